@@ -1,0 +1,133 @@
+"""Make the environment of one device: the locked packages in a cache, and a thin `.venv` in this checkout that uses them.
+
+The cache (``RELM_ENVS``, default ``~/.cache/relm/environments``) holds one virtual environment per hash of the lock files, so
+that a fresh clone installs nothing again. ``.venv`` holds only a path file pointing there, the console scripts, and relm itself,
+installed in place. Needs nothing but Python 3.11; run by ``make``.
+
+    python3.11 envs/make_environment.py [--device cpu]
+"""
+
+import argparse
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+CHECKOUT = Path(__file__).resolve().parent.parent
+LOCKS = {
+    "cpu": ("torch-cpu.txt", "cpu.txt", "test.txt"),
+    "cuda": ("torch-cuda.txt", "cpu.txt", "test.txt"),
+    "tpu": ("torch-tpu.txt", "cpu.txt", "test.txt"),
+}
+
+
+def lock_hash(locks: list[Path]) -> str:
+    """Twelve hexadecimal digits over the Python version and the content of the lock files, in order."""
+    digest = hashlib.sha256(f"{sys.version_info[:2]}".encode())
+    for lock in locks:
+        digest.update(lock.name.encode() + b"\0" + lock.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def site_packages(environment: Path) -> Path:
+    """The folder into which packages of a virtual environment are installed."""
+    return environment / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
+
+
+def pip(environment: Path, *arguments: str) -> None:
+    """Run the cached environment's pip, ending this program with a sentence when it fails."""
+    command = [str(environment / "bin" / "python"), "-m", "pip", *arguments]
+    if subprocess.run(command).returncode:
+        sys.exit(f"make_environment: this command failed, its message is above: {' '.join(command)}")
+
+
+def install_locked(environment: Path, locks: list[Path]) -> None:
+    """Fill the cache with the locked packages, once for all checkouts; an interrupted installation is begun again."""
+    environment.parent.mkdir(parents=True, exist_ok=True)
+    with open(environment.parent / f"{environment.name}.lock", "w") as guard:
+        fcntl.flock(guard, fcntl.LOCK_EX)  # two clones that start at once install once
+        complete = environment / "complete"
+        if complete.exists():
+            return
+        print(f"make_environment: installing the locked packages into {environment}", flush=True)
+        shutil.rmtree(environment, ignore_errors=True)
+        venv.create(environment, with_pip=True)
+        torch, *others = locks
+        options = ["--quiet", "--require-hashes", "--disable-pip-version-check"]
+        pip(environment, "install", *options, "--no-deps", "--requirement", str(torch))
+        for lock in others:
+            pip(environment, "install", *options, "--requirement", str(lock))
+        complete.write_text("".join(f"{lock.name}\n" for lock in locks))
+
+
+def link_scripts(cached: Path, here: Path) -> None:
+    """Give ``.venv/bin`` the cached console scripts, run by ``.venv``'s own interpreter so that they see relm."""
+    for script in sorted((cached / "bin").iterdir()):
+        if script.name.startswith(("python", "pip", "activate", "Activate")):
+            continue
+        target = here / "bin" / script.name
+        target.unlink(missing_ok=True)
+        content = script.read_bytes()
+        old = f"#!{cached}/bin/python".encode()
+        if content.startswith(old):
+            rest = content.split(b"\n", 1)[1]
+            target.write_bytes(f"#!{here}/bin/python\n".encode() + rest)
+            target.chmod(0o755)
+        else:
+            target.symlink_to(script)
+
+
+def make_checkout_environment(cached: Path, here: Path, stamp: str) -> None:
+    """Make ``.venv``: the path file, the scripts, and relm installed in place."""
+    print(f"make_environment: making {here} on top of {cached}", flush=True)
+    shutil.rmtree(here, ignore_errors=True)
+    venv.create(here, with_pip=False)
+    (site_packages(here) / "relm_environment.pth").write_text(
+        f"import site; site.addsitedir({str(site_packages(cached))!r})\n"
+    )
+    link_scripts(cached, here)
+    pip(
+        cached,
+        *("--python", str(here / "bin" / "python"), "install", "--quiet", "--disable-pip-version-check"),
+        *("--no-deps", "--no-build-isolation", "--no-index", "--editable", str(CHECKOUT)),
+    )
+    (here / "made-from").write_text(stamp)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cpu", help="cpu, cuda or tpu (ipu lives in its own image; default: cpu)")
+    device = parser.parse_args().device
+    if sys.version_info[:2] != (3, 11):
+        sys.exit(
+            f"make_environment: relm needs Python 3.11, this is {sys.version.split()[0]} ({sys.executable}).\n"
+            "Install Python 3.11 with venv, or name it: make PYTHON=/path/to/python3.11 ..."
+        )
+    if device == "ipu":
+        sys.exit(
+            "make_environment: DEVICE=ipu cannot be installed with pip: poptorch comes only with Graphcore's Poplar SDK\n"
+            "(Python 3.8, torch 2.0.1) and lives in its own image. Use DEVICE=cpu to prepare data and to evaluate."
+        )
+    if device not in LOCKS:
+        sys.exit(f"make_environment: DEVICE={device} is unknown; one of {', '.join(sorted(LOCKS))}, ipu.")
+    locks = [CHECKOUT / "envs" / name for name in LOCKS[device]]
+    missing = [lock.name for lock in locks if not lock.exists()]
+    if missing:
+        sys.exit(
+            f"make_environment: there is no lock for DEVICE={device} yet: envs/{missing[0]} is missing. Use DEVICE=cpu."
+        )
+    cache = Path(os.environ.get("RELM_ENVS") or Path.home() / ".cache" / "relm" / "environments")
+    cached = cache / f"{device}-{lock_hash(locks)}"
+    install_locked(cached, locks)
+    here = CHECKOUT / ".venv"
+    stamp = f"{cached}\n{here}\n{hashlib.sha256((CHECKOUT / 'pyproject.toml').read_bytes()).hexdigest()}\n"
+    if not (here / "made-from").exists() or (here / "made-from").read_text() != stamp:
+        make_checkout_environment(cached, here, stamp)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,104 @@
+"""Files that are whole or absent, and the sidecars that say what they hold.
+
+A step writes each output under a temporary name, flushes it to disk, renames it, and then writes ``FILE.json`` beside it: the
+file's sha256, its size and what identifies it. Snakemake's rules take the sidecar as their input and the big file as
+``ancient()``: touching or copying the big file reruns nothing, a change of content does.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+from relm.errors import RelmError
+
+
+def canonical_json(value: Any) -> str:
+    """JSON with sorted keys and no spaces: equal values give equal text."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
+def sidecar_of(path: Path) -> Path:
+    """``FILE.json`` for ``FILE``."""
+    return path.with_name(path.name + ".json")
+
+
+def sha256_of(path: Path) -> str:
+    """Hexadecimal sha256 of a file's content, read in blocks."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@contextlib.contextmanager
+def atomic_file(path: Path, mode: str = "wb") -> Iterator[IO[Any]]:
+    """Open ``path`` for writing under a temporary name; it appears under its own when the block ends without an error.
+
+    An exception removes the temporary file; a SIGKILL leaves it, and the next attempt writes over it.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        with open(
+            partial, mode, encoding=None if "b" in mode else "utf-8", newline=None if "b" in mode else "\n"
+        ) as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise RelmError(f"{path}: cannot be written: {error.strerror}; nothing was changed") from error
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write readable JSON atomically, keys in the order given."""
+    with atomic_file(path, "w") as file:
+        json.dump(value, file, indent=1, ensure_ascii=False, allow_nan=False)
+        file.write("\n")
+
+
+def read_json(path: Path) -> Any:
+    """The content of a JSON file that a step wrote."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise RelmError(f"{path}: no such file; run the step that makes it") from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise RelmError(f"{path}: not valid JSON ({error}); delete it and run the step that makes it again") from None
+
+
+def write_sidecar(path: Path, **facts: Any) -> dict[str, Any]:
+    """Write ``FILE.json`` for a finished file: name, sha256, size in bytes, and ``facts``. Holds no time, so it is reproducible."""
+    sidecar = {"file": path.name, "sha256": sha256_of(path), "size": path.stat().st_size, **facts}
+    write_json(sidecar_of(path), sidecar)
+    return sidecar
+
+
+def checked_sidecar(path: Path) -> Mapping[str, Any]:
+    """The sidecar of a file, after comparing the file's size and sha256 with it.
+
+    Raises:
+        RelmError: the file is absent or is not the one that the sidecar describes.
+    """
+    sidecar = read_json(sidecar_of(path))
+    if not path.exists():
+        raise RelmError(
+            f"{path}: no such file, although {sidecar_of(path).name} describes it; delete that one and run again"
+        )
+    size = path.stat().st_size
+    if size != sidecar["size"]:
+        raise RelmError(
+            f"{path}: has {size} bytes, its sidecar says {sidecar['size']}: truncated or changed; delete both"
+        )
+    found = sha256_of(path)
+    if found != sidecar["sha256"]:
+        raise RelmError(
+            f"{path}: sha256 is {found}, its sidecar says {sidecar['sha256']}: changed since it was made; delete both"
+        )
+    return dict(sidecar)

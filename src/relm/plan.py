@@ -1,0 +1,200 @@
+"""Everything that follows from a recipe's name: the resolved recipe, its datasets and models, and every path of its products.
+
+The graph's rules and the commands both ask here, so a path is written down once. A project is a folder with `recipes/`.
+"""
+
+import difflib
+import functools
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from relm import identity
+from relm.errors import RelmError
+from relm.recipe import Dataset, PretrainedModel, Recipe, load_dataset, load_model, load_recipe
+from relm.smoke import smoke_twin
+
+SPLITS = ("train", "held_out")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One recipe with all it names, and where its products lie."""
+
+    name: str
+    """As in `results/NAME`; a smoke twin's begins with `smoke/`."""
+    recipe: Recipe
+    dataset: Dataset
+    tokenizer_model: PretrainedModel | None
+    init_model: PretrainedModel | None
+    work: Path = field(default_factory=identity.work_folder)
+
+    @functools.cached_property
+    def _documents_identity(self) -> dict[str, Any]:
+        return identity.documents_identity(self.recipe.data, self.dataset, self.work / "folders")
+
+    @functools.cached_property
+    def _tokenizer_identity(self) -> dict[str, Any]:
+        return identity.tokenizer_identity(self.recipe.tokenizer, self.tokenizer_model, self._documents_identity)
+
+    @functools.cached_property
+    def _examples_identity(self) -> dict[str, Any]:
+        objectives = sorted({phase.objective for phase in self.recipe.pretrain.values()})
+        return identity.examples_identity(self._documents_identity, self._tokenizer_identity, objectives)
+
+    @functools.cached_property
+    def documents_key(self) -> str:
+        """Identity of the extracted documents, in their path."""
+        return identity.digest(self._documents_identity)
+
+    @functools.cached_property
+    def tokenizer_key(self) -> str:
+        """Identity of the tokenizer, in its path."""
+        return identity.digest(self._tokenizer_identity)
+
+    @functools.cached_property
+    def examples_key(self) -> str:
+        """Identity of the pregenerated examples, in their path."""
+        return identity.digest(self._examples_identity)
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """What the run means, in its path."""
+        return identity.fingerprint(self.recipe, self._examples_identity, self.init_model)
+
+    @property
+    def shards(self) -> list[str]:
+        """Names of the dataset's shards: its files, or one for a folder."""
+        return list(self.dataset.files) or ["folder"]
+
+    @property
+    def phases(self) -> list[str]:
+        """Names of the training phases, in order."""
+        return list(self.recipe.pretrain)
+
+    def download(self, shard: str) -> Path:
+        """A source file of the dataset."""
+        return self.work / "downloads" / "data" / self.recipe.data.dataset / shard
+
+    def documents(self, shard: str, split: str) -> Path:
+        """Extracted documents of one shard and split, JSON lines."""
+        return self.work / "documents" / f"{self.recipe.data.dataset}-{self.documents_key}" / f"{shard}.{split}.jsonl"
+
+    @property
+    def tokenizer(self) -> Path:
+        """The tokenizer, in the format of the `tokenizers` library."""
+        return self.work / "tokenizers" / self.tokenizer_key / "tokenizer.json"
+
+    @property
+    def examples_folder(self) -> Path:
+        """Shards of examples, their sidecars and the manifest."""
+        return self.work / "examples" / f"{self.recipe.data.dataset}-{self.examples_key}"
+
+    def examples(self, shard: str, split: str) -> Path:
+        """Pregenerated examples of one shard and split."""
+        return self.examples_folder / f"{shard}.{split}.bin"
+
+    @property
+    def manifest(self) -> Path:
+        """What all shards of examples hold, with their hashes."""
+        return self.examples_folder / "manifest.json"
+
+    @property
+    def run_folder(self) -> Path:
+        """Everything that is this recipe's alone."""
+        return self.work / "runs" / self.name / self.fingerprint
+
+    def model_folder(self, phase: str) -> Path:
+        """The trained model of a phase, as `transformers` reads it."""
+        return self.run_folder / phase / "model"
+
+    def evaluation(self, task: str) -> Path:
+        """Figures of one evaluation."""
+        return self.run_folder / "eval" / f"{task}.json"
+
+    @property
+    def results(self) -> Path:
+        """The published folder."""
+        return Path("results") / self.name
+
+
+class Project:
+    """A folder with `recipes/`, and the plans of the recipes in it."""
+
+    def __init__(self, root: Path = Path()) -> None:
+        self.recipes = root / "recipes"
+        self._plans: dict[str, Plan] = {}
+
+    def names(self) -> list[str]:
+        """All recipes, smoke twins not included, sorted."""
+        return sorted(path.stem for path in self.recipes.glob("*.yaml"))
+
+    def recipe_path(self, name: str) -> Path:
+        """The recipe's file; for a smoke twin, that of its recipe.
+
+        Raises:
+            RelmError: there is no such recipe; suggests the nearest name.
+        """
+        plain = name.removeprefix("smoke/")
+        path = self.recipes / f"{plain}.yaml"
+        if not path.exists():
+            near = difflib.get_close_matches(plain, self.names(), n=1, cutoff=0.5)
+            prefix = name[: len(name) - len(plain)]
+            hint = (
+                f"did you mean results/{prefix}{near[0]}?"
+                if near
+                else f"there are: {', '.join(self.names()) or 'none'}"
+            )
+            raise RelmError(f"there is no recipe {plain!r} ({path} does not exist); {hint}")
+        return path
+
+    def dataset_path(self, name: str) -> Path:
+        """A dataset's file."""
+        return self.recipes / "data" / f"{name}.yaml"
+
+    def model_path(self, name: str) -> Path:
+        """A pretrained model's file."""
+        return self.recipes / "models" / f"{name}.yaml"
+
+    def plan(self, name: str) -> Plan:
+        """The plan of a recipe, or of its smoke twin for ``smoke/NAME``; read once.
+
+        Raises:
+            RelmError: the recipe, or a dataset or model it names, is absent or has faults.
+        """
+        if name not in self._plans:
+            recipe = load_recipe(self.recipe_path(name))
+            if name.startswith("smoke/"):
+                recipe = smoke_twin(recipe, load_dataset(self.dataset_path(recipe.data.dataset)))
+            models = [recipe.tokenizer.from_model, recipe.init_from]
+            tokenizer_model, init_model = [load_model(self.model_path(model)) if model else None for model in models]
+            self._check_uses(name, recipe, tokenizer_model, init_model)
+            dataset = load_dataset(self.dataset_path(recipe.data.dataset))
+            self._plans[name] = Plan(name, recipe, dataset, tokenizer_model, init_model)
+        return self._plans[name]
+
+    def _check_uses(
+        self, name: str, recipe: Recipe, tokenizer: PretrainedModel | None, init: PretrainedModel | None
+    ) -> None:
+        path = self.recipe_path(name)
+        if tokenizer is not None and tokenizer.tokenizer is None:
+            raise RelmError(
+                f"{path}: tokenizer.from_model: {recipe.tokenizer.from_model} has no tokenizer among its files"
+            )
+        if init is not None and not init.weights:
+            raise RelmError(f"{path}: init_from: {recipe.init_from} has no weights among its files")
+
+    def plan_where(self, **wanted: str) -> Plan:
+        """The first plan with the wanted attributes, such as ``documents_key="3f..."``: how a job finds what made its wildcards.
+
+        Recipes with faults are passed over: they cannot have asked for anything.
+        """
+        for name in [*self.names(), *(f"smoke/{name}" for name in self.names())]:
+            try:
+                plan = self.plan(name)
+                if all(getattr(plan, attribute) == value for attribute, value in wanted.items()):
+                    return plan
+            except RelmError:
+                continue
+        described = ", ".join(f"{attribute} {value}" for attribute, value in wanted.items())
+        raise RelmError(f"no recipe makes {described}: was a recipe edited while this ran? Give the same command again")

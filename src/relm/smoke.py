@@ -1,0 +1,83 @@
+"""The smoke twin of a recipe: the same graph, code paths, objective, optimizer and evaluation, small enough for any CPU.
+
+It proves the plumbing; its figures are never compared with the paper's. It may change the keys in `MAY_CHANGE` only, and a test
+compares every recipe with its twin.
+"""
+
+import fnmatch
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from relm.recipe import Dataset, Recipe
+
+# Every key that the transformation may touch, as a pattern of dotted paths.
+MAY_CHANGE = (
+    "data.dataset",  # to the small dataset of the same format that the dataset itself names
+    "data.documents",
+    "tokenizer.vocabulary_size",
+    "tokenizer.training_bytes",
+    "model.layers",
+    "model.heads",
+    "model.hidden_size",
+    "model.positions",
+    "model.vocabulary_size",
+    "init_from",  # to random weights
+    "pretrain.*.sequence_length",
+    "pretrain.*.global_batch_size",
+    "pretrain.*.steps",
+    "pretrain.*.schedule.warmup_steps",
+    "run.*",
+    "expect",  # emptied: figures of a twin mean nothing
+    "title",
+)
+
+LAYERS, HEADS, HIDDEN_SIZE = 2, 2, 64
+SEQUENCE_LENGTH, GLOBAL_BATCH_SIZE, STEPS = 64, 8, 20
+DOCUMENTS, VOCABULARY_SIZE = 200, 1000
+
+
+def smoke_twin(recipe: Recipe, dataset: Dataset) -> Recipe:
+    """The small twin of `recipe`, whose dataset is `dataset`."""
+    twin = recipe.model_dump()
+    twin["title"] = f"Smoke twin of: {recipe.title}"
+    twin["data"] = {
+        "dataset": dataset.smoke or recipe.data.dataset,
+        "documents": min(recipe.data.documents or DOCUMENTS, DOCUMENTS),
+    }
+    if recipe.tokenizer.vocabulary_size:
+        twin["tokenizer"] |= {
+            "vocabulary_size": min(recipe.tokenizer.vocabulary_size, VOCABULARY_SIZE),
+            "training_bytes": 2_000_000,
+        }
+    twin["model"] |= {"layers": min(recipe.model.layers, LAYERS), "heads": HEADS, "hidden_size": HIDDEN_SIZE}
+    twin["model"] |= {"positions": min(recipe.model.positions, SEQUENCE_LENGTH), "vocabulary_size": None}
+    twin["init_from"] = None
+    for phase in twin["pretrain"].values():
+        warmup = phase["schedule"]["warmup_steps"]
+        share = warmup / phase["steps"]
+        phase["sequence_length"] = min(phase["sequence_length"], SEQUENCE_LENGTH)
+        phase["global_batch_size"] = min(phase["global_batch_size"], GLOBAL_BATCH_SIZE)
+        phase["steps"] = min(phase["steps"], STEPS)
+        phase["schedule"]["warmup_steps"] = min(max(round(share * phase["steps"]), min(warmup, 1)), phase["steps"] - 1)
+    twin["run"] = {"device": "cpu", "threads": 2, "checkpoint_interval": 10, "log_interval": 1}
+    if recipe.run.micro_batch_size and any(
+        p.global_batch_size > recipe.run.micro_batch_size for p in recipe.pretrain.values()
+    ):
+        twin["run"]["micro_batch_size"] = GLOBAL_BATCH_SIZE // 2  # the original accumulates gradients, so does the twin
+    twin["expect"] = []
+    return Recipe.model_validate(twin)
+
+
+def changed_keys(before: Mapping[str, Any], after: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """Dotted paths at which two resolved recipes differ."""
+    for key in {**before, **after}:
+        old, new = before.get(key), after.get(key)
+        if isinstance(old, Mapping) and isinstance(new, Mapping):
+            yield from changed_keys(old, new, f"{prefix}{key}.")
+        elif old != new:
+            yield f"{prefix}{key}"
+
+
+def may_change(path: str) -> bool:
+    """Whether the transformation is allowed to change the key at a dotted path."""
+    return any(fnmatch.fnmatchcase(path, pattern) for pattern in MAY_CHANGE)
