@@ -1,0 +1,63 @@
+# `make quickstart` and `make test` work on a bare machine: Linux, Python 3.11 with venv, a C compiler, the package registries.
+#
+# DEVICE   which environment: cpu (default), cuda, tpu; ipu lives in its own image
+# PYTHON   the Python 3.11 that makes it
+# RELM_ENVS   where environments are cached, one per lock hash (default ~/.cache/relm/environments)
+
+DEVICE ?= cpu
+PYTHON ?= python3.11
+SHELL := bash
+BIN := .venv/bin
+LOCKS := $(wildcard envs/*.txt) pyproject.toml envs/make_environment.py
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(or $(WORKERS),2)
+
+.PHONY: help environment quickstart test test-quickstart check check-full format types workflow lock schema clean
+
+help:            ## what there is to make
+	@grep -hE '^[a-z/%-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 20
+
+environment: .venv/made-from   ## the locked environment, for DEVICE
+
+.venv/made-from: $(LOCKS)
+	@$(PYTHON) envs/make_environment.py --device $(DEVICE)
+	@touch $@
+
+quickstart: results/quickstart   ## a small GPT-2 on real Wikipedia text, in minutes, on two cores
+
+# Snakemake decides what is to be done, so the target is never up to date for make.
+results/%: environment FORCE   ## any recipe: make results/NAME
+	@$(BIN)/snakemake results/$*
+
+FORCE:
+
+test: environment   ## the tests
+	$(PYTEST) -m "not full and not quickstart"
+
+test-quickstart: environment   ## what results/quickstart must show, after make quickstart
+	$(PYTEST) -m quickstart tests
+
+check: environment format types workflow   ## format, lint, types
+
+format:
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+types:
+	$(BIN)/mypy
+
+workflow:
+	$(BIN)/snakefmt --check Snakefile src/rules
+	$(BIN)/snakemake --lint
+
+check-full: environment   ## the heavy matrices too: stages, seconds
+	@bash tests/check-full
+
+lock:   ## write envs/*.txt anew from envs/*.in (needs uv)
+	cd envs && for set in cpu test; do uv pip compile --quiet --generate-hashes --no-header --no-annotate \
+	  --python-version 3.11 --python-platform x86_64-manylinux_2_28 $$set.in --output-file $$set.txt; done
+
+schema: environment   ## envs/*.schema.json anew from recipe.py
+	$(BIN)/relm schema --output envs
+
+clean:   ## remove results and everything in between
+	rm -rf results work .snakemake

@@ -41,9 +41,7 @@ def atomic_file(path: Path, mode: str = "wb") -> Iterator[IO[Any]]:
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.partial")
     try:
-        with open(
-            partial, mode, encoding=None if "b" in mode else "utf-8", newline=None if "b" in mode else "\n"
-        ) as file:
+        with open(partial, mode, encoding=None if "b" in mode else "utf-8", newline=None if "b" in mode else "\n") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -74,7 +72,7 @@ def read_json(path: Path) -> Any:
 
 
 def write_sidecar(path: Path, **facts: Any) -> dict[str, Any]:
-    """Write ``FILE.json`` for a finished file: name, sha256, size in bytes, and ``facts``. Holds no time, so it is reproducible."""
+    """Write ``FILE.json`` for a finished file: name, sha256, size in bytes, and ``facts``. No time in it: reproducible."""
     sidecar = {"file": path.name, "sha256": sha256_of(path), "size": path.stat().st_size, **facts}
     write_json(sidecar_of(path), sidecar)
     return sidecar
@@ -88,14 +86,10 @@ def checked_sidecar(path: Path) -> Mapping[str, Any]:
     """
     sidecar = read_json(sidecar_of(path))
     if not path.exists():
-        raise RelmError(
-            f"{path}: no such file, although {sidecar_of(path).name} describes it; delete that one and run again"
-        )
+        raise RelmError(f"{path}: no such file, although {sidecar_of(path).name} describes it; delete that one and run again")
     size = path.stat().st_size
     if size != sidecar["size"]:
-        raise RelmError(
-            f"{path}: has {size} bytes, its sidecar says {sidecar['size']}: truncated or changed; delete both"
-        )
+        raise RelmError(f"{path}: has {size} bytes, its sidecar says {sidecar['size']}: truncated or changed; delete both")
     found = sha256_of(path)
     if found != sidecar["sha256"]:
         raise RelmError(

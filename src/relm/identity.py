@@ -6,13 +6,13 @@ leaves every old fingerprint as it was. Where a recipe runs is never hashed.
 
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from relm.artifact import canonical_json, read_json, sha256_of, write_json
 from relm.errors import RelmError
-from relm.recipe import Dataset, DataChoice, PretrainedModel, Recipe, Section, TokenizerChoice
+from relm.recipe import DataChoice, Dataset, PretrainedModel, Recipe, Section, TokenizerChoice
 
 # A step whose output changes meaning for the same input gets the next number here; a mere speed-up does not.
 REVISIONS = {"documents": 1, "tokenizer": 1, "examples": 1, "training": 1}
@@ -67,14 +67,12 @@ def folder_content(name: str, dataset: Dataset, cache: Path) -> list[list[str]]:
 
 
 def dataset_identity(name: str, dataset: Dataset, cache: Path) -> dict[str, Any]:
-    """What the documents of a dataset depend on, by content; where the bytes come from and the words about them do not count."""
+    """What the documents of a dataset depend on, by content; where the bytes come from and words do not count."""
     if dataset.folder is not None:
         content: Any = folder_content(name, dataset, cache)
     else:
         content = [[file, remote.sha256] for file, remote in dataset.files.items()]
-    settings = dataset.model_dump(
-        mode="json", include={"format", "ends_mid_page", "held_out_one_in"}, exclude_defaults=True
-    )
+    settings = dataset.model_dump(mode="json", include={"format", "ends_mid_page", "held_out_one_in"}, exclude_defaults=True)
     return {"content": content, **settings}
 
 
@@ -84,9 +82,7 @@ def documents_identity(choice: DataChoice, dataset: Dataset, cache: Path) -> dic
     return identity if choice.documents is None else {**identity, "documents": choice.documents}
 
 
-def tokenizer_identity(
-    choice: TokenizerChoice, model: PretrainedModel | None, documents: Mapping[str, Any]
-) -> dict[str, Any]:
+def tokenizer_identity(choice: TokenizerChoice, model: PretrainedModel | None, documents: Mapping[str, Any]) -> dict[str, Any]:
     """Of a tokenizer: the hashes of its files, or what it is trained on."""
     if model is not None:
         return {"kind": model.tokenizer, "files": model_identity(model)}
@@ -98,9 +94,7 @@ def model_identity(model: PretrainedModel) -> dict[str, str]:
     return {name: remote.sha256 for name, remote in model.files.items()}
 
 
-def examples_identity(
-    documents: Mapping[str, Any], tokenizer: Mapping[str, Any], objectives: list[str]
-) -> dict[str, Any]:
+def examples_identity(documents: Mapping[str, Any], tokenizer: Mapping[str, Any], objectives: Sequence[str]) -> dict[str, Any]:
     """Of pregenerated examples: the documents, the tokenizer and the objective."""
     return {
         "revision": REVISIONS["examples"],
@@ -111,8 +105,8 @@ def examples_identity(
 
 
 def fingerprint(recipe: Recipe, examples: Mapping[str, Any], init_from: PretrainedModel | None) -> str:
-    """Twelve hexadecimal digits for what a run means: data, architecture, starting weights, objective, optimizer, schedule, batch,
-    precision and seed. `run`, `evaluate`, `expect` and all prose are left out.
+    """Twelve hexadecimal digits for what a run means: data, architecture, starting weights, objective, optimizer, schedule,
+    batch, precision and seed. `run`, `evaluate`, `expect` and all prose are left out.
     """
     return digest(
         {

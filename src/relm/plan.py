@@ -80,10 +80,15 @@ class Plan:
         """Extracted documents of one shard and split, JSON lines."""
         return self.work / "documents" / f"{self.recipe.data.dataset}-{self.documents_key}" / f"{shard}.{split}.jsonl"
 
+    def model_download(self, model: str, file: str) -> Path:
+        """A file of a published model or tokenizer."""
+        return self.work / "downloads" / "models" / model / file
+
     @property
     def tokenizer(self) -> Path:
         """The tokenizer, in the format of the `tokenizers` library."""
-        return self.work / "tokenizers" / self.tokenizer_key / "tokenizer.json"
+        origin = "trained" if self.tokenizer_model is None else "imported"
+        return self.work / "tokenizers" / f"{origin}-{self.tokenizer_key}" / "tokenizer.json"
 
     @property
     def examples_folder(self) -> Path:
@@ -140,11 +145,7 @@ class Project:
         if not path.exists():
             near = difflib.get_close_matches(plain, self.names(), n=1, cutoff=0.5)
             prefix = name[: len(name) - len(plain)]
-            hint = (
-                f"did you mean results/{prefix}{near[0]}?"
-                if near
-                else f"there are: {', '.join(self.names()) or 'none'}"
-            )
+            hint = f"did you mean results/{prefix}{near[0]}?" if near else f"there are: {', '.join(self.names()) or 'none'}"
             raise RelmError(f"there is no recipe {plain!r} ({path} does not exist); {hint}")
         return path
 
@@ -173,19 +174,15 @@ class Project:
             self._plans[name] = Plan(name, recipe, dataset, tokenizer_model, init_model)
         return self._plans[name]
 
-    def _check_uses(
-        self, name: str, recipe: Recipe, tokenizer: PretrainedModel | None, init: PretrainedModel | None
-    ) -> None:
+    def _check_uses(self, name: str, recipe: Recipe, tokenizer: PretrainedModel | None, init: PretrainedModel | None) -> None:
         path = self.recipe_path(name)
         if tokenizer is not None and tokenizer.tokenizer is None:
-            raise RelmError(
-                f"{path}: tokenizer.from_model: {recipe.tokenizer.from_model} has no tokenizer among its files"
-            )
+            raise RelmError(f"{path}: tokenizer.from_model: {recipe.tokenizer.from_model} has no tokenizer among its files")
         if init is not None and not init.weights:
             raise RelmError(f"{path}: init_from: {recipe.init_from} has no weights among its files")
 
     def plan_where(self, **wanted: str) -> Plan:
-        """The first plan with the wanted attributes, such as ``documents_key="3f..."``: how a job finds what made its wildcards.
+        """The first plan with the wanted attributes, such as ``documents_key="3f..."``: how a job finds its recipe.
 
         Recipes with faults are passed over: they cannot have asked for anything.
         """

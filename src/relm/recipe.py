@@ -16,6 +16,17 @@ from relm.errors import RelmError
 
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Slug = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+ModelFile = Literal[
+    "config.json",
+    "generation_config.json",
+    "model.safetensors",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "vocab.json",
+    "merges.txt",
+    "vocab.txt",
+    "spiece.model",
+]
 Share = Annotated[float, Field(ge=0, lt=1)]
 
 
@@ -96,7 +107,7 @@ class Dataset(Section):
     files: dict[Slug, RemoteFile] = Field(default_factory=dict)
     """File name -> what it is; each file becomes one shard, in this order."""
     folder: str | None = None
-    """A folder of one's own text instead of `files`; relative to where Snakemake runs, ~ allowed. Its content is its identity."""
+    """A folder of one's own text instead of `files`, relative to the checkout or with ~. Its content is its identity."""
     pattern: str = "**/*.txt"
     """Which files of `folder` are documents, as a glob; they are read in sorted order."""
     ends_mid_page: bool = False
@@ -110,6 +121,10 @@ class Dataset(Section):
     def files_or_folder(self) -> Self:
         if bool(self.files) == (self.folder is not None):
             raise ValueError("a dataset has either files or folder")
+        if sidecars := [name for name in self.files if name.endswith(".json")]:
+            raise ValueError(
+                f"files: {sidecars[0]}: names ending in .json are kept for the records beside the files; rename it"
+            )
         if self.folder is not None and self.format != "text_files":
             raise ValueError(f"a folder is read with format: text_files; found {self.format}")
         return self
@@ -128,14 +143,12 @@ class PretrainedModel(Section):
     """gpt2_bpe: `vocab.json` and `merges.txt`; tokenizers_json: `tokenizer.json`; none: weights only."""
     weights: bool = False
     """Whether `model.safetensors` and `config.json` are among the files, so that `init_from` may name it."""
-    files: dict[Slug, RemoteFile] = Field(min_length=1)
+    files: dict[ModelFile, RemoteFile] = Field(min_length=1)
     """File name, as `transformers` expects it -> what it is."""
 
     @model_validator(mode="after")
     def has_what_it_promises(self) -> Self:
-        needed = {"gpt2_bpe": {"vocab.json", "merges.txt"}, "tokenizers_json": {"tokenizer.json"}, None: set()}[
-            self.tokenizer
-        ]
+        needed = {"gpt2_bpe": {"vocab.json", "merges.txt"}, "tokenizers_json": {"tokenizer.json"}, None: set()}[self.tokenizer]
         if self.weights:
             needed |= {"model.safetensors", "config.json"}
         if missing := sorted(needed - set(self.files)):
@@ -362,7 +375,8 @@ class Recipe(Section):
         for name, phase in self.pretrain.items():
             if phase.sequence_length > self.model.positions:
                 raise ValueError(
-                    f"pretrain.{name}.sequence_length ({phase.sequence_length}) exceeds model.positions ({self.model.positions})"
+                    f"pretrain.{name}.sequence_length ({phase.sequence_length}) exceeds "
+                    f"model.positions ({self.model.positions})"
                 )
             if self.run.micro_batch_size and phase.global_batch_size % self.run.micro_batch_size:
                 raise ValueError(
@@ -409,7 +423,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         raise RelmError(f"{path}: byte {error.start} is not UTF-8; save the file as UTF-8") from None
     try:
-        content = yaml.load(text, UniqueKeyLoader)  # noqa: S506 - a subclass of the safe loader
+        content = yaml.load(text, UniqueKeyLoader)
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else "?"
         raise RelmError(f"{path}, line {line}: not valid YAML: {error.problem or error}") from None
@@ -465,9 +479,7 @@ def validate(kind: type[Document], content: Mapping[str, Any], path: Path) -> Do
         return kind.model_validate(content)
     except ValidationError as error:
         faults = [_fault_in_words(kind, fault) for fault in error.errors()]
-    raise RelmError(
-        f"{path}: {len(faults)} error{'s' if len(faults) > 1 else ''}\n" + "\n".join(f"  {f}" for f in faults)
-    )
+    raise RelmError(f"{path}: {len(faults)} error{'s' if len(faults) > 1 else ''}\n" + "\n".join(f"  {f}" for f in faults))
 
 
 def _fault_in_words(kind: type[Section], fault: Any) -> str:
@@ -494,9 +506,7 @@ def _keys_at(kind: Any, location: tuple[Any, ...]) -> list[str]:
         else:  # a dict's or list's item: its last type argument
             kind = getattr(kind, "__args__", (None,))[-1]
         options = [
-            option
-            for option in getattr(kind, "__args__", ())
-            if isinstance(option, type) and issubclass(option, Section)
+            option for option in getattr(kind, "__args__", ()) if isinstance(option, type) and issubclass(option, Section)
         ]
         if options and getattr(kind, "__origin__", None) not in (dict, list):
             kind = options[0]

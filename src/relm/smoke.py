@@ -60,9 +60,7 @@ def smoke_twin(recipe: Recipe, dataset: Dataset) -> Recipe:
         phase["steps"] = min(phase["steps"], STEPS)
         phase["schedule"]["warmup_steps"] = min(max(round(share * phase["steps"]), min(warmup, 1)), phase["steps"] - 1)
     twin["run"] = {"device": "cpu", "threads": 2, "checkpoint_interval": 10, "log_interval": 1}
-    if recipe.run.micro_batch_size and any(
-        p.global_batch_size > recipe.run.micro_batch_size for p in recipe.pretrain.values()
-    ):
+    if recipe.run.micro_batch_size and any(p.global_batch_size > recipe.run.micro_batch_size for p in recipe.pretrain.values()):
         twin["run"]["micro_batch_size"] = GLOBAL_BATCH_SIZE // 2  # the original accumulates gradients, so does the twin
     twin["expect"] = []
     return Recipe.model_validate(twin)

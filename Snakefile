@@ -1,0 +1,79 @@
+"""relm: from a recipe's name to a published folder. `snakemake results/NAME`; `snakemake list` shows the names."""
+
+from snakemake.utils import min_version
+
+from relm import graph
+from relm.identity import work_folder
+from relm.launch import supervision
+
+min_version("9.27")
+
+WORK = work_folder()
+DOCUMENTS = f"{WORK}/documents/{{dataset}}-{{key}}/{{shard}}"
+EXAMPLES = f"{WORK}/examples/{{dataset}}-{{key}}/{{shard}}"
+RUN = f"{WORK}/runs/{{recipe}}/{{fingerprint}}"
+LOGS = f"{WORK}/logs"
+
+supervision.run_steps_with_this_environment()
+if supervision.is_main_process(workflow):
+    supervision.clear_dead_locks()
+
+
+container: graph.image
+
+
+wildcard_constraints:
+    recipe=rf"(smoke/)?(?!smoke$){graph.NAME}",
+    dataset=graph.NAME,
+    model=graph.NAME,
+    shard=graph.NAME,
+    file=graph.FILE,
+    key=graph.KEY,
+    fingerprint=graph.KEY,
+    phase=graph.NAME,
+
+
+localrules:
+    all,
+    list,
+
+
+onstart:
+    supervision.forward_signals_to_jobs()
+
+
+rule all:
+    default_target: True
+    input:
+        graph.all_results,
+
+
+rule list:
+    log:
+        f"{LOGS}/list.log",
+    shell:
+        "python -m relm list --log {log}"
+
+
+for key, targets in graph.papers().items():
+
+    rule:
+        name:
+            f"paper_{key}"
+        input:
+            targets,
+
+
+include: "src/rules/data.smk"
+include: "src/rules/train.smk"
+include: "src/rules/report.smk"
+
+
+# Whatever nothing else makes: its input is an error that names the nearest target.
+rule unknown_target:
+    input:
+        graph.nearest_target,
+    output:
+        "{target}",
+    wildcard_constraints:
+        target=rf"(?!results/|{WORK}/).+",

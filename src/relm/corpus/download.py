@@ -1,0 +1,201 @@
+"""A recipe's file from the first source that gives the right bytes: a folder of one's own, then each source in order.
+
+The destination appears whole, by rename, once its sha256 is the recipe's; a source is never trusted for anything else. What came
+before an interruption is kept beside it and is gone on from.
+"""
+
+import contextlib
+import hashlib
+import os
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import requests
+
+from relm.artifact import atomic_file, checked_sidecar, sha256_of, write_sidecar
+from relm.corpus.archive import BLOCK, content_blocks
+from relm.corpus.sources import Location, SourceFault, described, file_names
+from relm.corpus.transfer import Part, transfer
+from relm.errors import RelmError
+from relm.launch.limits import require_disk
+from relm.recipe import RemoteFile, Source
+
+COMPRESSIONS = {"": None, ".xz": "xz", ".gz": "gzip", ".bz2": "bzip2"}
+
+
+def download(name: str, remote: RemoteFile, destination: Path) -> str:
+    """Make `destination` and its sidecar from the folders of RELM_MIRROR or the first source that gives the right bytes.
+
+    A file that is there and right is left alone. The sidecar is the same whichever source served.
+
+    Args:
+        name: the file's name in its recipe, by which it is looked for in RELM_MIRROR.
+
+    Returns:
+        A sentence: where the bytes came from, how many, how fast.
+
+    Raises:
+        RelmError: no source gave the right bytes (each is listed with its reason), or the disk is or would be full.
+    """
+    if _is_there(remote, destination):
+        return f"{name}: already there with the right sha256 ({remote.size:,} bytes); nothing was downloaded"
+    started = time.monotonic()
+    faults: list[str] = []
+    with _disk_faults_explained(destination):
+        destination.parent.mkdir(parents=True, exist_ok=True)
+        with Part(destination) as part:
+            origin = _from_mirrors(name, remote, destination, faults) or _from_sources(remote, part, faults)
+            if origin is None:
+                raise RelmError(_all_failed(name, remote, faults))
+            write_sidecar(destination)
+            part.clear()
+    seconds = max(time.monotonic() - started, 1e-3)
+    return f"{name}: {remote.size:,} bytes from {origin} in {seconds:.1f} s ({remote.size / seconds / 1e6:.1f} MB/s)"
+
+
+def _is_there(remote: RemoteFile, destination: Path) -> bool:
+    """Whether the destination is the wanted file; a missing or wrong sidecar of a right file is written."""
+    if not destination.is_file() or destination.stat().st_size != remote.size:
+        return False
+    with contextlib.suppress(RelmError, KeyError, TypeError):
+        return bool(checked_sidecar(destination)["sha256"] == remote.sha256)
+    if sha256_of(destination) != remote.sha256:
+        return False
+    write_sidecar(destination)
+    return True
+
+
+@contextlib.contextmanager
+def _disk_faults_explained(destination: Path) -> Iterator[None]:
+    """Says after a full or failing disk what is kept; faults of a source never get here as OSError."""
+    try:
+        yield
+    except (OSError, RelmError) as error:
+        cause = error if isinstance(error, OSError) else error.__cause__
+        if not isinstance(cause, OSError):
+            raise
+        part = Part(destination).path
+        kept = f"what had come is kept in {part} and is gone on from" if part.exists() else "nothing is kept"
+        raise RelmError(
+            f"{destination}: cannot be written: {cause.strerror}; {kept}; make room (or move the work with RELM_WORK) "
+            "and give the command again"
+        ) from cause
+
+
+def _all_failed(name: str, remote: RemoteFile, faults: list[str]) -> str:
+    wanted = dict.fromkeys(name for names in _wanted_names(name, remote) for name in names)
+    return (
+        f"{name}: no source gave the {remote.size:,} bytes with sha256 {remote.sha256}:\n"
+        + "".join(f"  - {fault}\n" for fault in faults)
+        + f"To provide it by hand, put {' or '.join(wanted)} (also compressed: .xz, .gz, .bz2) into any folder and name "
+        + f"that folder in RELM_MIRROR (several: separated by {os.pathsep!r}); its content is checked all the same"
+    )
+
+
+# --- folders of one's own --------------------------------------------------------------------------------------------------
+
+
+def _wanted_names(name: str, remote: RemoteFile) -> tuple[list[str], list[str]]:
+    """Names that the file itself may have in a mirror, and names of archives that hold it."""
+    names = [file_names(source) for source in remote.sources]
+    return [name, *(file for files, _ in names for file in files)], [file for _, files in names for file in files]
+
+
+def _from_mirrors(name: str, remote: RemoteFile, destination: Path, faults: list[str]) -> str | None:
+    """Try every file of a fitting name below the folders of RELM_MIRROR; returns the one that was right."""
+    folders = [Path(folder).expanduser() for folder in os.environ.get("RELM_MIRROR", "").split(os.pathsep) if folder]
+    for folder in folders:
+        if not folder.is_dir():
+            raise RelmError(f"RELM_MIRROR: {folder} is not a folder; correct or unset it")
+    candidates = [found for folder in folders for found in _candidates(folder, name, remote)]
+    if folders and not candidates:
+        faults.append(f"RELM_MIRROR ({', '.join(map(str, folders))}): no file of a fitting name")
+    for path, member, compression in candidates:
+        try:
+            if not member and not compression and path.stat().st_size != remote.size:
+                raise SourceFault(f"has {path.stat().st_size:,} bytes, expected {remote.size:,}")
+            require_disk(destination.parent, remote.size, destination.name)
+            _store(content_blocks(path, member, compression), remote, destination)
+            return str(path)
+        except SourceFault as fault:
+            faults.append(f"{path}: {fault}")
+    return None
+
+
+def _candidates(folder: Path, name: str, remote: RemoteFile) -> Iterator[tuple[Path, str | None, str | None]]:
+    """(path, member, compression) of every file below a folder whose name fits, in sorted order."""
+    files, _ = _wanted_names(name, remote)
+    for parent, folders, found in os.walk(folder):
+        folders.sort()
+        for file in sorted(found):
+            for suffix, compression in COMPRESSIONS.items():
+                if file.endswith(suffix) and file.removesuffix(suffix) in files:
+                    yield Path(parent, file), None, compression
+            for source in remote.sources:
+                if file in file_names(source)[1]:
+                    yield Path(parent, file), source.member, source.decompress
+
+
+def _store(blocks: Iterable[bytes], remote: RemoteFile, destination: Path) -> None:
+    """Write blocks to the destination if they are the wanted bytes; else raise SourceFault and change nothing."""
+    digest, size = hashlib.sha256(), 0
+    with atomic_file(destination) as file:
+        for block in blocks:
+            size += len(block)
+            if size > remote.size:
+                raise SourceFault(f"has more than the expected {remote.size:,} bytes")
+            digest.update(block)
+            file.write(block)
+        if digest.hexdigest() != remote.sha256:
+            raise SourceFault(f"has {size:,} bytes with sha256 {digest.hexdigest()}, expected sha256 {remote.sha256}")
+
+
+# --- the sources of the recipe ---------------------------------------------------------------------------------------------
+
+
+def _from_sources(remote: RemoteFile, part: Part, faults: list[str]) -> str | None:
+    """Try each source; returns the description of the one that gave the right bytes."""
+    with requests.Session() as session:
+        for source in remote.sources:
+            try:
+                _from_source(source, remote, part, session)
+                return described(source)
+            except SourceFault as fault:
+                faults.append(f"{described(source)}: {fault}")
+    return None
+
+
+def _from_source(source: Source, remote: RemoteFile, part: Part, session: requests.Session) -> None:
+    while True:
+        location = transfer(source, part, session, remote.size)
+        try:
+            _check(part.path, location)
+            if source.member is None and source.decompress is None:
+                _check(part.path, Location(location.url, (("sha256", remote.sha256, "the recipe"),)))
+                part.become_destination()
+            else:
+                _store(content_blocks(part.path, source.member, source.decompress), remote, part.destination)
+            return
+        except SourceFault:
+            joined = part.joined
+            part.clear()
+            if not joined:  # pieces of two versions of a file may have been joined: once more, in one piece
+                raise
+
+
+def _check(path: Path, location: Location) -> None:
+    """Compare what was fetched with everything known about it, in one pass.
+
+    Raises:
+        SourceFault: names both digests.
+    """
+    digests = {algorithm: hashlib.new(algorithm) for algorithm, _, _ in location.checks}
+    with open(path, "rb") as file:
+        while digests and (block := file.read(BLOCK)):
+            for digest in digests.values():
+                digest.update(block)
+    for algorithm, expected, who in location.checks:
+        found = digests[algorithm].hexdigest()
+        if found != expected:
+            raise SourceFault(f"the {algorithm} of what came is {found}, {who} expects {expected}")

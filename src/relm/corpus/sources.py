@@ -1,0 +1,386 @@
+"""Where a file of a recipe lies: one HTTP address, with what must hold for the bytes behind it.
+
+A package index, the npm registry and the Hugging Face hub are asked as their own clients ask them (PEP 503 and PEP 691; the
+registry's abbreviated metadata; `resolve/REVISION/FILE`), at the address that those clients are configured with. Nothing of a
+package is ever executed. What is written here about an address never shows its password or query, where tokens stand.
+"""
+
+import base64
+import binascii
+import configparser
+import json
+import os
+import posixpath
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, unquote, urldefrag, urljoin, urlsplit, urlunsplit
+
+import requests
+import urllib3
+
+from relm.errors import RelmError
+from relm.recipe import Source
+
+PYPI, NPM, HUGGING_FACE = "https://pypi.org/simple", "https://registry.npmjs.org", "https://huggingface.co"
+SIMPLE_JSON = "application/vnd.pypi.simple.v1+json"
+NPM_ABBREVIATED = "application/vnd.npm.install-v1+json"
+CONNECT_TIMEOUT, READ_TIMEOUT = 15.0, 60.0  # seconds; reading: between two pieces, not for the whole file
+LARGEST_METADATA = 64 << 20  # bytes of an index page; the largest simple pages are about 20 MB
+
+
+class SourceFault(RelmError):
+    """This source does not give the file; the next one may."""
+
+
+class TemporaryFault(SourceFault):
+    """This source may give the file when it is asked again."""
+
+
+@dataclass(frozen=True)
+class Location:
+    """One address, and what is known about the bytes behind it before they are fetched."""
+
+    url: str
+    checks: tuple[tuple[str, str, str], ...] = ()
+    """(algorithm, hexadecimal digest, who says so) of what is fetched."""
+    auth: requests.auth.AuthBase | None = None
+
+
+@dataclass(frozen=True)
+class Page:
+    """An index page: its address after redirects, its Content-Type, its content."""
+
+    url: str
+    kind: str
+    content: bytes
+
+
+class BearerToken(requests.auth.AuthBase):
+    """Sends a token in the Authorization header, which `requests` drops on a redirect to another host."""
+
+    def __init__(self, token: str) -> None:
+        self._token = token
+
+    def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
+        request.headers["Authorization"] = f"Bearer {self._token}"
+        return request
+
+
+def described(source: Source) -> str:
+    """The source in words, for messages: no address of a mirror, no credentials."""
+    if source.url:
+        return shown(source.url)
+    if source.pypi:
+        return f"{source.file} of {source.pypi} on the Python package index"
+    if source.npm:
+        return f"{source.npm} on the npm registry"
+    return f"{source.file} of {source.huggingface} on the Hugging Face hub"
+
+
+def located(source: Source, session: requests.Session) -> Location:
+    """Where to fetch a source from; asks the index or registry where the source is a package.
+
+    Raises:
+        SourceFault: there is no such release or file, or what the index says contradicts the recipe.
+        TemporaryFault: the index did not answer.
+    """
+    if source.pypi:
+        found = _on_package_index(source, session)
+    elif source.npm:
+        found = _on_npm_registry(source, session)
+    elif source.huggingface:
+        found = _on_hugging_face(source)
+    else:
+        url = str(source.url)
+        found = Location(url, auth=hugging_face_token() if _origin(url) == _origin(hugging_face_endpoint()) else None)
+    if urlsplit(found.url).scheme not in ("http", "https"):
+        raise SourceFault(f"expected an http or https address, found {shown(found.url)}")
+    if source.sha256:
+        for algorithm, digest, who in found.checks:
+            if algorithm == "sha256" and digest != source.sha256:
+                raise SourceFault(f"{who} gives sha256 {digest}, the recipe expects {source.sha256}")
+        return Location(found.url, (*found.checks, ("sha256", source.sha256, "the recipe")), found.auth)
+    return found
+
+
+def file_names(source: Source) -> tuple[list[str], list[str]]:
+    """Names under which a person may have kept what a source gives: of the file itself, and of the archive that holds it."""
+    if source.npm:
+        name, version = source.npm.rsplit("@", 1)
+        fetched = f"{name.rsplit('/', 1)[-1]}-{version}.tgz"
+    else:
+        fetched = posixpath.basename(source.file or unquote(urlsplit(source.url or "").path))
+    if source.member:
+        return [posixpath.basename(source.member)], [fetched]
+    return [fetched], []
+
+
+# --- the Python package index ----------------------------------------------------------------------------------------------
+
+
+def _on_package_index(source: Source, session: requests.Session) -> Location:
+    project, version = str(source.pypi).split("==", 1)
+    index = package_index()
+    page_url = f"{index.rstrip('/')}/{re.sub(r'[-_.]+', '-', project).lower()}/"
+    page = _metadata(session, page_url, f"{SIMPLE_JSON}, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.1")
+    links = list(_links_of_json(page) if "json" in page.kind else _links_of_html(page))
+    for name, link, digest in links:
+        if name == source.file:
+            url = urljoin(page.url, link)
+            checks = (("sha256", digest, "the package index"),) if digest else ()
+            return Location(url, checks, _same_origin_login(index, url))
+    same_version = [name for name, _, _ in links if version in name]
+    raise SourceFault(
+        f"the package index lists no {source.file}; of {version} it lists: {', '.join(same_version) or 'nothing'}"
+    )
+
+
+def _links_of_json(page: Page) -> Iterator[tuple[str, str, str | None]]:
+    """(file name, link, sha256) of a PEP 691 page."""
+    try:
+        for entry in json.loads(page.content)["files"]:
+            yield str(entry["filename"]), str(entry["url"]), entry.get("hashes", {}).get("sha256")
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise SourceFault(f"{shown(page.url)}: not a simple index page in JSON ({type(error).__name__})") from None
+
+
+class _Anchors(HTMLParser):
+    """Collects the links of a PEP 503 page."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.links: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.links += [value for key, value in attrs if tag == "a" and key == "href" and value]
+
+
+def _links_of_html(page: Page) -> Iterator[tuple[str, str, str | None]]:
+    """(file name, link, sha256) of a PEP 503 page."""
+    anchors = _Anchors()
+    anchors.feed(page.content.decode("utf-8", errors="replace"))
+    for href in anchors.links:
+        link, fragment = urldefrag(href)
+        algorithm, _, digest = fragment.partition("=")
+        yield posixpath.basename(unquote(urlsplit(link).path)), link, digest if algorithm == "sha256" else None
+
+
+def package_index() -> str:
+    """The index that pip is configured with: PIP_INDEX_URL, else `index-url` in pip's files, else the public one.
+
+    Files are read in pip's order, a later one wins: PIP_CONFIG_FILE, global, user (unless PIP_CONFIG_FILE exists), environment.
+    """
+    if os.environ.get("PIP_INDEX_URL"):
+        return os.environ["PIP_INDEX_URL"]
+    chosen = PYPI
+    for path in _pip_files():
+        parser = configparser.RawConfigParser()
+        try:
+            parser.read(path, encoding="utf-8")
+        except (configparser.Error, UnicodeDecodeError) as error:
+            raise SourceFault(f"{path}: not a pip configuration file ({type(error).__name__}); correct it") from None
+        for section in ("global", "install", "download"):
+            for key in ("index-url", "index_url"):
+                chosen = parser.get(section, key, fallback=None) or chosen
+    return chosen
+
+
+def _pip_files() -> list[Path]:
+    home = Path.home()
+    override = os.environ.get("PIP_CONFIG_FILE")
+    if override == os.devnull:
+        return []
+    files = [Path(override)] if override else []
+    shared = os.environ.get("XDG_CONFIG_DIRS") or "/etc/xdg"
+    files += [Path(folder) / "pip" / "pip.conf" for folder in shared.split(os.pathsep)] + [Path("/etc/pip.conf")]
+    if not (override and Path(override).exists()):
+        user = Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config")
+        files += [home / ".pip" / "pip.conf", user / "pip" / "pip.conf"]
+        if sys.platform == "darwin":
+            files.append(home / "Library" / "Application Support" / "pip" / "pip.conf")
+    return [*files, Path(sys.prefix) / "pip.conf"]
+
+
+# --- the npm registry ------------------------------------------------------------------------------------------------------
+
+
+def _on_npm_registry(source: Source, session: requests.Session) -> Location:
+    name, version = str(source.npm).rsplit("@", 1)
+    registry = npm_registry()
+    url = f"{registry.rstrip('/')}/{quote(name, safe='@')}"
+    page = _metadata(session, url, f"{NPM_ABBREVIATED}, application/json;q=0.5")
+    try:
+        versions = json.loads(page.content)["versions"]
+        if version not in versions:
+            raise SourceFault(f"the npm registry has no {source.npm}; it has {', '.join(versions) or 'no version'}")
+        release = versions[version]["dist"]
+        tarball, integrity = urljoin(page.url, str(release["tarball"])), str(release.get("integrity", ""))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise SourceFault(f"{shown(url)}: not the metadata of an npm package ({type(error).__name__})") from None
+    return Location(tarball, tuple(_integrity_checks(integrity)), _same_origin_login(registry, tarball))
+
+
+def _integrity_checks(integrity: str) -> Iterator[tuple[str, str, str]]:
+    """The sha512 digests of a Subresource Integrity string (W3C); weaker ones are passed over."""
+    for word in integrity.split():
+        algorithm, _, value = word.partition("-")
+        if algorithm == "sha512":
+            try:
+                yield "sha512", base64.b64decode(value.split("?")[0], validate=True).hex(), "the npm registry"
+            except binascii.Error:
+                raise SourceFault(f"the npm registry gives an integrity that is not base64: {word[:100]}") from None
+
+
+def npm_registry() -> str:
+    """The registry that npm is configured with: npm_config_registry, else `registry=` in the user's .npmrc, else the public one."""
+    for variable in ("npm_config_registry", "NPM_CONFIG_REGISTRY"):
+        if os.environ.get(variable):
+            return os.environ[variable]
+    path = Path(os.environ.get("npm_config_userconfig") or Path.home() / ".npmrc")
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError):
+        return NPM
+    chosen = NPM
+    for line in lines:
+        key, _, value = line.partition("=")
+        if key.strip() == "registry" and value.strip():
+            chosen = value.strip().strip("\"'")
+    return chosen
+
+
+# --- the Hugging Face hub --------------------------------------------------------------------------------------------------
+
+
+def _on_hugging_face(source: Source) -> Location:
+    kind = "datasets/" if source.repository_type == "dataset" else ""
+    revision, file = quote(str(source.revision), safe=""), quote(str(source.file))
+    url = f"{hugging_face_endpoint()}/{kind}{source.huggingface}/resolve/{revision}/{file}"
+    return Location(url, auth=hugging_face_token())
+
+
+def hugging_face_endpoint() -> str:
+    """HF_ENDPOINT, or the public hub; without a slash at its end."""
+    return (os.environ.get("HF_ENDPOINT") or HUGGING_FACE).rstrip("/")
+
+
+def hugging_face_token() -> BearerToken | None:
+    """The token of HF_TOKEN, if it is set.
+
+    Raises:
+        RelmError: it holds characters that cannot stand in a header; the message does not show it.
+    """
+    token = os.environ.get("HF_TOKEN", "").strip()
+    if not token:
+        return None
+    if not re.fullmatch(r"[!-~]+", token):
+        raise RelmError("HF_TOKEN: holds spaces or characters that no token has; set it to the token alone, or unset it")
+    return BearerToken(token)
+
+
+# --- asking, and saying what went wrong ------------------------------------------------------------------------------------
+
+
+def opened(session: requests.Session, location: Location, headers: dict[str, str]) -> requests.Response:
+    """A streamed response whose status is 200, 206 or 416, in the bytes as stored (no transfer compression asked for).
+
+    Raises:
+        TemporaryFault: no connection, no answer in time, 429 or a server error.
+        SourceFault: any other answer.
+    """
+    try:
+        response = session.get(
+            location.url,
+            headers={"Accept-Encoding": "identity", **headers},
+            auth=location.auth,
+            stream=True,
+            timeout=(CONNECT_TIMEOUT, READ_TIMEOUT),
+        )
+    except (requests.exceptions.InvalidSchema, requests.exceptions.InvalidURL, requests.TooManyRedirects) as error:
+        raise SourceFault(f"cannot be asked for ({type(error).__name__})") from None
+    except requests.RequestException as error:
+        raise TemporaryFault(in_words(error)) from None
+    if response.status_code in (200, 206, 416):
+        return response
+    status = f"HTTP {response.status_code} {response.reason or ''}".rstrip()
+    response.close()
+    if response.status_code in (408, 429) or response.status_code >= 500:
+        raise TemporaryFault(status)
+    gated = response.status_code in (401, 403) and _origin(location.url) == _origin(hugging_face_endpoint())
+    hint = "; the repository is private or gated: set HF_TOKEN to a token that may read it" if gated else ""
+    raise SourceFault(f"{status}{hint}")
+
+
+def _metadata(session: requests.Session, url: str, accept: str) -> Page:
+    try:
+        with opened(session, Location(url), {"Accept": accept, "Accept-Encoding": "gzip, identity"}) as response:
+            if response.status_code != 200:
+                raise SourceFault(f"HTTP {response.status_code} where an index page was expected")
+            content = b""
+            for block in response.iter_content(1 << 20):
+                content += block
+                if len(content) > LARGEST_METADATA:
+                    raise SourceFault(f"over {LARGEST_METADATA:,} bytes where an index page was expected")
+            return Page(response.url or url, response.headers.get("Content-Type", ""), content)
+    except requests.RequestException as error:
+        raise TemporaryFault(f"{shown(url)}: {in_words(error)}") from None
+    except SourceFault as fault:
+        raise type(fault)(f"{shown(url)}: {fault}") from None
+
+
+def shown(url: str) -> str:
+    """An address without its user, password, query and fragment, which may hold secrets.
+
+    >>> shown("https://me:secret@host:8080/a/b.zip?signature=x#y")
+    'https://host:8080/a/b.zip'
+    """
+    parts = urlsplit(url)
+    return urlunsplit((parts.scheme, parts.netloc.rsplit("@", 1)[-1], parts.path, "", ""))
+
+
+def in_words(error: BaseException) -> str:
+    """What an exception of `requests` or `urllib3` means, without their texts, which show whole addresses."""
+    kinds: list[tuple[Any, str]] = [
+        ((requests.ConnectTimeout, urllib3.exceptions.ConnectTimeoutError), f"no connection within {CONNECT_TIMEOUT:g} s"),
+        ((requests.ReadTimeout, urllib3.exceptions.ReadTimeoutError, TimeoutError), f"nothing came for {READ_TIMEOUT:g} s"),
+        ((requests.exceptions.ProxyError, urllib3.exceptions.ProxyError), "the proxy does not answer or refuses"),
+        ((requests.exceptions.SSLError, urllib3.exceptions.SSLError), "no trusted connection (TLS)"),
+        ((urllib3.exceptions.ProtocolError,), "the connection was cut"),
+    ]
+    causes = list(_causes(error))
+    for types, words in kinds:
+        if any(isinstance(cause, types) for cause in causes):
+            reason = next((str(cause.verify_message) for cause in causes if hasattr(cause, "verify_message")), "")
+            return f"{words}: {reason}" if reason else words
+    system = [cause.strerror for cause in causes if isinstance(cause, OSError) and cause.strerror]
+    return f"the connection failed ({system[-1] if system else type(causes[-1]).__name__})"
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """An exception and all it wraps, the innermost last."""
+    seen: list[BaseException] = []
+    pending: list[Any] = [error]
+    while pending:
+        cause = pending.pop(0)
+        if isinstance(cause, BaseException) and cause not in seen:
+            seen.append(cause)
+            yield cause
+            pending += [getattr(cause, "reason", None), cause.__cause__, cause.__context__, *cause.args]
+
+
+def _origin(url: str) -> tuple[str, str | None, int | None]:
+    parts = urlsplit(url)
+    return parts.scheme, parts.hostname, parts.port or {"http": 80, "https": 443}.get(parts.scheme)
+
+
+def _same_origin_login(index: str, url: str) -> requests.auth.AuthBase | None:
+    """The user and password in an index's address, for files that lie on the same host."""
+    parts = urlsplit(index)
+    if parts.username is None or _origin(index) != _origin(url):
+        return None
+    return requests.auth.HTTPBasicAuth(unquote(parts.username), unquote(parts.password or ""))

@@ -1,0 +1,200 @@
+"""Bytes over HTTP into a part file that survives cut connections, crashes and kills, and is gone on from (RFC 9110, ranges).
+
+The part remembers which source it is of, and the validator (ETag or date) that the server gave, so that a file that changed in
+between is fetched from its beginning. Neither is trusted: the caller checks what has come by its hash.
+"""
+
+import fcntl
+import os
+import re
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import requests
+import urllib3
+from tqdm import tqdm
+
+from relm.artifact import read_json, write_json
+from relm.corpus.sources import Location, SourceFault, TemporaryFault, in_words, located, opened
+from relm.errors import RelmError
+from relm.launch.limits import require_disk
+from relm.recipe import Source
+
+ATTEMPTS = 5  # in a row that bring nothing new; one that brought MEANINGFUL_PROGRESS starts the count again
+MEANINGFUL_PROGRESS = 1 << 20  # bytes
+FIRST_PAUSE, LONGEST_PAUSE = 0.5, 8.0  # seconds before another attempt, doubled each time
+PIECE = 1 << 18  # bytes asked of the connection at once; fewer are taken when fewer have come
+
+
+class Part:
+    """`.FILE.part` beside FILE, and `.FILE.part.json` that says what it is of; held by one process at a time.
+
+    An empty part is removed at the end, another one stays for the next attempt.
+    """
+
+    def __init__(self, destination: Path) -> None:
+        self.destination = destination
+        self.path = destination.with_name(f".{destination.name}.part")
+        self.note = destination.with_name(f".{destination.name}.part.json")
+        self.joined = False
+        """Whether the content came in more than one piece, so that a wrong hash may be the joint's fault."""
+
+    def __enter__(self) -> Self:
+        while True:
+            self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            try:
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(self._file)
+                raise RelmError(
+                    f"{self.destination}: another process is downloading it; wait for that one, or end it and run again"
+                ) from None
+            except OSError:  # some network file systems have no locks
+                return self
+            if self._still_there():  # else the last holder renamed or removed it while we opened it
+                return self
+            os.close(self._file)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._still_there() and self.size == 0:
+            self.path.unlink()
+            self.note.unlink(missing_ok=True)
+        os.close(self._file)
+
+    def _still_there(self) -> bool:
+        try:
+            return os.path.samestat(os.stat(self.path), os.fstat(self._file))
+        except FileNotFoundError:
+            return False
+
+    @property
+    def size(self) -> int:
+        """Bytes that have come."""
+        return os.fstat(self._file).st_size
+
+    def progress(self, source: Source) -> tuple[int, str]:
+        """(bytes that are here of this source, the validator its server gave or nothing)."""
+        try:
+            note = read_json(self.note)
+            if note["source"] == source.model_dump(mode="json", exclude_defaults=True):
+                return self.size, str(note["validator"])
+        except (RelmError, KeyError, TypeError):
+            pass
+        return 0, ""
+
+    def begin(self, source: Source, validator: str) -> None:
+        """Empty the part and note what will be in it."""
+        self.clear()
+        write_json(self.note, {"source": source.model_dump(mode="json", exclude_defaults=True), "validator": validator})
+
+    def clear(self) -> None:
+        """Empty the part."""
+        os.ftruncate(self._file, 0)
+        self.note.unlink(missing_ok=True)
+        self.joined = False
+
+    def append(self, block: bytes) -> None:
+        """Write bytes at the end, unbuffered: after a kill they are there."""
+        os.lseek(self._file, 0, os.SEEK_END)
+        while block:
+            block = block[os.write(self._file, block) :]
+
+    def become_destination(self) -> None:
+        """Rename the part to the destination, its bytes on the disk first."""
+        os.fsync(self._file)
+        os.replace(self.path, self.destination)
+        self.note.unlink(missing_ok=True)
+
+
+def transfer(source: Source, part: Part, session: requests.Session, size: int) -> Location:
+    """Bring all bytes behind a source into the part, as often as it takes; returns where they were.
+
+    Args:
+        size: of the file that is wanted, in bytes; what is fetched has this size too, unless it is an archive or compressed.
+
+    Raises:
+        SourceFault: the source has no such file, or failed too often. What has come stays in the part.
+        RelmError: the disk is too small.
+    """
+    location: Location | None = None
+    failures, most = 0, part.progress(source)[0]
+    while True:
+        try:
+            location = location or located(source, session)
+            _fetch_rest(source, location, part, session, size)
+            return location
+        except TemporaryFault as fault:
+            if part.size >= most + MEANINGFUL_PROGRESS:
+                failures, most = 0, part.size
+            failures += 1
+            if failures >= ATTEMPTS:
+                raise SourceFault(f"{fault} (attempt {failures} of {ATTEMPTS})") from None
+            time.sleep(min(FIRST_PAUSE * 2 ** (failures - 1), LONGEST_PAUSE))
+
+
+def _fetch_rest(source: Source, location: Location, part: Part, session: requests.Session, size: int) -> None:
+    have, validator = part.progress(source)
+    headers = {"Range": f"bytes={have}-"} if have else {}
+    if have and validator:
+        headers["If-Range"] = validator
+    with opened(session, location, headers) as response:
+        start, total = _extent(response)
+        if response.status_code == 416 and have and total == have:
+            part.joined = True
+            return
+        if response.status_code == 416 or start not in (0, have):
+            part.clear()
+            raise TemporaryFault("the server refused to go on from where the last attempt ended")
+        is_plain = source.member is None and source.decompress is None
+        if is_plain and total not in (None, size):
+            raise SourceFault(f"has {total:,} bytes, expected {size:,}")
+        require_disk(part.destination.parent, (total or size) - start + (0 if is_plain else size), part.destination.name)
+        if start == 0:
+            part.begin(source, _validator(response))
+        else:
+            part.joined = True
+        _append_all(response, part, total, most=size if is_plain else None)
+
+
+def _append_all(response: requests.Response, part: Part, total: int | None, most: int | None) -> None:
+    """Write the body to the part; `most` bytes of it if it never ends.
+
+    Raises:
+        TemporaryFault: the connection was cut or nothing came for too long.
+        SourceFault: there are more than `most` bytes.
+    """
+    bar = tqdm(total=total, initial=part.size, unit="B", unit_scale=True, desc=part.destination.name, disable=None, leave=False)
+    with bar:
+        while True:
+            try:
+                # The bytes as they came: a server that labels a .gz file `Content-Encoding: gzip` must not have it unpacked.
+                block = response.raw.read1(PIECE, decode_content=False)
+            except (urllib3.exceptions.HTTPError, requests.RequestException, OSError) as error:
+                raise TemporaryFault(f"{in_words(error)}, after {part.size:,} bytes") from None
+            if not block:
+                break
+            part.append(block)
+            bar.update(len(block))
+            if most is not None and part.size > most:
+                raise SourceFault(f"has more than the expected {most:,} bytes")
+    if part.size < (total or most or 0):
+        raise TemporaryFault(f"the connection was cut after {part.size:,} of {total or most:,} bytes")
+
+
+def _extent(response: requests.Response) -> tuple[int, int | None]:
+    """(position of the first byte that comes, bytes of the whole file if the server says so)."""
+    if response.status_code == 200:
+        length = response.headers.get("Content-Length", "")
+        return 0, int(length) if length.isdigit() else None
+    match = re.fullmatch(r"bytes (?:(\d+)-\d+|\*)/(?:(\d+)|\*)", response.headers.get("Content-Range", "").strip())
+    if match is None:
+        return -1, None
+    return int(match[1] or -1), int(match[2]) if match[2] else None
+
+
+def _validator(response: requests.Response) -> str:
+    """What `If-Range` may hold: a strong ETag, else the date of the last change."""
+    tag = response.headers.get("ETag", "")
+    return tag if tag.startswith('"') else response.headers.get("Last-Modified", "")

@@ -1,0 +1,70 @@
+"""What this machine can run, and why not the rest."""
+
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import shutil
+from pathlib import Path
+
+import psutil
+
+from relm.identity import work_folder
+from relm.launch.limits import usable_cores
+
+
+def _installed(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _cuda() -> str:
+    import torch
+
+    if torch.cuda.is_available():
+        return f"yes: {torch.cuda.get_device_name(0)}, {torch.cuda.device_count()} in all"
+    if torch.version.cuda is None:
+        return f"no: torch {torch.__version__} is built without CUDA; make the environment with `make DEVICE=cuda environment`"
+    return "no: torch finds no NVIDIA GPU or driver; `nvidia-smi` says more"
+
+
+def _tpu() -> str:
+    if _installed("torch_xla") is None:
+        return "no: torch_xla is not installed, and this version of relm has no TPU trainer yet"
+    return "no: this version of relm has no TPU trainer yet"
+
+
+def _ipu() -> str:
+    devices = sorted(Path("/dev").glob("ipu*"))
+    found = f"{len(devices)} devices in /dev" if devices else "no /dev/ipu*"
+    return f"no: {found}, and this version of relm has no IPU trainer yet (poptorch lives in Graphcore's image)"
+
+
+def _containers() -> str:
+    found = [f"{name} ({path})" for name in ("apptainer", "docker", "podman") if (path := shutil.which(name))]
+    return f"{', '.join(found)}: not needed by this version" if found else "none found; not needed by this version"
+
+
+def describe_machine() -> str:
+    """A table of what is here: processor, memory, disk, packages, devices, mirrors and tokens (their presence only)."""
+    memory = psutil.virtual_memory()
+    disk = shutil.disk_usage(work_folder() if work_folder().exists() else Path())
+    packages = ("snakemake", "torch", "tokenizers", "transformers", "numpy")
+    rows = {
+        "system": f"{platform.system()} {platform.release()} {platform.machine()}, Python {platform.python_version()}",
+        "cores": f"{usable_cores()} usable of {os.cpu_count()}",
+        "memory": f"{memory.available / 2**30:.1f} GiB available of {memory.total / 2**30:.1f}",
+        "disk": f"{disk.free / 2**30:.1f} GiB free where {work_folder()}/ lies",
+        "packages": ", ".join(f"{name} {_installed(name) or 'MISSING'}" for name in packages),
+        "cpu": "yes",
+        "cuda": _cuda(),
+        "tpu": _tpu(),
+        "ipu": _ipu(),
+        "containers": _containers(),
+        "RELM_WORK": os.environ.get("RELM_WORK", "not set: work/"),
+        "RELM_MIRROR": os.environ.get("RELM_MIRROR", "not set: sources are asked directly"),
+        "HF_TOKEN": "set" if os.environ.get("HF_TOKEN") else "not set: only needed for gated repositories",
+    }
+    return "\n".join(f"{name:<12} {words}" for name, words in rows.items())

@@ -1,0 +1,169 @@
+"""What this machine can give: disk, memory, time, cores. Asked before long work, so that it is refused at once and not after hours.
+
+Memory and cores respect the container: control groups of version 2 and version 1 are read, their ancestors too.
+"""
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+
+from relm.errors import RelmError
+
+OVERRIDE = "RELM_IGNORE_LIMITS"
+CGROUPS = Path("/sys/fs/cgroup")
+MEMBERSHIP = Path("/proc/self/cgroup")
+V1_UNLIMITED = 1 << 60  # version 1 writes "no limit" as the largest multiple of the page size
+
+
+def require_disk(folder: Path, needed: int, what: str) -> None:
+    """Refuse work that does not fit on the disk of `folder`, which need not exist yet.
+
+    Args:
+        needed: bytes that will be written.
+        what: names the work, in the message.
+
+    Raises:
+        RelmError: fewer bytes are free, and RELM_IGNORE_LIMITS is not 1.
+    """
+    existing = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    free = shutil.disk_usage(existing).free
+    if needed > free and not _limits_ignored():
+        raise RelmError(
+            f"{what}: needs {size_in_words(needed)} on the disk of {folder}, which has {size_in_words(free)} free; "
+            f"make room, or move the work with RELM_WORK, or set {OVERRIDE}=1 to try anyway"
+        )
+
+
+def require_memory(needed: int, what: str) -> None:
+    """Refuse work that needs more bytes of memory than are available here (see `available_memory`).
+
+    Raises:
+        RelmError: less is available, and RELM_IGNORE_LIMITS is not 1.
+    """
+    available = available_memory()
+    if needed > available and not _limits_ignored():
+        raise RelmError(
+            f"{what}: needs {size_in_words(needed)} of memory, {size_in_words(available)} is available; "
+            f"close other programs or give the container more, or set {OVERRIDE}=1 to try anyway"
+        )
+
+
+def require_time(seconds: float, what: str) -> None:
+    """Refuse work that is estimated to take longer than RELM_MAX_HOURS, where that is set.
+
+    Raises:
+        RelmError: RELM_MAX_HOURS is not a positive number, or the estimate exceeds it and RELM_IGNORE_LIMITS is not 1.
+    """
+    setting = os.environ.get("RELM_MAX_HOURS", "").strip()
+    if not setting:
+        return
+    try:
+        hours = float(setting)
+    except ValueError:
+        hours = 0.0
+    if not hours > 0:
+        raise RelmError(f"RELM_MAX_HOURS: expected a positive number of hours, found {setting!r}; correct or unset it")
+    if seconds > hours * 3600 and not _limits_ignored():
+        raise RelmError(
+            f"{what}: would take about {seconds / 3600:.3g} hours, RELM_MAX_HOURS allows {hours:.3g}; "
+            f"raise it, or set {OVERRIDE}=1 to start anyway"
+        )
+
+
+def usable_cores() -> int:
+    """How many cores this process may keep busy: those it is bound to, at most the container's CPU quota, at least one."""
+    bound = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quota = cgroup_cores(CGROUPS, MEMBERSHIP)
+    return bound if quota is None else max(1, min(bound, int(quota)))
+
+
+def available_memory() -> int:
+    """Bytes that can be used before the machine swaps or the container's limit kills: the lesser of the two."""
+    host = int(psutil.virtual_memory().available)
+    container = cgroup_memory(CGROUPS, MEMBERSHIP)
+    return host if container is None else min(host, container)
+
+
+def cgroup_memory(mount: Path, membership: Path) -> int | None:
+    """Bytes left under the strictest memory limit on this process's control groups; None: no limit.
+
+    Page cache that the kernel gives back under pressure (`inactive_file`) counts as left.
+
+    Args:
+        mount: where control groups are mounted, `/sys/fs/cgroup`.
+        membership: the kernel's list of this process's groups, `/proc/self/cgroup`.
+    """
+    left = []
+    for group in _groups(mount, membership, "memory"):
+        for limit_name, usage_name, cache_name in (
+            ("memory.max", "memory.current", "inactive_file"),
+            ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+        ):
+            limit, usage = _number(group / limit_name), _number(group / usage_name)
+            if limit is not None and usage is not None and limit < V1_UNLIMITED:
+                left.append(max(0, limit - usage + _statistic(group / "memory.stat", cache_name)))
+    return min(left, default=None)
+
+
+def cgroup_cores(mount: Path, membership: Path) -> float | None:
+    """The strictest CPU quota on this process's control groups, in cores; None: no quota. Arguments as in `cgroup_memory`."""
+    quotas = []
+    for group in _groups(mount, membership, "cpu"):
+        quota, period = [*_words(group / "cpu.max"), "", ""][:2]
+        if not quota:
+            quota, period = ([*_words(group / f"cpu.cfs_{name}_us"), ""][0] for name in ("quota", "period"))
+        if quota.isdigit() and period.isdigit() and int(period) > 0:
+            quotas.append(int(quota) / int(period))
+    return min(quotas, default=None)
+
+
+def size_in_words(size: int) -> str:
+    """
+    >>> size_in_words(999), size_in_words(1_500_000), size_in_words(20_000_000_000)
+    ('999 bytes', '1.5 MB', '20.0 GB')
+    """
+    for unit, scale in (("TB", 10**12), ("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if size >= scale:
+            return f"{size / scale:.1f} {unit}"
+    return f"{size} bytes"
+
+
+def _limits_ignored() -> bool:
+    return os.environ.get(OVERRIDE) == "1"
+
+
+def _groups(mount: Path, membership: Path, controller: str) -> Iterator[Path]:
+    """The folders of this process's control groups and their ancestors, for version 2 and for one controller of version 1."""
+    try:
+        lines = membership.read_text().splitlines()
+    except OSError:
+        return
+    for line in lines:
+        _, controllers, inside = line.split(":", 2)
+        if controllers and controller not in controllers.split(","):
+            continue
+        # A container often sees its own group as the mount's root while the list still names the path on the host:
+        # folders that are not there are passed over, the root is always looked at.
+        path = Path(inside.lstrip("/"))
+        for root in (mount / controller, mount / controllers) if controllers else (mount, mount / "unified"):
+            yield from dict.fromkeys(root / ancestor for ancestor in (path, *path.parents))
+
+
+def _words(path: Path) -> list[str]:
+    try:
+        return path.read_text().split()
+    except OSError:
+        return []
+
+
+def _number(path: Path) -> int | None:
+    words = _words(path)
+    return int(words[0]) if words and words[0].isdigit() else None
+
+
+def _statistic(path: Path, name: str) -> int:
+    words = _words(path)
+    return int(words[words.index(name) + 1]) if name in words else 0

@@ -1,0 +1,111 @@
+# From the dump to examples: download -> extract -> tokenizer -> pregenerate -> manifest.
+# A big file is `ancient()` everywhere; the sidecar beside it stands for its content.
+
+
+rule download_data:
+    output:
+        sidecar=f"{WORK}/downloads/data/{{dataset}}/{{shard}}.json",
+        file=f"{WORK}/downloads/data/{{dataset}}/{{shard}}",
+    log:
+        f"{LOGS}/download/data/{{dataset}}/{{shard}}.log",
+    params:
+        sha256=graph.dataset_file_sha256,
+    shell:
+        "python -m relm download --dataset recipes/data/{wildcards.dataset}.yaml --file {wildcards.shard}"
+        " --output {output.file} --log {log}"
+
+
+rule download_model:
+    output:
+        sidecar=f"{WORK}/downloads/models/{{model}}/{{file}}.json",
+        file=f"{WORK}/downloads/models/{{model}}/{{file}}",
+    log:
+        f"{LOGS}/download/models/{{model}}/{{file}}.log",
+    params:
+        sha256=graph.model_file_sha256,
+    shell:
+        "python -m relm download --model recipes/models/{wildcards.model}.yaml --file {wildcards.file}"
+        " --output {output.file} --log {log}"
+
+
+rule extract:
+    input:
+        sidecar=graph.source_sidecar,
+        source=lambda wildcards: ancient(graph.source(wildcards)),
+    output:
+        train=f"{DOCUMENTS}.train.jsonl",
+        train_sidecar=f"{DOCUMENTS}.train.jsonl.json",
+        held_out=f"{DOCUMENTS}.held_out.jsonl",
+        held_out_sidecar=f"{DOCUMENTS}.held_out.jsonl.json",
+    log:
+        f"{LOGS}/documents/{{dataset}}-{{key}}/{{shard}}.log",
+    threads: workflow.cores or 1
+    params:
+        source=graph.source_path,
+        limit=graph.documents_limit,
+    shell:
+        "python -m relm extract --dataset recipes/data/{wildcards.dataset}.yaml --source {params.source} {params.limit}"
+        " --train {output.train} --held-out {output.held_out} --log {log}"
+
+
+rule train_tokenizer:
+    input:
+        sidecars=graph.tokenizer_training_sidecars,
+        documents=lambda wildcards: ancient(graph.tokenizer_training_documents(wildcards)),
+    output:
+        tokenizer=f"{WORK}/tokenizers/trained-{{key}}/tokenizer.json",
+        sidecar=f"{WORK}/tokenizers/trained-{{key}}/tokenizer.json.json",
+    log:
+        f"{LOGS}/tokenizers/{{key}}.log",
+    threads: workflow.cores or 1
+    params:
+        options=graph.tokenizer_training_options,
+    shell:
+        "python -m relm train-tokenizer {params.options} --documents {input.documents}"
+        " --output {output.tokenizer} --log {log}"
+
+
+rule import_tokenizer:
+    input:
+        sidecars=graph.imported_tokenizer_sidecars,
+        files=lambda wildcards: ancient(graph.imported_tokenizer_files(wildcards)),
+    output:
+        tokenizer=f"{WORK}/tokenizers/imported-{{key}}/tokenizer.json",
+        sidecar=f"{WORK}/tokenizers/imported-{{key}}/tokenizer.json.json",
+    log:
+        f"{LOGS}/tokenizers/{{key}}.log",
+    params:
+        kind=graph.imported_tokenizer_kind,
+    shell:
+        "python -m relm import-tokenizer --kind {params.kind} --files {input.files}" " --output {output.tokenizer} --log {log}"
+
+
+rule pregenerate:
+    input:
+        sidecars=graph.example_documents_sidecars,
+        documents=lambda wildcards: ancient(graph.example_documents(wildcards)),
+        tokenizer=lambda wildcards: ancient(graph.example_tokenizer(wildcards)),
+    output:
+        train=f"{EXAMPLES}.train.bin",
+        train_index=f"{EXAMPLES}.train.idx",
+        train_sidecar=f"{EXAMPLES}.train.bin.json",
+        held_out=f"{EXAMPLES}.held_out.bin",
+        held_out_index=f"{EXAMPLES}.held_out.idx",
+        held_out_sidecar=f"{EXAMPLES}.held_out.bin.json",
+    log:
+        f"{LOGS}/examples/{{dataset}}-{{key}}/{{shard}}.log",
+    threads: workflow.cores or 1
+    shell:
+        "python -m relm pregenerate --tokenizer {input.tokenizer} --documents {input.documents}"
+        " --output {output.train} {output.held_out} --log {log}"
+
+
+rule manifest:
+    input:
+        graph.shard_sidecars,
+    output:
+        f"{WORK}/examples/{{dataset}}-{{key}}/manifest.json",
+    log:
+        f"{LOGS}/examples/{{dataset}}-{{key}}/manifest.log",
+    shell:
+        "python -m relm manifest --sidecars {input} --output {output} --log {log}"
