@@ -19,6 +19,7 @@ from typing import IO
 from relm.corpus.sources import SourceFault
 
 BLOCK = 1 << 20
+Readable = IO[bytes] | gzip.GzipFile | bz2.BZ2File | lzma.LZMAFile
 FAULTS = (EOFError, zlib.error, lzma.LZMAError, tarfile.TarError, zipfile.BadZipFile, OSError, ValueError, RuntimeError)
 
 
@@ -31,24 +32,22 @@ def content_blocks(path: Path, member: str | None, compression: str | None) -> I
 
     Raises:
         SourceFault: no such member, or the content is damaged, cut off or not of the kind it should be.
+        OSError: the file cannot be opened.
     """
-    try:
-        with contextlib.ExitStack() as stack:
-            raw: IO[bytes] = stack.enter_context(open(path, "rb"))
+    with contextlib.ExitStack() as stack:
+        raw: IO[bytes] = stack.enter_context(open(path, "rb"))
+        try:
             if member is not None:
                 raw = _member(raw, member, stack)
             plain = _decompressed(raw, compression, stack)
             while block := plain.read(BLOCK):
                 yield block
-    except FAULTS as error:
-        raise SourceFault(f"{_place(path, member)}: damaged or cut off ({str(error) or type(error).__name__})") from None
+        except FAULTS as error:
+            place = f"{member} in the archive is" if member else "is"
+            raise SourceFault(f"{place} damaged or cut off ({str(error) or type(error).__name__})") from None
 
 
-def _place(path: Path, member: str | None) -> str:
-    return f"{member} in the archive" if member else path.name
-
-
-def _decompressed(raw: IO[bytes], compression: str | None, stack: contextlib.ExitStack) -> IO[bytes]:
+def _decompressed(raw: IO[bytes], compression: str | None, stack: contextlib.ExitStack) -> Readable:
     if compression == "gzip":
         return stack.enter_context(gzip.open(raw, "rb"))
     if compression == "bzip2":
@@ -73,7 +72,7 @@ def _zip_member(raw: IO[bytes], member: str, stack: contextlib.ExitStack) -> IO[
 
 def _tar_member(raw: IO[bytes], member: str, stack: contextlib.ExitStack) -> IO[bytes]:
     # Read once from front to back ("|"): looking a member up first would decompress everything before it twice.
-    archive = stack.enter_context(tarfile.open(fileobj=raw, mode="r|*"))
+    archive = stack.enter_context(tarfile.open(fileobj=raw, mode="r|*"))  # noqa: SIM115 - the stack closes it
     names = []
     for entry in archive:
         if entry.name == member:

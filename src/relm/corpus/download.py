@@ -1,7 +1,7 @@
 """A recipe's file from the first source that gives the right bytes: a folder of one's own, then each source in order.
 
-The destination appears whole, by rename, once its sha256 is the recipe's; a source is never trusted for anything else. What came
-before an interruption is kept beside it and is gone on from.
+The destination appears whole, by rename, once its sha256 is the recipe's; a source is never trusted for anything else. What
+came before an interruption is kept beside it and is gone on from.
 """
 
 import contextlib
@@ -15,13 +15,13 @@ import requests
 
 from relm.artifact import atomic_file, checked_sidecar, sha256_of, write_sidecar
 from relm.corpus.archive import BLOCK, content_blocks
-from relm.corpus.sources import Location, SourceFault, described, file_names
+from relm.corpus.sources import Location, SourceFault, described, kept_names
 from relm.corpus.transfer import Part, transfer
 from relm.errors import RelmError
 from relm.launch.limits import require_disk
 from relm.recipe import RemoteFile, Source
 
-COMPRESSIONS = {"": None, ".xz": "xz", ".gz": "gzip", ".bz2": "bzip2"}
+COMPRESSIONS = {".xz": "xz", ".gz": "gzip", ".bz2": "bzip2"}
 
 
 def download(name: str, remote: RemoteFile, destination: Path) -> str:
@@ -84,27 +84,29 @@ def _disk_faults_explained(destination: Path) -> Iterator[None]:
 
 
 def _all_failed(name: str, remote: RemoteFile, faults: list[str]) -> str:
-    wanted = dict.fromkeys(name for names in _wanted_names(name, remote) for name in names)
     return (
         f"{name}: no source gave the {remote.size:,} bytes with sha256 {remote.sha256}:\n"
         + "".join(f"  - {fault}\n" for fault in faults)
-        + f"To provide it by hand, put {' or '.join(wanted)} (also compressed: .xz, .gz, .bz2) into any folder and name "
-        + f"that folder in RELM_MIRROR (several: separated by {os.pathsep!r}); its content is checked all the same"
+        + f"To provide it by hand, put {' or '.join(_ways(name, remote))} (plain files also as .xz, .gz or .bz2) into any "
+        + f"folder and name that in RELM_MIRROR (several: separated by {os.pathsep!r}); its content is checked all the same"
     )
 
 
 # --- folders of one's own --------------------------------------------------------------------------------------------------
 
 
-def _wanted_names(name: str, remote: RemoteFile) -> tuple[list[str], list[str]]:
-    """Names that the file itself may have in a mirror, and names of archives that hold it."""
-    names = [file_names(source) for source in remote.sources]
-    return [name, *(file for files, _ in names for file in files)], [file for _, files in names for file in files]
+def _ways(name: str, remote: RemoteFile) -> dict[str, list[tuple[str | None, str | None]]]:
+    """File name in a mirror -> the ways to read such a file: (member of the archive it is, compression)."""
+    ways: dict[str, list[tuple[str | None, str | None]]] = {name: [(None, None)]}
+    for file, member, compression in (kept for source in remote.sources for kept in kept_names(source)):
+        if (member, compression) not in ways.setdefault(file, []):
+            ways[file].append((member, compression))
+    return ways
 
 
 def _from_mirrors(name: str, remote: RemoteFile, destination: Path, faults: list[str]) -> str | None:
     """Try every file of a fitting name below the folders of RELM_MIRROR; returns the one that was right."""
-    folders = [Path(folder).expanduser() for folder in os.environ.get("RELM_MIRROR", "").split(os.pathsep) if folder]
+    folders = [Path(os.path.expanduser(folder)) for folder in os.environ.get("RELM_MIRROR", "").split(os.pathsep) if folder]
     for folder in folders:
         if not folder.is_dir():
             raise RelmError(f"RELM_MIRROR: {folder} is not a folder; correct or unset it")
@@ -120,21 +122,22 @@ def _from_mirrors(name: str, remote: RemoteFile, destination: Path, faults: list
             return str(path)
         except SourceFault as fault:
             faults.append(f"{path}: {fault}")
+        except OSError as error:  # of reading: those of writing are RelmErrors by now
+            faults.append(f"{path}: cannot be read: {error.strerror}")
     return None
 
 
 def _candidates(folder: Path, name: str, remote: RemoteFile) -> Iterator[tuple[Path, str | None, str | None]]:
-    """(path, member, compression) of every file below a folder whose name fits, in sorted order."""
-    files, _ = _wanted_names(name, remote)
+    """(path, member, compression) of every file of a fitting name below a folder, sorted; linked folders are not entered."""
+    ways = _ways(name, remote)
     for parent, folders, found in os.walk(folder):
         folders.sort()
         for file in sorted(found):
-            for suffix, compression in COMPRESSIONS.items():
-                if file.endswith(suffix) and file.removesuffix(suffix) in files:
-                    yield Path(parent, file), None, compression
-            for source in remote.sources:
-                if file in file_names(source)[1]:
-                    yield Path(parent, file), source.member, source.decompress
+            for member, compression in ways.get(file, []):
+                yield Path(parent, file), member, compression
+            stem, suffix = os.path.splitext(file)
+            if suffix in COMPRESSIONS and (None, None) in ways.get(stem, []):
+                yield Path(parent, file), None, COMPRESSIONS[suffix]
 
 
 def _store(blocks: Iterable[bytes], remote: RemoteFile, destination: Path) -> None:
@@ -167,35 +170,42 @@ def _from_sources(remote: RemoteFile, part: Part, faults: list[str]) -> str | No
 
 
 def _from_source(source: Source, remote: RemoteFile, part: Part, session: requests.Session) -> None:
-    while True:
+    for attempt in range(2):
         location = transfer(source, part, session, remote.size)
         try:
-            _check(part.path, location)
-            if source.member is None and source.decompress is None:
-                _check(part.path, Location(location.url, (("sha256", remote.sha256, "the recipe"),)))
-                part.become_destination()
-            else:
-                _store(content_blocks(part.path, source.member, source.decompress), remote, part.destination)
-            return
+            _accept(location, source, remote, part)
         except SourceFault:
-            joined = part.joined
+            # Pieces of two versions of a file may have been joined: once more then, from the beginning.
+            again = part.joined and attempt == 0
             part.clear()
-            if not joined:  # pieces of two versions of a file may have been joined: once more, in one piece
+            if not again:
                 raise
+        else:
+            return
 
 
-def _check(path: Path, location: Location) -> None:
-    """Compare what was fetched with everything known about it, in one pass.
+def _accept(location: Location, source: Source, remote: RemoteFile, part: Part) -> None:
+    """Make the destination from what was fetched, if that is right."""
+    _check(part.path, location.checks)
+    if source.member is None and source.decompress is None:
+        _check(part.path, (("sha256", remote.sha256, "the recipe"),))
+        part.become_destination()
+    else:
+        _store(content_blocks(part.path, source.member, source.decompress), remote, part.destination)
+
+
+def _check(path: Path, checks: tuple[tuple[str, str, str], ...]) -> None:
+    """Compare the digests of a file with (algorithm, expected, who says so), all in one pass.
 
     Raises:
         SourceFault: names both digests.
     """
-    digests = {algorithm: hashlib.new(algorithm) for algorithm, _, _ in location.checks}
+    digests = {algorithm: hashlib.new(algorithm) for algorithm, _, _ in checks}
     with open(path, "rb") as file:
         while digests and (block := file.read(BLOCK)):
             for digest in digests.values():
                 digest.update(block)
-    for algorithm, expected, who in location.checks:
+    for algorithm, expected, who in checks:
         found = digests[algorithm].hexdigest()
         if found != expected:
             raise SourceFault(f"the {algorithm} of what came is {found}, {who} expects {expected}")

@@ -8,6 +8,7 @@ package is ever executed. What is written here about an address never shows its 
 import base64
 import binascii
 import configparser
+import contextlib
 import json
 import os
 import posixpath
@@ -39,6 +40,10 @@ class SourceFault(RelmError):
 
 class TemporaryFault(SourceFault):
     """This source may give the file when it is asked again."""
+
+
+class Unreachable(TemporaryFault):
+    """No connection at all: another attempt helps less than after a fault in the middle."""
 
 
 @dataclass(frozen=True)
@@ -108,16 +113,16 @@ def located(source: Source, session: requests.Session) -> Location:
     return found
 
 
-def file_names(source: Source) -> tuple[list[str], list[str]]:
-    """Names under which a person may have kept what a source gives: of the file itself, and of the archive that holds it."""
+def kept_names(source: Source) -> list[tuple[str, str | None, str | None]]:
+    """How a person may have kept what a source gives: (file name, member to read if that is an archive, its compression)."""
     if source.npm:
         name, version = source.npm.rsplit("@", 1)
         fetched = f"{name.rsplit('/', 1)[-1]}-{version}.tgz"
     else:
         fetched = posixpath.basename(source.file or unquote(urlsplit(source.url or "").path))
-    if source.member:
-        return [posixpath.basename(source.member)], [fetched]
-    return [fetched], []
+    if source.member is None:
+        return [(fetched, None, source.decompress)]
+    return [(posixpath.basename(source.member), None, source.decompress), (fetched, source.member, source.decompress)]
 
 
 # --- the Python package index ----------------------------------------------------------------------------------------------
@@ -186,12 +191,12 @@ def package_index() -> str:
             raise SourceFault(f"{path}: not a pip configuration file ({type(error).__name__}); correct it") from None
         for section in ("global", "install", "download"):
             for key in ("index-url", "index_url"):
-                chosen = parser.get(section, key, fallback=None) or chosen
+                chosen = parser.get(section, key, fallback="") or chosen
     return chosen
 
 
 def _pip_files() -> list[Path]:
-    home = Path.home()
+    home = Path(os.path.expanduser("~"))
     override = os.environ.get("PIP_CONFIG_FILE")
     if override == os.devnull:
         return []
@@ -237,21 +242,22 @@ def _integrity_checks(integrity: str) -> Iterator[tuple[str, str, str]]:
 
 
 def npm_registry() -> str:
-    """The registry that npm is configured with: npm_config_registry, else `registry=` in the user's .npmrc, else the public one."""
-    for variable in ("npm_config_registry", "NPM_CONFIG_REGISTRY"):
-        if os.environ.get(variable):
-            return os.environ[variable]
-    path = Path(os.environ.get("npm_config_userconfig") or Path.home() / ".npmrc")
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError):
-        return NPM
+    """The registry that npm is configured with: npm_config_registry, else `registry=` in .npmrc, else the public one."""
+    if registry := _npm_variable("registry"):
+        return registry
+    path = Path(_npm_variable("userconfig") or os.path.expanduser("~/.npmrc"))
     chosen = NPM
-    for line in lines:
-        key, _, value = line.partition("=")
-        if key.strip() == "registry" and value.strip():
-            chosen = value.strip().strip("\"'")
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        for line in path.read_text(encoding="utf-8").splitlines():
+            key, _, value = line.partition("=")
+            if key.strip() == "registry" and value.strip():
+                chosen = value.strip().strip("\"'")
     return chosen
+
+
+def _npm_variable(name: str) -> str | None:
+    variable = f"npm_config_{name}"
+    return os.environ.get(variable) or os.environ.get(variable.upper())
 
 
 # --- the Hugging Face hub --------------------------------------------------------------------------------------------------
@@ -290,7 +296,8 @@ def opened(session: requests.Session, location: Location, headers: dict[str, str
     """A streamed response whose status is 200, 206 or 416, in the bytes as stored (no transfer compression asked for).
 
     Raises:
-        TemporaryFault: no connection, no answer in time, 429 or a server error.
+        Unreachable: no connection, or no answer in time.
+        TemporaryFault: 429 or a server error.
         SourceFault: any other answer.
     """
     try:
@@ -304,7 +311,7 @@ def opened(session: requests.Session, location: Location, headers: dict[str, str
     except (requests.exceptions.InvalidSchema, requests.exceptions.InvalidURL, requests.TooManyRedirects) as error:
         raise SourceFault(f"cannot be asked for ({type(error).__name__})") from None
     except requests.RequestException as error:
-        raise TemporaryFault(in_words(error)) from None
+        raise Unreachable(in_words(error)) from None
     if response.status_code in (200, 206, 416):
         return response
     status = f"HTTP {response.status_code} {response.reason or ''}".rstrip()

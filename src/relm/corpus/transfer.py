@@ -17,12 +17,13 @@ import urllib3
 from tqdm import tqdm
 
 from relm.artifact import read_json, write_json
-from relm.corpus.sources import Location, SourceFault, TemporaryFault, in_words, located, opened
+from relm.corpus.sources import Location, SourceFault, TemporaryFault, Unreachable, in_words, located, opened
 from relm.errors import RelmError
 from relm.launch.limits import require_disk
 from relm.recipe import Source
 
 ATTEMPTS = 5  # in a row that bring nothing new; one that brought MEANINGFUL_PROGRESS starts the count again
+ATTEMPTS_TO_REACH = 2  # a host from which nothing has come yet: the next source is the better hope
 MEANINGFUL_PROGRESS = 1 << 20  # bytes
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 8.0  # seconds before another attempt, doubled each time
 PIECE = 1 << 18  # bytes asked of the connection at once; fewer are taken when fewer have come
@@ -90,8 +91,9 @@ class Part:
         write_json(self.note, {"source": source.model_dump(mode="json", exclude_defaults=True), "validator": validator})
 
     def clear(self) -> None:
-        """Empty the part."""
-        os.ftruncate(self._file, 0)
+        """Empty the part; what has become the destination is left alone."""
+        if self._still_there():
+            os.ftruncate(self._file, 0)
         self.note.unlink(missing_ok=True)
         self.joined = False
 
@@ -126,11 +128,13 @@ def transfer(source: Source, part: Part, session: requests.Session, size: int) -
             _fetch_rest(source, location, part, session, size)
             return location
         except TemporaryFault as fault:
-            if part.size >= most + MEANINGFUL_PROGRESS:
-                failures, most = 0, part.size
+            come = part.progress(source)[0]
+            if come >= most + MEANINGFUL_PROGRESS:
+                failures, most = 0, come
             failures += 1
-            if failures >= ATTEMPTS:
-                raise SourceFault(f"{fault} (attempt {failures} of {ATTEMPTS})") from None
+            allowed = ATTEMPTS_TO_REACH if isinstance(fault, Unreachable) and most == 0 else ATTEMPTS
+            if failures >= allowed:
+                raise SourceFault(f"{fault} ({failures} attempts)") from None
             time.sleep(min(FIRST_PAUSE * 2 ** (failures - 1), LONGEST_PAUSE))
 
 
@@ -149,6 +153,7 @@ def _fetch_rest(source: Source, location: Location, part: Part, session: request
             raise TemporaryFault("the server refused to go on from where the last attempt ended")
         is_plain = source.member is None and source.decompress is None
         if is_plain and total not in (None, size):
+            part.clear()
             raise SourceFault(f"has {total:,} bytes, expected {size:,}")
         require_disk(part.destination.parent, (total or size) - start + (0 if is_plain else size), part.destination.name)
         if start == 0:
@@ -178,6 +183,7 @@ def _append_all(response: requests.Response, part: Part, total: int | None, most
             part.append(block)
             bar.update(len(block))
             if most is not None and part.size > most:
+                part.clear()
                 raise SourceFault(f"has more than the expected {most:,} bytes")
     if part.size < (total or most or 0):
         raise TemporaryFault(f"the connection was cut after {part.size:,} of {total or most:,} bytes")

@@ -1,4 +1,4 @@
-"""What this machine can give: disk, memory, time, cores. Asked before long work, so that it is refused at once and not after hours.
+"""What this machine can give: disk, memory, time, cores. Asked before long work, so that it is refused at once.
 
 Memory and cores respect the container: control groups of version 2 and version 1 are read, their ancestors too.
 """

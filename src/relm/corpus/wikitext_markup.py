@@ -1,0 +1,262 @@
+"""Wikitext, the markup of Wikipedia, to plain text: one paragraph, heading or list item a line.
+
+What a reader would read stays: prose, link labels, list items, headings of sections that have content, formulas as their TeX.
+What surrounds it goes: templates but for a few, tables, images with their captions, references, galleries, code blocks,
+categories, and sections that only point elsewhere (`DROPPED_SECTIONS`).
+
+Everything is done by regular expressions that look at each character a bounded number of times, also where brackets are
+unbalanced: nesting is resolved from the inside, in at most `DEEPEST` passes. The output is never longer than the input.
+The markup is described at https://www.mediawiki.org/wiki/Help:Formatting and https://www.mediawiki.org/wiki/Markup_spec.
+"""
+
+import html
+import re
+from collections.abc import Callable, Collection
+
+from relm.corpus.wikitext_templates import shown_text
+
+DEEPEST = 12
+
+# Links into these namespaces show nothing in the text. A dump's own names (Файл, Kategorie) are added from its header.
+HIDDEN_NAMESPACES = frozenset({"file", "image", "media", "category"})
+
+# Sections without text of their own: lists of links, and what remains of references when the references are gone.
+DROPPED_SECTIONS = frozenset(
+    title.strip()
+    for title in """
+    see also, external links, external link, external links and references, references and external links, references, reference,
+    further reading, notes, footnotes, notes and references, references and notes, citations, sources, works cited, gallery,
+    external references, external resources, weblinks, related links, related topics, references and further reading,
+    further reading and external links, see also and external links, notes and citations, footnotes and references, links,
+    vezi și, vezi şi, legături externe, referințe, referinţe, note, note și referințe, lectură suplimentară, bibliografie, galerie,
+    вижте също, външни препратки, източници, бележки, литература, галерия, допълнителна литература
+    """.split(",")
+)
+
+# --- elements whose content is not wikitext --------------------------------------------------------------------------------
+
+_VERBATIM = ("nowiki", "math", "chem", "ce")
+_GONE = (
+    "ref|references|gallery|timeline|imagemap|hiero|score|graph|mapframe|maplink|templatedata|templatestyles|inputbox|"
+    "indicator|categorytree|includeonly|pre|source|syntaxhighlight"
+)
+_ELEMENT = re.compile(rf"<!--|<({'|'.join(_VERBATIM)}|{_GONE})(?=[\s/>])[^<>]*>", re.IGNORECASE)
+_KEPT = re.compile("\x02([0-9]+)\x03")
+
+
+def _without_elements(text: str, kept: list[str]) -> str:
+    """Remove comments and elements; verbatim ones leave a mark, and their content in ``kept``."""
+    pieces: list[str] = []
+    position = 0
+    unclosed: set[str] = set()
+    for opening in _ELEMENT.finditer(text):
+        name = (opening[1] or "!").lower()
+        if opening.start() < position or name in unclosed:
+            continue
+        end = inner = opening.end()
+        if not opening[0].endswith("/>"):
+            inner, end = _closing(text, name, opening.end())
+            if inner < 0:
+                # Searched to the end once; another opening tag of this name would search in vain again.
+                unclosed.add(name)
+                continue
+        start = opening.start()
+        pieces.append(text[position:start])
+        if name in _VERBATIM and inner > opening.end():
+            pieces.append(f"\x02{len(kept)}\x03")
+            kept.append(" ".join(text[opening.end() : inner].split()))
+        elif name == "!" and text[start - 1 : start] == "\n" and text[end : end + 1] == "\n":
+            end += 1  # a line that held only a comment does not end a paragraph
+        position = end
+    pieces.append(text[position:])
+    return "".join(pieces)
+
+
+def _closing(text: str, name: str, position: int) -> tuple[int, int]:
+    """Start and end of what closes an element; (-1, -1) if nothing does. An unclosed comment lasts to the end."""
+    if name == "!":
+        start = text.find("-->", position)
+        return (start, start + 3) if start >= 0 else (len(text), len(text))
+    closing = _CLOSING[name].search(text, position)
+    return closing.span() if closing else (-1, -1)
+
+
+_CLOSING = {
+    name: re.compile(rf"</{name}\s*>", re.IGNORECASE) for name in (*_VERBATIM, *_GONE.split("|"))
+}
+
+# --- nested markup, from the inside ----------------------------------------------------------------------------------------
+
+# An innermost pair: anything between the brackets but such a bracket again. The unrolled loops never try a character twice.
+_LINK = re.compile(r"\[\[([^\[\]]*(?:(?:\[(?!\[)|\](?!\]))[^\[\]]*)*)\]\]")
+_TEMPLATE = re.compile(r"\{?\{\{(?!\{)([^{}]*(?:(?:\{(?!\{)|\}(?!\}))[^{}]*)*)\}\}")
+_TABLE = re.compile(r"\{\|[^{|]*(?:(?:\{(?!\|)|\|(?!\}))[^{|]*)*\|\}")
+_HTML_TABLE = re.compile(r"<table\b[^<]*(?:<(?!/?table\b)[^<]*)*</table\s*>", re.IGNORECASE)
+
+_LANGUAGE = re.compile(r"(?!mw$|wp$)[a-z]{2,3}(?:-[a-z]+)*|simple|nds-nl|be-x-old|tokipona")
+_PICTURE = re.compile(r"\.(?:jpe?g|png|gif|svg|tiff?|og[gv]|webm|midi?|djvu|pdf|bmp)\s*", re.IGNORECASE)
+
+
+def _unnested(pattern: re.Pattern[str], replacement: str | Callable[[re.Match[str]], str], text: str) -> str:
+    for _ in range(DEEPEST):
+        text, found = pattern.subn(replacement, text)
+        if not found:
+            break
+    return text
+
+
+def _link_text(body: str, hidden: Collection[str]) -> str:
+    """What a link shows: its label, its target, or nothing for images, categories and other languages' articles."""
+    target, bar, label = body.partition("|")
+    prefix, colon, rest = target.partition(":")
+    if colon and prefix.strip():
+        namespace = prefix.strip().lower()
+        if namespace in hidden or _LANGUAGE.fullmatch(prefix.strip()) or _PICTURE.search(rest, max(len(rest) - 6, 0)):
+            return ""
+    if not bar:
+        return rest if colon and not prefix.strip() else target
+    # [[Mercury (planet)|]] is short for [[Mercury (planet)|Mercury]]
+    return label or (rest if colon else target).partition(" (")[0]
+
+
+# --- markup within a line --------------------------------------------------------------------------------------------------
+
+_EXTERNAL_LINK = re.compile(r"\[((?:https?:|ftps?:|news:|irc:|mailto:|gopher:|//)[^\[\]\n]*)\]", re.IGNORECASE)
+_POEM = re.compile(r"<poem\b[^<>]*>([^<]*(?:<(?!/?poem\b)[^<]*)*)</poem\s*>", re.IGNORECASE)
+_SUPERSCRIPT = re.compile(r"<sup>\s*([+−–-]?\d{1,6}|n)\s*</sup>", re.IGNORECASE)
+_SUPERSCRIPT_SIGNS = str.maketrans("0123456789+−–-n", "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁻⁻ⁿ")
+_BREAKING_TAG = re.compile(
+    r"</?(?:br|p|div|center|blockquote|li|ul|ol|dl|dd|dt|hr|tr|table|caption|h[1-6])\b[^<>]*>", re.IGNORECASE
+)
+_TAG = re.compile(
+    r"</?(?:a|abbr|b|bdi|bdo|big|cite|code|del|dfn|em|font|i|ins|kbd|mark|nobr|noinclude|nowiki|onlyinclude|q|ref|references|rb|rp|rt|"
+    r"ruby|s|samp|section|small|span|strike|strong|sub|sup|td|th|tbody|thead|time|tt|u|var|wbr|math|gallery|poem|pre|source|includeonly)"
+    r"(?=[\s/>])[^<>]*>",
+    re.IGNORECASE,
+)
+_MAGIC_WORD = re.compile(r"__[A-Z]{3,20}__")
+_ENTITY = re.compile(r"&(?:#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[a-zA-Z][a-zA-Z0-9]{1,30});")
+
+
+def _without_inline_markup(text: str) -> str:
+    text = _EXTERNAL_LINK.sub(lambda match: " ".join(match[1].split(maxsplit=1)[1:]), text)
+    if "<" in text:
+        text = _SUPERSCRIPT.sub(lambda match: match[1].translate(_SUPERSCRIPT_SIGNS), text)
+        text = _BREAKING_TAG.sub("\n\n", text)
+        text = _TAG.sub("", text)
+    for quotes in ("'''''", "'''", "''"):
+        text = text.replace(quotes, "")
+    return _MAGIC_WORD.sub("", text)
+
+
+# --- lines -----------------------------------------------------------------------------------------------------------------
+
+
+def _heading(line: str) -> tuple[int, str] | None:
+    """Level and title of ``== Title ==``."""
+    line = line.rstrip()
+    if len(line) < 3 or line[-1] != "=":
+        return None
+    level = min(len(line) - len(line.lstrip("=")), len(line) - len(line.rstrip("=")), 6)
+    title = line[level:-level].strip()
+    return (level, title) if title else None
+
+
+class _Outline:
+    """Collects paragraphs; headings wait until their section turns out to have content."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.waiting: list[tuple[int, str]] = []
+        self.dropping = 0
+
+    def heading(self, level: int, title: str) -> None:
+        if self.dropping and level > self.dropping:
+            return
+        while self.waiting and self.waiting[-1][0] >= level:
+            self.waiting.pop()
+        self.dropping = level if title.rstrip(":").lower() in DROPPED_SECTIONS else 0
+        if not self.dropping:
+            self.waiting.append((level, title))
+
+    def text(self, line: str) -> None:
+        if self.dropping or not line:
+            return
+        self.lines.extend(title for _, title in self.waiting)
+        self.waiting.clear()
+        self.lines.append(line)
+
+
+_WORD = re.compile(r"[^\W_]")
+
+
+def _is_text(line: str) -> bool:
+    """Whether a line says anything; rulers and indented drawings and tables in typewriter style do not."""
+    if line[:1] == " " and ("   " in line.strip() or "|" in line or "__" in line or "--" in line):
+        return False
+    return bool(_WORD.search(line))
+
+
+def _paragraphs(text: str) -> list[str]:
+    """One paragraph, heading or list item an element; lines of a paragraph are joined."""
+    outline = _Outline()
+    paragraph: list[str] = []
+    for line in text.split("\n"):
+        first = line[:1]
+        if first and first not in " \t*#:;|={-!":
+            paragraph.append(line)
+            continue
+        outline.text(" ".join(paragraph))
+        paragraph.clear()
+        if first == "=" and (heading := _heading(line)):
+            outline.heading(*heading)
+        elif _is_text(line) and first != "|" and not line.startswith(("{|", "{{")) and not (first == "!" and "|" in line):
+            outline.text(line.lstrip("*#:; \t"))
+    outline.text(" ".join(paragraph))
+    return outline.lines
+
+
+# --- what is left ----------------------------------------------------------------------------------------------------------
+
+_EMPTY_PARENTHESES = re.compile(r"(?<=[ \n])\([ ,;:/|–—-]*\)|\(\s*\)(?= )")
+_OPENED = re.compile(r"\([ ]*[,;:](?=[ ])[ ,;:]*")
+_CLOSED = re.compile(r"(?:[ ]*[,;:])?[ ]+\)")
+_BEFORE_PUNCTUATION = re.compile(r"(?<=[^ \n]) +(?=[,.](?:[ \n]|\Z))")
+_SPACES = re.compile(r" {2,}")
+_LINE_ENDS = re.compile(r" *\n[ \n]*")
+
+
+def _tidy(text: str) -> str:
+    for space in ("\xa0", "\t", "\r", "\u2009", "\u202f", "\u3000"):
+        text = text.replace(space, " ")
+    text = _SPACES.sub(" ", text)
+    text = _OPENED.sub("(", text)
+    text = _CLOSED.sub(")", text)
+    text = _EMPTY_PARENTHESES.sub("", text)
+    text = _SPACES.sub(" ", text)
+    text = _BEFORE_PUNCTUATION.sub("", text)
+    return _LINE_ENDS.sub("\n", text).strip()
+
+
+def plain_text(wikitext: str, hidden: Collection[str] = HIDDEN_NAMESPACES) -> str:
+    """The readable text of an article; lines separated by one newline, none empty, no newline at the end.
+
+    Args:
+        wikitext: an article's source, XML entities already decoded.
+        hidden: lower-case names of the namespaces whose links show nothing: images, media and categories.
+    """
+    kept: list[str] = []
+    text = wikitext.replace("\x02", "").replace("\x03", "")
+    text = _POEM.sub(lambda match: match[1].replace("\n", "<br>"), text)
+    text = _without_elements(text, kept)
+    text = _unnested(_LINK, lambda match: _link_text(match[1], hidden), text)
+    text = _unnested(_TEMPLATE, lambda match: shown_text(match[1]), text)
+    text = _unnested(_TABLE, "\n\n", text)
+    text = _unnested(_HTML_TABLE, "\n\n", text)
+    text = _without_inline_markup(text)
+    text = "\n".join(_paragraphs(text))
+    for residue in ("[[", "]]", "{{", "}}"):
+        text = text.replace(residue, "")
+    text = _KEPT.sub(lambda match: kept[int(match[1])], text)
+    text = _ENTITY.sub(lambda match: html.unescape(match[0]), text)
+    return _tidy(text)

@@ -1,0 +1,117 @@
+"""The few templates of Wikipedia whose arguments are part of the sentence around them.
+
+Almost all templates are boxes, citations and notices, and go without a trace. These would leave a hole: "a distance of  from the
+coast", "the French word  for". What each shows is a short function of its positional arguments; the rest of its meaning (links,
+conversions, colours) is dropped.
+"""
+
+import re
+from collections.abc import Callable
+
+# A template longer than this is a box, whatever its name; the bound keeps the work per level of nesting small.
+LONGEST = 4000
+
+Shown = Callable[[list[str]], str]
+
+
+def _argument(index: int) -> Shown:
+    return lambda arguments: arguments[index] if index < len(arguments) else ""
+
+
+def _last(arguments: list[str]) -> str:
+    return arguments[-1] if arguments else ""
+
+
+def _constant(text: str) -> Shown:
+    return lambda _: text
+
+
+def _before(prefix: str) -> Shown:
+    return lambda arguments: prefix + arguments[0] if arguments else ""
+
+
+def _joined(arguments: list[str]) -> str:
+    return "".join(arguments)
+
+
+def _fraction(arguments: list[str]) -> str:
+    """{{frac|1|2}}: 1/2; {{frac|3|1|2}}: 3 1/2; {{frac|2}}: 1/2."""
+    if len(arguments) > 2:
+        return f"{arguments[0]} {arguments[1]}/{arguments[2]}"
+    return "/".join(arguments if len(arguments) == 2 else ["1", *arguments])
+
+
+_RANGES = {"to": " to ", "and": " and ", "or": " or ", "-": "–", "–": "–", "x": " × ", "by": " by ", "+/-": " ± "}
+_UNITS = {"C": "°C", "F": "°F", "km2": "km²", "m2": "m²", "m3": "m³", "sqmi": "sq mi", "sqft": "sq ft", "cuft": "cu ft"}
+
+
+def _quantity(arguments: list[str]) -> str:
+    """{{convert|5|km|mi}}: 5 km; {{convert|5|to|9|C}}: 5 to 9 °C. The converted value is left out."""
+    if len(arguments) > 3 and arguments[1] in _RANGES:
+        value, unit = arguments[0] + _RANGES[arguments[1]] + arguments[2], arguments[3]
+    elif len(arguments) > 1:
+        value, unit = arguments[:2]
+    else:
+        return _joined(arguments)
+    return f"{value} {_UNITS.get(unit, unit)}"
+
+
+def _ship(arguments: list[str]) -> str:
+    return " ".join(arguments[:2])
+
+
+_FIRST = """
+    abbr angbr angle big blockquote block indent bold cquote em flag flagcountry flagu gr hebrew ipa italic italics keypress
+    linktext longitem math mvar nobold nobr nobreak noitalic nowrap nts oldstyledate pie poemquote polytonic quotation quote
+    resize rtl-lang sc script serif small smaller smallcaps strong sub sup tooltip translit unicode val vanchor var visible_anchor
+"""
+
+SHOWN: dict[str, Shown] = {name.replace("_", " "): _argument(0) for name in _FIRST.split()} | {
+    **dict.fromkeys(("nihongo", "nihongo2", "nihongo3", "ar", "hayeren", "arabdin", "ship/name"), _argument(0)),
+    **dict.fromkeys(("lang", "wikt-lang", "script/lang"), _argument(1)),
+    **dict.fromkeys(("transl", "transliteration"), _last),
+    **dict.fromkeys(("convert", "cvt"), _quantity),
+    **dict.fromkeys(("chem", "gaps", "ce", "chem2"), _joined),
+    **dict.fromkeys(("frac", "fraction", "sfrac"), _fraction),
+    **dict.fromkeys(("c.", "circa", "ca."), lambda arguments: " ".join(["c.", *arguments])),
+    **dict.fromkeys(("ndash", "–", "spaced ndash", "snd", "spnd", "spndash"), _constant(" – ")),
+    **dict.fromkeys(("mdash", "—", "mdashb", "spaced mdash"), _constant(" — ")),
+    **dict.fromkeys(("·", "•", "dot", "bull"), _constant(" · ")),
+    **dict.fromkeys(("nbsp", "spaces", "space"), _constant(" ")),
+    **{name: _before(f"{name.upper()} ") for name in ("uss", "hms", "hmcs", "hmas", "sms", "rms", "ss", "mv")},
+    "as of": _before("as of "),
+    "'s": _constant("'s"),
+    "okina": _constant("ʻ"),
+    "pipe": _constant("|"),
+    "ship": _ship,
+}
+
+_NAMED = re.compile(r"\s*([\w -]{1,30})=(.*)", re.DOTALL)
+
+
+def _positional(arguments: list[str]) -> list[str]:
+    """Arguments without a name; ``2=text`` counts as one."""
+    found = []
+    for argument in arguments:
+        named = _NAMED.fullmatch(argument)
+        if not named:
+            found.append(argument.strip())
+        elif named[1].strip().isdigit():
+            found.append(named[2].strip())
+    return found
+
+
+def shown_text(body: str) -> str:
+    """What the template with this body, the text between its braces, adds to the sentence: mostly nothing.
+
+    >>> shown_text("convert|5|km|mi|abbr=on"), shown_text("lang|fr|bonjour"), shown_text("cite book|title=X")
+    ('5 km', 'bonjour', '')
+    """
+    if len(body) > LONGEST:
+        return ""
+    name, *arguments = body.split("|")
+    name = name.strip().lower().replace("_", " ")
+    shown = SHOWN.get(name)
+    if shown is None and name.startswith("lang-"):
+        shown = _argument(0)
+    return shown(_positional(arguments)) if shown else ""

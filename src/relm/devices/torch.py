@@ -1,0 +1,66 @@
+"""CPU and CUDA, which torch itself drives."""
+
+import os
+from contextlib import AbstractContextManager
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from relm.errors import RelmError
+from relm.launch.limits import usable_cores
+
+# cuBLAS promises the same bits twice only with a workspace of its own for each stream; read when CUDA starts.
+_CUBLAS_WORKSPACE = ("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+
+
+class TorchDevice:
+    """Fulfils `relm.devices.contract.Device`."""
+
+    def __init__(self, name: str, threads: int | None) -> None:
+        """Set torch up for reproducible work on `name`, cpu or cuda.
+
+        Raises:
+            RelmError: there is no CUDA here.
+        """
+        if name == "cuda":
+            os.environ.setdefault(*_CUBLAS_WORKSPACE)
+            if not torch.cuda.is_available():
+                build = "has no CUDA" if torch.version.cuda is None else f"is built for CUDA {torch.version.cuda}"
+                raise RelmError(
+                    f"run.device: cuda was asked for, but there is no usable GPU: this torch ({torch.__version__}) {build}; "
+                    "install NVIDIA's driver and a CUDA build of torch (https://pytorch.org/get-started), or set run.device to cpu"
+                )
+        self._device = torch.device(name)
+        self.threads = threads or usable_cores()
+        torch.set_num_threads(self.threads)
+        torch.use_deterministic_algorithms(True)
+        # Filling fresh memory guards against reading it before it is written, which nothing here does, and costs a pass.
+        torch.utils.deterministic.fill_uninitialized_memory = False
+
+    def place(self, model: nn.Module) -> nn.Module:
+        """The same module, moved."""
+        return model.to(self._device)
+
+    def feed(self, batch: npt.NDArray[np.int64]) -> Tensor:
+        """The batch, copied without waiting for what the device is doing."""
+        tensor = torch.from_numpy(batch)
+        return tensor if self._device.type == "cpu" else tensor.pin_memory().to(self._device, non_blocking=True)
+
+    def autocast(self, precision: str) -> AbstractContextManager[None]:
+        """Matrix products in bfloat16, where that is the precision."""
+        return torch.autocast(self._device.type, dtype=torch.bfloat16, enabled=precision == "bfloat16")
+
+    def synchronise(self) -> None:
+        """Wait for the GPU; the CPU never lags behind."""
+        if self._device.type == "cuda":
+            torch.cuda.synchronize()
+
+    def describe(self) -> dict[str, Any]:
+        """Device, torch's version, and what else decides how sums are rounded."""
+        if self._device.type == "cuda":
+            return {"device": "cuda", "name": torch.cuda.get_device_name(), "torch": torch.__version__}
+        capability = torch.backends.cpu.get_cpu_capability()
+        return {"device": "cpu", "name": capability, "threads": self.threads, "torch": torch.__version__}

@@ -1,0 +1,86 @@
+"""The order of examples as arithmetic: a seeded permutation that is evaluated at an index, never stored and never iterated.
+
+Which example stands at (seed, epoch, position) follows from these three numbers alone, so a run resumes at any step at once, and
+any number of devices or workers reads the same batches. The permutation is a generalised Feistel network over two digits of
+mixed radix with cycle walking (Black and Rogaway, "Ciphers with Arbitrary Finite Domains", CT-RSA 2002, section 5).
+"""
+
+import hashlib
+import math
+
+import numpy as np
+import numpy.typing as npt
+
+Indices = npt.NDArray[np.uint64]
+
+# Enough that domains of a handful of elements reach all their permutations evenly (tested by chi-square).
+ROUNDS = 12
+LARGEST_SIZE = 2**62
+
+
+def example_indices(seed: int, positions: npt.NDArray[np.integer], size: int) -> npt.NDArray[np.int64]:
+    """Which example is read at each position of a run over `size` examples.
+
+    Position p lies in epoch p // size; each epoch is a permutation of its own of all `size` examples.
+
+    Args:
+        seed: of the run; any integer.
+        positions: absolute positions over all epochs, any shape, 0 and above.
+        size: examples in an epoch, 1 to 2**62.
+
+    Returns:
+        Indices from 0 to size - 1, int64, in the shape of `positions`.
+    """
+    if not 1 <= size <= LARGEST_SIZE:
+        raise ValueError(f"size must lie in 1..{LARGEST_SIZE}, found {size}")
+    if positions.size and int(positions.min()) < 0:
+        raise ValueError(f"positions must not be negative, found {positions.min()}")
+    flat = positions.astype(np.uint64).ravel()
+    epochs, places = np.divmod(flat, np.uint64(size))
+    keys = mixed(epochs + np.uint64(_seed_key(seed)))
+    return permuted(places, keys, size).astype(np.int64).reshape(positions.shape)
+
+
+def permuted(places: Indices, keys: Indices, size: int) -> Indices:
+    """Each place, below `size`, under the permutation of range(size) that its key selects.
+
+    The network permutes a domain of left * right >= size numbers; what falls outside range(size) goes through it again until
+    it lands inside. The domain exceeds `size` by less than the square root of it, so that hardly ever happens.
+    """
+    left = math.isqrt(size - 1) + 1
+    right = -(-size // left)
+    result = _network(places, keys, left, right)
+    outside = np.flatnonzero(result >= size)
+    while outside.size:
+        result[outside] = _network(result[outside], keys[outside], left, right)
+        outside = outside[result[outside] >= size]
+    return result
+
+
+def _network(values: Indices, keys: Indices, left: int, right: int) -> Indices:
+    low, high = np.divmod(values, np.uint64(left))[::-1]
+    for round_number in range(0, ROUNDS, 2):
+        low = (low + _digit(high, keys, round_number, left)) % np.uint64(left)
+        high = (high + _digit(low, keys, round_number + 1, right)) % np.uint64(right)
+    return low + high * np.uint64(left)
+
+
+def _digit(values: Indices, keys: Indices, round_number: int, radix: int) -> Indices:
+    # The multiplier spreads rounds far apart; it is odd, so that no two rounds of one key coincide.
+    round_keys = keys + np.uint64((round_number + 1) * 0x9E3779B97F4A7C15 % 2**64)
+    return mixed(values ^ mixed(round_keys)) % np.uint64(radix)
+
+
+def mixed(values: Indices) -> Indices:
+    """A bijection of 64-bit numbers in which each bit of the result depends on all bits of the value.
+
+    Variant 13 of Stafford's finalisers, as in splitmix64 (Steele, Lea and Flood, OOPSLA 2014); arithmetic wraps at 2**64.
+    """
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return values ^ (values >> np.uint64(31))
+
+
+def _seed_key(seed: int) -> int:
+    # Hashed, so that neighbouring seeds do not share epochs: seed 1's epoch 0 must not be seed 0's epoch 1.
+    return int.from_bytes(hashlib.sha256(f"order of examples, seed {seed}".encode()).digest()[:8], "little")

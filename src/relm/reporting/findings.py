@@ -1,0 +1,291 @@
+"""All that a report tells, gathered from a run's files: the verdict, the figures, the samples, the steps, the sources."""
+
+import datetime
+import shlex
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from relm.artifact import read_json, sidecar_of
+from relm.plan import Plan
+from relm.recipe import Dataset, PretrainedModel, RemoteFile, Source
+from relm.reporting.provenance import Record, collect
+from relm.reporting.surroundings import cleaned, shown
+from relm.reporting.verify import NOTHING_PUBLISHED
+
+# Figure -> its name, how it is written, and what it is, in the order in which figures are told.
+FIGURES = {
+    "perplexity_per_word": ("Perplexity per word", ".2f", "e to the mean loss of a whitespace-separated word; lower is better"),
+    "perplexity_per_token": ("Perplexity per token", ".2f", "depends on the tokenizer; lower is better"),
+    "nats_per_token": ("Loss", ".4f", "nats per token on held-out documents"),
+    "bits_per_byte": ("Bits per byte", ".4f", "of the text in UTF-8; independent of the tokenizer"),
+    "unigram_nats_per_token": ("Unigram baseline", ".4f", "nats per token, from counts of single tokens"),
+    "bigram_nats_per_token": ("Bigram baseline", ".4f", "nats per token, from counts of pairs of tokens"),
+    "nats_below_unigram": ("Better than unigrams by", ".4f", "nats per token"),
+    "nats_below_bigram": ("Better than bigrams by", ".4f", "nats per token; negative is worse"),
+    "tokens_scored": ("Tokens scored", ",.0f", ""),
+    "documents": ("Documents", ",.0f", "held out of training"),
+    "words": ("Words", ",.0f", ""),
+    "bytes": ("Bytes", ",.0f", "of text"),
+}
+# What each verdict is called on top of a report, and the tone it is shown in.
+HEADLINES = {
+    "consistent": ("Consistent with the published figures", "good"),
+    "not consistent": ("Not consistent with the published figures", "bad"),
+    "undecided": ("Undecided", "open"),
+    "difference shown, no noise known": ("Difference shown, no noise known", "open"),
+    "not comparable": ("Not comparable with the published figures", "plain"),
+    NOTHING_PUBLISHED: ("No published figure to compare with", "plain"),
+}
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One measured figure, ready to be shown."""
+
+    task: str
+    key: str
+    name: str
+    value: str
+    meaning: str
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Something fetched from elsewhere that the run rests on."""
+
+    use: str
+    name: str
+    title: str
+    licence: str
+    homepage: str | None
+    files: Sequence[tuple[str, RemoteFile]]
+    folder: str | None = None
+
+    @property
+    def places(self) -> list[list[str]]:
+        """Of each file, where it may be fetched."""
+        return [[place(source) for source in remote.sources] for _, remote in self.files]
+
+
+@dataclass(frozen=True)
+class Findings:
+    """A finished run as a report sees it."""
+
+    plan: Plan
+    verdict: Mapping[str, Any]
+    """verify.json."""
+    evaluations: Mapping[str, Mapping[str, Any]]
+    """Task -> eval/TASK.json."""
+    logs: Mapping[str, Path]
+    """Phase -> train.jsonl."""
+    model: Mapping[str, Any]
+    """The weights' sidecar."""
+    records: Sequence[Record]
+    """Of all steps, in order of the data's way."""
+    date: str
+    """When the last step ended, UTC; never when the report was written, so that writing it again gives the same bytes."""
+
+    @property
+    def is_smoke(self) -> bool:
+        """Whether the run is a smoke twin, whose figures mean nothing."""
+        return self.plan.name.startswith("smoke/")
+
+    @property
+    def headline(self) -> str:
+        """The verdict in words, as it stands on top."""
+        return "Smoke twin: its figures mean nothing" if self.is_smoke else HEADLINES[self.verdict["verdict"]][0]
+
+    @property
+    def tone(self) -> str:
+        """good, bad, open or plain."""
+        return "plain" if self.is_smoke else HEADLINES[self.verdict["verdict"]][1]
+
+    @property
+    def summary(self) -> str:
+        """The sentences beneath the headline."""
+        if self.is_smoke:
+            return (
+                f"This is the small twin of {self.plan.name.removeprefix('smoke/')}, with the same steps, objective and optimizer "
+                "but a tiny model and few steps. It shows that everything runs; compare its figures with nothing."
+            )
+        if self.verdict["verdict"] != NOTHING_PUBLISHED:
+            return str(self.verdict["sentence"])
+        return f"The recipe names none. {self.measured}" if self.measured else "The recipe names none, and nothing was measured."
+
+    @property
+    def measured(self) -> str:
+        """One sentence of the main figures, empty if there are none."""
+        told = {figure.key: figure.value for figure in self.figures}
+        parts = [
+            f"{told[key]} {unit}"
+            for key, unit in (("nats_per_token", "nats per token"), ("perplexity_per_word", "perplexity per word"))
+            if key in told
+        ]
+        if not parts:
+            return ""
+        baseline = f", against {told['bigram_nats_per_token']} for bigram counts" if "bigram_nats_per_token" in told else ""
+        return f"Measured on held-out documents: {' and '.join(parts)}{baseline}."
+
+    @cached_property
+    def figures(self) -> list[Figure]:
+        """All measured figures; the well-known ones first."""
+        found = []
+        for task, evaluation in self.evaluations.items():
+            values = evaluation["figures"]
+            order = sorted(values, key=lambda key: (list(FIGURES).index(key) if key in FIGURES else len(FIGURES)))
+            found += [_figure(task, key, values[key]) for key in order]
+        return found
+
+    @property
+    def samples(self) -> list[Mapping[str, str]]:
+        """Texts the model wrote: prompt and continuation, told apart."""
+        return [
+            {"prompt": sample["prompt"], "text": sample["text"].removeprefix(sample["prompt"])}
+            for evaluation in self.evaluations.values()
+            for sample in evaluation.get("samples", [])
+        ]
+
+    @property
+    def steps(self) -> dict[str, list[Record]]:
+        """Step -> its records, in order of the data's way; the empty name collects files whose record is missing."""
+        grouped: dict[str, list[Record]] = {}
+        for record in self.records:
+            grouped.setdefault(record["step"] or "", []).append(record)
+        return grouped
+
+    @property
+    def software(self) -> dict[str, list[str]]:
+        """Package -> the versions of it that steps ran with."""
+        versions: dict[str, set[str]] = {}
+        for record in self.records:
+            for package, version in record.get("software", {}).items():
+                versions.setdefault(package, set()).add(version)
+        return {package: sorted(found) for package, found in versions.items()}
+
+    @property
+    def machines(self) -> list[str]:
+        """The kinds of machine that steps ran on."""
+        hosts = [(record["host"], record["device"]) for record in self.records if record["step"]]
+        told = [f"{host['processor']}, {host['cores_usable']} cores, {host['memory_bytes'] / 2**30:.0f} GiB" for host, _ in hosts]
+        devices = [device for _, device in hosts if device != "cpu"]
+        return list(dict.fromkeys([*told, *devices]))
+
+    @property
+    def commits(self) -> list[str]:
+        """The commits of the code that steps ran with, marked if the checkout differed; or why none is known."""
+        told = []
+        for code in (record["code"] for record in self.records if record["step"]):
+            changed = " with local changes" if code["changed"] else ""
+            told.append(f"{code['commit']}{changed}" if code["commit"] else f"unknown ({code['reason']})")
+        return [commit for commit, _ in Counter(told).most_common()]
+
+    @cached_property
+    def origins(self) -> list[Origin]:
+        """Training data, tokenizer and starting weights, as far as they come from elsewhere."""
+        recipe = self.plan.recipe
+        origins = [_origin("training data", recipe.data.dataset, self.plan.dataset)]
+        if self.plan.tokenizer_model is not None:
+            origins.append(_origin("tokenizer", str(recipe.tokenizer.from_model), self.plan.tokenizer_model))
+        if self.plan.init_model is not None:
+            origins.append(_origin("starting weights", str(recipe.init_from), self.plan.init_model))
+        return origins
+
+    @property
+    def loading(self) -> list[str]:
+        """The three lines that load the model, to be run from the checkout."""
+        return [
+            "from transformers import AutoModelForCausalLM, AutoTokenizer",
+            f'tokenizer = AutoTokenizer.from_pretrained("{self.plan.results}")',
+            f'model = AutoModelForCausalLM.from_pretrained("{self.plan.results}")',
+        ]
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that training saw, over all phases."""
+        phases = self.plan.recipe.pretrain.values()
+        return sum(phase.steps * phase.global_batch_size * phase.sequence_length for phase in phases)
+
+    @cached_property
+    def resolved(self) -> dict[str, Any]:
+        """The recipe with everything it extends, names and leaves to defaults."""
+        parts = {"dataset": self.plan.dataset, "tokenizer_model": self.plan.tokenizer_model, "init_model": self.plan.init_model}
+        files = {name: part.model_dump(mode="json") if part else None for name, part in parts.items()}
+        recipe = self.plan.recipe.model_dump(mode="json")
+        told: dict[str, Any] = cleaned(
+            {"name": self.plan.name, "fingerprint": self.plan.fingerprint, "recipe": recipe, **files}
+        )
+        return told
+
+
+def gather(plan: Plan, verify: Path, evaluations: Mapping[str, Path]) -> Findings:
+    """Read what a finished run left."""
+    model = plan.model_folder(plan.phases[-1]) / "model.safetensors"
+    records = collect([verify, *evaluations.values(), model])
+    return Findings(
+        plan=plan,
+        verdict=read_json(verify),
+        evaluations={task: read_json(path) for task, path in evaluations.items()},
+        logs={phase: plan.run_folder / phase / "train.jsonl" for phase in plan.phases},
+        model=read_json(sidecar_of(model)),
+        records=records,
+        date=_last_moment(records, verify),
+    )
+
+
+def _last_moment(records: Sequence[Record], verify: Path) -> str:
+    """When the last recorded step ended; without any record, when the verdict was written."""
+    written = datetime.datetime.fromtimestamp(verify.stat().st_mtime, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return max((str(record["ended"]) for record in records if record["step"]), default=written)
+
+
+def _figure(task: str, key: str, value: Any) -> Figure:
+    name, written, meaning = FIGURES.get(key, (key.replace("_", " ").capitalize(), ".4g", ""))
+    return Figure(task, key, name, format(value, written) if isinstance(value, (int, float)) else str(value), meaning)
+
+
+def _origin(use: str, name: str, spec: Dataset | PretrainedModel) -> Origin:
+    folder = spec.folder if isinstance(spec, Dataset) else None
+    told = None if folder is None else shown(Path(folder).expanduser())
+    return Origin(use, name, spec.title, spec.licence, spec.homepage, list(dict(spec.files).items()), told)
+
+
+def place(source: Source) -> str:
+    """Where a source is, in one phrase."""
+    inside = f", {source.member} inside" if source.member else ""
+    if source.url:
+        return source.url + inside
+    if source.pypi:
+        return f"Python package {source.pypi}{inside}"
+    if source.npm:
+        return f"npm package {source.npm}{inside}"
+    return f"Hugging Face {source.repository_type} {source.huggingface} at {source.revision}, {source.file}{inside}"
+
+
+def command(record: Record) -> str:
+    """A step's command line, quoted for a shell."""
+    return shlex.join(record["argv"])
+
+
+def duration(seconds: float) -> str:
+    """Seconds in words: 0.4 s, 12 s, 3 min 5 s, 2 h 4 min, 3 d 2 h."""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    for unit, name, smaller, smaller_name in ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
+        if whole >= unit:
+            return f"{whole // unit} {name} {whole % unit // smaller} {smaller_name}"
+    return f"{whole} s"
+
+
+def bytes_in_words(size: int) -> str:
+    """A size in powers of ten: 912 B, 1.2 MB."""
+    amount, unit = float(size), "B"
+    for larger in ("kB", "MB", "GB", "TB"):
+        if amount < 999.5:
+            break
+        amount, unit = amount / 1000, larger
+    return f"{amount:.0f} B" if unit == "B" else f"{amount:.3g} {unit}"

@@ -1,0 +1,46 @@
+"""The templates of `templates/`, with the filters they use."""
+
+import base64
+import functools
+from pathlib import Path
+
+import jinja2
+import yaml
+
+from relm.reporting.findings import bytes_in_words, command, duration
+
+
+@functools.cache
+def _environment() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
+        autoescape=lambda name: name is not None and name.endswith(".html.j2"),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters |= {
+        "duration": duration,
+        "bytes": bytes_in_words,
+        "command": command,
+        "short": lambda sha256: sha256[:12] if sha256 else "",
+        "yaml": lambda value: yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=100),
+        "data_uri": lambda svg: "data:image/svg+xml;base64," + base64.b64encode(svg.encode()).decode(),
+        "cell": lambda text: str(text).replace("|", "\\|").replace("\n", " "),
+        "fence": fenced,
+    }
+    return environment
+
+
+def template(name: str) -> jinja2.Template:
+    """The template of a page; what is put into HTML is escaped, what is put into Markdown is not."""
+    return _environment().get_template(f"{name}.j2")
+
+
+def fenced(text: str) -> str:
+    """Text as a Markdown code block that it cannot break out of."""
+    marks = "```"
+    while marks in text:
+        marks += "`"
+    return f"{marks}text\n{text}\n{marks}"

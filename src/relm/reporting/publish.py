@@ -1,0 +1,76 @@
+"""The last, cheap step: finished files linked into `results/NAME`, which is complete or absent."""
+
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+from relm.errors import RelmError
+from relm.plan import Plan
+from relm.reporting.findings import bytes_in_words
+
+REPORT_FILES = ("README.md", "report.html", "recipe.json", "provenance.json", "ro-crate-metadata.json")
+MODEL_FILES = ("config.json", "model.safetensors", "generation_config.json", "tokenizer.json", "tokenizer_config.json")
+
+
+def published_files(plan: Plan) -> dict[str, Path]:
+    """Name in `results/NAME` -> the finished file, for everything that a run publishes."""
+    model = plan.model_folder(plan.phases[-1])
+    several = len(plan.phases) > 1
+    return {
+        **{name: plan.run_folder / "report" / name for name in REPORT_FILES},
+        **{name: model / name for name in MODEL_FILES},
+        **{f"train.{phase}.jsonl" if several else "train.jsonl": plan.run_folder / phase / "train.jsonl" for phase in plan.phases},
+        **{f"eval/{task}.json": plan.evaluation(task) for task in plan.recipe.evaluate},
+        "verify.json": plan.run_folder / "verify.json",
+    }
+
+
+def publish(plan_files: Mapping[str, Path], folder: Path) -> str:
+    """Make ``folder`` hold exactly ``plan_files`` (name in the folder -> finished file), by hard links or, elsewhere, by copies.
+
+    Built beside its place under a temporary name and renamed, so that whoever looks finds all files or none. A folder that is
+    there already is replaced only once the new one is whole; a temporary folder that a killed run left is removed.
+
+    Raises:
+        RelmError: a file is absent, or the place cannot be written; what was there before stays.
+    """
+    if absent := [str(path) for path in plan_files.values() if not path.is_file()]:
+        raise RelmError(f"{folder}: cannot be published without {', '.join(absent)}; run the steps that make them")
+    partial, before = (folder.with_name(f".{folder.name}.{state}") for state in ("partial", "before"))
+    try:
+        shutil.rmtree(partial, ignore_errors=True)
+        copied = sum(_link(source, partial / name) for name, source in plan_files.items())
+        _swap(partial, folder, before)
+    except OSError as error:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise RelmError(f"{folder}: cannot be written: {error.strerror} ({error.filename}); nothing was changed") from error
+    size = sum(path.stat().st_size for path in plan_files.values())
+    how = f"{copied} of them copied from another file system" if copied else "hard-linked"
+    return f"{folder} has {len(plan_files)} files of {bytes_in_words(size)}, {how}"
+
+
+def _link(source: Path, target: Path) -> bool:
+    """Hard-link a file, or copy it where the file system cannot; whether it was copied."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        os.link(source.resolve(), target)
+    except OSError:  # another file system, or one without hard links; what is really wrong, the copy says
+        shutil.copy2(source, target)
+        return True
+    return False
+
+
+def _swap(partial: Path, folder: Path, before: Path) -> None:
+    """Put ``partial`` where ``folder`` is; if that fails, ``folder`` is as it was."""
+    shutil.rmtree(before, ignore_errors=True)
+    replaces = folder.exists()
+    if replaces:
+        folder.rename(before)
+    try:
+        partial.rename(folder)
+    except OSError:
+        if replaces:
+            before.rename(folder)
+        raise
+    shutil.rmtree(before, ignore_errors=True)

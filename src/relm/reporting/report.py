@@ -1,0 +1,80 @@
+"""What a finished run tells: the report page, the model card, the resolved recipe, the provenance and the crate."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from relm.artifact import atomic_file, write_json
+from relm.plan import Plan
+from relm.reporting import plots
+from relm.reporting.crate import METADATA, crate
+from relm.reporting.findings import Findings, gather
+from relm.reporting.model_card import model_card
+from relm.reporting.pages import template
+from relm.reporting.publish import REPORT_FILES, published_files
+
+
+def write_report(plan: Plan, verify: Path, evaluations: Mapping[str, Path], output_folder: Path) -> str:
+    """Write `report.html`, `README.md`, `recipe.json`, `provenance.json` and `ro-crate-metadata.json`.
+
+    Times come from the steps' records, so writing the report of the same run again gives the same bytes.
+
+    Raises:
+        RelmError: a file of the run is absent or damaged.
+    """
+    findings = gather(plan, verify, evaluations)
+    _write(output_folder / "report.html", report_page(findings))
+    _write(output_folder / "README.md", model_card(findings))
+    write_json(output_folder / "recipe.json", findings.resolved)
+    write_json(output_folder / "provenance.json", provenance(findings))
+    files = published_files(plan) | {name: output_folder / name for name in REPORT_FILES}
+    files |= {f"eval/{task}.json": path for task, path in evaluations.items()} | {"verify.json": verify}
+    del files[METADATA]
+    write_json(output_folder / METADATA, crate(findings, files))
+    missing = sum(1 for record in findings.records if not record["step"])
+    gaps = f", {missing} files without a record" if missing else ""
+    return f"reported {len(findings.figures)} figures and {len(findings.records) - missing} steps{gaps}: {findings.headline}"
+
+
+def _write(path: Path, text: str) -> None:
+    with atomic_file(path, "w") as file:
+        file.write(text)
+
+
+def provenance(findings: Findings) -> dict[str, Any]:
+    """`provenance.json`: the records of all steps, in order of the data's way."""
+    return {"name": findings.plan.name, "fingerprint": findings.plan.fingerprint, "steps": list(findings.records)}
+
+
+def report_page(findings: Findings) -> str:
+    """The report as one HTML page that needs nothing else."""
+    log = plots.read_log(findings.logs)
+    levels = findings.evaluations.get("held_out", {}).get("figures", {})
+    return template("report.html").render(
+        findings=findings,
+        plan=findings.plan,
+        recipe=findings.plan.recipe,
+        rows=[row | scale(row) for row in findings.verdict["rows"]],
+        wide=plots.loss_curve(log, levels),
+        narrow=plots.loss_curve(log, levels, narrow=True),
+        described=plots.in_words(log),
+    )
+
+
+def scale(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Where a row's tolerance, interval and difference lie on a line from 0 to 100, for the page's little diagram; {} without a
+    difference.
+    """
+    if "difference" not in row:
+        return {}
+    low, high = row.get("interval", (row["difference"], row["difference"]))
+    reach = 1.15 * max(row["tolerance"], abs(low), abs(high))
+
+    def at(value: float) -> float:
+        return round(50 + 50 * value / reach, 2)
+
+    return {
+        "band": [at(-row["tolerance"]), at(row["tolerance"])],
+        "span": [at(low), at(high)],
+        "point": at(row["difference"]),
+    }

@@ -1,0 +1,175 @@
+"""Checkpoints: folders that are whole or absent, whose every byte is checked before it is believed.
+
+``step-00000500/`` holds ``model.safetensors``, ``optimizer.safetensors`` and ``state.json`` with the sha256 of both, the step
+and the identity of the run. Learning rate, data order and dropout follow from the step alone, so there is nothing else to save.
+"""
+
+import dataclasses
+import logging
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from relm.artifact import read_json, sha256_of, write_json
+from relm.errors import RelmError
+from relm.training.kill_points import kill_point
+
+FORMAT = 1
+# What makes a checkpoint another run's, and how to say so.
+IDENTITY = {"fingerprint": "another run", "phase": "another phase", "manifest_sha256": "other data"}
+
+logger = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True)
+class Checkpoint:
+    """One saved step, with its tensors in main memory."""
+
+    folder: Path
+    state: Mapping[str, Any]
+    """The content of `state.json`."""
+    model: Mapping[str, Tensor]
+    optimizer: Mapping[str, Tensor]
+
+    @property
+    def step(self) -> int:
+        """How many optimizer steps it has behind it."""
+        return int(self.state["step"])
+
+
+def save_checkpoint(
+    checkpoints: Path, state: Mapping[str, Any], model: Mapping[str, Tensor], optimizer: Mapping[str, Tensor], keep: int
+) -> Path:
+    """Write one checkpoint, then delete all but the newest.
+
+    Args:
+        checkpoints: the folder of all checkpoints.
+        state: `step`, the keys of `IDENTITY`, and whatever else the loop needs again; JSON.
+        keep: how many of the newest stay.
+
+    Raises:
+        RelmError: it cannot be written; the checkpoints before it are as they were.
+    """
+    step = int(state["step"])
+    final = checkpoints / f"step-{step:08d}"
+    partial = checkpoints / f".{final.name}.partial"
+    try:
+        _write(partial, state, {"model.safetensors": model, "optimizer.safetensors": optimizer})
+        kill_point("checkpoint-written")
+        shutil.rmtree(final, ignore_errors=True)  # there only if it was found damaged
+        os.rename(partial, final)
+        _flush(checkpoints)
+    except (OSError, SafetensorError) as error:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise RelmError(
+            f"{final}: the checkpoint cannot be written: {error}; earlier ones are intact: see to it (a full disk?) "
+            "and give the same command again"
+        ) from error
+    kill_point("checkpoint-renamed")
+    _prune(checkpoints, step, keep)
+    return final
+
+
+def _write(folder: Path, state: Mapping[str, Any], files: Mapping[str, Mapping[str, Tensor]]) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    for name, tensors in files.items():
+        save_file({key: tensor.detach().cpu().contiguous() for key, tensor in tensors.items()}, folder / name)
+        _flush(folder / name)
+        kill_point(f"checkpoint-{name}")
+    hashes = {name: sha256_of(folder / name) for name in files}
+    write_json(folder / "state.json", {"format": FORMAT, **state, "sha256": hashes})
+    _flush(folder)
+
+
+def _flush(path: Path) -> None:
+    """Have the disk hold a file, or a folder's list of names, before anything relies on it."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _step_folders(checkpoints: Path) -> dict[int, Path]:
+    """Step -> folder, newest first."""
+    found = {int(path.name.removeprefix("step-")): path for path in checkpoints.glob("step-" + "[0-9]" * 8)}
+    return dict(sorted(found.items(), reverse=True))
+
+
+def _prune(checkpoints: Path, step: int, keep: int) -> None:
+    folders = _step_folders(checkpoints)
+    # One of a later step was found damaged when this run resumed from before it.
+    kept = [known for known in folders if known <= step][:keep]
+    for known, folder in folders.items():
+        if known not in kept:
+            shutil.rmtree(folder, ignore_errors=True)
+    for partial in checkpoints.glob(".step-*.partial"):
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def newest_checkpoint(checkpoints: Path) -> Path | None:
+    """The folder of the newest checkpoint, unread."""
+    return next(iter(_step_folders(checkpoints).values()), None)
+
+
+def load_checkpoint(checkpoints: Path, identity: Mapping[str, str]) -> Checkpoint | None:
+    """The newest checkpoint that is intact, None where there is none; a damaged one is passed over with a warning.
+
+    Args:
+        identity: what the checkpoint must have been made for, the keys of `IDENTITY`.
+
+    Raises:
+        RelmError: the newest readable one was made for something else.
+    """
+    for folder in _step_folders(checkpoints).values():
+        try:
+            state = _read_state(folder)
+        except RelmError as error:
+            logger.warning("%s; going on from the checkpoint before it", error)
+            continue
+        _check_identity(folder, state, identity)
+        try:
+            return _read(folder, state)
+        except RelmError as error:
+            logger.warning("%s; going on from the checkpoint before it", error)
+    return None
+
+
+def _read_state(folder: Path) -> Mapping[str, Any]:
+    state = read_json(folder / "state.json")
+    if not isinstance(state, dict) or not {"format", "step", "sha256", *IDENTITY} <= set(state):
+        raise RelmError(f"{folder / 'state.json'}: damaged: keys are missing")
+    return state
+
+
+def _check_identity(folder: Path, state: Mapping[str, Any], identity: Mapping[str, str]) -> None:
+    if state["format"] != FORMAT:
+        raise RelmError(
+            f"{folder}: the checkpoint has format {state['format']}, this version reads {FORMAT}; "
+            "go on with the version that wrote it, or delete the folder to train anew"
+        )
+    for key, words in IDENTITY.items():
+        if state[key] != identity[key]:
+            raise RelmError(
+                f"{folder}: the checkpoint was made for {words}: its {key} is {state[key]}, this run's is {identity[key]}; "
+                f"bring back what it was made for, or delete {folder.parent} to train anew"
+            )
+
+
+def _read(folder: Path, state: Mapping[str, Any]) -> Checkpoint:
+    tensors = []
+    for name in ("model.safetensors", "optimizer.safetensors"):
+        path = folder / name
+        if not path.exists():
+            raise RelmError(f"{path}: damaged: the file is missing")
+        if sha256_of(path) != state["sha256"].get(name):
+            raise RelmError(f"{path}: damaged: its sha256 is not the one in state.json")
+        tensors.append(load_file(path))
+    return Checkpoint(folder, state, *tensors)

@@ -1,0 +1,42 @@
+"""How far training is: a bar on a terminal, a line now and then in a log."""
+
+import sys
+import time
+
+from tqdm import tqdm
+
+SECONDS_BETWEEN_LINES = 30
+
+
+class Progress:
+    """Shown on stderr; says nothing about what was trained before this process."""
+
+    def __init__(self, name: str, step: int, steps: int, tokens_per_step: int) -> None:
+        self._name, self._first, self._steps, self._tokens_per_step = name, step, steps, tokens_per_step
+        self._bar = tqdm(total=steps, initial=step, desc=name, unit="step", disable=None, file=sys.stderr)
+        self._started = self._printed = time.monotonic()
+        self._loss = float("nan")
+
+    def report(self, loss: float, tokens_per_second: float) -> None:
+        """Show a newer loss and rate."""
+        self._loss = loss
+        self._bar.set_postfix_str(f"loss {loss:.3f}, {tokens_per_second:,.0f} tokens/s", refresh=False)
+
+    def advance(self, step: int) -> None:
+        """A step was taken."""
+        self._bar.update()
+        now = time.monotonic()
+        if self._bar.disable and now - self._printed >= SECONDS_BETWEEN_LINES:
+            self._printed = now
+            seconds_per_step = (now - self._started) / (step - self._first)
+            print(
+                f"{self._name}: step {step:,} of {self._steps:,}, loss {self._loss:.3f}, "
+                f"{self._tokens_per_step / seconds_per_step:,.0f} tokens/s, "
+                f"about {(self._steps - step) * seconds_per_step / 60:.1f} minutes left",
+                file=sys.stderr,
+                flush=True,
+            )
+
+    def close(self) -> None:
+        """Leave the bar as it stands."""
+        self._bar.close()

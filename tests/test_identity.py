@@ -1,0 +1,134 @@
+"""Fingerprints: what changes them, what does not, and golden values that no release may change."""
+
+from pathlib import Path
+
+import pytest
+
+from relm import identity
+from relm.errors import RelmError
+from relm.plan import Plan, Project
+from relm.recipe import Dataset, Recipe
+
+DATASET = {
+    "title": "Letters",
+    "licence": "CC0-1.0",
+    "language": "en",
+    "format": "mediawiki_xml",
+    "files": {"a.xml": {"sha256": "0" * 64, "size": 3, "sources": [{"url": "https://example.org/a.xml"}]}},
+}
+RECIPE = {
+    "title": "A test",
+    "data": {"dataset": "letters"},
+    "tokenizer": {"train": "byte_level_bpe", "vocabulary_size": 300},
+    "model": {"architecture": "gpt2", "layers": 1, "heads": 2, "hidden_size": 8, "positions": 16},
+    "pretrain": {
+        "main": {
+            "objective": "causal",
+            "sequence_length": 16,
+            "global_batch_size": 2,
+            "steps": 5,
+            "optimizer": {"learning_rate": 1e-3},
+        }
+    },
+}
+
+
+def plan(recipe: dict | None = None, dataset: dict | None = None) -> Plan:
+    made = Recipe.model_validate({**RECIPE, **(recipe or {})})
+    return Plan("test", made, Dataset.model_validate({**DATASET, **(dataset or {})}), None, None)
+
+
+def test_fingerprints_of_a_literal_recipe_never_change() -> None:
+    here = plan()
+    assert [here.documents_key, here.tokenizer_key, here.examples_key, here.fingerprint] == GOLDEN
+
+
+GOLDEN = ["", "", "", ""]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"title": "Other words"},
+        {"run": {"threads": 7, "micro_batch_size": 1, "checkpoint_interval": 3}},
+        {"evaluate": ["held_out"]},
+        {"deviations": ["None."]},
+        {"seed": 0},
+        {"pretrain": {"main": {**RECIPE["pretrain"]["main"], "precision": "float32"}}},
+        {"expect": [{"metric": "held_out.x", "value": 1, "tolerance": 1, "basis": "b", "place": "p"}]},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_where_it_runs_and_what_is_said_about_it_keep_the_fingerprint(change: dict) -> None:
+    assert plan(change).fingerprint == plan().fingerprint
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"seed": 1},
+        {"model": {**RECIPE["model"], "layers": 2}},
+        {"model": {**RECIPE["model"], "dropout": 0.0}},
+        {"pretrain": {"main": {**RECIPE["pretrain"]["main"], "steps": 6}}},
+        {"pretrain": {"main": {**RECIPE["pretrain"]["main"], "precision": "bfloat16"}}},
+        {"pretrain": {"first": RECIPE["pretrain"]["main"]}},
+        {"tokenizer": {**RECIPE["tokenizer"], "vocabulary_size": 301}},
+        {"data": {"dataset": "letters", "documents": 3}},
+    ],
+    ids=str,
+)
+def test_what_it_means_changes_the_fingerprint(change: dict) -> None:
+    assert plan(change).fingerprint != plan().fingerprint
+
+
+def test_the_order_of_phases_is_part_of_the_meaning() -> None:
+    main = RECIPE["pretrain"]["main"]
+    one, two = ({"pretrain": {"a": main, "b": main}}, {"pretrain": {"b": main, "a": main}})
+    assert plan(one).fingerprint != plan(two).fingerprint
+
+
+def test_a_new_mirror_or_licence_keeps_the_documents_and_a_new_hash_does_not() -> None:
+    file = DATASET["files"]["a.xml"]
+    mirrored = {"files": {"a.xml": {**file, "sources": [{"npm": "a@1.0.0", "member": "b"}]}}, "licence": "MIT"}
+    assert plan(dataset=mirrored).documents_key == plan().documents_key
+    assert plan(dataset={"files": {"a.xml": {**file, "sha256": "1" * 64}}}).documents_key != plan().documents_key
+    assert plan(dataset={"held_out_one_in": 7}).documents_key != plan().documents_key
+
+
+def folder_plan(folder: Path, work: Path) -> Plan:
+    dataset = {key: DATASET[key] for key in ("title", "licence", "language")} | {"format": "text_files", "folder": str(folder)}
+    return Plan("test", Recipe.model_validate(RECIPE), Dataset.model_validate(dataset), None, None, work)
+
+
+def test_a_folder_is_known_by_its_content_alone(tmp_path: Path) -> None:
+    texts = tmp_path / "texts"
+    texts.mkdir()
+    (texts / "b.txt").write_text("beta")
+    (texts / "a.txt").write_text("alpha")
+    before = folder_plan(texts, tmp_path / "work").documents_key
+    moved = texts.rename(tmp_path / "moved")
+    (moved / "a.txt").touch()
+    assert folder_plan(moved, tmp_path / "work").documents_key == before
+    (moved / "a.txt").write_text("alphA")
+    changed = folder_plan(moved, tmp_path / "work").documents_key
+    assert changed != before
+    (moved / "c.txt").write_text("")
+    assert folder_plan(moved, tmp_path / "work").documents_key not in (before, changed)
+
+
+def test_an_absent_or_empty_folder_is_an_error_that_names_it(tmp_path: Path) -> None:
+    with pytest.raises(RelmError, match="nowhere: not a folder"):
+        _ = folder_plan(tmp_path / "nowhere", tmp_path).documents_key
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(RelmError, match=r"empty: no file matches `pattern: \*\*/\*.txt`"):
+        _ = folder_plan(tmp_path / "empty", tmp_path).documents_key
+
+
+def test_golden_fingerprints_of_the_shipped_recipes(checkout: Path) -> None:
+    project = Project(checkout)
+    found = {name: project.plan(name).fingerprint for name in project.names() if project.plan(name).dataset.files}
+    assert found == SHIPPED
+
+
+# An edit here says: runs of this recipe made before can no longer be compared with runs made after.
+SHIPPED = {"quickstart": ""}

@@ -1,0 +1,126 @@
+"""The graph: what a dry-run shows, what parsing costs, and what happens when a target does not exist."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import TINY_RECIPE, Commands
+
+ALL_STEPS = {
+    **{"download_data": 1, "extract": 1, "train_tokenizer": 1, "pregenerate": 1, "manifest": 1, "pretrain": 1},
+    **{"evaluate_held_out": 1, "write_samples": 1, "verify": 1, "report": 1, "publish": 1},
+}
+
+
+def test_a_dry_run_shows_the_whole_way_from_the_dump_to_the_verdict(project: Commands) -> None:
+    assert project.jobs("results/tiny") == ALL_STEPS
+    assert project.jobs("results/smoke/tiny") == ALL_STEPS
+
+
+def test_a_dry_run_needs_no_network(project: Commands) -> None:
+    done = subprocess.run(
+        ["unshare", "--net", "--map-root-user", *project.command("results/tiny", "-n")],
+        cwd=project.folder,
+        env=project.environment,
+        text=True,
+        capture_output=True,
+    )
+    if "unshare" in done.stderr and done.returncode != 0:
+        pytest.skip(f"this machine forbids network namespaces: {done.stderr.strip()}")
+    assert done.returncode == 0, done.stderr
+
+
+def test_parsing_imports_nothing_heavy(project: Commands) -> None:
+    code = (
+        "import sys; from relm import graph; from relm.launch import supervision; graph.papers(); "
+        "plan = graph.PROJECT.plan('tiny'); plan.fingerprint; "
+        "print([name for name in ('torch', 'numpy', 'tokenizers', 'transformers', 'matplotlib', 'scipy') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=project.folder, env=project.environment, text=True, capture_output=True)
+    assert done.stdout == "[]\n", done.stderr
+
+
+@pytest.mark.parametrize(
+    ("target", "hint"),
+    [
+        ("results/tyni", "did you mean results/tiny?"),
+        ("results/smoke/tyni", "did you mean results/smoke/tiny?"),
+        ("tiny", "did you mean results/tiny?"),
+        ("reslts/tiny", "did you mean results/tiny?"),
+        ("al", "did you mean all?"),
+    ],
+)
+def test_an_unknown_target_suggests_the_nearest_name(project: Commands, target: str, hint: str) -> None:
+    done = project.snakemake(target, "-n")
+    assert done.returncode != 0
+    assert hint in done.stdout
+
+
+def test_a_recipe_with_a_typo_names_file_and_key_and_leaves_the_others_alone(project: Commands) -> None:
+    (project.folder / "recipes" / "wrong.yaml").write_text(TINY_RECIPE.replace("layers:", "layrs:"))
+    done = project.snakemake("results/wrong", "-n")
+    assert "recipes/wrong.yaml: 2 errors" in done.stdout
+    assert "model.layrs: unknown key; did you mean layers?" in done.stdout
+    assert project.jobs("results/tiny") == ALL_STEPS
+
+
+def test_a_paper_and_all_are_targets(project: Commands) -> None:
+    paper = "paper: {key: nobody2026, title: Nothing, url: 'https://example.org'}\n"
+    for name in ("one", "two"):
+        (project.folder / "recipes" / f"{name}.yaml").write_text(f"extends: tiny\n{paper}seed: {len(name) + (name == 'two')}\n")
+    shared = {"download_data": 1, "extract": 1, "train_tokenizer": 1, "pregenerate": 1, "manifest": 1}
+    jobs = project.jobs("paper_nobody2026")
+    assert {rule: jobs[rule] for rule in shared} == shared
+    assert jobs["publish"] == 2
+    assert project.jobs("all")["publish"] == 3
+    done = project.snakemake("list", "--quiet", "all")
+    assert "one" in done.stdout
+    assert "[paper_nobody2026]" in done.stdout
+
+
+def test_thirty_recipes_of_fifty_shards_share_their_data(project: Commands) -> None:
+    write_synthetic_recipes(project.folder, recipes=30, shards=50)
+    assert project.jobs("all") == {
+        **{"download_data": 50, "extract": 50, "train_tokenizer": 1, "pregenerate": 50, "manifest": 1},
+        **{rule: 30 for rule in ("pretrain", "evaluate_held_out", "verify", "report", "publish")},
+        "all": 1,
+    }
+
+
+def write_synthetic_recipes(folder: Path, recipes: int, shards: int) -> None:
+    """Recipes that differ in their seed, over one dataset of many shards; `benchmarks/parsing.py` uses them too."""
+    for path in (folder / "recipes").glob("*.yaml"):
+        path.unlink()
+    files = "".join(
+        f"  shard-{number:03d}.xml.bz2:\n    sha256: '{number:064x}'\n    size: 1000\n"
+        f"    sources: [{{url: 'https://example.org/{number}'}}]\n"
+        for number in range(shards)
+    )
+    head = "title: Many shards\nlicence: CC0-1.0\nlanguage: en\nformat: mediawiki_xml\nfiles:\n"
+    (folder / "recipes" / "data" / "sample.yaml").write_text(head + files)
+    for number in range(recipes):
+        text = TINY_RECIPE.replace("evaluate: [held_out, samples]", "evaluate: [held_out]")
+        (folder / "recipes" / f"recipe-{number:02d}.yaml").write_text(f"{text}seed: {number}\n")
+
+
+def test_two_phases_follow_each_other_and_starting_weights_are_downloaded(project: Commands) -> None:
+    source = "{sha256: '%s', size: 9, sources: [{url: 'https://example.org/x'}]}"
+    files = "".join(f"  {name}: {source % (letter * 64)}\n" for name, letter in (("model.safetensors", "a"), ("config.json", "b")))
+    (project.folder / "recipes" / "models" / "start.yaml").write_text(f"title: S\nlicence: MIT\nweights: true\nfiles:\n{files}")
+    phase = TINY_RECIPE[TINY_RECIPE.index("  main:") : TINY_RECIPE.index("evaluate:")].replace("main:", "second:")
+    (project.folder / "recipes" / "two.yaml").write_text(f"extends: tiny\ninit_from: start\npretrain:\n{phase}")
+    jobs = project.jobs("results/two")
+    assert (jobs["pretrain"], jobs["download_model"], jobs["publish"]) == (2, 2, 1)
+    shown = project.snakemake("results/two", "-n", "-p").stdout
+    assert "--init-from work/downloads/models/start" in shown
+    assert "/main/model --output" in shown
+
+
+def test_lint_and_format_are_clean(checkout: Path, project: Commands) -> None:
+    done = project.snakemake("--lint")
+    assert "your workflow is in a good condition" in done.stdout, done.stdout
+    formatted = subprocess.run(
+        [f"{Path(sys.executable).parent}/snakefmt", "--check", "Snakefile", "src/rules"], cwd=checkout, capture_output=True, text=True
+    )
+    assert formatted.returncode == 0, formatted.stderr
