@@ -1,10 +1,10 @@
 """Fixtures of the whole suite: the checkout, real data beside it, and small projects made from the checkout's own rules."""
 
+import bz2
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -30,11 +30,11 @@ def shared_data() -> Path:
 class Commands:
     """A small project made of the checkout's own rules, and the commands that a person gives in it."""
 
-    def __init__(self, folder: Path, mirror: Path) -> None:
+    def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.environment = {
             **os.environ,
-            "RELM_MIRROR": str(mirror),
+            "RELM_MIRROR": str(folder / "mirror"),
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
             "OMP_NUM_THREADS": "1",
             "XDG_CACHE_HOME": str(folder / ".cache"),
@@ -103,10 +103,10 @@ language: en
 format: mediawiki_xml
 held_out_one_in: 4
 files:
-  enwiki-sample.xml.bz2:
-    sha256: {sha256}
+  sample.xml:
+    sha256: '{sha256}'
     size: {size}
-    sources: [{{url: "http://127.0.0.1:9/enwiki-sample.xml.bz2"}}]
+    sources: [{{url: "http://127.0.0.1:9/sample.xml"}}]
 """
 TINY_RECIPE = """
 title: As small as can be
@@ -126,19 +126,32 @@ run: {threads: 1, checkpoint_interval: 10, micro_batch_size: 2, log_interval: 5}
 """
 
 
+def write_sample_dump(path: Path) -> None:
+    """The committed pages as a plain dump of over 5 MB: a talk page, which is skipped, makes it as large as downloads are."""
+    xml = bz2.decompress((CHECKOUT / "tests" / "data" / "enwiki-sample.xml.bz2").read_bytes()).decode()
+    talk = (
+        "<page><title>Talk:Size</title><ns>1</ns><id>1</id><revision><id>1</id><text>"
+        + "padding " * 650_000
+        + "</text></revision></page>"
+    )
+    path.parent.mkdir(parents=True)
+    path.write_text(xml.replace("</mediawiki>", f"{talk}\n</mediawiki>"))
+
+
 def make_project(folder: Path) -> Commands:
     """A project whose one recipe, `tiny`, runs on the committed sample in seconds; its only source is the mirror."""
     from relm.artifact import sha256_of
 
     for name in ("Snakefile", "src", "profiles", "containers"):
         (folder / name).symlink_to(CHECKOUT / name)
-    sample = CHECKOUT / "tests" / "data" / "enwiki-sample.xml.bz2"
+    dump = folder / "mirror" / "sample.xml"
+    write_sample_dump(dump)
     (folder / "recipes" / "data").mkdir(parents=True)
     (folder / "recipes" / "models").mkdir()
-    dataset = TINY_DATASET.format(sha256=sha256_of(sample), size=sample.stat().st_size)
+    dataset = TINY_DATASET.format(sha256=sha256_of(dump), size=dump.stat().st_size)
     (folder / "recipes" / "data" / "sample.yaml").write_text(dataset)
     (folder / "recipes" / "tiny.yaml").write_text(TINY_RECIPE)
-    return Commands(folder, sample.parent)
+    return Commands(folder)
 
 
 @pytest.fixture
@@ -160,4 +173,4 @@ def finished_project(tmp_path_factory: pytest.TempPathFactory) -> Commands:
 def finished_copy(finished_project: Commands, tmp_path: Path) -> Commands:
     """A copy of the finished project, times and links kept, to be changed at will."""
     subprocess.run(["cp", "-a", f"{finished_project.folder}/.", str(tmp_path)], check=True)
-    return Commands(tmp_path, Path(finished_project.environment["RELM_MIRROR"]))
+    return Commands(tmp_path)

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from relm import identity
 from relm.errors import RelmError
 from relm.plan import Plan, Project
 from relm.recipe import Dataset, Recipe

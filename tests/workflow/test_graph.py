@@ -5,11 +5,21 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from conftest import TINY_RECIPE, Commands
 
 ALL_STEPS = {
-    **{"download_data": 1, "extract": 1, "train_tokenizer": 1, "pregenerate": 1, "manifest": 1, "pretrain": 1},
-    **{"evaluate_held_out": 1, "write_samples": 1, "verify": 1, "report": 1, "publish": 1},
+    "download_data": 1,
+    "extract": 1,
+    "train_tokenizer": 1,
+    "pregenerate": 1,
+    "manifest": 1,
+    "pretrain": 1,
+    "evaluate_held_out": 1,
+    "write_samples": 1,
+    "verify": 1,
+    "report": 1,
+    "publish": 1,
 }
 
 
@@ -37,7 +47,9 @@ def test_parsing_imports_nothing_heavy(project: Commands) -> None:
         "plan = graph.PROJECT.plan('tiny'); plan.fingerprint; "
         "print([name for name in ('torch', 'numpy', 'tokenizers', 'transformers', 'matplotlib', 'scipy') if name in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=project.folder, env=project.environment, text=True, capture_output=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=project.folder, env=project.environment, text=True, capture_output=True
+    )
     assert done.stdout == "[]\n", done.stderr
 
 
@@ -82,8 +94,12 @@ def test_a_paper_and_all_are_targets(project: Commands) -> None:
 def test_thirty_recipes_of_fifty_shards_share_their_data(project: Commands) -> None:
     write_synthetic_recipes(project.folder, recipes=30, shards=50)
     assert project.jobs("all") == {
-        **{"download_data": 50, "extract": 50, "train_tokenizer": 1, "pregenerate": 50, "manifest": 1},
-        **{rule: 30 for rule in ("pretrain", "evaluate_held_out", "verify", "report", "publish")},
+        "download_data": 50,
+        "extract": 50,
+        "train_tokenizer": 1,
+        "pregenerate": 50,
+        "manifest": 1,
+        **dict.fromkeys(("pretrain", "evaluate_held_out", "verify", "report", "publish"), 30),
         "all": 1,
     }
 
@@ -106,7 +122,9 @@ def write_synthetic_recipes(folder: Path, recipes: int, shards: int) -> None:
 
 def test_two_phases_follow_each_other_and_starting_weights_are_downloaded(project: Commands) -> None:
     source = "{sha256: '%s', size: 9, sources: [{url: 'https://example.org/x'}]}"
-    files = "".join(f"  {name}: {source % (letter * 64)}\n" for name, letter in (("model.safetensors", "a"), ("config.json", "b")))
+    files = "".join(
+        f"  {name}: {source % (letter * 64)}\n" for name, letter in (("model.safetensors", "a"), ("config.json", "b"))
+    )
     (project.folder / "recipes" / "models" / "start.yaml").write_text(f"title: S\nlicence: MIT\nweights: true\nfiles:\n{files}")
     phase = TINY_RECIPE[TINY_RECIPE.index("  main:") : TINY_RECIPE.index("evaluate:")].replace("main:", "second:")
     (project.folder / "recipes" / "two.yaml").write_text(f"extends: tiny\ninit_from: start\npretrain:\n{phase}")
@@ -121,6 +139,9 @@ def test_lint_and_format_are_clean(checkout: Path, project: Commands) -> None:
     done = project.snakemake("--lint")
     assert "your workflow is in a good condition" in done.stdout, done.stdout
     formatted = subprocess.run(
-        [f"{Path(sys.executable).parent}/snakefmt", "--check", "Snakefile", "src/rules"], cwd=checkout, capture_output=True, text=True
+        [f"{Path(sys.executable).parent}/snakefmt", "--check", "Snakefile", "src/rules"],
+        cwd=checkout,
+        capture_output=True,
+        text=True,
     )
     assert formatted.returncode == 0, formatted.stderr

@@ -31,11 +31,13 @@ def content_blocks(path: Path, member: str | None, compression: str | None) -> I
         compression: gzip, bzip2 or xz, of the file or of the member; None: none.
 
     Raises:
-        SourceFault: no such member, or the content is damaged, cut off or not of the kind it should be.
-        OSError: the file cannot be opened.
+        SourceFault: no such member, or the content is unreadable, damaged, cut off or not of the kind it should be.
     """
     with contextlib.ExitStack() as stack:
-        raw: IO[bytes] = stack.enter_context(open(path, "rb"))
+        try:
+            raw: IO[bytes] = stack.enter_context(open(path, "rb"))
+        except OSError as error:
+            raise SourceFault(f"cannot be read: {error.strerror}") from None
         try:
             if member is not None:
                 raw = _member(raw, member, stack)

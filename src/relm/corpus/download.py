@@ -115,16 +115,23 @@ def _from_mirrors(name: str, remote: RemoteFile, destination: Path, faults: list
         faults.append(f"RELM_MIRROR ({', '.join(map(str, folders))}): no file of a fitting name")
     for path, member, compression in candidates:
         try:
-            if not member and not compression and path.stat().st_size != remote.size:
-                raise SourceFault(f"has {path.stat().st_size:,} bytes, expected {remote.size:,}")
+            if member is None and compression is None:
+                _check_size(path, remote)
             require_disk(destination.parent, remote.size, destination.name)
             _store(content_blocks(path, member, compression), remote, destination)
             return str(path)
         except SourceFault as fault:
             faults.append(f"{path}: {fault}")
-        except OSError as error:  # of reading: those of writing are RelmErrors by now
-            faults.append(f"{path}: cannot be read: {error.strerror}")
     return None
+
+
+def _check_size(path: Path, remote: RemoteFile) -> None:
+    try:
+        size = path.stat().st_size
+    except OSError as error:
+        raise SourceFault(f"cannot be read: {error.strerror}") from None
+    if size != remote.size:
+        raise SourceFault(f"has {size:,} bytes, expected {remote.size:,}")
 
 
 def _candidates(folder: Path, name: str, remote: RemoteFile) -> Iterator[tuple[Path, str | None, str | None]]:

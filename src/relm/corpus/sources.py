@@ -353,7 +353,7 @@ def shown(url: str) -> str:
 def in_words(error: BaseException) -> str:
     """What an exception of `requests` or `urllib3` means, without their texts, which show whole addresses."""
     kinds: list[tuple[Any, str]] = [
-        ((requests.ConnectTimeout, urllib3.exceptions.ConnectTimeoutError), f"no connection within {CONNECT_TIMEOUT:g} s"),
+        ((requests.ConnectTimeout,), f"no connection within {CONNECT_TIMEOUT:g} s"),
         ((requests.ReadTimeout, urllib3.exceptions.ReadTimeoutError, TimeoutError), f"nothing came for {READ_TIMEOUT:g} s"),
         ((requests.exceptions.ProxyError, urllib3.exceptions.ProxyError), "the proxy does not answer or refuses"),
         ((requests.exceptions.SSLError, urllib3.exceptions.SSLError), "no trusted connection (TLS)"),

@@ -132,7 +132,7 @@ def transfer(source: Source, part: Part, session: requests.Session, size: int) -
             if come >= most + MEANINGFUL_PROGRESS:
                 failures, most = 0, come
             failures += 1
-            allowed = ATTEMPTS_TO_REACH if isinstance(fault, Unreachable) and most == 0 else ATTEMPTS
+            allowed = ATTEMPTS_TO_REACH if isinstance(fault, Unreachable) and come == 0 else ATTEMPTS
             if failures >= allowed:
                 raise SourceFault(f"{fault} ({failures} attempts)") from None
             time.sleep(min(FIRST_PAUSE * 2 ** (failures - 1), LONGEST_PAUSE))

@@ -30,15 +30,16 @@ class TorchDevice:
             if not torch.cuda.is_available():
                 build = "has no CUDA" if torch.version.cuda is None else f"is built for CUDA {torch.version.cuda}"
                 raise RelmError(
-                    f"run.device: cuda was asked for, but there is no usable GPU: this torch ({torch.__version__}) {build}; "
-                    "install NVIDIA's driver and a CUDA build of torch (https://pytorch.org/get-started), or set run.device to cpu"
+                    f"run.device: cuda was asked for, but there is no usable GPU, and this torch ({torch.__version__}) "
+                    f"{build}; install NVIDIA's driver and a CUDA build of torch (https://pytorch.org/get-started), "
+                    "or set run.device to cpu"
                 )
         self._device = torch.device(name)
         self.threads = threads or usable_cores()
         torch.set_num_threads(self.threads)
         torch.use_deterministic_algorithms(True)
         # Filling fresh memory guards against reading it before it is written, which nothing here does, and costs a pass.
-        torch.utils.deterministic.fill_uninitialized_memory = False
+        torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
     def place(self, model: nn.Module) -> nn.Module:
         """The same module, moved."""

@@ -109,12 +109,12 @@ class Findings:
         """The sentences beneath the headline."""
         if self.is_smoke:
             return (
-                f"This is the small twin of {self.plan.name.removeprefix('smoke/')}, with the same steps, objective and optimizer "
-                "but a tiny model and few steps. It shows that everything runs; compare its figures with nothing."
+                f"This is the small twin of {self.plan.name.removeprefix('smoke/')}, it has its objective and "
+                "optimizer, but a tiny model and little training. It shows that everything runs; compare its figures with nothing."
             )
         if self.verdict["verdict"] != NOTHING_PUBLISHED:
             return str(self.verdict["sentence"])
-        return f"The recipe names none. {self.measured}" if self.measured else "The recipe names none, and nothing was measured."
+        return f"The recipe names none. {self.measured or 'Nothing was measured.'}"
 
     @property
     def measured(self) -> str:
@@ -136,7 +136,7 @@ class Findings:
         found = []
         for task, evaluation in self.evaluations.items():
             values = evaluation["figures"]
-            order = sorted(values, key=lambda key: (list(FIGURES).index(key) if key in FIGURES else len(FIGURES)))
+            order = sorted(values, key=lambda key: list(FIGURES).index(key) if key in FIGURES else len(FIGURES))
             found += [_figure(task, key, values[key]) for key in order]
         return found
 
@@ -169,10 +169,9 @@ class Findings:
     @property
     def machines(self) -> list[str]:
         """The kinds of machine that steps ran on."""
-        hosts = [(record["host"], record["device"]) for record in self.records if record["step"]]
-        told = [f"{host['processor']}, {host['cores_usable']} cores, {host['memory_bytes'] / 2**30:.0f} GiB" for host, _ in hosts]
-        devices = [device for _, device in hosts if device != "cpu"]
-        return list(dict.fromkeys([*told, *devices]))
+        recorded = [record for record in self.records if record["step"]]
+        devices = [record["device"] for record in recorded if record["device"] != "cpu"]
+        return list(dict.fromkeys([*(_machine(record["host"]) for record in recorded), *devices]))
 
     @property
     def commits(self) -> list[str]:
@@ -240,6 +239,10 @@ def _last_moment(records: Sequence[Record], verify: Path) -> str:
     """When the last recorded step ended; without any record, when the verdict was written."""
     written = datetime.datetime.fromtimestamp(verify.stat().st_mtime, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     return max((str(record["ended"]) for record in records if record["step"]), default=written)
+
+
+def _machine(host: Mapping[str, Any]) -> str:
+    return f"{host['processor']}, {host['cores_usable']} cores, {host['memory_bytes'] / 2**30:.0f} GiB of memory"
 
 
 def _figure(task: str, key: str, value: Any) -> Figure:

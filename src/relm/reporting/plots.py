@@ -83,7 +83,8 @@ def decimated(values: Curve, points: int = POINTS) -> Curve:
     if size <= 1:
         return values
     bins = np.arange(0, len(values), size)
-    return np.add.reduceat(values, bins) / np.diff(np.append(bins, len(values)))
+    means: Curve = np.add.reduceat(values, bins) / np.diff(np.append(bins, len(values)))
+    return means
 
 
 def smoothed(values: Curve, width: int) -> Curve:
@@ -91,7 +92,8 @@ def smoothed(values: Curve, width: int) -> Curve:
     sums = np.concatenate([[0.0], np.cumsum(values)])
     rows = np.arange(len(values))
     reach = np.minimum(np.minimum(rows, len(values) - 1 - rows), width // 2)
-    return (sums[rows + reach + 1] - sums[rows - reach]) / (2 * reach + 1)
+    means: Curve = (sums[rows + reach + 1] - sums[rows - reach]) / (2 * reach + 1)
+    return means
 
 
 def loss_curve(log: Log, levels: Mapping[str, Any], narrow: bool = False) -> str:
@@ -105,7 +107,7 @@ def loss_curve(log: Log, levels: Mapping[str, Any], narrow: bool = False) -> str
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
 
-    settings = {
+    settings: dict[Any, Any] = {
         "font.family": "DejaVu Sans",
         "font.size": 10,
         "svg.hashsalt": "relm",
@@ -116,9 +118,9 @@ def loss_curve(log: Log, levels: Mapping[str, Any], narrow: bool = False) -> str
         "ytick.color": FAINT,
         "axes.spines.top": False,
         "axes.spines.right": False,
-        "path.simplify": True,
+        "backend": "svg",
     }
-    with mpl.rc_context({**mpl.rcParamsDefault, **settings, "backend": "svg"}):
+    with mpl.rc_context(dict(mpl.rcParamsDefault) | settings):
         figure = Figure(figsize=(4.1, 4.4) if narrow else (8.4, 4.9), layout="constrained")
         FigureCanvasSVG(figure)
         top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(4, 1))

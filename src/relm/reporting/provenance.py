@@ -25,8 +25,8 @@ def record_of(output: Path) -> Path:
 def record(step: str, inputs: Sequence[Path], outputs: Sequence[Path], argv: Sequence[str]) -> Iterator[Record]:
     """Run a step and, if it succeeds, write down what it read, what it made, how long it took, and by which code and machine.
 
-    Yields a dict to which the step may add facts, such as ``summary`` or ``device``. A folder among the files is listed without a
-    hash. Nothing written holds the host's or user's name, the home folder or a token.
+    Yields a dict to which the step may add facts, such as ``summary`` or ``device``. A folder among the files is listed
+    without a hash. Nothing written holds the host's or user's name, the home folder or a token.
 
     Raises:
         RelmError: the step ended well but one of its outputs is absent.
@@ -119,7 +119,7 @@ class _Walk:
         self.found.append(content)
 
     def maker(self, path: Path) -> Path | None:
-        """The record that has a file among its outputs, looked for beside the file, or beside its folder if that is an output."""
+        """The record that has a file, or its folder, among its outputs; it lies beside that."""
         for output in (path, path.parent):
             place = self.records_in(output.parent).get(output)
             if place is not None:

@@ -16,18 +16,18 @@ MODEL_FILES = ("config.json", "model.safetensors", "generation_config.json", "to
 def published_files(plan: Plan) -> dict[str, Path]:
     """Name in `results/NAME` -> the finished file, for everything that a run publishes."""
     model = plan.model_folder(plan.phases[-1])
-    several = len(plan.phases) > 1
+    logs = {phase: plan.run_folder / phase / "train.jsonl" for phase in plan.phases}
     return {
         **{name: plan.run_folder / "report" / name for name in REPORT_FILES},
         **{name: model / name for name in MODEL_FILES},
-        **{f"train.{phase}.jsonl" if several else "train.jsonl": plan.run_folder / phase / "train.jsonl" for phase in plan.phases},
+        **{"train.jsonl" if len(logs) == 1 else f"train.{phase}.jsonl": log for phase, log in logs.items()},
         **{f"eval/{task}.json": plan.evaluation(task) for task in plan.recipe.evaluate},
         "verify.json": plan.run_folder / "verify.json",
     }
 
 
 def publish(plan_files: Mapping[str, Path], folder: Path) -> str:
-    """Make ``folder`` hold exactly ``plan_files`` (name in the folder -> finished file), by hard links or, elsewhere, by copies.
+    """Make ``folder`` hold exactly ``plan_files`` (name in the folder -> finished file): hard links or, elsewhere, copies.
 
     Built beside its place under a temporary name and renamed, so that whoever looks finds all files or none. A folder that is
     there already is replaced only once the new one is whole; a temporary folder that a killed run left is removed.

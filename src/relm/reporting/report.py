@@ -71,7 +71,7 @@ def scale(row: Mapping[str, Any]) -> dict[str, Any]:
     reach = 1.15 * max(row["tolerance"], abs(low), abs(high))
 
     def at(value: float) -> float:
-        return round(50 + 50 * value / reach, 2)
+        return round(float(50 + 50 * value / reach), 2)
 
     return {
         "band": [at(-row["tolerance"]), at(row["tolerance"])],

@@ -131,7 +131,7 @@ def _short_names() -> list[tuple[str, str]]:
 
 
 def shown(path: Path) -> str:
-    """A path as records tell it: `work/...` for the work folder wherever it is, relative to the current folder, or below `~`."""
+    """A path as records tell it: `work/...` wherever the work folder is, relative to the current folder, or below `~`."""
     absolute = os.path.abspath(path)
     for folder, name in _short_names():
         if absolute == folder:
@@ -156,7 +156,7 @@ def without_secrets(text: str) -> str:
             text = text.replace(value, "***")
     text = _URL_LOGIN.sub("***@", _SECRET_TEXT.sub("***", text))
     for folder, name in _short_names():
-        text = re.sub(rf"(?<![\w.~-]){re.escape(folder)}(?=[/\s'\",;:)]|$)", lambda _, name=name: name, text)
+        text = re.sub(rf"(?<![\w.~-]){re.escape(folder)}(?=[/\s'\",;:)]|$)", name, text)
     return _ABSOLUTE_PATH.sub(_without_user, text)
 
 

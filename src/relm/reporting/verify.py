@@ -1,23 +1,25 @@
 """The verdict: is a figure measured here the published one, by an equivalence test that tells its own power.
 
-The figure of one run is drawn from N(m, s^2), so the difference of our mean over n runs (n = 1 here) and a published mean over p
-runs has the standard error
+The figure of one run is drawn from N(m, s^2), so the difference of our mean over n runs (n = 1 here) and a published mean
+over p runs has the standard error
 
     e(n) = s * sqrt(1/n + 1/p),
 
-and with s estimated from k runs, (difference - true difference) / e is Student's t with k - 1 degrees of freedom. The 95 % interval is
+and with s estimated from k runs, (difference - true difference) / e(n) is Student's t with k - 1 degrees of freedom. The 95 %
+interval of the true difference is therefore
 
     difference -+ t(0.975) * e(1).
 
-Equivalence is claimed only if that whole interval lies inside [-tolerance, +tolerance]: two one-sided tests at 2.5 % each (Schuirmann
-1987, J. Pharmacokinet. Biopharm. 15, 657). A difference is claimed only if the whole interval lies outside; all else is undecided.
+`consistent` is said only if that whole interval lies inside [-tolerance, +tolerance], which is two one-sided tests at 2.5 %
+each (Schuirmann 1987, J. Pharmacokinet. Biopharm. 15, 657); `not consistent` only if the whole interval lies outside; all
+else is `undecided`.
 
-Power: a true difference of
+Power: `not consistent` needs |difference| > tolerance + t(0.975) * e(1), so a true difference of
 
     tolerance + (t(0.975) + t(0.80)) * e(1)
 
-would have been called `not consistent` in 80 % of repetitions: the minimum detectable effect (Bloom 1995, Evaluation Review 19, 547),
-moved out by the tolerance. And if the difference stays as it is, n of our own seeds decide as soon as t(0.975) * e(n) is within the
+is called that in about 80 % of repetitions: the minimum detectable effect (Bloom 1995, Evaluation Review 19, 547), moved out
+by the tolerance. If the difference stays as it is, n seeds of our own decide as soon as t(0.975) * e(n) falls below the
 margin |tolerance - |difference||, that is from
 
     n = 1 / ((margin / (t(0.975) * s))^2 - 1/p)
@@ -143,7 +145,7 @@ def _tested(row: Row, expectation: Expectation, noise: Noise) -> Row:
         verdict, place = NOT_CONSISTENT, "outside"
     else:
         verdict, place = UNDECIDED, "partly outside"
-    seeds = 1
+    seeds: int | None = 1
     if verdict == UNDECIDED:
         seeds = deciding_seeds(noise, expectation.published_runs, tolerance, difference)
     noticeable = noticeable_difference(noise, expectation.published_runs, tolerance)

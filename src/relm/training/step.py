@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
-from typing import Callable
 
+import torch
 from torch import Tensor, nn
 
 from relm.models.gpt2 import causal_loss
@@ -35,7 +35,7 @@ def accumulate_gradients(
             logits = model(batch[:, :-1])
         nats, _ = causal_loss(logits, batch[:, 1:])
         loss = nats / scored_tokens
-        loss.backward()
+        torch.autograd.backward(loss)
         total = loss.detach() if total is None else total + loss.detach()
     assert total is not None, "a global batch has at least one micro-batch"
     return total

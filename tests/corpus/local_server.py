@@ -1,0 +1,141 @@
+"""A real HTTP server on this machine whose faults a test can order: cuts, stalls, errors, redirects, with or without ranges."""
+
+import contextlib
+import hashlib
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from relm.recipe import RemoteFile, Source
+
+Answer = Callable[[BaseHTTPRequestHandler], None]
+
+
+@dataclass
+class Request:
+    path: str
+    headers: dict[str, str]
+    """Names in lower case."""
+
+
+class LocalServer(ThreadingHTTPServer):
+    """Answers GET by path; remembers what it was asked."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.answers: dict[str, Answer] = {}
+        self.asked: list[Request] = []
+
+    def url(self, path: str = "", host: str = "127.0.0.1") -> str:
+        return f"http://{host}:{self.server_port}{path}"
+
+    def asked_for(self, path: str) -> list[Request]:
+        return [request for request in self.asked if request.path == path]
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """A client that goes away in the middle is part of the tests, not worth a traceback."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: LocalServer
+
+    def do_GET(self) -> None:
+        self.server.asked.append(Request(self.path, {key.lower(): value for key, value in self.headers.items()}))
+        self.server.answers.get(self.path, status(404))(self)
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@contextlib.contextmanager
+def running_server() -> Iterator[LocalServer]:
+    server = LocalServer()
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def status(code: int, headers: dict[str, str] | None = None, body: bytes = b"") -> Answer:
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        handler.send_response(code)
+        for key, value in {"Content-Length": str(len(body)), **(headers or {})}.items():
+            handler.send_header(key, value)
+        handler.end_headers()
+        handler.wfile.write(body)
+
+    return answer
+
+
+def redirect(to: str) -> Answer:
+    return status(302, {"Location": to})
+
+
+def in_turn(*answers: Answer) -> Answer:
+    """The first answer to the first request and so on; the last one for ever."""
+    left = list(answers)
+    return lambda handler: (left.pop(0) if len(left) > 1 else left[0])(handler)
+
+
+@dataclass
+class Served:
+    """A file as a server gives it."""
+
+    body: bytes
+    etag: str | None = None
+    ranges: bool = True
+    length: bool = True
+    """Whether Content-Length is told."""
+    cut_after: int | None = None
+    """Close the connection after so many bytes of the body."""
+    stall: threading.Event | None = None
+    """With cut_after: wait for this instead of closing."""
+    pieces: tuple[int, float] | None = None
+    """Send so many bytes at once, and wait so many seconds after each."""
+    headers: dict[str, str] = field(default_factory=dict)
+
+    def __call__(self, handler: BaseHTTPRequestHandler) -> None:
+        start = self._start(handler)
+        if start is not None and start >= len(self.body):
+            status(416, {"Content-Range": f"bytes */{len(self.body)}"})(handler)
+            return
+        body = self.body[start or 0 :]
+        handler.send_response(200 if start is None else 206)
+        if self.length:
+            handler.send_header("Content-Length", str(len(body)))
+        if start is not None:
+            handler.send_header("Content-Range", f"bytes {start}-{len(self.body) - 1}/{len(self.body)}")
+        for key, value in {**({"ETag": self.etag} if self.etag else {}), **self.headers}.items():
+            handler.send_header(key, value)
+        handler.end_headers()
+        self._send(handler, body)
+
+    def _start(self, handler: BaseHTTPRequestHandler) -> int | None:
+        match = re.fullmatch(r"bytes=(\d+)-", handler.headers.get("Range", ""))
+        if match is None or not self.ranges or handler.headers.get("If-Range", self.etag) != self.etag:
+            return None
+        return int(match[1])
+
+    def _send(self, handler: BaseHTTPRequestHandler, body: bytes) -> None:
+        size, pause = self.pieces or (len(body) or 1, 0.0)
+        body = body[: self.cut_after]
+        for at in range(0, len(body), size):
+            handler.wfile.write(body[at : at + size])
+            handler.wfile.flush()
+            time.sleep(pause)
+        if self.stall is not None:
+            self.stall.wait(30)
+        handler.close_connection = True
+
+
+def remote_file(body: bytes, *sources: Source) -> RemoteFile:
+    return RemoteFile(sha256=hashlib.sha256(body).hexdigest(), size=len(body), sources=list(sources))

@@ -1,0 +1,114 @@
+"""Files are whole or absent, and sidecars tell the truth about them."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from relm.artifact import (
+    atomic_file,
+    canonical_json,
+    checked_sidecar,
+    read_json,
+    sha256_of,
+    sidecar_of,
+    write_json,
+    write_sidecar,
+)
+from relm.errors import RelmError
+
+
+def test_a_file_appears_only_when_its_block_ends(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "file"
+    with atomic_file(path) as file:
+        file.write(b"half")
+        assert not path.exists()
+    assert path.read_bytes() == b"half"
+
+
+def test_an_exception_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_text("old")
+    with pytest.raises(ZeroDivisionError), atomic_file(path, "w") as file:
+        file.write("new")
+        raise ZeroDivisionError
+    assert [(entry.name, entry.read_text()) for entry in tmp_path.iterdir()] == [("file", "old")]
+
+
+def test_sigkill_while_writing_leaves_the_old_file_and_the_next_attempt_succeeds(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_text("old")
+    code = (
+        "import os, pathlib; from relm.artifact import atomic_file\n"
+        f"with atomic_file(pathlib.Path({str(path)!r}), 'w') as file:\n"
+        "    file.write('x' * 100_000); file.flush(); os.kill(os.getpid(), 9)"
+    )
+    assert subprocess.run([sys.executable, "-c", code]).returncode == -signal.SIGKILL
+    assert path.read_text() == "old"
+    with atomic_file(path, "w") as file:
+        file.write("new")
+    assert path.read_text() == "new"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_full_disk_is_an_error_that_names_the_file_and_changes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_text("old")
+    code = (
+        "import pathlib, resource, signal; from relm.artifact import atomic_file; from relm.errors import RelmError\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN); resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
+        "try:\n"
+        f"    with atomic_file(pathlib.Path({str(path)!r})) as file: file.write(b'x' * 5000)\n"
+        "except RelmError as error: print(error)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert f"{path}: cannot be written: File too large; nothing was changed" in done.stdout, done.stderr
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_sidecar_is_the_same_whenever_it_is_written(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"abc")
+    facts = write_sidecar(path, tokens=3)
+    first = sidecar_of(path).read_bytes()
+    os.utime(path, (1, 1))
+    write_sidecar(path, tokens=3)
+    assert sidecar_of(path).read_bytes() == first
+    assert facts["sha256"] == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad" == sha256_of(path)
+    assert (facts["size"], facts["tokens"]) == (3, 3)
+
+
+@pytest.mark.parametrize(("content", "words"), [(b"abcd", "has 4 bytes, its sidecar says 3"), (b"abd", "sha256 is")])
+def test_a_file_that_is_not_its_sidecars_is_refused(tmp_path: Path, content: bytes, words: str) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"abc")
+    write_sidecar(path)
+    assert checked_sidecar(path)["size"] == 3
+    path.write_bytes(content)
+    with pytest.raises(RelmError, match=words):
+        checked_sidecar(path)
+    path.unlink()
+    with pytest.raises(RelmError, match="no such file, although"):
+        checked_sidecar(path)
+
+
+def test_json_is_read_back_and_faults_name_the_file(tmp_path: Path) -> None:
+    write_json(tmp_path / "a.json", {"ț": [1, 2.5]})
+    assert read_json(tmp_path / "a.json") == {"ț": [1, 2.5]}
+    (tmp_path / "b.json").write_text('{"a": ')
+    with pytest.raises(RelmError, match=r"b\.json: not valid JSON"):
+        read_json(tmp_path / "b.json")
+    with pytest.raises(RelmError, match=r"c\.json: no such file"):
+        read_json(tmp_path / "c.json")
+
+
+def test_canonical_json_does_not_depend_on_the_order_of_keys_and_refuses_nan() -> None:
+    assert (
+        canonical_json({"b": 1, "a": [True, None]}) == '{"a":[true,null],"b":1}' == canonical_json({"a": [True, None], "b": 1})
+    )
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        canonical_json(float("nan"))

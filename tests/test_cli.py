@@ -1,0 +1,125 @@
+"""Every step is a command that explains itself, and a user's mistake ends in one message."""
+
+import re
+
+import pytest
+
+from conftest import Commands
+from relm.cli import STEPS
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_every_step_has_help(step: str, project: Commands) -> None:
+    done = project.relm(step, "--help")
+    assert done.returncode == 0, done.stderr
+    assert STEPS[step].help[1:20] in re.sub(r"\s+", " ", done.stdout)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["status", "tyni"], "did you mean results/tiny?"),
+        (
+            ["download", "--dataset", "recipes/data/smple.yaml", "--file", "a", "--output", "x"],
+            "smple.yaml: no such file (did you mean sample?)",
+        ),
+        (
+            ["download", "--dataset", "recipes/data/sample.yaml", "--file", "a", "--output", "x"],
+            "has no file 'a'; it has sample.xml",
+        ),
+        (["download", "--file", "a", "--output", "x"], "give either --dataset or --model"),
+        (
+            ["train-tokenizer", "--documents", "nowhere.jsonl", "--vocabulary-size", "300", "--output", "t.json"],
+            "nowhere.jsonl",
+        ),
+        (
+            ["pregenerate", "--tokenizer", "t.json", "--documents", "a", "b", "--output", "c"],
+            "2 files of --documents need as many",
+        ),
+        (["pregenerate", "--tokenizer", "t.json", "--documents", "a.jsonl", "--output", "c.bin"], "t.json"),
+        (["manifest", "--sidecars", "a.json", "--output", "m.json"], "expected a name like SHARD.train.bin.json"),
+        (
+            ["pretrain", "tiny", "--phase", "mian", "--manifest", "m", "--tokenizer", "t", "--output", "o"],
+            "has no phase 'mian'; it has main",
+        ),
+        (["verify", "tiny", "--fingerprint", "0123456789ab", "--model", "m", "--output", "v"], "was planned for 0123456789ab"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)
+def test_a_mistake_ends_in_one_message_without_a_traceback(arguments: list[str], words: str, project: Commands) -> None:
+    done = project.relm(*arguments)
+    assert done.returncode == 1
+    assert words in done.stderr
+    assert done.stderr.startswith(f"relm {arguments[0]}: ")
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+
+
+def test_a_step_prints_one_line_and_leaves_a_record_and_a_log(project: Commands) -> None:
+    arguments = [
+        "--dataset",
+        "recipes/data/sample.yaml",
+        "--file",
+        "sample.xml",
+        "--output",
+        "here/sample.xml",
+        "--log",
+        "step.log",
+    ]
+    done = project.relm("download", *arguments)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("\n") == 1
+    assert done.stdout.startswith("download: ")
+    assert (project.folder / "step.log").read_text().endswith(done.stdout)
+    assert (project.folder / "here" / "sample.xml.record.json").exists()
+
+
+def test_the_steps_run_alone_one_after_another_without_snakemake(project: Commands) -> None:
+    def step(*arguments: str) -> None:
+        done = project.relm(*arguments)
+        assert done.returncode == 0, done.stderr
+
+    dataset = ("--dataset", "recipes/data/sample.yaml")
+    step("download", *dataset, "--file", "sample.xml", "--output", "sample.xml")
+    step("extract", *dataset, "--source", "sample.xml", "--train", "a.train.jsonl", "--held-out", "a.held_out.jsonl")
+    step("train-tokenizer", "--documents", "a.train.jsonl", "--vocabulary-size", "400", "--output", "tokenizer.json")
+    documents, outputs = ("a.train.jsonl", "a.held_out.jsonl"), ("a.train.bin", "a.held_out.bin")
+    step("pregenerate", "--tokenizer", "tokenizer.json", "--documents", *documents, "--output", *outputs)
+    step("manifest", "--sidecars", "a.train.bin.json", "a.held_out.bin.json", "--output", "manifest.json")
+    model = "run/main/model/model.safetensors"
+    step(
+        "pretrain", "tiny", "--phase", "main", "--manifest", "manifest.json", "--tokenizer", "tokenizer.json", "--output", model
+    )
+    step("evaluate", "--model", model, "--manifest", "manifest.json", "--context", "32", "--output", "eval/held_out.json")
+    step("samples", "--model", model, "--prompt", "The ", "--output", "eval/samples.json")
+    step(
+        "verify",
+        "tiny",
+        "--model",
+        model,
+        "--evaluations",
+        "eval/held_out.json",
+        "eval/samples.json",
+        "--output",
+        "verify.json",
+    )
+    assert (project.folder / "verify.json").exists()
+
+
+def test_doctor_and_list_answer_on_any_machine(project: Commands) -> None:
+    doctor = project.relm("doctor", HF_TOKEN="hf_secret_of_the_test")
+    assert doctor.returncode == 0, doctor.stderr
+    assert re.search(r"^cuda\s+(yes|no): ", doctor.stdout, re.M)
+    assert "HF_TOKEN     set" in doctor.stdout
+    assert "hf_secret" not in doctor.stdout + doctor.stderr
+    assert re.search(r"^tiny .*As small as can be$", project.relm("list").stdout, re.M)
+
+
+def test_status_tells_done_running_and_left(finished_copy: Commands, project: Commands) -> None:
+    before = project.relm("status", "tiny").stdout
+    assert re.search(r"^  download +left$", before, re.M)
+    assert re.search(r"^  pretrain +main: left$", before, re.M)
+    assert before.endswith("next: snakemake results/tiny\n")
+    after = finished_copy.relm("status", "tiny").stdout
+    assert "left" not in after
+    assert re.search(r"^  pretrain +main: done, step 40 of 40, loss \d\.\d{3}$", after, re.M)

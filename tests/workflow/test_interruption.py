@@ -1,0 +1,129 @@
+"""Stopped at any point, the same command goes on, to the same bytes as without the stop."""
+
+import hashlib
+import json
+import random
+import re
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from conftest import Commands, kill_session, make_project
+
+SEED = 20261
+SLOW = "extends: tiny\npretrain: {main: {steps: 1500, schedule: {warmup_steps: 100}}}\nrun: {checkpoint_interval: 50}\n"
+TIMES = re.compile(r"seconds|per_second|memory|started|ended")
+
+
+def products(folder: Path, recipe: str) -> dict[str, str]:
+    """What a run has made, by path, but for times: the hash of every file that must not depend on interruptions."""
+    hashes = {}
+    run = folder / "work" / "runs" / recipe
+    for pattern in ("work/documents/*/*", "work/tokenizers/*/*", "work/examples/*/*"):
+        for path in folder.glob(pattern):
+            if not path.name.endswith(".record.json"):
+                hashes[str(path.relative_to(folder))] = hashlib.sha256(path.read_bytes()).hexdigest()
+    for path in [*run.glob("*/main/model/*"), *run.glob("*/eval/*.json"), *run.glob("*/verify.json")]:
+        if not path.name.endswith(".record.json"):
+            hashes[str(path.relative_to(folder))] = hashlib.sha256(path.read_bytes()).hexdigest()
+    for path in run.glob("*/main/train.jsonl"):
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        kept = [{key: value for key, value in line.items() if not TIMES.search(key)} for line in lines]
+        hashes[str(path.relative_to(folder))] = hashlib.sha256(json.dumps(kept).encode()).hexdigest()
+    return hashes
+
+
+def make_slow_project(folder: Path) -> Commands:
+    project = make_project(folder)
+    (folder / "recipes" / "slow.yaml").write_text(SLOW)
+    return project
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, str], float]:
+    """The products of the slow recipe run in one go, and how many seconds that took."""
+    project = make_slow_project(tmp_path_factory.mktemp("uninterrupted"))
+    start = time.monotonic()
+    done = project.snakemake("results/slow")
+    assert done.returncode == 0, done.stdout
+    return products(project.folder, "slow"), time.monotonic() - start
+
+
+@pytest.fixture
+def slow_project(tmp_path: Path) -> Commands:
+    return make_slow_project(tmp_path)
+
+
+def wait_for(condition: str, folder: Path, process: "subprocess.Popen[bytes]") -> Path:
+    for _ in range(2400):
+        found = [path for path in folder.glob(condition) if path.stat().st_size]
+        if found:
+            return found[0]
+        assert process.poll() is None, (folder / "snakemake.out").read_text()
+        time.sleep(0.05)
+    raise AssertionError(f"{condition} did not appear: " + (folder / "snakemake.out").read_text())
+
+
+def finish(project: Commands) -> None:
+    done = project.snakemake("results/slow")
+    assert done.returncode == 0, done.stdout
+    assert (project.folder / "results" / "slow" / "report.html").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["TERM", "INT"])
+def test_a_signal_to_snakemake_alone_reaches_the_trainer_which_saves(
+    number: signal.Signals, slow_project: Commands, uninterrupted: tuple[dict[str, str], float]
+) -> None:
+    process = slow_project.start("results/slow")
+    log = wait_for("work/runs/slow/*/main/train.jsonl", slow_project.folder, process)
+    process.send_signal(number)
+    assert process.wait(timeout=60) != 0
+    logged = len(log.read_text().splitlines())
+    assert logged < 1500 / 5, "it was stopped in the middle"
+    assert list(log.parent.glob("checkpoints/step-*"))
+    assert not (log.parent / "model" / "model.safetensors").exists()
+    assert "saved" in (slow_project.folder / "snakemake.out").read_text()
+    finish(slow_project)
+    assert products(slow_project.folder, "slow") == uninterrupted[0]
+
+
+def kill_at_random_moments(project: Commands, reference: dict[str, str], seconds: float, seed: int, kills: int) -> None:
+    moments = [random.Random(seed + kill).uniform(0.05, 0.95) * seconds for kill in range(kills)]
+    print(f"SIGKILL to Snakemake and everything under it, seed {seed}, after {', '.join(f'{m:.2f}' for m in moments)} s")
+    for moment in moments:
+        process = project.start("results/slow")
+        try:
+            process.wait(timeout=moment)
+        except subprocess.TimeoutExpired:
+            kill_session(process)
+    finish(project)
+    assert products(project.folder, "slow") == reference
+
+
+def test_after_sigkill_of_everything_the_same_command_ends_with_the_same_bytes(
+    slow_project: Commands, uninterrupted: tuple[dict[str, str], float]
+) -> None:
+    kill_at_random_moments(slow_project, *uninterrupted, seed=SEED, kills=2)
+
+
+@pytest.mark.full
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("seed", range(SEED + 100, SEED + 120))
+def test_after_many_sigkills_the_same_command_ends_with_the_same_bytes(
+    seed: int, slow_project: Commands, uninterrupted: tuple[dict[str, str], float]
+) -> None:
+    kill_at_random_moments(slow_project, *uninterrupted, seed=seed, kills=4)
+
+
+def test_a_living_snakemake_keeps_its_lock(slow_project: Commands) -> None:
+    process = slow_project.start("results/slow")
+    wait_for("work/runs/slow/*/main/train.jsonl", slow_project.folder, process)
+    try:
+        second = slow_project.snakemake("results/slow")
+        assert second.returncode != 0
+        assert "lock" in second.stdout.lower()
+    finally:
+        kill_session(process)

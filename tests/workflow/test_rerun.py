@@ -1,0 +1,138 @@
+"""What runs again after what: content decides, not time."""
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from conftest import Commands
+
+REPORTED = {"report": 1, "publish": 1}
+JUDGED = {"verify": 1, **REPORTED}
+TRAINED = {"pretrain": 1, "evaluate_held_out": 1, "write_samples": 1, **JUDGED}
+PREPARED = {"extract": 1, "train_tokenizer": 1, "pregenerate": 1, "manifest": 1, **TRAINED}
+
+
+def one(folder: Path, pattern: str) -> Path:
+    (found,) = folder.glob(pattern)
+    return found
+
+
+def copy_in_place(path: Path) -> None:
+    """Another file of the same content, with the time of now."""
+    shutil.copyfile(path, path.with_name("copy"))
+    path.with_name("copy").replace(path)
+
+
+def touch(pattern: str) -> Callable[[Path], None]:
+    return lambda folder: os.utime(one(folder, pattern))
+
+
+def copy(pattern: str) -> Callable[[Path], None]:
+    return lambda folder: copy_in_place(one(folder, pattern))
+
+
+def edit(pattern: str, old: str, new: str) -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        path = one(folder, pattern)
+        text = path.read_text()
+        assert old in text
+        if path.is_symlink():
+            path.unlink()
+        path.write_text(text.replace(old, new, 1))
+
+    return change
+
+
+def append(pattern: str, text: str) -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        with one(folder, pattern).open("a") as file:
+            file.write(text)
+
+    return change
+
+
+EXPECTATION = "expect: [{metric: held_out.nats_per_token, value: 5, tolerance: 1, basis: none, place: here}]\n"
+
+
+def comment_a_rule(folder: Path) -> None:
+    rules = folder / "rules"
+    shutil.copytree(folder / "src" / "rules", rules)
+    edit("train.smk", "rule pretrain:", "# A remark.\nrule pretrain:")(rules)
+    for _ in range(3):
+        edit("Snakefile", '"src/rules/', '"rules/')(folder)
+
+
+NOTHING: dict[str, int] = {}
+CHANGES: dict[str, tuple[Callable[[Path], None], dict[str, int]]] = {
+    "nothing at all": (lambda folder: None, NOTHING),
+    "a touched download of 5 MB": (touch("work/downloads/data/sample/sample.xml"), NOTHING),
+    "a copied download of 5 MB": (copy("work/downloads/data/sample/sample.xml"), NOTHING),
+    "a touched sidecar": (touch("work/downloads/data/sample/sample.xml.json"), NOTHING),
+    "touched documents": (touch("work/documents/*/sample.xml.train.jsonl"), NOTHING),
+    "a touched tokenizer": (touch("work/tokenizers/*/tokenizer.json"), NOTHING),
+    "a touched shard": (touch("work/examples/*/sample.xml.train.bin"), NOTHING),
+    "a copied shard": (copy("work/examples/*/sample.xml.train.bin"), NOTHING),
+    "a touched manifest": (touch("work/examples/*/manifest.json"), NOTHING),
+    "a copied manifest": (copy("work/examples/*/manifest.json"), NOTHING),
+    "a touched model": (touch("work/runs/tiny/*/main/model/model.safetensors"), NOTHING),
+    "a touched recipe": (touch("recipes/tiny.yaml"), NOTHING),
+    "a comment in the recipe": (edit("recipes/tiny.yaml", "evaluate:", "# why\nevaluate:"), NOTHING),
+    "a comment in a rule": (comment_a_rule, NOTHING),
+    "another source of the same bytes": (edit("recipes/data/sample.yaml", "127.0.0.1:9", "127.0.0.1:10"), NOTHING),
+    "another number of threads": (edit("recipes/tiny.yaml", "threads: 1", "threads: 2"), REPORTED),
+    "other words": (edit("recipes/tiny.yaml", "As small as", "Smaller than"), REPORTED),
+    "an expectation": (append("recipes/tiny.yaml", EXPECTATION), JUDGED),
+    "another seed": (append("recipes/tiny.yaml", "seed: 5\n"), TRAINED),
+    "another learning rate": (edit("recipes/tiny.yaml", "learning_rate: 1e-3", "learning_rate: 2e-3"), TRAINED),
+    "another held-out share": (edit("recipes/data/sample.yaml", "one_in: 4", "one_in: 3"), PREPARED),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_runs_again_after(change: str, finished_copy: Commands) -> None:
+    make_change, expected = CHANGES[change]
+    make_change(finished_copy.folder)
+    assert finished_copy.jobs("results/tiny") == expected
+
+
+def test_an_edited_recipe_trains_beside_the_old_model(finished_copy: Commands) -> None:
+    runs = finished_copy.folder / "work" / "runs" / "tiny"
+    (before,) = runs.iterdir()
+    old = (before / "main" / "model" / "model.safetensors").read_bytes()
+    edit("recipes/tiny.yaml", "steps: 40", "steps: 12")(finished_copy.folder)
+    done = finished_copy.snakemake("results/tiny")
+    assert done.returncode == 0, done.stdout
+    assert len(list(runs.iterdir())) == 2
+    assert (before / "main" / "model" / "model.safetensors").read_bytes() == old
+    assert (finished_copy.folder / "results" / "tiny" / "model.safetensors").read_bytes() != old
+    edit("recipes/tiny.yaml", "steps: 12", "steps: 40")(finished_copy.folder)
+    done = finished_copy.snakemake("results/tiny")
+    assert done.returncode == 0, done.stdout
+    assert "rule pretrain" not in done.stdout, "the first model is still there and need not be trained again"
+    assert (finished_copy.folder / "results" / "tiny" / "model.safetensors").read_bytes() == old
+
+
+def test_a_changed_byte_of_content_runs_everything_after_it(finished_copy: Commands) -> None:
+    documents = one(finished_copy.folder, "work/documents/*/sample.xml.train.jsonl")
+    finished_copy.snakemake("--forcerun", "extract", "--until", "extract", "results/tiny")
+    assert finished_copy.jobs("results/tiny") == NOTHING, "the same bytes again are no reason"
+    sidecar = documents.with_name(documents.name + ".json")
+    sidecar.write_text(sidecar.read_text().replace('"documents":', '"documents" :'))
+    assert finished_copy.jobs("results/tiny") == {rule: 1 for rule in PREPARED if rule != "extract"}
+
+
+def test_a_second_command_says_that_there_is_nothing_to_be_done(finished_copy: Commands) -> None:
+    done = finished_copy.snakemake("results/tiny")
+    assert done.returncode == 0
+    assert "Nothing to be done" in done.stdout
+
+
+def test_checkpoints_are_nobodys_output_and_outlive_a_rerun(finished_copy: Commands) -> None:
+    checkpoints = one(finished_copy.folder, "work/runs/tiny/*/main/checkpoints")
+    before = {path: path.stat().st_mtime_ns for path in checkpoints.rglob("*")}
+    assert before
+    finished_copy.snakemake("--forcerun", "pretrain", "results/tiny")
+    assert {path: path.stat().st_mtime_ns for path in checkpoints.rglob("*")} == before
