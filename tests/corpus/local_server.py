@@ -2,14 +2,23 @@
 
 import contextlib
 import hashlib
+import random
 import re
 import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
+import pytest
+
+from relm.corpus.download import download
+from relm.errors import RelmError
 from relm.recipe import RemoteFile, Source
+
+BODY = random.Random(0).randbytes(300_000)  # incompressible, so that half of a packed file is never the whole
+HALF = len(BODY) // 2
 
 Answer = Callable[[BaseHTTPRequestHandler], None]
 
@@ -139,3 +148,22 @@ class Served:
 
 def remote_file(body: bytes, *sources: Source) -> RemoteFile:
     return RemoteFile(sha256=hashlib.sha256(body).hexdigest(), size=len(body), sources=list(sources))
+
+
+def from_server(server: LocalServer, path: str = "/thing.bin", body: bytes = BODY, **source: str) -> RemoteFile:
+    """`body`, whose one source is an address of the server."""
+    return remote_file(body, Source(url=server.url(path), **source))
+
+
+def left_beside(destination: Path) -> list[str]:
+    """Names of all files in the destination's folder."""
+    return sorted(path.name for path in destination.parent.iterdir())
+
+
+def fault(remote: RemoteFile, destination: Path) -> str:
+    """The message of a download that must fail and leave nothing that looks finished."""
+    with pytest.raises(RelmError) as caught:
+        download("thing.bin", remote, destination)
+    assert not destination.exists()
+    assert not destination.with_name("thing.bin.json").exists()
+    return str(caught.value)

@@ -1,14 +1,134 @@
 """Documents: the JSON lines between extraction and tokenisation, and which of them are held out of training.
 
-One object a line, UTF-8, ``{"id":...,"title":...,"text":...}``, in the order of the source.
+One object a line, UTF-8, ``{"id":...,"title":...,"text":...}``, in the order of the source; two files a shard, one for each split.
 """
 
 import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import IO, Any, NamedTuple, Self
+from typing import IO, NamedTuple
+
+from relm.artifact import atomic_file, sidecar_of
+from relm.errors import RelmError
+
+TRAIN, HELD_OUT = "train", "held_out"
+
+
+class Document(NamedTuple):
+    """One article, page or file."""
+
+    id: str
+    """What the source calls it: a page id, a path."""
+    title: str
+    """For a reader; decides the split."""
+    text: str
+    """Plain text."""
+
+
+class Encoded(NamedTuple):
+    """A document ready to be written, and what is counted of it."""
+
+    number: int
+    """`title_number` of its title."""
+    line: bytes
+    """Its JSON and a newline."""
+    words: int
+    """Runs of non-space characters of its text."""
+    bytes: int
+    """Of its text in UTF-8."""
+
+
+class Skipped(NamedTuple):
+    """Something in the source that does not become a document."""
+
+    reason: str
+    """Under which name it is counted, such as redirects."""
+
+
+@dataclass
+class Counts:
+    """Sums over the documents of a file."""
+
+    documents: int = 0
+    words: int = 0
+    bytes: int = 0
+
+    def add(self, document: Encoded) -> None:
+        """Count one more."""
+        self.documents += 1
+        self.words += document.words
+        self.bytes += document.bytes
+
+
+def title_number(title: str) -> int:
+    """The first eight bytes, big-endian, of the sha256 of a title in UTF-8: it depends on nothing but the title."""
+    return int.from_bytes(hashlib.sha256(title.encode()).digest()[:8], "big")
+
+
+def split_of(number: int, held_out_one_in: int) -> str:
+    """``held_out`` for one document in so many, by the `title_number` of its title; else ``train``."""
+    return TRAIN if number % held_out_one_in else HELD_OUT
+
+
+def fitting_held_out_one_in(numbers: Sequence[int], wanted: int) -> int | None:
+    """The value of `held_out_one_in` nearest below ``wanted``, else above it, that leaves documents in both splits."""
+    for one_in in (*range(wanted, 1, -1), *range(wanted + 1, wanted + 1000)):
+        held_out = sum(split_of(number, one_in) == HELD_OUT for number in numbers)
+        if 0 < held_out < len(numbers):
+            return one_in
+    return None
+
+
+def encoded(document: Document) -> Encoded:
+    """The document's line of JSON, and its counts."""
+    line = json.dumps(document._asdict(), ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+    text = document.text
+    return Encoded(title_number(document.title), line, len(text.split()), len(text.encode()))
+
+
+@contextlib.contextmanager
+def split_files(outputs: Mapping[str, Path]) -> Iterator[Mapping[str, IO[bytes]]]:
+    """Open the files of all splits for writing; they appear together when the block ends without an error, or not at all.
+
+    A sidecar of an earlier attempt is removed just before, so that it never describes another file's content.
+    """
+    with contextlib.ExitStack() as stack:
+        files = {split: stack.enter_context(atomic_file(path)) for split, path in outputs.items()}
+        yield files
+        for file in files.values():  # what can fail for want of space fails here, before the first file gets its name
+            file.flush()
+            os.fsync(file.fileno())
+        for path in outputs.values():
+            sidecar_of(path).unlink(missing_ok=True)
+
+
+def read_documents(path: Path) -> Iterator[Document]:
+    """The documents of a file of JSON lines, one after the other.
+
+    Raises:
+        RelmError: the file is absent, or a line is not a document; names the file and line.
+    """
+    try:
+        file = open(path, "rb")  # noqa: SIM115 - closed below, when the generator ends
+    except OSError as error:
+        raise RelmError(f"{path}: cannot be read: {error.strerror}; run the step that makes it") from None
+    with file:
+        for number, line in enumerate(file, 1):
+            yield _document(line, f"{path}, line {number}")
+
+
+def _document(line: bytes, place: str) -> Document:
+    try:
+        value = json.loads(line)
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise RelmError(f"{place}: not valid JSON ({error}); delete the file and extract it again") from None
+    if not isinstance(value, dict) or set(value) != set(Document._fields):
+        found = ", ".join(value) if isinstance(value, dict) else type(value).__name__
+        raise RelmError(f"{place}: expected the keys id, title and text, found {found or 'none'}")
+    if wrong := [key for key, field in value.items() if not isinstance(field, str)]:
+        raise RelmError(f"{place}: {wrong[0]}: expected a string, found {value[wrong[0]]!r}")
+    return Document(**value)

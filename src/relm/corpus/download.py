@@ -78,8 +78,8 @@ def _disk_faults_explained(destination: Path) -> Iterator[None]:
         part = Part(destination).path
         kept = f"what had come is kept in {part} and is gone on from" if part.exists() else "nothing is kept"
         raise RelmError(
-            f"{destination}: cannot be written: {cause.strerror}; {kept}; make room (or move the work with RELM_WORK) "
-            "and give the command again"
+            f"{destination}: cannot be written: {cause.strerror}; {kept}; put that right, or move the "
+            "work with RELM_WORK, and give the command again"
         ) from cause
 
 

@@ -192,9 +192,14 @@ _WORD = re.compile(r"[^\W_]")
 
 def _is_text(line: str) -> bool:
     """Whether a line says anything; rulers and indented drawings and tables in typewriter style do not."""
-    if line[:1] == " " and ("   " in line.strip() or "|" in line or "__" in line or "--" in line):
+    if line[:1] == " " and ("   " in line.strip() or "|" in line or "__" in line or "---" in line):
         return False
     return bool(_WORD.search(line))
+
+
+def _is_row(line: str) -> bool:
+    """Whether a line belongs to a table or template that was never closed."""
+    return line.startswith(("|", "{|", "{{")) or (line[0] == "!" and "|" in line)
 
 
 def _paragraphs(text: str) -> list[str]:
@@ -210,7 +215,7 @@ def _paragraphs(text: str) -> list[str]:
         paragraph.clear()
         if first == "=" and (heading := _heading(line)):
             outline.heading(*heading)
-        elif _is_text(line) and first != "|" and not line.startswith(("{|", "{{")) and not (first == "!" and "|" in line):
+        elif first and not _is_row(line) and _is_text(line):
             outline.text(line.lstrip("*#:; \t"))
     outline.text(" ".join(paragraph))
     return outline.lines

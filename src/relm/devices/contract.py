@@ -1,7 +1,7 @@
 """What the loop asks of a device, narrow enough that another one is one more module."""
 
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -9,11 +9,13 @@ from torch import Tensor, nn
 
 from relm.errors import RelmError
 
+Model = TypeVar("Model", bound=nn.Module)
+
 
 class Device(Protocol):
     """A place where a model trains."""
 
-    def place(self, model: nn.Module) -> nn.Module:
+    def place(self, model: Model) -> Model:
         """The model with its parameters on the device, the ones to optimize and save."""
 
     def feed(self, batch: npt.NDArray[np.int64]) -> Tensor:

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from relm.devices.contract import Model
 from relm.errors import RelmError
 from relm.launch.limits import usable_cores
 
@@ -41,7 +42,7 @@ class TorchDevice:
         # Filling fresh memory guards against reading it before it is written, which nothing here does, and costs a pass.
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
-    def place(self, model: nn.Module) -> nn.Module:
+    def place(self, model: Model) -> Model:
         """The same module, moved."""
         return model.to(self._device)
 

@@ -109,8 +109,8 @@ class Findings:
         """The sentences beneath the headline."""
         if self.is_smoke:
             return (
-                f"This is the small twin of {self.plan.name.removeprefix('smoke/')}, it has its objective and "
-                "optimizer, but a tiny model and little training. It shows that everything runs; compare its figures with nothing."
+                f"This is the small twin of {self.plan.name.removeprefix('smoke/')}: the same steps, objective and optimizer, but "
+                "a tiny model and little training. It shows that everything runs; compare its figures with nothing."
             )
         if self.verdict["verdict"] != NOTHING_PUBLISHED:
             return str(self.verdict["sentence"])

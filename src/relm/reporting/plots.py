@@ -202,7 +202,7 @@ def _draw_rates(axes: "Axes", log: Log, narrow: bool) -> None:
     axes.set_ylabel("learning\nrate")
     axes.set_xlabel("optimizer step")
     axes.set_ylim(bottom=0)
-    axes.margins(x=0.01)
+    axes.set_xlim(0, float(log.steps[-1]) * 1.005)
     axes.grid(axis="y", color=GRID, linewidth=0.8)
     axes.yaxis.set_major_locator(MaxNLocator(2))
     axes.xaxis.set_major_locator(MaxNLocator(4 if narrow else 8, integer=True))

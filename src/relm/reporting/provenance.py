@@ -140,7 +140,7 @@ class _Walk:
 def _described_by(path: Path) -> Path:
     """The file itself where ``path`` is its sidecar, which stands for it."""
     file = path.with_name(path.name.removesuffix(".json"))
-    return file if file != path and file.name and _sidecar(file) else path
+    return file if file != path and file.is_file() and _sidecar(file) else path
 
 
 def _tells_of(content: Record, path: Path) -> bool:

@@ -14,16 +14,14 @@ from relm.models.gpt2 import Gpt2
 from relm.training.kill_points import kill_point
 
 WEIGHTS = "model.safetensors"
+END_OF_TEXT = "<|endoftext|>"
 
 
-def write_model(
-    model: Gpt2, folder: Path, tokenizer: Path, tokens: Mapping[str, Any], facts: Mapping[str, Any]
-) -> None:
+def write_model(model: Gpt2, folder: Path, tokenizer: Path, end_of_text_id: int, facts: Mapping[str, Any]) -> None:
     """Write `folder` so that `transformers` loads model and tokenizer from it; the weights' sidecar comes last.
 
     Args:
         tokenizer: a `tokenizer.json`, copied.
-        tokens: `end_of_text_id` and `end_of_text`, that id and its text.
         facts: for the sidecar.
 
     Raises:
@@ -33,9 +31,9 @@ def write_model(
     try:
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
-        model.save_folder(partial, tokens["end_of_text_id"])
+        model.save_folder(partial, end_of_text_id)
         shutil.copyfile(tokenizer, partial / "tokenizer.json")
-        write_json(partial / "tokenizer_config.json", tokenizer_config(tokens["end_of_text"], model.config.positions))
+        write_json(partial / "tokenizer_config.json", tokenizer_config(model.config.positions))
         kill_point("model-written")
         _move_files(partial, folder)
     except (OSError, SafetensorError) as error:
@@ -58,13 +56,13 @@ def _move_files(partial: Path, folder: Path) -> None:
     partial.rmdir()
 
 
-def tokenizer_config(end_of_text: str, positions: int) -> dict[str, Any]:
+def tokenizer_config(positions: int) -> dict[str, Any]:
     """What `transformers` needs beside `tokenizer.json`: this class takes that file as it is, and rebuilds nothing."""
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",
-        "bos_token": end_of_text,
-        "eos_token": end_of_text,
-        "unk_token": end_of_text,
+        "bos_token": END_OF_TEXT,
+        "eos_token": END_OF_TEXT,
+        "unk_token": END_OF_TEXT,
         "clean_up_tokenization_spaces": False,
         "model_max_length": positions,
     }

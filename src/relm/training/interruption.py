@@ -32,6 +32,11 @@ class StopRequest:
     def __bool__(self) -> bool:
         return self.signal is not None
 
+    @property
+    def name(self) -> str:
+        """What came, in words."""
+        return self.signal.name if self.signal else "nothing"
+
     def _note(self, number: int, frame: FrameType | None) -> None:
         self.signal = signal.Signals(number)
 

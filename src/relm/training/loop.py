@@ -4,11 +4,12 @@ Step s of a phase is a function of the weights after step s - 1 and of s alone: 
 random numbers are computed from s, never carried along.
 """
 
+import dataclasses
 import hashlib
 import logging
 import math
-import time
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -23,21 +24,23 @@ from relm.devices.contract import Device, open_device
 from relm.errors import RelmError
 from relm.examples.causal import CausalExamples
 from relm.examples.order import example_indices
-from relm.launch.limits import require_disk, require_memory, require_time
+from relm.launch.limits import require_time
 from relm.models.gpt2 import Gpt2, Gpt2Config
 from relm.recipe import Phase, Recipe
 from relm.training.checkpoints import Checkpoint, load_checkpoint, newest_checkpoint, save_checkpoint
 from relm.training.export import is_finished, write_model
 from relm.training.interruption import Preempted, StopRequest, run_lock, stop_requests, stop_with_parent
 from relm.training.kill_points import kill_point
+from relm.training.meter import Meter
 from relm.training.optimizers import build_optimizer, optimizer_tensors, restore_optimizer, set_learning_rate
 from relm.training.progress import Progress
+from relm.training.resources import require_resources
 from relm.training.run_log import RunLog
 from relm.training.schedules import learning_rate_scale
 from relm.training.step import accumulate_gradients
 
-# After so many steps of a process the rate is steady enough to say how long the rest will take.
-TIMED_STEPS = 10
+# After so many steps of a process the rate is steady enough to tell how long the rest will take.
+TIMED_STEPS = 20
 
 logger = logging.getLogger(__name__)
 
@@ -72,90 +75,208 @@ def pretrain(
         RelmError: the inputs do not fit together, the machine is too small, or the loss is no longer a number.
     """
     stop_with_parent()
-    settings = recipe.pretrain[phase]
+    settings, folder = recipe.pretrain[phase], model_folder.parent
+    vocabulary_size, end_of_text_id = tokenizer_facts(manifest, tokenizer)
     identity = {"fingerprint": run_fingerprint, "phase": phase, "manifest_sha256": sha256_of(manifest)}
     facts = {"step": settings.steps, "fingerprint": run_fingerprint, "manifest_sha256": identity["manifest_sha256"]}
-    with run_lock(model_folder.parent / "lock"):
+    with run_lock(folder / "lock"):
         if is_finished(model_folder, facts):
             return f"already trained: {model_folder} holds step {settings.steps:,} of phase {phase}"
-        tokens = tokenizer_facts(manifest, tokenizer)
-        config = architecture(recipe, tokens["vocabulary_size"])
-        require_resources(config, recipe, settings, model_folder.parent)
-        examples = CausalExamples(manifest, "train", settings.sequence_length)
-        device = open_device(recipe.run.device, recipe.run.threads)
-        checkpoint = load_checkpoint(model_folder.parent / "checkpoints", identity)
+        config = architecture(recipe, vocabulary_size)
+        require_resources(config, settings, recipe.run, folder)
+        run = PhaseRun(
+            recipe=recipe,
+            phase=phase,
+            settings=settings,
+            folder=folder,
+            identity=identity,
+            examples=CausalExamples(manifest, "train", settings.sequence_length),
+            device=open_device(recipe.run.device, recipe.run.threads),
+        )
+        checkpoint = load_checkpoint(run.checkpoints, identity)
         model = Gpt2(config) if checkpoint else initial_model(config, recipe.seed, init_from)
         with stop_requests() as stop:
-            summary = train(recipe, phase, examples, model_folder.parent, identity, device, model, checkpoint, stop)
+            summary = train(run, model, checkpoint, stop)
             facts["parameters"] = model.parameter_count()
-            write_model(model, model_folder, tokenizer, tokens["end_of_text_id"], facts)
+            write_model(model, model_folder, tokenizer, end_of_text_id, facts)
     return f"{summary}; {model_folder}"
 
 
-def train(
-    recipe: Recipe,
-    phase: str,
-    examples: CausalExamples,
-    run_folder: Path,
-    identity: Mapping[str, str],
-    device: Device,
-    model: Gpt2,
-    checkpoint: Checkpoint | None,
-    stop: StopRequest,
-) -> str:
-    """Take the steps of a phase that `checkpoint` has not behind it yet; returns a sentence on all of them."""
-    settings, run = recipe.pretrain[phase], recipe.run
-    tokens_per_step = settings.global_batch_size * settings.sequence_length
-    model = device.place(model).train()
+@dataclasses.dataclass(frozen=True)
+class PhaseRun:
+    """One phase on one device, and the batches of its steps."""
+
+    recipe: Recipe
+    phase: str
+    settings: Phase
+    folder: Path
+    identity: Mapping[str, str]
+    """What its checkpoints are made for."""
+    examples: CausalExamples
+    device: Device
+
+    @property
+    def checkpoints(self) -> Path:
+        """The folder of its checkpoints."""
+        return self.folder / "checkpoints"
+
+    @property
+    def micro_batch_size(self) -> int:
+        """Sequences a forward pass."""
+        return self.recipe.run.micro_batch_size or self.settings.global_batch_size
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Tokens of the global batch that the model predicts."""
+        return self.settings.global_batch_size * self.settings.sequence_length
+
+    @property
+    def made_on(self) -> dict[str, Any]:
+        """What decides how sums are rounded: only where this agrees are two runs the same bytes."""
+        return {**self.device.describe(), "micro_batch_size": self.micro_batch_size}
+
+    def epoch(self, step: int) -> float:
+        """How often all examples have been read after a step."""
+        return step * self.settings.global_batch_size / len(self.examples)
+
+    def batch(self, step: int) -> npt.NDArray[np.int64]:
+        """(global batch, length + 1) tokens: sequence j of step s stands at position (s - 1) * global_batch_size + j."""
+        size = self.settings.global_batch_size
+        positions = np.arange((step - 1) * size, step * size)
+        order = derived_seed(self.recipe.seed, "order", self.phase)
+        return self.examples.batch(example_indices(order, positions, len(self.examples)))
+
+    def micro_batches(self, step: int) -> Iterator[Tensor]:
+        """The batch of a step in pieces, on the device; before each, the generators are seeded for its dropout."""
+        batch = self.batch(step)
+        for first in range(0, len(batch), self.micro_batch_size):
+            torch.manual_seed(derived_seed(self.recipe.seed, "dropout", self.phase, step, first))
+            yield self.device.feed(batch[first : first + self.micro_batch_size])
+
+
+def train(run: PhaseRun, model: Gpt2, checkpoint: Checkpoint | None, stop: StopRequest) -> str:
+    """Take the steps of a phase that are not yet behind `checkpoint`; a sentence on all of them.
+
+    Raises:
+        Preempted: `stop` was set before the last step.
+        RelmError: the loss or the gradient is no longer finite.
+    """
+    settings, every = run.settings, run.recipe.run
+    model = run.device.place(model).train()
     optimizer = build_optimizer(model, settings.optimizer)
-    meter = Meter(device.describe() | {"micro_batch_size": run.micro_batch_size})
-    if checkpoint is not None:
+    meter = Meter(checkpoint.state if checkpoint else None)
+    if checkpoint:
         model.load_state_dict(checkpoint.model)
         restore_optimizer(optimizer, model, checkpoint.optimizer)
-        meter.resume(checkpoint)
-    log = RunLog(run_folder / "train.jsonl", meter.step)
-    progress = Progress(f"pretrain {phase}", meter.step, settings.steps, tokens_per_step)
+        warn_if_made_elsewhere(checkpoint, run.made_on)
 
-    for step in range(meter.step + 1, settings.steps + 1):
-        learning_rate = settings.optimizer.learning_rate * learning_rate_scale(settings.schedule, step, settings.steps)
-        set_learning_rate(optimizer, learning_rate)
-        batch = examples.batch(batch_indices(recipe.seed, phase, step, settings.global_batch_size, len(examples)))
-        micro_batches = seeded_micro_batches(batch, run.micro_batch_size, device, (recipe.seed, "dropout", phase, step))
-        loss = accumulate_gradients(
-            model, micro_batches, batch[:, 1:].size, lambda: device.autocast(settings.precision)
-        )
-        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), settings.optimizer.gradient_clipping or math.inf)
-        kill_point("step")
-        optimizer.step()
-        optimizer.zero_grad()
-        meter.count(loss, norm)
-        progress.advance(step)
-
-        logs = step == 1 or step % run.log_interval == 0 or step == settings.steps
-        saves = step % run.checkpoint_interval == 0 or step == settings.steps or bool(stop)
-        if logs or saves:
-            meter.read(newest_checkpoint(run_folder / "checkpoints"))
-        if logs:
-            epoch = step * settings.global_batch_size / len(examples)
-            line = {"step": step, "epoch": epoch, "learning_rate": learning_rate, **meter.line(tokens_per_step)}
-            log.write(line)
-            progress.report(line["loss"], line["tokens_per_second"])
-        if saves:
-            log.sync()
-            folder = save_checkpoint(
-                run_folder / "checkpoints",
-                {**identity, **meter.state()},
-                model.state_dict(),
-                optimizer_tensors(optimizer, model),
-                run.keep_checkpoints,
+    with (
+        closing(RunLog(run.folder / "train.jsonl", meter.step)) as log,
+        closing(Progress(f"pretrain {run.phase}", meter.step, settings.steps, run.tokens_per_step)) as progress,
+    ):
+        for step in range(meter.step + 1, settings.steps + 1):
+            learning_rate = settings.optimizer.learning_rate * learning_rate_scale(settings.schedule, step, settings.steps)
+            set_learning_rate(optimizer, learning_rate)
+            loss = accumulate_gradients(
+                model, run.micro_batches(step), run.tokens_per_step, lambda: run.device.autocast(settings.precision)
             )
+            norm = torch.nn.utils.clip_grad_norm_(model.parameters(), settings.optimizer.gradient_clipping or math.inf)
+            kill_point("gradient")
+            optimizer.step()
+            optimizer.zero_grad()
+            meter.count(loss, norm)
+            progress.advance(step)
+
+            logs = step == 1 or step % every.log_interval == 0 or step == settings.steps
+            saves = step % every.checkpoint_interval == 0 or step == settings.steps or bool(stop)
+            if logs or saves:
+                meter.read(last_good=newest_checkpoint(run.checkpoints))
+            if logs:
+                line = meter.line(run.tokens_per_step)
+                log.write({"step": step, "epoch": run.epoch(step), "learning_rate": learning_rate, **line})
+                progress.report(meter.loss, meter.tokens_per_second)
+            if saves:
+                log.sync()
+                state = {**run.identity, **meter.state(), "made_on": run.made_on}
+                tensors = optimizer_tensors(optimizer, model)
+                saved = save_checkpoint(run.checkpoints, state, model.state_dict(), tensors, every.keep_checkpoints)
             if stop and step < settings.steps:
                 raise Preempted(
-                    f"stopped by {stop.signal} at step {step:,} of {settings.steps:,}; saved {folder}; "
+                    f"stopped by {stop.name} after step {step:,} of {settings.steps:,}, saved in {saved}; "
                     "the same command goes on from there"
                 )
-        if step == first + TIMED_STEPS:
-            device.synchronise()
-    log.close()
-    progress.close()
-    return summary
+            if step - meter.first_step == TIMED_STEPS:
+                run.device.synchronise()
+                require_time(meter.seconds_per_step * (settings.steps - step), f"pretrain {run.phase}")
+    tokens = settings.steps * run.tokens_per_step
+    return (
+        f"trained phase {run.phase}: {settings.steps:,} steps, {tokens:,} tokens in {meter.seconds:,.0f} s "
+        f"({tokens / meter.seconds:,.0f} tokens/s), loss {meter.loss:.3f}"
+    )
+
+
+def derived_seed(*words: object) -> int:
+    """A seed of 63 bits for one purpose, unlike those of all others.
+
+    >>> derived_seed(0, "dropout", "main", 1, 0) == derived_seed(0, "dropout", "main", 10)
+    False
+    """
+    return int.from_bytes(hashlib.sha256("/".join(map(str, words)).encode()).digest()[:8], "little") >> 1
+
+
+def tokenizer_facts(manifest: Path, tokenizer: Path) -> tuple[int, int]:
+    """Vocabulary size and the end of text's id.
+
+    Raises:
+        RelmError: the examples were made with another tokenizer.
+    """
+    facts = read_json(manifest)["tokenizer"]
+    found = sha256_of(tokenizer)
+    if found != facts["sha256"]:
+        raise RelmError(
+            f"{tokenizer}: sha256 is {found}, but {manifest} was made with a tokenizer of sha256 {facts['sha256']}; "
+            "give the tokenizer that belongs to it, or make the examples again"
+        )
+    return facts["vocabulary_size"], facts["end_of_text_id"]
+
+
+def architecture(recipe: Recipe, vocabulary_size: int) -> Gpt2Config:
+    """The recipe's model for a tokenizer of `vocabulary_size`.
+
+    Raises:
+        RelmError: the recipe asks for fewer rows than there are tokens.
+    """
+    wanted = recipe.model.model_dump(exclude={"architecture"})
+    wanted["vocabulary_size"] = wanted["vocabulary_size"] or vocabulary_size
+    if wanted["vocabulary_size"] < vocabulary_size:
+        raise RelmError(
+            f"model.vocabulary_size is {wanted['vocabulary_size']}, but the tokenizer has {vocabulary_size} tokens; "
+            "raise it, or leave it out"
+        )
+    return Gpt2Config(**wanted)
+
+
+def initial_model(config: Gpt2Config, seed: int, init_from: Path | None) -> Gpt2:
+    """A model with the weights of a folder, or with random ones, drawn on the CPU.
+
+    Raises:
+        RelmError: the folder holds a model of another architecture.
+    """
+    if init_from is not None:
+        try:
+            return Gpt2.from_folder(init_from, expected=config)
+        except (ValueError, OSError, SafetensorError) as error:
+            raise RelmError(f"init_from: {init_from} has not the weights that the recipe needs: {error}") from error
+    model = Gpt2(config)
+    model.initialise(torch.Generator().manual_seed(derived_seed(seed, "weights")))
+    return model
+
+
+def warn_if_made_elsewhere(checkpoint: Checkpoint, made_on: Mapping[str, Any]) -> None:
+    """Say what makes the rest of a run round differently from its beginning."""
+    before = checkpoint.state.get("made_on", {})
+    changed = [f"{key} was {before.get(key)}, is {value}" for key, value in made_on.items() if before.get(key) != value]
+    if changed:
+        logger.warning(
+            "%s: %s; going on, but the last bits will differ from an uninterrupted run's", checkpoint.folder, "; ".join(changed)
+        )

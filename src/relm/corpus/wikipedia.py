@@ -1,0 +1,223 @@
+"""Pages of a MediaWiki XML dump, read as a stream.
+
+Understands the export schemas 0.3 (2005, without ``<ns>``) to 0.11; see https://www.mediawiki.org/wiki/Help:Export. The file may be
+plain or compressed by bzip2 (one stream or many), gzip or xz, which its first bytes tell. At most a page and a block of the file
+are in memory.
+"""
+
+import bz2
+import gzip
+import lzma
+import re
+import zlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import IO, NamedTuple, cast
+from xml.parsers import expat
+
+from tqdm import tqdm
+
+from relm.corpus.documents import Skipped
+from relm.corpus.wikitext_markup import HIDDEN_NAMESPACES
+from relm.errors import RelmError
+
+BLOCK = 1 << 20
+
+# Names that begin the titles of pages that are not articles, for dumps without <ns>; a dump's own are added from its header.
+_SUBJECTS = (
+    "user", "wikipedia", "image", "file", "mediawiki", "template", "help", "category", "portal", "book", "draft", "module",
+)  # fmt: skip
+OTHER_NAMESPACES = frozenset({"media", "special", "talk", "wp", *_SUBJECTS, *(f"{name} talk" for name in _SUBJECTS)})
+FILE_KEY, CATEGORY_KEY = 6, 14
+
+_REDIRECT = re.compile(r"\s*#redirect\b", re.IGNORECASE)
+
+
+class Page(NamedTuple):
+    """An article as its authors wrote it."""
+
+    id: str
+    title: str
+    wikitext: str
+
+
+class Dump:
+    """Iterate over it once: articles as `Page`, everything else as `Skipped`, in the order of the file.
+
+    Of a page with many revisions, the latest counts.
+
+    Raises:
+        RelmError: the file is not a dump, is damaged, or is cut although ``ends_mid_page`` is false. What comes before the fault
+            has been yielded by then.
+    """
+
+    def __init__(self, path: Path, ends_mid_page: bool = False) -> None:
+        self.path = path
+        self.ends_mid_page = ends_mid_page
+        self.other_namespaces = set(OTHER_NAMESPACES)
+        self.hidden_namespaces = set(HIDDEN_NAMESPACES)
+        """Names, in lower case, of the namespaces whose links show nothing; complete when the first page is yielded."""
+        self._ready: list[Page | Skipped] = []
+        self._open: list[str] = []
+        self._characters: list[str] = []
+        self._namespace_key = 0
+        self._revision: dict[str, str] = {}
+        self._page: dict[str, str] = {}
+        self._parser = self._new_parser()
+
+    def _new_parser(self) -> expat.XMLParserType:
+        parser = expat.ParserCreate()
+        parser.buffer_text = True
+        parser.buffer_size = BLOCK
+        parser.StartElementHandler = self._start
+        parser.EndElementHandler = self._end
+        parser.CharacterDataHandler = self._characters.append
+        parser.StartDoctypeDeclHandler = self._doctype
+        return parser
+
+    def __iter__(self) -> Iterator[Page | Skipped]:
+        before = b""
+        for block in decompressed_blocks(self.path):
+            fault = self._parse(before, block)
+            yield from self._ready
+            self._ready.clear()
+            if fault:
+                raise fault
+            before = block
+        yield from self._finish()
+
+    # --- the parser's events -----------------------------------------------------------------------------------------------
+
+    def _doctype(self, name: str, *_: object) -> None:
+        raise self._no_dump(f"<!DOCTYPE {name}>")
+
+    def _start(self, tag: str, attributes: Mapping[str, str]) -> None:
+        if not self._open and tag != "mediawiki":
+            raise self._no_dump(f"<{tag}>")
+        self._open.append(tag)
+        self._characters.clear()
+        if tag == "page":
+            self._page = {}
+        elif tag == "revision":
+            self._revision = {}
+        elif tag == "redirect":
+            self._page["redirect"] = tag
+        elif tag == "namespace":
+            self._namespace_key = int(attributes.get("key", "0"))
+
+    def _end(self, tag: str) -> None:
+        self._open.pop()
+        parent = self._open[-1] if self._open else ""
+        if parent == "page":
+            if tag in ("title", "ns", "id"):
+                self._page[tag] = "".join(self._characters)
+            elif tag == "revision" and self._revision.get("timestamp", "") >= self._page.get("timestamp", ""):
+                self._page.update(self._revision)
+        elif parent == "revision" and tag in ("timestamp", "text"):
+            self._revision[tag] = "".join(self._characters)
+        elif parent == "namespaces":
+            self._namespace("".join(self._characters).lower())
+        elif tag == "page":
+            self._ready.append(self._classified(self._page))
+            self._page = {}
+        self._characters.clear()
+
+    def _namespace(self, name: str) -> None:
+        if self._namespace_key != 0:
+            self.other_namespaces.add(name)
+        if self._namespace_key in (FILE_KEY, CATEGORY_KEY):
+            self.hidden_namespaces.add(name)
+
+    def _classified(self, page: Mapping[str, str]) -> Page | Skipped:
+        title, text = page.get("title", ""), page.get("text", "")
+        if not title or "id" not in page:
+            line = self._parser.CurrentLineNumber
+            raise RelmError(f"{self.path}: line {line}: a <page> ends here that has no <title> or no <id>: the dump is damaged")
+        prefix, colon, _ = title.partition(":")
+        namespace = page.get("ns") or str(int(bool(colon) and prefix.strip().lower().replace("_", " ") in self.other_namespaces))
+        if namespace != "0":
+            return Skipped("other_namespaces")
+        if "redirect" in page or _REDIRECT.match(text):
+            return Skipped("redirects")
+        if not text.strip():
+            return Skipped("empty")
+        return Page(page["id"], title, text)
+
+    # --- faults ------------------------------------------------------------------------------------------------------------
+
+    def _parse(self, before: bytes, block: bytes) -> RelmError | None:
+        try:
+            self._parser.Parse(block, False)
+        except expat.ExpatError as error:
+            return self._damage(error, before + block)
+        except RelmError as error:
+            return error
+        return None
+
+    def _finish(self) -> Iterator[Page | Skipped]:
+        """What remains when the file has ended."""
+        length = self._parser.CurrentByteIndex
+        try:
+            self._parser.Parse(b"", True)
+        except expat.ExpatError as error:
+            if not self._open:
+                raise self._no_dump("nothing" if length <= 0 else "text without an element") from None
+            if not self.ends_mid_page:
+                raise self._cut(error) from None
+            if "page" in self._open:
+                yield Skipped("cut")
+
+    def _no_dump(self, found: str) -> RelmError:
+        return RelmError(
+            f"{self.path}: not a MediaWiki dump: expected it to begin with <mediawiki>, found {found}; correct the source of the file"
+        )
+
+    def _cut(self, error: expat.ExpatError) -> RelmError:
+        title = self._page.get("title")
+        inside = f"inside the page {title!r}" if title else "before </mediawiki>"
+        return RelmError(
+            f"{self.path}: ends too early, {inside}, at byte {self._parser.ErrorByteIndex} of its XML (line {error.lineno}); "
+            "download it again, or set `ends_mid_page: true` if it is meant to be the beginning of a longer file"
+        )
+
+    def _damage(self, error: expat.ExpatError, recent: bytes) -> RelmError:
+        offset = self._parser.ErrorByteIndex
+        # `recent` ends where the parser has been fed to
+        place = offset - (self._fed - len(recent))
+        what = f"not well-formed XML ({expat.ErrorString(error.code)})"
+        return RelmError(f"{self.path}: byte {offset}, line {error.lineno}: {what}; download it again {place}")
+
+
+def decompressed_blocks(path: Path) -> Iterator[bytes]:
+    """The content of a plain or compressed file in blocks of at most `BLOCK` bytes; shows progress on a terminal.
+
+    Raises:
+        RelmError: the file is absent, cut or damaged.
+    """
+    try:
+        with open(path, "rb") as raw:
+            size = path.stat().st_size
+            with tqdm(total=size, desc=path.name, unit="B", unit_scale=True, disable=None) as bar:
+                file = _decompressed(raw)
+                while block := file.read(BLOCK):
+                    bar.update(raw.tell() - bar.n)
+                    yield block
+    except EOFError:
+        raise RelmError(f"{path}: the compressed file ends too early, after {size} bytes; download it again") from None
+    except (zlib.error, lzma.LZMAError) as error:
+        raise RelmError(f"{path}: the compressed file is damaged ({error}); download it again") from None
+    except OSError as error:
+        hint = "check the path" if error.errno else "the compressed file is damaged, download it again"
+        raise RelmError(f"{path}: cannot be read: {error.strerror or error}; {hint}") from None
+
+
+def _decompressed(raw: IO[bytes]) -> IO[bytes]:
+    magic = raw.read(6)
+    raw.seek(0)
+    if magic.startswith(b"BZh"):
+        return bz2.open(raw)
+    if magic.startswith(b"\x1f\x8b"):
+        return cast(IO[bytes], gzip.open(raw))
+    if magic == b"\xfd7zXZ\x00":
+        return lzma.open(raw)
+    return raw

@@ -1,0 +1,119 @@
+"""Files inside archives and compressed files, good and bad ones, all served by a real server."""
+
+import bz2
+import gzip
+import io
+import lzma
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+from local_server import (
+    BODY,
+    HALF,
+    LocalServer,
+    Served,
+    fault,
+    from_server,
+    in_turn,
+    left_beside,
+)
+
+from relm.corpus.download import download
+
+pytestmark = pytest.mark.usefixtures("plain_surroundings")
+
+# --- archives and compression ---------------------------------------------------------------------------------------------
+
+COMPRESS = {"gzip": gzip.compress, "bzip2": bz2.compress, "xz": lzma.compress}
+SUFFIX = {"gzip": ".gz", "bzip2": ".bz2", "xz": ".xz"}
+
+
+def zip_of(members: dict[str, bytes]) -> bytes:
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as file:
+        for name, content in members.items():
+            file.writestr(name, content)
+    return archive.getvalue()
+
+
+def tar_of(members: dict[str, bytes], mode: str = "w:gz", links: dict[str, str] | None = None) -> bytes:
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode=mode) as file:
+        for name, to in (links or {}).items():
+            entry = tarfile.TarInfo(name)
+            entry.type, entry.linkname = tarfile.SYMTYPE, to
+            file.addfile(entry)
+        for name, content in members.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(content)
+            file.addfile(entry, io.BytesIO(content))
+    return archive.getvalue()
+
+
+@pytest.mark.parametrize("kind", ["gzip", "bzip2", "xz"])
+def test_a_compressed_file_is_unpacked(server: LocalServer, destination: Path, kind: str) -> None:
+    server.answers["/thing"] = in_turn(Served(COMPRESS[kind](BODY), cut_after=HALF), Served(COMPRESS[kind](BODY)))
+    download("thing.bin", from_server(server, "/thing", decompress=kind), destination)
+    assert destination.read_bytes() == BODY
+    assert server.asked[1].headers["range"] == f"bytes={HALF}-"
+    assert left_beside(destination) == ["thing.bin", "thing.bin.json"]
+
+
+@pytest.mark.parametrize("kind", ["gzip", "bzip2", "xz"])
+def test_a_truncated_compressed_file_is_refused(server: LocalServer, destination: Path, kind: str) -> None:
+    server.answers["/thing"] = Served(COMPRESS[kind](BODY)[:-2000])
+    assert "damaged or cut off" in fault(from_server(server, "/thing", decompress=kind), destination)
+    assert left_beside(destination) == []
+
+
+@pytest.mark.parametrize(
+    "archive",
+    [
+        zip_of({"other": b"x", "pack/thing": BODY}),
+        tar_of({"other": b"x", "pack/thing": BODY}, "w:gz"),
+        tar_of({"other": b"x", "pack/thing": BODY}, "w:xz"),
+        tar_of({"other": b"x", "pack/thing": BODY}, "w"),
+    ],
+    ids=["zip", "tar.gz", "tar.xz", "tar"],
+)
+def test_one_member_is_read_from_an_archive(server: LocalServer, destination: Path, archive: bytes) -> None:
+    server.answers["/pack"] = Served(archive)
+    download("thing.bin", from_server(server, "/pack", member="pack/thing"), destination)
+    assert destination.read_bytes() == BODY
+    assert left_beside(destination) == ["thing.bin", "thing.bin.json"]
+
+
+def test_a_compressed_member_is_unpacked_twice(server: LocalServer, destination: Path) -> None:
+    server.answers["/pack"] = Served(tar_of({"pack/thing.gz": gzip.compress(BODY)}))
+    download("thing.bin", from_server(server, "/pack", member="pack/thing.gz", decompress="gzip"), destination)
+    assert destination.read_bytes() == BODY
+
+
+@pytest.mark.parametrize(
+    ("archive", "reason"),
+    [
+        (zip_of({"pack/thong": b"x"}), "no pack/thing among its 1 members, such as pack/thong"),
+        (tar_of({"../pack/thing": b"x"}), "no pack/thing among its 1 members"),
+        (tar_of({}, links={"pack/thing": "/etc/passwd"}), "a link or a device"),
+        (zip_of({"pack/thing": BODY})[:-1000], "damaged or cut off"),
+        (tar_of({"pack/thing": BODY})[:-1000], "damaged or cut off"),
+        (zip_of({"pack/thing": bytes(50_000_000)}), "more than the expected 300,000 bytes"),
+        (zip_of({"pack/thing": BODY[:-1]}), "has 299,999 bytes with sha256"),
+        (b"<html>Sign in</html>", "damaged or cut off"),
+    ],
+    ids=["absent", "outside", "link", "cut zip", "cut tar", "bomb", "short", "page"],
+)
+def test_an_archive_with_another_content_is_refused(
+    server: LocalServer, destination: Path, archive: bytes, reason: str
+) -> None:
+    server.answers["/pack"] = Served(archive)
+    assert reason in fault(from_server(server, "/pack", member="pack/thing"), destination)
+    assert left_beside(destination) == []
+
+
+def test_a_wrong_archive_is_refused_before_it_is_opened(server: LocalServer, destination: Path) -> None:
+    server.answers["/pack"] = Served(zip_of({"pack/thing": BODY}))
+    remote = from_server(server, "/pack", member="pack/thing", sha256="0" * 64)
+    assert f"the recipe expects {'0' * 64}" in fault(remote, destination)

@@ -1,0 +1,155 @@
+"""Transfers over a real connection that is cut, stalled, killed, or answered in unusual ways."""
+
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from local_server import BODY, HALF, LocalServer, Served, fault, from_server, in_turn, left_beside, status
+
+from relm.corpus import sources, transfer
+from relm.corpus.download import download
+from relm.errors import RelmError
+
+pytestmark = pytest.mark.usefixtures("plain_surroundings")
+
+# --- cuts, stalls, kills --------------------------------------------------------------------------------------------------
+
+
+def test_a_cut_connection_resumes(server: LocalServer, destination: Path) -> None:
+    server.answers["/thing.bin"] = in_turn(Served(BODY, etag='"1"', cut_after=HALF), Served(BODY, etag='"1"'))
+    download("thing.bin", from_server(server), destination)
+    assert destination.read_bytes() == BODY
+    first, second = server.asked
+    assert "range" not in first.headers
+    assert second.headers["range"] == f"bytes={HALF}-"
+    assert second.headers["if-range"] == '"1"'
+    assert left_beside(destination) == ["thing.bin", "thing.bin.json"]
+
+
+def test_a_cut_without_a_known_length_resumes(server: LocalServer, destination: Path) -> None:
+    server.answers["/thing.bin"] = in_turn(Served(BODY, length=False, cut_after=HALF), Served(BODY))
+    download("thing.bin", from_server(server), destination)
+    assert destination.read_bytes() == BODY
+    assert server.asked[1].headers["range"] == f"bytes={HALF}-"
+
+
+def test_a_stalled_server_is_left_and_resumed(server: LocalServer, destination: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "READ_TIMEOUT", 0.3)
+    release = threading.Event()
+    server.answers["/thing.bin"] = in_turn(Served(BODY, cut_after=HALF, stall=release), Served(BODY))
+    download("thing.bin", from_server(server), destination)
+    release.set()
+    assert destination.read_bytes() == BODY
+    assert server.asked[1].headers["range"] == f"bytes={HALF}-"
+
+
+def test_a_slow_trickle_is_waited_for(server: LocalServer, destination: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "READ_TIMEOUT", 0.6)
+    server.answers["/thing.bin"] = Served(BODY, pieces=(len(BODY) // 10, 0.1))  # 1 s in all, never 0.6 s without a byte
+    download("thing.bin", from_server(server), destination)
+    assert destination.read_bytes() == BODY
+    assert len(server.asked) == 1
+
+
+def test_many_cuts_are_survived_while_each_brings_something(
+    server: LocalServer, destination: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transfer, "MEANINGFUL_PROGRESS", 20_000)
+    server.answers["/thing.bin"] = Served(BODY, cut_after=25_000)
+    download("thing.bin", from_server(server), destination)
+    assert destination.read_bytes() == BODY
+    assert len(server.asked) == 12
+
+
+def test_cuts_at_the_same_place_without_ranges_end(server: LocalServer, destination: Path) -> None:
+    server.answers["/thing.bin"] = Served(BODY, ranges=False, cut_after=HALF)
+    assert "the connection was cut" in fault(from_server(server), destination)
+    assert len(server.asked) == transfer.ATTEMPTS
+
+
+def test_a_server_without_ranges_starts_again_cleanly(server: LocalServer, destination: Path) -> None:
+    server.answers["/thing.bin"] = in_turn(Served(BODY, cut_after=HALF), Served(BODY, ranges=False))
+    download("thing.bin", from_server(server), destination)
+    assert destination.read_bytes() == BODY
+    assert server.asked[1].headers["range"] == f"bytes={HALF}-"
+
+
+def test_what_came_is_kept_for_the_next_call(server: LocalServer, destination: Path) -> None:
+    server.answers["/thing.bin"] = in_turn(Served(BODY, cut_after=HALF), status(404))
+    assert "HTTP 404" in fault(from_server(server), destination)
+    assert left_beside(destination) == [".thing.bin.part", ".thing.bin.part.json"]
+    server.answers["/thing.bin"] = Served(BODY)
+    download("thing.bin", from_server(server), destination)
+    assert server.asked[-1].headers["range"] == f"bytes={HALF}-"
+    assert destination.read_bytes() == BODY
+
+
+def test_a_part_of_another_source_is_not_gone_on_from(server: LocalServer, destination: Path) -> None:
+    server.answers |= {"/old": in_turn(Served(BODY, cut_after=HALF), status(404)), "/new": Served(BODY)}
+    fault(from_server(server, "/old"), destination)
+    download("thing.bin", from_server(server, "/new"), destination)
+    assert "range" not in server.asked[-1].headers
+    assert destination.read_bytes() == BODY
+
+
+def test_a_file_that_changed_on_the_server_is_fetched_from_its_beginning(server: LocalServer, destination: Path) -> None:
+    old = bytes(len(BODY))
+    server.answers["/thing.bin"] = in_turn(Served(old, etag='"old"', cut_after=HALF), Served(BODY, etag='"new"'))
+    download("thing.bin", from_server(server), destination)
+    assert destination.read_bytes() == BODY
+    assert len(server.asked) == 2
+
+
+def test_pieces_of_two_versions_are_fetched_once_more_in_one_piece(server: LocalServer, destination: Path) -> None:
+    server.answers["/thing.bin"] = in_turn(Served(bytes(len(BODY)), cut_after=HALF), Served(BODY))  # no ETag gives it away
+    download("thing.bin", from_server(server), destination)
+    assert destination.read_bytes() == BODY
+    assert [request.headers.get("range") for request in server.asked] == [None, f"bytes={HALF}-", None]
+
+
+@pytest.mark.parametrize(("already", "requests"), [(BODY, 1), (BODY + b"more", 2)], ids=["complete", "too long"])
+def test_a_range_that_cannot_be_satisfied_is_understood(
+    server: LocalServer, destination: Path, already: bytes, requests: int
+) -> None:
+    remote = from_server(server)
+    destination.parent.mkdir(parents=True)
+    with transfer.Part(destination) as part:
+        part.begin(remote.sources[0], "")
+        part.append(already)
+    server.answers["/thing.bin"] = Served(BODY)
+    download("thing.bin", remote, destination)
+    assert destination.read_bytes() == BODY
+    assert len(server.asked) == requests
+
+
+CHILD = """
+import sys
+from pathlib import Path
+from relm.corpus.download import download
+from relm.recipe import RemoteFile
+download("thing.bin", RemoteFile.model_validate_json(sys.argv[1]), Path(sys.argv[2]))
+"""
+
+
+def test_a_killed_process_is_gone_on_from(server: LocalServer, destination: Path) -> None:
+    release, remote = threading.Event(), from_server(server)
+    server.answers["/thing.bin"] = in_turn(Served(BODY, cut_after=HALF, stall=release), Served(BODY))
+    child = subprocess.Popen([sys.executable, "-c", CHILD, remote.model_dump_json(), str(destination)])
+    part = destination.with_name(".thing.bin.part")
+    deadline = time.monotonic() + 30
+    while not (part.exists() and part.stat().st_size == HALF) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    with pytest.raises(RelmError, match="another process is downloading it"):
+        download("thing.bin", remote, destination)
+    child.send_signal(signal.SIGKILL)
+    assert child.wait() == -signal.SIGKILL
+    release.set()
+    assert not destination.exists()
+    download("thing.bin", remote, destination)
+    assert server.asked[-1].headers["range"] == f"bytes={HALF}-"
+    assert destination.read_bytes() == BODY
+    assert left_beside(destination) == ["thing.bin", "thing.bin.json"]
