@@ -32,9 +32,9 @@ def test_a_file_appears_only_when_its_block_ends(tmp_path: Path) -> None:
 def test_an_exception_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_text("old")
-    with pytest.raises(ZeroDivisionError), atomic_file(path, "w") as file:
+    with pytest.raises(ValueError, match="unreadable"), atomic_file(path, "w") as file:  # noqa: PT012
         file.write("new")
-        raise ZeroDivisionError
+        raise ValueError("unreadable")
     assert [(entry.name, entry.read_text()) for entry in tmp_path.iterdir()] == [("file", "old")]
 
 

@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from conftest import Commands
 from relm.cli import STEPS
+from small_project import Commands
 
 
 @pytest.mark.parametrize("step", STEPS)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from relm.artifact import sidecar_of
 from relm.corpus.download import download
 from relm.errors import RelmError
 from relm.recipe import RemoteFile, Source
@@ -165,5 +166,5 @@ def fault(remote: RemoteFile, destination: Path) -> str:
     with pytest.raises(RelmError) as caught:
         download("thing.bin", remote, destination)
     assert not destination.exists()
-    assert not destination.with_name("thing.bin.json").exists()
+    assert not sidecar_of(destination).exists()
     return str(caught.value)

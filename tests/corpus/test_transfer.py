@@ -48,8 +48,8 @@ def test_a_stalled_server_is_left_and_resumed(server: LocalServer, destination: 
 
 
 def test_a_slow_trickle_is_waited_for(server: LocalServer, destination: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "READ_TIMEOUT", 0.6)
-    server.answers["/thing.bin"] = Served(BODY, pieces=(len(BODY) // 10, 0.1))  # 1 s in all, never 0.6 s without a byte
+    monkeypatch.setattr(sources, "READ_TIMEOUT", 1.5)
+    server.answers["/thing.bin"] = Served(BODY, pieces=(len(BODY) // 20, 0.1))  # 2 s in all, never 1.5 s without a byte
     download("thing.bin", from_server(server), destination)
     assert destination.read_bytes() == BODY
     assert len(server.asked) == 1

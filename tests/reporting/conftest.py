@@ -1,5 +1,6 @@
-"""A finished run made by hand: every file is real and written through the real sidecars and records, only the figures are invented."""
+"""A finished run made by hand: every file is written through the real sidecars and records, only the figures are invented."""
 
+import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -47,11 +48,11 @@ def recipe_content(**changes: Any) -> dict[str, Any]:
     }
 
 
-def remote(address: str, content: bytes) -> dict[str, Any]:
-    """A file as a dataset or model lists it."""
-    import hashlib
-
-    return {"sha256": hashlib.sha256(content).hexdigest(), "size": len(content), "sources": [{"url": address}]}
+def remote(name: str, source: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """A file as a dataset or model lists it; its content is its name."""
+    content = name.encode()
+    place = source or {"url": f"https://example.org/{name}"}
+    return {"sha256": hashlib.sha256(content).hexdigest(), "size": len(content), "sources": [place]}
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,7 @@ class Workshop:
     figures: Mapping[str, Any]
     rows: Callable[[str], Sequence[Mapping[str, Any]]]
     samples: Sequence[Mapping[str, str]]
+    source: Mapping[str, Any] | None
 
     def step(self, name: str, inputs: list[Path], outputs: list[Path], **facts: Any) -> None:
         """Record a step whose outputs were just written."""
@@ -90,9 +92,9 @@ class Workshop:
         return path
 
     def project(self) -> Plan:
-        files = {name: remote(f"https://example.org/{name}", name.encode()) for name in ("a.xml", "b.xml")}
+        files = {name: remote(name, self.source) for name in ("a.xml", "b.xml")}
         dataset = {"title": "Two texts", "licence": "CC-BY-SA-3.0", "language": "en", "format": "mediawiki_xml"}
-        vocabulary = {name: remote(f"https://example.org/{name}", name.encode()) for name in ("vocab.json", "merges.txt")}
+        vocabulary = {name: remote(name) for name in ("vocab.json", "merges.txt")}
         tokenizer = {"title": "A tokenizer", "licence": "MIT", "tokenizer": "gpt2_bpe", "files": vocabulary}
         documents = {
             f"recipes/{self.name.removeprefix('smoke/')}.yaml": self.recipe,
@@ -164,9 +166,10 @@ def build_run(
     figures: Mapping[str, Any] = FIGURES,
     rows: Callable[[str], Sequence[Mapping[str, Any]]] = lambda phase: falling_loss(),
     samples: Sequence[Mapping[str, str]] = SAMPLES,
+    source: Mapping[str, Any] | None = None,
 ) -> FinishedRun:
     """Make the project in the current folder and run it up to `verify`."""
-    workshop = Workshop(recipe or recipe_content(), name, figures, rows, samples)
+    workshop = Workshop(recipe or recipe_content(), name, figures, rows, samples, source)
     plan = workshop.project()
     workshop.data(plan)
     workshop.train(plan)
@@ -185,3 +188,9 @@ def in_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def finished_run(in_project: Path) -> Callable[..., FinishedRun]:
     """`build_run` in a folder of its own."""
     return build_run
+
+
+@pytest.fixture
+def recipe() -> Callable[..., dict[str, Any]]:
+    """`recipe_content`."""
+    return recipe_content

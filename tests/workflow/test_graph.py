@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import TINY_RECIPE, Commands
+from small_project import TINY_RECIPE, Commands
 
 ALL_STEPS = {
     "download_data": 1,
@@ -44,7 +44,7 @@ def test_a_dry_run_needs_no_network(project: Commands) -> None:
 def test_parsing_imports_nothing_heavy(project: Commands) -> None:
     code = (
         "import sys; from relm import graph; from relm.launch import supervision; graph.papers(); "
-        "plan = graph.PROJECT.plan('tiny'); plan.fingerprint; "
+        "graph.PROJECT.plan('tiny').fingerprint; "
         "print([name for name in ('torch', 'numpy', 'tokenizers', 'transformers', 'matplotlib', 'scipy') if name in sys.modules])"
     )
     done = subprocess.run(

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import Commands, kill_session, make_project
+from small_project import Commands, kill_session, make_project
 
 SEED = 20261
 SLOW = "extends: tiny\npretrain: {main: {steps: 1500, schedule: {warmup_steps: 100}}}\nrun: {checkpoint_interval: 50}\n"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import Commands
+from small_project import Commands
 
 REPORTED = {"report": 1, "publish": 1}
 JUDGED = {"verify": 1, **REPORTED}

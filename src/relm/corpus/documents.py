@@ -1,10 +1,12 @@
 """Documents: the JSON lines between extraction and tokenisation, and which of them are held out of training.
 
-One object a line, UTF-8, ``{"id":...,"title":...,"text":...}``, in the order of the source; two files a shard, one for each split.
+One object a line, UTF-8, ``{"id":...,"title":...,"text":...}``, in the order of the source; two files a shard, one for each
+split.
 """
 
 import contextlib
 import hashlib
+import itertools
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -76,7 +78,7 @@ def split_of(number: int, held_out_one_in: int) -> str:
 
 def fitting_held_out_one_in(numbers: Sequence[int], wanted: int) -> int | None:
     """The value of `held_out_one_in` nearest below ``wanted``, else above it, that leaves documents in both splits."""
-    for one_in in (*range(wanted, 1, -1), *range(wanted + 1, wanted + 1000)):
+    for one_in in itertools.chain(range(wanted, 1, -1), range(wanted + 1, wanted + 1000)):
         held_out = sum(split_of(number, one_in) == HELD_OUT for number in numbers)
         if 0 < held_out < len(numbers):
             return one_in

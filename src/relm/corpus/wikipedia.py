@@ -1,8 +1,8 @@
 """Pages of a MediaWiki XML dump, read as a stream.
 
-Understands the export schemas 0.3 (2005, without ``<ns>``) to 0.11; see https://www.mediawiki.org/wiki/Help:Export. The file may be
-plain or compressed by bzip2 (one stream or many), gzip or xz, which its first bytes tell. At most a page and a block of the file
-are in memory.
+Understands the export schemas 0.3 (2005, without ``<ns>``) to 0.11; see https://www.mediawiki.org/wiki/Help:Export. The file
+may be plain or compressed by bzip2 (one stream or many), gzip or xz, which its first bytes tell. At most a block of the file
+and the pages that end in it are in memory.
 """
 
 import bz2
@@ -47,8 +47,8 @@ class Dump:
     Of a page with many revisions, the latest counts.
 
     Raises:
-        RelmError: the file is not a dump, is damaged, or is cut although ``ends_mid_page`` is false. What comes before the fault
-            has been yielded by then.
+        RelmError: the file is not a dump, is damaged, or is cut although ``ends_mid_page`` is false. What comes before the
+            fault has been yielded by then.
     """
 
     def __init__(self, path: Path, ends_mid_page: bool = False) -> None:
@@ -57,6 +57,7 @@ class Dump:
         self.other_namespaces = set(OTHER_NAMESPACES)
         self.hidden_namespaces = set(HIDDEN_NAMESPACES)
         """Names, in lower case, of the namespaces whose links show nothing; complete when the first page is yielded."""
+        self._fed = 0
         self._ready: list[Page | Skipped] = []
         self._open: list[str] = []
         self._characters: list[str] = []
@@ -79,6 +80,7 @@ class Dump:
         before = b""
         for block in decompressed_blocks(self.path):
             fault = self._parse(before, block)
+            self._fed += len(block)
             yield from self._ready
             self._ready.clear()
             if fault:
@@ -99,7 +101,7 @@ class Dump:
         if tag == "page":
             self._page = {}
         elif tag == "revision":
-            self._revision = {}
+            self._revision = {"text": ""}
         elif tag == "redirect":
             self._page["redirect"] = tag
         elif tag == "namespace":
@@ -134,7 +136,9 @@ class Dump:
             line = self._parser.CurrentLineNumber
             raise RelmError(f"{self.path}: line {line}: a <page> ends here that has no <title> or no <id>: the dump is damaged")
         prefix, colon, _ = title.partition(":")
-        namespace = page.get("ns") or str(int(bool(colon) and prefix.strip().lower().replace("_", " ") in self.other_namespaces))
+        namespace = page.get("ns") or str(
+            int(bool(colon) and prefix.strip().lower().replace("_", " ") in self.other_namespaces)
+        )
         if namespace != "0":
             return Skipped("other_namespaces")
         if "redirect" in page or _REDIRECT.match(text):
@@ -149,19 +153,18 @@ class Dump:
         try:
             self._parser.Parse(block, False)
         except expat.ExpatError as error:
-            return self._damage(error, before + block)
+            return self._damage(error, before, block)
         except RelmError as error:
             return error
         return None
 
     def _finish(self) -> Iterator[Page | Skipped]:
         """What remains when the file has ended."""
-        length = self._parser.CurrentByteIndex
         try:
             self._parser.Parse(b"", True)
         except expat.ExpatError as error:
             if not self._open:
-                raise self._no_dump("nothing" if length <= 0 else "text without an element") from None
+                raise self._no_dump("nothing") from None
             if not self.ends_mid_page:
                 raise self._cut(error) from None
             if "page" in self._open:
@@ -169,23 +172,36 @@ class Dump:
 
     def _no_dump(self, found: str) -> RelmError:
         return RelmError(
-            f"{self.path}: not a MediaWiki dump: expected it to begin with <mediawiki>, found {found}; correct the source of the file"
+            f"{self.path}: not a MediaWiki dump: expected it to begin with <mediawiki>, found {found}; "
+            "correct where the file comes from"
         )
 
     def _cut(self, error: expat.ExpatError) -> RelmError:
         title = self._page.get("title")
         inside = f"inside the page {title!r}" if title else "before </mediawiki>"
         return RelmError(
-            f"{self.path}: ends too early, {inside}, at byte {self._parser.ErrorByteIndex} of its XML (line {error.lineno}); "
+            f"{self.path}: ends too early, {inside}, after byte {self._fed} of its XML (line {error.lineno}); "
             "download it again, or set `ends_mid_page: true` if it is meant to be the beginning of a longer file"
         )
 
-    def _damage(self, error: expat.ExpatError, recent: bytes) -> RelmError:
+    def _damage(self, error: expat.ExpatError, before: bytes, block: bytes) -> RelmError:
+        if not self._open:
+            return self._no_dump(repr(block[:20]))
         offset = self._parser.ErrorByteIndex
-        # `recent` ends where the parser has been fed to
-        place = offset - (self._fed - len(recent))
+        # The parser may have kept a token from the block before.
+        recent = (before + block)[offset - (self._fed - len(before)) :]
         what = f"not well-formed XML ({expat.ErrorString(error.code)})"
-        return RelmError(f"{self.path}: byte {offset}, line {error.lineno}: {what}; download it again {place}")
+        if _begins_with_invalid_utf8(recent[:4]):
+            what = f"not valid UTF-8 (found {recent[:1]!r})"
+        return RelmError(f"{self.path}: line {error.lineno}, byte {offset} of its XML: {what}; download it again")
+
+
+def _begins_with_invalid_utf8(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeDecodeError as error:
+        return error.start == 0
+    return False
 
 
 def decompressed_blocks(path: Path) -> Iterator[bytes]:

@@ -21,17 +21,16 @@ DEEPEST = 12
 HIDDEN_NAMESPACES = frozenset({"file", "image", "media", "category"})
 
 # Sections without text of their own: lists of links, and what remains of references when the references are gone.
-DROPPED_SECTIONS = frozenset(
-    title.strip()
-    for title in """
-    see also, external links, external link, external links and references, references and external links, references, reference,
-    further reading, notes, footnotes, notes and references, references and notes, citations, sources, works cited, gallery,
-    external references, external resources, weblinks, related links, related topics, references and further reading,
-    further reading and external links, see also and external links, notes and citations, footnotes and references, links,
-    vezi și, vezi şi, legături externe, referințe, referinţe, note, note și referințe, lectură suplimentară, bibliografie, galerie,
-    вижте също, външни препратки, източници, бележки, литература, галерия, допълнителна литература
-    """.split(",")
-)
+DROPPED_SECTIONS = frozenset({
+    "see also", "see also and external links", "related links", "related topics", "links", "weblinks", "gallery",
+    "external link", "external links", "external links and references", "external references", "external resources",
+    "reference", "references", "references and external links", "references and notes", "references and further reading",
+    "notes", "notes and references", "notes and citations", "footnotes", "footnotes and references", "citations", "sources",
+    "works cited", "further reading", "further reading and external links",
+    "vezi și", "vezi şi", "legături externe", "referințe", "referinţe", "note", "note și referințe", "lectură suplimentară",
+    "bibliografie", "galerie",
+    "вижте също", "външни препратки", "източници", "бележки", "литература", "допълнителна литература", "галерия",
+})  # fmt: skip
 
 # --- elements whose content is not wikitext --------------------------------------------------------------------------------
 
@@ -81,9 +80,7 @@ def _closing(text: str, name: str, position: int) -> tuple[int, int]:
     return closing.span() if closing else (-1, -1)
 
 
-_CLOSING = {
-    name: re.compile(rf"</{name}\s*>", re.IGNORECASE) for name in (*_VERBATIM, *_GONE.split("|"))
-}
+_CLOSING = {name: re.compile(rf"</{name}\s*>", re.IGNORECASE) for name in (*_VERBATIM, *_GONE.split("|"))}
 
 # --- nested markup, from the inside ----------------------------------------------------------------------------------------
 

@@ -1,8 +1,8 @@
 """The few templates of Wikipedia whose arguments are part of the sentence around them.
 
-Almost all templates are boxes, citations and notices, and go without a trace. These would leave a hole: "a distance of  from the
-coast", "the French word  for". What each shows is a short function of its positional arguments; the rest of its meaning (links,
-conversions, colours) is dropped.
+Almost all templates are boxes, citations and notices, and go without a trace. These would leave a hole: "a distance of  from
+the coast", "the French word  for". What each shows is a short function of its positional arguments; the rest of its meaning
+(links, conversions, colours) is dropped.
 """
 
 import re
@@ -60,14 +60,16 @@ def _ship(arguments: list[str]) -> str:
     return " ".join(arguments[:2])
 
 
-_FIRST = """
-    abbr angbr angle big blockquote block indent bold cquote em flag flagcountry flagu gr hebrew ipa italic italics keypress
-    linktext longitem math mvar nobold nobr nobreak noitalic nowrap nts oldstyledate pie poemquote polytonic quotation quote
-    resize rtl-lang sc script serif small smaller smallcaps strong sub sup tooltip translit unicode val vanchor var visible_anchor
-"""
+_FIRST = (
+    "abbr", "angbr", "angle bracket", "ar", "arabdin", "big", "block indent", "blockquote", "bold", "cquote", "em", "flag",
+    "flagcountry", "flagu", "hayeren", "hebrew", "ipa", "italic", "italics", "keypress", "linktext", "longitem", "math", "mvar",
+    "nihongo", "nihongo2", "nihongo3", "nobold", "nobr", "nobreak", "noitalic", "nowrap", "nts", "oldstyledate", "pie",
+    "poemquote", "polytonic", "quotation", "quote", "resize", "rtl-lang", "sc", "script", "serif", "small", "smaller",
+    "smallcaps", "strong", "sub", "sup", "tooltip", "translit", "unicode", "val", "vanchor", "var", "visible anchor",
+)  # fmt: skip
 
-SHOWN: dict[str, Shown] = {name.replace("_", " "): _argument(0) for name in _FIRST.split()} | {
-    **dict.fromkeys(("nihongo", "nihongo2", "nihongo3", "ar", "hayeren", "arabdin", "ship/name"), _argument(0)),
+SHOWN: dict[str, Shown] = {
+    **dict.fromkeys(_FIRST, _argument(0)),
     **dict.fromkeys(("lang", "wikt-lang", "script/lang"), _argument(1)),
     **dict.fromkeys(("transl", "transliteration"), _last),
     **dict.fromkeys(("convert", "cvt"), _quantity),

@@ -28,9 +28,7 @@ def available_workers() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def ordered_map(
-    function: Callable[[Item], Result], items: Iterable[Item], workers: int, task: str
-) -> Iterator[Result]:
+def ordered_map(function: Callable[[Item], Result], items: Iterable[Item], workers: int, task: str) -> Iterator[Result]:
     """``map(function, items)`` by several processes; one worker means this process.
 
     An error of ``items`` is raised after the results of all items before it, as ``map`` would. At most `READ_AHEAD` items a
@@ -46,8 +44,9 @@ def ordered_map(
     if workers <= 1:
         yield from map(function, items)
         return
-    team = _Team(function, workers, task)
+    team = _Team(function, task)
     try:
+        team.hire(workers)
         yield from _in_order(team, iter(items), READ_AHEAD * workers)
     finally:
         team.dismiss()
@@ -81,19 +80,29 @@ def _in_order(team: "_Team", items: Iterator[Any], window: int) -> Iterator[Any]
 class _Team:
     """The worker processes, each at work on one item or idle."""
 
-    def __init__(self, function: Callable[[Any], Any], workers: int, task: str) -> None:
+    def __init__(self, function: Callable[[Any], Any], task: str) -> None:
+        self.function = function
         self.task = task
         self.processes: dict[Connection, BaseProcess] = {}
         self.busy: dict[Connection, int] = {}
         self.idle: list[Connection] = []
+
+    def hire(self, workers: int) -> None:
+        """Start the processes."""
         context = multiprocessing.get_context("spawn")
-        for _ in range(workers):
-            here, there = context.Pipe()
-            process = context.Process(target=_work, args=(there, function), daemon=True)
-            process.start()
-            there.close()  # so that the worker's death ends the pipe
-            self.processes[here] = process
-            self.idle.append(here)
+        try:
+            for _ in range(workers):
+                here, there = context.Pipe()
+                process = context.Process(target=_work, args=(there, self.function), daemon=True)
+                process.start()
+                there.close()  # so that the worker's death ends the pipe
+                self.processes[here] = process
+                self.idle.append(here)
+        except OSError as error:
+            hired = len(self.processes)
+            raise RelmError(
+                f"{self.task}: only {hired} of {workers} worker processes could be started ({error.strerror}); use fewer"
+            ) from None
 
     def start(self, number: int, item: Any) -> None:
         """Give an item to an idle worker."""

@@ -13,8 +13,8 @@ import numpy.typing as npt
 
 Indices = npt.NDArray[np.uint64]
 
-# Enough that domains of a handful of elements reach all their permutations evenly (tested by chi-square).
-ROUNDS = 12
+# Measured by chi-square over all permutations of 7 elements: 12 rounds are 167 sigma from even, 18 still 5, 24 are even.
+ROUNDS = 24
 LARGEST_SIZE = 2**62
 
 
@@ -45,9 +45,10 @@ def permuted(places: Indices, keys: Indices, size: int) -> Indices:
     """Each place, below `size`, under the permutation of range(size) that its key selects.
 
     The network permutes a domain of left * right >= size numbers; what falls outside range(size) goes through it again until
-    it lands inside. The domain exceeds `size` by less than the square root of it, so that hardly ever happens.
+    it lands inside. For large sizes the domain is hardly larger than `size`, so that hardly ever happens.
     """
     left = math.isqrt(size - 1) + 1
+    left += left % 2  # with two odd radices every round is an even permutation: half of all permutations would never occur
     right = -(-size // left)
     result = _network(places, keys, left, right)
     outside = np.flatnonzero(result >= size)
@@ -66,9 +67,8 @@ def _network(values: Indices, keys: Indices, left: int, right: int) -> Indices:
 
 
 def _digit(values: Indices, keys: Indices, round_number: int, radix: int) -> Indices:
-    # The multiplier spreads rounds far apart; it is odd, so that no two rounds of one key coincide.
-    round_keys = keys + np.uint64((round_number + 1) * 0x9E3779B97F4A7C15 % 2**64)
-    return mixed(values ^ mixed(round_keys)) % np.uint64(radix)
+    multiplier = (2 * round_number + 1) * 0x9E3779B97F4A7C15 % 2**64  # odd, so that a round's keys are as many as the keys
+    return mixed(values ^ (keys * np.uint64(multiplier))) % np.uint64(radix)
 
 
 def mixed(values: Indices) -> Indices:

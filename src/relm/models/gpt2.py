@@ -105,7 +105,7 @@ def _check_supported(config: Mapping[str, Any]) -> None:
         found = config.get(key, defaults.get(key, allowed[0]))
         if found not in allowed:
             expected = " or ".join(json.dumps(value) for value in allowed)
-            raise ValueError(f"config.json: {key} is {found!r}; expected {expected}: not a GPT-2 that this version runs")
+            raise ValueError(f"config.json: {key} is {found!r}, expected {expected}: not a GPT-2 as this class knows it")
 
 
 class Projection(nn.Module):

@@ -109,7 +109,7 @@ class Findings:
         """The sentences beneath the headline."""
         if self.is_smoke:
             return (
-                f"This is the small twin of {self.plan.name.removeprefix('smoke/')}: the same steps, objective and optimizer, but "
+                f"This is the small twin of {self.plan.name.removeprefix('smoke/')}: its steps, objective and optimizer, but "
                 "a tiny model and little training. It shows that everything runs; compare its figures with nothing."
             )
         if self.verdict["verdict"] != NOTHING_PUBLISHED:
@@ -201,6 +201,14 @@ class Findings:
             f'tokenizer = AutoTokenizer.from_pretrained("{self.plan.results}")',
             f'model = AutoModelForCausalLM.from_pretrained("{self.plan.results}")',
         ]
+
+    @property
+    def tokenizer(self) -> str:
+        """How text becomes ids, in one phrase."""
+        choice, model = self.plan.recipe.tokenizer, self.plan.tokenizer_model
+        if model is not None:
+            return model.title
+        return f"{str(choice.train).replace('_', ' ')} of {choice.vocabulary_size:,} tokens, trained on the training documents"
 
     @property
     def tokens(self) -> int:

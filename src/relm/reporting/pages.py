@@ -2,12 +2,15 @@
 
 import base64
 import functools
+import shlex
 from pathlib import Path
 
 import jinja2
 import yaml
+from markupsafe import Markup, escape
 
-from relm.reporting.findings import bytes_in_words, command, duration
+from relm.reporting.findings import bytes_in_words, duration
+from relm.reporting.provenance import Record
 
 
 @functools.cache
@@ -23,7 +26,8 @@ def _environment() -> jinja2.Environment:
     environment.filters |= {
         "duration": duration,
         "bytes": bytes_in_words,
-        "command": command,
+        "command": breakable_command,
+        "path": breakable,
         "short": lambda sha256: sha256[:12] if sha256 else "",
         "yaml": lambda value: yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=100),
         "data_uri": lambda svg: "data:image/svg+xml;base64," + base64.b64encode(svg.encode()).decode(),
@@ -44,3 +48,16 @@ def fenced(text: str) -> str:
     while marks in text:
         marks += "`"
     return f"{marks}text\n{text}\n{marks}"
+
+
+def breakable(path: str) -> Markup:
+    """A path that a narrow column breaks after its slashes first."""
+    return Markup("<wbr>").join(escape(part) for part in path.replace("/", "/\n").split("\n"))
+
+
+def breakable_command(record: Record) -> Markup:
+    """A step's command line, quoted for a shell, that never breaks within the dashes of an option."""
+    words = [shlex.quote(word) for word in record["argv"]]
+    return Markup(" ").join(
+        Markup('<span class="option">{}</span>').format(word) if word.startswith("-") else breakable(word) for word in words
+    )

@@ -198,16 +198,16 @@ def _mark_phases(axes: "Axes", log: Log) -> None:
 def _draw_rates(axes: "Axes", log: Log, narrow: bool) -> None:
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
+    peak = float(np.nanmax(log.rates, initial=0.0)) or 1.0
     axes.plot(decimated(log.steps), decimated(log.rates), color=RATE, linewidth=1.4)
     axes.set_ylabel("learning\nrate")
     axes.set_xlabel("optimizer step")
-    axes.set_ylim(bottom=0)
+    axes.set_ylim(0, 1.12 * peak)
+    axes.set_yticks([0, peak], ["0", f"{peak:.3g}".replace("e-0", "e-")])
     axes.set_xlim(0, float(log.steps[-1]) * 1.005)
     axes.grid(axis="y", color=GRID, linewidth=0.8)
-    axes.yaxis.set_major_locator(MaxNLocator(2))
     axes.xaxis.set_major_locator(MaxNLocator(4 if narrow else 8, integer=True))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda step, _: f"{step:,.0f}"))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda rate, _: f"{rate:.1e}".replace("e-0", "e-") if rate else "0"))
 
 
 def in_words(log: Log) -> str:

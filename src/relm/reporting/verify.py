@@ -186,7 +186,7 @@ def overall(rows: list[Row]) -> tuple[str, str]:
     word = next(word for word in PRECEDENCE if counts[word])
     if len(rows) == 1:
         return word, rows[0]["sentence"]
-    told = ", ".join(f"{counts[each]} {each}" for each in PRECEDENCE if counts[each])
+    told = "; ".join(f"{counts[each]} {each}" for each in PRECEDENCE if counts[each])
     return word, f"Of {len(rows)} published figures: {told}."
 
 

@@ -1,0 +1,86 @@
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+
+from relm.artifact import sidecar_of
+from relm.corpus.documents import (
+    Document,
+    encoded,
+    fitting_held_out_one_in,
+    read_documents,
+    split_files,
+    split_of,
+    title_number,
+)
+from relm.errors import RelmError
+
+
+def test_a_document_is_one_line_of_compact_json_in_utf8() -> None:
+    found = encoded(Document("7", 'Ţară "x"', "un\ndoi  trei\u2028patru"))
+    assert found.line == '{"id":"7","title":"Ţară \\"x\\"","text":"un\\ndoi  trei\u2028patru"}\n'.encode()
+    assert (found.words, found.bytes) == (4, len("un\ndoi  trei\u2028patru".encode()))
+
+
+def test_what_is_written_reads_back(tmp_path: Path) -> None:
+    documents = [Document("1", "A", "a\r\nb \x00 \u0085c"), Document("2", "ß", "")]
+    path = tmp_path / "x.jsonl"
+    path.write_bytes(b"".join(encoded(document).line for document in documents))
+    assert list(read_documents(path)) == documents
+
+
+def test_the_held_out_choice_is_the_sha256_of_the_title() -> None:
+    digest = hashlib.sha256("Übung".encode()).hexdigest()
+    assert title_number("Übung") == int(digest[:16], 16)
+    assert [split_of(number, 3) for number in (0, 1, 2, 3, 300)] == ["held_out", "train", "train", "held_out", "held_out"]
+
+
+def test_about_one_title_in_so_many_is_held_out() -> None:
+    held_out = sum(split_of(title_number(f"Title {i}"), 100) == "held_out" for i in range(10_000))
+    assert 70 <= held_out <= 130
+
+
+@pytest.mark.parametrize(("numbers", "wanted", "fitting"), [([4, 5], 100, 5), ([7, 7], 5, None), ([7 * 11, 11 * 13], 5, 7), ([9], 2, None)])
+def test_a_fitting_held_out_one_in_leaves_documents_in_both_splits(numbers: list[int], wanted: int, fitting: int | None) -> None:
+    assert fitting_held_out_one_in(numbers, wanted) == fitting
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (b'{"id":"1","title":"A","text":"a', "not valid JSON"),
+        (b'{"id":"1","title":"A","text":"\xff"}', "not valid JSON"),
+        (b'{"id":"1","text":"a"}', "expected the keys id, title and text, found id, text"),
+        (b"[]", "found list"),
+        (b'{"id":1,"title":"A","text":"a"}', "id: expected a string, found 1"),
+    ],
+)
+def test_a_bad_line_is_named(tmp_path: Path, line: bytes, message: str) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_bytes(encoded(Document("1", "A", "a")).line + line + b"\n")
+    with pytest.raises(RelmError, match=r"x\.jsonl, line 2: .*" + message):
+        list(read_documents(path))
+
+
+def test_an_absent_file_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(RelmError, match="run the step that makes it"):
+        next(read_documents(tmp_path / "none.jsonl"))
+
+
+def test_both_splits_appear_or_none(tmp_path: Path) -> None:
+    outputs = {"train": tmp_path / "t.jsonl", "held_out": tmp_path / "h.jsonl"}
+    for path in outputs.values():
+        path.write_text("old")
+        sidecar_of(path).write_text(json.dumps({"old": True}))
+    with pytest.raises(RelmError, match="stop"), split_files(outputs) as files:
+        files["train"].write(b"new")
+        raise RelmError("stop")
+    assert {path.name for path in tmp_path.iterdir()} == {"t.jsonl", "h.jsonl", "t.jsonl.json", "h.jsonl.json"}
+    assert all(path.read_text() == "old" for path in outputs.values())
+    with split_files(outputs) as files:
+        files["train"].write(b"new")
+        assert outputs["train"].read_text() == "old"
+    assert outputs["train"].read_text() == "new"
+    assert outputs["held_out"].read_text() == ""
+    assert not any(sidecar_of(path).exists() for path in outputs.values()), "a sidecar describes a file that is gone"

@@ -1,0 +1,341 @@
+"""Where files lie: package indexes, the npm registry and the Hugging Face hub, each spoken by a real server of our own."""
+
+import base64
+import gzip
+import hashlib
+import io
+import json
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+import requests
+from local_server import BODY, LocalServer, Served, fault, from_server, in_turn, redirect, remote_file, running_server, status
+
+from relm.corpus import sources
+from relm.corpus.download import download
+from relm.recipe import RemoteFile, Source
+
+pytestmark = pytest.mark.usefixtures("plain_surroundings")
+
+
+def sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+# --- the Python package index ----------------------------------------------------------------------------------------------
+
+WHEEL_NAME, SDIST_NAME = "my_set-1.0+a-py3-none-any.whl", "my_set-1.0.tar.gz"
+
+
+def wheel() -> bytes:
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w") as file:
+        file.writestr("my_set/data/thing.bin", BODY)
+    return archive.getvalue()
+
+
+def sdist() -> bytes:
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w:gz") as file:
+        packed = gzip.compress(BODY)
+        entry = tarfile.TarInfo("my_set-1.0/data/thing.gz")
+        entry.size = len(packed)
+        file.addfile(entry, io.BytesIO(packed))
+    return archive.getvalue()
+
+
+def in_wheel(**more: str) -> RemoteFile:
+    return remote_file(BODY, Source(pypi="My.Set==1.0", file=WHEEL_NAME, member="my_set/data/thing.bin", **more))
+
+
+def html_page(link: str) -> Served:
+    page = f"""<!DOCTYPE html><html><body><h1>Links for My.Set</h1>
+    <a href="../../files/my_set-0.9-py3-none-any.whl#sha256={"1" * 64}">my_set-0.9-py3-none-any.whl</a><br/>
+    <a data-requires-python="&gt;=3.9" href="{link}">a name</a></body></html>"""
+    return Served(page.encode(), headers={"Content-Type": "text/html"})
+
+
+def json_page(url: str, **hashes: str) -> Served:
+    page = {"meta": {"api-version": "1.0"}, "files": [{"filename": WHEEL_NAME, "url": url, "hashes": hashes}]}
+    return Served(json.dumps(page).encode(), headers={"Content-Type": "application/vnd.pypi.simple.v1+json"})
+
+
+@pytest.fixture
+def index(server: LocalServer, monkeypatch: pytest.MonkeyPatch) -> LocalServer:
+    monkeypatch.setenv("PIP_INDEX_URL", server.url("/simple/"))
+    server.answers["/files/my_set-1.0%2Ba-py3-none-any.whl"] = Served(wheel())
+    server.answers["/simple/my-set/"] = html_page(f"../../files/my_set-1.0%2Ba-py3-none-any.whl#sha256={sha256(wheel())}")
+    return server
+
+
+def test_a_wheel_is_found_on_an_html_page(index: LocalServer, destination: Path) -> None:
+    assert "of My.Set==1.0 on the Python package index" in download("thing.bin", in_wheel(), destination)
+    assert destination.read_bytes() == BODY
+
+
+def test_a_wheel_is_found_on_a_json_page(index: LocalServer, destination: Path) -> None:
+    url = index.url("/files/my_set-1.0%2Ba-py3-none-any.whl")
+    index.answers["/simple/my-set/"] = json_page(url, sha256=sha256(wheel()))
+    download("thing.bin", in_wheel(sha256=sha256(wheel())), destination)
+    assert destination.read_bytes() == BODY
+    assert index.asked[0].headers["accept"].startswith("application/vnd.pypi.simple.v1+json")
+
+
+def test_a_compressed_member_of_an_sdist_arrives(index: LocalServer, destination: Path) -> None:
+    index.answers |= {"/simple/my-set/": html_page(f"/files/{SDIST_NAME}"), f"/files/{SDIST_NAME}": Served(sdist())}
+    source = Source(pypi="my_set==1.0", file=SDIST_NAME, member="my_set-1.0/data/thing.gz", decompress="gzip")
+    download("thing.bin", remote_file(BODY, source), destination)
+    assert destination.read_bytes() == BODY
+
+
+def test_a_wheel_that_is_not_the_one_of_the_index_is_refused(index: LocalServer, destination: Path) -> None:
+    index.answers["/simple/my-set/"] = html_page(f"/files/my_set-1.0%2Ba-py3-none-any.whl#sha256={'2' * 64}")
+    assert f"the package index expects {'2' * 64}" in fault(in_wheel(), destination)
+
+
+def test_an_index_that_contradicts_the_recipe_is_refused_before_the_download(index: LocalServer, destination: Path) -> None:
+    message = fault(in_wheel(sha256="3" * 64), destination)
+    assert f"the package index gives sha256 {sha256(wheel())}, the recipe expects {'3' * 64}" in message
+    assert len(index.asked) == 1
+
+
+def test_a_file_that_the_index_lacks_is_named_with_what_there_is(index: LocalServer, destination: Path) -> None:
+    source = Source(pypi="my-set==1.0", file=SDIST_NAME, member="x")
+    message = fault(remote_file(BODY, source), destination)
+    assert f"lists no {SDIST_NAME}; of 1.0 it lists: {WHEEL_NAME}" in message
+
+
+def test_a_project_that_the_index_lacks_is_named(index: LocalServer, destination: Path) -> None:
+    source = Source(pypi="other==1.0", file=SDIST_NAME, member="x")
+    assert f"{index.url('/simple/other/')}: HTTP 404" in fault(remote_file(BODY, source), destination)
+
+
+@pytest.mark.parametrize("page", [b"[1, 2]", b'{"files": 3}', b"<html>"])
+def test_a_page_that_is_no_index_is_told(index: LocalServer, destination: Path, page: bytes) -> None:
+    index.answers["/simple/my-set/"] = Served(page, headers={"Content-Type": "application/json"})
+    assert "not a simple index page in JSON" in fault(in_wheel(), destination)
+
+
+def test_an_index_that_stumbles_is_asked_again(index: LocalServer, destination: Path) -> None:
+    index.answers["/simple/my-set/"] = in_turn(status(502), index.answers["/simple/my-set/"])
+    download("thing.bin", in_wheel(), destination)
+    assert destination.read_bytes() == BODY
+
+
+def test_an_index_may_not_lead_to_a_local_file(index: LocalServer, destination: Path) -> None:
+    index.answers["/simple/my-set/"] = json_page("file:///etc/passwd")
+    assert "expected an http or https address, found file:///etc/passwd" in fault(in_wheel(), destination)
+
+
+def test_an_endless_index_page_is_not_read_to_its_end(
+    index: LocalServer, destination: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sources, "LARGEST_METADATA", 1000)
+    index.answers["/simple/my-set/"] = Served(b" " * 10_000)
+    assert "over 1,000 bytes" in fault(in_wheel(), destination)
+
+
+def test_the_password_of_an_index_goes_to_its_own_host_only(
+    index: LocalServer, destination: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PIP_INDEX_URL", index.url("/simple").replace("//", "//me:secret@"))
+    login = "Basic " + base64.b64encode(b"me:secret").decode()
+    download("thing.bin", in_wheel(), destination)
+    assert [request.headers.get("authorization") for request in index.asked] == [login, login]
+    with running_server() as elsewhere:
+        index.answers["/simple/my-set/"] = json_page(elsewhere.url("/" + WHEEL_NAME))
+        message = fault(in_wheel(), destination.with_name("second.bin"))
+        assert "authorization" not in elsewhere.asked[0].headers
+    assert "secret" not in message
+
+
+def test_the_index_is_the_one_of_pip(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert sources.package_index() == "https://pypi.org/simple"
+    monkeypatch.delenv("PIP_CONFIG_FILE")
+    monkeypatch.setenv("XDG_CONFIG_DIRS", str(tmp_path / "shared"))
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / "environment"))
+    levels = [
+        (tmp_path / "shared" / "pip" / "pip.conf", "[global]\nindex-url = http://shared.example\n"),
+        (tmp_path / "home" / ".pip" / "pip.conf", "[global]\nindex_url = http://legacy.example\n"),
+        (tmp_path / "home" / ".config" / "pip" / "pip.conf", "[install]\nindex-url = http://user.example\n"),
+        (tmp_path / "environment" / "pip.conf", "[global]\ntimeout = 9\nindex-url: http://environment.example\n"),
+    ]
+    for path, content in levels:
+        path.parent.mkdir(parents=True)
+        path.write_text(content)
+        assert sources.package_index() in content
+    monkeypatch.setenv("PIP_INDEX_URL", "http://variable.example")
+    assert sources.package_index() == "http://variable.example"
+
+
+def test_the_file_that_pip_is_told_of_replaces_the_users(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    users = tmp_path / "home" / ".config" / "pip" / "pip.conf"
+    users.parent.mkdir(parents=True)
+    users.write_text("[global]\nindex-url = http://user.example\n")
+    (tmp_path / "own.conf").write_text("[global]\nindex-url = http://own.example\n")
+    monkeypatch.setenv("PIP_CONFIG_FILE", str(tmp_path / "own.conf"))
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    monkeypatch.setenv("XDG_CONFIG_DIRS", str(tmp_path))
+    assert sources.package_index() == "http://own.example"
+
+
+# --- the npm registry ------------------------------------------------------------------------------------------------------
+
+
+def tarball() -> bytes:
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w:gz") as file:
+        entry = tarfile.TarInfo("package/thing.bin")
+        entry.size = len(BODY)
+        file.addfile(entry, io.BytesIO(BODY))
+    return archive.getvalue()
+
+
+def package(url: str, integrity: str) -> Served:
+    release = {"dist": {"tarball": url, "integrity": integrity, "shasum": "0" * 40}}
+    return Served(json.dumps({"name": "set", "versions": {"0.9.0": {}, "1.0.0": release}}).encode())
+
+
+def integrity(content: bytes) -> str:
+    return "sha1-AAAA sha512-" + base64.b64encode(hashlib.sha512(content).digest()).decode()
+
+
+def in_package(name: str = "set@1.0.0", **more: str) -> RemoteFile:
+    return remote_file(BODY, Source(npm=name, member="package/thing.bin", **more))
+
+
+@pytest.fixture
+def registry(server: LocalServer, monkeypatch: pytest.MonkeyPatch) -> LocalServer:
+    monkeypatch.setenv("npm_config_registry", server.url("/npm/"))
+    server.answers["/files/set.tgz"] = Served(tarball())
+    server.answers["/npm/set"] = package(server.url("/files/set.tgz"), integrity(tarball()))
+    return server
+
+
+def test_a_member_of_an_npm_package_arrives(registry: LocalServer, destination: Path) -> None:
+    assert "set@1.0.0 on the npm registry" in download("thing.bin", in_package(), destination)
+    assert destination.read_bytes() == BODY
+
+
+def test_a_scoped_npm_package_arrives(registry: LocalServer, destination: Path) -> None:
+    registry.answers["/npm/@owner%2Fset"] = registry.answers["/npm/set"]
+    download("thing.bin", in_package("@owner/set@1.0.0"), destination)
+    assert destination.read_bytes() == BODY
+
+
+def test_an_npm_package_without_its_integrity_is_refused(registry: LocalServer, destination: Path) -> None:
+    registry.answers["/npm/set"] = package(registry.url("/files/set.tgz"), integrity(b"another package"))
+    message = fault(in_package(), destination)
+    assert f"the sha512 of what came is {hashlib.sha512(tarball()).hexdigest()}" in message
+    assert f"the npm registry expects {hashlib.sha512(b'another package').hexdigest()}" in message
+
+
+def test_an_integrity_that_cannot_be_read_is_told(registry: LocalServer, destination: Path) -> None:
+    registry.answers["/npm/set"] = package(registry.url("/files/set.tgz"), "sha512-*not base64*")
+    assert "an integrity that is not base64" in fault(in_package(), destination)
+
+
+def test_an_npm_package_must_also_be_the_recipes(registry: LocalServer, destination: Path) -> None:
+    assert f"the recipe expects {'4' * 64}" in fault(in_package(sha256="4" * 64), destination)
+
+
+def test_a_version_that_npm_lacks_is_named_with_what_there_is(registry: LocalServer, destination: Path) -> None:
+    assert "has no set@2.0.0; it has 0.9.0, 1.0.0" in fault(in_package("set@2.0.0"), destination)
+
+
+@pytest.mark.parametrize("page", [b"<html>", b"[]", b'{"versions": {"1.0.0": {}}}'])
+def test_an_answer_that_is_no_npm_metadata_is_told(registry: LocalServer, destination: Path, page: bytes) -> None:
+    registry.answers["/npm/set"] = Served(page)
+    assert "not the metadata of an npm package" in fault(in_package(), destination)
+
+
+def test_the_registry_is_the_one_of_npm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert sources.npm_registry() == "https://registry.npmjs.org"
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / ".npmrc").write_text("; mine\nfund=false\nregistry = http://user.example/npm/\n")
+    assert sources.npm_registry() == "http://user.example/npm/"
+    (tmp_path / "npmrc").write_text("registry=http://other.example")
+    monkeypatch.setenv("npm_config_userconfig", str(tmp_path / "npmrc"))
+    assert sources.npm_registry() == "http://other.example"
+    monkeypatch.setenv("NPM_CONFIG_REGISTRY", "http://variable.example")
+    assert sources.npm_registry() == "http://variable.example"
+
+
+# --- proxies and tokens ----------------------------------------------------------------------------------------------------
+
+
+def test_a_proxy_is_respected(server: LocalServer, destination: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", server.url())
+    monkeypatch.setenv("no_proxy", "")
+    server.answers["http://files.example/thing.bin"] = Served(BODY)
+    download("thing.bin", remote_file(BODY, Source(url="http://files.example/thing.bin")), destination)
+    assert destination.read_bytes() == BODY
+
+
+def hub_file(**more: str) -> Source:
+    return Source(huggingface="owner/name", revision="abc", file="data/thing.bin", **more)
+
+
+TOKEN = "hf_thisIsTheSecret"
+
+
+def test_the_hub_gets_the_token_and_another_host_does_not(
+    server: LocalServer, destination: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", server.url(host="localhost"))
+    monkeypatch.setenv("HF_TOKEN", TOKEN + "\n")
+    with running_server() as storage:
+        storage.answers["/blob"] = Served(BODY)
+        server.answers["/owner/name/resolve/abc/data/thing.bin"] = redirect(storage.url("/blob"))
+        sentence = download("thing.bin", remote_file(BODY, hub_file()), destination)
+        assert destination.read_bytes() == BODY
+        assert server.asked[0].headers["authorization"] == f"Bearer {TOKEN}"
+        assert "authorization" not in storage.asked[0].headers
+    printed = capfd.readouterr()
+    assert TOKEN not in sentence + printed.out + printed.err + destination.with_name("thing.bin.json").read_text()
+
+
+def test_another_source_never_gets_the_token(server: LocalServer, destination: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", "http://hub.example")
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    server.answers["/thing.bin"] = Served(BODY)
+    download("thing.bin", from_server(server), destination)
+    assert "authorization" not in server.asked[0].headers
+
+
+def test_a_gated_repository_asks_for_a_token_and_shows_none(
+    server: LocalServer, destination: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", server.url())
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    server.answers["/datasets/owner/name/resolve/abc/data/thing.bin"] = status(401)
+    message = fault(remote_file(BODY, hub_file(repository_type="dataset")), destination)
+    assert "HTTP 401" in message
+    assert "set HF_TOKEN" in message
+    printed = capfd.readouterr()
+    assert TOKEN not in message + printed.out + printed.err
+
+
+def test_a_token_that_cannot_be_sent_is_refused_unseen(
+    server: LocalServer, destination: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", "secret one\nsecret two")
+    message = fault(remote_file(BODY, hub_file()), destination)
+    assert message.startswith("HF_TOKEN:")
+    assert "secret" not in message
+
+
+def test_the_hubs_addresses_are_its_clients_own() -> None:
+    with requests.Session() as session:
+        model = Source(huggingface="gpt2", revision="refs/pr/1", file="onnx/model 1.bin")
+        assert sources.located(model, session).url == "https://huggingface.co/gpt2/resolve/refs%2Fpr%2F1/onnx/model%201.bin"
+        dataset = Source(huggingface="a/b", repository_type="dataset", revision="c", file="d")
+        assert sources.located(dataset, session).url == "https://huggingface.co/datasets/a/b/resolve/c/d"
+
+
+def test_too_many_redirects_are_told(server: LocalServer, destination: Path) -> None:
+    server.answers["/thing.bin"] = redirect("/thing.bin")
+    assert "TooManyRedirects" in fault(from_server(server), destination)

@@ -1,0 +1,126 @@
+"""`results/NAME` is complete or absent, and costs no second copy."""
+
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from relm.errors import RelmError
+from relm.reporting.publish import publish, published_files
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> dict[str, Path]:
+    """Two finished files, one for a sub-folder."""
+    sources = {"README.md": tmp_path / "work/card", "eval/held_out.json": tmp_path / "work/figures"}
+    (tmp_path / "work").mkdir()
+    for name, source in sources.items():
+        source.write_text(name)
+    return sources
+
+
+def content(folder: Path) -> dict[str, str]:
+    return {path.relative_to(folder).as_posix(): path.read_text() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_files_are_hard_links_under_their_names(files: dict[str, Path], tmp_path: Path) -> None:
+    folder = tmp_path / "results/smoke/tiny"
+    sentence = publish(files, folder)
+    assert content(folder) == {"README.md": "README.md", "eval/held_out.json": "eval/held_out.json"}
+    assert (folder / "README.md").samefile(files["README.md"])
+    assert sentence == f"{folder} has 2 files of 27 B, hard-linked"
+
+
+def test_where_links_are_impossible_files_are_copied(
+    files: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_link(*_: Any) -> None:
+        raise OSError(errno.EXDEV, "Invalid cross-device link")
+
+    monkeypatch.setattr(os, "link", no_link)
+    assert publish(files, tmp_path / "results/a").endswith("2 of them copied from another file system")
+    assert content(tmp_path / "results/a") == {name: name for name in files}
+    assert not (tmp_path / "results/a/README.md").samefile(files["README.md"])
+
+
+def test_a_link_in_the_work_folder_is_followed(files: dict[str, Path], tmp_path: Path) -> None:
+    alias = tmp_path / "work/alias"
+    alias.symlink_to(files["README.md"])
+    publish({"README.md": alias}, tmp_path / "a")
+    assert not (tmp_path / "a/README.md").is_symlink()
+
+
+def test_an_old_folder_is_replaced_whole(files: dict[str, Path], tmp_path: Path) -> None:
+    old = tmp_path / "results/a"
+    (old / "eval").mkdir(parents=True)
+    (old / "eval/lambada.json").write_text("of an older recipe")
+    publish(files, old)
+    assert sorted(content(old)) == ["README.md", "eval/held_out.json"]
+    assert [path.name for path in (tmp_path / "results").iterdir()] == ["a"]
+
+
+def test_a_missing_file_changes_nothing(files: dict[str, Path], tmp_path: Path) -> None:
+    publish(files, tmp_path / "a")
+    files["eval/held_out.json"].unlink()
+    with pytest.raises(RelmError, match=r"without .*work/figures; run the steps that make them"):
+        publish(files, tmp_path / "a")
+    assert sorted(content(tmp_path / "a")) == ["README.md", "eval/held_out.json"]
+    with pytest.raises(RelmError):
+        publish(files, tmp_path / "b")
+    assert not (tmp_path / "b").exists()
+
+
+def test_what_a_killed_run_left_is_cleared_away(files: dict[str, Path], tmp_path: Path) -> None:
+    for leftover in (".a.partial", ".a.before"):
+        (tmp_path / leftover).mkdir()
+        (tmp_path / leftover / "junk").write_text("")
+    publish(files, tmp_path / "a")
+    assert sorted(content(tmp_path / "a")) == ["README.md", "eval/held_out.json"]
+    assert not list(tmp_path.glob(".a.*"))
+
+
+def test_if_the_last_rename_fails_the_old_folder_is_back(
+    files: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(files, tmp_path / "a")
+    rename = Path.rename
+
+    def failing(path: Path, target: Path) -> Path:
+        if path.name == ".a.partial":
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", failing)
+    with pytest.raises(RelmError, match=r"No space left on device .* nothing was changed"):
+        publish({"README.md": files["README.md"]}, tmp_path / "a")
+    assert sorted(content(tmp_path / "a")) == ["README.md", "eval/held_out.json"]
+    assert not list(tmp_path.glob(".a.*"))
+
+
+def test_a_place_that_cannot_be_written_is_a_clear_error(files: dict[str, Path], tmp_path: Path) -> None:
+    (tmp_path / "results").write_text("a file")
+    with pytest.raises(RelmError, match="cannot be written"):
+        publish(files, tmp_path / "results/a")
+
+
+def test_a_run_of_one_phase_publishes_train_jsonl(finished_run: Callable[..., Any]) -> None:
+    names = set(published_files(finished_run().plan))
+    assert names == {
+        *("README.md", "report.html", "recipe.json", "provenance.json", "ro-crate-metadata.json", "verify.json"),
+        *("config.json", "model.safetensors", "generation_config.json", "tokenizer.json", "tokenizer_config.json"),
+        *("train.jsonl", "eval/held_out.json", "eval/samples.json"),
+    }
+
+
+def test_several_phases_publish_a_log_each_and_the_last_model(
+    finished_run: Callable[..., Any], recipe: Callable[..., Any]
+) -> None:
+    phase = recipe()["pretrain"]["main"]
+    plan = finished_run(recipe(pretrain={"short": phase, "long": phase})).plan
+    files = published_files(plan)
+    assert {"train.short.jsonl", "train.long.jsonl"} <= set(files)
+    assert "train.jsonl" not in files
+    assert files["model.safetensors"] == plan.run_folder / "long/model/model.safetensors"

@@ -1,0 +1,265 @@
+"""The report page stands alone, tells the verdict first and every step after, and is the same bytes each time."""
+
+import hashlib
+import json
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from relm.artifact import read_json
+from relm.errors import RelmError
+from relm.reporting.findings import bytes_in_words, duration, gather
+from relm.reporting.provenance import record_of
+from relm.reporting.publish import publish, published_files
+from relm.reporting.report import scale, write_report
+
+
+class Page(HTMLParser):
+    """The text of a page, its tags, and the addresses that a browser would load by itself."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.texts: list[str] = []
+        self.tags: set[str] = set()
+        self.loaded: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        self.loaded += [str(value) for name, value in attrs if name in ("src", "srcset", "action", "data", "poster")]
+        self.loaded += [str(value) for name, value in attrs if name == "href" and tag != "a"]
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.texts).split())
+
+
+def reported(run: Any) -> Path:
+    """The run's report folder, written now."""
+    folder: Path = run.plan.run_folder / "report"
+    write_report(run.plan, run.verify, run.evaluations, folder)
+    return folder
+
+
+def page(run: Any) -> Page:
+    return Page((reported(run) / "report.html").read_text(encoding="utf-8"))
+
+
+EXPECT = {"metric": "held_out.nats_per_token", "tolerance": 1.0, "basis": "b", "place": "table 1"}
+NOISE = {"standard_deviation": 0.01, "runs": 5, "source": "s"}
+
+
+def test_the_page_loads_nothing_from_outside(finished_run: Callable[..., Any]) -> None:
+    told = page(finished_run())
+    assert {address.partition(",")[0] for address in told.loaded} == {"data:image/svg+xml;base64"}
+    assert not told.tags & {"script", "link", "iframe", "object"}
+    style = (Path(__file__).parents[2] / "src/relm/reporting/templates/report.css").read_text()
+    assert "url(" not in style
+    assert "@import" not in style
+
+
+def test_without_expectations_the_verdict_says_so_and_what_was_measured(finished_run: Callable[..., Any]) -> None:
+    told = page(finished_run()).text
+    assert "No published figure to compare with" in told
+    assert "4.2500 nats per token and 412.50 perplexity per word, against 5.0000 for bigram counts" in told
+
+
+@pytest.mark.parametrize(
+    ("value", "extra", "headline"),
+    [
+        (4.2, {"noise": NOISE}, "Consistent with the published figures"),
+        (9.0, {"noise": NOISE}, "Not consistent with the published figures"),
+        (4.2, {"noise": {**NOISE, "standard_deviation": 9.0}}, "Undecided"),
+        (4.2, {}, "Difference shown, no noise known"),
+        (4.2, {"comparable": False}, "Not comparable with the published figures"),
+    ],
+)
+def test_the_verdict_stands_before_everything_else(
+    finished_run: Callable[..., Any], recipe: Callable[..., Any], value: float, extra: dict[str, Any], headline: str
+) -> None:
+    run = finished_run(recipe(expect=[{**EXPECT, "value": value, **extra}]))
+    told = page(run).text
+    assert 0 < told.index(headline) < told.index("Figures")
+    assert headline in (run.plan.run_folder / "report/README.md").read_text().split("## ")[0]
+
+
+def test_text_that_the_model_wrote_is_no_html(finished_run: Callable[..., Any]) -> None:
+    told = (reported(finished_run()) / "report.html").read_text()
+    assert "&lt;b&gt;the&lt;/b&gt; river &amp; its towns." in told
+    assert "<b>The history of</b> &lt;b" in told
+
+
+def test_every_step_stands_on_the_page_with_its_command_and_hashes(finished_run: Callable[..., Any]) -> None:
+    run = finished_run()
+    told = page(run).text.replace(" ", "")
+    for each in gather(run.plan, run.verify, run.evaluations).records:
+        assert "".join(each["argv"]) in told
+        assert all(entry["sha256"][:12] in told for entry in (*each["inputs"], *each["outputs"]))
+
+
+def test_sources_licences_and_the_loading_lines_are_told(finished_run: Callable[..., Any]) -> None:
+    told = page(finished_run()).text
+    for words in (
+        "Two texts · training data",
+        "licence CC-BY-SA-3.0",
+        "https://example.org/a.xml",
+        "A tokenizer · tokenizer",
+        'AutoModelForCausalLM.from_pretrained("results/tiny")',
+        "snakemake results/tiny",
+    ):
+        assert words in told
+
+
+def test_deviations_are_listed_or_said_to_be_none(finished_run: Callable[..., Any], recipe: Callable[..., Any]) -> None:
+    assert "The original masked nothing." in page(finished_run(recipe(deviations=["The original masked nothing."]))).text
+
+
+def test_a_recipe_without_deviations_says_so(finished_run: Callable[..., Any]) -> None:
+    assert "The recipe declares none." in page(finished_run()).text
+
+
+def test_a_smoke_twin_says_that_its_figures_mean_nothing(finished_run: Callable[..., Any]) -> None:
+    run = finished_run(name="smoke/tiny")
+    told = page(run).text
+    assert "Smoke twin: its figures mean nothing" in told
+    assert "Smoke twin: these figures mean nothing." in told
+    assert 'from_pretrained("results/smoke/tiny")' in told
+    assert "Smoke twin: its figures mean nothing" in (run.plan.run_folder / "report/README.md").read_text()
+
+
+def test_a_missing_record_is_named_on_the_page(finished_run: Callable[..., Any]) -> None:
+    run = finished_run()
+    record_of(run.plan.tokenizer).unlink()
+    told = page(run).text
+    assert "how they came about is not known" in told
+    assert str(run.plan.tokenizer) in told
+    sentence = write_report(run.plan, run.verify, run.evaluations, run.plan.run_folder / "report")
+    assert "1 files without a record" in sentence
+
+
+def test_writing_the_report_again_gives_the_same_bytes(
+    finished_run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = finished_run()
+    first = {path.name: path.read_bytes() for path in reported(run).iterdir()}
+    assert sorted(first) == ["README.md", "provenance.json", "recipe.json", "report.html", "ro-crate-metadata.json"]
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    assert {path.name: path.read_bytes() for path in reported(run).iterdir()} == first
+
+
+def test_a_run_without_any_record_is_dated_by_its_verdict(finished_run: Callable[..., Any]) -> None:
+    run = finished_run()
+    for path in Path("work").rglob("*.record.json"):
+        path.unlink()
+    assert gather(run.plan, run.verify, run.evaluations).date.startswith("20")
+    assert "not recorded" in page(run).text
+
+
+def test_the_resolved_recipe_holds_defaults_and_what_it_names(finished_run: Callable[..., Any]) -> None:
+    run = finished_run()
+    told = read_json(reported(run) / "recipe.json")
+    assert told["fingerprint"] == run.plan.fingerprint
+    assert told["recipe"]["pretrain"]["main"]["optimizer"]["betas"] == [0.9, 0.999]
+    assert told["dataset"]["files"]["a.xml"]["size"] == 5
+    assert told["tokenizer_model"]["licence"] == "MIT"
+    assert told["init_model"] is None
+
+
+def test_without_an_evaluation_the_page_says_that_nothing_was_measured(
+    finished_run: Callable[..., Any], recipe: Callable[..., Any]
+) -> None:
+    told = page(finished_run(recipe(evaluate=[]))).text
+    assert "The recipe names none. Nothing was measured." in told
+    assert "The recipe evaluates nothing that gives a figure." in told
+
+
+def test_a_missing_training_log_is_a_clear_error(finished_run: Callable[..., Any]) -> None:
+    run = finished_run()
+    (run.plan.run_folder / "main/train.jsonl").unlink()
+    with pytest.raises(RelmError, match=r"train.jsonl: no such file"):
+        reported(run)
+
+
+def test_the_diagram_places_band_interval_and_point() -> None:
+    told = scale({"difference": 1.0, "tolerance": 2.0, "interval": [-2.0, 4.0]})
+    # 4.6 is the reach: 50 + 50 * x / 4.6
+    assert told == {"band": [28.26, 71.74], "span": [28.26, 93.48], "point": 60.87}
+    assert scale({"tolerance": 2.0}) == {}
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(0.04, "0.0 s"), (12.4, "12 s"), (59.7, "1 min 0 s"), (185, "3 min 5 s"), (7440, "2 h 4 min"), (273600, "3 d 4 h")],
+)
+def test_durations_are_told_in_words(seconds: float, words: str) -> None:
+    assert duration(seconds) == words
+
+
+@pytest.mark.parametrize(("size", "words"), [(912, "912 B"), (1234, "1.23 kB"), (100_000_000, "100 MB"), (999_700, "1 MB")])
+def test_sizes_are_told_in_powers_of_ten(size: int, words: str) -> None:
+    assert bytes_in_words(size) == words
+
+
+# --- the crate -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def published(finished_run: Callable[..., Any]) -> Path:
+    """results/tiny."""
+    run = finished_run()
+    reported(run)
+    publish(published_files(run.plan), run.plan.results)
+    return Path("results/tiny")
+
+
+def graph(folder: Path) -> dict[str, dict[str, Any]]:
+    document = json.loads((folder / "ro-crate-metadata.json").read_text())
+    assert document["@context"][0] == "https://w3id.org/ro/crate/1.1/context"
+    return {entity["@id"]: entity for entity in document["@graph"]}
+
+
+def test_the_crate_lists_every_file_of_the_folder_with_its_hash(published: Path) -> None:
+    entities = graph(published)
+    files = {path.relative_to(published).as_posix(): path for path in published.rglob("*") if path.is_file()}
+    assert {part["@id"] for part in entities["./"]["hasPart"]} == set(files) - {"ro-crate-metadata.json"}
+    for name in set(files) - {"ro-crate-metadata.json"}:
+        assert entities[name]["sha256"] == hashlib.sha256(files[name].read_bytes()).hexdigest()
+        assert entities[name]["contentSize"] == str(files[name].stat().st_size)
+
+
+def test_the_crate_describes_itself_and_its_root_as_the_specification_asks(published: Path) -> None:
+    entities = graph(published)
+    descriptor = entities["ro-crate-metadata.json"]
+    assert descriptor["about"] == {"@id": "./"}
+    assert descriptor["conformsTo"] == {"@id": "https://w3id.org/ro/crate/1.1"}
+    root = entities["./"]
+    assert root["@type"] == "Dataset"
+    assert root["license"] == {"@id": "https://spdx.org/licenses/CC-BY-SA-3.0"}
+    assert root["datePublished"] == max(step["ended"] for step in read_json(published / "provenance.json")["steps"])
+
+
+def test_everything_the_crate_refers_to_is_in_it(published: Path) -> None:
+    entities = graph(published)
+
+    def references(value: Any) -> list[str]:
+        if isinstance(value, dict):
+            return [value["@id"]] if set(value) == {"@id"} else [each for inner in value.values() for each in references(inner)]
+        return [each for inner in value for each in references(inner)] if isinstance(value, list) else []
+
+    outside = {"https://w3id.org/ro/crate/1.1", "http://schema.org/CompletedActionStatus"}
+    assert set(references(list(entities.values()))) - outside <= set(entities)
+
+
+def test_each_step_is_an_action_from_sources_to_results(published: Path) -> None:
+    entities = graph(published)
+    actions = [entity for entity in entities.values() if entity["@type"] == "CreateAction"]
+    assert len(actions) == len(read_json(published / "provenance.json")["steps"])
+    training = next(action for action in actions if action["name"] == "pretrain")
+    assert training["result"] == [{"@id": "model.safetensors"}]
+    assert entities[training["instrument"]["@id"]]["@type"] == "SoftwareApplication"

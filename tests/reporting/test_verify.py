@@ -1,0 +1,205 @@
+"""The verdict is an equivalence test; the numbers here are computed by hand from a table of Student's t."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from relm.artifact import read_json, sidecar_of, write_json
+from relm.errors import RelmError
+from relm.recipe import Expectation, Noise
+from relm.reporting.verify import deciding_seeds, interval_half_width, judged, overall, verify
+
+# Table of t, 4 degrees of freedom: t(0.975) = 2.776445, t(0.80) = 0.940965.
+FIVE_RUNS = {"standard_deviation": 0.2, "runs": 5, "source": "five seeds"}
+
+
+def expectation(**changes: Any) -> Expectation:
+    content = {"metric": "held_out.perplexity", "value": 31.0, "tolerance": 1.0, "basis": "b", "place": "table 1"}
+    return Expectation.model_validate({**content, "noise": FIVE_RUNS, **changes})
+
+
+def row(ours: Any, **changes: Any) -> dict[str, Any]:
+    return judged(expectation(**changes), {"held_out": {"figures": {"perplexity": ours}}})
+
+
+def test_the_interval_and_the_power_are_those_computed_by_hand() -> None:
+    # e = 0.2 * sqrt(1 + 1) = 0.2828427; half = 2.776445 * e = 0.7852972; 0.4 - half = -0.3852972, 0.4 + half = 1.1852972
+    told = row(31.4)
+    assert told["standard_error"] == pytest.approx(0.2828427, abs=1e-6)
+    assert told["interval"] == pytest.approx([-0.3852972, 1.1852972], abs=1e-5)
+    # 1 + (2.776445 + 0.940965) * 0.2828427 = 2.0514423
+    assert told["would_have_noticed"] == pytest.approx(2.0514423, abs=1e-5)
+    # margin 0.6: (0.6 / 0.555289)^2 - 1 = 0.1675; 1 / 0.1675 = 5.97
+    assert told["seeds_that_would_decide"] == 6
+    assert told["verdict"] == "undecided"
+    assert told["sentence"] == (
+        "held_out.perplexity: 31.4 here, 31 published (table 1), difference +0.4, 95 % interval -0.385 to +1.19, partly "
+        "outside the tolerance of 1: undecided. It would have noticed a difference of 2.05 four times in five; 6 seeds of "
+        "ours would decide if it stays."
+    )
+
+
+def test_a_mean_of_several_published_runs_narrows_the_interval() -> None:
+    # 0.2 * sqrt(1 + 1/4) = 0.2236068, times 2.776445
+    assert interval_half_width(Noise.model_validate(FIVE_RUNS), 4) == pytest.approx(0.6208320, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("ours", "tolerance", "verdict"),
+    [
+        (31.4, 1.1853, "consistent"),  # the interval's end, 1.18530 rounded up, is just inside
+        (31.4, 1.1852, "undecided"),
+        (30.6, 1.1853, "consistent"),
+        (30.6, 1.1852, "undecided"),
+        (33.0, 1.2148, "undecided"),  # the interval is 1.21470 to 2.78530
+        (33.0, 1.2147, "not consistent"),
+        (29.0, 1.2147, "not consistent"),
+        (31.0, 0.1, "undecided"),  # the tolerance lies inside the interval: no difference seen is not equivalence
+    ],
+)
+def test_the_whole_interval_decides(ours: float, tolerance: float, verdict: str) -> None:
+    assert row(ours, tolerance=tolerance)["verdict"] == verdict
+
+
+def test_what_is_decided_needs_one_seed() -> None:
+    assert row(31.0)["seeds_that_would_decide"] == 1
+    assert "this one seed decides" in row(31.0)["sentence"]
+
+
+def test_as_many_seeds_as_promised_do_decide_and_one_fewer_does_not() -> None:
+    noise, t975, difference, tolerance = Noise.model_validate(FIVE_RUNS), 2.776445, 0.4, 1.0
+    seeds = deciding_seeds(noise, 1, tolerance, difference)
+    assert seeds is not None
+    reach = [difference + t975 * 0.2 * (1 / runs + 1) ** 0.5 for runs in (seeds - 1, seeds)]
+    assert reach[0] > tolerance > reach[1]
+
+
+def test_a_single_noisy_published_run_leaves_it_undecided_for_ever() -> None:
+    # Even with endless seeds the interval is +-0.555 about 0.5, and the tolerance 1.0 lies in it.
+    told = row(31.5)
+    assert told["seeds_that_would_decide"] is None
+    assert "no number of seeds of ours would decide" in told["sentence"]
+
+
+def test_without_noise_the_difference_is_shown_and_nothing_concluded() -> None:
+    told = row(31.4, noise=None)
+    assert told["verdict"] == "difference shown, no noise known"
+    assert told["difference"] == pytest.approx(0.4)
+    assert "interval" not in told
+    assert "would_have_noticed" not in told
+
+
+def test_another_protocol_is_not_comparable() -> None:
+    told = row(31.0, comparable=False)
+    assert told["verdict"] == "not comparable"
+    assert "protocol differs" in told["sentence"]
+    assert "difference" not in told
+
+
+@pytest.mark.parametrize("figure", [None, float("nan"), "31", True])
+def test_a_figure_that_is_no_number_is_not_comparable(figure: Any) -> None:
+    told = row(figure)
+    assert told["verdict"] == "not comparable"
+    assert "gives no figure perplexity" in told["sentence"]
+
+
+def test_a_task_that_was_not_evaluated_is_not_comparable() -> None:
+    told = judged(expectation(metric="lambada.accuracy"), {})
+    assert told["verdict"] == "not comparable"
+    assert "task lambada was not evaluated" in told["sentence"]
+
+
+def test_a_figure_may_lie_deeper() -> None:
+    told = judged(expectation(metric="glue.mnli.accuracy"), {"glue": {"figures": {"mnli": {"accuracy": 31}}}})
+    assert told["ours"] == 31.0
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "word"),
+    [
+        (["consistent", "not consistent", "undecided"], "not consistent"),
+        (["consistent", "undecided", "difference shown, no noise known"], "undecided"),
+        (["consistent", "difference shown, no noise known"], "difference shown, no noise known"),
+        (["not comparable", "consistent"], "consistent"),
+        (["not comparable", "not comparable"], "not comparable"),
+    ],
+)
+def test_the_worst_row_names_the_whole(verdicts: list[str], word: str) -> None:
+    told, sentence = overall([{"verdict": verdict, "sentence": ""} for verdict in verdicts])
+    assert told == word
+    assert sentence.startswith(f"Of {len(verdicts)} published figures: 1 {word}") or verdicts == ["not comparable"] * 2
+
+
+def test_no_expectation_is_said_in_words() -> None:
+    assert overall([]) == ("no published figure", "There is no published figure to compare with.")
+
+
+# --- the step ---------------------------------------------------------------------------------------------------------------
+
+EXPECT = [expectation(metric="held_out.nats_per_token", value=4.0, tolerance=9.0).model_dump(mode="json")]
+
+
+def again(run: Any, output: Path, **changes: Any) -> str:
+    arguments = {"fingerprint": run.plan.fingerprint, "evaluations": run.evaluations, "model": run.model, **changes}
+    return verify(run.plan.recipe, output=output, **arguments)
+
+
+def test_verify_writes_rows_and_identities(finished_run: Callable[..., Any], recipe: Callable[..., Any]) -> None:
+    run = finished_run(recipe(expect=EXPECT))
+    told = read_json(run.verify)
+    assert told["verdict"] == "consistent"
+    assert told["fingerprint"] == run.plan.fingerprint
+    assert [each["metric"] for each in told["rows"]] == ["held_out.nats_per_token"]
+    assert [each["what"] for each in told["integrity"]] == [
+        "fingerprint of the model",
+        "model that held_out evaluated",
+        "model that samples evaluated",
+    ]
+
+
+def test_a_bad_figure_is_a_result_and_no_error(finished_run: Callable[..., Any], recipe: Callable[..., Any]) -> None:
+    bad = [{**EXPECT[0], "value": 100.0}]
+    run = finished_run(recipe(expect=bad))
+    assert again(run, Path("again.json")).startswith("verified 1 published figures and 3 identities: not consistent.")
+
+
+def test_a_drifted_fingerprint_fails(finished_run: Callable[..., Any]) -> None:
+    run = finished_run()
+    with pytest.raises(RelmError, match=rf"trained from fingerprint {run.plan.fingerprint}, the recipe now has 0123"):
+        again(run, Path("again.json"), fingerprint="012345678901")
+    assert not Path("again.json").exists()
+
+
+def test_figures_of_another_model_fail(finished_run: Callable[..., Any]) -> None:
+    run = finished_run()
+    path = run.evaluations["held_out"]
+    write_json(path, {**read_json(path), "model_sha256": "f" * 64})
+    with pytest.raises(RelmError, match=r"held_out.json: evaluated the model with sha256 ffff"):
+        again(run, Path("again.json"))
+
+
+def test_a_changed_model_fails(finished_run: Callable[..., Any]) -> None:
+    run = finished_run()
+    content = bytearray(run.model.read_bytes())
+    content[-1] ^= 1
+    run.model.write_bytes(bytes(content))
+    with pytest.raises(RelmError, match="changed since it was made"):
+        again(run, Path("again.json"))
+
+
+def test_a_file_that_holds_another_tasks_figures_fails(finished_run: Callable[..., Any]) -> None:
+    run = finished_run()
+    with pytest.raises(RelmError, match="expected the figures of task held_out"):
+        again(run, Path("again.json"), evaluations={"held_out": run.evaluations["samples"]})
+
+
+def test_the_models_sidecar_must_name_a_fingerprint(finished_run: Callable[..., Any]) -> None:
+    run = finished_run()
+    told = json.loads(sidecar_of(run.model).read_text())
+    del told["fingerprint"]
+    write_json(sidecar_of(run.model), told)
+    with pytest.raises(RelmError, match="trained from fingerprint None"):
+        again(run, Path("again.json"))

@@ -1,0 +1,67 @@
+"""Every dataset and model that is shipped: it loads, it is pinned, and the real data beside the checkout is what it says."""
+
+from pathlib import Path
+
+import pytest
+
+from relm.artifact import checked_sidecar
+from relm.corpus.download import download
+from relm.plan import Project
+from relm.recipe import load_dataset, load_model
+
+CHECKOUT = Path(__file__).resolve().parent.parent
+DATASETS = sorted((CHECKOUT / "recipes" / "data").glob("*.yaml"))
+MODELS = sorted((CHECKOUT / "recipes" / "models").glob("*.yaml"))
+
+
+def names(paths: list[Path]) -> list[str]:
+    return [path.stem for path in paths]
+
+
+def test_there_are_datasets_and_models() -> None:
+    assert {"enwik8", "enwiki_206_pages"} <= set(names(DATASETS))
+    assert "gpt2_tokenizer" in names(MODELS)
+
+
+@pytest.mark.parametrize("path", DATASETS, ids=names(DATASETS))
+def test_a_dataset_loads_and_its_smoke_twin_has_the_same_format(path: Path) -> None:
+    dataset = load_dataset(path)
+    if dataset.smoke is not None:
+        twin = load_dataset(Project(CHECKOUT).dataset_path(dataset.smoke))
+        assert twin.format == dataset.format
+        assert sum(file.size for file in twin.files.values()) < 10_000_000
+
+
+@pytest.mark.parametrize("path", MODELS, ids=names(MODELS))
+def test_a_model_loads(path: Path) -> None:
+    assert load_model(path).files
+
+
+@pytest.mark.parametrize("path", DATASETS + MODELS, ids=names(DATASETS + MODELS))
+def test_what_is_fetched_in_an_archive_is_pinned_too(path: Path) -> None:
+    files = (load_dataset(path) if path in DATASETS else load_model(path)).files
+    for name, remote in files.items():
+        for source in remote.sources:
+            assert source.member is None or source.sha256 is not None, name
+            assert source.huggingface is None or len(source.revision or "") == 40, name
+
+
+@pytest.mark.parametrize(
+    ("path", "file"),
+    [
+        (CHECKOUT / "recipes" / "data" / "enwik8.yaml", "enwik8"),
+        (CHECKOUT / "recipes" / "data" / "enwiki_206_pages.yaml", "enwiki-206-pages.xml.bz2"),
+        (CHECKOUT / "recipes" / "models" / "gpt2_tokenizer.yaml", "vocab.json"),
+        (CHECKOUT / "recipes" / "models" / "gpt2_tokenizer.yaml", "merges.txt"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else value.stem,
+)
+def test_a_mirror_of_real_data_provides_it_by_content(
+    path: Path, file: str, shared_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RELM_MIRROR", str(shared_data))
+    for variable in ("http_proxy", "https_proxy"):
+        monkeypatch.setenv(variable, "http://127.0.0.1:9")  # whatever is not in the mirror fails at once
+    remote = (load_dataset(path) if path in DATASETS else load_model(path)).files[file]
+    assert f"{remote.size:,} bytes from {shared_data}" in download(file, remote, tmp_path / file)
+    assert checked_sidecar(tmp_path / file)["sha256"] == remote.sha256

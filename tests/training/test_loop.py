@@ -1,0 +1,187 @@
+"""Training does what the recipe says, and what it writes is complete."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from tokenizers import Tokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from relm.artifact import checked_sidecar, read_json
+from relm.errors import RelmError
+from relm.models.gpt2 import Gpt2
+
+
+def shorter(**phase: object) -> dict[str, object]:
+    return {"pretrain": {"main": {"steps": 6, **phase}}}
+
+
+def test_the_first_loss_is_that_of_a_guess_and_the_last_is_lower(uninterrupted) -> None:
+    lines = uninterrupted.lines()
+    assert lines[0]["loss"] == pytest.approx(math.log(257), abs=0.05)
+    assert lines[-1]["loss"] < lines[0]["loss"] - 0.5
+
+
+def test_there_is_a_line_for_the_first_step_each_interval_and_the_last_step(tiny_run) -> None:
+    tiny_run.changes = {**shorter(steps=7), "run": {"log_interval": 3}}
+    sentence = tiny_run.train()
+    assert [line["step"] for line in tiny_run.lines()] == [1, 3, 6, 7]
+    assert "7 steps, 896 tokens" in sentence
+
+
+def test_lines_have_the_scheduled_learning_rate_and_the_epoch(uninterrupted) -> None:
+    by_step = {line["step"]: line for line in uninterrupted.lines()}
+    assert by_step[1]["learning_rate"] == pytest.approx(0.01 / 3)
+    assert by_step[30]["learning_rate"] == pytest.approx(0.001)
+    split = read_json(uninterrupted.examples / "manifest.json")["splits"]["train"]
+    assert by_step[30]["epoch"] == 30 * 8 / ((split["tokens"] - 1) // 16)
+
+
+def test_the_model_folder_loads_in_transformers_with_its_tokenizer(uninterrupted) -> None:
+    theirs = AutoModelForCausalLM.from_pretrained(uninterrupted.model_folder)
+    ours = Gpt2.from_folder(uninterrupted.model_folder).eval()
+    ids = torch.tensor([[84, 104, 101, 256]])
+    torch.testing.assert_close(ours(ids), theirs(ids).logits, rtol=1e-5, atol=1e-5)
+    assert theirs.generation_config.eos_token_id == 256
+
+    text = "  Salut, lume!<|endoftext|>\n\tşi 你好 -- it's 3.14"
+    tokenizer = AutoTokenizer.from_pretrained(uninterrupted.model_folder)
+    expected = Tokenizer.from_file(str(uninterrupted.examples / "tokenizer.json")).encode(text).ids
+    assert tokenizer(text)["input_ids"] == expected
+    assert tokenizer.decode(expected) == text
+    assert (tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.model_max_length) == (256, 256, 16)
+
+
+def test_the_sidecar_says_what_the_model_is(uninterrupted) -> None:
+    sidecar = checked_sidecar(uninterrupted.model_folder / "model.safetensors")
+    assert sidecar["step"] == 30
+    assert sidecar["fingerprint"] == uninterrupted.fingerprint
+    assert sidecar["parameters"] == Gpt2.from_folder(uninterrupted.model_folder).parameter_count()
+    assert sorted(path.name for path in uninterrupted.model_folder.iterdir()) == [
+        "config.json",
+        "generation_config.json",
+        "model.safetensors",
+        "model.safetensors.json",
+        "tokenizer.json",
+        "tokenizer_config.json",
+    ]
+
+
+def test_a_finished_run_is_not_trained_again(tiny_run) -> None:
+    tiny_run.changes = shorter()
+    tiny_run.train()
+    before = (tiny_run.folder / "main" / "train.jsonl").stat()
+    assert "already trained" in tiny_run.train()
+    assert (tiny_run.folder / "main" / "train.jsonl").stat() == before
+
+
+def test_a_damaged_model_is_written_again_from_the_last_checkpoint(tiny_run) -> None:
+    tiny_run.changes = shorter()
+    tiny_run.train()
+    expected, weights = tiny_run.sha256(), tiny_run.model_folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1])
+    assert "trained" in tiny_run.train()
+    assert tiny_run.sha256() == expected
+    assert [line["step"] for line in tiny_run.lines()] == [1, 2, 4, 6]
+
+
+def test_how_the_batch_is_cut_changes_rounding_only(tmp_path: Path, examples: Path, tiny_run) -> None:
+    losses = {}
+    for size in (2, 8):
+        run = type(tiny_run)(tmp_path / str(size), examples)
+        run.changes = {**shorter(), "model": {"dropout": 0.0}, "run": {"micro_batch_size": size, "log_interval": 1}}
+        run.train()
+        losses[size] = [line["loss"] for line in run.lines()]
+    assert losses[2] == pytest.approx(losses[8], rel=1e-5)
+    assert losses[2] != losses[8], "the batch was not cut at all"
+
+
+def test_another_seed_gives_other_weights_and_the_same_seed_the_same(tmp_path: Path, examples: Path, tiny_run) -> None:
+    hashes = []
+    for attempt, seed in enumerate((1, 1, 2)):
+        run = type(tiny_run)(tmp_path / str(attempt), examples, {**shorter(steps=4), "seed": seed})
+        run.train()
+        hashes.append(run.sha256())
+    assert hashes[0] == hashes[1] != hashes[2]
+
+
+def test_bfloat16_keeps_float32_weights_and_state(tiny_run) -> None:
+    from safetensors.torch import load_file
+
+    tiny_run.changes = shorter(precision="bfloat16")
+    tiny_run.train()
+    saved = tiny_run.folder / "main" / "checkpoints" / "step-00000006"
+    for file in ("model.safetensors", "optimizer.safetensors"):
+        assert {tensor.dtype for tensor in load_file(saved / file).values()} == {torch.float32}
+    exact = type(tiny_run)(tiny_run.folder / "exact", tiny_run.examples, shorter())
+    exact.train()
+    assert tiny_run.lines()[-1]["loss"] == pytest.approx(exact.lines()[-1]["loss"], rel=0.01)
+    assert tiny_run.lines()[-1]["loss"] != exact.lines()[-1]["loss"]
+
+
+def test_a_following_phase_starts_from_the_model_before(tiny_run, uninterrupted) -> None:
+    tiny_run.init_from = uninterrupted.model_folder
+    tiny_run.changes = {**shorter(), "model": {"dropout": 0.0}}
+    tiny_run.train()
+    assert tiny_run.lines()[0]["loss"] < uninterrupted.lines()[0]["loss"] - 0.5
+
+
+def test_initial_weights_of_another_architecture_are_refused(tiny_run, uninterrupted) -> None:
+    tiny_run.init_from = uninterrupted.model_folder
+    tiny_run.changes = {"model": {"layers": 3, "heads": 4}}
+    with pytest.raises(RelmError, match=r"init_from: .*layers is 2, expected 3; heads is 2, expected 4"):
+        tiny_run.train()
+
+
+def test_a_loss_that_is_no_number_stops_with_the_step_and_the_last_good_checkpoint(tiny_run) -> None:
+    tiny_run.changes = {
+        "pretrain": {
+            "main": {"optimizer": {"learning_rate": 1e30, "gradient_clipping": None}, "schedule": {"warmup_steps": 0}}
+        },
+        "run": {"checkpoint_interval": 1, "log_interval": 10},
+    }
+    with pytest.raises(RelmError, match=r"step 2: the .* is nan.*the last good checkpoint is .*step-00000001"):
+        tiny_run.train()
+    assert tiny_run.checkpoints == ["step-00000001"]
+
+
+def test_a_vocabulary_smaller_than_the_tokenizer_is_refused(tiny_run) -> None:
+    tiny_run.changes = {"model": {"vocabulary_size": 100}}
+    with pytest.raises(RelmError, match=r"model.vocabulary_size is 100, but the tokenizer has 257"):
+        tiny_run.train()
+
+
+def test_a_larger_vocabulary_pads_the_embedding(tiny_run) -> None:
+    tiny_run.changes = {**shorter(), "model": {"vocabulary_size": 264}}
+    tiny_run.train()
+    assert Gpt2.from_folder(tiny_run.model_folder).transformer.wte.weight.shape == (264, 16)
+
+
+def test_another_tokenizer_than_the_examples_is_refused(tmp_path: Path, tiny_run) -> None:
+    from relm.training.loop import pretrain
+
+    other = tmp_path / "tokenizer.json"
+    other.write_text(json.dumps({"another": "tokenizer"}))
+    with pytest.raises(RelmError, match="was made with a tokenizer of sha256"):
+        pretrain(tiny_run.recipe, "main", tiny_run.examples / "manifest.json", other, None, tiny_run.model_folder, "f")
+
+
+def test_more_disk_than_there_is_is_refused_before_the_first_step(tiny_run) -> None:
+    tiny_run.changes = {"run": {"keep_checkpoints": 10**12}}
+    with pytest.raises(RelmError, match=r"keep_checkpoints"):
+        tiny_run.train()
+    assert not (tiny_run.folder / "main" / "train.jsonl").exists()
+
+
+def test_more_memory_than_there_is_is_refused_before_the_first_step(tiny_run) -> None:
+    tiny_run.changes = {"pretrain": {"main": {"global_batch_size": 10**9}}, "run": {"micro_batch_size": None}}
+    with pytest.raises(RelmError, match=r"micro_batch_size"):
+        tiny_run.train()
+
+
+def test_a_run_that_would_take_too_long_is_refused_after_a_few_steps(tiny_run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RELM_MAX_HOURS", "1e-9")
+    with pytest.raises(RelmError, match="RELM_MAX_HOURS"):
+        tiny_run.train()

@@ -1,0 +1,139 @@
+"""From a dump, and from a folder of one's own text, to a published folder that others can use."""
+
+import html
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from small_project import Commands
+
+PUBLISHED = {
+    *("README.md", "report.html", "recipe.json", "train.jsonl", "verify.json", "provenance.json", "ro-crate-metadata.json"),
+    *("config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"),
+    *("eval/held_out.json", "eval/samples.json"),
+}
+
+
+def files_in(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_recipe_publishes_a_complete_folder(finished_project: Commands) -> None:
+    folder = finished_project.folder / "results" / "tiny"
+    assert files_in(folder) == PUBLISHED
+    held_out = json.loads((folder / "eval" / "held_out.json").read_text())["figures"]
+    assert held_out["tokens_scored"] > 1000
+    assert 1 < held_out["nats_per_token"] < 7
+    assert all(sample["text"] for sample in json.loads((folder / "eval" / "samples.json").read_text())["samples"])
+    lines = [json.loads(line) for line in (folder / "train.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == [5, 10, 15, 20, 25, 30, 35, 40]
+    assert lines[-1]["loss"] < lines[0]["loss"]
+
+
+def test_big_files_are_linked_not_copied(finished_project: Commands) -> None:
+    published = finished_project.folder / "results" / "tiny" / "model.safetensors"
+    (trained,) = finished_project.folder.glob("work/runs/tiny/*/main/model/model.safetensors")
+    assert os.path.samefile(published, trained)
+
+
+def test_the_provenance_names_every_step_and_every_byte_from_the_dump_on(finished_project: Commands) -> None:
+    records = json.loads((finished_project.folder / "results" / "tiny" / "provenance.json").read_text())
+    text = json.dumps(records)
+    for step in (
+        "download",
+        "extract",
+        "train-tokenizer",
+        "pregenerate",
+        "manifest",
+        "pretrain",
+        "evaluate",
+        "samples",
+        "verify",
+    ):
+        assert f'"step": "{step}"' in text, step
+    assert str(finished_project.folder) not in text, "no path of the machine it ran on"
+    sidecar = json.loads((finished_project.folder / "work/downloads/data/sample/sample.xml.json").read_text())
+    assert sidecar["sha256"] in text
+
+
+def test_the_three_lines_of_the_report_load_the_model(finished_project: Commands) -> None:
+    page = (finished_project.folder / "results" / "tiny" / "report.html").read_text()
+    (code,) = [block for block in re.findall(r"<pre[^>]*>(.*?)</pre>", page, re.S) if "from_pretrained" in block]
+    lines = html.unescape(re.sub(r"<[^>]+>", "", code)).strip()
+    assert lines.count("\n") == 2
+    program = f"{lines}\nprint(model.num_parameters(), len(tokenizer('The city of London').input_ids))"
+    environment = {**finished_project.environment, "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=finished_project.folder, env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    parameters, ids = map(int, done.stdout.split())
+    assert parameters == 400 * 32 + 32 * 32 + 12 * 32 * 32 + 13 * 32 + 2 * 32
+    assert 4 < ids < 19
+
+
+def test_the_report_needs_nothing_from_elsewhere(finished_project: Commands) -> None:
+    page = (finished_project.folder / "results" / "tiny" / "report.html").read_text()
+    assert re.findall(r"<(?:script|img|link|iframe)[^>]+(?:src|href)=[\"'](?!data:)[^\"'#]+", page) == []
+    assert "<svg" in page
+
+
+def test_the_smoke_twin_runs_the_same_graph_and_says_that_its_figures_mean_nothing(project: Commands) -> None:
+    done = project.snakemake("results/smoke/tiny")
+    assert done.returncode == 0, done.stdout
+    folder = project.folder / "results" / "smoke" / "tiny"
+    assert files_in(folder) == PUBLISHED
+    assert "smoke twin" in (folder / "README.md").read_text().lower()
+
+
+TEXT = "The {a} of the {b} is a town in the north. It has a church, a school and {n} people, and a river runs through it.\n"
+
+
+def own_text_project(project: Commands) -> Path:
+    """The README's five lines: a folder, a dataset of it, a recipe."""
+    texts = project.folder / "texts"
+    (texts / "more").mkdir(parents=True)
+    for number in range(40):
+        place = texts / ("more" if number % 2 else ".") / f"text-{number}.txt"
+        place.write_text("".join(TEXT.format(a=f"mill{line % 7}", b=f"lord{number}", n=line * 37) for line in range(60)))
+    dataset = "title: My texts\nlicence: my own\nlanguage: en\nformat: text_files\nfolder: texts\nheld_out_one_in: 8\n"
+    (project.folder / "recipes" / "data" / "mine.yaml").write_text(dataset)
+    (project.folder / "recipes" / "mine.yaml").write_text("extends: tiny\ntitle: Mine\ndata: {dataset: mine}\n")
+    return texts
+
+
+def test_a_folder_of_ones_own_text_is_a_dataset_and_an_edited_text_trains_beside(project: Commands) -> None:
+    texts = own_text_project(project)
+    done = project.snakemake("results/mine")
+    assert done.returncode == 0, done.stdout
+    assert files_in(project.folder / "results" / "mine") == PUBLISHED
+    (texts / "text-0.txt").touch()
+    assert project.jobs("results/mine") == {}
+    (texts / "text-0.txt").write_text("Something else altogether.\n")
+    jobs = project.jobs("results/mine")
+    assert (jobs["extract"], jobs["pretrain"], jobs["publish"]) == (1, 1, 1)
+    (texts / "text-0.txt").unlink()
+    assert project.jobs("results/mine")["extract"] == 1
+
+
+def test_a_text_that_is_not_utf8_stops_the_run_with_file_and_byte(project: Commands) -> None:
+    texts = own_text_project(project)
+    (texts / "text-4.txt").write_bytes(b"caf\xe9")
+    done = project.snakemake("results/mine")
+    assert done.returncode != 0
+    assert "text-4.txt" in done.stdout
+    assert "UTF-8" in done.stdout
+    assert not (project.folder / "results" / "mine").exists()
+
+
+def test_a_wrong_download_publishes_nothing_and_names_both_hashes(project: Commands) -> None:
+    dump = project.folder / "mirror" / "sample.xml"
+    dump.write_bytes(dump.read_bytes()[:-1] + b"x")
+    done = project.snakemake("results/tiny")
+    assert done.returncode != 0
+    assert "sample.xml" in done.stdout
+    assert not (project.folder / "work" / "downloads" / "data" / "sample" / "sample.xml").exists()
+    assert not (project.folder / "results").exists() or not (project.folder / "results" / "tiny").exists()
