@@ -186,7 +186,7 @@ def _samples(a: Arguments) -> Job:
 
 
 def _by_task(files: Sequence[Path]) -> dict[str, Path]:
-    return {file.stem: file for file in files}
+    return {file.stem: file for file in files if not file.name.endswith(".record.json")}
 
 
 def _verify(a: Arguments) -> Job:

@@ -108,10 +108,15 @@ def test_wrong_bytes_are_refused_with_both_hashes_and_nothing_is_kept(server: Lo
     assert left_beside(destination) == []
 
 
-@pytest.mark.parametrize("length", [True, False])
-def test_a_longer_file_is_refused_and_nothing_is_kept(server: LocalServer, destination: Path, length: bool) -> None:
-    server.answers["/thing.bin"] = Served(BODY + b"more", length=length)
-    assert "expected 300,000" in fault(from_server(server), destination)
+def test_a_file_of_another_length_is_refused_before_it_comes(server: LocalServer, destination: Path) -> None:
+    server.answers["/thing.bin"] = status(200, {"Content-Length": "300004"})  # and no body ever
+    assert "has 300,004 bytes, expected 300,000" in fault(from_server(server), destination)
+    assert left_beside(destination) == []
+
+
+def test_a_file_that_does_not_end_is_left(server: LocalServer, destination: Path) -> None:
+    server.answers["/thing.bin"] = Served(BODY + bytes(10_000_000), length=False)
+    assert "has more than the expected 300,000 bytes" in fault(from_server(server), destination)
     assert left_beside(destination) == []
 
 

@@ -1,6 +1,7 @@
 """Where files lie: package indexes, the npm registry and the Hugging Face hub, each spoken by a real server of our own."""
 
 import base64
+import functools
 import gzip
 import hashlib
 import io
@@ -30,6 +31,7 @@ def sha256(content: bytes) -> str:
 WHEEL_NAME, SDIST_NAME = "my_set-1.0+a-py3-none-any.whl", "my_set-1.0.tar.gz"
 
 
+@functools.cache  # gzip and zip write the time: made twice, it could be two files
 def wheel() -> bytes:
     archive = io.BytesIO()
     with zipfile.ZipFile(archive, "w") as file:
@@ -37,6 +39,7 @@ def wheel() -> bytes:
     return archive.getvalue()
 
 
+@functools.cache
 def sdist() -> bytes:
     archive = io.BytesIO()
     with tarfile.open(fileobj=archive, mode="w:gz") as file:
@@ -185,6 +188,7 @@ def test_the_file_that_pip_is_told_of_replaces_the_users(monkeypatch: pytest.Mon
 # --- the npm registry ------------------------------------------------------------------------------------------------------
 
 
+@functools.cache
 def tarball() -> bytes:
     archive = io.BytesIO()
     with tarfile.open(fileobj=archive, mode="w:gz") as file:

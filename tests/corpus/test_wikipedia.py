@@ -42,7 +42,17 @@ def test_redirects_other_namespaces_and_empty_pages_are_skipped_by_reason(tmp_pa
 
 
 def test_without_ns_the_title_tells_the_namespace(tmp_path: Path) -> None:
-    others = ["Talk:A", "User talk:B", "Wikipedia:C", "Image:D", "MediaWiki talk:E", "template:F", "Portal_talk:G", "WP:H", "Foo:I"]
+    others = [
+        "Talk:A",
+        "User talk:B",
+        "Wikipedia:C",
+        "Image:D",
+        "MediaWiki talk:E",
+        "template:F",
+        "Portal_talk:G",
+        "WP:H",
+        "Foo:I",
+    ]
     kept = ["2001: A Space Odyssey", "Userland:X", ":x", "Talk", "Café: il caffè"]
     content = dump(*(page(title, "x", ns=None) for title in others + kept), namespaces='<namespace key="104">Foo</namespace>')
     found = read(tmp_path, content)
@@ -83,7 +93,12 @@ def test_text_of_other_slots_is_not_the_article(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "compress",
-    [bz2.compress, gzip.compress, lzma.compress, lambda data: b"".join(bz2.compress(data[i : i + 500]) for i in range(0, len(data), 500))],
+    [
+        bz2.compress,
+        gzip.compress,
+        lzma.compress,
+        lambda data: b"".join(bz2.compress(data[i : i + 500]) for i in range(0, len(data), 500)),
+    ],
     ids=["bzip2", "gzip", "xz", "many bzip2 streams"],
 )
 def test_compression_is_recognised_by_content_not_by_name(tmp_path: Path, compress) -> None:  # type: ignore[no-untyped-def]
@@ -107,13 +122,15 @@ def test_the_real_sample_has_its_known_pages() -> None:
 def test_a_cut_dump_is_an_error_that_names_the_byte(tmp_path: Path, length: int) -> None:
     content = articles(3).encode()[:length]
     pages, message = read_until_fault(written(tmp_path, content))
-    assert [entry.title for entry in pages if isinstance(entry, Page)] == [f"Title {i}" for i in range(2 if length < -14 else 3)]
+    assert [entry.title for entry in pages if isinstance(entry, Page)] == [
+        f"Title {i}" for i in range(2 if length < -14 else 3)
+    ]
     assert f"dump.xml: ends too early, {'inside' if length < -14 else 'before </mediawiki>'}" in message
     assert f"after byte {len(content)} of its XML" in message
     assert "ends_mid_page" in message
 
 
-@pytest.mark.parametrize("cut", ["</tex", "<revision><te", "é", "Title 2 &amp"])
+@pytest.mark.parametrize("cut", ["</tex", "<id>9</id><te", "é", "Title 2 &amp"])
 def test_a_dump_that_is_meant_to_end_early_loses_its_last_page(tmp_path: Path, cut: str) -> None:
     content = dump(page("A", "x"), page("B", "Title 2 & café"))
     end = content.rindex(cut) if cut in content else len(content)
@@ -129,6 +146,11 @@ def test_a_dump_that_ends_between_pages_loses_none(tmp_path: Path) -> None:
 def test_ends_mid_page_forgives_no_other_damage(tmp_path: Path) -> None:
     with pytest.raises(RelmError, match="not well-formed"):
         read(tmp_path, articles(2).replace("</page>", "</pag>", 1), ends_mid_page=True)
+
+
+def test_junk_after_the_end_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(RelmError, match=r"line 7, byte .*junk after document element"):
+        read(tmp_path, articles(3) + "<mediawiki>")
 
 
 def test_broken_xml_is_an_error_with_line_and_byte(tmp_path: Path) -> None:

@@ -58,6 +58,7 @@ class Dump:
         self.hidden_namespaces = set(HIDDEN_NAMESPACES)
         """Names, in lower case, of the namespaces whose links show nothing; complete when the first page is yielded."""
         self._fed = 0
+        self._begun = False
         self._ready: list[Page | Skipped] = []
         self._open: list[str] = []
         self._characters: list[str] = []
@@ -94,8 +95,9 @@ class Dump:
         raise self._no_dump(f"<!DOCTYPE {name}>")
 
     def _start(self, tag: str, attributes: Mapping[str, str]) -> None:
-        if not self._open and tag != "mediawiki":
+        if not self._begun and tag != "mediawiki":
             raise self._no_dump(f"<{tag}>")
+        self._begun = True
         self._open.append(tag)
         self._characters.clear()
         if tag == "page":
@@ -163,7 +165,7 @@ class Dump:
         try:
             self._parser.Parse(b"", True)
         except expat.ExpatError as error:
-            if not self._open:
+            if not self._begun:
                 raise self._no_dump("nothing") from None
             if not self.ends_mid_page:
                 raise self._cut(error) from None
@@ -185,7 +187,7 @@ class Dump:
         )
 
     def _damage(self, error: expat.ExpatError, before: bytes, block: bytes) -> RelmError:
-        if not self._open:
+        if not self._begun:
             return self._no_dump(repr(block[:20]))
         offset = self._parser.ErrorByteIndex
         # The parser may have kept a token from the block before.

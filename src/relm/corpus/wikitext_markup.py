@@ -12,6 +12,7 @@ The markup is described at https://www.mediawiki.org/wiki/Help:Formatting and ht
 import html
 import re
 from collections.abc import Callable, Collection
+from html.entities import html5
 
 from relm.corpus.wikitext_templates import shown_text
 
@@ -63,7 +64,7 @@ def _without_elements(text: str, kept: list[str]) -> str:
         pieces.append(text[position:start])
         if name in _VERBATIM and inner > opening.end():
             pieces.append(f"\x02{len(kept)}\x03")
-            kept.append(" ".join(text[opening.end() : inner].split()))
+            kept.append(text[opening.end() : inner])
         elif name == "!" and text[start - 1 : start] == "\n" and text[end : end + 1] == "\n":
             end += 1  # a line that held only a comment does not end a paragraph
         position = end
@@ -86,7 +87,10 @@ _CLOSING = {name: re.compile(rf"</{name}\s*>", re.IGNORECASE) for name in (*_VER
 
 # An innermost pair: anything between the brackets but such a bracket again. The unrolled loops never try a character twice.
 _LINK = re.compile(r"\[\[([^\[\]]*(?:(?:\[(?!\[)|\](?!\]))[^\[\]]*)*)\]\]")
-_TEMPLATE = re.compile(r"\{?\{\{(?!\{)([^{}]*(?:(?:\{(?!\{)|\}(?!\}))[^{}]*)*)\}\}")
+_TEMPLATE = re.compile(
+    r"(?<!\{)\{\{\{(?!\{)[^{}]*\}\}\}"  # a template's parameter, which an article should not have
+    r"|\{\{(?!\{)([^{}]*(?:(?:\{(?!\{)|\}(?!\}))[^{}]*)*)\}\}"
+)
 _TABLE = re.compile(r"\{\|[^{|]*(?:(?:\{(?!\|)|\|(?!\}))[^{|]*)*\|\}")
 _HTML_TABLE = re.compile(r"<table\b[^<]*(?:<(?!/?table\b)[^<]*)*</table\s*>", re.IGNORECASE)
 
@@ -189,7 +193,7 @@ _WORD = re.compile(r"[^\W_]")
 
 def _is_text(line: str) -> bool:
     """Whether a line says anything; rulers and indented drawings and tables in typewriter style do not."""
-    if line[:1] == " " and ("   " in line.strip() or "|" in line or "__" in line or "---" in line):
+    if line[:1] == " " and ("   " in line.strip() or "|" in line or "___" in line or "---" in line):
         return False
     return bool(_WORD.search(line))
 
@@ -220,12 +224,23 @@ def _paragraphs(text: str) -> list[str]:
 
 # --- what is left ----------------------------------------------------------------------------------------------------------
 
-_EMPTY_PARENTHESES = re.compile(r"(?<=[ \n])\([ ,;:/|–—-]*\)|\(\s*\)(?= )")
-_OPENED = re.compile(r"\([ ]*[,;:](?=[ ])[ ,;:]*")
+_EMPTY_PARENTHESES = re.compile(r"(?<![^ \n])\([ ,;:/|–—-]*\)")
+_OPENED = re.compile(r"\((?:[ ]+|[,;:][ ])[ ,;:]*")
 _CLOSED = re.compile(r"(?:[ ]*[,;:])?[ ]+\)")
 _BEFORE_PUNCTUATION = re.compile(r"(?<=[^ \n]) +(?=[,.](?:[ \n]|\Z))")
 _SPACES = re.compile(r" {2,}")
 _LINE_ENDS = re.compile(r" *\n[ \n]*")
+
+
+def _decoded(text: str) -> str:
+    """Character references become characters, once: &amp;lt; is how an author shows &lt;."""
+    return _ENTITY.sub(_character, text)
+
+
+def _character(match: re.Match[str]) -> str:
+    reference = match[0]
+    # html.unescape alone would find &not in &notes;
+    return html.unescape(reference) if reference[1] == "#" else html5.get(reference[1:], reference)
 
 
 def _tidy(text: str) -> str:
@@ -252,13 +267,12 @@ def plain_text(wikitext: str, hidden: Collection[str] = HIDDEN_NAMESPACES) -> st
     text = _POEM.sub(lambda match: match[1].replace("\n", "<br>"), text)
     text = _without_elements(text, kept)
     text = _unnested(_LINK, lambda match: _link_text(match[1], hidden), text)
-    text = _unnested(_TEMPLATE, lambda match: shown_text(match[1]), text)
+    text = _unnested(_TEMPLATE, lambda match: shown_text(match[1] or ""), text)
     text = _unnested(_TABLE, "\n\n", text)
     text = _unnested(_HTML_TABLE, "\n\n", text)
     text = _without_inline_markup(text)
     text = "\n".join(_paragraphs(text))
     for residue in ("[[", "]]", "{{", "}}"):
         text = text.replace(residue, "")
-    text = _KEPT.sub(lambda match: kept[int(match[1])], text)
-    text = _ENTITY.sub(lambda match: html.unescape(match[0]), text)
-    return _tidy(text)
+    text = _tidy(_decoded(text))
+    return _KEPT.sub(lambda match: " ".join(_decoded(kept[int(match[1])]).split()), text).strip()

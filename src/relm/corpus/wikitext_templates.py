@@ -38,7 +38,7 @@ def _fraction(arguments: list[str]) -> str:
     """{{frac|1|2}}: 1/2; {{frac|3|1|2}}: 3 1/2; {{frac|2}}: 1/2."""
     if len(arguments) > 2:
         return f"{arguments[0]} {arguments[1]}/{arguments[2]}"
-    return "/".join(arguments if len(arguments) == 2 else ["1", *arguments])
+    return "/".join(arguments if len(arguments) != 1 else ["1", *arguments])
 
 
 _RANGES = {"to": " to ", "and": " and ", "or": " or ", "-": "–", "–": "–", "x": " × ", "by": " by ", "+/-": " ± "}

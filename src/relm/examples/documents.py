@@ -25,9 +25,7 @@ def document_texts(lines: Iterable[bytes], path: Path, first_line: int = 1) -> I
             raise RelmError(f"{path}:{number}: not valid JSON in UTF-8: {fault}; {AGAIN}") from None
         except (KeyError, TypeError, AttributeError):
             found = line[:60].decode("utf-8", "replace").strip()
-            raise RelmError(
-                f'{path}:{number}: expected an object with a string "text", found {found}; {AGAIN}'
-            ) from None
+            raise RelmError(f'{path}:{number}: expected an object with a string "text", found {found}; {AGAIN}') from None
         yield text
 
 

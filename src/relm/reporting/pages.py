@@ -1,9 +1,10 @@
 """The templates of `templates/`, with the filters they use."""
 
-import base64
 import functools
+import re
 import shlex
 from pathlib import Path
+from typing import Any
 
 import jinja2
 import yaml
@@ -29,12 +30,19 @@ def _environment() -> jinja2.Environment:
         "command": breakable_command,
         "path": breakable,
         "short": lambda sha256: sha256[:12] if sha256 else "",
-        "yaml": lambda value: yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=100),
-        "data_uri": lambda svg: "data:image/svg+xml;base64," + base64.b64encode(svg.encode()).decode(),
+        "yaml": lambda value: yaml.safe_dump(_given(value), sort_keys=False, allow_unicode=True, width=100),
+        "inline": inline,
         "cell": lambda text: str(text).replace("|", "\\|").replace("\n", " "),
         "fence": fenced,
     }
     return environment
+
+
+def _given(value: Any) -> Any:
+    """A JSON value without keys that are null."""
+    if isinstance(value, dict):
+        return {key: _given(inner) for key, inner in value.items() if inner is not None}
+    return [_given(inner) for inner in value] if isinstance(value, list) else value
 
 
 def template(name: str) -> jinja2.Template:
@@ -61,3 +69,15 @@ def breakable_command(record: Record) -> Markup:
     return Markup(" ").join(
         Markup('<span class="option">{}</span>').format(word) if word.startswith("-") else breakable(word) for word in words
     )
+
+
+def inline(svg: str, name: str, words: str) -> Markup:
+    """Our own SVG document as an element of a page: its identifiers begin with ``name``, ``words`` describe it.
+
+    What speaks to a whole document is left out: prolog, metadata, and a style sheet that would apply to the page.
+    """
+    element = svg[svg.index("<svg") :]
+    element = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>", "", element, flags=re.DOTALL)
+    element = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{name}-", element)
+    opening = Markup('<svg class="{}" role="img" aria-label="{}"').format(name, words)
+    return opening + Markup(element.removeprefix("<svg"))

@@ -1,0 +1,152 @@
+"""Tokens on disk in Megatron's indexed format, written as a stream and read in place.
+
+`SHARD.bin` holds the tokens of all sequences one after the other, `SHARD.idx` where each begins (Megatron-LM,
+`megatron/data/indexed_dataset.py`, class MMapIndexedDataset). Here a sequence is a document with its end of text.
+"""
+
+import contextlib
+import struct
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+import numpy.typing as npt
+
+from relm.artifact import atomic_file, sha256_of, sidecar_of
+from relm.errors import RelmError
+from relm.examples.manifest import Shard
+
+MAGIC = b"MMIDIDX\x00\x00"
+VERSION = 1
+# Name -> numpy's little-endian type and Megatron's code for it.
+DTYPES = {"uint16": ("<u2", 8), "int32": ("<i4", 4)}
+# Vocabularies from this size on get int32; 16 bits would hold a few more, but so Megatron decides.
+LARGEST_UINT16_VOCABULARY = 65_500
+LARGEST_DOCUMENT = 2**31 - 1
+# Documents whose sizes are in memory at once when the index is written.
+BLOCK = 2**20
+
+
+def dtype_of(vocabulary_size: int) -> str:
+    """uint16 or int32: how tokens of such a vocabulary are stored."""
+    return "uint16" if vocabulary_size < LARGEST_UINT16_VOCABULARY else "int32"
+
+
+def index_of(shard: Path) -> Path:
+    """``SHARD.idx`` for ``SHARD.bin``."""
+    return shard.with_suffix(".idx")
+
+
+class ShardWriter:
+    """Appends documents to a shard; made by `shard_writer`."""
+
+    def __init__(self, path: Path, vocabulary_size: int, tokens: IO[bytes], sizes: IO[bytes]) -> None:
+        self.path = path
+        self.vocabulary_size = vocabulary_size
+        self.dtype = dtype_of(vocabulary_size)
+        self.tokens = self.documents = 0
+        self._tokens_file = tokens
+        self._sizes_file = sizes
+
+    def append(self, tokens: npt.NDArray[np.integer], sizes: npt.NDArray[np.integer]) -> None:
+        """Append documents: their tokens one after the other, and how many each has.
+
+        Raises:
+            RelmError: a token is not in the vocabulary, or a document is longer than the format allows.
+        """
+        if len(sizes) and int(sizes.max()) > LARGEST_DOCUMENT:
+            raise RelmError(
+                f"{self.path}: a document of {sizes.max():,} tokens; the format's limit is {LARGEST_DOCUMENT:,}; split it"
+            )
+        if len(tokens) and not 0 <= int(tokens.min()) <= int(tokens.max()) < self.vocabulary_size:
+            raise RelmError(
+                f"{self.path}: token ids {tokens.min()} to {tokens.max()}, but the vocabulary has 0 to "
+                f"{self.vocabulary_size - 1}: the tokenizer contradicts itself; make it again"
+            )
+        assert int(sizes.sum()) == len(tokens)
+        tokens.astype(DTYPES[self.dtype][0]).tofile(self._tokens_file)
+        sizes.astype("<i4").tofile(self._sizes_file)
+        self.tokens += len(tokens)
+        self.documents += len(sizes)
+
+    def write_index(self, index: IO[bytes]) -> None:
+        """Write the whole `.idx`: header, sizes, byte offsets, and the sequence at which each document begins."""
+        numpy_dtype, code = DTYPES[self.dtype]
+        index.write(MAGIC + struct.pack("<QBQQ", VERSION, code, self.documents, self.documents + 1))
+        for sizes in self._sizes():
+            sizes.tofile(index)
+        pointer = 0
+        for sizes in self._sizes():
+            ends = pointer + np.cumsum(sizes, dtype="<i8") * np.dtype(numpy_dtype).itemsize
+            np.concatenate([[pointer], ends[:-1]]).astype("<i8").tofile(index)
+            pointer = int(ends[-1])
+        for start in range(0, self.documents + 1, BLOCK):
+            np.arange(start, min(start + BLOCK, self.documents + 1), dtype="<i8").tofile(index)
+
+    def _sizes(self) -> Iterator[npt.NDArray[np.int32]]:
+        self._sizes_file.seek(0)
+        while block := self._sizes_file.read(4 * BLOCK):
+            yield np.frombuffer(block, dtype="<i4")
+
+
+@contextlib.contextmanager
+def shard_writer(path: Path, vocabulary_size: int) -> Iterator[ShardWriter]:
+    """Write `path` (a .bin) and its .idx; both appear when the block ends without an error.
+
+    Sizes of documents wait in a nameless temporary file, so memory does not grow with the shard. An earlier sidecar is
+    removed before the files change.
+    """
+    with atomic_file(path) as tokens, atomic_file(index_of(path)) as index:
+        with tempfile.TemporaryFile(dir=path.parent) as sizes:
+            writer = ShardWriter(path, vocabulary_size, tokens, sizes)
+            yield writer
+            writer.write_index(index)
+        sidecar_of(path).unlink(missing_ok=True)
+
+
+class TokenStream:
+    """The tokens of several shards as one sequence, memory-mapped."""
+
+    def __init__(self, manifest: Path, shards: Sequence[Shard], check_content: bool = True) -> None:
+        """Open the shards, which lie where the manifest says.
+
+        Args:
+            check_content: compare each shard's sha256 with the manifest, not its size alone.
+
+        Raises:
+            RelmError: a shard is absent, or is not the one that the manifest lists.
+        """
+        self._shards = [_opened(manifest, shard, check_content) for shard in shards if shard.tokens]
+        self._starts = np.cumsum([0, *(len(shard) for shard in self._shards)])
+
+    def __len__(self) -> int:
+        return int(self._starts[-1])
+
+    def tokens(self, start: int, stop: int) -> npt.NDArray[np.int64]:
+        """Tokens `start` to `stop` (not included) as int64; fewer where the stream ends."""
+        start, stop = max(start, 0), min(stop, len(self))
+        if start >= stop:
+            return np.empty(0, dtype=np.int64)
+        first, last = np.searchsorted(self._starts, [start, stop - 1], side="right") - 1
+        pieces = [
+            self._shards[number][max(start - self._starts[number], 0) : stop - self._starts[number]]
+            for number in range(first, last + 1)
+        ]
+        return np.concatenate(pieces, dtype=np.int64)
+
+
+def _opened(manifest: Path, shard: Shard, check_content: bool) -> npt.NDArray[np.integer]:
+    path = manifest.parent / shard.file
+    again = "delete it with its sidecar and give the same command again"
+    if not path.exists():
+        raise RelmError(f"{path}: no such file, although {manifest} lists it; {again}")
+    if path.stat().st_size != shard.size:
+        raise RelmError(f"{path}: has {path.stat().st_size:,} bytes, {manifest} says {shard.size:,}; {again}")
+    if check_content and (found := sha256_of(path)) != shard.sha256:
+        raise RelmError(f"{path}: sha256 is {found}, {manifest} says {shard.sha256}: changed since; {again}")
+    tokens: npt.NDArray[np.integer] = np.memmap(path, dtype=DTYPES[shard.dtype][0], mode="r")
+    if len(tokens) != shard.tokens:
+        raise RelmError(f"{path}: holds {len(tokens):,} {shard.dtype} tokens, {manifest} says {shard.tokens:,}; {again}")
+    return tokens

@@ -1,0 +1,206 @@
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from relm.corpus.wikitext_markup import plain_text
+
+PIECES = [
+    "{{", "}}", "{{{", "}}}", "[[", "]]", "{|", "|}", "|-", "|", "||", "!", "<ref>", "</ref>", '<ref name="x" />',
+    "<!--", "-->", "<nowiki>", "</nowiki>", "<math>", "</math>", "<pre>", "<poem>", "</poem>", "<table>", "</table>",
+    "<br />", "<sup>2</sup>", "<", ">", "[http://a", "[//b c]", "]", "[", "'", "''", "'''", "'''''", "=", "==", "\n",
+    "\n\n", "\n== See also ==\n", "\n=A=\n", "* ", ": ", "; ", "# ", " ", "  ", "\t", "\r", "(", ")", ",", "( , )",
+    "&amp;", "&nbsp;", "&#10;", "&lt;", "&#xD800;", "File:x.png", "Category:", "de:", ":", "convert", "nowrap",
+    "lang", "word", "7", "é", "漢字", "\x02", "\x03", "\x020\x03", "\x00", "_", "__TOC__", "----", "\u2028", "\xa0",
+]  # fmt: skip
+MARKUP = st.lists(st.one_of(st.sampled_from(PIECES), st.text(max_size=5)), max_size=60).map("".join)
+
+
+def check(cases: dict[str, str]) -> None:
+    assert {source: plain_text(source) for source in cases} == cases
+
+
+def test_prose_stays_as_it_is() -> None:
+    text = "It cost $5 (or 6), AT&T said: 3 < 4 > 2 & x|y; f(a[0]) = {b}. https://example.org/a_b/?a=1&b=2 \\o/ #1 *"
+    check({text: text})
+
+
+def test_links_show_their_label() -> None:
+    check({
+        "a [[dog]] and [[cat]]s": "a dog and cats",
+        "[[Dog|the '''dog''']] [[Dog#Legs|legs]] [[#Tail]]": "the dog legs #Tail",
+        "[[Mercury (planet)|]], [[Help:Edit|]]": "Mercury, Edit",
+        "[[Wikipedia:Help|help]] [[Star Trek: Picard]] [[wikt:Word|word]]": "help Star Trek: Picard word",
+        "see [[:Category:Dogs]], [[:fr:Chien|chien]]": "see Category:Dogs, chien",
+        "[[a [b] c]] [[x|y [z]]]": "a [b] c y [z]",
+        "[http://x.org/a label one] [https://x.org] [mailto:a@b.c mail] [//x.org z]": "label one mail z",
+        "bare http://x.org/a_b stays, [1] too": "bare http://x.org/a_b stays, [1] too",
+        "[[unclosed and [[closed]]": "unclosed and closed",
+    })  # fmt: skip
+
+
+def test_images_categories_and_other_languages_show_nothing() -> None:
+    check({
+        "[[File:A.jpg|thumb|A [[dog]] with [[x|[y]]] and [http://z w], {{small|a}} {{cite|b}}]]A dog": "A dog",
+        "[[Image:A.png|left|[[a|b]] [[c]] [[Image:x|[[y]]]]]]one\ntwo": "one two",
+        "one[[Category:Dogs]][[category:Cats|*]] [[de:Hund]] [[zh-min-nan:Káu]] [[simple:Dog]] two": "one two",
+        "([[Media:Dog.ogg|listen]]) [[Bild:Dog.svg|mini|Hund]]x": "x",
+    })  # fmt: skip
+    assert plain_text("[[Файл:x|y]] [[File:x]]ok [[Файл]]", {"файл", "file"}) == "ok Файл"
+
+
+def test_templates_vanish_but_those_that_belong_to_the_sentence() -> None:
+    check({
+        "{{Infobox\n| a = {{b|{c}|{{d}}}}\n| e = [[x|y]]\n}}\nText{{fact|date=May}}.": "Text.",
+        "It is {{convert|5|km|mi|abbr=on}} or {{cvt|2|to|3|C}} off.": "It is 5 km or 2 to 3 °C off.",
+        "{{lang|fr|[[a|bonjour]]}}, {{lang-de|Tag}}, {{nowrap|1={{lang|it|ciao}}}} {{Small| x }}": "bonjour, Tag, ciao x",
+        "{{frac|1|2}} {{frac|3|1|2}} {{frac|4}} {{c.|1900}} {{As of|2010|lc=y}}": "1/2 3 1/2 1/4 c. 1900 as of 2010",
+        "H{{sub|2}}O{{spaced ndash}}{{chem|H|2|O}} {{USS|Maine|ACR-1|6}} {{quote|So be it.}}": "H2O – H2O USS Maine So be it.",
+        "a {{{1|{{{2}}}}}} b {{{{x}}}}": "a b",
+        "a }} b {{ c": "a b c",
+        "{{lang}} {{convert|5}} {{frac}} {{transl}}x": "5 x",
+    })  # fmt: skip
+
+
+def test_tables_vanish_with_what_they_hold() -> None:
+    check({
+        "Before\n{| class=x\n|-\n! a || b\n| {{c}} || {| nested\n| [[d|e]]\n|}\n|}\nafter": "Before\nafter",
+        "a <table><tr><td>x<table border=1><td>y</table></td></tr></table> b <TABLE>c</TABLE>": "a\nb",
+        "{| never closed\n| cell\n! head | x\ntext": "text",
+        "{{Box never closed\n| a = b\n| c\nText": "Text",
+        "|} text": "",
+    })  # fmt: skip
+
+
+def test_references_comments_and_blocks_vanish() -> None:
+    check({
+        'a<ref>b {{c}}</ref>, d<ref name="e"/> f<REF name=g >h</Ref>.': "a, d f.",
+        "a<!-- b\n\nc -->d<!---->e<!-- never closed": "ade",
+        "one\n<!-- a comment alone on a line -->\ntwo": "one two",
+        "a<gallery>\nFile:x|y\n</gallery>b<timeline>z</timeline><references />": "ab",
+        "<pre>int x;</pre><source lang=c>{{</source>a<references>b</references>": "a",
+        "an <ref>unclosed one stays": "an unclosed one stays",
+        "<ref>a</ref> b <ref> c": "b c",
+    })  # fmt: skip
+
+
+def test_formulas_and_nowiki_are_kept_verbatim() -> None:
+    check({
+        "so <math>\n \\frac{{a}}{b} < ''c''_{[[d]]} \n</math>,": "so \\frac{{a}}{b} < ''c''_{[[d]]},",
+        "<nowiki>[[a|b]] '''c''' &lt; <br></nowiki> d<nowiki/>e": "[[a|b]] '''c''' < <br> de",
+        "{{x|<nowiki>}}</nowiki>}}f \x020\x03 \x02": "f 0",
+        "<math></math>g": "g",
+    })  # fmt: skip
+
+
+def test_html_leaves_its_text() -> None:
+    check({
+        "<b>a</b> <span style='x'>b</span> <font color=red>c</FONT> <code>d<e></code> 1 <2": "a b c d<e> 1 <2",
+        "a<br>b<br/>c<BR clear=all>d": "a\nb\nc\nd",
+        "<div>a</div><center>b</center><blockquote>c</blockquote>": "a\nb\nc",
+        "10<sup>6</sup> m<sup>−2</sup> x<sup>n</sup> 1<sup>st</sup> H<sub>2</sub>O": "10⁶ m⁻² xⁿ 1st H2O",
+        "<poem>one\ntwo {{x}}\n\nthree</poem>": "one\ntwo\nthree",
+    })  # fmt: skip
+
+
+def test_emphasis_and_magic_words_go() -> None:
+    check({
+        "'''bold''' ''it'' '''''both''''' l'''a'' it's '''dogs''''": "bold it both la it's dogs'",
+        "__NOTOC__ a __init__ __b": "a __init__ __b",
+    })  # fmt: skip
+
+
+def test_entities_are_decoded_once_and_after_the_markup() -> None:
+    check({
+        "a&nbsp;b &ndash; &#8212; &#x2014; &eacute; &#151;": "a b – — — é —",
+        "&lt;ref&gt; &#91;&#91;a]] &amp;lt; &amp;amp;": "<ref> [[a &lt; &amp;",
+        "AT&T &notanentity; &copy2 & ; R&D;": "AT&T &notanentity; &copy2 & ; R&D;",
+    })  # fmt: skip
+
+
+def test_paragraphs_headings_and_items_are_lines() -> None:
+    source = (
+        "One\nparagraph.\n\n\nTwo.\n== Head ==\nThree.\n* item\n** [[sub|sub item]]\n# first\n:indented\n;term\n----\n  Four"
+    )
+    lines = ["One paragraph.", "Two.", "Head", "Three.", "item", "sub item", "first", "indented", "term", "Four"]
+    assert plain_text(source).split("\n") == lines
+
+
+def test_sections_without_content_lose_their_heading() -> None:
+    check({
+        "A\n== Empty ==\n{{x}}\n== B ==\n=== Empty too ===\n=== C ===\nd\n== Last ==\n": "A\nB\nC\nd",
+        "== Only ==": "",
+        "x = y\n==\n=\na == b ==": "x = y\na == b ==",
+    })  # fmt: skip
+
+
+def test_sections_that_only_point_elsewhere_are_dropped_with_their_content() -> None:
+    check({
+        "A\n== See also ==\n* [[x]]\n=== Under it ===\ny\n== Next ==\nB\n==External links==\n* z": "A\nNext\nB",
+        "A\n=== References: ===\nx\n== '''Notes''' ==\ny\n== Notes on style ==\nB": "A\nNotes on style\nB",
+        "A\n== Legături externe ==\nx\n== Vezi și ==\ny\n== Външни препратки ==\nz": "A",
+    })  # fmt: skip
+
+
+def test_what_templates_leave_between_parentheses_is_tidied() -> None:
+    check({
+        "Dog ({{IPAc-en|x}}) is": "Dog is",
+        "Dog ({{a}}, {{b}} ; ) is": "Dog is",
+        "Dog ( , born 1950 ; ) is": "Dog (born 1950) is",
+        "Dog ({{a}}; a cat , {{b}}) , and . So": "Dog (a cat), and. So",
+        "call main() or f( x )": "call main() or f(x)",
+    })  # fmt: skip
+
+
+def test_drawings_in_typewriter_style_go_and_prose_stays() -> None:
+    check({
+        "a\n  |--x--|   |\n ___|___\n  1     4    b\n  A sentence.  And one.\nb": "a\nA sentence. And one.\nb",
+        "a\n* –\n* ~~\n* 漢\n": "a\n漢",
+    })  # fmt: skip
+
+
+@settings(max_examples=300, deadline=None)
+@given(MARKUP)
+def test_any_markup_gives_clean_lines_not_longer_than_it(source: str) -> None:
+    text = plain_text(source)
+    assert len(text) <= len(source)
+    assert text == text.strip()
+    assert "\n\n" not in text
+    assert not any(control in text for control in ("\x02", "\x03", "\t"))
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.text(
+        alphabet=st.characters(blacklist_characters="\x02\x03<>[]{}|'=&*#:;!_()-,.\n~", whitelist_categories=("L", "N", "Zs"))
+    )
+)
+def test_text_without_markup_keeps_its_words(source: str) -> None:
+    assert plain_text(source).split() == source.split()
+
+
+HOSTILE = [
+    "{{", "}}", "[[", "]]", "{|", "|}", "{{{", "<ref>", "<ref ", "<!--", "<pre>", "<nowiki>", "<math>", "<table>",
+    "<poem>", "<div ", "<sup> ", "<", "[http:", "[http://a b ", "[http://a", "'", "(", "(,", "( ", ", ", " ,", " )",
+    " ", "\t", "&", "&#", "=", "\n=", "\n==a", "_", "__A", "{{a|", "|", "{{nowrap|", "[[a|", "[[File:a|", "[[a|[[b]]",
+    "{{a}}{{", "{|a|", "\n|", "\n ", "\n* ", "\x02", "[[ (|]]", "{{a|b=", "{{convert|1|", "{{nowrap|{{lang|a|",
+]  # fmt: skip
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("piece", HOSTILE)
+def test_a_megabyte_of_unbalanced_markup_ends(piece: str) -> None:
+    """Each takes a fraction of a second; what is quadratic in the length would take hours and run into the time limit."""
+    source = piece * (1_000_000 // len(piece))
+    assert len(plain_text(source)) <= len(source)
+    part = source[:200_000]
+    assert len(plain_text(f"[[{part}|]] {{{{x|{part}}}}}")) <= 2 * len(part) + 12
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize(
+    ("opening", "closing"), [("{{", "}}"), ("[[", "]]"), ("{|", "|}"), ("<table>", "</table>"), ("{{nowrap|", "}}")]
+)
+def test_deep_nesting_ends(opening: str, closing: str) -> None:
+    depth = 500_000 // len(opening + closing)
+    assert plain_text(f"a {opening * depth}{closing * depth}").startswith("a")
+    assert plain_text(f"a {opening * 8}x{closing * 8}b") in ("a b", "a xb", "a\nb")

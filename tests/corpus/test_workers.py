@@ -1,0 +1,126 @@
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from relm.corpus.workers import available_workers, ordered_map
+from relm.errors import RelmError
+
+
+def slow_for_even(number: int) -> tuple[int, int]:
+    time.sleep(0.02 if number % 2 == 0 else 0)
+    return number, os.getpid()
+
+
+def failing_at_three(number: int) -> int:
+    if number == 3:
+        raise ValueError("three")
+    return number
+
+
+def leave(number: int) -> int:
+    if number == 1:
+        os._exit(5)
+    return number
+
+
+def kill_oneself(number: int) -> int:
+    if number == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return number
+
+
+def numbers_then_fault() -> Iterator[int]:
+    yield from range(5)
+    raise RelmError("the source is cut")
+
+
+def test_results_come_in_order_from_several_processes() -> None:
+    results = list(ordered_map(slow_for_even, range(30), 3, "testing"))
+    assert [number for number, _ in results] == list(range(30))
+    processes = {process for _, process in results}
+    assert len(processes) == 3
+    assert os.getpid() not in processes
+
+
+def test_one_worker_is_this_process() -> None:
+    assert {process for _, process in ordered_map(slow_for_even, range(3), 1, "testing")} == {os.getpid()}
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_fault_of_the_source_comes_after_the_results_before_it(workers: int) -> None:
+    results = ordered_map(failing_at_three if workers == 0 else abs, numbers_then_fault(), workers, "testing")
+    assert [next(results) for _ in range(5)] == list(range(5))
+    with pytest.raises(RelmError, match="the source is cut"):
+        next(results)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_fault_of_the_function_is_raised(workers: int) -> None:
+    with pytest.raises(ValueError, match="three"):
+        list(ordered_map(failing_at_three, range(9), workers, "testing"))
+
+
+def test_the_source_is_not_read_far_ahead() -> None:
+    taken: list[int] = []
+
+    def source() -> Iterator[int]:
+        for number in range(1000):
+            taken.append(number)
+            yield number
+
+    results = ordered_map(abs, source(), 2, "testing")
+    for _ in range(10):
+        next(results)
+    assert len(taken) <= 10 + 3 * 2
+    results.close()  # type: ignore[attr-defined]
+    assert not multiprocessing.active_children()
+
+
+@pytest.mark.parametrize(
+    ("function", "how"),
+    [
+        (leave, r"worker process \d+ ended with exit status 5"),
+        (kill_oneself, r"worker process \d+ was killed by SIGKILL, perhaps"),
+    ],
+    ids=["exits", "is killed"],
+)
+def test_a_worker_that_dies_is_an_error_that_names_it(function, how: str) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(RelmError, match="extracting x: " + how):
+        list(ordered_map(function, range(50), 2, "extracting x"))
+    assert not multiprocessing.active_children()
+
+
+ENDLESS = """
+import itertools
+from relm.corpus.workers import ordered_map
+
+if __name__ == "__main__":
+    for number in ordered_map(abs, itertools.count(), 2, "counting"):
+        if number == 100:
+            print("running", flush=True)
+"""
+
+
+def test_workers_leave_when_their_parent_is_killed(tmp_path: Path) -> None:
+    script = tmp_path / "endless.py"
+    script.write_text(ENDLESS)
+    with subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        assert parent.stdout.readline() == "running\n"
+        children = psutil.Process(parent.pid).children(recursive=True)
+        parent.kill()
+    assert len(children) >= 2
+    _, alive = psutil.wait_procs(children, timeout=60)
+    assert not alive
+
+
+def test_the_worker_count_is_what_this_process_may_use() -> None:
+    assert available_workers() == len(os.sched_getaffinity(0))
