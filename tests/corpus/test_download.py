@@ -153,6 +153,7 @@ def test_when_all_fail_each_is_listed_and_the_way_by_hand_is_told(server: LocalS
     assert "sha256" in lines[urls[1]]
     assert "HTTP 500" in lines[urls[2]]
     assert "Connection refused" in lines[urls[3]]
+    assert "(2 attempts)" in lines[urls[3]]
     assert "put thing.bin or missing or wrong" in message
     assert "RELM_MIRROR" in message
 
@@ -180,8 +181,9 @@ def test_a_file_larger_than_the_disk_is_refused_before_a_byte_comes(server: Loca
 
 
 def test_the_archive_counts_too_in_the_disk_check(server: LocalServer, destination: Path) -> None:
-    server.answers["/pack"] = status(200, {"Content-Length": str(10**18)})
-    assert "needs 1000000.0 TB" in fault(from_server(server, "/pack", member="thing"), destination)
+    server.answers["/pack"] = status(200, {"Content-Length": str(2 * 10**18)})
+    remote = RemoteFile(sha256="0" * 64, size=10**18, sources=[Source(url=server.url("/pack"), member="thing")])
+    assert "needs 3000000.0 TB" in fault(remote, destination)
 
 
 SMALL_DISK = """

@@ -116,6 +116,11 @@ def test_a_project_that_the_index_lacks_is_named(index: LocalServer, destination
     assert f"{index.url('/simple/other/')}: HTTP 404" in fault(remote_file(BODY, source), destination)
 
 
+def test_a_hash_on_a_json_page_counts(index: LocalServer, destination: Path) -> None:
+    index.answers["/simple/my-set/"] = json_page(index.url("/files/my_set-1.0%2Ba-py3-none-any.whl"), sha256="5" * 64)
+    assert f"the package index expects {'5' * 64}" in fault(in_wheel(), destination)
+
+
 @pytest.mark.parametrize("page", [b"[1, 2]", b'{"files": 3}', b"<html>"])
 def test_a_page_that_is_no_index_is_told(index: LocalServer, destination: Path, page: bytes) -> None:
     index.answers["/simple/my-set/"] = Served(page, headers={"Content-Type": "application/json"})

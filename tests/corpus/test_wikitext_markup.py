@@ -105,6 +105,7 @@ def test_html_leaves_its_text() -> None:
 def test_emphasis_and_magic_words_go() -> None:
     check({
         "'''bold''' ''it'' '''''both''''' l'''a'' it's '''dogs''''": "bold it both la it's dogs'",
+        "a ''{{x}}'' b '''[[File:y.png]]''' c": "a b c",
         "__NOTOC__ a __init__ __b": "a __init__ __b",
     })  # fmt: skip
 

@@ -130,10 +130,12 @@ def test_the_strictest_cpu_quota_counts(tmp_path: Path) -> None:
     assert limits.cgroup_cores(mount, membership) == 1.5
 
 
-def test_an_unlimited_quota_of_version_1_is_none(tmp_path: Path) -> None:
+def test_without_limits_of_version_1_there_are_none(tmp_path: Path) -> None:
     mount, membership = version_1(tmp_path)
+    write(mount / "memory", **{"memory.limit_in_bytes": "9223372036854771712", "memory.usage_in_bytes": "1"})
     write(mount / "cpu,cpuacct", **{"cpu.cfs_quota_us": "-1", "cpu.cfs_period_us": "100000"})
     assert limits.cgroup_cores(mount, membership) is None
+    assert limits.cgroup_memory(mount, membership) is None
 
 
 @pytest.mark.parametrize(("quota", "cores"), [("50000", 1), ("100000", 1), ("100000000", len(os.sched_getaffinity(0)))])

@@ -4,14 +4,18 @@ import json
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from relm.artifact import checked_sidecar, read_json
+from relm.devices.contract import open_device
 from relm.errors import RelmError
+from relm.examples.causal import CausalExamples
 from relm.models.gpt2 import Gpt2
+from relm.training.loop import PhaseRun, architecture, initial_model
 
 
 def shorter(**phase: object) -> dict[str, object]:
@@ -96,6 +100,41 @@ def test_how_the_batch_is_cut_changes_rounding_only(tmp_path: Path, examples: Pa
         losses[size] = [line["loss"] for line in run.lines()]
     assert losses[2] == pytest.approx(losses[8], rel=1e-5)
     assert losses[2] != losses[8], "the batch was not cut at all"
+
+
+def test_steps_read_the_examples_in_their_order_without_gaps(tiny_run) -> None:
+    settings = tiny_run.recipe.pretrain["main"]
+    examples = CausalExamples(tiny_run.examples / "manifest.json", "train", 16)
+    device = open_device("cpu", 1)
+    run = PhaseRun(tiny_run.recipe, "main", settings, tiny_run.folder, {}, examples, device)
+    first_epoch = -(-len(examples) // 8)
+    read = np.concatenate([run.batch(step) for step in range(1, first_epoch + 1)])[: len(examples)]
+    everything = examples.batch(np.arange(len(examples)))
+    assert not np.array_equal(read, everything), "the order is that of the file"
+    assert sorted(map(tuple, read.tolist())) == sorted(map(tuple, everything.tolist()))
+    assert np.array_equal(np.concatenate([piece.numpy() for piece in run.micro_batches(2)]), run.batch(2))
+
+
+def test_a_learning_rate_of_zero_leaves_the_initial_weights(tiny_run) -> None:
+    tiny_run.changes = shorter(steps=1, schedule={"name": "linear", "warmup_steps": 0, "floor": 0.0})
+    tiny_run.train()
+    initial = initial_model(architecture(tiny_run.recipe, 257), seed=7, init_from=None)
+    trained = Gpt2.from_folder(tiny_run.model_folder).state_dict()
+    assert all(torch.equal(tensor, trained[name]) for name, tensor in initial.state_dict().items())
+
+
+def test_a_tiny_clipped_gradient_vanishes_beside_epsilon(tiny_run) -> None:
+    tiny_run.changes = shorter(optimizer={"gradient_clipping": 1e-14, "weight_decay": 0.0})
+    tiny_run.train()
+    lines = tiny_run.lines()
+    assert lines[-1]["loss"] == pytest.approx(lines[0]["loss"], abs=0.02)
+    assert lines[-1]["gradient_norm"] > 0.1, "the norm is the one before clipping"
+
+
+def test_dropout_acts_while_training(tiny_run, uninterrupted) -> None:
+    tiny_run.changes = {**shorter(steps=4), "model": {"dropout": 0.0}}
+    tiny_run.train()
+    assert tiny_run.lines()[0]["loss"] != uninterrupted.lines()[0]["loss"]
 
 
 def test_another_seed_gives_other_weights_and_the_same_seed_the_same(tmp_path: Path, examples: Path, tiny_run) -> None:

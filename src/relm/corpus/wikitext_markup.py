@@ -145,8 +145,6 @@ def _without_inline_markup(text: str) -> str:
         text = _SUPERSCRIPT.sub(lambda match: match[1].translate(_SUPERSCRIPT_SIGNS), text)
         text = _BREAKING_TAG.sub("\n\n", text)
         text = _TAG.sub("", text)
-    for quotes in ("'''''", "'''", "''"):
-        text = text.replace(quotes, "")
     return _MAGIC_WORD.sub("", text)
 
 
@@ -266,6 +264,8 @@ def plain_text(wikitext: str, hidden: Collection[str] = HIDDEN_NAMESPACES) -> st
     text = wikitext.replace("\x02", "").replace("\x03", "")
     text = _POEM.sub(lambda match: match[1].replace("\n", "<br>"), text)
     text = _without_elements(text, kept)
+    for quotes in ("'''''", "'''", "''"):  # before what stands between them may vanish
+        text = text.replace(quotes, "")
     text = _unnested(_LINK, lambda match: _link_text(match[1], hidden), text)
     text = _unnested(_TEMPLATE, lambda match: shown_text(match[1] or ""), text)
     text = _unnested(_TABLE, "\n\n", text)

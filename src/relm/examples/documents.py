@@ -20,7 +20,7 @@ def document_texts(lines: Iterable[bytes], path: Path, first_line: int = 1) -> I
         try:
             text = json.loads(line)["text"]
             text.encode()
-        except (UnicodeError, json.JSONDecodeError) as error:
+        except (UnicodeDecodeError, UnicodeEncodeError, json.JSONDecodeError) as error:
             fault = error.msg if isinstance(error, json.JSONDecodeError) else error.reason
             raise RelmError(f"{path}:{number}: not valid JSON in UTF-8: {fault}; {AGAIN}") from None
         except (KeyError, TypeError, AttributeError):
@@ -30,7 +30,7 @@ def document_texts(lines: Iterable[bytes], path: Path, first_line: int = 1) -> I
 
 
 def first_texts(documents: list[Path], limit: int) -> Iterator[str]:
-    """Texts of several files in order until their UTF-8 fills `limit` bytes; the last one is cut there, at a whole character."""
+    """Texts of several files in order until their UTF-8 fills `limit` bytes; the last one is cut there, between characters."""
     left = limit
     for path in documents:
         with open(path, "rb") as lines:

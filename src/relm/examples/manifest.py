@@ -107,7 +107,7 @@ def _agreed(sidecars: Mapping[Path, Mapping[str, Any]]) -> dict[str, Any]:
     keys = ("objective", "dtype", "tokenizer_sha256", "vocabulary_size", "end_of_text_id")
     if not sidecars:
         raise RelmError("manifest: there are no shards; give it at least one")
-    first, *others = sidecars
+    first = next(iter(sidecars))
     for path in sidecars:
         for key in keys:
             if _fact(sidecars, path, key) != _fact(sidecars, first, key):

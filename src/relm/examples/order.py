@@ -1,6 +1,6 @@
 """The order of examples as arithmetic: a seeded permutation that is evaluated at an index, never stored and never iterated.
 
-Which example stands at (seed, epoch, position) follows from these three numbers alone, so a run resumes at any step at once, and
+Which example stands at (seed, epoch, position) follows from these three numbers alone: a run resumes at any step at once, and
 any number of devices or workers reads the same batches. The permutation is a generalised Feistel network over two digits of
 mixed radix with cycle walking (Black and Rogaway, "Ciphers with Arbitrary Finite Domains", CT-RSA 2002, section 5).
 """

@@ -1,6 +1,6 @@
 """Tokenizers: byte-level BPE trained here or imported, all kept as one `tokenizer.json` of the `tokenizers` library.
 
-Byte-level BPE is GPT-2's (Radford et al. 2019, section 2.2): text is cut by GPT-2's pattern, each byte stands for a character, and
+Byte-level BPE is GPT-2's (Radford et al. 2019, section 2.2): text is cut by GPT-2's pattern, each byte becomes a character, and
 merges are learnt over these. A trained tokenizer gives `<|endoftext|>` id 0, the 256 bytes ids 1 to 256 and merges the rest;
 GPT-2's own has `<|endoftext|>` last, at 50256.
 """

@@ -19,10 +19,11 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from relm.artifact import read_json, sha256_of
+from relm.artifact import sha256_of
 from relm.devices.contract import Device, open_device
 from relm.errors import RelmError
 from relm.examples.causal import CausalExamples
+from relm.examples.manifest import TokenizerFacts, read_manifest
 from relm.examples.order import example_indices
 from relm.launch.limits import require_time
 from relm.models.gpt2 import Gpt2, Gpt2Config
@@ -76,13 +77,13 @@ def pretrain(
     """
     stop_with_parent()
     settings, folder = recipe.pretrain[phase], model_folder.parent
-    vocabulary_size, end_of_text_id = tokenizer_facts(manifest, tokenizer)
+    tokens = tokenizer_facts(manifest, tokenizer)
     identity = {"fingerprint": run_fingerprint, "phase": phase, "manifest_sha256": sha256_of(manifest)}
     facts = {"step": settings.steps, "fingerprint": run_fingerprint, "manifest_sha256": identity["manifest_sha256"]}
     with run_lock(folder / "lock"):
         if is_finished(model_folder, facts):
             return f"already trained: {model_folder} holds step {settings.steps:,} of phase {phase}"
-        config = architecture(recipe, vocabulary_size)
+        config = architecture(recipe, tokens.vocabulary_size)
         require_resources(config, settings, recipe.run, folder)
         run = PhaseRun(
             recipe=recipe,
@@ -93,12 +94,11 @@ def pretrain(
             examples=CausalExamples(manifest, "train", settings.sequence_length),
             device=open_device(recipe.run.device, recipe.run.threads),
         )
-        checkpoint = load_checkpoint(run.checkpoints, identity)
-        model = Gpt2(config) if checkpoint else initial_model(config, recipe.seed, init_from)
+        model, optimizer, meter = begin(run, config, init_from)
         with stop_requests() as stop:
-            summary = train(run, model, checkpoint, stop)
+            summary = train(run, model, optimizer, meter, stop)
             facts["parameters"] = model.parameter_count()
-            write_model(model, model_folder, tokenizer, end_of_text_id, facts)
+            write_model(model, model_folder, tokenizer, tokens.end_of_text_id, facts)
     return f"{summary}; {model_folder}"
 
 
@@ -154,22 +154,28 @@ class PhaseRun:
             yield self.device.feed(batch[first : first + self.micro_batch_size])
 
 
-def train(run: PhaseRun, model: Gpt2, checkpoint: Checkpoint | None, stop: StopRequest) -> str:
-    """Take the steps of a phase that are not yet behind `checkpoint`; a sentence on all of them.
+def begin(run: PhaseRun, config: Gpt2Config, init_from: Path | None) -> tuple[Gpt2, torch.optim.Optimizer, Meter]:
+    """Model, optimizer and meter as they were at the newest checkpoint, or as they are before the first step."""
+    checkpoint = load_checkpoint(run.checkpoints, run.identity)
+    model = run.device.place(Gpt2(config) if checkpoint else initial_model(config, run.recipe.seed, init_from))
+    optimizer = build_optimizer(model, run.settings.optimizer)
+    if checkpoint is None:
+        return model, optimizer, Meter()
+    model.load_state_dict(checkpoint.model)
+    restore_optimizer(optimizer, model, checkpoint.optimizer)
+    warn_if_made_elsewhere(checkpoint, run.made_on)
+    return model, optimizer, Meter(checkpoint.state)
+
+
+def train(run: PhaseRun, model: Gpt2, optimizer: torch.optim.Optimizer, meter: Meter, stop: StopRequest) -> str:
+    """Take the steps of a phase that are left; a sentence on all of them.
 
     Raises:
         Preempted: `stop` was set before the last step.
         RelmError: the loss or the gradient is no longer finite.
     """
     settings, every = run.settings, run.recipe.run
-    model = run.device.place(model).train()
-    optimizer = build_optimizer(model, settings.optimizer)
-    meter = Meter(checkpoint.state if checkpoint else None)
-    if checkpoint:
-        model.load_state_dict(checkpoint.model)
-        restore_optimizer(optimizer, model, checkpoint.optimizer)
-        warn_if_made_elsewhere(checkpoint, run.made_on)
-
+    model.train()
     with (
         closing(RunLog(run.folder / "train.jsonl", meter.step)) as log,
         closing(Progress(f"pretrain {run.phase}", meter.step, settings.steps, run.tokens_per_step)) as progress,
@@ -187,8 +193,9 @@ def train(run: PhaseRun, model: Gpt2, checkpoint: Checkpoint | None, stop: StopR
             meter.count(loss, norm)
             progress.advance(step)
 
+            stops = bool(stop) and step < settings.steps
             logs = step == 1 or step % every.log_interval == 0 or step == settings.steps
-            saves = step % every.checkpoint_interval == 0 or step == settings.steps or bool(stop)
+            saves = step % every.checkpoint_interval == 0 or step == settings.steps or stops
             if logs or saves:
                 meter.read(last_good=newest_checkpoint(run.checkpoints))
             if logs:
@@ -200,7 +207,7 @@ def train(run: PhaseRun, model: Gpt2, checkpoint: Checkpoint | None, stop: StopR
                 state = {**run.identity, **meter.state(), "made_on": run.made_on}
                 tensors = optimizer_tensors(optimizer, model)
                 saved = save_checkpoint(run.checkpoints, state, model.state_dict(), tensors, every.keep_checkpoints)
-            if stop and step < settings.steps:
+            if stops:
                 raise Preempted(
                     f"stopped by {stop.name} after step {step:,} of {settings.steps:,}, saved in {saved}; "
                     "the same command goes on from there"
@@ -224,20 +231,22 @@ def derived_seed(*words: object) -> int:
     return int.from_bytes(hashlib.sha256("/".join(map(str, words)).encode()).digest()[:8], "little") >> 1
 
 
-def tokenizer_facts(manifest: Path, tokenizer: Path) -> tuple[int, int]:
-    """Vocabulary size and the end of text's id.
+def tokenizer_facts(manifest: Path, tokenizer: Path) -> TokenizerFacts:
+    """What the examples say of the tokenizer, which must be the given one.
 
     Raises:
-        RelmError: the examples were made with another tokenizer.
+        RelmError: the tokenizer is absent or another one.
     """
-    facts = read_json(manifest)["tokenizer"]
+    facts = read_manifest(manifest).tokenizer
+    if not tokenizer.exists():
+        raise RelmError(f"{tokenizer}: no such file; give the tokenizer of sha256 {facts.sha256}, which made {manifest}")
     found = sha256_of(tokenizer)
-    if found != facts["sha256"]:
+    if found != facts.sha256:
         raise RelmError(
-            f"{tokenizer}: sha256 is {found}, but {manifest} was made with a tokenizer of sha256 {facts['sha256']}; "
+            f"{tokenizer}: sha256 is {found}, but {manifest} was made with a tokenizer of sha256 {facts.sha256}; "
             "give the tokenizer that belongs to it, or make the examples again"
         )
-    return facts["vocabulary_size"], facts["end_of_text_id"]
+    return facts
 
 
 def architecture(recipe: Recipe, vocabulary_size: int) -> Gpt2Config:

@@ -37,8 +37,8 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer, model: nn.Module) -> dic
 
 
 def restore_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    """Put back what `optimizer_tensors` gave, on each parameter's device."""
+    """Put back copies of what `optimizer_tensors` gave, on each parameter's device."""
     parameters = dict(model.named_parameters())
     for entry, tensor in tensors.items():
         name, _, key = entry.rpartition(".")
-        optimizer.state[parameters[name]][key] = tensor.to(parameters[name].device)
+        optimizer.state[parameters[name]][key] = tensor.to(parameters[name].device, copy=True)

@@ -1,0 +1,36 @@
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from relm.errors import RelmError
+from relm.training.interruption import Preempted, run_lock, stop_requests
+
+
+def test_a_signal_becomes_a_request_and_a_second_one_does_no_harm() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with stop_requests() as stop:
+        assert not stop
+        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGINT)
+        assert stop
+        assert stop.name == "SIGINT"
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_being_preempted_asks_to_be_tried_again() -> None:
+    assert issubclass(Preempted, RelmError)
+    assert Preempted.exit_code == os.EX_TEMPFAIL
+
+
+def test_a_lock_is_held_once_and_names_its_holder(tmp_path: Path) -> None:
+    path = tmp_path / "run" / "lock"
+    with (
+        run_lock(path),
+        pytest.raises(RelmError, match=rf"another process trains here already \(pid {os.getpid()}\)"),
+        run_lock(path),
+    ):
+        pass
+    with run_lock(path):
+        assert path.read_text() == f"{os.getpid()}\n"

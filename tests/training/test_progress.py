@@ -1,0 +1,24 @@
+import pytest
+
+from relm.training import progress
+
+
+def test_a_log_gets_nothing_before_its_time(capsys: pytest.CaptureFixture[str]) -> None:
+    bar = progress.Progress("pretrain main", 0, 10, 64)
+    bar.report(5.0, 100.0)
+    bar.advance(1)
+    bar.close()
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_log_gets_a_line_now_and_then(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 0)
+    bar = progress.Progress("pretrain main", 4, 1000, 64)
+    bar.report(5.25, 100.0)
+    bar.advance(5)
+    bar.close()
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("pretrain main: step 5 of 1,000, loss 5.250, ")
+    assert err.rstrip().endswith("minutes left")
+    assert err.count("\n") == 1
