@@ -41,5 +41,6 @@ def finished_project(tmp_path_factory: pytest.TempPathFactory) -> Commands:
 @pytest.fixture
 def finished_copy(finished_project: Commands, tmp_path: Path) -> Commands:
     """A copy of the finished project, times and links kept, to be changed at will."""
-    subprocess.run(["cp", "-a", f"{finished_project.folder}/.", str(tmp_path)], check=True)
-    return Commands(tmp_path)
+    folder = tmp_path / "copy"
+    subprocess.run(["cp", "-a", str(finished_project.folder), str(folder)], check=True)
+    return Commands(folder)

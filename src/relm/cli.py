@@ -137,7 +137,7 @@ def _manifest(a: Arguments) -> Job:
     shards: dict[str, list[Path]] = {"train": [], "held_out": []}
     for sidecar in a.sidecars:
         shard = sidecar.with_suffix("")  # FILE.bin.json -> FILE.bin
-        split = shard.name.split(".")[-2]
+        split = Path(shard.stem).suffix.removeprefix(".")
         if split not in shards:
             raise RelmError(f"manifest: {sidecar}: expected a name like SHARD.train.bin.json or SHARD.held_out.bin.json")
         shards[split].append(shard)
@@ -401,6 +401,8 @@ def parser() -> argparse.ArgumentParser:
 def run_step(name: str, step: Step, arguments: Arguments, argv: Sequence[str]) -> str:
     """Run one step with a record of it, and return its sentence."""
     job = step.job(arguments)
+    if absent := [str(path) for path in job.inputs if not path.exists()]:
+        raise RelmError(f"no such file: {', '.join(absent)}; run the step that makes it, or correct the path")
     if not step.records:
         return job.run()
     from relm.reporting.provenance import record

@@ -94,6 +94,14 @@ def test_reading_stops_after_the_wanted_documents(tmp_path: Path, workers: int) 
     assert sidecars["train"]["skipped"] == {"redirects": 1, "other_namespaces": 0, "empty": 0, "cut": 0}
 
 
+def test_damage_just_after_the_wanted_documents_does_not_matter(tmp_path: Path) -> None:
+    source = written(tmp_path, articles(40).replace("Title 20<", "Title 20 &<", 1))
+    _, titles, _ = run(source, tmp_path, documents=20)
+    assert len(titles["train"] + titles["held_out"]) == 20
+    with pytest.raises(RelmError, match="not well-formed"):
+        run(source, tmp_path, documents=21)
+
+
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_damaged_dump_leaves_nothing(tmp_path: Path, workers: int) -> None:
     source = written(tmp_path, articles(3000, words=20).encode()[:-100])
@@ -134,7 +142,7 @@ def test_a_killed_worker_is_an_error_that_names_it_and_leaves_nothing(tmp_path: 
 
 
 def test_links_to_the_wikis_own_namespaces_show_nothing(tmp_path: Path) -> None:
-    text = "Софӣя [[Файл:x.png|ляво|{}]] е [[Категория:Y]]град"
+    text = "Софӣя [[Файл:x|ляво|{}]] е [[Категория:Y]]град"
     content = dump(*(page(f"A{i}", text.format(i)) for i in range(9)), namespaces='<namespace key="6">Файл</namespace>')
     run(written(tmp_path, content), tmp_path)
     assert {document.text for path in outputs(tmp_path).values() for document in read_documents(path)} == {

@@ -63,9 +63,10 @@ def _ship(arguments: list[str]) -> str:
 _FIRST = (
     "abbr", "angbr", "angle bracket", "ar", "arabdin", "big", "block indent", "blockquote", "bold", "cquote", "em", "flag",
     "flagcountry", "flagu", "hayeren", "hebrew", "ipa", "italic", "italics", "keypress", "linktext", "longitem", "math", "mvar",
-    "nastaliq", "nihongo", "nihongo2", "nihongo3", "nobold", "nobr", "nobreak", "noitalic", "nowrap", "nq", "nts", "oldstyledate",
-    "pie", "poemquote", "polytonic", "quotation", "quote", "resize", "rtl-lang", "sc", "script", "serif", "small",
-    "smaller", "smallcaps", "strong", "sub", "sup", "tooltip", "translit", "unicode", "val", "vanchor", "var", "visible anchor",
+    "nastaliq", "nihongo", "nihongo2", "nihongo3", "nobold", "nobr", "nobreak", "noitalic", "nowrap", "nq", "nts",
+    "oldstyledate", "pie", "poemquote", "polytonic", "quotation", "quote", "resize", "rtl-lang", "sc", "script", "serif",
+    "small", "smaller", "smallcaps", "strong", "sub", "sup", "tooltip", "translit", "unicode", "val", "vanchor", "var",
+    "visible anchor",
 )  # fmt: skip
 
 SHOWN: dict[str, Shown] = {

@@ -1,7 +1,7 @@
 """What counts alone achieve on the same tokens: the levels that a language model must beat to have learnt anything.
 
-The unigram level is the entropy of the scored tokens themselves: no model of single tokens can do better. The bigram level is an
-interpolated Kneser-Ney model (Kneser and Ney 1995; Chen and Goodman 1999, section 4.1) of pairs of training tokens.
+The unigram level is the entropy of the scored tokens themselves: no model of single tokens can do better. The bigram level is
+an interpolated Kneser-Ney model (Kneser and Ney 1995; Chen and Goodman 1999, section 4.1) of pairs of training tokens.
 """
 
 from collections.abc import Iterable, Iterator
@@ -83,9 +83,10 @@ class BigramModel:
         places = np.minimum(np.searchsorted(self.pairs, wanted), len(self.pairs) - 1)
         counts = np.where(self.pairs[places] == wanted, self.counts[places], 0)
         totals = self.context_counts[previous]
-        seen: Floats = np.maximum(counts - self.discount, 0.0) / np.maximum(totals, 1)
-        left_over: Floats = np.where(totals > 0, self.discount * self.context_types[previous] / np.maximum(totals, 1), 1.0)
-        return np.add(seen, left_over * self.lower[following])
+        seen = np.maximum(counts - self.discount, 0.0) / np.maximum(totals, 1)
+        left_over = np.where(totals > 0, self.discount * self.context_types[previous] / np.maximum(totals, 1), 1.0)
+        probabilities: Floats = seen + left_over * self.lower[following]
+        return probabilities
 
     def nats(self, scored: Iterable[Tokens]) -> float:
         """Sum of -ln P over the tokens of overlapping blocks, the very first token left out."""
@@ -110,4 +111,5 @@ def _discount(counts: Tokens) -> float:
 def _interpolated_with_uniform(counts: Tokens) -> Floats:
     discount, total = _discount(counts), counts.sum()
     left_over = discount * np.count_nonzero(counts) / total
-    return np.maximum(counts - discount, 0.0) / total + left_over / len(counts)
+    shares: Floats = np.maximum(counts - discount, 0.0) / total + left_over / len(counts)
+    return shares

@@ -10,7 +10,7 @@ from relm.models.gpt2 import Gpt2
 
 
 def load_for_evaluation(folder: Path, vocabulary_size: int) -> tuple[Gpt2, str]:
-    """The model of a Hugging Face folder, dropout off, and the sha256 of its weights, compared with their sidecar if there is one.
+    """The model of a Hugging Face folder, dropout off, and the sha256 of its weights, compared with their sidecar if it exists.
 
     Args:
         vocabulary_size: of the tokenizer whose ids it will be given.

@@ -1,0 +1,143 @@
+import struct
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from relm.artifact import sha256_of
+from relm.errors import RelmError
+from relm.examples import storage
+from relm.examples.manifest import Shard
+from relm.examples.storage import TokenStream, dtype_of, shard_writer
+
+
+def i4(*values: int) -> np.ndarray:
+    return np.array(values, dtype=np.int32)
+
+
+def written(path: Path, *documents: list[int], vocabulary_size: int = 300) -> Shard:
+    with shard_writer(path, vocabulary_size) as writer:
+        for document in documents:
+            writer.append(i4(*document), i4(len(document)))
+    return Shard(path.name, sha256_of(path), path.stat().st_size, writer.dtype, writer.tokens, writer.documents)
+
+
+def test_the_files_are_megatrons_byte_for_byte(tmp_path) -> None:
+    written(tmp_path / "a.bin", [1, 2, 256], [0], [258, 0])
+    assert (tmp_path / "a.bin").read_bytes() == struct.pack("<6H", 1, 2, 256, 0, 258, 0)
+    assert (tmp_path / "a.idx").read_bytes() == (
+        b"MMIDIDX\x00\x00"
+        + struct.pack("<Q", 1)  # version
+        + struct.pack("<B", 8)  # uint16
+        + struct.pack("<Q", 3)  # sequences
+        + struct.pack("<Q", 4)  # entries of the document index
+        + struct.pack("<3i", 3, 1, 2)  # sizes in tokens
+        + struct.pack("<3q", 0, 6, 8)  # byte offsets
+        + struct.pack("<4q", 0, 1, 2, 3)  # first sequence of each document, and the end
+    )
+
+
+def test_a_large_vocabulary_gets_four_bytes_a_token(tmp_path) -> None:
+    assert [dtype_of(size) for size in (257, 65_499, 65_500, 250_000)] == ["uint16", "uint16", "int32", "int32"]
+    written(tmp_path / "a.bin", [1, 70_000], [3], vocabulary_size=70_001)
+    assert (tmp_path / "a.bin").read_bytes() == struct.pack("<3i", 1, 70_000, 3)
+    index = (tmp_path / "a.idx").read_bytes()
+    assert index[17] == 4  # int32
+    assert index[34:58] == struct.pack("<2i", 2, 1) + struct.pack("<2q", 0, 8)
+
+
+def test_the_index_is_the_same_whatever_its_blocks(tmp_path, monkeypatch) -> None:
+    documents = [[1] * size for size in (3, 1, 4, 1, 5, 9, 2)]
+    written(tmp_path / "whole.bin", *documents)
+    for block in (1, 2, 3, 7, 8):
+        monkeypatch.setattr(storage, "BLOCK", block)
+        written(tmp_path / "blocks.bin", *documents)
+        assert (tmp_path / "blocks.idx").read_bytes() == (tmp_path / "whole.idx").read_bytes()
+
+
+def test_memory_does_not_grow_with_the_number_of_documents(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(storage, "BLOCK", 2**12)
+    chunk, sizes = np.ones(2**12, dtype=np.int32), np.ones(2**12, dtype=np.int32)
+    tracemalloc.start()
+    with shard_writer(tmp_path / "a.bin", 300) as writer:
+        for _ in range(256):
+            writer.append(chunk, sizes)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert (tmp_path / "a.idx").stat().st_size == 34 + 20 * 2**20 + 8
+    assert peak < 2**20
+
+
+def test_an_unfinished_shard_leaves_nothing(tmp_path) -> None:
+    def fail() -> None:
+        with shard_writer(tmp_path / "a.bin", 300) as writer:
+            writer.append(i4(1, 2), i4(2))
+            raise RelmError("interrupted")
+
+    with pytest.raises(RelmError, match="interrupted"):
+        fail()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_token_outside_the_vocabulary_is_refused(tmp_path) -> None:
+    with pytest.raises(RelmError, match=r"a\.bin: token ids 5 to 300, but the vocabulary has 0 to 299"):
+        written(tmp_path / "a.bin", [5, 300])
+    with pytest.raises(RelmError, match="token ids -1 to 5"):
+        written(tmp_path / "a.bin", [5, -1])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_document_too_long_for_the_format_is_refused(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(storage, "LARGEST_DOCUMENT", 3)
+    with pytest.raises(RelmError, match=r"a document of 4 tokens; the format's limit is 3"):
+        written(tmp_path / "a.bin", [1, 1, 1], [1, 1, 1, 1])
+
+
+@pytest.fixture
+def stream(tmp_path: Path) -> TokenStream:
+    """0 to 9 in four shards, one of them empty and one of another width."""
+    shards = [
+        written(tmp_path / "a.bin", [0, 1, 2], [3]),
+        written(tmp_path / "b.bin"),
+        written(tmp_path / "c.bin", [4], vocabulary_size=100_000),
+        written(tmp_path / "d.bin", [5, 6, 7, 8, 9]),
+    ]
+    return TokenStream(tmp_path / "manifest.json", shards)
+
+
+def test_shards_read_as_one_sequence(stream) -> None:
+    assert len(stream) == 10
+    for start in range(11):
+        for stop in range(start, 11):
+            found = stream.tokens(start, stop)
+            assert found.dtype == np.int64
+            assert found.tolist() == list(range(start, stop))
+    assert stream.tokens(8, 99).tolist() == [8, 9]
+
+
+def test_the_sequence_has_no_other_tokens(stream) -> None:
+    assert stream.tokens(10, 12).tolist() == []
+    assert stream.tokens(5, 3).tolist() == []
+
+
+def test_a_damaged_shard_is_refused_by_name(tmp_path) -> None:
+    manifest, shard = tmp_path / "manifest.json", written(tmp_path / "a.bin", [1, 2, 3])
+    path = tmp_path / "a.bin"
+    path.write_bytes(struct.pack("<3H", 1, 2, 4))
+    with pytest.raises(RelmError, match=r"a\.bin: sha256 is .* manifest\.json says .*: changed since"):
+        TokenStream(manifest, [shard])
+    assert TokenStream(manifest, [shard], check_content=False).tokens(0, 3).tolist() == [1, 2, 4]
+    path.write_bytes(struct.pack("<2H", 1, 2))
+    with pytest.raises(RelmError, match=r"a\.bin: has 4 bytes, .*manifest\.json says 6"):
+        TokenStream(manifest, [shard], check_content=False)
+    path.unlink()
+    with pytest.raises(RelmError, match=r"a\.bin: no such file, although .*manifest\.json lists it"):
+        TokenStream(manifest, [shard])
+
+
+def test_a_manifest_that_contradicts_itself_is_refused(tmp_path) -> None:
+    shard = written(tmp_path / "a.bin", [1, 2])
+    wrong = Shard(shard.file, shard.sha256, shard.size, "int32", shard.tokens, shard.documents)
+    with pytest.raises(RelmError, match=r"holds 1 int32 tokens, .*manifest\.json says 2"):
+        TokenStream(tmp_path / "manifest.json", [wrong])
