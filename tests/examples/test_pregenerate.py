@@ -60,11 +60,13 @@ def test_end_of_text_written_in_a_document_does_not_end_it(tmp_path, tokenizer, 
     assert (tokens == 0).sum() == 2
 
 
-@pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ('{"id": "1", "title": "t", "text": "cut of', r"a\.jsonl:151: not valid JSON in UTF-8: Unterminated string"),
+        (
+            '{"id": "1", "title": "t", "text": "cut of',
+            r"a\.jsonl:151: not valid JSON in UTF-8: Invalid control character at column 45",
+        ),
         ('{"id": "1", "title": "t"}', r'a\.jsonl:151: expected an object with a string "text", found \{"id"'),
         ('{"text": 3}', r'a\.jsonl:151: expected an object with a string "text"'),
         ("[]", r'a\.jsonl:151: expected an object with a string "text"'),
@@ -73,9 +75,7 @@ def test_end_of_text_written_in_a_document_does_not_end_it(tmp_path, tokenizer, 
         (b'{"text": "\xff"}', r"a\.jsonl:151: not valid JSON in UTF-8: invalid start byte"),
     ],
 )
-def test_a_broken_line_is_named(tmp_path, tokenizer, prose, write_documents, monkeypatch, line, message, workers) -> None:
-    if workers == 2 and not line:
-        pytest.skip("one fault is enough to show that it comes back from a worker")
+def test_a_broken_line_is_named(tmp_path, tokenizer, prose, write_documents, monkeypatch, line, message) -> None:
     documents = write_documents("a.jsonl", prose)
     sidecar_of(documents).unlink()
     lines = documents.read_bytes().splitlines()
@@ -83,7 +83,7 @@ def test_a_broken_line_is_named(tmp_path, tokenizer, prose, write_documents, mon
     documents.write_bytes(b"\n".join(lines) + b"\n")
     monkeypatch.setattr(module, "CHUNK", 4096)
     with pytest.raises(RelmError, match=message):
-        pregenerate(documents, tokenizer, tmp_path / "a.bin", workers)
+        pregenerate(documents, tokenizer, tmp_path / "a.bin", 1 if line else 2)
     assert not list(tmp_path.glob("*.bin*")) + list(tmp_path.glob(".*.partial"))
 
 

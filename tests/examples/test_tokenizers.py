@@ -1,4 +1,5 @@
 import json
+import lzma
 import os
 import re
 import subprocess
@@ -121,13 +122,12 @@ def test_gpt2s_files_become_one_with_the_same_ids(tmp_path, gpt2_files) -> None:
 
 
 def test_gpt2_encodes_wikitext_2_to_the_published_number_of_tokens(tmp_path, shared_data) -> None:
-    import lzma
-
     folder = shared_data / "tokenizers" / "gpt2"
     output = tmp_path / "tokenizer.json"
     import_tokenizer("gpt2_bpe", {"vocab.json": folder / "encoder.json", "merges.txt": folder / "vocab.bpe"}, output)
     loaded = load_tokenizer(output)
-    rows = lzma.open(shared_data / "wikitext-2-raw" / "wiki.test.raw.xz", "rt", encoding="utf-8").read().split("\n")
+    with lzma.open(shared_data / "wikitext-2-raw" / "wiki.test.raw.xz", "rt", encoding="utf-8") as file:
+        rows = file.read().split("\n")
     # The rows of the published data set: every line with its end, empty ones as "".
     text = "\n\n".join("" if row == " " else f"{row}\n" for row in rows[:-1])
     assert len(loaded.tokenizer.encode(text, add_special_tokens=False).ids) == 287_644

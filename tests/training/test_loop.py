@@ -50,7 +50,7 @@ def test_the_model_folder_loads_in_transformers_with_its_tokenizer(uninterrupted
     torch.testing.assert_close(ours(ids), theirs(ids).logits, rtol=1e-5, atol=1e-5)
     assert theirs.generation_config.eos_token_id == 256
 
-    text = "  Salut, lume!<|endoftext|>\n\tşi 你好 -- it's 3.14"
+    text = "  Salut, lume!<|endoftext|>\n\tşi 你好 -- it's 3.14 , isn 't it ?"
     tokenizer = AutoTokenizer.from_pretrained(uninterrupted.model_folder)
     expected = Tokenizer.from_file(str(uninterrupted.examples / "tokenizer.json")).encode(text).ids
     assert tokenizer(text)["input_ids"] == expected

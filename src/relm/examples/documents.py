@@ -21,7 +21,7 @@ def document_texts(lines: Iterable[bytes], path: Path, first_line: int = 1) -> I
             text = json.loads(line)["text"]
             text.encode()
         except (UnicodeDecodeError, UnicodeEncodeError, json.JSONDecodeError) as error:
-            fault = error.msg if isinstance(error, json.JSONDecodeError) else error.reason
+            fault = f"{error.msg} column {error.colno}" if isinstance(error, json.JSONDecodeError) else error.reason
             raise RelmError(f"{path}:{number}: not valid JSON in UTF-8: {fault}; {AGAIN}") from None
         except (KeyError, TypeError, AttributeError):
             found = line[:60].decode("utf-8", "replace").strip()
