@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
-from relm.examples.encoder import Encoder, cuts_like_gpt2
+from relm.examples.encoder import PIECES, Encoder, cuts_like_gpt2
 from relm.examples.tokenizers import load_tokenizer
 
 # Every sort of character that the pattern tells apart, and those on which Python and the library have different opinions.
@@ -33,10 +33,18 @@ def library_ids(tokenizer: Tokenizer, text: str) -> list[int]:
     return tokenizer.encode(text, add_special_tokens=False).ids
 
 
+def assert_cut_and_encoded_as_by_the_library(encoder: Encoder, text: str) -> None:
+    assert encoder.encoded(text).tolist() == library_ids(encoder.tokenizer, text)
+    assert encoder.pieces is not None
+    if encoder.pieces.can_cut(text):
+        pieces = [text[start:end] for _, (start, end) in encoder.tokenizer.pre_tokenizer.pre_tokenize_str(text)]
+        assert PIECES.findall(text) == pieces
+
+
 @settings(max_examples=600, deadline=None)
 @given(st.text(st.one_of(st.sampled_from(ALPHABET), st.characters(exclude_categories=["Cs"])), max_size=30))
-def test_ids_are_the_librarys(text: str) -> None:
-    assert ENCODER.encoded(text).tolist() == library_ids(TOKENIZER, text)
+def test_pieces_and_ids_are_the_librarys(text: str) -> None:
+    assert_cut_and_encoded_as_by_the_library(ENCODER, text)
 
 
 @pytest.mark.parametrize(
@@ -45,7 +53,7 @@ def test_ids_are_the_librarys(text: str) -> None:
         "",
         " ",
         "a  b",
-        "it's we'll IT'S ''s 's",
+        "it's we'll we're I've I'm he'd don't 'lllx IT'S ''s 's",
         "a \n\n b\n",
         "x²  y½ Ⅷ①",
         "tab\t\tend  ",
@@ -55,7 +63,7 @@ def test_ids_are_the_librarys(text: str) -> None:
     ],
 )
 def test_hard_cases_are_cut_as_the_library_cuts_them(text: str) -> None:
-    assert ENCODER.encoded(text).tolist() == library_ids(TOKENIZER, text)
+    assert_cut_and_encoded_as_by_the_library(ENCODER, text)
 
 
 def test_no_character_of_unicode_is_cut_otherwise() -> None:
@@ -64,7 +72,7 @@ def test_no_character_of_unicode_is_cut_otherwise() -> None:
     for start in (*range(0, 0x3400, 64), *range(0xA000, 0xAC00, 64), *range(0xD800, 0x20000, 64)):
         characters = [chr(code) for code in range(start, start + 64) if not 0xD800 <= code < 0xE000]
         text = "".join(f"a{c}1{c}!{c} {c}" for c in characters)
-        assert encoder.encoded(text).tolist() == library_ids(TOKENIZER, text), hex(start)
+        assert_cut_and_encoded_as_by_the_library(encoder, text)
 
 
 def test_a_character_the_two_disagree_on_goes_to_the_library() -> None:
@@ -72,7 +80,7 @@ def test_a_character_the_two_disagree_on_goes_to_the_library() -> None:
     assert encoder.pieces is not None
     assert unicodedata.category("①") == "No"
     assert not encoder.pieces.can_cut("a ① b")
-    assert encoder.pieces.can_cut("plain text, 12²")
+    assert encoder.pieces.can_cut("plain text, 12²³¹¼½¾ H₂O x⁰⁴⁹ Ⅷ")
 
 
 def test_real_text_is_encoded_as_by_the_library(tokenizer: Path, prose: list[str]) -> None:

@@ -125,7 +125,7 @@ def test_a_damaged_shard_is_refused_by_name(tmp_path) -> None:
     manifest, shard = tmp_path / "manifest.json", written(tmp_path / "a.bin", [1, 2, 3])
     path = tmp_path / "a.bin"
     path.write_bytes(struct.pack("<3H", 1, 2, 4))
-    with pytest.raises(RelmError, match=r"a\.bin: sha256 is .* manifest\.json says .*: changed since"):
+    with pytest.raises(RelmError, match=r"a\.bin: sha256 is .*manifest\.json says .*: changed since"):
         TokenStream(manifest, [shard])
     assert TokenStream(manifest, [shard], check_content=False).tokens(0, 3).tolist() == [1, 2, 4]
     path.write_bytes(struct.pack("<2H", 1, 2))

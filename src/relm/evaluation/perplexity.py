@@ -22,6 +22,8 @@ from relm.examples.manifest import Manifest, Split, read_manifest
 from relm.examples.storage import TokenStream
 
 LARGEST_EXPONENT = 700.0
+# Logits in memory at once: half a gigabyte in float32.
+LARGEST_LOGITS = 2**27
 
 
 def evaluate_held_out(
@@ -38,7 +40,7 @@ def evaluate_held_out(
         manifest: of the examples; its tokenizer is the model's.
         output: the JSON file.
         context: tokens that the model sees at once.
-        batch_size: windows at once; it changes figures by rounding at most.
+        batch_size: windows at once, fewer where memory asks for it; it changes figures by rounding at most.
         threads: of the CPU; None: all cores this process may use.
 
     Raises:
@@ -53,6 +55,7 @@ def evaluate_held_out(
     held_out = facts.splits["held_out"]
     if len(stream) < 2 or not held_out.words:
         raise RelmError(f"{manifest}: split held_out has {held_out.words} words, which is nothing to score; use more documents")
+    batch_size = fitting_batch_size(batch_size, context * model.config.vocabulary_size)
     nats = stream_nats(open_device("cpu", threads).place(model), stream, context, batch_size)
     if not math.isfinite(nats):
         raise RelmError(f"{model_folder}: the loss is {nats}: training diverged; lower the learning rate and train again")
@@ -67,6 +70,11 @@ def evaluate_held_out(
     }
     write_json(output, result)
     return _sentence(found, perf_counter() - started)
+
+
+def fitting_batch_size(wanted: int, logits: int) -> int:
+    """How many windows of so many logits are scored at once: at least one, at most `wanted`."""
+    return max(1, min(wanted, LARGEST_LOGITS // logits))
 
 
 def stream_nats(model: Callable[[Tensor], Tensor], stream: TokenStream, context: int, batch_size: int) -> float:

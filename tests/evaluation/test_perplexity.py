@@ -1,0 +1,183 @@
+import json
+import math
+import shutil
+
+import numpy as np
+import pytest
+import torch
+
+from relm.artifact import read_json, sha256_of, write_sidecar
+from relm.errors import RelmError
+from relm.evaluation import perplexity
+from relm.evaluation.baselines import BigramModel, unigram_entropy
+from relm.evaluation.perplexity import evaluate_held_out, fitting_batch_size, stream_nats
+from relm.examples.manifest import read_manifest
+from relm.examples.storage import TokenStream
+
+
+def held_out_stream(evaluated) -> TokenStream:
+    return TokenStream(evaluated.manifest, read_manifest(evaluated.manifest).split("held_out", evaluated.manifest))
+
+
+def test_the_loss_is_that_of_transformers_on_the_same_windows(tmp_path, evaluated) -> None:
+    transformers = pytest.importorskip("transformers")
+    model = transformers.GPT2LMHeadModel.from_pretrained(evaluated.model).eval()
+    nats = 0.0
+    with torch.no_grad():
+        for start in range(0, len(evaluated.held_out) - 1, 16):
+            window = torch.tensor(evaluated.held_out[start : start + 17])[None]
+            logits = model(window[:, :-1]).logits
+            nats += torch.nn.functional.cross_entropy(logits[0].double(), window[0, 1:], reduction="sum").item()
+    evaluate_held_out(evaluated.model, evaluated.manifest, tmp_path / "held_out.json", context=16, threads=1)
+    figures = read_json(tmp_path / "held_out.json")["figures"]
+    assert figures["nats_per_token"] == pytest.approx(nats / (len(evaluated.held_out) - 1), rel=1e-6)
+
+
+def test_a_model_saved_by_transformers_is_evaluated_as_transformers_does(tmp_path, evaluated) -> None:
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(5)
+    config = transformers.GPT2Config(vocab_size=300, n_positions=8, n_embd=32, n_layer=1, n_head=4, initializer_range=0.4)
+    model = transformers.GPT2LMHeadModel(config).eval()
+    model.save_pretrained(tmp_path / "model")
+    windows = torch.tensor(evaluated.held_out[: 7 * 16 + 1])
+    with torch.no_grad():
+        batch = torch.stack([windows[start : start + 9] for start in range(0, 112, 8)])
+        mean = torch.nn.functional.cross_entropy(model(batch[:, :-1]).logits.flatten(0, 1), batch[:, 1:].flatten())
+        last = torch.tensor(evaluated.held_out[112:])[None]
+        rest = model(last, labels=last).loss * (last.shape[1] - 1)
+    evaluate_held_out(tmp_path / "model", evaluated.manifest, tmp_path / "held_out.json", context=8, threads=1)
+    figures = read_json(tmp_path / "held_out.json")["figures"]
+    assert figures["nats_per_token"] * figures["tokens_scored"] == pytest.approx(float(mean * 112 + rest), rel=1e-6)
+
+
+def test_every_token_but_the_first_is_scored_once_given_its_window_alone(evaluated) -> None:
+    seen: list[tuple[list[int], list[int]]] = []
+
+    def uniform(tokens: torch.Tensor) -> torch.Tensor:
+        seen.extend((row.tolist(), list(row.shape)) for row in tokens)
+        return torch.zeros(*tokens.shape, 257)
+
+    stream = held_out_stream(evaluated)
+    nats = stream_nats(uniform, stream, context=16, batch_size=3)
+    assert nats == pytest.approx((len(stream) - 1) * math.log(257), rel=1e-6)
+    assert [token for row, _ in seen for token in row] == evaluated.held_out[:-1].tolist()
+    assert [shape for _, shape in seen] == [[16]] * 7 + [[5]]
+
+
+def test_windows_that_fill_the_stream_leave_no_last_one(evaluated) -> None:
+    lengths = []
+
+    def uniform(tokens: torch.Tensor) -> torch.Tensor:
+        lengths.append(tuple(tokens.shape))
+        return torch.zeros(*tokens.shape, 257)
+
+    stream_nats(uniform, held_out_stream(evaluated), context=9, batch_size=64)
+    assert len(evaluated.held_out) - 1 == 117
+    assert lengths == [(13, 9)]
+
+
+def test_the_batch_size_changes_rounding_only(tmp_path, evaluated) -> None:
+    found = []
+    for size in (1, 2, 5, 100):
+        evaluate_held_out(evaluated.model, evaluated.manifest, tmp_path / "e.json", context=16, batch_size=size, threads=1)
+        found.append(read_json(tmp_path / "e.json")["figures"])
+    for other in found[1:]:
+        assert other == pytest.approx(found[0], rel=1e-6)
+
+
+def test_long_windows_of_a_large_vocabulary_are_scored_a_few_at_once() -> None:
+    assert fitting_batch_size(16, 128 * 2048) == 16
+    assert fitting_batch_size(16, 1024 * 50_257) == 2
+    assert fitting_batch_size(16, 4096 * 250_100) == 1
+    assert fitting_batch_size(0, 128 * 2048) == 1
+
+
+def test_figures_follow_from_the_sum_of_nats(tmp_path, evaluated) -> None:
+    evaluate_held_out(evaluated.model, evaluated.manifest, tmp_path / "e.json", context=16, threads=1)
+    result = read_json(tmp_path / "e.json")
+    figures, tokens = result["figures"], len(evaluated.held_out) - 1
+    nats = figures["nats_per_token"] * tokens
+    words = 50 // 5 + (tokens + 1 - 50) // 5
+    assert figures["tokens_scored"] == tokens
+    assert (figures["documents"], figures["words"], figures["bytes"]) == (2, words, tokens + 1)
+    assert figures["perplexity_per_token"] == pytest.approx(math.exp(nats / tokens))
+    assert figures["perplexity_per_word"] == pytest.approx(math.exp(nats / words))
+    assert figures["bits_per_byte"] == pytest.approx(nats / math.log(2) / (tokens + 1))
+    assert figures["nats_below_unigram"] == pytest.approx(figures["unigram_nats_per_token"] - nats / tokens)
+    assert figures["nats_below_bigram"] == pytest.approx(figures["bigram_nats_per_token"] - nats / tokens)
+    assert list(result) == ["task", "protocol", "figures", "model_sha256"]
+    assert result["task"] == "held_out"
+    assert result["model_sha256"] == sha256_of(evaluated.model / "model.safetensors")
+    assert (result["protocol"]["context"], result["protocol"]["stride"]) == (16, 16)
+    assert result["protocol"]["tokenizer_sha256"] == sha256_of(evaluated.tokenizer)
+    assert result["protocol"]["bigram_training_tokens"] == 4000
+
+
+def test_baselines_score_the_same_tokens(tmp_path, evaluated, monkeypatch) -> None:
+    evaluate_held_out(evaluated.model, evaluated.manifest, tmp_path / "e.json", context=16, threads=1)
+    figures = read_json(tmp_path / "e.json")["figures"]
+    facts = read_manifest(evaluated.manifest)
+    train = TokenStream(evaluated.manifest, facts.split("train", evaluated.manifest)).tokens(0, 10**9)
+    bigram = BigramModel.estimated([train], 257).nats([evaluated.held_out]) / (len(evaluated.held_out) - 1)
+    assert figures["bigram_nats_per_token"] == pytest.approx(bigram)
+    assert figures["unigram_nats_per_token"] == pytest.approx(unigram_entropy([evaluated.held_out], 257))
+    monkeypatch.setattr(perplexity, "LARGEST_TRAINING", 500)
+    evaluate_held_out(evaluated.model, evaluated.manifest, tmp_path / "less.json", context=16, threads=1)
+    less = read_json(tmp_path / "less.json")
+    assert less["protocol"]["bigram_training_tokens"] == 500
+    assert less["figures"]["bigram_nats_per_token"] > figures["bigram_nats_per_token"]
+
+
+def test_a_context_longer_than_the_model_is_refused(tmp_path, evaluated) -> None:
+    with pytest.raises(RelmError, match="has 16 positions; a context of 17 does not fit"):
+        evaluate_held_out(evaluated.model, evaluated.manifest, tmp_path / "e.json", context=17)
+    assert not (tmp_path / "e.json").exists()
+
+
+def test_a_model_of_a_smaller_vocabulary_is_refused(tmp_path, evaluated) -> None:
+    manifest = evaluated.manifest.with_name("larger.json")
+    manifest.write_text(evaluated.manifest.read_text().replace('"vocabulary_size": 257', '"vocabulary_size": 300'))
+    with pytest.raises(RelmError, match="the model knows 257 tokens, the tokenizer has 300"):
+        evaluate_held_out(evaluated.model, manifest, tmp_path / "e.json", context=16)
+
+
+def test_a_folder_that_is_no_model_is_refused_by_name(tmp_path, evaluated) -> None:
+    with pytest.raises(RelmError, match=r"nowhere: cannot be read as a model: .*No such file"):
+        evaluate_held_out(tmp_path / "nowhere", evaluated.manifest, tmp_path / "e.json", context=16)
+    damaged = shutil.copytree(evaluated.model, tmp_path / "damaged")
+    weights = damaged / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    with pytest.raises(RelmError, match="damaged: cannot be read as a model"):
+        evaluate_held_out(damaged, evaluated.manifest, tmp_path / "e.json", context=16)
+    (damaged / "config.json").write_text(json.dumps({"model_type": "llama"}))
+    with pytest.raises(RelmError, match=r"damaged: cannot be read as a model: .*llama"):
+        evaluate_held_out(damaged, evaluated.manifest, tmp_path / "e.json", context=16)
+
+
+def test_weights_that_changed_since_training_are_refused(tmp_path, evaluated) -> None:
+    folder = shutil.copytree(evaluated.model, tmp_path / "model")
+    write_sidecar(folder / "model.safetensors")
+    evaluate_held_out(folder, evaluated.manifest, tmp_path / "e.json", context=16, threads=1)
+    content = bytearray((folder / "model.safetensors").read_bytes())
+    content[-1] ^= 1
+    (folder / "model.safetensors").write_bytes(content)
+    with pytest.raises(RelmError, match="changed since it was made"):
+        evaluate_held_out(folder, evaluated.manifest, tmp_path / "e.json", context=16)
+
+
+def test_a_model_that_diverged_is_an_error_and_no_figure(tmp_path, evaluated) -> None:
+    from safetensors.torch import load_file, save_file
+
+    folder = shutil.copytree(evaluated.model, tmp_path / "model")
+    weights = load_file(folder / "model.safetensors")
+    weights["transformer.ln_f.bias"][0] = np.nan
+    save_file(weights, folder / "model.safetensors")
+    with pytest.raises(RelmError, match="the loss is nan: training diverged"):
+        evaluate_held_out(folder, evaluated.manifest, tmp_path / "e.json", context=16)
+    assert not (tmp_path / "e.json").exists()
+
+
+def test_text_without_spaces_has_no_perplexity_per_word(evaluated) -> None:
+    split = read_manifest(evaluated.manifest).splits["held_out"]
+    assert "perplexity_per_word" in perplexity.figures(600.0 * split.words, 117, split, 1.0, 1.0)
+    assert "perplexity_per_word" not in perplexity.figures(800.0 * split.words, 117, split, 1.0, 1.0)
