@@ -15,8 +15,9 @@ from pathlib import Path
 CHECKOUT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(CHECKOUT / "tests"), str(CHECKOUT / "tests" / "workflow")]
 
-from small_project import make_project  # noqa: E402
 from test_graph import write_synthetic_recipes  # noqa: E402
+
+from small_project import make_project  # noqa: E402
 
 
 def processor_seconds(command: list[str], folder: Path, environment: dict[str, str]) -> float:

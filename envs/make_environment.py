@@ -1,8 +1,8 @@
 """Make the environment of one device: the locked packages in a cache, and a thin `.venv` in this checkout that uses them.
 
 The cache (``RELM_ENVS``, default ``~/.cache/relm/environments``) holds one virtual environment per hash of the lock files, so
-that a fresh clone installs nothing again. ``.venv`` holds only a path file pointing there, the console scripts, and relm itself,
-installed in place. Needs nothing but Python 3.11; run by ``make``.
+that a fresh clone installs nothing again. ``.venv`` holds only a path file pointing there, the console scripts, and relm
+itself, installed in place. Needs nothing but Python 3.11; run by ``make``.
 
     python3.11 envs/make_environment.py [--device cpu]
 """
@@ -86,9 +86,7 @@ def make_checkout_environment(cached: Path, here: Path, stamp: str) -> None:
     print(f"make_environment: making {here} on top of {cached}", flush=True)
     shutil.rmtree(here, ignore_errors=True)
     venv.create(here, with_pip=False)
-    (site_packages(here) / "relm_environment.pth").write_text(
-        f"import site; site.addsitedir({str(site_packages(cached))!r})\n"
-    )
+    (site_packages(here) / "relm_environment.pth").write_text(f"import site; site.addsitedir({str(site_packages(cached))!r})\n")
     link_scripts(cached, here)
     pip(
         cached,
@@ -117,9 +115,7 @@ def main() -> None:
     locks = [CHECKOUT / "envs" / name for name in LOCKS[device]]
     missing = [lock.name for lock in locks if not lock.exists()]
     if missing:
-        sys.exit(
-            f"make_environment: there is no lock for DEVICE={device} yet: envs/{missing[0]} is missing. Use DEVICE=cpu."
-        )
+        sys.exit(f"make_environment: there is no lock for DEVICE={device} yet: envs/{missing[0]} is missing. Use DEVICE=cpu.")
     cache = Path(os.environ.get("RELM_ENVS") or Path.home() / ".cache" / "relm" / "environments")
     cached = cache / f"{device}-{lock_hash(locks)}"
     install_locked(cached, locks)

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from relm.corpus.workers import available_workers, ordered_map
+from relm.corpus.workers import ordered_map
 from relm.errors import RelmError
 
 
@@ -120,7 +120,3 @@ def test_workers_leave_when_their_parent_is_killed(tmp_path: Path) -> None:
     assert len(children) >= 2
     _, alive = psutil.wait_procs(children, timeout=60)
     assert not alive
-
-
-def test_the_worker_count_is_what_this_process_may_use() -> None:
-    assert available_workers() == len(os.sched_getaffinity(0))

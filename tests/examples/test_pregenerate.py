@@ -65,14 +65,14 @@ def test_end_of_text_written_in_a_document_does_not_end_it(tmp_path, tokenizer, 
     [
         (
             '{"id": "1", "title": "t", "text": "cut of',
-            r"a\.jsonl:151: not valid JSON in UTF-8: Invalid control character at column 42",
+            r"a\.jsonl, line 151: not valid JSON in UTF-8 \(Invalid control character at: line 1 column 42",
         ),
-        ('{"id": "1", "title": "t"}', r'a\.jsonl:151: expected an object with a string "text", found \{"id"'),
-        ('{"text": 3}', r'a\.jsonl:151: expected an object with a string "text"'),
-        ("[]", r'a\.jsonl:151: expected an object with a string "text"'),
-        ('{"text": "\\ud800"}', r"a\.jsonl:151: not valid JSON in UTF-8: surrogates"),
-        ("", r"a\.jsonl:151: not valid JSON"),
-        (b'{"text": "\xff"}', r"a\.jsonl:151: not valid JSON in UTF-8: invalid start byte"),
+        ('{"id": "1", "title": "t"}', r"a\.jsonl, line 151: expected the keys id, title and text, found id, title"),
+        ('{"id": "1", "title": "t", "text": 3}', r"a\.jsonl, line 151: text: expected a string, found 3"),
+        ("[]", r"a\.jsonl, line 151: expected the keys id, title and text, found list"),
+        ('{"text": "\\ud800"}', r"a\.jsonl, line 151: not valid JSON in UTF-8 \(.*surrogates"),
+        ("", r"a\.jsonl, line 151: not valid JSON"),
+        (b'{"text": "\xff"}', r"a\.jsonl, line 151: not valid JSON in UTF-8 \(.*invalid start byte"),
     ],
 )
 def test_a_broken_line_is_named(tmp_path, tokenizer, prose, write_documents, monkeypatch, line, message) -> None:

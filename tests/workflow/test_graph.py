@@ -45,7 +45,8 @@ def test_parsing_imports_nothing_heavy(project: Commands) -> None:
     code = (
         "import sys; from relm import graph; from relm.launch import supervision; graph.papers(); "
         "graph.PROJECT.plan('tiny').fingerprint; "
-        "print([name for name in ('torch', 'numpy', 'tokenizers', 'transformers', 'matplotlib', 'scipy') if name in sys.modules])"
+        "heavy = ('torch', 'numpy', 'tokenizers', 'transformers', 'matplotlib', 'scipy'); "
+        "print([name for name in heavy if name in sys.modules])"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=project.folder, env=project.environment, text=True, capture_output=True

@@ -120,14 +120,24 @@ def read_documents(path: Path) -> Iterator[Document]:
         raise RelmError(f"{path}: cannot be read: {error.strerror}; run the step that makes it") from None
     with file:
         for number, line in enumerate(file, 1):
-            yield _document(line, f"{path}, line {number}")
+            yield parsed_document(line, f"{path}, line {number}")
 
 
-def _document(line: bytes, place: str) -> Document:
+def parsed_document(line: bytes, place: str) -> Document:
+    """The document of one line of JSON.
+
+    Args:
+        place: file and line, for the message.
+
+    Raises:
+        RelmError: the line is not JSON, not UTF-8, or not an object with exactly the keys of a document, all strings.
+    """
     try:
         value = json.loads(line)
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise RelmError(f"{place}: not valid JSON ({error}); delete the file and extract it again") from None
+        if isinstance(value, dict):
+            "".join(map(str, value.values())).encode()  # half of a surrogate pair, spelt out in JSON, is no text
+    except (json.JSONDecodeError, UnicodeError) as error:
+        raise RelmError(f"{place}: not valid JSON in UTF-8 ({error}); delete the file and extract it again") from None
     if not isinstance(value, dict) or set(value) != set(Document._fields):
         found = ", ".join(value) if isinstance(value, dict) else type(value).__name__
         raise RelmError(f"{place}: expected the keys id, title and text, found {found or 'none'}")

@@ -18,7 +18,7 @@ from relm.corpus.archive import BLOCK, content_blocks
 from relm.corpus.sources import Location, SourceFault, described, kept_names
 from relm.corpus.transfer import Part, transfer
 from relm.errors import RelmError
-from relm.launch.limits import require_disk
+from relm.limits import require_disk
 from relm.recipe import RemoteFile, Source
 
 COMPRESSIONS = {".xz": "xz", ".gz": "gzip", ".bz2": "bzip2"}

@@ -24,8 +24,9 @@ from relm.corpus.documents import (
 from relm.corpus.text_files import read_text_files
 from relm.corpus.wikipedia import Dump, Page
 from relm.corpus.wikitext_markup import plain_text
-from relm.corpus.workers import available_workers, ordered_map
+from relm.corpus.workers import ordered_map
 from relm.errors import RelmError
+from relm.limits import usable_cores
 from relm.recipe import Dataset
 
 # Characters of wikitext that travel to a worker at once: some 50 ms of work.
@@ -82,7 +83,7 @@ def extract(dataset: Dataset, source: Path, outputs: Mapping[str, Path], documen
     """
     started = time.perf_counter()
     tally = Tally({TRAIN: Counts(), HELD_OUT: Counts()}, dict.fromkeys(SKIPPED[dataset.format], 0), [])
-    outcomes = _outcomes(dataset, source, available_workers() if workers is None else workers)
+    outcomes = _outcomes(dataset, source, usable_cores() if workers is None else workers)
     with split_files(outputs) as files, contextlib.closing(outcomes):
         for outcome in outcomes:
             if isinstance(outcome, Skipped):

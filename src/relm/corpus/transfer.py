@@ -19,7 +19,7 @@ from tqdm import tqdm
 from relm.artifact import read_json, write_json
 from relm.corpus.sources import Location, SourceFault, TemporaryFault, Unreachable, in_words, located, opened
 from relm.errors import RelmError
-from relm.launch.limits import require_disk
+from relm.limits import require_disk
 from relm.recipe import Source
 
 ATTEMPTS = 5  # in a row that bring nothing new; one that brought MEANINGFUL_PROGRESS starts the count again

@@ -7,7 +7,6 @@ dies, they read the end of their pipe and leave; when one of them dies, the pare
 import collections
 import contextlib
 import multiprocessing
-import os
 import signal
 from collections.abc import Callable, Iterable, Iterator
 from multiprocessing.connection import Connection, wait
@@ -21,11 +20,6 @@ Result = TypeVar("Result")
 
 # Items read ahead per worker. One is being worked on, one waits; the third bridges an item that takes long.
 READ_AHEAD = 3
-
-
-def available_workers() -> int:
-    """The cores that this process may use."""
-    return len(os.sched_getaffinity(0))
 
 
 def ordered_map(function: Callable[[Item], Result], items: Iterable[Item], workers: int, task: str) -> Iterator[Result]:

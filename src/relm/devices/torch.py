@@ -11,7 +11,7 @@ from torch import Tensor
 
 from relm.devices.contract import Model
 from relm.errors import RelmError
-from relm.launch.limits import usable_cores
+from relm.limits import usable_cores
 
 # cuBLAS promises the same bits twice only with a workspace of its own for each stream; read when CUDA starts.
 _CUBLAS_WORKSPACE = ("CUBLAS_WORKSPACE_CONFIG", ":4096:8")

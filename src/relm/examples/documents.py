@@ -1,32 +1,20 @@
-"""Reading documents: JSON lines, one object with a `text` each, UTF-8."""
+"""The texts of extracted documents, which is all that tokenizers and examples want of them."""
 
-import json
 from collections.abc import Iterable, Iterator
 from itertools import count
 from pathlib import Path
 
-from relm.errors import RelmError
-
-AGAIN = "run the step that extracts the documents again"
+from relm.corpus.documents import parsed_document
 
 
 def document_texts(lines: Iterable[bytes], path: Path, first_line: int = 1) -> Iterator[str]:
     """The text of each line of `path`; `lines` begin at line `first_line`.
 
     Raises:
-        RelmError: a line is not JSON, not UTF-8, or not an object with a string `text`; names the file and line.
+        RelmError: a line is not a document; names the file and line.
     """
     for number, line in zip(count(first_line), lines, strict=False):
-        try:
-            text = json.loads(line)["text"]
-            text.encode()
-        except (UnicodeDecodeError, UnicodeEncodeError, json.JSONDecodeError) as error:
-            fault = f"{error.msg} column {error.colno}" if isinstance(error, json.JSONDecodeError) else error.reason
-            raise RelmError(f"{path}:{number}: not valid JSON in UTF-8: {fault}; {AGAIN}") from None
-        except (KeyError, TypeError, AttributeError):
-            found = line[:60].decode("utf-8", "replace").strip()
-            raise RelmError(f'{path}:{number}: expected an object with a string "text", found {found}; {AGAIN}') from None
-        yield text
+        yield parsed_document(line, f"{path}, line {number}").text
 
 
 def first_texts(documents: list[Path], limit: int) -> Iterator[str]:

@@ -12,13 +12,14 @@ import numpy.typing as npt
 from tqdm import tqdm
 
 from relm.artifact import checked_sidecar, sha256_of, sidecar_of, write_sidecar
-from relm.corpus.workers import available_workers, ordered_map
+from relm.corpus.workers import ordered_map
 from relm.errors import RelmError
 from relm.examples.causal import with_end_of_text
 from relm.examples.documents import document_texts
 from relm.examples.encoder import Encoder
 from relm.examples.storage import index_of, shard_writer
 from relm.examples.tokenizers import load_tokenizer
+from relm.limits import usable_cores
 
 # Bytes of documents that travel to a worker at once: some 200 ms of work.
 CHUNK = 2**20
@@ -60,7 +61,7 @@ def pregenerate(documents: Path, tokenizer: Path, output: Path, workers: int | N
     loaded = load_tokenizer(tokenizer)
     source, may_be_empty = _checked_documents(documents)
     size = documents.stat().st_size
-    wanted = available_workers() if workers is None else workers
+    wanted = usable_cores() if workers is None else workers
     encode = functools.partial(encoded_chunk, documents, tokenizer, loaded.sha256)
     words = text_bytes = 0
     with (

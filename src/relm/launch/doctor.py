@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 
 from relm.identity import work_folder
-from relm.launch.limits import usable_cores
+from relm.limits import usable_cores
 
 
 def _installed(package: str) -> str | None:

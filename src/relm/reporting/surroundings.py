@@ -13,6 +13,7 @@ from typing import Any
 
 import relm
 from relm.identity import work_folder
+from relm.limits import usable_cores
 
 PACKAGES = (
     "torch",
@@ -37,13 +38,6 @@ _ABSOLUTE_PATH = re.compile(r"(?<![\w.~:/-])/[^\s'\"]+")
 
 
 # --- machine ---------------------------------------------------------------------------------------------------------------
-
-
-def usable_cores() -> int:
-    """CPU cores this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def processor() -> str:

@@ -1,7 +1,1 @@
 """The loop, optimizers, schedules and checkpoints."""
-
-import os
-
-# OpenMP's idle threads spin by default, which on shared cores makes a step many times slower; asleep they cost next to
-# nothing. The library reads this once, when it is loaded, so it is set before anything here imports torch.
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")

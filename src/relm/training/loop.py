@@ -25,7 +25,7 @@ from relm.errors import RelmError
 from relm.examples.causal import CausalExamples
 from relm.examples.manifest import TokenizerFacts, read_manifest
 from relm.examples.order import example_indices
-from relm.launch.limits import require_time
+from relm.limits import require_time
 from relm.models.gpt2 import Gpt2, Gpt2Config
 from relm.recipe import Phase, Recipe
 from relm.training.checkpoints import Checkpoint, load_checkpoint, newest_checkpoint, save_checkpoint

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import torch
 
-from relm.launch.limits import require_disk, require_memory
+from relm.limits import require_disk, require_memory
 from relm.models.gpt2 import Gpt2, Gpt2Config
 from relm.recipe import Phase, Run
 

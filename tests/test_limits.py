@@ -8,8 +8,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from relm import limits
 from relm.errors import RelmError
-from relm.launch import limits
 
 HUGE = 10**18
 
@@ -162,7 +162,7 @@ def test_available_memory_is_the_lesser_of_host_and_container(monkeypatch: pytes
 
 def test_usable_cores_respect_the_binding_of_this_process() -> None:
     one = min(os.sched_getaffinity(0))
-    code = f"import os; os.sched_setaffinity(0, [{one}]); from relm.launch.limits import usable_cores; print(usable_cores())"
+    code = f"import os; os.sched_setaffinity(0, [{one}]); from relm.limits import usable_cores; print(usable_cores())"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "1\n"
 
 
