@@ -1,7 +1,7 @@
 """Write the parts of the documentation that follow from the code: `python docs/generate.py [--check]`.
 
 The rule graph in README.md is Snakemake's own, without the edges that follow from others; the keys in docs/recipes.md are those
-of `src/relm/recipe.py`, with their sentences. Each part stands between two marker lines.
+of the classes in `recipe.py` and `catalogue.py`, with their sentences. Each part stands between two marker lines.
 """
 
 import json
@@ -14,7 +14,9 @@ from typing import Any
 
 import networkx
 
-from relm.recipe import Dataset, PretrainedModel, Recipe, Section
+from relm.catalogue import Dataset, PretrainedModel
+from relm.recipe import Recipe
+from relm.section import Section
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 WORDS = {

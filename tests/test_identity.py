@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from relm.catalogue import Dataset
 from relm.errors import RelmError
 from relm.plan import Plan, Project
-from relm.recipe import Dataset, Recipe
+from relm.recipe import Recipe
 
 DATASET = {
     "title": "Letters",

@@ -4,8 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from relm.catalogue import load_dataset, load_model
 from relm.errors import RelmError
-from relm.recipe import Recipe, load_dataset, load_model, load_recipe, merge
+from relm.recipe import Recipe, load_recipe
+from relm.section import merge
 
 VALID = """
 title: A test

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from relm.artifact import checked_sidecar
+from relm.catalogue import load_dataset, load_model
 from relm.corpus.download import download
 from relm.plan import Project
-from relm.recipe import load_dataset, load_model
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 DATASETS = sorted((CHECKOUT / "recipes" / "data").glob("*.yaml"))

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from relm.catalogue import load_dataset
 from relm.plan import Project
-from relm.recipe import load_dataset
 from relm.smoke import MAY_CHANGE, changed_keys, may_change, smoke_twin
 
 CHECKOUT = Path(__file__).resolve().parent.parent

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from relm.catalogue import load_dataset, load_model
 from relm.errors import RelmError
 from relm.plan import Plan, Project
-from relm.recipe import load_dataset, load_model
 
 Arguments = argparse.Namespace
 

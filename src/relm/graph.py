@@ -15,9 +15,10 @@ from typing import Any, ParamSpec, TypeVar, get_args
 from snakemake_interface_common.exceptions import WorkflowError
 
 from relm.artifact import sidecar_of
+from relm.catalogue import ModelFile, load_dataset, load_model
 from relm.errors import RelmError
 from relm.plan import SPLITS, Plan, Project
-from relm.recipe import ModelFile, load_dataset, load_model, read_yaml
+from relm.section import read_yaml
 
 PROJECT = Project()
 NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"

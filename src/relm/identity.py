@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from relm.artifact import canonical_json, read_json, sha256_of, write_json
+from relm.catalogue import Dataset, PretrainedModel
 from relm.errors import RelmError
-from relm.recipe import DataChoice, Dataset, PretrainedModel, Recipe, Section, TokenizerChoice
+from relm.recipe import DataChoice, Recipe, TokenizerChoice
+from relm.section import Section
 
 # A step whose output changes meaning for the same input gets the next number here; a mere speed-up does not.
 REVISIONS = {"documents": 1, "tokenizer": 1, "examples": 1, "training": 1}

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from relm import identity
+from relm.catalogue import Dataset, PretrainedModel, load_dataset, load_model
 from relm.errors import RelmError
-from relm.recipe import Dataset, PretrainedModel, Recipe, load_dataset, load_model, load_recipe
+from relm.recipe import Recipe, load_recipe
 from relm.smoke import smoke_twin
 
 SPLITS = ("train", "held_out")

@@ -1,9 +1,11 @@
-"""The JSON Schemas that editors use to complete and check recipes, generated from the classes in `recipe.py`."""
+"""The JSON Schemas that editors use to complete and check recipes, generated from the classes that read them."""
 
 from pathlib import Path
 
 from relm.artifact import write_json
-from relm.recipe import Dataset, PretrainedModel, Recipe, Section
+from relm.catalogue import Dataset, PretrainedModel
+from relm.recipe import Recipe
+from relm.section import Section
 
 KINDS: dict[str, type[Section]] = {"recipe": Recipe, "dataset": Dataset, "model": PretrainedModel}
 

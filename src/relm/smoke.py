@@ -8,7 +8,8 @@ import fnmatch
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from relm.recipe import Dataset, Recipe
+from relm.catalogue import Dataset
+from relm.recipe import Recipe
 
 # Every key that the transformation may touch, as a pattern of dotted paths.
 MAY_CHANGE = (

@@ -14,7 +14,8 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from relm.artifact import sha256_of, write_json, write_sidecar
-from relm.recipe import Recipe, merge
+from relm.recipe import Recipe
+from relm.section import merge
 
 END_OF_TEXT = 256
 RECIPE: dict[str, Any] = {

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from relm.artifact import write_sidecar
+from relm.catalogue import Dataset
 from relm.corpus.documents import (
     HELD_OUT,
     TRAIN,
@@ -27,7 +28,6 @@ from relm.corpus.wikitext_markup import plain_text
 from relm.corpus.workers import ordered_map
 from relm.errors import RelmError
 from relm.limits import usable_cores
-from relm.recipe import Dataset
 
 # Characters of wikitext that travel to a worker at once: some 50 ms of work.
 BATCH = 300_000

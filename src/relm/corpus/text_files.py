@@ -4,10 +4,10 @@ import codecs
 from collections.abc import Iterator
 from pathlib import Path
 
+from relm.catalogue import Dataset
 from relm.corpus.documents import Document, Encoded, Skipped, encoded
 from relm.errors import RelmError
 from relm.identity import folder_files
-from relm.recipe import Dataset
 
 
 def read_text(path: Path) -> str:

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from relm.artifact import read_json, sidecar_of
+from relm.catalogue import Dataset, PretrainedModel, RemoteFile, Source
 from relm.plan import Plan
-from relm.recipe import Dataset, PretrainedModel, RemoteFile, Source
 from relm.reporting.provenance import Record, collect
 from relm.reporting.surroundings import cleaned, shown
 from relm.reporting.verify import NOTHING_PUBLISHED
