@@ -5,7 +5,7 @@
 # RELM_ENVS   where environments are cached, one per lock hash (default ~/.cache/relm/environments)
 
 DEVICE ?= cpu
-PYTHON ?= python3.11
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
 SHELL := bash
 BIN := .venv/bin
 LOCKS := $(wildcard envs/*.txt) pyproject.toml envs/make_environment.py
@@ -55,6 +55,8 @@ check-full: environment   ## the heavy matrices too: stages, seconds
 lock:   ## write envs/*.txt anew from envs/*.in (needs uv)
 	cd envs && for set in cpu test; do uv pip compile --quiet --generate-hashes --no-header --no-annotate \
 	  --python-version 3.11 --python-platform x86_64-manylinux_2_28 $$set.in --output-file $$set.txt; done
+	cd envs && uv pip compile --quiet --generate-hashes --no-header --no-annotate --constraint cpu.txt \
+	  --python-version 3.11 --python-platform x86_64-manylinux_2_28 torch-cuda.in --output-file torch-cuda.txt
 
 schema: environment   ## envs/*.schema.json anew from recipe.py
 	$(BIN)/relm schema --output envs

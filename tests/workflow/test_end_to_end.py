@@ -4,10 +4,12 @@ import html
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+from relm.artifact import sha256_of
 from small_project import Commands
 
 PUBLISHED = {
@@ -138,3 +140,29 @@ def test_a_wrong_download_publishes_nothing_and_names_both_hashes(project: Comma
     assert "sample.xml" in done.stdout
     assert not (project.folder / "work" / "downloads" / "data" / "sample" / "sample.xml").exists()
     assert not (project.folder / "results").exists() or not (project.folder / "results" / "tiny").exists()
+
+
+def test_a_published_folder_gives_another_run_its_weights_and_tokenizer(finished_copy: Commands) -> None:
+    """`init_from` and `tokenizer.from_model`: downloaded by sha256, loaded, and in the fingerprint."""
+    folder = finished_copy.folder
+    source = "{sha256: '%s', size: %d, sources: [{url: 'http://127.0.0.1:9/%s'}]}"
+    entries = []
+    for name in ("model.safetensors", "config.json", "tokenizer.json"):
+        published = folder / "results" / "tiny" / name
+        shutil.copy(published, folder / "mirror" / name)
+        entries.append(f"  {name}: {source % (sha256_of(published), published.stat().st_size, name)}\n")
+    model = "title: Ours\nlicence: MIT\nweights: true\ntokenizer: tokenizers_json\nfiles:\n" + "".join(entries)
+    (folder / "recipes" / "models" / "ours.yaml").write_text(model)
+    text = (folder / "recipes" / "tiny.yaml").read_text()
+    old = "tokenizer: {train: byte_level_bpe, vocabulary_size: 400}"
+    assert old in text
+    continued = text.replace(old, "tokenizer: {from_model: ours}\ninit_from: ours").replace("steps: 40", "steps: 6")
+    (folder / "recipes" / "continued.yaml").write_text(continued)
+    done = finished_copy.snakemake("results/continued")
+    assert done.returncode == 0, done.stdout
+    first = json.loads((folder / "results" / "continued" / "train.jsonl").read_text().splitlines()[0])["loss"]
+    last = json.loads((folder / "results" / "tiny" / "train.jsonl").read_text().splitlines()[-1])["loss"]
+    begun = json.loads((folder / "results" / "tiny" / "train.jsonl").read_text().splitlines()[0])["loss"]
+    assert abs(first - last) < abs(first - begun) / 2, "it starts where the other run ended"
+    jobs = finished_copy.jobs("results/continued")
+    assert jobs == {}

@@ -127,3 +127,16 @@ def test_a_living_snakemake_keeps_its_lock(slow_project: Commands) -> None:
         assert "lock" in second.stdout.lower()
     finally:
         kill_session(process)
+
+
+@pytest.mark.parametrize(
+    "point", ["checkpoint-model.safetensors:3", "checkpoint-written:2", "model-written:1", "model-renamed:1"]
+)
+def test_a_trainer_killed_between_write_and_rename_goes_on_to_the_same_bytes(
+    point: str, slow_project: Commands, uninterrupted: tuple[dict[str, str], float]
+) -> None:
+    done = slow_project.snakemake("results/slow", RELM_KILL_AT=point)
+    assert done.returncode != 0
+    assert not list(slow_project.folder.glob("results/slow"))
+    finish(slow_project)
+    assert products(slow_project.folder, "slow") == uninterrupted[0]
