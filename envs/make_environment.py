@@ -61,6 +61,7 @@ def install_locked(environment: Path, locks: list[Path]) -> None:
         pip(environment, "install", *options, "--no-deps", "--requirement", str(torch))
         for lock in others:
             pip(environment, "install", *options, "--requirement", str(lock))
+        pip(environment, "check")
         complete.write_text("".join(f"{lock.name}\n" for lock in locks))
 
 
