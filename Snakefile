@@ -1,9 +1,11 @@
 """relm: from a recipe's name to a published folder. `snakemake results/NAME`; `snakemake list` shows the names."""
 
+import re
+
 from snakemake.utils import min_version
 
 from relm import graph
-from relm.identity import work_folder
+from relm.identity import REVISIONS, work_folder
 from relm.launch import supervision
 
 min_version("9.27")
@@ -52,7 +54,7 @@ rule list:
     log:
         f"{LOGS}/list.log",
     shell:
-        "python -m relm list --log {log}"
+        "python -m relm list --log {log:q}"
 
 
 for key, targets in graph.papers().items():
@@ -76,4 +78,4 @@ rule unknown_target:
     output:
         "{target}",
     wildcard_constraints:
-        target=rf"(?!results/|{WORK}/).+",
+        target=rf"(?!{re.escape(str(WORK))}/)(?!results/(smoke/)?{graph.NAME}$).+",

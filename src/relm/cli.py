@@ -6,6 +6,7 @@ its output. A user's mistake ends in one clear message and a non-zero exit.
 
 import argparse
 import datetime
+import logging
 import os
 import signal
 import sys
@@ -14,9 +15,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from relm.artifact import checked_sidecar, sidecar_of
 from relm.catalogue import load_dataset, load_model
 from relm.errors import RelmError
+from relm.identity import digest, documents_identity, work_folder
 from relm.plan import Plan, Project
+from relm.recipe import DataChoice
 
 Arguments = argparse.Namespace
 
@@ -92,11 +96,23 @@ def _extract(a: Arguments) -> Job:
 
     dataset = load_dataset(a.dataset)
     outputs = {"train": a.train, "held_out": a.held_out}
-    return Job(
-        lambda: extract(dataset, a.source, outputs, a.documents, a.workers),
-        inputs=[a.source],
-        outputs=list(outputs.values()),
-    )
+
+    def refuse_another_key() -> None:
+        choice = DataChoice(dataset=a.dataset.stem, documents=a.documents)
+        found = digest(documents_identity(choice, dataset, work_folder() / "folders"))
+        if a.key not in (None, found):
+            raise RelmError(
+                f"{a.dataset}: the documents have key {found} now, this command was planned for {a.key}: the dataset or its "
+                "texts were edited in between; give the snakemake command again"
+            )
+
+    def run() -> str:
+        refuse_another_key()
+        sentence = extract(dataset, a.source, outputs, a.documents, a.workers)
+        refuse_another_key()
+        return sentence
+
+    return Job(run, inputs=[a.source], outputs=list(outputs.values()))
 
 
 def _train_tokenizer(a: Arguments) -> Job:
@@ -265,6 +281,7 @@ STEPS: dict[str, Step] = {
             path("--dataset", "the dataset's file"),
             path("--source", "the downloaded file, or the folder"),
             argument("--documents", type=int, metavar="N", help="read only the first N documents"),
+            argument("--key", metavar="KEY", help="refuse to run when the dataset's identity is another one"),
             path("--train", "where the training documents go"),
             path("--held-out", "where the held-out documents go"),
             WORKERS,
@@ -325,7 +342,9 @@ STEPS: dict[str, Step] = {
             path("--model", "MODEL/model.safetensors"),
             path("--manifest", "the examples' manifest"),
             argument("--context", type=int, required=True, metavar="TOKENS", help="window length"),
-            argument("--batch-size", type=int, default=16, metavar="N", help="windows at once; changes no figure"),
+            argument(
+                "--batch-size", type=int, default=16, metavar="N", help="windows at once; figures change by rounding only"
+            ),
             path("--output", "held_out.json"),
         ],
         _evaluate,
@@ -364,7 +383,7 @@ STEPS: dict[str, Step] = {
     ),
     "publish": Step(
         "link the finished files into results/NAME, complete or not at all",
-        [RECIPE, path("--output", "default: results/NAME", required=False)],
+        [RECIPE, FINGERPRINT, path("--output", "default: results/NAME", required=False)],
         _publish,
         records=False,
     ),
@@ -403,6 +422,9 @@ def run_step(name: str, step: Step, arguments: Arguments, argv: Sequence[str]) -
     job = step.job(arguments)
     if absent := [str(path) for path in job.inputs if not path.exists()]:
         raise RelmError(f"no such file: {', '.join(absent)}; run the step that makes it, or correct the path")
+    for given in job.inputs:  # a file with a sidecar is what that says, or nothing is made of it
+        if sidecar_of(given).exists():
+            checked_sidecar(given)
     if not step.records:
         return job.run()
     from relm.reporting.provenance import record
@@ -418,6 +440,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; the process's exit status."""
     argv = list(sys.argv[1:] if argv is None else argv)
     arguments = parser().parse_args(argv)
+    logging.basicConfig(format=f"relm {arguments.step}: %(message)s")
+    logging.getLogger("relm").setLevel(logging.INFO)
     step = STEPS[arguments.step]
     status, stream = 0, sys.stdout
     try:
@@ -425,16 +449,28 @@ def main(argv: Sequence[str] | None = None) -> int:
         if step.records or arguments.step == "publish":
             message = f"{arguments.step}: {message}"
     except RelmError as error:
-        status, stream, message = error.exit_code, sys.stderr, f"relm {arguments.step}: {error}"
+        words = str(error).removeprefix(f"{arguments.step}: ")
+        status, stream, message = error.exit_code, sys.stderr, f"relm {arguments.step}: {words}"
     except KeyboardInterrupt:
         status, stream, message = 130, sys.stderr, f"relm {arguments.step}: interrupted; nothing half-written is left"
+    except (PermissionError, FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
+        words = f"{error.filename}: {error.strerror}; correct the path or its permissions"
+        status, stream, message = 1, sys.stderr, f"relm {arguments.step}: {words}"
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
     print(message, file=stream, flush=True)
-    if arguments.log:
-        arguments.log.parent.mkdir(parents=True, exist_ok=True)
-        now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-        with open(arguments.log, "a", encoding="utf-8") as log:
-            log.write(f"{now} {message}\n")
-    return status
+    return status if arguments.log is None else max(status, write_log(arguments.log, message))
+
+
+def write_log(log: Path, message: str) -> int:
+    """Append a step's last line to its log, with the time; 1 if that cannot be written."""
+    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    try:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with open(log, "a", encoding="utf-8") as file:
+            file.write(f"{now} {message}\n")
+    except OSError as error:
+        print(f"relm: --log {log}: cannot be written: {error.strerror}", file=sys.stderr)
+        return 1
+    return 0

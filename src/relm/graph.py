@@ -81,7 +81,7 @@ def model_file_sha256(wildcards: Any) -> str:
 
 
 def _plan_of_documents(wildcards: Any) -> Plan:
-    return PROJECT.plan_where(documents_key=wildcards.key)
+    return PROJECT.plan_where(wildcards.dataset, documents_key=wildcards.key)
 
 
 @in_words
@@ -143,11 +143,7 @@ def tokenizer_training_options(wildcards: Any) -> str:
 def _tokenizer_files(wildcards: Any) -> list[Path]:
     plan = _plan_of_tokenizer(wildcards)
     assert plan.tokenizer_model is not None
-    return [
-        plan.model_download(str(plan.recipe.tokenizer.from_model), file)
-        for file in plan.tokenizer_model.files
-        if file != "model.safetensors"
-    ]
+    return [plan.model_download(str(plan.recipe.tokenizer.from_model), file) for file in plan.tokenizer_model.tokenizer_files]
 
 
 @in_words
@@ -171,7 +167,7 @@ def imported_tokenizer_kind(wildcards: Any) -> str:
 
 
 def _plan_of_examples(wildcards: Any) -> Plan:
-    return PROJECT.plan_where(examples_key=wildcards.key)
+    return PROJECT.plan_where(wildcards.dataset, examples_key=wildcards.key)
 
 
 @in_words
@@ -310,7 +306,15 @@ def judged(wildcards: Any) -> list[Any]:
 def described(wildcards: Any) -> dict[str, Any]:
     """What the report says beside the figures: edited words are reported again."""
     plan = _plan_of_run(wildcards)
-    return plan.recipe.model_dump(mode="json", include={"title", "paper", "source", "deviations", "expect", "run"})
+    words = plan.recipe.model_dump(mode="json", include={"title", "paper", "source", "deviations", "expect", "run"})
+    named = [plan.dataset, plan.tokenizer_model, plan.init_model]
+    return {**words, "named": [part.model_dump(mode="json") if part else None for part in named]}
+
+
+@in_words
+def fingerprint(wildcards: Any) -> str:
+    """What the recipe means now: `publish` refuses another run's files."""
+    return PROJECT.plan(wildcards.recipe).fingerprint
 
 
 @in_words

@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from relm.artifact import canonical_json, read_json, sha256_of, write_json
-from relm.catalogue import Dataset, PretrainedModel
+from relm.catalogue import WEIGHTS_FILES, Dataset, PretrainedModel
 from relm.errors import RelmError
 from relm.recipe import DataChoice, Recipe, TokenizerChoice
 from relm.section import Section
 
 # A step whose output changes meaning for the same input gets the next number here; a mere speed-up does not.
-REVISIONS = {"documents": 1, "tokenizer": 1, "examples": 1, "training": 1}
+# The last two stand in no path: their rules run again.
+REVISIONS = {"documents": 1, "tokenizer": 1, "examples": 1, "training": 1, "evaluation": 1, "report": 1}
 
 
 def digest(value: Any) -> str:
@@ -60,7 +61,8 @@ def folder_content(name: str, dataset: Dataset, cache: Path) -> list[list[str]]:
     now: dict[str, Any] = {}
     for path in folder_files(dataset):
         status = path.stat()
-        inside, stamp = path.relative_to(folder).as_posix(), [status.st_size, status.st_mtime_ns, status.st_ino]
+        inside = path.relative_to(folder).as_posix()
+        stamp = [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_dev]
         old = known.get(inside)
         now[inside] = old if old and old[0] == stamp else [stamp, sha256_of(path)]
     if now != known:
@@ -87,13 +89,14 @@ def documents_identity(choice: DataChoice, dataset: Dataset, cache: Path) -> dic
 def tokenizer_identity(choice: TokenizerChoice, model: PretrainedModel | None, documents: Mapping[str, Any]) -> dict[str, Any]:
     """Of a tokenizer: the hashes of its files, or what it is trained on."""
     if model is not None:
-        return {"kind": model.tokenizer, "files": model_identity(model)}
+        files = {name: model.files[name].sha256 for name in model.tokenizer_files}
+        return {"revision": REVISIONS["tokenizer"], "kind": model.tokenizer, "files": files}
     return {"revision": REVISIONS["tokenizer"], "documents": digest(documents), **given(choice)}
 
 
-def model_identity(model: PretrainedModel) -> dict[str, str]:
-    """File name -> sha256 of a published model or tokenizer."""
-    return {name: remote.sha256 for name, remote in model.files.items()}
+def weights_identity(model: PretrainedModel) -> dict[str, str]:
+    """File name -> sha256 of published weights and their configuration."""
+    return {name: model.files[name].sha256 for name in WEIGHTS_FILES}
 
 
 def examples_identity(documents: Mapping[str, Any], tokenizer: Mapping[str, Any], objectives: Sequence[str]) -> dict[str, Any]:
@@ -115,7 +118,7 @@ def fingerprint(recipe: Recipe, examples: Mapping[str, Any], init_from: Pretrain
             "revision": REVISIONS["training"],
             "examples": dict(examples),
             "model": given(recipe.model),
-            "init_from": model_identity(init_from) if init_from else None,
+            "init_from": weights_identity(init_from) if init_from else None,
             "seed": recipe.seed,
             "pretrain": [[name, given(phase)] for name, phase in recipe.pretrain.items()],
         }

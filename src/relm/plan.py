@@ -182,15 +182,17 @@ class Project:
         if init is not None and not init.weights:
             raise RelmError(f"{path}: init_from: {recipe.init_from} has no weights among its files")
 
-    def plan_where(self, **wanted: str) -> Plan:
-        """The first plan with the wanted attributes, such as ``documents_key="3f..."``: how a job finds its recipe.
+    def plan_where(self, dataset: str | None = None, **wanted: str) -> Plan:
+        """The first plan (over one dataset) with the wanted attributes, such as ``documents_key="3f..."``: a job's recipe.
 
         Recipes with faults are passed over: they cannot have asked for anything.
         """
         for name in [*self.names(), *(f"smoke/{name}" for name in self.names())]:
             try:
                 plan = self.plan(name)
-                if all(getattr(plan, attribute) == value for attribute, value in wanted.items()):
+                if dataset in (None, plan.recipe.data.dataset) and all(
+                    getattr(plan, attribute) == value for attribute, value in wanted.items()
+                ):
                     return plan
             except RelmError:
                 continue

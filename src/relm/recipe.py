@@ -202,8 +202,6 @@ class Recipe(Section):
     """The publication whose run this is."""
     source: str | None = None
     """The original's code: repository and revision."""
-    as_published: bool = False
-    """Build the data as the original's script did, defects included; each is a sentence in `deviations` of the right recipe."""
     data: DataChoice
     """Which documents."""
     tokenizer: TokenizerChoice

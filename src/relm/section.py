@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
 from relm.errors import RelmError
 
@@ -17,6 +17,15 @@ class Section(BaseModel):
     """A mapping of the YAML file: unknown keys are refused, values never change after loading."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, protected_namespaces=())
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def a_number_is_no_truth_value(cls, value: Any, info: ValidationInfo) -> Any:
+        """YAML reads yes, no, on and off as true and false, which would pass for 1 and 0."""
+        annotation = cls.model_fields[str(info.field_name)].annotation
+        if isinstance(value, bool) and annotation in (int, float, int | None, float | None):
+            raise ValueError("expected a number (YAML reads yes, no, on and off as true and false)")
+        return value
 
 
 Document = TypeVar("Document", bound=Section)

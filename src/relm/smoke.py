@@ -5,6 +5,7 @@ compares every recipe with its twin.
 """
 
 import fnmatch
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -62,7 +63,9 @@ def smoke_twin(recipe: Recipe, dataset: Dataset) -> Recipe:
         phase["schedule"]["warmup_steps"] = min(max(round(share * phase["steps"]), min(warmup, 1)), phase["steps"] - 1)
     twin["run"] = {"device": "cpu", "threads": 2, "checkpoint_interval": 10, "log_interval": 1}
     if recipe.run.micro_batch_size and any(p.global_batch_size > recipe.run.micro_batch_size for p in recipe.pretrain.values()):
-        twin["run"]["micro_batch_size"] = GLOBAL_BATCH_SIZE // 2  # the original accumulates gradients, so does the twin
+        # The original accumulates gradients, so does the twin.
+        batch = math.gcd(*(phase["global_batch_size"] for phase in twin["pretrain"].values()))
+        twin["run"]["micro_batch_size"] = 1 if batch % 2 else batch // 2
     twin["expect"] = []
     return Recipe.model_validate(twin)
 

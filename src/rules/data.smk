@@ -12,7 +12,7 @@ rule download_data:
         sha256=graph.dataset_file_sha256,
     shell:
         "python -m relm download --dataset recipes/data/{wildcards.dataset}.yaml --file {wildcards.shard}"
-        " --output {output.file} --log {log}"
+        " --output {output.file:q} --log {log:q}"
 
 
 rule download_model:
@@ -25,7 +25,7 @@ rule download_model:
         sha256=graph.model_file_sha256,
     shell:
         "python -m relm download --model recipes/models/{wildcards.model}.yaml --file {wildcards.file}"
-        " --output {output.file} --log {log}"
+        " --output {output.file:q} --log {log:q}"
 
 
 rule extract:
@@ -44,8 +44,9 @@ rule extract:
         source=graph.source_path,
         limit=graph.documents_limit,
     shell:
-        "python -m relm extract --dataset recipes/data/{wildcards.dataset}.yaml --source {params.source} {params.limit}"
-        " --train {output.train} --held-out {output.held_out} --log {log}"
+        "python -m relm extract --dataset recipes/data/{wildcards.dataset}.yaml --key {wildcards.key}"
+        " --source {params.source} {params.limit} --workers {threads}"
+        " --train {output.train:q} --held-out {output.held_out:q} --log {log:q}"
 
 
 rule train_tokenizer:
@@ -61,8 +62,8 @@ rule train_tokenizer:
     params:
         options=graph.tokenizer_training_options,
     shell:
-        "python -m relm train-tokenizer {params.options} --documents {input.documents}"
-        " --output {output.tokenizer} --log {log}"
+        "python -m relm train-tokenizer {params.options} --documents {input.documents:q}"
+        " --output {output.tokenizer:q} --log {log:q}"
 
 
 rule import_tokenizer:
@@ -77,7 +78,8 @@ rule import_tokenizer:
     params:
         kind=graph.imported_tokenizer_kind,
     shell:
-        "python -m relm import-tokenizer --kind {params.kind} --files {input.files}" " --output {output.tokenizer} --log {log}"
+        "python -m relm import-tokenizer --kind {params.kind} --files {input.files:q}"
+        " --output {output.tokenizer:q} --log {log:q}"
 
 
 rule pregenerate:
@@ -96,8 +98,8 @@ rule pregenerate:
         f"{LOGS}/examples/{{dataset}}-{{key}}/{{shard}}.log",
     threads: workflow.cores or 1
     shell:
-        "python -m relm pregenerate --tokenizer {input.tokenizer} --documents {input.documents}"
-        " --output {output.train} {output.held_out} --log {log}"
+        "python -m relm pregenerate --tokenizer {input.tokenizer:q} --documents {input.documents:q} --workers {threads}"
+        " --output {output.train:q} {output.held_out:q} --log {log:q}"
 
 
 rule manifest:
@@ -108,4 +110,4 @@ rule manifest:
     log:
         f"{LOGS}/examples/{{dataset}}-{{key}}/manifest.log",
     shell:
-        "python -m relm manifest --sidecars {input} --output {output} --log {log}"
+        "python -m relm manifest --sidecars {input:q} --output {output:q} --log {log:q}"

@@ -12,9 +12,10 @@ rule verify:
         f"{LOGS}/runs/{{recipe}}/{{fingerprint}}/verify.log",
     params:
         expect=graph.judged,
+        revision=REVISIONS["report"],
     shell:
-        "python -m relm verify {wildcards.recipe} --fingerprint {wildcards.fingerprint} --model {input.model}"
-        " --evaluations {input.evaluations} --output {output} --log {log}"
+        "python -m relm verify {wildcards.recipe} --fingerprint {wildcards.fingerprint} --model {input.model:q}"
+        " --evaluations {input.evaluations:q} --output {output:q} --log {log:q}"
 
 
 rule report:
@@ -33,9 +34,10 @@ rule report:
         f"{LOGS}/runs/{{recipe}}/{{fingerprint}}/report.log",
     params:
         described=graph.described,
+        revision=REVISIONS["report"],
     shell:
-        "python -m relm report {wildcards.recipe} --fingerprint {wildcards.fingerprint} --verify {input.verify}"
-        " --evaluations {input.evaluations} --output {output.report} --log {log}"
+        "python -m relm report {wildcards.recipe} --fingerprint {wildcards.fingerprint} --verify {input.verify:q}"
+        " --evaluations {input.evaluations:q} --output {output.report:q} --log {log:q}"
 
 
 # The one directory output. Snakemake deletes it before the rule runs and after it fails, so nothing here takes a second.
@@ -46,5 +48,7 @@ rule publish:
         directory("results/{recipe}"),
     log:
         f"{LOGS}/publish/{{recipe}}.log",
+    params:
+        fingerprint=graph.fingerprint,
     shell:
-        "python -m relm publish {wildcards.recipe} --output {output} --log {log}"
+        "python -m relm publish {wildcards.recipe} --fingerprint {params.fingerprint} --output {output:q} --log {log:q}"

@@ -26,7 +26,7 @@ rule pretrain:
         start=graph.starting_weights_option,
     shell:
         "python -m relm pretrain {wildcards.recipe} --phase {wildcards.phase} --fingerprint {wildcards.fingerprint}"
-        " --manifest {input.manifest} --tokenizer {input.tokenizer} {params.start} --output {output.model} --log {log}"
+        " --manifest {input.manifest:q} --tokenizer {input.tokenizer:q} {params.start} --output {output.model:q} --log {log:q}"
 
 
 rule evaluate_held_out:
@@ -44,9 +44,10 @@ rule evaluate_held_out:
         accelerator=1,
     params:
         context=graph.context_option,
+        revision=REVISIONS["evaluation"],
     shell:
-        "python -m relm evaluate --model {input.model} --manifest {input.manifest} --context {params.context}"
-        " --output {output} --log {log}"
+        "python -m relm evaluate --model {input.model:q} --manifest {input.manifest:q} --context {params.context}"
+        " --output {output:q} --log {log:q}"
 
 
 rule write_samples:
@@ -60,5 +61,7 @@ rule write_samples:
     threads: workflow.cores or 1
     resources:
         accelerator=1,
+    params:
+        revision=REVISIONS["evaluation"],
     shell:
-        "python -m relm samples --model {input.model} --output {output} --log {log}"
+        "python -m relm samples --model {input.model:q} --output {output:q} --log {log:q}"

@@ -20,7 +20,7 @@ def locked_state(folder: Path, *owners: dict[str, object]) -> Path:
     return folder / "locks" / "0.output.lock"
 
 
-def owner(pid: int, started: str | None, machine: list[str] | None = None) -> dict[str, object]:
+def owner(pid: int, started: str | None, machine: dict[str, str] | None = None) -> dict[str, object]:
     return {"machine": machine or supervision._this_machine(), "pid": pid, "started": started}
 
 
@@ -53,15 +53,29 @@ def test_the_lock_of_a_living_owner_stays(tmp_path: Path, companions: int) -> No
 
 
 def test_the_lock_of_an_owner_on_another_host_stays(tmp_path: Path) -> None:
-    lock = locked_state(tmp_path, owner(dead_process(), "1", ["elsewhere", "0"]))
+    lock = locked_state(tmp_path, owner(dead_process(), "1", {**supervision._this_machine(), "host": "elsewhere", "boot": "0"}))
     supervision.clear_dead_locks(tmp_path)
     assert lock.exists()
 
 
 def test_an_owner_before_this_machine_started_anew_is_dead(tmp_path: Path) -> None:
-    lock = locked_state(tmp_path, owner(os.getpid(), "1", [supervision._this_machine()[0], "another-boot"]))
+    lock = locked_state(tmp_path, owner(os.getpid(), "1", {**supervision._this_machine(), "boot": "another-boot"}))
     supervision.clear_dead_locks(tmp_path)
     assert not lock.exists()
+
+
+def test_the_lock_of_an_owner_in_another_container_stays(tmp_path: Path) -> None:
+    machine = {**supervision._this_machine(), "numbers": "pid:[1]"}
+    lock = locked_state(tmp_path, owner(dead_process(), "1", machine))
+    supervision.clear_dead_locks(tmp_path)
+    assert lock.exists()
+
+
+def test_an_unreadable_record_keeps_the_lock(tmp_path: Path) -> None:
+    lock = locked_state(tmp_path, owner(dead_process(), "1"))
+    (tmp_path / "relm-owners" / "half.json").write_text('{"pid": ')
+    supervision.clear_dead_locks(tmp_path)
+    assert lock.exists()
 
 
 def test_a_lock_without_a_known_owner_stays(tmp_path: Path) -> None:

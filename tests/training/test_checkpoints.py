@@ -7,7 +7,7 @@ import torch
 from relm.errors import RelmError
 from relm.training.checkpoints import load_checkpoint, save_checkpoint
 
-IDENTITY = {"fingerprint": "aa", "phase": "main", "manifest_sha256": "bb"}
+IDENTITY = {"fingerprint": "aa", "phase": "main", "manifest_sha256": "bb", "start_sha256": "cc"}
 
 
 def save(folder: Path, step: int, keep: int = 2) -> Path:
@@ -76,7 +76,13 @@ def test_another_format_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "words"), [("fingerprint", "another run"), ("phase", "another phase"), ("manifest_sha256", "other data")]
+    ("key", "words"),
+    [
+        ("fingerprint", "another run"),
+        ("phase", "another phase"),
+        ("manifest_sha256", "other data"),
+        ("start_sha256", "other starting weights"),
+    ],
 )
 def test_one_of_something_else_is_refused_by_name(tmp_path: Path, key: str, words: str) -> None:
     save(tmp_path, 5)

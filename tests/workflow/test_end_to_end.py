@@ -102,7 +102,7 @@ def own_text_project(project: Commands) -> Path:
     for number in range(40):
         place = texts / ("more" if number % 2 else ".") / f"text-{number}.txt"
         place.write_text("".join(TEXT.format(a=f"mill{line % 7}", b=f"lord{number}", n=line * 37) for line in range(60)))
-    dataset = "title: My texts\nlicence: my own\nlanguage: en\nformat: text_files\nfolder: texts\nheld_out_one_in: 8\n"
+    dataset = "title: My texts\nlicence: my own\nlanguage: en\nformat: text_files\nfolder: texts\n"
     (project.folder / "recipes" / "data" / "mine.yaml").write_text(dataset)
     (project.folder / "recipes" / "mine.yaml").write_text("extends: tiny\ntitle: Mine\ndata: {dataset: mine}\n")
     return texts

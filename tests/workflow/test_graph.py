@@ -62,6 +62,7 @@ def test_parsing_imports_nothing_heavy(project: Commands) -> None:
         ("tiny", "did you mean results/tiny?"),
         ("reslts/tiny", "did you mean results/tiny?"),
         ("al", "did you mean all?"),
+        ("results/tiny/report.html", "did you mean results/tiny?"),
     ],
 )
 def test_an_unknown_target_suggests_the_nearest_name(project: Commands, target: str, hint: str) -> None:

@@ -81,7 +81,7 @@ CHANGES: dict[str, tuple[Callable[[Path], None], dict[str, int]]] = {
     "a touched recipe": (touch("recipes/tiny.yaml"), NOTHING),
     "a comment in the recipe": (edit("recipes/tiny.yaml", "evaluate:", "# why\nevaluate:"), NOTHING),
     "a comment in a rule": (comment_a_rule, NOTHING),
-    "another source of the same bytes": (edit("recipes/data/sample.yaml", "127.0.0.1:9", "127.0.0.1:10"), NOTHING),
+    "another source of the same bytes": (edit("recipes/data/sample.yaml", "127.0.0.1:9", "127.0.0.1:10"), REPORTED),
     "another number of threads": (edit("recipes/tiny.yaml", "threads: 1", "threads: 2"), REPORTED),
     "other words": (edit("recipes/tiny.yaml", "As small as", "Smaller than"), REPORTED),
     "an expectation": (append("recipes/tiny.yaml", EXPECTATION), JUDGED),

@@ -22,7 +22,7 @@ from relm.corpus.documents import (
     split_of,
     title_number,
 )
-from relm.corpus.text_files import read_text_files
+from relm.corpus.text_files import names_of_text_files, read_text_files
 from relm.corpus.wikipedia import Dump, Page
 from relm.corpus.wikitext_markup import plain_text
 from relm.corpus.workers import ordered_map
@@ -83,13 +83,17 @@ def extract(dataset: Dataset, source: Path, outputs: Mapping[str, Path], documen
     """
     started = time.perf_counter()
     tally = Tally({TRAIN: Counts(), HELD_OUT: Counts()}, dict.fromkeys(SKIPPED[dataset.format], 0), [])
+    held_out = _held_out_of_folder(source, dataset, documents) if source.is_dir() else None
     outcomes = _outcomes(dataset, source, usable_cores() if workers is None else workers)
     with split_files(outputs) as files, contextlib.closing(outcomes):
         for outcome in outcomes:
             if isinstance(outcome, Skipped):
                 tally.skipped[outcome.reason] += 1
                 continue
-            split = split_of(outcome.number, dataset.held_out_one_in)
+            if held_out is None:
+                split = split_of(outcome.number, dataset.one_in)
+            else:
+                split = HELD_OUT if outcome.number in held_out else TRAIN
             files[split].write(outcome.line)
             tally.add(outcome, split)
             if tally.documents == documents:
@@ -100,6 +104,12 @@ def extract(dataset: Dataset, source: Path, outputs: Mapping[str, Path], documen
     return _sentence(dataset, source, tally, time.perf_counter() - started)
 
 
+def _held_out_of_folder(folder: Path, dataset: Dataset, documents: int | None) -> frozenset[int]:
+    """The `title_number` of each file of a folder that is held out: one in so many with the lowest, so one at least."""
+    numbers = sorted(title_number(name) for name in names_of_text_files(dataset, folder)[:documents])
+    return frozenset(numbers[: max(1, len(numbers) // dataset.one_in)] if len(numbers) > 1 else ())
+
+
 def _check_splits(dataset: Dataset, source: Path, tally: Tally) -> None:
     """Raise unless both splits have documents."""
     numbers = tally.numbers
@@ -108,7 +118,7 @@ def _check_splits(dataset: Dataset, source: Path, tally: Tally) -> None:
         numbers = [title_number(name) for name in dataset.files]
     elif all(count.documents for count in tally.counts.values()):
         return
-    one_in = dataset.held_out_one_in
+    one_in = dataset.one_in
     held_out = sum(split_of(number, one_in) == HELD_OUT for number in numbers)
     if 0 < held_out < len(numbers):
         return

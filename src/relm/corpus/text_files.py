@@ -40,6 +40,12 @@ def read_text_files(dataset: Dataset, source: Path) -> Iterator[Encoded | Skippe
         yield _document(path.relative_to(source).as_posix(), path)
 
 
+def names_of_text_files(dataset: Dataset, folder: Path) -> list[str]:
+    """The paths inside the folder of all files that are not empty, in the order in which they are read."""
+    files = folder_files(dataset.model_copy(update={"folder": str(folder)}))
+    return [path.relative_to(folder).as_posix() for path in files if path.stat().st_size]
+
+
 def _document(name: str, path: Path) -> Encoded | Skipped:
     try:
         name.encode()

@@ -47,6 +47,18 @@ def _containers() -> str:
     return f"{', '.join(found)}: not needed by this version" if found else "none found; not needed by this version"
 
 
+def _not_writable(folder: Path) -> str:
+    existing = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    return "" if os.access(existing, os.W_OK) else f", but {existing} is NOT WRITABLE: set RELM_WORK to another folder"
+
+
+def _mirrors() -> str:
+    """The folders that are searched first, and whether they are there."""
+    folders = [name for name in os.environ.get("RELM_MIRROR", "").split(os.pathsep) if name]
+    told = [name if Path(name).is_dir() else f"{name} (NOT A FOLDER: correct or unset it)" for name in folders]
+    return ", ".join(told) or "not set: sources are asked directly"
+
+
 def describe_machine() -> str:
     """A table of what is here: processor, memory, disk, packages, devices, mirrors and tokens (their presence only)."""
     memory = psutil.virtual_memory()
@@ -56,7 +68,7 @@ def describe_machine() -> str:
         "system": f"{platform.system()} {platform.release()} {platform.machine()}, Python {platform.python_version()}",
         "cores": f"{usable_cores()} usable of {os.cpu_count()}",
         "memory": f"{memory.available / 2**30:.1f} GiB available of {memory.total / 2**30:.1f}",
-        "disk": f"{disk.free / 2**30:.1f} GiB free where {work_folder()}/ lies",
+        "disk": f"{disk.free / 2**30:.1f} GiB free where {work_folder()}/ lies{_not_writable(work_folder())}",
         "packages": ", ".join(f"{name} {_installed(name) or 'MISSING'}" for name in packages),
         "cpu": "yes",
         "cuda": _cuda(),
@@ -64,7 +76,7 @@ def describe_machine() -> str:
         "ipu": _ipu(),
         "containers": _containers(),
         "RELM_WORK": os.environ.get("RELM_WORK", "not set: work/"),
-        "RELM_MIRROR": os.environ.get("RELM_MIRROR", "not set: sources are asked directly"),
+        "RELM_MIRROR": _mirrors(),
         "HF_TOKEN": "set" if os.environ.get("HF_TOKEN") else "not set: only needed for gated repositories",
     }
     return "\n".join(f"{name:<12} {words}" for name, words in rows.items())

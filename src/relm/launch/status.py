@@ -5,6 +5,8 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
+
 from relm.artifact import sidecar_of
 from relm.errors import RelmError
 from relm.plan import SPLITS, Plan, Project
@@ -50,9 +52,18 @@ def _is_locked(path: Path) -> bool:
     return False
 
 
+def _is_being_made(files: list[Path]) -> bool:
+    """Whether a step that runs here names one of these files in its command."""
+    wanted = {str(file) for file in files}
+    commands = [process.info["cmdline"] or [] for process in psutil.process_iter(["cmdline"])]
+    return any("relm" in command and wanted.intersection(command) for command in commands)
+
+
 def _stage(name: str, files: list[Path]) -> str:
     done = sum(file.exists() for file in files)
     mark = "done" if done == len(files) else f"{done} of {len(files)}" if done else "left"
+    if mark != "done" and _is_being_made(files):
+        mark = f"running, {mark}"
     return f"  {name:<12} {mark}"
 
 

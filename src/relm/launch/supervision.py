@@ -4,6 +4,7 @@ Left to itself, Snakemake answers TERM by waiting for its jobs, however long the
 never reaches them. And after a SIGKILL its lock stays, so that the same command fails until somebody unlocks by hand.
 """
 
+import fcntl
 import json
 import os
 import shutil
@@ -14,6 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Any
+
+from relm.artifact import atomic_file
 
 STATE = Path(".snakemake")
 
@@ -33,9 +36,15 @@ def is_main_process(workflow: Any) -> bool:
 # --- locks -------------------------------------------------------------------------------------------------------------------
 
 
-def _this_machine() -> list[str]:
-    boot = Path("/proc/sys/kernel/random/boot_id")
-    return [socket.gethostname(), boot.read_text().strip() if boot.exists() else ""]
+def _this_machine() -> dict[str, str]:
+    """Where a process number means something: the host, its boot, and the namespace of the numbers."""
+    machine, boot = Path("/etc/machine-id"), Path("/proc/sys/kernel/random/boot_id")
+    return {
+        "host": socket.gethostname(),
+        "machine": machine.read_text().strip() if machine.exists() else "",
+        "boot": boot.read_text().strip() if boot.exists() else "",
+        "numbers": os.readlink("/proc/self/ns/pid") if Path("/proc/self/ns/pid").exists() else "",
+    }
 
 
 def _start_time(pid: int) -> str | None:
@@ -47,10 +56,12 @@ def _start_time(pid: int) -> str | None:
 
 
 def _is_proven_dead(owner: dict[str, Any]) -> bool:
-    if owner["machine"] != _this_machine():
-        # Another host, or this one before it was started anew: only the second is proof.
-        return bool(owner["machine"][0] == socket.gethostname() and owner["machine"][1])
-    return bool(_start_time(owner["pid"]) != owner["started"])
+    here, there = _this_machine(), owner["machine"]
+    if there == here:
+        return bool(_start_time(owner["pid"]) != owner["started"])
+    # The same machine, started anew since; of any other host or container nothing is known.
+    same = here["machine"] and all(there.get(key) == here[key] for key in ("host", "machine"))
+    return bool(same and there.get("boot") and there["boot"] != here["boot"])
 
 
 def clear_dead_locks(state: Path = STATE) -> None:
@@ -60,17 +71,27 @@ def clear_dead_locks(state: Path = STATE) -> None:
     """
     owners = state / "relm-owners"
     owners.mkdir(parents=True, exist_ok=True)
-    records = {path: json.loads(path.read_text() or "null") for path in owners.glob("*.json")}
-    dead = [path for path, owner in records.items() if owner is None or _is_proven_dead(owner)]
-    if dead and len(dead) == len(records) and any((state / "locks").glob("*.lock")):
-        shutil.rmtree(state / "locks")
-        print("relm: the command that held the lock here is dead; going on where it stopped", file=sys.stderr)
-    for path in dead:
-        path.unlink(missing_ok=True)
-    me = {"machine": _this_machine(), "pid": os.getpid(), "started": _start_time(os.getpid())}
-    partial = owners / f".{os.getpid()}.partial"
-    partial.write_text(json.dumps(me))
-    partial.replace(owners / f"{socket.gethostname()}-{os.getpid()}.json")
+    with open(owners / "guard", "w") as guard:  # two commands that start at once look one after the other
+        fcntl.flock(guard, fcntl.LOCK_EX)
+        records = {path: _owner(path) for path in owners.glob("*.json")}
+        dead = [path for path, owner in records.items() if _is_proven_dead(owner)]
+        if dead and len(dead) == len(records) and any((state / "locks").glob("*.lock")):
+            shutil.rmtree(state / "locks")
+            print("relm: the command that held the lock here is dead; going on where it stopped", file=sys.stderr)
+        for path in dead:
+            path.unlink()
+        me = {"machine": _this_machine(), "pid": os.getpid(), "started": _start_time(os.getpid())}
+        with atomic_file(owners / f"{socket.gethostname()}-{os.getpid()}.json", "w") as file:
+            json.dump(me, file)
+
+
+def _owner(path: Path) -> dict[str, Any]:
+    """What is known of a possible owner; of an unreadable record nothing, so that it counts as alive."""
+    try:
+        owner = json.loads(path.read_text())
+        return {"machine": dict(owner["machine"]), "pid": int(owner["pid"]), "started": owner["started"]}
+    except (ValueError, KeyError, TypeError):
+        return {"machine": {}, "pid": 0, "started": None}
 
 
 # --- signals -----------------------------------------------------------------------------------------------------------------
@@ -94,9 +115,9 @@ def _is_shell(pid: int) -> bool:
 
 
 def terminate_jobs() -> None:
-    """Send TERM to every running step: the children of Snakemake's shells; the shells wait for them."""
+    """Send TERM to every running step: the children of Snakemake's shells; a shell waits for them."""
     for child in _children(os.getpid()):
-        for step in _children(child) if _is_shell(child) else [child]:
+        for step in (_children(child) if _is_shell(child) else []) or [child]:
             try:
                 os.kill(step, signal.SIGTERM)
             except ProcessLookupError:

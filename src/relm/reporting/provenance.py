@@ -32,6 +32,7 @@ def record(step: str, inputs: Sequence[Path], outputs: Sequence[Path], argv: Seq
         RelmError: the step ended well but one of its outputs is absent.
     """
     facts: Record = {}
+    code, read = surroundings.code(), [file_facts(path) for path in inputs]  # as they are now: what will run and be read
     started, clock = datetime.datetime.now(datetime.UTC), time.monotonic()
     yield facts
     seconds = time.monotonic() - clock
@@ -46,10 +47,10 @@ def record(step: str, inputs: Sequence[Path], outputs: Sequence[Path], argv: Seq
         "device": surroundings.device(),
         **facts,
         "host": surroundings.host(),
-        "code": surroundings.code(),
+        "code": code,
         "software": surroundings.software(),
     }
-    files = {"inputs": [file_facts(path) for path in inputs], "outputs": [file_facts(path) for path in outputs]}
+    files = {"inputs": read, "outputs": [file_facts(path) for path in outputs]}
     write_json(record_of(outputs[0]), cleaned(told) | files)
 
 
@@ -144,10 +145,12 @@ def _described_by(path: Path) -> Path:
 
 
 def _tells_of(content: Record, path: Path) -> bool:
-    """Whether a record's hash of a file is that of its sidecar; files without one are not hashed again."""
-    sidecar = _sidecar(path)
+    """Whether a record's hash of a file is that of its sidecar or, where it has none, of its content: such files are small."""
     told = [entry["sha256"] for entry in content["outputs"] if entry["path"] == shown(path)]
-    return sidecar is None or not told or told[0] == sidecar["sha256"]
+    if not told or not path.is_file():
+        return True
+    sidecar = _sidecar(path)
+    return bool(told[0] == (sidecar["sha256"] if sidecar else sha256_of(path)))
 
 
 def _missing(path: Path, reason: str) -> Record:

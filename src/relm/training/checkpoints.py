@@ -22,7 +22,12 @@ from relm.training.kill_points import kill_point
 
 FORMAT = 1
 # What makes a checkpoint another run's, and how to say so.
-IDENTITY = {"fingerprint": "another run", "phase": "another phase", "manifest_sha256": "other data"}
+IDENTITY = {
+    "fingerprint": "another run",
+    "phase": "another phase",
+    "manifest_sha256": "other data",
+    "start_sha256": "other starting weights",
+}
 
 logger = logging.getLogger(__name__)
 
@@ -128,7 +133,8 @@ def load_checkpoint(checkpoints: Path, identity: Mapping[str, str]) -> Checkpoin
     Raises:
         RelmError: the newest readable one was made for something else.
     """
-    for folder in _step_folders(checkpoints).values():
+    folders = _step_folders(checkpoints).values()
+    for folder in folders:
         try:
             state = _read_state(folder)
         except RelmError as error:
@@ -139,6 +145,8 @@ def load_checkpoint(checkpoints: Path, identity: Mapping[str, str]) -> Checkpoin
             return _read(folder, state)
         except RelmError as error:
             logger.warning("%s; going on from the checkpoint before it", error)
+    if folders:
+        logger.warning("%s: none of its checkpoints is intact; starting from step 0", checkpoints)
     return None
 
 

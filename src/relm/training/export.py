@@ -32,6 +32,7 @@ def write_model(model: Gpt2, folder: Path, tokenizer: Path, end_of_text_id: int,
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
         model.save_folder(partial, end_of_text_id)
+        shutil.copymode(partial / "config.json", partial / WEIGHTS)  # safetensors writes for the owner alone
         shutil.copyfile(tokenizer, partial / "tokenizer.json")
         write_json(partial / "tokenizer_config.json", tokenizer_config(model.config.positions))
         kill_point("model-written")

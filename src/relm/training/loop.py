@@ -78,8 +78,13 @@ def pretrain(
     stop_with_parent()
     settings, folder = recipe.pretrain[phase], model_folder.parent
     tokens = tokenizer_facts(manifest, tokenizer)
-    identity = {"fingerprint": run_fingerprint, "phase": phase, "manifest_sha256": sha256_of(manifest)}
-    facts = {"step": settings.steps, "fingerprint": run_fingerprint, "manifest_sha256": identity["manifest_sha256"]}
+    identity = {
+        "fingerprint": run_fingerprint,
+        "phase": phase,
+        "manifest_sha256": sha256_of(manifest),
+        "start_sha256": sha256_of(init_from / "model.safetensors") if init_from else "random",
+    }
+    facts = {"step": settings.steps, **identity}
     with run_lock(folder / "lock"):
         if is_finished(model_folder, facts):
             return f"already trained: {model_folder} holds step {settings.steps:,} of phase {phase}"
@@ -161,6 +166,7 @@ def begin(run: PhaseRun, config: Gpt2Config, init_from: Path | None) -> tuple[Gp
     optimizer = build_optimizer(model, run.settings.optimizer)
     if checkpoint is None:
         return model, optimizer, Meter()
+    logger.info("%s: going on from step %s of %s", checkpoint.folder, f"{checkpoint.step:,}", f"{run.settings.steps:,}")
     model.load_state_dict(checkpoint.model)
     restore_optimizer(optimizer, model, checkpoint.optimizer)
     warn_if_made_elsewhere(checkpoint, run.made_on)
