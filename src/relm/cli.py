@@ -15,23 +15,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from relm import jobs
 from relm.artifact import checked_sidecar, sidecar_of
-from relm.catalogue import load_dataset, load_model
 from relm.errors import RelmError
-from relm.identity import digest, documents_identity, work_folder
-from relm.plan import Plan, Project
-from relm.recipe import DataChoice
-
-Arguments = argparse.Namespace
-
-
-@dataclass(frozen=True)
-class Job:
-    """One step, ready to run: what it reads, what it writes, and the function that does it and says so in a sentence."""
-
-    run: Callable[[], str]
-    inputs: Sequence[Path] = ()
-    outputs: Sequence[Path] = ()
+from relm.jobs import Arguments, Job
 
 
 @dataclass(frozen=True)
@@ -64,203 +51,6 @@ RECIPE = argument("recipe", metavar="NAME", help="a recipe in recipes/, or smoke
 WORKERS = argument("--workers", type=int, metavar="N", help="processes; default: every core this process may use")
 
 
-def plan_of(arguments: Arguments) -> Plan:
-    """The plan of the recipe that a command names, refused when it is no longer the one that Snakemake planned with."""
-    plan = Project().plan(arguments.recipe)
-    wanted = getattr(arguments, "fingerprint", None)
-    if wanted and plan.fingerprint != wanted:
-        raise RelmError(
-            f"recipe {arguments.recipe} has fingerprint {plan.fingerprint}, this command was planned for {wanted}: "
-            "it was edited in between; give the snakemake command again"
-        )
-    return plan
-
-
-# --- data --------------------------------------------------------------------------------------------------------------------
-
-
-def _download(a: Arguments) -> Job:
-    from relm.corpus.download import download
-
-    if (a.dataset is None) == (a.model is None):
-        raise RelmError("download: give either --dataset or --model")
-    spec = a.dataset or a.model
-    files = dict(load_dataset(spec).files if a.dataset else load_model(spec).files)
-    if a.file not in files:
-        raise RelmError(f"{spec}: has no file {a.file!r}; it has {', '.join(files)}")
-    return Job(lambda: download(a.file, files[a.file], a.output), outputs=[a.output])
-
-
-def _extract(a: Arguments) -> Job:
-    from relm.corpus.extract import extract
-
-    dataset = load_dataset(a.dataset)
-    outputs = {"train": a.train, "held_out": a.held_out}
-
-    def refuse_another_key() -> None:
-        choice = DataChoice(dataset=a.dataset.stem, documents=a.documents)
-        found = digest(documents_identity(choice, dataset, work_folder() / "folders"))
-        if a.key not in (None, found):
-            raise RelmError(
-                f"{a.dataset}: the documents have key {found} now, this command was planned for {a.key}: the dataset or its "
-                "texts were edited in between; give the snakemake command again"
-            )
-
-    def run() -> str:
-        refuse_another_key()
-        sentence = extract(dataset, a.source, outputs, a.documents, a.workers)
-        refuse_another_key()
-        return sentence
-
-    return Job(run, inputs=[a.source], outputs=list(outputs.values()))
-
-
-def _train_tokenizer(a: Arguments) -> Job:
-    from relm.examples.tokenizers import train_tokenizer
-
-    return Job(
-        lambda: train_tokenizer(a.documents, a.vocabulary_size, a.training_bytes, a.output),
-        inputs=a.documents,
-        outputs=[a.output],
-    )
-
-
-def _import_tokenizer(a: Arguments) -> Job:
-    from relm.examples.tokenizers import import_tokenizer
-
-    files = {file.name: file for file in a.files}
-    return Job(lambda: import_tokenizer(a.kind, files, a.output), inputs=a.files, outputs=[a.output])
-
-
-def _pregenerate(a: Arguments) -> Job:
-    from relm.examples.pregenerate import pregenerate
-
-    if len(a.documents) != len(a.output):
-        raise RelmError(f"pregenerate: {len(a.documents)} files of --documents need as many of --output, found {len(a.output)}")
-
-    def run() -> str:
-        return "; ".join(
-            pregenerate(documents, a.tokenizer, output, a.workers)
-            for documents, output in zip(a.documents, a.output, strict=True)
-        )
-
-    return Job(run, inputs=[*a.documents, a.tokenizer], outputs=a.output)
-
-
-def _manifest(a: Arguments) -> Job:
-    from relm.examples.manifest import write_manifest
-
-    shards: dict[str, list[Path]] = {"train": [], "held_out": []}
-    for sidecar in a.sidecars:
-        shard = sidecar.with_suffix("")  # FILE.bin.json -> FILE.bin
-        split = Path(shard.stem).suffix.removeprefix(".")
-        if split not in shards:
-            raise RelmError(f"manifest: {sidecar}: expected a name like SHARD.train.bin.json or SHARD.held_out.bin.json")
-        shards[split].append(shard)
-    inputs = [shard for split in shards.values() for shard in split]
-    return Job(lambda: write_manifest(shards, a.output), inputs=inputs, outputs=[a.output])
-
-
-# --- training and evaluation -------------------------------------------------------------------------------------------------
-
-
-def _pretrain(a: Arguments) -> Job:
-    from relm.training.loop import pretrain
-
-    plan = plan_of(a)
-    if a.phase not in plan.phases:
-        raise RelmError(f"recipe {a.recipe} has no phase {a.phase!r}; it has {', '.join(plan.phases)}")
-
-    def run() -> str:
-        return pretrain(plan.recipe, a.phase, a.manifest, a.tokenizer, a.init_from, a.output.parent, plan.fingerprint)
-
-    start = [a.init_from / "model.safetensors"] if a.init_from else []
-    return Job(run, inputs=[a.manifest, a.tokenizer, *start], outputs=[a.output])
-
-
-def _evaluate(a: Arguments) -> Job:
-    from relm.evaluation.perplexity import evaluate_held_out
-
-    return Job(
-        lambda: evaluate_held_out(a.model.parent, a.manifest, a.output, context=a.context, batch_size=a.batch_size),
-        inputs=[a.model, a.manifest],
-        outputs=[a.output],
-    )
-
-
-def _samples(a: Arguments) -> Job:
-    from relm.evaluation.samples import write_samples
-
-    return Job(
-        lambda: write_samples(a.model.parent, a.model.parent / "tokenizer.json", a.output, prompts=a.prompt, seed=a.seed),
-        inputs=[a.model],
-        outputs=[a.output],
-    )
-
-
-# --- reporting ---------------------------------------------------------------------------------------------------------------
-
-
-def _by_task(files: Sequence[Path]) -> dict[str, Path]:
-    return {file.stem: file for file in files if not file.name.endswith(".record.json")}
-
-
-def _verify(a: Arguments) -> Job:
-    from relm.reporting.verify import verify
-
-    plan = plan_of(a)
-    return Job(
-        lambda: verify(plan.recipe, plan.fingerprint, _by_task(a.evaluations), a.model, a.output),
-        inputs=[a.model, *a.evaluations],
-        outputs=[a.output],
-    )
-
-
-def _report(a: Arguments) -> Job:
-    from relm.reporting.report import write_report
-
-    plan = plan_of(a)
-    return Job(
-        lambda: write_report(plan, a.verify, _by_task(a.evaluations), a.output.parent),
-        inputs=[a.verify, *a.evaluations],
-        outputs=[a.output],
-    )
-
-
-def _publish(a: Arguments) -> Job:
-    from relm.reporting.publish import publish, published_files
-
-    plan = plan_of(a)
-    return Job(lambda: publish(published_files(plan), a.output or plan.results))
-
-
-# --- looking around ----------------------------------------------------------------------------------------------------------
-
-
-def _list(a: Arguments) -> Job:
-    from relm.launch.status import describe_recipes
-
-    return Job(lambda: describe_recipes(Project()))
-
-
-def _status(a: Arguments) -> Job:
-    from relm.launch.status import describe_progress
-
-    return Job(lambda: describe_progress(plan_of(a)))
-
-
-def _doctor(a: Arguments) -> Job:
-    from relm.launch.doctor import describe_machine
-
-    return Job(describe_machine)
-
-
-def _schema(a: Arguments) -> Job:
-    from relm.recipe_schema import write_schemas
-
-    return Job(lambda: write_schemas(a.output))
-
-
 FINGERPRINT = argument("--fingerprint", metavar="F", help="refuse to run when the recipe's fingerprint is another one")
 
 STEPS: dict[str, Step] = {
@@ -272,7 +62,7 @@ STEPS: dict[str, Step] = {
             argument("--file", required=True, metavar="NAME", help="which of its files"),
             path("--output", "where it goes"),
         ],
-        _download,
+        jobs.download_job,
         epilog="RELM_MIRROR=FOLDER is looked at first; HF_TOKEN and proxy variables are respected. Run again, it resumes.",
     ),
     "extract": Step(
@@ -286,7 +76,7 @@ STEPS: dict[str, Step] = {
             path("--held-out", "where the held-out documents go"),
             WORKERS,
         ],
-        _extract,
+        jobs.extract_job,
     ),
     "train-tokenizer": Step(
         "train a byte-level BPE on documents",
@@ -296,7 +86,7 @@ STEPS: dict[str, Step] = {
             argument("--training-bytes", type=int, default=50_000_000, metavar="N", help="how much text to read"),
             path("--output", "tokenizer.json"),
         ],
-        _train_tokenizer,
+        jobs.train_tokenizer_job,
     ),
     "import-tokenizer": Step(
         "turn a published tokenizer into one tokenizer.json",
@@ -305,7 +95,7 @@ STEPS: dict[str, Step] = {
             paths("--files", "its files"),
             path("--output", "tokenizer.json"),
         ],
-        _import_tokenizer,
+        jobs.import_tokenizer_job,
     ),
     "pregenerate": Step(
         "encode documents into training examples",
@@ -315,12 +105,12 @@ STEPS: dict[str, Step] = {
             paths("--output", "a .bin file for each file of documents; an .idx goes beside it"),
             WORKERS,
         ],
-        _pregenerate,
+        jobs.pregenerate_job,
     ),
     "manifest": Step(
         "list all shards of examples with their counts and hashes",
         [paths("--sidecars", "the .bin.json files, training shards first"), path("--output", "manifest.json")],
-        _manifest,
+        jobs.manifest_job,
     ),
     "pretrain": Step(
         "train one phase of a recipe; stopped at any point, the same command goes on to the same bytes",
@@ -333,7 +123,7 @@ STEPS: dict[str, Step] = {
             path("--init-from", "folder of starting weights", required=False),
             path("--output", "RUN/PHASE/model/model.safetensors; checkpoints and train.jsonl lie beside model/"),
         ],
-        _pretrain,
+        jobs.pretrain_job,
         epilog="TERM or INT: saves a checkpoint and exits with 75.",
     ),
     "evaluate": Step(
@@ -347,7 +137,7 @@ STEPS: dict[str, Step] = {
             ),
             path("--output", "held_out.json"),
         ],
-        _evaluate,
+        jobs.evaluate_job,
     ),
     "samples": Step(
         "let the model write a few texts",
@@ -357,7 +147,7 @@ STEPS: dict[str, Step] = {
             argument("--seed", type=int, default=0, metavar="N", help="of the sampling"),
             path("--output", "samples.json"),
         ],
-        _samples,
+        jobs.samples_job,
     ),
     "verify": Step(
         "compare the figures with the published ones and say what can be said",
@@ -368,7 +158,7 @@ STEPS: dict[str, Step] = {
             argument("--evaluations", type=Path, nargs="*", default=[], metavar="PATH", help="eval/TASK.json files"),
             path("--output", "verify.json"),
         ],
-        _verify,
+        jobs.verify_job,
     ),
     "report": Step(
         "write the report page, the model card and the provenance",
@@ -379,21 +169,21 @@ STEPS: dict[str, Step] = {
             argument("--evaluations", type=Path, nargs="*", default=[], metavar="PATH", help="eval/TASK.json files"),
             path("--output", "report.html; the other files go beside it"),
         ],
-        _report,
+        jobs.report_job,
     ),
     "publish": Step(
         "link the finished files into results/NAME, complete or not at all",
         [RECIPE, FINGERPRINT, path("--output", "default: results/NAME", required=False)],
-        _publish,
+        jobs.publish_job,
         records=False,
     ),
-    "list": Step("list the recipes", [], _list, records=False),
-    "status": Step("what of a recipe is done, running and left", [RECIPE], _status, records=False),
-    "doctor": Step("what this machine can run, and why not the rest", [], _doctor, records=False),
+    "list": Step("list the recipes", [], jobs.list_job, records=False),
+    "status": Step("what of a recipe is done, running and left", [RECIPE], jobs.status_job, records=False),
+    "doctor": Step("what this machine can run, and why not the rest", [], jobs.doctor_job, records=False),
     "schema": Step(
         "write the JSON Schemas of recipes, datasets and models, for editors",
         [path("--output", "folder, such as envs")],
-        _schema,
+        jobs.schema_job,
         records=False,
     ),
 }

@@ -1,0 +1,223 @@
+"""How each command becomes a job: what it reads, what it writes, and the function of the package that does it.
+
+Nothing heavy is imported before the step that needs it runs.
+"""
+
+import argparse
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from relm.catalogue import load_dataset, load_model
+from relm.errors import RelmError
+from relm.identity import digest, documents_identity, work_folder
+from relm.plan import Plan, Project
+from relm.recipe import DataChoice
+
+Arguments = argparse.Namespace
+
+
+@dataclass(frozen=True)
+class Job:
+    """One step, ready to run: what it reads, what it writes, and the function that does it and says so in a sentence."""
+
+    run: Callable[[], str]
+    inputs: Sequence[Path] = ()
+    outputs: Sequence[Path] = ()
+
+
+def plan_of(arguments: Arguments) -> Plan:
+    """The plan of the recipe that a command names, refused when it is no longer the one that Snakemake planned with."""
+    plan = Project().plan(arguments.recipe)
+    wanted = getattr(arguments, "fingerprint", None)
+    if wanted and plan.fingerprint != wanted:
+        raise RelmError(
+            f"recipe {arguments.recipe} has fingerprint {plan.fingerprint}, this command was planned for {wanted}: "
+            "it was edited in between; give the snakemake command again"
+        )
+    return plan
+
+
+# --- data --------------------------------------------------------------------------------------------------------------------
+
+
+def download_job(a: Arguments) -> Job:
+    from relm.corpus.download import download
+
+    if (a.dataset is None) == (a.model is None):
+        raise RelmError("download: give either --dataset or --model")
+    spec = a.dataset or a.model
+    files = dict(load_dataset(spec).files if a.dataset else load_model(spec).files)
+    if a.file not in files:
+        raise RelmError(f"{spec}: has no file {a.file!r}; it has {', '.join(files)}")
+    return Job(lambda: download(a.file, files[a.file], a.output), outputs=[a.output])
+
+
+def extract_job(a: Arguments) -> Job:
+    from relm.corpus.extract import extract
+
+    dataset = load_dataset(a.dataset)
+    outputs = {"train": a.train, "held_out": a.held_out}
+
+    def refuse_another_key() -> None:
+        choice = DataChoice(dataset=a.dataset.stem, documents=a.documents)
+        found = digest(documents_identity(choice, dataset, work_folder() / "folders"))
+        if a.key not in (None, found):
+            raise RelmError(
+                f"{a.dataset}: the documents have key {found} now, this command was planned for {a.key}: the dataset or its "
+                "texts were edited in between; give the snakemake command again"
+            )
+
+    def run() -> str:
+        refuse_another_key()
+        sentence = extract(dataset, a.source, outputs, a.documents, a.workers)
+        refuse_another_key()
+        return sentence
+
+    return Job(run, inputs=[a.source], outputs=list(outputs.values()))
+
+
+def train_tokenizer_job(a: Arguments) -> Job:
+    from relm.examples.tokenizers import train_tokenizer
+
+    return Job(
+        lambda: train_tokenizer(a.documents, a.vocabulary_size, a.training_bytes, a.output),
+        inputs=a.documents,
+        outputs=[a.output],
+    )
+
+
+def import_tokenizer_job(a: Arguments) -> Job:
+    from relm.examples.tokenizers import import_tokenizer
+
+    files = {file.name: file for file in a.files}
+    return Job(lambda: import_tokenizer(a.kind, files, a.output), inputs=a.files, outputs=[a.output])
+
+
+def pregenerate_job(a: Arguments) -> Job:
+    from relm.examples.pregenerate import pregenerate
+
+    if len(a.documents) != len(a.output):
+        raise RelmError(f"pregenerate: {len(a.documents)} files of --documents need as many of --output, found {len(a.output)}")
+
+    def run() -> str:
+        return "; ".join(
+            pregenerate(documents, a.tokenizer, output, a.workers)
+            for documents, output in zip(a.documents, a.output, strict=True)
+        )
+
+    return Job(run, inputs=[*a.documents, a.tokenizer], outputs=a.output)
+
+
+def manifest_job(a: Arguments) -> Job:
+    from relm.examples.manifest import write_manifest
+
+    shards: dict[str, list[Path]] = {"train": [], "held_out": []}
+    for sidecar in a.sidecars:
+        shard = sidecar.with_suffix("")  # FILE.bin.json -> FILE.bin
+        split = Path(shard.stem).suffix.removeprefix(".")
+        if split not in shards:
+            raise RelmError(f"manifest: {sidecar}: expected a name like SHARD.train.bin.json or SHARD.held_out.bin.json")
+        shards[split].append(shard)
+    inputs = [shard for split in shards.values() for shard in split]
+    return Job(lambda: write_manifest(shards, a.output), inputs=inputs, outputs=[a.output])
+
+
+# --- training and evaluation -------------------------------------------------------------------------------------------------
+
+
+def pretrain_job(a: Arguments) -> Job:
+    from relm.training.loop import pretrain
+
+    plan = plan_of(a)
+    if a.phase not in plan.phases:
+        raise RelmError(f"recipe {a.recipe} has no phase {a.phase!r}; it has {', '.join(plan.phases)}")
+
+    def run() -> str:
+        return pretrain(plan.recipe, a.phase, a.manifest, a.tokenizer, a.init_from, a.output.parent, plan.fingerprint)
+
+    start = [a.init_from / "model.safetensors"] if a.init_from else []
+    return Job(run, inputs=[a.manifest, a.tokenizer, *start], outputs=[a.output])
+
+
+def evaluate_job(a: Arguments) -> Job:
+    from relm.evaluation.perplexity import evaluate_held_out
+
+    return Job(
+        lambda: evaluate_held_out(a.model.parent, a.manifest, a.output, context=a.context, batch_size=a.batch_size),
+        inputs=[a.model, a.manifest],
+        outputs=[a.output],
+    )
+
+
+def samples_job(a: Arguments) -> Job:
+    from relm.evaluation.samples import write_samples
+
+    return Job(
+        lambda: write_samples(a.model.parent, a.model.parent / "tokenizer.json", a.output, prompts=a.prompt, seed=a.seed),
+        inputs=[a.model],
+        outputs=[a.output],
+    )
+
+
+# --- reporting ---------------------------------------------------------------------------------------------------------------
+
+
+def _by_task(files: Sequence[Path]) -> dict[str, Path]:
+    return {file.stem: file for file in files if not file.name.endswith(".record.json")}
+
+
+def verify_job(a: Arguments) -> Job:
+    from relm.reporting.verify import verify
+
+    plan = plan_of(a)
+    return Job(
+        lambda: verify(plan.recipe, plan.fingerprint, _by_task(a.evaluations), a.model, a.output),
+        inputs=[a.model, *a.evaluations],
+        outputs=[a.output],
+    )
+
+
+def report_job(a: Arguments) -> Job:
+    from relm.reporting.report import write_report
+
+    plan = plan_of(a)
+    return Job(
+        lambda: write_report(plan, a.verify, _by_task(a.evaluations), a.output.parent),
+        inputs=[a.verify, *a.evaluations],
+        outputs=[a.output],
+    )
+
+
+def publish_job(a: Arguments) -> Job:
+    from relm.reporting.publish import publish, published_files
+
+    plan = plan_of(a)
+    return Job(lambda: publish(published_files(plan), a.output or plan.results))
+
+
+# --- looking around ----------------------------------------------------------------------------------------------------------
+
+
+def list_job(a: Arguments) -> Job:
+    from relm.launch.status import describe_recipes
+
+    return Job(lambda: describe_recipes(Project()))
+
+
+def status_job(a: Arguments) -> Job:
+    from relm.launch.status import describe_progress
+
+    return Job(lambda: describe_progress(plan_of(a)))
+
+
+def doctor_job(a: Arguments) -> Job:
+    from relm.launch.doctor import describe_machine
+
+    return Job(describe_machine)
+
+
+def schema_job(a: Arguments) -> Job:
+    from relm.recipe_schema import write_schemas
+
+    return Job(lambda: write_schemas(a.output))
