@@ -57,10 +57,14 @@ def append(pattern: str, text: str) -> Callable[[Path], None]:
 EXPECTATION = "expect: [{metric: held_out.nats_per_token, value: 5, tolerance: 1, basis: none, place: here}]\n"
 
 
-def comment_a_rule(folder: Path) -> None:
+def edit_a_rule(old: str, new: str) -> Callable[[Path], None]:
+    return lambda folder: edit_rules(folder, old, new)
+
+
+def edit_rules(folder: Path, old: str, new: str) -> None:
     rules = folder / "rules"
     shutil.copytree(folder / "src" / "rules", rules)
-    edit("train.smk", "rule pretrain:", "# A remark.\nrule pretrain:")(rules)
+    edit("train.smk", old, new)(rules)
     for _ in range(3):
         edit("Snakefile", '"src/rules/', '"rules/')(folder)
 
@@ -80,7 +84,8 @@ CHANGES: dict[str, tuple[Callable[[Path], None], dict[str, int]]] = {
     "a touched model": (touch("work/runs/tiny/*/main/model/model.safetensors"), NOTHING),
     "a touched recipe": (touch("recipes/tiny.yaml"), NOTHING),
     "a comment in the recipe": (edit("recipes/tiny.yaml", "evaluate:", "# why\nevaluate:"), NOTHING),
-    "a comment in a rule": (comment_a_rule, NOTHING),
+    "a comment in a rule": (edit_a_rule("rule pretrain:", "# A remark.\nrule pretrain:"), NOTHING),
+    "a rule's command in other words": (edit_a_rule("python -m relm pretrain", "python  -m relm pretrain"), NOTHING),
     "another source of the same bytes": (edit("recipes/data/sample.yaml", "127.0.0.1:9", "127.0.0.1:10"), REPORTED),
     "another number of threads": (edit("recipes/tiny.yaml", "threads: 1", "threads: 2"), REPORTED),
     "other words": (edit("recipes/tiny.yaml", "As small as", "Smaller than"), REPORTED),
