@@ -15,7 +15,7 @@ from typing import Any, ParamSpec, TypeVar, get_args
 from snakemake_interface_common.exceptions import WorkflowError
 
 from relm.artifact import sidecar_of
-from relm.catalogue import ModelFile, load_dataset, load_model
+from relm.catalogue import ModelFile
 from relm.errors import RelmError
 from relm.plan import SPLITS, Plan, Project
 from relm.section import read_yaml
@@ -65,7 +65,7 @@ def image(wildcards: Any) -> str | None:
 @in_words
 def dataset_file_sha256(wildcards: Any) -> str:
     """The sha256 a downloaded file must have: another one in the dataset's YAML downloads again."""
-    files = load_dataset(PROJECT.dataset_path(wildcards.dataset)).files
+    files = PROJECT.dataset(wildcards.dataset).files
     if wildcards.shard not in files:
         raise RelmError(f"{PROJECT.dataset_path(wildcards.dataset)}: has no file {wildcards.shard}; it has {', '.join(files)}")
     return files[wildcards.shard].sha256
@@ -74,7 +74,7 @@ def dataset_file_sha256(wildcards: Any) -> str:
 @in_words
 def model_file_sha256(wildcards: Any) -> str:
     """The same for a file of a published model."""
-    files = dict(load_model(PROJECT.model_path(wildcards.model)).files)
+    files = dict(PROJECT.model(wildcards.model).files)
     if wildcards.file not in files:
         raise RelmError(f"{PROJECT.model_path(wildcards.model)}: has no file {wildcards.file}; it has {', '.join(files)}")
     return files[wildcards.file].sha256
@@ -218,9 +218,9 @@ def manifest(wildcards: Any) -> str:
 
 @in_words
 def shards(wildcards: Any) -> list[str]:
-    """All shards of the recipe's examples; the manifest stands for their content."""
+    """The training shards of the recipe's examples; the manifest stands for their content, and a lost one is made again."""
     plan = _plan_of_run(wildcards)
-    return strings([plan.examples(shard, split) for split in SPLITS for shard in plan.shards])
+    return strings([plan.examples(shard, "train") for shard in plan.shards])
 
 
 @in_words

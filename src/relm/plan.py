@@ -130,6 +130,9 @@ class Project:
     def __init__(self, root: Path = Path()) -> None:
         self.recipes = root / "recipes"
         self._plans: dict[str, Plan] = {}
+        # A graph asks for the same file once a shard; it is read once.
+        self._datasets: dict[str, Dataset] = {}
+        self._models: dict[str, PretrainedModel] = {}
 
     def names(self) -> list[str]:
         """All recipes, smoke twins not included, sorted."""
@@ -158,6 +161,18 @@ class Project:
         """A pretrained model's file."""
         return self.recipes / "models" / f"{name}.yaml"
 
+    def dataset(self, name: str) -> Dataset:
+        """The dataset of a name."""
+        if name not in self._datasets:
+            self._datasets[name] = load_dataset(self.dataset_path(name))
+        return self._datasets[name]
+
+    def model(self, name: str) -> PretrainedModel:
+        """The pretrained model of a name."""
+        if name not in self._models:
+            self._models[name] = load_model(self.model_path(name))
+        return self._models[name]
+
     def plan(self, name: str) -> Plan:
         """The plan of a recipe, or of its smoke twin for ``smoke/NAME``; read once.
 
@@ -167,11 +182,11 @@ class Project:
         if name not in self._plans:
             recipe = load_recipe(self.recipe_path(name))
             if name.startswith("smoke/"):
-                recipe = smoke_twin(recipe, load_dataset(self.dataset_path(recipe.data.dataset)))
+                recipe = smoke_twin(recipe, self.dataset(recipe.data.dataset))
             models = [recipe.tokenizer.from_model, recipe.init_from]
-            tokenizer_model, init_model = [load_model(self.model_path(model)) if model else None for model in models]
+            tokenizer_model, init_model = [self.model(model) if model else None for model in models]
             self._check_uses(name, recipe, tokenizer_model, init_model)
-            dataset = load_dataset(self.dataset_path(recipe.data.dataset))
+            dataset = self.dataset(recipe.data.dataset)
             self._plans[name] = Plan(name, recipe, dataset, tokenizer_model, init_model)
         return self._plans[name]
 

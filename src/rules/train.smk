@@ -34,7 +34,6 @@ rule evaluate_held_out:
         sidecar=graph.final_model_sidecar,
         manifest=graph.manifest,
         model=lambda wildcards: ancient(graph.final_model(wildcards)),
-        shards=lambda wildcards: ancient(graph.shards(wildcards)),
     output:
         f"{RUN}/eval/held_out.json",
     log:
