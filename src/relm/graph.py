@@ -14,7 +14,7 @@ from typing import Any, ParamSpec, TypeVar, get_args
 
 from snakemake_interface_common.exceptions import WorkflowError
 
-from relm.artifact import sidecar_of
+from relm.artifact import canonical_json, sidecar_of
 from relm.catalogue import ModelFile
 from relm.errors import RelmError
 from relm.plan import SPLITS, Plan, Project
@@ -167,7 +167,12 @@ def imported_tokenizer_kind(wildcards: Any) -> str:
 
 
 def _plan_of_examples(wildcards: Any) -> Plan:
-    return PROJECT.plan_where(wildcards.dataset, examples_key=wildcards.key)
+    return PROJECT.plan_where(wildcards.dataset, examples_keys=wildcards.key)
+
+
+def _phase_of_examples(wildcards: Any) -> tuple[Plan, str]:
+    plan = _plan_of_examples(wildcards)
+    return plan, plan.examples_keys[wildcards.key]
 
 
 @in_words
@@ -193,8 +198,21 @@ def example_tokenizer(wildcards: Any) -> str:
 @in_words
 def shard_sidecars(wildcards: Any) -> list[str]:
     """The sidecars of all shards of examples, training first."""
-    plan = _plan_of_examples(wildcards)
-    return sidecars([plan.examples(shard, split) for split in SPLITS for shard in plan.shards])
+    plan, phase = _phase_of_examples(wildcards)
+    return sidecars([plan.examples(phase, shard, split) for split in SPLITS for shard in plan.shards])
+
+
+@in_words
+def table_settings(wildcards: Any) -> str:
+    """`--settings JSON` with the keys of the objective that decide what is stored: the same for all recipes that share it."""
+    plan, phase = _phase_of_examples(wildcards)
+    return f"--settings {shlex.quote(canonical_json(plan.recipe.pretrain[phase].what_is_stored()))}"
+
+
+@in_words
+def language(wildcards: Any) -> str:
+    """The language of the text, for the sentence splitter."""
+    return _plan_of_examples(wildcards).dataset.language
 
 
 # --- training and after ------------------------------------------------------------------------------------------------------
@@ -212,15 +230,16 @@ def _plan_of_run(wildcards: Any) -> Plan:
 
 @in_words
 def manifest(wildcards: Any) -> str:
-    """The manifest of the recipe's examples."""
-    return str(_plan_of_run(wildcards).manifest)
+    """The manifest of a phase's examples; in an evaluation, of the last phase's."""
+    plan = _plan_of_run(wildcards)
+    return str(plan.manifest(getattr(wildcards, "phase", plan.phases[-1])))
 
 
 @in_words
 def shards(wildcards: Any) -> list[str]:
-    """The training shards of the recipe's examples; the manifest stands for their content, and a lost one is made again."""
+    """The training shards of a phase's examples; the manifest stands for their content, and a lost one is made again."""
     plan = _plan_of_run(wildcards)
-    return strings([plan.examples(shard, "train") for shard in plan.shards])
+    return strings([plan.examples(wildcards.phase, shard, "train") for shard in plan.shards])
 
 
 @in_words

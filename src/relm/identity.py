@@ -13,6 +13,7 @@ from typing import Any
 from relm.artifact import canonical_json, read_json, sha256_of, write_json
 from relm.catalogue import WEIGHTS_FILES, Dataset, PretrainedModel
 from relm.errors import RelmError
+from relm.objectives import Objective
 from relm.recipe import DataChoice, Recipe, TokenizerChoice
 from relm.section import Section
 
@@ -99,24 +100,33 @@ def weights_identity(model: PretrainedModel) -> dict[str, str]:
     return {name: model.files[name].sha256 for name in WEIGHTS_FILES}
 
 
-def examples_identity(documents: Mapping[str, Any], tokenizer: Mapping[str, Any], objectives: Sequence[str]) -> dict[str, Any]:
-    """Of pregenerated examples: the documents, the tokenizer and the objective."""
+def examples_identity(
+    documents: Mapping[str, Any], tokenizer: Mapping[str, Any], objective: Objective, language: str
+) -> dict[str, Any]:
+    """Of pregenerated examples: the documents, the tokenizer and those keys of the objective that decide what is stored."""
+    stored = objective.what_is_stored()
     return {
         "revision": REVISIONS["examples"],
         "documents": digest(documents),
         "tokenizer": digest(tokenizer),
-        "objectives": objectives,
+        "objectives": [stored.pop("objective", "causal")],
+        **stored,
+        **({"language": language} if objective.splits_sentences else {}),
     }
 
 
-def fingerprint(recipe: Recipe, examples: Mapping[str, Any], init_from: PretrainedModel | None) -> str:
+def fingerprint(recipe: Recipe, examples: Sequence[Mapping[str, Any]], init_from: PretrainedModel | None) -> str:
     """Twelve hexadecimal digits for what a run means: data, architecture, starting weights, objective, optimizer, schedule,
     batch, precision and seed. `run`, `evaluate`, `expect` and all prose are left out.
+
+    Args:
+        examples: identity of each phase's examples, in order.
     """
+    same = all(dict(identity) == dict(examples[0]) for identity in examples)
     return digest(
         {
             "revision": REVISIONS["training"],
-            "examples": dict(examples),
+            "examples": dict(examples[0]) if same else [dict(identity) for identity in examples],
             "model": given(recipe.model),
             "init_from": weights_identity(init_from) if init_from else None,
             "seed": recipe.seed,

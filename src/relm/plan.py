@@ -12,6 +12,7 @@ from typing import Any
 from relm import identity
 from relm.catalogue import Dataset, PretrainedModel, load_dataset, load_model
 from relm.errors import RelmError
+from relm.objectives import TABLE, TOKEN_STREAM
 from relm.recipe import Recipe, load_recipe
 from relm.smoke import smoke_twin
 
@@ -39,9 +40,11 @@ class Plan:
         return identity.tokenizer_identity(self.recipe.tokenizer, self.tokenizer_model, self._documents_identity)
 
     @functools.cached_property
-    def _examples_identity(self) -> dict[str, Any]:
-        objectives = sorted({phase.objective for phase in self.recipe.pretrain.values()})
-        return identity.examples_identity(self._documents_identity, self._tokenizer_identity, objectives)
+    def _examples_identities(self) -> dict[str, dict[str, Any]]:
+        """By phase."""
+        parts = self._documents_identity, self._tokenizer_identity
+        language = self.dataset.language
+        return {name: identity.examples_identity(*parts, phase, language) for name, phase in self.recipe.pretrain.items()}
 
     @functools.cached_property
     def documents_key(self) -> str:
@@ -54,14 +57,17 @@ class Plan:
         return identity.digest(self._tokenizer_identity)
 
     @functools.cached_property
-    def examples_key(self) -> str:
-        """Identity of the pregenerated examples, in their path."""
-        return identity.digest(self._examples_identity)
+    def examples_keys(self) -> dict[str, str]:
+        """Identity of the pregenerated examples, in their path -> the first phase that reads them."""
+        keys: dict[str, str] = {}
+        for phase, found in self._examples_identities.items():
+            keys.setdefault(identity.digest(found), phase)
+        return keys
 
     @functools.cached_property
     def fingerprint(self) -> str:
         """What the run means, in its path."""
-        return identity.fingerprint(self.recipe, self._examples_identity, self.init_model)
+        return identity.fingerprint(self.recipe, list(self._examples_identities.values()), self.init_model)
 
     @property
     def shards(self) -> list[str]:
@@ -91,19 +97,19 @@ class Plan:
         origin = "trained" if self.tokenizer_model is None else "imported"
         return self.work / "tokenizers" / f"{origin}-{self.tokenizer_key}" / "tokenizer.json"
 
-    @property
-    def examples_folder(self) -> Path:
-        """Shards of examples, their sidecars and the manifest."""
-        return self.work / "examples" / f"{self.recipe.data.dataset}-{self.examples_key}"
+    def examples_folder(self, phase: str) -> Path:
+        """Shards of a phase's examples, their sidecars and the manifest; phases that read the same ones share it."""
+        key = identity.digest(self._examples_identities[phase])
+        return self.work / "examples" / f"{self.recipe.data.dataset}-{key}"
 
-    def examples(self, shard: str, split: str) -> Path:
-        """Pregenerated examples of one shard and split."""
-        return self.examples_folder / f"{shard}.{split}.bin"
+    def examples(self, phase: str, shard: str, split: str) -> Path:
+        """Pregenerated examples of one shard and split: a stream of tokens, or a table."""
+        suffix = {TOKEN_STREAM: "bin", TABLE: "arrow"}[self.recipe.pretrain[phase].layout]
+        return self.examples_folder(phase) / f"{shard}.{split}.{suffix}"
 
-    @property
-    def manifest(self) -> Path:
-        """What all shards of examples hold, with their hashes."""
-        return self.examples_folder / "manifest.json"
+    def manifest(self, phase: str) -> Path:
+        """What all shards of a phase's examples hold, with their hashes."""
+        return self.examples_folder(phase) / "manifest.json"
 
     @property
     def run_folder(self) -> Path:
@@ -199,17 +205,21 @@ class Project:
 
     def plan_where(self, dataset: str | None = None, **wanted: str) -> Plan:
         """The first plan (over one dataset) with the wanted attributes, such as ``documents_key="3f..."``: a job's recipe.
+        An attribute that is a mapping has the wanted value among its keys.
 
         Recipes with faults are passed over: they cannot have asked for anything.
         """
         for name in [*self.names(), *(f"smoke/{name}" for name in self.names())]:
             try:
                 plan = self.plan(name)
-                if dataset in (None, plan.recipe.data.dataset) and all(
-                    getattr(plan, attribute) == value for attribute, value in wanted.items()
-                ):
+                if dataset in (None, plan.recipe.data.dataset) and all(_has(plan, *item) for item in wanted.items()):
                     return plan
             except RelmError:
                 continue
         described = ", ".join(f"{attribute} {value}" for attribute, value in wanted.items())
         raise RelmError(f"no recipe makes {described}: was a recipe edited while this ran? Give the same command again")
+
+
+def _has(plan: Plan, attribute: str, wanted: str) -> bool:
+    found = getattr(plan, attribute)
+    return wanted in found if isinstance(found, dict) else bool(found == wanted)

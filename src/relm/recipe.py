@@ -9,6 +9,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from relm.objectives import Objective
 from relm.section import Section, Slug, read_extended, validate
 
 Share = Annotated[float, Field(ge=0, lt=1)]
@@ -39,10 +40,12 @@ class TokenizerChoice(Section):
 
     from_model: Slug | None = None
     """Name of a file in `recipes/models/`."""
-    train: Literal["byte_level_bpe"] | None = None
+    train: Literal["byte_level_bpe", "wordpiece", "characters"] | None = None
     """Train one of this kind instead."""
     vocabulary_size: int | None = Field(default=None, gt=256)
-    """Of a trained tokenizer, special tokens included."""
+    """Of a trained tokenizer, special tokens included; characters are as many as the text has."""
+    lower_case: bool = False
+    """Of a WordPiece trained here: letters lose their case and accents, as in BERT's uncased models."""
     training_bytes: int = Field(default=50_000_000, gt=0)
     """How much text, from the first shard's beginning on, a tokenizer is trained on."""
 
@@ -50,8 +53,10 @@ class TokenizerChoice(Section):
     def taken_or_trained(self) -> Self:
         if (self.from_model is None) == (self.train is None):
             raise ValueError("a tokenizer has either from_model or train")
-        if (self.train is None) != (self.vocabulary_size is None):
-            raise ValueError("vocabulary_size goes with train, and train with vocabulary_size")
+        if (self.train in (None, "characters")) != (self.vocabulary_size is None):
+            raise ValueError("vocabulary_size goes with train: byte_level_bpe or wordpiece, and these with vocabulary_size")
+        if self.lower_case and self.train != "wordpiece":
+            raise ValueError("lower_case goes with train: wordpiece")
         return self
 
 
@@ -114,13 +119,9 @@ class Schedule(Section):
     """Where it ends, as a share of the peak."""
 
 
-class Phase(Section):
+class Phase(Objective):
     """One stretch of training with one objective, length and schedule; the next phase goes on from its weights."""
 
-    objective: Literal["causal"]
-    """causal: predict each next token."""
-    sequence_length: int = Field(gt=1)
-    """Tokens the model sees at once."""
     global_batch_size: int = Field(gt=0)
     """Sequences per optimizer step, over all devices."""
     steps: int = Field(gt=0)
@@ -222,6 +223,13 @@ class Recipe(Section):
     """The published figures."""
     deviations: list[str] = Field(default_factory=list)
     """What differs from the paper and why, a sentence each."""
+
+    @model_validator(mode="after")
+    def evaluations_fit_the_objective(self) -> Self:
+        last = list(self.pretrain.values())[-1].objective
+        if self.evaluate and last != "causal":
+            raise ValueError(f"evaluate: {', '.join(self.evaluate)}: for objective causal; the last phase has {last}")
+        return self
 
     @model_validator(mode="after")
     def sequences_fit(self) -> Self:

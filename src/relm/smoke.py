@@ -28,6 +28,7 @@ MAY_CHANGE = (
     "pretrain.*.global_batch_size",
     "pretrain.*.steps",
     "pretrain.*.schedule.warmup_steps",
+    "pretrain.*.seq2seq.target_length",
     "run.*",
     "expect",  # emptied: figures of a twin mean nothing
     "title",
@@ -60,6 +61,8 @@ def smoke_twin(recipe: Recipe, dataset: Dataset) -> Recipe:
         phase["sequence_length"] = min(phase["sequence_length"], SEQUENCE_LENGTH)
         phase["global_batch_size"] = min(phase["global_batch_size"], GLOBAL_BATCH_SIZE)
         phase["steps"] = min(phase["steps"], STEPS)
+        if phase["seq2seq"]["target_length"]:
+            phase["seq2seq"]["target_length"] = min(phase["seq2seq"]["target_length"], SEQUENCE_LENGTH)
         phase["schedule"]["warmup_steps"] = min(max(round(share * phase["steps"]), min(warmup, 1)), phase["steps"] - 1)
     twin["run"] = {"device": "cpu", "threads": 2, "checkpoint_interval": 10, "log_interval": 1}
     if recipe.run.micro_batch_size and any(p.global_batch_size > recipe.run.micro_batch_size for p in recipe.pretrain.values()):

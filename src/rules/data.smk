@@ -102,6 +102,29 @@ rule pregenerate:
         " --output {output.train:q} {output.held_out:q} --log {log:q}"
 
 
+# Sequences of a fixed length, or pairs of texts: what masked and seq2seq phases read.
+rule pregenerate_table:
+    input:
+        sidecars=graph.example_documents_sidecars,
+        documents=lambda wildcards: ancient(graph.example_documents(wildcards)),
+        tokenizer=lambda wildcards: ancient(graph.example_tokenizer(wildcards)),
+    output:
+        train=f"{EXAMPLES}.train.arrow",
+        train_sidecar=f"{EXAMPLES}.train.arrow.json",
+        held_out=f"{EXAMPLES}.held_out.arrow",
+        held_out_sidecar=f"{EXAMPLES}.held_out.arrow.json",
+    log:
+        f"{LOGS}/examples/{{dataset}}-{{key}}/{{shard}}.log",
+    threads: workflow.cores or 1
+    params:
+        settings=graph.table_settings,
+        language=graph.language,
+    shell:
+        "python -m relm pregenerate {params.settings} --language {params.language} --tokenizer {input.tokenizer:q}"
+        " --documents {input.documents:q} --workers {threads}"
+        " --output {output.train:q} {output.held_out:q} --log {log:q}"
+
+
 rule manifest:
     input:
         graph.shard_sidecars,

@@ -116,12 +116,13 @@ class Workshop:
             self.step("download", [], [part])
         self.text(plan.tokenizer, "{}")
         self.step("import-tokenizer", parts, [plan.tokenizer])
+        phase = plan.phases[0]
         for shard in plan.shards:
-            examples = [self.text(plan.examples(shard, split), f"{shard} {split}") for split in SPLITS]
+            examples = [self.text(plan.examples(phase, shard, split), f"{shard} {split}") for split in SPLITS]
             self.step("pregenerate", [*(plan.documents(shard, split) for split in SPLITS), plan.tokenizer], examples)
-        write_json(plan.manifest, {"objective": "causal"})
-        shards = [sidecar_of(plan.examples(shard, split)) for split in SPLITS for shard in plan.shards]
-        self.step("manifest", shards, [plan.manifest])
+        write_json(plan.manifest(phase), {"objective": "causal"})
+        shards = [sidecar_of(plan.examples(phase, shard, split)) for split in SPLITS for shard in plan.shards]
+        self.step("manifest", shards, [plan.manifest(phase)])
 
     def train(self, plan: Plan) -> None:
         before: list[Path] = []
@@ -135,7 +136,7 @@ class Workshop:
             weights = folder / "model.safetensors"
             save_file({"transformer.wte.weight": np.arange(12, dtype=np.float32).reshape(3, 4)}, weights)
             write_sidecar(weights, fingerprint=plan.fingerprint)
-            self.step("pretrain", [plan.manifest, plan.tokenizer, *before], [weights], device="cpu")
+            self.step("pretrain", [plan.manifest(phase), plan.tokenizer, *before], [weights], device="cpu")
             before = [weights]
 
     def evaluate(self, plan: Plan) -> FinishedRun:
@@ -148,7 +149,7 @@ class Workshop:
         evaluations = {task: plan.evaluation(task) for task in plan.recipe.evaluate}
         for task, path in evaluations.items():
             write_json(path, {"task": task, **told[task], "model_sha256": sha256})
-            self.step("evaluate" if task == "held_out" else task, [model, plan.manifest], [path])
+            self.step("evaluate" if task == "held_out" else task, [model, plan.manifest(plan.phases[-1])], [path])
         verdict = plan.run_folder / "verify.json"
         verify(plan.recipe, plan.fingerprint, evaluations, model, verdict)
         self.step("verify", [model, *evaluations.values()], [verdict])

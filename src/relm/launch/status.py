@@ -84,13 +84,14 @@ def _phase_lines(plan: Plan) -> Iterator[str]:
 def describe_progress(plan: Plan) -> str:
     """The stages of a recipe, each done, running or left, and the command that goes on."""
     documents = [plan.documents(shard, split) for shard in plan.shards for split in SPLITS]
-    examples = [plan.examples(shard, split) for shard in plan.shards for split in SPLITS]
+    phases = list(plan.examples_keys.values())
+    examples = [plan.examples(phase, shard, split) for phase in phases for shard in plan.shards for split in SPLITS]
     lines = [
         f"{plan.name}: fingerprint {plan.fingerprint}, files in {plan.run_folder}",
         *([_stage("download", [plan.download(shard) for shard in plan.shards])] if plan.dataset.files else []),
         _stage("extract", documents),
         _stage("tokenizer", [plan.tokenizer]),
-        _stage("pregenerate", [*examples, plan.manifest]),
+        _stage("pregenerate", [*examples, *(plan.manifest(phase) for phase in phases)]),
         *_phase_lines(plan),
         _stage("evaluate", [plan.evaluation(task) for task in plan.recipe.evaluate]),
         _stage("verify", [plan.run_folder / "verify.json"]),

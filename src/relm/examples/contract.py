@@ -1,0 +1,41 @@
+"""What training asks of examples, whatever the objective: how many there are, and a batch of those with given numbers."""
+
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+Integers = npt.NDArray[np.int64]
+# Name -> (examples, ...) array; integers as int64 and flags as bool, ready for `torch.from_numpy`.
+Batch = dict[str, npt.NDArray[Any]]
+
+IGNORED = -100
+"""A label that is not scored, as in PyTorch's cross-entropy."""
+
+
+class Examples(Protocol):
+    """All examples of one split, by number.
+
+    The names in a batch, by objective, with L the sequence length, T the target's and P the capacity for masked positions:
+
+    - causal: ``input_ids`` (examples, L), ``labels`` (examples, L); with document attention ``document_ids`` (examples, L),
+      counted from 0 in each row.
+    - masked: ``input_ids``, ``attention_mask``, ``token_type_ids`` (examples, L); ``masked_positions``, ``masked_labels``
+      (examples, P), ascending, unused places at the end with position 0 and label `IGNORED`; with sentence pairs
+      ``next_sentence_labels`` (examples,), 0 where the second segment follows the first, 1 where it is random.
+    - seq2seq, span_corruption: ``input_ids``, ``attention_mask`` (examples, L); ``labels`` (examples, T), padded with `IGNORED`.
+    """
+
+    def __len__(self) -> int:
+        """How many examples an epoch has."""
+
+    def batch(self, indices: Integers, epochs: Integers) -> Batch:
+        """The examples with these numbers, each as it is in its epoch, in this order.
+
+        Args:
+            indices: (examples,), from 0 to len(self) - 1.
+            epochs: (examples,), counted from 0; what is drawn anew in each epoch depends on them.
+
+        Raises:
+            IndexError: there is no such example.
+        """
