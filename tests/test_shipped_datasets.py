@@ -1,5 +1,6 @@
 """Every dataset and model that is shipped: it loads, it is pinned, and the real data beside the checkout is what it says."""
 
+import lzma
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,8 @@ import pytest
 from relm.artifact import checked_sidecar
 from relm.catalogue import load_dataset, load_model
 from relm.corpus.download import download
-from relm.plan import Project
+from relm.corpus.extract import extract
+from relm.plan import SPLITS, Project
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 DATASETS = sorted((CHECKOUT / "recipes" / "data").glob("*.yaml"))
@@ -19,7 +21,7 @@ def names(paths: list[Path]) -> list[str]:
 
 
 def test_there_are_datasets_and_models() -> None:
-    assert {"enwik8", "enwiki_206_pages"} <= set(names(DATASETS))
+    assert {"enwik8", "enwiki_206_pages", "wikitext_2_raw", "tinyshakespeare", "ro_sts"} <= set(names(DATASETS))
     assert "gpt2_tokenizer" in names(MODELS)
 
 
@@ -51,6 +53,11 @@ def test_what_is_fetched_in_an_archive_is_pinned_too(path: Path) -> None:
     [
         (CHECKOUT / "recipes" / "data" / "enwik8.yaml", "enwik8"),
         (CHECKOUT / "recipes" / "data" / "enwiki_206_pages.yaml", "enwiki-206-pages.xml.bz2"),
+        (CHECKOUT / "recipes" / "data" / "wikitext_2_raw.yaml", "wiki.train.raw"),
+        (CHECKOUT / "recipes" / "data" / "wikitext_2_raw.yaml", "wiki.valid.raw"),
+        (CHECKOUT / "recipes" / "data" / "wikitext_2_raw_valid.yaml", "wiki.valid.raw"),
+        (CHECKOUT / "recipes" / "data" / "tinyshakespeare.yaml", "tinyshakespeare.txt"),
+        (CHECKOUT / "recipes" / "data" / "ro_sts.yaml", "ro-sts-train.ro.txt"),
         (CHECKOUT / "recipes" / "models" / "gpt2_tokenizer.yaml", "vocab.json"),
         (CHECKOUT / "recipes" / "models" / "gpt2_tokenizer.yaml", "merges.txt"),
     ],
@@ -65,3 +72,24 @@ def test_a_mirror_of_real_data_provides_it_by_content(
     remote = (load_dataset(path) if path in DATASETS else load_model(path)).files[file]
     assert f"{remote.size:,} bytes from {shared_data}" in download(file, remote, tmp_path / file)
     assert checked_sidecar(tmp_path / file)["sha256"] == remote.sha256
+
+
+@pytest.mark.parametrize(
+    ("name", "documents"),
+    [("wikitext_2_raw", [600, 60]), ("wikitext_2_raw_valid", [60]), ("tinyshakespeare", [7222]), ("ro_sts", [11498])],
+)
+def test_real_data_becomes_the_known_number_of_documents(
+    name: str, documents: list[int], shared_data: Path, tmp_path: Path
+) -> None:
+    dataset = load_dataset(Project(CHECKOUT).dataset_path(name))
+    held_out, found = 0, []
+    for file in dataset.files:
+        (source,) = shared_data.rglob(f"{file}.xz")
+        outputs = {split: tmp_path / f"{file}.{split}.jsonl" for split in SPLITS}
+        (tmp_path / file).write_bytes(lzma.decompress(source.read_bytes()))
+        extract(dataset, tmp_path / file, outputs, None, 1)
+        counts = [checked_sidecar(path)["documents"] for path in outputs.values()]
+        found.append(sum(counts))
+        held_out += counts[1]
+    assert found == documents
+    assert 0 < held_out < sum(documents) / 5

@@ -26,7 +26,28 @@ ModelFile = Literal[
 WEIGHTS_FILES: tuple[ModelFile, ...] = ("model.safetensors", "config.json")
 TOKENIZER_FILES: dict[str, tuple[ModelFile, ...]] = {
     "gpt2_bpe": ("vocab.json", "merges.txt"),
+    "roberta_bpe": ("vocab.json", "merges.txt"),
+    "bert_wordpiece_uncased": ("vocab.txt",),
+    "bert_wordpiece_cased": ("vocab.txt",),
+    "t5_sentencepiece": ("spiece.model",),
     "tokenizers_json": ("tokenizer.json",),
+}
+
+# Which files of a folder are documents, by format; all others: "**/*.txt". WikiText's test file is no training text.
+PATTERNS = {
+    "mediawiki_xml": "**/*.xml*",
+    "wikitext": "**/wiki.[tv][ra]*",
+    "json_lines": "**/*.jsonl",
+    "parquet": "**/*.parquet",
+    "hugging_face": "**/*",
+}
+RECORDS = ("json_lines", "parquet", "hugging_face")
+FORMATS_OF_KEYS = {
+    "ends_mid_page": ("mediawiki_xml",),
+    "text_key": RECORDS,
+    "id_key": RECORDS,
+    "title_key": RECORDS,
+    "split": ("hugging_face",),
 }
 
 
@@ -82,8 +103,19 @@ class RemoteFile(Section):
     """Tried in this order; a folder named by RELM_MIRROR comes before them all."""
 
 
+class Hub(Section):
+    """A dataset of the Hugging Face hub, pinned by its commit; its rows are streamed, nothing is kept."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9._-]+/[A-Za-z0-9._-]+$")
+    """OWNER/NAME."""
+    revision: str = Field(pattern=r"^[0-9a-f]{40}$")
+    """The commit, forty hexadecimal digits: a branch or tag may move."""
+    config: str | None = None
+    """Which of its configurations (subsets); null: the default one."""
+
+
 class Dataset(Section):
-    """`recipes/data/NAME.yaml`: where documents come from and how they are read. Either `files` or `folder` is given."""
+    """`recipes/data/NAME.yaml`: where documents come from and how they are read. Exactly one of `files`, `folder`, `hub`."""
 
     title: str
     """What it is, in a few words."""
@@ -93,36 +125,88 @@ class Dataset(Section):
     """BCP 47 code of the text, such as en or ro."""
     homepage: str | None = None
     """A page about the data."""
-    format: Literal["mediawiki_xml", "text_files"]
-    """mediawiki_xml: a Wikipedia dump, plain or bz2; text_files: one document a file, UTF-8."""
+    format: Literal[
+        "mediawiki_xml",
+        "wikitext",
+        "text_files",
+        "text_sentences",
+        "text_lines",
+        "json_lines",
+        "parquet",
+        "hugging_face",
+    ]
+    """mediawiki_xml: a Wikipedia dump, plain or bz2; wikitext: WikiText-2 and -103, one document an article; text_files: one
+    document a file, UTF-8; text_sentences: one sentence a line, a blank line between documents; text_lines: one document a
+    line; json_lines: one object a line; parquet: one row a document; hugging_face: rows of a `hub` dataset, or of a folder that
+    the `datasets` library reads."""
     files: dict[Slug, RemoteFile] = Field(default_factory=dict)
     """File name -> what it is; each file becomes one shard, in this order."""
     folder: str | None = None
-    """A folder of one's own text instead of `files`, relative to the checkout or with ~. Its content is its identity."""
-    pattern: str = Field(default="**/*.txt", pattern=r"^[^/]")
-    """Which files of `folder` are documents, as a glob; they are read in sorted order."""
+    """A folder of one's own instead of `files`, relative to the checkout or with ~. Its content is its identity."""
+    hub: Hub | None = None
+    """A dataset of the Hugging Face hub instead of `files`, read with format: hugging_face."""
+    pattern: str | None = Field(default=None, pattern=r"^[^/]")
+    """Which files of `folder` are read, as a glob, in sorted order; null: `**/*.txt`, or what the format's files are called."""
     ends_mid_page: bool = False
     """The file is the beginning of a longer one and ends inside a page, which is dropped; elsewhere a cut file is an error."""
+    text_key: str = "text"
+    """Of json_lines, parquet and hugging_face: the key or column with a document's text."""
+    id_key: str | None = None
+    """Of the same: the key with its id, a text or whole number; null: the file's name and the line or row."""
+    title_key: str | None = None
+    """Of the same: the key with its title; null: its id."""
+    split: str = "train"
+    """Of hugging_face: which split of the dataset is read; relm's own splits are made of it."""
+    held_out_files: list[str] = Field(default_factory=list)
+    """Those of `files`, or paths inside `folder`, that are held out of training, whole; all others are trained on."""
     held_out_one_in: int | None = Field(default=None, ge=2)
-    """One document in so many is held out of training, by a hash of its title, in any order; null: 100, of text_files 10."""
+    """One document in so many is held out of training, in any order, by a hash of its title (of its text, where documents have
+    no titles); null: 100, of text_files 10."""
     smoke: Slug | None = None
     """The small dataset of the same format that stands in for this one in `results/smoke/NAME`."""
 
     @property
     def one_in(self) -> int:
         """`held_out_one_in`, or what it stands for."""
-        return self.held_out_one_in or {"mediawiki_xml": 100, "text_files": 10}[self.format]
+        return self.held_out_one_in or (10 if self.format == "text_files" else 100)
+
+    @property
+    def file_pattern(self) -> str:
+        """`pattern`, or what it stands for."""
+        return self.pattern or PATTERNS.get(self.format, "**/*.txt")
 
     @model_validator(mode="after")
-    def files_or_folder(self) -> Self:
-        if bool(self.files) == (self.folder is not None):
-            raise ValueError("a dataset has either files or folder")
+    def one_source(self) -> Self:
+        given = [name for name in ("files", "folder", "hub") if getattr(self, name)]
+        if len(given) != 1:
+            raise ValueError(f"a dataset has one of files, folder and hub; found {' and '.join(given) or 'none'}")
         if sidecars := [name for name in self.files if name.endswith(".json")]:
             raise ValueError(
                 f"files: {sidecars[0]}: names ending in .json are kept for the records beside the files; rename it"
             )
-        if self.folder is not None and self.format != "text_files":
-            raise ValueError(f"a folder is read with format: text_files; found {self.format}")
+        if (self.hub or self.files) and (self.hub is not None) != (self.format == "hugging_face"):
+            raise ValueError(f"format: hugging_face reads a hub dataset or a folder; found {given[0]} with {self.format}")
+        return self
+
+    @model_validator(mode="after")
+    def keys_belong_to_the_format(self) -> Self:
+        for key, formats in FORMATS_OF_KEYS.items():
+            if key in self.model_fields_set and self.format not in formats:
+                raise ValueError(f"{key}: belongs to format {' or '.join(formats)}, found {self.format}; leave it out")
+        if self.pattern is not None and self.folder is None:
+            raise ValueError("pattern: chooses files of a folder, and there is none; leave it out")
+        return self
+
+    @model_validator(mode="after")
+    def held_out_files_leave_some(self) -> Self:
+        if not self.held_out_files:
+            return self
+        if self.held_out_one_in is not None or self.format == "hugging_face":
+            raise ValueError("held_out_files: not together with held_out_one_in or format: hugging_face; leave it out")
+        if self.files and (unknown := [name for name in self.held_out_files if name not in self.files]):
+            raise ValueError(f"held_out_files: {unknown[0]} is none of files, which are {', '.join(self.files)}")
+        if self.files and not set(self.files) - set(self.held_out_files):
+            raise ValueError("held_out_files: no file is left for training")
         return self
 
 
@@ -135,8 +219,19 @@ class PretrainedModel(Section):
     """SPDX identifier, or the licence's name."""
     homepage: str | None = None
     """A page about the model."""
-    tokenizer: Literal["gpt2_bpe", "tokenizers_json"] | None = None
-    """gpt2_bpe: `vocab.json` and `merges.txt`; tokenizers_json: `tokenizer.json`; none: weights only."""
+    tokenizer: (
+        Literal[
+            "gpt2_bpe",
+            "roberta_bpe",
+            "bert_wordpiece_uncased",
+            "bert_wordpiece_cased",
+            "t5_sentencepiece",
+            "tokenizers_json",
+        ]
+        | None
+    ) = None
+    """gpt2_bpe and roberta_bpe: `vocab.json` and `merges.txt`; bert_wordpiece_uncased and bert_wordpiece_cased: `vocab.txt`;
+    t5_sentencepiece (mT5 too): `spiece.model`; tokenizers_json: `tokenizer.json`; null: weights only."""
     weights: bool = False
     """Whether `model.safetensors` and `config.json` are among the files, so that `init_from` may name it."""
     files: dict[ModelFile, RemoteFile] = Field(min_length=1)

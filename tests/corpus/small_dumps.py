@@ -12,7 +12,7 @@ ANY_FILE = {"sha256": "0" * 64, "size": 1, "sources": [{"url": "https://example.
 
 def dataset(*names: str, **settings: Any) -> Dataset:
     """A Wikipedia dataset unless told otherwise; of files, where names are given or there is no folder."""
-    if "folder" not in settings:
+    if not {"folder", "hub"} & set(settings):
         settings["files"] = dict.fromkeys(names or ("dump.xml",), ANY_FILE)
     return Dataset.model_validate(
         {"title": "Test", "licence": "CC0-1.0", "language": "en", "format": "mediawiki_xml", **settings}

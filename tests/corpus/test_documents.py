@@ -4,8 +4,11 @@ import json
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from relm.artifact import sidecar_of
+from relm.corpus import documents
 from relm.corpus.documents import (
     Document,
     encoded,
@@ -88,3 +91,24 @@ def test_both_splits_appear_or_none(tmp_path: Path) -> None:
     assert outputs["train"].read_text() == "new"
     assert outputs["held_out"].read_text() == ""
     assert not any(sidecar_of(path).exists() for path in outputs.values()), "a sidecar describes a file that is gone"
+
+
+@pytest.mark.parametrize("text", ["", " ", "a", "a b", " ab  c d ", "ab\u2003c\x1cd\x85e", "abc" * 5, " " * 9 + "x" * 9])
+def test_words_are_counted_in_pieces_as_in_one(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for size in range(1, 8):
+        monkeypatch.setattr(documents, "COUNTED", size)
+        assert documents.words_in(text) == len(text.split())
+
+
+@given(st.lists(st.text(st.characters(exclude_categories=("Cs",))), min_size=3, max_size=3))
+def test_a_line_is_what_the_json_module_writes(texts: list[str]) -> None:
+    document = Document(*texts)
+    written = json.dumps(document._asdict(), ensure_ascii=False, separators=(",", ":")) + "\n"
+    assert encoded(document).line == written.encode()
+
+
+def test_the_split_is_decided_by_the_title_or_by_what_is_given() -> None:
+    document = Document("1", "Title", "text")
+    assert encoded(document).number == title_number("Title")
+    assert encoded(document, decided_by="text").number == title_number("text")
+    assert encoded(document).line == encoded(document, decided_by="text").line

@@ -11,6 +11,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from json.encoder import encode_basestring
 from pathlib import Path
 from typing import IO, NamedTuple
 
@@ -19,6 +20,11 @@ from relm.errors import RelmError
 
 TRAIN, HELD_OUT = "train", "held_out"
 
+# The longest document, in bytes of the source: what is longer is not one document, and would not fit into memory everywhere.
+LONGEST = 1 << 26
+# Characters of which words are counted at once: a list of all words of a long text would take ten times its memory.
+COUNTED = 1 << 20
+
 
 class Document(NamedTuple):
     """One article, page or file."""
@@ -26,7 +32,7 @@ class Document(NamedTuple):
     id: str
     """What the source calls it: a page id, a path."""
     title: str
-    """For a reader; decides the split."""
+    """For a reader; decides the split, unless the source has no titles."""
     text: str
     """Plain text."""
 
@@ -35,7 +41,7 @@ class Encoded(NamedTuple):
     """A document ready to be written, and what is counted of it."""
 
     number: int
-    """`title_number` of its title."""
+    """`title_number` of its title, or of its text: what decides the split."""
     line: bytes
     """Its JSON and a newline."""
     words: int
@@ -85,11 +91,26 @@ def fitting_held_out_one_in(numbers: Sequence[int], wanted: int) -> int | None:
     return None
 
 
-def encoded(document: Document) -> Encoded:
-    """The document's line of JSON, and its counts."""
-    line = json.dumps(document._asdict(), ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+def words_in(text: str) -> int:
+    """How many runs of non-space characters there are: ``len(text.split())``, in little memory."""
+    words = 0
+    for start in range(0, len(text), COUNTED):
+        words += len(text[start : start + COUNTED].split())
+        words -= bool(start and not text[start - 1].isspace() and not text[start].isspace())  # one word in two pieces
+    return words
+
+
+def encoded(document: Document, decided_by: str | None = None) -> Encoded:
+    """The document's line of JSON, and its counts.
+
+    Args:
+        decided_by: what decides the split; None: the title.
+    """
+    name, title, text = map(encode_basestring, document)  # three times as fast as json.dumps of a mapping
+    line = f'{{"id":{name},"title":{title},"text":{text}}}\n'.encode()
     text = document.text
-    return Encoded(title_number(document.title), line, len(text.split()), len(text.encode()))
+    number = title_number(document.title if decided_by is None else decided_by)
+    return Encoded(number, line, words_in(text), len(text.encode()))
 
 
 @contextlib.contextmanager

@@ -5,53 +5,44 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from relm.catalogue import Dataset
-from relm.corpus.documents import Document, Encoded, Skipped, encoded
+from relm.corpus.documents import LONGEST, Document, Encoded, Skipped, encoded
 from relm.errors import RelmError
-from relm.identity import folder_files
+from relm.limits import size_in_words
 
 
 def read_text(path: Path) -> str:
     """The text of a file: a byte-order mark is removed, CRLF becomes LF, nothing else changes.
 
     Raises:
-        RelmError: the file cannot be read, or is not UTF-8; names the byte.
+        RelmError: the file cannot be read, is too long for one document, is not UTF-8 or has a NUL; names the byte.
     """
     try:
-        content = path.read_bytes()
+        size = path.stat().st_size
+        content = path.read_bytes() if size <= LONGEST else b""
     except OSError as error:
         raise RelmError(f"{path}: cannot be read: {error.strerror}") from None
+    if size > LONGEST:
+        raise RelmError(
+            f"{path}: {size_in_words(size)} are too long for one document, of at most {size_in_words(LONGEST)}; if it holds "
+            "many, read it with format: text_lines or text_sentences"
+        )
     try:
         text = content.decode()
     except UnicodeDecodeError as error:
         found = content[error.start : error.start + 1]
         raise RelmError(f"{path}: byte {error.start}: not valid UTF-8 (found {found!r}); save the file as UTF-8") from None
+    if "\0" in text:
+        place = content.index(b"\0")
+        raise RelmError(f"{path}: byte {place}: a NUL: not a file of text, or one in UTF-16; save it as UTF-8")
     return text.removeprefix(codecs.BOM_UTF8.decode()).replace("\r\n", "\n")
 
 
-def read_text_files(dataset: Dataset, source: Path) -> Iterator[Encoded | Skipped]:
-    """The files of a folder that match ``dataset.pattern``, by their path inside it, or the one file that ``source`` is.
-
-    The path inside the folder is a document's id and title. Files of nothing but white space are skipped.
-    """
-    if not source.is_dir():
-        yield _document(source.name, source)
-        return
-    for path in folder_files(dataset.model_copy(update={"folder": str(source)})):
-        yield _document(path.relative_to(source).as_posix(), path)
+def batches_of_text_files(dataset: Dataset, path: Path) -> Iterator[Path]:
+    """The one file, for a worker to read."""
+    yield path
 
 
-def names_of_text_files(dataset: Dataset, folder: Path) -> list[str]:
-    """The paths inside the folder of all files that are not empty, in the order in which they are read."""
-    files = folder_files(dataset.model_copy(update={"folder": str(folder)}))
-    return [path.relative_to(folder).as_posix() for path in files if path.stat().st_size]
-
-
-def _document(name: str, path: Path) -> Encoded | Skipped:
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        raise RelmError(f"{path!r}: the file's name is not valid UTF-8; rename it") from None
+def documents_of_text_files(dataset: Dataset, file: str, path: Path) -> Iterator[Encoded | Skipped]:
+    """The document that the file is, called by its name; one of nothing but white space is skipped."""
     text = read_text(path)
-    if not text.strip():
-        return Skipped("empty")
-    return encoded(Document(id=name, title=name, text=text))
+    yield encoded(Document(id=file, title=file, text=text)) if text.strip() else Skipped("empty")

@@ -1,0 +1,80 @@
+"""Rows of a dataset that the `datasets` library reads: of the Hugging Face hub, pinned by commit, or in a folder.
+
+Only files of data are read, by five of the library's own readers. There are no loading scripts: the library has refused them
+since its version 4, and readers that would unpickle are refused here.
+"""
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import datasets
+from tqdm import tqdm
+
+from relm.catalogue import Dataset
+from relm.corpus.records import Rows, check_keys, keys_of
+from relm.errors import RelmError
+
+READERS = ("arrow", "csv", "json", "parquet", "text")
+ROWS = 256
+
+
+def batches_of_hugging_face(dataset: Dataset, folder: Path | None) -> Iterator[Rows]:
+    """The rows of one split, streamed; only the columns that are read.
+
+    Args:
+        folder: what `save_to_disk` wrote, or files of data; None: `dataset.hub` is read over the network.
+
+    Raises:
+        RelmError: the dataset cannot be reached or read, or has no such split or column.
+    """
+    place = f"{dataset.hub.name} at {dataset.hub.revision[:7]}" if dataset.hub else str(folder)
+    first = 1
+    try:
+        # The library's cache would answer for the hub with another revision; here nothing is in it.
+        with tempfile.TemporaryDirectory() as cache, tqdm(desc=place, unit=" rows", disable=None) as bar:
+            for table in _stream(dataset, folder, cache).with_format("arrow").iter(ROWS):
+                check_keys(dataset, table.column_names, f"split {dataset.split}")
+                yield Rows(place, first, table.select(keys_of(dataset)))
+                first += len(table)
+                bar.update(len(table))
+    except RelmError as error:
+        raise RelmError(f"{place}: {error}") from None
+    except Exception as error:  # the library raises whatever its many parts raise
+        reason = str(error).split("\n")[0] or type(error).__name__
+        raise RelmError(f"{place}, split {dataset.split}, after row {first - 1}: cannot be read ({reason})") from None
+
+
+def _stream(dataset: Dataset, folder: Path | None, cache: str) -> Any:
+    """A `datasets.Dataset` or `datasets.IterableDataset`."""
+    if folder is not None and (saved := _saved(folder)) is not None:
+        return _split_of(saved, dataset.split)
+    hub = dataset.hub
+    # With this prefix no folder of the same name is taken for it.
+    path = f"hf://datasets/{hub.name}" if hub else str(folder.absolute()) if folder else ""
+    builder = datasets.load_dataset_builder(
+        path, hub.config if hub else None, revision=hub.revision if hub else None, cache_dir=cache
+    )
+    reader = type(builder).__module__.split(".")
+    if reader[:2] != ["datasets", "packaged_modules"] or reader[2] not in READERS:
+        raise RelmError(f"its files are read by {'.'.join(reader)}; only {', '.join(READERS)} are allowed")
+    return builder.as_streaming_dataset(dataset.split)
+
+
+def _saved(folder: Path) -> Any:
+    """What `save_to_disk` wrote, mapped into memory; None: the folder holds something else."""
+    if not any((folder / name).is_file() for name in ("state.json", "dataset_dict.json")):
+        return None
+    return datasets.load_from_disk(folder)
+
+
+def _split_of(saved: Any, split: str) -> Any:
+    if isinstance(saved, datasets.Dataset):
+        held = str(saved.split or "train")
+        if held != split:
+            raise RelmError(f"holds split {held}; set `split: {held}` in the dataset's file, found {split}")
+        return saved
+    if split not in saved:
+        raise RelmError(f"has no split {split}; it has {', '.join(saved)}")
+    return saved[split]

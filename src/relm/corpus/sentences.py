@@ -1,0 +1,48 @@
+"""Text cut into sentences by rules: the segmenter of Wikimedia, https://github.com/wikimedia/sentencex, which needs no model.
+
+A full stop ends a sentence unless what stands before it is an abbreviation of the language, a number, or inside quotes or
+parentheses. For English it has lists of abbreviations, for Romanian (as for every language it has no rules for) it applies
+the English ones: "Str. Mare" then becomes two sentences.
+"""
+
+import re
+
+import sentencex
+
+_SUBTAG = re.compile(r"[A-Za-z]{2,3}")
+
+
+def split_sentences(text: str, language: str) -> list[str]:
+    """The sentences of a text, in order; joined, they are the text, character for character.
+
+    White space between two sentences leads the second one, as a space belongs to the word after it in byte-level BPE; at the
+    end of the text it stays with the last sentence. No piece is white space alone, unless the whole text is.
+
+    Args:
+        text: without halves of surrogate pairs, as every document is; mostly one line.
+        language: BCP 47 code of the text. Its first subtag chooses the rules; a language without rules gets the English ones.
+
+    >>> split_sentences("Dr. Li left.  He came back?", "en")
+    ['Dr. Li left.', '  He came back?']
+    """
+    sentences: list[str] = []
+    before = ""
+    for segment in sentencex.segment(_rules(language), text):
+        sentence = segment.rstrip()
+        if sentence:
+            sentences.append(before + sentence)
+            before = segment[len(sentence) :]
+        else:
+            before += segment
+    if before:
+        sentences.append(sentences.pop() + before if sentences else before)
+    return sentences
+
+
+def _rules(language: str) -> str:
+    """
+    >>> _rules("pt-BR"), _rules("EN_us"), _rules("")
+    ('pt', 'en', 'en')
+    """
+    subtag = _SUBTAG.match(language)
+    return subtag[0].lower() if subtag else "en"

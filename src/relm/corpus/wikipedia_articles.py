@@ -1,0 +1,50 @@
+"""Documents in a Wikipedia dump: the readable text of its articles."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from relm.catalogue import Dataset
+from relm.corpus.documents import Document, Encoded, Skipped, encoded
+from relm.corpus.wikipedia import Dump, Page
+from relm.corpus.wikitext_markup import plain_text
+from relm.errors import RelmError
+
+# Characters of wikitext that travel to a worker at once: some 50 ms of work.
+BATCH = 300_000
+
+
+class PageBatch(NamedTuple):
+    """Pages that one worker takes at once."""
+
+    hidden_namespaces: frozenset[str]
+    pages: list[Page | Skipped]
+
+
+def batches_of_pages(dataset: Dataset, path: Path) -> Iterator[PageBatch]:
+    """The pages of a dump in order; an error comes after the pages before it."""
+    dump = Dump(path, dataset.ends_mid_page)
+    pages: list[Page | Skipped] = []
+    size = 0
+    try:
+        for page in dump:
+            pages.append(page)
+            size += 100 + (len(page.wikitext) if isinstance(page, Page) else 0)
+            if size >= BATCH:
+                yield PageBatch(frozenset(dump.hidden_namespaces), pages)
+                pages, size = [], 0
+    except RelmError as error:
+        yield PageBatch(frozenset(dump.hidden_namespaces), pages)
+        raise error
+    yield PageBatch(frozenset(dump.hidden_namespaces), pages)
+
+
+def documents_of_pages(dataset: Dataset, file: str, batch: PageBatch) -> Iterator[Encoded | Skipped]:
+    """Each article, cleaned; its title decides the split."""
+    for page in batch.pages:
+        yield page if isinstance(page, Skipped) else _article(page, batch.hidden_namespaces)
+
+
+def _article(page: Page, hidden_namespaces: frozenset[str]) -> Encoded | Skipped:
+    text = plain_text(page.wikitext, hidden_namespaces)
+    return encoded(Document(page.id, page.title, text)) if text else Skipped("empty")

@@ -1,0 +1,77 @@
+import lzma
+import unicodedata
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from relm.corpus.sentences import split_sentences
+
+CHARACTERS = st.one_of(
+    st.characters(exclude_categories=("Cs",)),
+    st.sampled_from(
+        " .!?…。！？\"'“”«»()[]\n\r\t\x00\x0b\x0c\x1c\x85\u00a0\u200b\u2028\u2029\u3000\ufeff\u0301\U0001f469\u200d"
+    ),
+    st.sampled_from(["Mr. ", "U.S. ", "a. B", "\n\n", "\r\n", "1. ", "?! ", "... "]),
+)
+
+
+@settings(max_examples=500, deadline=None)
+@given(
+    text=st.lists(CHARACTERS, max_size=40).map("".join),
+    language=st.sampled_from(["en", "ro", "de", "ja", "hi", "ru", "zh-Hant", "tlh", "", "en_US"]),
+)
+def test_the_sentences_joined_are_the_text(text: str, language: str) -> None:
+    sentences = split_sentences(text, language)
+    assert "".join(sentences) == text
+    if text.strip():
+        assert all(sentence.strip() for sentence in sentences)
+
+
+def test_white_space_leads_the_next_sentence_and_the_last_keeps_the_rest() -> None:
+    text = "  He came.\t She  left!\u00a0\n\n \nWhy?  "
+    assert split_sentences(text, "en") == ["  He came.", "\t She  left!", "\u00a0\n\n \nWhy?  "]
+
+
+def test_nothing_and_white_space() -> None:
+    assert split_sentences("", "en") == []
+    assert split_sentences(" \n", "en") == [" \n"]
+
+
+def test_english_abbreviations_initials_and_numbers_end_no_sentence() -> None:
+    text = "Dr. J. Smith paid $ 3.50 to the U.S. Navy at 5 p.m. on Jan. 5. Mrs. Li left. It ended 2 – 1 ."
+    assert split_sentences(text, "en-GB") == [
+        "Dr. J. Smith paid $ 3.50 to the U.S. Navy at 5 p.m. on Jan. 5.",
+        " Mrs. Li left.",
+        " It ended 2 – 1 .",
+    ]
+
+
+def test_a_language_without_rules_of_its_own_gets_the_english_ones() -> None:
+    romanian = "Prof. Ionescu a venit. Și a plecat! Țara nr. 5 este mică."
+    assert split_sentences(romanian, "ro") == ["Prof. Ionescu a venit.", " Și a plecat!", " Țara nr. 5 este mică."]
+    for language in ("tlh", "en", "", "x-private"):
+        assert split_sentences(romanian, language) == split_sentences(romanian, "ro")
+
+
+def test_a_language_with_rules_of_its_own_gets_them() -> None:
+    german = "Sie kam z.B. Montag bzw. Dienstag. Er ging."
+    assert split_sentences(german, "de") == ["Sie kam z.B. Montag bzw. Dienstag.", " Er ging."]
+    assert len(split_sentences(german, "en")) > 2
+    assert split_sentences("これは本です。あれは？はい。", "ja") == ["これは本です。", "あれは？", "はい。"]
+
+
+@pytest.mark.parametrize("form", ["NFC", "NFD"])
+def test_combining_characters_stay_where_they_are(form: str) -> None:
+    text = unicodedata.normalize(form, "Ăsta é așa. Țânțarul ș-a dus. 👩‍👩‍👧. Da.")
+    assert "".join(split_sentences(text, "ro")) == text
+    assert len(split_sentences(text, "ro")) == 4
+
+
+def test_real_articles_have_some_21_words_a_sentence(shared_data: Path) -> None:
+    lines = lzma.decompress((shared_data / "wikitext-2-raw" / "wiki.valid.raw.xz").read_bytes()).decode().splitlines(True)
+    sentences = [sentence for line in lines for sentence in split_sentences(line, "en")]
+    assert "".join(sentences) == "".join(lines)
+    words = sum(len(sentence.split()) for sentence in sentences)
+    assert 18 < words / sum(bool(sentence.strip()) for sentence in sentences) < 26
