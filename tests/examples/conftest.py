@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from relm.artifact import write_sidecar
-from relm.examples.tokenizers import train_tokenizer
+from relm.examples.tokenizers import import_tokenizer, train_tokenizer
 
 WriteDocuments = Callable[[str, list[str]], Path]
 
@@ -40,5 +40,30 @@ def prose() -> list[str]:
 def tokenizer(tmp_path: Path, prose: list[str], write_documents: WriteDocuments) -> Path:
     """A tokenizer of 400 tokens trained on the prose."""
     path = tmp_path / "tokenizer" / "tokenizer.json"
-    train_tokenizer([write_documents("training.jsonl", prose)], 400, 10**9, path)
+    train_tokenizer("byte_level_bpe", [write_documents("training.jsonl", prose)], 400, 10**9, path)
     return path
+
+
+# Name -> kind, and the files in the folder of published tokenizers by the names that they are imported under.
+PUBLISHED = {
+    "gpt2": ("gpt2_bpe", {"vocab.json": "gpt2/encoder.json", "merges.txt": "gpt2/vocab.bpe"}),
+    "roberta": ("roberta_bpe", {name: f"roberta-fairseq/{name}" for name in ("vocab.json", "merges.txt")}),
+    "bert": ("bert_wordpiece_uncased", {"vocab.txt": "bert-base-uncased/vocab.txt"}),
+    "t5": ("t5_sentencepiece", {"spiece.model": "t5/spiece.model"}),
+    "mt5": ("t5_sentencepiece", {"spiece.model": "mt5/spiece.model"}),
+}
+
+
+@pytest.fixture(scope="session")
+def published(shared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Imports a published tokenizer by its name, once: gives its `tokenizer.json`."""
+    folder = tmp_path_factory.mktemp("published")
+
+    def imported(name: str) -> Path:
+        path = folder / name / "tokenizer.json"
+        if not path.exists():
+            kind, files = PUBLISHED[name]
+            import_tokenizer(kind, {file: shared_data / "tokenizers" / place for file, place in files.items()}, path)
+        return path
+
+    return imported

@@ -1,23 +1,36 @@
+import itertools
+import lzma
 import unicodedata
+from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
-from relm.examples.encoder import PIECES, Encoder, cuts_like_gpt2
+from relm.examples import encoder as module
+from relm.examples.byte_level import ByteLevel, characters_of, without_added_tokens
+from relm.examples.encoder import Disagreement, Encoder, ids_by_library
+from relm.examples.spaced_words import Characters, SpacedWords
+from relm.examples.tokenizer_models import characters, wordpiece
 from relm.examples.tokenizers import load_tokenizer
 
-# Every sort of character that the pattern tells apart, and those on which Python and the library have different opinions.
-ALPHABET = "abs'DtlréЖ中१२7²½Ⅷ㊿①_-!€🙂\u0301 \u00a0\u3000\t\n\r\x0b\x1c\x85\u200b\ufeff\x00"
+# Every sort of character that the pattern tells apart, those that other libraries have other opinions on, and ends of text.
+ALPHABET = [
+    *"abs'DtlréЖ中११२7²½Ⅷ㊿①_-!€🙂\u0301 \u00a0\u3000\t\n\r\x0b\x1c\x85\u200b\ufeff\x00ﬁș\u0327",
+    "<|endoftext|>",
+    "'ll",
+    "  ",
+]
 
 
 def byte_tokenizer() -> Tokenizer:
     """One token for each byte, and a few merges."""
-    characters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    merges = [("Ġ", "a"), ("a", "b"), ("s", "s"), ("'", "s"), ("Ġ", "Ġ"), ("Ġa", "b"), ("Ã", "©")]
-    vocabulary = {token: number for number, token in enumerate([*characters, *(a + b for a, b in merges)])}
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    merges = [("Ġ", "a"), ("a", "b"), ("s", "s"), ("'", "s"), ("Ġ", "Ġ"), ("Ġa", "b"), ("Ã", "©"), ("©", "!")]
+    vocabulary = {token: number for number, token in enumerate([*alphabet, *(a + b for a, b in merges)])}
     tokenizer = Tokenizer(models.BPE(vocabulary, merges))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.add_special_tokens(["<|endoftext|>"])
@@ -25,26 +38,50 @@ def byte_tokenizer() -> Tokenizer:
     return tokenizer
 
 
-TOKENIZER = byte_tokenizer()
-ENCODER = Encoder(TOKENIZER)
+def word_tokenizer(lower_case: bool) -> Tokenizer:
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "ab", "7", "'", "!", "-", "s", "r", "e", "é", "t", "中"]
+    vocabulary = {piece: number for number, piece in enumerate([*pieces, *("##" + piece for piece in pieces[5:])])}
+    tokenizer = wordpiece(vocabulary, lower_case)
+    tokenizer.encode_special_tokens = True
+    return tokenizer
 
 
-def library_ids(tokenizer: Tokenizer, text: str) -> list[int]:
-    return tokenizer.encode(text, add_special_tokens=False).ids
+def character_tokenizer() -> Tokenizer:
+    tokenizer = characters([*"\n ab'é中🙂"])
+    tokenizer.encode_special_tokens = True
+    return tokenizer
 
 
-def assert_cut_and_encoded_as_by_the_library(encoder: Encoder, text: str) -> None:
-    assert encoder.encoded(text).tolist() == library_ids(encoder.tokenizer, text)
-    assert encoder.pieces is not None
-    if encoder.pieces.can_cut(text):
-        pieces = [text[start:end] for _, (start, end) in encoder.tokenizer.pre_tokenizer.pre_tokenize_str(text)]
-        assert PIECES.findall(text) == pieces
+TOKENIZERS = [byte_tokenizer(), word_tokenizer(True), word_tokenizer(False), character_tokenizer()]
+FAST = [Encoder(tokenizer) for tokenizer in TOKENIZERS]
+SLOW = [Encoder(tokenizer, fast=False) for tokenizer in TOKENIZERS]
 
 
-@settings(max_examples=600, deadline=None)
-@given(st.text(st.one_of(st.sampled_from(ALPHABET), st.characters(exclude_categories=["Cs"])), max_size=30))
-def test_pieces_and_ids_are_the_librarys(text: str) -> None:
-    assert_cut_and_encoded_as_by_the_library(ENCODER, text)
+def assert_alike(fast: Encoder, slow: Encoder, texts: Sequence[str]) -> None:
+    """Ids, sizes and beginnings of words are the library's."""
+    assert fast.way is not None
+    assert slow.way is None
+    (tokens, sizes), starts = fast.with_word_starts(texts)
+    expected = [ids_by_library(slow.tokenizer, text).tolist() for text in texts]
+    assert sizes.tolist() == list(map(len, expected))
+    assert tokens.tolist() == list(itertools.chain.from_iterable(expected))
+    assert (tokens.dtype, sizes.dtype, starts.dtype) == (np.int32, np.int32, np.bool_)
+    assert np.array_equal(starts, slow.with_word_starts(texts)[1])
+    assert np.array_equal(fast.encoded(texts).tokens, tokens)
+
+
+def test_each_kind_has_its_fast_way() -> None:
+    assert [type(encoder.way) for encoder in FAST] == [ByteLevel, SpacedWords, SpacedWords, Characters]
+
+
+ANY_TEXT = st.lists(st.one_of(st.sampled_from(ALPHABET), st.characters(exclude_categories=["Cs"])), max_size=30).map("".join)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(ANY_TEXT, max_size=4))
+def test_every_way_gives_the_librarys_ids_and_words(texts: list[str]) -> None:
+    for fast, slow in zip(FAST, SLOW, strict=True):
+        assert_alike(fast, slow, texts)
 
 
 @pytest.mark.parametrize(
@@ -57,56 +94,159 @@ def test_pieces_and_ids_are_the_librarys(text: str) -> None:
         "a \n\n b\n",
         "x²  y½ Ⅷ①",
         "tab\t\tend  ",
-        "a<|endoftext|>b",
-        "\x1c \x1c a",
+        "a<|endoftext|>b [MASK] <unk>",
+        "\x1c \x1c a\x00\x00",
         "_a_ 1_",
+        "a" * 20_000,
+        " " * 5_000 + "\n" * 5_000,
+        "é" * 3_000 + "\u0301" * 3_000,
+        "👩‍👩‍👧‍👦 \U0010ffff\ufffe\ue000",
     ],
 )
-def test_hard_cases_are_cut_as_the_library_cuts_them(text: str) -> None:
-    assert_cut_and_encoded_as_by_the_library(ENCODER, text)
+def test_hard_cases(text: str) -> None:
+    for fast, slow in zip(FAST, SLOW, strict=True):
+        assert_alike(fast, slow, [text, "a", text + " ab"])
 
 
-def test_no_character_of_unicode_is_cut_otherwise() -> None:
-    encoder = Encoder(TOKENIZER)
+def test_beginnings_of_words_by_hand() -> None:
+    # "ab" and " ab" are tokens, and "'s"; " é!" is a space, "é" and "!".
+    (_, sizes), starts = FAST[0].with_word_starts(["ab ab's", "", " é!", "é"])
+    assert sizes.tolist() == [3, 0, 3, 1]
+    assert starts.tolist() == [True, True, True, True, False, True, True]
+    (_, sizes), starts = FAST[1].with_word_starts(["abab a!", "zz ab"])
+    assert sizes.tolist() == [4, 2]
+    assert starts.tolist() == [True, False, True, True, True, True]
+
+
+def test_a_character_split_over_tokens_begins_one_word() -> None:
+    # "中" is three bytes and three tokens; the space before it belongs to its piece.
+    (tokens, _), starts = FAST[0].with_word_starts(["a 中b 中中!"])
+    assert len(tokens) == 1 + 5 + 7 + 1
+    assert np.flatnonzero(starts).tolist() == [0, 1, 6, 13]
+
+
+def test_no_character_of_unicode_is_encoded_otherwise() -> None:
+    fast, slow = Encoder(byte_tokenizer()), SLOW[0]
+    assert isinstance(fast.way, ByteLevel)
     # All of the first two planes but the ideographs and Hangul, which are tens of thousands of letters of one kind.
-    for start in (*range(0, 0x3400, 64), *range(0xA000, 0xAC00, 64), *range(0xD800, 0x20000, 64)):
-        characters = [chr(code) for code in range(start, start + 64) if not 0xD800 <= code < 0xE000]
-        text = "".join(f"a{c}1{c}!{c} {c}" for c in characters)
-        assert_cut_and_encoded_as_by_the_library(encoder, text)
+    for start in (*range(0, 0x3400, 64), *range(0xA000, 0xAC00, 64), *range(0xD800, 0x12800, 64), *range(0x1D000, 0x1FB00, 64)):
+        found = [chr(code) for code in range(start, start + 64) if not 0xD800 <= code < 0xE000]
+        text = "".join(f"a{c}1{c}!{c} {c}" for c in found)
+        assert fast.encoded([text]).tokens.tolist() == ids_by_library(slow.tokenizer, text).tolist()
+    assert fast.way.disputed
+    # Whoever made the two libraries, they knew the characters that Python knows.
+    assert {unicodedata.category(character) for character in fast.way.disputed} == {"Cn"}
 
 
-def test_a_character_the_two_disagree_on_goes_to_the_library() -> None:
-    encoder = Encoder(TOKENIZER)
-    assert encoder.pieces is not None
-    assert unicodedata.category("①") == "No"
-    assert not encoder.pieces.can_cut("a ① b")
-    assert encoder.pieces.can_cut("plain text, 12²³¹¼½¾ H₂O x⁰⁴⁹ Ⅷ")
+def test_only_texts_with_a_disputed_character_go_to_the_library() -> None:
+    encoder = Encoder(byte_tokenizer())
+    assert isinstance(encoder.way, ByteLevel)
+    texts = ["plain", "né ț 中 🙂", "a \u088f b", "a \u0890 b"]
+    assert encoder.way._left_to_library(texts) == {2}
+    assert encoder.way.disputed == {"\u088f"}
+    assert_alike(encoder, SLOW[0], texts)
 
 
-def test_real_text_is_encoded_as_by_the_library(tokenizer: Path, prose: list[str]) -> None:
-    loaded = load_tokenizer(tokenizer).tokenizer
-    encoder = Encoder(loaded)
-    assert encoder.pieces is not None
-    for text in prose:
-        assert encoder.encoded(text).tolist() == library_ids(loaded, text)
+def test_characters_of_a_block_are_all_that_begin_with_its_two_bytes() -> None:
+    for block in (0xC200, 0xE0A0, 0xED9F, 0xF090, 0xF48F):
+        found = characters_of(block)
+        assert len(set(found)) == len(found)
+        for character in (found[0], found[-1]):
+            encoded = character.encode()
+            assert block == 0xC200 or encoded[:2] == block.to_bytes(2, "big")
+    assert [characters_of(0xC200)[0], characters_of(0xC200)[-1]] == ["\u0080", "\u07ff"]
+
+
+def test_names_of_added_tokens_are_taken_out_whatever_they_look_like() -> None:
+    tokenizer = byte_tokenizer()
+    tokenizer.add_special_tokens(['],"added_tokens":[{', '"model":', "}]"])
+    content = without_added_tokens(tokenizer.to_str())
+    assert len(Tokenizer.from_str(content).get_added_tokens_decoder()) == 0
+    assert_alike(Encoder(tokenizer), Encoder(tokenizer, fast=False), ['a],"added_tokens":[{b "model": }]'])
+
+
+@pytest.mark.parametrize("name", ["gpt2", "roberta", "bert", "t5"])
+def test_real_text_is_encoded_as_by_the_library(published, shared_data, name) -> None:
+    loaded = load_tokenizer(published(name))
+    fast, slow = Encoder(loaded.tokenizer), Encoder(loaded.tokenizer, fast=False)
+    for file in ("wikitext-2-raw/wiki.valid.raw.xz", "romanian/ud-ro-rrt.txt.xz", "romanian/manpages-ro.jsonl.xz"):
+        with lzma.open(shared_data / file, "rt", encoding="utf-8") as lines:
+            assert_alike(fast, slow, list(itertools.islice(lines, 40)))
+
+
+def test_every_token_of_gpt2_and_roberta_is_encoded_as_by_the_library(published) -> None:
+    for name in ("gpt2", "roberta"):
+        tokenizer = load_tokenizer(published(name)).tokenizer
+        texts = [tokenizer.decode([number], skip_special_tokens=False) for number in range(tokenizer.get_vocab_size())]
+        texts = [text for text in texts if "\ufffd" not in text]
+        found = Encoder(tokenizer).encoded(texts)
+        expected = [row.ids for row in tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
+        assert found.sizes.tolist() == list(map(len, expected))
+        assert found.tokens.tolist() == list(itertools.chain.from_iterable(expected))
 
 
 def test_any_other_tokenizer_is_left_to_the_library() -> None:
-    lowercased, prefixed, added = byte_tokenizer(), byte_tokenizer(), byte_tokenizer()
+    lowercased, prefixed, added, spaced = byte_tokenizer(), byte_tokenizer(), byte_tokenizer(), word_tokenizer(True)
     lowercased.normalizer = normalizers.Lowercase()
     prefixed.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
     added.add_tokens(["ab ab"])
-    assert cuts_like_gpt2(TOKENIZER)
-    for tokenizer in (lowercased, prefixed, added):
-        assert not cuts_like_gpt2(tokenizer)
+    spaced.add_tokens(["ab ab"])
+    for tokenizer in (lowercased, prefixed, added, spaced):
+        encoder = Encoder(tokenizer)
+        assert encoder.way is None
         for text in ("Abs ab ab", "Élan 12"):
-            assert Encoder(tokenizer).encoded(text).tolist() == library_ids(tokenizer, text)
+            assert encoder.encoded([text]).tokens.tolist() == ids_by_library(tokenizer, text).tolist()
 
 
-def test_memory_for_pieces_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("relm.examples.encoder.REMEMBERED_PIECES", 3)
-    encoder = Encoder(TOKENIZER)
-    text = " ".join(f"word{number}" for number in range(50))
-    assert encoder.encoded(text).tolist() == library_ids(TOKENIZER, text)
-    assert encoder.pieces is not None
-    assert len(encoder.pieces) == 3
+def test_the_library_alone_can_be_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RELM_ENCODER", "library")
+    assert Encoder(byte_tokenizer()).way is None
+
+
+class Wrong(Characters):
+    """A way that is wrong about one character."""
+
+    def encoded(self, texts: Sequence[str]) -> list[np.ndarray]:
+        return [row + (np.array(list(text)) == "b") for row, text in zip(super().encoded(texts), texts, strict=True)]
+
+
+def test_a_way_that_gives_other_ids_is_found_out_by_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    encoder = Encoder(character_tokenizer())
+    assert isinstance(encoder.way, Characters)
+    encoder.way = Wrong(encoder.way.ids)
+    monkeypatch.setattr(module, "CHECKED_EVERY", 100)
+    encoder.encoded(["a" * 99])
+    encoder.encoded(["b"])  # too little text since the last sample
+    with pytest.raises(Disagreement, match="the tokenizers library and Wrong give other ids for 'aab"):
+        encoder.encoded(["a" * 99, "aab"])
+
+
+def test_long_texts_are_encoded_in_parts_with_the_same_ids(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LONGEST_PART", 10)
+    texts = ["ab  ab\n\n ab's ab " * 5, "", "a-!ab é a " * 3, "中" * 40]
+    for fast, slow in zip(FAST, SLOW, strict=True):
+        assert_alike(fast, slow, texts)
+    assert [len(part) for part in module._parts("abcdefghijkl mn op qr st uv wx yz")] == [12, 12, 9]
+
+
+def test_memory_for_words_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("relm.examples.spaced_words.REMEMBERED_WORDS", 3)
+    encoder = Encoder(word_tokenizer(True))
+    assert_alike(encoder, SLOW[1], [" ".join("ab" * number for number in range(80))])
+    assert isinstance(encoder.way, SpacedWords)
+    assert len(encoder.way) == 3
+
+
+def test_gigatoken_is_made_anew_when_it_remembers_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("relm.examples.byte_level.MEMORY", 2**22)
+    encoder = Encoder(byte_tokenizer())
+    assert isinstance(encoder.way, ByteLevel)
+    first = encoder.way._gigatoken
+    numbers = np.random.default_rng(1).integers(10**11, 10**12, 300_000)
+    encoder.encoded([" ".join(map(str, numbers.tolist()))])
+    assert encoder.way._gigatoken is not first
+
+
+def test_the_ids_are_those_of_the_trained_tokenizer(tokenizer: Path, prose: list[str]) -> None:
+    loaded = load_tokenizer(tokenizer).tokenizer
+    assert_alike(Encoder(loaded), Encoder(loaded, fast=False), prose)

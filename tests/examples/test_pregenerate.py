@@ -1,6 +1,9 @@
 import functools
 import os
 import signal
+import subprocess
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -8,9 +11,24 @@ import pytest
 
 from relm.artifact import read_json, sha256_of, sidecar_of
 from relm.errors import RelmError
+from relm.examples import documents as documents_module
 from relm.examples import pregenerate as module
-from relm.examples.pregenerate import Lines, encoded_chunk, pregenerate
+from relm.examples.documents import AFTER_NEWLINE, BEFORE_SPACE, Lines, chunks_of, counts_of
+from relm.examples.encoder import Disagreement, Encoder
+from relm.examples.pregenerate import Encoding, encoded_chunk, pregenerate_stream
 from relm.examples.tokenizers import load_tokenizer
+from relm.objectives import Objective
+
+CAUSAL = Objective(objective="causal", sequence_length=64)
+
+
+def pregenerate(documents: Path, tokenizer: Path, output: Path, workers: int | None = None) -> str:
+    return pregenerate_stream(documents, tokenizer, output, CAUSAL, "en", workers)
+
+
+def with_small_chunks(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    for place in (documents_module, module):
+        monkeypatch.setattr(place, "CHUNK", size)
 
 
 def files_of(shard: Path) -> tuple[bytes, ...]:
@@ -27,11 +45,16 @@ def test_a_shard_holds_every_document_and_its_end(tmp_path, tokenizer, prose, wr
     assert np.fromfile(tmp_path / "a.train.bin", "<u2").tolist() == expected
     words = sum(len(text.split()) for text in prose[:20])
     assert said.startswith(f"encoded 21 documents with {words:,} words as {len(expected):,} tokens")
+    lengths = [len(loaded.tokenizer.encode(text).ids) + 1 for text in [*prose[:20], ""]]
+    bounds = [2**power for power in range(12)]
+    counts = [sum(bound // 2 < length <= bound for length in lengths) for bound in bounds]
+    histogram = [[bound, count] for bound, count in zip(bounds, counts, strict=True) if count]
     assert read_json(sidecar_of(tmp_path / "a.train.bin")) == {
         "file": "a.train.bin",
         "sha256": sha256_of(tmp_path / "a.train.bin"),
         "size": 2 * len(expected),
         "objective": "causal",
+        "layout": "tokens",
         "dtype": "uint16",
         "tokens": len(expected),
         "documents": 21,
@@ -39,7 +62,9 @@ def test_a_shard_holds_every_document_and_its_end(tmp_path, tokenizer, prose, wr
         "bytes": sum(len(text.encode()) for text in prose[:20]),
         "tokenizer_sha256": loaded.sha256,
         "vocabulary_size": 400,
-        "end_of_text_id": 0,
+        "special": {"end_of_text": 0, "pad": None, "unk": None, "cls": None, "sep": None, "mask": None},
+        "settings": {},
+        "length_histogram": histogram,
         "idx_sha256": sha256_of(tmp_path / "a.train.idx"),
         "source": sha256_of(documents),
     }
@@ -48,7 +73,7 @@ def test_a_shard_holds_every_document_and_its_end(tmp_path, tokenizer, prose, wr
 def test_any_number_of_workers_writes_the_same_bytes(tmp_path, tokenizer, prose, write_documents, monkeypatch) -> None:
     documents = write_documents("a.jsonl", prose)
     pregenerate(documents, tokenizer, tmp_path / "whole.bin", 1)
-    monkeypatch.setattr(module, "CHUNK", 4096)  # many chunks, so that all workers have some
+    with_small_chunks(monkeypatch, 4096)  # many, so that all workers have some
     for workers in (1, 2, 3):
         pregenerate(documents, tokenizer, tmp_path / f"{workers}.bin", workers)
         assert files_of(tmp_path / f"{workers}.bin") == files_of(tmp_path / "whole.bin")
@@ -81,26 +106,30 @@ def test_a_broken_line_is_named(tmp_path, tokenizer, prose, write_documents, mon
     lines = documents.read_bytes().splitlines()
     lines[150] = line if isinstance(line, bytes) else line.encode()
     documents.write_bytes(b"\n".join(lines) + b"\n")
-    monkeypatch.setattr(module, "CHUNK", 4096)
+    with_small_chunks(monkeypatch, 4096)
     with pytest.raises(RelmError, match=message):
         pregenerate(documents, tokenizer, tmp_path / "a.bin", 1 if line else 2)
     assert not list(tmp_path.glob("*.bin*")) + list(tmp_path.glob(".*.partial"))
 
 
-def killed_at(victim: int, documents: Path, tokenizer: Path, sha256: str, chunk: Lines) -> module.Chunk:
+def killed_at(victim: int, encoding: Encoding, end_of_text_id: int, lines: Lines) -> module.Chunk:
     """`encoded_chunk` in a worker that the system kills at one line."""
-    if chunk.first >= victim:
+    if lines.first >= victim:
         os.kill(os.getpid(), signal.SIGKILL)
-    return encoded_chunk(documents, tokenizer, sha256, chunk)
+    return encoded_chunk(encoding, end_of_text_id, lines)
 
 
 def test_a_killed_worker_is_an_error_and_leaves_nothing(tmp_path, tokenizer, prose, write_documents, monkeypatch) -> None:
     documents = write_documents("a.jsonl", prose)
-    monkeypatch.setattr(module, "CHUNK", 4096)
-    monkeypatch.setattr(module, "encoded_chunk", functools.partial(killed_at, 100))
-    with pytest.raises(RelmError, match=r"encoding .*a\.jsonl: worker process \d+ was killed by SIGKILL"):
-        pregenerate(documents, tokenizer, tmp_path / "a.bin", 2)
+    with_small_chunks(monkeypatch, 4096)
+    with monkeypatch.context() as patched:
+        patched.setattr(module, "encoded_chunk", functools.partial(killed_at, 100))
+        with pytest.raises(RelmError, match=r"encoding .*a\.jsonl: worker process \d+ was killed by SIGKILL"):
+            pregenerate(documents, tokenizer, tmp_path / "a.bin", 2)
     assert not list(tmp_path.glob("*.bin*")) + list(tmp_path.glob(".*.partial"))
+    pregenerate(documents, tokenizer, tmp_path / "a.bin", 2)
+    pregenerate(documents, tokenizer, tmp_path / "b.bin", 1)
+    assert files_of(tmp_path / "a.bin") == files_of(tmp_path / "b.bin")
 
 
 def test_no_documents_are_an_error_unless_the_extraction_says_so(tmp_path, tokenizer, write_documents) -> None:
@@ -128,7 +157,7 @@ def test_inputs_that_are_absent_or_changed_are_refused(tmp_path, tokenizer, writ
 def test_a_tokenizer_that_changes_midway_is_noticed(tmp_path, tokenizer, write_documents) -> None:
     documents = write_documents("a.jsonl", ["one"])
     with pytest.raises(RelmError, match=r"tokenizer\.json: changed while documents were encoded"):
-        encoded_chunk(documents, tokenizer, "0" * 64, Lines(1, documents.read_bytes().splitlines()))
+        encoded_chunk(Encoding(tokenizer, "0" * 64, True), 0, Lines(documents, 1, 0, documents.stat().st_size))
 
 
 def test_making_a_shard_again_never_leaves_the_old_sidecar_beside_new_bytes(
@@ -143,3 +172,121 @@ def test_making_a_shard_again_never_leaves_the_old_sidecar_beside_new_bytes(
     with pytest.raises(KeyboardInterrupt):
         pregenerate(write_documents("b.jsonl", ["another"]), tokenizer, tmp_path / "a.bin")
     assert not sidecar_of(tmp_path / "a.bin").exists()
+
+
+# --- full disks, very long documents -----------------------------------------------------------------------------------------
+
+ON_A_SMALL_DISK = """
+import resource, sys
+from pathlib import Path
+from relm.errors import RelmError
+from relm.examples.pregenerate import pregenerate_stream
+from relm.objectives import Objective
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[4]), resource.RLIM_INFINITY))
+try:
+    objective = Objective(objective="causal", sequence_length=64)
+    print(pregenerate_stream(*map(Path, sys.argv[1:4]), objective, "en", 1))
+except RelmError as error:
+    print(error)
+"""
+
+
+def test_a_full_disk_is_an_error_that_leaves_nothing(tmp_path, tokenizer, prose, write_documents) -> None:
+    documents = write_documents("a.jsonl", prose)
+    pregenerate(documents, tokenizer, tmp_path / "whole.bin")
+    size = (tmp_path / "whole.bin").stat().st_size
+    output = tmp_path / "out" / "a.bin"
+    for limit in (1000, size // 2, size):
+        command = [sys.executable, "-c", ON_A_SMALL_DISK, *map(str, (documents, tokenizer, output, limit))]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        if limit < size:
+            assert "cannot be written: " in done.stdout
+            assert not list(output.parent.iterdir())
+    assert files_of(output) == files_of(tmp_path / "whole.bin")
+
+
+def test_very_long_documents_are_encoded_in_parts_with_the_same_bytes(
+    tmp_path, tokenizer, prose, write_documents, monkeypatch
+) -> None:
+    hard = 'say "it\'s"  \\ \\n\n\n  x\t1 ' * 300
+    documents = write_documents(
+        "a.jsonl", ["one", " ".join(prose), hard, "\\" * 3000, "né ț 中🙂 " * 900, "жа\u00a0 с\u3000 ю " * 900, "end"]
+    )
+    pregenerate(documents, tokenizer, tmp_path / "whole.bin", 1)
+    with_small_chunks(monkeypatch, 512)
+    monkeypatch.setattr(documents_module, "LONG_LINE", 2000)
+    with open(documents, "rb") as file:
+        chunks = list(chunks_of(file, BEFORE_SPACE))
+    parts = [chunk for chunk in chunks if not chunk.begins]
+    assert {chunk.first for chunk in parts} == {2, 3, 5, 6}  # line 4 has no place to part it, but is short enough
+    assert len(parts) > 100
+    assert sum(chunk.size for chunk in chunks) == documents.stat().st_size
+    for workers in (1, 2):
+        pregenerate(documents, tokenizer, tmp_path / "parts.bin", workers)
+        assert files_of(tmp_path / "parts.bin") == files_of(tmp_path / "whole.bin")
+        facts = [read_json(sidecar_of(tmp_path / name)) for name in ("parts.bin", "whole.bin")]
+        assert facts[0]["words"] == facts[1]["words"]
+        assert facts[0]["length_histogram"] == facts[1]["length_histogram"]
+
+
+def test_an_endless_word_is_an_error_and_a_line_in_another_form_is_taken_whole(
+    tmp_path, tokenizer, write_documents, monkeypatch
+) -> None:
+    with_small_chunks(monkeypatch, 512)
+    monkeypatch.setattr(documents_module, "LONG_LINE", 2000)
+    documents = tmp_path / "a.jsonl"
+    documents.write_text('{"text": "' + "some words " * 400 + '", "id": "1", "title": ""}\n')
+    pregenerate(documents, tokenizer, tmp_path / "a.bin", 1)
+    assert read_json(sidecar_of(tmp_path / "a.bin"))["words"] == 800
+    monkeypatch.setattr(documents_module, "LONGEST_PART", 4000)
+    endless = write_documents("b.jsonl", ["fine", "ab" * 4000])
+    with pytest.raises(RelmError, match=r"b\.jsonl, line 2: 4,000 bytes of one document without a place to part it"):
+        pregenerate(endless, tokenizer, tmp_path / "b.bin", 1)
+    assert not (tmp_path / "b.bin").exists()
+
+
+@pytest.mark.parametrize("parting", [BEFORE_SPACE, AFTER_NEWLINE])
+def test_parts_are_made_at_safe_places_only(parting) -> None:
+    def places(raw: bytes) -> list[int]:
+        return [found.end() for found in parting.finditer(raw)]
+
+    if parting is BEFORE_SPACE:
+        assert places(b"abcdef ghijk  l") == [6, 12]
+        assert places(rb"abcd\n efghi\u0041 jklmno. p") == []
+        last_bytes = {character.encode()[-1] for character in map(chr, range(0x80, 0x110000 - 1)) if character.isspace()}
+        assert not [byte for byte in last_bytes if places(b"abcdefg" + bytes([byte]) + b" h")]
+    else:
+        assert places(rb"ab\ncd\\\nef") == [4, 10]
+        assert places(rb"ab\\ncd\t") == []
+
+
+def test_words_and_bytes_are_counted_as_python_counts_them() -> None:
+    spaces = [chr(code) for code in range(0x110000) if chr(code).isspace()]
+    others = [*"aé中🙂\x00\x1b\x7f—\u200b\u180e\ufeff"]
+    generator = np.random.default_rng(3)
+    for _ in range(300):
+        texts = ["".join(generator.choice([*spaces, *others], size)) for size in generator.integers(0, 12, 3)]
+        assert counts_of(texts) == (sum(len(t.split()) for t in texts), sum(len(t.encode()) for t in texts))
+    assert counts_of([]) == counts_of([""]) == (0, 0)
+
+
+class Wrong:
+    """A fast way that gives ids of its own."""
+
+    def encoded(self, texts: Sequence[str]) -> list[np.ndarray]:
+        return [np.full(len(text), 7, dtype=np.int32) for text in texts]
+
+
+def test_where_the_fast_way_fails_the_library_encodes_everything_and_the_step_says_so(
+    tmp_path, tokenizer, prose, write_documents, monkeypatch
+) -> None:
+    documents = write_documents("a.jsonl", prose)
+    pregenerate(documents, tokenizer, tmp_path / "right.bin", 1)
+    monkeypatch.setitem(module.Encoder.__init__.__globals__["WAYS"], "byte_level_bpe", lambda *_: Wrong())
+    module._encoder.cache_clear()
+    with pytest.raises(Disagreement):
+        Encoder(load_tokenizer(tokenizer).tokenizer).encoded(prose)
+    said = pregenerate(documents, tokenizer, tmp_path / "a.bin", 1)
+    assert "; by the tokenizers library alone, for the tokenizers library and Wrong give other ids for" in said
+    assert files_of(tmp_path / "a.bin") == files_of(tmp_path / "right.bin")
+    module._encoder.cache_clear()

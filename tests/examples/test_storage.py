@@ -1,3 +1,7 @@
+import dataclasses
+import errno
+import os
+import resource
 import struct
 import tracemalloc
 from pathlib import Path
@@ -80,6 +84,43 @@ def test_an_unfinished_shard_leaves_nothing(tmp_path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("limit", [100, 20_000, 30_000, 100_000])
+def test_a_full_disk_is_said_in_words_and_leaves_nothing(tmp_path, limit) -> None:
+    """It fills while tokens are written, when the last ones leave the buffer, or while the index is written."""
+
+    def fill() -> None:
+        with shard_writer(tmp_path / "a.bin", 300) as writer:
+            for size in (10_000, 1000):
+                writer.append(np.ones(size, dtype=np.int32), np.ones(size, dtype=np.int32))
+
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
+    try:
+        with pytest.raises(RelmError, match=r"a\.(bin|idx): cannot be written: File too large; nothing was changed"):
+            fill()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_tokens_that_fail_to_reach_the_disk_leave_no_index_alone(tmp_path, monkeypatch) -> None:
+    """The index is complete before the tokens are brought to disk; neither may get its name when that fails."""
+    written(tmp_path / "a.bin", [1, 2])
+    old = (tmp_path / "a.idx").read_bytes()
+    real = os.fsync
+
+    def full(number: int) -> None:
+        if os.readlink(f"/proc/self/fd/{number}").endswith(".a.bin.partial"):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        real(number)
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(RelmError, match="cannot be written: No space left on device"):
+        written(tmp_path / "a.bin", [1, 2], [3, 4, 5])
+    assert (tmp_path / "a.idx").read_bytes() == old
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.bin", "a.idx"]
+
+
 def test_a_token_outside_the_vocabulary_is_refused(tmp_path) -> None:
     with pytest.raises(RelmError, match=r"a\.bin: token ids 5 to 300, but the vocabulary has 0 to 299"):
         written(tmp_path / "a.bin", [5, 300])
@@ -134,6 +175,18 @@ def test_a_damaged_shard_is_refused_by_name(tmp_path) -> None:
     path.unlink()
     with pytest.raises(RelmError, match=r"a\.bin: no such file, although .*manifest\.json lists it"):
         TokenStream(manifest, [shard])
+
+
+def test_an_index_that_is_not_the_manifests_is_refused(tmp_path) -> None:
+    shard = dataclasses.replace(written(tmp_path / "a.bin", [1, 2, 3]), idx_sha256=sha256_of(tmp_path / "a.idx"))
+    assert len(TokenStream(tmp_path / "manifest.json", [shard])) == 3
+    (tmp_path / "a.idx").write_bytes((tmp_path / "a.idx").read_bytes()[:-1])
+    with pytest.raises(RelmError, match=r"a\.idx: not the index that .*manifest\.json lists"):
+        TokenStream(tmp_path / "manifest.json", [shard])
+    (tmp_path / "a.idx").unlink()
+    with pytest.raises(RelmError, match=r"a\.idx: not the index that .*manifest\.json lists"):
+        TokenStream(tmp_path / "manifest.json", [shard])
+    assert len(TokenStream(tmp_path / "manifest.json", [shard], check_content=False)) == 3
 
 
 def test_a_manifest_that_contradicts_itself_is_refused(tmp_path) -> None:

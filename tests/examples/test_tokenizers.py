@@ -1,36 +1,43 @@
+import itertools
 import json
 import lzma
 import os
 import re
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+import sentencepiece
 from tokenizers import Tokenizer, pre_tokenizers
+from transformers import BertTokenizer
 
 from relm.artifact import read_json, sha256_of, sidecar_of
 from relm.errors import RelmError
 from relm.examples.documents import first_texts
-from relm.examples.tokenizers import import_tokenizer, load_tokenizer, train_tokenizer
+from relm.examples.tokenizers import LoadedTokenizer, SpecialIds, import_tokenizer, load_tokenizer, train_tokenizer
 
 TRAIN = """
 import sys
 from pathlib import Path
 from relm.examples.tokenizers import train_tokenizer
-train_tokenizer([Path(sys.argv[1])], 700, 10**9, Path(sys.argv[2]))
+size = None if sys.argv[3] == "characters" else 600
+train_tokenizer(sys.argv[3], [Path(sys.argv[1])], size, 10**9, Path(sys.argv[2]), lower_case=sys.argv[3] == "wordpiece")
 """
 
 
+@pytest.mark.parametrize("kind", ["byte_level_bpe", "wordpiece", "characters"])
 @pytest.mark.parametrize(
     "environment",
-    [{"RAYON_NUM_THREADS": "1"}, {"RAYON_NUM_THREADS": "2"}, {"RAYON_NUM_THREADS": "5"}, {"TOKENIZERS_PARALLELISM": "false"}],
-    ids=["one thread", "two threads", "five threads", "no threads"],
+    [{"RAYON_NUM_THREADS": "1"}, {"RAYON_NUM_THREADS": "2"}, {"TOKENIZERS_PARALLELISM": "false"}],
+    ids=["one thread", "two threads", "no threads"],
 )
-def test_training_gives_the_same_bytes_in_every_process(tmp_path, write_documents, prose, environment) -> None:
+def test_training_gives_the_same_bytes_in_every_process(tmp_path, write_documents, prose, kind, environment) -> None:
     documents = write_documents("a.jsonl", prose)
-    train_tokenizer([documents], 700, 10**9, tmp_path / "here.json")
-    command = [sys.executable, "-c", TRAIN, str(documents), str(tmp_path / "there.json")]
+    size = None if kind == "characters" else 600
+    train_tokenizer(kind, [documents], size, 10**9, tmp_path / "here.json", lower_case=kind == "wordpiece")
+    command = [sys.executable, "-c", TRAIN, str(documents), str(tmp_path / "there.json"), kind]
     subprocess.run(command, check=True, env={**os.environ, **environment})
     assert (tmp_path / "there.json").read_bytes() == (tmp_path / "here.json").read_bytes()
 
@@ -41,9 +48,9 @@ def test_ties_between_pairs_are_decided_the_same_way_in_every_process(tmp_path, 
     texts = [" ".join(a + b + a for a in letters for b in letters)] * 2
     documents = write_documents("ties.jsonl", texts)
     hashes = set()
-    for attempt in range(3):
+    for attempt in range(2):
         output = tmp_path / f"{attempt}.json"
-        subprocess.run([sys.executable, "-c", TRAIN, str(documents), str(output)], check=True)
+        subprocess.run([sys.executable, "-c", TRAIN, str(documents), str(output), "byte_level_bpe"], check=True)
         hashes.add(sha256_of(output))
     assert len(hashes) == 1
 
@@ -60,14 +67,14 @@ def test_a_trained_tokenizer_has_every_byte_and_the_wanted_size(tokenizer: Path)
         "sha256": loaded.sha256,
         "size": tokenizer.stat().st_size,
         "vocabulary_size": 400,
-        "end_of_text_id": 0,
+        "special": {"end_of_text": 0, "pad": None, "unk": None, "cls": None, "sep": None, "mask": None},
         "kind": "byte_level_bpe",
     }
 
 
 def test_merges_come_in_order_of_frequency(tmp_path, write_documents) -> None:
     documents = write_documents("a.jsonl", ["lo lo lo lo lo low low ne ne ne"])
-    train_tokenizer([documents], 260, 10**9, tmp_path / "t.json")
+    train_tokenizer("byte_level_bpe", [documents], 260, 10**9, tmp_path / "t.json")
     merges = json.loads((tmp_path / "t.json").read_text())["model"]["merges"]
     assert merges == [["l", "o"], ["Ġ", "lo"], ["n", "e"]]  # 7, 6 and 3 times; "Ġ ne" is 3 times too, but of higher ids
 
@@ -77,10 +84,10 @@ def test_a_text_too_small_for_the_vocabulary_says_how_many_tokens_it_gives(tmp_p
     with pytest.raises(
         RelmError, match=r"small\.jsonl: a vocabulary of 300 was wanted, but 8 bytes .* only (\d+) tokens"
     ) as error:
-        train_tokenizer([documents], 300, 10**9, tmp_path / "t.json")
+        train_tokenizer("byte_level_bpe", [documents], 300, 10**9, tmp_path / "t.json")
     possible = int(re.search(r"only (\d+)", str(error.value))[1])
     assert not (tmp_path / "t.json").exists()
-    train_tokenizer([documents], possible, 10**9, tmp_path / "t.json")
+    train_tokenizer("byte_level_bpe", [documents], possible, 10**9, tmp_path / "t.json")
     assert load_tokenizer(tmp_path / "t.json").vocabulary_size == possible
 
 
@@ -89,7 +96,7 @@ def test_only_the_first_bytes_are_read_across_files(tmp_path, write_documents) -
     assert list(first_texts(files, 8)) == ["éé", "ab", "cd"]
     assert list(first_texts(files, 6)) == ["éé", "ab"]
     assert list(first_texts(files, 3)) == ["é"]
-    train_tokenizer([write_documents("c.jsonl", ["low low", "zz zz zz zz"])], 258, 7, tmp_path / "t.json")
+    train_tokenizer("byte_level_bpe", [write_documents("c.jsonl", ["low low", "zz zz zz zz"])], 258, 7, tmp_path / "t.json")
     assert json.loads((tmp_path / "t.json").read_text())["model"]["merges"] == [["l", "o"]]
 
 
@@ -97,7 +104,7 @@ def test_documents_that_changed_since_extraction_are_refused(tmp_path, write_doc
     documents = write_documents("a.jsonl", ["low low low"])
     documents.write_bytes(documents.read_bytes().replace(b"low low", b"lax lax"))
     with pytest.raises(RelmError, match="changed since it was made"):
-        train_tokenizer([documents], 258, 100, tmp_path / "t.json")
+        train_tokenizer("byte_level_bpe", [documents], 258, 100, tmp_path / "t.json")
 
 
 @pytest.fixture
@@ -113,7 +120,7 @@ def gpt2_files(tmp_path: Path) -> dict[str, Path]:
 
 def test_gpt2s_files_become_one_with_the_same_ids(tmp_path, gpt2_files) -> None:
     said = import_tokenizer("gpt2_bpe", gpt2_files, tmp_path / "out" / "tokenizer.json")
-    assert said == "imported a gpt2_bpe tokenizer of 260 tokens, <|endoftext|> is 259"
+    assert said == "imported a gpt2_bpe tokenizer of 260 tokens; end of text 259"
     loaded = load_tokenizer(tmp_path / "out" / "tokenizer.json")
     vocabulary = json.loads(gpt2_files["vocab.json"].read_text())
     assert loaded.tokenizer.get_vocab() == vocabulary
@@ -121,11 +128,8 @@ def test_gpt2s_files_become_one_with_the_same_ids(tmp_path, gpt2_files) -> None:
     assert read_json(sidecar_of(tmp_path / "out" / "tokenizer.json"))["kind"] == "gpt2_bpe"
 
 
-def test_gpt2_encodes_wikitext_2_to_the_published_number_of_tokens(tmp_path, shared_data) -> None:
-    folder = shared_data / "tokenizers" / "gpt2"
-    output = tmp_path / "tokenizer.json"
-    import_tokenizer("gpt2_bpe", {"vocab.json": folder / "encoder.json", "merges.txt": folder / "vocab.bpe"}, output)
-    loaded = load_tokenizer(output)
+def test_gpt2_encodes_wikitext_2_to_the_published_number_of_tokens(published, shared_data) -> None:
+    loaded = load_tokenizer(published("gpt2"))
     with lzma.open(shared_data / "wikitext-2-raw" / "wiki.test.raw.xz", "rt", encoding="utf-8") as file:
         rows = file.read().split("\n")
     # The rows of the published data set: every line with its end, empty ones as "".
@@ -160,21 +164,21 @@ def changed_tokenizer(path: Path, change) -> Path:
     return changed
 
 
-def test_a_tokenizer_without_end_of_text_is_refused(tokenizer) -> None:
+def test_an_end_of_text_that_is_lacking_or_no_special_token_is_refused_when_it_is_asked_for(tokenizer) -> None:
     def without(content) -> None:
         content["added_tokens"] = []
         content["model"]["vocab"]["<end>"] = content["model"]["vocab"].pop("<|endoftext|>")
 
-    with pytest.raises(RelmError, match=r"changed\.json: has no token <\|endoftext\|>"):
-        load_tokenizer(changed_tokenizer(tokenizer, without))
-
-
-def test_an_end_of_text_that_is_no_special_token_is_refused(tokenizer) -> None:
     def ordinary(content) -> None:
         content["added_tokens"][0]["special"] = False
 
-    with pytest.raises(RelmError, match="is an ordinary token"):
-        load_tokenizer(changed_tokenizer(tokenizer, ordinary))
+    for change in (without, ordinary):
+        loaded = load_tokenizer(changed_tokenizer(tokenizer, change))
+        assert loaded.special.end_of_text is None
+        with pytest.raises(RelmError, match=r"changed\.json: has no special token <\|endoftext\|> or </s>, which"):
+            _ = loaded.end_of_text_id
+        with pytest.raises(RelmError, match=r"has no special token \[MASK\] or <mask>"):
+            loaded.required("mask")
 
 
 def test_files_that_are_no_tokenizer_are_refused_by_name(tmp_path, gpt2_files) -> None:
@@ -194,3 +198,135 @@ def test_a_tokenizer_that_changed_since_it_was_made_is_refused(tokenizer) -> Non
     tokenizer.write_bytes(tokenizer.read_bytes() + b"\n")
     with pytest.raises(RelmError, match="its sidecar says"):
         load_tokenizer(tokenizer)
+
+
+# --- trained here: WordPiece and characters ----------------------------------------------------------------------------------
+
+
+def test_a_trained_wordpiece_has_berts_special_tokens_first_and_the_most_frequent_pieces(tmp_path, write_documents) -> None:
+    documents = write_documents("a.jsonl", ["Tea teas TEA, téa! ab ab"])
+    said = train_tokenizer("wordpiece", [documents], 22, 10**9, tmp_path / "t.json", lower_case=True)
+    assert said.startswith("trained a WordPiece of 22 tokens on 25 bytes of 1 documents")
+    loaded = load_tokenizer(tmp_path / "t.json")
+    vocabulary = loaded.tokenizer.get_vocab()
+    assert asdict(loaded.special) == {"end_of_text": None, "pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4}
+    assert (loaded.kind, loaded.vocabulary_size) == ("wordpiece", 22)
+    alphabet = sorted(",!abest")
+    by_id = sorted(vocabulary, key=vocabulary.__getitem__)
+    assert by_id[5:19] == [*("##" + character for character in alphabet), *alphabet]
+    assert by_id[19:] == ["##ea", "tea", "ab"]  # "e a" and "t ea" 4 times, "a b" twice
+    ids = loaded.tokenizer.encode("TÉAS [MASK]", add_special_tokens=False).ids
+    assert ids[:2] == [vocabulary["tea"], vocabulary["##s"]]
+    assert 4 not in ids
+    cased = tmp_path / "cased.json"
+    train_tokenizer("wordpiece", [documents], 27, 10**9, cased)
+    assert {"T", "é"} <= load_tokenizer(cased).tokenizer.get_vocab().keys()
+
+
+def test_characters_are_those_of_the_text_in_order_and_all_others_are_unknown(tmp_path, write_documents) -> None:
+    documents = write_documents("a.jsonl", ["ba\n", "ză a"])
+    said = train_tokenizer("characters", [documents], None, 10**9, tmp_path / "t.json")
+    assert said.startswith("trained a character vocabulary of 8 tokens on 8 bytes of 2 documents")
+    loaded = load_tokenizer(tmp_path / "t.json")
+    assert loaded.tokenizer.encode("ab\nză x<").ids == [4, 5, 2, 6, 7, 3, 1, 1]
+    assert (loaded.kind, loaded.special.end_of_text, loaded.special.unk) == ("characters", 0, 1)
+    assert loaded.tokenizer.decode([4, 5, 2, 6, 7]) == "ab\nză"
+
+
+def test_a_kind_that_is_not_trained_is_refused(tmp_path, write_documents) -> None:
+    with pytest.raises(RelmError, match=r"expected to train byte_level_bpe, wordpiece, characters; found 'unigram'"):
+        train_tokenizer("unigram", [write_documents("a.jsonl", ["a"])], 300, 10**9, tmp_path / "t.json")
+
+
+# --- published: RoBERTa, BERT, T5 --------------------------------------------------------------------------------------------
+
+
+def imported(kind: str, files: dict[str, Path], folder: Path) -> LoadedTokenizer:
+    import_tokenizer(kind, files, folder / "tokenizer.json")
+    return load_tokenizer(folder / "tokenizer.json")
+
+
+def test_robertas_ids_are_the_published_ones(published, shared_data) -> None:
+    loaded = load_tokenizer(published("roberta"))
+    assert (loaded.kind, loaded.vocabulary_size) == ("byte_level_bpe", 50_265)
+    assert loaded.special == SpecialIds(end_of_text=2, pad=1, unk=3, cls=0, sep=2, mask=50_264)
+    # "Hello world" with its special tokens, as in the documentation of transformers.
+    assert loaded.tokenizer.encode("Hello world").ids == [0, 31414, 232, 2]
+    assert not {0, 1, 2, 3, 50_264} & set(loaded.tokenizer.encode("<s><mask></s> <pad>", add_special_tokens=False).ids)
+    # fairseq's dictionary lists GPT-2's ids by frequency, from id 4 on.
+    original = load_tokenizer(published("gpt2"))
+    dictionary = (shared_data / "tokenizers" / "roberta-fairseq" / "dict.txt").read_text()
+    order = [line.split()[0] for line in dictionary.splitlines()]
+    text = "The Tower of Babel, 1563: naïve façade ±5 €\n\n  'tis"
+    wanted = [order.index(str(number)) + 4 for number in original.tokenizer.encode(text).ids]
+    assert loaded.tokenizer.encode(text, add_special_tokens=False).ids == wanted
+
+
+def test_berts_ids_are_the_published_ones(published, shared_data) -> None:
+    loaded = load_tokenizer(published("bert"))
+    assert (loaded.kind, loaded.vocabulary_size) == ("wordpiece", 30_522)
+    assert loaded.special == SpecialIds(pad=0, unk=100, cls=101, sep=102, mask=103)
+    assert loaded.tokenizer.encode("Hello, world!").ids == [101, 7592, 1010, 2088, 999, 102]
+    peer = BertTokenizer(str(shared_data / "tokenizers" / "bert-base-uncased" / "vocab.txt"))
+    for text in ("Décembre 中文 won't ##s [MASK] ½ naïve", "x" * 101, "İstanbul ﬁne \u0301e\tend\x00\ufffd"):
+        assert loaded.tokenizer.encode(text, add_special_tokens=False).tokens == peer.tokenize(text, split_special_tokens=True)
+
+
+def test_a_cased_wordpiece_keeps_case_and_accents(tmp_path) -> None:
+    vocabulary = tmp_path / "vocab.txt"
+    vocabulary.write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nÉté\nete\n", encoding="utf-8")
+    cased = imported("bert_wordpiece_cased", {"vocab.txt": vocabulary}, tmp_path / "cased")
+    uncased = imported("bert_wordpiece_uncased", {"vocab.txt": vocabulary}, tmp_path / "uncased")
+    assert cased.tokenizer.encode("Été", add_special_tokens=False).ids == [5]
+    assert uncased.tokenizer.encode("Été", add_special_tokens=False).ids == [6]
+
+
+@pytest.mark.parametrize(("name", "size"), [("t5", 32_100), ("mt5", 250_100)])
+def test_t5s_ids_are_those_of_sentencepiece(published, shared_data, name, size) -> None:
+    loaded = load_tokenizer(published(name))
+    assert (loaded.kind, loaded.vocabulary_size) == ("sentencepiece", size)
+    assert loaded.special == SpecialIds(end_of_text=1, pad=0, unk=2, sep=1)
+    assert loaded.tokenizer.token_to_id("<extra_id_0>" if name == "t5" else "\u2581<extra_id_0>") == size - 1
+    model = shared_data / "tokenizers" / name / "spiece.model"
+    peer = sentencepiece.SentencePieceProcessor(model_file=str(model))
+    for file in ("romanian/ud-ro-rrt.txt.xz", "romanian/ro-sts-train.ro.txt.xz", "wikitext-2-raw/wiki.valid.raw.xz"):
+        with lzma.open(shared_data / file, "rt", encoding="utf-8") as lines:
+            texts = list(itertools.islice(lines, 300))
+        found = [row.ids for row in loaded.tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
+        assert found == peer.encode(texts)
+    for text in ("  two   spaces\t\n", "", " ", "ﬁne ½ ㎏ ｆｕｌｌ", "s\u0326i t\u0327", "A\u00a0b\u200bc\x00d", "☃中文🙂"):
+        assert loaded.tokenizer.encode(text, add_special_tokens=False).ids == peer.encode(text)
+
+
+def test_names_of_special_pieces_in_a_text_are_spelled_out(published) -> None:
+    loaded = load_tokenizer(published("mt5"))
+    text = "</s> <pad> a<unk> <extra_id_0> <extra_id_99><0x41>"
+    ids = loaded.tokenizer.encode(text, add_special_tokens=False).ids
+    assert max(ids) < 250_000
+    assert min(ids) >= 3 + 256
+    assert loaded.tokenizer.decode(ids) == text
+
+
+def test_vocabularies_that_are_not_what_they_should_be_are_refused_by_name(tmp_path, gpt2_files) -> None:
+    output = tmp_path / "t.json"
+    vocabulary = tmp_path / "vocab.txt"
+    for content, message in (
+        ("[PAD]\n[UNK]\n[CLS]\n[SEP]\na\n", r"vocab\.txt: not a vocabulary of BERT: lacks \[MASK\]"),
+        ("[PAD]\na\na\n", r"vocab\.txt: not a vocabulary of WordPiece: a token stands twice"),
+        ("[PAD]\n\na\n", r"vocab\.txt: .* or a line is empty"),
+    ):
+        vocabulary.write_text(content)
+        with pytest.raises(RelmError, match=message):
+            import_tokenizer("bert_wordpiece_uncased", {"vocab.txt": vocabulary}, output)
+    with pytest.raises(RelmError, match=r"encoder\.json: lacks the special tokens <s>, <pad>"):
+        import_tokenizer("roberta_bpe", gpt2_files, output)
+    model = tmp_path / "spiece.model"
+    model.write_bytes(b"\xff" * 100)
+    with pytest.raises(RelmError, match=r"spiece\.model: not a sentencepiece model"):
+        import_tokenizer("t5_sentencepiece", {"spiece.model": model}, output)
+    model.write_bytes(b"")
+    with pytest.raises(RelmError, match=r"spiece\.model: expected a Unigram model with a table of characters"):
+        import_tokenizer("t5_sentencepiece", {"spiece.model": model}, output)
+    with pytest.raises(RelmError, match=r"expected gpt2_bpe, roberta_bpe, .*; found 'pickle'"):
+        import_tokenizer("pickle", {}, output)
+    assert not output.exists()

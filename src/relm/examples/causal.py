@@ -1,8 +1,8 @@
 """The causal objective: documents become one stream of tokens, and windows of it become examples.
 
-`<|endoftext|>` follows every document. Example i with sequence length L is tokens i L to i L + L, both included: L inputs and,
-shifted by one, L labels. Neighbours share one token, so every token but the stream's first is a label exactly once, save the
-rest at the end that does not fill a window.
+The end of text follows every document. Example i with sequence length L is tokens i S to i S + L, both included: L inputs and,
+shifted by one, L labels. The stride S is L unless another is asked for. With S = L neighbours share one token, so every token
+but the stream's first is a label exactly once, save the rest at the end that fills no window; with a smaller S windows overlap.
 """
 
 from pathlib import Path
@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from relm.errors import RelmError
-from relm.examples.manifest import read_manifest
+from relm.examples.contract import Batch, Integers
+from relm.examples.manifest import Manifest, read_manifest
 from relm.examples.storage import TokenStream
-
-Integers = npt.NDArray[np.int64]
+from relm.objectives import TOKEN_STREAM, Causal
 
 
 def with_end_of_text(
@@ -28,47 +28,126 @@ def with_end_of_text(
     return np.insert(tokens, np.cumsum(sizes), end_of_text_id), sizes + np.int32(1)
 
 
-def window_count(tokens: int, sequence_length: int) -> int:
-    """How many whole windows of `sequence_length` labels a stream of so many tokens has."""
-    return max(tokens - 1, 0) // sequence_length
+def window_count(tokens: int, sequence_length: int, stride: int | None = None) -> int:
+    """How many whole windows of `sequence_length` labels so many tokens have, one beginning every `stride` tokens."""
+    return max(0, 1 + (tokens - sequence_length - 1) // (stride or sequence_length))
+
+
+def document_ids(tokens: Integers, end_of_text_id: int) -> Integers:
+    """Which document of its row each token belongs to, counted from 0: an end of text is the last token of its own.
+
+    Args:
+        tokens: (rows, length).
+
+    >>> document_ids(np.array([[5, 6, 0, 7, 0, 0, 8]]), end_of_text_id=0)
+    array([[0, 0, 0, 1, 1, 2, 3]])
+    """
+    ends = tokens == end_of_text_id
+    ids: Integers = np.cumsum(ends, axis=1) - ends
+    return ids
+
+
+def require_indices(indices: npt.NDArray[np.integer], size: int) -> None:
+    """Refuse numbers of examples that there are not.
+
+    Raises:
+        IndexError: an index is below 0, or is `size` or more.
+    """
+    if indices.size and not 0 <= int(indices.min()) <= int(indices.max()) < size:
+        raise IndexError(f"examples are 0 to {size - 1}, asked for {indices.min()} to {indices.max()}")
+
+
+class TokenWindows(TokenStream):
+    """A stream that windows are cut from, many at a time."""
+
+    def windows(self, starts: Integers, length: int) -> Integers:
+        """(windows, length) int64: the `length` tokens from each start on, all inside the stream."""
+        windows = np.empty((len(starts), length), dtype=np.int64)
+        numbers = np.searchsorted(self._starts, starts, side="right") - 1
+        places = starts - self._starts[numbers]
+        shards: list[npt.NDArray[np.integer]] = [shard.view(np.ndarray) for shard in self._shards]
+        # A slice a row: a gather of all rows of a shard at once is faster for few shards and many short rows, but up to ten
+        # times slower where most rows lie in shards of their own.
+        for window, start, number, place in zip(windows, starts.tolist(), numbers.tolist(), places.tolist(), strict=True):
+            tokens = shards[number][place : place + length]
+            window[:] = tokens if len(tokens) == length else self.tokens(start, start + length)
+        return windows
+
+
+def open_windows(manifest: Path, split: str, check_content: bool) -> tuple[TokenWindows, Manifest]:
+    """The token stream of a split, and its manifest.
+
+    Raises:
+        RelmError: a shard is absent or not the manifest's, or the manifest lists tables.
+    """
+    facts = read_manifest(manifest)
+    if facts.layout != TOKEN_STREAM:
+        raise RelmError(f"{manifest}: holds a {facts.layout} of {facts.objective} examples, expected a stream of tokens")
+    return TokenWindows(manifest, facts.split(split, manifest), check_content), facts
 
 
 class CausalExamples:
     """All examples of one split, by number."""
 
-    def __init__(self, manifest: Path, split: str, sequence_length: int, check_content: bool = True) -> None:
+    def __init__(
+        self, manifest: Path, split: str, sequence_length: int, options: Causal | None = None, check_content: bool = True
+    ) -> None:
         """Open the shards.
 
         Args:
             manifest: of the examples.
             split: train or held_out.
             sequence_length: labels in an example.
+            options: how windows are cut; None: the defaults.
             check_content: compare each shard's sha256 with the manifest, not its size alone.
 
         Raises:
             RelmError: a shard is absent or not the manifest's, or the split is shorter than one example.
         """
-        self.stream = TokenStream(manifest, read_manifest(manifest).split(split, manifest), check_content)
+        self.options = options or Causal()
+        self.stream, facts = open_windows(manifest, split, check_content)
         self.sequence_length = sequence_length
+        self.end_of_text_id = facts.tokenizer.end_of_text_id
+        if self.options.document_attention and self.end_of_text_id is None:
+            raise RelmError(
+                f"{manifest}: its tokenizer has no end-of-text token, by which causal.document_attention tells documents "
+                "apart; leave that key out or use another tokenizer"
+            )
         if not len(self):
             raise RelmError(
-                f"{manifest}: split {split} has {len(self.stream):,} tokens, an example of sequence_length "
+                f"{manifest}: split {split} has {self.tokens:,} tokens, an example of sequence_length "
                 f"{sequence_length} needs {sequence_length + 1:,}; shorten it or use more documents"
             )
 
-    def __len__(self) -> int:
-        return window_count(len(self.stream), self.sequence_length)
+    @property
+    def tokens(self) -> int:
+        """Of the stream; where the end of text stands between documents only, the last one is no part of it."""
+        return len(self.stream) - (self.options.end_of_text == "between" and len(self.stream) > 0)
 
-    def batch(self, indices: npt.NDArray[np.integer]) -> Integers:
+    def __len__(self) -> int:
+        return window_count(self.tokens, self.sequence_length, self.options.stride)
+
+    def windows(self, indices: npt.NDArray[np.integer]) -> Integers:
         """The examples with these numbers, int64 of shape (examples, sequence_length + 1).
 
         Raises:
             IndexError: there is no such example.
         """
-        if indices.size and not 0 <= int(indices.min()) <= int(indices.max()) < len(self):
-            raise IndexError(f"examples are 0 to {len(self) - 1}, asked for {indices.min()} to {indices.max()}")
-        length = self.sequence_length
-        batch = np.empty((len(indices), length + 1), dtype=np.int64)
-        for row, index in zip(batch, indices.tolist(), strict=True):
-            row[:] = self.stream.tokens(index * length, index * length + length + 1)
+        require_indices(indices, len(self))
+        starts: Integers = indices.astype(np.int64) * (self.options.stride or self.sequence_length)
+        return self.stream.windows(starts, self.sequence_length + 1)
+
+    def batch(self, indices: Integers, epochs: Integers) -> Batch:
+        """`input_ids` and `labels`, (examples, sequence_length), and `document_ids` with document attention.
+
+        Nothing is drawn, so an example is the same in all epochs.
+
+        Raises:
+            IndexError: there is no such example.
+        """
+        windows = self.windows(indices)
+        batch = {"input_ids": windows[:, :-1].copy(), "labels": windows[:, 1:].copy()}
+        if self.options.document_attention:
+            assert self.end_of_text_id is not None
+            batch["document_ids"] = document_ids(batch["input_ids"], self.end_of_text_id)
         return batch

@@ -5,6 +5,8 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from relm.examples.order import epochs_of, example_indices
+
 Integers = npt.NDArray[np.int64]
 # Name -> (examples, ...) array; integers as int64 and flags as bool, ready for `torch.from_numpy`.
 Batch = dict[str, npt.NDArray[Any]]
@@ -23,7 +25,8 @@ class Examples(Protocol):
     - masked: ``input_ids``, ``attention_mask``, ``token_type_ids`` (examples, L); ``masked_positions``, ``masked_labels``
       (examples, P), ascending, unused places at the end with position 0 and label `IGNORED`; with sentence pairs
       ``next_sentence_labels`` (examples,), 0 where the second segment follows the first, 1 where it is random.
-    - seq2seq, span_corruption: ``input_ids``, ``attention_mask`` (examples, L); ``labels`` (examples, T), padded with `IGNORED`.
+    - seq2seq, span_corruption: ``input_ids``, ``attention_mask`` (examples, L); ``labels`` (examples, T),
+      padded with `IGNORED`.
     """
 
     def __len__(self) -> int:
@@ -39,3 +42,18 @@ class Examples(Protocol):
         Raises:
             IndexError: there is no such example.
         """
+
+
+def numbers_at(examples: Examples, order_seed: int, positions: Integers) -> tuple[Integers, Integers]:
+    """Which examples a run reads at its positions, and in which epoch: arguments of `Examples.batch`.
+
+    Examples that say of themselves that they are ordered are read from first to last, all others by a seeded permutation.
+
+    Args:
+        order_seed: of the permutation.
+        positions: absolute positions over all epochs.
+    """
+    size = len(examples)
+    if getattr(examples, "is_ordered", False):
+        return positions % size, epochs_of(positions, size)
+    return example_indices(order_seed, positions, size), epochs_of(positions, size)

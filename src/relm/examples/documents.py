@@ -1,10 +1,196 @@
 """The texts of extracted documents, which is all that tokenizers and examples want of them."""
 
-from collections.abc import Iterable, Iterator
+import io
+import json
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import count
 from pathlib import Path
+from typing import IO, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+
+from relm.artifact import checked_sidecar, sha256_of, sidecar_of
 from relm.corpus.documents import parsed_document
+from relm.errors import RelmError
+
+# Bytes of documents that a worker takes at once: some 20 ms of work.
+CHUNK = 2**20
+# A document whose line is longer is taken in parts; so much at most is searched for the next place to part it.
+LONG_LINE, LONGEST_PART = 2**24, 2**26
+# Where the JSON of a text may be parted, so that the parts can be encoded one by one. Before a space that follows something
+# else: no tokenizer of a known kind has a token across it, and each begins a new word there. (The six bytes before are no
+# escape such as `\n`, nor is the last one the end of a space in UTF-8.) Or at the end of a line, which no sentence crosses.
+BEFORE_SPACE = re.compile(rb"[^\\]{5}[0-9A-Za-z\x8b-\x9e\xa1-\xa7\xaa-\xae\xb0-\xbf](?= )")
+AFTER_NEWLINE = re.compile(rb"(?<!\\)(?:\\\\)*\\n")
+# The beginning of a line up to its text, as documents are written, with or without spaces.
+_HEAD = re.compile(rb'\{ *"id": *"(?:[^"\\]|\\.)*", *"title": *"(?:[^"\\]|\\.)*", *"text": *"')
+_TAIL = b'"}\n'
+_IS_SPACE = np.array([chr(code).isspace() for code in range(0x4000)])
+
+
+class Lines(NamedTuple):
+    """Consecutive lines of a documents file, or a part of a very long one."""
+
+    path: Path
+    first: int
+    """Number of the first line, counted from 1."""
+    start: int
+    """Of its bytes in the file."""
+    size: int
+    begins: bool = True
+    """Whether the first document begins here; else it goes on from the `Lines` before."""
+    ends: bool = True
+    """Whether the last document ends here."""
+
+    def texts(self) -> list[str]:
+        """The texts of these lines, or of this part.
+
+        Raises:
+            RelmError: a line is not a document; names the file and line.
+        """
+        if self.begins and self.ends:
+            return list(document_texts(self.lines, self.path, self.first))
+        content = self._content()
+        if self.begins:
+            content = _HEAD.sub(b"", content, count=1)
+        if self.ends:
+            content = content.removesuffix(b"\n").removesuffix(_TAIL[:-1])
+        return [_unescaped(content, f"{self.path}, line {self.first}")]
+
+    @property
+    def lines(self) -> list[bytes]:
+        """Their bytes, read from the file."""
+        return io.BytesIO(self._content()).readlines()
+
+    def _content(self) -> bytes:
+        with open(self.path, "rb") as file:
+            file.seek(self.start)
+            return file.read(self.size)
+
+
+def _unescaped(content: bytes, place: str) -> str:
+    """What the inside of a JSON string says."""
+    try:
+        text = str(json.loads(b'"' + content + b'"'))
+        text.encode()
+    except (json.JSONDecodeError, UnicodeError) as error:
+        raise RelmError(f"{place}: not valid JSON in UTF-8 ({error}); delete the file and extract it again") from None
+    return text
+
+
+def checked_documents(documents: Path) -> tuple[str, bool]:
+    """The file's sha256, and whether its sidecar says that it has no documents, as a shard of one document may.
+
+    Raises:
+        RelmError: the file is absent, or is not the one that its sidecar describes.
+    """
+    if not documents.exists():
+        raise RelmError(f"{documents}: no such file; run the step that extracts the documents")
+    if sidecar_of(documents).exists():
+        sidecar = checked_sidecar(documents)
+        return sidecar["sha256"], sidecar.get("documents") == 0
+    return sha256_of(documents), False
+
+
+def chunks_of(file: IO[bytes], parting: re.Pattern[bytes] | None = None) -> Iterator[Lines]:
+    """The lines of a documents file, some at a time: about `CHUNK` bytes, and always whole lines but for very long ones.
+
+    Only where they are is found out here; who works on them reads them.
+
+    Args:
+        file: opened from its path.
+        parting: where the text of a document may be parted, such as `BEFORE_SPACE`, if its line is longer than `LONG_LINE`;
+            None: nowhere.
+
+    Raises:
+        RelmError: a very long line has no such place for a long stretch.
+    """
+    documents, first, start = Path(file.name), 1, 0
+    while block := file.read(CHUNK):
+        size = block.rfind(b"\n") + 1
+        lines = block.count(b"\n", 0, size) or 1
+        if not size:
+            file.seek(start)
+            size = _line_size(file)
+        if size > LONG_LINE and parting is not None:
+            yield from _parts(file, documents, first, start, size, parting)
+        else:
+            yield Lines(documents, first, start, size)
+        first, start = first + lines, start + size
+        file.seek(start)
+
+
+def _line_size(file: IO[bytes]) -> int:
+    """The length of the line that begins here, its end included."""
+    size = 0
+    while block := file.read(CHUNK):
+        end = block.find(b"\n") + 1
+        size += end or len(block)
+        if end:
+            break
+    return size
+
+
+def _parts(file: IO[bytes], documents: Path, first: int, start: int, size: int, parting: re.Pattern[bytes]) -> Iterator[Lines]:
+    file.seek(start)
+    if not _HEAD.match(file.read(CHUNK)):  # not as documents are written, though perhaps one: it is taken whole
+        yield Lines(documents, first, start, size)
+        return
+    place, end = start, start + size
+    while end - place > LONG_LINE:
+        length = _part_size(file, place, min(end - place, LONGEST_PART), parting)
+        if not length and end - place > LONGEST_PART:
+            raise RelmError(
+                f"{documents}, line {first}: {LONGEST_PART:,} bytes of one document without a place to part it "
+                "(the end of a word, or of a line where sentences are wanted); split the document"
+            )
+        if not length:
+            break
+        yield Lines(documents, first, place, length, begins=place == start, ends=False)
+        place += length
+    yield Lines(documents, first, place, end - place, begins=place == start, ends=True)
+
+
+def _part_size(file: IO[bytes], place: int, most: int, parting: re.Pattern[bytes]) -> int:
+    """Bytes from `place` to a place to part the text, after some `CHUNK` bytes; 0: there is none within `most` bytes."""
+    file.seek(place)
+    content = bytearray(file.read(CHUNK))
+    while len(content) < most:
+        searched = len(content)
+        content += file.read(min(CHUNK, most - searched))
+        if (found := parting.search(content, searched - 16)) and found.end() < most:
+            return found.end()
+    return 0
+
+
+def counts_of(texts: Sequence[str]) -> tuple[int, int]:
+    """Words (runs of non-space characters, as `str.split` has them) and bytes in UTF-8 of all texts together.
+
+    >>> counts_of(["two words", "", "dé\u00a0jà"])
+    (4, 16)
+    """
+    data = np.frombuffer(b"\n".join([text.encode() for text in texts]), dtype=np.uint8)
+    if not len(data):
+        return 0, 0
+    white = (data - np.uint8(9) < 5) | (data - np.uint8(28) < 5)
+    for size, starts in _spaces_beyond_ascii(data):
+        for place in range(size):
+            white[starts + place] = True
+    words = int(np.count_nonzero(white[1:] > white[:-1])) + int(not white[-1])
+    return words, len(data) - (len(texts) - 1)
+
+
+def _spaces_beyond_ascii(data: npt.NDArray[np.uint8]) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
+    """Where the spaces of two bytes begin, and those of three: all of these lie between U+1000 and U+3FFF."""
+    two = np.flatnonzero(data == 0xC2)
+    yield 2, two[np.isin(data[two + 1], (0x85, 0xA0))]
+    three = np.flatnonzero(data - np.uint8(0xE1) < 3)
+    code_points = (
+        (data[three] & 15).astype(np.int64) << 12 | (data[three + 1] & 63).astype(np.int64) << 6 | data[three + 2] & 63
+    )
+    yield 3, three[_IS_SPACE[code_points]]
 
 
 def document_texts(lines: Iterable[bytes], path: Path, first_line: int = 1) -> Iterator[str]:

@@ -1,79 +1,164 @@
-"""Text to token ids, exactly as the `tokenizers` library does it and several times faster where GPT-2's rules allow.
+"""Text to token ids, exactly as the `tokenizers` library does it and many times faster where a tokenizer's rules allow.
 
-A byte-level BPE encodes each piece that GPT-2's pattern cuts from the text on its own, so a piece is encoded once and looked up
-from then on. The pattern is matched by Python's `re`, whose classes of characters differ from the library's in places; each
-character is therefore tried with both the first time it is seen, and a document with one they disagree on goes to the library.
+Byte-level BPE goes to gigatoken (`relm.examples.byte_level`), the words of WordPiece and of T5's Unigram are encoded once and
+remembered (`relm.examples.spaced_words`), characters are looked up in a table. Each way is tried against the library again and
+again, on samples of the very text that it encodes.
 """
 
 import json
+import os
 import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 from tokenizers import Tokenizer
 
-Tokens = npt.NDArray[np.int32]
+from relm.errors import RelmError
+from relm.examples.byte_level import ByteLevel
+from relm.examples.spaced_words import Characters, SpacedWords
+from relm.examples.tokenizer_models import kind_of
 
-# GPT-2's pattern (openai/gpt-2, encoder.py). \p{N} is \d and those other numbers that are not rare, \p{L} what remains of \w.
-_NUMBERS = r"\d²³¹¼½¾⁰⁴-⁹₀-₉⅐-ↂↅ-ↈ"
-PIECES = re.compile(rf"'(?:[stmd]|re|ve|ll)| ?[^\W_{_NUMBERS}]+| ?[{_NUMBERS}]+| ?(?:[^\s\w]+|_+)+|\s+(?!\S)|\s+")
-# Pieces remembered, some 200 bytes each; text has ever new ones, but the frequent ones come early.
-REMEMBERED_PIECES = 2**18
+Tokens = npt.NDArray[np.int32]
+Flags = npt.NDArray[np.bool_]
+
+# After so many characters another sample, of so many characters, is compared with the library.
+CHECKED_EVERY, SAMPLE = 2**20, 1000
+# Longer texts are encoded in parts, so that memory stays small; parted where a word ends, no token is another one for it.
+LONGEST_PART = 2**20
+_BEFORE_SPACE = re.compile(r"\w(?= )")
+# "library" in this variable: nothing but the tokenizers library encodes.
+CHOICE = "RELM_ENCODER"
+
+
+class Ragged(NamedTuple):
+    """Sequences of different lengths, one after the other."""
+
+    tokens: Tokens
+    """(n,), of all sequences."""
+    sizes: npt.NDArray[np.int32]
+    """(sequences,), tokens of each."""
+
+
+class Disagreement(RelmError):
+    """A fast way gave other ids than the library for a piece of the text: all of it has to be encoded by the library."""
+
+
+class FastWay(Protocol):
+    """Encodes texts as the library does, by other means."""
+
+    def encoded(self, texts: Sequence[str]) -> list[Tokens]:
+        """The ids of each text."""
+
+    def word_starts(self, texts: Sequence[str], rows: Sequence[Tokens]) -> Flags:
+        """Which ids begin a word: bool, of all rows one after the other."""
+
+
+# Kind of tokenizer -> what makes its fast way from it, its `tokenizer.json` and that in parts; None where the way does not fit.
+WAYS: dict[str, Callable[[Tokenizer, str, Mapping[str, Any]], FastWay | None]] = {
+    "byte_level_bpe": ByteLevel.fitting,
+    "wordpiece": SpacedWords.fitting,
+    "sentencepiece": SpacedWords.fitting,
+    "characters": Characters.fitting,
+}
 
 
 class Encoder:
-    """Encodes documents with one tokenizer; not for several threads at once."""
+    """Encodes texts with one tokenizer; not for several threads at once."""
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: Tokenizer, fast: bool = True) -> None:
+        """Choose the fastest way that there is for the tokenizer.
+
+        Args:
+            tokenizer: takes text as it stands, special tokens' names included, as one of a `LoadedTokenizer` does.
+            fast: whether other ways than the library are allowed.
+        """
         self.tokenizer = tokenizer
-        self.pieces = _Pieces(tokenizer) if cuts_like_gpt2(tokenizer) else None
+        content = tokenizer.to_str()
+        parts = json.loads(content)
+        self.kind = kind_of(parts)
+        allowed = fast and tokenizer.encode_special_tokens and os.environ.get(CHOICE) != "library"
+        self.way = WAYS[self.kind](tokenizer, content, parts) if allowed and self.kind in WAYS else None
+        self._characters_to_check = 0
+        self._checks = 0
 
-    def encoded(self, text: str) -> Tokens:
-        """The ids of a text, without any special tokens."""
-        if self.pieces is not None and self.pieces.can_cut(text):
-            return self.pieces.encoded(text)
-        return np.array(self.tokenizer.encode_batch_fast([text], add_special_tokens=False)[0].ids, dtype=np.int32)
+    def encoded(self, texts: Sequence[str]) -> Ragged:
+        """The ids of each text, without any special tokens.
+
+        Raises:
+            Disagreement: a sample shows that the fast way is not the library's.
+        """
+        return _joined(self._rows(texts))
+
+    def with_word_starts(self, texts: Sequence[str]) -> tuple[Ragged, Flags]:
+        """The ids of each text, and which of them begin a word: bool (n,).
+
+        A word of WordPiece is a token with the `##` tokens after it; of byte-level BPE a piece of GPT-2's pattern, with the
+        space before it; of sentencepiece what begins with U+2581. The first token of a text begins one in any case.
+
+        Raises:
+            Disagreement: as for `encoded`.
+        """
+        rows = self._rows(texts)
+        starts = _starts_by_library(self.tokenizer, texts) if self.way is None else self.way.word_starts(texts, rows)
+        ragged = _joined(rows)
+        first = np.cumsum(ragged.sizes, dtype=np.int64) - ragged.sizes
+        starts[first[ragged.sizes > 0]] = True
+        return ragged, starts
+
+    def _rows(self, texts: Sequence[str]) -> list[Tokens]:
+        if self.way is not None:
+            self._check(self.way, texts)
+        if self.kind == "other" or max(map(len, texts), default=0) <= LONGEST_PART:
+            return self._encoded(texts)
+        return [np.concatenate(self._encoded(_parts(text))) for text in texts]
+
+    def _encoded(self, texts: Sequence[str]) -> list[Tokens]:
+        if self.way is None:
+            return [ids_by_library(self.tokenizer, text) for text in texts]
+        return self.way.encoded(texts)
+
+    def _check(self, way: FastWay, texts: Sequence[str]) -> None:
+        """Compare a sample of the texts, once in a while."""
+        self._characters_to_check -= sum(map(len, texts))
+        if self._characters_to_check > 0 or not texts:
+            return
+        text = texts[len(texts) // 2]
+        start = self._checks * 7919 % max(len(text) - SAMPLE, 1)
+        sample = text[start : start + SAMPLE]
+        if way.encoded([sample])[0].tolist() != ids_by_library(self.tokenizer, sample).tolist():
+            raise Disagreement(
+                f"the tokenizers library and {type(way).__name__} give other ids for {sample!r}; "
+                f"set {CHOICE}=library and run again"
+            )
+        self._characters_to_check = CHECKED_EVERY
+        self._checks += 1
 
 
-def cuts_like_gpt2(tokenizer: Tokenizer) -> bool:
-    """Whether the tokenizer is a deterministic BPE whose pieces are those of `PIECES`, in text as it stands."""
-    parts = json.loads(tokenizer.to_str())
-    cutter = parts["pre_tokenizer"] or {}
-    return (
-        parts["normalizer"] is None
-        and (cutter.get("type"), cutter.get("add_prefix_space"), cutter.get("use_regex")) == ("ByteLevel", False, True)
-        and (parts["model"].get("type"), parts["model"].get("dropout")) == ("BPE", None)
-        and all(token["special"] for token in parts["added_tokens"])
-        and tokenizer.encode_special_tokens
-    )
+def ids_by_library(tokenizer: Tokenizer, text: str) -> Tokens:
+    """The ids of a text as the library gives them, in this thread's time."""
+    return np.array(tokenizer.encode_batch_fast([text], add_special_tokens=False)[0].ids, dtype=np.int32)
 
 
-class _Pieces(dict[str, bytes]):
-    """Piece of text -> its ids as little-endian int32, filled as pieces are asked for."""
+def _starts_by_library(tokenizer: Tokenizer, texts: Sequence[str]) -> Flags:
+    starts = [np.zeros(0, dtype=np.bool_)]
+    for text in texts:
+        words = np.array(tokenizer.encode(text, add_special_tokens=False).word_ids, dtype=np.int64)
+        starts.append(np.diff(words, prepend=-1) != 0)
+    return np.concatenate(starts)
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        super().__init__()
-        self.tokenizer = tokenizer
-        self.agreed: set[str] = set()
-        self.disputed: set[str] = set()
 
-    def can_cut(self, text: str) -> bool:
-        """Whether `PIECES` and the library agree on the class of every character."""
-        found = set(text)
-        for character in found - self.agreed - self.disputed:
-            (self.agreed if self._agree_on(character) else self.disputed).add(character)
-        return found.isdisjoint(self.disputed)
+def _joined(rows: Sequence[Tokens]) -> Ragged:
+    sizes = np.fromiter(map(len, rows), dtype=np.int32, count=len(rows))
+    return Ragged(np.concatenate([np.empty(0, np.int32), *rows], dtype=np.int32, casting="unsafe"), sizes)
 
-    def encoded(self, text: str) -> Tokens:
-        return np.frombuffer(b"".join(map(self.__getitem__, PIECES.findall(text))), dtype="<i4")
 
-    def _agree_on(self, character: str) -> bool:
-        # A letter joins a letter, a digit a digit, a mark a mark; a space joins none of them.
-        cut = self.tokenizer.pre_tokenizer.pre_tokenize_str
-        return all(len(cut(before + character)) == len(PIECES.findall(before + character)) for before in "a1!")
-
-    def __missing__(self, piece: str) -> bytes:
-        ids = np.array(self.tokenizer.encode(piece, add_special_tokens=False).ids, dtype="<i4").tobytes()
-        if len(self) < REMEMBERED_PIECES:
-            self[piece] = ids
-        return ids
+def _parts(text: str) -> list[str]:
+    """The text in pieces of some `LONGEST_PART` characters, parted where words end."""
+    parts = []
+    start = 0
+    while len(text) - start > LONGEST_PART and (found := _BEFORE_SPACE.search(text, start + LONGEST_PART)):
+        parts.append(text[start : found.end()])
+        start = found.end()
+    return [*parts, text[start:]]

@@ -1,16 +1,34 @@
 """The manifest: what all shards of examples hold, with their hashes. A recipe's training depends on this one file."""
 
 import os
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, is_dataclass
+import types
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args, get_origin
 
-from relm.artifact import read_json, sidecar_of, write_json
+import numpy as np
+import numpy.typing as npt
+
+from relm.artifact import read_json, sha256_of, sidecar_of, write_json
 from relm.errors import RelmError
+from relm.objectives import TABLE, TOKEN_STREAM
 
-OBJECTIVES = ("causal",)
+OBJECTIVES = ("causal", "masked", "seq2seq", "span_corruption")
+LAYOUTS = (TOKEN_STREAM, TABLE)
 AGAIN = "make the manifest again"
+AGAIN_SHARD = "delete it with its sidecar and give the same command again"
+# Facts that all shards share. Those with a default are lacking in shards that older versions made.
+AGREED: dict[str, Any] = {
+    "objective": MISSING,
+    "dtype": MISSING,
+    "tokenizer_sha256": MISSING,
+    "vocabulary_size": MISSING,
+    "layout": TOKEN_STREAM,
+    "special": {},
+    "end_of_text_id": None,
+    "settings": {},
+}
 
 
 @dataclass(frozen=True)
@@ -19,12 +37,14 @@ class TokenizerFacts:
 
     sha256: str
     vocabulary_size: int
-    end_of_text_id: int
+    end_of_text_id: int | None
+    special: dict[str, int | None] = field(default_factory=dict)
+    """Name (end_of_text, pad, unk, cls, sep, mask) -> id, null where there is none; empty: not recorded."""
 
 
 @dataclass(frozen=True)
 class Shard:
-    """One `.bin` file."""
+    """One `.bin` file of tokens, or one table."""
 
     file: str
     """Relative to the manifest."""
@@ -32,10 +52,16 @@ class Shard:
     size: int
     """In bytes."""
     dtype: str
-    """uint16 or int32."""
+    """uint16 or int32: of tokens."""
     tokens: int
-    """Ends of text included."""
+    """Ends of text included, padding not."""
     documents: int
+    examples: int | None = None
+    """Rows of a table."""
+    idx_sha256: str | None = None
+    """Of the `.idx` beside a `.bin`."""
+    source: str | None = None
+    """sha256 of the documents that it was made of."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +75,12 @@ class Split:
     bytes: int
     """Of the source text in UTF-8."""
     shards: list[Shard]
+    examples: int | None = None
+    """Rows of all tables."""
+    utilisation: float | None = None
+    """Tokens as a share of the places in rows of a fixed length; the rest is padding."""
+    length_histogram: list[list[int]] = field(default_factory=list)
+    """[longest, how many]: documents, or rows of tables, with more tokens than the bound before; empty: not recorded."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +90,10 @@ class Manifest:
     objective: str
     tokenizer: TokenizerFacts
     splits: dict[str, Split]
+    layout: str = TOKEN_STREAM
+    """tokens: a stream that windows are cut from; table: rows."""
+    settings: dict[str, Any] = field(default_factory=dict)
+    """The keys of the objective that decide what is stored; empty: not recorded."""
 
     def split(self, name: str, path: Path) -> list[Shard]:
         """The shards of a split; `path` is this manifest's, for the message.
@@ -74,19 +110,20 @@ def write_manifest(shards: Mapping[str, list[Path]], output: Path) -> str:
     """Write the manifest of shards that are finished, from their sidecars alone.
 
     Args:
-        shards: split -> its .bin files, in order.
+        shards: split -> its files, in order.
         output: the manifest.
 
     Raises:
-        RelmError: a sidecar is absent or lacks a fact, shards differ in tokenizer or objective, or a split has no tokens.
+        RelmError: a sidecar is absent or lacks a fact, shards differ in tokenizer, objective or settings, or a split is empty.
     """
     sidecars = {shard: read_json(sidecar_of(shard)) for paths in shards.values() for shard in paths}
     agreed = _agreed(sidecars)
-    splits = {name: _split(name, {path: sidecars[path] for path in paths}, output) for name, paths in shards.items()}
-    tokenizer = TokenizerFacts(agreed["tokenizer_sha256"], agreed["vocabulary_size"], agreed["end_of_text_id"])
-    write_json(output, asdict(Manifest(agreed["objective"], tokenizer, splits)))
-    words = "; ".join(f"{name}: {split.tokens:,} tokens of {split.documents:,} documents" for name, split in splits.items())
-    return f"listed {len(sidecars):,} shards; {words}"
+    splits = {name: _split(name, {path: sidecars[path] for path in paths}, agreed, output) for name, paths in shards.items()}
+    special = agreed["special"]
+    end_of_text = special["end_of_text"] if special else agreed["end_of_text_id"]
+    tokenizer = TokenizerFacts(agreed["tokenizer_sha256"], agreed["vocabulary_size"], end_of_text, special)
+    write_json(output, asdict(Manifest(agreed["objective"], tokenizer, splits, agreed["layout"], agreed["settings"])))
+    return f"listed {len(sidecars):,} shards; " + "; ".join(f"{name}: {_in_words(split)}" for name, split in splits.items())
 
 
 def read_manifest(path: Path) -> Manifest:
@@ -95,47 +132,110 @@ def read_manifest(path: Path) -> Manifest:
     Raises:
         RelmError: the file is absent or has not the keys and types of a manifest; names the key.
     """
-    content = read_json(path)
-    manifest = _built(Manifest, content, str(path))
-    if manifest.objective not in OBJECTIVES:
-        raise RelmError(f"{path}: objective: expected {', '.join(OBJECTIVES)}, found {manifest.objective!r}; {AGAIN}")
+    manifest = _built(Manifest, read_json(path), str(path))
+    for key, known in (("objective", OBJECTIVES), ("layout", LAYOUTS)):
+        if (found := getattr(manifest, key)) not in known:
+            raise RelmError(f"{path}: {key}: expected {', '.join(known)}, found {found!r}; {AGAIN}")
     return manifest
+
+
+def require_shard(manifest: Path, shard: Shard, check_content: bool) -> Path:
+    """Where a shard lies, after comparing it and its `.idx`, if it has one, with what its manifest says.
+
+    Args:
+        check_content: compare the sha256 of both, which reads all of them, not the shard's size alone.
+
+    Raises:
+        RelmError: it is absent or another file.
+    """
+    path = manifest.parent / shard.file
+    if not path.exists():
+        raise RelmError(f"{path}: no such file, although {manifest} lists it; {AGAIN_SHARD}")
+    if path.stat().st_size != shard.size:
+        raise RelmError(f"{path}: has {path.stat().st_size:,} bytes, {manifest} says {shard.size:,}; {AGAIN_SHARD}")
+    if check_content and (found := sha256_of(path)) != shard.sha256:
+        raise RelmError(f"{path}: sha256 is {found}, {manifest} says {shard.sha256}: changed since; {AGAIN_SHARD}")
+    index = path.with_suffix(".idx")
+    if check_content and shard.idx_sha256 and (not index.exists() or sha256_of(index) != shard.idx_sha256):
+        raise RelmError(
+            f"{index}: not the index that {manifest} lists; delete {path.name} with its sidecar and make both again"
+        )
+    return path
 
 
 def _agreed(sidecars: Mapping[Path, Mapping[str, Any]]) -> dict[str, Any]:
     """The facts that all shards must share."""
-    keys = ("objective", "dtype", "tokenizer_sha256", "vocabulary_size", "end_of_text_id")
     if not sidecars:
         raise RelmError("manifest: there are no shards; give it at least one")
     first = next(iter(sidecars))
+    agreed = {key: _fact(sidecars, first, key, default) for key, default in AGREED.items()}
     for path in sidecars:
-        for key in keys:
-            if _fact(sidecars, path, key) != _fact(sidecars, first, key):
+        for key, default in AGREED.items():
+            if (found := _fact(sidecars, path, key, default)) != agreed[key]:
                 raise RelmError(
-                    f"{path}: {key} is {sidecars[path][key]}, but {first} has {sidecars[first][key]}; "
+                    f"{path}: {key} is {found}, but {first} has {agreed[key]}; "
                     "make all shards with one tokenizer and one objective"
                 )
-    return {key: sidecars[first][key] for key in keys}
+    return agreed
 
 
-def _fact(sidecars: Mapping[Path, Mapping[str, Any]], path: Path, key: str) -> Any:
-    if key not in sidecars[path]:
+def _fact(sidecars: Mapping[Path, Mapping[str, Any]], path: Path, key: str, default: Any = MISSING) -> Any:
+    if key in sidecars[path]:
+        return sidecars[path][key]
+    if default is MISSING:
         raise RelmError(f"{sidecar_of(path)}: lacks {key}; delete it and {path.name}, and run the step that makes them")
-    return sidecars[path][key]
+    return default
 
 
-def _split(name: str, sidecars: Mapping[Path, Mapping[str, Any]], output: Path) -> Split:
-    sums = {key: sum(_fact(sidecars, path, key) for path in sidecars) for key in ("tokens", "documents", "words", "bytes")}
-    if not sums["tokens"]:
+def _split(name: str, sidecars: Mapping[Path, Mapping[str, Any]], agreed: Mapping[str, Any], output: Path) -> Split:
+    table = agreed["layout"] == TABLE
+    keys = ("tokens", "documents", "words", "bytes", *(["examples"] if table else []))
+    sums = {key: sum(_fact(sidecars, path, key) for path in sidecars) for key in keys}
+    if not sums["tokens"] or not sums.get("examples", 1):
         raise RelmError(
-            f"{output}: split {name} has no documents in any shard; with few documents, a smaller held_out_one_in in the "
-            "dataset's file leaves some in both splits"
+            f"{output}: split {name} has no {'examples' if sums['documents'] else 'documents'} in any shard; "
+            "with few documents, a smaller held_out_one_in in the dataset's file leaves some in both splits"
         )
     shards = []
     for path in sidecars:
-        facts = {field.name: _fact(sidecars, path, field.name) for field in fields(Shard)}
+        facts = {field.name: _fact(sidecars, path, field.name, field.default) for field in fields(Shard)}
         shards.append(Shard(**{**facts, "file": Path(os.path.relpath(path, output.parent)).as_posix()}))
-    return Split(**sums, shards=shards)
+    length = agreed["settings"].get("sequence_length") if table else None
+    return Split(
+        **sums,
+        shards=shards,
+        utilisation=sums["tokens"] / (sums["examples"] * length) if length else None,
+        length_histogram=summed([_fact(sidecars, path, "length_histogram", []) for path in sidecars]),
+    )
+
+
+def length_histogram(sizes: npt.NDArray[np.integer]) -> list[list[int]]:
+    """[longest, how many] of lengths, the bounds powers of two; empty ones are counted with those of one token.
+
+    >>> length_histogram(np.array([0, 1, 2, 3, 4, 5, 1024]))
+    [[1, 2], [2, 1], [4, 2], [8, 1], [1024, 1]]
+    """
+    exponents = np.ceil(np.log2(np.maximum(sizes, 1))).astype(np.int64)
+    return [[2**exponent, count] for exponent, count in enumerate(np.bincount(exponents).tolist()) if count]
+
+
+def summed(histograms: Sequence[Sequence[Sequence[int]]]) -> list[list[int]]:
+    """Histograms added up, bound by bound.
+
+    >>> summed([[[1, 2], [4, 1]], [[2, 5], [4, 1]]])
+    [[1, 2], [2, 5], [4, 2]]
+    """
+    counts: dict[int, int] = {}
+    for histogram in histograms:
+        for bound, count in histogram:
+            counts[bound] = counts.get(bound, 0) + count
+    return [[bound, counts[bound]] for bound in sorted(counts)]
+
+
+def _in_words(split: Split) -> str:
+    rows = "" if split.examples is None else f" in {split.examples:,} examples"
+    share = "" if split.utilisation is None else f", {split.utilisation:.1%} of their places"
+    return f"{split.tokens:,} tokens{rows} of {split.documents:,} documents{share}"
 
 
 Facts = TypeVar("Facts")
@@ -146,20 +246,25 @@ def _built(kind: type[Facts], value: Any, place: str) -> Facts:
     if not isinstance(value, dict):
         raise RelmError(f"{place}: expected an object, found {type(value).__name__}; {AGAIN}")
     built: dict[str, Any] = {}
-    for field in fields(kind):  # type: ignore[arg-type]
-        if field.name not in value:
-            raise RelmError(f"{place}: lacks {field.name}; {AGAIN}")
-        built[field.name] = _value(field.type, value[field.name], f"{place}: {field.name}")
+    for known in fields(kind):  # type: ignore[arg-type]
+        if known.name in value:
+            built[known.name] = _value(known.type, value[known.name], f"{place}: {known.name}")
+        elif known.default is MISSING and known.default_factory is MISSING:
+            raise RelmError(f"{place}: lacks {known.name}; {AGAIN}")
     return kind(**built)
 
 
 def _value(kind: Any, value: Any, place: str) -> Any:
+    if kind is Any:
+        return value
     if is_dataclass(kind):
         return _built(kind, value, place)  # type: ignore[arg-type]
-    if kind == list[Shard]:
-        return [_built(Shard, item, f"{place}[{number}]") for number, item in enumerate(_typed(list, value, place))]
-    if kind == dict[str, Split]:
-        return {name: _built(Split, item, f"{place}.{name}") for name, item in _typed(dict, value, place).items()}
+    if get_origin(kind) is types.UnionType:  # X | None
+        return None if value is None else _value(get_args(kind)[0], value, place)
+    if get_origin(kind) is list:
+        return [_value(get_args(kind)[0], item, f"{place}[{n}]") for n, item in enumerate(_typed(list, value, place))]
+    if get_origin(kind) is dict:
+        return {name: _value(get_args(kind)[1], item, f"{place}.{name}") for name, item in _typed(dict, value, place).items()}
     return _typed(kind, value, place)
 
 

@@ -41,6 +41,34 @@ def example_indices(seed: int, positions: npt.NDArray[np.integer], size: int) ->
     return permuted(places, keys, size).astype(np.int64).reshape(positions.shape)
 
 
+def epochs_of(positions: npt.NDArray[np.integer], size: int) -> npt.NDArray[np.int64]:
+    """Which epoch each position of a run over `size` examples lies in, counted from 0."""
+    return positions.astype(np.int64) // size
+
+
+def rank_positions(step: int, global_batch_size: int, rank: int = 0, ranks: int = 1) -> npt.NDArray[np.int64]:
+    """The positions of a step's global batch that one of several equal readers takes.
+
+    Step s, counted from 1, has the positions (s - 1) B to s B - 1 for a global batch of B; rank r takes the r-th of `ranks`
+    equal pieces, so that the pieces in order of rank are the batch, however many ranks there are.
+
+    Returns:
+        (global_batch_size / ranks,) positions.
+
+    Raises:
+        ValueError: the batch does not fall into equal pieces, or there is no such rank or step.
+    """
+    if not (ranks >= 1 and 0 <= rank < ranks):
+        raise ValueError(f"rank must lie in 0..{ranks - 1}, found {rank}")
+    if step < 1:
+        raise ValueError(f"steps count from 1, found {step}")
+    if global_batch_size % ranks:
+        raise ValueError(f"a global batch of {global_batch_size} does not fall into {ranks} equal pieces")
+    size = global_batch_size // ranks
+    first = (step - 1) * global_batch_size + rank * size
+    return np.arange(first, first + size)
+
+
 def permuted(places: Indices, keys: Indices, size: int) -> Indices:
     """Each place, below `size`, under the permutation of range(size) that its key selects.
 
@@ -81,6 +109,25 @@ def mixed(values: Indices) -> Indices:
     return values ^ (values >> np.uint64(31))
 
 
-def _seed_key(seed: int) -> int:
+def row_keys(
+    purpose: str, seed: int, epochs: npt.NDArray[np.integer], indices: npt.NDArray[np.integer]
+) -> npt.NDArray[np.uint64]:
+    """A random number for each example as it is in its epoch, the same in whatever batch it is drawn.
+
+    Args:
+        purpose: in words; what is drawn for one thing is unrelated to what is drawn for another.
+        seed: any integer.
+        epochs: (rows,), 0 and above.
+        indices: (rows,), 0 and above.
+
+    Returns:
+        (rows,) uint64; `mixed` of them plus a number gives as many further draws as are wanted.
+    """
+    keys = mixed(epochs.astype(np.uint64) + np.uint64(_seed_key(seed, purpose)))
+    # Mixed again before the index is added: else example 1 of one epoch could be example 0 of another.
+    return mixed(mixed(keys) + indices.astype(np.uint64))
+
+
+def _seed_key(seed: int, purpose: str = "order of examples") -> int:
     # Hashed, so that neighbouring seeds do not share epochs: seed 1's epoch 0 must not be seed 0's epoch 1.
-    return int.from_bytes(hashlib.sha256(f"order of examples, seed {seed}".encode()).digest()[:8], "little")
+    return int.from_bytes(hashlib.sha256(f"{purpose}, seed {seed}".encode()).digest()[:8], "little")

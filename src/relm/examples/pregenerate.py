@@ -1,142 +1,184 @@
-"""The step from documents to tokens on disk, by several processes, with the same bytes for any number of them."""
+"""The step from documents to a stream of tokens on disk, by several processes, with the same bytes for any number of them."""
 
 import contextlib
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from time import perf_counter
-from typing import IO, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from tqdm import tqdm
 
-from relm.artifact import checked_sidecar, sha256_of, sidecar_of, write_sidecar
+from relm.artifact import sha256_of, write_sidecar
 from relm.corpus.workers import ordered_map
 from relm.errors import RelmError
 from relm.examples.causal import with_end_of_text
-from relm.examples.documents import document_texts
-from relm.examples.encoder import Encoder
-from relm.examples.storage import index_of, shard_writer
-from relm.examples.tokenizers import load_tokenizer
+from relm.examples.documents import BEFORE_SPACE, CHUNK, Lines, checked_documents, chunks_of, counts_of
+from relm.examples.encoder import Disagreement, Encoder
+from relm.examples.manifest import length_histogram, summed
+from relm.examples.storage import ShardWriter, index_of, shard_writer
+from relm.examples.tokenizers import LoadedTokenizer, load_tokenizer, loaded_as
 from relm.limits import usable_cores
+from relm.objectives import Objective
 
-# Bytes of documents that travel to a worker at once: some 200 ms of work.
-CHUNK = 2**20
+Tokens = npt.NDArray[np.int32]
 
 
-class Lines(NamedTuple):
-    """Consecutive lines of a documents file."""
+class Encoding(NamedTuple):
+    """What a worker is told."""
 
-    first: int
-    """Number of the first one, counted from 1."""
-    lines: list[bytes]
+    tokenizer: Path
+    tokenizer_sha256: str
+    fast: bool
+    """Whether other ways than the `tokenizers` library may encode."""
 
 
 class Chunk(NamedTuple):
     """The tokens of some documents, ends of text included, and what is counted of their text."""
 
-    tokens: npt.NDArray[np.int32]
+    tokens: Tokens
     sizes: npt.NDArray[np.int32]
     """Tokens of each document."""
     words: int
     bytes: int
     read: int
     """Bytes of their lines."""
+    begins: bool = True
+    """Whether the first document begins here; else it goes on."""
+    ends: bool = True
+    """Whether the last document ends here."""
 
 
-def pregenerate(documents: Path, tokenizer: Path, output: Path, workers: int | None = None) -> str:
-    """Encode a file of documents as one shard of causal examples: `output` (.bin), its .idx, and the sidecar of `output`.
+@dataclass
+class Counts:
+    """Sums over the documents of a file."""
+
+    words: int = 0
+    bytes: int = 0
+    length_histogram: list[list[int]] = field(default_factory=list)
+    """Of documents with their ends of text."""
+
+    def add(self, chunk: Chunk) -> None:
+        """Count some more."""
+        self.words += chunk.words
+        self.bytes += chunk.bytes
+        self.length_histogram = summed([self.length_histogram, length_histogram(chunk.sizes)])
+
+
+def pregenerate_stream(
+    documents: Path, tokenizer: Path, output: Path, objective: Objective, language: str, workers: int | None = None
+) -> str:
+    """Encode a file of documents as one shard of a token stream: `output` (.bin), its .idx, and the sidecar of `output`.
+
+    The stream is the same for all objectives that read one. Where the fast encoder and the `tokenizers` library disagree on a
+    sample of the text, the library encodes all of it.
 
     Args:
         documents: JSON lines; compared with its sidecar if it has one.
         tokenizer: `tokenizer.json`.
         output: the .bin file; its sidecar's facts are what the manifest is made of.
+        objective: one that reads a stream of tokens.
+        language: of the text; makes no difference here.
         workers: processes; None: as many as there are cores. They change no byte.
 
     Raises:
-        RelmError: an input is absent, changed or faulty (file and line are named), or a worker was killed.
+        RelmError: an input is absent, changed or faulty (file and line are named), the tokenizer has no end of text, or a
+            worker was killed.
     """
     started = perf_counter()
     loaded = load_tokenizer(tokenizer)
-    source, may_be_empty = _checked_documents(documents)
+    source, may_be_empty = checked_documents(documents)
+    note = ""
+    try:
+        shard, counts = _written(documents, loaded, output, workers, fast=True)
+    except Disagreement as disagreement:
+        note = f"; by the tokenizers library alone, for {disagreement}"
+        shard, counts = _written(documents, loaded, output, workers, fast=False)
+    if not shard.documents and not may_be_empty:
+        output.unlink()
+        index_of(output).unlink()
+        raise RelmError(f"{documents}: holds no documents; run the step that extracts them again")
+    write_sidecar(
+        output,
+        objective="causal",
+        layout=objective.layout,
+        dtype=shard.dtype,
+        tokens=shard.tokens,
+        documents=shard.documents,
+        tokenizer_sha256=loaded.sha256,
+        vocabulary_size=loaded.vocabulary_size,
+        special=asdict(loaded.special),
+        settings=objective.what_is_stored(),
+        idx_sha256=sha256_of(index_of(output)),
+        source=source,
+        **asdict(counts),
+    )
+    seconds = perf_counter() - started
+    return (
+        f"encoded {shard.documents:,} documents with {counts.words:,} words as {shard.tokens:,} tokens in {seconds:.1f} s; "
+        f"{shard.tokens / seconds:,.0f} tokens/s{note}"
+    )
+
+
+def _written(
+    documents: Path, loaded: LoadedTokenizer, output: Path, workers: int | None, fast: bool
+) -> tuple[ShardWriter, Counts]:
+    """Write the shard and its index."""
     size = documents.stat().st_size
-    wanted = usable_cores() if workers is None else workers
-    encode = functools.partial(encoded_chunk, documents, tokenizer, loaded.sha256)
-    words = text_bytes = 0
+    wanted = min(usable_cores() if workers is None else workers, 1 + size // CHUNK)
+    encode = functools.partial(encoded_chunk, Encoding(loaded.path, loaded.sha256, fast), loaded.end_of_text_id)
+    parting = None if loaded.kind == "other" else BEFORE_SPACE
+    counts = Counts()
+    started = perf_counter()
     with (
         open(documents, "rb") as file,
         shard_writer(output, loaded.vocabulary_size) as shard,
         contextlib.closing(
-            ordered_map(encode, _chunks(file), min(wanted, 1 + size // CHUNK), f"encoding {documents}")  # type: ignore[type-var]
+            ordered_map(encode, chunks_of(file, parting), wanted, f"encoding {documents}")  # type: ignore[type-var]
         ) as chunks,
         tqdm(total=size, unit="B", unit_scale=True, desc=documents.name, disable=None) as bar,
     ):
-        for chunk in chunks:
+        for chunk in whole_documents(chunks):
             shard.append(chunk.tokens, chunk.sizes)
-            words += chunk.words
-            text_bytes += chunk.bytes
+            counts.add(chunk)
             bar.update(chunk.read)
             bar.set_postfix_str(f"{shard.tokens / (perf_counter() - started):,.0f} tokens/s")
-        if not shard.documents and not may_be_empty:
-            raise RelmError(f"{documents}: holds no documents; run the step that extracts them again")
-    write_sidecar(
-        output,
-        objective="causal",
-        dtype=shard.dtype,
-        tokens=shard.tokens,
-        documents=shard.documents,
-        words=words,
-        bytes=text_bytes,
-        tokenizer_sha256=loaded.sha256,
-        vocabulary_size=loaded.vocabulary_size,
-        end_of_text_id=loaded.end_of_text_id,
-        idx_sha256=sha256_of(index_of(output)),
-        source=source,
-    )
-    seconds = perf_counter() - started
-    return (
-        f"encoded {shard.documents:,} documents with {words:,} words as {shard.tokens:,} tokens in {seconds:.1f} s; "
-        f"{shard.tokens / seconds:,.0f} tokens/s"
-    )
+    return shard, counts
 
 
-def encoded_chunk(documents: Path, tokenizer: Path, tokenizer_sha256: str, chunk: Lines) -> Chunk:
-    """The tokens of some lines of `documents`."""
-    loaded, encoder = _encoder(tokenizer, tokenizer_sha256)
-    texts = list(document_texts(chunk.lines, documents, chunk.first))
-    encoded = [encoder.encoded(text) for text in texts]
-    sizes = np.array([len(tokens) for tokens in encoded], dtype=np.int32)
-    tokens, sizes = with_end_of_text(np.concatenate(encoded), sizes, loaded)
-    return Chunk(
-        tokens,
-        sizes,
-        words=sum(len(text.split()) for text in texts),
-        bytes=sum(len(text.encode()) for text in texts),
-        read=sum(map(len, chunk.lines)),
-    )
+def whole_documents(chunks: Iterable[Chunk]) -> Iterator[Chunk]:
+    """The chunks, with the parts of each very long document in one."""
+    parts: list[Chunk] = []
+    for chunk in chunks:
+        parts.append(chunk)
+        if chunk.ends:
+            yield _united(parts) if len(parts) > 1 else chunk
+            parts = []
+
+
+def _united(parts: list[Chunk]) -> Chunk:
+    words, text_bytes, read = (sum(getattr(part, name) for part in parts) for name in ("words", "bytes", "read"))
+    tokens = np.concatenate([part.tokens for part in parts])
+    return Chunk(tokens, np.array([len(tokens)], dtype=np.int32), words, text_bytes, read)
+
+
+def encoded_chunk(encoding: Encoding, end_of_text_id: int, lines: Lines) -> Chunk:
+    """The tokens of some lines of a documents file.
+
+    Raises:
+        RelmError: a line is not a document, or the tokenizer changed.
+    """
+    texts = lines.texts()
+    tokens, sizes = _encoder(encoding).encoded(texts)
+    words, text_bytes = counts_of(texts)
+    if lines.ends:
+        tokens, sizes = with_end_of_text(tokens, sizes, end_of_text_id)
+    return Chunk(tokens, sizes, words, text_bytes, lines.size, lines.begins, lines.ends)
 
 
 @functools.lru_cache(maxsize=1)
-def _encoder(tokenizer: Path, sha256: str) -> tuple[int, Encoder]:
-    loaded = load_tokenizer(tokenizer)
-    if loaded.sha256 != sha256:
-        raise RelmError(f"{tokenizer}: changed while documents were encoded; run this step again")
-    return loaded.end_of_text_id, Encoder(loaded.tokenizer)
-
-
-def _checked_documents(documents: Path) -> tuple[str, bool]:
-    """The file's sha256, and whether its sidecar says that it has no documents, as a shard of one document may."""
-    if not documents.exists():
-        raise RelmError(f"{documents}: no such file; run the step that extracts the documents")
-    if sidecar_of(documents).exists():
-        sidecar = checked_sidecar(documents)
-        return sidecar["sha256"], sidecar.get("documents") == 0
-    return sha256_of(documents), False
-
-
-def _chunks(file: IO[bytes]) -> Iterator[Lines]:
-    first = 1
-    while lines := file.readlines(CHUNK):
-        yield Lines(first, lines)
-        first += len(lines)
+def _encoder(encoding: Encoding) -> Encoder:
+    return Encoder(loaded_as(encoding.tokenizer, encoding.tokenizer_sha256).tokenizer, encoding.fast)

@@ -5,18 +5,19 @@
 """
 
 import contextlib
+import os
 import struct
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from relm.artifact import atomic_file, sha256_of, sidecar_of
+from relm.artifact import atomic_file, sidecar_of
 from relm.errors import RelmError
-from relm.examples.manifest import Shard
+from relm.examples.manifest import AGAIN_SHARD, Shard, require_shard
 
 MAGIC = b"MMIDIDX\x00\x00"
 VERSION = 1
@@ -66,8 +67,9 @@ class ShardWriter:
                 f"{self.vocabulary_size - 1}: the tokenizer contradicts itself; make it again"
             )
         assert int(sizes.sum()) == len(tokens)
-        tokens.astype(DTYPES[self.dtype][0]).tofile(self._tokens_file)
-        sizes.astype("<i4").tofile(self._sizes_file)
+        # Not `tofile`, which hides why a full disk or a lost connection stopped it.
+        self._tokens_file.write(tokens.astype(DTYPES[self.dtype][0]).data)
+        self._sizes_file.write(sizes.astype("<i4").data)
         self.tokens += len(tokens)
         self.documents += len(sizes)
 
@@ -76,14 +78,14 @@ class ShardWriter:
         numpy_dtype, code = DTYPES[self.dtype]
         index.write(MAGIC + struct.pack("<QBQQ", VERSION, code, self.documents, self.documents + 1))
         for sizes in self._sizes():
-            sizes.tofile(index)
+            index.write(sizes.data)
         pointer = 0
         for sizes in self._sizes():
             ends = pointer + np.cumsum(sizes, dtype="<i8") * np.dtype(numpy_dtype).itemsize
-            np.concatenate([[pointer], ends[:-1]]).astype("<i8").tofile(index)
+            index.write(np.concatenate([[pointer], ends[:-1]]).astype("<i8").data)
             pointer = int(ends[-1])
         for start in range(0, self.documents + 1, BLOCK):
-            np.arange(start, min(start + BLOCK, self.documents + 1), dtype="<i8").tofile(index)
+            index.write(np.arange(start, min(start + BLOCK, self.documents + 1), dtype="<i8").data)
 
     def _sizes(self) -> Iterator[npt.NDArray[np.int32]]:
         self._sizes_file.seek(0)
@@ -103,7 +105,15 @@ def shard_writer(path: Path, vocabulary_size: int) -> Iterator[ShardWriter]:
             writer = ShardWriter(path, vocabulary_size, tokens, sizes)
             yield writer
             writer.write_index(index)
+        flush_all(tokens, index)
         sidecar_of(path).unlink(missing_ok=True)
+
+
+def flush_all(*files: IO[Any]) -> None:
+    """Bring files to disk that appear together: what fails for want of space fails here, before one of them gets its name."""
+    for file in files:
+        file.flush()
+        os.fsync(file.fileno())
 
 
 class TokenStream:
@@ -138,15 +148,8 @@ class TokenStream:
 
 
 def _opened(manifest: Path, shard: Shard, check_content: bool) -> npt.NDArray[np.integer]:
-    path = manifest.parent / shard.file
-    again = "delete it with its sidecar and give the same command again"
-    if not path.exists():
-        raise RelmError(f"{path}: no such file, although {manifest} lists it; {again}")
-    if path.stat().st_size != shard.size:
-        raise RelmError(f"{path}: has {path.stat().st_size:,} bytes, {manifest} says {shard.size:,}; {again}")
-    if check_content and (found := sha256_of(path)) != shard.sha256:
-        raise RelmError(f"{path}: sha256 is {found}, {manifest} says {shard.sha256}: changed since; {again}")
+    path = require_shard(manifest, shard, check_content)
     tokens: npt.NDArray[np.integer] = np.memmap(path, dtype=DTYPES[shard.dtype][0], mode="r")
     if len(tokens) != shard.tokens:
-        raise RelmError(f"{path}: holds {len(tokens):,} {shard.dtype} tokens, {manifest} says {shard.tokens:,}; {again}")
+        raise RelmError(f"{path}: holds {len(tokens):,} {shard.dtype} tokens, {manifest} says {shard.tokens:,}; {AGAIN_SHARD}")
     return tokens

@@ -1,25 +1,59 @@
-"""Tokenizers: byte-level BPE trained here or imported, all kept as one `tokenizer.json` of the `tokenizers` library.
+"""Tokenizers: trained here or imported from published files, all kept as one `tokenizer.json` of the `tokenizers` library.
 
-Byte-level BPE is GPT-2's (Radford et al. 2019, section 2.2): text is cut by GPT-2's pattern, each byte becomes a character, and
-merges are learnt over these. A trained tokenizer gives `<|endoftext|>` id 0, the 256 bytes ids 1 to 256 and merges the rest;
-GPT-2's own has `<|endoftext|>` last, at 50256.
+A trained byte-level BPE gives `<|endoftext|>` id 0, the 256 bytes ids 1 to 256 and merges the rest; a trained WordPiece has
+BERT's special tokens first; GPT-2's own has `<|endoftext|>` last, at 50256.
 """
 
 import hashlib
-from collections.abc import Mapping
-from dataclasses import dataclass
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import perf_counter
 
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Tokenizer, normalizers, pre_tokenizers, trainers
 
 from relm.artifact import atomic_file, checked_sidecar, sidecar_of, write_sidecar
 from relm.errors import RelmError
+from relm.examples import tokenizer_models as build
 from relm.examples.documents import first_texts
 
-END_OF_TEXT = "<|endoftext|>"
 # A pair that occurs once is no regularity; the original trainers of byte-level BPE use the same bound.
 MINIMUM_FREQUENCY = 2
+# Of WordPiece: the most frequent ones, or the characters of all scripts would fill a vocabulary twice over.
+LARGEST_ALPHABET = 1000
+# What `pretrain` and the recipes call the kinds that are trained here, in words.
+TRAINED = {"byte_level_bpe": "byte-level BPE", "wordpiece": "WordPiece", "characters": "character vocabulary"}
+
+
+@dataclass(frozen=True)
+class SpecialIds:
+    """The ids of a tokenizer's special tokens; None where it has no such token."""
+
+    end_of_text: int | None = None
+    """`<|endoftext|>`, else `</s>`."""
+    pad: int | None = None
+    """`[PAD]` or `<pad>`."""
+    unk: int | None = None
+    """`[UNK]` or `<unk>`."""
+    cls: int | None = None
+    """`[CLS]` or `<s>`."""
+    sep: int | None = None
+    """`[SEP]` or `</s>`."""
+    mask: int | None = None
+    """`[MASK]` or `<mask>`."""
+
+
+# Field of `SpecialIds` -> the tokens that may be it, the first that exists is.
+SPECIAL_TOKENS = {
+    "end_of_text": (build.END_OF_TEXT, "</s>"),
+    "pad": ("[PAD]", "<pad>"),
+    "unk": ("[UNK]", build.UNKNOWN),
+    "cls": ("[CLS]", "<s>"),
+    "sep": ("[SEP]", "</s>"),
+    "mask": ("[MASK]", "<mask>"),
+}
 
 
 @dataclass(frozen=True)
@@ -27,19 +61,59 @@ class LoadedTokenizer:
     """A tokenizer with what its users ask of it."""
 
     tokenizer: Tokenizer
-    """Encodes text as it stands: `<|endoftext|>` inside a document is spelled out, never taken for the end of one."""
+    """Encodes text as it stands: a special token's name inside a document is spelled out, never taken for the token."""
     vocabulary_size: int
     """One more than the highest id."""
-    end_of_text_id: int
+    special: SpecialIds
     sha256: str
     """Of `tokenizer.json`."""
+    kind: str
+    """byte_level_bpe, wordpiece, sentencepiece, characters, or other."""
+    path: Path = Path("tokenizer.json")
+    """Where it was read, for messages."""
+
+    @property
+    def end_of_text_id(self) -> int:
+        """What stands between documents.
+
+        Raises:
+            RelmError: there is no such token.
+        """
+        return self.required("end_of_text")
+
+    def required(self, name: str) -> int:
+        """The id of a special token, by its field in `SpecialIds`.
+
+        Raises:
+            RelmError: there is no such token.
+        """
+        found = getattr(self.special, name)
+        if found is None:
+            tokens = " or ".join(SPECIAL_TOKENS[name])
+            raise RelmError(f"{self.path}: has no special token {tokens}, which these examples need; use another tokenizer")
+        return int(found)
 
 
-def train_tokenizer(documents: list[Path], vocabulary_size: int, training_bytes: int, output: Path) -> str:
-    """Train a byte-level BPE on the first `training_bytes` bytes of text of the documents files, in order.
+def train_tokenizer(
+    kind: str,
+    documents: list[Path],
+    vocabulary_size: int | None,
+    training_bytes: int,
+    output: Path,
+    lower_case: bool = False,
+) -> str:
+    """Train a tokenizer on the first `training_bytes` bytes of text of the documents files, in order.
 
     The same text gives the same bytes, whatever the number of threads: counts are summed, and equal counts are decided by
-    the pair's ids.
+    ids that follow from the text alone.
+
+    Args:
+        kind: byte_level_bpe, wordpiece or characters.
+        documents: JSON lines; each compared with its sidecar if it has one.
+        vocabulary_size: special tokens included; None for characters, which are as many as the text has.
+        training_bytes: of text in UTF-8.
+        output: the `tokenizer.json` to write.
+        lower_case: of WordPiece: letters lose their case and accents.
 
     Raises:
         RelmError: a file is absent or has faults, or the text has too few repeated pairs for the vocabulary.
@@ -48,95 +122,142 @@ def train_tokenizer(documents: list[Path], vocabulary_size: int, training_bytes:
     for path in documents:
         if sidecar_of(path).exists():
             checked_sidecar(path)
-    tokenizer = _untrained()
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocabulary_size,
-        min_frequency=MINIMUM_FREQUENCY,
-        special_tokens=[END_OF_TEXT],
-        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
-        show_progress=False,
-    )
-    text = _Measured(documents, training_bytes)
-    tokenizer.train_from_iterator(text, trainer)
+    text = _TrainingText(documents, training_bytes)
+    if kind == "byte_level_bpe":
+        tokenizer = _trained_bpe(text, vocabulary_size or 0)
+    elif kind == "wordpiece":
+        tokenizer = _trained_wordpiece(text, vocabulary_size or 0, lower_case)
+    elif kind == "characters":
+        tokenizer = build.characters(sorted(_counted_characters(text, None)))
+    else:
+        raise RelmError(f"tokenizer: expected to train {', '.join(TRAINED)}; found {kind!r}")
     found = tokenizer.get_vocab_size()
-    if found != vocabulary_size:
+    if vocabulary_size not in (None, found):
         raise RelmError(
             f"{documents[0]}: a vocabulary of {vocabulary_size} was wanted, but {text.bytes:,} bytes of text give only "
             f"{found} tokens; set tokenizer.vocabulary_size to {found} or less, or give it more documents or training_bytes"
         )
-    _save(tokenizer.to_str(pretty=True), output, "byte_level_bpe")
+    content = tokenizer.to_str(pretty=True)
+    _save(content, _checked(content, output), output, kind)
     seconds = perf_counter() - started
     return (
-        f"trained a byte-level BPE of {vocabulary_size:,} tokens on {text.bytes:,} bytes of {text.documents:,} documents "
+        f"trained a {TRAINED[kind]} of {found:,} tokens on {text.bytes:,} bytes of {text.documents:,} documents "
         f"in {seconds:.1f} s ({text.bytes / seconds / 1e6:.1f} MB/s)"
     )
 
 
 def import_tokenizer(kind: str, files: Mapping[str, Path], output: Path) -> str:
-    """Write a published tokenizer as one `tokenizer.json` with the same ids.
+    """Write a published tokenizer as one `tokenizer.json` with the same ids. Nothing in the files is executed.
 
     Args:
-        kind: gpt2_bpe (files `vocab.json` and `merges.txt`) or tokenizers_json (file `tokenizer.json`, kept byte for byte).
+        kind: gpt2_bpe or roberta_bpe (files `vocab.json` and `merges.txt`), bert_wordpiece_uncased or bert_wordpiece_cased
+            (`vocab.txt`), t5_sentencepiece (`spiece.model`), or tokenizers_json (`tokenizer.json`, kept byte for byte).
         files: name -> path.
         output: the `tokenizer.json` to write.
 
     Raises:
-        RelmError: a file is not what its name says, or the tokenizer lacks `<|endoftext|>`.
+        RelmError: a file is not what its name says.
     """
-    if kind == "gpt2_bpe":
-        content = _gpt2_bpe(files["vocab.json"], files["merges.txt"]).to_str(pretty=True)
-    elif kind == "tokenizers_json":
+    importers = {
+        "gpt2_bpe": lambda: build.gpt2_bpe(files["vocab.json"], files["merges.txt"]),
+        "roberta_bpe": lambda: build.roberta_bpe(files["vocab.json"], files["merges.txt"]),
+        "bert_wordpiece_uncased": lambda: build.bert_wordpiece(files["vocab.txt"], lower_case=True),
+        "bert_wordpiece_cased": lambda: build.bert_wordpiece(files["vocab.txt"], lower_case=False),
+        "t5_sentencepiece": lambda: build.t5_sentencepiece(files["spiece.model"]),
+    }
+    if kind == "tokenizers_json":
         content = _text_of(files["tokenizer.json"])
+    elif kind in importers:
+        content = importers[kind]().to_str(pretty=True)
     else:
-        raise RelmError(f"tokenizer: expected gpt2_bpe or tokenizers_json, found {kind!r}")
+        raise RelmError(f"tokenizer: expected {', '.join([*importers, 'tokenizers_json'])}; found {kind!r}")
     loaded = _checked(content, next(iter(files.values())))
-    _save(content, output, kind)
-    return f"imported a {kind} tokenizer of {loaded.vocabulary_size:,} tokens, {END_OF_TEXT} is {loaded.end_of_text_id}"
+    _save(content, loaded, output, kind)
+    special = ", ".join(
+        f"{name.replace('_', ' ')} {number}" for name, number in asdict(loaded.special).items() if number is not None
+    )
+    return f"imported a {kind} tokenizer of {loaded.vocabulary_size:,} tokens; {special or 'no special tokens'}"
 
 
 def load_tokenizer(path: Path) -> LoadedTokenizer:
     """The tokenizer in a `tokenizer.json`, compared with its sidecar if it has one.
 
     Raises:
-        RelmError: the file is absent, changed, not a tokenizer, or lacks `<|endoftext|>` as a special token.
+        RelmError: the file is absent, changed, or not a tokenizer.
     """
     if sidecar_of(path).exists():
         checked_sidecar(path)
     return _checked(_text_of(path), path)
 
 
-class _Measured:
-    """Iterates over the training text and knows how much of it there was."""
+def loaded_as(path: Path, sha256: str) -> LoadedTokenizer:
+    """The tokenizer in a `tokenizer.json`, as a worker loads what its parent has loaded.
+
+    Raises:
+        RelmError: the file changed in between.
+    """
+    loaded = load_tokenizer(path)
+    if loaded.sha256 != sha256:
+        raise RelmError(f"{path}: changed while documents were encoded; run this step again")
+    return loaded
+
+
+class _TrainingText:
+    """Gives the training text as often as it is asked for, and knows how much of it there was."""
 
     def __init__(self, documents: list[Path], limit: int) -> None:
-        self.texts = first_texts(documents, limit)
+        self.sources = documents, limit
         self.bytes = self.documents = 0
 
-    def __iter__(self) -> "_Measured":
-        return self
-
-    def __next__(self) -> str:
-        text = next(self.texts)
-        self.bytes += len(text.encode())
-        self.documents += 1
-        return text
+    def __iter__(self) -> Iterator[str]:
+        self.bytes = self.documents = 0
+        for text in first_texts(*self.sources):
+            self.bytes += len(text.encode())
+            self.documents += 1
+            yield text
 
 
-def _untrained(model: models.BPE | None = None) -> Tokenizer:
-    tokenizer = Tokenizer(model or models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
+def _trained_bpe(text: _TrainingText, vocabulary_size: int) -> Tokenizer:
+    tokenizer = build.byte_level_bpe()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocabulary_size,
+        min_frequency=MINIMUM_FREQUENCY,
+        special_tokens=[build.END_OF_TEXT],
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(iter(text), trainer)
     return tokenizer
 
 
-def _gpt2_bpe(vocabulary: Path, merges: Path) -> Tokenizer:
-    try:
-        tokenizer = _untrained(models.BPE.from_file(str(vocabulary), str(merges)))
-    except Exception as error:  # the library raises bare exceptions
-        raise RelmError(f"{vocabulary}, {merges.name}: not the vocabulary and merges of a BPE: {error}") from None
-    if tokenizer.token_to_id(END_OF_TEXT) is not None:  # else it would be added as a new token; `_checked` reports it
-        tokenizer.add_special_tokens([END_OF_TEXT])
-    return tokenizer
+def _trained_wordpiece(text: _TrainingText, vocabulary_size: int, lower_case: bool) -> Tokenizer:
+    """Train a WordPiece, reading the text twice.
+
+    Left to itself the trainer numbers `##a`, `##b` and so on in the order of a hash table, which differs from run to run, and
+    decides equal counts by these numbers; so they are given to it in order, as if they were special tokens.
+    """
+    untrained = build.wordpiece({}, lower_case)
+    counts = _counted_characters(text, untrained.normalizer)
+    alphabet = sorted(sorted(counts, key=lambda character: (-counts[character], character))[:LARGEST_ALPHABET])
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=vocabulary_size,
+        min_frequency=MINIMUM_FREQUENCY,
+        special_tokens=[*build.BERT_SPECIAL, *(build.CONTINUING + character for character in alphabet)],
+        initial_alphabet=alphabet,
+        limit_alphabet=len(alphabet),
+        continuing_subword_prefix=build.CONTINUING,
+        show_progress=False,
+    )
+    untrained.train_from_iterator(iter(text), trainer)
+    return build.wordpiece(untrained.get_vocab(), lower_case)
+
+
+def _counted_characters(text: _TrainingText, normalizer: normalizers.Normalizer | None) -> Counter[str]:
+    """How often each character occurs in the normalised text; without a normalizer white space counts too."""
+    counts: Counter[str] = Counter()
+    for piece in text:
+        counts.update(piece if normalizer is None else normalizer.normalize_str(piece))
+    return Counter({character: n for character, n in counts.items() if normalizer is None or not character.isspace()})
 
 
 def _text_of(path: Path) -> str:
@@ -153,20 +274,22 @@ def _checked(content: str, path: Path) -> LoadedTokenizer:
         tokenizer = Tokenizer.from_str(content)
     except Exception as error:  # the library raises bare exceptions
         raise RelmError(f"{path}: not a tokenizer.json of the tokenizers library: {error}") from None
-    end_of_text = tokenizer.token_to_id(END_OF_TEXT)
-    if end_of_text is None:
-        raise RelmError(f"{path}: has no token {END_OF_TEXT}, which stands between documents; use another tokenizer")
     tokenizer.no_truncation()
     tokenizer.no_padding()
     tokenizer.encode_special_tokens = True
-    if end_of_text in tokenizer.encode(END_OF_TEXT, add_special_tokens=False).ids:
-        raise RelmError(f"{path}: {END_OF_TEXT} is an ordinary token; it must be among added_tokens with special: true")
     size = max(tokenizer.get_vocab(with_added_tokens=True).values()) + 1
-    return LoadedTokenizer(tokenizer, size, end_of_text, hashlib.sha256(content.encode()).hexdigest())
+    sha256 = hashlib.sha256(content.encode()).hexdigest()
+    return LoadedTokenizer(tokenizer, size, _special_ids(tokenizer), sha256, build.kind_of(json.loads(content)), path)
 
 
-def _save(content: str, output: Path, kind: str) -> None:
+def _special_ids(tokenizer: Tokenizer) -> SpecialIds:
+    special = {token.content: number for number, token in tokenizer.get_added_tokens_decoder().items() if token.special}
+    return SpecialIds(
+        **{field: next((special[name] for name in names if name in special), None) for field, names in SPECIAL_TOKENS.items()}
+    )
+
+
+def _save(content: str, loaded: LoadedTokenizer, output: Path, kind: str) -> None:
     with atomic_file(output) as file:
         file.write(content.encode())
-    loaded = _checked(content, output)
-    write_sidecar(output, vocabulary_size=loaded.vocabulary_size, end_of_text_id=loaded.end_of_text_id, kind=kind)
+    write_sidecar(output, vocabulary_size=loaded.vocabulary_size, special=asdict(loaded.special), kind=kind)

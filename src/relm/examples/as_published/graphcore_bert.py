@@ -1,0 +1,300 @@
+"""Graphcore's BERT for TensorFlow 1, create_pretraining_data.py of its examples v3.0.0: its instances, bit for bit.
+
+The defaults of this project differ from it in what `docs/as_published.md` lists; here its defects are kept:
+
+- "Another" document is drawn up to ten times, and may be the current one after all.
+- A sequence of nearly full length gets as many masks as its remasked layout has places for, not 15 % of its tokens.
+- In that layout a token with id 0 is dropped, also one that was drawn at random: `remasked`.
+"""
+
+import random
+import tempfile
+from array import array
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import IO, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from relm.errors import RelmError
+from relm.examples.as_published.instances import (
+    BLOCK,
+    Instance,
+    Rows,
+    blocks_of,
+    columns_of,
+    packed,
+    row_width,
+    table_columns,
+)
+from relm.examples.as_published.options import (
+    Original,
+    model_vocabulary,
+    require_length,
+    require_options,
+    required_predictions,
+)
+from relm.examples.as_published.pairs import SPECIAL_TOKENS, Corpus, Pair, Rule, hidden, pairs_of
+from relm.examples.as_published.tables import opened_table, read_documents, sentence
+from relm.examples.columns import Column
+from relm.examples.storage import dtype_of
+from relm.examples.tokenizers import LoadedTokenizer
+from relm.objectives import Objective
+
+Array = npt.NDArray[Any]
+
+ORIGINAL = Original(
+    "graphcore_bert",
+    {
+        "packing": ("sentence_pairs",),
+        "short_sequence_probability": None,
+        "duplication_factor": None,
+        "seed": (0,),
+        "masks": ("static",),
+        "probability": None,
+        "max_predictions": None,
+        "selection": ("exact",),
+        "whole_words": (False,),
+    },
+    ("seed", "remask"),
+)
+# The position of places that hold no token in the remasked layout: --pad-position-value.
+PAD_POSITION = 384
+# How often another document than the current one is tried for.
+TRIES = 10
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The original's options, under this project's names; the defaults are the original's."""
+
+    sequence_length: int = 128
+    """--sequence-length."""
+    max_predictions: int = 20
+    """--mask-tokens."""
+    probability: float = 0.15
+    """--mlm-prob."""
+    short_sequence_probability: float = 0.1
+    """--short-seq-prob."""
+    duplication_factor: int = 6
+    """--duplication-factor."""
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """What the original asks of a tokenizer."""
+
+    size: int
+    cls: int
+    sep: int
+    mask: int
+
+
+def instances(corpus: Corpus, settings: Settings, vocabulary: Vocabulary, draws: random.Random) -> Iterator[Instance]:
+    """All instances, before the original shuffles them: for each duplicate the documents, in one shuffled order.
+
+    `draws.shuffle` of a list of all of them, afterwards, gives the order of the original's files; with several output files,
+    k of n has those numbered k, k + n and so on.
+    """
+    order = array("q", range(corpus.documents))
+    draws.shuffle(order)  # an array of numbers serves as well as a list of them
+
+    def other_document(document: int, draws: random.Random) -> int:
+        for _ in range(TRIES):
+            drawn = order[draws.randint(0, len(order) - 1)]
+            if drawn != document:
+                break
+        return drawn
+
+    rule = Rule(
+        settings.sequence_length,
+        settings.short_sequence_probability,
+        random_second=True,
+        second_joins_first=False,
+        other_document=other_document,
+    )
+    for _ in range(settings.duplication_factor):
+        for document in order:
+            for pair in pairs_of(corpus, document, rule, draws):
+                yield _instance(corpus, pair, settings, vocabulary, draws)
+
+
+def _instance(corpus: Corpus, pair: Pair, settings: Settings, vocabulary: Vocabulary, draws: random.Random) -> Instance:
+    first, second = corpus.between(pair.a_start, pair.a_stop), corpus.between(pair.b_start, pair.b_stop)
+    tokens = [vocabulary.cls, *first, vocabulary.sep, *second, vocabulary.sep]
+    special = (vocabulary.cls, vocabulary.sep)
+    candidates = [[place] for place, token in enumerate(tokens) if token not in special]
+    count = mask_count(len(tokens), settings)
+    positions, labels = hidden(tokens, candidates, count, vocabulary.mask, vocabulary.size, draws)
+    return Instance(tokens, len(first) + 2, pair.is_random, positions, labels)
+
+
+def mask_count(length: int, settings: Settings) -> int:
+    """How many of `length` tokens are hidden: the rest has to fit behind the places reserved for hidden ones.
+
+    >>> [mask_count(length, Settings(128, 20)) for length in (10, 100, 118, 123, 128)]
+    [2, 15, 18, 18, 20]
+    """
+    wanted = min(settings.max_predictions, max(1, round(length * settings.probability)))
+    return max(wanted, length - settings.sequence_length + settings.max_predictions)
+
+
+def remasked(plain: Mapping[str, Array], predictions: int, pad_position: int = PAD_POSITION) -> dict[str, Array]:
+    """The instances as the original's --remask writes them: hidden tokens in the first `predictions` places, the rest behind.
+
+    A token with id 0 is taken for padding and dropped, with its label if it was hidden (create_pretraining_data.py:113).
+
+    Args:
+        plain: the columns of `columns_of`, padded with id 0.
+        predictions: places reserved for hidden tokens (--mask-tokens).
+        pad_position: the position of places without a token (--pad-position-value).
+
+    Returns:
+        The original's fields: ``input_ids``, ``input_position``, ``segment_ids`` (rows, L); ``mask_padding_index``,
+        ``seq_padding_index``, ``next_sentence_labels`` (rows,); ``masked_lm_positions``, ``masked_labels``, ``masked_lm_ids``
+        and ``masked_lm_weights`` (rows, predictions). The original writes only the first ``masked_lm_weights.sum()`` of
+        ``masked_lm_positions``; here the rest is 0.
+    """
+    input_ids, counts = plain["input_ids"], plain["masked_count"]
+    rows, width = input_ids.shape
+    used = np.arange(predictions) < counts[:, None]
+    which, nth = np.nonzero(used)
+    labels = np.zeros((rows, width), dtype=np.int32)
+    is_hidden = np.zeros((rows, width), dtype=np.bool_)
+    is_hidden[which, plain["masked_positions"][which, nth]] = True
+    labels[which, plain["masked_positions"][which, nth]] = plain["masked_labels"][which, nth]
+    present = input_ids != 0
+    hidden_rank = np.cumsum(present & is_hidden, axis=1)
+    other_rank = predictions + np.cumsum(present & ~is_hidden, axis=1)
+    row, position = np.nonzero(present)
+    place = np.where(is_hidden, hidden_rank, other_rank)[row, position] - 1
+    ids = np.zeros((rows, width), dtype=np.int32)
+    positions = np.full((rows, width), pad_position, dtype=np.int32)
+    segments = np.zeros((rows, width), dtype=np.int32)
+    formatted = np.zeros((rows, width), dtype=np.int32)
+    ids[row, place] = input_ids[row, position]
+    positions[row, place] = position
+    segments[row, place] = position >= plain["second_start"][row]
+    formatted[row, place] = labels[row, position]
+    return {
+        "input_ids": ids,
+        "input_position": positions,
+        "segment_ids": segments,
+        "mask_padding_index": hidden_rank[:, -1],
+        "seq_padding_index": other_rank[:, -1],
+        "masked_lm_positions": np.where(used, plain["masked_positions"], 0),
+        "masked_labels": formatted[:, :predictions],
+        "masked_lm_ids": np.where(used, plain["masked_labels"], 0),
+        "masked_lm_weights": used.astype(np.float32),
+        "next_sentence_labels": plain["next_sentence_label"],
+    }
+
+
+def vocabulary_of(loaded: LoadedTokenizer) -> Vocabulary:
+    """The original's special tokens, by their names.
+
+    Raises:
+        RelmError: the tokenizer lacks one of them, or its ids have gaps.
+    """
+    tokens = model_vocabulary(loaded, ORIGINAL.name)
+    special = ("[CLS]", "[SEP]", "[MASK]")
+    if lacking := [token for token in special if token not in tokens]:
+        raise RelmError(f"{loaded.path}: has no token {lacking[0]}; {ORIGINAL.name} knows BERT's vocabularies only: use one")
+    return Vocabulary(len(tokens), *map(tokens.index, special))
+
+
+def pregenerate_graphcore_bert(
+    documents: Path, tokenizer: Path, output: Path, objective: Objective, language: str, workers: int | None = None
+) -> str:
+    """Write all instances as a table, in the order of the original's file.
+
+    With `as_published.remask` the columns named in `REMASKED` are added, for a device that wants hidden tokens in fixed places;
+    the plain ones, which say the same but for the dropped tokens, are what every other reads.
+
+    The original holds all of them in memory to shuffle them; here they wait in a nameless temporary file.
+
+    Args:
+        documents: JSON lines; a line of text is a sentence.
+        tokenizer: `tokenizer.json`.
+        output: the table; its sidecar's facts are what the manifest is made of.
+        language: of the text, where `masked.sentences` asks for a splitter.
+        workers: processes that encode; None: as many as there are cores. They change no byte.
+
+    Raises:
+        RelmError: an option the original lacks, or an input that is absent or faulty.
+    """
+    chosen = require_options(ORIGINAL, objective)
+    settings = _settings(objective)
+    width, places = settings.sequence_length, settings.max_predictions
+    started = perf_counter()
+    output.parent.mkdir(parents=True, exist_ok=True)
+    with (
+        read_documents(documents, tokenizer, objective.masked.sentences, language, workers) as (corpus, source, loaded),
+        tempfile.TemporaryFile(dir=output.parent) as spool,
+    ):
+        draws = random.Random(chosen.seed)
+        count = 0
+        for block in blocks_of(instances(corpus, settings, vocabulary_of(loaded), draws)):
+            packed(block, width, places, pairs=True).tofile(spool)
+            count += len(block)
+        kinds = table_columns(width, places, loaded.vocabulary_size)
+        if chosen.remask:
+            kinds += remasked_columns(width, places, loaded.vocabulary_size)
+        with opened_table(output, objective, loaded, source, kinds) as table:
+            for rows in _shuffled(spool, count, row_width(width, places), draws):
+                columns = columns_of(rows, width, places)
+                if chosen.remask:
+                    fields = remasked(columns, places)
+                    columns |= {name: fields[field] for name, field in REMASKED.items()}
+                table.append(columns, rows[:, 0])
+    return sentence(ORIGINAL.name, table, source, started)
+
+
+def _settings(objective: Objective) -> Settings:
+    masked, length = objective.masked, require_length(ORIGINAL.name, objective)
+    predictions = required_predictions(ORIGINAL.name, masked)
+    if predictions > length - SPECIAL_TOKENS:
+        raise RelmError(
+            f"masked.max_predictions: {predictions}, but of a sequence of {length} at most {length - SPECIAL_TOKENS} can be "
+            "hidden; lower it"
+        )
+    return Settings(length, predictions, masked.probability, masked.short_sequence_probability, masked.duplication_factor)
+
+
+def _shuffled(spool: IO[bytes], count: int, width: int, draws: random.Random) -> Iterator[Rows]:
+    """The rows of a file in the order that shuffling a list of them would give, some at a time."""
+    order = array("q", range(count))
+    draws.shuffle(order)
+    spool.flush()
+    if not count:
+        return
+    rows = np.memmap(spool, dtype=np.int32, mode="r", shape=(count, width))
+    for start in range(0, count, BLOCK):
+        yield rows[np.frombuffer(order, dtype=np.int64)[start : start + BLOCK]]
+
+
+# Column of a table -> field of `remasked`. The other fields are columns of the plain layout already.
+REMASKED = {
+    "remasked_input_ids": "input_ids",
+    "remasked_input_position": "input_position",
+    "remasked_segment_ids": "segment_ids",
+    "remasked_labels": "masked_labels",
+    "mask_padding_index": "mask_padding_index",
+    "seq_padding_index": "seq_padding_index",
+}
+
+
+def remasked_columns(sequence_length: int, predictions: int, vocabulary_size: int) -> list[Column]:
+    """The columns that the remasked layout adds to a table."""
+    kind: Any = dtype_of(vocabulary_size)
+    return [
+        Column("remasked_input_ids", kind, sequence_length, vocabulary_size),
+        Column("remasked_input_position", "uint16", sequence_length),
+        Column("remasked_segment_ids", "int8", sequence_length),
+        Column("remasked_labels", kind, predictions, vocabulary_size),
+        Column("mask_padding_index", "uint16"),
+        Column("seq_padding_index", "uint16"),
+    ]

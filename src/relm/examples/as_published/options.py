@@ -1,0 +1,87 @@
+"""Which keys of a recipe an original has an option for; the others are refused rather than ignored."""
+
+import json
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from relm.errors import RelmError
+from relm.examples.as_published.pairs import SHORTEST
+from relm.examples.tokenizers import LoadedTokenizer
+from relm.objectives import AsPublished, Masked, Objective
+
+
+class Original(NamedTuple):
+    """An original's name, and its options by the recipe's keys."""
+
+    name: str
+    masked: Mapping[str, tuple[Any, ...] | None]
+    """Key of `masked` -> the values that the original can take, the first named in messages; None: any."""
+    as_published: tuple[str, ...] = ()
+    """The keys of `as_published` that it has beside `builder`."""
+
+
+# Every original replaces four of five hidden tokens by the mask and one of ten by a random one.
+SHARES = {"mask_share": (0.8,), "random_share": (0.1,)}
+
+
+def require_options(original: Original, objective: Objective) -> AsPublished:
+    """Refuse what the original has no option for.
+
+    Raises:
+        RelmError: a key has a value that the original could not have been given; names it.
+    """
+    chosen = objective.as_published
+    if chosen is None or chosen.builder != original.name:
+        raise RelmError(f"as_published.builder: expected {original.name}, found {getattr(chosen, 'builder', None)}")
+    for key, allowed in {**original.masked, **SHARES}.items():
+        found = getattr(objective.masked, key)
+        if allowed is not None and found not in allowed:
+            words = " or ".join(_in_words(value) for value in allowed)
+            raise RelmError(f"masked.{key}: {_in_words(found)}, which {original.name} has no option for; set it to {words}")
+    for key in type(chosen).model_fields:
+        default = type(chosen).model_fields[key].default
+        if key != "builder" and key not in original.as_published and getattr(chosen, key) != default:
+            raise RelmError(f"as_published.{key}: {original.name} has no such option; leave it out")
+    return chosen
+
+
+def require_length(original: str, objective: Objective) -> int:
+    """The sequence length.
+
+    Raises:
+        RelmError: the original cannot draw shorter sequences from it.
+    """
+    if objective.sequence_length < SHORTEST:
+        raise RelmError(f"sequence_length: {objective.sequence_length}, but {original} needs {SHORTEST} or more")
+    return objective.sequence_length
+
+
+def required_predictions(original: str, masked: Masked) -> int:
+    """The most tokens that are hidden in one sequence, a number that the originals with static masks always have.
+
+    Raises:
+        RelmError: the recipe has none.
+    """
+    if masked.max_predictions is None:
+        raise RelmError(f"masked.max_predictions: {original} always has a limit (20, unless told otherwise); set it")
+    return masked.max_predictions
+
+
+def model_vocabulary(loaded: LoadedTokenizer, original: str) -> list[str]:
+    """The tokens of the tokenizer's model by id: those that the originals draw random tokens from.
+
+    Raises:
+        RelmError: their ids are not 0, 1, 2 and so on.
+    """
+    ids = loaded.tokenizer.get_vocab(with_added_tokens=False)
+    tokens = sorted(ids, key=lambda token: ids[token])
+    if not tokens or ids[tokens[-1]] != len(tokens) - 1:
+        raise RelmError(
+            f"{loaded.path}: {len(tokens):,} tokens do not have the ids 0 to {len(tokens) - 1:,}, and {original} draws random "
+            "tokens from its vocabulary by number; use the tokenizer that it was published with"
+        )
+    return tokens
+
+
+def _in_words(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)

@@ -1,0 +1,201 @@
+"""run_mlm.py of transformers 4.2.2 on WikiText, as the Hugging Face blog ran it: its blocks of tokens, bit for bit.
+
+Every line of the file is a row, blank ones included, and gets a ``[CLS]`` and a ``[SEP]`` of its own. The rows of each batch of
+1,000 are joined and cut into blocks; what remains of a batch is dropped. The count of blocks therefore depends on which rows
+share a batch, and is the original's only if the documents are those of a whole file, in order: the articles of WikiText as this
+project reads them, from a dataset that holds none of them out of this file. Masks are drawn as blocks are read, Bernoulli for
+each token that is not special, as in the original; the draws are this project's own, for the original's come from the
+generator of the process that trains.
+"""
+
+import contextlib
+import functools
+import itertools
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from time import perf_counter
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from relm.corpus.documents import Document, read_documents
+from relm.corpus.workers import ordered_map
+from relm.examples.as_published.instances import NO_PAIR
+from relm.examples.as_published.options import Original, require_options
+from relm.examples.as_published.tables import Source, opened_table, require_documents, sentence
+from relm.examples.columns import Column
+from relm.examples.documents import checked_documents
+from relm.examples.encoder import Encoder
+from relm.examples.storage import dtype_of
+from relm.examples.tokenizers import load_tokenizer, loaded_as
+from relm.limits import usable_cores
+from relm.objectives import Objective
+
+ORIGINAL = Original(
+    "run_mlm",
+    {
+        "packing": ("full_sentences",),
+        "short_sequence_probability": (0.0,),
+        "duplication_factor": (1,),
+        "seed": (0,),
+        "masks": ("dynamic",),
+        "probability": None,
+        "max_predictions": (None,),
+        "selection": ("bernoulli",),
+        "whole_words": (False,),
+    },
+)
+# Rows that `datasets` hands to a function at once, unless told otherwise.
+BATCH = 1000
+# The line ends of a text file that Python opens.
+_LINE_END = re.compile("\r\n|\r|\n")
+
+
+class Blocks(NamedTuple):
+    """What becomes of a batch of rows."""
+
+    input_ids: npt.NDArray[np.int32]
+    """(blocks, L)."""
+    word_starts: npt.NDArray[np.bool_]
+    """(blocks, L), True at the first token of each word and at special tokens."""
+    dropped: int
+    """Tokens, special ones included, that did not fill a block."""
+
+
+def rows_of(text: str) -> list[str]:
+    """The rows that `datasets` makes of some lines of a WikiText file: each with its end, blank ones empty.
+
+    >>> rows_of(" = Title = \\n \\nText .")
+    [' = Title = \\n', '', 'Text .\\n']
+    """
+    return [f"{line}\n" if line.strip() else "" for line in _LINE_END.split(text)]
+
+
+def blocks_of(
+    tokens: npt.NDArray[np.int32],
+    sizes: npt.NDArray[np.int32],
+    word_starts: npt.NDArray[np.bool_],
+    cls: int,
+    sep: int,
+    sequence_length: int,
+) -> Blocks:
+    """The rows of one batch, each between special tokens, joined and cut.
+
+    Args:
+        tokens: (n,), of all rows.
+        sizes: (rows,), tokens of each, 0 of blank ones.
+        word_starts: (n,).
+        sequence_length: L.
+
+    >>> blocks_of(np.arange(3, dtype="i4"), np.array([2, 0, 1], "i4"), np.ones(3, bool), 8, 9, 4).input_ids
+    array([[8, 0, 1, 9],
+           [8, 9, 8, 2]], dtype=int32)
+    """
+    ends = np.cumsum(sizes + 2)
+    joined = np.empty(len(tokens) + 2 * len(sizes), dtype=np.int32)
+    starts = np.ones(len(joined), dtype=np.bool_)
+    is_text = np.ones(len(joined), dtype=np.bool_)
+    is_text[ends - 1] = is_text[ends - sizes - 2] = False
+    joined[ends - 1], joined[ends - sizes - 2] = sep, cls
+    joined[is_text], starts[is_text] = tokens, word_starts
+    whole = len(joined) // sequence_length * sequence_length
+    shape = (-1, sequence_length)
+    return Blocks(joined[:whole].reshape(shape), starts[:whole].reshape(shape), len(joined) - whole)
+
+
+def encoded_batch(tokenizer: Path, tokenizer_sha256: str, sequence_length: int, rows: list[str]) -> Blocks:
+    """The blocks of one batch of rows."""
+    encoder, cls, sep = _encoder(tokenizer, tokenizer_sha256)
+    (tokens, sizes), word_starts = encoder.with_word_starts(rows)
+    return blocks_of(tokens, sizes, word_starts, cls, sep, sequence_length)
+
+
+@functools.lru_cache(maxsize=1)
+def _encoder(tokenizer: Path, sha256: str) -> tuple[Encoder, int, int]:
+    loaded = loaded_as(tokenizer, sha256)
+    return Encoder(loaded.tokenizer), loaded.required("cls"), loaded.required("sep")
+
+
+class _Counted:
+    """Iterates over the batches of rows of a documents file, and knows what it has read."""
+
+    def __init__(self, documents: Path) -> None:
+        self.path = documents
+        self.documents = self.rows = self.words = self.bytes = 0
+
+    def __iter__(self) -> Iterator[list[str]]:
+        rows = itertools.chain.from_iterable(rows_of(self._noted(document).text) for document in read_documents(self.path))
+        while batch := list(itertools.islice(rows, BATCH)):
+            self.rows += len(batch)
+            yield batch
+
+    def _noted(self, document: Document) -> Document:
+        self.documents += 1
+        self.words += len(document.text.split())
+        self.bytes += len(document.text.encode())
+        return document
+
+
+def pregenerate_run_mlm(
+    documents: Path, tokenizer: Path, output: Path, objective: Objective, language: str, workers: int | None = None
+) -> str:
+    """Write the blocks of a file of articles as a table without masks.
+
+    Facts beside those of every table: ``rows``, of the original's dataset, and in the sidecar ``dropped_tokens``.
+
+    Args:
+        documents: JSON lines; the articles of one WikiText file in order, lines and blank lines as they are.
+        tokenizer: `tokenizer.json`.
+        output: the table; its sidecar's facts are what the manifest is made of.
+        language: not asked for; part of every step's signature.
+        workers: processes; None: as many as there are cores. They change no byte.
+
+    Raises:
+        RelmError: an option the original lacks, or an input that is absent or faulty.
+    """
+    require_options(ORIGINAL, objective)
+    started = perf_counter()
+    loaded = load_tokenizer(tokenizer)
+    loaded.required("cls"), loaded.required("sep")
+    sha256, _ = checked_documents(documents)
+    read = _Counted(documents)
+    for _ in read:  # facts stand at the head of the table, so what is counted has to be known before its rows
+        pass
+    require_documents(documents, read.documents)
+    source = Source(sha256, read.documents, read.words, read.bytes)
+    encode = functools.partial(encoded_batch, tokenizer, loaded.sha256, objective.sequence_length)
+    count = min(usable_cores() if workers is None else workers, 1 + read.rows // BATCH)
+    columns = _columns(objective.sequence_length, loaded.vocabulary_size)
+    with (
+        opened_table(output, objective, loaded, source, columns, rows=read.rows) as table,
+        contextlib.closing(ordered_map(encode, iter(_Counted(documents)), count, f"encoding {documents}")) as batches,  # type: ignore[type-var]
+    ):
+        table.counts["dropped_tokens"] = 0
+        for blocks in batches:
+            table.counts["dropped_tokens"] += blocks.dropped
+            lengths = np.full(len(blocks.input_ids), objective.sequence_length)
+            table.append(_row_values(blocks, lengths), lengths)
+    return sentence(ORIGINAL.name, table, source, started)
+
+
+def _row_values(blocks: Blocks, lengths: npt.NDArray[np.integer]) -> dict[str, Any]:
+    return {
+        "input_ids": blocks.input_ids,
+        "length": lengths,
+        "second_start": lengths,
+        "next_sentence_label": np.full(len(lengths), NO_PAIR),
+        "word_starts": blocks.word_starts,
+    }
+
+
+def _columns(sequence_length: int, vocabulary_size: int) -> list[Column]:
+    kind: Any = dtype_of(vocabulary_size)
+    return [
+        Column("input_ids", kind, sequence_length, vocabulary_size),
+        Column("length", "uint16"),
+        Column("second_start", "uint16"),
+        Column("next_sentence_label", "int8"),
+        Column("word_starts", "bool", sequence_length),
+    ]

@@ -1,0 +1,161 @@
+"""Tables of instances as they are written: progress while it lasts, the sidecar at the end, and a sentence about both."""
+
+import contextlib
+import json
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from time import perf_counter
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from tqdm import tqdm
+
+from relm.artifact import read_json, sidecar_of, write_sidecar
+from relm.errors import RelmError
+from relm.examples.as_published.pairs import Corpus
+from relm.examples.manifest import length_histogram, summed
+from relm.examples.storage import dtype_of
+from relm.examples.table import Column, TableWriter, table_writer
+from relm.examples.tokenized import Sentences, tokenized_documents
+from relm.examples.tokenizers import LoadedTokenizer, load_tokenizer
+from relm.objectives import TABLE, Objective
+
+
+class Source(NamedTuple):
+    """What a table is made of."""
+
+    sha256: str
+    documents: int
+    words: int
+    bytes: int
+
+
+class Table:
+    """A table that is being written; made by `opened_table`."""
+
+    def __init__(self, writer: TableWriter, bar: "tqdm[Any]") -> None:
+        self.tokens = 0
+        """Of all rows so far, padding not counted."""
+        self.histogram: list[list[int]] = []
+        self.counts: dict[str, int] = {}
+        """Further facts for the sidecar."""
+        self._writer = writer
+        self._bar = bar
+
+    @property
+    def examples(self) -> int:
+        """Rows so far."""
+        return self._writer.rows
+
+    def append(self, columns: Mapping[str, Any], lengths: npt.NDArray[np.integer]) -> None:
+        """Append rows.
+
+        Args:
+            lengths: (rows,) tokens of each.
+        """
+        self._writer.append(columns)
+        self.tokens += int(lengths.sum(dtype=np.int64))
+        self.histogram = summed([self.histogram, length_histogram(lengths)])
+        self._bar.update(len(lengths))
+
+
+@contextlib.contextmanager
+def opened_table(
+    output: Path, objective: Objective, loaded: LoadedTokenizer, source: Source, columns: Sequence[Column], **more: Any
+) -> Iterator[Table]:
+    """Write the table `output`, and its sidecar when the block ends without an error.
+
+    Args:
+        more: further facts for the table and its sidecar.
+    """
+    facts = {
+        "objective": objective.objective,
+        "layout": TABLE,
+        "dtype": dtype_of(loaded.vocabulary_size),
+        "documents": source.documents,
+        "words": source.words,
+        "bytes": source.bytes,
+        "tokenizer_sha256": loaded.sha256,
+        "vocabulary_size": loaded.vocabulary_size,
+        "special": asdict(loaded.special),
+        "settings": objective.what_is_stored(),
+        "source": source.sha256,
+        **more,
+    }
+    with table_writer(output, columns, facts) as writer, tqdm(desc=output.name, unit="rows", disable=None) as bar:
+        table = Table(writer, bar)
+        yield table
+    counts = {"tokens": table.tokens, "examples": table.examples, "length_histogram": table.histogram}
+    write_sidecar(output, **facts, **counts, **table.counts)
+
+
+class Documents(NamedTuple):
+    """Documents as tokens, with what is recorded of their file."""
+
+    corpus: Corpus
+    source: Source
+    loaded: LoadedTokenizer
+
+
+@contextlib.contextmanager
+def read_documents(
+    documents: Path, tokenizer: Path, sentences: Sentences, language: str, workers: int | None
+) -> Iterator[Documents]:
+    """The documents as the originals read theirs: sentences without the white space around them, blank ones dropped.
+
+    Raises:
+        RelmError: an input is absent, changed or faulty, or the file should have text and has none.
+    """
+    loaded = load_tokenizer(tokenizer)
+    if sentences == "split" and loaded.kind != "wordpiece":
+        raise RelmError(
+            f"masked.sentences: split keeps the space before a sentence, which the originals strip; a {loaded.kind} "
+            "tokenizer sees it; give documents with one sentence a line, and set it to lines"
+        )
+    with (
+        _with_space_before_texts(loaded) as used,
+        tokenized_documents(documents, used, sentences, language, workers, stripped_lines=True) as found,
+    ):
+        corpus = Corpus(found.tokens, found.sentence_starts, found.document_starts)
+        require_documents(documents, corpus.documents)
+        yield Documents(corpus, Source(found.source_sha256, corpus.documents, found.words, found.bytes), loaded)
+
+
+@contextlib.contextmanager
+def _with_space_before_texts(loaded: LoadedTokenizer) -> Iterator[Path]:
+    """A tokenizer file that encodes as pytorch_transformers 1.2.0 did: it puts a space before what byte-level BPE encodes.
+
+    So the first word of a sentence is the token that it would be in the middle of one.
+    """
+    if loaded.kind != "byte_level_bpe":
+        yield loaded.path
+        return
+    parts = json.loads(loaded.path.read_bytes())
+    parts["pre_tokenizer"]["add_prefix_space"] = True
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / loaded.path.name
+        path.write_text(json.dumps(parts), encoding="utf-8")
+        yield path
+
+
+def require_documents(path: Path, documents: int) -> None:
+    """Refuse a file without text, unless its sidecar says that it has no documents, as a shard of one document may.
+
+    Raises:
+        RelmError: it should have some.
+    """
+    if documents or (sidecar_of(path).exists() and read_json(sidecar_of(path)).get("documents") == 0):
+        return
+    raise RelmError(f"{path}: holds no text; run the step that extracts the documents again")
+
+
+def sentence(original: str, table: Table, source: Source, started: float) -> str:
+    """What was made, how fast since `started`."""
+    seconds = perf_counter() - started
+    return (
+        f"made {table.examples:,} examples as {original} does, with {table.tokens:,} tokens, of {source.documents:,} documents "
+        f"in {seconds:.1f} s; {table.examples / seconds:,.0f} examples/s"
+    )

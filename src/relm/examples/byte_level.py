@@ -1,0 +1,181 @@
+"""Byte-level BPE by gigatoken (https://github.com/marcelroed/gigatoken): some fifty times faster than `tokenizers`.
+
+The two give the same ids but for characters that only one of them knows, as each is made with another version of Unicode: one
+takes for a letter what the other takes for neither letter, digit nor space, and cuts the text elsewhere. So each block of
+characters is tried with both when it is first met, and a text with a character they disagree on goes to `tokenizers`.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from itertools import accumulate, chain
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+import numpy.typing as npt
+import psutil
+from tokenizers import Tokenizer, pre_tokenizers
+
+if TYPE_CHECKING:
+    from gigatoken.gigatoken_rs import BPETokenizer
+
+Tokens = npt.NDArray[np.int32]
+Flags = npt.NDArray[np.bool_]
+
+# gigatoken remembers every piece of text for good; when it has grown by so many bytes it is made anew.
+MEMORY = 2**27
+# UTF-8: the first byte of a character of two, of three and of four bytes, and all others that it may have.
+_TWO, _THREE, _FOUR = 0xC2, 0xE0, 0xF0
+_CONTINUATIONS = range(0x80, 0xC0)
+# A letter joins letters, a digit digits, a mark marks; a space joins none of them.
+_MATES = "a1!"
+
+
+class ByteLevel:
+    """gigatoken for one tokenizer."""
+
+    def __init__(self, tokenizer: Tokenizer, vocabulary: Mapping[str, int], content: str) -> None:
+        self.tokenizer = tokenizer
+        self._content = content
+        self._process = psutil.Process()
+        self._token_bytes = np.zeros(max(vocabulary.values()) + 1, dtype=np.int64)
+        for token, number in vocabulary.items():
+            self._token_bytes[number] = len(token)  # each byte is one character of the token
+        self._compared = np.zeros(2**16, dtype=np.bool_)
+        self._with_disputed = np.zeros(2**16, dtype=np.bool_)
+        self.disputed: set[str] = set()
+        self._renew()
+
+    @classmethod
+    def fitting(cls, tokenizer: Tokenizer, content: str, parts: Mapping[str, Any]) -> Self | None:
+        """The way for this tokenizer; None: gigatoken cannot do it."""
+        if not cuts_like_gpt2(parts):
+            return None
+        try:
+            return cls(tokenizer, parts["model"]["vocab"], without_added_tokens(content))
+        except Exception:  # absent, or it does not know the file: the library can do all that it can
+            return None
+
+    def encoded(self, texts: Sequence[str]) -> list[Tokens]:
+        """The ids of each text."""
+        left = self._left_to_library(texts)
+        before = self._process.memory_info().rss
+        encode = self._gigatoken.encode
+        rows = [
+            np.array(self.tokenizer.encode_batch_fast([text], add_special_tokens=False)[0].ids, dtype=np.int32)
+            if number in left
+            else encode(text).view(np.int32)
+            for number, text in enumerate(texts)
+        ]
+        self._grown += self._process.memory_info().rss - before - sum(row.nbytes for row in rows)
+        if self._grown > MEMORY:
+            self._renew()
+        return rows
+
+    def word_starts(self, texts: Sequence[str], rows: Sequence[Tokens]) -> Flags:
+        """Which ids begin a piece of GPT-2's pattern."""
+        left = self._left_to_library(texts)
+        sizes = chain.from_iterable(
+            self._sizes_by_library(text) if number in left else _sizes(text) for number, text in enumerate(texts)
+        )
+        ends = np.cumsum(np.fromiter(sizes, dtype=np.int64))
+        begins = np.zeros(int(ends[-1]) + 1 if len(ends) else 1, dtype=np.bool_)
+        begins[ends] = True
+        begins[0] = True
+        tokens = np.concatenate([np.zeros(0, dtype=np.int32), *rows])
+        bytes_of_tokens = self._token_bytes[tokens]
+        starts = np.cumsum(bytes_of_tokens) - bytes_of_tokens
+        found: Flags = begins[starts]
+        return found
+
+    def _renew(self) -> None:
+        from gigatoken.gigatoken_rs import load_hf_json
+
+        self._gigatoken: BPETokenizer = load_hf_json(self._content)  # type: ignore[assignment]
+        self._grown = 0
+
+    def _sizes_by_library(self, text: str) -> list[int]:
+        """Bytes of each piece."""
+        assert self.tokenizer.pre_tokenizer is not None
+        return [len(piece) for piece, _ in self.tokenizer.pre_tokenizer.pre_tokenize_str(text)]
+
+    def _left_to_library(self, texts: Sequence[str]) -> set[int]:
+        """The numbers of the texts with a character that the two take for different things."""
+        beyond_ascii = {number: text for number, text in enumerate(texts) if not text.isascii()}
+        if not beyond_ascii:
+            return set()
+        data = np.frombuffer("".join(beyond_ascii.values()).encode(), dtype=np.uint8)
+        leads = np.flatnonzero(data >= _TWO)
+        blocks = data[leads].astype(np.uint16) << 8 | data[leads + 1]
+        blocks[blocks < _THREE << 8] = _TWO << 8
+        for block in np.unique(blocks[~self._compared[blocks]]).tolist():
+            self._compare(block)
+        if not self._with_disputed[blocks].any():
+            return set()
+        return {number for number, text in beyond_ascii.items() if not self.disputed.isdisjoint(text)}
+
+    def _compare(self, block: int) -> None:
+        """Try all characters of a block with both."""
+        left = characters_of(block)
+        size = len(left[0].encode()) + 1
+        disputed: set[str] = set()
+        for mate in _MATES:
+            disputed |= self._cut_otherwise(left, mate)
+            begins = set(accumulate(_sizes(mate + "".join(character + mate for character in left))))
+            left = [character for place, character in enumerate(left) if place * size + 1 in begins]
+        self.disputed |= disputed
+        self._with_disputed[block] = bool(disputed)
+        self._compared[block] = True
+
+    def _cut_otherwise(self, characters: list[str], mate: str) -> set[str]:
+        """Those of the characters that only one of the two joins to the mate before or after them."""
+        text = mate + "".join(character + mate for character in characters)
+        if _sizes(text) == self._sizes_by_library(text):
+            return set()
+        if len(characters) == 1:
+            return set(characters)
+        half = len(characters) // 2
+        return self._cut_otherwise(characters[:half], mate) | self._cut_otherwise(characters[half:], mate)
+
+
+def _sizes(text: str) -> list[int]:
+    """Bytes of each piece, as gigatoken cuts the text."""
+    from gigatoken.gigatoken_rs import pretokenizer
+
+    return list(map(len, pretokenizer(text.encode())))
+
+
+def characters_of(block: int) -> list[str]:
+    """The characters whose UTF-8 begins with two given bytes, 64 of three bytes or 4096 of four; or all those of two bytes.
+
+    >>> characters_of(0xE282)[44], len(characters_of(0xC200)), len(characters_of(0xF09F))
+    ('€', 1920, 4096)
+    """
+    if block < _THREE << 8:
+        return [chr(code) for code in range(0x80, 0x800)]
+    start = block.to_bytes(2, "big")
+    tails = [bytes([byte]) for byte in _CONTINUATIONS]
+    if block >= _FOUR << 8:
+        tails = [tail + last for tail in tails for last in tails]
+    return [(start + tail).decode() for tail in tails]
+
+
+def without_added_tokens(content: str) -> str:
+    """A `tokenizer.json` without its added tokens: gigatoken would take their names in a text for them."""
+    key = '"added_tokens":'  # inside a string its quotes would have backslashes before them
+    start = content.index(key) + len(key)
+    _, end = json.JSONDecoder().raw_decode(content, start)
+    return f"{content[:start]}[]{content[end:]}"
+
+
+def cuts_like_gpt2(parts: Mapping[str, Any]) -> bool:
+    """Whether a `tokenizer.json` is a deterministic BPE over all bytes that cuts text by GPT-2's pattern, as it stands."""
+    model, cutter = parts["model"], parts["pre_tokenizer"] or {}
+    unused = ("dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback", "ignore_merges")
+    return (
+        parts["normalizer"] is None
+        and (cutter.get("type"), cutter.get("add_prefix_space"), cutter.get("use_regex")) == ("ByteLevel", False, True)
+        and model.get("type") == "BPE"
+        and not any(model.get(option) for option in unused)
+        and all(byte in model["vocab"] for byte in pre_tokenizers.ByteLevel.alphabet())
+        and all(token["special"] for token in parts["added_tokens"])
+    )

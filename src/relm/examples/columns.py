@@ -1,0 +1,77 @@
+"""The columns of tables of examples: their names, types and widths, in Arrow's words and in numpy's."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from relm.errors import RelmError
+
+FACTS = b"relm"
+AGAIN = "delete it with its sidecar and give the command that makes it again"
+
+Kind = Literal["uint16", "int32", "int8", "bool"]
+Array = npt.NDArray[Any]
+Integers = npt.NDArray[np.int64]
+ARROW = {"uint16": pa.uint16(), "int32": pa.int32(), "int8": pa.int8(), "bool": pa.bool_()}
+KINDS: dict[pa.DataType, Kind] = {pa.uint16(): "uint16", pa.int32(): "int32", pa.int8(): "int8", pa.bool_(): "bool"}
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of a table."""
+
+    name: str
+    kind: Kind
+    """Type of its values."""
+    width: int | Literal["ragged"] | None = None
+    """Values a row: None one, a number so many, ragged any number."""
+    below: int | None = None
+    """Values from 0 to one below this are written, such as the size of the vocabulary; None: whatever the kind holds."""
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """numpy's type of its values."""
+        return np.dtype(self.kind).newbyteorder("<")
+
+    @property
+    def field(self) -> pa.Field:
+        """Arrow's description of it."""
+        value = pa.field("item", ARROW[self.kind], nullable=False)
+        if self.width is None:
+            return pa.field(self.name, ARROW[self.kind], nullable=False)
+        kind = pa.list_(value) if self.width == "ragged" else pa.list_(value, self.width)
+        return pa.field(self.name, kind, nullable=False)
+
+
+class Ragged(NamedTuple):
+    """Rows of different lengths: their values one after the other, and how many each row has."""
+
+    values: Array
+    sizes: Integers
+
+
+def described(schema: pa.Schema, path: Path) -> tuple[dict[str, Any], dict[str, Column]]:
+    """The facts and columns in a table's schema; `path` is for the message.
+
+    Raises:
+        RelmError: it is not the schema of a table of examples.
+    """
+    metadata = schema.metadata or {}
+    if FACTS not in metadata:
+        raise RelmError(f"{path}: an Arrow file of another program: its schema lacks the key {FACTS.decode()}; {AGAIN}")
+    columns = {}
+    for field in schema:
+        value, width = field.type, None
+        if pa.types.is_fixed_size_list(field.type):
+            value, width = field.type.value_type, field.type.list_size
+        elif pa.types.is_list(field.type):
+            value, width = field.type.value_type, "ragged"
+        if value not in KINDS or field.nullable:
+            raise RelmError(f"{path}: column {field.name} is {field}, which no table of examples has; {AGAIN}")
+        columns[field.name] = Column(field.name, KINDS[value], width)
+    return json.loads(metadata[FACTS]), columns

@@ -1,0 +1,34 @@
+"""Random numbers by arithmetic: a draw for an example follows from the example's key (`order.row_keys`) and the draw's number.
+
+No generator is carried along, so any part of any example can be drawn alone, and comes out the same in every batch.
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+from relm.examples.order import mixed
+
+Draws = npt.NDArray[np.uint64]
+# 2**64 divided by the golden ratio, odd: the steps of splitmix64 (Steele, Lea and Flood, OOPSLA 2014).
+STEP = 0x9E3779B97F4A7C15
+
+
+def drawn(keys: Draws, number: int | npt.NDArray[np.integer]) -> Draws:
+    """The draws with these numbers for these keys, 64 random bits each.
+
+    Args:
+        keys: any shape.
+        number: 0 and above; one for all keys, or an array that broadcasts with them.
+    """
+    steps = np.asarray(number).astype(np.uint64) * np.array([STEP], np.uint64)
+    return mixed(keys + (steps if np.ndim(number) else steps[0]))
+
+
+def happens(draws: Draws, probability: float) -> npt.NDArray[np.bool_]:
+    """True for this share of draws."""
+    return (draws >> np.uint64(11)) * 2.0**-53 < probability
+
+
+def below(draws: Draws, limit: int | npt.NDArray[np.integer]) -> npt.NDArray[np.int64]:
+    """A whole number from 0 to `limit` - 1 for each draw; limits lie so far below 2**64 that none is preferred measurably."""
+    return (draws % np.asarray(limit).astype(np.uint64)).astype(np.int64)

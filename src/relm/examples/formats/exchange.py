@@ -1,0 +1,83 @@
+"""Examples out to other programs' formats, and in from them: which format is written and read by what."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from relm.errors import RelmError
+from relm.examples.formats import exports, imports
+from relm.examples.formats.pickle_refusal import SUFFIXES, refuse_pickle
+
+EXPORTS: Mapping[str, tuple[str, Callable[..., str]]] = {
+    "tfrecord": (".tfrecord", exports.export_tfrecord),
+    "tfrecord_remasked": (".tfrecord", exports.export_remasked_tfrecord),
+    "megatron": (".bin", exports.export_megatron),
+    "tpu_pretrain": (".json", exports.export_tpu_pretrain),
+}
+IMPORTS: Mapping[str, Callable[..., str]] = {
+    "tfrecord": imports.import_tfrecord,
+    "megatron": imports.import_megatron,
+    "tpu_pretrain": imports.import_tpu_pretrain,
+}
+
+
+def export_examples(
+    manifest: Path, split: str, format: str, output: Path, tokenizer: Path, sequence_length: int | None = None
+) -> str:
+    """Write all examples of a split in another program's format.
+
+    - tfrecord: masked examples with static masks as Graphcore's BERT reads them; a stream of tokens as windows of
+      `sequence_length`, as its GPT-2 does. An index goes beside it.
+    - tfrecord_remasked: the former with the hidden tokens first.
+    - megatron: a stream of tokens, all shards as one `.bin` with its `.idx`.
+    - tpu_pretrain: masked examples with static masks as JSON lines; ``NAME_metrics.json`` goes beside ``NAME.json``.
+
+    Args:
+        output: the file to write.
+        tokenizer: the `tokenizer.json` that the examples were made with.
+        sequence_length: of a stream of tokens as TFRecord, and of nothing else.
+
+    Returns:
+        A sentence that says what was written.
+
+    Raises:
+        RelmError: the examples cannot be written in that format, or the inputs do not belong together.
+    """
+    if format not in EXPORTS:
+        raise RelmError(f"--format: expected {', '.join(EXPORTS)}, found {format!r}")
+    suffix, export = EXPORTS[format]
+    if output.suffix != suffix:
+        raise RelmError(f"{output}: a file of format {format} ends in {suffix}; rename it")
+    source = exports.opened_split(manifest, split, tokenizer)
+    options: dict[str, Any] = {} if sequence_length is None else {"sequence_length": sequence_length}
+    if options and (format, source.manifest.layout) != ("tfrecord", "tokens"):
+        raise RelmError("--sequence-length: goes with --format tfrecord of a stream of tokens only; leave it out")
+    return export(source, output, **options)
+
+
+def import_examples(format: str, files: Sequence[Path], tokenizer: Path, output: Path) -> str:
+    """Read examples that another program wrote, as one shard with its sidecar: a stream of tokens (.bin) or a table (.arrow).
+
+    - tfrecord: records of Graphcore's BERT, plain or remasked, become a table; records of `input_ids` alone a stream.
+    - megatron: `.bin` with `.idx`; the sequences of a document become one.
+    - tpu_pretrain: JSON lines.
+    - pickle: is refused.
+
+    What the formats do not say is found out from the tokens: words and bytes are those of the decoded text.
+
+    Args:
+        files: read in this order.
+        tokenizer: the `tokenizer.json` that they were made with.
+
+    Returns:
+        A sentence that says what was read.
+
+    Raises:
+        RelmError: a file is absent, damaged or of another format, or a token is not in the vocabulary; names file and place.
+    """
+    for path in files:
+        if format == "pickle" or path.suffix in SUFFIXES:
+            refuse_pickle(path)
+    if format not in IMPORTS or not files:
+        raise RelmError(f"--format: expected {', '.join(IMPORTS)} and at least one file, found {format!r}")
+    return IMPORTS[format](files, tokenizer, output)

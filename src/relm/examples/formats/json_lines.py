@@ -1,0 +1,184 @@
+"""The JSON lines of allenai/tpu_pretrain: a masked example a line, tokens spelt out, and a file of counts beside them.
+
+The keys, their order and the spaces are those that its pregenerate_training_data.py writes into ``epoch_N.json`` and
+``epoch_N_metrics.json``.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from relm.errors import RelmError
+from relm.examples.tokenizers import LoadedTokenizer
+
+Array = npt.NDArray[Any]
+
+KEYS = ("tokens", "segment_ids", "is_random_next", "masked_lm_positions", "masked_lm_labels")
+# What the original writes for a hidden token, whatever the tokenizer.
+MASK = "[MASK]"
+
+
+class Shape(NamedTuple):
+    """What a table needs to know of a file before its first row."""
+
+    examples: int
+    longest: int
+    """Tokens of the longest example."""
+    predictions: int
+    """The most hidden tokens of an example."""
+    pairs: bool
+    """Whether any example has a second segment."""
+
+
+def metrics_path(path: Path) -> Path:
+    """``epoch_0_metrics.json`` for ``epoch_0.json``."""
+    return path.with_name(f"{path.stem}_metrics.json")
+
+
+def metrics(examples: int, sequence_length: int) -> str:
+    """The content of the file beside the examples."""
+    return json.dumps({"num_training_examples": examples, "max_seq_len": sequence_length})
+
+
+def lines_of(columns: Mapping[str, Array], tokens: Sequence[str]) -> Iterator[str]:
+    """The line of each row of a table with static masks, its newline included.
+
+    Args:
+        tokens: by id.
+    """
+    lists = {name: columns[name].tolist() for name in columns}
+    for row, length in enumerate(lists["length"]):
+        second, count = lists["second_start"][row], lists["masked_count"][row]
+        values = (
+            [tokens[token] for token in lists["input_ids"][row][:length]],
+            [0] * second + [1] * (length - second),
+            lists["next_sentence_label"][row] == 1,
+            lists["masked_positions"][row][:count],
+            [tokens[token] for token in lists["masked_labels"][row][:count]],
+        )
+        yield json.dumps(dict(zip(KEYS, values, strict=True))) + "\n"
+
+
+def read_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Place (file and line) and content of each example.
+
+    Raises:
+        RelmError: the file is absent, or a line is no example; names file and line.
+    """
+    if not path.exists():
+        raise RelmError(f"{path}: no such file")
+    with open(path, "rb") as file:
+        for number, line in enumerate(file, 1):
+            place = f"{path}, line {number}"
+            yield place, _example(line, place)
+
+
+def shape_of(paths: Sequence[Path]) -> Shape:
+    """Read all files once, for the widths of a table that will hold them; `longest` is at least what their counts say."""
+    examples = longest = predictions = 0
+    pairs = False
+    for path in paths:
+        for _, example in read_lines(path):
+            examples += 1
+            longest = max(longest, len(example["tokens"]))
+            predictions = max(predictions, len(example["masked_lm_positions"]))
+            pairs = pairs or any(example["segment_ids"])
+        longest = max(longest, _stated_length(path))
+    return Shape(examples, longest, predictions, pairs)
+
+
+def columns_of(
+    examples: Sequence[tuple[str, dict[str, Any]]], shape: Shape, ids: Mapping[str, int], padding: int
+) -> dict[str, Array]:
+    """Examples as rows of a table; without pairs, the label of the next sentence says so and `is_random_next` is dropped.
+
+    Args:
+        ids: token -> id, with `MASK` among them.
+        padding: id behind the tokens of a short example.
+
+    Raises:
+        RelmError: a token is not in the vocabulary; names file, line and token.
+    """
+    rows = len(examples)
+    columns: dict[str, Array] = {
+        "input_ids": np.full((rows, shape.longest), padding, dtype=np.int64),
+        "masked_positions": np.zeros((rows, shape.predictions), dtype=np.int64),
+        "masked_labels": np.zeros((rows, shape.predictions), dtype=np.int64),
+        **{name: np.zeros(rows, dtype=np.int64) for name in ("length", "second_start", "next_sentence_label", "masked_count")},
+    }
+    for row, (place, example) in enumerate(examples):
+        length, count = len(example["tokens"]), len(example["masked_lm_positions"])
+        columns["input_ids"][row, :length] = _ids(example["tokens"], ids, place)
+        columns["masked_positions"][row, :count] = example["masked_lm_positions"]
+        columns["masked_labels"][row, :count] = _ids(example["masked_lm_labels"], ids, place)
+        columns["length"][row] = length
+        columns["second_start"][row] = length - sum(example["segment_ids"])
+        columns["next_sentence_label"][row] = int(example["is_random_next"]) if shape.pairs else -1
+        columns["masked_count"][row] = count
+    return columns
+
+
+def vocabulary(loaded: LoadedTokenizer) -> list[str]:
+    """The tokens by id; ids without a token get an empty one."""
+    tokens = [""] * loaded.vocabulary_size
+    for token, number in loaded.tokenizer.get_vocab(with_added_tokens=True).items():
+        tokens[number] = token
+    return tokens
+
+
+def ids_of(loaded: LoadedTokenizer) -> dict[str, int]:
+    """Token -> id. `MASK` is the tokenizer's own mask token, also where that is spelt otherwise.
+
+    The original's training reads `[MASK]` as the unknown token there; `as_published` builds examples as it does.
+    """
+    return {MASK: loaded.required("mask"), **loaded.tokenizer.get_vocab(with_added_tokens=True)}
+
+
+def _example(line: bytes, place: str) -> dict[str, Any]:
+    """The content of a line, its keys and types checked."""
+    try:
+        example = json.loads(line)
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise RelmError(f"{place}: not valid JSON ({error}): truncated, or not a file of tpu_pretrain") from None
+    if not isinstance(example, dict) or set(example) != set(KEYS):
+        found = ", ".join(example) if isinstance(example, dict) else type(example).__name__
+        raise RelmError(f"{place}: expected the keys {', '.join(KEYS)}; found {found or 'none'}")
+    tokens, segments, positions = example["tokens"], example["segment_ids"], example["masked_lm_positions"]
+    for name, kind in (("tokens", str), ("segment_ids", int), ("masked_lm_positions", int), ("masked_lm_labels", str)):
+        if not isinstance(example[name], list) or not all(type(value) is kind for value in example[name]):
+            raise RelmError(f"{place}: {name}: expected a list of {kind.__name__}, found {str(example[name])[:80]}")
+    if not isinstance(example["is_random_next"], bool):
+        raise RelmError(f"{place}: is_random_next: expected true or false, found {example['is_random_next']!r}")
+    if segments != [0] * (len(tokens) - sum(segments)) + [1] * sum(segments):
+        raise RelmError(f"{place}: segment_ids: expected zeros, then ones, as many as tokens ({len(tokens)})")
+    if positions != sorted(set(positions)) or len(positions) != len(example["masked_lm_labels"]):
+        raise RelmError(f"{place}: masked_lm_positions: expected ascending ones, as many as masked_lm_labels")
+    if positions and not 0 <= positions[0] <= positions[-1] < len(tokens):
+        raise RelmError(
+            f"{place}: masked_lm_positions: expected 0 to {len(tokens) - 1}, found {positions[0]} to {positions[-1]}"
+        )
+    return example
+
+
+def _stated_length(path: Path) -> int:
+    """`max_seq_len` of the counts beside a file; 0 without them."""
+    beside = metrics_path(path)
+    if not beside.exists():
+        return 0
+    try:
+        return int(json.loads(beside.read_text(encoding="utf-8"))["max_seq_len"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise RelmError(f"{beside}: no max_seq_len in it ({error}); delete it or copy it again") from None
+
+
+def _ids(tokens: Sequence[str], ids: Mapping[str, int], place: str) -> list[int]:
+    try:
+        return [ids[token] for token in tokens]
+    except KeyError as error:
+        raise RelmError(
+            f"{place}: token {error.args[0]!r} is not in the vocabulary; give the tokenizer it was made with"
+        ) from None

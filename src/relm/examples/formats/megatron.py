@@ -1,0 +1,169 @@
+"""Megatron-LM's indexed files as other programs write them: any integer type, several sequences a document.
+
+`NAME.idx` is nine bytes of magic, version (uint64), type code (uint8), the counts of sequences and of document boundaries
+(uint64 each), then sizes of sequences in tokens (int32), their byte offsets in `NAME.bin` (int64) and the sequence at which
+each document begins, with the end (int64) (megatron/core/datasets/indexed_dataset.py). Files of this project have one sequence
+a document; `relm.examples.storage` writes them.
+"""
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from relm.errors import RelmError
+from relm.examples.storage import MAGIC, VERSION, index_of
+
+Integers = npt.NDArray[np.int64]
+
+HEADER = len(MAGIC) + 8 + 1 + 8 + 8
+INTEGER_TYPES = {1: "|u1", 2: "|i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2"}
+# Old and new versions of Megatron mean float32 and float64 by these, but not the same by each: the offsets tell.
+FLOAT_TYPES = {6: {4: "<f4", 8: "<f8"}, 7: {4: "<f4", 8: "<f8"}}
+# Tokens that are read at once, save that documents stay whole; sequences whose offsets are compared at once.
+BLOCK = 2**20
+AGAIN = "copy both files again, or make them again"
+
+
+@dataclass(frozen=True)
+class IndexedFile:
+    """Both files, memory-mapped."""
+
+    path: Path
+    """The `.bin`."""
+    tokens: npt.NDArray[Any]
+    sizes: npt.NDArray[np.int32]
+    """(sequences,), in tokens."""
+    offsets: Integers
+    """(sequences,), in bytes."""
+    boundaries: Integers
+    """(documents + 1,), the sequence at which each document begins, and their number."""
+
+    @property
+    def documents(self) -> int:
+        """How many documents."""
+        return len(self.boundaries) - 1
+
+    def starts(self, first: int, last: int) -> Integers:
+        """Where documents `first` to `last`, both included, begin in `tokens`; the one after the last: where they end."""
+        sequences = np.asarray(self.boundaries[first : last + 1])
+        starts = np.full(len(sequences), len(self.tokens), dtype=np.int64)
+        inside = sequences < len(self.offsets)
+        starts[inside] = self.offsets[sequences[inside]] // self.tokens.itemsize
+        return starts
+
+    def blocks(self) -> Iterator[tuple[Integers, Integers]]:
+        """All documents in order, some at a time: their tokens one after the other, and how many each has.
+
+        Raises:
+            RelmError: a token is no whole number; names the document.
+        """
+        first = 0
+        while first < self.documents:
+            starts = self.starts(first, min(first + BLOCK, self.documents))
+            count = max(1, int(np.searchsorted(starts, starts[0] + BLOCK, side="right")) - 1)
+            values = np.asarray(self.tokens[starts[0] : starts[count]])
+            sizes = np.diff(starts[: count + 1])
+            yield self._whole_numbers(values, sizes, first), sizes
+            first += count
+
+    def _whole_numbers(self, values: npt.NDArray[Any], sizes: Integers, first: int) -> Integers:
+        with np.errstate(invalid="ignore"):
+            tokens = values.astype(np.int64)
+        if len(wrong := np.flatnonzero(tokens != values)):
+            document = first + int(np.searchsorted(np.cumsum(sizes), wrong[0], side="right"))
+            raise RelmError(
+                f"{self.path}: document {document:,} has {values[wrong[0]]}, which is no token id: it holds other data"
+            )
+        return tokens
+
+
+def open_indexed(path: Path) -> IndexedFile:
+    """Open `NAME.bin` and `NAME.idx`, given either, or NAME alone.
+
+    Raises:
+        RelmError: a file is absent, truncated, or not in this format; names the file and what was found.
+    """
+    shard = path if path.suffix == ".bin" else path.with_suffix(".bin") if path.suffix == ".idx" else Path(f"{path}.bin")
+    index = index_of(shard)
+    for file in (shard, index):
+        if not file.exists():
+            raise RelmError(f"{file}: no such file; {index.name} and {shard.name} belong together")
+    code, sizes, offsets, boundaries = _read_index(index)
+    total = int(sizes.sum(dtype=np.int64))
+    tokens = _mapped(shard, _dtype(code, shard, index, total), 0, None)
+    if len(tokens) != total:
+        raise RelmError(
+            f"{shard}: holds {len(tokens):,} tokens, {index.name} says {total:,}: truncated or another file; {AGAIN}"
+        )
+    opened = IndexedFile(shard, tokens, sizes, offsets, boundaries)
+    _require_order(opened, index)
+    return opened
+
+
+def _read_index(index: Path) -> tuple[int, npt.NDArray[np.int32], Integers, Integers]:
+    size = index.stat().st_size
+    with open(index, "rb") as file:
+        header = file.read(HEADER)
+    if header[: len(MAGIC)] != MAGIC or len(header) < HEADER:
+        raise RelmError(
+            f"{index}: begins with {header[: len(MAGIC)]!r}, expected {MAGIC!r}: not an index of Megatron-LM; {AGAIN}"
+        )
+    version, code, sequences, boundaries = struct.unpack("<QBQQ", header[len(MAGIC) :])
+    if version != VERSION:
+        raise RelmError(f"{index}: version {version}, expected {VERSION}; write it with a version of Megatron-LM that has that")
+    needed = HEADER + 12 * sequences + 8 * boundaries
+    if size not in (needed, needed + sequences):  # the latter with a mode for each sequence, of multimodal data
+        raise RelmError(
+            f"{index}: has {size:,} bytes, {sequences:,} sequences and {boundaries:,} boundaries need {needed:,}: "
+            f"truncated; {AGAIN}"
+        )
+    return (
+        code,
+        _mapped(index, "<i4", HEADER, sequences),
+        _mapped(index, "<i8", HEADER + 4 * sequences, sequences),
+        _mapped(index, "<i8", HEADER + 12 * sequences, boundaries),
+    )
+
+
+def _dtype(code: int, shard: Path, index: Path, tokens: int) -> str:
+    if code in INTEGER_TYPES:
+        return INTEGER_TYPES[code]
+    width = shard.stat().st_size // tokens if tokens else 4
+    if code not in FLOAT_TYPES or width not in FLOAT_TYPES[code]:
+        known = ", ".join(map(str, sorted({**INTEGER_TYPES, **FLOAT_TYPES})))
+        raise RelmError(f"{index}: type code {code}, expected one of {known} and tokens of its width: damaged; {AGAIN}")
+    return FLOAT_TYPES[code][width]
+
+
+def _mapped(path: Path, dtype: str, offset: int, count: int | None) -> npt.NDArray[Any]:
+    """Part of a file; what does not fill a value at its end is left out."""
+    if count is None:
+        count = (path.stat().st_size - offset) // np.dtype(dtype).itemsize
+    if not count:
+        return np.empty(0, dtype)
+    return np.memmap(path, dtype=dtype, mode="r", offset=offset, shape=(count,)).view(np.ndarray)
+
+
+def _require_order(opened: IndexedFile, index: Path) -> None:
+    """Refuse an index whose sequences do not follow one another, or whose documents are no ranges of them."""
+    expected = 0
+    for first in range(0, len(opened.sizes), BLOCK):
+        sizes = opened.sizes[first : first + BLOCK]
+        ends = expected + np.cumsum(sizes, dtype=np.int64) * opened.tokens.itemsize
+        starts = np.concatenate([[expected], ends[:-1]])
+        wrong = np.flatnonzero((starts != opened.offsets[first : first + BLOCK]) | (sizes < 0))
+        if len(wrong):
+            place = first + int(wrong[0])
+            raise RelmError(
+                f"{index}: sequence {place:,} has {opened.sizes[place]:,} tokens at byte {opened.offsets[place]:,}, expected "
+                f"at byte {starts[wrong[0]]:,}: damaged; {AGAIN}"
+            )
+        expected = int(ends[-1])
+    bounds = opened.boundaries
+    if not len(bounds) or bounds[0] != 0 or bounds[-1] != len(opened.sizes) or (np.diff(bounds) < 0).any():
+        raise RelmError(f"{index}: its documents do not cover its {len(opened.sizes):,} sequences in order: damaged; {AGAIN}")

@@ -1,0 +1,197 @@
+"""TFRecord files of `tf.train.Example`, without TensorFlow.
+
+A record is its length (uint64), the length's masked CRC-32C, the data and the data's masked CRC-32C, all little-endian
+(tensorflow/core/lib/io/record_writer.h). The data is an Example: a map from names to lists of int64, float32 or bytes
+(tensorflow/core/example/example.proto). Beside `NAME.tfrecord` goes `NAME.index` with a line for each record: its first byte
+and how many it has, as the `tfrecord` package's tfrecord2idx writes it and Graphcore's GPT-2 reads it.
+"""
+
+import contextlib
+import functools
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import numpy.typing as npt
+from google.protobuf import descriptor_pb2, descriptor_pool, message, message_factory
+
+from relm.artifact import atomic_file, sidecar_of
+from relm.errors import RelmError
+from relm.examples.formats.crc32c import crc32c, masked
+from relm.examples.storage import flush_all
+
+Features = dict[str, Any]
+"""Name -> int64 array, float32 array, or list of bytes."""
+
+# Records that are checked together: at most so many, or so many bytes.
+BATCH, BATCH_BYTES = 1024, 2**22
+HEADER, TRAILER = 12, 4
+AGAIN = "copy or make the file again"
+
+
+class RecordWriter:
+    """Appends records to a file; made by `record_writer`."""
+
+    def __init__(self, file: IO[bytes], index: IO[str]) -> None:
+        self.records = 0
+        self._file = file
+        self._index = index
+        self._end = 0
+
+    def append(self, records: Sequence[bytes]) -> None:
+        """Append the data of some records."""
+        lengths = [struct.pack("<Q", len(record)) for record in records]
+        checks = [masked(crc32c(part)).astype("<u4").tobytes() for part in (lengths, records)]
+        for number, (length, record) in enumerate(zip(lengths, records, strict=True)):
+            place = slice(4 * number, 4 * number + 4)
+            whole = b"".join((length, checks[0][place], record, checks[1][place]))
+            self._file.write(whole)
+            self._index.write(f"{self._end} {len(whole)}\n")
+            self._end += len(whole)
+        self.records += len(records)
+
+
+def index_path(path: Path) -> Path:
+    """``NAME.index`` for ``NAME.tfrecord``."""
+    return path.with_suffix(".index")
+
+
+@contextlib.contextmanager
+def record_writer(path: Path) -> Iterator[RecordWriter]:
+    """Write a TFRecord file and its index; both appear when the block ends without an error."""
+    with atomic_file(path) as file, atomic_file(index_path(path), "w") as index:
+        yield RecordWriter(file, index)
+        flush_all(file, index)
+        sidecar_of(path).unlink(missing_ok=True)
+
+
+def read_records(path: Path) -> Iterator[bytes]:
+    """The data of each record, its checksums compared.
+
+    Raises:
+        RelmError: the file is absent, truncated or damaged; names the record, counted from 0, and its first byte.
+    """
+    if not path.exists():
+        raise RelmError(f"{path}: no such file")
+    size, waiting, waiting_bytes, end, number = path.stat().st_size, [], 0, 0, 0
+    with open(path, "rb") as file:
+        while end < size:
+            whole = _next_record(file, size - end)
+            waiting.append((number, end, whole))
+            waiting_bytes += len(whole)
+            cut = len(whole) < HEADER + TRAILER or len(whole) != _whole_size(whole)
+            if cut or len(waiting) == BATCH or waiting_bytes >= BATCH_BYTES or end + len(whole) == size:
+                yield from _checked(waiting, path, cut)
+                waiting, waiting_bytes = [], 0
+            number, end = number + 1, end + len(whole)
+
+
+def encoded(features: Mapping[str, npt.ArrayLike | Sequence[bytes]]) -> bytes:
+    """An Example: integers and booleans become int64, floats float32, bytes stay; names are sorted, so its bytes are fixed."""
+    example = _example_class()()
+    for name, values in features.items():
+        feature = example.features.feature[name]
+        if len(values) and isinstance(values[0], bytes):  # type: ignore[arg-type, index]
+            feature.bytes_list.value.extend(values)
+            continue
+        array = np.asarray(values)
+        kind = feature.float_list if array.dtype.kind == "f" else feature.int64_list
+        kind.SetInParent()  # an empty list has a type, too
+        kind.value.extend((array.astype(np.int64) if array.dtype == bool else array).tolist())
+    return bytes(example.SerializeToString(deterministic=True))
+
+
+def decoded(record: bytes, place: str) -> Features:
+    """The features of an Example.
+
+    Args:
+        place: file and record, for the message.
+
+    Raises:
+        RelmError: the record is no Example.
+    """
+    example = _example_class()()
+    try:
+        example.ParseFromString(record)
+    except message.DecodeError as error:
+        raise RelmError(
+            f"{place}: not a tf.train.Example ({error}); its data is something else, which cannot be read"
+        ) from None
+    features: Features = {}
+    for name, feature in example.features.feature.items():
+        kind = feature.WhichOneof("kind")
+        if kind == "bytes_list":
+            features[name] = list(feature.bytes_list.value)
+        else:
+            values, dtype = (feature.float_list, np.float32) if kind == "float_list" else (feature.int64_list, np.int64)
+            features[name] = np.array(values.value, dtype=dtype)
+    return features
+
+
+def _next_record(file: IO[bytes], left: int) -> bytes:
+    """Length, data and checksums of a record; fewer bytes where the file ends, or cannot hold what the length says."""
+    head = file.read(HEADER)
+    if len(head) < HEADER or _whole_size(head) > left:
+        return head
+    return head + file.read(_whole_size(head) - HEADER)
+
+
+def _whole_size(whole: bytes) -> int:
+    return HEADER + int.from_bytes(whole[:8], "little") + TRAILER
+
+
+def _checked(waiting: list[tuple[int, int, bytes]], path: Path, cut: bool) -> Iterator[bytes]:
+    """The data of records, after comparing both checksums of each; `cut`: the last one is not whole."""
+    whole = [record for _, _, record in (waiting[:-1] if cut else waiting)]
+    for what, start, stop in (("length", 0, 8), ("data", HEADER, -TRAILER)):
+        found = masked(crc32c([record[start:stop] for record in whole]))
+        stored = np.array([int.from_bytes(record[stop:][:4], "little") for record in whole], dtype=np.uint32)
+        for place in np.flatnonzero(found != stored)[:1].tolist():
+            number, offset, _ = waiting[place]
+            raise RelmError(
+                f"{path}: record {number:,} at byte {offset:,}: the checksum of its {what} is {stored[place]:08x}, "
+                f"but the {what} gives {found[place]:08x}: damaged, or no TFRecord; {AGAIN}"
+            )
+    yield from (record[HEADER:-TRAILER] for record in whole)
+    if cut:
+        raise _cut_error(*waiting[-1], path)
+
+
+def _cut_error(number: int, offset: int, record: bytes, path: Path) -> RelmError:
+    place = f"{path}: record {number:,} at byte {offset:,}"
+    stored, right = record[8:HEADER], masked(crc32c([record[:8]])).astype("<u4").tobytes()
+    if len(record) >= HEADER and stored != right:
+        return RelmError(f"{place}: the checksum of its length is wrong: damaged, or no TFRecord; {AGAIN}")
+    return RelmError(f"{place}: the file ends inside it: truncated; {AGAIN}")
+
+
+@functools.cache
+def _example_class() -> Any:
+    """The message type Example, in a pool of its own: another library of this process may have registered the same names."""
+    file = descriptor_pb2.FileDescriptorProto(name="example.proto", package="tensorflow", syntax="proto3")
+    kinds = descriptor_pb2.FieldDescriptorProto
+
+    def field(owner: Any, name: str, number: int, kind: int, repeated: bool = False, of: str | None = None) -> Any:
+        label = kinds.LABEL_REPEATED if repeated else kinds.LABEL_OPTIONAL
+        type_name = f".tensorflow.{of}" if of else None
+        return owner.field.add(name=name, number=number, type=kind, label=label, type_name=type_name)
+
+    lists = (("BytesList", kinds.TYPE_BYTES), ("FloatList", kinds.TYPE_FLOAT), ("Int64List", kinds.TYPE_INT64))
+    feature = descriptor_pb2.DescriptorProto(name="Feature")
+    feature.oneof_decl.add(name="kind")
+    for number, (name, kind) in enumerate(lists, 1):
+        field(file.message_type.add(name=name), "value", 1, kind, repeated=True)
+        field(feature, f"{name[:-4].lower()}_list", number, kinds.TYPE_MESSAGE, of=name).oneof_index = 0
+    file.message_type.append(feature)
+    features = file.message_type.add(name="Features")
+    entry = features.nested_type.add(name="FeatureEntry")
+    entry.options.map_entry = True
+    field(entry, "key", 1, kinds.TYPE_STRING)
+    field(entry, "value", 2, kinds.TYPE_MESSAGE, of="Feature")
+    field(features, "feature", 1, kinds.TYPE_MESSAGE, repeated=True, of="Features.FeatureEntry")
+    field(file.message_type.add(name="Example"), "features", 1, kinds.TYPE_MESSAGE, of="Features")
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("tensorflow.Example"))

@@ -1,0 +1,367 @@
+"""What is in a file of examples, for a person at a terminal: a few of them decoded, masks visible, and the statistics."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+from tqdm import tqdm
+
+from relm.artifact import read_json, sidecar_of
+from relm.errors import RelmError
+from relm.examples.formats.bert_records import from_plain, from_remasked
+from relm.examples.formats.json_lines import KEYS, read_lines
+from relm.examples.formats.megatron import open_indexed
+from relm.examples.formats.pickle_refusal import SUFFIXES, refuse_pickle
+from relm.examples.formats.tfrecord import decoded, read_records
+from relm.examples.manifest import length_histogram, read_manifest, require_shard, summed
+from relm.examples.storage import index_of
+from relm.examples.table import Column, ExampleTable, ExampleTables, Ragged
+from relm.examples.token_text import TokenTexts, paragraph
+from relm.examples.tokenizers import LoadedTokenizer, load_tokenizer
+from relm.objectives import TABLE
+
+# Tokens of an example that are shown; the rest is counted.
+SHOWN = 160
+BAR = 36
+NO_BREAK = "\N{NO-BREAK SPACE}"
+ROWS_AT_ONCE = 2**16
+
+
+@dataclass
+class Statistics:
+    """Of one split or file."""
+
+    name: str
+    counts: Mapping[str, Any]
+    """Name -> number; None is left out."""
+    histogram: Sequence[Sequence[int]] = ()
+
+
+@dataclass
+class Contents:
+    """What is said of a file."""
+
+    path: Path
+    kind: str
+    """In a few words."""
+    notes: dict[str, str] = field(default_factory=dict)
+    statistics: list[Statistics] = field(default_factory=list)
+    examples: list[tuple[str, list[str]]] = field(default_factory=list)
+    """A heading and lines of text, for each example."""
+
+
+class Rows(Protocol):
+    """A table, or several as one."""
+
+    @property
+    def columns(self) -> dict[str, Column]: ...
+
+    def __len__(self) -> int: ...
+
+    def rows(self, name: str, indices: npt.NDArray[np.integer]) -> Any: ...
+
+
+def inspect(path: Path, tokenizer: Path | None, examples: int) -> str:
+    """A description of a manifest, a shard (.bin, .arrow), or another program's file (.tfrecord, JSON lines of tpu_pretrain).
+
+    Args:
+        tokenizer: `tokenizer.json`; None: token ids are shown.
+        examples: how many are shown, spread over the file.
+
+    Returns:
+        Lines for a terminal of 80 columns.
+
+    Raises:
+        RelmError: the file is absent, damaged or of no known kind, or was made with another tokenizer.
+    """
+    if path.suffix in SUFFIXES:
+        refuse_pickle(path)
+    if not path.exists() and not path.with_suffix(".bin").exists():
+        raise RelmError(f"{path}: no such file")
+    loaded = None if tokenizer is None else load_tokenizer(tokenizer)
+    return _in_words(_reader(path)(path, loaded, max(examples, 0)))
+
+
+def _reader(path: Path) -> Callable[[Path, LoadedTokenizer | None, int], Contents]:
+    if path.suffix in (".json", ".jsonl"):
+        return _tpu_pretrain if _is_tpu_pretrain(path) else _manifest
+    by_suffix = {".bin": _stream, ".idx": _stream, ".arrow": _table, ".table": _table, ".tfrecord": _tfrecord}
+    if path.suffix not in by_suffix:
+        known = ", ".join([*by_suffix, "manifest.json", ".jsonl"])
+        raise RelmError(f"{path}: expected one of {known}; found a file that ends in {path.suffix or 'nothing'}")
+    return by_suffix[path.suffix]
+
+
+def _is_tpu_pretrain(path: Path) -> bool:
+    with open(path, "rb") as file:
+        line = file.readline()
+    try:
+        first = json.loads(line)
+    except ValueError:
+        return False
+    return isinstance(first, dict) and KEYS[0] in first
+
+
+def _manifest(path: Path, loaded: LoadedTokenizer | None, examples: int) -> Contents:
+    facts = read_manifest(path)
+    _require_tokenizer(path, facts.tokenizer.sha256, loaded)
+    contents = Contents(path, f"{facts.objective} examples, kept as {_layout(facts.layout)}", _notes(facts, loaded))
+    for name, split in facts.splits.items():
+        counts = {
+            "shards": len(split.shards),
+            "examples": split.examples,
+            "tokens": split.tokens,
+            "of their places": split.utilisation,
+            "documents": split.documents,
+            "words": split.words,
+            "bytes": split.bytes,
+        }
+        contents.statistics.append(Statistics(name, counts, split.length_histogram))
+    name = next(iter(facts.splits))
+    if facts.layout == TABLE:
+        contents.examples = _rows_in_words(ExampleTables(path, name, check_content=False), loaded, examples)
+    else:
+        full = [shard for shard in facts.splits[name].shards if shard.tokens]
+        for shard in full[:1]:
+            contents.examples = _documents_in_words(require_shard(path, shard, check_content=False), loaded, examples)
+    return contents
+
+
+def _notes(facts: Any, loaded: LoadedTokenizer | None) -> dict[str, str]:
+    """What the manifest says of tokenizer and settings."""
+    kind = f"{loaded.kind}, " if loaded else ""
+    notes = {"tokenizer": f"{kind}{facts.tokenizer.vocabulary_size:,} tokens, sha256 {facts.tokenizer.sha256[:12]}…"}
+    special = {name: token for name, token in facts.tokenizer.special.items() if token is not None}
+    if special:
+        notes["special"] = ", ".join(f"{name} {token}" for name, token in special.items())
+    if facts.settings:
+        notes["settings"] = ", ".join(f"{key} {value}" for key, value in _flat(facts.settings))
+    return notes
+
+
+def _stream(path: Path, loaded: LoadedTokenizer | None, examples: int) -> Contents:
+    opened = open_indexed(path)
+    _require_tokenizer(path, _sidecar(opened.path).get("tokenizer_sha256"), loaded)
+    histogram: list[list[int]] = []
+    for first in range(0, opened.documents, ROWS_AT_ONCE):
+        last = min(first + ROWS_AT_ONCE, opened.documents)
+        histogram = summed([histogram, length_histogram(np.diff(opened.starts(first, last)))])
+    counts = {"tokens": len(opened.tokens), "documents": opened.documents, "sequences": len(opened.sizes)}
+    counts = {name: count for name, count in counts.items() if name != "sequences" or count != opened.documents}
+    notes = {"type": str(opened.tokens.dtype), "index": index_of(opened.path).name}
+    shown = _documents_in_words(opened.path, loaded, examples)
+    return Contents(
+        opened.path, "a stream of tokens in Megatron-LM's format", notes, [Statistics("all", counts, histogram)], shown
+    )
+
+
+def _table(path: Path, loaded: LoadedTokenizer | None, examples: int) -> Contents:
+    table = ExampleTable(path)
+    _require_tokenizer(path, table.facts.get("tokenizer_sha256"), loaded)
+    lengths = np.concatenate([_lengths(table, first) for first in range(0, len(table), ROWS_AT_ONCE)] or [np.empty(0, int)])
+    counts: dict[str, Any] = {"examples": len(table), "tokens": int(lengths.sum())}
+    if "length" in table.columns and len(table):
+        counts["of their places"] = counts["tokens"] / (len(table) * int(table.columns["input_ids"].width or 1))
+    columns = ", ".join(f"{column.name} {column.kind}{_width(column)}" for column in table.columns.values())
+    notes = {"columns": columns}
+    if settings := table.facts.get("settings"):
+        notes["settings"] = ", ".join(f"{key} {value}" for key, value in _flat(settings))
+    kind = f"a table of {table.facts.get('objective', 'unknown')} examples"
+    shown = _rows_in_words(table, loaded, examples)
+    return Contents(path, kind, notes, [Statistics("all", counts, length_histogram(lengths))], shown)
+
+
+def _tfrecord(path: Path, loaded: LoadedTokenizer | None, examples: int) -> Contents:
+    wanted = set(_spread(sum(1 for _ in tqdm(read_records(path), "counting", unit="records", disable=None)), examples))
+    histogram: list[list[int]] = []
+    shown: list[tuple[str, list[str]]] = []
+    records = tokens = 0
+    features: dict[str, Any] = {}
+    for number, record in enumerate(tqdm(read_records(path), "reading", unit="records", disable=None)):
+        place = f"{path}, record {number:,}"
+        features = decoded(record, place)
+        length = _record_length(features)
+        records, tokens = records + 1, tokens + length
+        histogram = summed([histogram, length_histogram(np.array([length]))])
+        if number in wanted:
+            shown.append((f"record {number:,}", _record_in_words(features, place, TokenTexts(loaded))))
+    notes = {"features": ", ".join(f"{name} ({len(values)})" for name, values in sorted(features.items()))}
+    counts = {"records": records, "tokens": tokens or None}
+    return Contents(path, "TFRecord of tf.train.Example", notes, [Statistics("all", counts, histogram)], shown)
+
+
+def _record_length(features: Mapping[str, Any]) -> int:
+    if "input_mask" in features:
+        return int(np.sum(features["input_mask"]))
+    if "seq_padding_index" in features and "mask_padding_index" in features:
+        reserved = len(features.get("masked_labels", ()))
+        return int(features["mask_padding_index"][0] + features["seq_padding_index"][0] - reserved)
+    return len(features.get("input_ids", ()))
+
+
+def _record_in_words(features: dict[str, Any], place: str, texts: TokenTexts) -> list[str]:
+    if "masked_lm_positions" in features:
+        read = from_remasked if "input_position" in features else from_plain
+        columns = {name: values[0] for name, values in read([features], [place]).items()}
+        return _masked_in_words(columns, None, texts)
+    if isinstance(features.get("input_ids"), np.ndarray):
+        return [_cut(features["input_ids"].tolist(), lambda tokens: texts.line(tokens))]
+    return [f"{name}: {str(values)[:60]}" for name, values in sorted(features.items())]
+
+
+def _tpu_pretrain(path: Path, loaded: LoadedTokenizer | None, examples: int) -> Contents:
+    sizes = [len(example["tokens"]) for _, example in tqdm(read_lines(path), "counting", unit="lines", disable=None)]
+    wanted, hidden = set(_spread(len(sizes), examples)), 0
+    contents = Contents(path, "JSON lines of tpu_pretrain")
+    for number, (_, example) in enumerate(read_lines(path)):
+        labels = dict(zip(example["masked_lm_positions"], example["masked_lm_labels"], strict=True))
+        hidden += len(labels)
+        if number in wanted:
+            words = [
+                f"[{token.strip('[]')}→{labels[place]}]" if place in labels else token
+                for place, token in enumerate(example["tokens"])
+            ]
+            heading = f"line {number + 1:,}{', is_random_next' if example['is_random_next'] else ''}"
+            contents.examples.append((heading, [_cut(words, lambda tokens: " ".join(tokens))]))
+    counts = {"examples": len(sizes), "tokens": sum(sizes), "hidden tokens": hidden}
+    contents.statistics.append(Statistics("all", counts, length_histogram(np.array(sizes, dtype=np.int64))))
+    return contents
+
+
+def _rows_in_words(table: Rows, loaded: LoadedTokenizer | None, examples: int) -> list[tuple[str, list[str]]]:
+    texts, shown = TokenTexts(loaded), []
+    for number in _spread(len(table), examples):
+        row = {name: _row(table, name, number) for name in table.columns}
+        if "source" in row:
+            lines = [f"{name}: {_cut(row[name].tolist(), lambda tokens: texts.line(tokens))}" for name in ("source", "target")]
+        elif "length" in row:
+            lines = _masked_in_words(row, row.get("word_starts"), texts)
+        else:
+            lines = [f"{name}: {str(value)[:60]}" for name, value in row.items()]
+        shown.append((f"example {number:,}", lines))
+    return shown
+
+
+def _row(table: Rows, name: str, number: int) -> Any:
+    found = table.rows(name, np.array([number]))
+    return found.values if isinstance(found, Ragged) else found[0]
+
+
+def _masked_in_words(row: Mapping[str, Any], starts: npt.NDArray[np.bool_] | None, texts: TokenTexts) -> list[str]:
+    """A row of a masked table; with a second segment, each on lines of its own."""
+    length, second = int(row["length"]), int(row["second_start"])
+    tokens = row["input_ids"][:length].tolist()
+    count = int(row.get("masked_count", 0))
+    hidden = dict(zip(row.get("masked_positions", [])[:count], row.get("masked_labels", [])[:count], strict=True))
+    hidden = {int(place): int(label) for place, label in hidden.items()}
+    begins = None if starts is None else starts.tolist()
+
+    def part(first: int, last: int) -> str:
+        inside = {place - first: label for place, label in hidden.items() if first <= place < last}
+        flags = None if begins is None else begins[first:last]
+        return _cut(tokens[first:last], lambda shown: texts.line(shown, flags, inside))
+
+    label = {0: "the second part follows the first", 1: "the second part is random"}.get(int(row["next_sentence_label"]))
+    lines = [part(0, second), *([part(second, length)] if second < length else [])]
+    return [*lines, f"({length} tokens, {count} hidden{f'; {label}' if label else ''})"]
+
+
+def _documents_in_words(path: Path, loaded: LoadedTokenizer | None, examples: int) -> list[tuple[str, list[str]]]:
+    opened, texts, shown = open_indexed(path), TokenTexts(loaded), []
+    for number in _spread(opened.documents, examples):
+        start, stop = (int(place) for place in opened.starts(number, number + 1))
+        tokens = opened.tokens[start : min(stop, start + SHOWN)].tolist()
+        text = texts.line([int(token) for token in tokens])
+        left = stop - start - len(tokens)
+        shown.append((f"document {number:,}", [text + (f" … {left:,} more tokens" if left else "")]))
+    return shown
+
+
+def _cut(tokens: list[Any], words: Callable[[list[Any]], str]) -> str:
+    left = len(tokens) - SHOWN
+    return words(tokens[:SHOWN]) + (f" … {left:,} more tokens" if left > 0 else "")
+
+
+def _lengths(table: ExampleTable, first: int) -> npt.NDArray[np.int64]:
+    """Tokens of some rows that are not padding."""
+    indices = np.arange(first, min(first + ROWS_AT_ONCE, len(table)))
+    if "length" in table.columns:
+        return np.asarray(table.rows("length", indices), dtype=np.int64)
+    ragged = [name for name, column in table.columns.items() if column.width == "ragged"]
+    if not ragged:
+        width = table.columns["input_ids"].width if "input_ids" in table.columns else 0
+        return np.full(len(indices), width, dtype=np.int64)
+    return np.asarray(sum(table.rows(name, indices).sizes for name in ragged), dtype=np.int64)
+
+
+def _width(column: Column) -> str:
+    return "" if column.width is None else "[…]" if column.width == "ragged" else f"[{column.width}]"
+
+
+def _layout(layout: str) -> str:
+    return "a table" if layout == TABLE else "a stream of tokens"
+
+
+def _flat(settings: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+    flat: list[tuple[str, Any]] = []
+    for key, value in settings.items():
+        flat += _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else [(prefix + key, value)]
+    return flat
+
+
+def _spread(size: int, wanted: int) -> list[int]:
+    """So many numbers below `size`, evenly spread, the first one 0."""
+    count = min(size, wanted)
+    return [number * size // count for number in range(count)]
+
+
+def _sidecar(path: Path) -> Mapping[str, Any]:
+    sidecar: Mapping[str, Any] = read_json(sidecar_of(path)) if sidecar_of(path).exists() else {}
+    return sidecar
+
+
+def _require_tokenizer(path: Path, sha256: str | None, loaded: LoadedTokenizer | None) -> None:
+    if loaded is not None and sha256 is not None and loaded.sha256 != sha256:
+        raise RelmError(
+            f"{loaded.path}: sha256 is {loaded.sha256}, but {path} was made with a tokenizer of sha256 {sha256}; "
+            "give the tokenizer that belongs to it"
+        )
+
+
+def _in_words(contents: Contents) -> str:
+    lines = [str(contents.path), f"  {contents.kind}"]
+    lines += [_labelled(name, note) for name, note in contents.notes.items()]
+    for statistics in contents.statistics:
+        counts = [_count(name, count) for name, count in statistics.counts.items() if count is not None]
+        lines += ["", _labelled(statistics.name, ", ".join(counts)), *_chart(statistics.histogram)]
+    for heading, paragraphs in contents.examples:
+        lines += ["", heading, *(paragraph(text) for text in paragraphs)]
+    return "\n".join(lines)
+
+
+def _labelled(name: str, text: str) -> str:
+    margin = f"  {name:10} "
+    return paragraph(text, " " * len(margin)).replace(" " * len(margin), margin, 1).replace(NO_BREAK, " ")
+
+
+def _count(name: str, count: float) -> str:
+    words = f"{count:.1%} {name}" if isinstance(count, float) else f"{count:,} {name.removesuffix('s') if count == 1 else name}"
+    return words.replace(" ", NO_BREAK)
+
+
+def _chart(histogram: Sequence[Sequence[int]]) -> list[str]:
+    """A bar for each range of lengths, the longest of `BAR` characters."""
+    if not histogram:
+        return []
+    most = max(count for _, count in histogram)
+    labels = [f"{bound // 2 + 1:,} to {bound:,}" if bound > 2 else str(bound) for bound, _ in histogram]
+    margin, places = max(map(len, labels)), len(f"{most:,}")
+    lines = [f"  {'tokens':>{margin}}"]
+    for label, (_, count) in zip(labels, histogram, strict=True):
+        bar = "█" * max(1, round(BAR * count / most)) if count else ""
+        lines.append(f"  {label:>{margin}}  {count:>{places},} {bar}".rstrip())
+    return lines

@@ -1,0 +1,320 @@
+"""Masked-language-model examples: the step that packs documents into a table, and the table read with masks.
+
+With dynamic masks the table holds sequences as they are, and which tokens are hidden is drawn when a row is read, from (seed,
+epoch, number of the row), as RoBERTa does (Liu et al. 2019, section 4.1); with static masks it is drawn once, from (seed of the
+objective, number of the row in its shard), and stored.
+"""
+
+import collections
+import contextlib
+import functools
+from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict
+from pathlib import Path
+from time import perf_counter
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from tqdm import tqdm
+
+from relm.artifact import write_sidecar
+from relm.errors import RelmError
+from relm.examples.contract import IGNORED, Batch, Integers
+from relm.examples.documents import checked_documents
+from relm.examples.manifest import length_histogram, summed
+from relm.examples.masking import MaskedRows, capacity, masked_rows
+from relm.examples.order import row_keys
+from relm.examples.packing import FOLLOWS, RANDOM, Packing, Sequences, Text, packed, require_room
+from relm.examples.sequences import Specials, rows_of
+from relm.examples.storage import dtype_of
+from relm.examples.table import Column, ExampleTables, table_writer
+from relm.examples.tokenized import TokenizedDocuments, tokenized_documents
+from relm.examples.tokenizers import SPECIAL_TOKENS, LoadedTokenizer, SpecialIds, load_tokenizer
+from relm.limits import usable_cores
+from relm.objectives import TABLE, Objective
+
+Columns = dict[str, npt.NDArray[Any]]
+
+# Places in rows that are made together, so that what is computed on the way stays in the cache.
+BLOCK = 2**17
+
+
+class Block(NamedTuple):
+    """Sequences that become rows together."""
+
+    packing: Packing
+    sequences: Sequences
+    first_row: int
+    """Number of its first row in the table."""
+    read: int
+    """Tokens of the text up to its end, of all repetitions."""
+
+
+class Statistics:
+    """Sums over the rows of a table."""
+
+    def __init__(self) -> None:
+        self.tokens = self.truncated = 0
+        self.pairs = {FOLLOWS: 0, RANDOM: 0}
+        self.histogram: list[list[int]] = []
+
+    def add(self, columns: Columns, truncated: int) -> None:
+        """Count some rows."""
+        self.tokens += int(columns["length"].sum(dtype=np.int64))
+        self.truncated += truncated
+        for label in self.pairs:
+            self.pairs[label] += int(np.count_nonzero(columns["next_sentence_label"] == label))
+        self.histogram = summed([self.histogram, length_histogram(columns["length"])])
+
+
+def pregenerate_masked(
+    documents: Path, tokenizer: Path, output: Path, objective: Objective, language: str, workers: int | None = None
+) -> str:
+    """Pack a file of documents into one table of sequences, `output`, and its sidecar.
+
+    Columns: `input_ids` (L), `length`, `second_start` (the length where there is no second segment), `next_sentence_label`
+    (0 follows, 1 random, -1 no pair); with dynamic masks `word_starts` (L); with static masks `masked_positions`,
+    `masked_labels` (P) and `masked_count`, and the hidden tokens are replaced. Padding is the pad token, else 0.
+
+    Args:
+        documents: JSON lines; compared with its sidecar if it has one.
+        tokenizer: `tokenizer.json`.
+        output: the table; its sidecar's facts are what the manifest is made of.
+        objective: how sequences are packed and masked.
+        language: of the text, for the sentence splitter.
+        workers: processes; None: as many as there are cores. They change no byte.
+
+    Raises:
+        RelmError: an input is absent, changed or faulty (file and line are named), the tokenizer lacks a special token, the
+            sequences are too short, pairs are wanted of one document, there is no text, or a worker was killed.
+    """
+    started = perf_counter()
+    require_room(_packing(objective, ""))
+    require_special(load_tokenizer(tokenizer))
+    cores = usable_cores() if workers is None else workers
+    statistics = Statistics()
+    with tokenized_documents(documents, tokenizer, objective.masked.sentences, language, workers) as found:
+        if not len(found.tokens) and not checked_documents(documents)[1]:
+            raise RelmError(f"{documents}: holds no text; run the step that extracts the documents again")
+        facts = _facts(found, objective)
+        make = functools.partial(made_columns, found, objective)
+        total = len(found.tokens) * objective.masked.duplication_factor
+        with (
+            table_writer(output, table_columns(objective, found.loaded.vocabulary_size), facts) as table,
+            contextlib.closing(_in_threads(make, blocks_of(found, objective), cores)) as made,
+            tqdm(total=total, unit="tokens", unit_scale=True, desc=documents.name, disable=None) as bar,
+        ):
+            for block, columns in made:
+                table.append(columns)
+                statistics.add(columns, block.sequences.truncated)
+                bar.update(block.read - bar.n)
+    counts = {"tokens": statistics.tokens, "examples": table.rows, "length_histogram": statistics.histogram}
+    packed_facts = {
+        "utilisation": statistics.tokens / max(1, table.rows * objective.sequence_length),
+        "pairs_that_follow": statistics.pairs[FOLLOWS],
+        "random_pairs": statistics.pairs[RANDOM],
+        "truncated_tokens": statistics.truncated,
+    }
+    write_sidecar(output, **facts, **counts, **packed_facts)
+    return _sentence(facts, counts, packed_facts, perf_counter() - started)
+
+
+def require_special(loaded: LoadedTokenizer) -> None:
+    """
+    Raises:
+        RelmError: the tokenizer lacks a token that masked sequences are made with; names all that are lacking.
+    """
+    if lacking := [name for name in ("cls", "sep", "mask") if getattr(loaded.special, name) is None]:
+        tokens = ", ".join(" or ".join(SPECIAL_TOKENS[name]) for name in lacking)
+        raise RelmError(
+            f"{loaded.path}: lacks the special tokens {tokens}, which masked sequences are made with; "
+            "use another tokenizer, such as one trained as wordpiece"
+        )
+
+
+def table_columns(objective: Objective, vocabulary_size: int) -> list[Column]:
+    """The columns of a table of masked examples; `pregenerate_masked` says what they hold."""
+    length: int = objective.sequence_length
+    kind: Any = dtype_of(vocabulary_size)
+    columns = [
+        Column("input_ids", kind, length, vocabulary_size),
+        Column("length", "uint16"),
+        Column("second_start", "uint16"),
+        Column("next_sentence_label", "int8"),
+    ]
+    if objective.masked.masks == "dynamic":
+        return [*columns, Column("word_starts", "bool", length)]
+    places = capacity(objective.masked, length)
+    return [
+        *columns,
+        Column("masked_positions", "uint16", places),
+        Column("masked_labels", kind, places, vocabulary_size),
+        Column("masked_count", "uint16"),
+    ]
+
+
+def blocks_of(found: TokenizedDocuments, objective: Objective) -> Iterator[Block]:
+    """All sequences, repetition by repetition, in blocks."""
+    text = Text(found.sentence_starts, found.document_starts)
+    size = max(1, BLOCK // objective.sequence_length)
+    row = 0
+    for repetition in range(objective.masked.duplication_factor):
+        packing = _packing(objective, found.source_sha256, repetition)
+        for sequences in packed(text, packing):
+            for start in range(0, len(sequences.label), size):
+                part = sequences.between(start, start + size)
+                part = part._replace(truncated=0 if start else sequences.truncated)
+                yield Block(packing, part, row, repetition * len(found.tokens) + int(part.first_stop[-1]))
+                row += len(part.label)
+
+
+def made_columns(found: TokenizedDocuments, objective: Objective, block: Block) -> Columns:
+    """The rows of a block, as the table has them."""
+    options, special = objective.masked, found.loaded.special
+    assert special.cls is not None and special.sep is not None, "see `require_special`"  # noqa: PT018
+    specials = Specials(special.cls, special.sep, special.pad or 0)
+    rows = rows_of(found.tokens, found.word_starts, block.sequences, block.packing, specials)
+    columns: Columns = rows._asdict()
+    if options.masks == "dynamic":
+        return columns
+    del columns["word_starts"]
+    numbers = np.arange(block.first_row, block.first_row + len(rows.length))
+    keys = row_keys(f"static masks of {found.source_sha256}", options.seed, np.zeros(1, np.int64), numbers)
+    places = capacity(options, objective.sequence_length)
+    masked = masked_rows(
+        rows.input_ids, rows.length, keys, options, special, found.loaded.vocabulary_size, places, rows.word_starts
+    )
+    return {
+        **columns,
+        "input_ids": masked.input_ids,
+        "masked_positions": masked.positions,
+        "masked_labels": masked.labels,
+        "masked_count": masked.counts,
+    }
+
+
+Made = Generator[tuple[Block, Columns], None, None]
+
+
+def _in_threads(make: Callable[[Block], Columns], blocks: Iterator[Block], threads: int) -> Made:
+    """Each block with its rows, in order; numpy works on several at once."""
+    waiting: collections.deque[tuple[Block, Future[Columns]]] = collections.deque()
+    with ThreadPoolExecutor(threads) as pool:
+        for block in blocks:
+            waiting.append((block, pool.submit(make, block)))
+            if len(waiting) > 2 * threads:
+                done, columns = waiting.popleft()
+                yield done, columns.result()
+        for done, columns in waiting:
+            yield done, columns.result()
+
+
+def _packing(objective: Objective, source: str, repetition: int = 0) -> Packing:
+    return Packing(objective.masked, objective.sequence_length, source, repetition)
+
+
+def _facts(found: TokenizedDocuments, objective: Objective) -> dict[str, Any]:
+    """What is known of a table before its rows are made."""
+    return {
+        "objective": objective.objective,
+        "layout": TABLE,
+        "dtype": dtype_of(found.loaded.vocabulary_size),
+        "documents": len(found.document_starts) - 1,
+        "words": found.words,
+        "bytes": found.bytes,
+        "tokenizer_sha256": found.loaded.sha256,
+        "vocabulary_size": found.loaded.vocabulary_size,
+        "special": asdict(found.loaded.special),
+        "settings": objective.what_is_stored(),
+        "source": found.source_sha256,
+    }
+
+
+def _sentence(facts: dict[str, Any], counts: dict[str, Any], packed_facts: dict[str, Any], seconds: float) -> str:
+    pairs = (
+        f"; {packed_facts['pairs_that_follow']:,} pairs follow each other, {packed_facts['random_pairs']:,} are random, "
+        f"{packed_facts['truncated_tokens']:,} tokens were cut off"
+    )
+    return (
+        f"packed {facts['documents']:,} documents with {facts['words']:,} words into {counts['examples']:,} sequences of "
+        f"{counts['tokens']:,} tokens, {packed_facts['utilisation']:.1%} of their places"
+        + (pairs if packed_facts["random_pairs"] else "")
+        + f"; {counts['examples'] / seconds:,.0f} sequences/s"
+    )
+
+
+class MaskedExamples:
+    """All masked examples of one split, by number; see `contract.Examples` for what a batch holds."""
+
+    def __init__(
+        self, tables: ExampleTables, objective: Objective, seed: int, special: SpecialIds, vocabulary_size: int
+    ) -> None:
+        """Read the tables of one split.
+
+        Args:
+            tables: with the columns of `pregenerate_masked`; where these have masks, nothing is drawn.
+            objective: which tokens are hidden, if that is drawn now.
+            seed: of the masks, any integer.
+            special: ids of the tokenizer's special tokens.
+            vocabulary_size: of the tokenizer; random replacements are below it.
+
+        Raises:
+            RelmError: the tables are of another length, or lack the word starts that whole words need.
+        """
+        self.tables, self.options, self.seed = tables, objective.masked, seed
+        self.special, self.vocabulary_size = special, vocabulary_size
+        columns = tables.columns
+        self.is_static = "masked_positions" in columns
+        self.places = capacity(self.options, objective.sequence_length) if not self.is_static else 0
+        """For hidden tokens, where these are drawn."""
+        if (found := columns["input_ids"].width) != objective.sequence_length:
+            raise RelmError(
+                f"sequence_length: {objective.sequence_length}, but the examples were packed to {found}; pregenerate them again"
+            )
+        if not self.is_static and self.options.whole_words and "word_starts" not in columns:
+            raise RelmError("masked.whole_words: these examples do not say where words begin; pregenerate them again")
+        self.has_pairs = int(tables.rows("next_sentence_label", np.zeros(1, np.int64))[0]) >= 0
+
+    def __len__(self) -> int:
+        return len(self.tables)
+
+    def batch(self, indices: Integers, epochs: Integers) -> Batch:
+        """The examples with these numbers, with the masks of these epochs; static masks are the same in each.
+
+        Raises:
+            IndexError: there is no such example.
+            RelmError: `bernoulli` drew more tokens of one example than there are places.
+        """
+        lengths, second_start = (self.tables.rows(name, indices) for name in ("length", "second_start"))
+        masked = self._stored(indices) if self.is_static else self._drawn(indices, epochs, lengths)
+        places = np.arange(masked.input_ids.shape[1])
+        attention_mask = places < lengths[:, None]
+        unused = np.arange(masked.labels.shape[1]) >= masked.counts[:, None]
+        batch: Batch = {
+            "input_ids": masked.input_ids.astype(np.int64),
+            "attention_mask": attention_mask,
+            "token_type_ids": (attention_mask & (places >= second_start[:, None])).astype(np.int64),
+            "masked_positions": masked.positions.astype(np.int64),
+            "masked_labels": np.where(unused, np.int64(IGNORED), masked.labels),
+        }
+        if self.has_pairs:
+            batch["next_sentence_labels"] = self.tables.rows("next_sentence_label", indices).astype(np.int64)
+        return batch
+
+    def _stored(self, indices: Integers) -> MaskedRows:
+        names = ("input_ids", "masked_positions", "masked_labels", "masked_count")
+        return MaskedRows(*(self.tables.rows(name, indices) for name in names))
+
+    def _drawn(self, indices: Integers, epochs: Integers, lengths: npt.NDArray[np.integer]) -> MaskedRows:
+        return masked_rows(
+            self.tables.rows("input_ids", indices),
+            lengths,
+            row_keys("masks", self.seed, epochs, indices),
+            self.options,
+            self.special,
+            self.vocabulary_size,
+            self.places,
+            self.tables.rows("word_starts", indices) if self.options.whole_words else None,
+        )

@@ -1,0 +1,278 @@
+"""Which tokens are hidden and what stands in their place: arithmetic on rows of token ids.
+
+The masked language model of BERT (Devlin et al. 2019, section 3.1) and RoBERTa (Liu et al. 2019, section 4.1). Every candidate,
+a token or with `whole_words` a word, gets a random number from its row's key and its position. `exact` takes the lowest ones
+until there are enough, a word that would exceed the number being passed over; `bernoulli` takes those below the probability.
+What is drawn for a row depends on nothing else: not on its neighbours, the batch or the number of processes.
+"""
+
+import math
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from relm.errors import RelmError
+from relm.examples.draws import Draws, drawn
+from relm.examples.tokenizers import SpecialIds
+from relm.objectives import Masked
+
+Flags = npt.NDArray[np.bool_]
+Integers = npt.NDArray[np.int64]
+Ids = npt.NDArray[np.integer]
+
+# Places in rows that are worked on together, so that intermediate results stay in the cache.
+BLOCK = 2**16
+OVERFLOW_CHANCE = 1e-8
+# Draws from here on say what replaces a token; those before, which tokens are hidden.
+REPLACEMENTS = 2**16
+LAST = np.uint32(2**32 - 1)
+
+
+class MaskedRows(NamedTuple):
+    """Rows whose hidden tokens are replaced."""
+
+    input_ids: Ids
+    """(rows, L)."""
+    positions: npt.NDArray[np.uint16]
+    """(rows, P), of the hidden tokens, ascending; 0 in unused places at the end."""
+    labels: Ids
+    """(rows, P), the hidden tokens; 0 in unused places."""
+    counts: npt.NDArray[np.uint16]
+    """(rows,), how many are hidden."""
+
+
+def capacity(options: Masked, sequence_length: int) -> int:
+    """How many places for hidden tokens each row has.
+
+    With `bernoulli` and no `max_predictions` it is the least multiple of 8 that more tokens than it fill with a chance below
+    1e-8 in a row: 128 of 512 at 15 %.
+
+    Raises:
+        RelmError: nothing bounds the number: whole words, each for itself.
+    """
+    if options.selection == "exact":
+        most = max(1, round(options.probability * sequence_length))
+        return min(most, options.max_predictions or most)
+    if options.max_predictions is not None:
+        return min(options.max_predictions, sequence_length)
+    if options.whole_words:
+        raise RelmError(
+            "masked: selection: bernoulli with whole_words: true has no bound on the tokens that are hidden; "
+            "set masked.max_predictions, or use selection: exact"
+        )
+    return min(sequence_length, -(-_binomial_bound(sequence_length, options.probability) // 8) * 8)
+
+
+def _binomial_bound(number: int, probability: float) -> int:
+    """The least value that a binomial variable exceeds with a chance below `OVERFLOW_CHANCE`."""
+    odds, above, value = math.log(probability) - math.log1p(-probability), 0.0, number
+    log_chance = number * math.log(probability)
+    while value > 0 and above + math.exp(log_chance) < OVERFLOW_CHANCE:
+        above += math.exp(log_chance)
+        log_chance += math.log(value) - math.log(number - value + 1) - odds
+        value -= 1
+    return value
+
+
+def masked_rows(
+    input_ids: Ids,
+    lengths: Ids,
+    keys: Draws,
+    options: Masked,
+    special: SpecialIds,
+    vocabulary_size: int,
+    places: int,
+    word_starts: Flags | None = None,
+) -> MaskedRows:
+    """Hide tokens of rows.
+
+    Args:
+        input_ids: (rows, L), left as they are.
+        lengths: (rows,), tokens that are not padding.
+        keys: (rows,), see `order.row_keys`.
+        special: [CLS] and [SEP] are never hidden, and no special token is a random replacement.
+        places: P, see `capacity`.
+        word_starts: (rows, L), needed for whole words; other words begin after every token that is no candidate.
+
+    Raises:
+        RelmError: with `bernoulli`, more tokens were drawn than there are places.
+    """
+    rows, length = input_ids.shape
+    result = MaskedRows(
+        input_ids.copy(),
+        np.zeros((rows, places), np.uint16),
+        np.zeros((rows, places), input_ids.dtype),
+        np.zeros(rows, np.uint16),
+    )
+    slots = np.arange(places, dtype=np.uint16)
+    for part in _blocks(rows, length):
+        candidate = candidates(input_ids[part], lengths[part], special)
+        words = word_starts[part] if options.whole_words and word_starts is not None else None
+        hidden = selected(keys[part], candidate, lengths[part], options, places, words)
+        counts = np.count_nonzero(hidden, axis=1)
+        flat = np.flatnonzero(hidden)
+        row = np.repeat(np.arange(len(counts)), counts)
+        position = flat - row * length
+        draws = drawn(keys[part][row], REPLACEMENTS + position)
+        labels = input_ids[part].ravel()[flat]
+        used = slots < counts.astype(np.uint16)[:, None]
+        result.positions[part][used] = position
+        result.labels[part][used] = labels
+        result.counts[part] = counts
+        result.input_ids[part].ravel()[flat] = replaced(draws, labels, options, special, vocabulary_size)
+    return result
+
+
+def _blocks(rows: int, length: int) -> Iterator[slice]:
+    step = max(1, BLOCK // length)
+    yield from (slice(start, start + step) for start in range(0, rows, step))
+
+
+def candidates(input_ids: Ids, lengths: Ids, special: SpecialIds) -> Flags:
+    """Which tokens may be hidden, (rows, L): all but [CLS], [SEP] and padding."""
+    result: Flags = np.arange(input_ids.shape[1], dtype=np.uint16) < lengths.astype(np.uint16)[:, None]
+    for token in (special.cls, special.sep):
+        if token is not None:
+            result &= input_ids != token
+    return result
+
+
+def selected(
+    keys: Draws, candidate: Flags, lengths: Ids, options: Masked, places: int, word_starts: Flags | None = None
+) -> Flags:
+    """Which tokens of each row are hidden, (rows, L).
+
+    With `exact` as many as the nearest whole number (of two, the even one) to the probability times the row's length, special
+    tokens counted as in the originals, at least one and at most `places`.
+    """
+    exact = options.selection == "exact"
+    limit = LAST if exact else np.uint32(min(options.probability * 2.0**32, 2.0**32 - 1))
+    wanted = np.full(len(keys), places)
+    if exact:
+        wanted = np.clip(np.rint(options.probability * lengths).astype(np.int64), 1, places)
+    unit = candidate if word_starts is None else candidate & _boundaries(candidate, word_starts)
+    order = _order(keys, candidate.shape[1]) | np.multiply(~unit, LAST)
+    ranked = np.sort(order, axis=1)
+    if word_starts is not None:
+        return _whole_words(ranked, ~candidate | unit, wanted, limit)
+    found = np.count_nonzero(ranked[:, : places + 1] < limit, axis=1)
+    if not exact and options.max_predictions is None and (found > places).any():
+        raise RelmError(
+            f"masked.selection: bernoulli drew more than {places} tokens of one sequence, which happens less than once in "
+            f"{1 / OVERFLOW_CHANCE:,.0f} sequences; set masked.max_predictions: {places}, or another seed"
+        )
+    wanted = np.minimum(wanted, found)
+    last = np.take_along_axis(ranked, np.maximum(wanted - 1, 0)[:, None], axis=1)
+    hidden: Flags = candidate & (order <= last) & (wanted > 0)[:, None]
+    return hidden
+
+
+def _boundaries(candidate: Flags, word_starts: Flags) -> Flags:
+    """Where a word or a token that is no candidate begins: what truncation left of a word begins its row or segment."""
+    boundary = word_starts | ~candidate
+    boundary[:, 0] = True
+    boundary[:, 1:] |= ~candidate[:, :-1]
+    return boundary
+
+
+def _order(keys: Draws, length: int) -> npt.NDArray[np.uint32]:
+    """A random number for each position, (rows, length), different in a row: the lowest bits are the position."""
+    draws = drawn(keys[:, None], np.arange(-(-length // 2))).view(np.uint32)[:, :length]
+    bits = (length - 1).bit_length()
+    return draws >> np.uint32(bits) << np.uint32(bits) | np.arange(length, dtype=np.uint32)
+
+
+def _whole_words(ranked: npt.NDArray[np.uint32], boundary: Flags, wanted: Integers, limit: np.uint32) -> Flags:
+    """The tokens of words that are taken in the order of their numbers, one that would exceed `wanted` being passed over.
+
+    Args:
+        ranked: (rows, L), the numbers of `_order` of the words' first tokens, ascending; others are `LAST`.
+        boundary: (rows, L), where a word begins, or a token that is in none.
+        limit: words with this number or a higher one are not offered.
+    """
+    rows, length = boundary.shape
+    ends = np.append(boundary.ravel(), True)
+    position_bits = np.uint32(2 ** (length - 1).bit_length() - 1)
+    hidden = np.zeros(rows * length, np.bool_)
+    step = max(1, int(wanted.max(initial=1)))  # words of one token fill a row with so many
+    open_rows, left = np.arange(rows), wanted.copy()
+    for column in range(0, length, step):
+        offered = ranked[open_rows, column : column + step]
+        there = offered < limit
+        places = (offered & position_bits) + (open_rows * length)[:, None]
+        sizes = np.zeros(offered.shape, np.int32)
+        sizes[there] = _sizes(ends, places[there])
+        taken = first_fits(sizes, left)
+        hidden[_filled(places[taken], sizes[taken])] = True
+        left = left - np.multiply(sizes, taken).sum(axis=1)
+        again = (left > 0) & there[:, -1]
+        open_rows, left = open_rows[again], left[again]
+        if not len(open_rows):
+            break
+    return hidden.reshape(rows, length)
+
+
+def _sizes(ends: Flags, places: Integers) -> npt.NDArray[np.int32]:
+    """How many tokens there are from each place to the next boundary."""
+    sizes = np.ones(len(places), np.int32)
+    growing = np.arange(len(places))
+    while len(growing):
+        growing = growing[~ends[places[growing] + sizes[growing]]]
+        sizes[growing] += 1
+    return sizes
+
+
+def _filled(places: Integers, sizes: npt.NDArray[np.integer]) -> Integers:
+    """All numbers from each place on, so many of each.
+
+    >>> _filled(np.array([10, 5]), np.array([2, 3]))
+    array([10, 11,  5,  6,  7])
+    """
+    shifts: Integers = np.repeat(places - (np.cumsum(sizes) - sizes), sizes)
+    return shifts + np.arange(len(shifts))
+
+
+def first_fits(sizes: npt.NDArray[np.integer], room: Integers) -> Flags:
+    """Which things are taken into a row's room if each is offered in turn and taken when it still fits.
+
+    Args:
+        sizes: (rows, things), 0 where there is none.
+        room: (rows,).
+
+    >>> first_fits(np.array([[2, 3, 1, 1]]), np.array([4]))
+    array([[ True, False,  True,  True]])
+    """
+    taken = np.zeros(sizes.shape, np.bool_)
+    rows, left, offered = np.arange(len(sizes)), room.astype(sizes.dtype), sizes
+    while len(rows):
+        fitting = np.where(offered <= left[:, None], offered, 0)
+        sums = np.cumsum(fitting, axis=1, dtype=np.int32)
+        now = sums <= left[:, None]  # all before the first that no longer fits
+        now &= fitting > 0
+        taken[rows] |= now
+        used = np.multiply(fitting, now).sum(axis=1, dtype=np.int32)
+        # That one is larger than what is left, as is all that was passed over before it: the next round looks behind it.
+        again = np.flatnonzero((sums[:, -1] > left) & (used < left))
+        rows, left, offered = rows[again], (left - used)[again], np.where(now[again], 0, offered[again])
+    return taken
+
+
+def replaced(draws: Draws, tokens: Ids, options: Masked, special: SpecialIds, vocabulary_size: int) -> Ids:
+    """What stands where tokens were hidden: the mask token, a random token that is not special, or the token itself.
+
+    Args:
+        draws: (tokens,).
+        tokens: (tokens,), what was hidden.
+    """
+    assert special.mask is not None, "see `masked.require_special`"
+    chance = (draws & np.uint64(LAST)) * 2.0**-32
+    result = np.where(chance < options.mask_share, tokens.dtype.type(special.mask), tokens)
+    is_random = np.flatnonzero((chance >= options.mask_share) & (chance < options.mask_share + options.random_share))
+    specials = sorted({token for token in vars(special).values() if token is not None})
+    number = ((draws[is_random] >> np.uint64(32)) * np.uint64(vocabulary_size - len(specials))) >> np.uint64(32)
+    for token in specials:  # ascending: each makes room for itself
+        number += number >= token
+    result[is_random] = number
+    return result

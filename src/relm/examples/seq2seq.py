@@ -1,0 +1,256 @@
+"""Sequence-to-sequence examples: a target text, and the source that a rule makes of it.
+
+The target is the text with each letter in one form (`relm.examples.diacritics`), the source is the target without diacritics.
+Pairs are stored at full length, each side with one end of text at its end; they are cut and padded as they are read, so one
+table serves any lengths.
+"""
+
+import contextlib
+import functools
+from collections.abc import Callable, Generator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from time import perf_counter
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from tqdm import tqdm
+
+from relm.artifact import write_sidecar
+from relm.corpus.workers import ordered_map
+from relm.errors import RelmError
+from relm.examples.causal import with_end_of_text
+from relm.examples.columns import Column, Kind, Ragged
+from relm.examples.contract import IGNORED, Batch, Integers
+from relm.examples.diacritics import with_standard_letters, without_diacritics
+from relm.examples.documents import AFTER_NEWLINE, CHUNK, Lines, checked_documents, chunks_of
+from relm.examples.encoder import Encoder
+from relm.examples.manifest import length_histogram, summed
+from relm.examples.storage import dtype_of
+from relm.examples.table import ExampleTables, table_writer
+from relm.examples.tokenizers import SpecialIds, load_tokenizer, loaded_as
+from relm.limits import usable_cores
+from relm.objectives import TABLE, Objective, Seq2Seq
+
+# `Seq2Seq.source` -> what makes the source of a target.
+SOURCES: dict[str, Callable[[str], str]] = {"without_diacritics": without_diacritics}
+
+
+class Encoding(NamedTuple):
+    """How documents become pairs: what a worker is told."""
+
+    documents: Path
+    tokenizer: Path
+    tokenizer_sha256: str
+    options: Seq2Seq
+    language: str
+
+
+class Pairs(NamedTuple):
+    """The pairs of some documents, and what is counted of their text."""
+
+    source: Ragged
+    target: Ragged
+    documents: int
+    words: int
+    bytes: int
+    read: int
+    """Bytes of their lines."""
+
+
+@dataclass
+class Counts:
+    """Sums over the pairs of a file."""
+
+    tokens: int = 0
+    """Of sources and targets."""
+    documents: int = 0
+    words: int = 0
+    bytes: int = 0
+    length_histogram: list[list[int]] = field(default_factory=list)
+    """Of pairs, by the longer side: what is longer than a sequence is cut."""
+
+    def add(self, pairs: Pairs) -> None:
+        """Count some more."""
+        self.tokens += len(pairs.source.values) + len(pairs.target.values)
+        self.documents += pairs.documents
+        self.words += pairs.words
+        self.bytes += pairs.bytes
+        longer = length_histogram(np.maximum(pairs.source.sizes, pairs.target.sizes))
+        self.length_histogram = summed([self.length_histogram, longer])
+
+
+def pregenerate_seq2seq(
+    documents: Path, tokenizer: Path, output: Path, objective: Objective, language: str, workers: int | None = None
+) -> str:
+    """Encode a file of documents as one table of pairs, `output`, and its sidecar.
+
+    Columns: `source` and `target`, ragged, each with one end of text at its end. A text that has no tokens gives no pair.
+
+    Args:
+        documents: JSON lines; compared with its sidecar if it has one.
+        tokenizer: `tokenizer.json`.
+        output: the table; its sidecar's facts are what the manifest is made of.
+        objective: what a pair is made of.
+        language: of the text; decides which letters are standard.
+        workers: processes; None: as many as there are cores. They change no byte.
+
+    Raises:
+        RelmError: an input is absent, changed or faulty (file and line are named), the tokenizer has no end of text, no
+            document gives a pair, or a worker was killed.
+    """
+    started = perf_counter()
+    loaded = load_tokenizer(tokenizer)
+    loaded.required("end_of_text")
+    source, may_be_empty = checked_documents(documents)
+    facts = {
+        "objective": objective.objective,
+        "layout": TABLE,
+        "dtype": dtype_of(loaded.vocabulary_size),
+        "tokenizer_sha256": loaded.sha256,
+        "vocabulary_size": loaded.vocabulary_size,
+        "special": asdict(loaded.special),
+        "settings": objective.what_is_stored(),
+        "source": source,
+    }
+    encoding = Encoding(documents, tokenizer, loaded.sha256, objective.seq2seq, language)
+    counts = Counts()
+    with (
+        table_writer(output, pair_columns(loaded.vocabulary_size), facts) as table,
+        contextlib.closing(_encoded(encoding, workers, started)) as encoded,
+    ):
+        for pairs in encoded:
+            table.append({"source": pairs.source, "target": pairs.target})
+            counts.add(pairs)
+        if not table.rows and not may_be_empty:
+            raise RelmError(f"{documents}: holds no text that gives a pair; run the step that extracts the documents again")
+    write_sidecar(output, **facts, **asdict(counts), examples=table.rows)
+    seconds = perf_counter() - started
+    return (
+        f"encoded {counts.documents:,} documents with {counts.words:,} words as {table.rows:,} pairs of "
+        f"{counts.tokens:,} tokens in {seconds:.1f} s; {counts.tokens / seconds:,.0f} tokens/s"
+    )
+
+
+def pair_columns(vocabulary_size: int) -> list[Column]:
+    """The columns of a table of pairs."""
+    kind: Kind = "uint16" if dtype_of(vocabulary_size) == "uint16" else "int32"
+    return [Column(name, kind, "ragged", below=vocabulary_size) for name in ("source", "target")]
+
+
+def _encoded(encoding: Encoding, workers: int | None, started: float) -> Generator[Pairs, None, None]:
+    """The pairs of all documents, some at a time."""
+    size = encoding.documents.stat().st_size
+    wanted = min(usable_cores() if workers is None else workers, 1 + size // CHUNK)
+    encode = functools.partial(encoded_pairs, encoding)
+    parting = AFTER_NEWLINE if encoding.options.texts == "lines" else None
+    tokens = 0
+    with contextlib.ExitStack() as stack:
+        file = stack.enter_context(open(encoding.documents, "rb"))
+        bar = stack.enter_context(tqdm(total=size, unit="B", unit_scale=True, desc=encoding.documents.name, disable=None))
+        chunks = ordered_map(encode, chunks_of(file, parting), wanted, f"encoding {encoding.documents}")
+        stack.enter_context(contextlib.closing(chunks))  # type: ignore[type-var]
+        for pairs in chunks:
+            yield pairs
+            tokens += len(pairs.source.values) + len(pairs.target.values)
+            bar.update(pairs.read)
+            bar.set_postfix_str(f"{tokens / (perf_counter() - started):,.0f} tokens/s")
+
+
+def encoded_pairs(encoding: Encoding, chunk: Lines) -> Pairs:
+    """The pairs of some lines of a documents file.
+
+    Raises:
+        RelmError: a line is not a document, or the tokenizer changed, or it takes text for an end of text.
+    """
+    encoder, end_of_text_id = _encoder(encoding.tokenizer, encoding.tokenizer_sha256)
+    texts = chunk.texts()
+    targets = [target for text in texts for target in target_texts(text, encoding.options, encoding.language)]
+    sources = list(map(SOURCES[encoding.options.source], targets))
+    tokens, sizes = encoder.encoded([*sources, *targets])
+    if (tokens == end_of_text_id).any():
+        raise RelmError(
+            f"{encoding.tokenizer}: makes an end of text of mere text, so pairs would have several; use another one"
+        )
+    kept = np.tile((sizes[: len(sources)] > 0) & (sizes[len(sources) :] > 0), 2)
+    tokens, sizes = with_end_of_text(tokens[np.repeat(kept, sizes)], sizes[kept], end_of_text_id)
+    source_sizes, target_sizes = np.split(sizes.astype(np.int64), 2)
+    cut = int(source_sizes.sum())
+    return Pairs(
+        Ragged(tokens[:cut], source_sizes),
+        Ragged(tokens[cut:], target_sizes),
+        documents=len(texts) - (not chunk.begins),
+        words=sum(len(text.split()) for text in texts),
+        bytes=sum(len(text.encode()) for text in texts),
+        read=chunk.size,
+    )
+
+
+def target_texts(text: str, options: Seq2Seq, language: str) -> list[str]:
+    """The targets that a document gives: its lines, or itself, without the white space around; blank ones give none."""
+    pieces = text.split("\n") if options.texts == "lines" else [text]
+    return [with_standard_letters(piece, language) for piece in map(str.strip, pieces) if piece]
+
+
+@functools.lru_cache(maxsize=1)
+def _encoder(tokenizer: Path, sha256: str) -> tuple[Encoder, int]:
+    loaded = loaded_as(tokenizer, sha256)
+    return Encoder(loaded.tokenizer), loaded.end_of_text_id
+
+
+def padded(rows: Ragged, length: int, end_of_text_id: int, padding: int) -> tuple[Integers, npt.NDArray[np.bool_]]:
+    """Rows cut or padded to one length, (rows, length), and which of their tokens are no padding.
+
+    A row that is too long keeps its end of text, as its last token.
+
+    >>> padded(Ragged(np.array([5, 1, 6, 7, 8, 1]), np.array([2, 4])), 3, end_of_text_id=1, padding=0)[0]
+    array([[5, 1, 0],
+           [6, 7, 1]])
+    """
+    columns = np.arange(length)
+    present = columns < rows.sizes[:, None]
+    starts = np.cumsum(rows.sizes) - rows.sizes
+    tokens = rows.values.take(starts[:, None] + columns, mode="clip").astype(np.int64)
+    tokens[~present] = padding
+    tokens[rows.sizes > length, -1] = end_of_text_id
+    return tokens, present
+
+
+class Seq2SeqExamples:
+    """All pairs of one split, by number."""
+
+    def __init__(self, tables: ExampleTables, objective: Objective, special: SpecialIds) -> None:
+        """Take the pairs of tables.
+
+        Args:
+            objective: lengths of the source and the target.
+            special: of the tokenizer that they were made with; without a token for padding the end of text stands in, which
+                makes no difference where neither is looked at.
+
+        Raises:
+            RelmError: the tables hold other examples.
+        """
+        if tables.manifest.objective != "seq2seq" or special.end_of_text is None:
+            raise RelmError(f"tables of {tables.manifest.objective} examples, expected pairs of source and target")
+        self.tables = tables
+        self.source_length = objective.sequence_length
+        self.target_length = objective.seq2seq.target_length or objective.sequence_length
+        self.end_of_text_id = special.end_of_text
+        self.pad_id = special.end_of_text if special.pad is None else special.pad
+
+    def __len__(self) -> int:
+        return len(self.tables)
+
+    def batch(self, indices: Integers, epochs: Integers) -> Batch:
+        """`input_ids` and `attention_mask`, (examples, source length), and `labels`, (examples, target length).
+
+        Nothing is drawn, so an example is the same in all epochs.
+
+        Raises:
+            IndexError: there is no such example.
+        """
+        source, target = (self.tables.rows(name, indices) for name in ("source", "target"))
+        inputs, present = padded(source, self.source_length, self.end_of_text_id, self.pad_id)
+        labels, _ = padded(target, self.target_length, self.end_of_text_id, IGNORED)
+        return {"input_ids": inputs, "attention_mask": present, "labels": labels}

@@ -1,0 +1,92 @@
+"""Packed sequences as rows of token ids: `[CLS] text [SEP]`, of pairs `[CLS] first [SEP] second [SEP]`, padded at the end."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from relm.examples.packing import Packing, Sequences
+
+Array = npt.NDArray[Any]
+
+
+class Rows(NamedTuple):
+    """Sequences of one length L, as the columns of a masked table are."""
+
+    input_ids: npt.NDArray[np.integer]
+    """(rows, L), the type of the tokens."""
+    length: npt.NDArray[np.uint16]
+    """(rows,), without padding."""
+    second_start: npt.NDArray[np.uint16]
+    """(rows,), where the second segment begins; the length where there is none."""
+    next_sentence_label: npt.NDArray[np.int8]
+    """(rows,), as in `Sequences`."""
+    word_starts: npt.NDArray[np.bool_]
+    """(rows, L), True at the first token of each word or what is left of one, and at special tokens; False at padding."""
+
+
+class Specials(NamedTuple):
+    """Ids of the tokens that are added."""
+
+    cls: int
+    sep: int
+    pad: int
+
+
+def rows_of(
+    tokens: npt.NDArray[np.integer],
+    word_starts: npt.NDArray[np.bool_],
+    sequences: Sequences,
+    packing: Packing,
+    special: Specials,
+) -> Rows:
+    """Gather the tokens of consecutive sequences.
+
+    Args:
+        tokens: (n,), of all documents; may be memory-mapped.
+        word_starts: (n,), whether a token begins a word.
+    """
+    length, paired = packing.sequence_length, packing.is_paired
+    first_start, first_stop, second_start, second_stop, label = sequences[:5]
+    if not paired:
+        tokens, word_starts, first_start, first_stop = with_separators(tokens, word_starts, sequences, special.sep)
+    columns = np.arange(length)
+    first_end = first_stop - first_start + 1  # the column of the separator after the first segment
+    sizes = first_end + 1 + (second_stop - second_start + 1 if paired else 0)
+    places = (first_start - 1)[:, None] + columns
+    if paired:
+        np.copyto(places, (second_start - first_end - 1)[:, None] + columns, where=columns > first_end[:, None])
+    padding = columns >= sizes[:, None]
+    ids, starts = tokens.take(places, mode="clip"), word_starts.take(places, mode="clip")
+    np.copyto(ids, ids.dtype.type(special.pad), where=padding)
+    np.copyto(starts, False, where=padding)
+    numbers = np.arange(len(label))
+    ids[:, 0] = special.cls
+    ids[numbers, first_end] = ids[numbers, sizes - 1] = special.sep
+    starts[:, :2] = starts[numbers, first_end] = starts[numbers, sizes - 1] = True
+    if paired:
+        starts[numbers, first_end + 1] = True
+    second = first_end + 1 if paired else sizes
+    return Rows(ids, sizes.astype(np.uint16), second.astype(np.uint16), label, starts)
+
+
+def with_separators(
+    tokens: npt.NDArray[np.integer], word_starts: npt.NDArray[np.bool_], sequences: Sequences, separator: int
+) -> tuple[Array, Array, Array, Array]:
+    """The tokens of sequences that follow each other, with the separators between documents put in.
+
+    Returns:
+        Tokens, word starts, and where in these the sequences start and stop.
+    """
+    begin, end = int(sequences.first_start[0]), int(sequences.first_stop[-1])
+    between = sequences.separators[(sequences.separators > begin) & (sequences.separators < end)]
+    # A separator stands before its document: not in the sequence that begins or ends there.
+    starts = sequences.first_start - begin + np.searchsorted(between, sequences.first_start, "right")
+    stops = sequences.first_stop - begin + np.searchsorted(between, sequences.first_stop, "left")
+    places = between - begin
+    return (
+        np.insert(np.asarray(tokens[begin:end]), places, separator),
+        np.insert(np.asarray(word_starts[begin:end]), places, True),
+        starts,
+        stops,
+    )

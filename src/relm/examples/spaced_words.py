@@ -1,0 +1,97 @@
+"""Fast ways for tokenizers that encode each word, or each character, on its own.
+
+BERT's WordPiece cuts text at white space and punctuation and T5's Unigram at white space, so what stands between two spaces is
+encoded the same wherever it stands: once by the library, from then on by looking it up.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+from tokenizers import Tokenizer
+
+from relm.examples.tokenizer_models import CONTINUING, SPACE, UNKNOWN
+
+Tokens = npt.NDArray[np.int32]
+Flags = npt.NDArray[np.bool_]
+
+# Words remembered, some 200 bytes each, and their longest. Text has ever new ones, but the frequent ones come early.
+REMEMBERED_WORDS, LONGEST_WORD = 2**18, 100
+# Model -> the normalizers and pre-tokenizers with which the words between spaces do not depend on each other.
+_FITTING: dict[str, tuple[set[tuple[str, ...]], set[tuple[str, ...]]]] = {
+    "WordPiece": ({("BertNormalizer",), ()}, {("BertPreTokenizer",)}),
+    "Unigram": ({("Precompiled", "Strip", "Replace")}, {("Metaspace", "Split")}),
+}
+
+
+class SpacedWords(dict[str, bytes]):
+    """Word -> its ids as little-endian int32, filled as words are met."""
+
+    def __init__(self, tokenizer: Tokenizer, begins_word: Flags) -> None:
+        super().__init__()
+        self.tokenizer = tokenizer
+        self.begins_word = begins_word
+
+    @classmethod
+    def fitting(cls, tokenizer: Tokenizer, content: str, parts: Mapping[str, Any]) -> Self | None:
+        """The way for this tokenizer; None: it may look across spaces."""
+        model = parts["model"]["type"]
+        normalizers, cutters = _FITTING.get(model, (set(), set()))
+        fits = _types(parts["normalizer"]) in normalizers and _types(parts["pre_tokenizer"]) in cutters
+        if not fits or not all(token["special"] for token in parts["added_tokens"]):
+            return None
+        begins_word = np.zeros(max(tokenizer.get_vocab().values()) + 1, dtype=np.bool_)
+        for token, number in tokenizer.get_vocab().items():
+            begins_word[number] = token.startswith(SPACE) if model == "Unigram" else not token.startswith(CONTINUING)
+        return cls(tokenizer, begins_word)
+
+    def encoded(self, texts: Sequence[str]) -> list[Tokens]:
+        """The ids of each text."""
+        return [np.frombuffer(b"".join(map(self.__getitem__, text.split(" "))), dtype="<i4") for text in texts]
+
+    def word_starts(self, texts: Sequence[str], rows: Sequence[Tokens]) -> Flags:
+        """Which ids begin a word: those without `##`, or with U+2581."""
+        return np.concatenate([np.zeros(0, dtype=np.bool_), *(self.begins_word[row] for row in rows)])
+
+    def __missing__(self, word: str) -> bytes:
+        ids = np.array(self.tokenizer.encode_batch_fast([word], add_special_tokens=False)[0].ids, dtype="<i4").tobytes()
+        if len(self) < REMEMBERED_WORDS and len(word) <= LONGEST_WORD:
+            self[word] = ids
+        return ids
+
+
+class Characters:
+    """Ids by code point."""
+
+    def __init__(self, ids: Tokens) -> None:
+        self.ids = ids
+
+    @classmethod
+    def fitting(cls, tokenizer: Tokenizer, content: str, parts: Mapping[str, Any]) -> Self | None:
+        """The way for this tokenizer; None: its tokens are no single characters."""
+        special = {token["content"] for token in parts["added_tokens"]}
+        vocabulary = {token: number for token, number in tokenizer.get_vocab().items() if token not in special}
+        unknown = tokenizer.token_to_id(UNKNOWN)
+        if parts["normalizer"] or unknown is None or any(len(token) != 1 for token in vocabulary):
+            return None
+        ids = np.full(0x110000, unknown, dtype=np.int32)
+        for character, number in vocabulary.items():
+            ids[ord(character)] = number
+        return cls(ids)
+
+    def encoded(self, texts: Sequence[str]) -> list[Tokens]:
+        """The ids of each text."""
+        return [self.ids[np.frombuffer(text.encode("utf-32-le"), dtype="<u4")] for text in texts]
+
+    def word_starts(self, texts: Sequence[str], rows: Sequence[Tokens]) -> Flags:
+        """Each character is a word."""
+        return np.ones(sum(map(len, rows)), dtype=np.bool_)
+
+
+def _types(part: dict[str, Any] | None) -> tuple[str, ...]:
+    """The type of a component, or those of a sequence of components."""
+    if part is None:
+        return ()
+    inner = part.get("normalizers", part.get("pretokenizers"))
+    return tuple(piece["type"] for piece in inner) if isinstance(inner, list) else (part["type"],)

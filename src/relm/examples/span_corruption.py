@@ -1,0 +1,209 @@
+"""The span-corruption objective: the inputs are a text with spans hidden, the targets are what was hidden.
+
+T5's (Raffel et al. 2020, arXiv 1910.10683, section 3.1.4, and the functions `random_spans_helper` and `random_spans_noise_mask`
+of its preprocessors). Kept and hidden spans take turns, beginning with a kept one. How many tokens are hidden in how many spans
+follows from the length alone, so every example has the same shape and nothing is padded. In the inputs a sentinel stands for
+each hidden span; the targets are each sentinel with the tokens it stands for. Sentinels are `<extra_id_0>`, `<extra_id_1>` and
+so on, with descending ids from the last of the vocabulary. Both sequences end with the end of text.
+"""
+
+from bisect import bisect_right
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from relm.errors import RelmError
+from relm.examples.causal import TokenWindows, open_windows, require_indices
+from relm.examples.contract import Batch, Integers
+from relm.examples.draws import Draws, drawn
+from relm.examples.order import row_keys
+from relm.objectives import Objective, SpanCorruption
+
+# T5's vocabulary ends with so many sentinels, and so does mT5's.
+SENTINELS = 100
+# A tokenizer without sentinels is told from one with by how often their ids occur in the first tokens of the text.
+INSPECTED_TOKENS, MOST_SENTINELS = 2**20, 1e-3
+
+Mask = npt.NDArray[np.bool_]
+
+
+class Shape(NamedTuple):
+    """How a text is corrupted; all counts are of tokens but `spans`."""
+
+    raw_length: int
+    """Of the text."""
+    hidden: int
+    spans: int
+    """Hidden ones, and as many kept ones."""
+
+    @property
+    def kept(self) -> int:
+        """Of the text."""
+        return self.raw_length - self.hidden
+
+    @property
+    def input_length(self) -> int:
+        """What is kept, the sentinels and the end of text."""
+        return self.kept + self.spans + 1
+
+    @property
+    def target_length(self) -> int:
+        """What is hidden, the sentinels and the end of text."""
+        return self.hidden + self.spans + 1
+
+
+def shape_of(raw_length: int, options: SpanCorruption) -> Shape:
+    """How a text of two tokens or more is corrupted: at least one span is hidden and one token kept.
+
+    >>> shape_of(568, SpanCorruption())
+    Shape(raw_length=568, hidden=85, spans=28)
+    """
+    hidden = min(max(round(raw_length * options.noise_density), 1), raw_length - 1)
+    return Shape(raw_length, hidden, max(round(hidden / options.mean_span_length), 1))
+
+
+def fitting_shape(sequence_length: int, options: SpanCorruption) -> Shape:
+    """The shape whose inputs are exactly `sequence_length` tokens, of the longest text that has one.
+
+    Raises:
+        RelmError: there is none, or there are more spans than can be told apart.
+    """
+    longest = 4
+    while shape_of(longest, options).input_length <= sequence_length:
+        longest *= 2
+    # One token more makes the inputs longer by one or not at all: what is too long begins at one place.
+    place = bisect_right(range(2, longest), sequence_length, key=lambda length: shape_of(length, options).input_length)
+    shape = shape_of(place + 1, options)
+    if options.noise_density == 0.5 and shape.target_length > shape.input_length:
+        shape = shape_of(place, options)  # as T5: of two texts that fit, the one with equal lengths
+    if place == 0 or shape.input_length != sequence_length or shape.spans > shape.kept:
+        raise RelmError(
+            f"span_corruption: no text fits sequence_length {sequence_length} with noise_density {options.noise_density} and "
+            f"mean_span_length {options.mean_span_length}; lower noise_density or raise the others"
+        )
+    if shape.spans > SENTINELS:
+        raise RelmError(
+            f"span_corruption: {shape.spans} spans would be hidden in a sequence, but there are {SENTINELS} sentinels; raise "
+            "mean_span_length or shorten sequence_length"
+        )
+    return shape
+
+
+def segment_starts(keys: Draws, length: int, segments: int) -> Mask:
+    """Where the segments begin when rows of `length` are cut at random, all ways to cut being equally likely.
+
+    Args:
+        keys: (rows,), from which the cuts of each row follow.
+        segments: 1 to length, none of them empty.
+
+    Returns:
+        (rows, length): True at the first place of each segment.
+    """
+    starts = np.zeros((len(keys), length), dtype=np.bool_)
+    starts[:, 0] = True
+    if segments > 1:
+        # The places after the first with the smallest numbers; no two of a row's are equal.
+        numbers = drawn(keys[:, None], np.arange(1, length)[None])
+        starts[:, 1:] = numbers <= np.partition(numbers, segments - 2, axis=1)[:, segments - 2, None]
+    return starts
+
+
+def hidden_tokens(keys: Draws, shape: Shape) -> Mask:
+    """Which tokens are hidden, (rows, raw_length): spans of random lengths, kept and hidden ones in turn."""
+    lengths = np.empty((len(keys), shape.spans, 2), dtype=np.int64)
+    for place, (number, total) in enumerate(((0, shape.kept), (1, shape.hidden))):
+        starts = segment_starts(drawn(keys, number), total, shape.spans)
+        firsts = np.nonzero(starts)[1].reshape(len(keys), shape.spans)
+        lengths[:, :, place] = np.diff(firsts, append=total)
+    turns = np.tile(np.array([False, True]), len(keys) * shape.spans)
+    return np.repeat(turns, lengths.ravel()).reshape(len(keys), shape.raw_length)
+
+
+def with_sentinels(tokens: Integers, replaced: Mask, length: int, first_sentinel: int, end_of_text_id: int) -> Integers:
+    """The tokens with each replaced span as one sentinel, and the end of text.
+
+    Args:
+        tokens: (rows, tokens).
+        replaced: (rows, tokens); every row has as many replaced tokens in as many spans.
+        length: of the result, which follows from these numbers.
+
+    >>> with_sentinels(np.array([[5, 6, 7, 8, 9]]), np.array([[False, True, True, False, True]]), 5, 99, 1)
+    array([[ 5, 99,  8, 98,  1]])
+    """
+    starts = replaced.copy()
+    starts[:, 1:] &= ~replaced[:, :-1]
+    values = np.where(starts, first_sentinel + 1 - np.cumsum(starts, axis=1), tokens)
+    kept = values[~replaced | starts].reshape(len(tokens), length - 1)
+    return np.insert(kept, length - 1, end_of_text_id, axis=1)
+
+
+def corrupted(tokens: Integers, keys: Draws, shape: Shape, first_sentinel: int, end_of_text_id: int) -> Batch:
+    """Texts as a batch of examples.
+
+    Args:
+        tokens: (rows, raw_length).
+        keys: (rows,), from which the spans of each row follow.
+    """
+    hidden = hidden_tokens(keys, shape)
+    inputs = with_sentinels(tokens, hidden, shape.input_length, first_sentinel, end_of_text_id)
+    targets = with_sentinels(tokens, ~hidden, shape.target_length, first_sentinel, end_of_text_id)
+    return {"input_ids": inputs, "attention_mask": np.ones(inputs.shape, dtype=np.bool_), "labels": targets}
+
+
+class SpanCorruptionExamples:
+    """All examples of one split, by number: the stream of tokens in pieces of one length, the rest at its end left out."""
+
+    def __init__(self, manifest: Path, split: str, objective: Objective, seed: int, check_content: bool = True) -> None:
+        """Open the shards.
+
+        Args:
+            manifest: of a stream of tokens.
+            split: train or held_out.
+            objective: sequence_length, and how spans are hidden.
+            seed: of the spans.
+            check_content: compare each shard's sha256 with the manifest, not its size alone.
+
+        Raises:
+            RelmError: a shard is absent or not the manifest's, the split is shorter than one example, no text fits the
+                sequence length, or the tokenizer has no end of text or no sentinels.
+        """
+        self.shape = fitting_shape(objective.sequence_length, objective.span_corruption)
+        self.seed = seed
+        self.stream, facts = open_windows(manifest, split, check_content)
+        if facts.tokenizer.end_of_text_id is None:
+            raise RelmError(f"{manifest}: its tokenizer has no end-of-text token, which ends each sequence; use another one")
+        self.end_of_text_id = facts.tokenizer.end_of_text_id
+        self.first_sentinel = facts.tokenizer.vocabulary_size - 1
+        _require_sentinels(self.stream, self.first_sentinel, manifest)
+        if not len(self):
+            raise RelmError(
+                f"{manifest}: split {split} has {len(self.stream):,} tokens, an example of sequence_length "
+                f"{objective.sequence_length} is made of {self.shape.raw_length:,}; shorten it or use more documents"
+            )
+
+    def __len__(self) -> int:
+        return len(self.stream) // self.shape.raw_length
+
+    def batch(self, indices: Integers, epochs: Integers) -> Batch:
+        """`input_ids` and `attention_mask`, (examples, sequence_length), and `labels`, (examples, target_length).
+
+        Raises:
+            IndexError: there is no such example.
+        """
+        require_indices(indices, len(self))
+        tokens = self.stream.windows(indices.astype(np.int64) * self.shape.raw_length, self.shape.raw_length)
+        keys = row_keys("hidden spans", self.seed, epochs, indices)
+        return corrupted(tokens, keys, self.shape, self.first_sentinel, self.end_of_text_id)
+
+
+def _require_sentinels(stream: TokenWindows, first_sentinel: int, manifest: Path) -> None:
+    last = first_sentinel - SENTINELS + 1
+    tokens = stream.tokens(0, INSPECTED_TOKENS)
+    found = int(np.count_nonzero(tokens >= last))
+    if last < 0 or found > MOST_SENTINELS * len(tokens):
+        raise RelmError(
+            f"{manifest}: the last {SENTINELS} ids of its vocabulary, {last} to {first_sentinel}, should be the sentinels "
+            f"<extra_id_N>, but they are {found:,} of its first {len(tokens):,} tokens; use a tokenizer that has sentinels"
+        )

@@ -1,0 +1,392 @@
+"""Tables of examples on disk: Arrow's IPC file format, uncompressed, written as a stream and read in place.
+
+Of Arrow's two layouts this is the *file*: its footer says where each record batch lies, so any row can be read without the
+rows before it, which the *stream* layout does not offer. All record batches but the last have `ROWS` rows, so row i lies in
+batch i // ROWS; nothing is compressed, so a column of a batch is an array inside the memory-mapped file. The schema's metadata
+holds one key, `relm`: the facts of the table as canonical JSON. No column has nulls. (Arrow columnar format 1.x, section
+"Serialization and interprocess communication".)
+
+Neither times nor versions are written: the same rows give the same bytes with one version of pyarrow. Another version may lay
+out the same table differently.
+"""
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from relm.artifact import atomic_file, canonical_json, sha256_of, sidecar_of
+from relm.errors import RelmError
+from relm.examples.columns import AGAIN, ARROW, FACTS, Array, Column, Integers, Ragged, described
+from relm.examples.manifest import Manifest, read_manifest, require_shard
+
+ROWS = 4096
+
+__all__ = ["ROWS", "Column", "ExampleTable", "ExampleTables", "Ragged", "TableWriter", "table_writer"]
+
+
+class TableWriter:
+    """Appends rows to a table; made by `table_writer`."""
+
+    def __init__(self, path: Path, columns: Sequence[Column], facts: Mapping[str, Any], file: IO[bytes]) -> None:
+        self.path = path
+        self.columns = {column.name: column for column in columns}
+        self.rows = 0
+        """Appended so far."""
+        self._schema = pa.schema([c.field for c in columns], metadata={FACTS: canonical_json(dict(facts)).encode()})
+        self._writer = pa.ipc.new_file(file, self._schema)
+        self._waiting: dict[str, list[Any]] = {name: [] for name in self.columns}
+        self._waiting_rows = 0
+
+    def append(self, rows: Mapping[str, Any]) -> None:
+        """Append rows; how they are cut into calls changes no byte.
+
+        Args:
+            rows: name -> array, for every column: (rows,) where width is None, (rows, width), or for ragged columns a tuple of
+                values (values,) and sizes (rows,).
+
+        Raises:
+            RelmError: a value lies outside the column's range; names the file, column and row.
+            ValueError: columns are missing, or their shapes do not fit.
+        """
+        if set(rows) != set(self.columns):
+            raise ValueError(f"expected the columns {', '.join(self.columns)}; found {', '.join(rows)}")
+        given = {name: self._checked(column, rows[name]) for name, column in self.columns.items()}
+        counts = {_row_count(value) for value in given.values()}
+        if len(counts) != 1:
+            raise ValueError(f"columns have different numbers of rows: {sorted(counts)}")
+        total, start = counts.pop(), 0
+        while start < total:
+            stop = min(total, start + ROWS - self._waiting_rows)
+            for name, value in given.items():
+                self._waiting[name].append(_copied(value, start, stop))
+            self._waiting_rows += stop - start
+            start = stop
+            if self._waiting_rows == ROWS:
+                self._write_batch()
+        self.rows += total
+
+    def finish(self) -> None:
+        """Write the last rows and the footer."""
+        if self._waiting_rows:
+            self._write_batch()
+        self._writer.close()
+
+    def _write_batch(self) -> None:
+        arrays = [_arrow(column, self._waiting[name], self.path) for name, column in self.columns.items()]
+        self._writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=self._schema))
+        self._waiting = {name: [] for name in self.columns}
+        self._waiting_rows = 0
+
+    def _checked(self, column: Column, value: Any) -> Any:
+        """The value in the column's type, its shape and range checked."""
+        values = np.asarray(value[0] if column.width == "ragged" else value)
+        sizes = np.asarray(value[1], dtype=np.int64) if column.width == "ragged" else None
+        expected = (column.width,) if isinstance(column.width, int) else ()
+        if values.ndim != 1 + len(expected) or values.shape[1:] != expected:
+            raise ValueError(f"{column.name}: expected shape {('rows', *expected)}, found {values.shape}")
+        if sizes is not None and (int(sizes.sum()) != len(values) or (len(sizes) and int(sizes.min()) < 0)):
+            raise ValueError(f"{column.name}: sizes sum to {sizes.sum()}, but there are {len(values)} values")
+        self._require_range(column, values, sizes)
+        converted = values.astype(column.dtype, copy=False)
+        return converted if sizes is None else Ragged(converted, sizes)
+
+    def _require_range(self, column: Column, values: Array, sizes: Integers | None) -> None:
+        if column.kind == "bool" or not values.size:
+            return
+        limits = np.iinfo(column.kind)
+        low, high = (int(limits.min), int(limits.max)) if column.below is None else (0, column.below - 1)
+        if low <= int(values.min()) and int(values.max()) <= high:
+            return
+        place = int(np.flatnonzero((values.ravel() < low) | (values.ravel() > high))[0])
+        found = values.ravel()[place]
+        row = place // (values.size // len(values)) if sizes is None else np.searchsorted(np.cumsum(sizes), place, "right")
+        raise RelmError(
+            f"{self.path}: row {self.rows + int(row):,}: {column.name} has {found}, but values are {low} to {high}: "
+            "tokenizer and examples do not fit together; make them again"
+        )
+
+
+@contextlib.contextmanager
+def table_writer(path: Path, columns: Sequence[Column], facts: Mapping[str, Any]) -> Iterator[TableWriter]:
+    """Write the table `path`, which appears when the block ends without an error.
+
+    At most `ROWS` rows are in memory. An earlier sidecar is removed before the file changes.
+
+    Args:
+        facts: kept in the file; only what JSON can hold.
+    """
+    with atomic_file(path) as file:
+        writer = TableWriter(path, columns, facts, file)
+        yield writer
+        writer.finish()
+        sidecar_of(path).unlink(missing_ok=True)
+
+
+def _row_count(value: Any) -> int:
+    return len(value.sizes) if isinstance(value, Ragged) else len(np.asarray(value))
+
+
+def _copied(value: Any, start: int, stop: int) -> Any:
+    """Some rows; a copy, for the caller may fill the same array again."""
+    if not isinstance(value, Ragged):
+        return value[start:stop].copy()
+    first, last = int(value.sizes[:start].sum()), int(value.sizes[:stop].sum())
+    return Ragged(value.values[first:last].copy(), value.sizes[start:stop].copy())
+
+
+def _arrow(column: Column, pieces: list[Any], path: Path) -> pa.Array:
+    if column.width != "ragged":
+        values = pa.array(np.concatenate(pieces).ravel(), type=ARROW[column.kind])
+        return values if column.width is None else pa.FixedSizeListArray.from_arrays(values, type=column.field.type)
+    values = np.concatenate([piece.values for piece in pieces])
+    ends = np.cumsum(np.concatenate([piece.sizes for piece in pieces]))
+    if len(values) >= 2**31:
+        raise RelmError(
+            f"{path}: {column.name}: {ROWS} rows have {len(values):,} values, the format holds 2**31; split the rows"
+        )
+    offsets = pa.array(np.concatenate([[0], ends]).astype(np.int32))
+    return pa.ListArray.from_arrays(offsets, pa.array(values, type=ARROW[column.kind]), type=column.field.type)
+
+
+class ExampleTable:
+    """One table, memory-mapped. Opening reads its footer only; where a batch lies is looked up when it is first asked for."""
+
+    facts: dict[str, Any]
+    """What the writer was told of the table."""
+    columns: dict[str, Column]
+
+    def __init__(self, path: Path, sha256: str | None = None) -> None:
+        """Open a table.
+
+        Args:
+            sha256: compared with the file's, which reads all of it; None: not compared.
+
+        Raises:
+            RelmError: the file is absent, truncated, changed, or no table of this project.
+        """
+        self.path = path
+        if not path.exists():
+            raise RelmError(f"{path}: no such file; give the command that makes it")
+        if sha256 is not None and (found := sha256_of(path)) != sha256:
+            raise RelmError(f"{path}: sha256 is {found}, expected {sha256}: changed since it was made; {AGAIN}")
+        self._file, self._reader = _opened(path)
+        self._bytes: npt.NDArray[np.uint8] = np.frombuffer(self._file, dtype=np.uint8)
+        self.facts, self.columns = described(self._reader.schema, path)
+        self.batches: int = self._reader.num_record_batches
+        """How many record batches."""
+        self._slots = {name: 2 * number for number, name in enumerate(self.columns)}
+        self._offsets = np.full((self.batches, 2 * len(self.columns)), -1, dtype=np.int64)
+        last = self._batch(self.batches - 1).num_rows if self.batches else 0
+        self._rows: int = ROWS * max(self.batches - 1, 0) + last
+
+    def __len__(self) -> int:
+        return self._rows
+
+    def rows(self, name: str, indices: npt.NDArray[np.integer]) -> Any:
+        """The rows with these numbers of a column, copied, in this order.
+
+        Args:
+            indices: (rows,), from 0 to len(self) - 1, in any order and as often as wanted.
+
+        Returns:
+            (rows,) or (rows, width) in the column's type, or `Ragged`.
+
+        Raises:
+            IndexError: there is no such row.
+            KeyError: there is no such column.
+        """
+        column, slot = self.columns[name], self._slots[name]
+        _require_indices(indices, len(self))
+        batches, places = np.divmod(np.asarray(indices, dtype=np.int64), ROWS)
+        self._locate(batches)
+        offsets = self._offsets[batches, slot]
+        if column.width == "ragged":
+            return self._ragged(column, offsets, self._offsets[batches, slot + 1], places)
+        width = column.width or 1
+        if column.kind == "bool":
+            found = _bits(self._bytes, offsets, places * width, width)
+        else:
+            elements = self._elements(column.dtype)
+            found = _windows(elements, width)[offsets // column.dtype.itemsize + places * width]
+        return found[:, 0] if column.width is None else found
+
+    def batch_view(self, name: str, number: int) -> Any:
+        """A column of one record batch, without copying it.
+
+        Returns:
+            (rows,) or (rows, width), read-only, inside the memory-mapped file; of ragged columns the values are, the sizes are
+            computed; booleans are bits in the file, so they are unpacked into a copy.
+
+        Raises:
+            IndexError: there is no such batch.
+            KeyError: there is no such column.
+        """
+        _require_indices(np.array([number]), self.batches)
+        column, slot = self.columns[name], self._slots[name]
+        count = min(ROWS, len(self) - number * ROWS)
+        if column.kind == "bool":
+            return self.rows(name, np.arange(number * ROWS, number * ROWS + count))
+        self._locate(np.array([number]))
+        start = int(self._offsets[number, slot])
+        if column.width == "ragged":
+            ends = self._span("<i4", start, count + 1)
+            values = self._span(column.dtype, int(self._offsets[number, slot + 1]), int(ends[-1]))
+            return Ragged(values, np.diff(ends).astype(np.int64))
+        values = self._span(column.dtype, start, count * (column.width or 1))
+        return values if column.width is None else values.reshape(count, column.width)
+
+    def _ragged(self, column: Column, ends_at: Integers, values_at: Integers, places: Integers) -> Ragged:
+        ends = self._elements(np.dtype("<i4"))
+        first = ends_at // 4 + places
+        begin, stop = ends[first].astype(np.int64), ends[first + 1].astype(np.int64)
+        sizes = stop - begin
+        starts = values_at // column.dtype.itemsize + begin
+        shifts = np.repeat(starts - (np.cumsum(sizes) - sizes), sizes)
+        return Ragged(self._elements(column.dtype)[shifts + np.arange(len(shifts))], sizes)
+
+    def _elements(self, dtype: np.dtype[Any]) -> Array:
+        """The whole file as values of a type; Arrow aligns every buffer for it."""
+        return self._bytes[: len(self._bytes) // dtype.itemsize * dtype.itemsize].view(dtype)
+
+    def _span(self, dtype: Any, offset: int, count: int) -> Array:
+        return np.frombuffer(self._file, dtype=dtype, offset=offset, count=count) if count else np.empty(0, dtype)
+
+    def _locate(self, batches: Integers) -> None:
+        """Look up where the columns of these batches begin, of those that are not known yet."""
+        for number in np.unique(batches[self._offsets[batches, 0] < 0]).tolist():
+            batch = self._batch(number)
+            if batch.num_rows != min(ROWS, len(self) - number * ROWS):
+                raise RelmError(f"{self.path}: record batch {number} has {batch.num_rows} rows, expected {ROWS}; {AGAIN}")
+            found = np.empty(2 * len(self.columns), dtype=np.int64)
+            for name, slot in self._slots.items():
+                buffers = batch.column(name).buffers()
+                ragged = self.columns[name].width == "ragged"
+                found[slot] = self._offset(buffers[1] if ragged else buffers[-1])
+                found[slot + 1] = self._offset(buffers[-1])
+            self._offsets[number, 1:] = found[1:]
+            self._offsets[number, 0] = found[0]  # last: by this one other threads see that all are known
+
+    def _batch(self, number: int) -> pa.RecordBatch:
+        try:
+            return self._reader.get_batch(number)
+        except (pa.ArrowException, OSError) as error:
+            raise RelmError(f"{self.path}: record batch {number} cannot be read ({error}): damaged; {AGAIN}") from None
+
+    def _offset(self, buffer: pa.Buffer | None) -> int:
+        if buffer is None or not buffer.size:
+            return 0
+        offset = int(buffer.address - self._file.address)
+        if not 0 <= offset <= self._file.size - buffer.size:
+            raise RelmError(f"{self.path}: its columns are compressed; {AGAIN}")
+        return offset
+
+
+class ExampleTables:
+    """The tables of several shards as one, by number of the row."""
+
+    def __init__(self, manifest: Path, split: str, check_content: bool = True) -> None:
+        """Open the shards of a split, which lie where the manifest says.
+
+        Args:
+            check_content: compare each shard's sha256 with the manifest, not its size alone.
+
+        Raises:
+            RelmError: the manifest lists no tables, or a shard is absent or not the one that it lists.
+        """
+        self.manifest: Manifest = read_manifest(manifest)
+        shards = [shard for shard in self.manifest.split(split, manifest) if shard.examples]
+        self._tables = []
+        for shard in shards:
+            table = ExampleTable(require_shard(manifest, shard, check_content))
+            if len(table) != shard.examples:
+                raise RelmError(f"{table.path}: has {len(table):,} rows, {manifest} says {shard.examples:,}; {AGAIN}")
+            self._tables.append(table)
+        if not self._tables:
+            raise RelmError(f"{manifest}: split {split} has no table with rows; make the examples again")
+        self._starts = np.cumsum([0, *(len(table) for table in self._tables)])
+
+    def __len__(self) -> int:
+        return int(self._starts[-1])
+
+    @property
+    def columns(self) -> dict[str, Column]:
+        """The columns, the same in every shard."""
+        return self._tables[0].columns
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """Of the first shard."""
+        return self._tables[0].facts
+
+    def rows(self, name: str, indices: npt.NDArray[np.integer]) -> Any:
+        """As `ExampleTable.rows`, by numbers that count through all shards."""
+        _require_indices(indices, len(self))
+        if len(self._tables) == 1:
+            return self._tables[0].rows(name, indices)
+        order = np.argsort(indices, kind="stable")
+        ordered = np.asarray(indices)[order]
+        cuts = np.searchsorted(ordered, self._starts)
+        pieces = [
+            table.rows(name, ordered[first:last] - start)
+            for table, start, first, last in zip(self._tables, self._starts, cuts, cuts[1:], strict=False)
+            if first < last
+        ]
+        return _in_order(pieces, order) if pieces else self._tables[0].rows(name, indices)
+
+
+def _in_order(pieces: list[Any], order: Integers) -> Any:
+    """Rows that were read in another order, put back: row i of the pieces belongs at place order[i]."""
+    if not isinstance(pieces[0], Ragged):
+        result = np.empty((len(order), *pieces[0].shape[1:]), dtype=pieces[0].dtype)
+        start = 0
+        for piece in pieces:
+            result[order[start : start + len(piece)]] = piece
+            start += len(piece)
+        return result
+    values, read = np.concatenate([p.values for p in pieces]), np.concatenate([p.sizes for p in pieces])
+    sizes = np.empty_like(read)
+    sizes[order] = read
+    starts = np.empty_like(read)
+    starts[order] = np.cumsum(read) - read
+    return Ragged(values[np.repeat(starts - (np.cumsum(sizes) - sizes), sizes) + np.arange(len(values))], sizes)
+
+
+def _windows(elements: Array, width: int) -> Array:
+    """(n - width + 1, width): the `width` elements from each place on, without a copy."""
+    if len(elements) < width:
+        return np.empty((0, width), dtype=elements.dtype)
+    step = elements.itemsize
+    return np.lib.stride_tricks.as_strided(elements, (len(elements) - width + 1, width), (step, step), writeable=False)
+
+
+def _bits(content: npt.NDArray[np.uint8], offsets: Integers, starts: Integers, width: int) -> npt.NDArray[np.bool_]:
+    """(rows, width): bits `start` to `start + width` of the bits that begin at byte `offset`, the lowest of a byte first."""
+    aligned = width % 8 == 0
+    size = width // 8 if aligned else width // 8 + 2
+    unpacked = np.unpackbits(_windows(content, size)[offsets + starts // 8], axis=1, bitorder="little").view(bool)
+    if aligned:
+        return unpacked
+    found = np.empty((len(starts), width), dtype=bool)
+    for shift in range(8):  # rows that begin at the same bit of a byte are cut alike
+        rows = starts % 8 == shift
+        found[rows] = unpacked[rows, shift : shift + width]
+    return found
+
+
+def _require_indices(indices: npt.NDArray[np.integer], size: int) -> None:
+    if indices.size and not 0 <= int(indices.min()) <= int(indices.max()) < size:
+        raise IndexError(f"there are 0 to {size - 1}, asked for {indices.min()} to {indices.max()}")
+
+
+def _opened(path: Path) -> tuple[pa.Buffer, pa.ipc.RecordBatchFileReader]:
+    try:
+        with pa.memory_map(str(path)) as file:
+            content = file.read_buffer()
+        return content, pa.ipc.open_file(content)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise RelmError(f"{path}: not a whole Arrow file ({error}): truncated or of another kind; {AGAIN}") from None

@@ -1,0 +1,234 @@
+"""A file of documents as tokens, sentence by sentence: what the builders of masked examples pack.
+
+The arrays are memory-maps of nameless temporary files beside the documents, so memory does not grow with them.
+"""
+
+import contextlib
+import functools
+import tempfile
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import IO, Any, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from tqdm import tqdm
+
+from relm.corpus.sentences import split_sentences
+from relm.corpus.workers import ordered_map
+from relm.errors import RelmError
+from relm.examples.documents import AFTER_NEWLINE, CHUNK, Lines, checked_documents, chunks_of, counts_of
+from relm.examples.encoder import Disagreement, Encoder
+from relm.examples.storage import DTYPES, dtype_of
+from relm.examples.tokenizers import LoadedTokenizer, load_tokenizer, loaded_as
+from relm.limits import usable_cores
+
+Sentences = Literal["split", "lines"]
+
+
+class TokenizedDocuments(NamedTuple):
+    """All documents of a file, one after the other."""
+
+    tokens: npt.NDArray[np.integer]
+    """(n,), uint16 or int32."""
+    word_starts: npt.NDArray[np.bool_]
+    """(n,), whether a token begins a word."""
+    sentence_starts: npt.NDArray[np.int64]
+    """(sentences + 1,), where in `tokens` each sentence begins, and their end."""
+    document_starts: npt.NDArray[np.int64]
+    """(documents + 1,), where in `sentence_starts` each document begins, and their end."""
+    words: int
+    """Whitespace-separated, of the source text."""
+    bytes: int
+    """Of the source text in UTF-8."""
+    source_sha256: str
+    """Of the file."""
+    loaded: LoadedTokenizer
+
+
+class Encoding(NamedTuple):
+    """What a worker is told: how texts become sentences, and these tokens."""
+
+    tokenizer: Path
+    tokenizer_sha256: str
+    sentences: Sentences
+    language: str
+    stripped_lines: bool
+    fast: bool
+    """Whether other ways than the `tokenizers` library may encode."""
+
+
+class Part(NamedTuple):
+    """The documents of some lines."""
+
+    tokens: npt.NDArray[np.int32]
+    word_starts: npt.NDArray[np.bool_]
+    sentence_sizes: npt.NDArray[np.int32]
+    document_sizes: npt.NDArray[np.int32]
+    """Sentences of each document."""
+    words: int
+    bytes: int
+    lines: Lines
+
+
+@contextlib.contextmanager
+def tokenized_documents(
+    documents: Path,
+    tokenizer: Path,
+    sentences: Sentences,
+    language: str,
+    workers: int | None = None,
+    stripped_lines: bool = False,
+) -> Iterator[TokenizedDocuments]:
+    """Encode all documents of a file, sentence by sentence; the arrays live as long as the block.
+
+    Sentences and documents without a token are left out.
+
+    Args:
+        documents: JSON lines; compared with its sidecar if it has one.
+        tokenizer: `tokenizer.json`.
+        sentences: split: a line has the sentences that a splitter finds, which are the line when joined; lines: a line is one.
+        language: of the text, for the splitter.
+        workers: processes; None: as many as there are cores. They change no byte.
+        stripped_lines: lines lose the white space around them first.
+
+    Raises:
+        RelmError: an input is absent, changed or faulty (file and line are named), the disk is full, or a worker was killed.
+    """
+    loaded = load_tokenizer(tokenizer)
+    source, _ = checked_documents(documents)
+    encoding = Encoding(loaded.path, loaded.sha256, sentences, language, stripped_lines, fast=True)
+    with contextlib.ExitStack() as stack:
+        spool = stack.enter_context(_Spool(documents, loaded.vocabulary_size))
+        try:
+            spool.fill(encoding, workers)
+        except Disagreement:  # with the library about the ids of a sample: it encodes everything
+            spool = stack.enter_context(_Spool(documents, loaded.vocabulary_size))
+            spool.fill(encoding._replace(fast=False), workers)
+        tokens, word_starts, sentence_starts, document_starts = spool.arrays()
+        yield TokenizedDocuments(
+            tokens, word_starts, sentence_starts, document_starts, spool.words, spool.bytes, source, loaded
+        )
+
+
+def encoded_part(encoding: Encoding, lines: Lines) -> Part:
+    """The documents of some lines of a documents file.
+
+    Raises:
+        RelmError: a line is not a document, or the tokenizer changed.
+    """
+    texts = lines.texts()
+    sentences = [sentences_of(text, encoding) for text in texts]
+    ragged, word_starts = _encoder(encoding).with_word_starts(list(chain.from_iterable(sentences)))
+    words, text_bytes = counts_of(texts)
+    document_sizes = _kept_of_each(sentences, ragged.sizes)
+    return Part(ragged.tokens, word_starts, ragged.sizes[ragged.sizes > 0], document_sizes, words, text_bytes, lines)
+
+
+def sentences_of(text: str, encoding: Encoding) -> list[str]:
+    """The sentences of a document that are not blank, in order."""
+    lines = text.split("\n")
+    if encoding.stripped_lines:
+        lines = [line.strip() for line in lines]
+    lines = [line for line in lines if line and not line.isspace()]
+    if encoding.sentences == "lines":
+        return lines
+    return list(chain.from_iterable(split_sentences(line, encoding.language) for line in lines))
+
+
+def _kept_of_each(sentences: Sequence[Sequence[str]], sizes: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+    """How many sentences with tokens each document has that has any."""
+    counts = np.fromiter(map(len, sentences), dtype=np.int64, count=len(sentences))
+    document = np.repeat(np.arange(len(sentences)), counts)
+    kept = np.bincount(document[sizes > 0], minlength=len(sentences)).astype(np.int32)
+    return kept[kept > 0]
+
+
+@functools.lru_cache(maxsize=1)
+def _encoder(encoding: Encoding) -> Encoder:
+    return Encoder(loaded_as(encoding.tokenizer, encoding.tokenizer_sha256).tokenizer, encoding.fast)
+
+
+class _Spool:
+    """The arrays of `TokenizedDocuments`, written one part after the other to nameless files."""
+
+    def __init__(self, documents: Path, vocabulary_size: int) -> None:
+        self.documents = documents
+        self.vocabulary_size = vocabulary_size
+        self.types = (DTYPES[dtype_of(vocabulary_size)][0], "?", "<i8", "<i8")
+        self.files: list[IO[bytes]] = []
+        self.words = self.bytes = 0
+        self._ends = [0, 0]
+        self._open_document = 0
+
+    def __enter__(self) -> "_Spool":
+        with self._errors_in_words():
+            for _ in self.types:
+                self.files.append(tempfile.TemporaryFile(dir=self.documents.parent))
+            for file in self.files[2:]:
+                file.write(bytes(8))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for file in self.files:
+            with contextlib.suppress(OSError):  # what a full disk left in a buffer
+                file.close()
+
+    def fill(self, encoding: Encoding, workers: int | None) -> None:
+        """Write all documents."""
+        size = self.documents.stat().st_size
+        wanted = min(usable_cores() if workers is None else workers, 1 + size // CHUNK)
+        encode = functools.partial(encoded_part, encoding)
+        with (
+            open(self.documents, "rb") as file,
+            contextlib.closing(
+                ordered_map(encode, chunks_of(file, AFTER_NEWLINE), wanted, f"encoding {self.documents}")  # type: ignore[type-var]
+            ) as parts,
+            tqdm(total=size, unit="B", unit_scale=True, desc=self.documents.name, disable=None) as bar,
+        ):
+            for part in parts:
+                with self._errors_in_words():
+                    self._append(part)
+                bar.update(part.lines.size)
+
+    def arrays(self) -> Iterator[npt.NDArray[Any]]:
+        """Memory-maps of what was written."""
+        with self._errors_in_words():
+            for file, dtype in zip(self.files, self.types, strict=True):
+                file.flush()
+                yield np.memmap(file, dtype=dtype, mode="r") if file.tell() else np.empty(0, dtype)
+
+    def _append(self, part: Part) -> None:
+        if len(part.tokens) and not 0 <= int(part.tokens.min()) <= int(part.tokens.max()) < self.vocabulary_size:
+            raise RelmError(
+                f"{self.documents}: token ids {part.tokens.min()} to {part.tokens.max()}, but the vocabulary has 0 to "
+                f"{self.vocabulary_size - 1}: the tokenizer contradicts itself; make it again"
+            )
+        part.tokens.astype(self.types[0]).tofile(self.files[0])
+        part.word_starts.tofile(self.files[1])
+        self._append_starts(0, part.sentence_sizes)
+        sizes = part.document_sizes
+        if not (part.lines.begins and part.lines.ends):
+            self._open_document += int(sizes.sum())
+            sizes = np.array([self._open_document] if part.lines.ends and self._open_document else [], dtype=np.int32)
+            self._open_document *= not part.lines.ends
+        self._append_starts(1, sizes)
+        self.words += part.words
+        self.bytes += part.bytes
+
+    def _append_starts(self, place: int, sizes: npt.NDArray[np.int32]) -> None:
+        if len(sizes):
+            starts = self._ends[place] + np.cumsum(sizes, dtype="<i8")
+            starts.tofile(self.files[2 + place])
+            self._ends[place] = int(starts[-1])
+
+    @contextlib.contextmanager
+    def _errors_in_words(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise RelmError(
+                f"{self.documents}: its tokens cannot be kept in a temporary file beside it: {error.strerror or error}; "
+                "nothing was changed"
+            ) from None

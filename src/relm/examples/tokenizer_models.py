@@ -1,0 +1,181 @@
+"""How each kind of tokenizer is put together from its parts, with an empty or a published vocabulary.
+
+Byte-level BPE is GPT-2's (Radford et al. 2019, section 2.2): text is cut by GPT-2's pattern, each byte becomes a character, and
+merges are learnt over these; RoBERTa's is the same with other ids. WordPiece is BERT's (Devlin et al. 2019, section 3): text is
+cleaned, cut at white space and punctuation, and each word is covered by the longest pieces from its beginning. Unigram is
+sentencepiece's (Kudo and Richardson 2018), as T5 and mT5 use it.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+
+from relm.errors import RelmError
+
+END_OF_TEXT, UNKNOWN = "<|endoftext|>", "<unk>"
+BERT_SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+ROBERTA_SPECIAL = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
+CONTINUING = "##"
+SPACE = "\u2581"
+ANY_CHARACTER = r"[\s\S]"
+# Words of more characters become [UNK], as in BERT's own tokenizer (google-research/bert, tokenization.py).
+LONGEST_WORD = 100
+# T5 hides spans behind so many tokens; its vocabulary leaves them to the program, mT5's file has them.
+SENTINELS = 100
+# sentencepiece never finds these in a text, a Unigram model that has them as pieces does: a cut inside keeps them apart.
+_NAMES_OF_SPECIAL_PIECES = Regex(r"<(?=(?:pad|/s|unk|0x[0-9A-F]{2}|extra_id_[0-9]+)>)")
+
+
+def byte_level_bpe(model: models.BPE | None = None) -> Tokenizer:
+    """GPT-2's tokenizer around a model; without one, around an empty one to be trained."""
+    tokenizer = Tokenizer(model or models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
+
+
+def wordpiece(vocabulary: Mapping[str, int], lower_case: bool) -> Tokenizer:
+    """BERT's tokenizer around a vocabulary with its five special tokens.
+
+    Args:
+        lower_case: letters lose their case and their accents, as in the uncased models.
+    """
+    model = models.WordPiece(dict(vocabulary), unk_token="[UNK]", max_input_chars_per_word=LONGEST_WORD)
+    tokenizer = Tokenizer(model)
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lower_case)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece(prefix=CONTINUING)
+    if all(token in vocabulary for token in BERT_SPECIAL):
+        tokenizer.add_special_tokens(list(BERT_SPECIAL))
+        cls, sep = vocabulary["[CLS]"], vocabulary["[SEP]"]
+        tokenizer.post_processor = processors.BertProcessing(("[SEP]", sep), ("[CLS]", cls))
+    return tokenizer
+
+
+def characters(found: Sequence[str]) -> Tokenizer:
+    """One token for each character, after `<|endoftext|>` and `<unk>`, which stands for every other character."""
+    vocabulary = {token: number for number, token in enumerate([END_OF_TEXT, UNKNOWN, *found])}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=UNKNOWN))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(ANY_CHARACTER), "isolated")
+    tokenizer.decoder = decoders.Fuse()
+    tokenizer.add_special_tokens([END_OF_TEXT, UNKNOWN])
+    return tokenizer
+
+
+def gpt2_bpe(vocabulary: Path, merges: Path) -> Tokenizer:
+    """GPT-2's tokenizer from its two files."""
+    tokenizer = byte_level_bpe(_bpe_of_files(vocabulary, merges))
+    if tokenizer.token_to_id(END_OF_TEXT) is not None:  # else it would be added as a new token; its lack is reported later
+        tokenizer.add_special_tokens([END_OF_TEXT])
+    return tokenizer
+
+
+def roberta_bpe(vocabulary: Path, merges: Path) -> Tokenizer:
+    """RoBERTa's tokenizer from its two files. `<|endoftext|>` is among its tokens by accident, never used: no special one."""
+    tokenizer = byte_level_bpe(_bpe_of_files(vocabulary, merges))
+    _require(ROBERTA_SPECIAL, tokenizer, vocabulary)
+    tokenizer.add_special_tokens(list(ROBERTA_SPECIAL))
+    end, begin = (("</s>", _id(tokenizer, "</s>")), ("<s>", _id(tokenizer, "<s>")))
+    tokenizer.post_processor = processors.RobertaProcessing(end, begin, trim_offsets=True, add_prefix_space=False)
+    return tokenizer
+
+
+def bert_wordpiece(vocabulary: Path, lower_case: bool) -> Tokenizer:
+    """BERT's tokenizer from its file, one token a line."""
+    tokens = _text_of(vocabulary).split("\n")
+    if tokens[-1] == "":
+        tokens.pop()
+    numbered = {token.removesuffix("\r"): number for number, token in enumerate(tokens)}
+    if len(numbered) != len(tokens) or "" in numbered:
+        raise RelmError(f"{vocabulary}: not a vocabulary of WordPiece: a token stands twice, or a line is empty")
+    if missing := [token for token in BERT_SPECIAL if token not in numbered]:
+        raise RelmError(f"{vocabulary}: not a vocabulary of BERT: lacks {', '.join(missing)}")
+    return wordpiece(numbered, lower_case)
+
+
+def t5_sentencepiece(path: Path) -> Tokenizer:
+    """T5's or mT5's tokenizer from its sentencepiece model, with T5's 100 sentinels at the end.
+
+    The names of special pieces in a text are spelled out, as by sentencepiece, though perhaps in other pieces.
+    """
+    from sentencepiece import sentencepiece_model_pb2
+
+    proto = sentencepiece_model_pb2.ModelProto()  # type: ignore[attr-defined]
+    try:
+        proto.ParseFromString(path.read_bytes())
+    except Exception:  # the library's own, whose module has no types
+        raise RelmError(f"{path}: not a sentencepiece model; download it again") from None
+    trained, normalised = proto.trainer_spec, proto.normalizer_spec
+    if trained.model_type != trained.UNIGRAM or not normalised.precompiled_charsmap:
+        raise RelmError(f"{path}: expected a Unigram model with a table of characters, as T5's, found another kind")
+    pieces = [(piece.piece, piece.score) for piece in proto.pieces]
+    tokenizer = Tokenizer(models.Unigram(pieces, unk_id=trained.unk_id, byte_fallback=trained.byte_fallback))
+    tokenizer.normalizer = normalizers.Sequence(
+        [
+            normalizers.Precompiled(normalised.precompiled_charsmap),
+            normalizers.Strip(left=True, right=True),
+            normalizers.Replace(Regex(" {2,}"), " "),
+        ]
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Metaspace(replacement=SPACE, prepend_scheme="always"),
+            pre_tokenizers.Split(_NAMES_OF_SPECIAL_PIECES, "merged_with_previous"),
+        ]
+    )
+    tokenizer.decoder = decoders.Metaspace(replacement=SPACE, prepend_scheme="always")
+    _require(("<pad>", "</s>", "<unk>"), tokenizer, path)
+    tokenizer.add_special_tokens(["<pad>", "</s>", "<unk>"])
+    if tokenizer.token_to_id(f"{SPACE}<extra_id_0>") is None:
+        tokenizer.add_special_tokens([f"<extra_id_{number}>" for number in reversed(range(SENTINELS))])
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="$A </s>", pair="$A </s> $B </s>", special_tokens=[("</s>", _id(tokenizer, "</s>"))]
+    )
+    return tokenizer
+
+
+def _bpe_of_files(vocabulary: Path, merges: Path) -> models.BPE:
+    try:
+        return models.BPE.from_file(str(vocabulary), str(merges))
+    except Exception as error:  # the library raises bare exceptions
+        raise RelmError(f"{vocabulary}, {merges.name}: not the vocabulary and merges of a BPE: {error}") from None
+
+
+def _id(tokenizer: Tokenizer, token: str) -> int:
+    found = tokenizer.token_to_id(token)
+    assert found is not None
+    return found
+
+
+def _require(tokens: Sequence[str], tokenizer: Tokenizer, path: Path) -> None:
+    if missing := [token for token in tokens if tokenizer.token_to_id(token) is None]:
+        raise RelmError(f"{path}: lacks the special tokens {', '.join(missing)}")
+
+
+def _text_of(path: Path) -> str:
+    try:
+        return path.read_bytes().decode()
+    except UnicodeDecodeError as error:
+        raise RelmError(f"{path}: byte {error.start} is not UTF-8") from None
+
+
+def kind_of(parts: Mapping[str, Any]) -> str:
+    """What a tokenizer is, by its `tokenizer.json`: byte_level_bpe, wordpiece, sentencepiece, characters, or other.
+
+    Those with a name have no token across a space that follows a letter or digit.
+    """
+    cutter = parts["pre_tokenizer"] or {}
+    first = (cutter.get("pretokenizers") or [cutter])[0]
+    kind, option, value = _KINDS.get((parts["model"].get("type"), first.get("type")), ("other", "", None))
+    return kind if first.get(option) == value else "other"
+
+
+# Model and pre-tokenizer, or the first of several -> kind, and what an option of the pre-tokenizer must be.
+_KINDS: dict[tuple[str, str], tuple[str, str, object]] = {
+    ("BPE", "ByteLevel"): ("byte_level_bpe", "use_regex", True),
+    ("WordPiece", "BertPreTokenizer"): ("wordpiece", "", None),
+    ("Unigram", "Metaspace"): ("sentencepiece", "split", True),
+    ("WordLevel", "Split"): ("characters", "pattern", {"Regex": ANY_CHARACTER}),
+}

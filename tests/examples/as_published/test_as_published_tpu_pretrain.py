@@ -1,0 +1,243 @@
+import hashlib
+import json
+import random
+
+import numpy as np
+import pytest
+from prose_sample import blocks_of, save_wordpiece, words_of
+
+from relm.artifact import checked_sidecar
+from relm.errors import RelmError
+from relm.examples.as_published.tpu_pretrain import (
+    Settings,
+    Vocabulary,
+    epoch_files,
+    instances,
+    json_line,
+    pregenerate_tpu_pretrain,
+    vocabulary_of,
+)
+from relm.examples.table import ExampleTable
+from relm.examples.tokenizers import load_tokenizer
+from relm.objectives import AsPublished, Objective
+
+# The original's options for sequences of 128 tokens, as RoBERTa's and as BERT's.
+PLAIN = Settings(128, 20)
+PAIRS = Settings(128, 20, next_sentences=True)
+# Settings, seed, epochs -> instances, and the sha256 of the files epoch_0.json, epoch_1.json ... one after the other. Facts,
+# computed by running the original's own input_file_to_training_data (allenai/tpu_pretrain at 10e8f26, with pytorch_transformers
+# 1.2.0) on tests/data/prose-sample.txt with prose-vocabulary.txt after random.seed(seed).
+PUBLISHED = [
+    (PLAIN, 42, 2, 32, "164fd9aaf8ad34c2bddef1829f44230035fed0e95c9fdea1d5d05c828bd9eeef"),
+    (PAIRS, 42, 2, 45, "6b12ed39162fa61317a0cdf089c509b81f70dc8268080383fdf1e9882c267a15"),
+    (Settings(128, 20, whole_words=True), 0, 1, 15, "3d58fc393017aef97a6ac41169f4d689c81dbc5851b95abda5c8a1687e94a91f"),
+    (
+        Settings(128, 20, whole_words=True, next_sentences=True),
+        7, 2, 49, "e6f9bb3d531cabb4d95f7efa64db671c683158fa1536f4b487d5ff185c0c02f8",
+    ),
+    (Settings(384, 58, next_sentences=True), 1, 3, 53, "5e5b4769c2d8ac68a5e5290ea598b38c6a993de65a814ed8aa85842b1104ed4e"),
+    (Settings(384, 58, whole_words=True), 1, 3, 25, "86aac1493219a70a3bf1e072e3776cb9eb34feb39e04e2f69c6ae4d51a11ef3a"),
+    (Settings(512, 75, whole_words=True), 42, 2, 17, "a9a3b02dc9d21801dc16b8cdab4065dbc227cd78e97afa3b606a2f5bd7bfb87b"),
+    (
+        Settings(32, 20, 0.5, 0.9, whole_words=True, next_sentences=True),
+        1234, 3, 112, "fc181e7deea0328198e3ad3fd44889d91ace9ac8fca74678a7f65c747b264aad",
+    ),
+    (Settings(64, 3, 0.15, 0.0), 99, 2, 48, "c2939d7259e0808084d3bfe05c7158274c73f9ba4cee6a95f330a5bb1c17f3a9"),
+]  # fmt: skip
+
+
+def digest_of_files(corpora, epochs: int, settings: Settings, vocabulary: Vocabulary, seed: int) -> tuple[int, str]:
+    """Lines, and the sha256 of the original's files by number."""
+    files = {
+        number: [json_line(instance, vocabulary.tokens) + "\n" for instance in made]
+        for number, made in epoch_files(corpora, epochs, settings, vocabulary, seed)
+    }
+    assert sorted(files) == list(range(len(corpora) * epochs))
+    content = "".join(line for number in sorted(files) for line in files[number])
+    return content.count("\n"), hashlib.sha256(content.encode()).hexdigest()
+
+
+@pytest.fixture
+def vocabulary(words) -> Vocabulary:
+    return Vocabulary(words, words.index("[CLS]"), words.index("[SEP]"))
+
+
+@pytest.mark.parametrize(("settings", "seed", "epochs", "count", "sha256"), PUBLISHED)
+def test_files_are_those_of_the_original(
+    settings, seed, epochs, count, sha256, blocks, write_documents, make_corpus, wordpiece, vocabulary
+) -> None:
+    corpus = make_corpus(write_documents("all.jsonl", blocks), wordpiece)
+    assert digest_of_files([corpus], epochs, settings, vocabulary, seed) == (count, sha256)
+
+
+def test_several_input_files_share_one_generator_and_interleave_their_epochs(
+    blocks, write_documents, make_corpus, wordpiece, vocabulary
+) -> None:
+    corpora = [make_corpus(write_documents(f"{at}.jsonl", blocks[at : at + 3]), wordpiece) for at in (0, 3, 6)]
+    settings = Settings(128, 20, whole_words=True, next_sentences=True)
+    # The same original, given three files of three, three and two documents.
+    published = "303746fef89f10191c420e0d7abf21d73fff545841ee66da0891f60a89b60117"
+    assert digest_of_files(corpora, 2, settings, vocabulary, 42) == (39, published)
+
+
+@pytest.mark.parametrize(
+    ("whole_words", "sha256"),
+    [
+        # Computed as above with RobertaTokenizer on the text with "and" replaced by "a##nd".
+        (False, "f4abd44f44e857b9706338b9c20c2cb2aa213547b510280f9cb0ef128f843724"),
+        (True, "4e3139f89f1847954e3be6c7248059affc0c0f372a15480c59032e2ddf15b6aa"),
+    ],
+)
+def test_a_byte_level_vocabulary_gives_the_files_of_the_original(
+    whole_words, sha256, blocks, write_documents, make_corpus, byte_level
+) -> None:
+    texts = [block.replace("and", "a##nd") for block in blocks]
+    corpus = make_corpus(write_documents("all.jsonl", texts), byte_level)
+    tokens = vocabulary_of(load_tokenizer(byte_level)).tokens
+    settings = Settings(128, 20, whole_words=whole_words)
+    assert digest_of_files([corpus], 1, settings, Vocabulary(tokens, 0, 2), 42) == (26, sha256)
+
+
+def test_training_reads_the_unknown_token_where_a_byte_level_vocabulary_has_no_mask_of_that_name(byte_level, wordpiece) -> None:
+    assert vocabulary_of(load_tokenizer(byte_level)).mask == 3  # <unk>, although <mask> is 261
+    assert vocabulary_of(load_tokenizer(wordpiece)).mask == 4
+
+
+def test_positive_pairs_have_an_empty_second_segment(blocks, write_documents, make_corpus, wordpiece, vocabulary) -> None:
+    corpus = make_corpus(write_documents("all.jsonl", blocks), wordpiece)
+    [(_, made)] = epoch_files([corpus], 1, PAIRS, vocabulary, 42)
+    sizes = {(instance.is_random, len(instance.tokens) - instance.second_start - 1 > 0) for instance in made}
+    assert sizes == {(True, True), (False, False)}
+
+
+def test_goldens_are_matched_bit_for_bit(goldens, tmp_path, write_documents, make_corpus) -> None:
+    words = words_of(goldens / "vocab.txt")
+    tokenizer = save_wordpiece(words, tmp_path / "golden" / "tokenizer.json")
+    text = (goldens / "sample.txt").read_text(encoding="utf-8")
+    corpus = make_corpus(write_documents("golden.jsonl", blocks_of(text)), tokenizer)
+    vocabulary = Vocabulary(words, words.index("[CLS]"), words.index("[SEP]"))
+    for name, whole_words in (("", False), ("wwm_", True)):
+        for epoch, made in epoch_files([corpus], 2, Settings(128, 20, whole_words=whole_words), vocabulary, 42):
+            lines = "".join(json_line(instance, words) + "\n" for instance in made)
+            golden = goldens / f"tpu_pretrain_seed42_{name}epoch_{epoch}.json"
+            assert lines == golden.read_text(encoding="utf-8")
+
+
+def objective(**changes: object) -> Objective:
+    masked = {
+        "packing": "sentence_pairs",
+        "sentences": "lines",
+        "masks": "static",
+        "max_predictions": 20,
+        "short_sequence_probability": 0.1,
+        "duplication_factor": 2,
+    }
+    published = {"builder": "tpu_pretrain", "seed": 42}
+    given = {"objective": "masked", "sequence_length": 128, "masked": masked, "as_published": published}
+    for key, value in changes.items():
+        section = published if key in AsPublished.model_fields and key != "seed" else given if key in given else masked
+        section[key] = value
+    return Objective.model_validate(given)
+
+
+def test_the_table_holds_the_instances_of_all_epochs(
+    blocks, write_documents, make_corpus, wordpiece, vocabulary, tmp_path
+) -> None:
+    documents, output = write_documents("all.jsonl", blocks), tmp_path / "shard.arrow"
+    said = pregenerate_tpu_pretrain(documents, wordpiece, output, objective(), "en", 1)
+    assert said.startswith("made 45 examples as tpu_pretrain does")
+    table, sidecar = ExampleTable(output), checked_sidecar(output)
+    corpus = make_corpus(documents, wordpiece)
+    made = [i for _, epoch in epoch_files([corpus], 2, PAIRS, vocabulary_of(load_tokenizer(wordpiece)), 42) for i in epoch]
+    row = {name: table.rows(name, np.arange(45)) for name in table.columns}
+    for number, instance in enumerate(made):
+        length, count = len(instance.tokens), len(instance.positions)
+        assert (row["length"][number], row["masked_count"][number]) == (length, count)
+        assert row["input_ids"][number].tolist() == instance.tokens + [0] * (128 - length)
+        assert row["masked_positions"][number].tolist() == instance.positions + [0] * (20 - count)
+        assert row["masked_labels"][number].tolist() == instance.labels + [0] * (20 - count)
+        assert row["second_start"][number] == instance.second_start
+        assert row["next_sentence_label"][number] == instance.is_random
+    assert (sidecar["examples"], sidecar["tokens"], sidecar["documents"]) == (45, int(row["length"].sum()), 8)
+    assert sum(count for _, count in sidecar["length_histogram"]) == 45
+    assert sidecar["settings"] == objective().what_is_stored()
+
+
+def test_workers_change_no_byte(blocks, write_documents, wordpiece, tmp_path) -> None:
+    documents = write_documents("all.jsonl", blocks)
+    for workers in (1, 2):
+        pregenerate_tpu_pretrain(documents, wordpiece, tmp_path / f"{workers}.arrow", objective(), "en", workers)
+    assert (tmp_path / "1.arrow").read_bytes() == (tmp_path / "2.arrow").read_bytes()
+
+
+def test_rows_without_pairs_have_no_label_and_one_segment(blocks, write_documents, wordpiece, tmp_path) -> None:
+    changed = objective(packing="document_sentences", whole_words=True)
+    pregenerate_tpu_pretrain(write_documents("all.jsonl", blocks), wordpiece, tmp_path / "x.arrow", changed, "en", 1)
+    table = ExampleTable(tmp_path / "x.arrow")
+    numbers = np.arange(len(table))
+    assert set(table.rows("next_sentence_label", numbers).tolist()) == {-1}
+    assert table.rows("second_start", numbers).tolist() == table.rows("length", numbers).tolist()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            {"packing": "full_sentences"},
+            r"masked.packing: full_sentences, which tpu_pretrain has no option for; set it to sentence",
+        ),
+        ({"masks": "dynamic"}, "masked.masks: dynamic, which tpu_pretrain has no option for; set it to static"),
+        ({"selection": "bernoulli"}, "masked.selection: bernoulli"),
+        ({"mask_share": 0.7}, r"masked.mask_share: 0.7, which tpu_pretrain has no option for; set it to 0.8"),
+        ({"max_predictions": None}, "masked.max_predictions: tpu_pretrain always has a limit"),
+        ({"remask": True}, "as_published.remask: tpu_pretrain has no such option"),
+        ({"epochs": 3}, "as_published.epochs: tpu_pretrain has no such option"),
+        ({"sequence_length": 4}, "sequence_length: 4, but tpu_pretrain needs 5"),
+    ],
+)
+def test_options_that_the_original_lacks_are_refused(change, message, blocks, write_documents, wordpiece, tmp_path) -> None:
+    with pytest.raises(RelmError, match=message):
+        pregenerate_tpu_pretrain(
+            write_documents("all.jsonl", blocks), wordpiece, tmp_path / "x.arrow", objective(**change), "en", 1
+        )
+    assert not (tmp_path / "x.arrow").exists()
+
+
+def test_a_single_document_is_refused_and_an_empty_shard_is_not(blocks, write_documents, wordpiece, tmp_path) -> None:
+    with pytest.raises(RelmError, match="draws sentences of other documents, and there is 1; put more"):
+        pregenerate_tpu_pretrain(
+            write_documents("one.jsonl", blocks[:1]), wordpiece, tmp_path / "x.arrow", objective(), "en", 1
+        )
+    pregenerate_tpu_pretrain(write_documents("none.jsonl", []), wordpiece, tmp_path / "none.arrow", objective(), "en", 1)
+    assert len(ExampleTable(tmp_path / "none.arrow")) == 0
+
+
+def test_a_file_without_text_is_refused_unless_its_sidecar_knows(write_documents, wordpiece, tmp_path) -> None:
+    blank, unknown = write_documents("blank.jsonl", [" \n"]), write_documents("unknown.jsonl", [])
+    unknown.with_name("unknown.jsonl.json").unlink()
+    for path in (blank, unknown):
+        with pytest.raises(RelmError, match=rf"{path.name}: holds no text; run the step that extracts"):
+            pregenerate_tpu_pretrain(path, wordpiece, tmp_path / "x.arrow", objective(), "en", 1)
+
+
+def test_split_sentences_are_refused_where_a_space_would_show(blocks, write_documents, byte_level, tmp_path) -> None:
+    changed = objective(sentences="split")
+    with pytest.raises(RelmError, match=r"masked.sentences: split keeps the space .* give documents with one sentence a line"):
+        pregenerate_tpu_pretrain(write_documents("all.jsonl", blocks), byte_level, tmp_path / "x.arrow", changed, "en", 1)
+
+
+def test_the_generator_is_read_as_instances_are_asked_for(blocks, write_documents, make_corpus, wordpiece, vocabulary) -> None:
+    corpus = make_corpus(write_documents("all.jsonl", blocks), wordpiece)
+    draws = random.Random(42)
+    next(instances(corpus, PLAIN, vocabulary, draws))
+    state = draws.getstate()
+    draws.seed(42)
+    list(instances(corpus, PLAIN, vocabulary, draws))
+    assert draws.getstate() != state
+
+
+def test_a_line_has_the_keys_of_the_original_in_its_order(vocabulary, blocks, write_documents, make_corpus, wordpiece) -> None:
+    corpus = make_corpus(write_documents("all.jsonl", blocks), wordpiece)
+    [(_, made)] = epoch_files([corpus], 1, PLAIN, vocabulary, 42)
+    line = json.loads(json_line(next(iter(made)), vocabulary.tokens))
+    assert list(line) == ["tokens", "segment_ids", "is_random_next", "masked_lm_positions", "masked_lm_labels"]

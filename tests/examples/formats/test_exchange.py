@@ -1,0 +1,382 @@
+import errno
+import itertools
+import json
+import os
+import resource
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from small_rows import PAIR, SINGLE, facts_of
+from tfrecord.reader import tfrecord_loader
+from tfrecord.writer import TFRecordWriter
+from tokenizers import AddedToken, Tokenizer, models
+
+from relm.artifact import checked_sidecar, sidecar_of, write_sidecar
+from relm.errors import RelmError
+from relm.examples.formats import exports, imports
+from relm.examples.formats.exchange import export_examples, import_examples
+from relm.examples.formats.megatron import open_indexed
+from relm.examples.manifest import read_manifest, write_manifest
+from relm.examples.table import Column, ExampleTable, ExampleTables, table_writer
+
+SHARED = Path(__file__).parents[3].parent / "shared"
+NAMES = tuple(PAIR)
+BERT = "bert_seq128_mask20_dup5_seed1984"
+
+
+@pytest.fixture
+def goldens() -> Path:
+    """What the originals made of one text."""
+    folder = SHARED / "goldens"
+    if not folder.is_dir():
+        pytest.skip("the originals' examples of ../shared/goldens are not on this machine")
+    return folder
+
+
+@pytest.fixture
+def golden_tokenizer(goldens: Path, tmp_path: Path) -> Path:
+    """The vocabulary of the originals' examples."""
+    words = (goldens / "vocab.txt").read_text(encoding="utf-8").splitlines()
+    tokenizer = Tokenizer(models.WordPiece({word: number for number, word in enumerate(words)}, unk_token="[UNK]"))
+    special = [AddedToken(f"[{name}]", special=True) for name in ("PAD", "UNK", "CLS", "SEP", "MASK")]
+    tokenizer.add_special_tokens(special)
+    tokenizer.save(str(tmp_path / "golden.json"))
+    return tmp_path / "golden.json"
+
+
+def rows_in(path: Path) -> list[dict[str, Any]]:
+    table = ExampleTable(path)
+    columns = {name: table.rows(name, np.arange(len(table))).tolist() for name in NAMES}
+    return [{name: columns[name][row] for name in NAMES} for row in range(len(table))]
+
+
+def records_in(path: Path) -> list[dict[str, list[float]]]:
+    return [{name: values.tolist() for name, values in sorted(r.items())} for r in tfrecord_loader(str(path), None)]
+
+
+def listed(path: Path) -> Path:
+    """A manifest of one imported shard."""
+    write_manifest({"train": [path]}, path.parent / "imported.json")
+    return path.parent / "imported.json"
+
+
+def test_masked_examples_become_records_of_bert(make_table, wordpiece, tmp_path) -> None:
+    said = export_examples(make_table([PAIR, SINGLE]), "train", "tfrecord", tmp_path / "a.tfrecord", wordpiece)
+    assert said == f"wrote 2 records: {tmp_path / 'a.tfrecord'}, a.index"
+    first, second = records_in(tmp_path / "a.tfrecord")
+    assert first == {
+        "input_ids": [2, 6, 7, 4, 3, 10, 13, 9, 3, 0],
+        "input_mask": [1] * 9 + [0],
+        "segment_ids": [0] * 5 + [1] * 4 + [0],
+        "masked_lm_positions": [3, 7, 0],
+        "masked_lm_ids": [8, 11, 0],
+        "masked_lm_weights": [1.0, 1.0, 0.0],
+        "next_sentence_labels": [1],
+    }
+    assert second["segment_ids"] == [0] * 10
+    assert second["next_sentence_labels"] == [0]
+    checked_sidecar(tmp_path / "a.tfrecord")
+
+
+def test_hidden_tokens_come_first_in_the_remasked_layout(make_table, wordpiece, tmp_path) -> None:
+    export_examples(make_table([PAIR]), "train", "tfrecord_remasked", tmp_path / "a.tfrecord", wordpiece)
+    assert records_in(tmp_path / "a.tfrecord") == [
+        {
+            "input_ids": [4, 9, 0, 2, 6, 7, 3, 10, 13, 3],
+            "input_position": [3, 7, 384, 0, 1, 2, 4, 5, 6, 8],
+            "segment_ids": [0, 1, 0, 0, 0, 0, 0, 1, 1, 1],
+            "mask_padding_index": [2],
+            "seq_padding_index": [10],
+            "masked_lm_positions": [3, 7],
+            "masked_labels": [8, 11, 0],
+            "masked_lm_ids": [8, 11, 0],
+            "masked_lm_weights": [1.0, 1.0, 0.0],
+            "next_sentence_labels": [1],
+        }
+    ]
+
+
+def test_what_the_remasked_layout_cannot_hold_is_said(make_table, wordpiece, tmp_path) -> None:
+    zero = {**PAIR, "input_ids": [2, 6, 7, 0, 3, 10, 13, 9, 3, 0]}
+    said = export_examples(make_table([zero]), "train", "tfrecord_remasked", tmp_path / "a.tfrecord", wordpiece)
+    assert said.endswith("; 1 tokens with id 0 were left out, which is padding in this layout")
+    assert records_in(tmp_path / "a.tfrecord")[0]["mask_padding_index"] == [1]
+    full = {**PAIR, "length": 10, "input_ids": [2, 6, 7, 4, 3, 10, 13, 9, 6, 3]}
+    with pytest.raises(RelmError, match=r"of an example 8 tokens are not hidden, but .* has 7 places for these"):
+        export_examples(make_table([full]), "train", "tfrecord_remasked", tmp_path / "b.tfrecord", wordpiece)
+    assert not (tmp_path / "b.tfrecord").exists()
+
+
+@pytest.mark.parametrize("format", ["tfrecord", "tfrecord_remasked", "tpu_pretrain"])
+def test_masked_examples_come_back_as_they_went(make_table, wordpiece, tmp_path, monkeypatch, format) -> None:
+    monkeypatch.setattr(exports, "ROWS_AT_ONCE", 2)
+    monkeypatch.setattr(imports, "EXAMPLES_AT_ONCE", 2)
+    out = tmp_path / ("a.json" if format == "tpu_pretrain" else "a.tfrecord")
+    export_examples(make_table([PAIR, SINGLE], [PAIR]), "train", format, out, wordpiece)
+    said = import_examples(format.removesuffix("_remasked"), [out], wordpiece, tmp_path / "a.arrow")
+    assert said == f"read 3 examples of 10 places, 21 tokens: {tmp_path / 'a.arrow'}"
+    width = 2 if format == "tpu_pretrain" else 3  # the lines do not say how many could be hidden
+    cut = {"masked_positions", "masked_labels"}
+    expected = [{name: value[:width] if name in cut else value for name, value in row.items()} for row in (PAIR, SINGLE, PAIR)]
+    assert rows_in(tmp_path / "a.arrow") == expected
+
+
+def test_an_imported_table_says_what_it_holds(make_table, wordpiece, loaded, tmp_path) -> None:
+    export_examples(make_table([PAIR, SINGLE]), "train", "tfrecord", tmp_path / "a.tfrecord", wordpiece)
+    import_examples("tfrecord", [tmp_path / "a.tfrecord"] * 2, wordpiece, tmp_path / "a.arrow")
+    manifest = read_manifest(listed(tmp_path / "a.arrow"))
+    split = manifest.splits["train"]
+    assert (manifest.objective, manifest.layout, manifest.tokenizer.sha256) == ("masked", "table", loaded.sha256)
+    assert manifest.tokenizer.special["mask"] == 4
+    assert manifest.settings["sequence_length"] == 10
+    assert manifest.settings["masked"] == {"packing": "sentence_pairs", "masks": "static", "max_predictions": 3}
+    # "the cat sat a dog mat" and "cat", twice.
+    assert (split.examples, split.tokens, split.words, split.bytes) == (4, 24, 14, 2 * (len("the cat sat a dog mat") + 3))
+    assert split.length_histogram == [[4, 2], [16, 2]]
+    assert len(ExampleTables(tmp_path / "imported.json", "train")) == 4
+
+
+def test_examples_without_pairs_have_no_label(make_table, wordpiece, tmp_path) -> None:
+    alone = {**SINGLE, "next_sentence_label": -1}
+    export_examples(make_table([alone]), "train", "tfrecord", tmp_path / "a.tfrecord", wordpiece)
+    assert "next_sentence_labels" not in records_in(tmp_path / "a.tfrecord")[0]
+    import_examples("tfrecord", [tmp_path / "a.tfrecord"], wordpiece, tmp_path / "a.arrow")
+    assert rows_in(tmp_path / "a.arrow") == [alone]
+    assert "packing" not in read_manifest(listed(tmp_path / "a.arrow")).settings["masked"]
+
+
+def test_golden_records_come_back_and_can_be_remasked(goldens, golden_tokenizer, tmp_path) -> None:
+    lines = {
+        name: [json.loads(line) for line in (goldens / f"{BERT}{name}.jsonl").read_text(encoding="utf-8").splitlines()]
+        for name in ("", "_remask")
+    }
+    writer = TFRecordWriter(str(tmp_path / "golden.tfrecord"))
+    for line in lines[""]:
+        writer.write({name: (values, "float" if "weights" in name else "int") for name, values in line.items()})
+    writer.close()
+    import_examples("tfrecord", [tmp_path / "golden.tfrecord"], golden_tokenizer, tmp_path / "a.arrow")
+    for format, name in (("tfrecord", ""), ("tfrecord_remasked", "_remask")):
+        export_examples(listed(tmp_path / "a.arrow"), "train", format, tmp_path / "b.tfrecord", golden_tokenizer)
+        assert records_in(tmp_path / "b.tfrecord") == [dict(sorted(line.items())) for line in lines[name]]
+    import_examples("tfrecord", [tmp_path / "b.tfrecord"], golden_tokenizer, tmp_path / "b.arrow")
+    assert rows_in(tmp_path / "b.arrow") == rows_in(tmp_path / "a.arrow")
+
+
+@pytest.mark.parametrize("name", ["epoch_0", "epoch_1", "wwm_epoch_0"])
+def test_golden_lines_come_back_byte_for_byte(goldens, golden_tokenizer, tmp_path, name) -> None:
+    golden = goldens / f"tpu_pretrain_seed42_{name}.json"
+    import_examples("tpu_pretrain", [golden], golden_tokenizer, tmp_path / "a.arrow")
+    export_examples(listed(tmp_path / "a.arrow"), "train", "tpu_pretrain", tmp_path / "epoch_0.json", golden_tokenizer)
+    assert (tmp_path / "epoch_0.json").read_bytes() == golden.read_bytes()
+    counts = json.loads((tmp_path / "epoch_0_metrics.json").read_text())
+    assert counts == {"num_training_examples": 9, "max_seq_len": 127}  # the golden's own counts are not kept beside it
+
+
+def test_a_stream_becomes_one_pair_of_megatron_files_and_comes_back(make_stream, wordpiece, tmp_path) -> None:
+    manifest = make_stream([[6, 7, 5], [8, 5]], [], [[10, 13, 14, 5]])
+    said = export_examples(manifest, "train", "megatron", tmp_path / "a.bin", wordpiece)
+    assert said == f"wrote 9 tokens of 3 documents: {tmp_path / 'a.bin'}, a.idx"
+    opened = open_indexed(tmp_path / "a.bin")
+    assert (opened.tokens.tolist(), opened.sizes.tolist()) == ([6, 7, 5, 8, 5, 10, 13, 14, 5], [3, 2, 4])
+    said = import_examples("megatron", [tmp_path / "a.idx"], wordpiece, tmp_path / "b.bin")
+    assert said == f"read 9 tokens of 3 documents: {tmp_path / 'b.bin'}"
+    assert (tmp_path / "b.bin").read_bytes() == (tmp_path / "a.bin").read_bytes()
+    assert (tmp_path / "b.idx").read_bytes() == (tmp_path / "a.idx").read_bytes()
+    split = read_manifest(listed(tmp_path / "b.bin")).splits["train"]
+    # "the cat", "sat" and "a dog ran", the ends of text left out.
+    assert (split.words, split.bytes, split.length_histogram) == (6, 19, [[2, 1], [4, 2]])
+
+
+def test_documents_without_an_end_of_text_are_counted(make_stream, wordpiece, tmp_path) -> None:
+    manifest = make_stream([[6, 7], [8, 5], [10]])
+    export_examples(manifest, "train", "megatron", tmp_path / "a.bin", wordpiece)
+    said = import_examples("megatron", [tmp_path / "a"], wordpiece, tmp_path / "b.bin")
+    assert said.endswith("; 2 of them do not end with the end-of-text token")
+
+
+def test_a_stream_becomes_windows_and_a_long_rest(make_stream, wordpiece, tmp_path, monkeypatch) -> None:
+    """As Graphcore's write_into_tfrecord.py cuts one article, before it shuffles."""
+
+    def original(article: list[int], length: int) -> list[list[int]]:
+        windows, start = [], 0
+        while start < len(article) - length:
+            windows.append(article[start : start + length])
+            start += length
+        return [*windows, article[start:]] if start < len(article) - length // 2 else windows
+
+    monkeypatch.setattr(exports, "ROWS_AT_ONCE", 2)
+    for tokens, length in itertools.product(range(1, 19), (2, 4, 5)):
+        documents = [[6 + place % 10 for place in range(tokens)]]
+        export_examples(make_stream(documents), "train", "tfrecord", tmp_path / "a.tfrecord", wordpiece, length)
+        found = [record["input_ids"] for record in records_in(tmp_path / "a.tfrecord")]
+        assert found == original(documents[0], length)
+    import_examples("tfrecord", [tmp_path / "a.tfrecord"], wordpiece, tmp_path / "b.bin")
+    assert open_indexed(tmp_path / "b.bin").tokens.tolist() == documents[0]
+    assert open_indexed(tmp_path / "b.bin").sizes.tolist() == [5, 5, 5, 3]
+
+
+def test_a_stream_needs_a_length_and_a_table_has_one(make_stream, make_table, wordpiece, tmp_path) -> None:
+    with pytest.raises(RelmError, match=r"holds a stream of tokens, which is cut into windows; give --sequence-length"):
+        export_examples(make_stream([[6]]), "train", "tfrecord", tmp_path / "a.tfrecord", wordpiece)
+    with pytest.raises(RelmError, match="--sequence-length: goes with"):
+        export_examples(make_table([PAIR]), "train", "tfrecord", tmp_path / "a.tfrecord", wordpiece, 4)
+
+
+@pytest.mark.parametrize(
+    ("format", "suffix", "layout", "message"),
+    [
+        ("megatron", ".bin", "table", "format megatron cannot hold a table of sequences"),
+        ("tfrecord_remasked", ".tfrecord", "stream", "format tfrecord_remasked cannot hold a stream of tokens without masks"),
+        ("tpu_pretrain", ".json", "stream", "format tpu_pretrain cannot hold a stream of tokens"),
+        ("tpu_pretrain", ".jsonl", "stream", r"a\.jsonl: a file of format tpu_pretrain ends in \.json"),
+        ("safetensors", ".json", "stream", "--format: expected tfrecord, .*found 'safetensors'"),
+    ],
+)
+def test_a_format_that_does_not_fit_is_refused(
+    make_table, make_stream, wordpiece, tmp_path, format, suffix, layout, message
+) -> None:
+    manifest = make_table([PAIR]) if layout == "table" else make_stream([[6]])
+    with pytest.raises(RelmError, match=message):
+        export_examples(manifest, "train", format, tmp_path / f"a{suffix}", wordpiece)
+
+
+def test_another_tokenizer_or_split_is_refused(make_table, wordpiece, tmp_path) -> None:
+    manifest = make_table([PAIR])
+    with pytest.raises(RelmError, match=r"manifest\.json: has no split 'held_out'; it has train"):
+        export_examples(manifest, "held_out", "tfrecord", tmp_path / "a.tfrecord", wordpiece)
+    wordpiece.write_text(wordpiece.read_text().replace('"far"', '"fur"'))
+    with pytest.raises(RelmError, match=r"tokenizer\.json: sha256 is .*give the tokenizer that belongs to it"):
+        export_examples(manifest, "train", "tfrecord", tmp_path / "a.tfrecord", wordpiece)
+
+
+def test_a_changed_shard_is_not_exported(make_stream, wordpiece, tmp_path) -> None:
+    manifest = make_stream([[6, 7], [5]])
+    shard = manifest.parent / "0.train.bin"
+    shard.write_bytes(shard.read_bytes()[::-1])
+    with pytest.raises(RelmError, match=r"0\.train\.bin: sha256 is .*changed since"):
+        export_examples(manifest, "train", "megatron", tmp_path / "a.bin", wordpiece)
+    assert not (tmp_path / "a.bin").exists()
+
+
+def test_a_pickle_is_refused_unopened(wordpiece, tmp_path) -> None:
+    (tmp_path / "a.pkl").write_bytes(b"never read")
+    (tmp_path / "a.pkl").chmod(0)
+    for format in ("pickle", "tfrecord"):
+        with pytest.raises(RelmError, match=r"a\.pkl: a pickle is not read: unpickling runs any code .*relm pregenerate"):
+            import_examples(format, [tmp_path / "a.pkl"], wordpiece, tmp_path / "a.bin")
+    with pytest.raises(RelmError, match="a pickle is not read"):
+        import_examples("pickle", [tmp_path / "not there"], wordpiece, tmp_path / "a.bin")
+
+
+def written(path: Path, *records: dict[str, Any]) -> Path:
+    writer = TFRecordWriter(str(path))
+    for record in records:
+        writer.write({name: (values, "float" if "weights" in name else "int") for name, values in record.items()})
+    writer.close()
+    return path
+
+
+PLAIN = {
+    "input_ids": [2, 4, 3, 0],
+    "input_mask": [1, 1, 1, 0],
+    "segment_ids": [0, 0, 0, 0],
+    "masked_lm_positions": [1, 0],
+    "masked_lm_ids": [7, 0],
+    "masked_lm_weights": [1.0, 0.0],
+    "next_sentence_labels": [0],
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"input_ids": [2, 24, 3, 0]}, r"token id 24, but .*tokenizer\.json has 0 to 23"),
+        ({"masked_lm_ids": [-1, 0]}, "token id -1, but"),
+        ({"input_mask": [1, 0, 1, 0]}, "input_mask are not ones, then zeros"),
+        ({"masked_lm_weights": [0.0, 1.0]}, "masked_lm_weights are not ones, then zeros"),
+        ({"segment_ids": [0, 1, 0, 0]}, "segment_ids are not zeros, then ones up to the end"),
+        ({"masked_lm_positions": [3, 0]}, "position 3 is hidden, but there are 3 tokens"),
+        ({"input_ids": [2, 4, 3]}, r"input_ids has 3 values, .*record 0 has 4; import them apart"),
+        ({"input_mask": None}, "lacks the feature input_mask as numbers; it has input_ids, "),
+    ],
+)
+def test_a_faulty_record_is_named(wordpiece, tmp_path, changes, message) -> None:
+    faulty = {name: values for name, values in {**PLAIN, **changes}.items() if values is not None}
+    path = written(tmp_path / "a.tfrecord", PLAIN, faulty)
+    with pytest.raises(RelmError, match=rf"a\.tfrecord, record 1: {message}"):
+        import_examples("tfrecord", [path], wordpiece, tmp_path / "a.arrow")
+    assert not (tmp_path / "a.arrow").exists()
+
+
+def test_records_of_another_program_are_refused(wordpiece, tmp_path) -> None:
+    with pytest.raises(RelmError, match=r"a\.tfrecord, record 0: its features are image, label; expected input_ids alone"):
+        import_examples(
+            "tfrecord", [written(tmp_path / "a.tfrecord", {"image": [1], "label": [2]})], wordpiece, tmp_path / "a.bin"
+        )
+    with pytest.raises(RelmError, match=r"a\.tfrecord: holds no records"):
+        import_examples("tfrecord", [written(tmp_path / "a.tfrecord")], wordpiece, tmp_path / "a.bin")
+    with pytest.raises(RelmError, match=r"a\.arrow: a stream of tokens is kept in a \.bin file"):
+        import_examples("tfrecord", [written(tmp_path / "a.tfrecord", {"input_ids": [6]})], wordpiece, tmp_path / "a.arrow")
+
+
+def test_a_token_of_another_vocabulary_is_named_with_its_document(make_stream, wordpiece, tmp_path, monkeypatch) -> None:
+    export_examples(make_stream([[6], [7, 8], [23, 9]]), "train", "megatron", tmp_path / "a.bin", wordpiece)
+    content = bytearray((tmp_path / "a.bin").read_bytes())
+    content[8] = 24
+    (tmp_path / "a.bin").write_bytes(content)
+    with pytest.raises(RelmError, match=r"a\.bin, document 2: token id 24, but .*tokenizer\.json has 0 to 23"):
+        import_examples("megatron", [tmp_path / "a.bin"], wordpiece, tmp_path / "b.bin")
+    assert not (tmp_path / "b.bin").exists()
+
+
+@pytest.mark.parametrize(("format", "name"), [("tfrecord", "o.tfrecord"), ("tpu_pretrain", "o.json"), ("megatron", "o.bin")])
+def test_a_full_disk_leaves_no_half_of_a_pair_of_files(make_table, make_stream, wordpiece, tmp_path, format, name) -> None:
+    manifest = make_stream([[6] * 900] * 30) if format == "megatron" else make_table([PAIR] * 300)
+    folder = tmp_path / "out"
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4000, before[1]))
+    try:
+        with pytest.raises(RelmError, match=r"out/o[^/]*: cannot be written: File too large"):
+            export_examples(manifest, "train", format, folder / name, wordpiece)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert list(folder.iterdir()) == []
+    assert not sidecar_of(folder / name).exists()
+
+
+@pytest.mark.parametrize(("format", "name"), [("tfrecord", "o.tfrecord"), ("tpu_pretrain", "o.json")])
+def test_examples_that_fail_to_reach_the_disk_leave_no_second_file_alone(
+    make_table, wordpiece, tmp_path, monkeypatch, format, name
+) -> None:
+    manifest, real = make_table([PAIR]), os.fsync
+
+    def full(number: int) -> None:
+        if os.readlink(f"/proc/self/fd/{number}").endswith(f".{name}.partial"):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        real(number)
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(RelmError, match="cannot be written: No space left on device"):
+        export_examples(manifest, "train", format, tmp_path / "out" / name, wordpiece)
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_examples_whose_masks_are_drawn_later_are_refused(wordpiece, loaded, tmp_path) -> None:
+    facts = facts_of(loaded, [2], objective="masked", layout="table", settings={"sequence_length": 2})
+    with table_writer(tmp_path / "a.arrow", [Column("word_starts", "bool", 2)], facts) as writer:
+        writer.append({"word_starts": [[True, False]]})
+    write_sidecar(tmp_path / "a.arrow", **facts, examples=1)
+    for format, name in (("tfrecord", "b.tfrecord"), ("tfrecord_remasked", "b.tfrecord"), ("tpu_pretrain", "b.json")):
+        with pytest.raises(RelmError, match=r"masks are drawn as examples are read; make examples with masked\.masks: static"):
+            export_examples(listed(tmp_path / "a.arrow"), "train", format, tmp_path / name, wordpiece)
+
+
+def test_pairs_of_texts_are_refused(wordpiece, loaded, tmp_path) -> None:
+    facts = facts_of(loaded, [2], objective="seq2seq", layout="table", settings={})
+    with table_writer(tmp_path / "a.arrow", [Column("source", "uint16", "ragged")], facts) as writer:
+        writer.append({"source": ([6, 5], [2])})
+    write_sidecar(tmp_path / "a.arrow", **facts, examples=1)
+    with pytest.raises(RelmError, match="which these examples lack: their objective is seq2seq"):
+        export_examples(listed(tmp_path / "a.arrow"), "train", "tfrecord", tmp_path / "b.tfrecord", wordpiece)

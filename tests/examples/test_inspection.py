@@ -1,0 +1,258 @@
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+from relm.artifact import write_sidecar
+from relm.errors import RelmError
+from relm.examples.formats.tfrecord import encoded, record_writer
+from relm.examples.inspection import inspect
+from relm.examples.manifest import length_histogram, write_manifest
+from relm.examples.storage import shard_writer
+from relm.examples.table import Column, table_writer
+from relm.examples.token_text import TokenTexts
+from relm.examples.tokenizers import LoadedTokenizer, load_tokenizer
+
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+WORDS = ["the", "cat", "sat", "mat", "##s", "un", "##believ", "##able", "dog", "ran"]
+
+
+@pytest.fixture
+def wordpiece(tmp_path: Path) -> Path:
+    tokenizer = Tokenizer(models.WordPiece({t: n for n, t in enumerate(SPECIAL + WORDS)}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece()
+    tokenizer.add_special_tokens([AddedToken(token, special=True) for token in SPECIAL])
+    tokenizer.save(str(tmp_path / "wordpiece.json"))
+    return tmp_path / "wordpiece.json"
+
+
+@pytest.fixture
+def loaded(wordpiece: Path) -> LoadedTokenizer:
+    return load_tokenizer(wordpiece)
+
+
+def facts_of(loaded: LoadedTokenizer, objective: str, lengths: list[int], **more: Any) -> dict[str, Any]:
+    return {
+        "objective": objective,
+        "dtype": "uint16",
+        "tokens": sum(lengths),
+        "documents": 2,
+        "words": 7,
+        "bytes": 30,
+        "tokenizer_sha256": loaded.sha256,
+        "vocabulary_size": loaded.vocabulary_size,
+        "special": asdict(loaded.special),
+        "length_histogram": length_histogram(np.array(lengths)),
+        **more,
+    }
+
+
+def table(path: Path, loaded: LoadedTokenizer, columns: list[Column], rows: dict[str, Any], objective: str = "masked") -> Path:
+    lengths = rows["length"] if "length" in rows else (np.array(rows["source"][1]) + rows["target"][1]).tolist()
+    width = {"sequence_length": 8, "masked": {"masks": "static"}} if "length" in rows else {}
+    facts = facts_of(loaded, objective, lengths, layout="table", settings={"objective": objective, **width})
+    with table_writer(path, columns, facts) as writer:
+        writer.append(rows)
+    write_sidecar(path, **facts, examples=len(lengths))
+    return path
+
+
+def static_table(path: Path, loaded: LoadedTokenizer) -> Path:
+    """[CLS] the [MASK] unbeliev·able [SEP], `cat` hidden and `##believ` replaced by dog; [CLS] cat [SEP] the ran [SEP]."""
+    columns = [
+        Column("input_ids", "uint16", 8),
+        Column("length", "uint16"),
+        Column("second_start", "uint16"),
+        Column("next_sentence_label", "int8"),
+        Column("masked_positions", "uint16", 2),
+        Column("masked_labels", "uint16", 2),
+        Column("masked_count", "uint16"),
+    ]
+    rows = {
+        "input_ids": [[2, 5, 4, 10, 13, 12, 3, 0], [2, 6, 3, 13, 14, 3, 0, 0]],
+        "length": [7, 6],
+        "second_start": [7, 3],
+        "next_sentence_label": [-1, 1],
+        "masked_positions": [[2, 4], [3, 4]],
+        "masked_labels": [[6, 11], [5, 14]],
+        "masked_count": [2, 2],
+    }
+    return table(path, loaded, columns, rows)
+
+
+def stream(path: Path, loaded: LoadedTokenizer, documents: list[list[int]]) -> Path:
+    sizes = [len(document) for document in documents]
+    with shard_writer(path, loaded.vocabulary_size) as writer:
+        writer.append(np.concatenate(documents), np.array(sizes))
+    write_sidecar(path, **facts_of(loaded, "causal", sizes, layout="tokens", settings={}))
+    return path
+
+
+def test_a_manifest_of_masked_examples_fits_a_terminal(tmp_path, wordpiece, loaded) -> None:
+    shards = [static_table(tmp_path / f"{number}.arrow", loaded) for number in range(2)]
+    write_manifest({"train": shards, "held_out": shards[:1]}, tmp_path / "manifest.json")
+    said = inspect(tmp_path / "manifest.json", wordpiece, 2)
+    assert said.splitlines() == [
+        str(tmp_path / "manifest.json"),
+        "  masked examples, kept as a table",
+        f"  tokenizer  wordpiece, 15 tokens, sha256 {loaded.sha256[:12]}…",
+        "  special    pad 0, unk 1, cls 2, sep 3, mask 4",
+        "  settings   objective masked, sequence_length 8, masked.masks static",
+        "",
+        "  train      2 shards, 4 examples, 26 tokens, 81.2% of their places,",
+        "             4 documents, 14 words, 60 bytes",
+        "  tokens",
+        "  5 to 8  4 ████████████████████████████████████",
+        "",
+        "  held_out   1 shard, 2 examples, 13 tokens, 81.2% of their places,",
+        "             2 documents, 7 words, 30 bytes",
+        "  tokens",
+        "  5 to 8  2 ████████████████████████████████████",
+        "",
+        "example 0",
+        "  [CLS] the [MASK→cat] un·[dog→believ]·able [SEP]",
+        "  (7 tokens, 2 hidden)",
+        "",
+        "example 2",
+        "  [CLS] the [MASK→cat] un·[dog→believ]·able [SEP]",
+        "  (7 tokens, 2 hidden)",
+    ]
+
+
+def test_a_table_shows_its_columns_and_both_segments(tmp_path, wordpiece, loaded) -> None:
+    said = inspect(static_table(tmp_path / "a.arrow", loaded), wordpiece, 9)
+    assert "columns    input_ids uint16[8], length uint16, second_start uint16," in said
+    assert "all        2 examples, 13 tokens, 81.2% of their places" in said
+    assert said.endswith(
+        "example 1\n  [CLS] cat [SEP]\n  [dog→the] [ran→ran] [SEP]\n  (6 tokens, 2 hidden; the second part is random)"
+    )
+
+
+def test_without_a_tokenizer_ids_are_shown(tmp_path, loaded) -> None:
+    said = inspect(static_table(tmp_path / "a.arrow", loaded), None, 1)
+    assert "  2 5 [4→6] 10 [13→11] 12 3\n" in said
+
+
+def test_dynamic_masks_show_the_words_that_are_stored(tmp_path, wordpiece, loaded) -> None:
+    columns = [
+        Column("input_ids", "uint16", 4),
+        Column("length", "uint16"),
+        Column("second_start", "uint16"),
+        Column("next_sentence_label", "int8"),
+        Column("word_starts", "bool", 4),
+    ]
+    starts = [[True, True, True, False]]
+    rows = {
+        "input_ids": [[5, 6, 10, 12]],
+        "length": [4],
+        "second_start": [4],
+        "next_sentence_label": [-1],
+        "word_starts": starts,
+    }
+    assert "\n  the cat un·able\n  (4 tokens, 0 hidden)" in inspect(
+        table(tmp_path / "a.arrow", loaded, columns, rows), wordpiece, 1
+    )
+
+
+def test_pairs_of_texts_are_both_shown(tmp_path, wordpiece, loaded) -> None:
+    columns = [Column("source", "uint16", "ragged"), Column("target", "uint16", "ragged")]
+    rows = {"source": ([5, 6, 3, 13, 3], [3, 2]), "target": ([13, 14, 3, 3], [3, 1])}
+    said = inspect(table(tmp_path / "a.arrow", loaded, columns, rows, "seq2seq"), wordpiece, 2)
+    assert "  all        2 examples, 9 tokens" in said
+    assert said.endswith(
+        "example 0\n  source: the cat [SEP]\n  target: dog ran [SEP]\n\nexample 1\n  source: dog [SEP]\n  target: [SEP]"
+    )
+
+
+def test_a_stream_shows_the_beginning_of_documents(tmp_path, wordpiece, loaded) -> None:
+    path = stream(tmp_path / "a.bin", loaded, [[5, 6, 7] * 60, [8, 9], [13]])
+    for given in (path, path.with_suffix(".idx")):
+        said = inspect(given, wordpiece, 2)
+        assert "a stream of tokens in Megatron-LM's format" in said
+        assert "  all        183 tokens, 3 documents\n" in said
+        assert "\n           1  1 █" in said
+        assert "\n  129 to 256  1 █" in said
+        assert said.endswith("the … 20 more tokens\n\ndocument 1\n  mat·s")
+    write_manifest({"train": [path]}, tmp_path / "manifest.json")
+    assert "mat·s" in inspect(tmp_path / "manifest.json", wordpiece, 2)
+
+
+def test_records_and_lines_of_other_programs_are_shown(tmp_path, wordpiece) -> None:
+    plain = {
+        "input_ids": [2, 4, 3, 0],
+        "input_mask": [1, 1, 1, 0],
+        "segment_ids": [0, 0, 0, 0],
+        "masked_lm_positions": [1, 0],
+        "masked_lm_ids": [6, 0],
+        "masked_lm_weights": [1.0, 0.0],
+        "next_sentence_labels": [0],
+    }
+    with record_writer(tmp_path / "a.tfrecord") as writer:
+        writer.append([encoded(plain)] * 2)
+    said = inspect(tmp_path / "a.tfrecord", wordpiece, 1)
+    assert "  all        2 records, 6 tokens" in said
+    assert "record 0\n  [CLS] [MASK→cat] [SEP]\n  (3 tokens, 1 hidden; the second part follows the first)" in said
+    line = {"tokens": ["[CLS]", "[MASK]", "[SEP]"], "segment_ids": [0, 0, 0], "is_random_next": True}
+    (tmp_path / "epoch_0.json").write_text(json.dumps({**line, "masked_lm_positions": [1], "masked_lm_labels": ["mat"]}) + "\n")
+    said = inspect(tmp_path / "epoch_0.json", None, 1)
+    assert "  all        1 example, 3 tokens, 1 hidden token" in said
+    assert said.endswith("line 1, is_random_next\n  [CLS] [MASK→mat] [SEP]")
+
+
+def test_nothing_is_wider_than_a_terminal(tmp_path, wordpiece, loaded) -> None:
+    path = stream(tmp_path / "a.bin", loaded, [[13, 14] * 200] * 30 + [[7]] * 9)
+    lines = inspect(path, wordpiece, 5).splitlines()
+    assert max(map(len, lines[1:])) <= 80
+    assert sum(line.startswith("document") for line in lines) == 5
+
+
+def test_byte_level_tokens_are_shown_as_text() -> None:
+    tokenizer = Tokenizer(models.BPE({"Ġ": 0, "a": 1, "Ċ": 2, "Ã": 3, "Ġdog": 4, "Ã©": 5}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    texts = TokenTexts(_loaded(tokenizer))
+    assert [texts.shown(token) for token in range(6)] == [
+        ("␣", True),
+        ("a", False),
+        ("⏎", True),
+        ("\\xc3", False),
+        ("dog", True),
+        ("é", False),
+    ]
+    assert texts.line([1, 4, 5, 2]) == "a dog·é ⏎"
+
+
+def test_sentencepiece_tokens_are_shown_as_text() -> None:
+    tokenizer = Tokenizer(models.Unigram([("<unk>", 0.0), ("▁the", -1.0), ("s", -1.0), ("▁", -1.0)], unk_id=0))
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    texts = TokenTexts(_loaded(tokenizer))
+    assert [texts.shown(token) for token in (1, 2, 3)] == [("the", True), ("s", False), ("␣", True)]
+
+
+def _loaded(tokenizer: Tokenizer) -> LoadedTokenizer:
+    kind = "sentencepiece" if isinstance(tokenizer.model, models.Unigram) else "byte_level_bpe"
+    return LoadedTokenizer(tokenizer, tokenizer.get_vocab_size(), special=None, sha256="", kind=kind)
+
+
+def test_a_file_that_cannot_be_shown_is_refused(tmp_path, wordpiece, loaded) -> None:
+    with pytest.raises(RelmError, match=r"a\.bin: no such file"):
+        inspect(tmp_path / "a.bin", None, 1)
+    for name, message in (
+        ("a.pkl", "a pickle is not read"),
+        ("a.zip", r"expected one of \.bin, .*found a file that ends in \.zip"),
+        ("a.json", "lacks objective"),
+        ("a.jsonl", "not valid JSON"),
+        ("a.arrow", "not a whole Arrow file"),
+        ("a.tfrecord", "the checksum of its length is wrong"),
+    ):
+        (tmp_path / name).write_text("{}" if name == "a.json" else "something else entirely")
+        with pytest.raises(RelmError, match=rf"{name}.*: .*{message}"):
+            inspect(tmp_path / name, None, 1)
+    path = static_table(tmp_path / "b.arrow", loaded)
+    wordpiece.write_text(wordpiece.read_text().replace('"ran"', '"runs"'))
+    with pytest.raises(RelmError, match=r"wordpiece\.json: sha256 is .*b\.arrow was made with a tokenizer of sha256"):
+        inspect(path, wordpiece, 1)

@@ -1,0 +1,359 @@
+import itertools
+import json
+import resource
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from relm.artifact import sha256_of, sidecar_of, write_sidecar
+from relm.errors import RelmError
+from relm.examples import table
+from relm.examples.manifest import write_manifest
+from relm.examples.table import Column, ExampleTable, ExampleTables, Ragged, table_writer
+
+COLUMNS = (
+    Column("input_ids", "uint16", 5),
+    Column("wide_ids", "int32", 3),
+    Column("length", "uint16"),
+    Column("label", "int8"),
+    Column("starts", "bool", 5),
+    Column("aligned", "bool", 16),
+    Column("flag", "bool"),
+    Column("source", "uint16", "ragged"),
+    Column("target", "int32", "ragged"),
+)
+
+
+def rows_of(count: int, first: int = 0) -> dict[str, Any]:
+    """Rows whose values follow from their number alone."""
+    number = np.arange(first, first + count)
+    place = number[:, None] * 7
+    sizes = number % 4
+    steps = np.concatenate([np.arange(size) for size in sizes] or [[]]).astype(np.int64)
+    return {
+        "input_ids": (place + np.arange(5)) % 60_000,
+        "wide_ids": place * 1000 + np.arange(3),
+        "length": number % 5,
+        "label": number % 3 - 1,
+        "starts": (place + np.arange(5)) % 3 == 0,
+        "aligned": (place + np.arange(16)) % 5 == 0,
+        "flag": number % 2 == 0,
+        "source": (np.repeat(number, sizes) % 1000 + steps, sizes),
+        "target": (np.repeat(number, (sizes + 1) % 4) * 70_000 % 10**9, (sizes + 1) % 4),
+    }
+
+
+def written(path: Path, count: int, cuts: list[int] | None = None, first: int = 0, **facts: Any) -> ExampleTable:
+    edges = [0, *(cuts or []), count]
+    with table_writer(path, COLUMNS, facts) as writer:
+        for start, stop in itertools.pairwise(edges):
+            writer.append(rows_of(stop - start, first + start))
+    assert writer.rows == count
+    return ExampleTable(path)
+
+
+def as_lists(ragged: Any) -> list[list[int]]:
+    return [piece.tolist() for piece in np.split(ragged[0], np.cumsum(ragged[1])[:-1])]
+
+
+@pytest.fixture
+def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table, "ROWS", 8)
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_any_rows_are_read_in_the_order_asked_for(tmp_path) -> None:
+    opened = written(tmp_path / "a.table", 29)
+    assert (len(opened), opened.batches) == (29, 4)
+    indices = np.array([28, 0, 7, 8, 8, 15, 27, 3])
+    expected = rows_of(29)
+    for column in COLUMNS:
+        found = opened.rows(column.name, indices)
+        if column.width == "ragged":
+            assert isinstance(found, Ragged)
+            assert found.values.dtype == column.dtype
+            assert as_lists(found) == [as_lists(expected[column.name])[index] for index in indices]
+        else:
+            assert found.dtype == column.dtype
+            assert found.tolist() == expected[column.name][indices].tolist()
+
+
+def test_every_row_of_real_batches_is_read(tmp_path) -> None:
+    opened = written(tmp_path / "a.table", 2 * table.ROWS + 5)
+    for name, expected in rows_of(len(opened)).items():
+        found = opened.rows(name, np.arange(len(opened)))
+        if isinstance(expected, tuple):
+            np.testing.assert_array_equal(found.values, expected[0])
+            np.testing.assert_array_equal(found.sizes, expected[1])
+        else:
+            np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_bytes_do_not_depend_on_how_rows_are_cut(tmp_path) -> None:
+    whole = written(tmp_path / "whole.table", 29).path.read_bytes()
+    for cuts in ([1], [8], [7, 9], [16], [3, 3, 20], list(range(1, 29))):
+        assert written(tmp_path / "cut.table", 29, cuts).path.read_bytes() == whole
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_a_batch_is_a_view_of_the_mapped_file(tmp_path) -> None:
+    opened = written(tmp_path / "a.table", 29)
+    mapped = [line.split()[0] for line in Path("/proc/self/maps").read_text().splitlines() if line.endswith(str(opened.path))]
+    regions = [tuple(int(end, 16) for end in region.split("-")) for region in mapped]
+    expected = rows_of(29)
+    for column in COLUMNS:
+        view = opened.batch_view(column.name, 3)
+        values = view.values if isinstance(view, Ragged) else view
+        address = values.__array_interface__["data"][0]
+        inside = any(start <= address and address + values.nbytes <= end for start, end in regions)
+        assert inside == (column.kind != "bool")
+        if column.width == "ragged":
+            assert as_lists(view) == as_lists(expected[column.name])[24:]
+        else:
+            assert view.tolist() == expected[column.name][24:].tolist()
+            assert column.kind == "bool" or not view.flags.writeable
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_arrow_reads_the_file_without_us(tmp_path) -> None:
+    written(tmp_path / "a.table", 29, objective="masked", ids={"b": 1, "a": None})
+    with pa.memory_map(str(tmp_path / "a.table")) as file:
+        reader = pa.ipc.open_file(file)
+        assert [reader.get_batch(number).num_rows for number in range(reader.num_record_batches)] == [8, 8, 8, 5]
+        read = reader.read_all()
+    read.validate(full=True)
+    assert read["starts"].to_pylist() == rows_of(29)["starts"].tolist()
+    assert read["target"].to_pylist() == as_lists(rows_of(29)["target"])
+    assert read.schema.field("input_ids").type == pa.list_(pa.field("item", pa.uint16(), nullable=False), 5)
+    assert read.schema.metadata == {b"relm": b'{"ids":{"a":null,"b":1},"objective":"masked"}'}
+
+
+def test_facts_and_columns_come_back(tmp_path) -> None:
+    opened = written(tmp_path / "a.table", 3, objective="masked", special={"pad": 0, "mask": None})
+    assert opened.facts == {"objective": "masked", "special": {"pad": 0, "mask": None}}
+    assert tuple(opened.columns.values()) == COLUMNS
+
+
+def test_a_table_may_be_empty(tmp_path) -> None:
+    opened = written(tmp_path / "a.table", 0)
+    assert (len(opened), opened.batches) == (0, 0)
+    none = np.array([], dtype=np.int64)
+    assert opened.rows("input_ids", none).shape == (0, 5)
+    assert opened.rows("starts", none).shape == (0, 5)
+    assert opened.rows("source", none).values.tolist() == []
+    with pytest.raises(IndexError):
+        opened.rows("input_ids", np.array([0]))
+
+
+@pytest.mark.parametrize("index", [-1, 3])
+def test_a_row_that_is_not_there_is_refused(tmp_path, index) -> None:
+    opened = written(tmp_path / "a.table", 3)
+    with pytest.raises(IndexError, match="there are 0 to 2"):
+        opened.rows("input_ids", np.array([0, index]))
+    with pytest.raises(IndexError, match="there are 0 to 0"):
+        opened.batch_view("input_ids", index)
+
+
+def test_the_caller_may_fill_the_same_array_again(tmp_path) -> None:
+    values = np.array([[1, 2]], dtype=np.uint16)
+    with table_writer(tmp_path / "a.table", [Column("ids", "uint16", 2)], {}) as writer:
+        writer.append({"ids": values})
+        values[:] = 9
+        writer.append({"ids": values})
+    assert ExampleTable(tmp_path / "a.table").rows("ids", np.array([0, 1])).tolist() == [[1, 2], [9, 9]]
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "message"),
+    [
+        (Column("ids", "uint16", 2, below=400), [[1, 2], [3, 400]], "row 4: ids has 400, but values are 0 to 399"),
+        (Column("ids", "uint16", 2), [[1, 2], [-1, 3]], "row 4: ids has -1, but values are 0 to 65535"),
+        (Column("ids", "uint16"), [3, 65_536], "row 4: ids has 65536, but values are 0 to 65535"),
+        (Column("ids", "int32", "ragged", below=9), ([1, 2, 9], [0, 3]), "row 4: ids has 9, but values are 0 to 8"),
+        (Column("ids", "int8"), [0, 128], "row 4: ids has 128, but values are -128 to 127"),
+    ],
+)
+def test_a_value_out_of_range_is_refused_with_its_row(tmp_path, column, value, message) -> None:
+    def write() -> None:
+        with table_writer(tmp_path / "a.table", [column], {}) as writer:
+            zeros = {None: [0] * 3, 2: [[0, 0]] * 3, "ragged": ([0], [0, 0, 1])}[column.width]
+            writer.append({"ids": zeros})
+            writer.append({"ids": value})
+
+    with pytest.raises(RelmError, match=rf"a\.table: {message}"):
+        write()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ({"ids": [[1, 2]]}, "expected the columns ids, words; found ids"),
+        ({"ids": [[1, 2, 3]], "words": ([1], [1])}, "ids: expected shape .*2.*, found .*1, 3"),
+        ({"ids": [[1, 2]], "words": ([1], [2])}, "words: sizes sum to 2, but there are 1 values"),
+        ({"ids": [[1, 2]], "words": ([1], [1, 0])}, "different numbers of rows"),
+    ],
+)
+def test_rows_of_the_wrong_shape_are_refused(tmp_path, rows, message) -> None:
+    columns = [Column("ids", "uint16", 2), Column("words", "uint16", "ragged")]
+    with pytest.raises(ValueError, match=message), table_writer(tmp_path / "a.table", columns, {}) as writer:
+        writer.append(rows)
+
+
+def test_a_truncated_or_foreign_file_is_refused_by_name(tmp_path) -> None:
+    path = written(tmp_path / "a.table", 20).path
+    content = path.read_bytes()
+    for size in (0, 4, 10, len(content) // 2, len(content) - 1):
+        path.write_bytes(content[:size])
+        with pytest.raises(RelmError, match=r"a\.table: not a whole Arrow file .*truncated or of another kind"):
+            ExampleTable(path)
+    path.write_bytes(content[:200] + content[260:])
+    with pytest.raises(RelmError, match=r"a\.table: "):
+        ExampleTable(path)
+    with pytest.raises(RelmError, match=r"b\.table: no such file"):
+        ExampleTable(tmp_path / "b.table")
+
+
+def test_another_programs_table_is_refused(tmp_path) -> None:
+    def foreign(array: pa.Array, metadata: dict[bytes, bytes] | None, compression: str | None = None) -> None:
+        field = pa.field("ids", array.type, nullable=False)
+        batch = pa.RecordBatch.from_arrays([array], schema=pa.schema([field], metadata=metadata))
+        options = pa.ipc.IpcWriteOptions(compression=compression)
+        with pa.ipc.new_file(str(tmp_path / "a.table"), batch.schema, options=options) as writer:
+            writer.write_batch(batch)
+
+    for array, metadata, message in (
+        (pa.array([1], pa.uint16()), None, "an Arrow file of another program"),
+        (pa.array([1.5]), {b"relm": b"{}"}, "column ids is .*double"),
+    ):
+        foreign(array, metadata)
+        with pytest.raises(RelmError, match=message):
+            ExampleTable(tmp_path / "a.table")
+    foreign(pa.array([1] * 1000, pa.uint16()), {b"relm": b"{}"}, "lz4")
+    with pytest.raises(RelmError, match="compressed"):
+        ExampleTable(tmp_path / "a.table").rows("ids", np.array([0]))
+
+
+def test_a_changed_table_is_refused_where_its_hash_is_known(tmp_path) -> None:
+    path = written(tmp_path / "a.table", 20).path
+    sha256 = sha256_of(path)
+    assert len(ExampleTable(path, sha256)) == 20
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(RelmError, match=rf"a\.table: sha256 is .*, expected {sha256}: changed"):
+        ExampleTable(path, sha256)
+
+
+def test_an_unfinished_table_leaves_the_old_one_and_nothing_else(tmp_path) -> None:
+    def fail() -> None:
+        with table_writer(tmp_path / "a.table", COLUMNS, {}) as writer:
+            writer.append(rows_of(5000))
+            raise RelmError("interrupted")
+
+    with pytest.raises(RelmError, match="interrupted"):
+        fail()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_is_said_in_words_and_leaves_nothing(tmp_path) -> None:
+    def fill() -> None:
+        with table_writer(tmp_path / "a.table", COLUMNS, {}) as writer:
+            for _ in range(50):
+                writer.append(rows_of(5000))
+
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
+    try:
+        with pytest.raises(RelmError, match=r"a\.table: cannot be written: File too large; nothing was changed"):
+            fill()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_new_table_removes_the_sidecar_of_the_old(tmp_path) -> None:
+    written(tmp_path / "a.table", 3)
+    write_sidecar(tmp_path / "a.table")
+    written(tmp_path / "a.table", 4)
+    assert not sidecar_of(tmp_path / "a.table").exists()
+
+
+def test_memory_does_not_grow_with_the_number_of_rows(tmp_path) -> None:
+    def peak(appends: int) -> int:
+        rows = {"ids": np.ones((table.ROWS, 64), dtype=np.uint16)}
+        tracemalloc.start()
+        before = pa.total_allocated_bytes()
+        with table_writer(tmp_path / "a.table", [Column("ids", "uint16", 64)], {}) as writer:
+            for _ in range(appends):
+                writer.append(rows)
+        found = tracemalloc.get_traced_memory()[1] + pa.total_allocated_bytes() - before
+        tracemalloc.stop()
+        return found
+
+    assert peak(64) < peak(4) + 2**20
+
+
+def shard(path: Path, count: int, first: int) -> Path:
+    written(path, count, first=first)
+    facts = {"objective": "masked", "layout": "table", "dtype": "uint16", "tokens": 3 * count, "documents": count}
+    tokenizer = {"tokenizer_sha256": "cd" * 32, "vocabulary_size": 60_000, "special": {"end_of_text": None, "pad": 0}}
+    write_sidecar(path, **facts, **tokenizer, examples=count, words=count, bytes=count, settings={"sequence_length": 5})
+    return path
+
+
+@pytest.fixture
+def manifest(tmp_path: Path) -> Path:
+    """13 + 0 + 9 + 1 rows in four shards."""
+    sizes = ((13, 0), (0, 13), (9, 13), (1, 22))
+    shards = [shard(tmp_path / "shards" / f"{number}.table", *size) for number, size in enumerate(sizes)]
+    write_manifest({"train": shards, "held_out": shards[:1]}, tmp_path / "manifest.json")
+    return tmp_path / "manifest.json"
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_shards_read_as_one_table_in_the_order_asked_for(manifest) -> None:
+    opened = ExampleTables(manifest, "train")
+    assert len(opened) == 23
+    assert tuple(opened.columns.values()) == COLUMNS
+    assert opened.manifest.splits["train"].utilisation == 0.6
+    expected = rows_of(23)
+    for indices in (np.array([22, 0, 13, 12, 12, 21, 5]), np.arange(23)[::-1], np.array([20, 19]), np.array([], dtype=int)):
+        for column in COLUMNS:
+            found = opened.rows(column.name, indices)
+            if column.width == "ragged":
+                assert as_lists(found)[: len(indices)] == [as_lists(expected[column.name])[index] for index in indices]
+            else:
+                assert found.tolist() == expected[column.name][indices].tolist()
+    for index in (-1, 23):
+        with pytest.raises(IndexError):
+            opened.rows("length", np.array([index]))
+
+
+def test_shards_that_are_not_the_manifests_are_refused(manifest) -> None:
+    path = manifest.parent / "shards" / "2.table"
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(RelmError, match=r"2\.table: sha256 is .*manifest\.json says .*changed since"):
+        ExampleTables(manifest, "train")
+    assert len(ExampleTables(manifest, "train", check_content=False)) == 23
+    path.write_bytes(content[:-5])
+    with pytest.raises(RelmError, match=r"2\.table: has .* bytes, .*manifest\.json says"):
+        ExampleTables(manifest, "train", check_content=False)
+    path.unlink()
+    with pytest.raises(RelmError, match=r"2\.table: no such file, although .*manifest\.json lists it"):
+        ExampleTables(manifest, "train", check_content=False)
+
+
+def test_a_manifest_that_counts_other_rows_is_refused(manifest) -> None:
+    content = json.loads(manifest.read_text())
+    content["splits"]["train"]["shards"][0]["examples"] = 12
+    manifest.write_text(json.dumps(content))
+    with pytest.raises(RelmError, match=r"0\.table: has 13 rows, .*manifest\.json says 12"):
+        ExampleTables(manifest, "train")
