@@ -56,8 +56,8 @@ def type_in_words(schema: dict[str, Any]) -> str:
         return ", ".join(map(str, schema["enum"]))
     if "const" in schema:
         return str(schema["const"])
-    if "anyOf" in schema:
-        return " or ".join(type_in_words(option) for option in schema["anyOf"])
+    if options := schema.get("anyOf") or schema.get("oneOf"):
+        return " or ".join(dict.fromkeys(type_in_words(option) for option in options))
     if "$ref" in schema:
         return f"[{schema['$ref'].rsplit('/', 1)[-1]}](#{schema['$ref'].rsplit('/', 1)[-1].lower()})"
     if schema.get("type") == "array" and "items" in schema:

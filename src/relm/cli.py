@@ -17,6 +17,7 @@ from typing import Any
 
 from relm import jobs
 from relm.artifact import checked_sidecar, sidecar_of
+from relm.catalogue import TOKENIZER_FILES
 from relm.errors import RelmError
 from relm.jobs import Arguments, Job
 
@@ -48,6 +49,9 @@ def paths(name: str, words: str) -> tuple[tuple[str, ...], dict[str, Any]]:
 
 
 RECIPE = argument("recipe", metavar="NAME", help="a recipe in recipes/, or smoke/NAME for its small twin")
+TRAINED = ("byte_level_bpe", "wordpiece", "characters")
+EXPORTED = ("tfrecord", "tfrecord_remasked", "megatron", "tpu_pretrain")
+IMPORTED = ("tfrecord", "megatron", "tpu_pretrain", "pickle")
 WORKERS = argument("--workers", type=int, metavar="N", help="processes; default: every core this process may use")
 
 
@@ -69,7 +73,7 @@ STEPS: dict[str, Step] = {
         "turn a source file, or a folder of text, into documents (JSON lines), training and held out apart",
         [
             path("--dataset", "the dataset's file"),
-            path("--source", "the downloaded file, or the folder"),
+            path("--source", "the downloaded file, or the folder; of a dataset of the hub only its name"),
             argument("--documents", type=int, metavar="N", help="read only the first N documents"),
             argument("--key", metavar="KEY", help="refuse to run when the dataset's identity is another one"),
             path("--train", "where the training documents go"),
@@ -79,10 +83,12 @@ STEPS: dict[str, Step] = {
         jobs.extract_job,
     ),
     "train-tokenizer": Step(
-        "train a byte-level BPE on documents",
+        "train a tokenizer on documents",
         [
+            argument("--kind", default="byte_level_bpe", choices=TRAINED, help="default: byte_level_bpe"),
             paths("--documents", "documents, JSON lines"),
-            argument("--vocabulary-size", type=int, required=True, metavar="N", help="special tokens included"),
+            argument("--vocabulary-size", type=int, metavar="N", help="special tokens included; not of characters"),
+            argument("--lower-case", action="store_true", help="of wordpiece: fold case and accents"),
             argument("--training-bytes", type=int, default=50_000_000, metavar="N", help="how much text to read"),
             path("--output", "tokenizer.json"),
         ],
@@ -91,25 +97,68 @@ STEPS: dict[str, Step] = {
     "import-tokenizer": Step(
         "turn a published tokenizer into one tokenizer.json",
         [
-            argument("--kind", required=True, choices=["gpt2_bpe", "tokenizers_json"], help="the format of its files"),
+            argument("--kind", required=True, choices=list(TOKENIZER_FILES), help="the format of its files"),
             paths("--files", "its files"),
             path("--output", "tokenizer.json"),
         ],
         jobs.import_tokenizer_job,
     ),
     "pregenerate": Step(
-        "encode documents into training examples",
+        "turn documents into training examples: a stream of tokens, or a table of sequences",
         [
+            argument(
+                "--settings",
+                metavar="JSON",
+                help='objective, sequence_length and options as in a recipe\'s phase, such as {"objective": "masked", '
+                '"sequence_length": 128, "masked": {"packing": "sentence_pairs"}}; default: a stream for causal',
+            ),
+            argument("--language", default="en", metavar="CODE", help="of the text, for the sentence splitter; default: en"),
             path("--tokenizer", "tokenizer.json"),
             paths("--documents", "documents, JSON lines"),
-            paths("--output", "a .bin file for each file of documents; an .idx goes beside it"),
+            paths("--output", "a .bin (an .idx goes beside it) or .arrow file for each file of documents"),
             WORKERS,
         ],
         jobs.pregenerate_job,
     ),
+    "inspect": Step(
+        "show a few examples decoded, masks visible, and the statistics",
+        [
+            argument("path", type=Path, metavar="PATH", help="manifest.json, or a .bin, .arrow, .tfrecord or .jsonl file"),
+            path("--tokenizer", "tokenizer.json; default: ids are shown where no record names it", required=False),
+            argument("--examples", type=int, default=3, metavar="N", help="how many; default: 3"),
+        ],
+        jobs.inspect_job,
+        records=False,
+    ),
+    "export": Step(
+        "write examples in another program's format",
+        [
+            path("--manifest", "the examples' manifest"),
+            argument("--split", default="train", metavar="NAME", help="train (default) or held_out"),
+            argument("--format", required=True, choices=EXPORTED, help="the format"),
+            argument("--sequence-length", type=int, metavar="N", help="of a stream of tokens as tfrecord"),
+            path("--tokenizer", "tokenizer.json"),
+            path("--output", "the file to write; megatron and tfrecord write an index beside it"),
+        ],
+        jobs.export_job,
+    ),
+    "import": Step(
+        "read examples that another program wrote",
+        [
+            argument("--format", required=True, choices=IMPORTED, help="the format"),
+            paths("--files", "its files"),
+            path("--tokenizer", "the tokenizer.json they were made with"),
+            path("--output", "a .bin or .arrow file"),
+        ],
+        jobs.import_job,
+    ),
     "manifest": Step(
         "list all shards of examples with their counts and hashes",
-        [paths("--sidecars", "the .bin.json files, training shards first"), path("--output", "manifest.json")],
+        [
+            paths("--sidecars", "the sidecars of the shards (.bin.json or .arrow.json), training first"),
+            path("--dataset", "the dataset's file: croissant.json then goes beside the manifest", required=False),
+            path("--output", "manifest.json"),
+        ],
         jobs.manifest_job,
     ),
     "pretrain": Step(

@@ -24,7 +24,7 @@ PROJECT = Project()
 NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 KEY = "[0-9a-f]{12}"
 FILE = "|".join(re.escape(name) for name in get_args(ModelFile))
-MODEL_PARTS = ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json")
+MODEL_PARTS = ("config.json", "tokenizer.json", "tokenizer_config.json")
 
 Arguments = ParamSpec("Arguments")
 Answer = TypeVar("Answer")
@@ -100,8 +100,10 @@ def source(wildcards: Any) -> list[str]:
 
 @in_words
 def source_path(wildcards: Any) -> str:
-    """The downloaded file, or the folder, quoted for the shell."""
+    """The downloaded file, the folder, or what a dataset of the hub is called, quoted for the shell."""
     plan = _plan_of_documents(wildcards)
+    if plan.dataset.hub is not None:
+        return shlex.quote(f"{plan.dataset.hub.name}@{plan.dataset.hub.revision}")
     path = plan.dataset.folder if plan.dataset.folder is not None else str(plan.download(wildcards.shard))
     return shlex.quote(str(Path(path).expanduser()))
 
@@ -137,7 +139,10 @@ def tokenizer_training_documents(wildcards: Any) -> list[str]:
 def tokenizer_training_options(wildcards: Any) -> str:
     """How it is trained."""
     choice = _plan_of_tokenizer(wildcards).recipe.tokenizer
-    return f"--vocabulary-size {choice.vocabulary_size} --training-bytes {choice.training_bytes}"
+    kind = [] if choice.train == "byte_level_bpe" else [f"--kind {choice.train}"]
+    size = [f"--vocabulary-size {choice.vocabulary_size}"] if choice.vocabulary_size else []
+    case = ["--lower-case"] if choice.lower_case else []
+    return " ".join([*kind, *size, *case, f"--training-bytes {choice.training_bytes}"])
 
 
 def _tokenizer_files(wildcards: Any) -> list[Path]:

@@ -21,6 +21,11 @@ from relm.section import Section
 # The last two stand in no path: their rules run again.
 REVISIONS = {"documents": 1, "tokenizer": 1, "examples": 1, "training": 1, "evaluation": 1, "report": 1}
 
+# The keys of a dataset that decide its documents and their splits, beside the bytes they are read from.
+HOW_DOCUMENTS_ARE_READ = {
+    "format", "ends_mid_page", "text_key", "id_key", "title_key", "split", "held_out_files", "held_out_one_in",
+}  # fmt: skip
+
 
 def digest(value: Any) -> str:
     """Twelve hexadecimal digits of the sha256 of a value's canonical JSON."""
@@ -45,11 +50,11 @@ def folder_files(dataset: Dataset) -> list[Path]:
             f"folder {dataset.folder}: not a folder (looked for {folder.resolve()}); correct `folder` in the dataset file"
         )
     files = sorted(
-        (path for path in folder.glob(dataset.pattern) if path.is_file()),
+        (path for path in folder.glob(dataset.file_pattern) if path.is_file()),
         key=lambda p: p.relative_to(folder).as_posix(),
     )
     if not files:
-        raise RelmError(f"folder {dataset.folder}: no file matches `pattern: {dataset.pattern}`")
+        raise RelmError(f"folder {dataset.folder}: no file matches `pattern: {dataset.file_pattern}`")
     return files
 
 
@@ -75,10 +80,11 @@ def dataset_identity(name: str, dataset: Dataset, cache: Path) -> dict[str, Any]
     """What the documents of a dataset depend on, by content; where the bytes come from and words do not count."""
     if dataset.folder is not None:
         content: Any = folder_content(name, dataset, cache)
+    elif dataset.hub is not None:
+        content = given(dataset.hub)
     else:
         content = [[file, remote.sha256] for file, remote in dataset.files.items()]
-    settings = dataset.model_dump(mode="json", include={"format", "ends_mid_page", "held_out_one_in"}, exclude_defaults=True)
-    return {"content": content, **settings}
+    return {"content": content, **dataset.model_dump(mode="json", include=HOW_DOCUMENTS_ARE_READ, exclude_defaults=True)}
 
 
 def documents_identity(choice: DataChoice, dataset: Dataset, cache: Path) -> dict[str, Any]:

@@ -4,6 +4,7 @@ Nothing heavy is imported before the step that needs it runs.
 """
 
 import argparse
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,8 +12,10 @@ from pathlib import Path
 from relm.catalogue import load_dataset, load_model
 from relm.errors import RelmError
 from relm.identity import digest, documents_identity, work_folder
+from relm.objectives import Objective
 from relm.plan import Plan, Project
 from relm.recipe import DataChoice
+from relm.section import validate
 
 Arguments = argparse.Namespace
 
@@ -57,6 +60,7 @@ def extract_job(a: Arguments) -> Job:
     from relm.corpus.extract import extract
 
     dataset = load_dataset(a.dataset)
+    source = None if dataset.hub is not None else a.source
     outputs = {"train": a.train, "held_out": a.held_out}
 
     def refuse_another_key() -> None:
@@ -70,18 +74,18 @@ def extract_job(a: Arguments) -> Job:
 
     def run() -> str:
         refuse_another_key()
-        sentence = extract(dataset, a.source, outputs, a.documents, a.workers)
+        sentence = extract(dataset, source, outputs, a.documents, a.workers)
         refuse_another_key()
         return sentence
 
-    return Job(run, inputs=[a.source], outputs=list(outputs.values()))
+    return Job(run, inputs=[source] if source else [], outputs=list(outputs.values()))
 
 
 def train_tokenizer_job(a: Arguments) -> Job:
     from relm.examples.tokenizers import train_tokenizer
 
     return Job(
-        lambda: train_tokenizer(a.documents, a.vocabulary_size, a.training_bytes, a.output),
+        lambda: train_tokenizer(a.kind, a.documents, a.vocabulary_size, a.training_bytes, a.output, lower_case=a.lower_case),
         inputs=a.documents,
         outputs=[a.output],
     )
@@ -95,21 +99,65 @@ def import_tokenizer_job(a: Arguments) -> Job:
 
 
 def pregenerate_job(a: Arguments) -> Job:
-    from relm.examples.pregenerate import pregenerate
+    from relm.examples.builders import pregenerate
 
     if len(a.documents) != len(a.output):
         raise RelmError(f"pregenerate: {len(a.documents)} files of --documents need as many of --output, found {len(a.output)}")
+    objective = objective_of(a.settings)
+    for output in a.output:
+        if output.suffix != objective.suffix:
+            raise RelmError(f"pregenerate: --output {output}: objective {objective.objective} makes a {objective.suffix} file")
 
     def run() -> str:
         return "; ".join(
-            pregenerate(documents, a.tokenizer, output, a.workers)
+            pregenerate(documents, a.tokenizer, output, objective, a.language, a.workers)
             for documents, output in zip(a.documents, a.output, strict=True)
         )
 
     return Job(run, inputs=[*a.documents, a.tokenizer], outputs=a.output)
 
 
+def objective_of(settings: str | None) -> Objective:
+    """The objective in a command's JSON: the keys of a recipe's phase that decide what is stored."""
+    # A stream of tokens, and pairs of texts, are stored whole: they are cut to a length as they are read.
+    fallback: dict[str, object] = {"objective": "causal", "sequence_length": Objective.LONGEST}
+    try:
+        given = json.loads(settings) if settings else {}
+    except json.JSONDecodeError as error:
+        raise RelmError(f"--settings: not valid JSON ({error}); quote it for the shell, as in --settings '{{...}}'") from None
+    if not isinstance(given, dict):
+        raise RelmError(f"--settings: expected an object, found {settings}")
+    return validate(Objective, {**fallback, **given}, Path("--settings"))
+
+
+def inspect_job(a: Arguments) -> Job:
+    from relm.examples.inspection import inspect
+
+    return Job(lambda: inspect(a.path, a.tokenizer, a.examples), inputs=[a.path])
+
+
+def export_job(a: Arguments) -> Job:
+    from relm.examples.formats.exchange import export_examples
+
+    return Job(
+        lambda: export_examples(a.manifest, a.split, a.format, a.output, a.tokenizer, a.sequence_length),
+        inputs=[a.manifest, a.tokenizer],
+        outputs=[a.output],
+    )
+
+
+def import_job(a: Arguments) -> Job:
+    from relm.examples.formats.exchange import import_examples
+
+    return Job(
+        lambda: import_examples(a.format, a.files, a.tokenizer, a.output),
+        inputs=[*a.files, a.tokenizer],
+        outputs=[a.output],
+    )
+
+
 def manifest_job(a: Arguments) -> Job:
+    from relm.examples.croissant import write_croissant
     from relm.examples.manifest import write_manifest
 
     shards: dict[str, list[Path]] = {"train": [], "held_out": []}
@@ -117,10 +165,18 @@ def manifest_job(a: Arguments) -> Job:
         shard = sidecar.with_suffix("")  # FILE.bin.json -> FILE.bin
         split = Path(shard.stem).suffix.removeprefix(".")
         if split not in shards:
-            raise RelmError(f"manifest: {sidecar}: expected a name like SHARD.train.bin.json or SHARD.held_out.bin.json")
+            raise RelmError(f"manifest: {sidecar}: expected a name like SHARD.train.bin.json or SHARD.held_out.arrow.json")
         shards[split].append(shard)
     inputs = [shard for split in shards.values() for shard in split]
-    return Job(lambda: write_manifest(shards, a.output), inputs=inputs, outputs=[a.output])
+    croissant = a.output.with_name("croissant.json")
+
+    def run() -> str:
+        sentence = write_manifest(shards, a.output)
+        if a.dataset is not None:
+            write_croissant(a.output, load_dataset(a.dataset), a.dataset.stem, croissant)
+        return sentence
+
+    return Job(run, inputs=inputs, outputs=[a.output, *([croissant] if a.dataset is not None else [])])
 
 
 # --- training and evaluation -------------------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """What a phase predicts, and how documents become the sequences it is trained on: sections of a recipe's phase."""
 
-from typing import Any, Literal, Self, get_args
+from typing import Any, ClassVar, Literal, Self, get_args
 
 from pydantic import Field, model_validator
 
@@ -100,9 +100,11 @@ TOKEN_STREAM, TABLE = "tokens", "table"
 class Objective(Section):
     """The keys of a phase that say what is predicted and from which sequences; `Phase` adds how it is trained."""
 
+    LONGEST: ClassVar[int] = 65_535
+
     objective: ObjectiveName
     """causal: predict each next token; masked: hidden tokens; seq2seq: a text from another; span_corruption: hidden spans."""
-    sequence_length: int = Field(gt=1, le=65_535)
+    sequence_length: int = Field(gt=1, le=65_535)  # a position is 16 bits in stored examples
     """Tokens the model sees at once; of seq2seq and span_corruption, those of the encoder."""
     causal: Causal = Causal()
     """How documents become windows, where that is the objective."""
@@ -130,6 +132,11 @@ class Objective(Section):
         """`TOKEN_STREAM` or `TABLE`: how pregenerated examples are stored."""
         return TABLE if self.objective in ("masked", "seq2seq") else TOKEN_STREAM
 
+    @property
+    def suffix(self) -> str:
+        """Of a shard of pregenerated examples: .bin for a stream of tokens, .arrow for a table."""
+        return {TOKEN_STREAM: ".bin", TABLE: ".arrow"}[self.layout]
+
     def what_is_stored(self) -> dict[str, Any]:
         """The keys that decide the stored examples; what is drawn or cut as they are read is left out.
 
@@ -151,7 +158,8 @@ class Objective(Section):
     @property
     def splits_sentences(self) -> bool:
         """Whether a splitter finds the sentences, so that the text's language matters."""
-        return self.objective == "masked" and self.masked.sentences == "split" and self.as_published is None
+        reads_rows = self.as_published is not None and self.as_published.builder == "run_mlm"
+        return self.objective == "masked" and self.masked.sentences == "split" and not reads_rows
 
     def _packs(self) -> bool:
         return self.as_published is None or self.as_published.builder == "run_mlm"

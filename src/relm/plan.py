@@ -12,7 +12,6 @@ from typing import Any
 from relm import identity
 from relm.catalogue import Dataset, PretrainedModel, load_dataset, load_model
 from relm.errors import RelmError
-from relm.objectives import TABLE, TOKEN_STREAM
 from relm.recipe import Recipe, load_recipe
 from relm.smoke import smoke_twin
 
@@ -104,8 +103,7 @@ class Plan:
 
     def examples(self, phase: str, shard: str, split: str) -> Path:
         """Pregenerated examples of one shard and split: a stream of tokens, or a table."""
-        suffix = {TOKEN_STREAM: "bin", TABLE: "arrow"}[self.recipe.pretrain[phase].layout]
-        return self.examples_folder(phase) / f"{shard}.{split}.{suffix}"
+        return self.examples_folder(phase) / f"{shard}.{split}{self.recipe.pretrain[phase].suffix}"
 
     def manifest(self, phase: str) -> Path:
         """What all shards of a phase's examples hold, with their hashes."""

@@ -5,14 +5,14 @@ reads recipes whenever it starts.
 """
 
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
+from relm.architectures import OBJECTIVES, Architecture
 from relm.objectives import Objective
+from relm.optimization import Optimizer, Schedule
 from relm.section import Section, Slug, read_extended, validate
-
-Share = Annotated[float, Field(ge=0, lt=1)]
 
 
 class Paper(Section):
@@ -60,65 +60,6 @@ class TokenizerChoice(Section):
         return self
 
 
-class Gpt2Architecture(Section):
-    """A GPT-2: decoder-only, learnt positions, normalisation first, head tied to the token embedding."""
-
-    architecture: Literal["gpt2"]
-    """Which family."""
-    layers: int = Field(gt=0)
-    """Transformer blocks."""
-    heads: int = Field(gt=0)
-    """Attention heads; they divide hidden_size."""
-    hidden_size: int = Field(gt=0)
-    """Width of the residual stream."""
-    positions: int = Field(gt=0)
-    """The longest sequence."""
-    vocabulary_size: int | None = Field(default=None, gt=0)
-    """Rows of the embedding; null: the tokenizer's size."""
-    activation: Literal["gelu_tanh", "gelu_erf"] = "gelu_tanh"
-    """GPT-2's is the tanh approximation; Graphcore's the exact one."""
-    dropout: float = Field(default=0.1, ge=0, lt=1)
-    """On embeddings, attention and residuals alike."""
-    initializer_range: float = Field(default=0.02, gt=0)
-    """Standard deviation of the initial weights; residual projections get it divided by sqrt(2 layers)."""
-    layer_norm_epsilon: float = Field(default=1e-5, gt=0)
-    """Added to the variance."""
-
-    @model_validator(mode="after")
-    def heads_divide_width(self) -> Self:
-        if self.hidden_size % self.heads:
-            raise ValueError(f"heads ({self.heads}) must divide hidden_size ({self.hidden_size})")
-        return self
-
-
-class Optimizer(Section):
-    """How gradients become updates."""
-
-    name: Literal["adamw"] = "adamw"
-    """adamw: Adam with decoupled weight decay and bias correction."""
-    learning_rate: float = Field(gt=0)
-    """At its peak."""
-    betas: tuple[Share, Share] = (0.9, 0.999)
-    """Decay of the first and second moment."""
-    epsilon: float = Field(default=1e-8, gt=0)
-    """Added to the root of the second moment."""
-    weight_decay: float = Field(default=0.0, ge=0)
-    """Of matrices and embeddings; vectors (biases, normalisation) are never decayed."""
-    gradient_clipping: float | None = Field(default=None, gt=0)
-    """Largest norm of the whole gradient; null: none."""
-
-
-class Schedule(Section):
-    """The learning rate over the steps of a phase."""
-
-    name: Literal["constant", "linear", "cosine"] = "constant"
-    """Its shape after the warm-up, down to floor at the last step."""
-    warmup_steps: int = Field(default=0, ge=0)
-    """Steps of linear increase from 0."""
-    floor: float = Field(default=0.0, ge=0, le=1)
-    """Where it ends, as a share of the peak."""
-
-
 class Phase(Objective):
     """One stretch of training with one objective, length and schedule; the next phase goes on from its weights."""
 
@@ -137,8 +78,9 @@ class Phase(Objective):
 
     @model_validator(mode="after")
     def warms_up_within_the_phase(self) -> Self:
-        if self.schedule.warmup_steps >= self.steps:
-            raise ValueError(f"schedule.warmup_steps ({self.schedule.warmup_steps}) must be below steps ({self.steps})")
+        length = self.schedule.length(self.steps)
+        if self.schedule.warmup(self.steps) >= length:
+            raise ValueError(f"schedule.warmup_steps ({self.schedule.warmup(self.steps)}) must be below steps ({length})")
         return self
 
 
@@ -207,7 +149,7 @@ class Recipe(Section):
     """Which documents."""
     tokenizer: TokenizerChoice
     """How text becomes ids."""
-    model: Gpt2Architecture
+    model: Architecture
     """What is trained."""
     init_from: Slug | None = None
     """Starting weights, from `recipes/models/`; null: random."""
@@ -223,6 +165,17 @@ class Recipe(Section):
     """The published figures."""
     deviations: list[str] = Field(default_factory=list)
     """What differs from the paper and why, a sentence each."""
+
+    @model_validator(mode="after")
+    def objectives_fit_the_model(self) -> Self:
+        possible = OBJECTIVES[self.model.architecture]
+        for name, phase in self.pretrain.items():
+            if phase.objective not in possible:
+                raise ValueError(
+                    f"pretrain.{name}.objective: a {self.model.architecture} is trained with {' or '.join(possible)}, "
+                    f"found {phase.objective}"
+                )
+        return self
 
     @model_validator(mode="after")
     def evaluations_fit_the_objective(self) -> Self:

@@ -3,10 +3,11 @@
 import difflib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from types import UnionType
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
+from pydantic import BaseModel, ConfigDict, Field, Tag, ValidationError, ValidationInfo, field_validator
 
 from relm.errors import RelmError
 
@@ -123,10 +124,9 @@ def validate(kind: type[Document], content: Mapping[str, Any], path: Path) -> Do
 
 
 def _fault_in_words(kind: type[Section], fault: Any) -> str:
-    location = tuple(fault["loc"])
+    location, keys = _place(kind, tuple(fault["loc"]))
     where = ".".join(str(part) for part in location) or "(whole file)"
     if fault["type"] == "extra_forbidden":
-        keys = _keys_at(kind, location[:-1])
         near = difflib.get_close_matches(str(location[-1]), keys, n=1)
         hint = f"did you mean {near[0]}?" if near else f"known keys: {', '.join(keys)}"
         return f"{where}: unknown key; {hint}"
@@ -138,16 +138,36 @@ def _fault_in_words(kind: type[Section], fault: Any) -> str:
     return f"{where}: {message}"
 
 
-def _keys_at(kind: Any, location: tuple[Any, ...]) -> list[str]:
-    """The keys known at a place in the schema, found by walking the annotations."""
+def _place(kind: Any, location: tuple[Any, ...]) -> tuple[list[Any], list[str]]:
+    """A fault's place as the file has it, and the keys known beside it, found by walking the annotations.
+
+    Where one of several sections is chosen by a key, the location has the choice in it as well, which the file has not.
+    """
+    place: list[Any] = []
+    keys: list[str] = []
     for part in location:
+        choices = _choices(kind)
+        if part in choices:
+            kind = choices[part]
+            continue
+        place.append(part)
+        if None in choices:
+            kind = choices[None]
         if isinstance(kind, type) and issubclass(kind, Section):
+            keys = list(kind.model_fields)
             kind = kind.model_fields[part].annotation if part in kind.model_fields else None
         else:  # a dict's or list's item: its last type argument
-            kind = getattr(kind, "__args__", (None,))[-1]
-        options = [
-            option for option in getattr(kind, "__args__", ()) if isinstance(option, type) and issubclass(option, Section)
-        ]
-        if options and getattr(kind, "__origin__", None) not in (dict, list):
-            kind = options[0]
-    return list(kind.model_fields) if isinstance(kind, type) and issubclass(kind, Section) else []
+            keys, kind = [], getattr(kind, "__args__", (None,))[-1]
+    return place, keys
+
+
+def _choices(kind: Any) -> dict[Any, Any]:
+    """Tag -> section, of a union of tagged sections; None -> section, of an optional one."""
+    choices: dict[Any, Any] = {}
+    if get_origin(kind) in (Union, UnionType):
+        for option in get_args(kind):
+            section = get_args(option)[0] if get_origin(option) is Annotated else option
+            tags = [mark.tag for mark in getattr(option, "__metadata__", ()) if isinstance(mark, Tag)]
+            if isinstance(section, type) and issubclass(section, Section):
+                choices[tags[0] if tags else None] = section
+    return choices

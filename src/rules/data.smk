@@ -129,8 +129,10 @@ rule manifest:
     input:
         graph.shard_sidecars,
     output:
-        f"{WORK}/examples/{{dataset}}-{{key}}/manifest.json",
+        manifest=f"{WORK}/examples/{{dataset}}-{{key}}/manifest.json",
+        croissant=f"{WORK}/examples/{{dataset}}-{{key}}/croissant.json",
     log:
         f"{LOGS}/examples/{{dataset}}-{{key}}/manifest.log",
     shell:
-        "python -m relm manifest --sidecars {input:q} --output {output:q} --log {log:q}"
+        "python -m relm manifest --dataset recipes/data/{wildcards.dataset}.yaml --sidecars {input:q}"
+        " --output {output.manifest:q} --log {log:q}"

@@ -36,8 +36,10 @@ def test_an_operation_without_a_reproducible_form_is_an_error() -> None:
 
 
 def test_a_batch_arrives_as_it_was() -> None:
-    batch = np.array([[1, 2], [3, 4]])
-    assert open_device("cpu", 1).feed(batch).tolist() == [[1, 2], [3, 4]]
+    batch = {"input_ids": np.array([[1, 2], [3, 4]]), "attention_mask": np.array([[True, False]])}
+    fed = open_device("cpu", 1).feed(batch)
+    assert fed["input_ids"].tolist() == [[1, 2], [3, 4]]
+    assert fed["attention_mask"].dtype == torch.bool
 
 
 @pytest.mark.parametrize(("precision", "dtype"), [("float32", torch.float32), ("bfloat16", torch.bfloat16)])

@@ -1,30 +1,23 @@
 """The model against transformers' GPT2LMHeadModel, an implementation that shares no line with ours."""
 
-import ast
 import json
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from random_weights import assert_same_gradients, gradients, randomised
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM, GPT2LMHeadModel
 
-from relm.models import gpt2
-from relm.models.gpt2 import Gpt2, Gpt2Config, causal_loss
+from relm.models.gpt2 import Gpt2, Gpt2Config, causal_loss, document_mask
 
 TINY = Gpt2Config(layers=2, heads=2, hidden_size=8, positions=6, vocabulary_size=11, dropout=0.0)
+TOKENS = {"bos_token_id": 10, "eos_token_id": 10}
 
 
 def random_model(config: Gpt2Config = TINY) -> Gpt2:
-    """Every parameter random and large, biases and normalisation too, so that none can be left out unnoticed."""
-    model = Gpt2(config)
-    generator = torch.Generator().manual_seed(1)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.normal_(0.0, 0.5, generator=generator)
-    return model
+    return randomised(Gpt2(config))
 
 
 @pytest.fixture
@@ -34,31 +27,57 @@ def batch() -> torch.Tensor:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    random_model().save_folder(tmp_path, end_of_text_id=10)
+    random_model().save_folder(tmp_path, TOKENS)
     return tmp_path
 
 
-@pytest.mark.parametrize("activation", ["gelu_tanh", "gelu_erf"])
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"activation": "gelu_erf"}, {"biases": False}, {"activation": "gelu_erf", "biases": False}],
+    ids=["tanh", "erf", "no-biases", "erf-no-biases"],
+)
 def test_logits_loss_and_all_gradients_equal_those_of_transformers(
-    tmp_path: Path, batch: torch.Tensor, activation: str
+    tmp_path: Path, batch: torch.Tensor, changes: dict[str, object]
 ) -> None:
-    ours = random_model(replace(TINY, activation=activation))
-    ours.save_folder(tmp_path, end_of_text_id=10)
-    theirs = AutoModelForCausalLM.from_pretrained(tmp_path)
+    """Without biases, transformers has them as zeros, with gradients that our model has no use for."""
+    ours = random_model(replace(TINY, **changes))
+    ours.save_folder(tmp_path, TOKENS)
+    theirs, report = AutoModelForCausalLM.from_pretrained(tmp_path, output_loading_info=True)
     assert isinstance(theirs, GPT2LMHeadModel)
+    assert not any(report.values()), report
 
-    logits = ours(batch)
-    nats, count = causal_loss(logits[:, :-1], batch[:, 1:])
+    batch[0, 5] = theirs(input_ids=batch).logits[0, 4].argmax()  # so that one answer is right
+    term = ours.terms({"input_ids": batch[:, :-1], "labels": batch[:, 1:]})["next_token"]
     expected = theirs(input_ids=batch, labels=batch)
-    torch.testing.assert_close(logits, expected.logits, rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(nats / count, expected.loss, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(ours.logits(batch), expected.logits, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(term.nats / term.count, expected.loss, rtol=1e-6, atol=1e-6)
+    assert term.count == 10
+    right = (expected.logits[:, :-1].argmax(-1) == batch[:, 1:]).sum()
+    assert term.correct == right >= 1
 
-    (nats / count).backward()
+    (term.nats / term.count).backward()
     expected.loss.backward()
-    gradients = {name: parameter.grad for name, parameter in theirs.named_parameters()}
-    assert set(gradients) == {name for name, _ in ours.named_parameters()}
-    for name, parameter in ours.named_parameters():
-        torch.testing.assert_close(parameter.grad, gradients[name], rtol=1e-4, atol=1e-6, msg=lambda m, n=name: f"{n}: {m}")
+    biases = {name for name, _ in theirs.named_parameters() if name.endswith("bias") and not ours.config.biases}
+    assert_same_gradients(gradients(ours), {name: g for name, g in gradients(theirs).items() if name not in biases})
+
+
+def test_dropout_falls_where_that_of_transformers_falls(tmp_path: Path, batch: torch.Tensor) -> None:
+    """Drawn from the same numbers in the same order, it gives the same logits."""
+    ours = random_model(replace(TINY, dropout=0.3))
+    ours.save_folder(tmp_path, TOKENS)
+    theirs = AutoModelForCausalLM.from_pretrained(tmp_path).train()
+    torch.manual_seed(3)
+    expected = theirs(input_ids=batch).logits
+    torch.manual_seed(3)
+    torch.testing.assert_close(ours.logits(batch), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_the_loss_of_a_batch_is_that_of_its_logits(batch: torch.Tensor) -> None:
+    ours = random_model()
+    term = ours.terms({"input_ids": batch[:, :-1], "labels": batch[:, 1:]})["next_token"]
+    assert torch.equal(ours(batch), ours.logits(batch))
+    nats, count = causal_loss(ours(batch[:, :-1]), batch[:, 1:])
+    assert (nats, count) == (term.nats, term.count)
 
 
 def test_parameter_names_and_shapes_are_those_of_transformers(folder: Path) -> None:
@@ -67,10 +86,26 @@ def test_parameter_names_and_shapes_are_those_of_transformers(folder: Path) -> N
     assert {name: tuple(parameter.shape) for name, parameter in Gpt2(TINY).named_parameters()} == expected
 
 
-def test_gpt2_small_has_the_published_number_of_parameters() -> None:
+@pytest.mark.parametrize(
+    ("layers", "heads", "hidden_size", "vocabulary_size", "parameters", "gigaflops"),
+    [
+        (12, 12, 768, 50_257, 124_439_808, 0.855),
+        (12, 12, 768, 50_272, 124_439_808 + 15 * 768, 0.855),
+        (24, 16, 1024, 50_257, 354_823_168, 2.42),
+        (36, 20, 1280, 50_257, 774_030_080, 5.20),
+        (48, 25, 1600, 50_257, 1_557_611_200, 10.27),
+    ],
+    ids=["small", "graphcore", "medium", "large", "xl"],
+)
+def test_published_sizes_have_their_number_of_parameters(
+    layers: int, heads: int, hidden_size: int, vocabulary_size: int, parameters: int, gigaflops: float
+) -> None:
     with torch.device("meta"):
-        model = Gpt2(Gpt2Config(layers=12, heads=12, hidden_size=768, positions=1024, vocabulary_size=50257))
-    assert model.parameter_count() == 124_439_808
+        model = Gpt2(Gpt2Config(layers, heads, hidden_size, positions=1024, vocabulary_size=vocabulary_size))
+    assert model.parameter_count() == parameters
+    # 6 N + 12 layers width context, positions not counted: operations to train on a token.
+    operations = 6 * (parameters - 1024 * hidden_size) + 12 * layers * hidden_size * 1024
+    assert operations / 1e9 == pytest.approx(gigaflops, rel=2e-3)
 
 
 def test_a_token_does_not_see_what_follows_it(batch: torch.Tensor) -> None:
@@ -81,54 +116,71 @@ def test_a_token_does_not_see_what_follows_it(batch: torch.Tensor) -> None:
     assert not torch.equal(model(batch)[:, 4:], model(changed)[:, 4:])
 
 
+def test_a_token_sees_itself_and_what_precedes_it_in_its_document() -> None:
+    seen = document_mask(torch.tensor([[0, 0, 1], [0, 1, 1]])).int()
+    assert seen[0, 0].tolist() == [[1, 0, 0], [1, 1, 0], [0, 0, 1]]
+    assert seen[1, 0].tolist() == [[1, 0, 0], [0, 1, 0], [0, 1, 1]]
+
+
+def test_packed_documents_do_not_see_each_other_and_positions_go_on(tmp_path: Path, batch: torch.Tensor) -> None:
+    ours = random_model()
+    documents = torch.tensor([[0, 0, 0, 1, 1, 1], [0, 0, 0, 0, 0, 1]])
+    changed = batch.clone()
+    changed[0, :3] = 7
+    packed = ours.logits(batch, documents)
+    torch.testing.assert_close(packed[0, 3:], ours.logits(changed, documents)[0, 3:], rtol=0, atol=0)
+    assert not torch.equal(packed[0, 3:], ours.logits(batch)[0, 3:])
+
+    ours.save_folder(tmp_path, TOKENS)
+    theirs = AutoModelForCausalLM.from_pretrained(tmp_path)
+    positions = torch.arange(6).expand(2, 6)
+    expected = theirs(input_ids=batch, attention_mask=document_mask(documents), position_ids=positions).logits
+    torch.testing.assert_close(packed, expected, rtol=1e-5, atol=1e-5)
+
+    labels = batch.roll(-1, 1)
+    term = ours.terms({"input_ids": batch, "labels": labels, "document_ids": documents})["next_token"]
+    expected_nats = torch.nn.functional.cross_entropy(expected.flatten(0, 1), labels.flatten(), reduction="sum")
+    torch.testing.assert_close(term.nats, expected_nats, rtol=1e-6, atol=1e-6)
+
+
+def test_one_document_is_attention_to_all_that_precedes(batch: torch.Tensor) -> None:
+    ours = random_model()
+    torch.testing.assert_close(ours.logits(batch, torch.zeros_like(batch)), ours.logits(batch), rtol=1e-5, atol=1e-5)
+
+
 def test_more_tokens_than_positions_are_refused() -> None:
     with pytest.raises(ValueError, match="7 tokens, but the model has 6 positions"):
         random_model()(torch.zeros(1, 7, dtype=torch.int64))
 
 
-def test_ignored_labels_are_neither_summed_nor_counted() -> None:
-    logits = torch.zeros(1, 3, 4)
-    nats, count = causal_loss(logits, torch.tensor([[0, -100, 3]]))
-    assert count.item() == 2
-    assert nats.item() == pytest.approx(2 * 1.3862944)  # ln 4 each
-
-
-def test_the_same_seed_gives_the_same_initial_weights_whatever_was_drawn_before() -> None:
-    first, second, other = Gpt2(TINY), Gpt2(TINY), Gpt2(TINY)
-    first.initialise(torch.Generator().manual_seed(3))
-    torch.rand(5)
-    second.initialise(torch.Generator().manual_seed(3))
-    other.initialise(torch.Generator().manual_seed(4))
-    for name, tensor in first.state_dict().items():
-        assert torch.equal(tensor, second.state_dict()[name])
-    assert not torch.equal(first.transformer.wte.weight, other.transformer.wte.weight)
-
-
-def test_building_a_model_draws_nothing_from_the_global_generator() -> None:
-    torch.manual_seed(0)
-    expected = torch.rand(3)
-    torch.manual_seed(0)
-    Gpt2(TINY)
-    assert torch.equal(torch.rand(3), expected)
-
-
-def test_initial_weights_spread_as_in_the_paper() -> None:
-    model = Gpt2(Gpt2Config(layers=8, heads=2, hidden_size=128, positions=64, vocabulary_size=500, initializer_range=0.02))
+@pytest.mark.parametrize(
+    ("kind", "std"),
+    [
+        ("wte", 0.02),
+        ("wpe", 0.02),
+        ("attn.c_attn", 0.02),
+        ("mlp.c_fc", 0.02),
+        ("attn.c_proj", 0.02 / 4),  # sqrt(2 * 8) = 4
+        ("mlp.c_proj", 0.02 / 4),
+    ],
+)
+def test_initial_weights_are_normal_and_spread_as_in_the_paper(kind: str, std: float) -> None:
+    model = Gpt2(Gpt2Config(layers=8, heads=2, hidden_size=64, positions=200, vocabulary_size=500, initializer_range=0.02))
     model.initialise(torch.Generator().manual_seed(0))
-    block = model.transformer.h[0]
-    for weight in (model.transformer.wte.weight, model.transformer.wpe.weight, block.attn.c_attn.weight, block.mlp.c_fc.weight):
-        assert weight.std().item() == pytest.approx(0.02, rel=0.05)
-    for weight in (block.attn.c_proj.weight, block.mlp.c_proj.weight):
-        assert weight.std().item() == pytest.approx(0.02 / 4, rel=0.05)  # sqrt(2 * 8) = 4
-    assert block.ln_1.weight.eq(1).all()
-    assert block.ln_1.bias.eq(0).all()
-    assert block.attn.c_attn.bias.eq(0).all()
+    drawn = [weight.flatten() for name, weight in model.named_parameters() if name.endswith(f"{kind}.weight")]
+    values = torch.cat(drawn).detach().double()
+    n = len(values)
+    assert values.mean().item() == pytest.approx(0.0, abs=5 * std / n**0.5)
+    assert values.std().item() == pytest.approx(std, rel=5 * (0.5 / n) ** 0.5)
+    assert (values**4).mean().item() / values.var().item() ** 2 == pytest.approx(3.0, abs=5 * (24 / n) ** 0.5)
 
 
-def test_dropout_acts_in_training_only(batch: torch.Tensor) -> None:
-    model = random_model(replace(TINY, dropout=0.5))
-    assert not torch.equal(model.train()(batch), model.train()(batch))
-    assert torch.equal(model.eval()(batch), model.eval()(batch))
+def test_biases_begin_at_zero_and_normalisation_at_one() -> None:
+    model = Gpt2(TINY)
+    model.initialise(torch.Generator().manual_seed(0))
+    for name, parameter in model.named_parameters():
+        if parameter.dim() == 1:
+            assert parameter.eq(1.0 if name.endswith("weight") else 0.0).all(), name
 
 
 def test_a_saved_folder_loads_as_it_was(folder: Path, batch: torch.Tensor) -> None:
@@ -164,7 +216,7 @@ def test_files_in_the_style_of_the_first_release_load(folder: Path, batch: torch
             lambda w: w.update({"transformer.wpe.weight": torch.zeros(5, 8)}),
             r"transformer.wpe.weight has shape \(5, 8\), expected \(6, 8\)",
         ),
-        (lambda w: w.update({"lm_head.weight": torch.zeros(11, 8)}), "lm_head.weight differs from wte.weight"),
+        (lambda w: w.update({"lm_head.weight": torch.zeros(11, 8)}), "lm_head.weight differs from transformer.wte.weight"),
     ],
 )
 def test_weights_that_do_not_fit_are_named(folder: Path, change, message: str) -> None:
@@ -194,11 +246,41 @@ def test_dropout_may_differ_from_the_folder_and_is_the_expected_one(folder: Path
         ("scale_attn_weights", False),
         ("scale_attn_by_inverse_layer_idx", True),
         ("attn_pdrop", 0.2),
+        ("n_head", 3),
+        ("n_layer", 0),
+        ("layer_norm_epsilon", "1e-5"),
     ],
 )
 def test_a_config_that_computes_something_else_is_refused(key: str, value: object) -> None:
     with pytest.raises(ValueError, match=f"config.json: {key} is {value!r}, expected"):
         Gpt2Config.from_huggingface({**TINY.to_huggingface(), key: value})
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"heads": 3}, "heads is 3, expected a divisor of hidden_size, 8"),
+        ({"positions": 0}, "positions is 0, expected a whole number from 1 on"),
+        ({"activation": "relu"}, "activation is 'relu', expected gelu_tanh or gelu_erf"),
+        ({"dropout": -0.1}, "dropout is -0.1, expected a share from 0 to below 1"),
+    ],
+)
+def test_an_architecture_that_cannot_be_is_refused(changes: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        replace(TINY, **changes)
+
+
+def test_a_model_without_biases_has_none_and_its_folder_has_zeros(tmp_path: Path) -> None:
+    ours = random_model(replace(TINY, biases=False))
+    assert not [name for name, _ in ours.named_parameters() if name.endswith("bias")]
+    ours.save_folder(tmp_path, TOKENS)
+    weights = load_file(tmp_path / "model.safetensors")
+    assert weights["transformer.h.1.attn.c_attn.bias"].tolist() == [0.0] * 24
+    assert Gpt2.from_folder(tmp_path).config == ours.config
+    weights["transformer.h.1.attn.c_attn.bias"] += 1
+    save_file(weights, tmp_path / "model.safetensors")
+    with pytest.raises(ValueError, match=r"transformer\.h\.1\.attn\.c_attn\.bias is not zero, but this model has none"):
+        Gpt2.from_folder(tmp_path)
 
 
 def test_defaults_of_a_sparse_config_are_those_of_transformers() -> None:
@@ -212,13 +294,3 @@ def test_the_config_says_what_the_tokenizer_ends_with(folder: Path) -> None:
     for name in ("config.json", "generation_config.json"):
         content = json.loads((folder / name).read_text())
         assert (content["bos_token_id"], content["eos_token_id"]) == (10, 10)
-
-
-def test_the_module_imports_nothing_of_the_package_and_parses_as_python_3_8() -> None:
-    """It runs inside an image whose Python is that old."""
-    tree = ast.parse(Path(gpt2.__file__).read_text(), feature_version=(3, 8))
-    imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
-    imported |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
-    roots = {name.split(".")[0] for name in imported}
-    assert roots <= {"__future__", "torch", "safetensors", *sys.stdlib_module_names}
-    assert "annotations" in gpt2.__dict__, "annotations must not be evaluated"

@@ -131,6 +131,7 @@ class Workshop:
             folder.mkdir(parents=True)
             with open(folder.parent / "train.jsonl", "w", encoding="utf-8") as log:
                 log.writelines(json.dumps(row) + "\n" for row in self.rows(phase))
+            write_json(folder.parent / "order.json", {"phase": phase})
             for part in ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"):
                 (folder / part).write_text("{}\n")
             weights = folder / "model.safetensors"

@@ -111,7 +111,7 @@ def test_a_run_of_one_phase_publishes_train_jsonl(finished_run: Callable[..., An
     assert names == {
         *("README.md", "report.html", "recipe.json", "provenance.json", "ro-crate-metadata.json", "verify.json"),
         *("config.json", "model.safetensors", "generation_config.json", "tokenizer.json", "tokenizer_config.json"),
-        *("train.jsonl", "eval/held_out.json", "eval/samples.json"),
+        *("train.jsonl", "order.json", "eval/held_out.json", "eval/samples.json"),
     }
 
 

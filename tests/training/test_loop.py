@@ -14,8 +14,10 @@ from relm.artifact import checked_sidecar, read_json
 from relm.devices.contract import open_device
 from relm.errors import RelmError
 from relm.examples.causal import CausalExamples
+from relm.examples.manifest import read_manifest
 from relm.models.gpt2 import Gpt2
-from relm.training.loop import PhaseRun, architecture, initial_model
+from relm.training.architecture import configuration, initial_model
+from relm.training.loop import PhaseRun, derived_seed
 
 
 def shorter(**phase: object) -> dict[str, object]:
@@ -108,17 +110,22 @@ def test_steps_read_the_examples_in_their_order_without_gaps(tiny_run) -> None:
     device = open_device("cpu", 1)
     run = PhaseRun(tiny_run.recipe, "main", settings, tiny_run.folder, {}, examples, device)
     first_epoch = -(-len(examples) // 8)
-    read = np.concatenate([run.batch(step) for step in range(1, first_epoch + 1)])[: len(examples)]
-    everything = examples.batch(np.arange(len(examples)))
+    read = np.concatenate([run.batch(step)["input_ids"] for step in range(1, first_epoch + 1)])[: len(examples)]
+    everything = examples.windows(np.arange(len(examples)))[:, :-1]
     assert not np.array_equal(read, everything), "the order is that of the file"
     assert sorted(map(tuple, read.tolist())) == sorted(map(tuple, everything.tolist()))
-    assert np.array_equal(np.concatenate([piece.numpy() for piece in run.micro_batches(2)]), run.batch(2))
+    pieces = run.micro_batches(2)
+    fed = list(run.fed(2, pieces))
+    assert [len(piece["labels"]) for piece in pieces] == [run.micro_batch_size] * (8 // run.micro_batch_size)
+    for name, array in run.batch(2).items():
+        assert np.array_equal(np.concatenate([piece[name].numpy() for piece in fed]), array)
 
 
 def test_a_learning_rate_of_zero_leaves_the_initial_weights(tiny_run) -> None:
     tiny_run.changes = shorter(steps=1, schedule={"name": "linear", "warmup_steps": 0, "floor": 0.0})
     tiny_run.train()
-    initial = initial_model(architecture(tiny_run.recipe, 257), seed=7, init_from=None)
+    tokens = read_manifest(tiny_run.examples / "manifest.json").tokenizer
+    initial = initial_model(configuration(tiny_run.recipe, tokens), derived_seed(7, "weights"), init_from=None)
     trained = Gpt2.from_folder(tiny_run.model_folder).state_dict()
     assert all(torch.equal(tensor, trained[name]) for name, tensor in initial.state_dict().items())
 

@@ -1,9 +1,54 @@
+"""Every optimizer: what it computes, that it is restored bit for bit, and that it never waits for the device."""
+
+import copy
+import math
+from typing import Any
+
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map
 
-from relm.recipe import Optimizer
-from relm.training.optimizers import build_optimizer, optimizer_tensors, restore_optimizer, set_learning_rate
+from relm.optimization import Optimizer
+from relm.training.optimizers import (
+    build_optimizer,
+    optimizer_tensors,
+    restore_optimizer,
+    set_learning_rate,
+    weight_type,
+)
+from relm.training.optimizers.adam import Adam
+
+# One of each kind of update rule, every switch on somewhere.
+SETTINGS: dict[str, dict[str, Any]] = {
+    "adamw": {"name": "adamw", "weight_decay": 0.1},
+    "adamw without correction": {"name": "adamw", "weight_decay": 0.1, "bias_correction": False},
+    "adamw of transformers": {"name": "adamw", "weight_decay": 0.1, "form": "transformers"},
+    "adamw of graphcore": {"name": "adamw", "weight_decay": 0.1, "form": "graphcore_bert"},
+    "adam": {"name": "adam", "weight_decay": 0.1},
+    "lamb": {"name": "lamb", "weight_decay": 0.1},
+    "lamb without correction": {
+        "name": "lamb",
+        "weight_decay": 0.1,
+        "bias_correction": False,
+        "lamb": {"adapted": "all", "weight_norm_clip": 2.0, "normalise_gradient": True},
+    },
+    "adafactor": {"name": "adafactor", "weight_decay": 0.1},
+    "adafactor with momentum": {
+        "name": "adafactor",
+        "learning_rate": 1.0,
+        "weight_decay": 0.1,
+        "adafactor": {"beta1": 0.9, "relative_step": True},
+    },
+    "sgd": {"name": "sgd", "weight_decay": 0.1},
+    "sgd with momentum": {"name": "sgd", "weight_decay": 0.1, "sgd": {"momentum": 0.9, "nesterov": True}},
+}
+every_optimizer = pytest.mark.parametrize("name", SETTINGS)
+
+
+def settings_of(name: str, **changes: Any) -> Optimizer:
+    return Optimizer.model_validate({"learning_rate": 0.01, **SETTINGS[name], **changes})
 
 
 class Affine(nn.Module):
@@ -15,9 +60,31 @@ class Affine(nn.Module):
         self.bias = nn.Parameter(torch.ones(2))
 
 
-def take_step(optimizer: torch.optim.Optimizer, model: Affine, gradient: float) -> None:
+class Mixed(nn.Module):
+    """Parameters of one, two and three dimensions, a normalisation among them."""
+
+    def __init__(self, seed: int = 0) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(seed)
+
+        def parameter(*shape: int) -> nn.Parameter:
+            return nn.Parameter(torch.randn(shape, generator=generator))
+
+        self.weight, self.bias, self.kernel = parameter(5, 3), parameter(3), parameter(2, 3, 4)
+        self.norm = nn.LayerNorm(3)
+
+
+def take_step(optimizer: torch.optim.Optimizer, model: nn.Module, gradient: float) -> None:
     for parameter in model.parameters():
         parameter.grad = torch.full_like(parameter, gradient)
+    optimizer.step()
+
+
+def take_random_step(optimizer: torch.optim.Optimizer, model: nn.Module, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    for parameter in model.parameters():
+        parameter.grad = torch.randn(parameter.shape, generator=generator).to(parameter)
+    set_learning_rate(optimizer, 0.01 * seed)
     optimizer.step()
 
 
@@ -29,6 +96,17 @@ def test_only_matrices_are_decayed() -> None:
     assert model.bias.tolist() == [1.0, 1.0]
 
 
+def test_the_scale_of_a_normalisation_is_decayed_only_where_all_but_biases_are() -> None:
+    for decayed, scale in (("matrices", 1.0), ("all_but_biases", 0.95)):
+        model = Mixed()
+        bias = model.bias.tolist()
+        settings = Optimizer.model_validate({"learning_rate": 0.1, "weight_decay": 0.5, "decayed": decayed})
+        take_step(build_optimizer(model, settings), model, 0.0)
+        assert model.norm.weight.tolist() == pytest.approx([scale] * 3)
+        assert model.norm.bias.tolist() == [0.0] * 3
+        assert model.bias.tolist() == bias
+
+
 def test_the_first_step_moves_by_the_learning_rate_whatever_the_gradient() -> None:
     """With bias correction both moments are the gradient itself (Kingma and Ba 2015, section 3)."""
     model = Affine()
@@ -38,19 +116,272 @@ def test_the_first_step_moves_by_the_learning_rate_whatever_the_gradient() -> No
     assert model.weight.tolist() == [pytest.approx([0.75, 0.75], abs=1e-4)] * 2
 
 
+def test_without_bias_correction_the_first_step_is_ten_to_the_half_times_smaller_of_it() -> None:
+    """0.1 g / sqrt(0.001 g²) = sqrt(10)."""
+    model = Affine()
+    take_step(build_optimizer(model, Optimizer(learning_rate=0.1, bias_correction=False)), model, 0.5)
+    assert model.bias.tolist() == pytest.approx([1 - 0.1 * math.sqrt(10)] * 2, abs=1e-5)
+
+
+def expected_adamw(weight: float, gradients: list[float], settings: Optimizer) -> float:
+    """One decayed weight after the steps, in float64, written out from each program's own lines."""
+    (beta1, beta2), eps, decay, lr = settings.betas, settings.epsilon, settings.weight_decay, settings.learning_rate
+    m = v = 0.0
+    for t, g in enumerate(gradients, start=1):
+        m, v = beta1 * m + (1 - beta1) * g, beta2 * v + (1 - beta2) * g * g
+        if settings.form == "graphcore_bert":
+            correction = math.sqrt(1 - beta2 ** (t + 1)) / (1 - beta1 ** (t + 1)) if settings.bias_correction else 1.0
+            weight -= lr * (m / (math.sqrt(v) + eps) + decay * weight) * correction
+        elif settings.form == "transformers":
+            size = lr * math.sqrt(1 - beta2**t) / (1 - beta1**t) if settings.bias_correction else lr
+            weight -= size * m / (math.sqrt(v) + eps)
+            weight -= lr * decay * weight
+        else:
+            lack1, lack2 = (1 - beta1**t, 1 - beta2**t) if settings.bias_correction else (1.0, 1.0)
+            weight -= lr * decay * weight
+            weight -= lr * (m / lack1) / (math.sqrt(v / lack2) + eps)
+    return weight
+
+
+@pytest.mark.parametrize("bias_correction", [True, False])
+@pytest.mark.parametrize("form", ["pytorch", "transformers", "graphcore_bert"])
+def test_every_form_of_adamw_is_its_programs_own(form: str, bias_correction: bool) -> None:
+    """Gradients as small as epsilon, so that its place matters."""
+    given = {"learning_rate": 0.05, "epsilon": 1e-4, "weight_decay": 0.3, "betas": (0.9, 0.98)}
+    settings = Optimizer.model_validate({**given, "form": form, "bias_correction": bias_correction})
+    model = Affine()
+    optimizer = build_optimizer(model, settings)
+    gradients = [1e-4, -3e-4, 2e-5, 5e-4]
+    for gradient in gradients:
+        take_step(optimizer, model, gradient)
+    expected = expected_adamw(1.0, gradients, settings)
+    assert model.weight.tolist() == [pytest.approx([expected] * 2, abs=3e-7)] * 2
+
+
+def test_the_forms_differ_where_gradients_are_as_small_as_epsilon() -> None:
+    settings = {form: Optimizer(learning_rate=0.05, epsilon=1e-4, form=form) for form in ("pytorch", "transformers")}
+    pytorch, transformers = (expected_adamw(1.0, [1e-4], each) for each in settings.values())
+    assert pytorch == pytest.approx(1 - 0.05 / 2)
+    assert transformers == pytest.approx(1 - 0.05 * 0.1 / (0.1 + math.sqrt(10)), rel=1e-3)
+
+
+def test_our_own_adamw_is_torchs() -> None:
+    """The one for devices that torch has no kernel for."""
+    model, other = Mixed(), Mixed()
+    groups = [{"params": list(model.parameters()), "weight_decay": 0.1}]
+    ours, torchs = Adam(groups, 0.01), torch.optim.AdamW(other.parameters(), lr=0.01, weight_decay=0.1)
+    for seed in range(1, 8):
+        take_random_step(ours, model, seed)
+        take_random_step(torchs, other, seed)
+    for parameter, expected in zip(model.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(parameter, expected, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("name", "peer"),
+    [
+        ("adam", lambda p: torch.optim.Adam(p, lr=0.01, weight_decay=0.1)),
+        ("sgd", lambda p: torch.optim.SGD(p, lr=0.01, weight_decay=0.1)),
+        ("sgd with momentum", lambda p: torch.optim.SGD(p, lr=0.01, weight_decay=0.1, momentum=0.9, nesterov=True)),
+    ],
+)
+def test_adam_and_sgd_are_torchs(name: str, peer: Any) -> None:
+    model, other = Affine(), Affine()
+    settings = settings_of(name, decayed="all_but_biases")
+    ours, torchs = build_optimizer(model, settings), peer([other.weight])
+    for seed in range(1, 8):
+        take_random_step(ours, model, seed)
+        take_random_step(torchs, other, seed)
+    torch.testing.assert_close(model.weight, other.weight, rtol=1e-6, atol=1e-7)
+
+
 def test_a_restored_optimizer_takes_the_same_next_step() -> None:
-    model, copy = Affine(), Affine()
+    model, copied = Affine(), Affine()
     settings = Optimizer(learning_rate=0.1, betas=(0.9, 0.95), weight_decay=0.1)
-    optimizer, restored = build_optimizer(model, settings), build_optimizer(copy, settings)
+    optimizer, restored = build_optimizer(model, settings), build_optimizer(copied, settings)
     take_step(optimizer, model, 1.0)
     take_step(optimizer, model, -3.0)
     tensors = {name: tensor.clone() for name, tensor in optimizer_tensors(optimizer, model).items()}
     assert set(tensors) == {f"{p}.{key}" for p in ("weight", "bias") for key in ("step", "exp_avg", "exp_avg_sq")}
     assert {tensor.dtype for tensor in tensors.values()} == {torch.float32}
 
-    copy.load_state_dict(model.state_dict())
-    restore_optimizer(restored, copy, tensors)
+    copied.load_state_dict(model.state_dict())
+    restore_optimizer(restored, copied, tensors)
     take_step(optimizer, model, 2.0)
-    take_step(restored, copy, 2.0)
-    assert torch.equal(model.weight, copy.weight)
-    assert torch.equal(model.bias, copy.bias)
+    take_step(restored, copied, 2.0)
+    assert torch.equal(model.weight, copied.weight)
+    assert torch.equal(model.bias, copied.bias)
+
+
+@every_optimizer
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_an_interrupted_run_ends_with_the_same_bits(name: str, precision: str) -> None:
+    settings = settings_of(name, state_precision=precision)
+    model = Mixed().to(weight_type(settings))
+    optimizer = build_optimizer(model, settings)
+    for seed in (1, 2, 3):
+        take_random_step(optimizer, model, seed)
+    weights = copy.deepcopy(model.state_dict())
+    saved = {key: tensor.clone() for key, tensor in optimizer_tensors(optimizer, model).items()}
+    assert len({tensor.data_ptr() for tensor in optimizer_tensors(optimizer, model).values()}) == len(saved)
+    for seed in (4, 5):
+        take_random_step(optimizer, model, seed)
+
+    resumed = Mixed(seed=9).to(weight_type(settings))
+    going_on = build_optimizer(resumed, settings)
+    resumed.load_state_dict(weights)
+    restore_optimizer(going_on, resumed, saved)
+    for seed in (4, 5):
+        take_random_step(going_on, resumed, seed)
+    for parameter, expected in zip(resumed.parameters(), model.parameters(), strict=True):
+        assert torch.equal(parameter, expected)
+    later = optimizer_tensors(optimizer, model)
+    assert all(torch.equal(tensor, later[key]) for key, tensor in optimizer_tensors(going_on, resumed).items())
+    assert any(not torch.equal(tensor, saved[key]) for key, tensor in later.items())
+
+
+@every_optimizer
+def test_state_is_float32_and_made_of_plain_tensors(name: str) -> None:
+    model = Mixed()
+    optimizer = build_optimizer(model, settings_of(name))
+    take_random_step(optimizer, model, 1)
+    assert {tensor.dtype for tensor in optimizer_tensors(optimizer, model).values()} == {torch.float32}
+
+
+def test_the_state_of_another_optimizer_is_refused_by_name() -> None:
+    model = Affine()
+    adam, sgd = build_optimizer(model, settings_of("adam")), build_optimizer(model, settings_of("sgd with momentum"))
+    with pytest.raises(ValueError, match=r"not the state of this Adam: .*weight\.exp_avg"):
+        restore_optimizer(adam, model, optimizer_tensors(sgd, model))
+    library = build_optimizer(model, settings_of("adamw"))
+    with pytest.raises(ValueError, match="not the state of this model's AdamW: updates"):
+        restore_optimizer(library, model, optimizer_tensors(sgd, model))
+
+
+class HostReads(TorchDispatchMode):
+    """Fails where the value of a tensor is wanted on the host."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.overloadpacket in (torch.ops.aten._local_scalar_dense, torch.ops.aten.is_nonzero, torch.ops.aten.equal):
+            raise AssertionError(f"{func} waits for the device")
+        return func(*args, **(kwargs or {}))
+
+
+@every_optimizer
+@pytest.mark.parametrize("skips", [False, True])
+def test_no_step_reads_a_value_back(name: str, skips: bool) -> None:
+    model = Mixed()
+    optimizer = build_optimizer(model, settings_of(name))
+    if skips:
+        optimizer.found_inf = torch.zeros(())  # type: ignore[attr-defined]
+    with HostReads():
+        for seed in (1, 2, 3):
+            take_random_step(optimizer, model, seed)
+
+
+@every_optimizer
+def test_a_step_needs_no_values_at_all(name: str) -> None:
+    """Meta tensors have none, down to the last kernel; torch's own AdamW is not built for them."""
+    model = Mixed().to("meta")
+    optimizer = build_optimizer(model, settings_of(name))
+    for _ in range(2):
+        take_step(optimizer, model, 0.5)
+
+
+class Program(TorchDispatchMode):
+    """Records operations, and all of their arguments that are not tensors' values."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.namespace == "aten":  # and not the profiler
+            without_values = tree_map(lambda x: tuple(x.shape) if isinstance(x, Tensor) else x, (args, kwargs))
+            self.lines.append(f"{func} {without_values}")
+        return func(*args, **(kwargs or {}))
+
+
+@every_optimizer
+def test_every_step_is_the_same_program_whatever_the_learning_rate(name: str) -> None:
+    """So a compiler that traces steps compiles one. torch's own AdamW is for devices that trace nothing."""
+    model = Mixed().to("meta")
+    optimizer = build_optimizer(model, settings_of(name))
+    programs = []
+    for learning_rate in (0.5, 0.25, 0.0):
+        for parameter in model.parameters():
+            parameter.grad = torch.ones_like(parameter)
+        with Program() as program:
+            set_learning_rate(optimizer, learning_rate)
+            optimizer.step()
+        programs.append(program.lines)
+    assert programs[0]
+    assert programs[0] == programs[1] == programs[2]
+
+
+def test_the_watch_for_host_reads_notices_one() -> None:
+    from transformers.optimization import Adafactor
+
+    model = Mixed()
+    optimizer = Adafactor(model.parameters(), scale_parameter=True, relative_step=True)
+    take_step(optimizer, model, 0.5)
+    with pytest.raises(AssertionError, match="waits for the device"), HostReads():
+        take_step(optimizer, model, 0.5)
+
+
+@every_optimizer
+def test_where_an_overflow_was_found_nothing_changes(name: str) -> None:
+    model, untouched = Mixed(), Mixed()
+    optimizers = [build_optimizer(each, settings_of(name)) for each in (model, untouched)]
+    found = torch.zeros(())
+    optimizers[0].found_inf = found  # type: ignore[attr-defined]
+
+    def skip() -> None:
+        found.fill_(1.0)
+        take_step(optimizers[0], model, 0.0)
+        found.fill_(0.0)
+
+    skip()
+    for seed in (1, 2):
+        take_random_step(optimizers[0], model, seed)
+        take_random_step(optimizers[1], untouched, seed)
+        skip()
+        skip()
+    assert not torch.equal(model.weight, Mixed().weight)
+    for parameter, expected in zip(model.parameters(), untouched.parameters(), strict=True):
+        torch.testing.assert_close(parameter, expected, rtol=1e-6, atol=1e-7)
+    states = [optimizer_tensors(o, m) for o, m in zip(optimizers, (model, untouched), strict=True)]
+    for key, tensor in states[1].items():
+        torch.testing.assert_close(states[0][key], tensor, rtol=1e-6, atol=1e-9)
+
+
+@every_optimizer
+def test_a_learning_rate_of_0_leaves_the_weights_alone(name: str) -> None:
+    model = Mixed()
+    optimizer = build_optimizer(model, settings_of(name))
+    before = copy.deepcopy(model.state_dict())
+    take_random_step(optimizer, model, 0)
+    for key, tensor in model.state_dict().items():
+        assert torch.equal(tensor, before[key])
+
+
+@every_optimizer
+def test_frozen_parameters_and_those_without_a_gradient_stay_as_they_are(name: str) -> None:
+    model = Mixed()
+    model.kernel.requires_grad_(False)
+    before = copy.deepcopy(model.state_dict())
+    optimizer = build_optimizer(model, settings_of(name))
+    model.weight.grad = torch.ones(5, 3)
+    optimizer.step()
+    assert not torch.equal(model.weight, before["weight"])
+    assert torch.equal(model.kernel, before["kernel"])
+    assert not [key for key in optimizer_tensors(optimizer, model) if key.startswith("kernel")]
+    assert torch.equal(model.bias, before["bias"])
+
+
+def test_big_and_many_parameters_are_all_updated() -> None:
+    """More than are taken together."""
+    model = nn.ParameterList([nn.Parameter(torch.ones(n)) for n in (3, 300_000, 200_000, 100_000, 5)])
+    optimizer = build_optimizer(model, settings_of("sgd"))
+    take_step(optimizer, model, 1.0)
+    assert [p.unique().tolist() for p in model] == [pytest.approx([0.99])] * 5

@@ -1,6 +1,13 @@
-import pytest
+"""Learning rates, against the originals' own formulas at every step."""
 
-from relm.recipe import Schedule
+import math
+from typing import Any
+
+import pytest
+import torch
+from pydantic import ValidationError
+
+from relm.optimization import Schedule
 from relm.training.schedules import learning_rate_scale
 
 
@@ -28,3 +35,158 @@ def test_cosine_is_half_way_in_the_middle_and_flat_at_its_end() -> None:
 def test_without_a_warm_up_the_first_step_is_already_scheduled() -> None:
     assert scales(1, name="cosine") == pytest.approx([0.0])
     assert scales(2, name="constant") == [1.0, 1.0]
+
+
+def test_polynomial_falls_by_its_power() -> None:
+    assert scales(4, name="polynomial", power=2.0) == pytest.approx([9 / 16, 4 / 16, 1 / 16, 0.0])
+    assert scales(4, name="polynomial", power=2.0, floor=0.5) == pytest.approx([25 / 32, 20 / 32, 17 / 32, 0.5])
+    assert scales(6, name="polynomial", warmup_steps=2) == pytest.approx(scales(6, name="linear", warmup_steps=2))
+
+
+def test_natural_exponential_falls_once_a_period() -> None:
+    values = scales(6, name="natural_exponential", warmup_steps=1, decay_rate=0.5, decay_period=2)
+    assert values == pytest.approx([1.0, 1.0, math.exp(-0.5), math.exp(-0.5), math.exp(-1), math.exp(-1)])
+    assert scales(50, name="natural_exponential", decay_rate=1.0, floor=0.1)[-1] == pytest.approx(0.1)
+    cut = scales(4, name="natural_exponential", decay_rate=1.0, floor=0.1, floor_cuts_off=True)
+    assert cut == pytest.approx([math.exp(-1), math.exp(-2), 0.1, 0.1])
+
+
+def test_a_table_holds_from_each_of_its_steps_on() -> None:
+    assert scales(5, name="by_step", by_step={1: 0.5, 3: 1.0, 5: 0.0}) == [0.5, 0.5, 1.0, 1.0, 0.0]
+    assert scales(3, name="by_step", by_step={0: 0.5, 2: 1.0}, first_step=0) == [0.5, 0.5, 1.0]
+    assert scales(2, name="by_step", by_step={1: 1.0, 2: 0.01}, floor=0.2) == [1.0, 0.2]
+
+
+def test_a_warm_up_can_be_a_share_of_the_phase() -> None:
+    assert Schedule(warmup_share=0.1).warmup(7032) == 703
+    assert Schedule(warmup_share=0.06).warmup(125) == int(0.06 * 125) == 7
+    assert Schedule(warmup_share=0.06, warmup_rounding="nearest").warmup(125) == int(0.06 * 125 + 0.5) == 8
+    assert scales(10, name="linear", warmup_share=0.2) == scales(10, name="linear", warmup_steps=2)
+
+
+def transformers_scales(get: Any, steps: int, warmup: int, **options: Any) -> list[float]:
+    """What a schedule of transformers sets before each update of a learning rate of 1."""
+    parameter = torch.nn.Parameter(torch.zeros(1))
+    optimizer = torch.optim.SGD([parameter], lr=1.0)
+    schedule = get(optimizer, num_warmup_steps=warmup, **options)
+    values = []
+    for _ in range(steps):
+        values.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        schedule.step()
+    return values
+
+
+@pytest.mark.parametrize("warmup", [0, 1, 3, 19])
+@pytest.mark.parametrize("name", ["linear", "constant", "cosine", "polynomial"])
+def test_counted_from_0_schedules_are_transformers(name: str, warmup: int) -> None:
+    """tpu_pretrain's and run_mlm's linear, and those of Graphcore's GPT-2."""
+    from transformers import optimization
+
+    schedule: dict[str, Any] = {"name": name, "warmup_steps": warmup, "first_step": 0}
+    if name == "constant":
+        expected = transformers_scales(optimization.get_constant_schedule_with_warmup, 20, warmup)
+    elif name == "polynomial":
+        get = optimization.get_polynomial_decay_schedule_with_warmup
+        expected = transformers_scales(get, 20, warmup, num_training_steps=20, lr_end=0.01, power=2.0)
+        schedule |= {"power": 2.0, "floor": 0.01}
+    else:
+        get = getattr(optimization, f"get_{name}_schedule_with_warmup")
+        expected = transformers_scales(get, 20, warmup, num_training_steps=20)
+    assert scales(20, **schedule) == pytest.approx(expected, abs=1e-12)
+    assert expected[0] == (0.0 if warmup else 1.0)
+
+
+def graphcore_bert_rate(name: str, peak: float, step: int, warmup: int, steps: int, power: float = 1.0) -> float:
+    """The learning rate of Graphcore's BERT for TensorFlow 1 at a step counted from 0."""
+    if step <= warmup:
+        rate = step**power * peak / warmup**power
+    elif name == "cosine":
+        rate = 0.5 * peak * (1 + math.cos(math.pi * (step - warmup) / (steps - warmup)))
+    elif power == 1:
+        rate = peak * (steps - step - 1) / (steps - warmup)
+    else:
+        rate = (peak - 1e-7) * (1 - (step - warmup) / (steps - warmup)) ** power + 1e-7
+    return max(1e-7, rate)
+
+
+@pytest.mark.parametrize(
+    ("name", "power", "keys"),
+    [
+        ("linear", 1.0, {"decay_ahead": 1, "floor_cuts_off": True}),
+        ("polynomial", 1.0, {"decay_ahead": 1, "floor_cuts_off": True}),
+        ("cosine", 1.0, {"floor_cuts_off": True}),
+    ],
+)
+def test_graphcore_berts_schedules_at_every_step(name: str, power: float, keys: dict[str, Any]) -> None:
+    peak, warmup, steps = 6e-3, 2000, 7032
+    schedule = Schedule.model_validate({"name": name, "warmup_steps": warmup, "first_step": 0, "floor": 1e-7 / peak, **keys})
+    for step in (0, 1, warmup - 1, warmup, warmup + 1, 5000, steps - 3, steps - 2, steps - 1):
+        expected = graphcore_bert_rate(name, peak, step, warmup, steps, power)
+        assert peak * learning_rate_scale(schedule, step + 1, steps) == pytest.approx(expected, rel=1e-12), step
+
+
+def test_graphcore_berts_first_and_last_learning_rates_are_its_floor() -> None:
+    keys = {"warmup_steps": 2, "first_step": 0, "decay_ahead": 1, "floor": 1e-4, "floor_cuts_off": True}
+    assert scales(6, name="linear", **keys) == pytest.approx([1e-4, 0.5, 1.0, 0.5, 0.25, 1e-4])
+
+
+def test_graphcore_berts_other_powers_approach_the_floor() -> None:
+    peak, warmup, steps = 1e-3, 10, 100
+    schedule = Schedule(name="polynomial", power=2, warmup_power=2, warmup_steps=warmup, first_step=0, floor=1e-7 / peak)
+    for step in (1, 9, 10, 11, 50, 99):
+        expected = graphcore_bert_rate("polynomial", peak, step, warmup, steps, 2.0)
+        assert peak * learning_rate_scale(schedule, step + 1, steps) == pytest.approx(expected, rel=1e-9)
+
+
+def test_updates_can_share_a_learning_rate() -> None:
+    """Graphcore's GPT-2 sets it once for all updates of a call of the device."""
+    values = scales(8, name="linear", warmup_steps=1, first_step=0, updates_per_step=2)
+    assert values == pytest.approx([0.0, 0.0, 1.0, 1.0, 2 / 3, 2 / 3, 1 / 3, 1 / 3])
+    assert Schedule(warmup_share=0.5, updates_per_step=3).warmup(10) == 2  # of the 4 stretches
+
+
+def test_a_decay_can_end_before_the_phase_does() -> None:
+    assert scales(5, name="linear", decay_end=3, floor=0.1) == pytest.approx([0.7, 0.4, 0.1, 0.1, 0.1])
+    assert scales(5, name="cosine", decay_end=2)[2:] == pytest.approx([0.0] * 3)
+    assert Schedule(name="linear", warmup_share=0.5, decay_end=10).warmup(100) == 5
+
+
+def refusal(**schedule: Any) -> str:
+    with pytest.raises(ValidationError) as caught:
+        Schedule.model_validate(schedule)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "words"),
+    [
+        ({"name": "cosin"}, "'constant', 'linear', 'cosine', 'polynomial', 'natural_exponential' or 'by_step'"),
+        ({"name": "linear", "power": 2}, "power: read with name: polynomial only, found 2.0 with name: linear"),
+        ({"name": "constant", "floor": 0.1}, "floor: read with name: linear or cosine or polynomial or"),
+        ({"name": "cosine", "by_step": {1: 1.0}}, "by_step: read with name: by_step only, found {1: 1.0}"),
+        ({"name": "natural_exponential"}, "natural_exponential needs decay_rate"),
+        ({"name": "by_step"}, "by_step needs a share from step 1 on; found steps none"),
+        ({"name": "by_step", "by_step": {5: 1.0}}, "by_step needs a share from step 1 on; found steps [5]"),
+        ({"name": "by_step", "by_step": {1: 1.0}, "warmup_steps": 3}, "warmup_steps: read with name: constant or"),
+        ({"name": "linear", "warmup_steps": 3, "warmup_share": 0.1}, "warmup_steps (3) and warmup_share (0.1)"),
+        ({"name": "linear", "warmup_rounding": "nearest"}, "warmup_rounding: nearest goes with warmup_share"),
+    ],
+)
+def test_bad_schedules_are_refused_by_name(schedule: dict[str, Any], words: str) -> None:
+    assert words in refusal(**schedule)
+
+
+def test_a_resolved_schedule_is_read_again_as_it_was() -> None:
+    for schedule in (
+        Schedule(),
+        Schedule(name="by_step", by_step={1: 0.5, 7: 0.25}),
+        Schedule(name="cosine", warmup_share=0.1),
+    ):
+        assert Schedule.model_validate_json(schedule.model_dump_json()) == schedule
+
+
+def test_the_old_keys_have_their_old_defaults() -> None:
+    """Only keys that differ from the default are in a run's fingerprint."""
+    assert Schedule().model_dump(exclude_defaults=True) == {}
+    assert Schedule(name="constant", warmup_steps=0, floor=0.0) == Schedule()

@@ -13,7 +13,16 @@ from relm.artifact import sha256_of
 from small_project import Commands
 
 PUBLISHED = {
-    *("README.md", "report.html", "recipe.json", "train.jsonl", "verify.json", "provenance.json", "ro-crate-metadata.json"),
+    *(
+        "README.md",
+        "report.html",
+        "recipe.json",
+        "train.jsonl",
+        "order.json",
+        "verify.json",
+        "provenance.json",
+        "ro-crate-metadata.json",
+    ),
     *("config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"),
     *("eval/held_out.json", "eval/samples.json"),
 }

@@ -1,9 +1,9 @@
 """What the loop asks of a device, narrow enough that another one is one more module."""
 
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeVar
 
-import numpy as np
 import numpy.typing as npt
 from torch import Tensor, nn
 
@@ -18,8 +18,8 @@ class Device(Protocol):
     def place(self, model: Model) -> Model:
         """The model with its parameters on the device, the ones to optimize and save."""
 
-    def feed(self, batch: npt.NDArray[np.int64]) -> Tensor:
-        """A batch on the device."""
+    def feed(self, batch: Mapping[str, npt.NDArray[Any]]) -> dict[str, Tensor]:
+        """The arrays of a batch on the device, by name."""
 
     def autocast(self, precision: str) -> AbstractContextManager[None]:
         """The context of a forward pass in `precision`, float32 or bfloat16; parameters stay float32."""

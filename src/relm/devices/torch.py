@@ -1,10 +1,10 @@
 """CPU and CUDA, which torch itself drives."""
 
 import os
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
@@ -46,10 +46,12 @@ class TorchDevice:
         """The same module, moved."""
         return model.to(self._device)
 
-    def feed(self, batch: npt.NDArray[np.int64]) -> Tensor:
+    def feed(self, batch: Mapping[str, npt.NDArray[Any]]) -> dict[str, Tensor]:
         """The batch, copied without waiting for what the device is doing."""
-        tensor = torch.from_numpy(batch)
-        return tensor if self._device.type == "cpu" else tensor.pin_memory().to(self._device, non_blocking=True)
+        tensors = {name: torch.from_numpy(array) for name, array in batch.items()}
+        if self._device.type == "cpu":
+            return tensors
+        return {name: tensor.pin_memory().to(self._device, non_blocking=True) for name, tensor in tensors.items()}
 
     def autocast(self, precision: str) -> AbstractContextManager[None]:
         """Matrix products in bfloat16, where that is the precision."""

@@ -1,14 +1,13 @@
 """GPT-2 in plain torch, under the parameter names and layouts of Hugging Face's ``GPT2LMHeadModel``.
 
 Radford et al. 2019, "Language Models are Unsupervised Multitask Learners": a decoder with learnt positions,
-normalisation before each sublayer, and a head tied to the token embedding. Imports nothing of this package, and imports
-on Python 3.8 with torch 2.0.
+normalisation before each sublayer, and a head tied to the token embedding. Imports nothing of this package beside
+`relm.models`, and imports on Python 3.8 with torch 2.0.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,29 +17,51 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-IGNORED_LABEL = -100
-_GELU = {"gelu_tanh": "tanh", "gelu_erf": "none"}
-_ACTIVATIONS = {"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu": "gelu_erf"}
-_HUGGINGFACE_ACTIVATIONS = {"gelu_tanh": "gelu_new", "gelu_erf": "gelu"}
+from relm.models.configuration import (
+    HUGGINGFACE_ACTIVATIONS,
+    Published,
+    folder_config,
+    own_switches,
+    require_consistent,
+)
+from relm.models.contract import LanguageModel
+from relm.models.layers import GELU, embedding, layer_norm, through_layers
+from relm.models.losses import Term, cross_entropy
+from relm.models.weights import read_weights, write_folder
+
 # What a published file may hold beside the parameters: buffers with the causal mask.
 _MASK_BUFFERS = (".attn.bias", ".attn.masked_bias")
+_COPIES = {"lm_head.weight": "transformer.wte.weight"}
 # Two models that differ in these alone have interchangeable weights.
 _FREE_FIELDS = ("dropout", "initializer_range")
+_OWN_FIELDS = ("biases",)
 
 
 @dataclasses.dataclass(frozen=True)
 class Gpt2Config:
-    """The architecture: what `config.json` says, in this project's words."""
+    """The architecture: what `config.json` says, in this project's words.
+
+    Raises:
+        ValueError: the heads do not divide the width, or the activation is unknown.
+    """
 
     layers: int
     heads: int
     hidden_size: int
     positions: int
+    """The longest sequence."""
     vocabulary_size: int
     activation: str = "gelu_tanh"
+    """gelu_tanh: the approximation of the original; gelu_erf: the exact one."""
     dropout: float = 0.1
+    """On embeddings, attention and residuals alike."""
     initializer_range: float = 0.02
     layer_norm_epsilon: float = 1e-5
+    biases: bool = True
+    """Of projections and normalisations. `transformers` has no GPT-2 without; there they are zeros, and learn if trained on."""
+
+    def __post_init__(self) -> None:
+        require_consistent(self, self.heads, self.hidden_size, self.activation)
 
     @classmethod
     def from_huggingface(cls, config: Mapping[str, Any]) -> Gpt2Config:
@@ -49,18 +70,28 @@ class Gpt2Config:
         Raises:
             ValueError: it describes a model that this class cannot be; names the key.
         """
-        _check_supported(config)
-        hidden_size = config.get("n_embd", 768)
+        published = Published(config)
+        hidden_size = published.whole("n_embd", 768)
+        dropout = published.number("resid_pdrop", 0.1)
+        published.required("model_type", "gpt2", ("gpt2",))
+        published.required("n_inner", None, (None, 4 * hidden_size))
+        published.required("tie_word_embeddings", True, (True,))
+        published.required("scale_attn_weights", True, (True,))
+        published.required("scale_attn_by_inverse_layer_idx", False, (False,))
+        published.required("add_cross_attention", False, (False,))
+        published.required("embd_pdrop", 0.1, (dropout,))
+        published.required("attn_pdrop", 0.1, (dropout,))
         return cls(
-            layers=config.get("n_layer", 12),
-            heads=config.get("n_head", 12),
+            layers=published.whole("n_layer", 12),
+            heads=published.heads("n_head", 12, "n_embd", hidden_size),
             hidden_size=hidden_size,
-            positions=config.get("n_positions", 1024),
-            vocabulary_size=config.get("vocab_size", 50257),
-            activation=_ACTIVATIONS[config.get("activation_function", "gelu_new")],
-            dropout=config.get("resid_pdrop", 0.1),
-            initializer_range=config.get("initializer_range", 0.02),
-            layer_norm_epsilon=config.get("layer_norm_epsilon", 1e-5),
+            positions=published.whole("n_positions", 1024),
+            vocabulary_size=published.whole("vocab_size", 50257),
+            activation=published.activation("activation_function", "gelu_new"),
+            dropout=dropout,
+            initializer_range=published.number("initializer_range", 0.02),
+            layer_norm_epsilon=published.number("layer_norm_epsilon", 1e-5),
+            **published.own(_OWN_FIELDS),
         )
 
     def to_huggingface(self) -> dict[str, Any]:
@@ -75,51 +106,34 @@ class Gpt2Config:
             "n_layer": self.layers,
             "n_head": self.heads,
             "n_inner": None,
-            "activation_function": _HUGGINGFACE_ACTIVATIONS[self.activation],
+            "activation_function": HUGGINGFACE_ACTIVATIONS[self.activation],
             "resid_pdrop": self.dropout,
             "embd_pdrop": self.dropout,
             "attn_pdrop": self.dropout,
             "layer_norm_epsilon": self.layer_norm_epsilon,
             "initializer_range": self.initializer_range,
             "tie_word_embeddings": True,
+            **own_switches(self, _OWN_FIELDS),
         }
 
-
-def _check_supported(config: Mapping[str, Any]) -> None:
-    """Refuse a `config.json` whose model computes something else than `Gpt2` does."""
-    hidden_size = config.get("n_embd", 768)
-    dropout = config.get("resid_pdrop", 0.1)
-    required: dict[str, tuple[Any, ...]] = {
-        "model_type": ("gpt2",),
-        "activation_function": tuple(_ACTIVATIONS),
-        "n_inner": (None, 4 * hidden_size),
-        "tie_word_embeddings": (True,),
-        "scale_attn_weights": (True,),
-        "scale_attn_by_inverse_layer_idx": (False,),
-        "add_cross_attention": (False,),
-        "embd_pdrop": (dropout,),
-        "attn_pdrop": (dropout,),
-    }
-    defaults = {"embd_pdrop": 0.1, "attn_pdrop": 0.1, "activation_function": "gelu_new"}
-    for key, allowed in required.items():
-        found = config.get(key, defaults.get(key, allowed[0]))
-        if found not in allowed:
-            expected = " or ".join(json.dumps(value) for value in allowed)
-            raise ValueError(f"config.json: {key} is {found!r}, expected {expected}: not a GPT-2 as this class knows it")
+    def normalisation(self) -> nn.LayerNorm:
+        """A layer normalisation of this model."""
+        return layer_norm(self.hidden_size, self.layer_norm_epsilon, self.biases)
 
 
 class Projection(nn.Module):
     """An affine map whose weight is stored (in, out), as the original TensorFlow code did."""
 
-    def __init__(self, inputs: int, outputs: int) -> None:
+    bias: nn.Parameter | None
+
+    def __init__(self, inputs: int, outputs: int, bias: bool) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(inputs, outputs))
-        self.bias = nn.Parameter(torch.empty(outputs))
+        self.bias = nn.Parameter(torch.empty(outputs)) if bias else None
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., in) -> (..., out)"""
-        flat = torch.addmm(self.bias, x.reshape(-1, x.shape[-1]), self.weight)
-        return flat.view(*x.shape[:-1], -1)
+        return F.linear(x, self.weight.t(), self.bias)
 
 
 class Attention(nn.Module):
@@ -129,19 +143,18 @@ class Attention(nn.Module):
         super().__init__()
         self.heads = config.heads
         self.dropout = config.dropout
-        self.c_attn = Projection(config.hidden_size, 3 * config.hidden_size)
-        self.c_proj = Projection(config.hidden_size, config.hidden_size)
+        self.c_attn = Projection(config.hidden_size, 3 * config.hidden_size, config.biases)
+        self.c_proj = Projection(config.hidden_size, config.hidden_size, config.biases)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """(batch, sequence, hidden) -> the same shape"""
+    def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        """(batch, sequence, hidden) -> the same shape; `mask` as in `document_mask`, None: causal alone"""
         batch, length, hidden = x.shape
         query, key, value = (
             part.view(batch, length, self.heads, hidden // self.heads).transpose(1, 2)
             for part in self.c_attn(x).split(hidden, dim=2)
         )
-        mixed = F.scaled_dot_product_attention(
-            query, key, value, dropout_p=self.dropout if self.training else 0.0, is_causal=True
-        )
+        dropout = self.dropout if self.training else 0.0
+        mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout, is_causal=mask is None)
         mixed = self.c_proj(mixed.transpose(1, 2).reshape(batch, length, hidden))
         return F.dropout(mixed, self.dropout, self.training)
 
@@ -151,10 +164,10 @@ class FeedForward(nn.Module):
 
     def __init__(self, config: Gpt2Config) -> None:
         super().__init__()
-        self.approximate = _GELU[config.activation]
+        self.approximate = GELU[config.activation]
         self.dropout = config.dropout
-        self.c_fc = Projection(config.hidden_size, 4 * config.hidden_size)
-        self.c_proj = Projection(4 * config.hidden_size, config.hidden_size)
+        self.c_fc = Projection(config.hidden_size, 4 * config.hidden_size, config.biases)
+        self.c_proj = Projection(4 * config.hidden_size, config.hidden_size, config.biases)
 
     def forward(self, x: Tensor) -> Tensor:
         """(batch, sequence, hidden) -> the same shape"""
@@ -167,14 +180,14 @@ class Block(nn.Module):
 
     def __init__(self, config: Gpt2Config) -> None:
         super().__init__()
-        self.ln_1 = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_epsilon)
+        self.ln_1 = config.normalisation()
         self.attn = Attention(config)
-        self.ln_2 = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_epsilon)
+        self.ln_2 = config.normalisation()
         self.mlp = FeedForward(config)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
         """(batch, sequence, hidden) -> the same shape"""
-        x = x + self.attn(self.ln_1(x))
+        x = x + self.attn(self.ln_1(x), mask)
         fed: Tensor = self.mlp(self.ln_2(x))
         return x + fed
 
@@ -185,27 +198,33 @@ class Transformer(nn.Module):
     def __init__(self, config: Gpt2Config) -> None:
         super().__init__()
         self.dropout = config.dropout
-        self.wte = _embedding(config.vocabulary_size, config.hidden_size)
-        self.wpe = _embedding(config.positions, config.hidden_size)
+        self.wte = embedding(config.vocabulary_size, config.hidden_size)
+        self.wpe = embedding(config.positions, config.hidden_size)
         self.h = nn.ModuleList([Block(config) for _ in range(config.layers)])
-        self.ln_f = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_epsilon)
+        self.ln_f = config.normalisation()
 
-    def forward(self, input_ids: Tensor) -> Tensor:
+    def forward(self, input_ids: Tensor, mask: Tensor | None, recompute: bool) -> Tensor:
         """(batch, sequence) ids -> (batch, sequence, hidden)"""
         x = self.wte(input_ids) + self.wpe.weight[: input_ids.shape[1]]
         x = F.dropout(x, self.dropout, self.training)
-        for block in self.h:
-            x = block(x)
-        normalised: Tensor = self.ln_f(x)
+        normalised: Tensor = self.ln_f(through_layers(self.h, x, mask, recompute=recompute))
         return normalised
 
 
-def _embedding(rows: int, width: int) -> nn.Embedding:
-    """An embedding that does not spend the global generator on weights that are about to be replaced."""
-    return nn.Embedding(rows, width, _weight=torch.empty(rows, width))
+def document_mask(document_ids: Tensor) -> Tensor:
+    """Which places each one sees: itself and those before it in the same document.
+
+    Args:
+        document_ids: (batch, sequence), equal for tokens of one document.
+
+    Returns:
+        (batch, 1, sequence, sequence) bool.
+    """
+    same = document_ids[:, None, :, None] == document_ids[:, None, None, :]
+    return same.tril()
 
 
-class Gpt2(nn.Module):
+class Gpt2(LanguageModel):
     """A GPT-2 language model: token ids in, logits of each next token out."""
 
     def __init__(self, config: Gpt2Config) -> None:
@@ -215,17 +234,38 @@ class Gpt2(nn.Module):
         self.transformer = Transformer(config)
 
     def forward(self, input_ids: Tensor) -> Tensor:
-        """Logits.
+        """`logits` of whole sequences."""
+        return self.logits(input_ids)
+
+    def terms(self, batch: Mapping[str, Tensor]) -> dict[str, Term]:
+        """The loss of a batch: "next_token".
+
+        Args:
+            batch: `input_ids` and `labels`, (batch, sequence) int64, -100 where nothing is scored; `document_ids`, if
+                attention is to stay within documents.
+        """
+        logits = self.logits(batch["input_ids"], batch.get("document_ids"))
+        return {"next_token": cross_entropy(logits, batch["labels"])}
+
+    def logits(self, input_ids: Tensor, document_ids: Tensor | None = None) -> Tensor:
+        """Logits of the token after each one.
 
         Args:
             input_ids: (batch, sequence) int64, sequence at most ``config.positions``.
+            document_ids: (batch, sequence), equal for tokens of one document: attention stays within documents, whose
+                positions go on counting from the start of the sequence. None: all that comes before is seen.
 
         Returns:
-            (batch, sequence, vocabulary) logits of the token after each one.
+            (batch, sequence, vocabulary).
+
+        Raises:
+            ValueError: the sequences are too long.
         """
         if input_ids.shape[1] > self.config.positions:
             raise ValueError(f"{input_ids.shape[1]} tokens, but the model has {self.config.positions} positions")
-        return F.linear(self.transformer(input_ids), self.transformer.wte.weight)
+        mask = None if document_ids is None else document_mask(document_ids)
+        hidden = self.transformer(input_ids, mask, self.activation_checkpointing)
+        return F.linear(hidden, self.transformer.wte.weight)
 
     def initialise(self, generator: torch.Generator) -> None:
         """Draw the initial weights on the CPU, in the order of the parameters.
@@ -243,10 +283,6 @@ class Gpt2(nn.Module):
                 std = spread / math.sqrt(2 * self.config.layers) if residual else spread
                 parameter.copy_(torch.empty(parameter.shape).normal_(0.0, std, generator=generator))
 
-    def parameter_count(self) -> int:
-        """How many numbers are learnt; the tied head counts once."""
-        return sum(parameter.numel() for parameter in self.parameters())
-
     @classmethod
     def from_folder(cls, folder: Path, expected: Gpt2Config | None = None) -> Gpt2:
         """The model in a Hugging Face folder (`config.json`, `model.safetensors`), in float32, in training mode.
@@ -259,69 +295,40 @@ class Gpt2(nn.Module):
             ValueError: the architecture is another one, or parameters are missing, unknown, or of another shape.
             OSError: a file is absent.
         """
-        found = Gpt2Config.from_huggingface(json.loads((folder / "config.json").read_text(encoding="utf-8")))
-        config = expected or found
-        differing = [
-            f"{field.name} is {getattr(found, field.name)!r}, expected {getattr(config, field.name)!r}"
-            for field in dataclasses.fields(Gpt2Config)
-            if field.name not in _FREE_FIELDS and getattr(found, field.name) != getattr(config, field.name)
-        ]
-        if differing:
-            raise ValueError(f"{folder / 'config.json'}: {'; '.join(differing)}")
-        model = cls(config)
-        model.load_state_dict(_read_weights(folder / "model.safetensors", model))
+        model = cls(folder_config(folder, Gpt2Config, expected, _FREE_FIELDS))
+        weights = read_weights(folder, model.state_dict(), _own_name, _COPIES, model._absent_biases())
+        model.load_state_dict(weights)
         return model
 
-    def save_folder(self, folder: Path, end_of_text_id: int) -> None:
-        """Write `config.json`, `generation_config.json` and `model.safetensors` (float32) into an existing folder."""
-        from safetensors.torch import save_file
+    def save_folder(self, folder: Path, tokens: Mapping[str, int] | int) -> None:
+        """Write `config.json`, `generation_config.json` and `model.safetensors` (float32) into an existing folder.
 
-        tokens = {"bos_token_id": end_of_text_id, "eos_token_id": end_of_text_id}
-        _write_json(folder / "config.json", {**self.config.to_huggingface(), **tokens})
-        _write_json(folder / "generation_config.json", tokens)
-        weights = {name: tensor.detach().cpu().contiguous() for name, tensor in self.state_dict().items()}
-        save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+        Args:
+            tokens: `bos_token_id` and `eos_token_id`; a number stands for both.
+        """
+        if isinstance(tokens, int):
+            tokens = {"bos_token_id": tokens, "eos_token_id": tokens}
+        weights = {**self.state_dict(), **self._absent_biases()}
+        write_folder(folder, self.config.to_huggingface(), tokens, weights, generates=True)
+
+    def _absent_biases(self) -> dict[str, Tensor]:
+        """Zeros for the biases that `transformers` has and this model has not."""
+        if self.config.biases:
+            return {}
+        return {
+            name[: -len("weight")] + "bias": torch.zeros(parameter.shape[-1])
+            for name, parameter in self.named_parameters()
+            if not name.endswith(("wte.weight", "wpe.weight"))
+        }
 
 
 def causal_loss(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Cross-entropy of the labels, as a sum so that the caller says what it is divided by.
-
-    Args:
-        logits: (batch, sequence, vocabulary), any floating type; the loss is taken in float32.
-        labels: (batch, sequence) int64, the token that each position should predict; -100 is not scored.
-
-    Returns:
-        The sum in nats, and how many labels were scored.
-    """
-    flat = logits.reshape(-1, logits.shape[-1]).float()
-    nats = F.cross_entropy(flat, labels.reshape(-1), ignore_index=IGNORED_LABEL, reduction="sum")
-    return nats, (labels != IGNORED_LABEL).sum()
+    """`cross_entropy`, without the correct ones: the sum in nats, and how many labels were scored."""
+    return cross_entropy(logits, labels)[:2]
 
 
-def _read_weights(path: Path, model: Gpt2) -> dict[str, Tensor]:
-    """The tensors of a published file under the parameters' names, after a strict comparison with what `model` has."""
-    from safetensors.torch import load_file
-
-    found = {}
-    for name, tensor in load_file(path).items():
-        if not name.endswith(_MASK_BUFFERS):
-            found[name if name.startswith(("transformer.", "lm_head.")) else "transformer." + name] = tensor.float()
-    head = found.pop("lm_head.weight", None)
-    if head is not None and not torch.equal(head, found.get("transformer.wte.weight", head)):
-        raise ValueError(f"{path}: lm_head.weight differs from wte.weight; a GPT-2's head is tied to its embedding")
-    expected = model.state_dict()
-    faults = [f"{name} is missing" for name in expected if name not in found]
-    faults += [f"{name} is unknown" for name in found if name not in expected]
-    faults += [
-        f"{name} has shape {tuple(found[name].shape)}, expected {tuple(tensor.shape)}"
-        for name, tensor in expected.items()
-        if name in found and found[name].shape != tensor.shape
-    ]
-    if faults:
-        more = f"; and {len(faults) - 5} more" if len(faults) > 5 else ""
-        raise ValueError(f"{path}: {'; '.join(faults[:5])}{more}")
-    return found
-
-
-def _write_json(path: Path, value: dict[str, Any]) -> None:
-    path.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
+def _own_name(published: str) -> str | None:
+    """The first release's names lack the prefix."""
+    if published.endswith(_MASK_BUFFERS):
+        return None
+    return published if published.startswith(("transformer.", "lm_head.")) else "transformer." + published

@@ -7,21 +7,26 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
+from tokenizers import Tokenizer
 
 from relm.artifact import checked_sidecar, sidecar_of, write_json, write_sidecar
 from relm.errors import RelmError
-from relm.models.gpt2 import Gpt2
+from relm.models.contract import LanguageModel
 from relm.training.kill_points import kill_point
 
 WEIGHTS = "model.safetensors"
-END_OF_TEXT = "<|endoftext|>"
+# Key of `transformers` -> the special token that it is.
+ROLES = {"bos_token": "end_of_text", "eos_token": "end_of_text", "pad_token": "pad"}
 
 
-def write_model(model: Gpt2, folder: Path, tokenizer: Path, end_of_text_id: int, facts: Mapping[str, Any]) -> None:
+def write_model(
+    model: LanguageModel, folder: Path, tokenizer: Path, special: Mapping[str, int | None], facts: Mapping[str, Any]
+) -> None:
     """Write `folder` so that `transformers` loads model and tokenizer from it; the weights' sidecar comes last.
 
     Args:
         tokenizer: a `tokenizer.json`, copied.
+        special: name of a special token, as in `TokenizerFacts` -> its id, or None.
         facts: for the sidecar.
 
     Raises:
@@ -31,10 +36,10 @@ def write_model(model: Gpt2, folder: Path, tokenizer: Path, end_of_text_id: int,
     try:
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
-        model.save_folder(partial, end_of_text_id)
+        model.save_folder(partial, token_ids(special))
         shutil.copymode(partial / "config.json", partial / WEIGHTS)  # safetensors writes for the owner alone
         shutil.copyfile(tokenizer, partial / "tokenizer.json")
-        write_json(partial / "tokenizer_config.json", tokenizer_config(model.config.positions))
+        write_json(partial / "tokenizer_config.json", tokenizer_config(tokenizer, special, model.config.positions))
         kill_point("model-written")
         _move_files(partial, folder)
     except (OSError, SafetensorError) as error:
@@ -57,13 +62,20 @@ def _move_files(partial: Path, folder: Path) -> None:
     partial.rmdir()
 
 
-def tokenizer_config(positions: int) -> dict[str, Any]:
+def token_ids(special: Mapping[str, int | None]) -> dict[str, int]:
+    """The ids of special tokens under the names of `config.json`."""
+    return {f"{role}_id": found for role, name in ROLES.items() if (found := special.get(name)) is not None}
+
+
+def tokenizer_config(tokenizer: Path, special: Mapping[str, int | None], positions: int) -> dict[str, Any]:
     """What `transformers` needs beside `tokenizer.json`: this class takes that file as it is, and rebuilds nothing."""
+    known = Tokenizer.from_file(str(tokenizer))
+    names = {"unk_token": "unk" if special.get("unk") is not None else "end_of_text"}
+    roles = {**ROLES, **names, "cls_token": "cls", "sep_token": "sep", "mask_token": "mask"}
+    tokens = {role: known.id_to_token(found) for role, name in roles.items() if (found := special.get(name)) is not None}
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",
-        "bos_token": END_OF_TEXT,
-        "eos_token": END_OF_TEXT,
-        "unk_token": END_OF_TEXT,
+        **tokens,
         "clean_up_tokenization_spaces": False,
         "model_max_length": positions,
     }

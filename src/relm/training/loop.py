@@ -8,37 +8,37 @@ import dataclasses
 import hashlib
 import logging
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import torch
-from safetensors import SafetensorError
 from torch import Tensor
 
 from relm.artifact import sha256_of
 from relm.devices.contract import Device, open_device
 from relm.errors import RelmError
-from relm.examples.causal import CausalExamples
+from relm.examples.attestation import attest, check_attestation
+from relm.examples.builders import open_examples
+from relm.examples.contract import Batch, Examples, numbers_at
 from relm.examples.manifest import TokenizerFacts, read_manifest
-from relm.examples.order import example_indices
+from relm.examples.order import rank_positions
 from relm.limits import require_time
-from relm.models.gpt2 import Gpt2, Gpt2Config
+from relm.models.contract import LanguageModel
 from relm.recipe import Phase, Recipe
+from relm.training.architecture import Config, configuration, initial_model, unset_model
 from relm.training.checkpoints import Checkpoint, load_checkpoint, newest_checkpoint, save_checkpoint
 from relm.training.export import is_finished, write_model
 from relm.training.interruption import Preempted, StopRequest, run_lock, stop_requests, stop_with_parent
 from relm.training.kill_points import kill_point
 from relm.training.meter import Meter
-from relm.training.optimizers import build_optimizer, optimizer_tensors, restore_optimizer, set_learning_rate
+from relm.training.optimizers import build_optimizer, optimizer_tensors, restore_optimizer, set_learning_rate, weight_type
 from relm.training.progress import Progress
 from relm.training.resources import require_resources
 from relm.training.run_log import RunLog
 from relm.training.schedules import learning_rate_scale
-from relm.training.step import accumulate_gradients
+from relm.training.step import accumulate_terms, loss_denominators, scored_counts
 
 # After so many steps of a process the rate is steady enough to tell how long the rest will take.
 TIMED_STEPS = 20
@@ -88,7 +88,7 @@ def pretrain(
     with run_lock(folder / "lock"):
         if is_finished(model_folder, facts):
             return f"already trained: {model_folder} holds step {settings.steps:,} of phase {phase}"
-        config = architecture(recipe, tokens.vocabulary_size)
+        config = configuration(recipe, tokens)
         require_resources(config, settings, recipe.run, folder)
         run = PhaseRun(
             recipe=recipe,
@@ -96,14 +96,15 @@ def pretrain(
             settings=settings,
             folder=folder,
             identity=identity,
-            examples=CausalExamples(manifest, "train", settings.sequence_length),
+            examples=open_examples(manifest, "train", settings, derived_seed(recipe.seed, "masks", phase)),
             device=open_device(recipe.run.device, recipe.run.threads),
         )
         model, optimizer, meter = begin(run, config, init_from)
+        attested(run)
         with stop_requests() as stop:
             summary = train(run, model, optimizer, meter, stop)
             facts["parameters"] = model.parameter_count()
-            write_model(model, model_folder, tokenizer, tokens.end_of_text_id, facts)
+            write_model(model, model_folder, tokenizer, tokens.special or {"end_of_text": tokens.end_of_text_id}, facts)
     return f"{summary}; {model_folder}"
 
 
@@ -117,7 +118,7 @@ class PhaseRun:
     folder: Path
     identity: Mapping[str, str]
     """What its checkpoints are made for."""
-    examples: CausalExamples
+    examples: Examples
     device: Device
 
     @property
@@ -144,25 +145,49 @@ class PhaseRun:
         """How often all examples have been read after a step."""
         return step * self.settings.global_batch_size / len(self.examples)
 
-    def batch(self, step: int) -> npt.NDArray[np.int64]:
-        """(global batch, length + 1) tokens: sequence j of step s stands at position (s - 1) * global_batch_size + j."""
-        size = self.settings.global_batch_size
-        positions = np.arange((step - 1) * size, step * size)
-        order = derived_seed(self.recipe.seed, "order", self.phase)
-        return self.examples.batch(example_indices(order, positions, len(self.examples)))
+    @property
+    def order_seed(self) -> int:
+        """Of the permutation in which examples are read."""
+        return derived_seed(self.recipe.seed, "order", self.phase)
 
-    def micro_batches(self, step: int) -> Iterator[Tensor]:
-        """The batch of a step in pieces, on the device; before each, the generators are seeded for its dropout."""
-        batch = self.batch(step)
-        for first in range(0, len(batch), self.micro_batch_size):
-            torch.manual_seed(derived_seed(self.recipe.seed, "dropout", self.phase, step, first))
-            yield self.device.feed(batch[first : first + self.micro_batch_size])
+    def batch(self, step: int) -> Batch:
+        """The global batch: example j of step s stands at position (s - 1) * global_batch_size + j."""
+        positions = rank_positions(step, self.settings.global_batch_size)
+        return self.examples.batch(*numbers_at(self.examples, self.order_seed, positions))
+
+    def micro_batches(self, step: int) -> list[Batch]:
+        """The batch of a step in pieces."""
+        batch, size = self.batch(step), self.micro_batch_size
+        pieces = range(0, self.settings.global_batch_size, size)
+        return [{name: array[first : first + size] for name, array in batch.items()} for first in pieces]
+
+    def fed(self, step: int, micro_batches: Iterable[Batch]) -> Iterator[dict[str, Tensor]]:
+        """The pieces on the device, one after the other; before each, the generators are seeded for its dropout."""
+        for number, batch in enumerate(micro_batches):
+            torch.manual_seed(derived_seed(self.recipe.seed, "dropout", self.phase, step, number * self.micro_batch_size))
+            yield self.device.feed(batch)
 
 
-def begin(run: PhaseRun, config: Gpt2Config, init_from: Path | None) -> tuple[Gpt2, torch.optim.Optimizer, Meter]:
+def attested(run: PhaseRun) -> None:
+    """Write `order.json`, which says what is read in which order, or compare this run with the one that began.
+
+    Raises:
+        RelmError: this run would read something else.
+    """
+    path = run.folder / "order.json"
+    facts = run.examples, run.order_seed, run.phase, run.settings.global_batch_size, run.settings.steps
+    if newest_checkpoint(run.checkpoints):
+        check_attestation(path, *facts)
+    else:
+        attest(*facts, path)
+
+
+def begin(run: PhaseRun, config: Config, init_from: Path | None) -> tuple[LanguageModel, torch.optim.Optimizer, Meter]:
     """Model, optimizer and meter as they were at the newest checkpoint, or as they are before the first step."""
     checkpoint = load_checkpoint(run.checkpoints, run.identity)
-    model = run.device.place(Gpt2(config) if checkpoint else initial_model(config, run.recipe.seed, init_from))
+    weights_seed = derived_seed(run.recipe.seed, "weights")
+    start = unset_model(config) if checkpoint else initial_model(config, weights_seed, init_from)
+    model = run.device.place(start).to(weight_type(run.settings.optimizer))
     optimizer = build_optimizer(model, run.settings.optimizer)
     if checkpoint is None:
         return model, optimizer, Meter()
@@ -173,7 +198,7 @@ def begin(run: PhaseRun, config: Gpt2Config, init_from: Path | None) -> tuple[Gp
     return model, optimizer, Meter(checkpoint.state)
 
 
-def train(run: PhaseRun, model: Gpt2, optimizer: torch.optim.Optimizer, meter: Meter, stop: StopRequest) -> str:
+def train(run: PhaseRun, model: LanguageModel, optimizer: torch.optim.Optimizer, meter: Meter, stop: StopRequest) -> str:
     """Take the steps of a phase that are left; a sentence on all of them.
 
     Raises:
@@ -189,8 +214,13 @@ def train(run: PhaseRun, model: Gpt2, optimizer: torch.optim.Optimizer, meter: M
         for step in range(meter.step + 1, settings.steps + 1):
             learning_rate = settings.optimizer.learning_rate * learning_rate_scale(settings.schedule, step, settings.steps)
             set_learning_rate(optimizer, learning_rate)
-            loss = accumulate_gradients(
-                model, run.micro_batches(step), run.tokens_per_step, lambda: run.device.autocast(settings.precision)
+            micro_batches = run.micro_batches(step)
+            counts = [scored_counts(batch, settings.objective) for batch in micro_batches]
+            loss, _ = accumulate_terms(
+                model.terms,
+                run.fed(step, micro_batches),
+                loss_denominators(counts, settings.loss_normalisation),
+                lambda: run.device.autocast(settings.precision),
             )
             norm = torch.nn.utils.clip_grad_norm_(model.parameters(), settings.optimizer.gradient_clipping or math.inf)
             kill_point("gradient")
@@ -253,38 +283,6 @@ def tokenizer_facts(manifest: Path, tokenizer: Path) -> TokenizerFacts:
             "give the tokenizer that belongs to it, or make the examples again"
         )
     return facts
-
-
-def architecture(recipe: Recipe, vocabulary_size: int) -> Gpt2Config:
-    """The recipe's model for a tokenizer of `vocabulary_size`.
-
-    Raises:
-        RelmError: the recipe asks for fewer rows than there are tokens.
-    """
-    wanted = recipe.model.model_dump(exclude={"architecture"})
-    wanted["vocabulary_size"] = wanted["vocabulary_size"] or vocabulary_size
-    if wanted["vocabulary_size"] < vocabulary_size:
-        raise RelmError(
-            f"model.vocabulary_size is {wanted['vocabulary_size']}, but the tokenizer has {vocabulary_size} tokens; "
-            "raise it, or leave it out"
-        )
-    return Gpt2Config(**wanted)
-
-
-def initial_model(config: Gpt2Config, seed: int, init_from: Path | None) -> Gpt2:
-    """A model with the weights of a folder, or with random ones, drawn on the CPU.
-
-    Raises:
-        RelmError: the folder holds a model of another architecture.
-    """
-    if init_from is not None:
-        try:
-            return Gpt2.from_folder(init_from, expected=config)
-        except (ValueError, OSError, SafetensorError) as error:
-            raise RelmError(f"init_from: {init_from} has not the weights that the recipe needs: {error}") from error
-    model = Gpt2(config)
-    model.initialise(torch.Generator().manual_seed(derived_seed(seed, "weights")))
-    return model
 
 
 def warn_if_made_elsewhere(checkpoint: Checkpoint, made_on: Mapping[str, Any]) -> None:

@@ -1,0 +1,105 @@
+"""What is trained: the sections of a recipe for each family of models."""
+
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+from pydantic import Discriminator, Field, Tag, model_validator
+
+from relm.section import Section
+
+Rate = Annotated[float, Field(ge=0, lt=1)]
+
+
+class Sizes(Section):
+    """What every family has."""
+
+    generates: ClassVar[bool] = True
+    """Whether it writes text, and so has a `generation_config.json`."""
+
+    layers: int = Field(gt=0)
+    """Transformer blocks; of an encoder and decoder, in each."""
+    heads: int = Field(gt=0)
+    """Attention heads; they divide hidden_size."""
+    hidden_size: int = Field(gt=0)
+    """Width of the residual stream."""
+    positions: int = Field(gt=0)
+    """The longest sequence."""
+    vocabulary_size: int | None = Field(default=None, gt=0)
+    """Rows of the embedding; null: the tokenizer's size."""
+
+    @model_validator(mode="after")
+    def heads_divide_width(self) -> Self:
+        if self.hidden_size % self.heads:
+            raise ValueError(f"heads ({self.heads}) must divide hidden_size ({self.hidden_size})")
+        return self
+
+
+class Gpt2Architecture(Sizes):
+    """A GPT-2: decoder-only, learnt positions, normalisation first, head tied to the token embedding."""
+
+    architecture: Literal["gpt2"]
+    """Which family."""
+    activation: Literal["gelu_tanh", "gelu_erf"] = "gelu_tanh"
+    """GPT-2's is the tanh approximation; Graphcore's the exact one."""
+    biases: bool = True
+    """In projections and normalisations."""
+    dropout: Rate = 0.1
+    """On embeddings, attention and residuals alike."""
+    initializer_range: float = Field(default=0.02, gt=0)
+    """Standard deviation of the initial weights; residual projections get it divided by sqrt(2 layers)."""
+    layer_norm_epsilon: float = Field(default=1e-5, gt=0)
+    """Added to the variance."""
+
+
+class BertArchitecture(Sizes):
+    """A BERT or RoBERTa: an encoder with learnt positions, normalisation last, a head tied to the token embedding."""
+
+    generates: ClassVar[bool] = False
+
+    architecture: Literal["bert", "roberta"]
+    """Which family: RoBERTa counts positions from another number on, and its files have other names."""
+    intermediate_size: int | None = Field(default=None, gt=0)
+    """Width between the two projections of the feed-forward sublayer; null: four times hidden_size."""
+    type_vocabulary_size: int = Field(default=2, gt=0)
+    """Kinds of segments; RoBERTa has one."""
+    activation: Literal["gelu_erf", "gelu_tanh"] = "gelu_erf"
+    """The exact GELU, as published, or its tanh approximation."""
+    hidden_dropout: Rate = 0.1
+    """On embeddings and on what is added to the residual stream."""
+    attention_dropout: Rate = 0.1
+    """On attention probabilities."""
+    initializer_range: float = Field(default=0.02, gt=0)
+    """Standard deviation of the initial weights; of truncated ones, before truncation."""
+    initialisation: Literal["normal", "truncated_normal"] = "normal"
+    """normal: as transformers; truncated_normal: as TensorFlow, nothing beyond two sigma."""
+    layer_norm_epsilon: float = Field(default=1e-12, gt=0)
+    """Added to the variance: 1e-12 in BERT, 1e-5 in RoBERTa, 1e-3 in Graphcore's BERT for TensorFlow 1."""
+    query_key_value_bias: bool = True
+    """In the projections before attention; Graphcore's BERT has none."""
+    attention_projection_bias: bool = True
+    """In the projection after attention."""
+    transform_layer: bool = True
+    """A projection, activation and normalisation before the vocabulary; Graphcore's recipes leave it out."""
+    prediction_bias: bool = True
+    """A number for each token, added to its logit."""
+
+
+def _architecture(value: Any) -> Any:
+    return value.get("architecture") if isinstance(value, dict) else getattr(value, "architecture", None)
+
+
+Architecture = Annotated[
+    Annotated[Gpt2Architecture, Tag("gpt2")]
+    | Annotated[BertArchitecture, Tag("bert")]
+    | Annotated[BertArchitecture, Tag("roberta")],
+    Discriminator(
+        _architecture,
+        custom_error_type="architecture",
+        custom_error_message="expected architecture: gpt2, bert or roberta",
+    ),
+]
+# Architecture -> the objectives that it can be trained with.
+OBJECTIVES = {
+    "gpt2": ("causal",),
+    "bert": ("masked",),
+    "roberta": ("masked",),
+}

@@ -1,0 +1,390 @@
+"""BERT and RoBERTa in plain torch, under the parameter names of Hugging Face's ``BertForPreTraining``.
+
+Devlin et al. 2019, "BERT: Pre-training of Deep Bidirectional Transformers for Language Understanding"; Liu et al. 2019,
+"RoBERTa: A Robustly Optimized BERT Pretraining Approach": an encoder with learnt positions, normalisation after each
+sublayer, and a head tied to the token embedding. Of the last layer and the head, only what is scored is computed: masked
+positions, and the first token for sentence pairs. RoBERTa is the same module: it counts positions from another number on, and
+its files have other names. Imports nothing of this package beside `relm.models`, and imports on Python 3.8 with torch 2.0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from relm.models.bert_configuration import FREE_FIELDS, BertConfig
+from relm.models.configuration import folder_config
+from relm.models.contract import LanguageModel
+from relm.models.layers import GELU, Linear, embedding, through_layers, truncated_normal
+from relm.models.losses import Term, cross_entropy
+from relm.models.weights import read_weights, write_folder
+
+_COPIES = {
+    "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
+    "cls.predictions.decoder.bias": "cls.predictions.bias",
+}
+
+
+class Embeddings(nn.Module):
+    """Token, position and segment, summed and normalised."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.first_position = config.first_position
+        self.padding_id = config.padding_id
+        self.dropout = config.hidden_dropout
+        self.word_embeddings = embedding(config.vocabulary_size, config.hidden_size)
+        self.position_embeddings = embedding(config.first_position + config.positions, config.hidden_size)
+        self.token_type_embeddings = embedding(config.type_vocabulary_size, config.hidden_size)
+        self.LayerNorm = config.normalisation()
+
+    def forward(self, input_ids: Tensor, token_type_ids: Tensor | None) -> Tensor:
+        """(batch, sequence) ids -> (batch, sequence, hidden)"""
+        words = F.embedding(input_ids, self.word_embeddings.weight, self.padding_id)
+        last = self.first_position + input_ids.shape[1]
+        positions = self.position_embeddings.weight[self.first_position : last]
+        kinds = self.token_type_embeddings.weight
+        if token_type_ids is None or len(kinds) == 1:
+            x = words + (positions + kinds[0])
+        else:
+            x = words + F.embedding(token_type_ids, kinds) + positions
+        return F.dropout(self.LayerNorm(x), self.dropout, self.training)
+
+
+def gathered(hidden: Tensor, positions: Tensor | None) -> Tensor:
+    """Some places of each sequence, taken out of it by itself, so that sequences may lie on different devices.
+
+    Args:
+        hidden: (batch, sequence, hidden).
+        positions: (batch, places) int64, in which one may be given several times; None: all places.
+
+    Returns:
+        (batch, places, hidden).
+    """
+    if positions is None:
+        return hidden
+    return hidden.gather(1, positions[:, :, None].expand(-1, -1, hidden.shape[2]))
+
+
+class SelfAttention(nn.Module):
+    """Attention over several heads, both ways."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.heads = config.heads
+        self.dropout = config.attention_dropout
+        self.query = Linear(config.hidden_size, config.hidden_size, config.query_key_value_bias)
+        self.key = Linear(config.hidden_size, config.hidden_size, config.query_key_value_bias)
+        self.value = Linear(config.hidden_size, config.hidden_size, config.query_key_value_bias)
+
+    def forward(self, rows: Tensor, x: Tensor, mask: Tensor | None) -> Tensor:
+        """Those who ask, (batch, rows, hidden), and who is asked, (batch, sequence, hidden) -> (batch, rows, hidden)"""
+        query, key, value = self._heads(self.query(rows)), self._heads(self.key(x)), self._heads(self.value(x))
+        dropout = self.dropout if self.training else 0.0
+        mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout)
+        return mixed.transpose(1, 2).reshape(rows.shape)
+
+    def _heads(self, x: Tensor) -> Tensor:
+        batch, length, hidden = x.shape
+        return x.view(batch, length, self.heads, hidden // self.heads).transpose(1, 2)
+
+
+class AddedProjection(nn.Module):
+    """A projection that is added to the residual stream, which is then normalised."""
+
+    def __init__(self, inputs: int, config: BertConfig, bias: bool) -> None:
+        super().__init__()
+        self.dropout = config.hidden_dropout
+        self.dense = Linear(inputs, config.hidden_size, bias)
+        self.LayerNorm = config.normalisation()
+
+    def forward(self, x: Tensor, residual: Tensor) -> Tensor:
+        """(..., inputs) and (..., hidden) -> (..., hidden)"""
+        normalised: Tensor = self.LayerNorm(F.dropout(self.dense(x), self.dropout, self.training) + residual)
+        return normalised
+
+
+class Activated(nn.Module):
+    """A projection with a GELU after it."""
+
+    def __init__(self, outputs: int, config: BertConfig) -> None:
+        super().__init__()
+        self.approximate = GELU[config.activation]
+        self.dense = Linear(config.hidden_size, outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., hidden) -> (..., outputs)"""
+        return F.gelu(self.dense(x), approximate=self.approximate)
+
+
+class Transform(Activated):
+    """What comes before the projection to the vocabulary."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__(config.hidden_size, config)
+        self.LayerNorm = config.normalisation()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., hidden) -> the same shape"""
+        normalised: Tensor = self.LayerNorm(super().forward(x))
+        return normalised
+
+
+class Attention(nn.Module):
+    """The first sublayer."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.self = SelfAttention(config)
+        self.output = AddedProjection(config.hidden_size, config, config.attention_projection_bias)
+
+    def forward(self, rows: Tensor, x: Tensor, mask: Tensor | None) -> Tensor:
+        """(batch, rows, hidden) and what they see, (batch, sequence, hidden) -> (batch, rows, hidden)"""
+        normalised: Tensor = self.output(self.self(rows, x, mask), rows)
+        return normalised
+
+
+class Layer(nn.Module):
+    """Attention and feed-forward, the stream normalised after each."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.attention = Attention(config)
+        self.intermediate = Activated(config.intermediate_size, config)
+        self.output = AddedProjection(config.intermediate_size, config, bias=True)
+
+    def forward(self, x: Tensor, mask: Tensor | None, positions: Tensor | None = None) -> Tensor:
+        """(batch, sequence, hidden) -> the same shape, or (batch, places, hidden): only what comes out at `positions`"""
+        x = self.attention(gathered(x, positions), x, mask)
+        normalised: Tensor = self.output(self.intermediate(x), x)
+        return normalised
+
+
+class Layers(nn.Module):
+    """All layers, one after the other."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.layer = nn.ModuleList([Layer(config) for _ in range(config.layers)])
+
+    def forward(self, x: Tensor, mask: Tensor | None, positions: Tensor | None, recompute: bool) -> Tensor:
+        """(batch, sequence, hidden) -> the same shape, or (batch, places, hidden)
+
+        What is not read of the last layer's output is not computed: there, only `positions` ask and are fed forward.
+        """
+        x = through_layers(list(self.layer)[:-1], x, mask, recompute=recompute)
+        return through_layers([self.layer[-1]], x, mask, positions, recompute=recompute)
+
+
+class Pooler(nn.Module):
+    """What stands for a whole sequence."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.dense = Linear(config.hidden_size, config.hidden_size)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The first token, (batch, hidden) -> the same shape"""
+        return torch.tanh(self.dense(x))
+
+
+class Encoder(nn.Module):
+    """Embeddings and layers; with sentence pairs, a pooler that reads the first token."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.embeddings = Embeddings(config)
+        self.encoder = Layers(config)
+        self.pooler = Pooler(config) if config.next_sentence else None
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None,
+        token_type_ids: Tensor | None,
+        positions: Tensor | None,
+        recompute: bool,
+    ) -> Tensor:
+        """(batch, sequence) ids -> (batch, sequence, hidden), or (batch, places, hidden) at `positions`"""
+        mask = None if attention_mask is None else attention_mask.bool()[:, None, None, :]
+        encoded: Tensor = self.encoder(self.embeddings(input_ids, token_type_ids), mask, positions, recompute)
+        return encoded
+
+
+class Predictions(nn.Module):
+    """The head for masked tokens."""
+
+    bias: nn.Parameter | None
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.bias = nn.Parameter(torch.empty(config.vocabulary_size)) if config.prediction_bias else None
+        self.transform = Transform(config) if config.transform_layer else None
+
+    def forward(self, x: Tensor, words: Tensor) -> Tensor:
+        """(..., hidden) and the embeddings (vocabulary, hidden) -> (..., vocabulary)"""
+        return F.linear(x if self.transform is None else self.transform(x), words, self.bias)
+
+
+class Heads(nn.Module):
+    """What is computed of the encoder's output."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.predictions = Predictions(config)
+        self.seq_relationship = Linear(config.hidden_size, 2) if config.next_sentence else None
+
+
+class Bert(LanguageModel):
+    """A masked language model, with or without a head for sentence pairs."""
+
+    def __init__(self, config: BertConfig) -> None:
+        """The module with weights yet unset: call `initialise`, or load a state dict."""
+        super().__init__()
+        self.config = config
+        self.bert = Encoder(config)
+        self.cls = Heads(config)
+
+    def forward(self, batch: Mapping[str, Tensor]) -> dict[str, Term]:
+        """`terms`"""
+        return self.terms(batch)
+
+    def terms(self, batch: Mapping[str, Tensor]) -> dict[str, Term]:
+        """The loss of a batch: "masked_token" and, if the model has that head, "next_sentence".
+
+        Args:
+            batch: `input_ids`, `attention_mask` (1 a token, 0 padding), `token_type_ids`, all (batch, sequence) int64, the
+                latter two optional; `masked_positions` and `masked_labels`, (batch, places) int64, the label -100 where a
+                place is not used. How many places there are is up to who makes the examples, and so is refusing a sequence
+                that has more masked tokens. `next_sentence_labels`, (batch,) int64, 0 for a pair that belongs together,
+                1 for one that does not.
+
+        Raises:
+            ValueError: the sequences are too long.
+        """
+        positions = batch["masked_positions"]
+        if self.config.next_sentence:
+            positions = F.pad(positions, (1, 0))  # the first token, beside those that are masked
+        hidden = self.encoded(batch["input_ids"], batch.get("attention_mask"), batch.get("token_type_ids"), positions)
+        masked = hidden[:, -batch["masked_positions"].shape[1] :]
+        terms = {"masked_token": cross_entropy(self._predicted(masked), batch["masked_labels"])}
+        if self.config.next_sentence:
+            terms["next_sentence"] = cross_entropy(self._related(hidden[:, 0]), batch["next_sentence_labels"])
+        return terms
+
+    def logits(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        masked_positions: Tensor | None = None,
+    ) -> Tensor:
+        """Logits of the token at each place, arguments as in `terms`.
+
+        Returns:
+            (batch, sequence, vocabulary), or (batch, places, vocabulary) at `masked_positions`.
+        """
+        return self._predicted(self.encoded(input_ids, attention_mask, token_type_ids, masked_positions))
+
+    def next_sentence_logits(
+        self, input_ids: Tensor, attention_mask: Tensor | None = None, token_type_ids: Tensor | None = None
+    ) -> Tensor:
+        """Logits (batch, 2) of "belongs together" and "random"; only of a model with that head."""
+        return self._related(self.encoded(input_ids, attention_mask, token_type_ids)[:, 0])
+
+    def encoded(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        positions: Tensor | None = None,
+    ) -> Tensor:
+        """The encoder's output (batch, sequence, hidden), or (batch, places, hidden) at `positions`; arguments as in `terms`.
+
+        Raises:
+            ValueError: the sequences are too long.
+        """
+        if input_ids.shape[1] > self.config.positions:
+            raise ValueError(f"{input_ids.shape[1]} tokens, but the model has {self.config.positions} positions")
+        recompute = self.activation_checkpointing
+        hidden: Tensor = self.bert(input_ids, attention_mask, token_type_ids, positions, recompute)
+        return hidden
+
+    def _predicted(self, hidden: Tensor) -> Tensor:
+        logits: Tensor = self.cls.predictions(hidden, self.bert.embeddings.word_embeddings.weight)
+        return logits
+
+    def _related(self, first: Tensor) -> Tensor:
+        assert self.bert.pooler is not None, "next_sentence is on"
+        assert self.cls.seq_relationship is not None, "next_sentence is on"
+        related: Tensor = self.cls.seq_relationship(self.bert.pooler(first))
+        return related
+
+    def initialise(self, generator: torch.Generator) -> None:
+        """Draw the initial weights on the CPU, in the order of the parameters.
+
+        Every matrix with the standard deviation `initializer_range`, from the distribution `initialisation`; biases 0,
+        normalisation 1. With "normal", as in `transformers`, the embedding of padding is 0, and so is the position that
+        RoBERTa keeps for it.
+        """
+        with torch.no_grad():
+            for name, parameter in self.named_parameters():
+                if parameter.dim() == 1:
+                    parameter.fill_(1.0 if name.endswith("LayerNorm.weight") else 0.0)
+                else:
+                    parameter.copy_(self._drawn(parameter.shape, generator))
+            if self.config.initialisation == "normal" and self.config.padding_id is not None:
+                self.bert.embeddings.word_embeddings.weight[self.config.padding_id] = 0.0
+                if self.config.family == "roberta":
+                    self.bert.embeddings.position_embeddings.weight[self.config.padding_id] = 0.0
+
+    def _drawn(self, shape: torch.Size, generator: torch.Generator) -> Tensor:
+        std = self.config.initializer_range
+        if self.config.initialisation == "truncated_normal":
+            return truncated_normal(shape, std, generator)
+        return torch.empty(shape).normal_(0.0, std, generator=generator)
+
+    @classmethod
+    def from_folder(cls, folder: Path, expected: BertConfig | None = None) -> Bert:
+        """The model in a Hugging Face folder (`config.json`, `model.safetensors`), in float32, in training mode.
+
+        A file may hold a pooler and a head for sentence pairs that the model has not; it may not lack them if the model has.
+
+        Args:
+            folder: read as it is; nothing in it is executed or unpickled.
+            expected: the architecture that the weights must fit, and the dropout to train them with; None: the folder's.
+
+        Raises:
+            ValueError: the architecture is another one, or parameters are missing, unknown, or of another shape.
+            OSError: a file is absent.
+        """
+        config = folder_config(folder, BertConfig, expected, FREE_FIELDS)
+        model = cls(config)
+        weights = read_weights(folder, model.state_dict(), config.own_name, _COPIES, model._absent_biases())
+        model.load_state_dict(weights)
+        return model
+
+    def save_folder(self, folder: Path, tokens: Mapping[str, int]) -> None:
+        """Write `config.json` and `model.safetensors` (float32) into an existing folder.
+
+        Args:
+            tokens: such as `bos_token_id`.
+        """
+        weights = {**self.state_dict(), **self._absent_biases()}
+        published = {self.config.published_name(name): tensor for name, tensor in weights.items()}
+        write_folder(folder, self.config.to_huggingface(), tokens, published, generates=False)
+
+    def _absent_biases(self) -> dict[str, Tensor]:
+        """Zeros for the biases that `transformers` has and this model has not."""
+        absent = {
+            f"{name}.bias": torch.zeros(module.weight.shape[0])
+            for name, module in self.named_modules()
+            if isinstance(module, Linear) and module.bias is None
+        }
+        if self.config.transform_layer and not self.config.prediction_bias:
+            absent["cls.predictions.bias"] = torch.zeros(self.config.vocabulary_size)
+        return absent

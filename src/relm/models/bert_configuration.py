@@ -1,0 +1,199 @@
+"""The architecture of BERT and RoBERTa, and what `config.json` says of it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from torch import nn
+
+from relm.models.configuration import HUGGINGFACE_ACTIVATIONS, Published, own_switches, require_consistent
+from relm.models.layers import layer_norm
+
+# Two models that differ in these alone have interchangeable weights; whether there is a head for sentence pairs, they show.
+FREE_FIELDS = (
+    "hidden_dropout", "attention_dropout", "initializer_range", "initialisation", "padding_id", "next_sentence",
+)  # fmt: skip
+_OWN_FIELDS = (
+    "initialisation", "query_key_value_bias", "attention_projection_bias", "transform_layer", "prediction_bias",
+)  # fmt: skip
+_WITH_SENTENCE_PAIRS = ("BertForPreTraining", "BertForNextSentencePrediction")
+_INITIALISATIONS = ("normal", "truncated_normal")
+_DEFAULT_VOCABULARY = {"bert": 30522, "roberta": 50265}
+_DEFAULT_PADDING = {"bert": 0, "roberta": 1}
+
+
+@dataclasses.dataclass(frozen=True)
+class BertConfig:
+    """The architecture: what `config.json` says, in this project's words, and what that cannot say.
+
+    Raises:
+        ValueError: the parts do not fit together; names the field, what it is and what was expected.
+    """
+
+    layers: int
+    heads: int
+    hidden_size: int
+    intermediate_size: int
+    """Width between the two projections of the feed-forward sublayer."""
+    positions: int
+    """The longest sequence. RoBERTa's table has `padding_id + 1` more rows, which no token uses."""
+    vocabulary_size: int
+    type_vocabulary_size: int = 2
+    """Kinds of segments; with one, `token_type_ids` are not looked at."""
+    family: str = "bert"
+    """bert: positions from 0 on; roberta: from `padding_id + 1` on, and other names in files."""
+    next_sentence: bool = False
+    """A pooled first token and a head that tells whether the second segment follows the first."""
+    activation: str = "gelu_erf"
+    """gelu_erf: the exact one, as published; gelu_tanh: the approximation, which Graphcore's devices compute for either."""
+    hidden_dropout: float = 0.1
+    """On embeddings and on what is added to the residual stream."""
+    attention_dropout: float = 0.1
+    """On attention probabilities."""
+    initializer_range: float = 0.02
+    """Standard deviation of the initial weights; of truncated ones, before truncation."""
+    initialisation: str = "normal"
+    """normal: transformers', with a padding row of zeros; truncated_normal: TensorFlow's, nothing beyond two sigma."""
+    layer_norm_epsilon: float = 1e-12
+    """1e-12 in BERT, 1e-5 in RoBERTa, 1e-3 in Graphcore's BERT for TensorFlow 1."""
+    padding_id: int | None = 0
+    """The token whose embedding gets no gradient from the input side, as in transformers; None: there is no such token."""
+    query_key_value_bias: bool = True
+    """Google's BERT has it, Graphcore's by default not. One of the keys alone changes nothing: softmax cancels it."""
+    attention_projection_bias: bool = True
+    """In the projection that follows attention."""
+    transform_layer: bool = True
+    """A projection, activation and normalisation before the vocabulary; Graphcore's recipes leave it out."""
+    prediction_bias: bool = True
+    """A number for each token, added to its logit."""
+
+    def __post_init__(self) -> None:
+        require_consistent(self, self.heads, self.hidden_size, self.activation)
+        if self.family not in _DEFAULT_PADDING:
+            raise ValueError(f"family is {self.family!r}, expected {' or '.join(_DEFAULT_PADDING)}")
+        if self.initialisation not in _INITIALISATIONS:
+            raise ValueError(f"initialisation is {self.initialisation!r}, expected {' or '.join(_INITIALISATIONS)}")
+        if self.padding_id is not None and not 0 <= self.padding_id < self.vocabulary_size:
+            raise ValueError(f"padding_id is {self.padding_id}, expected one of the {self.vocabulary_size} tokens, or none")
+        if self.family == "roberta":
+            self._require_roberta()
+
+    def _require_roberta(self) -> None:
+        """Refuse what `RobertaForMaskedLM` cannot be."""
+        required = {"next_sentence": False, "activation": "gelu_erf", "transform_layer": True}
+        for name, value in required.items():
+            if getattr(self, name) != value:
+                raise ValueError(f"{name} is {getattr(self, name)!r}, expected {value!r} for family roberta")
+        if self.padding_id is None:
+            raise ValueError("padding_id is None, expected a token's id for family roberta: positions count from it")
+
+    @property
+    def first_position(self) -> int:
+        """The row of the first token's position."""
+        return self.padding_id + 1 if self.family == "roberta" and self.padding_id is not None else 0
+
+    @classmethod
+    def from_huggingface(cls, config: Mapping[str, Any]) -> BertConfig:
+        """The architecture in a `config.json` of `BertForPreTraining`, `BertForMaskedLM` or `RobertaForMaskedLM`.
+
+        Raises:
+            ValueError: it describes a model that this class cannot be; names the key.
+        """
+        published = Published(config)
+        family = published.required("model_type", "bert", tuple(_DEFAULT_PADDING))
+        published.required("position_embedding_type", "absolute", ("absolute",))
+        published.required("tie_word_embeddings", True, (True,))
+        published.required("is_decoder", False, (False,))
+        published.required("add_cross_attention", False, (False,))
+        hidden_size = published.whole("hidden_size", 768)
+        padding_id = config.get("pad_token_id", _DEFAULT_PADDING[family])
+        first = 0 if family == "bert" or padding_id is None else padding_id + 1
+        return cls(
+            layers=published.whole("num_hidden_layers", 12),
+            heads=published.heads("num_attention_heads", 12, "hidden_size", hidden_size),
+            hidden_size=hidden_size,
+            intermediate_size=published.whole("intermediate_size", 3072),
+            positions=published.whole("max_position_embeddings", 512, least=first + 1) - first,
+            vocabulary_size=published.whole("vocab_size", _DEFAULT_VOCABULARY[family]),
+            type_vocabulary_size=published.whole("type_vocab_size", 2),
+            family=family,
+            next_sentence=any(name in _WITH_SENTENCE_PAIRS for name in config.get("architectures") or ()),
+            activation=published.activation("hidden_act", "gelu"),
+            hidden_dropout=published.number("hidden_dropout_prob", 0.1),
+            attention_dropout=published.number("attention_probs_dropout_prob", 0.1),
+            initializer_range=published.number("initializer_range", 0.02),
+            layer_norm_epsilon=published.number("layer_norm_eps", 1e-12),
+            padding_id=padding_id,
+            **published.own(_OWN_FIELDS),
+        )
+
+    def to_huggingface(self) -> dict[str, Any]:
+        """The content of `config.json`, without the ids of special tokens other than padding.
+
+        Without transform layer `transformers` has no class with the head, so the architecture is then that of the encoder
+        alone, or of the encoder and the head for sentence pairs.
+        """
+        return {
+            "architectures": [self._architecture()],
+            "model_type": self.family,
+            "vocab_size": self.vocabulary_size,
+            "hidden_size": self.hidden_size,
+            "num_hidden_layers": self.layers,
+            "num_attention_heads": self.heads,
+            "intermediate_size": self.intermediate_size,
+            "hidden_act": HUGGINGFACE_ACTIVATIONS[self.activation],
+            "hidden_dropout_prob": self.hidden_dropout,
+            "attention_probs_dropout_prob": self.attention_dropout,
+            "max_position_embeddings": self.positions + self.first_position,
+            "type_vocab_size": self.type_vocabulary_size,
+            "initializer_range": self.initializer_range,
+            "layer_norm_eps": self.layer_norm_epsilon,
+            "pad_token_id": self.padding_id,
+            "position_embedding_type": "absolute",
+            "tie_word_embeddings": True,
+            **own_switches(self, _OWN_FIELDS),
+        }
+
+    def _architecture(self) -> str:
+        if self.family == "roberta":
+            return "RobertaForMaskedLM"
+        if self.transform_layer:
+            return "BertForPreTraining" if self.next_sentence else "BertForMaskedLM"
+        return "BertForNextSentencePrediction" if self.next_sentence else "BertModel"
+
+    def normalisation(self) -> nn.LayerNorm:
+        """A layer normalisation of this model."""
+        return layer_norm(self.hidden_size, self.layer_norm_epsilon)
+
+    def own_name(self, published: str) -> str | None:
+        """The module's name for a name in a file; None for what a file holds and this model does not want."""
+        name = published
+        for own, theirs in self.renamed():
+            if name.startswith(theirs):
+                name = own + name[len(theirs) :]
+        # The first release says gamma and beta, as TensorFlow did.
+        for ending, own in ((".gamma", ".weight"), (".beta", ".bias")):
+            if name.endswith(ending):
+                name = name[: -len(ending)] + own
+        pairs = not self.next_sentence and name.startswith(("bert.pooler.", "cls.seq_relationship."))
+        return None if pairs or name == "bert.embeddings.position_ids" else name
+
+    def published_name(self, own: str) -> str:
+        """The inverse of `own_name`."""
+        for beginning, theirs in self.renamed():
+            if own.startswith(beginning):
+                return theirs + own[len(beginning) :]
+        return own
+
+    def renamed(self) -> tuple[tuple[str, str], ...]:
+        """Beginnings of the module's names, and what `transformers` calls them; the module's are BERT's."""
+        if self.family == "bert":
+            return ()
+        return (
+            ("bert.", "roberta."),
+            ("cls.predictions.transform.dense.", "lm_head.dense."),
+            ("cls.predictions.transform.LayerNorm.", "lm_head.layer_norm."),
+            ("cls.predictions.", "lm_head."),
+        )

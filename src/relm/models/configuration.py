@@ -1,0 +1,147 @@
+"""What the architectures share: reading `config.json` key by key, and comparing it with what a recipe asks for."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from relm.models.layers import GELU
+
+# Switches that `transformers` does not know stand in `config.json` under this key, which it carries along unread.
+OWN = "relm"
+_ACTIVATIONS = {"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu": "gelu_erf"}
+HUGGINGFACE_ACTIVATIONS = {"gelu_tanh": "gelu_new", "gelu_erf": "gelu"}
+
+Config = TypeVar("Config")
+
+
+class Published:
+    """A `config.json`, whose keys are checked as they are read."""
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        self.config = config
+
+    def whole(self, key: str, default: int, least: int = 1) -> int:
+        """A whole number.
+
+        Raises:
+            ValueError: it is none, or below `least`.
+        """
+        found = self.config.get(key, default)
+        if not isinstance(found, int) or isinstance(found, bool) or found < least:
+            raise ValueError(f"config.json: {key} is {found!r}, expected a whole number from {least} on")
+        return found
+
+    def number(self, key: str, default: float) -> float:
+        """A number, zero or above.
+
+        Raises:
+            ValueError: it is none.
+        """
+        found = self.config.get(key, default)
+        if not isinstance(found, (int, float)) or isinstance(found, bool) or found < 0:
+            raise ValueError(f"config.json: {key} is {found!r}, expected a number from 0 on")
+        return found
+
+    def heads(self, key: str, default: int, width_key: str, width: int) -> int:
+        """A number of attention heads that divides `width`.
+
+        Raises:
+            ValueError: it does not.
+        """
+        found = self.whole(key, default)
+        if width % found:
+            raise ValueError(f"config.json: {key} is {found}, expected a divisor of {width_key}, {width}")
+        return found
+
+    def activation(self, key: str, default: str) -> str:
+        """An activation under this project's name.
+
+        Raises:
+            ValueError: there is none of that name.
+        """
+        return _ACTIVATIONS[self.required(key, default, tuple(_ACTIVATIONS))]
+
+    def required(self, key: str, default: Any, allowed: Collection[Any]) -> Any:
+        """A value that has to be one of `allowed`, for with another the model would compute something else.
+
+        Raises:
+            ValueError: it is not.
+        """
+        found = self.config.get(key, default)
+        if found not in allowed:
+            expected = " or ".join(json.dumps(value) for value in allowed)
+            raise ValueError(f"config.json: {key} is {found!r}, expected {expected}: not a model that this class can be")
+        return found
+
+    def own(self, names: Collection[str]) -> dict[str, Any]:
+        """This project's switches, by the names of their fields.
+
+        Raises:
+            ValueError: one is not among `names`.
+        """
+        switches = self.config.get(OWN, {})
+        unknown = [name for name in switches if name not in names]
+        if unknown:
+            raise ValueError(f"config.json: {OWN}.{unknown[0]} is unknown, expected one of {', '.join(sorted(names))}")
+        return dict(switches)
+
+
+def own_switches(config: Any, names: Collection[str]) -> dict[str, dict[str, Any]]:
+    """For `config.json`: the switches that are not at their defaults, under a key of their own; nothing if all are."""
+    defaults = {field.name: field.default for field in dataclasses.fields(config)}
+    switches = {name: getattr(config, name) for name in names if getattr(config, name) != defaults[name]}
+    return {OWN: switches} if switches else {}
+
+
+def require_consistent(config: Any, heads: int, hidden_size: int, activation: str) -> None:
+    """Refuse an architecture that cannot be built.
+
+    Raises:
+        ValueError: the heads do not divide the width, the activation is unknown, or a share is none; names the field.
+    """
+    faults: list[str] = []
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if field.name.endswith("dropout") and not 0 <= value < 1:
+            faults.append(f"{field.name} is {value!r}, expected a share from 0 to below 1")
+        elif field.type == "int" and value < 1:
+            faults.append(f"{field.name} is {value!r}, expected a whole number from 1 on")
+    if not faults and hidden_size % heads:
+        faults.append(f"heads is {heads}, expected a divisor of hidden_size, {hidden_size}")
+    if activation not in GELU:
+        faults.append(f"activation is {activation!r}, expected {' or '.join(GELU)}")
+    if faults:
+        raise ValueError("; ".join(faults))
+
+
+def folder_config(folder: Path, kind: type[Config], expected: Config | None, free: tuple[str, ...]) -> Config:
+    """The architecture to give to the weights in a folder: `expected`, which its `config.json` must fit, or that itself.
+
+    Args:
+        kind: a dataclass with `from_huggingface`.
+        free: fields in which two models with interchangeable weights may differ.
+
+    Raises:
+        ValueError: the folder holds another architecture; names the keys, what was found and what was expected.
+        OSError: there is no `config.json`.
+    """
+    path = folder / "config.json"
+    try:
+        content = dict(json.loads(path.read_text(encoding="utf-8")))
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{path}: is not a JSON object: {error}") from None
+    found: Config = kind.from_huggingface(content)  # type: ignore[attr-defined]
+    if expected is None:
+        return found
+    differing = [
+        f"{field.name} is {getattr(found, field.name)!r}, expected {getattr(expected, field.name)!r}"
+        for field in dataclasses.fields(kind)  # type: ignore[arg-type]
+        if field.name not in free and getattr(found, field.name) != getattr(expected, field.name)
+    ]
+    if differing:
+        raise ValueError(f"{path}: {'; '.join(differing)}")
+    return expected

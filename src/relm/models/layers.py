@@ -1,0 +1,66 @@
+"""Parts of which every model is made. None draws initial weights: a model's `initialise` does, or a state dict brings them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+# Activation -> what `torch.nn.functional.gelu` calls it.
+GELU = {"gelu_tanh": "tanh", "gelu_erf": "none"}
+
+
+class Linear(nn.Module):
+    """An affine map with its weight stored (out, in)."""
+
+    bias: nn.Parameter | None
+
+    def __init__(self, inputs: int, outputs: int, bias: bool = True) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(outputs, inputs))
+        self.bias = nn.Parameter(torch.empty(outputs)) if bias else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., in) -> (..., out)"""
+        return F.linear(x, self.weight, self.bias)
+
+
+def embedding(rows: int, width: int) -> nn.Embedding:
+    """A table of (rows, width), without the draw from the global generator that `nn.Embedding` makes by itself."""
+    return nn.Embedding(rows, width, _weight=torch.empty(rows, width))
+
+
+def layer_norm(width: int, epsilon: float, bias: bool = True) -> nn.LayerNorm:
+    """A layer normalisation (Ba et al. 2016), with or without an addend; torch 2.0 has no argument for that."""
+    norm = nn.LayerNorm(width, eps=epsilon)
+    if not bias:
+        norm.bias = None  # type: ignore[assignment]
+    return norm
+
+
+def through_layers(layers: Iterable[nn.Module], x: Tensor, *others: Tensor | None, recompute: bool) -> Tensor:
+    """`x` after all layers, each called as `layer(x, *others)`.
+
+    Args:
+        recompute: keep only what goes into each layer, and compute the rest anew in the backward pass, with the same random
+            numbers (Chen et al. 2016): a third more work, a fraction of the memory, the same values and gradients.
+    """
+    for layer in layers:
+        x = checkpoint(layer, x, *others, use_reentrant=False) if recompute else layer(x, *others)
+    return x
+
+
+def truncated_normal(shape: torch.Size, std: float, generator: torch.Generator) -> Tensor:
+    """Numbers from a normal distribution of which nothing beyond two sigma is left: drawn again until they fall within.
+
+    As TensorFlow's `truncated_normal_initializer`, `std` is that before truncation; what remains has 0.8796 times as much.
+    """
+    values = torch.empty(shape).normal_(generator=generator).view(-1)
+    beyond = (values.abs() > 2).nonzero()[:, 0]
+    while len(beyond):
+        values[beyond] = torch.empty(len(beyond)).normal_(generator=generator)
+        beyond = beyond[values[beyond].abs() > 2]
+    return values.view(shape) * std

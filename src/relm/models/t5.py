@@ -1,0 +1,351 @@
+"""T5 and mT5 in plain torch, under the parameter names of Hugging Face's ``T5ForConditionalGeneration``.
+
+Raffel et al. 2020, "Exploring the Limits of Transfer Learning with a Unified Text-to-Text Transformer" (arXiv 1910.10683);
+Xue et al. 2021, "mT5: A massively multilingual pre-trained text-to-text transformer" (arXiv 2010.11934): an encoder and a
+decoder without positions but in attention, without biases, normalised by the root of the mean square before each sublayer.
+T5 1.1 and mT5 gate their feed-forward sublayer and have a head of their own; T5 1.0 does neither. Imports nothing of this
+package beside `relm.models`, and imports on Python 3.8 with torch 2.0; to run it takes torch 2.1, whose attention lets one
+choose the scale.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from relm.models.configuration import folder_config
+from relm.models.contract import LanguageModel
+from relm.models.layers import Linear, embedding
+from relm.models.losses import IGNORED_LABEL, Term, cross_entropy
+from relm.models.t5_attention import MASKED, Attention, relative_buckets
+from relm.models.t5_configuration import FREE_FIELDS, T5Config
+from relm.models.weights import WEIGHTS, read_weights, write_folder
+
+_SHARED, _HEAD = "shared.weight", "lm_head.weight"
+# The embedding has these names too; a file holds one of the three, or all.
+_STACK_EMBEDDINGS = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
+# Early files hold this table, which nothing ever used.
+_UNUSED = "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"
+
+
+class RootMeanSquareNorm(nn.Module):
+    """Division by the root of the mean square (Zhang and Sennrich 2019), the mean taken in float32."""
+
+    def __init__(self, config: T5Config) -> None:
+        super().__init__()
+        self.epsilon = config.layer_norm_epsilon
+        self.weight = nn.Parameter(torch.empty(config.hidden_size))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., hidden) -> the same shape"""
+        mean_square = x.float().pow(2).mean(-1, keepdim=True)
+        return self.weight * (x * torch.rsqrt(mean_square + self.epsilon)).to(self.weight.dtype)
+
+
+class SelfAttention(nn.Module):
+    """The sublayer in which a sequence sees itself."""
+
+    def __init__(self, config: T5Config, positions: bool) -> None:
+        super().__init__()
+        self.dropout = config.dropout
+        self.SelfAttention = Attention(config, positions)
+        self.layer_norm = RootMeanSquareNorm(config)
+
+    def forward(self, x: Tensor, addend: Tensor) -> Tensor:
+        """(batch, sequence, hidden) -> the same shape"""
+        normalised = self.layer_norm(x)
+        return x + F.dropout(self.SelfAttention(normalised, normalised, addend), self.dropout, self.training)
+
+
+class CrossAttention(nn.Module):
+    """The sublayer in which the decoder sees what the encoder made."""
+
+    def __init__(self, config: T5Config) -> None:
+        super().__init__()
+        self.dropout = config.dropout
+        self.EncDecAttention = Attention(config, positions=False)
+        self.layer_norm = RootMeanSquareNorm(config)
+
+    def forward(self, x: Tensor, source: Tensor, addend: Tensor | None) -> Tensor:
+        """(batch, target, hidden) and (batch, source, hidden) -> (batch, target, hidden)"""
+        mixed = self.EncDecAttention(self.layer_norm(x), source, addend)
+        return x + F.dropout(mixed, self.dropout, self.training)
+
+
+class GatedDense(nn.Module):
+    """Two projections, one of them through a GELU, multiplied (Shazeer 2020), and a third."""
+
+    def __init__(self, config: T5Config) -> None:
+        super().__init__()
+        self.dropout = config.dropout
+        self.wi_0 = Linear(config.hidden_size, config.intermediate_size, bias=False)
+        self.wi_1 = Linear(config.hidden_size, config.intermediate_size, bias=False)
+        self.wo = Linear(config.intermediate_size, config.hidden_size, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., hidden) -> the same shape"""
+        active = F.gelu(self.wi_0(x), approximate="tanh") * self.wi_1(x)
+        output: Tensor = self.wo(F.dropout(active, self.dropout, self.training))
+        return output
+
+
+class ReluDense(nn.Module):
+    """Two projections with a ReLU between them."""
+
+    def __init__(self, config: T5Config) -> None:
+        super().__init__()
+        self.dropout = config.dropout
+        self.wi = Linear(config.hidden_size, config.intermediate_size, bias=False)
+        self.wo = Linear(config.intermediate_size, config.hidden_size, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., hidden) -> the same shape"""
+        output: Tensor = self.wo(F.dropout(F.relu(self.wi(x)), self.dropout, self.training))
+        return output
+
+
+class FeedForward(nn.Module):
+    """The last sublayer."""
+
+    def __init__(self, config: T5Config) -> None:
+        super().__init__()
+        self.dropout = config.dropout
+        self.DenseReluDense = GatedDense(config) if config.feed_forward == "gated_gelu" else ReluDense(config)
+        self.layer_norm = RootMeanSquareNorm(config)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(batch, sequence, hidden) -> the same shape"""
+        return x + F.dropout(self.DenseReluDense(self.layer_norm(x)), self.dropout, self.training)
+
+
+class Block(nn.Module):
+    """One layer: attention to the sequence itself, in the decoder to the source as well, and feed-forward."""
+
+    def __init__(self, config: T5Config, positions: bool, decoder: bool) -> None:
+        super().__init__()
+        cross = [CrossAttention(config)] if decoder else []
+        self.layer = nn.ModuleList([SelfAttention(config, positions), *cross, FeedForward(config)])
+
+    def forward(self, x: Tensor, addend: Tensor, source: Tensor | None, source_addend: Tensor | None) -> Tensor:
+        """(batch, sequence, hidden) -> the same shape; `source` is None in the encoder"""
+        x = self.layer[0](x, addend)
+        if source is not None:
+            x = self.layer[1](x, source, source_addend)
+        output: Tensor = self.layer[-1](x)
+        return output
+
+
+class Stack(nn.Module):
+    """Encoder or decoder: layers, whose first has the numbers for distances, and the last normalisation."""
+
+    def __init__(self, config: T5Config, layers: int, decoder: bool) -> None:
+        super().__init__()
+        self.config = config
+        self.decoder = decoder
+        self.block = nn.ModuleList([Block(config, index == 0, decoder) for index in range(layers)])
+        self.final_layer_norm = RootMeanSquareNorm(config)
+
+    def forward(
+        self, x: Tensor, visible: Tensor | None, source: Tensor | None, source_addend: Tensor | None, recompute: bool
+    ) -> Tensor:
+        """What the stack makes of a sequence.
+
+        Args:
+            x: (batch, sequence, hidden) embeddings.
+            visible: bool, of a shape that fits (batch, 1, sequence, sequence); None: everything.
+            source: (batch, source, hidden), in the decoder.
+            source_addend: to the logits of attention to it.
+            recompute: keep only what goes into each layer; see `relm.models.layers.through_layers`.
+
+        Returns:
+            (batch, sequence, hidden).
+        """
+        addend = self._position_addend(x.shape[1])
+        if visible is not None:
+            addend = torch.where(visible, addend, MASKED)
+        x = F.dropout(x, self.config.dropout, self.training)
+        for block in self.block:
+            if recompute:
+                x = checkpoint(block, x, addend, source, source_addend, use_reentrant=False)
+            else:
+                x = block(x, addend, source, source_addend)
+        return F.dropout(self.final_layer_norm(x), self.config.dropout, self.training)
+
+    def _position_addend(self, length: int) -> Tensor:
+        """What distance adds to the logits of every layer, (1, heads, sequence, sequence)."""
+        first: Any = self.block[0]
+        table = first.layer[0].SelfAttention.relative_attention_bias.weight
+        config = self.config
+        buckets = relative_buckets(
+            length, length, config.relative_attention_buckets, config.relative_attention_distance,
+            both_ways=not self.decoder, device=table.device,
+        )  # fmt: skip
+        return F.embedding(buckets, table).permute(2, 0, 1)[None]
+
+
+class T5(LanguageModel):
+    """An encoder-decoder: a source in, logits of each token of its target out."""
+
+    lm_head: Linear | None
+
+    def __init__(self, config: T5Config) -> None:
+        """The module with weights yet unset: call `initialise`, or load a state dict."""
+        super().__init__()
+        self.config = config
+        self.shared = embedding(config.vocabulary_size, config.hidden_size)
+        self.encoder = Stack(config, config.layers, decoder=False)
+        self.decoder = Stack(config, config.decoder_layers or config.layers, decoder=True)
+        self.lm_head = None if config.tied_head else Linear(config.hidden_size, config.vocabulary_size, bias=False)
+
+    def forward(self, batch: Mapping[str, Tensor]) -> dict[str, Term]:
+        """`terms`"""
+        return self.terms(batch)
+
+    def terms(self, batch: Mapping[str, Tensor]) -> dict[str, Term]:
+        """The loss of a batch: "target_token".
+
+        Args:
+            batch: `input_ids` (batch, source) int64; `attention_mask`, the same shape, true for a token and false for
+                padding, optional; `labels` (batch, target) int64, -100 where nothing is scored.
+        """
+        labels = batch["labels"]
+        return {
+            "target_token": cross_entropy(
+                self.logits(batch["input_ids"], self.decoder_inputs(labels), batch.get("attention_mask")), labels
+            )
+        }
+
+    def decoder_inputs(self, labels: Tensor) -> Tensor:
+        """What the decoder reads to predict labels: one place later, a start token first, padding where nothing is scored."""
+        start = torch.full_like(labels[:, :1], self.config.decoder_start_token_id)
+        before = labels[:, :-1]
+        return torch.cat([start, before.masked_fill(before == IGNORED_LABEL, self.config.pad_token_id)], dim=1)
+
+    def logits(self, input_ids: Tensor, decoder_input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        """Logits of the token after each of the target's.
+
+        Args:
+            input_ids: (batch, source) int64.
+            decoder_input_ids: (batch, target) int64, as `decoder_inputs` gives them.
+            attention_mask: (batch, source), true for a token and false for padding; None: all are tokens.
+
+        Returns:
+            (batch, target, vocabulary).
+        """
+        return self.decoded(decoder_input_ids, self.encoded(input_ids, attention_mask), attention_mask)
+
+    def encoded(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        """What the decoder sees of a source, (batch, source, hidden), arguments as in `logits`."""
+        visible = None if attention_mask is None else attention_mask.bool()[:, None, None, :]
+        output: Tensor = self.encoder(self.shared(input_ids), visible, None, None, self.activation_checkpointing)
+        return output
+
+    def decoded(self, decoder_input_ids: Tensor, source: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        """The logits for a source that is `encoded`, arguments as in `logits`."""
+        length = decoder_input_ids.shape[1]
+        causal = torch.ones(length, length, dtype=torch.bool, device=source.device).tril()
+        addend = None if attention_mask is None else attention_mask.bool().logical_not()[:, None, None, :] * MASKED
+        hidden = self.decoder(self.shared(decoder_input_ids), causal, source, addend, self.activation_checkpointing)
+        if self.config.scaled_head:
+            hidden = hidden * self.config.hidden_size**-0.5
+        return F.linear(hidden, self.shared.weight if self.lm_head is None else self.lm_head.weight)
+
+    def initialise(self, generator: torch.Generator) -> None:
+        """Draw the initial weights on the CPU, in the order of the parameters: normal, with T5's spread for each kind.
+
+        As in `transformers`. Mesh TensorFlow, with which T5 and mT5 were made, differs in three kinds: it truncates the normal
+        distribution of feed-forward projections at two sigma, draws the numbers for distances uniformly within
+        sqrt(6 / (buckets + heads)), and gives a head of its own the spread hidden_size ** -0.5, truncated, where 1 makes
+        the first losses large.
+        """
+        factor = self.config.initializer_factor
+        spreads = self._spreads()
+        with torch.no_grad():
+            for name, parameter in self.named_parameters():
+                if parameter.dim() == 1:
+                    parameter.fill_(factor)
+                    continue
+                std = factor * spreads[name.split(".")[-2]]
+                parameter.copy_(torch.empty(parameter.shape).normal_(0.0, std, generator=generator))
+
+    def _spreads(self) -> dict[str, float]:
+        """Name of a matrix -> standard deviation of its initial weights, before the factor."""
+        config = self.config
+        from_stream = config.hidden_size**-0.5
+        return {
+            "shared": 1.0,
+            "lm_head": 1.0,
+            # In place of a scale in attention.
+            "q": (config.hidden_size * config.head_size) ** -0.5,
+            **dict.fromkeys(("k", "v", "wi", "wi_0", "wi_1", "relative_attention_bias"), from_stream),
+            "o": (config.heads * config.head_size) ** -0.5,
+            "wo": config.intermediate_size**-0.5,
+        }
+
+    @classmethod
+    def from_folder(cls, folder: Path, expected: T5Config | None = None) -> T5:
+        """The model in a Hugging Face folder (`config.json`, `model.safetensors`), in float32, in training mode.
+
+        Args:
+            folder: read as it is; nothing in it is executed or unpickled.
+            expected: the architecture that the weights must fit, and the dropout to train them with; None: the folder's.
+
+        Raises:
+            ValueError: the architecture is another one, or parameters are missing, unknown, or of another shape.
+            OSError: a file is absent.
+        """
+        config = _config_of_folder(folder, expected)
+        model = cls(config)
+        copies = (*_STACK_EMBEDDINGS, _HEAD) if config.tied_head else _STACK_EMBEDDINGS
+        own_name = _own_names(folder).__getitem__
+        weights = read_weights(folder, model.state_dict(), own_name, dict.fromkeys(copies, _SHARED), {})
+        model.load_state_dict(weights)
+        return model
+
+    def save_folder(self, folder: Path, tokens: Mapping[str, int]) -> None:
+        """Write `config.json`, `generation_config.json` and `model.safetensors` (float32) into an existing folder.
+
+        Args:
+            tokens: such as `eos_token_id`; padding and start are the model's own.
+        """
+        own = self.config.token_ids()
+        write_folder(folder, self.config.to_huggingface(), {**tokens, **own}, self.state_dict(), generates=True)
+
+
+def _own_names(folder: Path) -> dict[str, str | None]:
+    """The module's name for each name in a file; None for what the module does not want."""
+    from safetensors import safe_open
+
+    with safe_open(str(folder / WEIGHTS), framework="pt") as weights:
+        published = list(weights.keys())
+    names = {name: None if name == _UNUSED else name for name in published}
+    aliases = [name for name in _STACK_EMBEDDINGS if name in names]
+    if _SHARED not in names and aliases:
+        names[aliases[0]] = _SHARED
+    return names
+
+
+def _config_of_folder(folder: Path, expected: T5Config | None) -> T5Config:
+    """As `folder_config`; whether an mT5's head is tied, its weights say, for `transformers` 5 writes that all are."""
+    if folder_config(folder, T5Config, None, ()).family != "mt5":
+        return folder_config(folder, T5Config, expected, FREE_FIELDS)
+    config = folder_config(folder, T5Config, expected, (*FREE_FIELDS, "tied_head"))
+    return config if expected is not None else dataclasses.replace(config, tied_head=not _has_own_head(folder))
+
+
+def _has_own_head(folder: Path) -> bool:
+    """Whether a file holds a head that is not a copy of the embedding."""
+    from safetensors import safe_open
+
+    published = {own: name for name, own in _own_names(folder).items()}
+    if _HEAD not in published or _SHARED not in published:
+        return _HEAD in published
+    with safe_open(str(folder / WEIGHTS), framework="pt") as weights:
+        return not torch.equal(*(weights.get_tensor(published[name]) for name in (_HEAD, _SHARED)))

@@ -1,0 +1,93 @@
+"""Attention as T5 has it: logits are not scaled, and to each is added a number that depends on how far apart two tokens are.
+
+Raffel et al. 2020, "Exploring the Limits of Transfer Learning with a Unified Text-to-Text Transformer" (arXiv 1910.10683),
+section 2.1. Distances are put into buckets, exact for near tokens and wider and wider for far ones.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from relm.models.layers import Linear, embedding
+from relm.models.t5_configuration import T5Config
+
+# Added to the logit of what must not be seen. Every floating type has it, so it may be cast; it leaves nothing after softmax,
+# and a sequence without a single token stays finite, which it would not with infinity.
+MASKED = -6e4
+
+
+class Attention(nn.Module):
+    """Attention over several heads, to the sequence itself or to another one."""
+
+    relative_attention_bias: nn.Embedding | None
+
+    def __init__(self, config: T5Config, positions: bool) -> None:
+        """With `positions`, the table of numbers for distances, which all layers of a stack share."""
+        super().__init__()
+        inner = config.heads * config.head_size
+        self.heads = config.heads
+        self.head_size = config.head_size
+        self.dropout = config.dropout
+        self.q = Linear(config.hidden_size, inner, bias=False)
+        self.k = Linear(config.hidden_size, inner, bias=False)
+        self.v = Linear(config.hidden_size, inner, bias=False)
+        self.o = Linear(inner, config.hidden_size, bias=False)
+        self.relative_attention_bias = embedding(config.relative_attention_buckets, config.heads) if positions else None
+
+    def forward(self, x: Tensor, seen: Tensor, addend: Tensor | None) -> Tensor:
+        """What each place makes of what it sees.
+
+        Args:
+            x: (batch, sequence, hidden).
+            seen: (batch, keys, hidden), what keys and values are made of.
+            addend: to the logits, of a shape that fits (batch, heads, sequence, keys).
+
+        Returns:
+            (batch, sequence, hidden).
+        """
+        query, key, value = self._split(self.q(x)), self._split(self.k(seen)), self._split(self.v(seen))
+        mask = None if addend is None else addend.to(query.dtype)
+        dropout = self.dropout if self.training else 0.0
+        mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout, scale=1.0)
+        output: Tensor = self.o(mixed.transpose(1, 2).flatten(2))
+        return output
+
+    def _split(self, projected: Tensor) -> Tensor:
+        """(batch, places, inner) -> (batch, heads, places, head_size)"""
+        return projected.view(*projected.shape[:2], self.heads, self.head_size).transpose(1, 2)
+
+
+def bucket_borders(buckets: int, distance: int) -> list[int]:
+    """From which distances on the wider buckets begin, without the first of them, which begins where the exact ones end.
+
+    Half of the buckets hold one distance each, e of them; the rest, m, grow as a geometric series from e to `distance`: the
+    k-th begins at the least n with (n / e) ** m >= (distance / e) ** k. Whole numbers decide that, for the logarithm in the
+    original falls to either side of a border with the device's rounding.
+
+    >>> bucket_borders(16, 128)
+    [12, 16, 23, 32, 46, 64, 91]
+    """
+    exact = buckets // 2
+    wide = buckets - exact
+    return [
+        next(n for n in range(exact, distance + 1) if n**wide * exact**k >= distance**k * exact**wide) for k in range(1, wide)
+    ]
+
+
+def relative_buckets(queries: int, keys: int, buckets: int, distance: int, both_ways: bool, device: torch.device) -> Tensor:
+    """The bucket of each pair of a query and a key, (queries, keys) int64.
+
+    Args:
+        buckets: in all; with `both_ways`, half of them for keys that follow the query.
+        distance: from here on, all are in the last bucket.
+        both_ways: whether keys after the query are told from it; else they are in its own bucket.
+    """
+    relative = torch.arange(keys, device=device) - torch.arange(queries, device=device)[:, None]
+    side = buckets // 2 if both_ways else buckets
+    away = relative.abs() if both_ways else (-relative).clamp(min=0)
+    bucket = away.clamp(max=side // 2)
+    for border in bucket_borders(side, distance):
+        bucket = bucket + (away >= border)
+    return bucket + side * (relative > 0) if both_ways else bucket

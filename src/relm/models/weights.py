@@ -1,0 +1,95 @@
+"""Weights in a Hugging Face folder: read after a strict comparison with what the model has, and written so that it fits.
+
+A parameter that a model lacks but `transformers` cannot leave out, such as a bias, is zero in the file: the same function.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+WEIGHTS = "model.safetensors"
+# More faults than these are counted, not named.
+_NAMED_FAULTS = 5
+
+
+def read_weights(
+    folder: Path,
+    expected: Mapping[str, Tensor],
+    own_name: Callable[[str], str | None],
+    copies: Mapping[str, str],
+    zeros: Mapping[str, Tensor],
+) -> dict[str, Tensor]:
+    """The parameters in a folder's `model.safetensors`, in float32, under the module's names.
+
+    Nothing is unpickled or executed.
+
+    Args:
+        expected: the module's state dict; only names and shapes matter.
+        own_name: the module's name for a name in the file; None for what the module does not want.
+        copies: names of tensors that may stand in the file beside the parameter that they are tied to.
+        zeros: what the file holds and the module lacks; it has to be zero.
+
+    Raises:
+        ValueError: parameters are missing, unknown, of another shape, or not tied as they should be.
+        OSError: the file is absent.
+    """
+    from safetensors.torch import load_file
+
+    path = folder / WEIGHTS
+    found: dict[str, Tensor] = {}
+    for published, tensor in load_file(str(path)).items():
+        name = own_name(published)
+        if name is not None:
+            found[name] = tensor.float()
+    faults = [
+        f"{copy} differs from {name}, to which it is tied here"
+        for copy, name in copies.items()
+        if copy in found and name in found and not torch.equal(found[copy], found[name])
+    ]
+    faults += [f"{name} is not zero, but this model has none" for name in zeros if name in found and bool(found[name].any())]
+    kept = {name: tensor for name, tensor in found.items() if name not in copies and name not in zeros}
+    faults += _misfits(kept, expected)
+    if faults:
+        more = f"; and {len(faults) - _NAMED_FAULTS} more" if len(faults) > _NAMED_FAULTS else ""
+        raise ValueError(f"{path}: {'; '.join(faults[:_NAMED_FAULTS])}{more}")
+    return kept
+
+
+def _misfits(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> list[str]:
+    faults = [f"{name} is missing" for name in expected if name not in found]
+    faults += [f"{name} is unknown" for name in found if name not in expected]
+    return faults + [
+        f"{name} has shape {tuple(found[name].shape)}, expected {tuple(tensor.shape)}"
+        for name, tensor in expected.items()
+        if name in found and found[name].shape != tensor.shape
+    ]
+
+
+def write_folder(
+    folder: Path, config: Mapping[str, Any], tokens: Mapping[str, int], weights: Mapping[str, Tensor], generates: bool
+) -> None:
+    """Write `config.json` and `model.safetensors` (float32) into an existing folder.
+
+    Args:
+        config: what describes the architecture.
+        tokens: such as `bos_token_id`.
+        weights: under the names they are published with.
+        generates: the model writes text, so the tokens also go into `generation_config.json`.
+    """
+    from safetensors.torch import save_file
+
+    _write_json(folder / "config.json", {**config, **tokens})
+    if generates:
+        _write_json(folder / "generation_config.json", tokens)
+    published = {name: tensor.detach().float().cpu().contiguous() for name, tensor in weights.items()}
+    save_file(published, str(folder / WEIGHTS), metadata={"format": "pt"})
+
+
+def _write_json(path: Path, value: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")

@@ -1,0 +1,73 @@
+"""From a recipe's section on its model to the model."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+
+from relm.architectures import BertArchitecture
+from relm.errors import RelmError
+from relm.examples.manifest import TokenizerFacts
+from relm.models.bert import Bert
+from relm.models.bert_configuration import BertConfig
+from relm.models.contract import LanguageModel
+from relm.models.gpt2 import Gpt2, Gpt2Config
+from relm.recipe import Recipe
+
+Config = Gpt2Config | BertConfig
+MODELS: dict[type, Any] = {Gpt2Config: Gpt2, BertConfig: Bert}
+
+
+def configuration(recipe: Recipe, tokenizer: TokenizerFacts) -> Config:
+    """The recipe's model for the tokens of a tokenizer.
+
+    Raises:
+        RelmError: the recipe asks for fewer rows than there are tokens.
+    """
+    wanted: dict[str, Any] = recipe.model.model_dump(exclude={"architecture"})
+    wanted["vocabulary_size"] = wanted["vocabulary_size"] or tokenizer.vocabulary_size
+    if wanted["vocabulary_size"] < tokenizer.vocabulary_size:
+        raise RelmError(
+            f"model.vocabulary_size is {wanted['vocabulary_size']}, but the tokenizer has {tokenizer.vocabulary_size} tokens; "
+            "raise it, or leave it out"
+        )
+    if isinstance(recipe.model, BertArchitecture):
+        return _bert(recipe, recipe.model, tokenizer, wanted)
+    return Gpt2Config(**wanted)
+
+
+def _bert(recipe: Recipe, section: BertArchitecture, tokenizer: TokenizerFacts, wanted: dict[str, Any]) -> BertConfig:
+    packings = [phase.masked.packing for phase in recipe.pretrain.values()]
+    return BertConfig(
+        **{**wanted, "intermediate_size": section.intermediate_size or 4 * section.hidden_size},
+        family=section.architecture,
+        next_sentence="sentence_pairs" in packings,
+        padding_id=tokenizer.special.get("pad"),
+    )
+
+
+def unset_model(config: Config) -> LanguageModel:
+    """A model whose weights are yet to be set."""
+    model: LanguageModel = MODELS[type(config)](config)
+    return model
+
+
+def initial_model(config: Config, seed: int, init_from: Path | None) -> LanguageModel:
+    """A model with the weights of a folder, or with random ones, drawn on the CPU.
+
+    Args:
+        seed: of the random weights, any integer.
+
+    Raises:
+        RelmError: the folder holds a model of another architecture.
+    """
+    if init_from is not None:
+        try:
+            published: LanguageModel = MODELS[type(config)].from_folder(init_from, expected=config)
+            return published
+        except (ValueError, OSError, SafetensorError) as error:
+            raise RelmError(f"init_from: {init_from} has not the weights that the recipe needs: {error}") from error
+    model = unset_model(config)
+    model.initialise(torch.Generator().manual_seed(seed))
+    return model

@@ -1,0 +1,102 @@
+"""Adam (Kingma and Ba 2015) and AdamW (Loshchilov and Hutter 2019) in the forms that other programs gave them."""
+
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from relm.training.optimizers.tensor_optimizer import TensorOptimizer, Tensors, lack
+
+
+class MomentOptimizer(TensorOptimizer):
+    """Keeps the decaying means of the gradient and of its square: `exp_avg` and `exp_avg_sq` of every parameter."""
+
+    def __init__(
+        self,
+        groups: list[dict[str, Any]],
+        learning_rate: float,
+        betas: tuple[float, float],
+        epsilon: float,
+        bias_correction: bool,
+    ) -> None:
+        super().__init__(groups, learning_rate)
+        self.betas, self.epsilon, self.bias_correction = betas, epsilon, bias_correction
+
+    def state_shapes(self, parameter: Tensor) -> dict[str, tuple[int, ...]]:
+        return {"exp_avg": tuple(parameter.shape), "exp_avg_sq": tuple(parameter.shape)}
+
+    def advance(self, parameters: Tensors, gradients: Tensors) -> tuple[list[Tensor], list[Tensor]]:
+        """Take the gradients into both means, and return them."""
+        means, squares = self.states("exp_avg", parameters), self.states("exp_avg_sq", parameters)
+        self.approach(means, gradients, 1 - self.betas[0])
+        torch._foreach_mul_(squares, self.unless_skipped(self.betas[1], 1.0))
+        torch._foreach_addcmul_(squares, gradients, gradients, 1 - self.betas[1])
+        return means, squares
+
+    def roots(self, squares: Tensors, epsilon: float | Tensor) -> Tensors:
+        """sqrt(v) + epsilon of each."""
+        roots = torch._foreach_sqrt(squares)
+        if isinstance(epsilon, Tensor):
+            # Without alpha this would be the overload for numbers, which reads the tensor on the host.
+            torch._foreach_add_(roots, epsilon, alpha=1.0)
+        else:
+            torch._foreach_add_(roots, epsilon)
+        return roots
+
+    def corrections(self, ahead: int = 0) -> tuple[Tensor, Tensor]:
+        """(sqrt(1 - beta2 ** t) / (1 - beta1 ** t), sqrt(1 - beta2 ** t)): with m and v the means as they are stored,
+        the corrected m / (sqrt(v) + epsilon) is the first, times m / (sqrt(v) + epsilon times the second).
+
+        Args:
+            ahead: added to the number of the update, t.
+        """
+        number = self.number() + ahead
+        root = lack(self.betas[1], number).sqrt()
+        return root / lack(self.betas[0], number), root
+
+
+class Adam(MomentOptimizer):
+    """All of them; see `relm.optimization.Optimizer.form` for what distinguishes the forms."""
+
+    def __init__(
+        self,
+        groups: list[dict[str, Any]],
+        learning_rate: float,
+        betas: tuple[float, float] = (0.9, 0.999),
+        epsilon: float = 1e-8,
+        bias_correction: bool = True,
+        form: Literal["pytorch", "transformers", "graphcore_bert"] = "pytorch",
+        decoupled: bool = True,
+    ) -> None:
+        """Make the state.
+
+        Args:
+            decoupled: AdamW; False: weight decay is a part of the gradient.
+        """
+        super().__init__(groups, learning_rate, betas, epsilon, bias_correction)
+        self.form, self.decoupled = form, decoupled
+
+    def begin_step(self) -> None:
+        self._size = self._decaying = self.rate()
+        self._epsilon: float | Tensor = self.epsilon
+        if self.bias_correction:
+            correction, root = self.corrections(ahead=1 if self.form == "graphcore_bert" else 0)
+            self._size = self._size * correction
+            if self.form == "pytorch":
+                self._epsilon = self.epsilon * root
+            if self.form == "graphcore_bert":
+                self._decaying = self._size
+
+    def update(self, group: dict[str, Any], parameters: Tensors, gradients: Tensors) -> None:
+        decay = group["weight_decay"] if self.decoupled else 0.0
+        if not self.decoupled:
+            gradients = self.with_decay(group, parameters, gradients)
+        means, squares = self.advance(parameters, gradients)
+        if decay and self.form != "transformers":
+            torch._foreach_mul_(parameters, 1 - self._decaying * decay)
+        roots = self.roots(squares, self._epsilon)
+        # A learning rate of 0 makes this infinite, and the update 0: epsilon keeps the roots above 0.
+        torch._foreach_div_(roots, self._size)
+        torch._foreach_addcdiv_(parameters, means, roots, -1.0)
+        if decay and self.form == "transformers":
+            torch._foreach_mul_(parameters, 1 - self._decaying * decay)

@@ -1,0 +1,35 @@
+"""Stochastic gradient descent with momentum (Sutskever et al. 2013)."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from relm.training.optimizers.tensor_optimizer import TensorOptimizer, Tensors
+
+
+class Sgd(TensorOptimizer):
+    """velocity = momentum * velocity + gradient; weight -= learning rate * velocity. Weight decay is a part of the gradient."""
+
+    def __init__(
+        self, groups: list[dict[str, Any]], learning_rate: float, momentum: float = 0.0, nesterov: bool = False
+    ) -> None:
+        """Make the state: `momentum_buffer` of every parameter, if there is momentum."""
+        self.momentum, self.nesterov = momentum, nesterov
+        super().__init__(groups, learning_rate)
+
+    def state_shapes(self, parameter: Tensor) -> dict[str, tuple[int, ...]]:
+        return {"momentum_buffer": tuple(parameter.shape)} if self.momentum else {}
+
+    def begin_step(self) -> None:
+        self._rate = self.rate()
+
+    def update(self, group: dict[str, Any], parameters: Tensors, gradients: Tensors) -> None:
+        gradients = velocities = self.with_decay(group, parameters, gradients)
+        if self.momentum:
+            velocities = self.states("momentum_buffer", parameters)
+            torch._foreach_mul_(velocities, self.unless_skipped(self.momentum, 1.0))
+            torch._foreach_add_(velocities, gradients)
+        if self.nesterov:
+            velocities = torch._foreach_add(gradients, velocities, alpha=self.momentum)
+        torch._foreach_addcmul_(parameters, velocities, [self._rate] * len(parameters), -1.0)

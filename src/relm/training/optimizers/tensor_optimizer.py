@@ -1,0 +1,116 @@
+"""What our own optimizers share: everything that changes from step to step is a tensor on the device, from the beginning."""
+
+import math
+from abc import abstractmethod
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Tensors = list[Tensor] | tuple[Tensor, ...]
+# Numbers of a parameter list that are updated together. On a CPU one operation's result should be in its cache when the next
+# one reads it; elsewhere this bounds the memory of intermediate results.
+_TOGETHER = {"cpu": 1 << 18}
+_TOGETHER_ELSEWHERE = 1 << 26
+
+
+class TensorOptimizer(torch.optim.Optimizer):
+    """An optimizer that a device can run without a word from the host.
+
+    The learning rate, the count of updates and the state are tensors on the parameters' device that exist before the first
+    step: a compiler that traces steps sees the same program each time, and nothing is ever read back.
+    """
+
+    found_inf: Tensor | None = None
+    """Scalar float32 on the device; where it is 1, `step` changes nothing and gradients must be finite. None: never."""
+
+    def __init__(self, groups: list[dict[str, Any]], learning_rate: float) -> None:
+        """Make the state of all parameters in `groups`, as zeros of each parameter's own type.
+
+        Args:
+            groups: `params` and `weight_decay`, and what else a subclass reads of a group.
+        """
+        super().__init__(groups, {})
+        first = self.param_groups[0]["params"][0]
+        self.learning_rate = torch.full((), learning_rate, dtype=torch.float32, device=first.device)
+        self.updates = torch.zeros((), dtype=torch.float32, device=first.device)
+        for group in self.param_groups:
+            group["lr"] = self.learning_rate
+            for parameter in group["params"]:
+                shapes = self.state_shapes(parameter)
+                self.state[parameter] = {key: parameter.new_zeros(shape) for key, shape in shapes.items()}
+
+    @abstractmethod
+    def state_shapes(self, parameter: Tensor) -> dict[str, tuple[int, ...]]:
+        """Key -> shape of what is remembered of a parameter."""
+
+    @abstractmethod
+    def update(self, group: dict[str, Any], parameters: Tensors, gradients: Tensors) -> None:
+        """Update some parameters of a group, and their state, in place."""
+
+    def begin_step(self) -> None:
+        """Compute what all calls of `update` in one step share; `updates` has been counted already."""
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """Take one step with the parameters' gradients; a parameter without one stays as it is."""
+        self.updates.add_(1.0 if self.found_inf is None else 1.0 - self.found_inf)
+        self.begin_step()
+        for group in self.param_groups:
+            for parameters in _pieces([p for p in group["params"] if p.grad is not None]):
+                self.update(group, parameters, [p.grad for p in parameters if p.grad is not None])
+
+    def states(self, key: str, parameters: Tensors) -> list[Tensor]:
+        """What is remembered under `key` of each parameter."""
+        return [self.state[parameter][key] for parameter in parameters]
+
+    def unless_skipped(self, value: float | Tensor, otherwise: float) -> float | Tensor:
+        """`value`, or `otherwise` where the step is skipped: factors are 1 then, shares 0, and every tensor stays as it is."""
+        if self.found_inf is None:
+            return value
+        return torch.where(self.found_inf > 0, otherwise, value)
+
+    def number(self) -> Tensor:
+        """Of this update, counted from 1."""
+        return self.updates.clamp(min=1)
+
+    def rate(self) -> Tensor:
+        """The learning rate, 0 where the step is skipped."""
+        return self.learning_rate * self.unless_skipped(1.0, 0.0)
+
+    def approach(self, averages: Tensors, values: Tensors, share: float | Tensor) -> None:
+        """Move `averages` by `share` of the way to `values`, in place."""
+        share = self.unless_skipped(share, 0.0)
+        weight = [share.to(averages[0].dtype)] * len(averages) if isinstance(share, Tensor) else share
+        torch._foreach_lerp_(averages, values, weight)
+
+    def with_decay(self, group: dict[str, Any], parameters: Tensors, gradients: Tensors) -> Tensors:
+        """The gradients with weight decay as a part of them; 0 where the step is skipped."""
+        if not group["weight_decay"]:
+            return gradients
+        decayed = torch._foreach_add(gradients, parameters, alpha=group["weight_decay"])
+        if self.found_inf is not None:
+            torch._foreach_mul_(decayed, self.unless_skipped(1.0, 0.0))
+        return decayed
+
+
+def lack(decay: float, updates: Tensor) -> Tensor:
+    """1 - decay ** updates, without the cancellation that makes it coarse in float32 for a decay near 1."""
+    return -torch.expm1(updates * (math.log(decay) if decay else -math.inf))
+
+
+def _pieces(parameters: list[Tensor]) -> Iterator[list[Tensor]]:
+    """The parameters in order, in lists of bounded size; a big one comes alone."""
+    if not parameters:
+        return
+    bound = _TOGETHER.get(parameters[0].device.type, _TOGETHER_ELSEWHERE)
+    piece: list[Tensor] = []
+    size = 0
+    for parameter in parameters:
+        if piece and size + parameter.numel() > bound:
+            yield piece
+            piece, size = [], 0
+        piece.append(parameter)
+        size += parameter.numel()
+    yield piece

@@ -1,0 +1,78 @@
+"""The models run inside an image whose Python is 3.8 and whose torch is 2.0, and which has nothing else of this package's."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import relm.models
+
+FILES = sorted(Path(relm.models.__file__).parent.glob("*.py"))
+LATER_METHODS = {"removeprefix", "removesuffix"}
+NOT_YET_GENERIC = {"dict", "list", "tuple", "set", "frozenset", "type", "Callable", "Mapping", "Iterable", "Sequence"}
+
+
+def evaluated(node: ast.AST) -> Iterator[ast.AST]:
+    """All nodes but those of annotations, which are never evaluated."""
+    yield node
+    for name, value in ast.iter_fields(node):
+        if name not in ("annotation", "returns"):
+            for child in value if isinstance(value, list) else [value]:
+                if isinstance(child, ast.AST):
+                    yield from evaluated(child)
+
+
+def faults(source: str) -> list[str]:
+    """What Python 3.8 could not run, and imports that the image has not."""
+    tree = ast.parse(source, feature_version=(3, 8))
+    found = []
+    from_typing: set[str] = set()
+    for node in evaluated(tree):
+        if isinstance(node, ast.ImportFrom) and node.module == "typing":
+            from_typing |= {alias.name for alias in node.names}
+        if isinstance(node, ast.Attribute) and node.attr in LATER_METHODS:
+            found.append(node.attr)
+        if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name):
+            name = node.value.id
+            if name in NOT_YET_GENERIC and name not in from_typing:
+                found.append(f"{name}[...]")
+        if isinstance(node, ast.keyword) and node.arg == "strict":
+            found.append("strict=")
+        modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        modules += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+        for module in modules:
+            known = module.split(".")[0] in {"torch", "safetensors", *sys.stdlib_module_names}
+            if not known and not module.startswith("relm.models."):
+                found.append(f"import {module}")
+    if tree.body[1:] and "from __future__ import annotations" not in source:
+        found.append("annotations are evaluated")
+    return found
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_every_file_of_the_models_runs_there(path: Path) -> None:
+    assert faults(path.read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize(
+    ("source", "fault"),
+    [
+        ("import numpy", "import numpy"),
+        ("from relm.errors import RelmError", "import relm.errors"),
+        ("'''Doc.'''\nx: int = 1", "annotations are evaluated"),
+        ("Ids = dict[str, int]", "dict[...]"),
+        ("'abc'.removeprefix('a')", "removeprefix"),
+        ("zip([], [], strict=True)", "strict="),
+    ],
+)
+def test_what_does_not_run_there_is_noticed(source: str, fault: str) -> None:
+    assert fault in faults(source)
+
+
+def test_ruff_finds_no_syntax_that_is_newer() -> None:
+    ruff = [sys.executable, "-m", "ruff", "check", "--isolated", "--target-version", "py38", "--select", "E9,F"]
+    done = subprocess.run([*ruff, *map(str, FILES)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
