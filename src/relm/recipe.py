@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 
 from relm.architectures import OBJECTIVES, Architecture
 from relm.objectives import Objective
-from relm.optimization import Optimizer, Schedule
+from relm.optimization import LossScaling, Optimizer, Schedule
 from relm.section import Section, Slug, read_extended, validate
 
 
@@ -71,10 +71,31 @@ class Phase(Objective):
     """How gradients become updates."""
     schedule: Schedule = Schedule()
     """The learning rate over the steps."""
-    precision: Literal["float32", "bfloat16"] = "float32"
-    """Of the computation; master weights and optimizer state are float32 always."""
-    loss_normalisation: Literal["global_tokens"] = "global_tokens"
-    """global_tokens: the mean over all scored tokens of the global batch."""
+    precision: Literal["float32", "bfloat16", "float16"] = "float32"
+    """Of the computation; master weights and optimizer state are float32, unless optimizer.state_precision says otherwise."""
+    loss_scaling: LossScaling = LossScaling()
+    """By what the loss is multiplied, so that small gradients do not vanish in float16."""
+    loss_normalisation: Literal["global_tokens", "per_replica", "per_micro_batch"] = "global_tokens"
+    """global_tokens: the mean over all scored tokens of the global batch, however it is cut; per_replica, per_micro_batch: the
+    mean of the means over equal shares of it, as an original with so many replicas or micro-batches had it."""
+    loss_shares: int = Field(default=1, gt=0)
+    """How many shares those are, replicas times micro-batches for per_micro_batch."""
+
+    @property
+    def share_size(self) -> int:
+        """Sequences of one share of the global batch."""
+        return self.global_batch_size // self.loss_shares
+
+    @model_validator(mode="after")
+    def shares_are_equal(self) -> Self:
+        if (self.loss_normalisation == "global_tokens") != (self.loss_shares == 1):
+            raise ValueError(
+                f"loss_shares ({self.loss_shares}) goes with loss_normalisation: per_replica or per_micro_batch, at least two "
+                f"of them; found {self.loss_normalisation}"
+            )
+        if self.global_batch_size % self.loss_shares:
+            raise ValueError(f"loss_shares ({self.loss_shares}) must divide global_batch_size ({self.global_batch_size})")
+        return self
 
     @model_validator(mode="after")
     def warms_up_within_the_phase(self) -> Self:
@@ -187,15 +208,16 @@ class Recipe(Section):
     @model_validator(mode="after")
     def sequences_fit(self) -> Self:
         for name, phase in self.pretrain.items():
-            if phase.sequence_length > self.model.positions:
+            longest = self.model.longest_sequence
+            if longest is not None and phase.sequence_length > longest:
                 raise ValueError(
-                    f"pretrain.{name}.sequence_length ({phase.sequence_length}) exceeds "
-                    f"model.positions ({self.model.positions})"
+                    f"pretrain.{name}.sequence_length ({phase.sequence_length}) exceeds model.positions ({longest})"
                 )
-            if self.run.micro_batch_size and phase.global_batch_size % self.run.micro_batch_size:
+            if self.run.micro_batch_size and phase.share_size % self.run.micro_batch_size:
+                shares = f" / loss_shares ({phase.loss_shares})" if phase.loss_shares > 1 else ""
                 raise ValueError(
                     f"run.micro_batch_size ({self.run.micro_batch_size}) must divide "
-                    f"pretrain.{name}.global_batch_size ({phase.global_batch_size})"
+                    f"pretrain.{name}.global_batch_size ({phase.global_batch_size}){shares}"
                 )
         return self
 

@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from relm.architectures import Architecture, BertArchitecture, T5Architecture
 from relm.catalogue import Dataset
 from relm.recipe import Recipe
 
@@ -22,6 +23,9 @@ MAY_CHANGE = (
     "model.heads",
     "model.hidden_size",
     "model.positions",
+    "model.decoder_layers",
+    "model.head_size",
+    "model.intermediate_size",
     "model.vocabulary_size",
     "init_from",  # to random weights
     "pretrain.*.sequence_length",
@@ -29,6 +33,7 @@ MAY_CHANGE = (
     "pretrain.*.steps",
     "pretrain.*.schedule.warmup_steps",
     "pretrain.*.seq2seq.target_length",
+    "pretrain.*.loss_shares",
     "run.*",
     "expect",  # emptied: figures of a twin mean nothing
     "title",
@@ -52,8 +57,7 @@ def smoke_twin(recipe: Recipe, dataset: Dataset) -> Recipe:
             "vocabulary_size": min(recipe.tokenizer.vocabulary_size, VOCABULARY_SIZE),
             "training_bytes": 2_000_000,
         }
-    twin["model"] |= {"layers": min(recipe.model.layers, LAYERS), "heads": HEADS, "hidden_size": HIDDEN_SIZE}
-    twin["model"] |= {"positions": min(recipe.model.positions, SEQUENCE_LENGTH), "vocabulary_size": None}
+    twin["model"] |= _small_model(recipe.model)
     twin["init_from"] = None
     for phase in twin["pretrain"].values():
         warmup = phase["schedule"]["warmup_steps"]
@@ -61,6 +65,8 @@ def smoke_twin(recipe: Recipe, dataset: Dataset) -> Recipe:
         phase["sequence_length"] = min(phase["sequence_length"], SEQUENCE_LENGTH)
         phase["global_batch_size"] = min(phase["global_batch_size"], GLOBAL_BATCH_SIZE)
         phase["steps"] = min(phase["steps"], STEPS)
+        if phase["loss_shares"] > 1:
+            phase["loss_shares"] = phase["global_batch_size"] if phase["global_batch_size"] % 2 else 2
         if phase["seq2seq"]["target_length"]:
             phase["seq2seq"]["target_length"] = min(phase["seq2seq"]["target_length"], SEQUENCE_LENGTH)
         phase["schedule"]["warmup_steps"] = min(max(round(share * phase["steps"]), min(warmup, 1)), phase["steps"] - 1)
@@ -71,6 +77,16 @@ def smoke_twin(recipe: Recipe, dataset: Dataset) -> Recipe:
         twin["run"]["micro_batch_size"] = 1 if batch % 2 else batch // 2
     twin["expect"] = []
     return Recipe.model_validate(twin)
+
+
+def _small_model(model: Architecture) -> dict[str, Any]:
+    small: dict[str, Any] = {"layers": min(model.layers, LAYERS), "heads": HEADS, "hidden_size": HIDDEN_SIZE}
+    small["vocabulary_size"] = None
+    if isinstance(model, T5Architecture):
+        return {**small, "decoder_layers": None, "head_size": HIDDEN_SIZE // HEADS, "intermediate_size": 2 * HIDDEN_SIZE}
+    if isinstance(model, BertArchitecture):
+        small["intermediate_size"] = None
+    return {**small, "positions": min(model.positions, SEQUENCE_LENGTH)}
 
 
 def changed_keys(before: Mapping[str, Any], after: Mapping[str, Any], prefix: str = "") -> Iterator[str]:

@@ -294,7 +294,17 @@ def test_t5s_ids_are_those_of_sentencepiece(published, shared_data, name, size) 
             texts = list(itertools.islice(lines, 300))
         found = [row.ids for row in loaded.tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
         assert found == peer.encode(texts)
-    for text in ("  two   spaces\t\n", "", " ", "ﬁne ½ ㎏ ｆｕｌｌ", "s\u0326i t\u0327", "A\u00a0b\u200bc\x00d", "☃中文🙂"):
+    for text in (
+        "  two   spaces\t\n",
+        "",
+        " ",
+        "ﬁne ½ ㎏ ｆｕｌｌ",
+        "s\u0326i t\u0327",
+        "A\u00a0b\u200bc\x00d",
+        "☃中文🙂",
+        "------ ---------- ''''",
+        "x☃☃yuxxxxx",
+    ):
         assert loaded.tokenizer.encode(text, add_special_tokens=False).ids == peer.encode(text)
 
 

@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
+import transformers
 
 from relm.artifact import read_json
 from relm.plan import Project
@@ -21,7 +22,18 @@ pretrain:
   main: {{objective: masked, sequence_length: 32, masked: {{packing: sentence_pairs, whole_words: true}}, {PHASE}}}
 run: {{threads: 1, checkpoint_interval: 3, micro_batch_size: 2, log_interval: 2}}
 """,
+    "seq2seq": f"""
+title: Diacritics put back
+data: {{dataset: sample}}
+tokenizer: {{train: byte_level_bpe, vocabulary_size: 400}}
+model: {{architecture: mt5, layers: 1, heads: 2, head_size: 8, hidden_size: 16, intermediate_size: 32}}
+pretrain:
+  main: {{objective: seq2seq, sequence_length: 24, loss_normalisation: per_replica, loss_shares: 2, {PHASE}}}
+run: {{threads: 1, checkpoint_interval: 3, log_interval: 2}}
+""",
 }
+AUTO_CLASSES = {"masked": "AutoModelForMaskedLM", "seq2seq": "AutoModelForSeq2SeqLM"}
+ARCHITECTURES = {"masked": "BertForPreTraining", "seq2seq": "MT5ForConditionalGeneration"}
 
 
 @pytest.fixture
@@ -30,21 +42,6 @@ def objectives(project: Commands, monkeypatch: pytest.MonkeyPatch) -> tuple[Comm
         (project.folder / "recipes" / f"{name}.yaml").write_text(text)
     monkeypatch.chdir(project.folder)
     return project, Project()
-
-
-@pytest.mark.parametrize(("name", "phase"), [("masked", "main")])
-def test_a_table_and_its_manifest_are_made_by_the_rules(objectives, name: str, phase: str) -> None:
-    commands, recipes = objectives
-    manifest = recipes.plan(name).manifest(phase)
-    done = commands.snakemake(str(manifest))
-    assert done.returncode == 0, done.stdout
-    content = read_json(manifest)
-    assert content["objective"] == name
-    assert content["splits"]["train"]["examples"] > 10
-    assert (manifest.parent / "croissant.json").exists()
-    assert commands.jobs(str(manifest)) == {}
-    os.utime(manifest.parent / "sample.xml.train.arrow")
-    assert commands.jobs(str(manifest)) == {}
 
 
 def test_each_phase_has_the_examples_of_its_length(objectives) -> None:
@@ -62,12 +59,22 @@ def test_what_is_drawn_while_reading_shares_the_stored_examples(objectives) -> N
     assert other != masked
 
 
-def test_a_masked_recipe_trains_through_both_its_phases(objectives) -> None:
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_runs_from_the_dump_to_its_published_model(objectives, name: str) -> None:
     commands, recipes = objectives
-    done = commands.snakemake("results/masked")
+    done = commands.snakemake(f"results/{name}")
     assert done.returncode == 0, done.stdout
-    plan = recipes.plan("masked")
-    orders = [read_json(plan.model_folder(phase).parent / "order.json") for phase in plan.phases]
-    assert [order["phase"] for order in orders] == ["short", "main"]
-    assert read_json(plan.model_folder("main") / "config.json")["architectures"] == ["BertForPreTraining"]
-    assert commands.jobs("results/masked") == {}
+    plan = recipes.plan(name)
+    orders = [read_json(plan.model_folder(phase).parent / "order.json")["phase"] for phase in plan.phases]
+    assert orders == plan.phases
+    assert read_json(Path("results") / name / "config.json")["architectures"] == [ARCHITECTURES[name]]
+    card = (Path("results") / name / "README.md").read_text()
+    assert f"import {AUTO_CLASSES[name]}, AutoTokenizer" in card
+    loaded = getattr(transformers, AUTO_CLASSES[name]).from_pretrained(Path("results") / name)
+    assert type(loaded).__name__ in (ARCHITECTURES[name], "BertForMaskedLM")
+    manifest = plan.manifest("main")
+    assert read_json(manifest)["objective"] == name
+    assert read_json(manifest)["splits"]["train"]["examples"] > 10
+    assert (manifest.parent / "croissant.json").exists()
+    os.utime(manifest.parent / "sample.xml.train.arrow")
+    assert commands.jobs(f"results/{name}") == {}

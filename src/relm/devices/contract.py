@@ -22,7 +22,7 @@ class Device(Protocol):
         """The arrays of a batch on the device, by name."""
 
     def autocast(self, precision: str) -> AbstractContextManager[None]:
-        """The context of a forward pass in `precision`, float32 or bfloat16; parameters stay float32."""
+        """The context of a forward pass in `precision`, float32, bfloat16 or float16; parameters stay float32."""
 
     def synchronise(self) -> None:
         """Wait until the device has done all it was given."""

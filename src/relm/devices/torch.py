@@ -54,8 +54,9 @@ class TorchDevice:
         return {name: tensor.pin_memory().to(self._device, non_blocking=True) for name, tensor in tensors.items()}
 
     def autocast(self, precision: str) -> AbstractContextManager[None]:
-        """Matrix products in bfloat16, where that is the precision."""
-        return torch.autocast(self._device.type, dtype=torch.bfloat16, enabled=precision == "bfloat16")
+        """Matrix products in bfloat16 or float16, where that is the precision."""
+        half = torch.float16 if precision == "float16" else torch.bfloat16
+        return torch.autocast(self._device.type, dtype=half, enabled=precision != "float32")
 
     def synchronise(self) -> None:
         """Wait for the GPU; the CPU never lags behind."""

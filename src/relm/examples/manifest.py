@@ -41,6 +41,11 @@ class TokenizerFacts:
     special: dict[str, int | None] = field(default_factory=dict)
     """Name (end_of_text, pad, unk, cls, sep, mask) -> id, null where there is none; empty: not recorded."""
 
+    @property
+    def specials(self) -> dict[str, int | None]:
+        """`special`, or what older manifests recorded of it."""
+        return self.special or {"end_of_text": self.end_of_text_id}
+
 
 @dataclass(frozen=True)
 class Shard:

@@ -1,9 +1,11 @@
 """Fast ways for tokenizers that encode each word, or each character, on its own.
 
 BERT's WordPiece cuts text at white space and punctuation and T5's Unigram at white space, so what stands between two spaces is
-encoded the same wherever it stands: once by the library, from then on by looking it up.
+encoded the same wherever it stands: once by the library, from then on by looking it up. Unigram's table of characters works on
+what Unicode calls grapheme clusters, and a space may be part of one: texts with such a space are left to the library.
 """
 
+import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
@@ -25,13 +27,22 @@ _FITTING: dict[str, tuple[set[tuple[str, ...]], set[tuple[str, ...]]]] = {
 }
 
 
+# Letters that join the character before them, or after them, to a grapheme cluster (Unicode Standard Annex 29).
+_JOINING_LETTERS = {*"\u0d4e\u0e33\u0eb3\uff9e\uff9f"}
+
+
+class _JoinedToSpace(Exception):
+    """A word cannot be told from the space beside it."""
+
+
 class SpacedWords(dict[str, bytes]):
     """Word -> its ids as little-endian int32, filled as words are met."""
 
-    def __init__(self, tokenizer: Tokenizer, begins_word: Flags) -> None:
+    def __init__(self, tokenizer: Tokenizer, begins_word: Flags, by_clusters: bool) -> None:
         super().__init__()
         self.tokenizer = tokenizer
         self.begins_word = begins_word
+        self.by_clusters = by_clusters
 
     @classmethod
     def fitting(cls, tokenizer: Tokenizer, content: str, parts: Mapping[str, Any]) -> Self | None:
@@ -44,18 +55,29 @@ class SpacedWords(dict[str, bytes]):
         begins_word = np.zeros(max(tokenizer.get_vocab().values()) + 1, dtype=np.bool_)
         for token, number in tokenizer.get_vocab().items():
             begins_word[number] = token.startswith(SPACE) if model == "Unigram" else not token.startswith(CONTINUING)
-        return cls(tokenizer, begins_word)
+        return cls(tokenizer, begins_word, by_clusters=model == "Unigram")
 
     def encoded(self, texts: Sequence[str]) -> list[Tokens]:
         """The ids of each text."""
-        return [np.frombuffer(b"".join(map(self.__getitem__, text.split(" "))), dtype="<i4") for text in texts]
+        return [np.frombuffer(self._encoded(text), dtype="<i4") for text in texts]
 
     def word_starts(self, texts: Sequence[str], rows: Sequence[Tokens]) -> Flags:
         """Which ids begin a word: those without `##`, or with U+2581."""
         return np.concatenate([np.zeros(0, dtype=np.bool_), *(self.begins_word[row] for row in rows)])
 
+    def _encoded(self, text: str) -> bytes:
+        try:
+            return b"".join(map(self.__getitem__, text.split(" ")))
+        except _JoinedToSpace:
+            return self._by_library(text)
+
+    def _by_library(self, text: str) -> bytes:
+        return np.array(self.tokenizer.encode_batch_fast([text], add_special_tokens=False)[0].ids, dtype="<i4").tobytes()
+
     def __missing__(self, word: str) -> bytes:
-        ids = np.array(self.tokenizer.encode_batch_fast([word], add_special_tokens=False)[0].ids, dtype="<i4").tobytes()
+        if self.by_clusters and word and (_may_join(word[0]) or _may_join(word[-1])):
+            raise _JoinedToSpace
+        ids = self._by_library(word)
         if len(self) < REMEMBERED_WORDS and len(word) <= LONGEST_WORD:
             self[word] = ids
         return ids
@@ -87,6 +109,14 @@ class Characters:
     def word_starts(self, texts: Sequence[str], rows: Sequence[Tokens]) -> Flags:
         """Each character is a word."""
         return np.ones(sum(map(len, rows)), dtype=np.bool_)
+
+
+def _may_join(character: str) -> bool:
+    """Whether a character may be of one grapheme cluster with a space beside it; yes, where it is not certain."""
+    if character.isascii():
+        return False
+    category = unicodedata.category(character)
+    return category[0] in "MCZ" or category == "Sk" or character in _JOINING_LETTERS or 0x11000 <= ord(character) < 0x12000
 
 
 def _types(part: dict[str, Any] | None) -> tuple[str, ...]:

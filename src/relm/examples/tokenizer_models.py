@@ -24,6 +24,8 @@ ANY_CHARACTER = r"[\s\S]"
 LONGEST_WORD = 100
 # T5 hides spans behind so many tokens; its vocabulary leaves them to the program, mT5's file has them.
 SENTINELS = 100
+# Scores are 32-bit fractions, the library's penalty for an unknown character is fixed.
+WHOLE, UNKNOWN_PENALTY = 2.0**24, 10.0
 # sentencepiece never finds these in a text, a Unigram model that has them as pieces does: a cut inside keeps them apart.
 _NAMES_OF_SPECIAL_PIECES = Regex(r"<(?=(?:pad|/s|unk|0x[0-9A-F]{2}|extra_id_[0-9]+)>)")
 
@@ -98,7 +100,10 @@ def bert_wordpiece(vocabulary: Path, lower_case: bool) -> Tokenizer:
 def t5_sentencepiece(path: Path) -> Tokenizer:
     """T5's or mT5's tokenizer from its sentencepiece model, with T5's 100 sentinels at the end.
 
-    The names of special pieces in a text are spelled out, as by sentencepiece, though perhaps in other pieces.
+    The ids are sentencepiece's, with three exceptions that are rare in running text: the names of special pieces are spelled
+    out in other pieces; a mark after a character that the table replaces is lost, such as an accent after ½; and of two equally
+    good ways of cutting a word, such as a row of dashes, sentencepiece takes the one that the rounding of a 32-bit sum over the
+    whole sentence favours, the library always the same one.
     """
     from sentencepiece import sentencepiece_model_pb2
 
@@ -110,8 +115,7 @@ def t5_sentencepiece(path: Path) -> Tokenizer:
     trained, normalised = proto.trainer_spec, proto.normalizer_spec
     if trained.model_type != trained.UNIGRAM or not normalised.precompiled_charsmap:
         raise RelmError(f"{path}: expected a Unigram model with a table of characters, as T5's, found another kind")
-    pieces = [(piece.piece, piece.score) for piece in proto.pieces]
-    tokenizer = Tokenizer(models.Unigram(pieces, unk_id=trained.unk_id, byte_fallback=trained.byte_fallback))
+    tokenizer = Tokenizer(models.Unigram(_pieces(proto), unk_id=trained.unk_id, byte_fallback=trained.byte_fallback))
     tokenizer.normalizer = normalizers.Sequence(
         [
             normalizers.Precompiled(normalised.precompiled_charsmap),
@@ -134,6 +138,21 @@ def t5_sentencepiece(path: Path) -> Tokenizer:
         single="$A </s>", pair="$A </s> $B </s>", special_tokens=[("</s>", _id(tokenizer, "</s>"))]
     )
     return tokenizer
+
+
+def _pieces(proto: Any) -> list[tuple[str, float]]:
+    """The pieces of a sentencepiece model with their scores, as whole numbers.
+
+    The library reads decimal fractions from its file with an error in the last bit, which decides between ways of cutting a
+    word that are equally good, as of a row of dashes. Whole numbers it reads as they are. The score of an unknown character is
+    10 less than the lowest one; special pieces, which no text has, get one from which that comes out right.
+    """
+    normal = {number for number, piece in enumerate(proto.pieces) if piece.type == piece.NORMAL}
+    unknown = (min(proto.pieces[number].score for number in normal) - UNKNOWN_PENALTY) * WHOLE
+    return [
+        (piece.piece, piece.score * WHOLE if number in normal else unknown + UNKNOWN_PENALTY)
+        for number, piece in enumerate(proto.pieces)
+    ]
 
 
 def _bpe_of_files(vocabulary: Path, merges: Path) -> models.BPE:

@@ -196,10 +196,11 @@ class Findings:
     @property
     def loading(self) -> list[str]:
         """The three lines that load the model, to be run from the checkout."""
+        model = self.plan.recipe.model.auto_class
         return [
-            "from transformers import AutoModelForCausalLM, AutoTokenizer",
+            f"from transformers import {model}, AutoTokenizer",
             f'tokenizer = AutoTokenizer.from_pretrained("{self.plan.results}")',
-            f'model = AutoModelForCausalLM.from_pretrained("{self.plan.results}")',
+            f'model = {model}.from_pretrained("{self.plan.results}")',
         ]
 
     @property
@@ -208,7 +209,8 @@ class Findings:
         choice, model = self.plan.recipe.tokenizer, self.plan.tokenizer_model
         if model is not None:
             return model.title
-        return f"{str(choice.train).replace('_', ' ')} of {choice.vocabulary_size:,} tokens, trained on the training documents"
+        size = f" of {choice.vocabulary_size:,} tokens" if choice.vocabulary_size else ""
+        return f"{str(choice.train).replace('_', ' ')}{size}, trained on the training documents"
 
     @property
     def tokens(self) -> int:

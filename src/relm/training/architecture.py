@@ -6,17 +6,19 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 
-from relm.architectures import BertArchitecture
+from relm.architectures import BertArchitecture, T5Architecture
 from relm.errors import RelmError
 from relm.examples.manifest import TokenizerFacts
 from relm.models.bert import Bert
 from relm.models.bert_configuration import BertConfig
 from relm.models.contract import LanguageModel
 from relm.models.gpt2 import Gpt2, Gpt2Config
+from relm.models.t5 import T5
+from relm.models.t5_configuration import T5Config
 from relm.recipe import Recipe
 
-Config = Gpt2Config | BertConfig
-MODELS: dict[type, Any] = {Gpt2Config: Gpt2, BertConfig: Bert}
+Config = Gpt2Config | BertConfig | T5Config
+MODELS: dict[type, Any] = {Gpt2Config: Gpt2, BertConfig: Bert, T5Config: T5}
 
 
 def configuration(recipe: Recipe, tokenizer: TokenizerFacts) -> Config:
@@ -34,6 +36,9 @@ def configuration(recipe: Recipe, tokenizer: TokenizerFacts) -> Config:
         )
     if isinstance(recipe.model, BertArchitecture):
         return _bert(recipe, recipe.model, tokenizer, wanted)
+    if isinstance(recipe.model, T5Architecture):
+        pad = tokenizer.special.get("pad") or 0
+        return T5Config(**wanted, family=recipe.model.architecture, pad_token_id=pad, decoder_start_token_id=pad)
     return Gpt2Config(**wanted)
 
 

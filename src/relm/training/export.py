@@ -39,7 +39,9 @@ def write_model(
         model.save_folder(partial, token_ids(special))
         shutil.copymode(partial / "config.json", partial / WEIGHTS)  # safetensors writes for the owner alone
         shutil.copyfile(tokenizer, partial / "tokenizer.json")
-        write_json(partial / "tokenizer_config.json", tokenizer_config(tokenizer, special, model.config.positions))
+        write_json(
+            partial / "tokenizer_config.json", tokenizer_config(tokenizer, special, getattr(model.config, "positions", None))
+        )
         kill_point("model-written")
         _move_files(partial, folder)
     except (OSError, SafetensorError) as error:
@@ -67,7 +69,7 @@ def token_ids(special: Mapping[str, int | None]) -> dict[str, int]:
     return {f"{role}_id": found for role, name in ROLES.items() if (found := special.get(name)) is not None}
 
 
-def tokenizer_config(tokenizer: Path, special: Mapping[str, int | None], positions: int) -> dict[str, Any]:
+def tokenizer_config(tokenizer: Path, special: Mapping[str, int | None], positions: int | None) -> dict[str, Any]:
     """What `transformers` needs beside `tokenizer.json`: this class takes that file as it is, and rebuilds nothing."""
     known = Tokenizer.from_file(str(tokenizer))
     names = {"unk_token": "unk" if special.get("unk") is not None else "end_of_text"}
@@ -77,7 +79,7 @@ def tokenizer_config(tokenizer: Path, special: Mapping[str, int | None], positio
         "tokenizer_class": "PreTrainedTokenizerFast",
         **tokens,
         "clean_up_tokenization_spaces": False,
-        "model_max_length": positions,
+        **({"model_max_length": positions} if positions else {}),
     }
 
 

@@ -7,7 +7,6 @@ random numbers are computed from s, never carried along.
 import dataclasses
 import hashlib
 import logging
-import math
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
@@ -32,13 +31,14 @@ from relm.training.checkpoints import Checkpoint, load_checkpoint, newest_checkp
 from relm.training.export import is_finished, write_model
 from relm.training.interruption import Preempted, StopRequest, run_lock, stop_requests, stop_with_parent
 from relm.training.kill_points import kill_point
+from relm.training.loss_scaling import LossScaler, build_loss_scaler, finish_gradients
 from relm.training.meter import Meter
 from relm.training.optimizers import build_optimizer, optimizer_tensors, restore_optimizer, set_learning_rate, weight_type
 from relm.training.progress import Progress
 from relm.training.resources import require_resources
 from relm.training.run_log import RunLog
 from relm.training.schedules import learning_rate_scale
-from relm.training.step import accumulate_terms, loss_denominators, scored_counts
+from relm.training.step import GLOBAL_TOKENS, PER_REPLICA, accumulate_terms, loss_denominators, scored_counts
 
 # After so many steps of a process the rate is steady enough to tell how long the rest will take.
 TIMED_STEPS = 20
@@ -99,12 +99,12 @@ def pretrain(
             examples=open_examples(manifest, "train", settings, derived_seed(recipe.seed, "masks", phase)),
             device=open_device(recipe.run.device, recipe.run.threads),
         )
-        model, optimizer, meter = begin(run, config, init_from)
+        learner = begin(run, config, init_from)
         attested(run)
         with stop_requests() as stop:
-            summary = train(run, model, optimizer, meter, stop)
-            facts["parameters"] = model.parameter_count()
-            write_model(model, model_folder, tokenizer, tokens.special or {"end_of_text": tokens.end_of_text_id}, facts)
+            summary = train(run, learner, stop)
+            facts["parameters"] = learner.model.parameter_count()
+            write_model(learner.model, model_folder, tokenizer, tokens.specials, facts)
     return f"{summary}; {model_folder}"
 
 
@@ -129,7 +129,7 @@ class PhaseRun:
     @property
     def micro_batch_size(self) -> int:
         """Sequences a forward pass."""
-        return self.recipe.run.micro_batch_size or self.settings.global_batch_size
+        return self.recipe.run.micro_batch_size or self.settings.share_size
 
     @property
     def tokens_per_step(self) -> int:
@@ -182,23 +182,44 @@ def attested(run: PhaseRun) -> None:
         attest(*facts, path)
 
 
-def begin(run: PhaseRun, config: Config, init_from: Path | None) -> tuple[LanguageModel, torch.optim.Optimizer, Meter]:
-    """Model, optimizer and meter as they were at the newest checkpoint, or as they are before the first step."""
+@dataclasses.dataclass(frozen=True)
+class Learner:
+    """What a checkpoint restores: the model and all that changes it."""
+
+    model: LanguageModel
+    optimizer: torch.optim.Optimizer
+    scaler: LossScaler | None
+    meter: Meter
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What optimizer and loss scaler remember, by name."""
+        return {**optimizer_tensors(self.optimizer, self.model), **(self.scaler.tensors() if self.scaler else {})}
+
+
+def begin(run: PhaseRun, config: Config, init_from: Path | None) -> Learner:
+    """Everything as it was at the newest checkpoint, or as it is before the first step."""
+    settings = run.settings
     checkpoint = load_checkpoint(run.checkpoints, run.identity)
     weights_seed = derived_seed(run.recipe.seed, "weights")
     start = unset_model(config) if checkpoint else initial_model(config, weights_seed, init_from)
-    model = run.device.place(start).to(weight_type(run.settings.optimizer))
-    optimizer = build_optimizer(model, run.settings.optimizer)
+    model = run.device.place(start).to(weight_type(settings.optimizer))
+    optimizer = build_optimizer(model, settings.optimizer)
+    scaler = build_loss_scaler(settings.loss_scaling, settings.precision, next(model.parameters()).device)
+    if scaler is not None:
+        scaler.attach(optimizer)
     if checkpoint is None:
-        return model, optimizer, Meter()
-    logger.info("%s: going on from step %s of %s", checkpoint.folder, f"{checkpoint.step:,}", f"{run.settings.steps:,}")
+        return Learner(model, optimizer, scaler, Meter())
+    logger.info("%s: going on from step %s of %s", checkpoint.folder, f"{checkpoint.step:,}", f"{settings.steps:,}")
     model.load_state_dict(checkpoint.model)
-    restore_optimizer(optimizer, model, checkpoint.optimizer)
+    remembered = dict(checkpoint.optimizer)
+    if scaler is not None:
+        scaler.restore({name: remembered.pop(name) for name in scaler.tensors()})
+    restore_optimizer(optimizer, model, remembered)
     warn_if_made_elsewhere(checkpoint, run.made_on)
-    return model, optimizer, Meter(checkpoint.state)
+    return Learner(model, optimizer, scaler, Meter(checkpoint.state))
 
 
-def train(run: PhaseRun, model: LanguageModel, optimizer: torch.optim.Optimizer, meter: Meter, stop: StopRequest) -> str:
+def train(run: PhaseRun, learner: Learner, stop: StopRequest) -> str:
     """Take the steps of a phase that are left; a sentence on all of them.
 
     Raises:
@@ -206,6 +227,7 @@ def train(run: PhaseRun, model: LanguageModel, optimizer: torch.optim.Optimizer,
         RelmError: the loss or the gradient is no longer finite.
     """
     settings, every = run.settings, run.recipe.run
+    model, optimizer, scaler, meter = learner.model, learner.optimizer, learner.scaler, learner.meter
     model.train()
     with (
         closing(RunLog(run.folder / "train.jsonl", meter.step)) as log,
@@ -216,13 +238,16 @@ def train(run: PhaseRun, model: LanguageModel, optimizer: torch.optim.Optimizer,
             set_learning_rate(optimizer, learning_rate)
             micro_batches = run.micro_batches(step)
             counts = [scored_counts(batch, settings.objective) for batch in micro_batches]
+            if scaler is not None:
+                scaler.begin_step(step)
             loss, _ = accumulate_terms(
                 model.terms,
                 run.fed(step, micro_batches),
-                loss_denominators(counts, settings.loss_normalisation),
+                loss_denominators(counts, GLOBAL_TOKENS if settings.loss_shares == 1 else PER_REPLICA, settings.loss_shares),
                 lambda: run.device.autocast(settings.precision),
+                scaler.scale if scaler is not None else None,
             )
-            norm = torch.nn.utils.clip_grad_norm_(model.parameters(), settings.optimizer.gradient_clipping or math.inf)
+            norm = finish_gradients(model.parameters(), scaler, settings.optimizer.gradient_clipping)
             kill_point("gradient")
             optimizer.step()
             optimizer.zero_grad()
@@ -235,14 +260,13 @@ def train(run: PhaseRun, model: LanguageModel, optimizer: torch.optim.Optimizer,
             if logs or saves:
                 meter.read(last_good=newest_checkpoint(run.checkpoints))
             if logs:
-                line = meter.line(run.tokens_per_step)
+                line = {**meter.line(run.tokens_per_step), **(scaler.line() if scaler is not None else {})}
                 log.write({"step": step, "epoch": run.epoch(step), "learning_rate": learning_rate, **line})
                 progress.report(meter.loss, meter.tokens_per_second)
             if saves:
                 log.sync()
                 state = {**run.identity, **meter.state(), "made_on": run.made_on}
-                tensors = optimizer_tensors(optimizer, model)
-                saved = save_checkpoint(run.checkpoints, state, model.state_dict(), tensors, every.keep_checkpoints)
+                saved = save_checkpoint(run.checkpoints, state, model.state_dict(), learner.tensors(), every.keep_checkpoints)
             if stops:
                 raise Preempted(
                     f"stopped by {stop.name} after step {step:,} of {settings.steps:,}, saved in {saved}; "
@@ -251,9 +275,14 @@ def train(run: PhaseRun, model: LanguageModel, optimizer: torch.optim.Optimizer,
             if step - meter.first_step == TIMED_STEPS:
                 run.device.synchronise()
                 require_time(meter.seconds_per_step * (settings.steps - step), f"pretrain {run.phase}")
-    tokens = settings.steps * run.tokens_per_step
+    return in_words(run, meter)
+
+
+def in_words(run: PhaseRun, meter: Meter) -> str:
+    """A sentence on all steps of a phase."""
+    tokens = run.settings.steps * run.tokens_per_step
     return (
-        f"trained phase {run.phase}: {settings.steps:,} steps, {tokens:,} tokens in {meter.seconds:,.0f} s "
+        f"trained phase {run.phase}: {run.settings.steps:,} steps, {tokens:,} tokens in {meter.seconds:,.0f} s "
         f"({tokens / meter.seconds:,.0f} tokens/s), loss {meter.loss:.3f}"
     )
 

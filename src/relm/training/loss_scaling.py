@@ -69,23 +69,22 @@ class LossScaler:
         for name, tensor in self.tensors().items():
             tensor.copy_(tensors[name])
 
-    def metrics(self) -> dict[str, Tensor]:
-        """Columns of the run log: the next update's factor, and how many updates were skipped so far."""
-        return {"loss_scale": self.scale, "skipped_updates": self.skipped}
+    def line(self) -> dict[str, float]:
+        """Columns of a line of the run log: the next update's factor, and how many updates were skipped so far.
 
-    def require_progress(self) -> None:
-        """Wait for the device, and make sure that some updates are still taken; for when a line is logged.
+        Waits for the device.
 
         Raises:
             RelmError: the last `HOPELESS` updates were all skipped.
         """
-        in_a_row = int(self.skipped_in_a_row.item())
+        scale, skipped, in_a_row = torch.stack([self.scale, self.skipped, self.skipped_in_a_row]).tolist()
         if in_a_row >= HOPELESS:
             raise RelmError(
-                f"loss_scaling: the gradients of the last {in_a_row} updates overflowed with loss_scaling.scale "
-                f"{float(self.scale):g}, so none was made; lower loss_scaling.scale, or choose loss_scaling.name: automatic or "
+                f"loss_scaling: the gradients of the last {in_a_row:.0f} updates overflowed with loss_scaling.scale "
+                f"{scale:g}, so none was made; lower loss_scaling.scale, or choose loss_scaling.name: automatic or "
                 "precision: bfloat16"
             )
+        return {"loss_scale": scale, "skipped_updates": skipped}
 
 
 def build_loss_scaler(settings: LossScaling, precision: str, device: torch.device) -> LossScaler | None:
