@@ -13,7 +13,13 @@ def test_generated_parts_are_current(checkout: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "docs/running.md", "docs/recipes.md", "docs/trust.md"])
+@pytest.mark.parametrize(
+    "page",
+    [
+        *("README.md", "CONTRIBUTING.md", "docs/running.md", "docs/recipes.md", "docs/trust.md", "docs/examples.md"),
+        *("docs/storage.md", "docs/as_published.md"),
+    ],
+)
 def test_every_link_inside_the_repository_leads_somewhere(page: str, checkout: Path) -> None:
     path = checkout / page
     links = re.findall(r"\]\(([^)#\s]+)[^)]*\)", path.read_text())

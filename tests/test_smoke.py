@@ -6,6 +6,7 @@ import pytest
 
 from relm.catalogue import load_dataset
 from relm.plan import Project
+from relm.recipe import Recipe
 from relm.smoke import MAY_CHANGE, changed_keys, may_change, smoke_twin
 
 CHECKOUT = Path(__file__).resolve().parent.parent
@@ -46,3 +47,38 @@ def test_a_warm_up_keeps_its_share_and_accumulation_stays(tmp_path: Path) -> Non
     )
     assert (twin.pretrain["main"].steps, twin.pretrain["main"].schedule.warmup_steps) == (20, 5)
     assert twin.run.micro_batch_size == twin.pretrain["main"].global_batch_size // 2
+
+
+ARCHITECTURES = {
+    "bert": {
+        "architecture": "bert",
+        "layers": 24,
+        "heads": 16,
+        "hidden_size": 1024,
+        "intermediate_size": 4096,
+        "positions": 512,
+    },
+    "mt5": {"architecture": "mt5", "layers": 12, "heads": 12, "hidden_size": 768, "intermediate_size": 2048},
+}
+OBJECTIVES = {
+    "bert": {"objective": "masked", "masked": {"packing": "sentence_pairs", "max_predictions": 75}},
+    "mt5": {"objective": "seq2seq", "seq2seq": {"target_length": 256}},
+}
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize("batch", [8, 256, 3])
+def test_any_architecture_and_batch_has_a_small_twin(name: str, batch: int) -> None:
+    resolved = PROJECT.plan("quickstart").recipe.model_dump()
+    phase = {
+        **OBJECTIVES[name],
+        **{"sequence_length": 512, "global_batch_size": batch, "steps": 100, "optimizer": {"learning_rate": 1e-3}},
+        **{"loss_normalisation": "per_replica", "loss_shares": batch},
+    }
+    recipe = Recipe.model_validate(
+        resolved | {"model": ARCHITECTURES[name], "pretrain": {"main": phase}, "evaluate": [], "run": {"micro_batch_size": 1}}
+    )
+    twin = smoke_twin(recipe, load_dataset(PROJECT.dataset_path(recipe.data.dataset)))
+    assert [path for path in changed_keys(recipe.model_dump(), twin.model_dump()) if not may_change(path)] == []
+    assert twin.pretrain["main"].sequence_length == 64
+    assert twin.model.hidden_size == 64

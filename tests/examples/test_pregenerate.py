@@ -13,9 +13,10 @@ from relm.artifact import read_json, sha256_of, sidecar_of
 from relm.errors import RelmError
 from relm.examples import documents as documents_module
 from relm.examples import pregenerate as module
+from relm.examples.chunks import Chunk, Encoding, _encoder, encoded_chunk
 from relm.examples.documents import AFTER_NEWLINE, BEFORE_SPACE, Lines, chunks_of, counts_of
-from relm.examples.encoder import Disagreement, Encoder
-from relm.examples.pregenerate import Encoding, encoded_chunk, pregenerate_stream
+from relm.examples.encoder import WAYS, Disagreement, Encoder
+from relm.examples.pregenerate import pregenerate_stream
 from relm.examples.tokenizers import load_tokenizer
 from relm.objectives import Objective
 
@@ -112,7 +113,7 @@ def test_a_broken_line_is_named(tmp_path, tokenizer, prose, write_documents, mon
     assert not list(tmp_path.glob("*.bin*")) + list(tmp_path.glob(".*.partial"))
 
 
-def killed_at(victim: int, encoding: Encoding, end_of_text_id: int, lines: Lines) -> module.Chunk:
+def killed_at(victim: int, encoding: Encoding, end_of_text_id: int, lines: Lines) -> Chunk:
     """`encoded_chunk` in a worker that the system kills at one line."""
     if lines.first >= victim:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -282,11 +283,11 @@ def test_where_the_fast_way_fails_the_library_encodes_everything_and_the_step_sa
 ) -> None:
     documents = write_documents("a.jsonl", prose)
     pregenerate(documents, tokenizer, tmp_path / "right.bin", 1)
-    monkeypatch.setitem(module.Encoder.__init__.__globals__["WAYS"], "byte_level_bpe", lambda *_: Wrong())
-    module._encoder.cache_clear()
+    monkeypatch.setitem(WAYS, "byte_level_bpe", lambda *_: Wrong())
+    _encoder.cache_clear()
     with pytest.raises(Disagreement):
         Encoder(load_tokenizer(tokenizer).tokenizer).encoded(prose)
     said = pregenerate(documents, tokenizer, tmp_path / "a.bin", 1)
     assert "; by the tokenizers library alone, for the tokenizers library and Wrong give other ids for" in said
     assert files_of(tmp_path / "a.bin") == files_of(tmp_path / "right.bin")
-    module._encoder.cache_clear()
+    _encoder.cache_clear()

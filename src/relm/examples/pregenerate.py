@@ -6,50 +6,21 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from time import perf_counter
-from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from tqdm import tqdm
 
 from relm.artifact import sha256_of, write_sidecar
 from relm.corpus.workers import ordered_map
 from relm.errors import RelmError
-from relm.examples.causal import with_end_of_text
-from relm.examples.documents import BEFORE_SPACE, CHUNK, Lines, checked_documents, chunks_of, counts_of
-from relm.examples.encoder import Disagreement, Encoder
+from relm.examples.chunks import Chunk, Encoding, encoded_chunk
+from relm.examples.documents import BEFORE_SPACE, CHUNK, checked_documents, chunks_of
+from relm.examples.encoder import Disagreement
 from relm.examples.manifest import length_histogram, summed
 from relm.examples.storage import ShardWriter, index_of, shard_writer
-from relm.examples.tokenizers import LoadedTokenizer, load_tokenizer, loaded_as
+from relm.examples.tokenizers import LoadedTokenizer, load_tokenizer
 from relm.limits import usable_cores
 from relm.objectives import Objective
-
-Tokens = npt.NDArray[np.int32]
-
-
-class Encoding(NamedTuple):
-    """What a worker is told."""
-
-    tokenizer: Path
-    tokenizer_sha256: str
-    fast: bool
-    """Whether other ways than the `tokenizers` library may encode."""
-
-
-class Chunk(NamedTuple):
-    """The tokens of some documents, ends of text included, and what is counted of their text."""
-
-    tokens: Tokens
-    sizes: npt.NDArray[np.int32]
-    """Tokens of each document."""
-    words: int
-    bytes: int
-    read: int
-    """Bytes of their lines."""
-    begins: bool = True
-    """Whether the first document begins here; else it goes on."""
-    ends: bool = True
-    """Whether the last document ends here."""
 
 
 @dataclass
@@ -163,22 +134,3 @@ def _united(parts: list[Chunk]) -> Chunk:
     words, text_bytes, read = (sum(getattr(part, name) for part in parts) for name in ("words", "bytes", "read"))
     tokens = np.concatenate([part.tokens for part in parts])
     return Chunk(tokens, np.array([len(tokens)], dtype=np.int32), words, text_bytes, read)
-
-
-def encoded_chunk(encoding: Encoding, end_of_text_id: int, lines: Lines) -> Chunk:
-    """The tokens of some lines of a documents file.
-
-    Raises:
-        RelmError: a line is not a document, or the tokenizer changed.
-    """
-    texts = lines.texts()
-    tokens, sizes = _encoder(encoding).encoded(texts)
-    words, text_bytes = counts_of(texts)
-    if lines.ends:
-        tokens, sizes = with_end_of_text(tokens, sizes, end_of_text_id)
-    return Chunk(tokens, sizes, words, text_bytes, lines.size, lines.begins, lines.ends)
-
-
-@functools.lru_cache(maxsize=1)
-def _encoder(encoding: Encoding) -> Encoder:
-    return Encoder(loaded_as(encoding.tokenizer, encoding.tokenizer_sha256).tokenizer, encoding.fast)

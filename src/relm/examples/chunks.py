@@ -1,0 +1,58 @@
+"""What a worker does with some lines of documents for a stream of tokens; this module imports little, as each worker does."""
+
+import functools
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from relm.examples.documents import Lines, counts_of
+from relm.examples.encoder import Encoder
+from relm.examples.tokenizers import loaded_as
+
+Tokens = npt.NDArray[np.int32]
+
+
+class Encoding(NamedTuple):
+    """What a worker is told."""
+
+    tokenizer: Path
+    tokenizer_sha256: str
+    fast: bool
+    """Whether other ways than the `tokenizers` library may encode."""
+
+
+class Chunk(NamedTuple):
+    """The tokens of some documents, ends of text included, and what is counted of their text."""
+
+    tokens: Tokens
+    sizes: npt.NDArray[np.int32]
+    """Tokens of each document."""
+    words: int
+    bytes: int
+    read: int
+    """Bytes of their lines."""
+    begins: bool = True
+    """Whether the first document begins here; else it goes on."""
+    ends: bool = True
+    """Whether the last document ends here."""
+
+
+def encoded_chunk(encoding: Encoding, end_of_text_id: int, lines: Lines) -> Chunk:
+    """The tokens of some lines of a documents file.
+
+    Raises:
+        RelmError: a line is not a document, or the tokenizer changed.
+    """
+    texts = lines.texts()
+    tokens, sizes = _encoder(encoding).encoded(texts)
+    words, text_bytes = counts_of(texts)
+    if lines.ends:
+        tokens, sizes = np.insert(tokens, np.cumsum(sizes), end_of_text_id), sizes + np.int32(1)
+    return Chunk(tokens, sizes, words, text_bytes, lines.size, lines.begins, lines.ends)
+
+
+@functools.lru_cache(maxsize=1)
+def _encoder(encoding: Encoding) -> Encoder:
+    return Encoder(loaded_as(encoding.tokenizer, encoding.tokenizer_sha256).tokenizer, encoding.fast)
