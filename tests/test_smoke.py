@@ -72,8 +72,12 @@ def test_any_architecture_and_batch_has_a_small_twin(name: str, batch: int) -> N
     resolved = PROJECT.plan("quickstart").recipe.model_dump()
     phase = {
         **OBJECTIVES[name],
-        **{"sequence_length": 512, "global_batch_size": batch, "steps": 100, "optimizer": {"learning_rate": 1e-3}},
-        **{"loss_normalisation": "per_replica", "loss_shares": batch},
+        "sequence_length": 512,
+        "global_batch_size": batch,
+        "steps": 100,
+        "optimizer": {"learning_rate": 1e-3},
+        "loss_normalisation": "per_replica",
+        "loss_shares": batch,
     }
     recipe = Recipe.model_validate(
         resolved | {"model": ARCHITECTURES[name], "pretrain": {"main": phase}, "evaluate": [], "run": {"micro_batch_size": 1}}
