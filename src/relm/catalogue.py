@@ -121,7 +121,7 @@ class Dataset(Section):
     """What it is, in a few words."""
     licence: str
     """SPDX identifier, or the licence's name."""
-    language: str
+    language: str = Field(pattern=r"^[A-Za-z]{2,8}(-[A-Za-z0-9]{1,8})*$")
     """BCP 47 code of the text, such as en or ro."""
     homepage: str | None = None
     """A page about the data."""

@@ -48,11 +48,22 @@ def paths(name: str, words: str) -> tuple[tuple[str, ...], dict[str, Any]]:
     return argument(name, type=Path, required=True, nargs="+", metavar="PATH", help=words)
 
 
+def positive(text: str) -> int:
+    """A whole number from 1 on.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if (number := int(text)) < 1:
+        raise ValueError(text)
+    return number
+
+
 RECIPE = argument("recipe", metavar="NAME", help="a recipe in recipes/, or smoke/NAME for its small twin")
 TRAINED = ("byte_level_bpe", "wordpiece", "characters")
 EXPORTED = ("tfrecord", "tfrecord_remasked", "megatron", "tpu_pretrain")
 IMPORTED = ("tfrecord", "megatron", "tpu_pretrain", "pickle")
-WORKERS = argument("--workers", type=int, metavar="N", help="processes; default: every core this process may use")
+WORKERS = argument("--workers", type=positive, metavar="N", help="processes; default: every core this process may use")
 
 
 FINGERPRINT = argument("--fingerprint", metavar="F", help="refuse to run when the recipe's fingerprint is another one")

@@ -217,7 +217,14 @@ def table_settings(wildcards: Any) -> str:
 @in_words
 def language(wildcards: Any) -> str:
     """The language of the text, for the sentence splitter."""
-    return _plan_of_examples(wildcards).dataset.language
+    return shlex.quote(_plan_of_examples(wildcards).dataset.language)
+
+
+@in_words
+def dataset_in_words(wildcards: Any) -> dict[str, Any]:
+    """What Croissant says of a dataset beside its content: edited words are written again."""
+    dataset = PROJECT.dataset(wildcards.dataset)
+    return dataset.model_dump(mode="json", include={"title", "licence", "homepage", "language"})
 
 
 # --- training and after ------------------------------------------------------------------------------------------------------

@@ -117,7 +117,7 @@ def examples_identity(
         "tokenizer": digest(tokenizer),
         "objectives": [stored.pop("objective", "causal")],
         **stored,
-        **({"language": language} if objective.splits_sentences else {}),
+        **({"language": language} if objective.depends_on_language else {}),
     }
 
 

@@ -119,15 +119,15 @@ def pregenerate_job(a: Arguments) -> Job:
 
 def objective_of(settings: str | None) -> Objective:
     """The objective in a command's JSON: the keys of a recipe's phase that decide what is stored."""
-    # A stream of tokens, and pairs of texts, are stored whole: they are cut to a length as they are read.
-    fallback: dict[str, object] = {"objective": "causal", "sequence_length": Objective.LONGEST}
     try:
-        given = json.loads(settings) if settings else {}
+        given = json.loads(settings) if settings else {"objective": "causal"}
     except json.JSONDecodeError as error:
         raise RelmError(f"--settings: not valid JSON ({error}); quote it for the shell, as in --settings '{{...}}'") from None
     if not isinstance(given, dict):
         raise RelmError(f"--settings: expected an object, found {settings}")
-    return validate(Objective, {**fallback, **given}, Path("--settings"))
+    if given.get("objective") != "masked":  # all others are stored whole, and cut to a length as they are read
+        given = {"sequence_length": Objective.LONGEST, **given}
+    return validate(Objective, given, Path("--settings"))
 
 
 def inspect_job(a: Arguments) -> Job:

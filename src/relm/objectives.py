@@ -56,6 +56,12 @@ class Masked(Section):
             raise ValueError(f"mask_share ({self.mask_share}) and random_share ({self.random_share}) exceed 1 together")
         return self
 
+    @model_validator(mode="after")
+    def predictions_are_bounded(self) -> Self:
+        if self.selection == "bernoulli" and self.whole_words and self.max_predictions is None:
+            raise ValueError("selection: bernoulli with whole_words needs max_predictions: nothing else bounds what is hidden")
+        return self
+
 
 class Seq2Seq(Section):
     """Predict a target text from a source text that a rule makes of it (mT5)."""
@@ -156,8 +162,10 @@ class Objective(Section):
         return given if self.objective == "seq2seq" else {**given, "sequence_length": self.sequence_length}
 
     @property
-    def splits_sentences(self) -> bool:
-        """Whether a splitter finds the sentences, so that the text's language matters."""
+    def depends_on_language(self) -> bool:
+        """Whether the text's language decides what is stored: where sentences end, which letters are the standard ones."""
+        if self.objective == "seq2seq":
+            return True
         reads_rows = self.as_published is not None and self.as_published.builder == "run_mlm"
         return self.objective == "masked" and self.masked.sentences == "split" and not reads_rows
 

@@ -55,6 +55,8 @@ class TokenizerChoice(Section):
             raise ValueError("a tokenizer has either from_model or train")
         if (self.train in (None, "characters")) != (self.vocabulary_size is None):
             raise ValueError("vocabulary_size goes with train: byte_level_bpe or wordpiece, and these with vocabulary_size")
+        if self.train is None and "training_bytes" in self.model_dump(exclude_defaults=True):
+            raise ValueError("training_bytes goes with train; leave it out")
         if self.lower_case and self.train != "wordpiece":
             raise ValueError("lower_case goes with train: wordpiece")
         return self
@@ -102,6 +104,12 @@ class Phase(Objective):
         length = self.schedule.length(self.steps)
         if self.schedule.warmup(self.steps) >= length:
             raise ValueError(f"schedule.warmup_steps ({self.schedule.warmup(self.steps)}) must be below steps ({length})")
+        end = self.schedule.decay_end
+        if end is not None and not self.schedule.warmup(self.steps) < end <= length:
+            raise ValueError(
+                f"schedule.decay_end ({end}) must lie after the warm-up ({self.schedule.warmup(self.steps)}) and within "
+                f"steps ({length})"
+            )
         return self
 
 
@@ -111,7 +119,7 @@ class Run(Section):
     device: Literal["cpu", "cuda", "tpu", "ipu"] = "cpu"
     """Which accelerator trains."""
     micro_batch_size: int | None = Field(default=None, gt=0)
-    """Sequences per forward pass; null: the global batch."""
+    """Sequences per forward pass; null: the global batch, or one of its loss_shares."""
     threads: int | None = Field(default=None, gt=0)
     """CPU threads of the trainer; null: all the cores it may use. Another number rounds differently."""
     checkpoint_interval: int = Field(default=500, gt=0)
@@ -196,6 +204,14 @@ class Recipe(Section):
                     f"pretrain.{name}.objective: a {self.model.architecture} is trained with {' or '.join(possible)}, "
                     f"found {phase.objective}"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def all_phases_have_pairs_or_none(self) -> Self:
+        pairs = {name: phase.masked.packing == "sentence_pairs" for name, phase in self.pretrain.items()}
+        if len(set(pairs.values())) > 1:
+            without = next(name for name, has in pairs.items() if not has)
+            raise ValueError(f"pretrain.{without}.masked.packing: sentence_pairs in one phase needs them in all")
         return self
 
     @model_validator(mode="after")

@@ -4,7 +4,7 @@ import difflib
 from collections.abc import Mapping
 from pathlib import Path
 from types import UnionType
-from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, Tag, ValidationError, ValidationInfo, field_validator
@@ -24,9 +24,20 @@ class Section(BaseModel):
     def a_number_is_no_truth_value(cls, value: Any, info: ValidationInfo) -> Any:
         """YAML reads yes, no, on and off as true and false, which would pass for 1 and 0."""
         annotation = cls.model_fields[str(info.field_name)].annotation
-        if isinstance(value, bool) and annotation in (int, float, int | None, float | None):
+        if isinstance(value, bool) and not _takes_truth_values(annotation):
             raise ValueError("expected a number (YAML reads yes, no, on and off as true and false)")
         return value
+
+
+def _takes_truth_values(annotation: Any) -> bool:
+    """Whether True and False are among the values of a type, or numbers are not."""
+    if get_origin(annotation) is Annotated:
+        return _takes_truth_values(get_args(annotation)[0])
+    if get_origin(annotation) is Literal:
+        return not any(type(value) in (int, float) for value in get_args(annotation))
+    if get_origin(annotation) in (Union, UnionType):
+        return all(_takes_truth_values(option) for option in get_args(annotation))
+    return annotation not in (int, float)
 
 
 Document = TypeVar("Document", bound=Section)

@@ -32,6 +32,8 @@ MAY_CHANGE = (
     "pretrain.*.global_batch_size",
     "pretrain.*.steps",
     "pretrain.*.schedule.warmup_steps",
+    "pretrain.*.schedule.updates_per_step",
+    "pretrain.*.schedule.decay_end",
     "pretrain.*.seq2seq.target_length",
     "pretrain.*.loss_shares",
     "run.*",
@@ -40,7 +42,7 @@ MAY_CHANGE = (
 )
 
 LAYERS, HEADS, HIDDEN_SIZE = 2, 2, 64
-SEQUENCE_LENGTH, GLOBAL_BATCH_SIZE, STEPS = 64, 8, 20
+SEQUENCE_LENGTH, GLOBAL_BATCH_SIZE, STEPS, UPDATES_PER_STEP = 64, 8, 20, 4
 DOCUMENTS, VOCABULARY_SIZE = 200, 1000
 
 
@@ -60,8 +62,8 @@ def smoke_twin(recipe: Recipe, dataset: Dataset) -> Recipe:
     twin["model"] |= _small_model(recipe.model)
     twin["init_from"] = None
     for phase in twin["pretrain"].values():
-        warmup = phase["schedule"]["warmup_steps"]
-        share = warmup / phase["steps"]
+        schedule = phase["schedule"]
+        warmup, length = schedule["warmup_steps"], math.ceil(phase["steps"] / schedule["updates_per_step"])
         phase["sequence_length"] = min(phase["sequence_length"], SEQUENCE_LENGTH)
         phase["global_batch_size"] = min(phase["global_batch_size"], GLOBAL_BATCH_SIZE)
         phase["steps"] = min(phase["steps"], STEPS)
@@ -69,7 +71,10 @@ def smoke_twin(recipe: Recipe, dataset: Dataset) -> Recipe:
             phase["loss_shares"] = phase["global_batch_size"] if phase["global_batch_size"] % 2 else 2
         if phase["seq2seq"]["target_length"]:
             phase["seq2seq"]["target_length"] = min(phase["seq2seq"]["target_length"], SEQUENCE_LENGTH)
-        phase["schedule"]["warmup_steps"] = min(max(round(share * phase["steps"]), min(warmup, 1)), phase["steps"] - 1)
+        schedule["updates_per_step"] = min(schedule["updates_per_step"], UPDATES_PER_STEP)
+        schedule["decay_end"] = None
+        small = math.ceil(phase["steps"] / schedule["updates_per_step"])
+        schedule["warmup_steps"] = min(max(round(warmup / length * small), min(warmup, 1)), small - 1)
     twin["run"] = {"device": "cpu", "threads": 2, "checkpoint_interval": 10, "log_interval": 1}
     if recipe.run.micro_batch_size and any(p.global_batch_size > recipe.run.micro_batch_size for p in recipe.pretrain.values()):
         # The original accumulates gradients, so does the twin.

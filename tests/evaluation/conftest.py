@@ -80,5 +80,5 @@ def evaluated(tmp_path_factory: pytest.TempPathFactory) -> Evaluated:
     model = Gpt2(config)
     model.initialise(torch.Generator().manual_seed(0))
     (folder / "model").mkdir()
-    model.save_folder(folder / "model", 0)
+    model.save_folder(folder / "model", {"bos_token_id": 0, "eos_token_id": 0})
     return Evaluated(folder / "model", folder / "manifest.json", tokenizer, held_out)

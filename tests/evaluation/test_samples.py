@@ -71,7 +71,7 @@ def test_the_model_sees_the_newest_tokens_when_all_do_not_fit() -> None:
 def test_greedy_continues_as_transformers_does(evaluated) -> None:
     transformers = pytest.importorskip("transformers")
     prompt = [0, 50, 51]
-    ours = generated(Gpt2.from_folder(evaluated.model).eval(), prompt, 12, 16, -1, Sampling(temperature=0), seed=0)
+    ours = generated(Gpt2.from_folder(evaluated.model).eval().logits, prompt, 12, 16, -1, Sampling(temperature=0), seed=0)
     model = transformers.GPT2LMHeadModel.from_pretrained(evaluated.model).eval()
     ids = torch.tensor([prompt])
     theirs = model.generate(

@@ -158,7 +158,7 @@ def test_inputs_that_are_absent_or_changed_are_refused(tmp_path, tokenizer, writ
 def test_a_tokenizer_that_changes_midway_is_noticed(tmp_path, tokenizer, write_documents) -> None:
     documents = write_documents("a.jsonl", ["one"])
     with pytest.raises(RelmError, match=r"tokenizer\.json: changed while documents were encoded"):
-        encoded_chunk(Encoding(tokenizer, "0" * 64, True), 0, Lines(documents, 1, 0, documents.stat().st_size))
+        encoded_chunk(Encoding(tokenizer, "0" * 64, "uint16", True), 0, Lines(documents, 1, 0, documents.stat().st_size))
 
 
 def test_making_a_shard_again_never_leaves_the_old_sidecar_beside_new_bytes(
@@ -173,6 +173,22 @@ def test_making_a_shard_again_never_leaves_the_old_sidecar_beside_new_bytes(
     with pytest.raises(KeyboardInterrupt):
         pregenerate(write_documents("b.jsonl", ["another"]), tokenizer, tmp_path / "a.bin")
     assert not sidecar_of(tmp_path / "a.bin").exists()
+
+
+@pytest.mark.parametrize("number", [400, 65_536, -1])
+def test_ids_beyond_the_vocabulary_are_refused(tmp_path, tokenizer, prose, write_documents, monkeypatch, number) -> None:
+    def strange(encoding: Encoding, end_of_text_id: int, lines: Lines) -> Chunk:
+        chunk = encoded_chunk(encoding, end_of_text_id, lines)
+        return chunk._replace(tokens=np.full(len(chunk.tokens), number, dtype=np.int32))
+
+    monkeypatch.setattr(module, "encoded_chunk", strange)
+    documents = write_documents("a.jsonl", [" ".join(prose[:40])])
+    for long_line in (2**24, 2000):  # in one go, and in parts
+        monkeypatch.setattr(documents_module, "LONG_LINE", long_line)
+        with_small_chunks(monkeypatch, 1024)
+        with pytest.raises(RelmError, match=rf"token ids {number} to {number}, but the vocabulary has 0 to 399"):
+            pregenerate(documents, tokenizer, tmp_path / "a.bin", 1)
+        assert not list(tmp_path.glob("a.bin*"))
 
 
 # --- full disks, very long documents -----------------------------------------------------------------------------------------

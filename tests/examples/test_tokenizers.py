@@ -204,23 +204,31 @@ def test_a_tokenizer_that_changed_since_it_was_made_is_refused(tokenizer) -> Non
 
 
 def test_a_trained_wordpiece_has_berts_special_tokens_first_and_the_most_frequent_pieces(tmp_path, write_documents) -> None:
-    documents = write_documents("a.jsonl", ["Tea teas TEA, téa! ab ab"])
-    said = train_tokenizer("wordpiece", [documents], 22, 10**9, tmp_path / "t.json", lower_case=True)
-    assert said.startswith("trained a WordPiece of 22 tokens on 25 bytes of 1 documents")
+    documents = write_documents("a.jsonl", ["AB áb abab abab aab aab bba bba"])
+    said = train_tokenizer("wordpiece", [documents], 13, 10**9, tmp_path / "t.json", lower_case=True)
+    assert said.startswith("trained a WordPiece of 13 tokens on 32 bytes of 1 documents")
     loaded = load_tokenizer(tmp_path / "t.json")
     vocabulary = loaded.tokenizer.get_vocab()
     assert asdict(loaded.special) == {"end_of_text": None, "pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4}
-    assert (loaded.kind, loaded.vocabulary_size) == ("wordpiece", 22)
-    alphabet = sorted(",!abest")
-    by_id = sorted(vocabulary, key=vocabulary.__getitem__)
-    assert by_id[5:19] == [*("##" + character for character in alphabet), *alphabet]
-    assert by_id[19:] == ["##ea", "tea", "ab"]  # "e a" and "t ea" 4 times, "a b" twice
-    ids = loaded.tokenizer.encode("TÉAS [MASK]", add_special_tokens=False).ids
-    assert ids[:2] == [vocabulary["tea"], vocabulary["##s"]]
+    assert (loaded.kind, loaded.vocabulary_size) == ("wordpiece", 13)
+    # "##a ##b", "##b ##a" and "a ##b" are all 4 times; of equals the lowest ids come first.
+    assert sorted(vocabulary, key=vocabulary.__getitem__)[5:] == ["##a", "##b", "a", "b", "##ab", "ab", "##ba", "aab"]
+    ids = loaded.tokenizer.encode("ÁBa [MASK]", add_special_tokens=False).ids
+    assert ids[:2] == [vocabulary["ab"], vocabulary["##a"]]
     assert 4 not in ids
-    cased = tmp_path / "cased.json"
-    train_tokenizer("wordpiece", [documents], 27, 10**9, cased)
-    assert {"T", "é"} <= load_tokenizer(cased).tokenizer.get_vocab().keys()
+
+
+def test_a_cased_wordpiece_is_trained_on_the_letters_as_they_are(tmp_path, write_documents) -> None:
+    documents = write_documents("a.jsonl", ["Éa Éa Éa Éaé Éaé aé aé éé éé"])
+    train_tokenizer("wordpiece", [documents], 15, 10**9, tmp_path / "t.json")
+    assert {"É", "é", "##é", "Éa"} <= load_tokenizer(tmp_path / "t.json").tokenizer.get_vocab().keys()
+
+
+def test_the_rarest_characters_are_left_out_of_a_small_wordpiece(tmp_path, write_documents) -> None:
+    documents = write_documents("a.jsonl", ["abab abab aab aab bba bba cdefgh"])
+    train_tokenizer("wordpiece", [documents], 13, 10**9, tmp_path / "t.json")
+    vocabulary = load_tokenizer(tmp_path / "t.json").tokenizer.get_vocab()
+    assert vocabulary.keys() - {"[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"} == {*"abcd", "##a", "##b", "##c", "##d"}
 
 
 def test_characters_are_those_of_the_text_in_order_and_all_others_are_unknown(tmp_path, write_documents) -> None:

@@ -31,13 +31,13 @@ GRAPHCORE = replace(
 
 
 def batch_for(config: BertConfig, length: int = 10, places: int = 4) -> dict[str, Tensor]:
-    """Three sequences, the second and third with padding at their end, the third with an unused place."""
+    """Three sequences, the second and third with padding at their end, the third with an unused place; none masks the first."""
     draw = torch.Generator().manual_seed(7)
     lengths = torch.tensor([[length], [length - 3], [length // 2]])
     attention = (torch.arange(length) < lengths).long()
     ids = torch.randint(2, config.vocabulary_size, (3, length), generator=draw)
     kinds = torch.randint(0, config.type_vocabulary_size, (3, length), generator=draw)
-    positions = torch.stack([torch.randperm(int(n), generator=draw)[:places].sort().values for n in lengths])
+    positions = torch.stack([1 + torch.randperm(int(n) - 1, generator=draw)[:places].sort().values for n in lengths])
     labels = torch.randint(2, config.vocabulary_size, (3, places), generator=draw)
     positions[2, -1], labels[2, -1] = 0, -100
     return {

@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, BertForMaskedLM, BertForPreTraining, PreTrainedModel
 
 from relm.models.bert import Bert, BertConfig
+from relm.models.weights import read_weights
 
 PAIRS = replace(TINY, next_sentence=True)
 
@@ -125,6 +126,13 @@ def test_weights_that_do_not_fit_are_named(folder: Path) -> None:
         "cls.predictions.bias has shape (7,), expected (23,)",
     ):
         assert fault in str(raised.value)
+
+
+def test_half_precision_is_read_as_float32(folder: Path) -> None:
+    change_weights(folder, lambda weights: {name: tensor.half() for name, tensor in weights.items()})
+    model = Bert(PAIRS)
+    weights = read_weights(folder, model.state_dict(), PAIRS.own_name, {}, {})
+    assert {tensor.dtype for tensor in weights.values()} == {torch.float32}
 
 
 def test_many_faults_are_counted(folder: Path) -> None:

@@ -48,9 +48,9 @@ def batches_of_hugging_face(dataset: Dataset, folder: Path | None) -> Iterator[R
 
 def _stream(dataset: Dataset, folder: Path | None, cache: str) -> Any:
     """A `datasets.Dataset` or `datasets.IterableDataset`."""
-    if folder is not None and (saved := _saved(folder)) is not None:
-        return _split_of(saved, dataset.split)
     hub = dataset.hub
+    if hub is None and folder is not None and (saved := _saved(folder)) is not None:
+        return _split_of(saved, dataset.split)
     # With this prefix no folder of the same name is taken for it.
     path = f"hf://datasets/{hub.name}" if hub else str(folder.absolute()) if folder else ""
     builder = datasets.load_dataset_builder(

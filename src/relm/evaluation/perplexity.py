@@ -56,7 +56,7 @@ def evaluate_held_out(
     if len(stream) < 2 or not held_out.words:
         raise RelmError(f"{manifest}: split held_out has {held_out.words} words, which is nothing to score; use more documents")
     batch_size = fitting_batch_size(batch_size, context * model.config.vocabulary_size)
-    nats = stream_nats(open_device("cpu", threads).place(model), stream, context, batch_size)
+    nats = stream_nats(open_device("cpu", threads).place(model).logits, stream, context, batch_size)
     if not math.isfinite(nats):
         raise RelmError(f"{model_folder}: the loss is {nats}: training diverged; lower the learning rate and train again")
     training = TokenStream(manifest, facts.split("train", manifest))

@@ -54,7 +54,9 @@ def write_samples(
     samples, written = [], 0
     for place, prompt in enumerate(tqdm(PROMPTS if prompts is None else prompts, unit=" texts", disable=None)):
         ids = [loaded.end_of_text_id, *loaded.tokenizer.encode(prompt, add_special_tokens=False).ids]
-        new = generated(model, ids, length, model.config.positions, loaded.end_of_text_id, sampling, _text_seed(seed, place))
+        new = generated(
+            model.logits, ids, length, model.config.positions, loaded.end_of_text_id, sampling, _text_seed(seed, place)
+        )
         samples.append({"prompt": prompt, "text": prompt + loaded.tokenizer.decode(new, skip_special_tokens=False)})
         written += len(new)
     protocol = {**asdict(sampling), "seed": seed, "length": length, "begins_with": "<|endoftext|>", "selected": "none"}

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
+from relm.artifact import canonical_json
 from relm.errors import RelmError
 from relm.examples.causal import CausalExamples
 from relm.examples.contract import Examples
@@ -79,6 +80,11 @@ def _opened_table(tables: ExampleTables, manifest: Path, objective: Objective, s
     facts = tables.manifest
     if facts.objective != objective.objective:
         raise RelmError(f"{manifest}: holds {facts.objective} examples, expected {objective.objective}; pregenerate them again")
+    if facts.settings and facts.settings != (wanted := objective.what_is_stored()):
+        raise RelmError(
+            f"{manifest}: was made with {canonical_json(facts.settings)}, but the phase wants {canonical_json(wanted)}; "
+            "pregenerate them again"
+        )
     special = SpecialIds(**facts.tokenizer.special)
     if objective.objective == "seq2seq":
         from relm.examples.seq2seq import Seq2SeqExamples

@@ -22,7 +22,7 @@ Tokens = npt.NDArray[np.int32]
 Flags = npt.NDArray[np.bool_]
 
 # gigatoken remembers every piece of text for good; when it has grown by so many bytes it is made anew.
-MEMORY = 2**27
+MEMORY = 2**26
 # UTF-8: the first byte of a character of two, of three and of four bytes, and all others that it may have.
 _TWO, _THREE, _FOUR = 0xC2, 0xE0, 0xF0
 _CONTINUATIONS = range(0x80, 0xC0)

@@ -11,14 +11,14 @@ from relm.examples.documents import Lines, counts_of
 from relm.examples.encoder import Encoder
 from relm.examples.tokenizers import loaded_as
 
-Tokens = npt.NDArray[np.int32]
-
 
 class Encoding(NamedTuple):
     """What a worker is told."""
 
     tokenizer: Path
     tokenizer_sha256: str
+    dtype: str
+    """Of stored tokens: uint16 or int32."""
     fast: bool
     """Whether other ways than the `tokenizers` library may encode."""
 
@@ -26,7 +26,7 @@ class Encoding(NamedTuple):
 class Chunk(NamedTuple):
     """The tokens of some documents, ends of text included, and what is counted of their text."""
 
-    tokens: Tokens
+    tokens: npt.NDArray[np.integer]
     sizes: npt.NDArray[np.int32]
     """Tokens of each document."""
     words: int
@@ -50,6 +50,9 @@ def encoded_chunk(encoding: Encoding, end_of_text_id: int, lines: Lines) -> Chun
     words, text_bytes = counts_of(texts)
     if lines.ends:
         tokens, sizes = np.insert(tokens, np.cumsum(sizes), end_of_text_id), sizes + np.int32(1)
+    dtype = np.dtype(encoding.dtype)
+    if int(tokens.max(initial=0)) <= np.iinfo(dtype).max:  # else the parent says what is wrong
+        tokens = tokens.astype(dtype)
     return Chunk(tokens, sizes, words, text_bytes, lines.size, lines.begins, lines.ends)
 
 

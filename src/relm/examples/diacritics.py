@@ -48,13 +48,13 @@ def with_standard_letters(text: str, language: str) -> str:
     comma below, which are the right ones; in other languages, such as Turkish, the cedilla is right and stays.
 
     Args:
-        language: its code of two letters, ISO 639-1.
+        language: its BCP 47 code, such as ro or ro-RO.
 
     >>> with_standard_letters("ştiinţa", "ro")
     'știința'
     """
     composed = unicodedata.normalize("NFC", text)
-    return composed.translate(COMMA_BELOW) if language == "ro" else composed
+    return composed.translate(COMMA_BELOW) if language.lower().split("-")[0] == "ro" else composed
 
 
 @functools.cache

@@ -17,7 +17,7 @@ from relm.examples.chunks import Chunk, Encoding, encoded_chunk
 from relm.examples.documents import BEFORE_SPACE, CHUNK, checked_documents, chunks_of
 from relm.examples.encoder import Disagreement
 from relm.examples.manifest import length_histogram, summed
-from relm.examples.storage import ShardWriter, index_of, shard_writer
+from relm.examples.storage import ShardWriter, dtype_of, index_of, shard_writer
 from relm.examples.tokenizers import LoadedTokenizer, load_tokenizer
 from relm.limits import usable_cores
 from relm.objectives import Objective
@@ -100,7 +100,9 @@ def _written(
     """Write the shard and its index."""
     size = documents.stat().st_size
     wanted = min(usable_cores() if workers is None else workers, 1 + size // CHUNK)
-    encode = functools.partial(encoded_chunk, Encoding(loaded.path, loaded.sha256, fast), loaded.end_of_text_id)
+    encode = functools.partial(
+        encoded_chunk, Encoding(loaded.path, loaded.sha256, dtype_of(loaded.vocabulary_size), fast), loaded.end_of_text_id
+    )
     parting = None if loaded.kind == "other" else BEFORE_SPACE
     counts = Counts()
     started = perf_counter()
@@ -112,7 +114,7 @@ def _written(
         ) as chunks,
         tqdm(total=size, unit="B", unit_scale=True, desc=documents.name, disable=None) as bar,
     ):
-        for chunk in whole_documents(chunks):
+        for chunk in whole_documents(chunks, shard.dtype):
             shard.append(chunk.tokens, chunk.sizes)
             counts.add(chunk)
             bar.update(chunk.read)
@@ -120,17 +122,18 @@ def _written(
     return shard, counts
 
 
-def whole_documents(chunks: Iterable[Chunk]) -> Iterator[Chunk]:
-    """The chunks, with the parts of each very long document in one."""
-    parts: list[Chunk] = []
+def whole_documents(chunks: Iterable[Chunk], dtype: str) -> Iterator[Chunk]:
+    """The chunks, with the parts of each very long document in one. `dtype` is that of stored tokens."""
+    joined, words, text_bytes, read = bytearray(), 0, 0, 0
     for chunk in chunks:
-        parts.append(chunk)
+        if chunk.begins and chunk.ends:
+            yield chunk
+            continue
+        if chunk.tokens.dtype != dtype:  # no id of the vocabulary: the shard's writer refuses it
+            yield chunk._replace(sizes=np.array([len(chunk.tokens)], dtype=np.int32))
+        joined += chunk.tokens.data
+        words, text_bytes, read = words + chunk.words, text_bytes + chunk.bytes, read + chunk.read
         if chunk.ends:
-            yield _united(parts) if len(parts) > 1 else chunk
-            parts = []
-
-
-def _united(parts: list[Chunk]) -> Chunk:
-    words, text_bytes, read = (sum(getattr(part, name) for part in parts) for name in ("words", "bytes", "read"))
-    tokens = np.concatenate([part.tokens for part in parts])
-    return Chunk(tokens, np.array([len(tokens)], dtype=np.int32), words, text_bytes, read)
+            tokens = np.frombuffer(joined, dtype=dtype)
+            yield Chunk(tokens, np.array([len(tokens)], dtype=np.int32), words, text_bytes, read)
+            joined, words, text_bytes, read = bytearray(), 0, 0, 0

@@ -238,7 +238,9 @@ def _trained_wordpiece(text: _TrainingText, vocabulary_size: int, lower_case: bo
     """
     untrained = build.wordpiece({}, lower_case)
     counts = _counted_characters(text, untrained.normalizer)
-    alphabet = sorted(sorted(counts, key=lambda character: (-counts[character], character))[:LARGEST_ALPHABET])
+    # Each character takes two places: alone, and within a word.
+    largest = min(LARGEST_ALPHABET, (vocabulary_size - len(build.BERT_SPECIAL)) // 2)
+    alphabet = sorted(sorted(counts, key=lambda character: (-counts[character], character))[:largest])
     trainer = trainers.WordPieceTrainer(
         vocab_size=vocabulary_size,
         min_frequency=MINIMUM_FREQUENCY,

@@ -249,10 +249,6 @@ class Bert(LanguageModel):
         self.bert = Encoder(config)
         self.cls = Heads(config)
 
-    def forward(self, batch: Mapping[str, Tensor]) -> dict[str, Term]:
-        """`terms`"""
-        return self.terms(batch)
-
     def terms(self, batch: Mapping[str, Tensor]) -> dict[str, Term]:
         """The loss of a batch: "masked_token" and, if the model has that head, "next_sentence".
 

@@ -23,6 +23,10 @@ class LanguageModel(nn.Module):
     activation_checkpointing: bool = False
     """Whether each layer is computed anew in the backward pass, with the same random numbers, to save memory."""
 
+    def forward(self, batch: Mapping[str, Tensor]) -> dict[str, Term]:
+        """`terms`."""
+        return self.terms(batch)
+
     def terms(self, batch: Mapping[str, Tensor]) -> dict[str, Term]:
         """The parts of a batch's loss, by name."""
         raise NotImplementedError

@@ -233,10 +233,6 @@ class Gpt2(LanguageModel):
         self.config = config
         self.transformer = Transformer(config)
 
-    def forward(self, input_ids: Tensor) -> Tensor:
-        """`logits` of whole sequences."""
-        return self.logits(input_ids)
-
     def terms(self, batch: Mapping[str, Tensor]) -> dict[str, Term]:
         """The loss of a batch: "next_token".
 
@@ -300,14 +296,12 @@ class Gpt2(LanguageModel):
         model.load_state_dict(weights)
         return model
 
-    def save_folder(self, folder: Path, tokens: Mapping[str, int] | int) -> None:
+    def save_folder(self, folder: Path, tokens: Mapping[str, int]) -> None:
         """Write `config.json`, `generation_config.json` and `model.safetensors` (float32) into an existing folder.
 
         Args:
-            tokens: `bos_token_id` and `eos_token_id`; a number stands for both.
+            tokens: such as `bos_token_id` and `eos_token_id`.
         """
-        if isinstance(tokens, int):
-            tokens = {"bos_token_id": tokens, "eos_token_id": tokens}
         weights = {**self.state_dict(), **self._absent_biases()}
         write_folder(folder, self.config.to_huggingface(), tokens, weights, generates=True)
 
@@ -320,11 +314,6 @@ class Gpt2(LanguageModel):
             for name, parameter in self.named_parameters()
             if not name.endswith(("wte.weight", "wpe.weight"))
         }
-
-
-def causal_loss(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """`cross_entropy`, without the correct ones: the sum in nats, and how many labels were scored."""
-    return cross_entropy(logits, labels)[:2]
 
 
 def _own_name(published: str) -> str | None:

@@ -204,10 +204,6 @@ class T5(LanguageModel):
         self.decoder = Stack(config, config.decoder_layers or config.layers, decoder=True)
         self.lm_head = None if config.tied_head else Linear(config.hidden_size, config.vocabulary_size, bias=False)
 
-    def forward(self, batch: Mapping[str, Tensor]) -> dict[str, Term]:
-        """`terms`"""
-        return self.terms(batch)
-
     def terms(self, batch: Mapping[str, Tensor]) -> dict[str, Term]:
         """The loss of a batch: "target_token".
 

@@ -133,7 +133,7 @@ class PhaseRun:
 
     @property
     def tokens_per_step(self) -> int:
-        """Tokens of the global batch that the model predicts."""
+        """Tokens of the global batch, by which throughput is counted: of the encoder, padding included."""
         return self.settings.global_batch_size * self.settings.sequence_length
 
     @property

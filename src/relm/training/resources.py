@@ -25,7 +25,7 @@ def require_resources(config: Config, phase: Phase, run: Run, run_folder: Path) 
     with torch.device("meta"):
         parameters = unset_model(config).parameter_count()
     if run.device == "cpu":
-        sequences = run.micro_batch_size or phase.global_batch_size
+        sequences = run.micro_batch_size or phase.share_size
         needed = parameters * BYTES_PER_PARAMETER + activation_bytes(config, phase, sequences)
         require_memory(needed, f"training {parameters:,} parameters, {sequences} sequences at once (run.micro_batch_size)")
     present = len(list((run_folder / "checkpoints").glob("step-*")))

@@ -37,6 +37,7 @@ ORIGINAL = Original(
     "run_mlm",
     {
         "packing": ("full_sentences",),
+        "sentences": ("split",),
         "short_sequence_probability": (0.0,),
         "duplication_factor": (1,),
         "seed": (0,),
