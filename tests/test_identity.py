@@ -4,8 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from relm.artifact import canonical_json
 from relm.catalogue import Dataset
 from relm.errors import RelmError
+from relm.identity import examples_identity
+from relm.jobs import objective_of
+from relm.objectives import Objective
 from relm.plan import Plan, Project
 from relm.recipe import Recipe
 
@@ -132,3 +136,40 @@ def test_golden_fingerprints_of_the_shipped_recipes(checkout: Path) -> None:
 
 # An edit here says: runs of this recipe made before can no longer be compared with runs made after.
 SHIPPED = {"quickstart": "3738b887b8e4"}
+
+
+@pytest.mark.parametrize(
+    "phase",
+    [
+        {"objective": "causal", "sequence_length": 8},
+        {"objective": "masked", "sequence_length": 8, "masked": {"packing": "sentence_pairs", "probability": 0.3}},
+        {"objective": "masked", "sequence_length": 8, "masked": {"masks": "static", "probability": 0.3}},
+        {
+            "objective": "masked",
+            "sequence_length": 8,
+            "masked": {"selection": "bernoulli"},
+            "as_published": {"builder": "run_mlm"},
+        },
+        {"objective": "seq2seq", "sequence_length": 8, "seq2seq": {"target_length": 4, "texts": "documents"}},
+    ],
+)
+def test_what_is_stored_says_enough_to_store_it_again(phase: dict) -> None:
+    objective = Objective.model_validate(phase)
+    stored = objective.what_is_stored()
+    again = objective_of(canonical_json(stored) if stored else None)
+    assert again.what_is_stored() == stored
+    assert again.as_published == objective.as_published
+    if objective.as_published is not None:
+        assert again.masked == objective.masked
+
+
+def test_the_language_is_part_of_what_depends_on_it() -> None:
+    def key(language: str, **phase: object) -> dict:
+        objective = Objective.model_validate({"sequence_length": 8, **phase})
+        return examples_identity({}, {}, objective, language)
+
+    assert key("en", objective="causal") == key("ro", objective="causal")
+    for phase in ({"objective": "seq2seq"}, {"objective": "masked"}):
+        assert key("en", **phase) != key("ro", **phase)
+    lines = {"objective": "masked", "masked": {"sentences": "lines"}}
+    assert key("en", **lines) == key("ro", **lines)

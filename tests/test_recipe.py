@@ -165,3 +165,34 @@ def test_a_model_lacking_a_file_it_promises_is_refused(tmp_path: Path) -> None:
     path.write_text(f"title: M\nlicence: MIT\ntokenizer: gpt2_bpe\nweights: true\nfiles: {{vocab.json: {file}}}\n")
     with pytest.raises(RelmError, match=r"files lacks config\.json, merges\.txt, model\.safetensors"):
         load_model(path)
+
+
+@pytest.mark.parametrize(
+    ("phase", "message"),
+    [
+        ("{objective: masked}", "pretrain.main.objective: a gpt2 is trained with causal, found masked"),
+        ("{masked: {whole_words: true}}", "masked: options of another objective than causal; leave them out"),
+        (
+            "{as_published: {builder: graphcore_gpt2, remask: true}}",
+            "remask: graphcore_gpt2 has no such option, but graphcore_bert; leave it out",
+        ),
+        ("{as_published: {builder: run_mlm}}", "as_published.builder: run_mlm builds objective masked, found causal"),
+        ("{optimizer: {learning_rate: 1e-3, lamb: {adapted: all}}}", "lamb: read with name: lamb only"),
+        ("{schedule: {name: linear, warmup_steps: 2, decay_end: 2}}", "schedule.decay_end (2) must lie after the warm-up (2)"),
+        ("{optimizer: {learning_rate: 1e-3, sgd: {momentum: no}}}", "expected a number (YAML reads yes, no, on and off"),
+        ("{loss_normalisation: per_replica}", "loss_shares (1) goes with loss_normalisation"),
+        ("{loss_normalisation: per_replica, loss_shares: 4}", "loss_shares (4) must divide global_batch_size (2)"),
+    ],
+)
+def test_keys_that_contradict_each_other_are_refused(tmp_path: Path, phase: str, message: str) -> None:
+    recipe_file(tmp_path, VALID, "valid")
+    found = refusal(tmp_path, f"extends: valid\npretrain: {{main: {phase}}}\n")
+    assert message in found
+
+
+def test_pairs_are_wanted_in_all_phases_or_in_none(tmp_path: Path) -> None:
+    bert = "{architecture: bert, layers: 1, heads: 2, hidden_size: 8, positions: 16}"
+    short = "objective: masked, sequence_length: 16, global_batch_size: 2, steps: 5, optimizer: {learning_rate: 1e-3}"
+    text = VALID[: VALID.index("model:")] + f"model: {bert}\npretrain:\n"
+    text += f"  a: {{{short}, masked: {{packing: sentence_pairs}}}}\n  b: {{{short}}}\n"
+    assert "pretrain.b.masked.packing: sentence_pairs in one phase needs them in all" in refusal(tmp_path, text)

@@ -85,7 +85,7 @@ STEPS: dict[str, Step] = {
         [
             path("--dataset", "the dataset's file"),
             path("--source", "the downloaded file, or the folder; of a dataset of the hub only its name"),
-            argument("--documents", type=int, metavar="N", help="read only the first N documents"),
+            argument("--documents", type=positive, metavar="N", help="read only the first N documents"),
             argument("--key", metavar="KEY", help="refuse to run when the dataset's identity is another one"),
             path("--train", "where the training documents go"),
             path("--held-out", "where the held-out documents go"),
@@ -132,10 +132,10 @@ STEPS: dict[str, Step] = {
         jobs.pregenerate_job,
     ),
     "inspect": Step(
-        "show a few examples decoded, masks visible, and the statistics",
+        "show a few examples decoded, stored masks visible, and the statistics",
         [
             argument("path", type=Path, metavar="PATH", help="manifest.json, or a .bin, .arrow, .tfrecord or .jsonl file"),
-            path("--tokenizer", "tokenizer.json; default: ids are shown where no record names it", required=False),
+            path("--tokenizer", "tokenizer.json; default: ids are shown", required=False),
             argument("--examples", type=int, default=3, metavar="N", help="how many; default: 3"),
         ],
         jobs.inspect_job,
@@ -303,7 +303,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         status, stream, message = error.exit_code, sys.stderr, f"relm {arguments.step}: {words}"
     except KeyboardInterrupt:
         status, stream, message = 130, sys.stderr, f"relm {arguments.step}: interrupted; nothing half-written is left"
-    except (PermissionError, FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
+    except (PermissionError, FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError) as error:
         words = f"{error.filename}: {error.strerror}; correct the path or its permissions"
         status, stream, message = 1, sys.stderr, f"relm {arguments.step}: {words}"
     except BrokenPipeError:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from relm.catalogue import load_dataset, load_model
+from relm.catalogue import TOKENIZER_FILES, load_dataset, load_model
 from relm.errors import RelmError
 from relm.identity import digest, documents_identity, work_folder
 from relm.objectives import Objective
@@ -95,6 +95,10 @@ def import_tokenizer_job(a: Arguments) -> Job:
     from relm.examples.tokenizers import import_tokenizer
 
     files = {file.name: file for file in a.files}
+    if absent := [name for name in TOKENIZER_FILES[a.kind] if name not in files]:
+        raise RelmError(
+            f"import-tokenizer: a {a.kind} is made of {', '.join(TOKENIZER_FILES[a.kind])}; lacking: {', '.join(absent)}"
+        )
     return Job(lambda: import_tokenizer(a.kind, files, a.output), inputs=a.files, outputs=[a.output])
 
 
@@ -103,6 +107,8 @@ def pregenerate_job(a: Arguments) -> Job:
 
     if len(a.documents) != len(a.output):
         raise RelmError(f"pregenerate: {len(a.documents)} files of --documents need as many of --output, found {len(a.output)}")
+    if len(set(a.output)) < len(a.output):
+        raise RelmError("pregenerate: --output names a file twice; give each file of documents one of its own")
     objective = objective_of(a.settings)
     for output in a.output:
         if output.suffix != objective.suffix:
@@ -167,6 +173,7 @@ def manifest_job(a: Arguments) -> Job:
         if split not in shards:
             raise RelmError(f"manifest: {sidecar}: expected a name like SHARD.train.bin.json or SHARD.held_out.arrow.json")
         shards[split].append(shard)
+    shards = {split: found for split, found in shards.items() if found}
     inputs = [shard for split in shards.values() for shard in split]
     croissant = a.output.with_name("croissant.json")
 

@@ -83,6 +83,14 @@ class SpanCorruption(Section):
     """Tokens of a hidden span, on average."""
 
 
+# Key of `as_published` -> the originals that have it.
+BUILDERS_WITH = {
+    "seed": ("tpu_pretrain", "graphcore_bert", "graphcore_gpt2"),
+    "epochs": ("graphcore_gpt2",),
+    "remask": ("graphcore_bert",),
+}
+
+
 class AsPublished(Section):
     """Build the examples bit for bit as an original's script did, its defects included."""
 
@@ -96,6 +104,13 @@ class AsPublished(Section):
     """graphcore_gpt2: epochs that are shuffled as one."""
     remask: bool = False
     """graphcore_bert: masked tokens come first, with explicit positions (its --remask)."""
+
+    @model_validator(mode="after")
+    def options_belong_to_the_builder(self) -> Self:
+        for key, owners in BUILDERS_WITH.items():
+            if self.builder not in owners and getattr(self, key) != type(self).model_fields[key].default:
+                raise ValueError(f"{key}: {self.builder} has no such option, but {' and '.join(owners)}; leave it out")
+        return self
 
 
 BUILDERS = {"tpu_pretrain": "masked", "graphcore_bert": "masked", "run_mlm": "masked", "graphcore_gpt2": "causal"}
@@ -155,7 +170,7 @@ class Objective(Section):
         drawn_later: tuple[str, ...] = ()
         if self.objective == "seq2seq":
             drawn_later = ("target_length",)
-        elif self.masked.masks == "dynamic" and self._packs():
+        elif self.masked.masks == "dynamic" and self.as_published is None:
             drawn_later = DRAWN_WITH_DYNAMIC_MASKS
         if options := {key: value for key, value in options.items() if key not in drawn_later}:
             given[self.objective] = options
@@ -168,9 +183,6 @@ class Objective(Section):
             return True
         reads_rows = self.as_published is not None and self.as_published.builder == "run_mlm"
         return self.objective == "masked" and self.masked.sentences == "split" and not reads_rows
-
-    def _packs(self) -> bool:
-        return self.as_published is None or self.as_published.builder == "run_mlm"
 
 
 DRAWN_WITH_DYNAMIC_MASKS = (

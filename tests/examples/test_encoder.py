@@ -233,7 +233,7 @@ class Wrong(Characters):
 def test_a_way_that_gives_other_ids_is_found_out_by_samples() -> None:
     encoder = Encoder(character_tokenizer())
     assert isinstance(encoder.way, Characters)
-    encoder.way = Wrong(encoder.way.ids)
+    encoder.fast_way = Wrong(encoder.way.ids)
     encoder.encoded(["b", "a" * 99, "b"])  # the text in the middle is tried
     with pytest.raises(Disagreement, match="the tokenizers library and Wrong give other ids for 'aab"):
         encoder.encoded(["a" * 99, "aab", "a"])

@@ -154,7 +154,7 @@ def test_dynamic_masks_show_the_words_that_are_stored(tmp_path, wordpiece, loade
         "next_sentence_label": [-1],
         "word_starts": starts,
     }
-    assert "\n  the cat un·able\n  (4 tokens, 0 hidden)" in inspect(
+    assert "\n  the cat un·able\n  (4 tokens, hidden tokens are drawn as it is read)" in inspect(
         table(tmp_path / "a.arrow", loaded, columns, rows), wordpiece, 1
     )
 

@@ -158,7 +158,7 @@ def test_a_full_disk_is_an_error_in_words(wordpiece, prose, write_documents) -> 
     documents = write_documents("a.jsonl", prose)
     with tokenized_documents(documents, wordpiece, "lines", "en", 1) as found:
         size = found.tokens.nbytes
-    for limit, said in ((size // 2, "cannot be kept in a temporary file beside it"), (size, "enough")):
+    for limit, said in ((size // 2, "cannot be kept in a temporary file in "), (size, "enough")):
         command = [sys.executable, "-c", ON_A_SMALL_DISK, str(documents), str(wordpiece), str(limit)]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
         assert said in done.stdout

@@ -7,6 +7,7 @@ from relm.artifact import canonical_json
 from relm.errors import RelmError
 from relm.examples.causal import CausalExamples
 from relm.examples.contract import Examples
+from relm.examples.encoder import Disagreement, library_only
 from relm.examples.table import ExampleTables
 from relm.examples.tokenizers import SpecialIds
 from relm.objectives import TABLE, Objective
@@ -32,7 +33,13 @@ def pregenerate(
     Raises:
         RelmError: an input is absent, changed or faulty (file and line are named), or a worker was killed.
     """
-    return _builder(objective)(documents, tokenizer, output, objective, language, workers)
+    build = _builder(objective)
+    try:
+        return build(documents, tokenizer, output, objective, language, workers)
+    except Disagreement as disagreement:
+        with library_only():
+            sentence = build(documents, tokenizer, output, objective, language, workers)
+        return f"{sentence}; by the tokenizers library alone, for {disagreement}"
 
 
 def _builder(objective: Objective) -> Build:

@@ -5,10 +5,11 @@ remembered (`relm.examples.spaced_words`), characters are looked up in a table. 
 again, on samples of the very text that it encodes.
 """
 
+import contextlib
 import json
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -23,7 +24,7 @@ from relm.examples.tokenizer_models import kind_of
 Tokens = npt.NDArray[np.int32]
 Flags = npt.NDArray[np.bool_]
 
-# After so many characters another sample, of so many characters, is compared with the library.
+# Of so many texts as are encoded at once, a sample of so many characters is compared with the library.
 SAMPLE = 1000
 # Longer texts are encoded in parts, so that memory stays small; parted where a word ends, no token is another one for it.
 LONGEST_PART = 2**20
@@ -78,8 +79,13 @@ class Encoder:
         content = tokenizer.to_str()
         parts = json.loads(content)
         self.kind = kind_of(parts)
-        allowed = fast and tokenizer.encode_special_tokens and os.environ.get(CHOICE) != "library"
-        self.way = WAYS[self.kind](tokenizer, content, parts) if allowed and self.kind in WAYS else None
+        allowed = fast and tokenizer.encode_special_tokens
+        self.fast_way = WAYS[self.kind](tokenizer, content, parts) if allowed and self.kind in WAYS else None
+
+    @property
+    def way(self) -> FastWay | None:
+        """What encodes; None: the library."""
+        return None if os.environ.get(CHOICE) == "library" else self.fast_way
 
     def encoded(self, texts: Sequence[str]) -> Ragged:
         """The ids of each text, without any special tokens.
@@ -125,10 +131,20 @@ class Encoder:
         start = sum(map(len, texts)) * 7919 % max(len(text) - SAMPLE, 1)
         sample = text[start : start + SAMPLE]
         if way.encoded([sample])[0].tolist() != ids_by_library(self.tokenizer, sample).tolist():
-            raise Disagreement(
-                f"the tokenizers library and {type(way).__name__} give other ids for {sample!r}; "
-                f"set {CHOICE}=library and run again"
-            )
+            raise Disagreement(f"the tokenizers library and {type(way).__name__} give other ids for {sample!r}")
+
+
+@contextlib.contextmanager
+def library_only() -> Iterator[None]:
+    """Let encoders that are made in here, in this process and its workers, use the library and no other way."""
+    before = os.environ.get(CHOICE)
+    os.environ[CHOICE] = "library"
+    try:
+        yield
+    finally:
+        os.environ.pop(CHOICE)
+        if before is not None:
+            os.environ[CHOICE] = before
 
 
 def ids_by_library(tokenizer: Tokenizer, text: str) -> Tokens:

@@ -267,7 +267,8 @@ def _masked_in_words(row: Mapping[str, Any], starts: npt.NDArray[np.bool_] | Non
 
     label = {0: "the second part follows the first", 1: "the second part is random"}.get(int(row["next_sentence_label"]))
     lines = [part(0, second), *([part(second, length)] if second < length else [])]
-    return [*lines, f"({length} tokens, {count} hidden{f'; {label}' if label else ''})"]
+    said = f"{count} hidden" if "masked_count" in row else "hidden tokens are drawn as it is read"
+    return [*lines, f"({length} tokens, {said}{f'; {label}' if label else ''})"]
 
 
 def _documents_in_words(path: Path, loaded: LoadedTokenizer | None, examples: int) -> list[tuple[str, list[str]]]:

@@ -95,7 +95,9 @@ def pregenerate_masked(
     require_special(load_tokenizer(tokenizer))
     cores = usable_cores() if workers is None else workers
     statistics = Statistics()
-    with tokenized_documents(documents, tokenizer, objective.masked.sentences, language, workers) as found:
+    with tokenized_documents(
+        documents, tokenizer, objective.masked.sentences, language, workers, folder=output.parent
+    ) as found:
         if not len(found.tokens) and not checked_documents(documents)[1]:
             raise RelmError(f"{documents}: holds no text; run the step that extracts the documents again")
         facts = _facts(found, objective)

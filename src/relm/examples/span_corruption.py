@@ -176,7 +176,7 @@ class SpanCorruptionExamples:
             raise RelmError(f"{manifest}: its tokenizer has no end-of-text token, which ends each sequence; use another one")
         self.end_of_text_id = facts.tokenizer.end_of_text_id
         self.first_sentinel = facts.tokenizer.vocabulary_size - 1
-        _require_sentinels(self.stream, self.first_sentinel, manifest)
+        _require_sentinels(self.stream, self.first_sentinel, self.end_of_text_id, manifest)
         if not len(self):
             raise RelmError(
                 f"{manifest}: split {split} has {len(self.stream):,} tokens, an example of sequence_length "
@@ -198,12 +198,13 @@ class SpanCorruptionExamples:
         return corrupted(tokens, keys, self.shape, self.first_sentinel, self.end_of_text_id)
 
 
-def _require_sentinels(stream: TokenWindows, first_sentinel: int, manifest: Path) -> None:
+def _require_sentinels(stream: TokenWindows, first_sentinel: int, end_of_text_id: int, manifest: Path) -> None:
     last = first_sentinel - SENTINELS + 1
     tokens = stream.tokens(0, INSPECTED_TOKENS)
     found = int(np.count_nonzero(tokens >= last))
-    if last < 0 or found > MOST_SENTINELS * len(tokens):
+    if last < 0 or end_of_text_id >= last or found > MOST_SENTINELS * len(tokens):
         raise RelmError(
             f"{manifest}: the last {SENTINELS} ids of its vocabulary, {last} to {first_sentinel}, should be the sentinels "
-            f"<extra_id_N>, but they are {found:,} of its first {len(tokens):,} tokens; use a tokenizer that has sentinels"
+            f"<extra_id_N>, but they are {found:,} of its first {len(tokens):,} tokens, and {end_of_text_id} is the end of "
+            "text; use a tokenizer that has sentinels"
         )

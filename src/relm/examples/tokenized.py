@@ -80,6 +80,7 @@ def tokenized_documents(
     language: str,
     workers: int | None = None,
     stripped_lines: bool = False,
+    folder: Path | None = None,
 ) -> Iterator[TokenizedDocuments]:
     """Encode all documents of a file, sentence by sentence; the arrays live as long as the block.
 
@@ -92,6 +93,7 @@ def tokenized_documents(
         language: of the text, for the splitter.
         workers: processes; None: as many as there are cores. They change no byte.
         stripped_lines: lines lose the white space around them first.
+        folder: of the temporary files; None: that of the documents.
 
     Raises:
         RelmError: an input is absent, changed or faulty (file and line are named), the disk is full, or a worker was killed.
@@ -100,11 +102,11 @@ def tokenized_documents(
     source, _ = checked_documents(documents)
     encoding = Encoding(loaded.path, loaded.sha256, sentences, language, stripped_lines, fast=True)
     with contextlib.ExitStack() as stack:
-        spool = stack.enter_context(_Spool(documents, loaded.vocabulary_size))
+        spool = stack.enter_context(_Spool(documents, folder or documents.parent, loaded.vocabulary_size))
         try:
             spool.fill(encoding, workers)
         except Disagreement:  # with the library about the ids of a sample: it encodes everything
-            spool = stack.enter_context(_Spool(documents, loaded.vocabulary_size))
+            spool = stack.enter_context(_Spool(documents, folder or documents.parent, loaded.vocabulary_size))
             spool.fill(encoding._replace(fast=False), workers)
         tokens, word_starts, sentence_starts, document_starts = spool.arrays()
         yield TokenizedDocuments(
@@ -153,8 +155,8 @@ def _encoder(encoding: Encoding) -> Encoder:
 class _Spool:
     """The arrays of `TokenizedDocuments`, written one part after the other to nameless files."""
 
-    def __init__(self, documents: Path, vocabulary_size: int) -> None:
-        self.documents = documents
+    def __init__(self, documents: Path, folder: Path, vocabulary_size: int) -> None:
+        self.documents, self.folder = documents, folder
         self.vocabulary_size = vocabulary_size
         self.types = (DTYPES[dtype_of(vocabulary_size)][0], "?", "<i8", "<i8")
         self.files: list[IO[bytes]] = []
@@ -165,7 +167,7 @@ class _Spool:
     def __enter__(self) -> "_Spool":
         with self._errors_in_words():
             for _ in self.types:
-                self.files.append(tempfile.TemporaryFile(dir=self.documents.parent))
+                self.files.append(tempfile.TemporaryFile(dir=self.folder))
             for file in self.files[2:]:
                 file.write(bytes(8))
         return self
@@ -205,8 +207,8 @@ class _Spool:
                 f"{self.documents}: token ids {part.tokens.min()} to {part.tokens.max()}, but the vocabulary has 0 to "
                 f"{self.vocabulary_size - 1}: the tokenizer contradicts itself; make it again"
             )
-        part.tokens.astype(self.types[0]).tofile(self.files[0])
-        part.word_starts.tofile(self.files[1])
+        self.files[0].write(part.tokens.astype(self.types[0]).data)
+        self.files[1].write(part.word_starts.data)
         self._append_starts(0, part.sentence_sizes)
         sizes = part.document_sizes
         if not (part.lines.begins and part.lines.ends):
@@ -220,7 +222,7 @@ class _Spool:
     def _append_starts(self, place: int, sizes: npt.NDArray[np.int32]) -> None:
         if len(sizes):
             starts = self._ends[place] + np.cumsum(sizes, dtype="<i8")
-            starts.tofile(self.files[2 + place])
+            self.files[2 + place].write(starts.data)
             self._ends[place] = int(starts[-1])
 
     @contextlib.contextmanager
@@ -229,6 +231,6 @@ class _Spool:
             yield
         except OSError as error:
             raise RelmError(
-                f"{self.documents}: its tokens cannot be kept in a temporary file beside it: {error.strerror or error}; "
+                f"{self.documents}: its tokens cannot be kept in a temporary file in {self.folder}: {error.strerror or error}; "
                 "nothing was changed"
             ) from None

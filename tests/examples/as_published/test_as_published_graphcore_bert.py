@@ -199,7 +199,6 @@ def test_a_shard_without_documents_gives_an_empty_table(write_documents, wordpie
         ({"seed": 5}, "masked.seed: 5, which graphcore_bert has no option for; set it to 0"),
         ({"max_predictions": 126}, "masked.max_predictions: 126, but of a sequence of 128 at most 125 can be hidden"),
         ({"max_predictions": None}, "masked.max_predictions: graphcore_bert always has a limit"),
-        ({"epochs": 2}, "as_published.epochs: graphcore_bert has no such option"),
     ],
 )
 def test_options_that_the_original_lacks_are_refused(change, message, blocks, write_documents, wordpiece, tmp_path) -> None:

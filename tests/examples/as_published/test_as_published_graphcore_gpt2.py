@@ -133,7 +133,6 @@ def test_an_example_that_does_not_exist_is_refused(manifest) -> None:
             {"as_published": {"seed": 2**32}},
             "as_published.seed: 4,294,967,296, but numpy's generator takes 0 to",
         ),
-        ({"as_published": {"remask": True}}, "as_published.remask: graphcore_gpt2 has no such option"),
         ({"causal": {"stride": 8}}, "causal.stride: graphcore_gpt2 has no such option"),
         ({"causal": {"document_attention": True}}, "causal.document_attention: graphcore_gpt2 has no such option"),
         ({"sequence_length": 20_000}, "documents are train, with 7,"),

@@ -118,8 +118,6 @@ def test_blank_lines_are_empty_rows_and_others_keep_their_ends() -> None:
         ({"max_predictions": 80}, "masked.max_predictions: 80, which run_mlm has no option for; set it to null"),
         ({"duplication_factor": 2}, "masked.duplication_factor: 2"),
         ({"packing": "sentence_pairs"}, "masked.packing: sentence_pairs"),
-        ({"seed": 3}, "as_published.seed: run_mlm has no such option"),
-        ({"remask": True}, "as_published.remask: run_mlm has no such option"),
     ],
 )
 def test_options_that_the_original_lacks_are_refused(change, message, articles, write_documents, wordpiece, tmp_path) -> None:

@@ -190,8 +190,6 @@ def test_rows_without_pairs_have_no_label_and_one_segment(blocks, write_document
         ({"selection": "bernoulli"}, "masked.selection: bernoulli"),
         ({"mask_share": 0.7}, r"masked.mask_share: 0.7, which tpu_pretrain has no option for; set it to 0.8"),
         ({"max_predictions": None}, "masked.max_predictions: tpu_pretrain always has a limit"),
-        ({"remask": True}, "as_published.remask: tpu_pretrain has no such option"),
-        ({"epochs": 3}, "as_published.epochs: tpu_pretrain has no such option"),
         ({"sequence_length": 4}, "sequence_length: 4, but tpu_pretrain needs 5"),
     ],
 )

@@ -59,7 +59,6 @@ ORIGINAL = Original(
         "selection": ("exact",),
         "whole_words": (False,),
     },
-    ("seed", "remask"),
 )
 # The position of places that hold no token in the remasked layout: --pad-position-value.
 PAD_POSITION = 384
@@ -232,13 +231,17 @@ def pregenerate_graphcore_bert(
     started = perf_counter()
     output.parent.mkdir(parents=True, exist_ok=True)
     with (
-        read_documents(documents, tokenizer, objective.masked.sentences, language, workers) as (corpus, source, loaded),
+        read_documents(documents, tokenizer, objective.masked.sentences, language, workers, output.parent) as (
+            corpus,
+            source,
+            loaded,
+        ),
         tempfile.TemporaryFile(dir=output.parent) as spool,
     ):
         draws = random.Random(chosen.seed)
         count = 0
         for block in blocks_of(instances(corpus, settings, vocabulary_of(loaded), draws)):
-            packed(block, width, places, pairs=True).tofile(spool)
+            _keep(packed(block, width, places, pairs=True), spool, output)
             count += len(block)
         kinds = table_columns(width, places, loaded.vocabulary_size)
         if chosen.remask:
@@ -264,11 +267,20 @@ def _settings(objective: Objective) -> Settings:
     return Settings(length, predictions, masked.probability, masked.short_sequence_probability, masked.duplication_factor)
 
 
+def _keep(rows: Rows, spool: IO[bytes], output: Path) -> None:
+    try:
+        rows.tofile(spool)
+    except OSError as error:
+        raise RelmError(
+            f"{output}: its instances cannot be kept in a temporary file in {output.parent}: {error.strerror or error}; "
+            "nothing was changed"
+        ) from None
+
+
 def _shuffled(spool: IO[bytes], count: int, width: int, draws: random.Random) -> Iterator[Rows]:
     """The rows of a file in the order that shuffling a list of them would give, some at a time."""
     order = array("q", range(count))
     draws.shuffle(order)
-    spool.flush()
     if not count:
         return
     rows = np.memmap(spool, dtype=np.int32, mode="r", shape=(count, width))

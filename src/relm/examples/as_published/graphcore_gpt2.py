@@ -201,8 +201,6 @@ def _required(objective: Objective) -> AsPublished:
         raise RelmError(f"as_published.builder: expected graphcore_gpt2, found {getattr(chosen, 'builder', None)}")
     if chosen.seed > LARGEST_SEED:
         raise RelmError(f"as_published.seed: {chosen.seed:,}, but numpy's generator takes 0 to {LARGEST_SEED:,}; lower it")
-    if chosen.remask:
-        raise RelmError("as_published.remask: graphcore_gpt2 has no such option; leave it out")
     for key in ("stride", "document_attention"):
         if getattr(objective.causal, key):
             raise RelmError(f"causal.{key}: graphcore_gpt2 has no such option; leave it out")

@@ -16,8 +16,6 @@ class Original(NamedTuple):
     name: str
     masked: Mapping[str, tuple[Any, ...] | None]
     """Key of `masked` -> the values that the original can take, the first named in messages; None: any."""
-    as_published: tuple[str, ...] = ()
-    """The keys of `as_published` that it has beside `builder`."""
 
 
 # Every original replaces four of five hidden tokens by the mask and one of ten by a random one.
@@ -38,10 +36,6 @@ def require_options(original: Original, objective: Objective) -> AsPublished:
         if allowed is not None and found not in allowed:
             words = " or ".join(_in_words(value) for value in allowed)
             raise RelmError(f"masked.{key}: {_in_words(found)}, which {original.name} has no option for; set it to {words}")
-    for key in type(chosen).model_fields:
-        default = type(chosen).model_fields[key].default
-        if key != "builder" and key not in original.as_published and getattr(chosen, key) != default:
-            raise RelmError(f"as_published.{key}: {original.name} has no such option; leave it out")
     return chosen
 
 

@@ -102,9 +102,12 @@ class Documents(NamedTuple):
 
 @contextlib.contextmanager
 def read_documents(
-    documents: Path, tokenizer: Path, sentences: Sentences, language: str, workers: int | None
+    documents: Path, tokenizer: Path, sentences: Sentences, language: str, workers: int | None, folder: Path | None = None
 ) -> Iterator[Documents]:
     """The documents as the originals read theirs: sentences without the white space around them, blank ones dropped.
+
+    Args:
+        folder: of temporary files; None: that of the documents.
 
     Raises:
         RelmError: an input is absent, changed or faulty, or the file should have text and has none.
@@ -117,7 +120,7 @@ def read_documents(
         )
     with (
         _with_space_before_texts(loaded) as used,
-        tokenized_documents(documents, used, sentences, language, workers, stripped_lines=True) as found,
+        tokenized_documents(documents, used, sentences, language, workers, stripped_lines=True, folder=folder) as found,
     ):
         corpus = Corpus(found.tokens, found.sentence_starts, found.document_starts)
         require_documents(documents, corpus.documents)

@@ -51,7 +51,6 @@ ORIGINAL = Original(
         "selection": ("exact",),
         "whole_words": (True, False),
     },
-    ("seed",),
 )
 # The token "[MASK]" of instances, before a tokenizer says which id it has: RoBERTa's has none.
 MASK = -1
@@ -212,7 +211,11 @@ def pregenerate_tpu_pretrain(
         masked.packing == "sentence_pairs",
     )
     started = perf_counter()
-    with read_documents(documents, tokenizer, objective.masked.sentences, language, workers) as (corpus, source, loaded):
+    with read_documents(documents, tokenizer, objective.masked.sentences, language, workers, output.parent) as (
+        corpus,
+        source,
+        loaded,
+    ):
         vocabulary = vocabulary_of(loaded)
         width, places = settings.sequence_length, settings.max_predictions
         columns = table_columns(width, places, loaded.vocabulary_size)

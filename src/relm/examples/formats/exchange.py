@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from relm.artifact import read_json, sha256_of, sidecar_of
 from relm.errors import RelmError
 from relm.examples.formats import exports, imports
 from relm.examples.formats.pickle_refusal import SUFFIXES, refuse_pickle
@@ -80,4 +81,21 @@ def import_examples(format: str, files: Sequence[Path], tokenizer: Path, output:
             refuse_pickle(path)
     if format not in IMPORTS or not files:
         raise RelmError(f"--format: expected {', '.join(IMPORTS)} and at least one file, found {format!r}")
+    for path in files:
+        _require_tokenizer(path, tokenizer)
     return IMPORTS[format](files, tokenizer, output)
+
+
+def _require_tokenizer(path: Path, tokenizer: Path) -> None:
+    """Refuse another tokenizer than the one that a file's sidecar names, if it has one.
+
+    Raises:
+        RelmError: it is another one.
+    """
+    if not sidecar_of(path).exists():
+        return
+    wanted, found = read_json(sidecar_of(path)).get("tokenizer_sha256"), sha256_of(tokenizer)
+    if wanted not in (None, found):
+        raise RelmError(
+            f"{path}: was made with a tokenizer of sha256 {wanted}, but {tokenizer} has {found}; give the one it was made with"
+        )

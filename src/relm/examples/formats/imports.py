@@ -58,8 +58,9 @@ class Counts:
 
 
 def import_megatron(files: Sequence[Path], tokenizer: Path, output: Path) -> str:
-    """Megatron-LM's indexed files, one after the other."""
-    opened = [open_indexed(path) for path in files]
+    """Megatron-LM's indexed files, one after the other; `NAME.bin` and `NAME.idx` are one."""
+    names = dict.fromkeys(path.with_suffix("") if path.suffix in (".bin", ".idx") else path for path in files)
+    opened = [open_indexed(Path(f"{name}.bin")) for name in names]
     documents = (
         (tokens, sizes, functools.partial(_document_place, file.path, first))
         for file in opened

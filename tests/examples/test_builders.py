@@ -1,0 +1,52 @@
+"""The table of builders: what is made is what is read, and a way to encode that goes wrong is left."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from relm.artifact import sha256_of
+from relm.errors import RelmError
+from relm.examples import encoder as module
+from relm.examples.builders import open_examples, pregenerate
+from relm.examples.manifest import write_manifest
+from relm.objectives import Objective
+
+
+class Wrong:
+    """A fast way that is wrong about everything."""
+
+    def encoded(self, texts: Sequence[str]) -> list[np.ndarray]:
+        return [np.array([1], dtype=np.int32) for _ in texts]
+
+    def word_starts(self, texts: Sequence[str], rows: Sequence[np.ndarray]) -> np.ndarray:
+        return np.ones(len(rows), dtype=np.bool_)
+
+
+@pytest.mark.parametrize("phase", [{"objective": "causal"}, {"objective": "seq2seq"}])
+def test_where_a_fast_way_is_wrong_the_library_encodes_all_of_it(
+    tmp_path: Path, tokenizer, prose, write_documents, monkeypatch, phase: dict
+) -> None:
+    documents = write_documents("a.jsonl", prose[:30])
+    objective = Objective.model_validate({"sequence_length": 16, **phase})
+    right, found = (tmp_path / f"{name}{objective.suffix}" for name in ("right", "found"))
+    pregenerate(documents, tokenizer, right, objective, "en", 1)
+    monkeypatch.setitem(module.WAYS, "byte_level_bpe", lambda *_: Wrong())
+    said = pregenerate(documents, tokenizer.rename(tmp_path / "tokenizer.json"), found, objective, "en", 1)
+    assert "by the tokenizers library alone" in said
+    assert sha256_of(found) == sha256_of(right)
+
+
+def test_examples_made_with_other_settings_are_not_read(tmp_path: Path, tokenizer, prose, write_documents) -> None:
+    documents = write_documents("a.jsonl", prose[:30])
+    made = Objective.model_validate({"objective": "seq2seq", "sequence_length": 16})
+    pregenerate(documents, tokenizer, tmp_path / "a.train.arrow", made, "en", 1)
+    write_manifest({"train": [tmp_path / "a.train.arrow"]}, tmp_path / "manifest.json")
+    assert len(open_examples(tmp_path / "manifest.json", "train", made, 0))
+    other = Objective.model_validate({"objective": "seq2seq", "sequence_length": 16, "seq2seq": {"texts": "documents"}})
+    with pytest.raises(RelmError, match=r"manifest\.json: was made with .*but the phase wants"):
+        open_examples(tmp_path / "manifest.json", "train", other, 0)
+    masked = Objective.model_validate({"objective": "masked", "sequence_length": 16})
+    with pytest.raises(RelmError, match="holds seq2seq examples, expected masked"):
+        open_examples(tmp_path / "manifest.json", "train", masked, 0)
