@@ -21,12 +21,19 @@ from torch import Tensor, nn
 
 from relm.models.bert import Bert
 from relm.models.bert_configuration import BertConfig
+from relm.models.contract import LanguageModel
 from relm.models.gpt2 import Gpt2, Gpt2Config
+from relm.models.t5 import T5
+from relm.models.t5_configuration import T5Config
 
-CONFIGS: dict[str, BertConfig | Gpt2Config] = {
+Config = BertConfig | Gpt2Config | T5Config
+MODELS: dict[type, type[LanguageModel]] = {BertConfig: Bert, Gpt2Config: Gpt2, T5Config: T5}
+CLASSES = {BertConfig: "BertForMaskedLM", Gpt2Config: "GPT2LMHeadModel", T5Config: "T5ForConditionalGeneration"}
+CONFIGS: dict[str, Config] = {
     "bert-base": BertConfig(12, 12, 768, 3072, positions=512, vocabulary_size=30_522),
     "bert-large": BertConfig(24, 16, 1024, 4096, positions=512, vocabulary_size=30_522),
     "gpt2": Gpt2Config(12, 12, 768, positions=1024, vocabulary_size=50_257),
+    "t5-small": T5Config(8, 6, 64, 512, 1024, vocabulary_size=32_128),  # T5 1.1
 }
 # A batch of the kind that the examples make: the last sequence ends early, and what follows is padding.
 LAST_SEQUENCE = 0.9
@@ -49,7 +56,7 @@ class Setting:
     repeats: int
 
     @property
-    def config(self) -> BertConfig | Gpt2Config:
+    def config(self) -> Config:
         """The architecture, perhaps with fewer layers."""
         config = CONFIGS[self.model]
         dropouts = {field.name: self.dropout for field in dataclasses.fields(config) if field.name.endswith("dropout")}
@@ -64,6 +71,10 @@ class Setting:
         end = int(self.length * LAST_SEQUENCE)
         attention = torch.ones(self.batch, self.length, dtype=torch.int64)
         attention[-1, end:] = 0
+        if isinstance(self.config, T5Config):
+            labels = ids[:, 1 : 1 + self.length // 4].clone()
+            labels[-1, end // 4 :] = -100
+            return {"input_ids": ids[:, :-1] * attention, "attention_mask": attention.bool(), "labels": labels}
         positions = torch.stack([torch.randperm(end, generator=draw)[: self.masked].sort().values for _ in range(self.batch)])
         return {
             "input_ids": ids[:, :-1] * attention,
@@ -76,6 +87,8 @@ class Setting:
     def their_batch(self) -> dict[str, Tensor]:
         """The same, as `transformers` takes it: a label for every place."""
         batch = self.our_batch()
+        if isinstance(self.config, T5Config):
+            return batch
         if "labels" in batch:
             # Its causal loss shifts by itself, so the last place is left without a label.
             return {"input_ids": batch["input_ids"], "labels": batch["input_ids"].clone()}
@@ -84,18 +97,21 @@ class Setting:
 
 
 def our_model(setting: Setting) -> nn.Module:
-    model = Gpt2(setting.config) if isinstance(setting.config, Gpt2Config) else Bert(setting.config)
+    model = MODELS[type(setting.config)](setting.config)
     model.initialise(torch.Generator().manual_seed(0))
     return model
 
 
 def their_model(setting: Setting) -> nn.Module:
-    from transformers import AutoConfig, BertForMaskedLM, GPT2LMHeadModel
+    import transformers
 
     described = setting.config.to_huggingface()
-    kind = GPT2LMHeadModel if isinstance(setting.config, Gpt2Config) else BertForMaskedLM
-    config = AutoConfig.for_model(described.pop("model_type"), **described, use_cache=False)
-    return kind._from_config(config, attn_implementation="sdpa")
+    kind = getattr(transformers, CLASSES[type(setting.config)])
+    config = transformers.AutoConfig.for_model(described.pop("model_type"), **described, use_cache=False)
+    model = kind._from_config(config, attn_implementation="sdpa")
+    if isinstance(setting.config, T5Config):  # the library ties a T5's head whatever its configuration says
+        model.lm_head = nn.Linear(setting.config.hidden_size, setting.config.vocabulary_size, bias=False)
+    return model
 
 
 def our_loss(model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
@@ -150,7 +166,8 @@ def require_agreement(setting: Setting, ours: Contestant, theirs: Contestant) ->
     strange = [name for name in ours.model.state_dict() if name not in state]
     assert not strange, strange
     theirs.model.load_state_dict(ours.model.state_dict(), strict=False)
-    theirs.model.tie_weights()
+    if not isinstance(setting.config, T5Config):  # its head is its own
+        theirs.model.tie_weights()
     batch = dict(ours.batch)
     if isinstance(setting.config, Gpt2Config):
         batch["labels"] = torch.cat([batch["input_ids"][:, 1:], torch.full((setting.batch, 1), -100)], dim=1)
@@ -199,7 +216,7 @@ def compare_times(setting: Setting) -> None:
 def print_arithmetic(setting: Setting) -> None:
     """The ratios of multiplications that leaving out unmasked positions gives."""
     config = setting.config
-    if isinstance(config, Gpt2Config):
+    if not isinstance(config, BertConfig):
         return
     width = config.hidden_size
     layer = 4 * width**2 + 2 * width * config.intermediate_size

@@ -6,6 +6,7 @@ import random
 import signal
 import subprocess
 import time
+from pathlib import Path
 
 import pytest
 
@@ -192,3 +193,31 @@ def test_a_checkpoint_says_what_it_is(uninterrupted) -> None:
     state = json.loads((uninterrupted.folder / "main" / "checkpoints" / "step-00000030" / "state.json").read_text())
     assert (state["format"], state["step"], state["phase"], state["fingerprint"]) == (1, 30, "main", uninterrupted.fingerprint)
     assert set(state["sha256"]) == {"model.safetensors", "optimizer.safetensors"}
+
+
+SCALED = {
+    "automatic": {"precision": "float16", "loss_scaling": {"name": "automatic", "scale": 2.0**24, "growth_interval": 3}},
+    "by_step": {"precision": "float16", "loss_scaling": {"name": "by_step", "by_step": {1: 1024, 5: 128}}},
+    "lamb": {"optimizer": {"name": "lamb", "bias_correction": False}},
+    "adafactor": {"optimizer": {"name": "adafactor", "adafactor": {"beta1": 0.9}}},
+}
+
+
+@pytest.mark.parametrize("name", SCALED)
+def test_what_optimizer_and_scaler_remember_survives_an_interruption(
+    name: str, tiny_run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stopped, whole = (type(tiny_run)(tmp_path / folder, tiny_run.examples) for folder in ("stopped", "whole"))
+    for run in (stopped, whole):
+        run.changes = {"pretrain": {"main": {"steps": 8, "schedule": {"warmup_steps": 1}, **SCALED[name]}}}
+        run.changes["run"] = {"checkpoint_interval": 4, "log_interval": 1}
+    whole.train()
+    stopped_after_steps(stopped, 6, monkeypatch)
+    monkeypatch.undo()
+    stopped.train()
+    assert stopped.lines() == whole.lines()
+    assert stopped.sha256() == whole.sha256()
+    if name == "automatic":
+        assert whole.lines()[-1]["skipped_updates"] > 0
+    if name == "by_step":
+        assert [line["loss_scale"] for line in whole.lines()] == [1024] * 4 + [128] * 4

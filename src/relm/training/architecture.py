@@ -25,8 +25,15 @@ def configuration(recipe: Recipe, tokenizer: TokenizerFacts) -> Config:
     """The recipe's model for the tokens of a tokenizer.
 
     Raises:
-        RelmError: the recipe asks for fewer rows than there are tokens.
+        RelmError: the recipe asks for fewer rows than there are tokens, or for a model that cannot be.
     """
+    try:
+        return _configuration(recipe, tokenizer)
+    except ValueError as error:
+        raise RelmError(f"model: {error}; correct it in the recipe") from None
+
+
+def _configuration(recipe: Recipe, tokenizer: TokenizerFacts) -> Config:
     wanted: dict[str, Any] = recipe.model.model_dump(exclude={"architecture"})
     wanted["vocabulary_size"] = wanted["vocabulary_size"] or tokenizer.vocabulary_size
     if wanted["vocabulary_size"] < tokenizer.vocabulary_size:
