@@ -122,6 +122,8 @@ class Run(Section):
     """Sequences per forward pass; null: the global batch, or one of its loss_shares."""
     threads: int | None = Field(default=None, gt=0)
     """CPU threads of the trainer; null: all the cores it may use. Another number rounds differently."""
+    activation_checkpointing: bool = False
+    """Compute each layer anew in the backward pass: less memory, a third more arithmetic, the same numbers."""
     checkpoint_interval: int = Field(default=500, gt=0)
     """Steps between checkpoints."""
     keep_checkpoints: int = Field(default=2, gt=0)

@@ -167,6 +167,15 @@ def test_bfloat16_keeps_float32_weights_and_state(tiny_run) -> None:
     assert tiny_run.lines()[-1]["loss"] != exact.lines()[-1]["loss"]
 
 
+def test_layers_that_are_computed_anew_give_the_same_run(tiny_run, tmp_path: Path) -> None:
+    plain = type(tiny_run)(tmp_path / "plain", tiny_run.examples)
+    plain.changes = shorter(steps=4)
+    tiny_run.changes = {**shorter(steps=4), "run": {"activation_checkpointing": True}}
+    for run in (plain, tiny_run):
+        run.train()
+    assert tiny_run.sha256() == plain.sha256()
+
+
 def test_a_following_phase_starts_from_the_model_before(tiny_run, uninterrupted) -> None:
     tiny_run.init_from = uninterrupted.model_folder
     tiny_run.changes = {**shorter(), "model": {"dropout": 0.0}}
