@@ -139,8 +139,8 @@ def test_more_hidden_tokens_than_places_are_an_error_not_a_lost_label() -> None:
     options = Masked(selection="bernoulli", probability=0.15)
     with pytest.raises(RelmError, match=r"bernoulli drew more than 5 tokens of one sequence.*set masked.max_predictions: 5"):
         masked_rows(ids, lengths, keys_of(1000), options, SPECIAL, VOCABULARY, 5)
-    with pytest.raises(RelmError, match=r"bernoulli with whole_words: true has no bound.*set masked.max_predictions"):
-        capacity(Masked(selection="bernoulli", whole_words=True), 512)
+    with pytest.raises(ValueError, match="bernoulli with whole_words needs max_predictions"):
+        Masked(selection="bernoulli", whole_words=True)
 
 
 def test_eighty_ten_ten() -> None:

@@ -49,7 +49,7 @@ def test_the_model_folder_loads_in_transformers_with_its_tokenizer(uninterrupted
     theirs = AutoModelForCausalLM.from_pretrained(uninterrupted.model_folder)
     ours = Gpt2.from_folder(uninterrupted.model_folder).eval()
     ids = torch.tensor([[84, 104, 101, 256]])
-    torch.testing.assert_close(ours(ids), theirs(ids).logits, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(ours.logits(ids), theirs(ids).logits, rtol=1e-5, atol=1e-5)
     assert theirs.generation_config.eos_token_id == 256
 
     text = "  Salut, lume!<|endoftext|>\n\tşi 你好 -- it's 3.14 , isn 't it ?"

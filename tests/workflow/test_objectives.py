@@ -52,7 +52,7 @@ def test_each_phase_has_the_examples_of_its_length(objectives) -> None:
 
 def test_what_is_drawn_while_reading_shares_the_stored_examples(objectives) -> None:
     folder: Path = objectives[0].folder
-    for name, masked in {"more": "{packing: sentence_pairs, probability: 0.2}", "other": "{packing: full_sentences}"}.items():
+    for name, masked in {"more": "{probability: 0.2}", "other": "{short_sequence_probability: 0.1}"}.items():
         (folder / "recipes" / f"{name}.yaml").write_text(f"extends: masked\npretrain: {{main: {{masked: {masked}}}}}\n")
     masked, more, other = (objectives[1].plan(name).manifest("main") for name in ("masked", "more", "other"))
     assert more == masked

@@ -48,20 +48,12 @@ def capacity(options: Masked, sequence_length: int) -> int:
 
     With `bernoulli` and no `max_predictions` it is the least multiple of 8 that more tokens than it fill with a chance below
     1e-8 in a row: 128 of 512 at 15 %.
-
-    Raises:
-        RelmError: nothing bounds the number: whole words, each for itself.
     """
     if options.selection == "exact":
         most = max(1, round(options.probability * sequence_length))
         return min(most, options.max_predictions or most)
     if options.max_predictions is not None:
         return min(options.max_predictions, sequence_length)
-    if options.whole_words:
-        raise RelmError(
-            "masked: selection: bernoulli with whole_words: true has no bound on the tokens that are hidden; "
-            "set masked.max_predictions, or use selection: exact"
-        )
     return min(sequence_length, -(-_binomial_bound(sequence_length, options.probability) // 8) * 8)
 
 
