@@ -1,6 +1,7 @@
-"""The models run inside an image whose Python is 3.8 and whose torch is 2.0, and which has nothing else of this package's."""
+"""The models and the step run inside an image with Python 3.8 and torch 2.0, and with nothing else of this package."""
 
 import ast
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,7 +11,8 @@ import pytest
 
 import relm.models
 
-FILES = sorted(Path(relm.models.__file__).parent.glob("*.py"))
+MODELS = Path(relm.models.__file__).parent
+FILES = [*sorted(MODELS.glob("*.py")), MODELS.parent / "training" / "step.py"]
 LATER_METHODS = {"removeprefix", "removesuffix"}
 NOT_YET_GENERIC = {"dict", "list", "tuple", "set", "frozenset", "type", "Callable", "Mapping", "Iterable", "Sequence"}
 
@@ -75,4 +77,23 @@ def test_what_does_not_run_there_is_noticed(source: str, fault: str) -> None:
 def test_ruff_finds_no_syntax_that_is_newer() -> None:
     ruff = [sys.executable, "-m", "ruff", "check", "--isolated", "--target-version", "py38", "--select", "E9,F"]
     done = subprocess.run([*ruff, *map(str, FILES)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def old_python() -> str | None:
+    """A Python 3.8 that starts."""
+    for name in ("python3.8", *map(str, Path.home().glob(".pyenv/versions/3.8.*/bin/python"))):
+        path = shutil.which(name)
+        if path and subprocess.run([path, "--version"], capture_output=True, check=False).returncode == 0:
+            return path
+    return None
+
+
+def test_a_real_python_3_8_compiles_every_file(tmp_path: Path) -> None:
+    python = old_python()
+    if python is None:
+        pytest.skip("there is no Python 3.8 on this machine")
+    for path in FILES:
+        shutil.copy(path, tmp_path)
+    done = subprocess.run([python, "-m", "compileall", "-q", str(tmp_path)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
