@@ -56,11 +56,16 @@ class Plan:
         return identity.digest(self._tokenizer_identity)
 
     @functools.cached_property
+    def _examples_key_of(self) -> dict[str, str]:
+        """Phase -> identity of its examples, hashed once: a graph asks for every shard."""
+        return {phase: identity.digest(found) for phase, found in self._examples_identities.items()}
+
+    @functools.cached_property
     def examples_keys(self) -> dict[str, str]:
         """Identity of the pregenerated examples, in their path -> the first phase that reads them."""
         keys: dict[str, str] = {}
-        for phase, found in self._examples_identities.items():
-            keys.setdefault(identity.digest(found), phase)
+        for phase, key in self._examples_key_of.items():
+            keys.setdefault(key, phase)
         return keys
 
     @functools.cached_property
@@ -98,8 +103,7 @@ class Plan:
 
     def examples_folder(self, phase: str) -> Path:
         """Shards of a phase's examples, their sidecars and the manifest; phases that read the same ones share it."""
-        key = identity.digest(self._examples_identities[phase])
-        return self.work / "examples" / f"{self.recipe.data.dataset}-{key}"
+        return self.work / "examples" / f"{self.recipe.data.dataset}-{self._examples_key_of[phase]}"
 
     def examples(self, phase: str, shard: str, split: str) -> Path:
         """Pregenerated examples of one shard and split: a stream of tokens, or a table."""

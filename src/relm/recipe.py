@@ -55,7 +55,7 @@ class TokenizerChoice(Section):
             raise ValueError("a tokenizer has either from_model or train")
         if (self.train in (None, "characters")) != (self.vocabulary_size is None):
             raise ValueError("vocabulary_size goes with train: byte_level_bpe or wordpiece, and these with vocabulary_size")
-        if self.train is None and "training_bytes" in self.model_dump(exclude_defaults=True):
+        if self.train is None and self.training_bytes != type(self).model_fields["training_bytes"].default:
             raise ValueError("training_bytes goes with train; leave it out")
         if self.lower_case and self.train != "wordpiece":
             raise ValueError("lower_case goes with train: wordpiece")

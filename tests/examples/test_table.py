@@ -153,9 +153,9 @@ def test_a_table_may_be_empty(tmp_path) -> None:
 @pytest.mark.parametrize("index", [-1, 3])
 def test_a_row_that_is_not_there_is_refused(tmp_path, index) -> None:
     opened = written(tmp_path / "a.table", 3)
-    with pytest.raises(IndexError, match="there are 0 to 2"):
+    with pytest.raises(IndexError, match="examples are 0 to 2"):
         opened.rows("input_ids", np.array([0, index]))
-    with pytest.raises(IndexError, match="there are 0 to 0"):
+    with pytest.raises(IndexError, match="examples are 0 to 0"):
         opened.batch_view("input_ids", index)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relm.errors import RelmError
-from relm.examples.contract import Batch, Integers
+from relm.examples.contract import Batch, Integers, require_indices
 from relm.examples.manifest import Manifest, read_manifest
 from relm.examples.storage import TokenStream
 from relm.objectives import TOKEN_STREAM, Causal
@@ -45,16 +45,6 @@ def document_ids(tokens: Integers, end_of_text_id: int) -> Integers:
     ends = tokens == end_of_text_id
     ids: Integers = np.cumsum(ends, axis=1) - ends
     return ids
-
-
-def require_indices(indices: npt.NDArray[np.integer], size: int) -> None:
-    """Refuse numbers of examples that there are not.
-
-    Raises:
-        IndexError: an index is below 0, or is `size` or more.
-    """
-    if indices.size and not 0 <= int(indices.min()) <= int(indices.max()) < size:
-        raise IndexError(f"examples are 0 to {size - 1}, asked for {indices.min()} to {indices.max()}")
 
 
 class TokenWindows(TokenStream):

@@ -57,3 +57,13 @@ def numbers_at(examples: Examples, order_seed: int, positions: Integers) -> tupl
     if getattr(examples, "is_ordered", False):
         return positions % size, epochs_of(positions, size)
     return example_indices(order_seed, positions, size), epochs_of(positions, size)
+
+
+def require_indices(indices: npt.NDArray[np.integer], size: int) -> None:
+    """Refuse numbers of examples that there are not.
+
+    Raises:
+        IndexError: an index is below 0, or is `size` or more.
+    """
+    if indices.size and not 0 <= int(indices.min()) <= int(indices.max()) < size:
+        raise IndexError(f"examples are 0 to {size - 1}, asked for {indices.min()} to {indices.max()}")

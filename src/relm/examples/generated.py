@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from relm.errors import RelmError
-from relm.examples.causal import document_ids, require_indices
-from relm.examples.contract import IGNORED, Batch, Integers
+from relm.examples.causal import document_ids
+from relm.examples.contract import IGNORED, Batch, Integers, require_indices
 from relm.examples.draws import Draws, below, drawn
 from relm.examples.masking import capacity, masked_rows
 from relm.examples.order import row_keys

@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from relm.errors import RelmError
-from relm.examples.causal import TokenWindows, open_windows, require_indices
-from relm.examples.contract import Batch, Integers
+from relm.examples.causal import TokenWindows, open_windows
+from relm.examples.contract import Batch, Integers, require_indices
 from relm.examples.draws import Draws, drawn
 from relm.examples.order import row_keys
 from relm.objectives import Objective, SpanCorruption

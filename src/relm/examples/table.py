@@ -22,6 +22,7 @@ import pyarrow as pa
 from relm.artifact import atomic_file, canonical_json, sha256_of, sidecar_of
 from relm.errors import RelmError
 from relm.examples.columns import AGAIN, ARROW, FACTS, Array, Column, Integers, Ragged, described
+from relm.examples.contract import require_indices
 from relm.examples.manifest import Manifest, read_manifest, require_shard
 
 ROWS = 4096
@@ -201,7 +202,7 @@ class ExampleTable:
             KeyError: there is no such column.
         """
         column, slot = self.columns[name], self._slots[name]
-        _require_indices(indices, len(self))
+        require_indices(indices, len(self))
         batches, places = np.divmod(np.asarray(indices, dtype=np.int64), ROWS)
         self._locate(batches)
         offsets = self._offsets[batches, slot]
@@ -226,7 +227,7 @@ class ExampleTable:
             IndexError: there is no such batch.
             KeyError: there is no such column.
         """
-        _require_indices(np.array([number]), self.batches)
+        require_indices(np.array([number]), self.batches)
         column, slot = self.columns[name], self._slots[name]
         count = min(ROWS, len(self) - number * ROWS)
         if column.kind == "bool":
@@ -325,7 +326,7 @@ class ExampleTables:
 
     def rows(self, name: str, indices: npt.NDArray[np.integer]) -> Any:
         """As `ExampleTable.rows`, by numbers that count through all shards."""
-        _require_indices(indices, len(self))
+        require_indices(indices, len(self))
         if len(self._tables) == 1:
             return self._tables[0].rows(name, indices)
         order = np.argsort(indices, kind="stable")
@@ -376,11 +377,6 @@ def _bits(content: npt.NDArray[np.uint8], offsets: Integers, starts: Integers, w
         rows = starts % 8 == shift
         found[rows] = unpacked[rows, shift : shift + width]
     return found
-
-
-def _require_indices(indices: npt.NDArray[np.integer], size: int) -> None:
-    if indices.size and not 0 <= int(indices.min()) <= int(indices.max()) < size:
-        raise IndexError(f"there are 0 to {size - 1}, asked for {indices.min()} to {indices.max()}")
 
 
 def _opened(path: Path) -> tuple[pa.Buffer, pa.ipc.RecordBatchFileReader]:

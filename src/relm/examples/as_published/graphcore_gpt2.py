@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relm.errors import RelmError
-from relm.examples.contract import Batch
+from relm.examples.contract import Batch, require_indices
 from relm.examples.manifest import Shard, read_manifest
 from relm.examples.storage import TokenStream, index_of
 from relm.objectives import AsPublished, Objective
@@ -163,8 +163,7 @@ class GraphcoreGpt2Examples:
         Raises:
             IndexError: there is no such example.
         """
-        if indices.size and not 0 <= int(indices.min()) <= int(indices.max()) < len(self):
-            raise IndexError(f"examples are 0 to {len(self) - 1}, asked for {indices.min()} to {indices.max()}")
+        require_indices(indices, len(self))
         samples = np.empty((len(indices), self.sequence_length + 1), dtype=np.int64)
         for row, number in zip(samples, self.maps.shuffle_idx[indices].tolist(), strict=True):
             row[:] = self._sample(number)
