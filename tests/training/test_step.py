@@ -66,10 +66,10 @@ def counts_of(micro_batches: list[dict[str, Tensor]]) -> list[dict[str, int]]:
     return [scored_counts(micro_batch, "masked") for micro_batch in micro_batches]
 
 
-def result(sizes: list[int], normalisation: str, replicas: int = 1, **options: Any) -> tuple[Tensor, list[Tensor], Any]:
+def result(sizes: list[int], shares: int = 1, **options: Any) -> tuple[Tensor, list[Tensor], Any]:
     """Loss, gradients and terms of the global batch, cut into micro-batches of these sizes."""
     model, micro_batches = Tiny(), cut(sizes)
-    denominators = loss_denominators(counts_of(micro_batches), normalisation, replicas, options.pop("weights", None))
+    denominators = loss_denominators(counts_of(micro_batches), shares)
     accumulated = accumulate_terms(model.terms, iter(micro_batches), denominators, nullcontext, **options)
     return accumulated.loss, [p.grad for p in model.parameters() if p.grad is not None], accumulated.terms
 
@@ -105,7 +105,7 @@ WHOLE = expected(lambda model: means(model, cut([SEQUENCES])))
 @pytest.mark.parametrize("accumulation", [1, 2])
 def test_global_tokens_is_the_same_for_any_number_of_replicas_and_any_accumulation(replicas: int, accumulation: int) -> None:
     parts = replicas * accumulation
-    loss, gradients, _ = result([SEQUENCES // parts] * parts, "global_tokens", replicas)
+    loss, gradients, _ = result([SEQUENCES // parts] * parts)
     assert_same((loss, gradients), WHOLE)
 
 
@@ -114,7 +114,7 @@ def test_global_tokens_is_the_same_for_any_number_of_replicas_and_any_accumulati
 def test_global_tokens_is_the_same_for_unequal_micro_batches(sizes: list[int]) -> None:
     sizes = [size for i, size in enumerate(sizes) if sum(sizes[: i + 1]) < SEQUENCES]
     sizes.append(SEQUENCES - sum(sizes))
-    loss, gradients, _ = result(sizes, "global_tokens")
+    loss, gradients, _ = result(sizes)
     assert_same((loss, gradients), WHOLE)
 
 
@@ -122,22 +122,15 @@ def test_global_tokens_is_the_same_for_unequal_micro_batches(sizes: list[int]) -
 @pytest.mark.parametrize("accumulation", [1, 2])
 def test_per_replica_is_the_mean_of_the_replicas_means_however_each_accumulates(replicas: int, accumulation: int) -> None:
     parts = replicas * accumulation
-    loss, gradients, _ = result([SEQUENCES // parts] * parts, "per_replica", replicas)
+    loss, gradients, _ = result([SEQUENCES // parts] * parts, replicas)
     assert_same((loss, gradients), expected(lambda model: means(model, cut([SEQUENCES // replicas] * replicas))))
     assert not torch.allclose(loss, WHOLE[0], rtol=1e-6)
 
 
-@pytest.mark.parametrize("replicas", [1, 2, 4])
-def test_per_micro_batch_is_the_mean_of_the_micro_batches_means_whosever_they_are(replicas: int) -> None:
-    loss, gradients, _ = result([2] * 8, "per_micro_batch", replicas)
+def test_per_micro_batch_is_the_mean_of_the_micro_batches_means() -> None:
+    loss, gradients, _ = result([2] * 8, 8)
     assert_same((loss, gradients), expected(lambda model: means(model, cut([2] * 8))))
     assert not torch.allclose(loss, WHOLE[0], rtol=1e-6)
-
-
-def test_one_replica_and_one_micro_batch_make_all_normalisations_the_same() -> None:
-    for normalisation in ("global_tokens", "per_replica", "per_micro_batch"):
-        loss, gradients, _ = result([SEQUENCES], normalisation)
-        assert_same((loss, gradients), WHOLE)
 
 
 def test_labels_are_counted_on_the_host_by_the_names_of_their_terms() -> None:
@@ -150,7 +143,7 @@ def test_labels_are_counted_on_the_host_by_the_names_of_their_terms() -> None:
 
 
 def test_a_share_without_a_scored_label_adds_nothing_and_stays_finite() -> None:
-    loss, gradients, terms = result([1] * SEQUENCES, "per_micro_batch")
+    loss, gradients, terms = result([1] * SEQUENCES, SEQUENCES)
     assert_same((loss, gradients), expected(lambda model: means(model, cut([1] * SEQUENCES))))
     assert torch.isfinite(loss)
     assert MASKED.count(0) == 2
@@ -158,7 +151,7 @@ def test_a_share_without_a_scored_label_adds_nothing_and_stays_finite() -> None:
 
 
 def test_the_terms_are_sums_over_the_global_batch() -> None:
-    _, _, terms = result([4] * 4, "global_tokens")
+    _, _, terms = result([4] * 4)
     whole = Tiny().terms(global_batch())
     for name, term in whole.items():
         torch.testing.assert_close(terms[name].nats, term.nats.detach(), rtol=1e-12, atol=0.0)
@@ -167,24 +160,14 @@ def test_the_terms_are_sums_over_the_global_batch() -> None:
         assert not terms[name].nats.requires_grad
 
 
-def test_a_weight_multiplies_its_term() -> None:
-    weights = {"next_sentence": 0.25}
-    loss, gradients, terms = result([8, 8], "global_tokens", weights=weights)
-    nats = {name: term.nats for name, term in terms.items()}
-    wanted = nats["masked_token"] / sum(MASKED) + 0.25 * nats["next_sentence"] / SEQUENCES
-    torch.testing.assert_close(loss, wanted, rtol=1e-12, atol=0.0)
-    whole = WHOLE[1][1]
-    torch.testing.assert_close(gradients[1], 0.25 * whole, rtol=1e-11, atol=1e-13)
-
-
 def test_a_loss_scale_multiplies_the_gradients_and_not_the_loss() -> None:
-    loss, gradients, _ = result([4] * 4, "global_tokens", loss_scale=torch.tensor(1024.0, dtype=torch.float64))
+    loss, gradients, _ = result([4] * 4, loss_scale=torch.tensor(1024.0, dtype=torch.float64))
     assert_same((loss, [gradient / 1024 for gradient in gradients]), WHOLE)
 
 
 def test_denominators_may_be_tensors_on_the_device() -> None:
     model, micro_batches = Tiny(), cut([8, 8])
-    numbers = loss_denominators(counts_of(micro_batches), "global_tokens")
+    numbers = loss_denominators(counts_of(micro_batches))
     tensors = [{name: torch.tensor(value, dtype=torch.float64) for name, value in each.items()} for each in numbers]
     accumulated = accumulate_terms(model.terms, micro_batches, tensors, nullcontext)
     torch.testing.assert_close(accumulated.loss, WHOLE[0], rtol=1e-12, atol=0.0)
@@ -192,7 +175,7 @@ def test_denominators_may_be_tensors_on_the_device() -> None:
 
 def test_gradients_are_added_to_those_there_are() -> None:
     model, micro_batches = Tiny(), cut([SEQUENCES])
-    denominators = loss_denominators(counts_of(micro_batches), "global_tokens")
+    denominators = loss_denominators(counts_of(micro_batches))
     for _ in range(2):
         accumulate_terms(model.terms, micro_batches, denominators, nullcontext)
     assert model.pair.grad is not None
@@ -201,13 +184,11 @@ def test_gradients_are_added_to_those_there_are() -> None:
 
 def test_what_does_not_fit_together_is_refused() -> None:
     counts = [{"masked_token": 3}, {"masked_token": 1}, {"masked_token": 2}]
-    with pytest.raises(ValueError, match="3 micro-batches cannot be dealt out evenly to 2 replicas"):
-        loss_denominators(counts, "per_replica", 2)
-    with pytest.raises(ValueError, match="'per_token', expected one of global_tokens, per_replica, per_micro_batch"):
-        loss_denominators(counts, "per_token")
+    with pytest.raises(ValueError, match="3 micro-batches cannot be dealt out evenly to 2 shares"):
+        loss_denominators(counts, 2)
 
     model, micro_batches = Tiny(), cut([8, 8])
-    denominators = loss_denominators(counts_of(micro_batches), "global_tokens")
+    denominators = loss_denominators(counts_of(micro_batches))
     with pytest.raises(ValueError, match="1 micro-batches, but denominators for 2"):
         accumulate_terms(model.terms, micro_batches[:1], denominators, nullcontext)
     with pytest.raises(ValueError, match="more micro-batches than the 1"):

@@ -38,7 +38,7 @@ from relm.training.progress import Progress
 from relm.training.resources import require_resources
 from relm.training.run_log import RunLog
 from relm.training.schedules import learning_rate_scale
-from relm.training.step import GLOBAL_TOKENS, PER_REPLICA, accumulate_terms, loss_denominators, scored_counts
+from relm.training.step import accumulate_terms, loss_denominators, scored_counts
 
 # After so many steps of a process the rate is steady enough to tell how long the rest will take.
 TIMED_STEPS = 20
@@ -244,7 +244,7 @@ def train(run: PhaseRun, learner: Learner, stop: StopRequest) -> str:
             loss, _ = accumulate_terms(
                 model.terms,
                 run.fed(step, micro_batches),
-                loss_denominators(counts, GLOBAL_TOKENS if settings.loss_shares == 1 else PER_REPLICA, settings.loss_shares),
+                loss_denominators(counts, settings.loss_shares),
                 lambda: run.device.autocast(settings.precision),
                 scaler.scale if scaler is not None else None,
             )

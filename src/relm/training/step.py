@@ -11,9 +11,6 @@ from torch import Tensor
 
 from relm.models.losses import IGNORED_LABEL, Term
 
-# Over what the mean of a term's losses is taken.
-GLOBAL_TOKENS, PER_REPLICA, PER_MICRO_BATCH = "global_tokens", "per_replica", "per_micro_batch"
-NORMALISATIONS = (GLOBAL_TOKENS, PER_REPLICA, PER_MICRO_BATCH)
 # Objective -> term of the loss -> the labels in a batch that it scores.
 _LABELS = {
     "causal": {"next_token": "labels"},
@@ -42,45 +39,32 @@ def scored_counts(batch: Mapping[str, Any], objective: str) -> dict[str, int]:
     return {term: int((batch[name] != IGNORED_LABEL).sum()) for term, name in names.items() if name in batch}
 
 
-def loss_denominators(
-    counts: Sequence[Mapping[str, int]],
-    normalisation: str,
-    replicas: int = 1,
-    weights: Mapping[str, float] | None = None,
-) -> list[dict[str, float]]:
+def loss_denominators(counts: Sequence[Mapping[str, int]], shares: int = 1) -> list[dict[str, float]]:
     """By what each micro-batch's sum of nats is divided, so that all quotients together are the loss of the global batch.
 
-    - global_tokens: the mean over all scored labels of the global batch; how the batch is cut changes rounding only.
-    - per_replica: the mean over each replica's labels, then over replicas.
-    - per_micro_batch: the mean over each micro-batch's labels, then over micro-batches.
-
-    A share without a scored label adds 0, and counts as one of the shares.
+    With one share the loss is the mean over all scored labels of the global batch (global_tokens): how that is cut changes
+    rounding only. With more it is the mean over shares of the mean over each share's labels: per_replica with a share for each
+    replica, per_micro_batch with one for each micro-batch. A share without a scored label adds 0, and counts.
 
     Args:
-        counts: of each micro-batch, term -> scored labels; the micro-batches of a replica follow one another.
-        normalisation: one of `NORMALISATIONS`.
-        replicas: among which the micro-batches are dealt out evenly.
-        weights: term -> its weight in the loss; without an entry 1.
+        counts: of each micro-batch, term -> scored labels; the micro-batches of a share follow one another.
+        shares: among which the micro-batches are dealt out evenly.
 
     Raises:
-        ValueError: the normalisation is unknown, or the replicas do not divide the micro-batches.
+        ValueError: the shares do not divide the micro-batches.
 
-    >>> loss_denominators([{"next_token": 3}, {"next_token": 1}], "global_tokens")
+    >>> loss_denominators([{"next_token": 3}, {"next_token": 1}])
     [{'next_token': 4.0}, {'next_token': 4.0}]
-    >>> loss_denominators([{"next_token": 3}, {"next_token": 1}], "per_micro_batch")
+    >>> loss_denominators([{"next_token": 3}, {"next_token": 1}], shares=2)
     [{'next_token': 6.0}, {'next_token': 2.0}]
     """
-    if normalisation not in NORMALISATIONS:
-        raise ValueError(f"loss_normalisation is {normalisation!r}, expected one of {', '.join(NORMALISATIONS)}")
-    if replicas < 1 or len(counts) % replicas:
-        raise ValueError(f"{len(counts)} micro-batches cannot be dealt out evenly to {replicas} replicas")
-    shares = {GLOBAL_TOKENS: 1, PER_REPLICA: replicas, PER_MICRO_BATCH: len(counts)}[normalisation]
+    if shares < 1 or len(counts) % shares:
+        raise ValueError(f"{len(counts)} micro-batches cannot be dealt out evenly to {shares} shares")
     length = len(counts) // shares
     denominators = []
     for first in range(0, len(counts), length):
         share = counts[first : first + length]
-        sums = {name: max(1, sum(count[name] for count in share)) for name in share[0]}
-        divided = {name: shares * total / (weights or {}).get(name, 1.0) for name, total in sums.items()}
+        divided = {name: float(shares * max(1, sum(count[name] for count in share))) for name in share[0]}
         denominators += [divided] * length
     return denominators
 
