@@ -82,6 +82,8 @@ class Phase(Objective):
     mean of the means over equal shares of it, as an original with so many replicas or micro-batches had it."""
     loss_shares: int = Field(default=1, gt=0)
     """How many shares those are, replicas times micro-batches for per_micro_batch."""
+    optimizer_state: Literal["fresh", "kept"] = "fresh"
+    """fresh: begin as a new optimizer does; kept: go on with what the phase before left, its count of updates included."""
 
     @property
     def share_size(self) -> int:
@@ -118,18 +120,35 @@ class Run(Section):
 
     device: Literal["cpu", "cuda", "tpu", "ipu"] = "cpu"
     """Which accelerator trains."""
+    processes: int = Field(default=1, gt=0)
+    """How many processes share each global batch: one a GPU, or on a CPU as many as are wanted."""
     micro_batch_size: int | None = Field(default=None, gt=0)
-    """Sequences per forward pass; null: the global batch, or one of its loss_shares."""
+    """Sequences per forward pass of one process; null: the process's part of the global batch, or of one of its loss_shares."""
     threads: int | None = Field(default=None, gt=0)
-    """CPU threads of the trainer; null: all the cores it may use. Another number rounds differently."""
+    """CPU threads of each process; null: all the cores it may use. Another number rounds differently."""
+    compile: bool | None = None
+    """Have torch.compile make one program of the forward and backward pass, which rounds differently; null: on cuda."""
+    deterministic: bool = True
+    """The same steps give the same bits again on the same kind of device; false lets cuda take whatever kernel is fastest."""
     activation_checkpointing: bool = False
     """Compute each layer anew in the backward pass: less memory, a third more arithmetic, the same numbers."""
     checkpoint_interval: int = Field(default=500, gt=0)
     """Steps between checkpoints."""
     keep_checkpoints: int = Field(default=2, gt=0)
     """How many of the newest stay on disk."""
+    keep_every: int | None = Field(default=None, gt=0)
+    """Beside these, every so-manyth checkpoint stays; null: none."""
     log_interval: int = Field(default=10, gt=0)
     """Steps between lines of train.jsonl."""
+    validation_interval: int | None = Field(default=None, gt=0)
+    """Steps between looks at the held-out examples, whose loss goes into train.jsonl; null: never."""
+    validation_batches: int = Field(default=20, gt=0)
+    """Global batches of each look, always the same ones; fewer where there are not so many."""
+    loggers: list[Literal["tensorboard", "wandb"]] = Field(default_factory=list)
+    """Where the lines of train.jsonl go as well; wandb writes to the disk unless WANDB_MODE=online."""
+    peak_teraflops: float | None = Field(default=None, gt=0)
+    """What one device can do at most, in 10^12 operations a second, for the utilisation in train.jsonl; null: what is published
+    of a known accelerator, and nothing for a CPU."""
 
 
 class Noise(Section):
@@ -164,7 +183,16 @@ class Expectation(Section):
     """False where the published protocol differs from ours; the row then says so."""
 
 
-Evaluation = Literal["held_out", "samples"]
+class RandomWindows(Section):
+    """The loss on windows that begin at random tokens, as nanoGPT estimates it while it trains."""
+
+    batches: int = Field(default=20, gt=0)
+    """How many, each of the last phase's global batch size; the figure is the mean of their mean losses."""
+    seed: int = Field(default=0, ge=0)
+    """Of the windows' beginnings."""
+
+
+Evaluation = Literal["held_out", "random_windows", "samples"]
 
 
 class Recipe(Section):
@@ -189,7 +217,10 @@ class Recipe(Section):
     pretrain: dict[Slug, Phase] = Field(min_length=1)
     """Phase name -> phase, in this order."""
     evaluate: list[Evaluation] = Field(default_factory=list)
-    """held_out: perplexity by token, word and byte on the held-out documents; samples: text the model writes."""
+    """held_out: perplexity by token, word and byte on the held-out documents; random_windows: the loss on some windows of them;
+    samples: text the model writes."""
+    random_windows: RandomWindows = RandomWindows()
+    """How many windows, where they are evaluated."""
     run: Run = Run()
     """Where and how it runs."""
     expect: list[Expectation] = Field(default_factory=list)
@@ -231,12 +262,35 @@ class Recipe(Section):
                 raise ValueError(
                     f"pretrain.{name}.sequence_length ({phase.sequence_length}) exceeds model.positions ({longest})"
                 )
-            if self.run.micro_batch_size and phase.share_size % self.run.micro_batch_size:
+        return self
+
+    @model_validator(mode="after")
+    def batches_fall_into_pieces(self) -> Self:
+        for name, phase in self.pretrain.items():
+            processes, batch = self.run.processes, f"pretrain.{name}.global_batch_size ({phase.global_batch_size})"
+            if phase.global_batch_size % processes:
+                raise ValueError(f"run.processes ({processes}) must divide {batch}")
+            if self.run.micro_batch_size is None:
+                continue
+            if phase.share_size % self.run.micro_batch_size:
                 shares = f" / loss_shares ({phase.loss_shares})" if phase.loss_shares > 1 else ""
+                raise ValueError(f"run.micro_batch_size ({self.run.micro_batch_size}) must divide {batch}{shares}")
+            if (phase.global_batch_size // processes) % self.run.micro_batch_size:
                 raise ValueError(
-                    f"run.micro_batch_size ({self.run.micro_batch_size}) must divide "
-                    f"pretrain.{name}.global_batch_size ({phase.global_batch_size}){shares}"
+                    f"run.micro_batch_size ({self.run.micro_batch_size}) must divide {batch} / run.processes ({processes})"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def kept_optimizers_go_on(self) -> Self:
+        before: Phase | None = None
+        for name, phase in self.pretrain.items():
+            if phase.optimizer_state == "kept" and (before is None or before.optimizer.name != phase.optimizer.name):
+                found = "is the first" if before is None else f"follows one with {before.optimizer.name}"
+                raise ValueError(
+                    f"pretrain.{name}.optimizer_state: kept goes on with the optimizer of the phase before; this phase {found}"
+                )
+            before = phase
         return self
 
 
