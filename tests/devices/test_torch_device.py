@@ -5,24 +5,25 @@ from torch import nn
 
 from relm.devices.contract import open_device
 from relm.errors import RelmError
+from relm.recipe import Run
 
 
 @pytest.mark.parametrize("name", ["tpu", "ipu"])
 def test_a_device_of_a_later_version_is_refused_by_name(name: str) -> None:
     with pytest.raises(RelmError, match=f"run.device: {name} is not available in this version"):
-        open_device(name, None)
+        open_device(Run(device=name))
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
 def test_without_a_gpu_cuda_says_what_to_install() -> None:
     with pytest.raises(RelmError, match=r"no usable GPU.*install .* CUDA build of torch"):
-        open_device("cuda", None)
+        open_device(Run(device="cuda"))
 
 
 def test_the_cpu_gets_the_threads_asked_for_and_says_so() -> None:
     before = torch.get_num_threads()
     try:
-        device = open_device("cpu", 1)
+        device = open_device(Run(threads=1))
         assert torch.get_num_threads() == 1
         assert device.describe()["threads"] == 1
         assert device.describe()["torch"] == torch.__version__
@@ -31,20 +32,21 @@ def test_the_cpu_gets_the_threads_asked_for_and_says_so() -> None:
 
 
 def test_an_operation_without_a_reproducible_form_is_an_error() -> None:
-    open_device("cpu", 1)
+    open_device(Run(threads=1))
     assert torch.are_deterministic_algorithms_enabled()
 
 
 def test_a_batch_arrives_as_it_was() -> None:
     batch = {"input_ids": np.array([[1, 2], [3, 4]]), "attention_mask": np.array([[True, False]])}
-    fed = open_device("cpu", 1).feed(batch)
+    device = open_device(Run(threads=1))
+    fed = device.feed(device.staged(batch))
     assert fed["input_ids"].tolist() == [[1, 2], [3, 4]]
     assert fed["attention_mask"].dtype == torch.bool
 
 
 @pytest.mark.parametrize(("precision", "dtype"), [("float32", torch.float32), ("bfloat16", torch.bfloat16)])
 def test_precision_is_of_the_products_and_not_of_the_weights(precision: str, dtype: torch.dtype) -> None:
-    device = open_device("cpu", 1)
+    device = open_device(Run(threads=1))
     layer = device.place(nn.Linear(2, 2))
     with device.autocast(precision):
         assert layer(torch.ones(1, 2)).dtype == dtype

@@ -14,10 +14,13 @@ from relm.artifact import checked_sidecar, read_json
 from relm.devices.contract import open_device
 from relm.errors import RelmError
 from relm.examples.causal import CausalExamples
+from relm.examples.contract import numbers_at
 from relm.examples.manifest import read_manifest
 from relm.models.gpt2 import Gpt2
+from relm.recipe import Run
 from relm.training.architecture import configuration, initial_model
-from relm.training.loop import PhaseRun, derived_seed
+from relm.training.input import ahead
+from relm.training.phase_run import derived_seed, reader_of
 
 
 def shorter(**phase: object) -> dict[str, object]:
@@ -35,6 +38,42 @@ def test_there_is_a_line_for_the_first_step_each_interval_and_the_last_step(tiny
     sentence = tiny_run.train()
     assert [line["step"] for line in tiny_run.lines()] == [1, 3, 6, 7]
     assert "7 steps, 896 tokens" in sentence
+
+
+def test_a_line_has_the_loss_of_each_term_its_accuracy_and_what_the_machine_did(tiny_run) -> None:
+    tiny_run.changes = shorter(steps=4)
+    tiny_run.train()
+    line = json.loads((tiny_run.folder / "main" / "train.jsonl").read_text().splitlines()[-1])
+    assert list(line) == [
+        "step", "epoch", "learning_rate", "loss", "next_token_loss", "next_token_accuracy", "gradient_norm",
+        "tokens_per_second", "samples_per_second", "memory_bytes", "seconds",
+    ]  # fmt: skip
+    assert line["next_token_loss"] == pytest.approx(line["loss"], rel=1e-6)
+    assert 0 <= line["next_token_accuracy"] <= 1
+    assert line["tokens_per_second"] == pytest.approx(16 * line["samples_per_second"], rel=1e-3)
+    assert line["memory_bytes"] > 50e6
+
+
+def test_held_out_examples_are_looked_at_now_and_then_and_change_nothing(tiny_run, uninterrupted, monkeypatch) -> None:
+    tiny_run.changes = {"run": {"validation_interval": 7, "validation_batches": 3}}
+    tiny_run.train()
+    assert tiny_run.sha256() == uninterrupted.sha256()
+    looked = {line["step"]: line["validation_loss"] for line in tiny_run.lines() if "validation_loss" in line}
+    assert list(looked) == [7, 14, 21, 28, 30]
+    assert looked[30] < looked[7]
+
+    manifest = tiny_run.examples / "manifest.json"
+    model = Gpt2.from_folder(tiny_run.model_folder).eval()
+    reader = reader_of(tiny_run.recipe, "main", manifest, "held_out", open_device(Run(threads=1)))
+    batches = [{name: torch.from_numpy(array) for name, array in reader.batch(step).items()} for step in (1, 2, 3)]
+    losses = [torch.nn.functional.cross_entropy(model.logits(b["input_ids"]).mT, b["labels"]).item() for b in batches]
+    assert looked[30] == pytest.approx(np.mean(losses), rel=1e-5)
+
+
+def test_every_so_manyth_checkpoint_stays(tiny_run) -> None:
+    tiny_run.changes = {"run": {"keep_every": 3, "keep_checkpoints": 1}}
+    tiny_run.train()
+    assert tiny_run.checkpoints == ["step-00000009", "step-00000018", "step-00000027", "step-00000030"]
 
 
 def test_lines_have_the_scheduled_learning_rate_and_the_epoch(uninterrupted) -> None:
@@ -105,20 +144,31 @@ def test_how_the_batch_is_cut_changes_rounding_only(tmp_path: Path, examples: Pa
 
 
 def test_steps_read_the_examples_in_their_order_without_gaps(tiny_run) -> None:
-    settings = tiny_run.recipe.pretrain["main"]
-    examples = CausalExamples(tiny_run.examples / "manifest.json", "train", 16)
-    device = open_device("cpu", 1)
-    run = PhaseRun(tiny_run.recipe, "main", settings, tiny_run.folder, {}, examples, device)
+    manifest = tiny_run.examples / "manifest.json"
+    examples = CausalExamples(manifest, "train", 16)
+    reader = reader_of(tiny_run.recipe, "main", manifest, "train", open_device(Run(threads=1)))
     first_epoch = -(-len(examples) // 8)
-    read = np.concatenate([run.batch(step)["input_ids"] for step in range(1, first_epoch + 1)])[: len(examples)]
+    inputs = list(reader.step_inputs(1, first_epoch, lambda: False))
+    assert [given.step for given in inputs] == list(range(1, first_epoch + 1))
+    read = np.concatenate([piece["input_ids"].numpy() for given in inputs for piece in given.micro_batches])[: len(examples)]
     everything = examples.windows(np.arange(len(examples)))[:, :-1]
     assert not np.array_equal(read, everything), "the order is that of the file"
     assert sorted(map(tuple, read.tolist())) == sorted(map(tuple, everything.tolist()))
-    pieces = run.micro_batches(2)
-    fed = list(run.fed(2, pieces))
-    assert [len(piece["labels"]) for piece in pieces] == [run.micro_batch_size] * (8 // run.micro_batch_size)
-    for name, array in run.batch(2).items():
-        assert np.array_equal(np.concatenate([piece[name].numpy() for piece in fed]), array)
+    assert [len(piece["labels"]) for piece in inputs[1].micro_batches] == [4, 4]
+    for name, array in reader.batch(2).items():
+        assert np.array_equal(np.concatenate([piece[name].numpy() for piece in inputs[1].micro_batches]), array)
+
+
+def test_a_fault_of_the_examples_reaches_the_loop_at_its_step() -> None:
+    def make(number: int) -> int:
+        if number == 3:
+            raise RelmError("a shard is gone")
+        return number * number
+
+    results = ahead(make, range(1, 10), 2)
+    assert [next(results), next(results)] == [1, 4]
+    with pytest.raises(RelmError, match="a shard is gone"):
+        next(results)
 
 
 def test_a_learning_rate_of_zero_leaves_the_initial_weights(tiny_run) -> None:
@@ -197,9 +247,12 @@ def test_a_loss_that_is_no_number_stops_with_the_step_and_the_last_good_checkpoi
         },
         "run": {"checkpoint_interval": 1, "log_interval": 10},
     }
-    with pytest.raises(RelmError, match=r"step 2: the .* is nan.*the last good checkpoint is .*step-00000001"):
+    with pytest.raises(RelmError, match=r"step 2: the .* is nan.*the last good checkpoint is .*step-00000001") as error:
         tiny_run.train()
     assert tiny_run.checkpoints == ["step-00000001"]
+    examples = CausalExamples(tiny_run.examples / "manifest.json", "train", 16)
+    numbers, _ = numbers_at(examples, derived_seed(7, "order", "main"), np.arange(8, 16))
+    assert f"it read the examples {', '.join(map(str, numbers))} of epoch 0; " in str(error.value)
 
 
 def test_a_vocabulary_smaller_than_the_tokenizer_is_refused(tiny_run) -> None:

@@ -5,7 +5,7 @@ from relm.training import progress
 
 def test_a_log_gets_nothing_before_its_time(capsys: pytest.CaptureFixture[str]) -> None:
     bar = progress.Progress("pretrain main", 0, 10, 64)
-    bar.report(5.0, 100.0)
+    bar.report({"step": 1, "loss": 5.0, "tokens_per_second": 100.0})
     bar.advance(1)
     bar.close()
     assert capsys.readouterr() == ("", "")
@@ -14,7 +14,7 @@ def test_a_log_gets_nothing_before_its_time(capsys: pytest.CaptureFixture[str]) 
 def test_a_log_gets_a_line_now_and_then(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 0)
     bar = progress.Progress("pretrain main", 4, 1000, 64)
-    bar.report(5.25, 100.0)
+    bar.report({"step": 4, "loss": 5.25, "tokens_per_second": 100.0})
     bar.advance(5)
     bar.close()
     out, err = capsys.readouterr()

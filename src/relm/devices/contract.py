@@ -1,48 +1,79 @@
 """What the loop asks of a device, narrow enough that another one is one more module."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeVar
 
+import numpy as np
 import numpy.typing as npt
 from torch import Tensor, nn
 
 from relm.errors import RelmError
+from relm.recipe import Run
 
 Model = TypeVar("Model", bound=nn.Module)
+Forward = TypeVar("Forward", bound=Callable[..., Any])
 
 
 class Device(Protocol):
-    """A place where a model trains."""
+    """A place where a model trains: all of it, or the part of one of several equal processes, its ranks."""
+
+    rank: int
+    """Of this process, from 0; rank 0 writes files."""
+    ranks: int
+    """How many processes share each global batch."""
 
     def place(self, model: Model) -> Model:
         """The model with its parameters on the device, the ones to optimize and save."""
 
-    def feed(self, batch: Mapping[str, npt.NDArray[Any]]) -> dict[str, Tensor]:
-        """The arrays of a batch on the device, by name."""
+    def forward(self, terms: Forward) -> Forward:
+        """A model's forward pass as the device runs it: compiled where that was asked for."""
+
+    def seed(self, number: int) -> None:
+        """Seed the generators that dropout draws from."""
+
+    def staged(self, batch: Mapping[str, npt.NDArray[Any]]) -> dict[str, Tensor]:
+        """The arrays of a batch on the host, as `feed` wants them. A thread of its own calls it while the device computes."""
+
+    def feed(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """A staged batch on the device, by name, without waiting for it."""
 
     def autocast(self, precision: str) -> AbstractContextManager[None]:
         """The context of a forward pass in `precision`, float32, bfloat16 or float16; parameters stay float32."""
 
+    def exchanged(self, values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """The sum of an array over all ranks, on the host. Only the thread that prepares batches may call it."""
+
+    def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
+        """Make each gradient its sum over all ranks, in place."""
+
+    def summed(self, values: Tensor) -> Tensor:
+        """The sum of a small tensor over all ranks."""
+
     def synchronise(self) -> None:
         """Wait until the device has done all it was given."""
+
+    def peak_memory(self) -> int:
+        """Most bytes that this process held so far: of the accelerator's memory, on a CPU of main memory."""
+
+    def programs(self) -> int:
+        """How many programs were compiled so far; constant once every shape has been seen."""
 
     def describe(self) -> dict[str, Any]:
         """What it is; two runs are the same bytes only where these agree."""
 
+    def close(self) -> None:
+        """Take leave of the other ranks."""
 
-def open_device(name: str, threads: int | None) -> Device:
-    """Make a device ready.
 
-    Args:
-        name: cpu, cuda, tpu or ipu.
-        threads: of the CPU; None: all cores this process may use.
+def open_device(run: Run) -> Device:
+    """Make a device ready, as a recipe's section `run` describes it.
 
     Raises:
-        RelmError: it is not there; says what to install.
+        RelmError: it is not there, or another number of processes was started; says what to do.
     """
-    if name in ("cpu", "cuda"):
+    if run.device in ("cpu", "cuda"):
         from relm.devices.torch import TorchDevice
 
-        return TorchDevice(name, threads)
-    raise RelmError(f"run.device: {name} is not available in this version; set run.device to cpu or cuda")
+        return TorchDevice(run)
+    raise RelmError(f"run.device: {run.device} is not available in this version; set run.device to cpu or cuda")

@@ -1,17 +1,21 @@
 """CPU and CUDA, which torch itself drives."""
 
 import os
-from collections.abc import Mapping
+import resource
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, cast
 
+import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from relm.devices.contract import Model
+from relm.devices.contract import Forward, Model
+from relm.devices.processes import Processes, place_of_this_process
 from relm.errors import RelmError
 from relm.limits import usable_cores
+from relm.recipe import Run
 
 # cuBLAS promises the same bits twice only with a workspace of its own for each stream; read when CUDA starts.
 _CUBLAS_WORKSPACE = ("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
@@ -20,52 +24,117 @@ _CUBLAS_WORKSPACE = ("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 class TorchDevice:
     """Fulfils `relm.devices.contract.Device`."""
 
-    def __init__(self, name: str, threads: int | None) -> None:
-        """Set torch up for reproducible work on `name`, cpu or cuda.
+    def __init__(self, run: Run) -> None:
+        """Set torch up for work on `run.device`, cpu or cuda, alone or as one of several processes.
 
         Raises:
-            RelmError: there is no CUDA here.
+            RelmError: there is no CUDA here, fewer GPUs than processes, or another number of processes was started.
         """
-        if name == "cuda":
-            os.environ.setdefault(*_CUBLAS_WORKSPACE)
-            if not torch.cuda.is_available():
-                build = "has no CUDA" if torch.version.cuda is None else f"is built for CUDA {torch.version.cuda}"
-                raise RelmError(
-                    f"run.device: cuda was asked for, but there is no usable GPU, and this torch ({torch.__version__}) "
-                    f"{build}; install NVIDIA's driver and a CUDA build of torch (https://pytorch.org/get-started), "
-                    "or set run.device to cpu"
-                )
-        self._device = torch.device(name)
-        self.threads = threads or usable_cores()
+        place = place_of_this_process(run.processes)
+        self.rank, self.ranks = place.rank, place.ranks
+        if run.device == "cuda":
+            if run.deterministic:
+                os.environ.setdefault(*_CUBLAS_WORKSPACE)
+            require_gpus(place.local_ranks)
+            torch.cuda.set_device(place.local_rank)
+        self._device = torch.device(run.device, place.local_rank) if run.device == "cuda" else torch.device("cpu")
+        self._run = run
+        self._compiles = run.device == "cuda" if run.compile is None else run.compile
+        self.threads = run.threads or max(1, usable_cores() // place.local_ranks)
         torch.set_num_threads(self.threads)
-        torch.use_deterministic_algorithms(True)
+        torch.use_deterministic_algorithms(run.deterministic or run.device == "cpu")
         # Filling fresh memory guards against reading it before it is written, which nothing here does, and costs a pass.
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+        self._processes = Processes(self._device) if self.ranks > 1 else None
 
     def place(self, model: Model) -> Model:
         """The same module, moved."""
         return model.to(self._device)
 
-    def feed(self, batch: Mapping[str, npt.NDArray[Any]]) -> dict[str, Tensor]:
-        """The batch, copied without waiting for what the device is doing."""
+    def forward(self, terms: Forward) -> Forward:
+        """Compiled for static shapes, or as it is."""
+        if not self._compiles:
+            return terms
+        return cast(Forward, torch.compile(terms, dynamic=False))
+
+    def seed(self, number: int) -> None:
+        """Seed the generator of the CPU and those of all GPUs."""
+        torch.manual_seed(number)
+
+    def staged(self, batch: Mapping[str, npt.NDArray[Any]]) -> dict[str, Tensor]:
+        """The same memory; for a GPU in pages that it can read by itself."""
         tensors = {name: torch.from_numpy(array) for name, array in batch.items()}
         if self._device.type == "cpu":
             return tensors
-        return {name: tensor.pin_memory().to(self._device, non_blocking=True) for name, tensor in tensors.items()}
+        return {name: tensor.pin_memory() for name, tensor in tensors.items()}
+
+    def feed(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The batch, copied without waiting for what the device is doing."""
+        return {name: tensor.to(self._device, non_blocking=True) for name, tensor in batch.items()}
 
     def autocast(self, precision: str) -> AbstractContextManager[None]:
         """Matrix products in bfloat16 or float16, where that is the precision."""
         half = torch.float16 if precision == "float16" else torch.bfloat16
         return torch.autocast(self._device.type, dtype=half, enabled=precision != "float32")
 
+    def exchanged(self, values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """The sum over all ranks."""
+        return values if self._processes is None else self._processes.exchanged(values)
+
+    def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
+        """Make each gradient its sum over all ranks."""
+        if self._processes is not None:
+            self._processes.sum_gradients(parameters)
+
+    def summed(self, values: Tensor) -> Tensor:
+        """The sum over all ranks."""
+        return values if self._processes is None else self._processes.summed(values)
+
     def synchronise(self) -> None:
         """Wait for the GPU; the CPU never lags behind."""
         if self._device.type == "cuda":
             torch.cuda.synchronize()
 
+    def peak_memory(self) -> int:
+        """Of the GPU what torch's allocator held; on a CPU the resident size of this process."""
+        if self._device.type == "cuda":
+            return torch.cuda.max_memory_reserved()
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+    def programs(self) -> int:
+        """Graphs that torch.compile made."""
+        from torch._dynamo.utils import counters
+
+        return int(counters["stats"]["unique_graphs"])
+
     def describe(self) -> dict[str, Any]:
         """Device, torch's version, and what else decides how sums are rounded."""
+        choices = {"compile": self._compiles or None, "processes": self.ranks if self.ranks > 1 else None}
+        told = {"torch": torch.__version__, **{key: value for key, value in choices.items() if value is not None}}
         if self._device.type == "cuda":
-            return {"device": "cuda", "name": torch.cuda.get_device_name(), "torch": torch.__version__}
-        capability = torch.backends.cpu.get_cpu_capability()
-        return {"device": "cpu", "name": capability, "threads": self.threads, "torch": torch.__version__}
+            exact = {} if self._run.deterministic else {"deterministic": False}
+            return {"device": "cuda", "name": torch.cuda.get_device_name(), **told, **exact}
+        return {"device": "cpu", "name": torch.backends.cpu.get_cpu_capability(), "threads": self.threads, **told}
+
+    def close(self) -> None:
+        """Take leave of the other ranks."""
+        if self._processes is not None:
+            self._processes.close()
+
+
+def require_gpus(count: int) -> None:
+    """Refuse to begin without so many usable GPUs.
+
+    Raises:
+        RelmError: there are fewer, or this torch has no CUDA.
+    """
+    found = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if found >= count:
+        return
+    if found:
+        raise RelmError(f"run.processes: {count} processes of this machine need as many GPUs, found {found}; start fewer")
+    build = "has no CUDA" if torch.version.cuda is None else f"is built for CUDA {torch.version.cuda}"
+    raise RelmError(
+        f"run.device: cuda was asked for, but there is no usable GPU, and this torch ({torch.__version__}) {build}; "
+        "install NVIDIA's driver and a CUDA build of torch (https://pytorch.org/get-started), or set run.device to cpu"
+    )

@@ -20,6 +20,7 @@ from relm.evaluation.models import load_for_evaluation
 from relm.examples.causal import window_count
 from relm.examples.manifest import Manifest, Split, read_manifest
 from relm.examples.storage import TokenStream
+from relm.recipe import Run
 
 LARGEST_EXPONENT = 700.0
 # Logits in memory at once: half a gigabyte in float32.
@@ -56,7 +57,7 @@ def evaluate_held_out(
     if len(stream) < 2 or not held_out.words:
         raise RelmError(f"{manifest}: split held_out has {held_out.words} words, which is nothing to score; use more documents")
     batch_size = fitting_batch_size(batch_size, context * model.config.vocabulary_size)
-    nats = stream_nats(open_device("cpu", threads).place(model).logits, stream, context, batch_size)
+    nats = stream_nats(open_device(Run(threads=threads)).place(model).logits, stream, context, batch_size)
     if not math.isfinite(nats):
         raise RelmError(f"{model_folder}: the loss is {nats}: training diverged; lower the learning rate and train again")
     training = TokenStream(manifest, facts.split("train", manifest))

@@ -13,6 +13,7 @@ from relm.devices.contract import open_device
 from relm.evaluation.generate import Sampling, generated
 from relm.evaluation.models import load_for_evaluation
 from relm.examples.tokenizers import load_tokenizer
+from relm.recipe import Run
 
 # Openings of an encyclopedia's articles; the empty one lets the model choose what it writes about.
 PROMPTS = ("", "", "The history of", "In mathematics,", "He was born in", "The city of")
@@ -49,7 +50,7 @@ def write_samples(
     started = perf_counter()
     loaded = load_tokenizer(tokenizer)
     model, model_sha256 = load_for_evaluation(model_folder, loaded.vocabulary_size)
-    model = open_device("cpu", threads).place(model)
+    model = open_device(Run(threads=threads)).place(model)
     sampling = sampling or Sampling()
     samples, written = [], 0
     for place, prompt in enumerate(tqdm(PROMPTS if prompts is None else prompts, unit=" texts", disable=None)):

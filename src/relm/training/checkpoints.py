@@ -48,21 +48,32 @@ class Checkpoint:
         return int(self.state["step"])
 
 
+def checkpoint_folder(checkpoints: Path, step: int) -> Path:
+    """Where the checkpoint of a step lies."""
+    return checkpoints / f"step-{step:08d}"
+
+
 def save_checkpoint(
-    checkpoints: Path, state: Mapping[str, Any], model: Mapping[str, Tensor], optimizer: Mapping[str, Tensor], keep: int
+    checkpoints: Path,
+    state: Mapping[str, Any],
+    model: Mapping[str, Tensor],
+    optimizer: Mapping[str, Tensor],
+    keep: int,
+    forever: int | None = None,
 ) -> Path:
-    """Write one checkpoint, then delete all but the newest.
+    """Write one checkpoint, then delete all but the newest and those that stay.
 
     Args:
         checkpoints: the folder of all checkpoints.
         state: `step`, the keys of `IDENTITY`, and whatever else the loop needs again; JSON.
         keep: how many of the newest stay.
+        forever: those whose step is a multiple of this stay as well.
 
     Raises:
         RelmError: it cannot be written; the checkpoints before it are as they were.
     """
     step = int(state["step"])
-    final = checkpoints / f"step-{step:08d}"
+    final = checkpoint_folder(checkpoints, step)
     partial = checkpoints / f".{final.name}.partial"
     try:
         _write(partial, state, {"model.safetensors": model, "optimizer.safetensors": optimizer})
@@ -77,7 +88,7 @@ def save_checkpoint(
             "and give the same command again"
         ) from error
     kill_point("checkpoint-renamed")
-    _prune(checkpoints, step, keep)
+    _prune(checkpoints, step, keep, forever)
     return final
 
 
@@ -108,12 +119,13 @@ def _step_folders(checkpoints: Path) -> dict[int, Path]:
     return dict(sorted(found.items(), reverse=True))
 
 
-def _prune(checkpoints: Path, step: int, keep: int) -> None:
+def _prune(checkpoints: Path, step: int, keep: int, forever: int | None) -> None:
     folders = _step_folders(checkpoints)
     # One of a later step was found damaged when this run resumed from before it.
-    kept = [known for known in folders if known <= step][:keep]
+    newest = [known for known in folders if known <= step][:keep]
     for known, folder in folders.items():
-        if known not in kept:
+        stays = forever is not None and known <= step and known % forever == 0
+        if known not in newest and not stays:
             shutil.rmtree(folder, ignore_errors=True)
     for partial in checkpoints.glob(".step-*.partial"):
         shutil.rmtree(partial, ignore_errors=True)

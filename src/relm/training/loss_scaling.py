@@ -69,22 +69,26 @@ class LossScaler:
         for name, tensor in self.tensors().items():
             tensor.copy_(tensors[name])
 
-    def line(self) -> dict[str, float]:
+    def readings(self) -> dict[str, Tensor]:
+        """Scalars on the device that `line` wants to know."""
+        return {"loss_scale": self.scale, "skipped_updates": self.skipped, "skipped_in_a_row": self.skipped_in_a_row}
+
+    def line(self, read: Mapping[str, float]) -> dict[str, float]:
         """Columns of a line of the run log: the next update's factor, and how many updates were skipped so far.
 
-        Waits for the device.
+        Args:
+            read: the values of `readings`.
 
         Raises:
             RelmError: the last `HOPELESS` updates were all skipped.
         """
-        scale, skipped, in_a_row = torch.stack([self.scale, self.skipped, self.skipped_in_a_row]).tolist()
-        if in_a_row >= HOPELESS:
+        if read["skipped_in_a_row"] >= HOPELESS:
             raise RelmError(
-                f"loss_scaling: the gradients of the last {in_a_row:.0f} updates overflowed with loss_scaling.scale "
-                f"{scale:g}, so none was made; lower loss_scaling.scale, or choose loss_scaling.name: automatic or "
-                "precision: bfloat16"
+                f"loss_scaling: the gradients of the last {read['skipped_in_a_row']:.0f} updates overflowed with "
+                f"loss_scaling.scale {read['loss_scale']:g}, so none was made; lower loss_scaling.scale, or choose "
+                "loss_scaling.name: automatic or precision: bfloat16"
             )
-        return {"loss_scale": scale, "skipped_updates": skipped}
+        return {key: read[key] for key in ("loss_scale", "skipped_updates")}
 
 
 def build_loss_scaler(settings: LossScaling, precision: str, device: torch.device) -> LossScaler | None:

@@ -2,29 +2,36 @@
 
 import math
 import time
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from relm.devices.contract import Device
 from relm.errors import RelmError
+from relm.models.losses import Term
+from relm.training.step import Accumulated
 
 
 class Meter:
     """Counts steps, and keeps loss, gradient norm and time of the newest."""
 
-    def __init__(self, state: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, device: Device, state: Mapping[str, Any] | None = None) -> None:
         """Begin at step 0, or where `state`, from a checkpoint, was left."""
         self.step = self.first_step = int(state["step"]) if state else 0
         self.loss = float(state["loss"]) if state else math.nan
         self.gradient_norm = math.nan
+        self.terms: dict[str, float] = {}
+        """Of the newest step, TERM_loss in nats and TERM_accuracy."""
         self.tokens_per_second = 0.0
+        self._device = device
         self._seconds_before = float(state["seconds"]) if state else 0.0
         self._started = self._line_time = time.monotonic()
         self._line_step = self.step
-        self._unread: list[Tensor] = []
+        self._losses: list[Tensor] = []
+        self._norms: list[Tensor] = []
+        self._terms: Mapping[str, Term] = {}
 
     @property
     def seconds(self) -> float:
@@ -36,45 +43,86 @@ class Meter:
         """Of this attempt."""
         return (time.monotonic() - self._started) / (self.step - self.first_step)
 
-    def count(self, loss: Tensor, gradient_norm: Tensor) -> None:
-        """One more step was taken; nothing waits for the two scalars."""
-        self.step += 1
-        self._unread += [loss, gradient_norm]
-
-    def read(self, last_good: Path | None) -> None:
-        """Wait for the device and take over loss and gradient norm of the newest step.
+    def count(self, accumulated: Accumulated, gradient_norm: Tensor) -> None:
+        """One more step was taken; nothing waits for its scalars.
 
         Args:
-            last_good: the newest checkpoint, for the message.
+            accumulated: this rank's part of the loss and its terms.
+            gradient_norm: of all ranks.
+        """
+        self.step += 1
+        self._losses.append(accumulated.loss)
+        self._norms.append(gradient_norm)
+        self._terms = accumulated.terms
+
+    def read(self, what_was_read: Callable[[int], str], also: Mapping[str, Tensor] | None = None) -> dict[str, float]:
+        """Wait for the device, once, and take over what the newest step came to.
+
+        Args:
+            what_was_read: step -> a sentence on its examples and on the way back, for the message.
+            also: other scalars on the device.
+
+        Returns:
+            The values of `also`.
 
         Raises:
             RelmError: a loss or a norm since the last reading is not a finite number; names the step.
         """
-        values = torch.stack(self._unread).tolist()
-        first = self.step - len(values) // 2 + 1
-        for position, value in enumerate(values):
-            if not math.isfinite(value):
-                what = "norm of the gradient" if position % 2 else "loss"
-                where = f"the last good checkpoint is {last_good}" if last_good else "there is no checkpoint before it"
-                raise RelmError(
-                    f"step {first + position // 2:,}: the {what} is {value}, expected a finite number; {where}. The same "
-                    "command would end the same way: lower optimizer.learning_rate, warm up longer, or clip the gradient"
-                )
-        self.loss, self.gradient_norm = values[-2:]
-        self._unread.clear()
+        also, steps = also or {}, len(self._losses)
+        parts = [value for term in self._terms.values() for value in (term.nats, term.count, term.correct)]
+        sums = self._device.summed(torch.stack([value.float() for value in (*self._losses, *parts)]))
+        rest = torch.stack([value.float() for value in (*self._norms, *also.values())])
+        values: list[float] = torch.cat([sums, rest]).tolist()
+        losses, values = values[:steps], values[steps:]
+        parts_read, values = values[: len(parts)], values[len(parts) :]
+        self._check(losses, values[:steps], what_was_read)
+        self.loss, self.gradient_norm = losses[-1], values[steps - 1]
+        self.terms = term_figures(list(self._terms), parts_read)
+        self._losses.clear()
+        self._norms.clear()
+        return dict(zip(also, values[steps:], strict=True))
 
-    def line(self, tokens_per_step: int) -> dict[str, float]:
+    def _check(self, losses: list[float], norms: list[float], what_was_read: Callable[[int], str]) -> None:
+        first = self.step - len(losses) + 1
+        for step, (loss, norm) in enumerate(zip(losses, norms, strict=True), start=first):
+            for what, value in (("loss", loss), ("norm of the gradient", norm)):
+                if not math.isfinite(value):
+                    raise RelmError(
+                        f"step {step:,}: the {what} is {value}, expected a finite number; {what_was_read(step)}. The same "
+                        "command would end the same way: lower optimizer.learning_rate, warm up longer, or clip the gradient"
+                    )
+
+    def line(self, samples_per_step: int, tokens_per_step: int) -> dict[str, float]:
         """The measured columns of a line of `train.jsonl`, after `read`."""
         now = time.monotonic()
-        self.tokens_per_second = (self.step - self._line_step) * tokens_per_step / (now - self._line_time)
+        rate = (self.step - self._line_step) / (now - self._line_time)
+        self.tokens_per_second = rate * tokens_per_step
         self._line_step, self._line_time = self.step, now
         return {
             "loss": self.loss,
+            **self.terms,
             "gradient_norm": self.gradient_norm,
             "tokens_per_second": round(self.tokens_per_second, 1),
+            "samples_per_second": round(rate * samples_per_step, 3),
+            "memory_bytes": self._device.peak_memory(),
             "seconds": round(self.seconds, 3),
         }
 
     def state(self) -> dict[str, float]:
         """What a checkpoint keeps of it, after `read`."""
         return {"step": self.step, "loss": self.loss, "seconds": round(self.seconds, 3)}
+
+
+def term_figures(names: list[str], values: list[float]) -> dict[str, float]:
+    """TERM_loss in nats a label and TERM_accuracy of each term.
+
+    Args:
+        values: of each term in turn, its nats, how many labels it scored, and how many of them correctly.
+
+    >>> term_figures(["next_token"], [8.0, 4.0, 1.0])
+    {'next_token_loss': 2.0, 'next_token_accuracy': 0.25}
+    """
+    figures = {}
+    for name, nats, count, correct in zip(names, values[::3], values[1::3], values[2::3], strict=True):
+        figures[f"{name}_loss"], figures[f"{name}_accuracy"] = nats / max(count, 1.0), correct / max(count, 1.0)
+    return figures

@@ -2,6 +2,8 @@
 
 import sys
 import time
+from collections.abc import Mapping
+from typing import Any
 
 from tqdm import tqdm
 
@@ -17,10 +19,14 @@ class Progress:
         self._started = self._printed = time.monotonic()
         self._loss = float("nan")
 
-    def report(self, loss: float, tokens_per_second: float) -> None:
-        """Show a newer loss and rate."""
-        self._loss = loss
-        self._bar.set_postfix_str(f"loss {loss:.3f}, {tokens_per_second:,.0f} tokens/s", refresh=False)
+    def report(self, line: Mapping[str, Any]) -> None:
+        """Show a newer loss and rate, and what held-out examples say, from a line of `train.jsonl`."""
+        self._loss = line["loss"]
+        self._bar.set_postfix_str(f"loss {self._loss:.3f}, {line['tokens_per_second']:,.0f} tokens/s", refresh=False)
+        if "validation_loss" in line:
+            self._bar.write(
+                f"{self._name}: step {line['step']:,}, held-out loss {line['validation_loss']:.4f}", file=sys.stderr
+            )
 
     def advance(self, step: int) -> None:
         """A step was taken."""

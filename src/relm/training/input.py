@@ -1,0 +1,121 @@
+"""What each step reads, made ready by a thread while the device computes the steps before it."""
+
+import dataclasses
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
+
+import numpy as np
+from torch import Tensor
+
+from relm.devices.contract import Device
+from relm.examples.contract import Batch, Examples, Integers, numbers_at
+from relm.examples.order import rank_positions
+from relm.recipe import Phase
+from relm.training.kill_points import kill_point
+from relm.training.step import loss_denominators, scored_counts
+
+# So many steps are made ready ahead.
+AHEAD = 2
+
+Result = TypeVar("Result")
+
+
+@dataclasses.dataclass(frozen=True)
+class StepInput:
+    """This rank's part of a global batch."""
+
+    step: int
+    micro_batches: list[dict[str, Tensor]]
+    """Staged on the host."""
+    denominators: list[dict[str, float]]
+    """Of each micro-batch, term -> what its nats are divided by."""
+    stops: bool
+    """Whether a rank had been asked to stop when this was made ready; all ranks are told the same."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Reader:
+    """Reads the global batches of a phase, as one of equal ranks."""
+
+    examples: Examples
+    settings: Phase
+    order_seed: int
+    """Of the permutation in which examples are read."""
+    micro_batch_size: int
+    device: Device
+
+    def numbers(self, step: int) -> tuple[Integers, Integers]:
+        """Which examples the global batch has, and in which epoch each: example j of step s is at position (s - 1) B + j."""
+        return numbers_at(self.examples, self.order_seed, rank_positions(step, self.settings.global_batch_size))
+
+    def batch(self, step: int) -> Batch:
+        """This rank's part of the global batch."""
+        positions = rank_positions(step, self.settings.global_batch_size, self.device.rank, self.device.ranks)
+        return self.examples.batch(*numbers_at(self.examples, self.order_seed, positions))
+
+    def micro_batches(self, step: int) -> list[Batch]:
+        """The same in pieces."""
+        batch, size = self.batch(step), self.micro_batch_size
+        pieces = range(0, self.settings.global_batch_size // self.device.ranks, size)
+        return [{name: array[first : first + size] for name, array in batch.items()} for first in pieces]
+
+    def step_input(self, step: int, stop_requested: bool = False) -> StepInput:
+        """Everything that a step needs of the host; ranks tell each other how many labels their pieces score."""
+        kill_point("data")
+        micro_batches = self.micro_batches(step)
+        counts = [scored_counts(batch, self.settings.objective) for batch in micro_batches]
+        names = list(counts[0])
+        told = np.zeros(1 + self.device.ranks * len(counts) * len(names), dtype=np.int64)
+        told[0] = stop_requested
+        everywhere = told[1:].reshape(self.device.ranks, len(counts), len(names))
+        everywhere[self.device.rank] = [[count[name] for name in names] for count in counts]
+        told = self.device.exchanged(told)
+        of_all = [dict(zip(names, count, strict=True)) for count in told[1:].reshape(-1, len(names)).tolist()]
+        denominators = loss_denominators(of_all, self.settings.loss_shares)
+        first = self.device.rank * len(counts)
+        staged = [self.device.staged(batch) for batch in micro_batches]
+        return StepInput(step, staged, denominators[first : first + len(counts)], bool(told[0]))
+
+    def step_inputs(self, first: int, last: int, stop_requested: Callable[[], bool]) -> Iterator[StepInput]:
+        """The inputs of the steps `first` to `last`; none after one that says `stops`, where there are other ranks."""
+        agreed = False
+
+        def prepare(step: int) -> StepInput | None:
+            nonlocal agreed
+            if agreed:  # the other ranks are not waiting for this step
+                return None
+            made = self.step_input(step, stop_requested())
+            agreed = made.stops and self.device.ranks > 1
+            return made
+
+        for made in ahead(prepare, range(first, last + 1), AHEAD):
+            if made is None:
+                return
+            yield made
+
+
+def micro_batch_size(settings: Phase, wanted: int | None, ranks: int) -> int:
+    """Sequences of a forward pass: as wanted, or as many as belong both to one rank and to one share of the loss."""
+    return wanted or math.gcd(settings.share_size, settings.global_batch_size // ranks)
+
+
+def ahead(make: Callable[[int], Result], numbers: Iterable[int], depth: int) -> Iterator[Result]:
+    """`make` of each number, in order, by a thread that is up to `depth` results ahead of whoever takes them.
+
+    An error of `make` is raised where its result would have been.
+    """
+    waiting: deque[Future[Result]] = deque()
+    with ThreadPoolExecutor(1, "input") as thread:
+        try:
+            for number in numbers:
+                waiting.append(thread.submit(make, number))
+                if len(waiting) > depth:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            for future in waiting:
+                future.cancel()

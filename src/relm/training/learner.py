@@ -1,0 +1,91 @@
+"""What learns: the model and all that changes it, as at the newest checkpoint or as before the first step."""
+
+import dataclasses
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from relm.models.contract import LanguageModel
+from relm.training.architecture import Config, initial_model, unset_model
+from relm.training.checkpoints import Checkpoint, load_checkpoint
+from relm.training.loss_scaling import LossScaler, build_loss_scaler
+from relm.training.meter import Meter
+from relm.training.optimizers import build_optimizer, optimizer_tensors, restore_optimizer, weight_type
+from relm.training.phase_run import PhaseRun, derived_seed
+
+logger = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True)
+class Learner:
+    """What a checkpoint restores: the model and all that changes it."""
+
+    model: LanguageModel
+    optimizer: torch.optim.Optimizer
+    scaler: LossScaler | None
+    meter: Meter
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What optimizer and loss scaler remember, by name."""
+        return {**optimizer_tensors(self.optimizer, self.model), **(self.scaler.tensors() if self.scaler else {})}
+
+    def readings(self) -> dict[str, Tensor]:
+        """Scalars on the device that a line of the run log wants to know."""
+        return self.scaler.readings() if self.scaler is not None else {}
+
+    def line(self, read: Mapping[str, float]) -> dict[str, float]:
+        """Columns of a line of the run log.
+
+        Args:
+            read: the values of `readings`.
+
+        Raises:
+            RelmError: gradients overflow in every step.
+        """
+        return self.scaler.line(read) if self.scaler is not None else {}
+
+    def remember(self, tensors: Mapping[str, Tensor]) -> None:
+        """Go on with what `tensors` gave."""
+        remembered = dict(tensors)
+        if self.scaler is not None:
+            self.scaler.restore({name: remembered.pop(name) for name in self.scaler.tensors()})
+        restore_optimizer(self.optimizer, self.model, remembered)
+
+
+def begin(run: PhaseRun, config: Config, init_from: Path | None) -> Learner:
+    """Everything as it was at the newest checkpoint, or as it is before the first step."""
+    settings = run.settings
+    checkpoint = load_checkpoint(run.checkpoints, run.identity)
+    weights_seed = derived_seed(run.recipe.seed, "weights")
+    start = unset_model(config) if checkpoint else initial_model(config, weights_seed, init_from)
+    model = run.device.place(start).to(weight_type(settings.optimizer))
+    model.activation_checkpointing = run.recipe.run.activation_checkpointing
+    optimizer = build_optimizer(model, settings.optimizer)
+    scaler = build_loss_scaler(settings.loss_scaling, settings.precision, next(model.parameters()).device)
+    if scaler is not None:
+        scaler.attach(optimizer)
+    learner = Learner(model, optimizer, scaler, Meter(run.device, checkpoint.state if checkpoint else None))
+    if checkpoint is not None:
+        logger.info("%s: going on from step %s of %s", checkpoint.folder, f"{checkpoint.step:,}", f"{settings.steps:,}")
+        model.load_state_dict(checkpoint.model)
+        learner.remember(checkpoint.optimizer)
+        warn_if_made_elsewhere(checkpoint, run.made_on)
+    return learner
+
+
+def warn_if_made_elsewhere(checkpoint: Checkpoint, made_on: Mapping[str, Any]) -> None:
+    """Say what makes the rest of a run round differently from its beginning."""
+    before = checkpoint.state.get("made_on", {})
+    changed = [
+        f"{key} was {before.get(key)}, is {made_on.get(key)}"
+        for key in {**before, **made_on}
+        if before.get(key) != made_on.get(key)
+    ]
+    if changed:
+        logger.warning(
+            "%s: %s; going on, but the last bits will differ from an uninterrupted run's", checkpoint.folder, "; ".join(changed)
+        )

@@ -1,0 +1,64 @@
+"""A look at held-out examples now and then: an early report of what the model has learnt."""
+
+import dataclasses
+import math
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from relm.devices.contract import Device
+from relm.models.contract import LanguageModel
+from relm.recipe import Recipe
+from relm.training.input import Reader
+from relm.training.meter import term_figures
+from relm.training.phase_run import reader_of
+
+
+@dataclasses.dataclass(frozen=True)
+class HeldOut:
+    """The held-out examples, and how many of them are looked at how often."""
+
+    reader: Reader
+    interval: int
+    """Steps between two looks."""
+    batches: int
+    """Global batches of a look, always the same ones; fewer where there are not so many."""
+
+    @torch.no_grad()
+    def figures(self, model: LanguageModel) -> dict[str, float]:
+        """The loss of the held-out batches over all ranks; dropout is off, and no random number is drawn.
+
+        Args:
+            model: in training mode, to which it returns.
+
+        Returns:
+            For each term of the loss, validation_TERM_loss in nats a label and validation_TERM_accuracy; and the sum of the
+            losses, validation_loss.
+        """
+        device, settings = self.reader.device, self.reader.settings
+        sums: dict[str, list[Tensor]] = {}
+        model.eval()
+        for number in range(1, 1 + min(self.batches, math.ceil(len(self.reader.examples) / settings.global_batch_size))):
+            for batch in self.reader.micro_batches(number):
+                with device.autocast(settings.precision):
+                    terms = model.terms(device.feed(device.staged(batch)))
+                for name, term in terms.items():
+                    new = [value.float() for value in (term.nats, term.count, term.correct)]
+                    sums[name] = [a + b for a, b in zip(sums[name], new, strict=True)] if name in sums else new
+        model.train()
+        values = device.summed(torch.stack([value for term in sums.values() for value in term])).tolist()
+        figures = {f"validation_{name}": value for name, value in term_figures(list(sums), values).items()}
+        return {"validation_loss": sum(value for name, value in figures.items() if name.endswith("_loss")), **figures}
+
+
+def held_out_of(recipe: Recipe, phase: str, manifest: Path, device: Device) -> HeldOut | None:
+    """What a phase looks at now and then, where its recipe says so.
+
+    Raises:
+        RelmError: the examples are absent, damaged or too few.
+    """
+    if recipe.run.validation_interval is None:
+        return None
+    reader = reader_of(recipe, phase, manifest, "held_out", device)
+    return HeldOut(reader, recipe.run.validation_interval, recipe.run.validation_batches)
