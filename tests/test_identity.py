@@ -135,7 +135,13 @@ def test_golden_fingerprints_of_the_shipped_recipes(checkout: Path) -> None:
 
 
 # An edit here says: runs of this recipe made before can no longer be compared with runs made after.
-SHIPPED = {"quickstart": "3738b887b8e4"}
+SHIPPED = {
+    "quickstart": "3738b887b8e4",
+    "shakespeare_char": "13d525f2996c",
+    "shakespeare_char_gpu": "94c0eb2c208e",
+    "shakespeare_char_seed_2": "26c909939971",
+    "shakespeare_char_seed_3": "455e006d3810",
+}
 
 
 @pytest.mark.parametrize(

@@ -57,6 +57,7 @@ def test_what_is_fetched_in_an_archive_is_pinned_too(path: Path) -> None:
         (CHECKOUT / "recipes" / "data" / "wikitext_2_raw.yaml", "wiki.valid.raw"),
         (CHECKOUT / "recipes" / "data" / "wikitext_2_raw_valid.yaml", "wiki.valid.raw"),
         (CHECKOUT / "recipes" / "data" / "tinyshakespeare.yaml", "tinyshakespeare.txt"),
+        (CHECKOUT / "recipes" / "data" / "tinyshakespeare_text.yaml", "tinyshakespeare.txt"),
         (CHECKOUT / "recipes" / "data" / "ro_sts.yaml", "ro-sts-train.ro.txt"),
         (CHECKOUT / "recipes" / "models" / "gpt2_tokenizer.yaml", "vocab.json"),
         (CHECKOUT / "recipes" / "models" / "gpt2_tokenizer.yaml", "merges.txt"),

@@ -48,6 +48,7 @@ FORMATS_OF_KEYS = {
     "id_key": RECORDS,
     "title_key": RECORDS,
     "split": ("hugging_face",),
+    "held_out_end": ("text_files",),
 }
 
 
@@ -162,6 +163,9 @@ class Dataset(Section):
     held_out_one_in: int | None = Field(default=None, ge=2)
     """One document in so many is held out of training, in any order, by a hash of its title (of its text, where documents have
     no titles); null: 100, of text_files 10."""
+    held_out_end: float | None = Field(default=None, gt=0, lt=1)
+    """Of text_files: this share of each file's characters, at its end, is held out of training, instead of whole files; what
+    stands before it is trained on."""
     smoke: Slug | None = None
     """The small dataset of the same format that stands in for this one in `results/smoke/NAME`."""
 
@@ -195,6 +199,13 @@ class Dataset(Section):
                 raise ValueError(f"{key}: belongs to format {' or '.join(formats)}, found {self.format}; leave it out")
         if self.pattern is not None and self.folder is None:
             raise ValueError("pattern: chooses files of a folder, and there is none; leave it out")
+        return self
+
+    @model_validator(mode="after")
+    def held_out_once(self) -> Self:
+        others = [key for key in ("held_out_files", "held_out_one_in") if getattr(self, key)]
+        if self.held_out_end is not None and others:
+            raise ValueError(f"held_out_end: not together with {others[0]}; leave one out")
         return self
 
     @model_validator(mode="after")
@@ -234,18 +245,34 @@ class PretrainedModel(Section):
     t5_sentencepiece (mT5 too): `spiece.model`; tokenizers_json: `tokenizer.json`; null: weights only."""
     weights: bool = False
     """Whether `model.safetensors` and `config.json` are among the files, so that `init_from` may name it."""
-    files: dict[ModelFile, RemoteFile] = Field(min_length=1)
+    files: dict[ModelFile, RemoteFile] = Field(default_factory=dict)
     """File name, as `transformers` expects it -> what it is."""
+    folder: str | None = None
+    """A folder of one's own instead, as `save_pretrained` writes it, relative to the checkout or with ~, known by content."""
 
     @property
     def tokenizer_files(self) -> tuple[ModelFile, ...]:
         """The files that are the tokenizer."""
         return TOKENIZER_FILES[self.tokenizer] if self.tokenizer else ()
 
+    @property
+    def weights_files(self) -> tuple[ModelFile, ...]:
+        """The files that are the weights and their configuration."""
+        return WEIGHTS_FILES if self.weights else ()
+
+    @model_validator(mode="after")
+    def one_source(self) -> Self:
+        given = [name for name in ("files", "folder") if getattr(self, name)]
+        if len(given) != 1:
+            raise ValueError(f"a model has either files or a folder; found {' and '.join(given) or 'none'}")
+        if self.folder is not None and not (self.weights or self.tokenizer):
+            raise ValueError("folder: say what it is read for: weights: true, or which tokenizer, or both")
+        return self
+
     @model_validator(mode="after")
     def has_what_it_promises(self) -> Self:
-        needed = {*self.tokenizer_files, *(WEIGHTS_FILES if self.weights else ())}
-        if missing := sorted(needed - set(self.files)):
+        missing = sorted({*self.tokenizer_files, *self.weights_files} - set(self.files))
+        if missing and self.folder is None:
             raise ValueError(f"files lacks {', '.join(missing)}")
         return self
 

@@ -20,6 +20,8 @@ from relm.artifact import checked_sidecar, sidecar_of
 from relm.catalogue import TOKENIZER_FILES
 from relm.errors import RelmError
 from relm.jobs import Arguments, Job
+from relm.launch import ranks
+from relm.training.interruption import Preempted
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,7 @@ STEPS: dict[str, Step] = {
             path("--dataset", "the dataset's file, such as recipes/data/enwik8.yaml", required=False),
             path("--model", "or the model's file, such as recipes/models/gpt2_tokenizer.yaml", required=False),
             argument("--file", required=True, metavar="NAME", help="which of its files"),
+            argument("--sha256", metavar="HASH", help="refuse to make another file than this one"),
             path("--output", "where it goes"),
         ],
         jobs.download_job,
@@ -100,6 +103,7 @@ STEPS: dict[str, Step] = {
             paths("--documents", "documents, JSON lines"),
             argument("--vocabulary-size", type=int, metavar="N", help="special tokens included; not of characters"),
             argument("--lower-case", action="store_true", help="of wordpiece: fold case and accents"),
+            argument("--no-special-tokens", action="store_true", help="of characters: the text's own and no others"),
             argument("--training-bytes", type=int, default=50_000_000, metavar="N", help="how much text to read"),
             path("--output", "tokenizer.json"),
         ],
@@ -181,10 +185,43 @@ STEPS: dict[str, Step] = {
             path("--manifest", "the examples' manifest"),
             path("--tokenizer", "tokenizer.json"),
             path("--init-from", "folder of starting weights", required=False),
+            path("--optimizer-from", "last checkpoint of the phase before, whose optimizer is kept", required=False),
             path("--output", "RUN/PHASE/model/model.safetensors; checkpoints and train.jsonl lie beside model/"),
         ],
         jobs.pretrain_job,
-        epilog="TERM or INT: saves a checkpoint and exits with 75.",
+        epilog="TERM or INT: saves a checkpoint and exits with 75. Where the recipe has run.processes: N, it is started as "
+        "`torchrun --standalone --nproc-per-node N -m -- relm pretrain ...`, which exits with 1 then.",
+    ),
+    "rehearse": Step(
+        "take a few training steps of a recipe at full size and say how fast they are and what they need; nothing is kept",
+        [
+            RECIPE,
+            argument("--phase", metavar="PHASE", help="which phase; default: the first"),
+            argument("--steps", type=positive, metavar="N", help="how many, those of the warm-up included; default: 10"),
+            argument("--compile-only", action="store_true", help="stop once everything is compiled and fits into memory"),
+            path("--profile", "also trace a few more steps: a trace.json for chrome://tracing", required=False),
+            path("--manifest", "of real examples; default: they are generated", required=False),
+            path("--tokenizer", "tokenizer.json; default: the manifest's, the recipe's, or what is expected", required=False),
+        ],
+        jobs.rehearse_job,
+        records=False,
+        epilog="Needs no download and no disk: generated examples have the shapes of real ones.",
+    ),
+    "reproduce": Step(
+        "train a finished run again from one checkpoint to the next, and compare: bit for bit, elsewhere within a band",
+        [
+            argument("folder", type=Path, metavar="FOLDER", help="results/NAME, or work/runs/NAME/FINGERPRINT"),
+            argument("--segment", type=int, metavar="K", help="from 0; left out, the segments are listed"),
+            argument("--phase", metavar="PHASE", help="which phase, where there are several"),
+            path("--checkpoints", "where the checkpoints lie; default: in the run's folder", required=False),
+            argument("--device", choices=("cpu", "cuda"), help="default: the one it was trained on"),
+            argument("--threads", type=positive, metavar="N", help="default: as it was trained"),
+            argument("--micro-batch-size", type=positive, metavar="N", help="default: as it was trained"),
+        ],
+        jobs.reproduce_job,
+        records=False,
+        epilog="Exits with 1 where the segment is not reproduced. A run of N processes gives the same bits with as many: "
+        "`torchrun --standalone --nproc-per-node N -m -- relm reproduce ...`.",
     ),
     "evaluate": Step(
         "perplexity by token, word and byte on the held-out documents, beside unigram and bigram models",
@@ -198,6 +235,19 @@ STEPS: dict[str, Step] = {
             path("--output", "held_out.json"),
         ],
         jobs.evaluate_job,
+    ),
+    "random-windows": Step(
+        "the loss on windows that begin at random tokens, held out and in training, as nanoGPT estimates it",
+        [
+            path("--model", "MODEL/model.safetensors"),
+            path("--manifest", "the examples' manifest"),
+            argument("--context", type=int, required=True, metavar="TOKENS", help="window length"),
+            argument("--batch-size", type=positive, required=True, metavar="N", help="windows of a batch"),
+            argument("--batches", type=positive, default=20, metavar="N", help="of each split; default: 20"),
+            argument("--seed", type=int, default=0, metavar="N", help="of the windows' beginnings"),
+            path("--output", "random_windows.json"),
+        ],
+        jobs.random_windows_job,
     ),
     "samples": Step(
         "let the model write a few texts",
@@ -239,6 +289,18 @@ STEPS: dict[str, Step] = {
     ),
     "list": Step("list the recipes", [], jobs.list_job, records=False),
     "status": Step("what of a recipe is done, running and left", [RECIPE], jobs.status_job, records=False),
+    "estimate": Step(
+        "what a recipe will take: operations, memory, disk, time and money, before there are data",
+        [
+            RECIPE,
+            argument("--phase", metavar="PHASE", help="one phase; default: all of them"),
+            argument("--price-per-hour", type=float, metavar="X", help="of one device, of a TPU one chip, in any currency"),
+            argument("--no-calibration", action="store_true", help="measure nothing: leave out the time on this machine"),
+        ],
+        jobs.estimate_job,
+        records=False,
+        epilog="Where run.device is cpu, some steps of a model of few layers are timed for some seconds a phase.",
+    ),
     "doctor": Step("what this machine can run, and why not the rest", [], jobs.doctor_job, records=False),
     "schema": Step(
         "write the JSON Schemas of recipes, datasets and models, for editors",
@@ -268,8 +330,10 @@ def parser() -> argparse.ArgumentParser:
 
 
 def run_step(name: str, step: Step, arguments: Arguments, argv: Sequence[str]) -> str:
-    """Run one step with a record of it, and return its sentence."""
+    """Run one step with a record of it, and return its sentence. Of several ranks of a step the first checks and records."""
     job = step.job(arguments)
+    if ranks.rank():
+        return job.run()
     if absent := [str(path) for path in job.inputs if not path.exists()]:
         raise RelmError(f"no such file: {', '.join(absent)}; run the step that makes it, or correct the path")
     for given in job.inputs:  # a file with a sidecar is what that says, or nothing is made of it
@@ -281,7 +345,8 @@ def run_step(name: str, step: Step, arguments: Arguments, argv: Sequence[str]) -
 
     for folder in {output.parent for output in job.outputs}:
         folder.mkdir(parents=True, exist_ok=True)
-    with record(name, job.inputs, job.outputs, ["relm", *argv]) as facts:
+    started_as = ["relm"] if ranks.ranks() == 1 else ranks.launcher(ranks.ranks())
+    with record(name, job.inputs, job.outputs, [*started_as, *argv]) as facts:
         facts["summary"] = job.run()
     return str(facts["summary"])
 
@@ -309,8 +374,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
+    if ranks.rank():
+        return speak_as_another_rank(status, message)
     print(message, file=stream, flush=True)
     return status if arguments.log is None else max(status, write_log(arguments.log, message))
+
+
+def speak_as_another_rank(status: int, message: str) -> int:
+    """Print what went wrong in a rank other than the first, and nothing else; its exit status.
+
+    One that was stopped ends well: torchrun would take its status for a fault, and kill a first rank that still saves.
+    """
+    if status in (0, Preempted.exit_code):
+        return 0
+    print(f"{message} (rank {ranks.rank()} of {ranks.ranks()})", file=sys.stderr, flush=True)
+    return status
 
 
 def write_log(log: Path, message: str) -> int:

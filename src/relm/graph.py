@@ -14,9 +14,11 @@ from typing import Any, ParamSpec, TypeVar, get_args
 
 from snakemake_interface_common.exceptions import WorkflowError
 
+from relm import identity
 from relm.artifact import canonical_json, sidecar_of
 from relm.catalogue import ModelFile
 from relm.errors import RelmError
+from relm.launch import ranks
 from relm.plan import SPLITS, Plan, Project
 from relm.section import read_yaml
 
@@ -78,6 +80,21 @@ def model_file_sha256(wildcards: Any) -> str:
     if wildcards.file not in files:
         raise RelmError(f"{PROJECT.model_path(wildcards.model)}: has no file {wildcards.file}; it has {', '.join(files)}")
     return files[wildcards.file].sha256
+
+
+@in_words
+def own_model_file_sha256(wildcards: Any) -> str:
+    """The same for a model in a folder of one's own, whose content is in the path."""
+    model = PROJECT.model(wildcards.model)
+    content = identity.model_content(wildcards.model, model, identity.work_folder() / "folders")
+    parts = [identity.part_of(content, files) for files in (model.weights_files, model.tokenizer_files)]
+    for part in parts:
+        if identity.digest(part) == wildcards.key and wildcards.file in part:
+            return part[wildcards.file]
+    raise RelmError(
+        f"{PROJECT.model_path(wildcards.model)}: folder {model.folder} has other content now than {wildcards.key}: was it "
+        "edited while this ran? Give the same command again"
+    )
 
 
 def _plan_of_documents(wildcards: Any) -> Plan:
@@ -142,25 +159,20 @@ def tokenizer_training_options(wildcards: Any) -> str:
     kind = [] if choice.train == "byte_level_bpe" else [f"--kind {choice.train}"]
     size = [f"--vocabulary-size {choice.vocabulary_size}"] if choice.vocabulary_size else []
     case = ["--lower-case"] if choice.lower_case else []
-    return " ".join([*kind, *size, *case, f"--training-bytes {choice.training_bytes}"])
-
-
-def _tokenizer_files(wildcards: Any) -> list[Path]:
-    plan = _plan_of_tokenizer(wildcards)
-    assert plan.tokenizer_model is not None
-    return [plan.model_download(str(plan.recipe.tokenizer.from_model), file) for file in plan.tokenizer_model.tokenizer_files]
+    special = [] if choice.special_tokens else ["--no-special-tokens"]
+    return " ".join([*kind, *size, *case, *special, f"--training-bytes {choice.training_bytes}"])
 
 
 @in_words
 def imported_tokenizer_sidecars(wildcards: Any) -> list[str]:
     """What stands for the files of a published tokenizer."""
-    return sidecars(_tokenizer_files(wildcards))
+    return sidecars(_plan_of_tokenizer(wildcards).tokenizer_files)
 
 
 @in_words
 def imported_tokenizer_files(wildcards: Any) -> list[str]:
     """The files of a published tokenizer."""
-    return strings(_tokenizer_files(wildcards))
+    return strings(_plan_of_tokenizer(wildcards).tokenizer_files)
 
 
 @in_words
@@ -260,41 +272,43 @@ def tokenizer(wildcards: Any) -> str:
     return str(_plan_of_run(wildcards).tokenizer)
 
 
-def _starting_weights(wildcards: Any) -> list[Path]:
-    """Files of the model that a phase starts from: the previous phase's, the recipe's `init_from`, or none."""
-    plan = _plan_of_run(wildcards)
-    position = plan.phases.index(wildcards.phase)
-    if position:
-        folder = plan.model_folder(plan.phases[position - 1])
-        return [folder / "model.safetensors", folder / "config.json"]
-    if plan.init_model is None:
-        return []
-    return [plan.model_download(str(plan.recipe.init_from), file) for file in ("model.safetensors", "config.json")]
-
-
 @in_words
 def starting_weights_sidecars(wildcards: Any) -> list[str]:
     """What stands for the starting weights."""
-    return sidecars(_starting_weights(wildcards)[:1])
+    return sidecars(_plan_of_run(wildcards).starting_weights(wildcards.phase)[:1])
 
 
 @in_words
 def starting_weights(wildcards: Any) -> list[str]:
     """The starting weights and their configuration."""
-    return strings(_starting_weights(wildcards))
+    return strings(_plan_of_run(wildcards).starting_weights(wildcards.phase))
 
 
 @in_words
-def starting_weights_option(wildcards: Any) -> str:
-    """`--init-from FOLDER` where there are starting weights."""
-    files = _starting_weights(wildcards)
-    return f"--init-from {shlex.quote(str(files[0].parent))}" if files else ""
+def start_options(wildcards: Any) -> str:
+    """`--init-from FOLDER` where there are starting weights, and `--optimizer-from CHECKPOINT` where the optimizer is kept."""
+    plan = _plan_of_run(wildcards)
+    files, kept = plan.starting_weights(wildcards.phase), plan.kept_optimizer(wildcards.phase)
+    start = [f"--init-from {shlex.quote(str(files[0].parent))}"] if files else []
+    return " ".join([*start, *([f"--optimizer-from {shlex.quote(str(kept))}"] if kept else [])])
+
+
+@in_words
+def processes(wildcards: Any) -> int:
+    """How many processes train together."""
+    return PROJECT.plan(wildcards.recipe).recipe.run.processes
 
 
 @in_words
 def trainer_threads(wildcards: Any) -> int:
-    """CPU threads of the trainer, as the recipe fixes them."""
-    return PROJECT.plan(wildcards.recipe).recipe.run.threads or 1_000_000  # Snakemake scales it down to the cores there are
+    """CPU threads of the trainer, as the recipe fixes them, over all its processes."""
+    run = PROJECT.plan(wildcards.recipe).recipe.run
+    return run.threads * run.processes if run.threads else 1_000_000  # Snakemake scales it down to the cores there are
+
+
+def launcher(wildcards: Any, resources: Any) -> str:
+    """What starts the trainer. Snakemake holds what comes of resources for no reason to train again."""
+    return shlex.join(ranks.launcher(resources.processes))
 
 
 def _final_model(wildcards: Any) -> Path:
@@ -318,6 +332,14 @@ def final_model_sidecar(wildcards: Any) -> str:
 def context_option(wildcards: Any) -> int:
     """Tokens of context in the evaluation: what the last phase trained on."""
     return list(_plan_of_run(wildcards).recipe.pretrain.values())[-1].sequence_length
+
+
+@in_words
+def random_windows_options(wildcards: Any) -> str:
+    """How many random windows are evaluated, and which."""
+    recipe = _plan_of_run(wildcards).recipe
+    batch_size = list(recipe.pretrain.values())[-1].global_batch_size
+    return f"--batch-size {batch_size} --batches {recipe.random_windows.batches} --seed {recipe.random_windows.seed}"
 
 
 @in_words

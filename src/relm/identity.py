@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from relm.artifact import canonical_json, read_json, sha256_of, write_json
-from relm.catalogue import WEIGHTS_FILES, Dataset, PretrainedModel
+from relm.catalogue import Dataset, PretrainedModel
 from relm.errors import RelmError
 from relm.objectives import Objective
 from relm.recipe import DataChoice, Recipe, TokenizerChoice
@@ -24,6 +24,7 @@ REVISIONS = {"documents": 1, "tokenizer": 1, "examples": 1, "training": 1, "eval
 # The keys of a dataset that decide its documents and their splits, beside the bytes they are read from.
 HOW_DOCUMENTS_ARE_READ = {
     "format", "ends_mid_page", "text_key", "id_key", "title_key", "split", "held_out_files", "held_out_one_in",
+    "held_out_end",
 }  # fmt: skip
 
 
@@ -59,21 +60,27 @@ def folder_files(dataset: Dataset) -> list[Path]:
 
 
 def folder_content(name: str, dataset: Dataset, cache: Path) -> list[list[str]]:
-    """[[path inside the folder, sha256]] of every document; unchanged files (size, time) are not hashed again."""
+    """[[path inside the folder, sha256]] of every document; unchanged files are not hashed again."""
     folder = Path(str(dataset.folder)).expanduser()
-    known: Mapping[str, Any] = {}
-    if (cache / f"{name}.json").exists():
-        known = read_json(cache / f"{name}.json")
+    files = {path.relative_to(folder).as_posix(): path for path in folder_files(dataset)}
+    return [[inside, sha256] for inside, sha256 in content_of(files, cache / f"{name}.json").items()]
+
+
+def content_of(files: Mapping[str, Path], known_contents: Path) -> dict[str, str]:
+    """Name -> sha256 of files; those unchanged (size, times) since `known_contents` was written are not hashed again."""
+    known: Mapping[str, Any] = read_json(known_contents) if known_contents.exists() else {}
     now: dict[str, Any] = {}
-    for path in folder_files(dataset):
+    for name, path in files.items():
         status = path.stat()
-        inside = path.relative_to(folder).as_posix()
         stamp = [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_dev]
-        old = known.get(inside)
-        now[inside] = old if old and old[0] == stamp else [stamp, sha256_of(path)]
+        old = known.get(name)
+        now[name] = old if old and old[0] == stamp else [stamp, sha256_of(path)]
     if now != known:
-        write_json(cache / f"{name}.json", now)
-    return [[inside, entry[1]] for inside, entry in now.items()]
+        # Several processes may find the same at once: each writes under a name of its own.
+        own = known_contents.with_name(f"{known_contents.name}.{os.getpid()}")
+        write_json(own, now)
+        os.replace(own, known_contents)
+    return {name: entry[1] for name, entry in now.items()}
 
 
 def dataset_identity(name: str, dataset: Dataset, cache: Path) -> dict[str, Any]:
@@ -93,17 +100,52 @@ def documents_identity(choice: DataChoice, dataset: Dataset, cache: Path) -> dic
     return identity if choice.documents is None else {**identity, "documents": choice.documents}
 
 
-def tokenizer_identity(choice: TokenizerChoice, model: PretrainedModel | None, documents: Mapping[str, Any]) -> dict[str, Any]:
+def model_content(name: str, model: PretrainedModel, cache: Path) -> dict[str, str]:
+    """File name -> sha256 of the weights and the tokenizer of a model: as published, or as a folder of one's own has them.
+
+    Raises:
+        RelmError: the folder is absent or lacks a file.
+    """
+    wanted = dict.fromkeys((*model.weights_files, *model.tokenizer_files))
+    if model.folder is None:
+        return {file: model.files[file].sha256 for file in wanted}
+    folder, where = Path(model.folder).expanduser(), f"recipes/models/{name}.yaml: folder {model.folder}"
+    if not folder.is_dir():
+        raise RelmError(f"{where}: not a folder (looked for {folder.resolve()}); correct `folder`")
+    if missing := [file for file in wanted if not (folder / file).is_file()]:
+        raise RelmError(f"{where}: has no {', '.join(missing)}; {_what_to_do(folder, missing)}")
+    return content_of({file: folder / file for file in wanted}, cache / "models" / f"{name}.json")
+
+
+def _what_to_do(folder: Path, missing: Sequence[str]) -> str:
+    """About files that a model's folder lacks."""
+    found = sorted(path.name for path in folder.iterdir())
+    if "model.safetensors" in missing and "model.safetensors.index.json" in found:
+        return (
+            "its weights are in several files, and one is read: load the model with transformers and write it with "
+            'save_pretrained(FOLDER, max_shard_size="1TB")'
+        )
+    if "model.safetensors" in missing and "pytorch_model.bin" in found:
+        return (
+            "pytorch_model.bin is not read, for loading it may run code: load the model with transformers and write it with "
+            "save_pretrained(FOLDER), which makes a model.safetensors"
+        )
+    return f"it has {', '.join(found[:10]) or 'nothing'}"
+
+
+def part_of(content: Mapping[str, str], files: Sequence[str]) -> dict[str, str]:
+    """Those of a model's files that are used together; the digest of this is in the path of what a folder gave."""
+    return {file: content[file] for file in files}
+
+
+def tokenizer_identity(
+    choice: TokenizerChoice, model: PretrainedModel | None, documents: Mapping[str, Any], cache: Path
+) -> dict[str, Any]:
     """Of a tokenizer: the hashes of its files, or what it is trained on."""
     if model is not None:
-        files = {name: model.files[name].sha256 for name in model.tokenizer_files}
+        files = part_of(model_content(str(choice.from_model), model, cache), model.tokenizer_files)
         return {"revision": REVISIONS["tokenizer"], "kind": model.tokenizer, "files": files}
     return {"revision": REVISIONS["tokenizer"], "documents": digest(documents), **given(choice)}
-
-
-def weights_identity(model: PretrainedModel) -> dict[str, str]:
-    """File name -> sha256 of published weights and their configuration."""
-    return {name: model.files[name].sha256 for name in WEIGHTS_FILES}
 
 
 def examples_identity(
@@ -121,12 +163,13 @@ def examples_identity(
     }
 
 
-def fingerprint(recipe: Recipe, examples: Sequence[Mapping[str, Any]], init_from: PretrainedModel | None) -> str:
+def fingerprint(recipe: Recipe, examples: Sequence[Mapping[str, Any]], weights: Mapping[str, str] | None) -> str:
     """Twelve hexadecimal digits for what a run means: data, architecture, starting weights, objective, optimizer, schedule,
     batch, precision and seed. `run`, `evaluate`, `expect` and all prose are left out.
 
     Args:
         examples: identity of each phase's examples, in order.
+        weights: file name -> sha256 of the starting weights and their configuration; None: random ones.
     """
     same = all(dict(identity) == dict(examples[0]) for identity in examples)
     return digest(
@@ -134,7 +177,7 @@ def fingerprint(recipe: Recipe, examples: Sequence[Mapping[str, Any]], init_from
             "revision": REVISIONS["training"],
             "examples": dict(examples[0]) if same else [dict(identity) for identity in examples],
             "model": given(recipe.model),
-            "init_from": weights_identity(init_from) if init_from else None,
+            "init_from": dict(weights) if weights else None,
             "seed": recipe.seed,
             "pretrain": [[name, given(phase)] for name, phase in recipe.pretrain.items()],
         }

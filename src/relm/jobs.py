@@ -5,11 +5,12 @@ Nothing heavy is imported before the step that needs it runs.
 
 import argparse
 import json
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from relm.catalogue import TOKENIZER_FILES, load_dataset, load_model
+from relm.catalogue import TOKENIZER_FILES, PretrainedModel, load_dataset, load_model
 from relm.errors import RelmError
 from relm.identity import digest, documents_identity, work_folder
 from relm.objectives import Objective
@@ -46,13 +47,20 @@ def plan_of(arguments: Arguments) -> Plan:
 
 def download_job(a: Arguments) -> Job:
     from relm.corpus.download import download
+    from relm.corpus.own_model import copy_own_file
 
     if (a.dataset is None) == (a.model is None):
         raise RelmError("download: give either --dataset or --model")
     spec = a.dataset or a.model
-    files = dict(load_dataset(spec).files if a.dataset else load_model(spec).files)
+    named = load_dataset(spec) if a.dataset else load_model(spec)
+    if isinstance(named, PretrainedModel) and named.folder is not None:
+        source = Path(named.folder).expanduser() / a.file
+        return Job(lambda: copy_own_file(source, a.sha256, a.output), outputs=[a.output])
+    files = dict(named.files)
     if a.file not in files:
         raise RelmError(f"{spec}: has no file {a.file!r}; it has {', '.join(files)}")
+    if a.sha256 not in (None, files[a.file].sha256):
+        raise RelmError(f"{spec}: {a.file} has sha256 {files[a.file].sha256} there, --sha256 is {a.sha256}; leave it out")
     return Job(lambda: download(a.file, files[a.file], a.output), outputs=[a.output])
 
 
@@ -84,8 +92,9 @@ def extract_job(a: Arguments) -> Job:
 def train_tokenizer_job(a: Arguments) -> Job:
     from relm.examples.tokenizers import train_tokenizer
 
+    options = {"lower_case": a.lower_case, "special_tokens": not a.no_special_tokens}
     return Job(
-        lambda: train_tokenizer(a.kind, a.documents, a.vocabulary_size, a.training_bytes, a.output, lower_case=a.lower_case),
+        lambda: train_tokenizer(a.kind, a.documents, a.vocabulary_size, a.training_bytes, a.output, **options),
         inputs=a.documents,
         outputs=[a.output],
     )
@@ -195,12 +204,61 @@ def pretrain_job(a: Arguments) -> Job:
     plan = plan_of(a)
     if a.phase not in plan.phases:
         raise RelmError(f"recipe {a.recipe} has no phase {a.phase!r}; it has {', '.join(plan.phases)}")
+    refuse_another_start(plan, a)
 
     def run() -> str:
-        return pretrain(plan.recipe, a.phase, a.manifest, a.tokenizer, a.init_from, a.output.parent, plan.fingerprint)
+        places = a.manifest, a.tokenizer, a.init_from, a.output.parent
+        return pretrain(plan.recipe, a.phase, *places, plan.fingerprint, a.optimizer_from)
 
-    start = [a.init_from / "model.safetensors"] if a.init_from else []
+    start = [a.init_from / name for name in ("model.safetensors", "config.json")] if a.init_from else []
     return Job(run, inputs=[a.manifest, a.tokenizer, *start], outputs=[a.output])
+
+
+def refuse_another_start(plan: Plan, a: Arguments) -> None:
+    """Compare a command's way to begin a phase with the recipe's.
+
+    Raises:
+        RelmError: it has starting weights or an optimizer and the recipe has none, or the other way round.
+    """
+    starts, kept = plan.starting_weights(a.phase), plan.kept_optimizer(a.phase)
+    if (a.init_from is None) != (not starts):
+        wanted = f"--init-from {starts[0].parent}" if starts else "no --init-from: it starts with random weights"
+        raise RelmError(f"phase {a.phase} of recipe {a.recipe} needs {wanted}")
+    if kept is None and a.optimizer_from is not None:
+        raise RelmError(f"phase {a.phase} of recipe {a.recipe} has optimizer_state: fresh; leave --optimizer-from out")
+    if kept is not None and (a.optimizer_from is None or a.optimizer_from.name != kept.name):
+        raise RelmError(
+            f"phase {a.phase} of recipe {a.recipe} has optimizer_state: kept; it needs --optimizer-from {kept}, the last "
+            "checkpoint of the phase before"
+        )
+
+
+def rehearse_job(a: Arguments) -> Job:
+    os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # else torch's profiler tells stderr when it begins and ends
+    from relm.launch.expected_tokenizer import tokenizer_of
+    from relm.training.rehearsal import STEPS, Rehearsal, rehearse, require_options
+
+    plan = plan_of(a)
+    phase = a.phase or plan.phases[0]
+    if phase not in plan.phases:
+        raise RelmError(f"recipe {a.recipe} has no phase {phase!r}; it has {', '.join(plan.phases)}")
+    require_options(a.steps, a.compile_only, a.profile)
+
+    def run() -> str:
+        tokenizer, known_from = tokenizer_of(plan, a.manifest, a.tokenizer)
+        steps, only = a.steps or STEPS, a.compile_only
+        found = rehearse(Rehearsal(plan.recipe, phase, tokenizer, a.manifest, steps, compile_only=only, trace=a.profile))
+        return f"rehearsal of {plan.name}\ntokenizer: {known_from}\n{found}"
+
+    return Job(run, inputs=[given for given in (a.manifest, a.tokenizer) if given])
+
+
+def reproduce_job(a: Arguments) -> Job:
+    from relm.training.replay import reproduce
+
+    given = {"device": a.device, "threads": a.threads, "micro_batch_size": a.micro_batch_size}
+    wanted = {key: value for key, value in given.items() if value is not None}
+    return Job(lambda: reproduce(Project(), a.folder, a.phase, a.segment, a.checkpoints, wanted))
 
 
 def evaluate_job(a: Arguments) -> Job:
@@ -208,6 +266,17 @@ def evaluate_job(a: Arguments) -> Job:
 
     return Job(
         lambda: evaluate_held_out(a.model.parent, a.manifest, a.output, context=a.context, batch_size=a.batch_size),
+        inputs=[a.model, a.manifest],
+        outputs=[a.output],
+    )
+
+
+def random_windows_job(a: Arguments) -> Job:
+    from relm.evaluation.random_windows import evaluate_random_windows
+
+    sizes = {"context": a.context, "batch_size": a.batch_size, "batches": a.batches, "seed": a.seed}
+    return Job(
+        lambda: evaluate_random_windows(a.model.parent, a.manifest, a.output, **sizes),
         inputs=[a.model, a.manifest],
         outputs=[a.output],
     )
@@ -272,6 +341,13 @@ def status_job(a: Arguments) -> Job:
     from relm.launch.status import describe_progress
 
     return Job(lambda: describe_progress(plan_of(a)))
+
+
+def estimate_job(a: Arguments) -> Job:
+    from relm.launch.estimate import describe_estimate
+
+    plan = plan_of(a)
+    return Job(lambda: describe_estimate(plan, a.phase, a.price_per_hour, calibrates=not a.no_calibration))
 
 
 def doctor_job(a: Arguments) -> Job:

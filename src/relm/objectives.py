@@ -12,12 +12,22 @@ ObjectiveName = Literal["causal", "masked", "seq2seq", "span_corruption"]
 class Causal(Section):
     """Predict each next token of windows cut from one stream of all documents (GPT-2)."""
 
-    end_of_text: Literal["after", "between"] = "after"
-    """The end-of-text token follows every document, or stands between them only: none after the last."""
+    end_of_text: Literal["after", "between", "never"] = "after"
+    """The end-of-text token follows every document, or stands between them only: none after the last; never: the tokenizer has
+    no such token, and each document runs into the next."""
     stride: int | None = Field(default=None, gt=0)
     """Tokens from the beginning of one window to that of the next; null: sequence_length, so that each is predicted once."""
+    sampling: Literal["each_once", "with_replacement"] = "each_once"
+    """each_once: an epoch reads every window once, in an order that follows from the recipe's seed; with_replacement: each
+    window is drawn from all of them, whatever was drawn before; so nanoGPT draws them, of stride: 1."""
     document_attention: bool = False
     """Each batch says which document a token belongs to, so that attention may stay within documents."""
+
+    @model_validator(mode="after")
+    def documents_can_be_told_apart(self) -> Self:
+        if self.document_attention and self.end_of_text == "never":
+            raise ValueError("document_attention tells documents apart by the end-of-text token; not with end_of_text: never")
+        return self
 
 
 class Masked(Section):
@@ -143,6 +153,8 @@ class Objective(Section):
         others = [name for name in get_args(ObjectiveName) if name != self.objective]
         if strange := [name for name in others if getattr(self, name) != type(self).model_fields[name].default]:
             raise ValueError(f"{strange[0]}: options of another objective than {self.objective}; leave them out")
+        if self.as_published is not None and self.causal.sampling != "each_once":
+            raise ValueError(f"causal.sampling: {self.as_published.builder} has no such option; leave it out")
         if self.as_published is not None and BUILDERS[self.as_published.builder] != self.objective:
             builder = self.as_published.builder
             raise ValueError(f"as_published.builder: {builder} builds objective {BUILDERS[builder]}, found {self.objective}")

@@ -176,7 +176,7 @@ class Schedule(Section):
     decay_period: int = Field(default=1, gt=0)
     """Of natural_exponential: steps between two decreases."""
     decay_end: int | None = Field(default=None, gt=0)
-    """The step at which floor is reached; null: the last. warmup_share is a share of it."""
+    """The step at which floor is reached, which may lie beyond the phase; null: the last. warmup_share is a share of it."""
     by_step: dict[int, Annotated[float, Field(ge=0)]] = Field(default_factory=dict)
     """Of by_step: step -> share of the peak from there on."""
     first_step: Literal[0, 1] = 1

@@ -5,12 +5,13 @@ The graph's rules and the commands both ask here, so a path is written down once
 
 import difflib
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from relm import identity
-from relm.catalogue import Dataset, PretrainedModel, load_dataset, load_model
+from relm.catalogue import Dataset, ModelFile, PretrainedModel, load_dataset, load_model
 from relm.errors import RelmError
 from relm.recipe import Recipe, load_recipe
 from relm.smoke import smoke_twin
@@ -36,7 +37,8 @@ class Plan:
 
     @functools.cached_property
     def _tokenizer_identity(self) -> dict[str, Any]:
-        return identity.tokenizer_identity(self.recipe.tokenizer, self.tokenizer_model, self._documents_identity)
+        parts = self.recipe.tokenizer, self.tokenizer_model, self._documents_identity
+        return identity.tokenizer_identity(*parts, self.work / "folders")
 
     @functools.cached_property
     def _examples_identities(self) -> dict[str, dict[str, Any]]:
@@ -71,7 +73,8 @@ class Plan:
     @functools.cached_property
     def fingerprint(self) -> str:
         """What the run means, in its path."""
-        return identity.fingerprint(self.recipe, list(self._examples_identities.values()), self.init_model)
+        weights = self._content(self._init_from, self.init_model.weights_files) if self.init_model else None
+        return identity.fingerprint(self.recipe, list(self._examples_identities.values()), weights)
 
     @property
     def shards(self) -> list[str]:
@@ -96,6 +99,36 @@ class Plan:
         return self.work / "downloads" / "models" / model / file
 
     @property
+    def tokenizer_files(self) -> list[Path]:
+        """The files of the tokenizer that is imported."""
+        assert self.tokenizer_model is not None
+        named = str(self.recipe.tokenizer.from_model), self.tokenizer_model
+        return self._model_files(named, self.tokenizer_model.tokenizer_files)
+
+    def starting_weights(self, phase: str) -> list[Path]:
+        """Weights and configuration that a phase starts from: the previous phase's, the recipe's `init_from`, or none."""
+        before = self.phase_before(phase)
+        if before is not None:
+            return [self.model_folder(before) / file for file in ("model.safetensors", "config.json")]
+        return [] if self.init_model is None else self._model_files(self._init_from, self.init_model.weights_files)
+
+    @property
+    def _init_from(self) -> tuple[str, PretrainedModel]:
+        assert self.init_model is not None
+        return str(self.recipe.init_from), self.init_model
+
+    def _content(self, named: tuple[str, PretrainedModel], files: Sequence[ModelFile]) -> dict[str, str]:
+        return identity.part_of(identity.model_content(*named, self.work / "folders"), files)
+
+    def _model_files(self, named: tuple[str, PretrainedModel], files: Sequence[ModelFile]) -> list[Path]:
+        """Downloaded, or copied out of a folder of one's own; of that the content stands in the path."""
+        name, model = named
+        if model.folder is None:
+            return [self.model_download(name, file) for file in files]
+        folder = self.work / "models" / f"{name}-{identity.digest(self._content(named, files))}"
+        return [folder / file for file in files]
+
+    @property
     def tokenizer(self) -> Path:
         """The tokenizer, in the format of the `tokenizers` library."""
         origin = "trained" if self.tokenizer_model is None else "imported"
@@ -113,6 +146,11 @@ class Plan:
         """What all shards of a phase's examples hold, with their hashes."""
         return self.examples_folder(phase) / "manifest.json"
 
+    def phase_before(self, phase: str) -> str | None:
+        """The phase that a phase goes on from; None for the first."""
+        position = self.phases.index(phase)
+        return self.phases[position - 1] if position else None
+
     @property
     def run_folder(self) -> Path:
         """Everything that is this recipe's alone."""
@@ -121,6 +159,13 @@ class Plan:
     def model_folder(self, phase: str) -> Path:
         """The trained model of a phase, as `transformers` reads it."""
         return self.run_folder / phase / "model"
+
+    def kept_optimizer(self, phase: str) -> Path | None:
+        """The checkpoint whose optimizer a phase goes on with: of the last step of the phase before; None: a fresh one."""
+        before = self.phase_before(phase)
+        if before is None or self.recipe.pretrain[phase].optimizer_state == "fresh":
+            return None
+        return self.run_folder / before / "checkpoints" / f"step-{self.recipe.pretrain[before].steps:08d}"
 
     def evaluation(self, task: str) -> Path:
         """Figures of one evaluation."""
@@ -203,7 +248,7 @@ class Project:
         if tokenizer is not None and tokenizer.tokenizer is None:
             raise RelmError(f"{path}: tokenizer.from_model: {recipe.tokenizer.from_model} has no tokenizer among its files")
         if init is not None and not init.weights:
-            raise RelmError(f"{path}: init_from: {recipe.init_from} has no weights among its files")
+            raise RelmError(f"{path}: init_from: {recipe.init_from} has no weights among its files; weights: true says it has")
 
     def plan_where(self, dataset: str | None = None, **wanted: str) -> Plan:
         """The first plan (over one dataset) with the wanted attributes, such as ``documents_key="3f..."``: a job's recipe.

@@ -46,6 +46,9 @@ class TokenizerChoice(Section):
     """Of a trained tokenizer, special tokens included; characters are as many as the text has."""
     lower_case: bool = False
     """Of a WordPiece trained here: letters lose their case and accents, as in BERT's uncased models."""
+    special_tokens: bool = True
+    """Of characters: false leaves out the end of text and the unknown character, so that the vocabulary is the text's own;
+    phases then have causal.end_of_text: never."""
     training_bytes: int = Field(default=50_000_000, gt=0)
     """How much text, from the first shard's beginning on, a tokenizer is trained on."""
 
@@ -59,6 +62,8 @@ class TokenizerChoice(Section):
             raise ValueError("training_bytes goes with train; leave it out")
         if self.lower_case and self.train != "wordpiece":
             raise ValueError("lower_case goes with train: wordpiece")
+        if not self.special_tokens and self.train != "characters":
+            raise ValueError("special_tokens: false goes with train: characters; leave it out")
         return self
 
 
@@ -107,11 +112,8 @@ class Phase(Objective):
         if self.schedule.warmup(self.steps) >= length:
             raise ValueError(f"schedule.warmup_steps ({self.schedule.warmup(self.steps)}) must be below steps ({length})")
         end = self.schedule.decay_end
-        if end is not None and not self.schedule.warmup(self.steps) < end <= length:
-            raise ValueError(
-                f"schedule.decay_end ({end}) must lie after the warm-up ({self.schedule.warmup(self.steps)}) and within "
-                f"steps ({length})"
-            )
+        if end is not None and end <= self.schedule.warmup(self.steps):
+            raise ValueError(f"schedule.decay_end ({end}) must lie after the warm-up ({self.schedule.warmup(self.steps)})")
         return self
 
 

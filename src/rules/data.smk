@@ -28,6 +28,20 @@ rule download_model:
         " --output {output.file:q} --log {log:q}"
 
 
+# A model in a folder of one's own: what is taken of it stays as it was when the folder changes, for its content is in the path.
+rule copy_model:
+    output:
+        sidecar=f"{WORK}/models/{{model}}-{{key}}/{{file}}.json",
+        file=f"{WORK}/models/{{model}}-{{key}}/{{file}}",
+    log:
+        f"{LOGS}/models/{{model}}-{{key}}/{{file}}.log",
+    params:
+        sha256=graph.own_model_file_sha256,
+    shell:
+        "python -m relm download --model recipes/models/{wildcards.model}.yaml --file {wildcards.file}"
+        " --sha256 {params.sha256} --output {output.file:q} --log {log:q}"
+
+
 rule extract:
     input:
         sidecar=graph.source_sidecar,

@@ -22,10 +22,12 @@ rule pretrain:
     threads: graph.trainer_threads
     resources:
         accelerator=1,
+        processes=graph.processes,
     params:
-        start=graph.starting_weights_option,
+        start=graph.start_options,
+        launcher=graph.launcher,
     shell:
-        "python -m relm pretrain {wildcards.recipe} --phase {wildcards.phase} --fingerprint {wildcards.fingerprint}"
+        "{params.launcher} pretrain {wildcards.recipe} --phase {wildcards.phase} --fingerprint {wildcards.fingerprint}"
         " --manifest {input.manifest:q} --tokenizer {input.tokenizer:q} {params.start} --output {output.model:q} --log {log:q}"
 
 
@@ -47,6 +49,27 @@ rule evaluate_held_out:
     shell:
         "python -m relm evaluate --model {input.model:q} --manifest {input.manifest:q} --context {params.context}"
         " --output {output:q} --log {log:q}"
+
+
+rule evaluate_random_windows:
+    input:
+        sidecar=graph.final_model_sidecar,
+        manifest=graph.manifest,
+        model=lambda wildcards: ancient(graph.final_model(wildcards)),
+    output:
+        f"{RUN}/eval/random_windows.json",
+    log:
+        f"{LOGS}/runs/{{recipe}}/{{fingerprint}}/random_windows.log",
+    threads: workflow.cores or 1
+    resources:
+        accelerator=1,
+    params:
+        context=graph.context_option,
+        windows=graph.random_windows_options,
+        revision=REVISIONS["evaluation"],
+    shell:
+        "python -m relm random-windows --model {input.model:q} --manifest {input.manifest:q} --context {params.context}"
+        " {params.windows} --output {output:q} --log {log:q}"
 
 
 rule write_samples:

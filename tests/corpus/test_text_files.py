@@ -81,3 +81,24 @@ def test_the_source_may_be_one_file(tmp_path: Path) -> None:
     path = written(tmp_path, "It was", "book.txt")
     assert read(path, format="text_files") == [("book.txt", "book.txt", "It was")]
     assert dataset("book.txt", format="text_files").one_in == 10
+
+
+def test_the_end_of_each_file_can_be_held_out(tmp_path: Path) -> None:
+    for name, text in {"a.txt": "abcdefghiü", "b.txt": "0123 5678"}.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    found = read_files(tmp_path, held_out_end=0.3)
+    assert found.train == [("a.txt:0", "a.txt", "abcdefg"), ("b.txt:0", "b.txt", "0123 5")]
+    assert found.held_out == [("a.txt:7", "a.txt", "hiü"), ("b.txt:6", "b.txt", "678")]
+
+
+def test_a_text_whose_end_is_held_out_is_cut_where_a_share_of_its_characters_rounds_down(tmp_path: Path) -> None:
+    path = written(tmp_path, "x" * 1_115_394, "book.txt")
+    found = extracted(path, tmp_path / "out", format="text_files", held_out_end=0.1)
+    assert [len(document.text) for document in found.documents] == [1_003_854, 111_540]
+
+
+def test_a_text_too_short_for_two_ends_is_an_error(tmp_path: Path) -> None:
+    path = written(tmp_path, "x", "book.txt")
+    with pytest.raises(RelmError, match=r"book\.txt: held_out_end: 0\.5 of 1 documents leaves one split empty"):
+        extracted(path, tmp_path / "out", format="text_files", held_out_end=0.5)
+    assert list((tmp_path / "out").iterdir()) == []

@@ -128,6 +128,19 @@ def test_baselines_score_the_same_tokens(tmp_path, evaluated, monkeypatch) -> No
     assert less["figures"]["bigram_nats_per_token"] > figures["bigram_nats_per_token"]
 
 
+def test_the_protocol_says_what_stands_between_documents(tmp_path, evaluated) -> None:
+    folder = shutil.copytree(evaluated.manifest.parent, tmp_path / "copy")
+    manifest = folder / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"end_of_text_id": 0', '"end_of_text_id": null'))
+    results = []
+    for number, path in enumerate((evaluated.manifest, manifest)):
+        evaluate_held_out(evaluated.model, path, tmp_path / f"{number}.json", context=16, threads=1)
+        results.append(read_json(tmp_path / f"{number}.json"))
+    assert results[0]["figures"] == results[1]["figures"]
+    ends = [result["protocol"]["scored"].rpartition("; ")[2] for result in results]
+    assert ends == ["<|endoftext|> follows each document", "nothing between these"]
+
+
 def test_a_context_longer_than_the_model_is_refused(tmp_path, evaluated) -> None:
     with pytest.raises(RelmError, match="has 16 positions; a context of 17 does not fit"):
         evaluate_held_out(evaluated.model, evaluated.manifest, tmp_path / "e.json", context=17)

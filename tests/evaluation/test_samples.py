@@ -1,3 +1,4 @@
+import json
 import math
 
 import pytest
@@ -112,6 +113,23 @@ def test_another_prompt_changes_no_other_text(tmp_path, evaluated) -> None:
     for name, prompts in (("a", ["x", "The "]), ("b", ["another", "The "])):
         write_samples(evaluated.model, evaluated.tokenizer, tmp_path / name, prompts, length=8, threads=1)
     assert read_json(tmp_path / "a")["samples"][1] == read_json(tmp_path / "b")["samples"][1]
+
+
+def test_without_an_end_of_text_a_text_begins_after_a_line_end(tmp_path, evaluated) -> None:
+    without = tmp_path / "tokenizer.json"
+    tokenizer = json.loads(evaluated.tokenizer.read_text())
+    without.write_text(json.dumps({**tokenizer, "added_tokens": []}))
+    write_samples(evaluated.model, without, tmp_path / "a", ["", "The "], length=8, threads=1)
+    write_samples(evaluated.model, evaluated.tokenizer, tmp_path / "b", ["", "The "], length=8, threads=1)
+    ours, others = (read_json(tmp_path / name) for name in "ab")
+    assert (ours["protocol"].pop("begins_with"), others["protocol"].pop("begins_with")) == ("a line end", "<|endoftext|>")
+    assert ours["protocol"] == others["protocol"]
+    assert len(ours["samples"][0]["text"]) > 0
+    assert [sample["text"] for sample in ours["samples"]] != [sample["text"] for sample in others["samples"]]
+
+
+def test_a_text_without_an_end_goes_on_to_its_length() -> None:
+    assert generated(counting, [0, 7], 5, 8, None, Sampling(temperature=0), seed=1) == [8, 9, 0, 1, 2]
 
 
 def test_a_tokenizer_larger_than_the_model_is_refused(tmp_path, evaluated) -> None:

@@ -3,12 +3,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from pydantic import ValidationError
 from token_streams import write_stream
 
 from relm.artifact import read_json, write_json
 from relm.errors import RelmError
 from relm.examples.causal import CausalExamples, document_ids, window_count, with_end_of_text
-from relm.objectives import Causal
+from relm.examples.contract import numbers_at
+from relm.objectives import AsPublished, Causal, Objective
 
 
 def i4(*values: int) -> np.ndarray:
@@ -93,11 +95,44 @@ def test_documents_are_counted_from_zero_in_each_row(tmp_path) -> None:
     assert document_ids(np.array([[0, 0, 0]]), 0).tolist() == [[0, 1, 2]]
 
 
-def test_documents_cannot_be_told_apart_without_an_end_of_text(tmp_path) -> None:
-    manifest = write_stream(tmp_path, {"train": {"a": [1, 2, 3]}}, end_of_text_id=None)
-    assert len(CausalExamples(manifest, "train", 2)) == 1
-    with pytest.raises(RelmError, match=r"no end-of-text token, by which causal\.document_attention"):
-        CausalExamples(manifest, "train", 2, Causal(document_attention=True))
+def test_without_an_end_of_text_every_token_is_text(tmp_path) -> None:
+    manifest = write_stream(tmp_path, {"train": {"a": [5, 6, 0, 7], "b": [8]}}, end_of_text_id=None)
+    examples = CausalExamples(manifest, "train", 4, Causal(end_of_text="never"))
+    assert examples.windows(np.arange(len(examples))).tolist() == [[5, 6, 0, 7, 8]]
+
+
+def test_whether_there_is_an_end_of_text_must_be_said(manifest, tmp_path) -> None:
+    (tmp_path / "none").mkdir()
+    without = write_stream(tmp_path / "none", {"train": {"a": [1, 2, 3]}}, end_of_text_id=None)
+    for options in (Causal(), Causal(end_of_text="between"), Causal(document_attention=True)):
+        with pytest.raises(RelmError, match=r"its tokenizer has no end-of-text token; .* set it to never or"):
+            CausalExamples(without, "train", 2, options)
+    with pytest.raises(RelmError, match=r"has an end-of-text token; found causal\.end_of_text: never, set it to after or"):
+        CausalExamples(manifest, "train", 4, Causal(end_of_text="never"))
+
+
+def test_windows_drawn_with_replacement_begin_anywhere(manifest) -> None:
+    """nanoGPT's: of 11 tokens, windows of 4 labels begin at 0 to 6, which is `randint(11 - 4)`."""
+    examples = CausalExamples(manifest, "train", 4, Causal(stride=1, sampling="with_replacement"))
+    assert examples.is_drawn
+    indices, epochs = numbers_at(examples, 5, np.arange(300))
+    assert set(indices.tolist()) == set(range(7))
+    batch = examples.batch(indices, epochs)
+    assert np.array_equal(batch["input_ids"], indices[:, None] + np.arange(4))
+    assert np.array_equal(batch["labels"], indices[:, None] + np.arange(1, 5))
+    assert not CausalExamples(manifest, "train", 4).is_drawn
+
+
+def test_options_that_contradict_each_other_are_refused() -> None:
+    with pytest.raises(ValidationError, match="not with end_of_text: never"):
+        Causal(end_of_text="never", document_attention=True)
+    with pytest.raises(ValidationError, match=r"causal\.sampling: graphcore_gpt2 has no such option"):
+        Objective(
+            objective="causal",
+            sequence_length=8,
+            causal=Causal(sampling="with_replacement"),
+            as_published=AsPublished(builder="graphcore_gpt2"),
+        )
 
 
 def test_windows_from_many_shards_are_those_of_one(tmp_path) -> None:

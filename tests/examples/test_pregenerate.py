@@ -17,7 +17,7 @@ from relm.examples.chunks import Chunk, Encoding, _encoder, encoded_chunk
 from relm.examples.documents import AFTER_NEWLINE, BEFORE_SPACE, Lines, chunks_of, counts_of
 from relm.examples.encoder import WAYS, Disagreement, Encoder
 from relm.examples.pregenerate import pregenerate_stream
-from relm.examples.tokenizers import load_tokenizer
+from relm.examples.tokenizers import load_tokenizer, train_tokenizer
 from relm.objectives import Objective
 
 CAUSAL = Objective(objective="causal", sequence_length=64)
@@ -34,6 +34,15 @@ def with_small_chunks(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
 
 def files_of(shard: Path) -> tuple[bytes, ...]:
     return tuple(path.read_bytes() for path in (shard, shard.with_suffix(".idx")))
+
+
+def test_without_an_end_of_text_a_shard_is_its_documents_one_after_the_other(tmp_path, write_documents) -> None:
+    documents = write_documents("a.train.jsonl", ["ab", "", "ca"])
+    train_tokenizer("characters", [documents], None, 10**9, tmp_path / "t.json", special_tokens=False)
+    pregenerate(documents, tmp_path / "t.json", tmp_path / "a.train.bin")
+    assert np.fromfile(tmp_path / "a.train.bin", "<u2").tolist() == [0, 1, 2, 0]
+    sidecar = read_json(sidecar_of(tmp_path / "a.train.bin"))
+    assert (sidecar["tokens"], sidecar["documents"], sidecar["special"]["end_of_text"]) == (4, 3, None)
 
 
 def test_a_shard_holds_every_document_and_its_end(tmp_path, tokenizer, prose, write_documents) -> None:

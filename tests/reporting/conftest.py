@@ -132,6 +132,7 @@ class Workshop:
             with open(folder.parent / "train.jsonl", "w", encoding="utf-8") as log:
                 log.writelines(json.dumps(row) + "\n" for row in self.rows(phase))
             write_json(folder.parent / "order.json", {"phase": phase})
+            (folder.parent / "checkpoints.jsonl").write_text('{"step": 50, "sha256": {}, "made_on": {}}\n')
             for part in ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"):
                 (folder / part).write_text("{}\n")
             weights = folder / "model.safetensors"

@@ -111,7 +111,7 @@ def test_a_run_of_one_phase_publishes_train_jsonl(finished_run: Callable[..., An
     assert names == {
         *("README.md", "report.html", "recipe.json", "provenance.json", "ro-crate-metadata.json", "verify.json"),
         *("config.json", "model.safetensors", "generation_config.json", "tokenizer.json", "tokenizer_config.json"),
-        *("train.jsonl", "order.json", "eval/held_out.json", "eval/samples.json"),
+        *("train.jsonl", "order.json", "checkpoints.jsonl", "eval/held_out.json", "eval/samples.json"),
     }
 
 
@@ -121,6 +121,6 @@ def test_several_phases_publish_a_log_each_and_the_last_model(
     phase = recipe()["pretrain"]["main"]
     plan = finished_run(recipe(pretrain={"short": phase, "long": phase})).plan
     files = published_files(plan)
-    assert {"train.short.jsonl", "train.long.jsonl"} <= set(files)
+    assert {"train.short.jsonl", "train.long.jsonl", "checkpoints.short.jsonl", "checkpoints.long.jsonl"} <= set(files)
     assert "train.jsonl" not in files
     assert files["model.safetensors"] == plan.run_folder / "long/model/model.safetensors"

@@ -1,78 +1,94 @@
+"""A checkpoint is whole or absent, and what is not what was written is not believed."""
+
+import hashlib
 import json
+import os
 from pathlib import Path
 
 import pytest
 import torch
 
 from relm.errors import RelmError
+from relm.training import checkpoints, tensor_file
 from relm.training.checkpoints import load_checkpoint, save_checkpoint
 
 IDENTITY = {"fingerprint": "aa", "phase": "main", "manifest_sha256": "bb", "start_sha256": "cc"}
 
 
-def save(folder: Path, step: int, keep: int = 2) -> Path:
-    state = {**IDENTITY, "step": step, "loss": 1.5}
-    return save_checkpoint(folder, state, {"w": torch.full((2,), step)}, {"w.exp_avg": torch.zeros(2)}, keep)
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Of all checkpoints."""
+    return tmp_path / "run" / "checkpoints"
+
+
+def save(folder: Path, step: int, keep: int = 2, listed: bool = True) -> Path:
+    state = {**IDENTITY, "step": step, "loss": 1.5, "made_on": {"device": "abacus"}}
+    tensors = {"w": torch.full((2,), step)}, {"w.exp_avg": torch.zeros(2), "w.exp_avg_sq": torch.ones(2)}
+    return save_checkpoint(folder, state, *tensors, keep, listed=listed)
+
+
+def listed(folder: Path) -> list[int]:
+    return [json.loads(line)["step"] for line in (folder.parent / "checkpoints.jsonl").read_text().splitlines()]
 
 
 def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_what_was_saved_is_loaded(tmp_path: Path) -> None:
-    save(tmp_path, 500)
-    checkpoint = load_checkpoint(tmp_path, IDENTITY)
+def test_what_was_saved_is_loaded(folder: Path) -> None:
+    save(folder, 500)
+    checkpoint = load_checkpoint(folder, IDENTITY)
     assert checkpoint is not None
     assert (checkpoint.step, checkpoint.state["loss"]) == (500, 1.5)
     assert checkpoint.model["w"].tolist() == [500, 500]
     assert checkpoint.optimizer["w.exp_avg"].tolist() == [0, 0]
 
 
-def test_without_a_checkpoint_there_is_none(tmp_path: Path) -> None:
-    assert load_checkpoint(tmp_path / "checkpoints", IDENTITY) is None
+def test_without_a_checkpoint_there_is_none(folder: Path) -> None:
+    assert load_checkpoint(folder, IDENTITY) is None
 
 
-def test_the_newest_stay(tmp_path: Path) -> None:
+def test_the_newest_stay(folder: Path) -> None:
     for step in (5, 10, 15):
-        save(tmp_path, step)
-    assert names(tmp_path) == ["step-00000010", "step-00000015"]
+        save(folder, step)
+    assert names(folder) == ["step-00000010", "step-00000015"]
 
 
-def test_a_damaged_one_of_a_later_step_does_not_push_out_a_good_one(tmp_path: Path) -> None:
+def test_a_damaged_one_of_a_later_step_does_not_push_out_a_good_one(folder: Path) -> None:
     for step in (5, 10, 99):
-        save(tmp_path, step, keep=3)
-    (tmp_path / "step-00000099" / "model.safetensors").write_bytes(b"")
-    save(tmp_path, 15)
-    assert names(tmp_path) == ["step-00000010", "step-00000015"]
+        save(folder, step, keep=3)
+    (folder / "step-00000099" / "model.safetensors").write_bytes(b"")
+    save(folder, 15)
+    assert names(folder) == ["step-00000010", "step-00000015"]
 
 
-def test_a_damaged_one_of_the_same_step_is_replaced(tmp_path: Path) -> None:
-    (save(tmp_path, 5) / "model.safetensors").write_bytes(b"")
-    assert load_checkpoint(tmp_path, IDENTITY) is None
-    save(tmp_path, 5)
-    assert load_checkpoint(tmp_path, IDENTITY) is not None
+def test_a_damaged_one_of_the_same_step_is_replaced(folder: Path) -> None:
+    (save(folder, 5) / "model.safetensors").write_bytes(b"")
+    assert load_checkpoint(folder, IDENTITY) is None
+    save(folder, 5)
+    assert load_checkpoint(folder, IDENTITY) is not None
 
 
-def test_what_an_interrupted_save_left_is_cleared_away(tmp_path: Path) -> None:
-    (tmp_path / ".step-00000004.partial").mkdir(parents=True)
-    save(tmp_path, 5)
-    assert names(tmp_path) == ["step-00000005"]
+def test_what_an_interrupted_save_left_is_cleared_away(folder: Path) -> None:
+    (folder / ".step-00000004.partial").mkdir(parents=True)
+    save(folder, 5)
+    assert names(folder) == ["step-00000005"]
 
 
-def test_a_missing_file_is_damage(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    save(tmp_path, 5)
-    (save(tmp_path, 10) / "optimizer.safetensors").unlink()
-    checkpoint = load_checkpoint(tmp_path, IDENTITY)
+def test_a_missing_file_is_damage(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    save(folder, 5)
+    (save(folder, 10) / "optimizer.safetensors").unlink()
+    checkpoint = load_checkpoint(folder, IDENTITY)
     assert checkpoint is not None
     assert checkpoint.step == 5
     assert "optimizer.safetensors: damaged: the file is missing" in caplog.text
 
 
-def test_another_format_is_refused(tmp_path: Path) -> None:
-    state = save(tmp_path, 5) / "state.json"
+def test_another_format_is_refused(folder: Path) -> None:
+    state = save(folder, 5) / "state.json"
     state.write_text(json.dumps({**json.loads(state.read_text()), "format": 2}))
     with pytest.raises(RelmError, match="has format 2, this version reads 1"):
-        load_checkpoint(tmp_path, IDENTITY)
+        load_checkpoint(folder, IDENTITY)
 
 
 @pytest.mark.parametrize(
@@ -84,24 +100,76 @@ def test_another_format_is_refused(tmp_path: Path) -> None:
         ("start_sha256", "other starting weights"),
     ],
 )
-def test_one_of_something_else_is_refused_by_name(tmp_path: Path, key: str, words: str) -> None:
-    save(tmp_path, 5)
+def test_one_of_something_else_is_refused_by_name(folder: Path, key: str, words: str) -> None:
+    save(folder, 5)
     with pytest.raises(
         RelmError, match=f"step-00000005: the checkpoint was made for {words}: its {key} is {IDENTITY[key]}, this run's is zz"
     ):
-        load_checkpoint(tmp_path, {**IDENTITY, key: "zz"})
+        load_checkpoint(folder, {**IDENTITY, key: "zz"})
 
 
-def test_a_failure_to_write_leaves_the_earlier_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from relm.training import checkpoints
+def test_each_one_ever_written_has_a_line_with_the_hashes_of_its_files(folder: Path) -> None:
+    for step in (5, 10, 15):
+        saved = save(folder, step)
+    assert listed(folder) == [5, 10, 15]
+    line = json.loads((folder.parent / "checkpoints.jsonl").read_text().splitlines()[-1])
+    files = {name: hashlib.sha256((saved / name).read_bytes()).hexdigest() for name in checkpoints.FILES}
+    assert line == {"step": 15, "sha256": files, "made_on": {"device": "abacus"}}
+    assert json.loads((saved / "state.json").read_text())["sha256"] == files
 
-    save(tmp_path, 5)
 
-    def full(tensors: object, path: Path) -> None:
-        Path(path).write_bytes(b"half")
-        raise OSError(28, "No space left on device")
+def test_one_that_an_interruption_brought_about_has_no_line(folder: Path) -> None:
+    save(folder, 5)
+    save(folder, 7, listed=False)
+    save(folder, 10)
+    assert listed(folder) == [5, 10]
 
-    monkeypatch.setattr(checkpoints, "save_file", full)
-    with pytest.raises(RelmError, match=r"step-00000010: the checkpoint cannot be written: .*No space left"):
-        save(tmp_path, 10)
-    assert names(tmp_path) == ["step-00000005"]
+
+def test_a_line_without_its_checkpoint_is_written_again_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save(folder, 5)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rename", lambda *paths: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            save(folder, 10)
+    assert listed(folder) == [5, 10]
+    save(folder, 10)
+    assert listed(folder) == [5, 10]
+
+
+def test_a_failure_to_write_leaves_the_earlier_ones(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save(folder, 5)
+
+    def full(name: str) -> None:
+        if name == "checkpoint-tensor":
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(tensor_file, "kill_point", full)
+    with pytest.raises(RelmError, match=r"step-00000010: the checkpoint cannot be written: .*No space left.*same command"):
+        save(folder, 10)
+    assert names(folder) == ["step-00000005"]
+    assert listed(folder) == [5]
+
+
+def test_one_that_cannot_be_read_stops_the_run_for_an_older_one_would_replace_it(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(folder, 5)
+    newest = save(folder, 10)
+
+    def failing(path: Path, sha256: str) -> None:
+        raise OSError(5, "Input/output error", str(path))
+
+    monkeypatch.setattr(checkpoints, "read_tensors", failing)
+    with pytest.raises(RelmError, match=r"step-00000010: the checkpoint cannot be read: .*Input/output error"):
+        load_checkpoint(folder, IDENTITY)
+    assert newest.exists()
+
+
+def test_a_state_of_another_step_is_damage(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    save(folder, 5)
+    state = save(folder, 10) / "state.json"
+    state.write_text(state.read_text().replace('"step": 10', '"step": 18'))
+    checkpoint = load_checkpoint(folder, IDENTITY)
+    assert checkpoint is not None
+    assert checkpoint.step == 5
+    assert "state.json: damaged: it is of step 18" in caplog.text

@@ -54,6 +54,15 @@ def test_a_line_has_the_loss_of_each_term_its_accuracy_and_what_the_machine_did(
     assert line["memory_bytes"] > 50e6
 
 
+def test_utilisation_is_of_the_stated_peak(tiny_run) -> None:
+    tiny_run.changes = {**shorter(), "run": {"peak_teraflops": 0.5}}
+    tiny_run.train()
+    line = json.loads((tiny_run.folder / "main" / "train.jsonl").read_text().splitlines()[-1])
+    # A layer of width h has matrices of 12 h^2 numbers, the head 257 h; scores and values are 4 h a token and a position.
+    operations = 16 * 3 * 2 * (2 * (12 * 16**2 + 2 * 16 * 16) + 257 * 16)
+    assert line["mfu"] == pytest.approx(line["samples_per_second"] * operations / 0.5e12, rel=0.01, abs=1e-5)
+
+
 def test_held_out_examples_are_looked_at_now_and_then_and_change_nothing(tiny_run, uninterrupted, monkeypatch) -> None:
     tiny_run.changes = {"run": {"validation_interval": 7, "validation_batches": 3}}
     tiny_run.train()

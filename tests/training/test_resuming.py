@@ -1,22 +1,27 @@
 """However a run is interrupted, it ends with the same bytes."""
 
+import dataclasses
 import json
 import os
 import random
 import signal
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tiny_runs import TinyRun
 
 from relm.errors import RelmError
 from relm.training.interruption import Preempted, run_lock
 
 
-def assert_same(run, uninterrupted) -> None:
-    assert run.sha256() == uninterrupted.sha256()
+def assert_same(run: TinyRun, uninterrupted: TinyRun) -> None:
     assert run.lines() == uninterrupted.lines()
+    assert run.listed() == uninterrupted.listed()
+    assert run.last_optimizer() == uninterrupted.last_optimizer()
+    assert run.sha256() == uninterrupted.sha256()
 
 
 def wait_for_lines(run, count: int) -> None:
@@ -26,23 +31,84 @@ def wait_for_lines(run, count: int) -> None:
         time.sleep(0.01)
 
 
-def test_a_run_killed_anywhere_ends_with_the_same_bytes(tiny_run, uninterrupted) -> None:
+# Objective -> where its run is killed twice: of all places in which that can happen, each is there once.
+KILLS = {
+    "causal": ("data:8", "checkpoint-renamed:1"),
+    "masked": ("gradient:4", "checkpoint-tensor:60"),
+    "seq2seq": ("checkpoint-model.safetensors:2", "checkpoint-listed:1"),
+    "span_corruption": ("checkpoint-written:2", "model-written:1"),
+}
+
+
+@pytest.fixture(scope="session")
+def whole_run(tmp_path_factory: pytest.TempPathFactory, examples_of: Callable[[str], Path]) -> Callable[[str], TinyRun]:
+    """Objective -> its short run, never interrupted, with dropout and two micro-batches; made once."""
+    folder = tmp_path_factory.mktemp("whole")
+
+    def made(objective: str) -> TinyRun:
+        run = TinyRun(folder / objective, examples_of(objective), objective=objective)
+        run.changes = {"pretrain": {"main": {"steps": 12}}, "run": {"log_interval": 1}}
+        if not run.model_folder.exists():
+            code, said = run.attempt()
+            assert code == 0, said
+        return run
+
+    return made
+
+
+def killed(run: TinyRun, kill: str, whole: TinyRun) -> bool:
+    """Whether a run that goes on is killed there; one that ends before is as the whole one.
+
+    Args:
+        kill: a kill point and a count, or `seconds:` and after how many.
+    """
+    name, _, count = kill.partition(":")
+    code, said = run.attempt(seconds=float(count)) if name == "seconds" else run.attempt(kill)
+    assert code in (0, -signal.SIGKILL), f"{kill}: exit code {code}: {said}"
+    assert code == 0 or not (run.model_folder / "model.safetensors.json").exists()
+    if code == 0:
+        assert_same(run, whole)
+    return code != 0
+
+
+@pytest.mark.parametrize("objective", KILLS)
+def test_a_run_killed_twice_ends_with_the_same_bytes(
+    objective: str, whole_run: Callable[[str], TinyRun], tmp_path: Path
+) -> None:
+    whole = whole_run(objective)
+    run = dataclasses.replace(whole, folder=tmp_path / "run")
+    for kill in KILLS[objective]:
+        assert killed(run, kill, whole), f"{kill} was not reached"
+    assert not killed(run, "", whole)
+    assert run.checkpoints == ["step-00000009", "step-00000012"], "a half-written checkpoint was left behind"
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("objective", KILLS)
+def test_a_run_killed_anywhere_ends_with_the_same_bytes(
+    objective: str, whole_run: Callable[[str], TinyRun], tmp_path: Path
+) -> None:
     seed = int(os.environ.get("RELM_TEST_SEED") or random.SystemRandom().randrange(10**6))
     print(f"RELM_TEST_SEED={seed} draws these kills again")
-    draw = random.Random(seed)
-    saving = ["checkpoint-model.safetensors", "checkpoint-written", "checkpoint-renamed"]
-    kills = [f"gradient:{draw.randint(1, 6)}", *(f"{point}:{draw.randint(1, 2)}" for point in draw.sample(saving, 2))]
+    draw, whole = random.Random(seed), whole_run(objective)
+    started = time.monotonic()
+    run = dataclasses.replace(whole, folder=tmp_path / "run 0")
+    assert not killed(run, "", whole)
+    seconds = time.monotonic() - started
+    points = {"data": 12, "gradient": 12, "checkpoint-tensor": 150, "checkpoint-model.safetensors": 4, "checkpoint-written": 4}
+    points |= {"checkpoint-listed": 4, "checkpoint-renamed": 4, "model-written": 1, "model-renamed": 1}
+    kills = [f"{name}:{draw.randint(1, most)}" for name, most in [*points.items(), *list(points.items())[:7]]]
+    kills += [f"seconds:{draw.uniform(0.1, seconds)}" for _ in range(4)]
     draw.shuffle(kills)
-    kills += ["model-written:1", "model-renamed:1"]
-    for kill in kills:
-        print("killed at", kill)
-        trainer = tiny_run.start(RELM_KILL_AT=kill)
-        output, errors = trainer.communicate(timeout=120)
-        assert trainer.returncode == -signal.SIGKILL, f"{kill} was not reached: {output}{errors}"
-        assert not (tiny_run.model_folder / "model.safetensors.json").exists()
-    tiny_run.train()
-    assert_same(tiny_run, uninterrupted)
-    assert tiny_run.checkpoints == ["step-00000027", "step-00000030"], "a half-written checkpoint was left behind"
+    reached: list[str] = []
+    for number, kill in enumerate(kills):
+        while not killed(run, kill, whole):  # it came to its end before: another run is killed there
+            run = dataclasses.replace(whole, folder=tmp_path / f"run {number} after {len(reached)}")
+            kill = kill if not kill.startswith("seconds:") else f"seconds:{draw.uniform(0.1, seconds / 2)}"
+        reached.append(kill)
+        print("killed at", kill, "in", run.folder.name)
+    assert len(reached) == 20
+    assert not killed(run, "", whole)
 
 
 def test_a_terminated_run_saves_says_so_and_goes_on(tiny_run, uninterrupted) -> None:
@@ -162,6 +228,14 @@ def test_lines_beyond_the_checkpoint_are_written_once(tiny_run, uninterrupted, m
         file.write('{"step": 9, "lo')  # a kill in the middle of a line
     tiny_run.train()
     assert_same(tiny_run, uninterrupted)
+
+
+def test_a_listed_checkpoint_beyond_the_one_gone_on_from_is_forgotten(tiny_run, monkeypatch: pytest.MonkeyPatch) -> None:
+    stopped_after_steps(tiny_run, 8, monkeypatch)
+    (tiny_run.folder / "main" / "checkpoints" / "step-00000006" / "state.json").unlink()
+    tiny_run.changes = {"run": {"checkpoint_interval": 10}}
+    tiny_run.train()
+    assert [json.loads(line)["step"] for line in tiny_run.listed().splitlines()] == [3, 10, 20, 30]
 
 
 @pytest.mark.parametrize(

@@ -149,6 +149,7 @@ def test_updates_can_share_a_learning_rate() -> None:
 def test_a_decay_can_end_before_the_phase_does() -> None:
     assert scales(5, name="linear", decay_end=3, floor=0.1) == pytest.approx([0.7, 0.4, 0.1, 0.1, 0.1])
     assert scales(5, name="cosine", decay_end=2)[2:] == pytest.approx([0.0] * 3)
+    assert scales(4, name="linear", decay_end=8) == pytest.approx([7 / 8, 6 / 8, 5 / 8, 4 / 8])
     assert Schedule(name="linear", warmup_share=0.5, decay_end=10).warmup(100) == 5
 
 

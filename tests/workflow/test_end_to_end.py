@@ -19,6 +19,7 @@ PUBLISHED = {
         "recipe.json",
         "train.jsonl",
         "order.json",
+        "checkpoints.jsonl",
         "verify.json",
         "provenance.json",
         "ro-crate-metadata.json",

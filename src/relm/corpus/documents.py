@@ -41,7 +41,7 @@ class Encoded(NamedTuple):
     """A document ready to be written, and what is counted of it."""
 
     number: int
-    """`title_number` of its title, or of its text: what decides the split."""
+    """What decides the split: `title_number` of its title or of its text, or which end of a file it is."""
     line: bytes
     """Its JSON and a newline."""
     words: int

@@ -152,7 +152,7 @@ def _splitter(
     if dataset.held_out_files:
         held_out_files = frozenset(dataset.held_out_files)
         return lambda file, _: HELD_OUT if file in held_out_files else TRAIN
-    if dataset.format == "text_files" and source is not None and source.is_dir():
+    if dataset.format == "text_files" and dataset.held_out_end is None and source is not None and source.is_dir():
         names = [file.name for file in files if file.path.stat().st_size]
         held_out = _lowest(dataset, names[:documents])
         return lambda _, number: HELD_OUT if number in held_out else TRAIN
@@ -172,6 +172,11 @@ def _check_splits(dataset: Dataset, source: Path | None, tally: Tally) -> None:
         raise RelmError(f"{name}: there is no document in it{_listed('; skipped: ', tally)}; nothing was written")
     if all(count.documents for count in tally.counts.values()):
         return
+    if dataset.held_out_end is not None:
+        raise RelmError(
+            f"{name}: held_out_end: {dataset.held_out_end} of {tally.documents} documents leaves one split empty: each file is "
+            "two; correct it, or read more documents"
+        )
     if dataset.held_out_files:
         if dataset.files:
             return  # a shard is one file, and so of one split

@@ -1,4 +1,4 @@
-"""Text files as documents: one a file, UTF-8, taken as it is."""
+"""Text files as documents: one a file, UTF-8, taken as it is, or two where the end of each is held out."""
 
 import codecs
 from collections.abc import Iterator
@@ -8,6 +8,9 @@ from relm.catalogue import Dataset
 from relm.corpus.documents import LONGEST, Document, Encoded, Skipped, encoded
 from relm.errors import RelmError
 from relm.limits import size_in_words
+
+# Numbers that `split_of` makes one split of, whatever share of documents is held out.
+_TRAINED, _HELD_OUT = 1, 0
 
 
 def read_text(path: Path) -> str:
@@ -43,6 +46,17 @@ def batches_of_text_files(dataset: Dataset, path: Path) -> Iterator[Path]:
 
 
 def documents_of_text_files(dataset: Dataset, file: str, path: Path) -> Iterator[Encoded | Skipped]:
-    """The document that the file is, called by its name; one of nothing but white space is skipped."""
+    """The document that the file is, called by its name; one of nothing but white space is skipped.
+
+    With `held_out_end` it is two, called FILE:CHARACTER, where each begins, counted from 0.
+    """
     text = read_text(path)
-    yield encoded(Document(id=file, title=file, text=text)) if text.strip() else Skipped("empty")
+    if not text.strip():
+        yield Skipped("empty")
+    elif dataset.held_out_end is None:
+        yield encoded(Document(id=file, title=file, text=text))
+    else:
+        cut = int(len(text) * (1 - dataset.held_out_end))
+        for start, part, number in ((0, text[:cut], _TRAINED), (cut, text[cut:], _HELD_OUT)):
+            if part:
+                yield encoded(Document(id=f"{file}:{start}", title=file, text=part))._replace(number=number)

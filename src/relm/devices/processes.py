@@ -4,21 +4,29 @@ Gradients, losses and counts are summed, nothing else is exchanged: all ranks be
 step. Sums are made in an order that depends on nothing but the number of ranks, so the same run gives the same bits again.
 """
 
+import contextlib
+import itertools
 import os
+from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
 
 from relm.errors import RelmError
 
-# Gradients are summed in pieces of about so many numbers: while one is on its way, the next is packed.
+# Gradients are summed in pieces of about so many numbers, of which so many are on their way at once.
 BUCKET = 8 << 20
+ON_THEIR_WAY = 2
+
+_meetings = itertools.count()
 
 
 @dataclass(frozen=True)
@@ -46,7 +54,7 @@ def place_of_this_process(processes: int) -> Place:
     if ranks != processes:
         raise RelmError(
             f"run.processes is {processes}, but {'one was' if ranks == 1 else f'{ranks} were'} started; start them with "
-            f"`torchrun --standalone --nproc-per-node {processes} -m relm pretrain ...`, or correct run.processes"
+            f"`torchrun --standalone --nproc-per-node {processes} -m -- relm pretrain ...`, or correct run.processes"
         )
     return Place(rank, ranks, local_rank, local_ranks)
 
@@ -56,37 +64,71 @@ class Processes:
 
     def __init__(self, device: torch.device) -> None:
         """Meet all other ranks. On a GPU gradients travel by NCCL; what the host counts always goes by Gloo."""
-        dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
-        # The thread that prepares batches has a group of its own: two threads' messages must not cross.
-        self._counts = dist.new_group(backend="gloo")
+        on_gpu = device.type == "cuda"
+        with lost_ranks_in_words():
+            store, rank, ranks = next(iter(rendezvous("env://")))
+            # A process may meet the others again, who must not find the addresses of the last time.
+            store = PrefixStore(f"meeting {next(_meetings)}", store)
+            dist.init_process_group(
+                "nccl" if on_gpu else "gloo", store=store, rank=rank, world_size=ranks, device_id=device if on_gpu else None
+            )
+            # The thread that prepares batches has a group of its own: two threads' messages must not cross.
+            self._counts = dist.new_group(backend="gloo")
 
     def exchanged(self, values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """The sum over all ranks; from the thread that prepares batches."""
         tensor = torch.from_numpy(values.copy())
-        dist.all_reduce(tensor, group=self._counts)
+        with lost_ranks_in_words():
+            dist.all_reduce(tensor, group=self._counts)
         total: npt.NDArray[np.int64] = tensor.numpy()
         return total
 
     def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
         """Make each gradient its sum over all ranks, in place."""
-        on_their_way: list[tuple[list[Tensor], Tensor, Any]] = []
+        on_their_way: deque[Travelling] = deque()
         for bucket in buckets([parameter.grad for parameter in parameters if parameter.grad is not None]):
-            flat = torch.cat([gradient.flatten() for gradient in bucket])
-            on_their_way.append((bucket, flat, dist.all_reduce(flat, async_op=True)))
-        for bucket, flat, work in on_their_way:
-            work.wait()
-            pieces = torch.split(flat, [gradient.numel() for gradient in bucket])
-            torch._foreach_copy_(bucket, [piece.view_as(old) for piece, old in zip(pieces, bucket, strict=True)])
+            on_their_way.append(sent(bucket))
+            if len(on_their_way) > ON_THEIR_WAY:
+                on_their_way.popleft().arrive()
+        for travelling in on_their_way:
+            travelling.arrive()
 
     def summed(self, values: Tensor) -> Tensor:
         """The sum over all ranks."""
         total = values.clone()
-        dist.all_reduce(total)
+        with lost_ranks_in_words():
+            dist.all_reduce(total)
         return total
 
     def close(self) -> None:
         """Take leave."""
         dist.destroy_process_group()
+
+
+class Travelling(NamedTuple):
+    """Gradients whose sum is being made."""
+
+    gradients: list[Tensor]
+    flat: Tensor
+    """All their numbers in one row; the one gradient itself, where it is alone."""
+    work: Any
+
+    def arrive(self) -> None:
+        """Wait for the sums, and put them where the gradients were."""
+        with lost_ranks_in_words():
+            self.work.wait()
+        if self.flat is not self.gradients[0]:
+            pieces = torch.split(self.flat, [gradient.numel() for gradient in self.gradients])
+            shaped = [piece.view_as(gradient) for piece, gradient in zip(pieces, self.gradients, strict=True)]
+            torch._foreach_copy_(self.gradients, shaped)
+
+
+def sent(gradients: list[Tensor]) -> Travelling:
+    """Begin to sum gradients of one type over all ranks."""
+    alone = len(gradients) == 1 and gradients[0].is_contiguous()
+    flat = gradients[0] if alone else torch.cat([gradient.flatten() for gradient in gradients])
+    with lost_ranks_in_words():
+        return Travelling(gradients, flat, dist.all_reduce(flat, async_op=True))
 
 
 def buckets(gradients: Iterable[Tensor]) -> Iterator[list[Tensor]]:
@@ -101,3 +143,20 @@ def buckets(gradients: Iterable[Tensor]) -> Iterator[list[Tensor]]:
         size += gradient.numel()
     if bucket:
         yield bucket
+
+
+@contextlib.contextmanager
+def lost_ranks_in_words() -> Iterator[None]:
+    """Say what it means when the others cannot be reached.
+
+    Raises:
+        RelmError: instead of the error of Gloo or NCCL, which names a socket, or of torch, which names an environment variable.
+    """
+    try:
+        yield
+    except (RuntimeError, ValueError) as error:
+        what, _, _ = str(error).partition("\n")[0].partition(". This is ")  # advice on Gloo follows
+        raise RelmError(
+            "another process of this run has ended or cannot be reached, and this one ends with it; what the other one said "
+            f"tells why, checkpoints are intact, and the same command goes on ({what})"
+        ) from error

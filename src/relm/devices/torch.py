@@ -17,8 +17,9 @@ from relm.errors import RelmError
 from relm.limits import usable_cores
 from relm.recipe import Run
 
-# cuBLAS promises the same bits twice only with a workspace of its own for each stream; read when CUDA starts.
-_CUBLAS_WORKSPACE = ("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+# What the same bits twice ask of CUDA's libraries, which read it when they start: of cuBLAS a workspace of its own for each
+# stream, of NCCL one order of summation for messages of every size, and no sums within the switch.
+_SAME_BITS = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8", "NCCL_ALGO": "Ring"}
 
 
 class TorchDevice:
@@ -33,13 +34,15 @@ class TorchDevice:
         place = place_of_this_process(run.processes)
         self.rank, self.ranks = place.rank, place.ranks
         if run.device == "cuda":
-            if run.deterministic:
-                os.environ.setdefault(*_CUBLAS_WORKSPACE)
+            for name, value in _SAME_BITS.items() if run.deterministic else ():
+                os.environ.setdefault(name, value)
             require_gpus(place.local_ranks)
             torch.cuda.set_device(place.local_rank)
         self._device = torch.device(run.device, place.local_rank) if run.device == "cuda" else torch.device("cpu")
         self._run = run
         self._compiles = run.device == "cuda" if run.compile is None else run.compile
+        if self._compiles:
+            prepare_compiler(run)
         self.threads = run.threads or max(1, usable_cores() // place.local_ranks)
         torch.set_num_threads(self.threads)
         torch.use_deterministic_algorithms(run.deterministic or run.device == "cpu")
@@ -52,10 +55,10 @@ class TorchDevice:
         return model.to(self._device)
 
     def forward(self, terms: Forward) -> Forward:
-        """Compiled for static shapes, or as it is."""
+        """One program for static shapes, or as it is."""
         if not self._compiles:
             return terms
-        return cast(Forward, torch.compile(terms, dynamic=False))
+        return cast(Forward, torch.compile(terms, dynamic=False, fullgraph=True))
 
     def seed(self, number: int) -> None:
         """Seed the generator of the CPU and those of all GPUs."""
@@ -103,6 +106,8 @@ class TorchDevice:
 
     def programs(self) -> int:
         """Graphs that torch.compile made."""
+        if not self._compiles:
+            return 0
         from torch._dynamo.utils import counters
 
         return int(counters["stats"]["unique_graphs"])
@@ -120,6 +125,34 @@ class TorchDevice:
         """Take leave of the other ranks."""
         if self._processes is not None:
             self._processes.close()
+
+
+def prepare_compiler(run: Run) -> None:
+    """Set torch.compile up: the same programs again from the same code, where that is wanted.
+
+    Raises:
+        RelmError: what it needs is absent: on a CPU a C++ compiler, on a GPU Triton.
+    """
+    # Imported here: it takes a second, and most runs on a CPU do without.
+    from torch._inductor import config, cpp_builder
+    from torch._inductor.exc import InvalidCxxCompiler
+    from torch.utils._triton import has_triton
+
+    # Else kernels are chosen by timing them, and another choice rounds differently.
+    config.deterministic = run.deterministic
+    if run.device == "cuda" and not has_triton():
+        raise RelmError(
+            "run.compile: torch.compile needs Triton, which is absent or too new for this GPU; install it, or set run.compile: "
+            "false"
+        )
+    if run.device == "cpu":
+        try:
+            cpp_builder.get_cpp_compiler()
+        except InvalidCxxCompiler:
+            raise RelmError(
+                "run.compile: torch.compile needs a C++ compiler on a CPU, and neither CXX nor g++ is one; install g++, "
+                "or set run.compile: false"
+            ) from None
 
 
 def require_gpus(count: int) -> None:

@@ -46,7 +46,7 @@ def generated(
     prompt: list[int],
     length: int,
     positions: int,
-    end_of_text_id: int,
+    end_of_text_id: int | None,
     sampling: Sampling,
     seed: int,
 ) -> list[int]:
@@ -56,6 +56,7 @@ def generated(
         model: input ids (batch, sequence) int64 -> logits (batch, sequence, vocabulary).
         prompt: at least one id.
         positions: the model sees so many of the newest ids.
+        end_of_text_id: None: no text ends before `length`.
     """
     generator = torch.Generator().manual_seed(seed)
     ids = list(prompt)

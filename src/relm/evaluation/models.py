@@ -30,3 +30,13 @@ def load_for_evaluation(folder: Path, vocabulary_size: int) -> tuple[Gpt2, str]:
             "give the tokenizer it was trained with"
         )
     return model.eval(), sha256
+
+
+def require_context(folder: Path, model: Gpt2, context: int) -> None:
+    """Refuse a context that the model cannot see at once.
+
+    Raises:
+        RelmError: it has fewer positions.
+    """
+    if not 1 <= context <= model.config.positions:
+        raise RelmError(f"{folder}: has {model.config.positions} positions; a context of {context} does not fit")

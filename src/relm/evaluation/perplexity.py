@@ -16,7 +16,7 @@ from relm.artifact import write_json
 from relm.devices.contract import open_device
 from relm.errors import RelmError
 from relm.evaluation.baselines import LARGEST_TRAINING, BigramModel, Tokens, blocks, unigram_entropy
-from relm.evaluation.models import load_for_evaluation
+from relm.evaluation.models import load_for_evaluation, require_context
 from relm.examples.causal import window_count
 from relm.examples.manifest import Manifest, Split, read_manifest
 from relm.examples.storage import TokenStream
@@ -32,9 +32,9 @@ def evaluate_held_out(
 ) -> str:
     """Score the held-out documents and write `eval/held_out.json`.
 
-    All held-out documents are one stream of tokens, ends of text included. It is cut into windows of `context` labels that do
-    not overlap, the last one shorter; so every token but the stream's first is scored once, given the tokens before it in its
-    window. Logarithms are natural; sums are taken in float64.
+    All held-out documents are one stream of tokens, ends of text included, where the tokenizer has one. It is cut into windows
+    of `context` labels that do not overlap, the last one shorter; so every token but the stream's first is scored once, given
+    the tokens before it in its window. Logarithms are natural; sums are taken in float64.
 
     Args:
         model_folder: Hugging Face folder of a GPT-2.
@@ -50,8 +50,7 @@ def evaluate_held_out(
     started = perf_counter()
     facts = read_manifest(manifest)
     model, model_sha256 = load_for_evaluation(model_folder, facts.tokenizer.vocabulary_size)
-    if not 1 <= context <= model.config.positions:
-        raise RelmError(f"{model_folder}: has {model.config.positions} positions; a context of {context} does not fit")
+    require_context(model_folder, model, context)
     stream = TokenStream(manifest, facts.split("held_out", manifest))
     held_out = facts.splits["held_out"]
     if len(stream) < 2 or not held_out.words:
@@ -136,11 +135,12 @@ def figures(nats: float, tokens: int, split: Split, unigram: float, bigram: floa
 
 def protocol(facts: Manifest, context: int, training: TokenStream) -> dict[str, Any]:
     """How it was measured, in words and values."""
+    ends = "<|endoftext|> follows each document" if facts.tokenizer.end_of_text_id is not None else "nothing between these"
     return {
         "tokenizer_sha256": facts.tokenizer.sha256,
         "context": context,
         "stride": context,
-        "scored": "every token of the concatenated held-out documents but the first; <|endoftext|> follows each document",
+        "scored": f"every token of the concatenated held-out documents but the first; {ends}",
         "given": "the tokens before it in its window; windows do not overlap",
         "words": "runs of characters other than whitespace in the documents' text",
         "bytes": "of the documents' text in UTF-8",

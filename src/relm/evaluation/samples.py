@@ -31,7 +31,8 @@ def write_samples(
 ) -> str:
     """Let the model continue each prompt, the first attempt taken, and write `eval/samples.json`.
 
-    Every text begins after an end of text, as documents did in training. It has a random stream of its own, which follows from
+    Every text begins after an end of text, as documents did in training; where the tokenizer has none, after the end of a line.
+    It has a random stream of its own, which follows from
     `seed` and its place, so that another prompt changes no other text.
 
     Args:
@@ -52,15 +53,16 @@ def write_samples(
     model, model_sha256 = load_for_evaluation(model_folder, loaded.vocabulary_size)
     model = open_device(Run(threads=threads)).place(model)
     sampling = sampling or Sampling()
+    end = loaded.special.end_of_text
+    begin = loaded.tokenizer.encode("\n", add_special_tokens=False).ids if end is None else [end]
     samples, written = [], 0
     for place, prompt in enumerate(tqdm(PROMPTS if prompts is None else prompts, unit=" texts", disable=None)):
-        ids = [loaded.end_of_text_id, *loaded.tokenizer.encode(prompt, add_special_tokens=False).ids]
-        new = generated(
-            model.logits, ids, length, model.config.positions, loaded.end_of_text_id, sampling, _text_seed(seed, place)
-        )
+        ids = [*begin, *loaded.tokenizer.encode(prompt, add_special_tokens=False).ids]
+        new = generated(model.logits, ids, length, model.config.positions, end, sampling, _text_seed(seed, place))
         samples.append({"prompt": prompt, "text": prompt + loaded.tokenizer.decode(new, skip_special_tokens=False)})
         written += len(new)
-    protocol = {**asdict(sampling), "seed": seed, "length": length, "begins_with": "<|endoftext|>", "selected": "none"}
+    begins_with = "a line end" if end is None else "<|endoftext|>"
+    protocol = {**asdict(sampling), "seed": seed, "length": length, "begins_with": begins_with, "selected": "none"}
     result = {
         "task": "samples",
         "protocol": protocol,

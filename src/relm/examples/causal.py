@@ -1,8 +1,10 @@
 """The causal objective: documents become one stream of tokens, and windows of it become examples.
 
-The end of text follows every document. Example i with sequence length L is tokens i S to i S + L, both included: L inputs and,
-shifted by one, L labels. The stride S is L unless another is asked for. With S = L neighbours share one token, so every token
-but the stream's first is a label exactly once, save the rest at the end that fills no window; with a smaller S windows overlap.
+The end of text follows every document, where the tokenizer has one. Example i with sequence length L is tokens i S to i S + L,
+both included: L inputs and, shifted by one, L labels. The stride S is L unless another is asked for. With S = L neighbours
+share one token, so every token but the stream's first is a label exactly once, save the rest at the end that fills no window;
+with a smaller S windows overlap. With S = 1 a window begins at each of the first n - L of n tokens; drawn with replacement,
+these are nanoGPT's.
 """
 
 from pathlib import Path
@@ -98,16 +100,22 @@ class CausalExamples:
         self.stream, facts = open_windows(manifest, split, check_content)
         self.sequence_length = sequence_length
         self.end_of_text_id = facts.tokenizer.end_of_text_id
-        if self.options.document_attention and self.end_of_text_id is None:
+        if (self.options.end_of_text == "never") != (self.end_of_text_id is None):
+            has, key = ("no", "never") if self.end_of_text_id is None else ("an", "after or between")
             raise RelmError(
-                f"{manifest}: its tokenizer has no end-of-text token, by which causal.document_attention tells documents "
-                "apart; leave that key out or use another tokenizer"
+                f"{manifest}: its tokenizer has {has} end-of-text token; found causal.end_of_text: {self.options.end_of_text}, "
+                f"set it to {key} or use another tokenizer"
             )
         if not len(self):
             raise RelmError(
                 f"{manifest}: split {split} has {self.tokens:,} tokens, an example of sequence_length "
                 f"{sequence_length} needs {sequence_length + 1:,}; shorten it or use more documents"
             )
+
+    @property
+    def is_drawn(self) -> bool:
+        """Whether a run draws these with replacement: see `contract.numbers_at`."""
+        return self.options.sampling == "with_replacement"
 
     @property
     def tokens(self) -> int:

@@ -39,8 +39,11 @@ class Chunk(NamedTuple):
     """Whether the last document ends here."""
 
 
-def encoded_chunk(encoding: Encoding, end_of_text_id: int, lines: Lines) -> Chunk:
+def encoded_chunk(encoding: Encoding, end_of_text_id: int | None, lines: Lines) -> Chunk:
     """The tokens of some lines of a documents file.
+
+    Args:
+        end_of_text_id: what follows each document; None: nothing does.
 
     Raises:
         RelmError: a line is not a document, or the tokenizer changed.
@@ -48,7 +51,7 @@ def encoded_chunk(encoding: Encoding, end_of_text_id: int, lines: Lines) -> Chun
     texts = lines.texts()
     tokens, sizes = _encoder(encoding).encoded(texts)
     words, text_bytes = counts_of(texts)
-    if lines.ends:
+    if lines.ends and end_of_text_id is not None:
         tokens, sizes = np.insert(tokens, np.cumsum(sizes), end_of_text_id), sizes + np.int32(1)
     dtype = np.dtype(encoding.dtype)
     if int(tokens.max(initial=0)) <= np.iinfo(dtype).max:  # else the parent says what is wrong

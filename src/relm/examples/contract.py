@@ -5,7 +5,8 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from relm.examples.order import epochs_of, example_indices
+from relm.examples.draws import below
+from relm.examples.order import epochs_of, example_indices, row_keys
 
 Integers = npt.NDArray[np.int64]
 # Name -> (examples, ...) array; integers as int64 and flags as bool, ready for `torch.from_numpy`.
@@ -47,16 +48,30 @@ class Examples(Protocol):
 def numbers_at(examples: Examples, order_seed: int, positions: Integers) -> tuple[Integers, Integers]:
     """Which examples a run reads at its positions, and in which epoch: arguments of `Examples.batch`.
 
-    Examples that say of themselves that they are ordered are read from first to last, all others by a seeded permutation.
+    Examples that say of themselves `is_ordered` are read from first to last, those that say `is_drawn` with replacement, all
+    others by a seeded permutation.
 
     Args:
-        order_seed: of the permutation.
-        positions: absolute positions over all epochs.
+        order_seed: of the permutation or the draws.
+        positions: absolute positions over all epochs, of which each has as many as there are examples.
     """
     size = len(examples)
     if getattr(examples, "is_ordered", False):
         return positions % size, epochs_of(positions, size)
+    if getattr(examples, "is_drawn", False):
+        return drawn_indices(order_seed, positions, size), epochs_of(positions, size)
     return example_indices(order_seed, positions, size), epochs_of(positions, size)
+
+
+def drawn_indices(seed: int, positions: Integers, size: int) -> Integers:
+    """An example for each position, every one as likely at each and none bound to another: drawn with replacement.
+
+    Args:
+        seed: any integer.
+        positions: (n,), 0 and above.
+        size: examples there are.
+    """
+    return below(row_keys("examples with replacement", seed, np.zeros_like(positions), positions), size)
 
 
 def require_indices(indices: npt.NDArray[np.integer], size: int) -> None:

@@ -44,6 +44,8 @@ def pregenerate_stream(
 ) -> str:
     """Encode a file of documents as one shard of a token stream: `output` (.bin), its .idx, and the sidecar of `output`.
 
+    An end of text follows each document, where the tokenizer has one.
+
     The stream is the same for all objectives that read one. Where the fast encoder and the `tokenizers` library disagree on a
     sample of the text, the library encodes all of it.
 
@@ -56,8 +58,7 @@ def pregenerate_stream(
         workers: processes; None: as many as there are cores. They change no byte.
 
     Raises:
-        RelmError: an input is absent, changed or faulty (file and line are named), the tokenizer has no end of text, or a
-            worker was killed.
+        RelmError: an input is absent, changed or faulty (file and line are named), or a worker was killed.
     """
     started = perf_counter()
     loaded = load_tokenizer(tokenizer)
@@ -101,7 +102,7 @@ def _written(
     size = documents.stat().st_size
     wanted = min(usable_cores() if workers is None else workers, 1 + size // CHUNK)
     encode = functools.partial(
-        encoded_chunk, Encoding(loaded.path, loaded.sha256, dtype_of(loaded.vocabulary_size), fast), loaded.end_of_text_id
+        encoded_chunk, Encoding(loaded.path, loaded.sha256, dtype_of(loaded.vocabulary_size), fast), loaded.special.end_of_text
     )
     parting = None if loaded.kind == "other" else BEFORE_SPACE
     counts = Counts()

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from tokenizers import Tokenizer
 
+from relm.errors import RelmError
 from relm.examples.tokenizer_models import CONTINUING, SPACE, UNKNOWN
 
 Tokens = npt.NDArray[np.int32]
@@ -83,6 +84,10 @@ class SpacedWords(dict[str, bytes]):
         return ids
 
 
+# The id of characters that have none.
+_NONE = -1
+
+
 class Characters:
     """Ids by code point."""
 
@@ -95,16 +100,27 @@ class Characters:
         special = {token["content"] for token in parts["added_tokens"]}
         vocabulary = {token: number for token, number in tokenizer.get_vocab().items() if token not in special}
         unknown = tokenizer.token_to_id(UNKNOWN)
-        if parts["normalizer"] or unknown is None or any(len(token) != 1 for token in vocabulary):
+        if parts["normalizer"] or any(len(token) != 1 for token in vocabulary):
             return None
-        ids = np.full(0x110000, unknown, dtype=np.int32)
+        ids = np.full(0x110000, _NONE if unknown is None else unknown, dtype=np.int32)
         for character, number in vocabulary.items():
             ids[ord(character)] = number
         return cls(ids)
 
     def encoded(self, texts: Sequence[str]) -> list[Tokens]:
-        """The ids of each text."""
-        return [self.ids[np.frombuffer(text.encode("utf-32-le"), dtype="<u4")] for text in texts]
+        """The ids of each text.
+
+        Raises:
+            RelmError: a character is not in the vocabulary, which has no token for such.
+        """
+        rows = [self.ids[np.frombuffer(text.encode("utf-32-le"), dtype="<u4")] for text in texts]
+        for text, row in zip(texts, rows, strict=True):
+            if len(row) and int(row.min()) == _NONE:
+                raise RelmError(
+                    f"the character {text[int(row.argmin())]!r} is not in the tokenizer's vocabulary, which has no token for "
+                    "unknown ones; train it on text that has all characters, or with special tokens"
+                )
+        return rows
 
     def word_starts(self, texts: Sequence[str], rows: Sequence[Tokens]) -> Flags:
         """Each character is a word."""

@@ -56,13 +56,18 @@ def wordpiece(vocabulary: Mapping[str, int], lower_case: bool) -> Tokenizer:
     return tokenizer
 
 
-def characters(found: Sequence[str]) -> Tokenizer:
-    """One token for each character, after `<|endoftext|>` and `<unk>`, which stands for every other character."""
-    vocabulary = {token: number for number, token in enumerate([END_OF_TEXT, UNKNOWN, *found])}
+def characters(found: Sequence[str], special: bool = True) -> Tokenizer:
+    """One token for each character, after `<|endoftext|>` and `<unk>`, which stands for every other character.
+
+    Args:
+        special: False: without these two; another character cannot be encoded.
+    """
+    added = [END_OF_TEXT, UNKNOWN] if special else []
+    vocabulary = {token: number for number, token in enumerate([*added, *found])}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=UNKNOWN))
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(ANY_CHARACTER), "isolated")
     tokenizer.decoder = decoders.Fuse()
-    tokenizer.add_special_tokens([END_OF_TEXT, UNKNOWN])
+    tokenizer.add_special_tokens(added)
     return tokenizer
 
 

@@ -101,6 +101,7 @@ def train_tokenizer(
     training_bytes: int,
     output: Path,
     lower_case: bool = False,
+    special_tokens: bool = True,
 ) -> str:
     """Train a tokenizer on the first `training_bytes` bytes of text of the documents files, in order.
 
@@ -114,6 +115,7 @@ def train_tokenizer(
         training_bytes: of text in UTF-8.
         output: the `tokenizer.json` to write.
         lower_case: of WordPiece: letters lose their case and accents.
+        special_tokens: of characters: whether there is an end of text and an unknown character beside the text's own.
 
     Raises:
         RelmError: a file is absent or has faults, or the text has too few repeated pairs for the vocabulary.
@@ -128,7 +130,7 @@ def train_tokenizer(
     elif kind == "wordpiece":
         tokenizer = _trained_wordpiece(text, vocabulary_size or 0, lower_case)
     elif kind == "characters":
-        tokenizer = build.characters(sorted(_counted_characters(text, None)))
+        tokenizer = build.characters(sorted(_counted_characters(text, None)), special_tokens)
     else:
         raise RelmError(f"tokenizer: expected to train {', '.join(TRAINED)}; found {kind!r}")
     found = tokenizer.get_vocab_size()

@@ -22,6 +22,11 @@ FIGURES = {
     "perplexity_per_token": ("Perplexity per token", ".2f", "depends on the tokenizer; lower is better"),
     "nats_per_token": ("Loss", ".4f", "nats per token on held-out documents"),
     "bits_per_byte": ("Bits per byte", ".4f", "of the text in UTF-8; independent of the tokenizer"),
+    "loss": ("Loss on random windows", ".4f", "nats per token, an estimate on some held-out windows"),
+    "loss_standard_error": ("Its standard error", ".4f", "from the spread of the batches' means"),
+    "train_loss": ("Loss on random training windows", ".4f", "nats per token"),
+    "train_loss_standard_error": ("Its standard error", ".4f", "from the spread of the batches' means"),
+    "windows": ("Windows", ",.0f", "of each split"),
     "unigram_nats_per_token": ("Unigram baseline", ".4f", "nats per token, from counts of single tokens"),
     "bigram_nats_per_token": ("Bigram baseline", ".4f", "nats per token, from counts of pairs of tokens"),
     "nats_below_unigram": ("Better than unigrams by", ".4f", "nats per token"),
@@ -261,8 +266,7 @@ def _figure(task: str, key: str, value: Any) -> Figure:
 
 
 def _origin(use: str, name: str, spec: Dataset | PretrainedModel) -> Origin:
-    folder = spec.folder if isinstance(spec, Dataset) else None
-    told = None if folder is None else shown(Path(folder).expanduser())
+    told = None if spec.folder is None else shown(Path(spec.folder).expanduser())
     return Origin(use, name, spec.title, spec.licence, spec.homepage, list(dict(spec.files).items()), told)
 
 

@@ -8,23 +8,23 @@ from pathlib import Path
 from relm.errors import RelmError
 from relm.plan import Plan
 from relm.reporting.findings import bytes_in_words
+from relm.training.attested_run import RECORDS, published_name
 
 REPORT_FILES = ("README.md", "report.html", "recipe.json", "provenance.json", "ro-crate-metadata.json")
 MODEL_FILES = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
-RUN_FILES = ("train.jsonl", "order.json")
 
 
 def published_files(plan: Plan) -> dict[str, Path]:
     """Name in `results/NAME` -> the finished file, for everything that a run publishes."""
     model = plan.model_folder(plan.phases[-1])
     model_files = [*MODEL_FILES, *(["generation_config.json"] if plan.recipe.model.generates else [])]
-    run_files = {(phase, name): plan.run_folder / phase / name for name in RUN_FILES for phase in plan.phases}
     return {
         **{name: plan.run_folder / "report" / name for name in REPORT_FILES},
         **{name: model / name for name in model_files},
         **{
-            name if len(plan.phases) == 1 else name.replace(".", f".{phase}."): run_files[phase, name]
-            for phase, name in run_files
+            published_name(name, phase, plan.phases): plan.run_folder / phase / name
+            for name in RECORDS
+            for phase in plan.phases
         },
         **{f"eval/{task}.json": plan.evaluation(task) for task in plan.recipe.evaluate},
         "verify.json": plan.run_folder / "verify.json",

@@ -2,6 +2,9 @@
 
 ``step-00000500/`` holds ``model.safetensors``, ``optimizer.safetensors`` and ``state.json`` with the sha256 of both, the step
 and the identity of the run. Learning rate, data order and dropout follow from the step alone, so there is nothing else to save.
+
+``checkpoints.jsonl``, beside the folder of all checkpoints, has a line for each that the recipe asks for, also for those that
+were deleted since: its step, the sha256 of both files, and on what they were made. Whoever trains a stretch again compares.
 """
 
 import dataclasses
@@ -9,18 +12,20 @@ import logging
 import os
 import shutil
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from relm.artifact import read_json, sha256_of, write_json
+from relm.artifact import read_json, write_json
 from relm.errors import RelmError
 from relm.training.kill_points import kill_point
+from relm.training.run_log import RunLog
+from relm.training.tensor_file import Damaged, read_tensors, write_tensors
 
 FORMAT = 1
+FILES = ("model.safetensors", "optimizer.safetensors")
 # What makes a checkpoint another run's, and how to say so.
 IDENTITY = {
     "fingerprint": "another run",
@@ -53,6 +58,15 @@ def checkpoint_folder(checkpoints: Path, step: int) -> Path:
     return checkpoints / f"step-{step:08d}"
 
 
+def open_list(checkpoints: Path, step: int) -> RunLog:
+    """`checkpoints.jsonl` of a run that goes on after `step`, without the lines of later ones.
+
+    Raises:
+        RelmError: it cannot be written.
+    """
+    return RunLog(checkpoints.with_name("checkpoints.jsonl"), step)
+
+
 def save_checkpoint(
     checkpoints: Path,
     state: Mapping[str, Any],
@@ -60,14 +74,16 @@ def save_checkpoint(
     optimizer: Mapping[str, Tensor],
     keep: int,
     forever: int | None = None,
+    listed: bool = True,
 ) -> Path:
     """Write one checkpoint, then delete all but the newest and those that stay.
 
     Args:
         checkpoints: the folder of all checkpoints.
-        state: `step`, the keys of `IDENTITY`, and whatever else the loop needs again; JSON.
+        state: `step`, `made_on`, the keys of `IDENTITY`, and whatever else the loop needs again; JSON.
         keep: how many of the newest stay.
         forever: those whose step is a multiple of this stay as well.
+        listed: have a line in `checkpoints.jsonl`; not for one that an interruption brought about.
 
     Raises:
         RelmError: it cannot be written; the checkpoints before it are as they were.
@@ -76,36 +92,42 @@ def save_checkpoint(
     final = checkpoint_folder(checkpoints, step)
     partial = checkpoints / f".{final.name}.partial"
     try:
-        _write(partial, state, {"model.safetensors": model, "optimizer.safetensors": optimizer})
+        hashes = _write(partial, state, dict(zip(FILES, (model, optimizer), strict=True)))
         kill_point("checkpoint-written")
+        if listed:  # before there is a checkpoint to go on from: a line beyond that is taken away, a missing one stays missing
+            with closing(open_list(checkpoints, step - 1)) as lines:
+                lines.write({"step": step, "sha256": hashes, "made_on": state["made_on"]})
+                lines.sync()
+            kill_point("checkpoint-listed")
         shutil.rmtree(final, ignore_errors=True)  # there only if it was found damaged
         os.rename(partial, final)
         _flush(checkpoints)
-    except (OSError, SafetensorError) as error:
+    except (OSError, RelmError) as error:
         shutil.rmtree(partial, ignore_errors=True)
         raise RelmError(
-            f"{final}: the checkpoint cannot be written: {error}; earlier ones are intact: see to it (a full disk?) "
-            "and give the same command again"
+            f"{final}: the checkpoint cannot be written: {error.__cause__ or error}; earlier ones are intact: see to it "
+            "(a full disk?) and give the same command again"
         ) from error
     kill_point("checkpoint-renamed")
     _prune(checkpoints, step, keep, forever)
     return final
 
 
-def _write(folder: Path, state: Mapping[str, Any], files: Mapping[str, Mapping[str, Tensor]]) -> None:
+def _write(folder: Path, state: Mapping[str, Any], files: Mapping[str, Mapping[str, Tensor]]) -> dict[str, str]:
+    """Write the files of a checkpoint; the sha256 of each."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
+    hashes = {}
     for name, tensors in files.items():
-        save_file({key: tensor.detach().cpu().contiguous() for key, tensor in tensors.items()}, folder / name)
-        _flush(folder / name)
+        hashes[name] = write_tensors(folder / name, tensors)
         kill_point(f"checkpoint-{name}")
-    hashes = {name: sha256_of(folder / name) for name in files}
     write_json(folder / "state.json", {"format": FORMAT, **state, "sha256": hashes})
     _flush(folder)
+    return hashes
 
 
 def _flush(path: Path) -> None:
-    """Have the disk hold a file, or a folder's list of names, before anything relies on it."""
+    """Have the disk hold a folder's list of names before anything relies on it."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -143,29 +165,35 @@ def load_checkpoint(checkpoints: Path, identity: Mapping[str, str]) -> Checkpoin
         identity: what the checkpoint must have been made for, the keys of `IDENTITY`.
 
     Raises:
-        RelmError: the newest readable one was made for something else.
+        RelmError: the newest undamaged one was made for something else, or a file cannot be read at all.
     """
     folders = _step_folders(checkpoints).values()
     for folder in folders:
         try:
             state = _read_state(folder)
-        except RelmError as error:
+            _check_identity(folder, state, identity)
+            files = [read_tensors(folder / name, state["sha256"].get(name)) for name in FILES]
+            return Checkpoint(folder, state, *files)
+        except Damaged as error:
             logger.warning("%s; going on from the checkpoint before it", error)
-            continue
-        _check_identity(folder, state, identity)
-        try:
-            return _read(folder, state)
-        except RelmError as error:
-            logger.warning("%s; going on from the checkpoint before it", error)
+        except OSError as error:  # another time it may be read: to go on from an older one would have this one deleted
+            raise RelmError(
+                f"{folder}: the checkpoint cannot be read: {error}; see to it and give the same command again"
+            ) from error
     if folders:
         logger.warning("%s: none of its checkpoints is intact; starting from step 0", checkpoints)
     return None
 
 
 def _read_state(folder: Path) -> Mapping[str, Any]:
-    state = read_json(folder / "state.json")
+    try:
+        state = read_json(folder / "state.json")
+    except RelmError as error:
+        raise Damaged(str(error)) from None
     if not isinstance(state, dict) or not {"format", "step", "sha256", *IDENTITY} <= set(state):
-        raise RelmError(f"{folder / 'state.json'}: damaged: keys are missing")
+        raise Damaged(f"{folder / 'state.json'}: damaged: keys are missing")
+    if folder.name != f"step-{state['step']:0>8}":
+        raise Damaged(f"{folder / 'state.json'}: damaged: it is of step {state['step']}")
     return state
 
 
@@ -181,15 +209,3 @@ def _check_identity(folder: Path, state: Mapping[str, Any], identity: Mapping[st
                 f"{folder}: the checkpoint was made for {words}: its {key} is {state[key]}, this run's is {identity[key]}; "
                 f"bring back what it was made for, or delete {folder.parent} to train anew"
             )
-
-
-def _read(folder: Path, state: Mapping[str, Any]) -> Checkpoint:
-    tensors = []
-    for name in ("model.safetensors", "optimizer.safetensors"):
-        path = folder / name
-        if not path.exists():
-            raise RelmError(f"{path}: damaged: the file is missing")
-        if sha256_of(path) != state["sha256"].get(name):
-            raise RelmError(f"{path}: damaged: its sha256 is not the one in state.json")
-        tensors.append(load_file(path))
-    return Checkpoint(folder, state, *tensors)

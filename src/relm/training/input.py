@@ -11,6 +11,7 @@ import numpy as np
 from torch import Tensor
 
 from relm.devices.contract import Device
+from relm.errors import RelmError
 from relm.examples.contract import Batch, Examples, Integers, numbers_at
 from relm.examples.order import rank_positions
 from relm.recipe import Phase
@@ -68,33 +69,50 @@ class Reader:
         micro_batches = self.micro_batches(step)
         counts = [scored_counts(batch, self.settings.objective) for batch in micro_batches]
         names = list(counts[0])
-        told = np.zeros(1 + self.device.ranks * len(counts) * len(names), dtype=np.int64)
-        told[0] = stop_requested
-        everywhere = told[1:].reshape(self.device.ranks, len(counts), len(names))
-        everywhere[self.device.rank] = [[count[name] for name in names] for count in counts]
+        told = np.zeros((self.device.ranks, 2 + len(counts) * len(names)), dtype=np.int64)
+        told[self.device.rank] = [step, stop_requested, *(count[name] for count in counts for name in names)]
         told = self.device.exchanged(told)
-        of_all = [dict(zip(names, count, strict=True)) for count in told[1:].reshape(-1, len(names)).tolist()]
+        require_same_step(told[:, 0].tolist())
+        of_all = [dict(zip(names, count, strict=True)) for count in told[:, 2:].reshape(-1, len(names)).tolist()]
         denominators = loss_denominators(of_all, self.settings.loss_shares)
         first = self.device.rank * len(counts)
         staged = [self.device.staged(batch) for batch in micro_batches]
-        return StepInput(step, staged, denominators[first : first + len(counts)], bool(told[0]))
+        return StepInput(step, staged, denominators[first : first + len(counts)], bool(told[:, 1].any()))
 
     def step_inputs(self, first: int, last: int, stop_requested: Callable[[], bool]) -> Iterator[StepInput]:
         """The inputs of the steps `first` to `last`; none after one that says `stops`, where there are other ranks."""
-        agreed = False
+        ended = False
 
         def prepare(step: int) -> StepInput | None:
-            nonlocal agreed
-            if agreed:  # the other ranks are not waiting for this step
+            nonlocal ended
+            if ended:  # the other ranks are not waiting for this step
                 return None
+            ended = True  # after an error as well: what is told next would be taken for this step's
             made = self.step_input(step, stop_requested())
-            agreed = made.stops and self.device.ranks > 1
+            ended = made.stops and self.device.ranks > 1
             return made
 
         for made in ahead(prepare, range(first, last + 1), AHEAD):
             if made is None:
                 return
             yield made
+
+
+def require_same_step(steps: list[int]) -> None:
+    """Refuse to sum what belongs to different steps.
+
+    Args:
+        steps: of each rank.
+
+    Raises:
+        RelmError: they differ; names them.
+    """
+    if len(set(steps)) > 1:
+        found = ", ".join(f"rank {rank} at {step:,}" for rank, step in enumerate(steps))
+        raise RelmError(
+            f"the processes are at different steps: {found}; all of them must find the same checkpoints: have every machine "
+            "see one work folder (RELM_WORK), and give the same command again"
+        )
 
 
 def micro_batch_size(settings: Phase, wanted: int | None, ranks: int) -> int:

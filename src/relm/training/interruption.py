@@ -54,8 +54,12 @@ def stop_requests() -> Iterator[StopRequest]:
 
 
 def stop_with_parent() -> None:
-    """With RELM_STOP_WITH_PARENT=1, on Linux, get TERM when the parent dies: a shell killed alone leaves no trainer behind."""
-    if os.environ.get(STOP_WITH_PARENT) == "1" and sys.platform == "linux":
+    """With RELM_STOP_WITH_PARENT=1, on Linux, get TERM when the parent dies: a shell killed alone leaves no trainer behind.
+
+    So does torchrun: it gives each process a session of its own, which a kill of everything else does not reach.
+    """
+    wanted = os.environ.get(STOP_WITH_PARENT) == "1" or "TORCHELASTIC_RUN_ID" in os.environ
+    if wanted and sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
 
 

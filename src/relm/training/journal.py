@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from typing import Any
 
+from relm.training.loggers import Loggers, open_loggers
 from relm.training.phase_run import PhaseRun
 from relm.training.progress import Progress
 from relm.training.run_log import RunLog
@@ -12,8 +13,8 @@ from relm.training.run_log import RunLog
 class Journal:
     """Of the one rank that writes."""
 
-    def __init__(self, log: RunLog, progress: Progress) -> None:
-        self._log, self._progress = log, progress
+    def __init__(self, log: RunLog, progress: Progress, loggers: Loggers) -> None:
+        self._log, self._progress, self._loggers = log, progress, loggers
 
     def advance(self, step: int) -> None:
         """A step was taken."""
@@ -23,6 +24,7 @@ class Journal:
         """Tell one line of `train.jsonl` everywhere."""
         self._log.write(line)
         self._progress.report(line)
+        self._loggers.write(line)
 
     def sync(self) -> None:
         """Have the disk hold every line."""
@@ -46,12 +48,21 @@ class Silence(Journal):
 
 
 @contextmanager
-def open_journal(run: PhaseRun, step: int) -> Iterator[Journal]:
-    """The journal of a run that goes on after `step`; what an interrupted attempt told beyond it is taken away."""
+def open_journal(run: PhaseRun, step: int, last: int) -> Iterator[Journal]:
+    """The journal of a run that goes on after `step`; what an interrupted attempt told beyond it is taken away.
+
+    Args:
+        last: step of this process.
+    """
     if not run.writes:
         yield Silence()
         return
     with ExitStack() as stack:
         log = stack.enter_context(closing(RunLog(run.folder / "train.jsonl", step)))
-        progress = Progress(f"pretrain {run.phase}", step, run.settings.steps, run.tokens_per_step)
-        yield Journal(log, stack.enter_context(closing(progress)))
+        progress = Progress(f"pretrain {run.phase}", step, last, run.tokens_per_step)
+        stack.enter_context(closing(progress))
+        name = "/".join(run.folder.absolute().parts[-3:])  # RECIPE/FINGERPRINT/PHASE
+        settings = run.recipe.model_dump(mode="json")
+        yield Journal(
+            log, progress, stack.enter_context(open_loggers(run.recipe.run.loggers, run.folder, name, step, settings))
+        )

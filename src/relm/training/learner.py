@@ -16,6 +16,7 @@ from relm.training.loss_scaling import LossScaler, build_loss_scaler
 from relm.training.meter import Meter
 from relm.training.optimizers import build_optimizer, optimizer_tensors, restore_optimizer, weight_type
 from relm.training.phase_run import PhaseRun, derived_seed
+from relm.training.starting import go_on, kept_optimizer
 
 logger = logging.getLogger(__name__)
 
@@ -56,8 +57,13 @@ class Learner:
         restore_optimizer(self.optimizer, self.model, remembered)
 
 
-def begin(run: PhaseRun, config: Config, init_from: Path | None) -> Learner:
-    """Everything as it was at the newest checkpoint, or as it is before the first step."""
+def begin(run: PhaseRun, config: Config, init_from: Path | None, optimizer_from: Path | None = None) -> Learner:
+    """Everything as it was at the newest checkpoint, or as it is before the first step.
+
+    Args:
+        init_from: Hugging Face folder with the initial weights; None: random.
+        optimizer_from: last checkpoint of the phase before, whose optimizer goes on; None: a new optimizer.
+    """
     settings = run.settings
     checkpoint = load_checkpoint(run.checkpoints, run.identity)
     weights_seed = derived_seed(run.recipe.seed, "weights")
@@ -68,12 +74,14 @@ def begin(run: PhaseRun, config: Config, init_from: Path | None) -> Learner:
     scaler = build_loss_scaler(settings.loss_scaling, settings.precision, next(model.parameters()).device)
     if scaler is not None:
         scaler.attach(optimizer)
-    learner = Learner(model, optimizer, scaler, Meter(run.device, checkpoint.state if checkpoint else None))
+    learner = Learner(model, optimizer, scaler, Meter(run.device, run.work(config), checkpoint.state if checkpoint else None))
     if checkpoint is not None:
         logger.info("%s: going on from step %s of %s", checkpoint.folder, f"{checkpoint.step:,}", f"{settings.steps:,}")
         model.load_state_dict(checkpoint.model)
         learner.remember(checkpoint.optimizer)
         warn_if_made_elsewhere(checkpoint, run.made_on)
+    elif optimizer_from is not None:
+        go_on(optimizer, model, kept_optimizer(optimizer_from, run.identity["fingerprint"]))
     return learner
 
 

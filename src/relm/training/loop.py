@@ -19,7 +19,7 @@ from relm.limits import require_time
 from relm.models.losses import Term
 from relm.recipe import Recipe
 from relm.training.architecture import configuration
-from relm.training.checkpoints import checkpoint_folder, save_checkpoint
+from relm.training.checkpoints import checkpoint_folder, newest_checkpoint, open_list, save_checkpoint
 from relm.training.export import is_finished, write_model
 from relm.training.input import StepInput
 from relm.training.interruption import Preempted, StopRequest, run_lock, stop_requests, stop_with_parent
@@ -32,6 +32,7 @@ from relm.training.optimizers import set_learning_rate
 from relm.training.phase_run import PhaseRun, attested, reader_of
 from relm.training.resources import require_resources
 from relm.training.schedules import learning_rate_scale
+from relm.training.shard_stamps import known_shards
 from relm.training.step import accumulate_terms
 from relm.training.validation import HeldOut, held_out_of
 
@@ -51,6 +52,7 @@ def pretrain(
     init_from: Path | None,
     model_folder: Path,
     run_fingerprint: str,
+    optimizer_from: Path | None = None,
     until: int | None = None,
 ) -> str:
     """Train one phase, going on from its newest checkpoint if there is one.
@@ -65,6 +67,7 @@ def pretrain(
         init_from: Hugging Face folder with the initial weights, of the phase before or as published; None: random.
         model_folder: where the model is written, the sidecar of its weights last.
         run_fingerprint: what the run means; checkpoints of another are refused.
+        optimizer_from: last checkpoint of the phase before, whose optimizer goes on; None: a new optimizer.
         until: stop after this step with a checkpoint, and write no model; None: train to the end.
 
     Returns:
@@ -92,11 +95,16 @@ def pretrain(
             return f"already trained: {model_folder} holds step {settings.steps:,} of phase {phase}"
         config = configuration(recipe, tokens)
         require_resources(config, settings, recipe.run, folder)
-        reader = reader_of(recipe, phase, manifest, "train", device)
+        goes_on = newest_checkpoint(folder / "checkpoints") is not None
+        splits = ["train"] if recipe.run.validation_interval is None else ["train", "held_out"]
+        with known_shards(folder, manifest, splits, goes_on, writes=device.rank == 0) as check_content:
+            reader = reader_of(recipe, phase, manifest, "train", device, check_content)
+            held_out = held_out_of(recipe, phase, manifest, device, check_content)
         run = PhaseRun(recipe, phase, settings, folder, identity, reader, device)
-        held_out = held_out_of(recipe, phase, manifest, device)
-        learner = begin(run, config, init_from)
+        learner = begin(run, config, init_from, optimizer_from)
         attested(run)
+        if run.writes:
+            open_list(run.checkpoints, learner.meter.step).close()
         with stop_requests() as stop:
             summary = train(run, learner, held_out, stop, until or settings.steps)
             if run.writes and until is None:
@@ -115,7 +123,7 @@ def train(run: PhaseRun, learner: Learner, held_out: HeldOut | None, stop: StopR
     settings, every, device, meter = run.settings, run.recipe.run, run.device, learner.meter
     forward, programs = device.forward(learner.model.terms), None
     learner.model.train()
-    with open_journal(run, meter.step) as journal:
+    with open_journal(run, meter.step, last) as journal:
         for given in run.reader.step_inputs(meter.step + 1, last, lambda: bool(stop)):
             step = given.step
             learning_rate = take_step(run, learner, forward, given)
@@ -129,19 +137,20 @@ def train(run: PhaseRun, learner: Learner, held_out: HeldOut | None, stop: StopR
                 read = meter.read(run.what_was_read, learner.readings())
             if logs or validates:
                 line = {"step": step, "epoch": run.epoch(step), "learning_rate": learning_rate}
-                line |= meter.line(settings.global_batch_size, run.tokens_per_step) | learner.line(read)
+                line |= meter.line() | learner.line(read)
                 journal.write(line | (held_out.figures(learner.model) if held_out is not None and validates else {}))
             if saves:
                 journal.sync()
                 saved = save(run, learner)
             if stops:
+                who = stop.name if stop else "another process"
                 raise Preempted(
-                    f"stopped by {stop.name} after step {step:,} of {settings.steps:,}, saved in {saved}; "
+                    f"stopped by {who} after step {step:,} of {settings.steps:,}, saved in {saved}; "
                     "the same command goes on from there"
                 )
             if step - meter.first_step == TIMED_STEPS:
                 device.synchronise()
-                require_time(meter.seconds_per_step * (settings.steps - step), f"pretrain {run.phase}")
+                require_time(meter.seconds_per_step * (last - step), f"pretrain {run.phase}")
             programs = require_same_programs(device, step - meter.first_step, programs)
     return in_words(run, meter)
 
@@ -175,7 +184,8 @@ def save(run: PhaseRun, learner: Learner) -> Path:
     forever = every.keep_every * every.checkpoint_interval if every.keep_every else None
     if run.writes:
         tensors = learner.model.state_dict(), learner.tensors()
-        save_checkpoint(run.checkpoints, state, *tensors, keep=every.keep_checkpoints, forever=forever)
+        listed = learner.meter.step % every.checkpoint_interval == 0 or learner.meter.step == run.settings.steps
+        save_checkpoint(run.checkpoints, state, *tensors, every.keep_checkpoints, forever, listed)
     return checkpoint_folder(run.checkpoints, learner.meter.step)
 
 

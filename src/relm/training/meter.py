@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,10 +14,23 @@ from relm.models.losses import Term
 from relm.training.step import Accumulated
 
 
+class Work(NamedTuple):
+    """What one step does, by which rates are counted."""
+
+    samples: int
+    """Sequences of the global batch."""
+    tokens: int
+    """Of these sequences, padding included; of pairs, those of the source."""
+    flops: float
+    """Operations of the model, forward and backward."""
+    peak_flops: float | None
+    """Operations a second that all devices together can do at most, where that is known."""
+
+
 class Meter:
     """Counts steps, and keeps loss, gradient norm and time of the newest."""
 
-    def __init__(self, device: Device, state: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, device: Device, work: Work, state: Mapping[str, Any] | None = None) -> None:
         """Begin at step 0, or where `state`, from a checkpoint, was left."""
         self.step = self.first_step = int(state["step"]) if state else 0
         self.loss = float(state["loss"]) if state else math.nan
@@ -25,7 +38,7 @@ class Meter:
         self.terms: dict[str, float] = {}
         """Of the newest step, TERM_loss in nats and TERM_accuracy."""
         self.tokens_per_second = 0.0
-        self._device = device
+        self._device, self._work = device, work
         self._seconds_before = float(state["seconds"]) if state else 0.0
         self._started = self._line_time = time.monotonic()
         self._line_step = self.step
@@ -92,18 +105,22 @@ class Meter:
                         "command would end the same way: lower optimizer.learning_rate, warm up longer, or clip the gradient"
                     )
 
-    def line(self, samples_per_step: int, tokens_per_step: int) -> dict[str, float]:
-        """The measured columns of a line of `train.jsonl`, after `read`."""
+    def line(self) -> dict[str, float]:
+        """The measured columns of a line of `train.jsonl`, after `read`; `mfu` where the devices' peak is known.
+
+        That is the model FLOPs utilisation of Chowdhery et al. 2022, appendix B: what is computed again is not counted.
+        """
         now = time.monotonic()
         rate = (self.step - self._line_step) / (now - self._line_time)
-        self.tokens_per_second = rate * tokens_per_step
+        self.tokens_per_second = rate * self._work.tokens
         self._line_step, self._line_time = self.step, now
         return {
             "loss": self.loss,
             **self.terms,
             "gradient_norm": self.gradient_norm,
             "tokens_per_second": round(self.tokens_per_second, 1),
-            "samples_per_second": round(rate * samples_per_step, 3),
+            "samples_per_second": round(rate * self._work.samples, 3),
+            **({"mfu": round(rate * self._work.flops / self._work.peak_flops, 5)} if self._work.peak_flops else {}),
             "memory_bytes": self._device.peak_memory(),
             "seconds": round(self.seconds, 3),
         }

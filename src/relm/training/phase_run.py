@@ -10,11 +10,15 @@ from typing import Any
 from torch import Tensor
 
 from relm.devices.contract import Device
+from relm.devices.peaks import peak_flops
 from relm.examples.attestation import attest, check_attestation
 from relm.examples.builders import open_examples
 from relm.recipe import Phase, Recipe
+from relm.training.architecture import Config
+from relm.training.arithmetic import model_flops
 from relm.training.checkpoints import newest_checkpoint
 from relm.training.input import Reader, micro_batch_size
+from relm.training.meter import Work
 
 # So many example numbers are named when a step fails.
 NAMED_EXAMPLES = 64
@@ -52,6 +56,18 @@ class PhaseRun:
     def made_on(self) -> dict[str, Any]:
         """What decides how sums are rounded: only where this agrees are two runs the same bytes."""
         return {**self.device.describe(), "micro_batch_size": self.reader.micro_batch_size}
+
+    def work(self, config: Config) -> Work:
+        """What a step of a model of this configuration does."""
+        stated = self.recipe.run.peak_teraflops
+        known = peak_flops(self.made_on["name"], self.settings.precision)
+        peak = stated * 1e12 if stated is not None else known
+        return Work(
+            samples=self.settings.global_batch_size,
+            tokens=self.tokens_per_step,
+            flops=model_flops(config, self.settings),
+            peak_flops=peak * self.device.ranks if peak is not None else None,
+        )
 
     def epoch(self, step: int) -> float:
         """How often all examples have been read after a step."""

@@ -52,13 +52,16 @@ class HeldOut:
         return {"validation_loss": sum(value for name, value in figures.items() if name.endswith("_loss")), **figures}
 
 
-def held_out_of(recipe: Recipe, phase: str, manifest: Path, device: Device) -> HeldOut | None:
+def held_out_of(recipe: Recipe, phase: str, manifest: Path, device: Device, check_content: bool = True) -> HeldOut | None:
     """What a phase looks at now and then, where its recipe says so.
+
+    Args:
+        check_content: compare each shard's sha256 with the manifest, not its size alone.
 
     Raises:
         RelmError: the examples are absent, damaged or too few.
     """
     if recipe.run.validation_interval is None:
         return None
-    reader = reader_of(recipe, phase, manifest, "held_out", device)
+    reader = reader_of(recipe, phase, manifest, "held_out", device, check_content)
     return HeldOut(reader, recipe.run.validation_interval, recipe.run.validation_batches)

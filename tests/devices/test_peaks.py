@@ -1,0 +1,67 @@
+"""What is published of accelerators, found by the names that torch and clouds give them."""
+
+import pytest
+
+from relm.devices.peaks import PEAKS, known_peak, peak_flops
+
+
+@pytest.mark.parametrize(
+    ("name", "entry"),
+    [
+        ("NVIDIA A100-SXM4-40GB", "A100"),
+        ("NVIDIA A100-SXM4-80GB", "A100"),
+        ("NVIDIA A100-PCIE-40GB", "A100"),
+        ("NVIDIA A100 80GB PCIe", "A100"),
+        ("NVIDIA H100 80GB HBM3", "H100 SXM"),
+        ("NVIDIA H100 PCIe", "H100 PCIe"),
+        ("NVIDIA H100 NVL", "H100 NVL"),
+        ("NVIDIA H200", "H200"),
+        ("NVIDIA H200 NVL", "H200 NVL"),
+        ("Tesla V100-SXM2-16GB", "V100 SXM2"),
+        ("Tesla V100-PCIE-32GB", "V100 PCIe"),
+        ("Tesla V100S-PCIE-32GB", "V100S PCIe"),
+        ("Tesla T4", "T4"),
+        ("NVIDIA L4", "L4"),
+        ("NVIDIA L40S", "L40S"),
+        ("NVIDIA A10", "A10"),
+        ("TPU v3", "TPU v3"),
+        ("v3-8", "TPU v3"),
+        ("TPU v5 lite", "TPU v5e"),
+        ("v6e-8", "TPU v6e"),
+    ],
+)
+def test_a_device_is_found_by_its_name(name: str, entry: str) -> None:
+    found = known_peak(name)
+    assert found is not None
+    assert found.name == entry
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "NVIDIA A10G",
+        "NVIDIA A800-SXM4-80GB",
+        "NVIDIA RTX A4000",
+        "NVIDIA L40",
+        "NVIDIA H100 80GB HBM3 MIG 1g.10gb",
+        "AVX512",
+        "",
+    ],
+)
+def test_of_another_device_or_a_part_of_one_nothing_is_said(name: str) -> None:
+    assert peak_flops(name, "bfloat16") is None
+
+
+def test_a_precision_that_a_device_lacks_has_no_peak() -> None:
+    assert peak_flops("Tesla V100-SXM2-16GB", "float16") == 125e12
+    assert peak_flops("Tesla V100-SXM2-16GB", "bfloat16") is None
+    assert peak_flops("TPU v3", "bfloat16") == 123e12
+    assert peak_flops("TPU v3", "float32") is None
+
+
+def test_every_entry_finds_itself_by_its_own_name_or_by_what_torch_calls_it() -> None:
+    assert len({peak.name for peak in PEAKS}) == len(PEAKS)
+    for peak in PEAKS:
+        for precision in ("float32", "bfloat16", "float16"):
+            teraflops = getattr(peak, precision)
+            assert teraflops is None or 1 < teraflops < 1000

@@ -1,0 +1,98 @@
+"""Operations and parameters are those of the real models."""
+
+import pytest
+import torch
+from small_phases import BATCH, CASES, LENGTH, VOCABULARY, cases, model_and_batch, phase
+from torch.utils.flop_counter import FlopCounterMode
+
+from relm.models.bert_configuration import BertConfig
+from relm.models.gpt2 import Gpt2Config
+from relm.models.t5_configuration import T5Config
+from relm.recipe import Run
+from relm.training.architecture import Config, unset_model
+from relm.training.arithmetic import model_flops, operations, parameters, products
+
+ATTENTION = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+ATTENTION_BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+PAIRS: list[int] = []
+
+
+def attention(query, key, value, *others, out_shape=None, **options) -> int:
+    """Scores and values; torch counts them on a GPU and forgets them on a CPU."""
+    batch, heads, queries, size = query
+    PAIRS.append(2 * batch * heads * queries * key[2] * size)
+    return 2 * PAIRS[-1]
+
+
+def attention_backward(gradient, query, key, *others, out_shape=None, **options) -> int:
+    """The gradients of query, key, value and weights, and the scores once more, as the kernel keeps none."""
+    batch, heads, queries, size = query
+    return 5 * 2 * batch * heads * queries * key[2] * size
+
+
+def counted(config: Config, settings, run: Run) -> tuple[int, int, int]:
+    """Operations of the forward pass, of the backward pass, and of scores that a kernel computes anew in the latter."""
+    model, batch = model_and_batch(config, settings)
+    model.activation_checkpointing = run.activation_checkpointing
+    PAIRS.clear()
+    mapping = {ATTENTION: attention, ATTENTION_BACKWARD: attention_backward}
+    with FlopCounterMode(display=False, custom_mapping=mapping) as counter:
+        loss = sum(term.nats for term in model(batch).values())
+        forward, again = counter.get_total_flops(), sum(PAIRS)
+        loss.backward()
+        return forward, counter.get_total_flops() - forward, again
+
+
+@pytest.mark.parametrize("dropout", [0.1, 0.0])
+@pytest.mark.parametrize("checkpointing", [False, True])
+@pytest.mark.parametrize("case", CASES)
+def test_operations_are_what_torch_counts_in_a_real_step(case: str, checkpointing: bool, dropout: float) -> None:
+    config, settings = cases(dropout)[case]
+    run = Run(activation_checkpointing=checkpointing)
+    forward, backward, scores_again = counted(config, settings, run)
+    found = operations(config, settings, run)
+    assert found.forward == forward
+    assert found.backward + found.recomputed == backward - scores_again
+    assert (found.recomputed > 0) == checkpointing
+    # With dropout attention is computed by plain products on a CPU, which keep what the backward pass asks for.
+    assert (scores_again > 0) == (dropout == 0)
+    assert model_flops(config, settings) == found.model == 3 * forward
+
+
+def test_a_gpt2_takes_what_palms_and_megatrons_formulas_say() -> None:
+    layers, width, vocabulary = 3, 32, VOCABULARY
+    config, settings = cases()["gpt2"]
+    weights = layers * 12 * width**2 + vocabulary * width
+    palm = BATCH * LENGTH * (6 * weights + 12 * layers * width * LENGTH)
+    megatron = 72 * BATCH * LENGTH * layers * width**2 * (1 + LENGTH / (6 * width) + vocabulary / (12 * layers * width))
+    assert model_flops(config, settings) == palm == pytest.approx(megatron)
+
+
+def test_gpt2_124m_at_1024_tokens() -> None:
+    config = Gpt2Config(12, 12, 768, 1024, 50_257)
+    settings = phase("causal", sequence_length=1024, global_batch_size=1)
+    # 6 * 123,532,032 weights of matrices + 12 * 12 * 768 * 1024 for attention, by token.
+    assert model_flops(config, settings) / 1024 == 741_192_192 + 113_246_208
+
+
+def test_a_berts_head_and_last_layer_run_at_scored_places_only() -> None:
+    config = BertConfig(2, 2, 4, 16, 8, 100)
+    settings = phase("masked", sequence_length=8, masked={"max_predictions": 1})
+    head = [product for product in products(config, settings) if product.part == "head"]
+    assert [product.operations for product in head] == [2 * 1 * 4 * 4, 2 * 1 * 4 * 100]
+    rows = [product.rows for product in products(config, settings) if (product.inner, product.columns) == (4, 16)]
+    assert rows == [8, 1]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_parameters_by_kind_are_all_of_them(case: str) -> None:
+    config, _ = cases()[case]
+    assert parameters(config).total == unset_model(config).parameter_count()
+
+
+def test_parameters_of_each_kind_in_a_t5_with_a_head_of_its_own() -> None:
+    found = parameters(T5Config(1, 2, 3, 4, 5, 7, relative_attention_buckets=8))
+    assert found.token_embedding == found.head == 7 * 4
+    assert found.place_embeddings == 2 * 8 * 2
+    assert found.vectors == 4 * (2 + 3 + 2)
+    assert found.matrices == 3 * 4 * (4 * 6) + 2 * 3 * 4 * 5

@@ -1,0 +1,128 @@
+"""What cannot go well is refused before the first step, by name; and a full disk loses no checkpoint."""
+
+import dataclasses
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tiny_runs import TinyRun
+
+from relm.errors import RelmError
+from relm.training.checkpoints import FILES
+
+
+@pytest.fixture
+def own_data(tiny_run: TinyRun) -> TinyRun:
+    """A run with examples of its own, to be damaged."""
+    folder = tiny_run.folder.parent / "examples"
+    shutil.copytree(tiny_run.examples, folder)
+    tiny_run.examples = folder
+    tiny_run.changes = {"pretrain": {"main": {"steps": 9}}, "run": {"log_interval": 1}}
+    return tiny_run
+
+
+def remove(path: Path) -> None:
+    path.unlink()
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def change_a_byte(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[-7] ^= 1
+    path.write_bytes(content)
+
+
+DAMAGES = {
+    "a missing shard": (remove, "shard.train.bin", r"shard\.train\.bin: no such file, although .*manifest\.json lists it"),
+    "a cut shard": (cut, "shard.train.bin", r"shard\.train\.bin: has [0-9,]+ bytes, .*manifest\.json says [0-9,]+"),
+    "a changed shard": (change_a_byte, "shard.train.bin", r"shard\.train\.bin: sha256 is .*manifest\.json says .*: changed"),
+    "a changed index": (change_a_byte, "shard.train.idx", r"shard\.train\.idx: not the index that .*manifest\.json lists"),
+    "a cut manifest": (cut, "manifest.json", r"manifest\.json: not valid JSON"),
+    "a missing manifest": (remove, "manifest.json", r"manifest\.json: no such file"),
+    "a missing tokenizer": (remove, "tokenizer.json", r"tokenizer\.json: no such file; give the tokenizer of sha256"),
+}
+
+
+@pytest.mark.parametrize("goes_on", [False, True], ids=["beginning", "going on"])
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_examples_that_are_not_what_they_were_are_refused_before_the_first_step(
+    damage: str, goes_on: bool, own_data: TinyRun
+) -> None:
+    spoil, file, message = DAMAGES[damage]
+    if goes_on:
+        code, _ = own_data.attempt("gradient:8")
+        assert code == -9
+    spoil(own_data.examples / file)
+    with pytest.raises(RelmError, match=message):
+        own_data.train()
+    log = own_data.folder / "main" / "train.jsonl"
+    if goes_on:
+        assert len(own_data.lines()) == 7, "the run of before was touched"
+        assert own_data.checkpoints == ["step-00000003", "step-00000006"]
+    else:
+        assert not log.exists()
+
+
+def test_a_shard_that_was_put_back_goes_on(own_data: TinyRun, tmp_path: Path) -> None:
+    whole = dataclasses.replace(own_data, folder=tmp_path / "whole")
+    whole.train()
+    assert own_data.attempt("gradient:8")[0] == -9
+    shard = own_data.examples / "shard.train.bin"
+    content = shard.read_bytes()
+    cut(shard)
+    with pytest.raises(RelmError):
+        own_data.train()
+    shard.write_bytes(content)
+    own_data.train()
+    assert own_data.sha256() == whole.sha256()
+
+
+# What no longer finds room -> how large a file may be, given a checkpoint.
+FULL: dict[str, tuple[Callable[[Path], int], str]] = {
+    "within the weights": (
+        lambda saved: (saved / FILES[0]).stat().st_size // 2,
+        "step-00000009: the checkpoint cannot be written",
+    ),
+    "within the optimizer": (
+        lambda saved: (saved / FILES[0]).stat().st_size + 1000,
+        "step-00000009: the checkpoint cannot be written",
+    ),
+    "within the log": (
+        lambda saved: (saved.parents[1] / "train.jsonl").stat().st_size + 10,
+        r"train\.jsonl: cannot be written",
+    ),
+}
+
+
+@pytest.mark.parametrize("place", FULL)
+def test_a_disk_that_is_full_while_saving_loses_nothing(place: str, uninterrupted: TinyRun, tiny_run: TinyRun) -> None:
+    limit, message = FULL[place]
+    assert tiny_run.attempt("gradient:8")[0] == -9
+    last = tiny_run.folder / "main" / "checkpoints" / "step-00000006"
+    before = {path.name: path.read_bytes() for path in last.iterdir()}
+    code, said = tiny_run.attempt(largest_file=limit(last))
+    assert code == 1
+    assert message.replace("\\", "") in said
+    assert "File too large" in said
+    assert "the same command" in said
+    assert tiny_run.checkpoints == ["step-00000003", "step-00000006"], "a half-written checkpoint was left behind"
+    assert {path.name: path.read_bytes() for path in last.iterdir()} == before
+    tiny_run.train()
+    assert tiny_run.lines() == uninterrupted.lines()
+    assert tiny_run.listed() == uninterrupted.listed()
+    assert tiny_run.sha256() == uninterrupted.sha256()
+
+
+def test_a_disk_that_is_full_while_the_model_is_written_loses_nothing(uninterrupted: TinyRun, tiny_run: TinyRun) -> None:
+    assert tiny_run.attempt("model-written:1")[0] == -9
+    weights = tiny_run.folder / "main" / "checkpoints" / "step-00000030" / FILES[0]
+    code, said = tiny_run.attempt(largest_file=weights.stat().st_size // 2)
+    assert code == 1
+    assert "model: the model cannot be written" in said
+    assert not tiny_run.model_folder.exists()
+    tiny_run.train()
+    assert tiny_run.sha256() == uninterrupted.sha256()

@@ -1,0 +1,90 @@
+"""A compiled forward and backward pass: one program, the same numbers to rounding, and the same bits after an interruption."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from process_runs import SharedRun, finished, start_ranks
+
+from relm.devices.contract import open_device
+from relm.errors import RelmError
+from relm.models.losses import Term
+from relm.recipe import Run
+from relm.section import merge
+from relm.training.loop import WARM_UP, require_same_programs
+
+
+def test_a_shape_that_comes_after_the_warm_up_is_an_error() -> None:
+    device = open_device(Run(threads=1, compile=True))
+
+    def terms(batch: dict[str, torch.Tensor]) -> dict[str, Term]:
+        scores = batch["input_ids"] * 2.0
+        return {"next_token": Term(scores.sum(), (scores > 0).sum(), (scores > 1).sum())}
+
+    forward, programs = device.forward(terms), None
+    before = device.programs()
+    for step in range(1, WARM_UP + 3):
+        found = forward({"input_ids": torch.ones(2, 3)})["next_token"]
+        assert (found.nats.item(), found.count.item()) == (12.0, 6)
+        programs = require_same_programs(device, step, programs)
+    assert programs == before + 1
+    forward({"input_ids": torch.ones(2, 4)})
+    with pytest.raises(RelmError, match=rf"after {WARM_UP + 3} steps another program was compiled \({programs} before"):
+        require_same_programs(device, WARM_UP + 3, programs)
+
+
+def test_without_a_compiler_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch._inductor import config
+
+    monkeypatch.setattr(config.cpp, "cxx", ("no-such-compiler",))
+    with pytest.raises(RelmError, match=r"run.compile: .*needs a C\+\+ compiler.*install g\+\+, or set run.compile: false"):
+        open_device(Run(threads=1, compile=True))
+
+
+WITHOUT_DROPOUT: dict[str, dict[str, Any]] = {
+    "causal": {"dropout": 0.0},
+    "masked": {"hidden_dropout": 0.0, "attention_dropout": 0.0},
+    "seq2seq": {"dropout": 0.0},
+}
+
+
+@pytest.mark.full
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("objective", WITHOUT_DROPOUT)
+def test_one_program_takes_the_steps_that_are_taken_without(
+    tmp_path: Path, examples_of: Callable[[str], Path], objective: str, precision: str
+) -> None:
+    from torch._dynamo.utils import counters
+
+    held_out = {"run": {"validation_interval": 2, "validation_batches": 1}}
+    changes = {"model": WITHOUT_DROPOUT[objective], "pretrain": {"main": {"precision": precision}}, **held_out}
+    plain = SharedRun(tmp_path / "plain", examples_of(objective), changes, objective=objective)
+    compiled = SharedRun(tmp_path / "compiled", plain.examples, merge(changes, {"run": {"compile": True}}), objective=objective)
+    plain.train()
+    torch._dynamo.reset()
+    before = counters["stats"]["unique_graphs"]
+    compiled.train()
+    assert counters["stats"]["unique_graphs"] == before + 1
+    figures = ("loss", "gradient_norm", "validation_loss")
+    rounding = {"float32": 1e-4, "bfloat16": 3e-2}[precision]
+    np.testing.assert_allclose(compiled.columns(*figures), plain.columns(*figures), rtol=rounding)
+    assert compiled.sha256() != plain.sha256(), "nothing was compiled"
+
+
+@pytest.mark.full
+@pytest.mark.timeout(1800)
+def test_a_compiled_run_goes_on_to_the_same_bits_whether_or_not_its_programs_are_kept(tmp_path: Path, examples: Path) -> None:
+    changes = {"run": {"compile": True, "activation_checkpointing": True}}
+    whole, killed = (SharedRun(tmp_path / name, examples, changes) for name in ("whole", "killed"))
+    dying = SharedRun(killed.folder, examples, changes, own={"0": {"RELM_KILL_AT": "gradient:5"}})
+    caches = [{"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / name)} for name in ("one", "other")]
+    assert finished(start_ranks([whole], 1, **caches[0]), timeout=900).returncode == 0
+    assert finished(start_ranks([dying], 1, **caches[1]), timeout=900).returncode == 1
+    assert killed.checkpoints == ["step-00000003"]
+    assert finished(start_ranks([killed], 1, **caches[0]), timeout=900).returncode == 0
+    assert killed.sha256() == whole.sha256()
+    assert killed.lines() == whole.lines()

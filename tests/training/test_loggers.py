@@ -1,0 +1,302 @@
+import base64
+import json
+import logging
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+from small_wandb import small_wandb
+
+from relm.errors import RelmError
+from relm.training.loggers import Loggers, open_loggers
+from relm.training.run_log import RunLog
+
+KEY = "secret-marker-" + 40 * "k"
+ENCODED_KEY = base64.b64encode(f"api:{KEY}".encode())  # as it is sent
+# Takes steps as the loop does: train.jsonl first. Then it may be killed, or its service.
+TRAINER = """
+import os, signal, sys, time
+from pathlib import Path
+import psutil
+from relm.errors import RelmError
+from relm.training import loggers
+from relm.training.run_log import RunLog
+folder, names, first, last, ending = Path(sys.argv[1]), sys.argv[2].split(","), int(sys.argv[3]), int(sys.argv[4]), sys.argv[5]
+loggers.START_SECONDS = float(os.environ.get("START_SECONDS", "90"))
+loggers.CLOSE_SECONDS = float(os.environ.get("CLOSE_SECONDS", "60"))
+services = lambda: [child for child in psutil.Process().children() if child.name() == "wandb-core"]
+log = RunLog(folder / "train.jsonl", first)
+try:
+    with loggers.open_loggers(names, folder, "tiny/main", first, {"seed": 7, "model": {"layers": 2}}) as given:
+        for step in range(first + 1, last + 1):
+            line = {"step": step, "loss": 1 / step, "learning_rate": step / 7, "note": "no number"}
+            log.write(line)
+            given.write(line)
+        if ending.startswith("signal service"):
+            [service] = services()
+            service.send_signal(int(ending.split()[-1]))
+            time.sleep(0.2)
+            given.write({"step": last + 1, "loss": 0.0})
+        if ending == "kill":
+            time.sleep(0.5)
+            (folder / "service").write_text(" ".join(str(service.pid) for service in services()))
+            os.kill(os.getpid(), signal.SIGKILL)
+except RelmError as error:
+    print(error)
+    sys.exit(error.exit_code)
+assert not [service for service in services() if service.status() != psutil.STATUS_ZOMBIE]
+"""
+
+
+@pytest.fixture(autouse=True)
+def _alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No settings of whoever runs the tests, a home folder that is looked at, and no way to a network."""
+    for name in [name for name in os.environ if name.startswith("WANDB_")]:
+        monkeypatch.delenv(name)
+    (tmp_path / "home").mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Of a phase."""
+    path = tmp_path / "run" / "main"
+    path.mkdir(parents=True)
+    return path
+
+
+def train(folder: Path, names: str, first: int, last: int, ending: str = "end", **environment: str) -> Any:
+    """Take the steps after `first` in a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-c", TRAINER, str(folder), names, str(first), str(last), ending],
+        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
+        text=True,
+        capture_output=True,
+        stdin=subprocess.DEVNULL,
+    )
+
+
+def take_steps(folder: Path, names: list[str], first: int, last: int) -> None:
+    """The same in this process."""
+    log = RunLog(folder / "train.jsonl", first)
+    with open_loggers(names, folder, "tiny/main", first, {"seed": 7}) as given:
+        for step in range(first + 1, last + 1):
+            line = {"step": step, "loss": 1 / step, "learning_rate": step / 7}
+            log.write(line)
+            given.write(line)
+    log.close()
+
+
+def figures(folder: Path) -> dict[str, list[tuple[int, float]]]:
+    """`train.jsonl`, a series for each figure."""
+    lines = [json.loads(line) for line in (folder / "train.jsonl").read_text().splitlines()]
+    return {key: [(line["step"], line[key]) for line in lines] for key in ("loss", "learning_rate")}
+
+
+def in_tensorboard(folder: Path) -> dict[str, list[tuple[int, float]]]:
+    """What TensorBoard shows, a series for each figure."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(folder / "tensorboard"), size_guidance={"scalars": 0}).Reload()
+    return {tag: [(event.step, event.value) for event in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
+
+
+def rounded(series: dict[str, list[tuple[int, float]]]) -> dict[str, list[tuple[int, float]]]:
+    """As TensorBoard keeps it: to 32 bits."""
+    return {key: [(step, float(np.float32(value))) for step, value in points] for key, points in series.items()}
+
+
+def wandb_records(folder: Path) -> list[Any]:
+    """All records of the one run that lies in `folder`."""
+    from wandb.proto.wandb_internal_pb2 import Record
+    from wandb.sdk.internal.datastore import DataStore
+
+    [path] = (folder / "wandb").glob("*run-*/*.wandb")
+    store, records = DataStore(), []
+    store.open_for_scan(str(path))
+    while (data := store.scan_data()) is not None:
+        records.append(Record.FromString(data))
+    return records
+
+
+def in_wandb(folder: Path) -> dict[str, list[tuple[int, float]]]:
+    """What the one run of Weights & Biases holds, a series for each figure."""
+    series: dict[str, list[tuple[int, float]]] = {}
+    for record in wandb_records(folder):
+        if record.HasField("history"):
+            row = {
+                item.nested_key[0] if item.nested_key else item.key: json.loads(item.value_json) for item in record.history.item
+            }
+            for key in row.keys() - {"_step", "_timestamp", "_runtime"}:
+                series.setdefault(key, []).append((row["_step"], row[key]))
+    return series
+
+
+def files_with_the_key(folder: Path) -> list[Path]:
+    """Which files below `folder` hold it, as it is or as it is sent."""
+    contents = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    assert len(contents) >= 4
+    return [path for path, content in contents.items() if KEY.encode() in content or ENCODED_KEY in content]
+
+
+def wait_until_gone(folder: Path) -> None:
+    """Until the service of a killed trainer has ended, too."""
+    [pid] = map(int, (folder / "service").read_text().split())
+    for _ in range(200):
+        if not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
+            return
+        time.sleep(0.05)
+    raise AssertionError(f"process {pid} outlives the trainer")
+
+
+def test_nothing_is_imported_or_written_unless_it_is_asked_for(folder: Path) -> None:
+    script = """
+import sys
+from pathlib import Path
+from relm.training.loggers import open_loggers
+with open_loggers([], Path(sys.argv[1]), "tiny/main", 0, {}) as loggers:
+    loggers.write({"step": 1, "loss": 1.0})
+print({"wandb", "tensorboard", "sentry_sdk", "torch"} & set(sys.modules))
+"""
+    done = subprocess.run([sys.executable, "-c", script, str(folder)], text=True, capture_output=True, check=True)
+    assert (done.stdout, list(folder.iterdir())) == ("set()\n", [])
+
+
+def test_tensorboard_shows_a_line_as_soon_as_it_is_written(folder: Path) -> None:
+    with open_loggers(["tensorboard"], folder, "tiny/main", 0, {}) as loggers:
+        loggers.write({"step": 10, "loss": 2.5, "note": "no number"})
+        assert in_tensorboard(folder) == {"loss": [(10, 2.5)]}
+
+
+def test_after_a_kill_tensorboard_shows_each_step_once_as_train_jsonl_has_it(folder: Path) -> None:
+    assert train(folder, "tensorboard", 0, 9, "kill").returncode == -9
+    [events] = (folder / "tensorboard").iterdir()
+    events.write_bytes(events.read_bytes()[:-5])  # a record that was being written
+    time.sleep(1.1)  # event files are read in the order of the seconds in their names
+    take_steps(folder, ["tensorboard"], 6, 12)
+    assert in_tensorboard(folder) == rounded(figures(folder))
+    assert [step for step, _ in in_tensorboard(folder)["loss"]] == list(range(1, 13))
+
+
+def test_tensorboard_gets_the_lines_from_before_it_was_asked_for(folder: Path) -> None:
+    take_steps(folder, [], 0, 5)
+    with open_loggers(["tensorboard"], folder, "tiny/main", 3, {}) as loggers:
+        loggers.write({"step": 4, "loss": 7.0})
+    assert in_tensorboard(folder)["loss"] == [*rounded(figures(folder))["loss"][:3], (4, 7.0)]
+
+
+def test_wandb_writes_an_offline_run_with_the_numbers_of_train_jsonl(folder: Path, tmp_path: Path) -> None:
+    take_steps(folder, ["wandb"], 0, 5)
+    assert in_wandb(folder) == figures(folder)
+    [run] = [record.run for record in wandb_records(folder) if record.HasField("run")]
+    assert (run.display_name, run.project) == ("tiny/main", "relm")
+    assert {item.key: json.loads(item.value_json) for item in run.config.update if item.key != "_wandb"} == {"seed": 7}
+    assert not run.host
+    assert (run.host, run.HasField("git")) == ("", False)
+    assert list((tmp_path / "home").rglob("*")) == []
+
+
+def test_after_a_kill_wandb_has_one_run_with_each_step_once(folder: Path) -> None:
+    assert train(folder, "wandb", 0, 9, "kill").returncode == -9
+    wait_until_gone(folder)
+    [before] = (folder / "wandb").glob("offline-run-*")
+    take_steps(folder, ["wandb"], 6, 12)
+    [after] = (folder / "wandb").glob("offline-run-*")
+    assert after.name.split("-")[3] == before.name.split("-")[3]
+    assert in_wandb(folder) == figures(folder)
+    assert [step for step, _ in in_wandb(folder)["loss"]] == list(range(1, 13))
+
+
+def test_both_say_nothing_and_keep_no_key(folder: Path, tmp_path: Path) -> None:
+    done = train(folder, "tensorboard,wandb", 0, 3, WANDB_API_KEY=KEY)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert in_wandb(folder) == figures(folder)
+    assert in_tensorboard(folder) == rounded(figures(folder))
+    assert files_with_the_key(tmp_path) == []
+
+
+def test_a_server_that_is_ahead_of_the_checkpoint_gets_each_step_once_and_the_key_stands_in_no_file(
+    folder: Path, tmp_path: Path
+) -> None:
+    with small_wandb() as server:
+        online = {"WANDB_MODE": "online", "WANDB_API_KEY": KEY, "WANDB_BASE_URL": server.url}
+        assert train(folder, "wandb", 0, 9, **online).returncode == 0
+        done = train(folder, "wandb", 6, 12, **online)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+        assert [row["_step"] for row in server.rows] == list(range(1, 13))
+        assert {key: [(row["_step"], row[key]) for row in server.rows] for key in ("loss", "learning_rate")} == figures(folder)
+        assert server.authorisations == {f"Basic {ENCODED_KEY.decode()}"}
+    assert files_with_the_key(tmp_path) == []
+
+
+@pytest.mark.full
+def test_a_server_that_does_not_answer_is_an_error_before_the_first_step(folder: Path) -> None:
+    unreachable = {"WANDB_MODE": "online", "WANDB_API_KEY": KEY, "WANDB_BASE_URL": "http://127.0.0.1:9", "START_SECONDS": "2"}
+    done = train(folder, "wandb", 0, 3, **unreachable)
+    assert done.returncode == 1
+    assert "wandb did not start (no answer within 2 s); with WANDB_MODE=offline it needs neither network nor key" in done.stdout
+    assert (folder / "train.jsonl").read_text() == ""
+    assert KEY not in done.stdout + done.stderr
+
+
+def test_a_wrong_key_is_an_error_that_does_not_repeat_it(folder: Path) -> None:
+    done = train(folder, "wandb", 0, 3, WANDB_MODE="online", WANDB_API_KEY="secret marker")
+    assert (done.returncode, "wandb did not start (WANDB_API_KEY invalid" in done.stdout) == (1, True)
+    assert "secret marker" not in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(("mode", "message"), [("online", "WANDB_API_KEY is not set"), ("on", "is on, expected offline")])
+def test_without_a_key_or_with_another_mode_nothing_is_asked_and_nothing_begins(
+    mode: str, message: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WANDB_MODE", mode)
+    with pytest.raises(RelmError, match=message), open_loggers(["wandb"], folder, "tiny/main", 0, {}):
+        pass
+    assert list(folder.iterdir()) == []
+
+
+def test_wandb_can_be_switched_off(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WANDB_MODE", "disabled")
+    take_steps(folder, ["wandb"], 0, 2)
+    assert [path.name for path in folder.iterdir()] == ["train.jsonl"]
+
+
+@pytest.mark.parametrize("ending", ["signal service 9", pytest.param("signal service 19", marks=pytest.mark.full)])
+def test_a_service_that_dies_or_hangs_ends_neither_training_nor_its_end(ending: str, folder: Path) -> None:
+    done = train(folder, "wandb", 0, 3, ending, CLOSE_SECONDS="1")
+    assert (done.returncode, len(done.stderr.splitlines())) == (0, 1), done.stderr
+    assert done.stderr.startswith("run.loggers: wandb ")
+
+
+@pytest.mark.parametrize(("name", "module"), [("tensorboard", "tensorboard"), ("wandb", "wandb")])
+def test_an_absent_package_is_named_with_what_installs_it(
+    name: str, module: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for loaded in [loaded for loaded in sys.modules if loaded.startswith("torch.utils.tensorboard")]:
+        monkeypatch.delitem(sys.modules, loaded)
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(RelmError, match=rf"{name} cannot be imported here .*`make environment` installs it"):
+        take_steps(folder, [name], 0, 1)
+
+
+def test_a_logger_that_fails_is_dropped_with_one_warning_and_the_others_go_on(caplog: pytest.LogCaptureFixture) -> None:
+    seen: list[Any] = []
+
+    def full(line: Any) -> None:
+        raise OSError("No space left on device")
+
+    loggers = Loggers({"tensorboard": full, "wandb": seen.append})
+    with caplog.at_level(logging.WARNING):
+        loggers.write({"step": 1})
+        loggers.write({"step": 2})
+    assert seen == [{"step": 1}, {"step": 2}]
+    assert [record.getMessage() for record in caplog.records] == [
+        "run.loggers: tensorboard failed (OSError: No space left on device); training goes on without it"
+    ]

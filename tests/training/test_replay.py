@@ -1,0 +1,314 @@
+"""A segment of a published run, trained again: the same bits, within the band, or not reproduced; and nothing is touched."""
+
+import json
+import os
+import shutil
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from relm.artifact import read_json, write_json
+from relm.cli import main
+from relm.errors import RelmError
+from relm.plan import Plan, Project
+from relm.reporting.publish import publish
+from relm.training import input as training_input
+from relm.training import loop, phase_run
+from relm.training.attested_run import RECORDS
+from relm.training.interruption import Preempted
+from relm.training.replay import NotReproduced, reproduce
+from small_project import Commands
+
+TINY = Path("results/tiny")
+# The run of the fixture `plain`, whose model has no dropout and which keeps all its checkpoints.
+PLAIN = Path("results/plain")
+
+
+def replay(folder: Path = TINY, segment: int | None = 3, phase: str | None = None, **wanted: Any) -> str:
+    return reproduce(Project(), folder, phase, segment, None, wanted)
+
+
+def edited(path: Path, change: Callable[[str], str]) -> None:
+    """Change a published file, which is another name of one in the run's folder, there alone."""
+    text = change(path.read_text())
+    assert text != path.read_text()
+    path.unlink()
+    path.write_text(text)
+
+
+@pytest.fixture
+def tiny(finished_copy: Commands, monkeypatch: pytest.MonkeyPatch) -> Plan:
+    """The plan of a published run in the current folder: 40 steps, a checkpoint every 10, the last two kept, with dropout."""
+    monkeypatch.chdir(finished_copy.folder)
+    monkeypatch.delenv("RELM_WORK", raising=False)
+    return Project().plan("tiny")
+
+
+def trained(name: str, keys: str) -> Plan:
+    """A recipe that extends `tiny`, trained in this process, with what a published folder has of its training."""
+    Path(f"recipes/{name}.yaml").write_text(f"extends: tiny\ntitle: Another one\n{keys}\n")
+    plan = Project().plan(name)
+    model = plan.model_folder("main")
+    loop.pretrain(plan.recipe, "main", plan.manifest("main"), plan.tokenizer, None, model, plan.fingerprint)
+    told = plan.run_folder / "report" / "recipe.json"
+    write_json(told, {"name": name, "fingerprint": plan.fingerprint, "recipe": plan.recipe.model_dump(mode="json")})
+    records = {record: model.parent / record for record in RECORDS}
+    publish({**records, "recipe.json": told, "model.safetensors": model / "model.safetensors"}, plan.results)
+    return plan
+
+
+@pytest.fixture
+def plain(tiny: Plan) -> Plan:
+    return trained("plain", "model: {dropout: 0.0}\nrun: {keep_checkpoints: 9}")
+
+
+def everything(folder: Path) -> dict[str, tuple[int, int]]:
+    return {str(path): (path.stat().st_size, path.stat().st_mtime_ns) for path in sorted(folder.rglob("*"))}
+
+
+def test_a_segment_of_a_published_run_comes_out_the_same_and_touches_nothing(finished_project: Commands) -> None:
+    before = everything(finished_project.folder / "work")
+    done = finished_project.relm("reproduce", "results/tiny", "--segment", "3")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("identical: segment 3 of tiny, phase main, steps 31 to 40: model.safetensors, optimizer")
+    assert (
+        "results/tiny/model.safetensors after step 40 have the attested sha256; 2 lines of train.jsonl are the same"
+        in done.stdout
+    )
+    assert "order.json holds; 10 of 40 steps (25.00%) in " in done.stdout
+    after = everything(finished_project.folder / "work")
+    work = str(finished_project.folder / "work")
+    assert {path: what for path, what in after.items() if path != work} == {p: what for p, what in before.items() if p != work}
+
+
+def test_a_segment_that_differs_exits_with_1_and_one_message(tiny: Plan, capsys: pytest.CaptureFixture[str]) -> None:
+    edited(TINY / "train.jsonl", lambda text: text.replace('"step": 35, "epoch": ', '"step": 35, "epoch": 1'))
+    assert main(["reproduce", "results/tiny", "--segment", "3"]) == 1
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.splitlines()[-1].startswith("relm reproduce: NOT reproduced: segment 3 of tiny, phase main, steps 31 to 40")
+    assert "train.jsonl: step 35: epoch is " in said.err
+
+
+def test_the_first_segment_needs_no_checkpoint(tiny: Plan) -> None:
+    shutil.rmtree(tiny.run_folder / "main" / "checkpoints")
+    assert replay(segment=0).startswith("identical: segment 0 of tiny, phase main, steps 1 to 10: model.safetensors")
+
+
+@pytest.mark.parametrize("inside", ["", "main"])
+def test_a_run_folder_does_as_well(tiny: Plan, inside: str) -> None:
+    assert replay(tiny.run_folder / inside).startswith("identical: segment 3 of tiny")
+
+
+def test_a_published_folder_may_lie_anywhere_and_the_checkpoints_too(tiny: Plan, tmp_path: Path) -> None:
+    TINY.rename(tmp_path / "downloaded")
+    (tiny.run_folder / "main" / "checkpoints").rename(tmp_path / "kept")
+    with pytest.raises(
+        RelmError, match=r"segment 3 begins with this checkpoint, which is not there; .*replayed: 0, or give --ch"
+    ):
+        replay(tmp_path / "downloaded")
+    sentence = reproduce(Project(), tmp_path / "downloaded", None, 3, tmp_path / "kept", {})
+    assert sentence.startswith("identical: segment 3 of tiny")
+
+
+def test_without_a_number_the_segments_are_listed(tiny: Plan) -> None:
+    rows = [line.split() for line in replay(segment=None).splitlines()[2:6]]
+    assert [row[:4] for row in rows] == [
+        ["0", "1", "to", "10"],
+        ["1", "11", "to", "20"],
+        ["2", "21", "to", "30"],
+        ["3", "31", "to", "40"],
+    ]
+    assert [" ".join(row[4:]) for row in rows] == ["can be replayed", *["its first checkpoint is gone"] * 2, "can be replayed"]
+
+
+# --- not reproduced ----------------------------------------------------------------------------------------------------------
+
+
+def test_another_hash_is_not_reproduced(tiny: Plan) -> None:
+    attested = json.loads((TINY / "checkpoints.jsonl").read_text().splitlines()[-1])["sha256"]["optimizer.safetensors"]
+    edited(TINY / "checkpoints.jsonl", lambda text: text.replace(attested, "0" * 64))
+    with pytest.raises(
+        NotReproduced, match=r"NOT reproduced: .*: optimizer.safetensors after step 40 not of the attested sha256; t"
+    ):
+        replay()
+
+
+def test_a_changed_loss_is_not_reproduced(tiny: Plan) -> None:
+    edited(TINY / "train.jsonl", lambda text: text.replace('"loss": ', '"loss": 1', 100))
+    with pytest.raises(NotReproduced, match=r"train.jsonl: step 35: loss is \d\.\d+, attested 1\d\.\d+"):
+        replay()
+
+
+def test_another_published_model_than_the_last_checkpoint_is_not_reproduced(tiny: Plan) -> None:
+    content = bytearray((TINY / "model.safetensors").read_bytes())
+    content[-1] ^= 1
+    (TINY / "model.safetensors").unlink()
+    (TINY / "model.safetensors").write_bytes(content)
+    with pytest.raises(NotReproduced, match=r"results/tiny/model.safetensors after step 40 not of the attested sha256"):
+        replay()
+
+
+def other_seed(word: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draw everything for one purpose from another seed."""
+    drawn = phase_run.derived_seed
+    monkeypatch.setattr(phase_run, "derived_seed", lambda *words: drawn(*words, *(["other"] if word in words else [])))
+
+
+@pytest.mark.parametrize("wanted", [{}, {"threads": 2}], ids=["as trained", "elsewhere"])
+def test_other_random_numbers_for_dropout_are_not_reproduced(tiny: Plan, wanted: dict[str, Any], monkeypatch) -> None:
+    other_seed("dropout", monkeypatch)
+    with pytest.raises(
+        NotReproduced, match=r"the update of transformer.* lies \d\.\de[-+]0[01] of its length from the attested"
+    ):
+        replay(**wanted)
+
+
+def one_other_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read the batch of step 13 in step 12."""
+    read = training_input.Reader.batch
+    monkeypatch.setattr(training_input.Reader, "batch", lambda self, step: read(self, 13 if step == 12 else step))
+
+
+def a_learning_rate_off_by_one_percent(monkeypatch: pytest.MonkeyPatch) -> None:
+    scale = loop.learning_rate_scale
+    monkeypatch.setattr(loop, "learning_rate_scale", lambda *arguments: 1.01 * scale(*arguments))
+
+
+@pytest.mark.parametrize("fault", [one_other_batch, a_learning_rate_off_by_one_percent])
+@pytest.mark.parametrize("wanted", [{}, {"micro_batch_size": 4}], ids=["as trained", "elsewhere"])
+def test_a_fault_in_training_is_not_reproduced(
+    plain: Plan, fault: Callable[[pytest.MonkeyPatch], None], wanted: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fault(monkeypatch)
+    with pytest.raises(NotReproduced, match=r"NOT reproduced: segment 1 of plain"):
+        replay(PLAIN, 1, **wanted)
+
+
+# --- within the band ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("wanted", [{"micro_batch_size": 4}, {"micro_batch_size": 1}, {"threads": 2}])
+@pytest.mark.parametrize("segment", [0, 1])
+def test_what_only_rounds_otherwise_is_within_the_band(plain: Plan, wanted: dict[str, Any], segment: int) -> None:
+    sentence = replay(PLAIN, segment, **wanted)
+    (key,) = wanted
+    assert sentence.startswith(f"within the band: segment {segment} of plain")
+    assert f"not the same bits, for {key} was " in sentence
+    assert "of its length from the attested one" in sentence
+
+
+def test_without_the_checkpoint_after_it_the_losses_are_compared(plain: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.rmtree(plain.run_folder / "main" / "checkpoints" / "step-00000020")
+    assert "step-00000020 is gone, so only the losses are compared; the 2 losses" in replay(PLAIN, 1, micro_batch_size=4)
+    one_other_batch(monkeypatch)
+    with pytest.raises(NotReproduced, match=r"the 2 losses of train.jsonl are"):
+        replay(PLAIN, 1, micro_batch_size=4)
+
+
+def test_where_dropout_is_drawn_otherwise_only_the_losses_are_compared(tiny: Plan) -> None:
+    sentence = replay(micro_batch_size=4)
+    assert (
+        "micro_batch_size was 2, is 4; dropout was drawn otherwise, so only the losses are compared: the 2 losses" in sentence
+    )
+
+
+# --- refused -----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("segment", [0, 3])
+def test_another_order_is_refused_by_name(tiny: Plan, segment: int) -> None:
+    edited(TINY / "order.json", lambda text: text.replace('"order_seed": ', '"order_seed": 1'))
+    with pytest.raises(
+        RelmError, match=r"order.json: this run would not read the examples that were attested:\n  order_seed: "
+    ):
+        replay(segment=segment)
+
+
+def test_a_changed_shard_is_refused_by_name(tiny: Plan) -> None:
+    shard = tiny.examples("main", "sample.xml", "train")
+    tokens = np.fromfile(shard, dtype="<u2")
+    tokens[7] ^= 1
+    tokens.tofile(shard)
+    with pytest.raises(RelmError, match=r"sample.xml.train.bin: sha256 is .* changed since"):
+        replay()
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors"])
+@pytest.mark.parametrize("step", [30, 40])
+def test_a_changed_checkpoint_is_refused_by_name(tiny: Plan, name: str, step: int) -> None:
+    path = tiny.run_folder / "main" / "checkpoints" / f"step-{step:08d}" / name
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(RelmError, match=rf"step-000000{step}/{name}: sha256 is .* attests .*: this is not the checkpoint"):
+        replay(threads=2)
+
+
+def test_a_recipe_that_means_something_else_is_refused(tiny: Plan) -> None:
+    edited(Path("recipes/tiny.yaml"), lambda text: text.replace("1e-3", "2e-3"))
+    with pytest.raises(RelmError, match=rf"fingerprint {tiny.fingerprint}, but recipes/tiny.yaml has .*; check out the commit"):
+        replay()
+
+
+def test_how_it_ran_is_taken_from_its_records_whatever_the_recipe_says_now(tiny: Plan) -> None:
+    run = "run: {threads: 1, checkpoint_interval: 10, micro_batch_size: 2, log_interval: 5}"
+    edited(
+        Path("recipes/tiny.yaml"),
+        lambda text: text.replace(run, "run: {threads: 2, log_interval: 7, validation_interval: 3, checkpoint_interval: 4}"),
+    )
+    assert replay().startswith("identical: ")
+
+
+def test_absent_inputs_are_named_with_what_makes_them(tiny: Plan) -> None:
+    os.remove(tiny.manifest("main"))
+    with pytest.raises(RelmError, match=rf"no such file.*; `snakemake {tiny.manifest('main')}` makes it"):
+        replay()
+
+
+def test_a_segment_that_there_is_not_is_refused(tiny: Plan) -> None:
+    with pytest.raises(RelmError, match=r"checkpoints.jsonl: its segments are 0 to 3, found 4"):
+        replay(segment=4)
+
+
+@pytest.mark.parametrize(
+    ("folder", "words"),
+    [("results/tyni", "no such folder"), ("work/runs", "has no recipe.json"), ("work/runs/tiny", "has no recipe.json")],
+)
+def test_another_folder_is_refused(tiny: Plan, folder: str, words: str) -> None:
+    with pytest.raises(RelmError, match=words):
+        replay(Path(folder))
+
+
+@pytest.mark.parametrize("text", ["", "{}\n", '{"step": 10}\n', "no JSON\n"])
+def test_a_list_of_checkpoints_that_is_none_is_refused(tiny: Plan, text: str) -> None:
+    edited(TINY / "checkpoints.jsonl", lambda _: text)
+    with pytest.raises(RelmError, match=r"checkpoints.jsonl"):
+        replay()
+
+
+def test_a_folder_from_before_there_were_segments_says_so(tiny: Plan) -> None:
+    os.remove(TINY / "checkpoints.jsonl")
+    with pytest.raises(RelmError, match=r"checkpoints.jsonl: no such file: the folder does not attest how it was trained"):
+        replay()
+
+
+def test_several_phases_want_a_choice(tiny: Plan) -> None:
+    phase = read_json(TINY / "recipe.json")["recipe"]["pretrain"]["main"]
+    plan = trained("two", f"pretrain: {{later: {json.dumps(phase)}}}")
+    os.rename(PLAIN.with_name("two") / "checkpoints.jsonl", PLAIN.with_name("two") / "checkpoints.main.jsonl")
+    with pytest.raises(RelmError, match="recipe two has several phases; give --phase main or later"):
+        replay(Path("results/two"))
+    assert replay(Path("results/two"), None, "main").startswith("two, phase main, 40 steps")
+    assert replay(plan.run_folder, 3, "main").startswith("identical: segment 3 of two, phase main")
+
+
+def test_a_signal_leaves_nothing(tiny: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop, "kill_point", lambda name: signal.raise_signal(signal.SIGTERM))
+    with pytest.raises(Preempted, match="stopped before step 40; nothing was compared, and nothing is kept"):
+        replay()
+    assert not list(Path("work").glob("replay-*"))
