@@ -61,8 +61,10 @@ class TorchDevice:
         return cast(Forward, torch.compile(terms, dynamic=False, fullgraph=True))
 
     def seed(self, number: int) -> None:
-        """Seed the generator of the CPU and those of all GPUs."""
-        torch.manual_seed(number)
+        """Seed the generators of the CPU and of this GPU; torch.manual_seed looks for other devices each time, which is slow."""
+        torch.default_generator.manual_seed(number)
+        if self._device.type == "cuda":
+            torch.cuda.manual_seed(number)
 
     def staged(self, batch: Mapping[str, npt.NDArray[Any]]) -> dict[str, Tensor]:
         """The same memory; for a GPU in pages that it can read by itself."""

@@ -28,7 +28,7 @@ KINDS = {
     "roberta_bpe": Expected(50_265, {"cls": 0, "pad": 1, "sep": 2, "end_of_text": 2, "unk": 3, "mask": 50_264}),
     "bert_wordpiece_uncased": Expected(30_522, _BERT),
     "bert_wordpiece_cased": Expected(28_996, _BERT),
-    "t5_sentencepiece": Expected(None, {"pad": 0, "end_of_text": 1, "unk": 2}),
+    "t5_sentencepiece": Expected(None, {"pad": 0, "end_of_text": 1, "sep": 1, "unk": 2}),
     "tokenizers_json": Expected(None, {"pad": 0, "end_of_text": 1, "sep": 1, "unk": 2, "cls": 3, "mask": 4}),
 }
 

@@ -20,7 +20,7 @@ from relm.errors import RelmError
 from relm.examples.generated import GeneratedExamples
 from relm.examples.manifest import TokenizerFacts
 from relm.examples.tokenizers import SpecialIds
-from relm.limits import require_memory, size_in_words
+from relm.limits import size_in_words
 from relm.recipe import Phase, Recipe
 from relm.training.architecture import Config, configuration
 from relm.training.input import Reader, StepInput, micro_batch_size
@@ -28,7 +28,7 @@ from relm.training.learner import Learner, begin
 from relm.training.loop import WARM_UP, Forward, take_step
 from relm.training.phase_run import PhaseRun, derived_seed, reader_of
 from relm.training.profiling import Profile, profiled
-from relm.training.resources import memory
+from relm.training.resources import require_training_memory
 
 # Steps that are taken where nobody says how many.
 STEPS = 10
@@ -100,7 +100,7 @@ def rehearse(rehearsal: Rehearsal) -> str:
     ):
         settings = rehearsal.settings(device.ranks)
         config = configuration(recipe, rehearsal.tokenizer)
-        require_enough_memory(config, settings, recipe, rehearsal.phase)
+        require_training_memory(config, settings, recipe.run)
         reader = reader_of_rehearsal(rehearsal, settings, device)
         run = PhaseRun(recipe, rehearsal.phase, settings, Path(folder), {}, reader, device)
         count = 1 if rehearsal.compile_only else rehearsal.steps
@@ -116,17 +116,6 @@ def rehearse(rehearsal: Rehearsal) -> str:
             if rehearsal.trace is not None:
                 lines += traced_steps(run, learner, forward, inputs, more, rehearsal.trace).lines()
     return "\n".join(lines)
-
-
-def require_enough_memory(config: Config, settings: Phase, recipe: Recipe, phase: str) -> None:
-    """Refuse what does not fit into the memory of this machine; what a GPU holds, it says by itself.
-
-    Raises:
-        RelmError: it does not fit.
-    """
-    if recipe.run.device == "cpu":
-        wanted = memory(config, settings, recipe.run)
-        require_memory(wanted.peak - wanted.base, f"training phase {phase} (run.micro_batch_size)")
 
 
 def reader_of_rehearsal(rehearsal: Rehearsal, settings: Phase, device: Device) -> Reader:

@@ -162,7 +162,7 @@ class Disk:
 
 def disk(config: Config, phase: Phase, run: Run) -> Disk:
     """What the run folder of a phase will hold at most."""
-    numbers = sum(math.prod(shape) for shape in parameter_shapes(config).values())
+    numbers = parameter_count(config)
     checkpoint = _bytes_of_state(phase.optimizer) * numbers + optimizer_bytes(config, phase.optimizer)
     forever = phase.steps // (run.checkpoint_interval * run.keep_every) if run.keep_every else 0
     return Disk(checkpoint, run.keep_checkpoints + 1 + forever, FLOAT * numbers)
@@ -174,17 +174,32 @@ def require_resources(config: Config, phase: Phase, run: Run, run_folder: Path) 
     Raises:
         RelmError: it does not; says how much is missing.
     """
-    parameters = sum(math.prod(shape) for shape in parameter_shapes(config).values())
-    if run.device == "cpu":
-        wanted = memory(config, phase, run)
-        sequences = micro_batch_size(phase, run.micro_batch_size, run.processes)
-        # What the processes hold already is no longer available, so it is not asked for again.
-        require_memory(
-            run.processes * (wanted.peak - wanted.base),
-            f"training {parameters:,} parameters, {sequences:,} sequences at once (run.micro_batch_size)",
-        )
+    require_training_memory(config, phase, run)
+    parameters = parameter_count(config)
     files = disk(config, phase, run)
     present = len(list((run_folder / "checkpoints").glob("step-*")))
     missing = max(files.checkpoints - present, 1)
     needed = missing * files.checkpoint + files.model
     require_disk(run_folder, needed, f"{missing:,} checkpoints (run.keep_checkpoints) and a model of {parameters:,} parameters")
+
+
+def require_training_memory(config: Config, phase: Phase, run: Run) -> None:
+    """Refuse a phase that does not fit into the memory of this machine; what a GPU holds, it says by itself.
+
+    Raises:
+        RelmError: it does not; says how much is missing.
+    """
+    if run.device != "cpu":
+        return
+    wanted = memory(config, phase, run)
+    sequences = micro_batch_size(phase, run.micro_batch_size, run.processes)
+    # What the processes hold already is no longer available, so it is not asked for again.
+    require_memory(
+        run.processes * (wanted.peak - wanted.base),
+        f"training {parameter_count(config):,} parameters, {sequences:,} sequences at once (run.micro_batch_size)",
+    )
+
+
+def parameter_count(config: Config) -> int:
+    """Numbers that a model of this configuration learns."""
+    return sum(math.prod(shape) for shape in parameter_shapes(config).values())
