@@ -61,7 +61,7 @@ class TorchDevice:
         return cast(Forward, torch.compile(terms, dynamic=False, fullgraph=True))
 
     def seed(self, number: int) -> None:
-        """Seed the generators of the CPU and of this GPU; torch.manual_seed looks for other devices each time, which is slow."""
+        """Seed the generators of the CPU and of this GPU; torch.manual_seed looks for other devices too, which is slow."""
         torch.default_generator.manual_seed(number)
         if self._device.type == "cuda":
             torch.cuda.manual_seed(number)
