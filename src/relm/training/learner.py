@@ -79,7 +79,8 @@ def begin(run: PhaseRun, config: Config, init_from: Path | None, optimizer_from:
         logger.info("%s: going on from step %s of %s", checkpoint.folder, f"{checkpoint.step:,}", f"{settings.steps:,}")
         model.load_state_dict(checkpoint.model)
         learner.remember(checkpoint.optimizer)
-        warn_if_made_elsewhere(checkpoint, run.made_on)
+        if run.writes:
+            warn_if_made_elsewhere(checkpoint, run.made_on)
     elif optimizer_from is not None:
         go_on(optimizer, model, kept_optimizer(optimizer_from, run.identity["fingerprint"]))
     return learner

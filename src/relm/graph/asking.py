@@ -1,0 +1,53 @@
+"""What all answers to a rule have in common: the project, what its names look like, and how a fault reaches the user."""
+
+import functools
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar, get_args
+
+from snakemake_interface_common.exceptions import WorkflowError
+
+from relm.artifact import sidecar_of
+from relm.catalogue import ModelFile
+from relm.errors import RelmError
+from relm.plan import Project
+from relm.section import read_yaml
+
+PROJECT = Project()
+NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"
+KEY = "[0-9a-f]{12}"
+FILE = "|".join(re.escape(name) for name in get_args(ModelFile))
+MODEL_PARTS = ("config.json", "tokenizer.json", "tokenizer_config.json")
+
+Arguments = ParamSpec("Arguments")
+Answer = TypeVar("Answer")
+
+
+def in_words(function: Callable[Arguments, Answer]) -> Callable[Arguments, Answer]:
+    """Let a RelmError reach the user as Snakemake's own kind of error: its message and no traceback."""
+
+    @functools.wraps(function)
+    def wrapper(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Answer:
+        try:
+            return function(*args, **kwargs)
+        except RelmError as error:
+            raise WorkflowError(str(error)) from None
+
+    return wrapper
+
+
+def sidecars(paths: list[Path]) -> list[str]:
+    """The sidecars of files, which stand for their content."""
+    return [str(sidecar_of(path)) for path in paths]
+
+
+def strings(paths: list[Path]) -> list[str]:
+    """Paths as Snakemake wants them."""
+    return [str(path) for path in paths]
+
+
+@in_words
+def image(wildcards: Any) -> str | None:
+    """The image that a step runs in under `--sdm apptainer`, by digest, from `containers/lock.yaml`; None: no image yet."""
+    return read_yaml(Path("containers/lock.yaml")).get("cpu")

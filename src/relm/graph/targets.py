@@ -1,0 +1,36 @@
+"""What can be asked for by name."""
+
+import contextlib
+import difflib
+from typing import Any
+
+from relm.errors import RelmError
+from relm.graph.asking import PROJECT, in_words
+
+
+def papers() -> dict[str, list[str]]:
+    """Paper key -> results of all its recipes; a recipe with faults is left out here and speaks up when it is asked for."""
+    targets: dict[str, list[str]] = {}
+    for name in PROJECT.names():
+        with contextlib.suppress(RelmError):
+            paper = PROJECT.plan(name).recipe.paper
+            if paper is not None:
+                targets.setdefault(paper.key, []).append(f"results/{name}")
+    return targets
+
+
+@in_words
+def all_results(wildcards: Any) -> list[str]:
+    """The results of all recipes."""
+    return [f"results/{name}" for name in PROJECT.names()]
+
+
+@in_words
+def nearest_target(wildcards: Any) -> list[str]:
+    """Nothing makes this target: say so, and name the nearest one."""
+    results = [f"results/{prefix}{name}" for name in PROJECT.names() for prefix in ("", "smoke/")]
+    targets = [*results, "all", "list", *(f"paper_{key}" for key in papers())]
+    by_name = {target.removeprefix("results/"): target for target in targets}
+    near = difflib.get_close_matches(wildcards.target, [*targets, *by_name], n=1, cutoff=0.5)
+    hint = f"did you mean {by_name.get(near[0], near[0])}?" if near else "`snakemake list` shows what there is"
+    raise RelmError(f"there is no target {wildcards.target!r}; {hint}")
