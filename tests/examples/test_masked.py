@@ -289,9 +289,11 @@ def test_an_example_is_the_same_in_any_batch_order_and_process(tmp_path: Path, t
         alone = examples.batch(indices[place : place + 1], epochs[place : place + 1])
         assert all(np.array_equal(alone[name][0], together[name][place]) for name in together)
     with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
-        (tmp_path / "there").mkdir()
+        places = {1: tmp_path / "there", -1: tmp_path / "elsewhere"}
+        for place in places.values():
+            place.mkdir()
         futures = [
-            pool.submit(batch_elsewhere, tmp_path / "there", shards, indices[::step], epochs[::step]) for step in (1, -1)
+            pool.submit(batch_elsewhere, place, shards, indices[::step], epochs[::step]) for step, place in places.items()
         ]
         for step, future in zip((1, -1), futures, strict=True):
             elsewhere = future.result()

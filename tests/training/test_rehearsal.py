@@ -72,7 +72,8 @@ def test_every_objective_takes_steps_on_generated_examples(objective: str) -> No
     rate = number(r"speed: ([\d,.e+]+) steps/s", told)
     assert number(r" ([\d,]+) tokens/s", told) == pytest.approx(rate * 8 * 24, rel=0.01)
     assert number(r" ([\d,.]+) samples/s, over 2 steps", told) == pytest.approx(rate * 8, rel=0.01)
-    assert number(r"memory: ([\d.]+) MB", told) > 50
+    # Of the whole process, in which other tests may have run.
+    assert re.search(r"memory: (\d{2,3}\.?\d* MB|[\d.]+ GB) at most", told), told
 
 
 @pytest.mark.parametrize("objective", ["causal", "masked"])
@@ -114,7 +115,8 @@ def test_the_trace_has_our_steps_and_its_parts_add_up(tmp_path: Path) -> None:
     assert shares["optimizer"] > 1
     assert 0 <= shares["rest"] < 80
     assert len([line for line in told.splitlines() if " s a step " in line and line.endswith(" times")]) == 12
-    assert number(r"memory: ([\d.]+) MB", told) > 50
+    # Of the whole process, in which other tests may have run.
+    assert re.search(r"memory: (\d{2,3}\.?\d* MB|[\d.]+ GB) at most", told), told
 
 
 # Two steps of 100 and 50 microseconds: what lies in what is shown by the indentation.
