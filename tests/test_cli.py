@@ -1,10 +1,13 @@
 """Every step is a command that explains itself, and a user's mistake ends in one message."""
 
+import errno
+import os
 import re
 
 import pytest
 
-from relm.cli import STEPS
+from relm.cli import STEPS, main
+from relm.launch import status
 from small_project import Commands
 
 
@@ -123,3 +126,12 @@ def test_status_tells_done_running_and_left(finished_copy: Commands, project: Co
     after = finished_copy.relm("status", "tiny").stdout
     assert "left" not in after
     assert re.search(r"^  pretrain +main: done, step 40 of 40, loss \d\.\d{3}$", after, re.M)
+
+
+def test_a_disk_without_room_is_a_message(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def full(*_: object) -> str:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "work/lock")
+
+    monkeypatch.setattr(status, "describe_recipes", full)
+    assert main(["list"]) == 1
+    assert capsys.readouterr().err.startswith("relm list: work/lock: No space left on device; see to its place")

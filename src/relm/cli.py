@@ -78,12 +78,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         status, stream, message = error.exit_code, sys.stderr, f"relm {arguments.step}: {words}"
     except KeyboardInterrupt:
         status, stream, message = 130, sys.stderr, f"relm {arguments.step}: interrupted; nothing half-written is left"
-    except (PermissionError, FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError) as error:
-        words = f"{error.filename}: {error.strerror}; correct the path or its permissions"
-        status, stream, message = 1, sys.stderr, f"relm {arguments.step}: {words}"
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
+    except (PermissionError, FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError) as error:
+        words = f"{error.filename}: {error.strerror}; correct the path or its permissions"
+        status, stream, message = 1, sys.stderr, f"relm {arguments.step}: {words}"
+    except OSError as error:
+        words = f"{error.filename or 'a file'}: {error.strerror or error}; see to its place: is the disk full or read-only?"
+        status, stream, message = 1, sys.stderr, f"relm {arguments.step}: {words}"
     if ranks.rank():
         return speak_as_another_rank(status, message)
     print(message, file=stream, flush=True)

@@ -116,6 +116,14 @@ def test_the_command_measures_and_needs_no_data(project: Commands) -> None:
     assert not (project.folder / "work").exists()
 
 
+def test_a_damaged_tokenizer_is_an_error_and_not_an_assumption(plans: Project) -> None:
+    plan = plans.plan("tiny")
+    plan.tokenizer.parent.mkdir(parents=True)
+    plan.tokenizer.write_text("{")
+    with pytest.raises(RelmError, match=r"tokenizer.json"):
+        vocabulary(plan)
+
+
 def test_durations_have_the_unit_that_suits_them() -> None:
     assert [duration_in_words(s) for s in (0.25, 59, 61, 7200, 3 * 86_400)] == [
         "0.25 s",

@@ -34,6 +34,14 @@ def test_files_are_hard_links_under_their_names(files: dict[str, Path], tmp_path
     assert sentence == f"{folder} has 2 files of 27 B, hard-linked"
 
 
+def test_a_log_is_copied_for_training_may_cut_it(files: dict[str, Path], tmp_path: Path) -> None:
+    log = files["README.md"].with_name("train.jsonl")
+    log.write_text("{}\n")
+    publish({**files, "train.jsonl": log}, tmp_path / "results/tiny")
+    log.write_text("")
+    assert content(tmp_path / "results/tiny")["train.jsonl"] == "{}\n"
+
+
 def test_where_links_are_impossible_files_are_copied(
     files: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -54,6 +54,14 @@ def test_the_newest_stay(folder: Path) -> None:
     assert names(folder) == ["step-00000010", "step-00000015"]
 
 
+def test_one_that_an_interruption_brought_about_pushes_out_none_that_the_recipe_asks_for(folder: Path) -> None:
+    for step, asked_for in ((500, True), (1000, True), (1100, False), (1200, False)):
+        save(folder, step, listed=asked_for)
+    assert names(folder) == ["step-00000500", "step-00001000", "step-00001200"]
+    save(folder, 1500)
+    assert names(folder) == ["step-00001000", "step-00001500"]
+
+
 def test_a_damaged_one_of_a_later_step_does_not_push_out_a_good_one(folder: Path) -> None:
     for step in (5, 10, 99):
         save(folder, step, keep=3)

@@ -18,9 +18,11 @@ from relm.examples.contract import numbers_at
 from relm.examples.manifest import read_manifest
 from relm.models.gpt2 import Gpt2
 from relm.recipe import Run
+from relm.training import meter
 from relm.training.architecture import configuration, initial_model
 from relm.training.input import ahead
 from relm.training.phase_run import derived_seed, reader_of
+from relm.training.step import Accumulated
 
 
 def shorter(**phase: object) -> dict[str, object]:
@@ -77,6 +79,30 @@ def test_held_out_examples_are_looked_at_now_and_then_and_change_nothing(tiny_ru
     batches = [{name: torch.from_numpy(array) for name, array in reader.batch(step).items()} for step in (1, 2, 3)]
     losses = [torch.nn.functional.cross_entropy(model.logits(b["input_ids"]).mT, b["labels"]).item() for b in batches]
     assert looked[30] == pytest.approx(np.mean(losses), rel=1e-5)
+
+
+def test_a_held_out_loss_that_is_no_number_stops_too(tiny_run) -> None:
+    tiny_run.changes = {
+        "pretrain": {"main": {"optimizer": {"learning_rate": 1e37}, "schedule": {"warmup_steps": 0}}},
+        "run": {"validation_interval": 1},
+    }
+    with pytest.raises(RelmError, match="the loss of the held-out examples is no finite number"):
+        tiny_run.train()
+    assert tiny_run.lines() == []
+
+
+def test_the_steps_before_the_rate_is_steady_are_not_extrapolated(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(meter.time, "monotonic", lambda: now[0])
+    measured = meter.Meter(open_device(Run(threads=1)), meter.Work(1, 1, 1.0, None))
+    scalar = torch.tensor(1.0)
+    for step, seconds in enumerate([60.0, 1.0, 1.0, 0.5, 0.5], start=1):
+        now[0] += seconds
+        measured.count(Accumulated(scalar, {}), scalar)
+        if step == 3:
+            measured.steady()
+    assert measured.seconds_per_step == 0.5
+    assert measured.seconds == 63.0
 
 
 def test_every_so_manyth_checkpoint_stays(tiny_run) -> None:

@@ -249,6 +249,19 @@ def test_a_changed_checkpoint_is_refused_by_name(tiny: Plan, name: str, step: in
         replay(threads=2)
 
 
+def test_a_start_whose_state_is_damaged_is_refused_and_not_trained_from_the_beginning(tiny: Plan) -> None:
+    state = tiny.run_folder / "main" / "checkpoints" / "step-00000030" / "state.json"
+    edited(state, lambda text: text.replace('"sha256"', '"sha265"'))
+    with pytest.raises(RelmError, match=r"step-00000030/state.json: is not that of these files"):
+        replay()
+
+
+def test_a_recipe_json_of_something_else_is_refused(tiny: Plan) -> None:
+    edited(TINY / "recipe.json", lambda _: '{"title": "another program\'s"}')
+    with pytest.raises(RelmError, match=r"recipe.json: names no recipe and fingerprint"):
+        replay()
+
+
 def test_a_recipe_that_means_something_else_is_refused(tiny: Plan) -> None:
     edited(Path("recipes/tiny.yaml"), lambda text: text.replace("1e-3", "2e-3"))
     with pytest.raises(RelmError, match=rf"fingerprint {tiny.fingerprint}, but recipes/tiny.yaml has .*; check out the commit"):
@@ -284,7 +297,12 @@ def test_another_folder_is_refused(tiny: Plan, folder: str, words: str) -> None:
         replay(Path(folder))
 
 
-@pytest.mark.parametrize("text", ["", "{}\n", '{"step": 10}\n', "no JSON\n"])
+STRANGE = '{"step": 10, "sha256": {"../../../x": "0"}, "made_on": {"device": "cpu", "micro_batch_size": 2}}\n'
+WEIGHTS = STRANGE.replace('"../../../x": "0"', '"model.safetensors": "0", "optimizer.safetensors": "0"')
+NOWHERE = WEIGHTS.replace("device", "d")
+
+
+@pytest.mark.parametrize("text", ["", "{}\n", '{"step": 10}\n', "no JSON\n", STRANGE, NOWHERE])
 def test_a_list_of_checkpoints_that_is_none_is_refused(tiny: Plan, text: str) -> None:
     edited(TINY / "checkpoints.jsonl", lambda _: text)
     with pytest.raises(RelmError, match=r"checkpoints.jsonl"):

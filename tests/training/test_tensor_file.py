@@ -122,6 +122,17 @@ def test_a_header_of_something_else_is_damage_and_reserves_no_memory(tmp_path: P
         read_tensors(tmp_path / "file", "0" * 64)
 
 
+def test_too_little_memory_is_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sha256 = write_tensors(tmp_path / "a", of_every_type())
+
+    def no_memory(*_: object, **__: object) -> None:
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
+
+    monkeypatch.setattr(torch, "empty_like", no_memory)
+    with pytest.raises(OSError, match="not enough memory"):
+        read_tensors(tmp_path / "a", sha256)
+
+
 def test_an_absent_file_is_damage(tmp_path: Path) -> None:
     with pytest.raises(Damaged, match="the file is missing"):
         read_tensors(tmp_path / "file", "0" * 64)

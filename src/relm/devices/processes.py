@@ -87,9 +87,9 @@ class Processes:
         """Make each gradient its sum over all ranks, in place."""
         on_their_way: deque[Travelling] = deque()
         for bucket in buckets([parameter.grad for parameter in parameters if parameter.grad is not None]):
-            on_their_way.append(sent(bucket))
-            if len(on_their_way) > ON_THEIR_WAY:
+            if len(on_their_way) == ON_THEIR_WAY:
                 on_their_way.popleft().arrive()
+            on_their_way.append(sent(bucket))
         for travelling in on_their_way:
             travelling.arrive()
 

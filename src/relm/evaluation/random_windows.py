@@ -26,6 +26,11 @@ from relm.recipe import Run
 Floats = npt.NDArray[np.float64]
 # Name of the figure -> the split it is of. nanoGPT prints both.
 SPLITS = {"loss": "held_out", "train_loss": "train"}
+PROTOCOL = {
+    "windows": "of each split, drawn with replacement from all that begin at any token",
+    "scored": "every token of a window but its first, given those before it in the window",
+    "precision": "float32, means in float64, natural logarithms",
+}
 
 
 def evaluate_random_windows(
@@ -66,6 +71,7 @@ def evaluate_random_windows(
     options = Causal(
         stride=1, sampling="with_replacement", end_of_text="never" if facts.tokenizer.end_of_text_id is None else "after"
     )
+    drawn = {"context": context, "batch_size": batch_size, "batches": batches, "seed": seed}
     figures: dict[str, float] = {}
     for name, split in SPLITS.items():
         examples = CausalExamples(manifest, split, context, options)
@@ -76,16 +82,7 @@ def evaluate_random_windows(
     figures |= {"windows": batches * batch_size}
     result = {
         "task": "random_windows",
-        "protocol": {
-            "tokenizer_sha256": facts.tokenizer.sha256,
-            "context": context,
-            "batch_size": batch_size,
-            "batches": batches,
-            "seed": seed,
-            "windows": "of each split, drawn with replacement from all that begin at any token",
-            "scored": "every token of a window but its first, given those before it in the window",
-            "precision": "float32, means in float64, natural logarithms",
-        },
+        "protocol": {"tokenizer_sha256": facts.tokenizer.sha256, **drawn, **PROTOCOL},
         "figures": figures,
         "model_sha256": model_sha256,
     }

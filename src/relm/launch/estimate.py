@@ -12,7 +12,7 @@ from typing import NamedTuple
 from relm.devices.peaks import PEAKS, Peak
 from relm.errors import RelmError
 from relm.examples.manifest import TokenizerFacts
-from relm.launch.expected_tokenizer import tokenizer_of
+from relm.launch.expected_tokenizer import made_tokenizer, tokenizer_of
 from relm.limits import available_memory, size_in_words
 from relm.plan import Plan
 from relm.recipe import Phase, Run
@@ -93,6 +93,8 @@ def vocabulary(plan: Plan) -> tuple[TokenizerFacts, str]:
     try:
         return tokenizer_of(plan)
     except RelmError:
+        if made_tokenizer(plan) is not None:  # and it is damaged
+            raise
         size, words = _assumed_tokens(plan)
         special = {"pad": 0}  # any token will do
         return TokenizerFacts(sha256="", vocabulary_size=size, end_of_text_id=None, special={**special}), words

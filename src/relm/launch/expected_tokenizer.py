@@ -47,7 +47,7 @@ def tokenizer_of(plan: Plan, manifest: Path | None = None, tokenizer: Path | Non
 
         facts = tokenizer_facts(manifest, tokenizer) if tokenizer else read_manifest(manifest).tokenizer
         return facts, f"{facts.vocabulary_size:,} tokens, of {manifest}"
-    made = tokenizer or _made(plan)
+    made = tokenizer or made_tokenizer(plan)
     if made is not None:
         facts = _facts_of(made)
         return facts, f"{facts.vocabulary_size:,} tokens, of {made}"
@@ -79,7 +79,7 @@ def expected_tokenizer(plan: Plan) -> tuple[TokenizerFacts, str]:
     return TokenizerFacts("", size, special.get("end_of_text"), special), source
 
 
-def _made(plan: Plan) -> Path | None:
+def made_tokenizer(plan: Plan) -> Path | None:
     """The recipe's tokenizer, if it is there."""
     try:
         return plan.tokenizer if plan.tokenizer.exists() else None

@@ -56,8 +56,14 @@ def publish(plan_files: Mapping[str, Path], folder: Path) -> str:
 
 
 def _link(source: Path, target: Path) -> bool:
-    """Hard-link a file, or copy it where the file system cannot; whether it was copied."""
+    """Hard-link a file, or copy it where the file system cannot; whether it was copied for that reason.
+
+    A log is always copied: training writes on in it, and cuts it where it is resumed.
+    """
     target.parent.mkdir(parents=True, exist_ok=True)
+    if source.suffix == ".jsonl":
+        shutil.copy2(source, target)
+        return False
     try:
         os.link(source.resolve(), target)
     except OSError:  # another file system, or one without hard links; what is really wrong, the copy says

@@ -19,6 +19,9 @@ ORDER, LOG, CHECKPOINTS = "order.json", "train.jsonl", "checkpoints.jsonl"
 # What a phase leaves for whoever trains a part of it again.
 RECORDS = (LOG, ORDER, CHECKPOINTS)
 WEIGHTS = "model.safetensors"
+# What a line of checkpoints.jsonl has to tell: of which files, and the least of how they were made.
+CHECKPOINT_FILES = {WEIGHTS, "optimizer.safetensors"}
+MADE_ON = {"device", "micro_batch_size"}
 _FINGERPRINT = re.compile(r"[0-9a-f]{12}")
 
 
@@ -129,6 +132,9 @@ class AttestedRun:
                     f"{path}: sha256 is {found}, {self.records[CHECKPOINTS]} attests {attested}: this is not the checkpoint "
                     "that the run wrote; bring that back, or replay another segment"
                 )
+        state = self.checkpoint(checkpoint.step) / "state.json"
+        if read_json(state).get("sha256") != dict(checkpoint.sha256):
+            raise RelmError(f"{state}: is not that of these files; bring it back, or replay another segment")
 
     def _what_there_is(self) -> str:
         there = ", ".join(str(segment.number) for segment in self.segments if self.can_be_replayed(segment))
@@ -164,6 +170,8 @@ def find_run(project: Project, folder: Path, phase: str | None, checkpoints: Pat
         raise RelmError(f"{folder}: no such folder; give results/NAME or a run's folder in work/runs")
     published = (folder / "recipe.json").is_file()
     told = read_json(folder / "recipe.json") if published else None
+    if told is not None and not (isinstance(told, dict) and {"name", "fingerprint"} <= set(told)):
+        raise RelmError(f"{folder / 'recipe.json'}: names no recipe and fingerprint; it is not what `relm publish` wrote")
     name, fingerprint, inside = (told["name"], told["fingerprint"], None) if told else _parts_of(folder, project)
     plan = project.plan(name)
     if plan.fingerprint != fingerprint:
@@ -232,8 +240,11 @@ def _segments(path: Path, steps: int) -> list[Segment]:
         found = [AttestedCheckpoint(line["step"], dict(line["sha256"]), dict(line["made_on"])) for line in read_lines(path)]
     except (KeyError, TypeError, ValueError):
         raise RelmError(f"{path}: a line lacks sha256 or made_on; it is not what training wrote") from None
-    if not found or any(set(checkpoint.sha256) != set(found[0].sha256) or not checkpoint.sha256 for checkpoint in found):
-        raise RelmError(f"{path}: tells of no checkpoint, or not of the same files in all; it is not what training wrote")
+    if not found or any(set(one.sha256) != CHECKPOINT_FILES or not set(one.made_on) >= MADE_ON for one in found):
+        raise RelmError(
+            f"{path}: tells of no checkpoint, or of one with other files than {' and '.join(sorted(CHECKPOINT_FILES))}, or not "
+            f"on which {' and '.join(sorted(MADE_ON))} it was made; it is not what training wrote"
+        )
     if found[-1].step > steps:
         raise RelmError(f"{path}: tells of step {found[-1].step:,}, but the phase has {steps:,}; it is not what training wrote")
     return [Segment(number, start, end) for number, (start, end) in enumerate(zip([None, *found], found, strict=False))]

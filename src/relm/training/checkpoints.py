@@ -8,6 +8,7 @@ were deleted since: its step, the sha256 of both files, and on what they were ma
 """
 
 import dataclasses
+import json
 import logging
 import os
 import shutil
@@ -144,13 +145,21 @@ def _step_folders(checkpoints: Path) -> dict[int, Path]:
 def _prune(checkpoints: Path, step: int, keep: int, forever: int | None) -> None:
     folders = _step_folders(checkpoints)
     # One of a later step was found damaged when this run resumed from before it.
-    newest = [known for known in folders if known <= step][:keep]
+    # One that an interruption brought about stays until the next, and pushes out none that the recipe asks for.
+    asked_for = _listed(checkpoints)
+    newest = [step, *[known for known in folders if known <= step and known in asked_for][:keep]]
     for known, folder in folders.items():
         stays = forever is not None and known <= step and known % forever == 0
         if known not in newest and not stays:
             shutil.rmtree(folder, ignore_errors=True)
     for partial in checkpoints.glob(".step-*.partial"):
         shutil.rmtree(partial, ignore_errors=True)
+
+
+def _listed(checkpoints: Path) -> set[int]:
+    """Steps that `checkpoints.jsonl` has."""
+    path = checkpoints.with_name("checkpoints.jsonl")
+    return {json.loads(line)["step"] for line in path.read_text().splitlines()} if path.exists() else set()
 
 
 def newest_checkpoint(checkpoints: Path) -> Path | None:

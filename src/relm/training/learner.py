@@ -54,7 +54,7 @@ class Learner:
         remembered = dict(tensors)
         if self.scaler is not None:
             self.scaler.restore({name: remembered.pop(name) for name in self.scaler.tensors()})
-        restore_optimizer(self.optimizer, self.model, remembered)
+        restore_optimizer(self.optimizer, self.model, remembered, copy=False)
 
 
 def begin(run: PhaseRun, config: Config, init_from: Path | None, optimizer_from: Path | None = None) -> Learner:

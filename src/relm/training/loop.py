@@ -21,7 +21,7 @@ from relm.recipe import Recipe
 from relm.training.architecture import configuration
 from relm.training.checkpoints import checkpoint_folder, newest_checkpoint, open_list, save_checkpoint
 from relm.training.export import is_finished, write_model
-from relm.training.input import StepInput
+from relm.training.input import Reader, StepInput
 from relm.training.interruption import Preempted, StopRequest, run_lock, stop_requests, stop_with_parent
 from relm.training.journal import open_journal
 from relm.training.kill_points import kill_point
@@ -80,12 +80,7 @@ def pretrain(
     stop_with_parent()
     settings, folder = recipe.pretrain[phase], model_folder.parent
     tokens = tokenizer_facts(manifest, tokenizer)
-    identity = {
-        "fingerprint": run_fingerprint,
-        "phase": phase,
-        "manifest_sha256": sha256_of(manifest),
-        "start_sha256": sha256_of(init_from / "model.safetensors") if init_from else "random",
-    }
+    identity = identity_of(phase, manifest, init_from, run_fingerprint)
     facts: dict[str, Any] = {"step": settings.steps, **identity}
     with (
         closing(open_device(recipe.run)) as device,
@@ -95,11 +90,7 @@ def pretrain(
             return f"already trained: {model_folder} holds step {settings.steps:,} of phase {phase}"
         config = configuration(recipe, tokens)
         require_resources(config, settings, recipe.run, folder)
-        goes_on = newest_checkpoint(folder / "checkpoints") is not None
-        splits = ["train"] if recipe.run.validation_interval is None else ["train", "held_out"]
-        with known_shards(folder, manifest, splits, goes_on, writes=device.rank == 0) as check_content:
-            reader = reader_of(recipe, phase, manifest, "train", device, check_content)
-            held_out = held_out_of(recipe, phase, manifest, device, check_content)
+        reader, held_out = readers(recipe, phase, manifest, folder, device)
         run = PhaseRun(recipe, phase, settings, folder, identity, reader, device)
         learner = begin(run, config, init_from, optimizer_from)
         attested(run)
@@ -111,6 +102,31 @@ def pretrain(
                 facts["parameters"] = learner.model.parameter_count()
                 write_model(learner.model, model_folder, tokenizer, tokens.specials, facts)
     return f"{summary}; {model_folder}"
+
+
+def identity_of(phase: str, manifest: Path, init_from: Path | None, run_fingerprint: str) -> dict[str, str]:
+    """What checkpoints of a phase are made for, and its model."""
+    return {
+        "fingerprint": run_fingerprint,
+        "phase": phase,
+        "manifest_sha256": sha256_of(manifest),
+        "start_sha256": sha256_of(init_from / "model.safetensors") if init_from else "random",
+    }
+
+
+def readers(recipe: Recipe, phase: str, manifest: Path, folder: Path, device: Device) -> tuple[Reader, HeldOut | None]:
+    """The batches of a phase, and those it looks at now and then; their shards are hashed unless this run did so before.
+
+    Raises:
+        RelmError: a shard is absent or not the manifest's, or there are too few examples.
+    """
+    goes_on = newest_checkpoint(folder / "checkpoints") is not None
+    splits = ["train"] if recipe.run.validation_interval is None else ["train", "held_out"]
+    with known_shards(folder, manifest, splits, goes_on, writes=device.rank == 0) as check_content:
+        return (
+            reader_of(recipe, phase, manifest, "train", device, check_content),
+            held_out_of(recipe, phase, manifest, device, check_content),
+        )
 
 
 def train(run: PhaseRun, learner: Learner, held_out: HeldOut | None, stop: StopRequest, last: int) -> str:
@@ -148,6 +164,9 @@ def train(run: PhaseRun, learner: Learner, held_out: HeldOut | None, stop: StopR
                     f"stopped by {who} after step {step:,} of {settings.steps:,}, saved in {saved}; "
                     "the same command goes on from there"
                 )
+            if step - meter.first_step == WARM_UP:
+                device.synchronise()
+                meter.steady()
             if step - meter.first_step == TIMED_STEPS:
                 device.synchronise()
                 require_time(meter.seconds_per_step * (last - step), f"pretrain {run.phase}")

@@ -42,6 +42,7 @@ class Meter:
         self._seconds_before = float(state["seconds"]) if state else 0.0
         self._started = self._line_time = time.monotonic()
         self._line_step = self.step
+        self._steady = self.step, self._started
         self._losses: list[Tensor] = []
         self._norms: list[Tensor] = []
         self._terms: Mapping[str, Term] = {}
@@ -51,10 +52,15 @@ class Meter:
         """Wall time of all steps, over all attempts whose steps count."""
         return self._seconds_before + time.monotonic() - self._started
 
+    def steady(self) -> None:
+        """From here on no step compiles, or takes memory for the first time."""
+        self._steady = self.step, time.monotonic()
+
     @property
     def seconds_per_step(self) -> float:
-        """Of this attempt."""
-        return (time.monotonic() - self._started) / (self.step - self.first_step)
+        """Of this attempt, those before `steady` left out."""
+        step, begun = self._steady
+        return (time.monotonic() - begun) / (self.step - step)
 
     def count(self, accumulated: Accumulated, gradient_norm: Tensor) -> None:
         """One more step was taken; nothing waits for its scalars.

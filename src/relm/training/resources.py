@@ -165,7 +165,7 @@ def disk(config: Config, phase: Phase, run: Run) -> Disk:
     numbers = parameter_count(config)
     checkpoint = _bytes_of_state(phase.optimizer) * numbers + optimizer_bytes(config, phase.optimizer)
     forever = phase.steps // (run.checkpoint_interval * run.keep_every) if run.keep_every else 0
-    return Disk(checkpoint, run.keep_checkpoints + 1 + forever, FLOAT * numbers)
+    return Disk(checkpoint, run.keep_checkpoints + 2 + forever, FLOAT * numbers)
 
 
 def require_resources(config: Config, phase: Phase, run: Run, run_folder: Path) -> None:

@@ -6,6 +6,7 @@ type, wide ones first, then by name, so that each begins at a multiple of its nu
 alone: they are those that the safetensors library writes.
 """
 
+import errno
 import hashlib
 import json
 import os
@@ -133,4 +134,7 @@ def _reserved(file: BufferedReader, digest: Any) -> dict[str, Tensor]:
         left -= tensors[name].nbytes
     if left:
         raise ValueError("the header is of a file of another size")
-    return {name: torch.empty_like(tensor, device="cpu") for name, tensor in tensors.items()}
+    try:
+        return {name: torch.empty_like(tensor, device="cpu") for name, tensor in tensors.items()}
+    except RuntimeError as error:  # of torch's allocator; it says nothing about the file
+        raise OSError(errno.ENOMEM, "there is not enough memory for its tensors", file.name) from error

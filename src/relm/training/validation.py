@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from relm.devices.contract import Device
+from relm.errors import RelmError
 from relm.models.contract import LanguageModel
 from relm.recipe import Recipe
 from relm.training.input import Reader
@@ -39,7 +40,7 @@ class HeldOut:
         device, settings = self.reader.device, self.reader.settings
         sums: dict[str, list[Tensor]] = {}
         model.eval()
-        for number in range(1, 1 + min(self.batches, math.ceil(len(self.reader.examples) / settings.global_batch_size))):
+        for number in range(1, 1 + min(self.batches, max(1, len(self.reader.examples) // settings.global_batch_size))):
             for batch in self.reader.micro_batches(number):
                 with device.autocast(settings.precision):
                     terms = model.terms(device.feed(device.staged(batch)))
@@ -48,6 +49,12 @@ class HeldOut:
                     sums[name] = [a + b for a, b in zip(sums[name], new, strict=True)] if name in sums else new
         model.train()
         values = device.summed(torch.stack([value for term in sums.values() for value in term])).tolist()
+        if not all(math.isfinite(value) for value in values):
+            raise RelmError(
+                "the loss of the held-out examples is no finite number after the newest update, of which no checkpoint was "
+                "saved. The same command would end the same way: lower optimizer.learning_rate, warm up longer, or clip the "
+                "gradient"
+            )
         figures = {f"validation_{name}": value for name, value in term_figures(list(sums), values).items()}
         return {"validation_loss": sum(value for name, value in figures.items() if name.endswith("_loss")), **figures}
 

@@ -21,8 +21,13 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer, model: nn.Module) -> dic
     return {**tensors, UPDATES: optimizer.updates} if isinstance(optimizer, TensorOptimizer) else tensors
 
 
-def restore_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+def restore_optimizer(
+    optimizer: torch.optim.Optimizer, model: nn.Module, tensors: Mapping[str, Tensor], copy: bool = True
+) -> None:
     """Put back copies of what `optimizer_tensors` gave, on each parameter's device.
+
+    Args:
+        copy: False: the tensors may become the optimizer's own, where nobody else needs them; that saves their memory.
 
     Raises:
         ValueError: they are of another optimizer or model; nothing has been put back then.
@@ -39,7 +44,7 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module, tensor
     if strange := [entry for entry, (name, _, _) in places.items() if name not in parameters]:
         raise ValueError(f"not the state of this model's {type(optimizer).__name__}: {', '.join(sorted(strange)[:5])}")
     for entry, (name, _, key) in places.items():
-        optimizer.state[parameters[name]][key] = tensors[entry].to(parameters[name].device, copy=True)
+        optimizer.state[parameters[name]][key] = tensors[entry].to(parameters[name].device, copy=copy)
 
 
 def _fits(own: Tensor | None, other: Tensor | None) -> bool:
