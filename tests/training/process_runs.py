@@ -61,7 +61,8 @@ for run in json.loads(Path(sys.argv[1]).read_text()):
             status = 0
     for name in own:
         os.environ.pop(name)
-    print(f"{run['name']}, rank {rank}: {said}", flush=True)
+    # At once: torchrun's ranks write unbuffered into one pipe, and print would send the end of the line by itself.
+    os.write(1, f"{run['name']}, rank {rank}: {said}\n".encode())
 sys.exit(status)
 """
 
