@@ -2,6 +2,8 @@
 
 import json
 import math
+import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +20,7 @@ from relm.examples.contract import numbers_at
 from relm.examples.manifest import read_manifest
 from relm.models.gpt2 import Gpt2
 from relm.recipe import Run
-from relm.training import meter
+from relm.training import loop, meter
 from relm.training.architecture import configuration, initial_model
 from relm.training.input import ahead
 from relm.training.phase_run import derived_seed, reader_of
@@ -54,6 +56,42 @@ def test_a_line_has_the_loss_of_each_term_its_accuracy_and_what_the_machine_did(
     assert 0 <= line["next_token_accuracy"] <= 1
     assert line["tokens_per_second"] == pytest.approx(16 * line["samples_per_second"], rel=1e-3)
     assert line["memory_bytes"] > 50e6
+
+
+def test_the_device_is_read_once_a_log_interval_and_not_in_between(tiny_run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each way of reading a tensor makes the host wait for the device."""
+    read: list[str] = []
+    loop_runs, taken = False, loop.take_step
+
+    def counted(name: str) -> Callable[[torch.Tensor], object]:
+        plain = getattr(torch.Tensor, name)
+
+        def reading(tensor: torch.Tensor) -> object:
+            if loop_runs and threading.current_thread() is threading.main_thread():
+                read.append(name)
+            return plain(tensor)
+
+        return reading
+
+    for name in ("item", "tolist", "__bool__", "__float__", "__int__", "__index__"):
+        monkeypatch.setattr(torch.Tensor, name, counted(name))
+
+    def take_step(*arguments):
+        nonlocal loop_runs
+        loop_runs = True
+        return taken(*arguments)
+
+    def save(*_: object) -> Path:
+        nonlocal loop_runs
+        loop_runs = False  # what a checkpoint reads is its content
+        return Path()
+
+    monkeypatch.setattr(loop, "take_step", take_step)
+    monkeypatch.setattr(loop, "save", save)
+    tiny_run.changes = {"run": {"log_interval": 10, "checkpoint_interval": 1000}}
+    tiny_run.train()
+    assert [line["step"] for line in tiny_run.lines()] == [1, 10, 20, 30]
+    assert read == ["tolist"] * 4
 
 
 def test_utilisation_is_of_the_stated_peak(tiny_run) -> None:
