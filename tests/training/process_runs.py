@@ -62,7 +62,7 @@ for run in json.loads(Path(sys.argv[1]).read_text()):
     for name in own:
         os.environ.pop(name)
     # At once: torchrun's ranks write unbuffered into one pipe, and print would send the end of the line by itself.
-    os.write(1, f"{run['name']}, rank {rank}: {said}\n".encode())
+    os.write(1, f"{run['name']}, rank {rank}: {said}\\n".encode())
 sys.exit(status)
 """
 
