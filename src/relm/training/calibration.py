@@ -44,7 +44,7 @@ Turn = dict[str, tuple[float, float]]
 
 SECONDS = 2.0
 """Of measuring, about; where three turns of `LEAST_TOKENS` take longer, that long."""
-LEAST_TOKENS = 256
+LEAST_TOKENS = 512
 """Timed at once, where the run has so many: with fewer, writing the gradients of weights is too large a part."""
 LEAST_TURNS, MOST_TURNS = 2, 30
 DEEPER = 2
