@@ -131,6 +131,17 @@ def size_in_words(size: int) -> str:
     return f"{size} bytes"
 
 
+def duration_in_words(seconds: float) -> str:
+    """
+    >>> duration_in_words(42), duration_in_words(5400), duration_in_words(10**6)
+    ('42 s', '1.5 h', '11.6 days')
+    """
+    for unit, scale in (("days", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= (2 if scale == 86_400 else 1) * scale:
+            return f"{seconds / scale:.1f} {unit}"
+    return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s"
+
+
 def _limits_ignored() -> bool:
     return os.environ.get(OVERRIDE) == "1"
 

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from relm.errors import RelmError
-from relm.launch.estimate import SENTENCEPIECES, describe_estimate, duration_in_words, vocabulary
+from relm.launch.estimate import SENTENCEPIECES, describe_estimate, vocabulary
+from relm.limits import duration_in_words
 from relm.plan import Plan, Project
 from relm.section import read_yaml
 from small_project import Commands

@@ -13,7 +13,7 @@ from relm.devices.peaks import PEAKS, Peak
 from relm.errors import RelmError
 from relm.examples.manifest import TokenizerFacts
 from relm.launch.expected_tokenizer import made_tokenizer, tokenizer_of
-from relm.limits import available_memory, size_in_words
+from relm.limits import available_memory, duration_in_words, size_in_words
 from relm.plan import Plan
 from relm.recipe import Phase, Run
 from relm.training.architecture import Config, configuration
@@ -252,17 +252,6 @@ def _hours(estimates: Sequence[PhaseEstimate], peak: Peak) -> float | None:
             return None
         hours += estimate.phase.steps * estimate.operations.hardware / (teraflops * 1e12) / 3600
     return hours
-
-
-def duration_in_words(seconds: float) -> str:
-    """
-    >>> duration_in_words(42), duration_in_words(5400), duration_in_words(10**6)
-    ('42 s', '1.5 h', '11.6 days')
-    """
-    for unit, scale in (("days", 86_400), ("h", 3600), ("min", 60)):
-        if seconds >= (2 if scale == 86_400 else 1) * scale:
-            return f"{seconds / scale:.1f} {unit}"
-    return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s"
 
 
 def _row(name: str, words: str) -> str:

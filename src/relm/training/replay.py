@@ -20,6 +20,7 @@ from relm.examples.attestation import check_attestation
 from relm.examples.builders import open_examples
 from relm.examples.manifest import read_manifest
 from relm.launch.ranks import rank, ranks
+from relm.limits import duration_in_words
 from relm.plan import Project
 from relm.recipe import Recipe
 from relm.section import validate
@@ -326,18 +327,7 @@ def in_words(replay: Replay, comparison: Comparison) -> str:
     run, segment = replay.run, replay.segment
     total, seconds = run.settings.steps, replay.seconds
     place = f"segment {segment.number} of {run.plan.name}, phase {run.phase}, steps {segment.first:,} to {segment.last:,}"
-    cost = f"{segment.steps:,} of {total:,} steps ({segment.steps / total:.2%}) in {duration(seconds)}"
-    whole = f"all of them would take {duration(seconds / segment.steps * total)} here"
+    cost = f"{segment.steps:,} of {total:,} steps ({segment.steps / total:.2%}) in {duration_in_words(seconds)}"
+    whole = f"all of them would take {duration_in_words(seconds / segment.steps * total)} here"
     verdict = comparison.verdict if comparison.holds else "NOT reproduced"
     return f"{verdict}: {place}: {'; '.join(comparison.said)}; {ORDER} holds; {cost}, {whole}"
-
-
-def duration(seconds: float) -> str:
-    """
-    >>> duration(7.26), duration(600), duration(40000), duration(345600)
-    ('7.3 s', '10.0 min', '11.1 h', '4.0 days')
-    """
-    for unit, length, until in (("s", 1, 120), ("min", 60, 7200), ("h", 3600, 172_800)):
-        if seconds < until:
-            return f"{seconds / length:.1f} {unit}"
-    return f"{seconds / 86400:.1f} days"
