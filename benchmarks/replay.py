@@ -25,8 +25,8 @@ from relm.recipe import Recipe
 from relm.section import merge
 from relm.training import input as training_input
 from relm.training import loop, phase_run
-from relm.training.checkpoints import checkpoint_folder
 from relm.training.resemblance import band_of, loss_difference, update_difference
+from relm.training.run_folder import checkpoint_folder
 
 Fault = Callable[[], contextlib.AbstractContextManager[Any]]
 

@@ -32,6 +32,15 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def stamp_of(path: Path) -> list[int]:
+    """What the system tells of a file: its size, the times of its last changes, its number and its device.
+
+    A file of which all of that is the same has not been written since, so it need not be hashed again.
+    """
+    status = path.stat()
+    return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_dev]
+
+
 @contextlib.contextmanager
 def atomic_file(path: Path, mode: str = "wb") -> Iterator[IO[Any]]:
     """Open ``path`` for writing under a temporary name; it appears under its own when the block ends without an error.

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from relm.artifact import canonical_json, read_json, sha256_of, write_json
+from relm.artifact import canonical_json, read_json, sha256_of, stamp_of, write_json
 from relm.catalogue import Dataset, PretrainedModel
 from relm.errors import RelmError
 from relm.objectives import Objective
@@ -71,8 +71,7 @@ def content_of(files: Mapping[str, Path], known_contents: Path) -> dict[str, str
     known: Mapping[str, Any] = read_json(known_contents) if known_contents.exists() else {}
     now: dict[str, Any] = {}
     for name, path in files.items():
-        status = path.stat()
-        stamp = [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_dev]
+        stamp = stamp_of(path)
         old = known.get(name)
         now[name] = old if old and old[0] == stamp else [stamp, sha256_of(path)]
     if now != known:

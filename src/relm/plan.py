@@ -15,6 +15,7 @@ from relm.catalogue import Dataset, ModelFile, PretrainedModel, load_dataset, lo
 from relm.errors import RelmError
 from relm.recipe import Recipe, load_recipe
 from relm.smoke import smoke_twin
+from relm.training.run_folder import checkpoint_folder
 
 SPLITS = ("train", "held_out")
 
@@ -165,7 +166,7 @@ class Plan:
         before = self.phase_before(phase)
         if before is None or self.recipe.pretrain[phase].optimizer_state == "fresh":
             return None
-        return self.run_folder / before / "checkpoints" / f"step-{self.recipe.pretrain[before].steps:08d}"
+        return checkpoint_folder(self.run_folder / before / "checkpoints", self.recipe.pretrain[before].steps)
 
     def evaluation(self, task: str) -> Path:
         """Figures of one evaluation."""

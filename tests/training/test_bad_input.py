@@ -9,7 +9,7 @@ import pytest
 from tiny_runs import TinyRun
 
 from relm.errors import RelmError
-from relm.training.checkpoints import FILES
+from relm.training.run_folder import CHECKPOINT_FILES
 
 
 @pytest.fixture
@@ -84,11 +84,11 @@ def test_a_shard_that_was_put_back_goes_on(own_data: TinyRun, tmp_path: Path) ->
 # What no longer finds room -> how large a file may be, given a checkpoint.
 FULL: dict[str, tuple[Callable[[Path], int], str]] = {
     "within the weights": (
-        lambda saved: (saved / FILES[0]).stat().st_size // 2,
+        lambda saved: (saved / CHECKPOINT_FILES[0]).stat().st_size // 2,
         "step-00000009: the checkpoint cannot be written",
     ),
     "within the optimizer": (
-        lambda saved: (saved / FILES[0]).stat().st_size + 1000,
+        lambda saved: (saved / CHECKPOINT_FILES[0]).stat().st_size + 1000,
         "step-00000009: the checkpoint cannot be written",
     ),
     "within the log": (
@@ -119,7 +119,7 @@ def test_a_disk_that_is_full_while_saving_loses_nothing(place: str, uninterrupte
 
 def test_a_disk_that_is_full_while_the_model_is_written_loses_nothing(uninterrupted: TinyRun, tiny_run: TinyRun) -> None:
     assert tiny_run.attempt("model-written:1")[0] == -9
-    weights = tiny_run.folder / "main" / "checkpoints" / "step-00000030" / FILES[0]
+    weights = tiny_run.folder / "main" / "checkpoints" / "step-00000030" / CHECKPOINT_FILES[0]
     code, said = tiny_run.attempt(largest_file=weights.stat().st_size // 2)
     assert code == 1
     assert "model: the model cannot be written" in said

@@ -18,9 +18,9 @@ from relm.plan import Plan, Project
 from relm.reporting.publish import publish
 from relm.training import input as training_input
 from relm.training import loop, phase_run
-from relm.training.attested_run import RECORDS
 from relm.training.interruption import Preempted
 from relm.training.replay import NotReproduced, reproduce
+from relm.training.run_folder import RECORDS
 from small_project import Commands
 
 TINY = Path("results/tiny")

@@ -10,6 +10,7 @@ import psutil
 from relm.artifact import sidecar_of
 from relm.errors import RelmError
 from relm.plan import SPLITS, Plan, Project
+from relm.training.run_folder import LOG
 
 
 def describe_recipes(project: Project) -> str:
@@ -70,7 +71,7 @@ def _stage(name: str, files: list[Path]) -> str:
 def _phase_lines(plan: Plan) -> Iterator[str]:
     for name, phase in plan.recipe.pretrain.items():
         folder = plan.run_folder / name
-        last = _last_line(folder / "train.jsonl")
+        last = _last_line(folder / LOG)
         if sidecar_of(plan.model_folder(name) / "model.safetensors").exists():
             mark = "done"
         elif _is_locked(folder / "lock"):

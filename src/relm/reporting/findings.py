@@ -15,6 +15,7 @@ from relm.plan import Plan
 from relm.reporting.provenance import Record, collect
 from relm.reporting.surroundings import cleaned, shown
 from relm.reporting.verify import NOTHING_PUBLISHED
+from relm.training.run_folder import LOG
 
 # Figure -> its name, how it is written, and what it is, in the order in which figures are told.
 FIGURES = {
@@ -243,7 +244,7 @@ def gather(plan: Plan, verify: Path, evaluations: Mapping[str, Path]) -> Finding
         plan=plan,
         verdict=read_json(verify),
         evaluations={task: read_json(path) for task, path in evaluations.items()},
-        logs={phase: plan.run_folder / phase / "train.jsonl" for phase in plan.phases},
+        logs={phase: plan.run_folder / phase / LOG for phase in plan.phases},
         model=read_json(sidecar_of(model)),
         records=records,
         date=_last_moment(records, verify),

@@ -8,7 +8,8 @@ from pathlib import Path
 from relm.errors import RelmError
 from relm.plan import Plan
 from relm.reporting.findings import bytes_in_words
-from relm.training.attested_run import RECORDS, published_name
+from relm.training.attested_run import published_name
+from relm.training.run_folder import RECORDS
 
 REPORT_FILES = ("README.md", "report.html", "recipe.json", "provenance.json", "ro-crate-metadata.json")
 MODEL_FILES = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")

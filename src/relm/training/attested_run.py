@@ -14,13 +14,9 @@ from relm.artifact import read_json, sha256_of
 from relm.errors import RelmError
 from relm.plan import Plan, Project
 from relm.recipe import Phase
+from relm.training.run_folder import CHECKPOINT_FILES, CHECKPOINTS, LOG, RECORDS, WEIGHTS, checkpoint_folder
 
-ORDER, LOG, CHECKPOINTS = "order.json", "train.jsonl", "checkpoints.jsonl"
-# What a phase leaves for whoever trains a part of it again.
-RECORDS = (LOG, ORDER, CHECKPOINTS)
-WEIGHTS = "model.safetensors"
-# What a line of checkpoints.jsonl has to tell: of which files, and the least of how they were made.
-CHECKPOINT_FILES = {WEIGHTS, "optimizer.safetensors"}
+# The least that a line of checkpoints.jsonl has to tell of how the files were made.
 MADE_ON = {"device", "micro_batch_size"}
 _FINGERPRINT = re.compile(r"[0-9a-f]{12}")
 
@@ -89,7 +85,7 @@ class AttestedRun:
 
     def checkpoint(self, step: int) -> Path:
         """Where the checkpoint of a step lies, or lay."""
-        return self.checkpoints / f"step-{step:08d}"
+        return checkpoint_folder(self.checkpoints, step)
 
     def is_kept(self, checkpoint: AttestedCheckpoint) -> bool:
         """Whether a checkpoint is still there."""
@@ -240,9 +236,9 @@ def _segments(path: Path, steps: int) -> list[Segment]:
         found = [AttestedCheckpoint(line["step"], dict(line["sha256"]), dict(line["made_on"])) for line in read_lines(path)]
     except (KeyError, TypeError, ValueError):
         raise RelmError(f"{path}: a line lacks sha256 or made_on; it is not what training wrote") from None
-    if not found or any(set(one.sha256) != CHECKPOINT_FILES or not set(one.made_on) >= MADE_ON for one in found):
+    if not found or any(set(one.sha256) != set(CHECKPOINT_FILES) or not set(one.made_on) >= MADE_ON for one in found):
         raise RelmError(
-            f"{path}: tells of no checkpoint, or of one with other files than {' and '.join(sorted(CHECKPOINT_FILES))}, or not "
+            f"{path}: tells of no checkpoint, or of one with other files than {' and '.join(CHECKPOINT_FILES)}, or not "
             f"on which {' and '.join(sorted(MADE_ON))} it was made; it is not what training wrote"
         )
     if found[-1].step > steps:

@@ -22,11 +22,11 @@ from torch import Tensor
 from relm.artifact import read_json, write_json
 from relm.errors import RelmError
 from relm.training.kill_points import kill_point
+from relm.training.run_folder import CHECKPOINT_FILES, CHECKPOINTS, checkpoint_folder
 from relm.training.run_log import RunLog
 from relm.training.tensor_file import Damaged, read_tensors, write_tensors
 
 FORMAT = 1
-FILES = ("model.safetensors", "optimizer.safetensors")
 # What makes a checkpoint another run's, and how to say so.
 IDENTITY = {
     "fingerprint": "another run",
@@ -54,18 +54,13 @@ class Checkpoint:
         return int(self.state["step"])
 
 
-def checkpoint_folder(checkpoints: Path, step: int) -> Path:
-    """Where the checkpoint of a step lies."""
-    return checkpoints / f"step-{step:08d}"
-
-
 def open_list(checkpoints: Path, step: int) -> RunLog:
     """`checkpoints.jsonl` of a run that goes on after `step`, without the lines of later ones.
 
     Raises:
         RelmError: it cannot be written.
     """
-    return RunLog(checkpoints.with_name("checkpoints.jsonl"), step)
+    return RunLog(checkpoints.with_name(CHECKPOINTS), step)
 
 
 def save_checkpoint(
@@ -93,7 +88,7 @@ def save_checkpoint(
     final = checkpoint_folder(checkpoints, step)
     partial = checkpoints / f".{final.name}.partial"
     try:
-        hashes = _write(partial, state, dict(zip(FILES, (model, optimizer), strict=True)))
+        hashes = _write(partial, state, dict(zip(CHECKPOINT_FILES, (model, optimizer), strict=True)))
         kill_point("checkpoint-written")
         if listed:  # before there is a checkpoint to go on from: a line beyond that is taken away, a missing one stays missing
             with closing(open_list(checkpoints, step - 1)) as lines:
@@ -158,7 +153,7 @@ def _prune(checkpoints: Path, step: int, keep: int, forever: int | None) -> None
 
 def _listed(checkpoints: Path) -> set[int]:
     """Steps that `checkpoints.jsonl` has."""
-    path = checkpoints.with_name("checkpoints.jsonl")
+    path = checkpoints.with_name(CHECKPOINTS)
     return {json.loads(line)["step"] for line in path.read_text().splitlines()} if path.exists() else set()
 
 
@@ -181,7 +176,7 @@ def load_checkpoint(checkpoints: Path, identity: Mapping[str, str]) -> Checkpoin
         try:
             state = _read_state(folder)
             _check_identity(folder, state, identity)
-            files = [read_tensors(folder / name, state["sha256"].get(name)) for name in FILES]
+            files = [read_tensors(folder / name, state["sha256"].get(name)) for name in CHECKPOINT_FILES]
             return Checkpoint(folder, state, *files)
         except Damaged as error:
             logger.warning("%s; going on from the checkpoint before it", error)
@@ -201,7 +196,7 @@ def _read_state(folder: Path) -> Mapping[str, Any]:
         raise Damaged(str(error)) from None
     if not isinstance(state, dict) or not {"format", "step", "sha256", *IDENTITY} <= set(state):
         raise Damaged(f"{folder / 'state.json'}: damaged: keys are missing")
-    if folder.name != f"step-{state['step']:0>8}":
+    if not isinstance(state["step"], int) or folder != checkpoint_folder(folder.parent, state["step"]):
         raise Damaged(f"{folder / 'state.json'}: damaged: it is of step {state['step']}")
     return state
 

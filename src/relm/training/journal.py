@@ -7,6 +7,7 @@ from typing import Any
 from relm.training.loggers import Loggers, open_loggers
 from relm.training.phase_run import PhaseRun
 from relm.training.progress import Progress
+from relm.training.run_folder import LOG
 from relm.training.run_log import RunLog
 
 
@@ -58,7 +59,7 @@ def open_journal(run: PhaseRun, step: int, last: int) -> Iterator[Journal]:
         yield Silence()
         return
     with ExitStack() as stack:
-        log = stack.enter_context(closing(RunLog(run.folder / "train.jsonl", step)))
+        log = stack.enter_context(closing(RunLog(run.folder / LOG, step)))
         progress = Progress(f"pretrain {run.phase}", step, last, run.tokens_per_step)
         stack.enter_context(closing(progress))
         name = "/".join(run.folder.absolute().parts[-3:])  # RECIPE/FINGERPRINT/PHASE

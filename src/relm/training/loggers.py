@@ -23,6 +23,7 @@ import psutil
 
 from relm.artifact import atomic_file
 from relm.errors import RelmError
+from relm.training.run_folder import LOG
 
 WandbMode = Literal["offline", "online", "disabled"]
 Line = Mapping[str, Any]
@@ -83,7 +84,7 @@ class _Destination(NamedTuple):
 
     def recorded(self, after: int) -> Iterator[Line]:
         """The lines of `train.jsonl` beyond step `after`, up to the step that the run goes on after."""
-        path = self.folder / "train.jsonl"
+        path = self.folder / LOG
         if not path.exists() or after >= self.step:
             return
         with open(path, encoding="utf-8") as file:

@@ -19,7 +19,7 @@ from relm.limits import require_time
 from relm.models.losses import Term
 from relm.recipe import Recipe
 from relm.training.architecture import configuration
-from relm.training.checkpoints import checkpoint_folder, newest_checkpoint, open_list, save_checkpoint
+from relm.training.checkpoints import newest_checkpoint, open_list, save_checkpoint
 from relm.training.export import is_finished, write_model
 from relm.training.input import Reader, StepInput
 from relm.training.interruption import Preempted, StopRequest, run_lock, stop_requests, stop_with_parent
@@ -31,6 +31,7 @@ from relm.training.meter import Meter
 from relm.training.optimizers import set_learning_rate
 from relm.training.phase_run import PhaseRun, attested, reader_of
 from relm.training.resources import require_resources
+from relm.training.run_folder import checkpoint_folder
 from relm.training.schedules import learning_rate_scale
 from relm.training.shard_stamps import known_shards
 from relm.training.step import accumulate_terms

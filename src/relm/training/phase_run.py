@@ -19,6 +19,7 @@ from relm.training.arithmetic import model_flops
 from relm.training.checkpoints import newest_checkpoint
 from relm.training.input import Reader, micro_batch_size
 from relm.training.meter import Work
+from relm.training.run_folder import ORDER
 
 # So many example numbers are named when a step fails.
 NAMED_EXAMPLES = 64
@@ -117,7 +118,7 @@ def attested(run: PhaseRun) -> None:
     Raises:
         RelmError: this run would read something else.
     """
-    path, reader = run.folder / "order.json", run.reader
+    path, reader = run.folder / ORDER, run.reader
     facts = reader.examples, reader.order_seed, run.phase, run.settings.global_batch_size, run.settings.steps
     if newest_checkpoint(run.checkpoints):
         check_attestation(path, *facts)

@@ -25,7 +25,7 @@ from relm.plan import Project
 from relm.recipe import Recipe
 from relm.section import validate
 from relm.training.architecture import configuration, initial_model
-from relm.training.attested_run import CHECKPOINTS, LOG, ORDER, WEIGHTS, AttestedRun, Segment, find_run, read_lines
+from relm.training.attested_run import AttestedRun, Segment, find_run, read_lines
 from relm.training.interruption import Preempted
 from relm.training.loop import pretrain
 from relm.training.optimizers import weight_type
@@ -40,6 +40,7 @@ from relm.training.resemblance import (
     loss_difference,
     update_difference,
 )
+from relm.training.run_folder import CHECKPOINTS, LOG, ORDER, WEIGHTS, checkpoint_folder
 from relm.training.shard_stamps import known_shards
 
 
@@ -70,7 +71,7 @@ class Replay:
     @property
     def end(self) -> Path:
         """The checkpoint after the last step."""
-        return self.folder / "checkpoints" / f"step-{self.segment.last:08d}"
+        return checkpoint_folder(self.folder / "checkpoints", self.segment.last)
 
     @property
     def made_on(self) -> dict[str, Any]:

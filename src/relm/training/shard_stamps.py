@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from relm.artifact import read_json, write_json
+from relm.artifact import read_json, stamp_of, write_json
 from relm.errors import RelmError
 from relm.examples.manifest import read_manifest
 
@@ -52,10 +52,9 @@ def stamps_of(manifest: Path, splits: Iterable[str]) -> dict[str, list[Any]]:
 
 def _told_of(path: Path) -> list[int]:
     try:
-        status = path.stat()
+        return stamp_of(path)
     except FileNotFoundError:
         return []
-    return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_dev]
 
 
 def _recorded(path: Path) -> dict[str, Any]:

@@ -16,9 +16,8 @@ from relm.errors import RelmError
 from relm.optimization import LossScaling
 from relm.training.loss_scaling import LossScaler
 from relm.training.optimizers import restore_optimizer
+from relm.training.run_folder import OPTIMIZER
 from relm.training.tensor_file import Damaged, read_tensors
-
-OPTIMIZER = "optimizer.safetensors"
 
 
 def kept_optimizer(folder: Path, fingerprint: str) -> dict[str, Tensor]:
