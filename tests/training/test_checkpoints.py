@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from relm.errors import RelmError
-from relm.training import checkpoints, tensor_file
+from relm.training import checkpoints, run_folder, tensor_file
 from relm.training.checkpoints import load_checkpoint, save_checkpoint
 
 IDENTITY = {"fingerprint": "aa", "phase": "main", "manifest_sha256": "bb", "start_sha256": "cc"}
@@ -121,7 +121,7 @@ def test_each_one_ever_written_has_a_line_with_the_hashes_of_its_files(folder: P
         saved = save(folder, step)
     assert listed(folder) == [5, 10, 15]
     line = json.loads((folder.parent / "checkpoints.jsonl").read_text().splitlines()[-1])
-    files = {name: hashlib.sha256((saved / name).read_bytes()).hexdigest() for name in checkpoints.FILES}
+    files = {name: hashlib.sha256((saved / name).read_bytes()).hexdigest() for name in run_folder.CHECKPOINT_FILES}
     assert line == {"step": 15, "sha256": files, "made_on": {"device": "abacus"}}
     assert json.loads((saved / "state.json").read_text())["sha256"] == files
 
