@@ -11,7 +11,7 @@ BIN := .venv/bin
 LOCKS := $(wildcard envs/*.txt) pyproject.toml envs/make_environment.py
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(or $(WORKERS),2)
 
-.PHONY: help environment quickstart test test-quickstart check check-full format types workflow lock schema clean
+.PHONY: help environment harness quickstart test test-quickstart check check-full format types workflow lock schema clean
 
 help:            ## what there is to make
 	@grep -hE '^[a-z/%-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 20
@@ -22,6 +22,9 @@ environment: .venv/made-from   ## the locked environment, for DEVICE
 	@$(PYTHON) envs/make_environment.py --device $(DEVICE)
 	@touch $@
 
+harness: environment   ## the reference harness (lm_eval) on top of it, in an environment of its own
+	@$(PYTHON) envs/make_environment.py --device $(DEVICE) --harness
+
 quickstart: results/quickstart   ## a small GPT-2 on real Wikipedia text, in minutes, on two cores
 
 # Snakemake decides what is to be done, so the target is never up to date for make.
@@ -30,10 +33,10 @@ results/%: environment FORCE   ## any recipe: make results/NAME
 
 FORCE:
 
-test: environment   ## the tests
+test: environment harness   ## the tests
 	$(PYTEST) -m "not full and not quickstart"
 
-test-quickstart: environment   ## what results/quickstart must show, after make quickstart
+test-quickstart: environment harness   ## what results/quickstart must show, after make quickstart
 	$(PYTEST) -m quickstart tests
 
 check: environment format types workflow   ## format, lint, types
@@ -49,7 +52,7 @@ workflow:
 	$(BIN)/snakefmt --check Snakefile src/rules
 	$(BIN)/snakemake --lint
 
-check-full: environment   ## the heavy matrices too: stages, seconds
+check-full: environment harness   ## the heavy matrices too: stages, seconds
 	@bash tests/check-full
 
 lock:   ## write envs/*.txt anew from envs/*.in (needs uv)
@@ -57,6 +60,9 @@ lock:   ## write envs/*.txt anew from envs/*.in (needs uv)
 	  --python-version 3.11 --python-platform x86_64-manylinux_2_28 $$set.in --output-file $$set.txt; done
 	cd envs && uv pip compile --quiet --generate-hashes --no-header --no-annotate --constraint cpu.txt \
 	  --python-version 3.11 --python-platform x86_64-manylinux_2_28 torch-cuda.in --output-file torch-cuda.txt
+	cd envs && uv pip compile --quiet --generate-hashes --no-header --no-annotate --excludes <(echo torch) \
+	  --python-version 3.11 --python-platform x86_64-manylinux_2_28 \
+	  $$(sed -n 's/^\([A-Za-z0-9._-]*\)==.*/--no-emit-package \1/p' cpu.txt test.txt) harness.in --output-file harness.txt
 
 schema: environment   ## envs/*.schema.json anew from recipe.py
 	$(BIN)/relm schema --output envs

@@ -25,7 +25,7 @@ container: graph.image
 
 
 wildcard_constraints:
-    recipe=rf"(smoke/)?(?!smoke$){graph.NAME}",
+    recipe=rf"(smoke/)?(?!(smoke|reference)$){graph.NAME}",
     dataset=graph.NAME,
     model=graph.NAME,
     shard=graph.NAME,
@@ -33,6 +33,9 @@ wildcard_constraints:
     key=graph.KEY,
     fingerprint=graph.KEY,
     phase=graph.NAME,
+    of="eval|before|reference",
+    test=rf"(?!({graph.OWN_DATA})$)(?!lm_eval_){graph.NAME}",
+    task=graph.NAME,
 
 
 localrules:
@@ -68,6 +71,7 @@ for key, targets in graph.papers().items():
 
 include: "src/rules/data.smk"
 include: "src/rules/train.smk"
+include: "src/rules/evaluate.smk"
 include: "src/rules/report.smk"
 
 
@@ -78,4 +82,4 @@ rule unknown_target:
     output:
         "{target}",
     wildcard_constraints:
-        target=rf"(?!{re.escape(str(WORK))}/)(?!results/(smoke/)?{graph.NAME}$).+",
+        target=rf"(?!{re.escape(str(WORK))}/)(?!results/((smoke|reference)/)?{graph.NAME}$).+",

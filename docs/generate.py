@@ -15,6 +15,7 @@ from typing import Any
 import networkx
 
 from relm.catalogue import Dataset, PretrainedModel
+from relm.protocols import PublishedTest
 from relm.recipe import Recipe
 from relm.section import Section
 
@@ -94,6 +95,7 @@ PARTS: dict[str, dict[str, Callable[[], str]]] = {
         "recipe keys": lambda: keys(Recipe),
         "dataset keys": lambda: keys(Dataset),
         "model keys": lambda: keys(PretrainedModel),
+        "evaluation keys": lambda: keys(PublishedTest),
     },
 }
 

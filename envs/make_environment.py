@@ -2,9 +2,11 @@
 
 The cache (``RELM_ENVS``, default ``~/.cache/relm/environments``) holds one virtual environment per hash of the lock files, so
 that a fresh clone installs nothing again. ``.venv`` holds only a path file pointing there, the console scripts, and relm
-itself, installed in place. Needs nothing but Python 3.11; run by ``make``.
+itself, installed in place. The reference harness of evaluation (lm_eval) has an environment of its own in the cache, which sees
+the device's packages by a path file too and holds only what they lack; ``.venv/harness`` is a link to it. Needs nothing but
+Python 3.11; run by ``make``.
 
-    python3.11 envs/make_environment.py [--device cpu]
+    python3.11 envs/make_environment.py [--device cpu] [--harness]
 """
 
 import argparse
@@ -15,6 +17,7 @@ import shutil
 import subprocess
 import sys
 import venv
+from collections.abc import Callable
 from pathlib import Path
 
 CHECKOUT = Path(__file__).resolve().parent.parent
@@ -23,6 +26,7 @@ LOCKS = {
     "cuda": ("torch-cuda.txt", "cpu.txt", "test.txt"),
     "tpu": ("torch-tpu.txt", "cpu.txt", "test.txt"),
 }
+HARNESS_LOCK = CHECKOUT / "envs" / "harness.txt"
 
 
 def lock_hash(locks: list[Path]) -> str:
@@ -45,8 +49,8 @@ def pip(environment: Path, *arguments: str) -> None:
         sys.exit(f"make_environment: this command failed, its message is above: {' '.join(command)}")
 
 
-def install_locked(environment: Path, locks: list[Path]) -> None:
-    """Fill the cache with the locked packages, once for all checkouts; an interrupted installation is begun again."""
+def once(environment: Path, locks: list[Path], install: Callable[[], None]) -> None:
+    """Fill a cached environment, once for all checkouts; an interrupted installation is begun again."""
     environment.parent.mkdir(parents=True, exist_ok=True)
     with open(environment.parent / f"{environment.name}.lock", "w") as guard:
         fcntl.flock(guard, fcntl.LOCK_EX)  # two clones that start at once install once
@@ -55,14 +59,53 @@ def install_locked(environment: Path, locks: list[Path]) -> None:
             return
         print(f"make_environment: installing the locked packages into {environment}", flush=True)
         shutil.rmtree(environment, ignore_errors=True)
-        venv.create(environment, with_pip=True)
-        torch, *others = locks
-        options = ["--quiet", "--require-hashes", "--disable-pip-version-check"]
-        pip(environment, "install", *options, "--no-deps", "--requirement", str(torch))
-        for lock in others:
-            pip(environment, "install", *options, "--requirement", str(lock))
-        pip(environment, "check")
+        install()
         complete.write_text("".join(f"{lock.name}\n" for lock in locks))
+
+
+def install_locked(environment: Path, locks: list[Path]) -> None:
+    """Install the locked packages of a device."""
+    venv.create(environment, with_pip=True)
+    torch, *others = locks
+    options = ["--quiet", "--require-hashes", "--disable-pip-version-check"]
+    pip(environment, "install", *options, "--no-deps", "--requirement", str(torch))
+    for lock in others:
+        pip(environment, "install", *options, "--requirement", str(lock))
+    pip(environment, "check")
+
+
+def layer(environment: Path, below: Path) -> None:
+    """Make a virtual environment without packages of its own that sees those of another one."""
+    venv.create(environment, with_pip=False)
+    (site_packages(environment) / "relm_environment.pth").write_text(
+        f"import site; site.addsitedir({str(site_packages(below))!r})\n"
+    )
+
+
+def harness_name(below: tuple[str, ...]) -> str:
+    """The name of the harness's environment: another one for any other lock of its own or of the device's."""
+    return f"harness-{lock_hash([*(CHECKOUT / 'envs' / name for name in below), HARNESS_LOCK])}"
+
+
+def install_harness(environment: Path, below: Path) -> None:
+    """Install the harness on top of a device's environment, which stays as it is.
+
+    Its lock is complete, so pip looks for no dependencies: what another version below would not satisfy, the check finds. What
+    comes as source is built with the locked setuptools, so nothing without a hash takes part.
+    """
+    layer(environment, below)
+    here = ("--python", str(environment / "bin" / "python"))
+    options = ("--quiet", "--require-hashes", "--disable-pip-version-check", "--no-deps", "--no-build-isolation")
+    pip(below, *here, "install", *options, "--requirement", str(HARNESS_LOCK))
+    pip(below, *here, "check")
+
+
+def link_harness(cached: Path, here: Path) -> None:
+    """Make `.venv/harness` a link to the harness's environment."""
+    link, partial = here / "harness", here / ".harness.partial"
+    partial.unlink(missing_ok=True)
+    partial.symlink_to(cached)
+    partial.replace(link)
 
 
 def link_scripts(cached: Path, here: Path) -> None:
@@ -86,8 +129,7 @@ def make_checkout_environment(cached: Path, here: Path, stamp: str) -> None:
     """Make ``.venv``: the path file, the scripts, and relm installed in place."""
     print(f"make_environment: making {here} on top of {cached}", flush=True)
     shutil.rmtree(here, ignore_errors=True)
-    venv.create(here, with_pip=False)
-    (site_packages(here) / "relm_environment.pth").write_text(f"import site; site.addsitedir({str(site_packages(cached))!r})\n")
+    layer(here, cached)
     link_scripts(cached, here)
     pip(
         cached,
@@ -100,7 +142,9 @@ def make_checkout_environment(cached: Path, here: Path, stamp: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cpu", help="cpu, cuda or tpu (ipu lives in its own image; default: cpu)")
-    device = parser.parse_args().device
+    parser.add_argument("--harness", action="store_true", help="make the reference harness's environment too: .venv/harness")
+    options = parser.parse_args()
+    device = options.device
     if sys.version_info[:2] != (3, 11):
         sys.exit(
             f"make_environment: relm needs Python 3.11, this is {sys.version.split()[0]} ({sys.executable}).\n"
@@ -119,11 +163,15 @@ def main() -> None:
         sys.exit(f"make_environment: there is no lock for DEVICE={device} yet: envs/{missing[0]} is missing. Use DEVICE=cpu.")
     cache = Path(os.environ.get("RELM_ENVS") or Path.home() / ".cache" / "relm" / "environments")
     cached = cache / f"{device}-{lock_hash(locks)}"
-    install_locked(cached, locks)
+    once(cached, locks, lambda: install_locked(cached, locks))
     here = CHECKOUT / ".venv"
     stamp = f"{cached}\n{here}\n{hashlib.sha256((CHECKOUT / 'pyproject.toml').read_bytes()).hexdigest()}\n"
     if not (here / "made-from").exists() or (here / "made-from").read_text() != stamp:
         make_checkout_environment(cached, here, stamp)
+    if options.harness:
+        harness = cache / harness_name(LOCKS[device])
+        once(harness, [*locks, HARNESS_LOCK], lambda: install_harness(harness, cached))
+        link_harness(harness, here)
 
 
 if __name__ == "__main__":

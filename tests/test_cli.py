@@ -93,7 +93,7 @@ def test_the_steps_run_alone_one_after_another_without_snakemake(project: Comman
     step(
         "pretrain", "tiny", "--phase", "main", "--manifest", "manifest.json", "--tokenizer", "tokenizer.json", "--output", model
     )
-    step("evaluate", "--model", model, "--manifest", "manifest.json", "--context", "32", "--output", "eval/held_out.json")
+    step("held-out", "--model", model, "--manifest", "manifest.json", "--context", "32", "--output", "eval/held_out.json")
     step("samples", "--model", model, "--prompt", "The ", "--output", "eval/samples.json")
     step(
         "verify",

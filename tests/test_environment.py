@@ -1,8 +1,10 @@
 """The locked environment: everything by hash, no CUDA by accident, and a plain word where a device has none yet."""
 
 import re
+import shutil
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -24,7 +26,7 @@ def test_a_device_without_an_environment_says_what_to_do(device: str, words: str
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("lock", ["torch-cpu.txt", "torch-cuda.txt", "cpu.txt", "test.txt"])
+@pytest.mark.parametrize("lock", ["torch-cpu.txt", "torch-cuda.txt", "cpu.txt", "test.txt", "harness.txt"])
 def test_every_locked_package_has_one_version_and_hashes(lock: str, checkout: Path) -> None:
     text = (checkout / "envs" / lock).read_text().replace("\\\n", " ")
     packages = [line for line in text.splitlines() if line.strip() and not line.startswith(("#", "--"))]
@@ -46,3 +48,46 @@ def test_this_environment_is_the_locked_one(checkout: Path) -> None:
 
     for name, wanted in re.findall(r"^([\w.-]+)==(\S+)", (checkout / "envs" / "cpu.txt").read_text(), re.M):
         assert version(name) == wanted, name
+
+
+def names(lock: Path) -> set[str]:
+    """The packages of a lock, in one spelling."""
+    return {re.sub(r"[-_.]+", "-", name).lower() for name in re.findall(r"^([\w.-]+)==", lock.read_text(), re.M)}
+
+
+@pytest.mark.parametrize("below", ["torch-cpu.txt", "torch-cuda.txt", "cpu.txt", "test.txt"])
+def test_the_harness_has_nothing_twice(below: str, checkout: Path) -> None:
+    """What is below it, in whichever version, it takes from there: one torch, one transformers."""
+    locks = checkout / "envs"
+    assert "lm-eval" in names(locks / "harness.txt")
+    assert names(locks / "harness.txt") & names(locks / below) == set()
+
+
+def test_the_harness_is_the_pinned_one_with_the_torch_and_transformers_of_this_environment(checkout: Path) -> None:
+    python = Path(sys.prefix) / "harness" / "bin" / "python"
+    if not python.exists():
+        pytest.skip("the harness's environment is not there: make harness")
+    program = (
+        "from importlib.metadata import version; from importlib.util import find_spec\n"
+        "print(version('lm_eval'), *(find_spec(name).origin for name in ('torch', 'transformers')), find_spec('relm'))"
+    )
+    told = subprocess.run([python, "-I", "-c", program], capture_output=True, text=True, check=True).stdout.split()
+    pinned = re.search(r"^lm-eval==(\S+)$", (checkout / "envs" / "harness.in").read_text(), re.M)
+    assert pinned
+    here = [find_spec(name) for name in ("torch", "transformers")]
+    assert told == [pinned[1], *(str(found.origin) for found in here if found), "None"]
+
+
+def test_the_harness_s_environment_is_another_one_when_any_lock_below_it_is(checkout: Path, tmp_path: Path) -> None:
+    """Its name has the hash of all of them, so that none is ever on top of packages it was not checked with."""
+    program = "import sys; sys.path.insert(0, sys.argv[1]); import make_environment as m; print(m.harness_name(m.LOCKS['cpu']))"
+    found = []
+    for changed in ("nothing.txt", "cpu.txt", "harness.txt"):
+        folder = tmp_path / changed / "envs"
+        shutil.copytree(checkout / "envs", folder)
+        with open(folder / changed, "a") as file:
+            file.write("# changed\n")
+        done = subprocess.run([sys.executable, "-c", program, str(folder)], capture_output=True, text=True, check=True)
+        found.append(done.stdout.strip())
+    assert len(set(found)) == 3
+    assert all(re.fullmatch(r"harness-[0-9a-f]{12}", name) for name in found)

@@ -8,10 +8,10 @@ from relm.artifact import canonical_json
 from relm.catalogue import Dataset
 from relm.errors import RelmError
 from relm.identity import examples_identity
-from relm.jobs import objective_of
 from relm.objectives import Objective
 from relm.plan import Plan, Project
 from relm.recipe import Recipe
+from relm.steps.data import objective_of
 
 DATASET = {
     "title": "Letters",

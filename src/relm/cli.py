@@ -14,10 +14,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from relm.artifact import checked_sidecar, sidecar_of
-from relm.commands import STEPS, Step
 from relm.errors import RelmError
-from relm.jobs import Arguments
 from relm.launch import ranks
+from relm.steps import STEPS
+from relm.steps.contract import Arguments, Step
 from relm.training.interruption import Preempted
 
 

@@ -5,7 +5,7 @@ The graph's rules and the commands both ask here, so a path is written down once
 
 import difflib
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,11 +13,16 @@ from typing import Any
 from relm import identity
 from relm.catalogue import Dataset, ModelFile, PretrainedModel, load_dataset, load_model
 from relm.errors import RelmError
+from relm.protocols import HARNESS, OWN_DATA, PublishedTest, load_test, task_of
 from relm.recipe import Recipe, load_recipe
 from relm.smoke import smoke_twin
 from relm.training.run_folder import checkpoint_folder
 
 SPLITS = ("train", "held_out")
+# Which weights are evaluated, and the folder inside the run's that has the figures: the trained ones, those that training
+# started from, the authors' released ones.
+TRAINED, BEFORE, REFERENCE = "eval", "before", "reference"
+SMOKE_EXAMPLES = 20
 
 
 @dataclass(frozen=True)
@@ -30,6 +35,10 @@ class Plan:
     dataset: Dataset
     tokenizer_model: PretrainedModel | None
     init_model: PretrainedModel | None
+    reference_model: PretrainedModel | None = None
+    """The authors' released weights."""
+    tests: Mapping[str, PublishedTest] = field(default_factory=dict)
+    """Those of the recipe's evaluations that are on published files."""
     work: Path = field(default_factory=identity.work_folder)
 
     @functools.cached_property
@@ -168,14 +177,41 @@ class Plan:
             return None
         return checkpoint_folder(self.run_folder / before / "checkpoints", self.recipe.pretrain[before].steps)
 
-    def evaluation(self, task: str) -> Path:
-        """Figures of one evaluation."""
-        return self.run_folder / "eval" / f"{task}.json"
+    def evaluations(self, of: str = TRAINED) -> dict[str, Path]:
+        """Task -> its figures, of the trained model, of the weights it started from, or of the authors' released ones."""
+        if (of == BEFORE and self.init_model is None) or (of == REFERENCE and self.reference_model is None):
+            return {}
+        names = [name for name in self.recipe.evaluate if of == TRAINED or name != "samples"]
+        return {task_of(name): self.run_folder / of / f"{task_of(name)}.json" for name in names}
+
+    def evaluated_model(self, of: str) -> list[Path]:
+        """The weights that are evaluated, and their configuration."""
+        if of == TRAINED:
+            folder = self.model_folder(self.phases[-1])
+            return [folder / "model.safetensors", folder / "config.json"]
+        if of == BEFORE:
+            return self.starting_weights(self.phases[0])
+        assert self.reference_model is not None
+        return self._model_files((str(self.recipe.expect_reference), self.reference_model), self.reference_model.weights_files)
+
+    @property
+    def evaluation_limit(self) -> int | None:
+        """How many examples of each evaluation a smoke twin looks at; None: all."""
+        return SMOKE_EXAMPLES if self.name.startswith("smoke/") else None
+
+    def test_download(self, test: str) -> Path:
+        """The file of a published test."""
+        return self.work / "downloads" / "evaluations" / test / self.tests[test].file
 
     @property
     def results(self) -> Path:
         """The published folder."""
         return Path("results") / self.name
+
+    @property
+    def reference_results(self) -> Path:
+        """The figures of the authors' released weights."""
+        return Path("results") / "reference" / self.name
 
 
 class Project:
@@ -187,6 +223,7 @@ class Project:
         # A graph asks for the same file once a shard; it is read once.
         self._datasets: dict[str, Dataset] = {}
         self._models: dict[str, PretrainedModel] = {}
+        self._tests: dict[str, PublishedTest] = {}
 
     def names(self) -> list[str]:
         """All recipes, smoke twins not included, sorted."""
@@ -227,6 +264,27 @@ class Project:
             self._models[name] = load_model(self.model_path(name))
         return self._models[name]
 
+    def test_path(self, name: str) -> Path:
+        """The file of an evaluation on published data."""
+        return self.recipes / "evaluations" / f"{name}.yaml"
+
+    def test(self, name: str) -> PublishedTest:
+        """The published test of a name."""
+        if name not in self._tests:
+            self._tests[name] = load_test(self.test_path(name))
+        return self._tests[name]
+
+    def _tests_of(self, recipe: Recipe, path: Path) -> dict[str, PublishedTest]:
+        """The published tests that a recipe evaluates."""
+        names = [name for name in recipe.evaluate if name not in OWN_DATA and not name.startswith(HARNESS)]
+        for name in names:
+            if not self.test_path(name).exists():
+                known = [*OWN_DATA, *sorted(other.stem for other in self.test_path(name).parent.glob("*.yaml"))]
+                near = difflib.get_close_matches(name, known, n=1)
+                hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}, and {HARNESS}TASK"
+                raise RelmError(f"{path}: evaluate: there is no evaluation {name!r} ({self.test_path(name)}); {hint}")
+        return {name: self.test(name) for name in names}
+
     def plan(self, name: str) -> Plan:
         """The plan of a recipe, or of its smoke twin for ``smoke/NAME``; read once.
 
@@ -237,19 +295,27 @@ class Project:
             recipe = load_recipe(self.recipe_path(name))
             if name.startswith("smoke/"):
                 recipe = smoke_twin(recipe, self.dataset(recipe.data.dataset))
-            models = [recipe.tokenizer.from_model, recipe.init_from]
-            tokenizer_model, init_model = [self.model(model) if model else None for model in models]
-            self._check_uses(name, recipe, tokenizer_model, init_model)
-            dataset = self.dataset(recipe.data.dataset)
-            self._plans[name] = Plan(name, recipe, dataset, tokenizer_model, init_model)
+            models = [recipe.tokenizer.from_model, recipe.init_from, recipe.expect_reference]
+            tokenizer_model, init_model, reference = [self.model(model) if model else None for model in models]
+            self._check_uses(name, recipe, tokenizer_model, {"init_from": init_model, "expect_reference": reference})
+            dataset, tests = self.dataset(recipe.data.dataset), self._tests_of(recipe, self.recipe_path(name))
+            self._plans[name] = Plan(name, recipe, dataset, tokenizer_model, init_model, reference, tests)
         return self._plans[name]
 
-    def _check_uses(self, name: str, recipe: Recipe, tokenizer: PretrainedModel | None, init: PretrainedModel | None) -> None:
+    def _check_uses(
+        self,
+        name: str,
+        recipe: Recipe,
+        tokenizer: PretrainedModel | None,
+        weights: Mapping[str, PretrainedModel | None],
+    ) -> None:
         path = self.recipe_path(name)
         if tokenizer is not None and tokenizer.tokenizer is None:
             raise RelmError(f"{path}: tokenizer.from_model: {recipe.tokenizer.from_model} has no tokenizer among its files")
-        if init is not None and not init.weights:
-            raise RelmError(f"{path}: init_from: {recipe.init_from} has no weights among its files; weights: true says it has")
+        for key, model in weights.items():
+            if model is not None and not model.weights:
+                found = getattr(recipe, key)
+                raise RelmError(f"{path}: {key}: {found} has no weights among its files; weights: true says it has")
 
     def plan_where(self, dataset: str | None = None, **wanted: str) -> Plan:
         """The first plan (over one dataset) with the wanted attributes, such as ``documents_key="3f..."``: a job's recipe.

@@ -12,6 +12,7 @@ from pydantic import Field, model_validator
 from relm.architectures import OBJECTIVES, Architecture
 from relm.objectives import Objective
 from relm.optimization import LossScaling, Optimizer, Schedule
+from relm.protocols import Diacritics, Evaluation, MaskedLm, PseudoPerplexity, RandomWindows, objectives_of
 from relm.section import Section, Slug, read_extended, validate
 
 
@@ -167,7 +168,7 @@ class Noise(Section):
 class Expectation(Section):
     """One published figure, and how near is near enough."""
 
-    metric: str = Field(pattern=r"^[a-z0-9_]+(\.[a-z0-9_]+)+$")
+    metric: str = Field(pattern=r"^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)+$")
     """TASK.FIGURE, as in eval/TASK.json."""
     value: float
     """As published."""
@@ -183,18 +184,6 @@ class Expectation(Section):
     """Over how many runs the published value is a mean."""
     comparable: bool = True
     """False where the published protocol differs from ours; the row then says so."""
-
-
-class RandomWindows(Section):
-    """The loss on windows that begin at random tokens, as nanoGPT estimates it while it trains."""
-
-    batches: int = Field(default=20, gt=0)
-    """How many, each of the last phase's global batch size; the figure is the mean of their mean losses."""
-    seed: int = Field(default=0, ge=0)
-    """Of the windows' beginnings."""
-
-
-Evaluation = Literal["held_out", "random_windows", "samples"]
 
 
 class Recipe(Section):
@@ -219,10 +208,21 @@ class Recipe(Section):
     pretrain: dict[Slug, Phase] = Field(min_length=1)
     """Phase name -> phase, in this order."""
     evaluate: list[Evaluation] = Field(default_factory=list)
-    """held_out: perplexity by token, word and byte on the held-out documents; random_windows: the loss on some windows of them;
-    samples: text the model writes."""
+    """On the held-out documents: held_out, perplexity by token, word and byte; random_windows, the loss on some windows;
+    masked_lm, the loss of masked tokens; pseudo_perplexity, each token masked alone; diacritics, how well they are restored;
+    samples, text the model writes. On a published test file: the name of a file in `recipes/evaluations/`. By the
+    language-model evaluation harness: lm_eval:TASK."""
     random_windows: RandomWindows = RandomWindows()
     """How many windows, where they are evaluated."""
+    masked_lm: MaskedLm = MaskedLm()
+    """Which masks, where the loss of masked tokens is evaluated."""
+    pseudo_perplexity: PseudoPerplexity = PseudoPerplexity()
+    """How many examples, where it is evaluated."""
+    diacritics: Diacritics = Diacritics()
+    """How many texts, where they are evaluated."""
+    expect_reference: Slug | None = None
+    """The authors' released weights, from `recipes/models/`: `snakemake results/reference/NAME` evaluates these with the same
+    code, so that a wrong evaluation is found before a run is paid for."""
     run: Run = Run()
     """Where and how it runs."""
     expect: list[Expectation] = Field(default_factory=list)
@@ -252,8 +252,12 @@ class Recipe(Section):
     @model_validator(mode="after")
     def evaluations_fit_the_objective(self) -> Self:
         last = list(self.pretrain.values())[-1].objective
-        if self.evaluate and last != "causal":
-            raise ValueError(f"evaluate: {', '.join(self.evaluate)}: for objective causal; the last phase has {last}")
+        for evaluation in self.evaluate:
+            if last not in objectives_of(evaluation):
+                wanted = " or ".join(objectives_of(evaluation))
+                raise ValueError(f"evaluate: {evaluation}: for objective {wanted}; the last phase has {last}")
+        if twice := next((task for task in self.evaluate if self.evaluate.count(task) > 1), None):
+            raise ValueError(f"evaluate: {twice} is there twice; leave one out")
         return self
 
     @model_validator(mode="after")

@@ -1,13 +1,21 @@
-"""The JSON Schemas that editors use to complete and check recipes, generated from the classes that read them."""
+"""The JSON Schemas of recipes and what they name, for editors, and of results: generated from the classes."""
 
 from pathlib import Path
 
 from relm.artifact import write_json
 from relm.catalogue import Dataset, PretrainedModel
+from relm.evaluation.result import Result
+from relm.protocols import PublishedTest
 from relm.recipe import Recipe
 from relm.section import Section
 
-KINDS: dict[str, type[Section]] = {"recipe": Recipe, "dataset": Dataset, "model": PretrainedModel}
+KINDS: dict[str, type[Section]] = {
+    "recipe": Recipe,
+    "dataset": Dataset,
+    "model": PretrainedModel,
+    "evaluation": PublishedTest,
+    "result": Result,
+}
 
 
 def schema_of(kind: type[Section]) -> dict[str, object]:
@@ -22,7 +30,7 @@ def schema_of(kind: type[Section]) -> dict[str, object]:
 
 
 def write_schemas(folder: Path) -> str:
-    """Write `recipe.schema.json`, `dataset.schema.json` and `model.schema.json` into a folder."""
+    """Write `KIND.schema.json` for each kind into a folder."""
     for name, kind in KINDS.items():
         write_json(folder / f"{name}.schema.json", schema_of(kind))
     return f"wrote {', '.join(f'{name}.schema.json' for name in KINDS)} into {folder}"

@@ -28,6 +28,7 @@ MAY_CHANGE = (
     "model.intermediate_size",
     "model.vocabulary_size",
     "init_from",  # to random weights
+    "expect_reference",  # to none
     "pretrain.*.sequence_length",
     "pretrain.*.global_batch_size",
     "pretrain.*.steps",
@@ -60,7 +61,7 @@ def smoke_twin(recipe: Recipe, dataset: Dataset) -> Recipe:
             "training_bytes": 2_000_000,
         }
     twin["model"] |= _small_model(recipe.model)
-    twin["init_from"] = None
+    twin["init_from"] = twin["expect_reference"] = None
     for phase in twin["pretrain"].values():
         schedule = phase["schedule"]
         warmup, length = schedule["warmup_steps"], math.ceil(phase["steps"] / schedule["updates_per_step"])

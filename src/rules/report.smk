@@ -22,6 +22,7 @@ rule report:
     input:
         verify=f"{RUN}/verify.json",
         evaluations=graph.evaluations,
+        before=graph.evaluations_before,
         sidecar=graph.final_model_sidecar,
         model=lambda wildcards: ancient(graph.final_model(wildcards)),
     output:
@@ -37,7 +38,7 @@ rule report:
         revision=REVISIONS["report"],
     shell:
         "python -m relm report {wildcards.recipe} --fingerprint {wildcards.fingerprint} --verify {input.verify:q}"
-        " --evaluations {input.evaluations:q} --output {output.report:q} --log {log:q}"
+        " --evaluations {input.evaluations:q} --before {input.before:q} --output {output.report:q} --log {log:q}"
 
 
 # The one directory output. Snakemake deletes it before the rule runs and after it fails, so nothing here takes a second.
@@ -52,3 +53,34 @@ rule publish:
         fingerprint=graph.fingerprint,
     shell:
         "python -m relm publish {wildcards.recipe} --fingerprint {params.fingerprint} --output {output:q} --log {log:q}"
+
+
+# The authors' released weights by the same code, so that a wrong evaluation is found before a run is paid for.
+rule verify_reference:
+    input:
+        evaluations=graph.reference_evaluations,
+        model=lambda wildcards: ancient(graph.reference_weights(wildcards)),
+    output:
+        f"{RUN}/verify_reference.json",
+    log:
+        f"{LOGS}/runs/{{recipe}}/{{fingerprint}}/verify_reference.log",
+    params:
+        expect=graph.judged,
+        revision=REVISIONS["report"],
+    shell:
+        "python -m relm verify {wildcards.recipe} --reference --fingerprint {wildcards.fingerprint} --model {input.model:q}"
+        " --evaluations {input.evaluations:q} --output {output:q} --log {log:q}"
+
+
+rule publish_reference:
+    input:
+        evaluations=graph.published_reference,
+    output:
+        directory("results/reference/{recipe}"),
+    log:
+        f"{LOGS}/publish/reference/{{recipe}}.log",
+    params:
+        fingerprint=graph.fingerprint,
+    shell:
+        "python -m relm publish {wildcards.recipe} --reference --fingerprint {params.fingerprint}"
+        " --output {output:q} --log {log:q}"

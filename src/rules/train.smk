@@ -1,4 +1,4 @@
-# From examples to figures: pretrain {phase} -> evaluate {task}.
+# From examples to a model: pretrain {phase}.
 # Checkpoints are nobody's output: they lie beside `model/` and outlive a trainer that is stopped.
 
 
@@ -29,61 +29,3 @@ rule pretrain:
     shell:
         "{params.launcher} pretrain {wildcards.recipe} --phase {wildcards.phase} --fingerprint {wildcards.fingerprint}"
         " --manifest {input.manifest:q} --tokenizer {input.tokenizer:q} {params.start} --output {output.model:q} --log {log:q}"
-
-
-rule evaluate_held_out:
-    input:
-        sidecar=graph.final_model_sidecar,
-        manifest=graph.manifest,
-        model=lambda wildcards: ancient(graph.final_model(wildcards)),
-    output:
-        f"{RUN}/eval/held_out.json",
-    log:
-        f"{LOGS}/runs/{{recipe}}/{{fingerprint}}/held_out.log",
-    threads: workflow.cores or 1
-    resources:
-        accelerator=1,
-    params:
-        context=graph.context_option,
-        revision=REVISIONS["evaluation"],
-    shell:
-        "python -m relm evaluate --model {input.model:q} --manifest {input.manifest:q} --context {params.context}"
-        " --output {output:q} --log {log:q}"
-
-
-rule evaluate_random_windows:
-    input:
-        sidecar=graph.final_model_sidecar,
-        manifest=graph.manifest,
-        model=lambda wildcards: ancient(graph.final_model(wildcards)),
-    output:
-        f"{RUN}/eval/random_windows.json",
-    log:
-        f"{LOGS}/runs/{{recipe}}/{{fingerprint}}/random_windows.log",
-    threads: workflow.cores or 1
-    resources:
-        accelerator=1,
-    params:
-        context=graph.context_option,
-        windows=graph.random_windows_options,
-        revision=REVISIONS["evaluation"],
-    shell:
-        "python -m relm random-windows --model {input.model:q} --manifest {input.manifest:q} --context {params.context}"
-        " {params.windows} --output {output:q} --log {log:q}"
-
-
-rule write_samples:
-    input:
-        sidecar=graph.final_model_sidecar,
-        model=lambda wildcards: ancient(graph.final_model(wildcards)),
-    output:
-        f"{RUN}/eval/samples.json",
-    log:
-        f"{LOGS}/runs/{{recipe}}/{{fingerprint}}/samples.log",
-    threads: workflow.cores or 1
-    resources:
-        accelerator=1,
-    params:
-        revision=REVISIONS["evaluation"],
-    shell:
-        "python -m relm samples --model {input.model:q} --output {output:q} --log {log:q}"

@@ -1,97 +1,76 @@
 import json
-import math
 
 import pytest
 import torch
 
 from relm.artifact import read_json, sha256_of
 from relm.errors import RelmError
-from relm.evaluation.generate import Sampling, generated, kept_logits, next_token
+from relm.evaluation.models import Execution
 from relm.evaluation.samples import PROMPTS, write_samples
+from relm.evaluation.sampling import GREEDY, Sampling, random_stream
+from relm.examples.tokenizers import load_tokenizer
 from relm.models.gpt2 import Gpt2
 
-LOGITS = torch.log(torch.tensor([0.1, 0.4, 0.2, 0.3]))
+ONE_THREAD = Execution(threads=1)
 
 
-def probabilities(**settings) -> list[float]:
-    return kept_logits(LOGITS, Sampling(**{"temperature": 1, "top_k": None, "top_p": 1, **settings})).softmax(-1).tolist()
+def uncached(model: Gpt2, ids: list[int], length: int, stream: torch.Generator) -> list[int]:
+    """Sampling with the defaults as it was before there was a cache: each token from the whole window, by a full sort."""
+    new: list[int] = []
+    with torch.inference_mode():
+        for _ in range(length):
+            window = torch.tensor([[*ids, *new][-model.config.positions :]])
+            ordered, tokens = (model.logits(window)[0, -1] / 0.8).sort(descending=True, stable=True)
+            ordered[50:] = -torch.inf
+            shares = ordered.softmax(-1)
+            ordered[1:][(shares.cumsum(-1) - shares)[1:] >= 0.95] = -torch.inf
+            kept = torch.empty_like(ordered).scatter_(0, tokens, ordered)
+            token = int(torch.multinomial(kept.softmax(-1), 1, generator=stream))
+            if token == 0:
+                break
+            new.append(token)
+    return new
 
 
-def test_without_limits_the_distribution_is_the_models() -> None:
-    assert probabilities() == pytest.approx([0.1, 0.4, 0.2, 0.3])
+def test_texts_are_those_that_a_model_without_a_cache_writes(tmp_path, evaluated) -> None:
+    """Within the model's 16 positions and far beyond."""
+    write_samples(evaluated.model, evaluated.tokenizer, tmp_path / "samples.json", seed=7, length=30, execution=ONE_THREAD)
+    model, tokenizer = Gpt2.from_folder(evaluated.model).eval(), load_tokenizer(evaluated.tokenizer).tokenizer
+    expected = []
+    for place, prompt in enumerate(PROMPTS):
+        new = uncached(model, [0, *tokenizer.encode(prompt).ids], 30, random_stream(7, place))
+        expected.append(prompt + tokenizer.decode(new, skip_special_tokens=False))
+    assert [sample["text"] for sample in read_json(tmp_path / "samples.json")["samples"]] == expected
+    assert len(set(map(len, expected))) > 1
 
 
-def test_temperature_sharpens() -> None:
-    assert probabilities(temperature=0.5) == pytest.approx([0.01 / 0.3, 0.16 / 0.3, 0.04 / 0.3, 0.09 / 0.3])
-
-
-def test_top_k_keeps_the_likeliest() -> None:
-    assert probabilities(top_k=2) == pytest.approx([0, 4 / 7, 0, 3 / 7])
-    assert probabilities(top_k=9) == pytest.approx([0.1, 0.4, 0.2, 0.3])
-
-
-def test_top_p_keeps_the_fewest_that_reach_it() -> None:
-    assert probabilities(top_p=0.6) == pytest.approx([0, 4 / 7, 0, 3 / 7])
-    assert probabilities(top_p=0.75) == pytest.approx([0, 4 / 9, 2 / 9, 3 / 9])
-    assert probabilities(top_p=0.0) == pytest.approx([0, 1, 0, 0])
-    # Of the two that top-k keeps, the first alone has 4/7.
-    assert probabilities(top_k=2, top_p=0.5) == pytest.approx([0, 1, 0, 0])
-
-
-def test_tokens_are_drawn_as_often_as_they_are_likely() -> None:
-    generator = torch.Generator().manual_seed(0)
-    sampling = Sampling(temperature=1, top_k=None, top_p=0.75)
-    counts = torch.bincount(torch.tensor([next_token(LOGITS, sampling, generator) for _ in range(3000)]), minlength=4)
-    assert counts[0] == 0
-    for count, share in zip(counts[1:].tolist(), (4 / 9, 2 / 9, 3 / 9), strict=True):
-        assert abs(count - 3000 * share) < 4 * math.sqrt(3000 * share * (1 - share))
-
-
-def counting(tokens: torch.Tensor) -> torch.Tensor:
-    """A model that is sure of last + 1."""
-    return torch.nn.functional.one_hot((tokens + 1) % 10, 10) * 100.0
-
-
-def test_greedy_takes_the_likeliest_and_stops_at_the_end_of_text() -> None:
-    greedy = Sampling(temperature=0)
-    assert generated(counting, [0, 3], 4, 8, 0, greedy, seed=1) == [4, 5, 6, 7]
-    assert generated(counting, [0, 7], 50, 8, 0, greedy, seed=1) == [8, 9]
-
-
-def test_the_model_sees_the_newest_tokens_when_all_do_not_fit() -> None:
-    windows = []
-
-    def remember(tokens: torch.Tensor) -> torch.Tensor:
-        windows.append(tokens[0].tolist())
-        return counting(tokens)
-
-    generated(remember, [0, 1, 2], 3, 3, 99, Sampling(temperature=0), seed=1)
-    assert windows == [[0, 1, 2], [1, 2, 3], [2, 3, 4]]
-
-
-def test_greedy_continues_as_transformers_does(evaluated) -> None:
-    transformers = pytest.importorskip("transformers")
-    prompt = [0, 50, 51]
-    ours = generated(Gpt2.from_folder(evaluated.model).eval().logits, prompt, 12, 16, -1, Sampling(temperature=0), seed=0)
-    model = transformers.GPT2LMHeadModel.from_pretrained(evaluated.model).eval()
-    ids = torch.tensor([prompt])
-    theirs = model.generate(
-        ids, attention_mask=torch.ones_like(ids), max_new_tokens=12, do_sample=False, eos_token_id=-1, pad_token_id=0
-    )
-    assert ours == theirs[0, 3:].tolist()
+def test_the_random_stream_of_a_text_is_the_one_it_always_had() -> None:
+    assert torch.rand(2, generator=random_stream(7, 3)).tolist() == pytest.approx([0.6781391501, 0.2575281858])
 
 
 def test_samples_are_written_with_all_that_decided_them(tmp_path, evaluated) -> None:
     output = tmp_path / "samples.json"
-    said = write_samples(evaluated.model, evaluated.tokenizer, output, ["The ", ""], seed=4, length=7, threads=1)
+    said = write_samples(evaluated.model, evaluated.tokenizer, output, ["The ", ""], seed=4, length=7, execution=ONE_THREAD)
     result = read_json(output)
     assert said.startswith("wrote 2 texts of ")
-    assert list(result) == ["task", "protocol", "samples", "figures", "model_sha256"]
+    assert list(result) == ["task", "protocol", "figures", "model_sha256", "samples"]
     assert result["task"] == "samples"
     assert result["figures"] == {}
     assert result["model_sha256"] == sha256_of(evaluated.model / "model.safetensors")
-    expected = {"temperature": 0.8, "top_k": 50, "top_p": 0.95, "seed": 4, "length": 7}
-    assert expected.items() <= result["protocol"].items()
+    assert result["protocol"] == {
+        "in_words": "What the model wrote at the first attempt, each text after <|endoftext|>, up to 7 tokens: each token is "
+        "drawn at temperature 0.8, among the 50 likeliest, within the nucleus of 0.95. Nothing was selected.",
+        "tokenizer_sha256": sha256_of(evaluated.tokenizer),
+        "temperature": 0.8,
+        "top_k": 50,
+        "top_p": 0.95,
+        "repetition_penalty": 1.0,
+        "uniform_top_k": None,
+        "seed": 4,
+        "length": 7,
+        "begins_with": "<|endoftext|>",
+        "selected": "none",
+    }
     assert [sample["prompt"] for sample in result["samples"]] == ["The ", ""]
     assert all(sample["text"].startswith(sample["prompt"]) for sample in result["samples"])
     assert any(sample["text"] != sample["prompt"] for sample in result["samples"])
@@ -101,7 +80,7 @@ def test_the_same_seed_writes_the_same_bytes_and_another_seed_others(tmp_path, e
     files = []
     for number, seed in enumerate((1, 1, 2)):
         files.append(tmp_path / f"{number}.json")
-        write_samples(evaluated.model, evaluated.tokenizer, files[-1], seed=seed, length=12, threads=1)
+        write_samples(evaluated.model, evaluated.tokenizer, files[-1], seed=seed, length=12, execution=ONE_THREAD)
     texts = [[sample["text"] for sample in read_json(file)["samples"]] for file in files]
     assert files[0].read_bytes() == files[1].read_bytes()
     assert texts[0] != texts[2]
@@ -111,7 +90,7 @@ def test_the_same_seed_writes_the_same_bytes_and_another_seed_others(tmp_path, e
 
 def test_another_prompt_changes_no_other_text(tmp_path, evaluated) -> None:
     for name, prompts in (("a", ["x", "The "]), ("b", ["another", "The "])):
-        write_samples(evaluated.model, evaluated.tokenizer, tmp_path / name, prompts, length=8, threads=1)
+        write_samples(evaluated.model, evaluated.tokenizer, tmp_path / name, prompts, length=8, execution=ONE_THREAD)
     assert read_json(tmp_path / "a")["samples"][1] == read_json(tmp_path / "b")["samples"][1]
 
 
@@ -119,17 +98,25 @@ def test_without_an_end_of_text_a_text_begins_after_a_line_end(tmp_path, evaluat
     without = tmp_path / "tokenizer.json"
     tokenizer = json.loads(evaluated.tokenizer.read_text())
     without.write_text(json.dumps({**tokenizer, "added_tokens": []}))
-    write_samples(evaluated.model, without, tmp_path / "a", ["", "The "], length=8, threads=1)
-    write_samples(evaluated.model, evaluated.tokenizer, tmp_path / "b", ["", "The "], length=8, threads=1)
-    ours, others = (read_json(tmp_path / name) for name in "ab")
-    assert (ours["protocol"].pop("begins_with"), others["protocol"].pop("begins_with")) == ("a line end", "<|endoftext|>")
-    assert ours["protocol"] == others["protocol"]
+    results = []
+    for path in (without, evaluated.tokenizer):
+        write_samples(evaluated.model, path, tmp_path / "samples.json", ["", "The "], length=8, sampling=GREEDY)
+        results.append(read_json(tmp_path / "samples.json"))
+    ours, others = results
+    assert (ours["protocol"]["begins_with"], others["protocol"]["begins_with"]) == ("a line end", "<|endoftext|>")
+    assert "each text after a line end, up to 8 tokens: each token is the likeliest." in ours["protocol"]["in_words"]
     assert len(ours["samples"][0]["text"]) > 0
     assert [sample["text"] for sample in ours["samples"]] != [sample["text"] for sample in others["samples"]]
 
 
-def test_a_text_without_an_end_goes_on_to_its_length() -> None:
-    assert generated(counting, [0, 7], 5, 8, None, Sampling(temperature=0), seed=1) == [8, 9, 0, 1, 2]
+def test_a_text_may_be_drawn_otherwise_and_the_task_named_otherwise(tmp_path, evaluated) -> None:
+    sampling = Sampling(uniform_top_k=4)
+    write_samples(
+        evaluated.model, evaluated.tokenizer, tmp_path / "a.json", ["x"], length=3, sampling=sampling, task="uniform_samples"
+    )
+    result = read_json(tmp_path / "a.json")
+    assert (result["task"], result["protocol"]["uniform_top_k"]) == ("uniform_samples", 4)
+    assert "each token is any of the 4 likeliest, all alike." in result["protocol"]["in_words"]
 
 
 def test_a_tokenizer_larger_than_the_model_is_refused(tmp_path, evaluated) -> None:

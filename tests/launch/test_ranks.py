@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 from relm import cli
 from relm.errors import RelmError
-from relm.jobs import Job
+from relm.steps.contract import Job
 from relm.training.interruption import Preempted
 END = {"well": None, "badly": RelmError("it went badly"), "preempted": Preempted("stopped by SIGTERM")}[sys.argv[1]]
 def run():

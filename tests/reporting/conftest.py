@@ -148,10 +148,10 @@ class Workshop:
             "held_out": {"protocol": {"context": 64, "stride": 32}, "figures": dict(self.figures)},
             "samples": {"protocol": {"seed": 0, "temperature": 0.8}, "samples": list(self.samples), "figures": {}},
         }
-        evaluations = {task: plan.evaluation(task) for task in plan.recipe.evaluate}
+        evaluations = plan.evaluations()
         for task, path in evaluations.items():
             write_json(path, {"task": task, **told[task], "model_sha256": sha256})
-            self.step("evaluate" if task == "held_out" else task, [model, plan.manifest(plan.phases[-1])], [path])
+            self.step(task.replace("_", "-"), [model, plan.manifest(plan.phases[-1])], [path])
         verdict = plan.run_folder / "verify.json"
         verify(plan.recipe, plan.fingerprint, evaluations, model, verdict)
         self.step("verify", [model, *evaluations.values()], [verdict])

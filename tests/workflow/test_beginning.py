@@ -16,9 +16,9 @@ from transformers import GPT2Config, GPT2LMHeadModel
 from relm.artifact import sha256_of
 from relm.catalogue import PretrainedModel
 from relm.errors import RelmError
-from relm.jobs import refuse_another_start
 from relm.plan import Project
 from relm.section import validate
+from relm.steps.training import refuse_another_start
 from small_project import TINY_RECIPE, Commands
 
 OWN_MODEL = "title: Mine\nlicence: my own\nweights: true\nfolder: mine\n"

@@ -62,7 +62,7 @@ def test_the_provenance_names_every_step_and_every_byte_from_the_dump_on(finishe
         "pregenerate",
         "manifest",
         "pretrain",
-        "evaluate",
+        "held-out",
         "samples",
         "verify",
     ):

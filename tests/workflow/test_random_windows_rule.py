@@ -11,4 +11,4 @@ def test_random_windows_are_evaluated_where_a_recipe_asks_for_them(project: Comm
     assert project.jobs("results/windows")["evaluate_random_windows"] == 1
     shown = project.snakemake("results/windows", "--dry-run", "--printshellcmds").stdout
     (command,) = [line for line in shown.splitlines() if "relm random-windows" in line]
-    assert "--context 32 --batch-size 4 --batches 7 --seed 3 --output" in command
+    assert "--context 32 --batch-size 4 --batches 7 --seed 3 --output" in " ".join(command.split())

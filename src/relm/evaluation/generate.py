@@ -1,70 +1,139 @@
-"""Sampling from a language model, one token after the other."""
+"""The command `generate`: prompts from the command line, a file or a terminal; texts to the terminal or a file."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import contextlib
+import json
+import logging
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
 
-import torch
-from torch import Tensor
+from tqdm import tqdm
 
+from relm.artifact import atomic_file
+from relm.errors import RelmError
+from relm.evaluation.generation import Prompt, Timing, Writer, Writing, Written
+from relm.evaluation.models import Execution
 
-@dataclass(frozen=True)
-class Sampling:
-    """How the next token is chosen."""
+log = logging.getLogger(__name__)
 
-    temperature: float = 0.8
-    """Divides the logits; 0 takes the likeliest token always."""
-    top_k: int | None = 50
-    """Only so many of the likeliest tokens (Fan et al. 2018); None: all."""
-    top_p: float = 0.95
-    """Only the likeliest tokens that together reach this probability (Holtzman et al. 2020); 1: all."""
-
-
-def kept_logits(logits: Tensor, sampling: Sampling) -> Tensor:
-    """Logits (vocabulary,) over the temperature, those of tokens that may not be drawn at minus infinity.
-
-    The nucleus is that of the distribution after temperature and top-k; the likeliest token is always kept.
-    """
-    logits = logits / sampling.temperature
-    ordered, tokens = logits.sort(descending=True, stable=True)
-    if sampling.top_k is not None:
-        ordered[sampling.top_k :] = -torch.inf
-    shares = ordered.softmax(-1)
-    before = shares.cumsum(-1) - shares
-    ordered[1:][before[1:] >= sampling.top_p] = -torch.inf
-    return torch.empty_like(logits).scatter_(0, tokens, ordered)
+ASK = "Prompt: "
 
 
-def next_token(logits: Tensor, sampling: Sampling, generator: torch.Generator) -> int:
-    """A token drawn from logits (vocabulary,), or the likeliest."""
-    if sampling.temperature == 0:
-        return int(logits.argmax())
-    return int(torch.multinomial(kept_logits(logits, sampling).softmax(-1), 1, generator=generator))
-
-
-def generated(
-    model: Callable[[Tensor], Tensor],
-    prompt: list[int],
-    length: int,
-    positions: int,
-    end_of_text_id: int | None,
-    sampling: Sampling,
-    seed: int,
-) -> list[int]:
-    """Up to `length` ids that follow `prompt`, fewer if the model ends the text, whose end is left out.
+def generate_texts(
+    model_folder: Path,
+    tokenizer: Path,
+    prompts: Sequence[str],
+    writing: Writing | None = None,
+    execution: Execution | None = None,
+) -> Iterator[Written]:
+    """What a model writes after each prompt, in the order of the prompts.
 
     Args:
-        model: input ids (batch, sequence) int64 -> logits (batch, sequence, vocabulary).
-        prompt: at least one id.
-        positions: the model sees so many of the newest ids.
-        end_of_text_id: None: no text ends before `length`.
+        model_folder: of any causal language model, as `save_pretrained` writes it.
+        tokenizer: its `tokenizer.json`.
+        writing: length, sampling and the rest; None: the defaults of `Writing`.
+
+    Raises:
+        RelmError: model or tokenizer cannot be read, or they do not belong together.
     """
-    generator = torch.Generator().manual_seed(seed)
-    ids = list(prompt)
-    with torch.inference_mode():
-        for _ in range(length):
-            window = torch.tensor([ids[-positions:]])
-            token = next_token(model(window)[0, -1].float(), sampling, generator)
-            if token == end_of_text_id:
-                break
-            ids.append(token)
-    return ids[len(prompt) :]
+    writer, writing = Writer(model_folder, tokenizer, execution), writing or Writing()
+    return writer.texts(_prompts(writer, prompts, writing), writing)
+
+
+def run_generate(
+    model_folder: Path,
+    tokenizer: Path,
+    prompts: Sequence[str] | None,
+    file: Path | None,
+    writing: Writing,
+    output: Path | None,
+    execution: Execution | None = None,
+) -> str:
+    """Print what a model writes, or write it to a file; return latency and throughput in words.
+
+    With neither prompts nor a file, prompts are typed at the terminal until its input ends or Ctrl-C is pressed; where there is
+    no terminal, the standard input is the file.
+
+    Args:
+        file: a prompt a line.
+        output: JSON lines with the fields of `Written`, instead of the print.
+
+    Raises:
+        RelmError: as of `generate_texts`; or there is no prompt.
+    """
+    if not prompts and file is not None:
+        prompts = prompts_in(file.read_bytes(), str(file))
+    elif not prompts and not sys.stdin.isatty():
+        prompts = prompts_in(sys.stdin.buffer.read(), "standard input")
+    writer = Writer(model_folder, tokenizer, execution)
+    with _shown(output) as show:
+        if not prompts:
+            return _conversation(writer, writing, show)
+        timing = Timing()
+        texts = writer.texts(_prompts(writer, prompts, writing), writing, timing=timing)
+        for text in tqdm(texts, total=len(prompts), unit=" texts", disable=None if output else True):
+            show(text)
+        return timing.in_words()
+
+
+def prompts_in(content: bytes, source: str) -> list[str]:
+    """The prompts of a file, a line each; a blank line is none.
+
+    Raises:
+        RelmError: it is not UTF-8, or there is no prompt in it.
+    """
+    try:
+        lines = content.decode("utf-8-sig").split("\n")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise RelmError(f"{source}, line {line}: not UTF-8; save the prompts as UTF-8") from None
+    prompts = [line.removesuffix("\r") for line in lines if line.strip()]
+    if not prompts:
+        raise RelmError(f"{source}: has no prompt; write one a line")
+    return prompts
+
+
+def _prompts(writer: Writer, texts: Sequence[str], writing: Writing) -> list[Prompt]:
+    """What the model is given, with a word where it cannot see all of it."""
+    prompts, positions = [writer.prompt(text) for text in texts], writer.model.positions
+    for number, prompt in enumerate(prompts, 1):
+        if positions is not None and len(prompt.ids) > positions:
+            log.warning("prompt %d has %s tokens, of which the model sees the newest %s", number, len(prompt.ids), positions)
+    longest = max(len(prompt.ids) for prompt in prompts) + writing.length
+    if positions is not None and longest > positions:
+        log.warning(
+            "texts may grow to %s tokens; beyond the model's %s positions each token takes a pass over the newest %s",
+            longest,
+            positions,
+            positions,
+        )
+    return prompts
+
+
+@contextlib.contextmanager
+def _shown(output: Path | None) -> Iterator[Callable[[Written], None]]:
+    """Where texts go: to the terminal as they are, or to a file, which appears when all of them are written."""
+    if output is None:
+        yield lambda written: print(written.text, flush=True)
+        return
+    with atomic_file(output, "w") as file:
+        yield lambda written: print(json.dumps(asdict(written), ensure_ascii=False), file=file)
+
+
+def _conversation(writer: Writer, writing: Writing, show: Callable[[Written], None]) -> str:
+    """A text for each prompt that is typed, each with its time."""
+    with contextlib.suppress(ImportError):
+        import readline  # noqa: F401  # makes `input` a line that can be edited
+    written = 0
+    with contextlib.suppress(EOFError, KeyboardInterrupt):
+        while True:
+            prompt = input(ASK)
+            if not prompt.strip():
+                continue
+            timing = Timing()
+            for text in writer.texts(_prompts(writer, [prompt], writing), writing, written, timing):
+                show(text)
+            print(timing.in_words(), flush=True)
+            written += 1
+    return f"\n{written} texts"

@@ -1,42 +1,337 @@
-"""A trained model, read from its folder to be evaluated."""
+"""Any local folder of a causal language model, read to be evaluated: relm's own GPT-2, or whatever `transformers` knows.
 
+Nothing in a folder is executed or unpickled: weights are safetensors, and a model that needs code of its own is refused.
+"""
+
+import contextlib
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Literal, Protocol, runtime_checkable
 
+import torch
 from safetensors import SafetensorError
+from torch import Tensor, nn
 
 from relm.artifact import checked_sidecar, sha256_of, sidecar_of
+from relm.devices.contract import Device, open_device
 from relm.errors import RelmError
-from relm.models.gpt2 import Gpt2
+from relm.evaluation.last_layer import hidden_at
+from relm.models.configuration import OWN, folder_config
+from relm.models.gpt2 import Gpt2, Gpt2Config
+from relm.recipe import Run
+
+WEIGHTS = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+# Tokens on which a model is tried once: whether a head by itself gives its logits, and whether it sees what follows.
+PROBE = 8
+PROBE_TOLERANCE = 1e-4
+# What libraries raise when a folder's files are not what they should be.
+UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, ImportError, RuntimeError, SafetensorError)
 
 
-def load_for_evaluation(folder: Path, vocabulary_size: int) -> tuple[Gpt2, str]:
-    """The model of a Hugging Face folder, dropout off, and the sha256 of its weights, compared with their sidecar if it exists.
+@dataclass(frozen=True)
+class Execution:
+    """Where and how an evaluation computes: figures change by rounding at most."""
+
+    device: Literal["cpu", "cuda"] = "cpu"
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """Of matrix products before the head; it and probabilities are computed in float32, and summed in float64."""
+    threads: int | None = None
+    """Of the CPU; None: all cores this process may use."""
+    batch_tokens: int = 2048
+    """Tokens at once, padding included; a longer sequence is a batch by itself. More hardly helps a GPU before several times
+    as many, and slows a CPU down, whose caches then no longer hold what a layer makes."""
+
+    def open(self) -> Device:
+        """The device, ready. Sums need not be in one order: a forward pass has no others, and not every model would run."""
+        return open_device(Run(device=self.device, threads=self.threads, compile=False, deterministic=False))
+
+
+class CausalModel(Protocol):
+    """A causal language model, dropout off, on its device."""
+
+    folder: Path
+    sha256: str
+    """Of the weights."""
+    positions: int | None
+    """The longest sequence; None: any length."""
+    vocabulary_size: int
+
+    def hidden(self, input_ids: Tensor) -> Tensor:
+        """What the head reads, (batch, sequence, width) on the device, of (batch, sequence) int64 ids on the host.
+
+        A sequence may be padded at its end, with any id: what is before sees nothing of it.
+        """
+
+    def head(self, hidden: Tensor) -> Tensor:
+        """Logits in float32 of the token after each of some places, (places, width) -> (places, vocabulary), on the device."""
+
+
+@runtime_checkable
+class SelectiveModel(Protocol):
+    """A `CausalModel` that saves work where the head reads some places alone."""
+
+    def hidden_at(self, input_ids: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+        """(places, width): what `hidden` gives at some places, by rounding.
+
+        Args:
+            input_ids: as `hidden` takes them.
+            rows, columns: (places,) int64 on the host, in the order of rows.
+        """
+
+
+class OwnCausalModel:
+    """A GPT-2 of relm's own; fulfils `CausalModel` and `SelectiveModel`."""
+
+    def __init__(self, folder: Path, sha256: str, model: Gpt2, execution: Execution) -> None:
+        self.folder, self.sha256 = folder, sha256
+        self.positions: int | None = model.config.positions
+        self.vocabulary_size = model.config.vocabulary_size
+        self._device, self._precision = execution.open(), execution.precision
+        self.model = self._device.place(model.eval())
+
+    def hidden(self, input_ids: Tensor) -> Tensor:
+        """(batch, sequence) -> (batch, sequence, width)"""
+        with self._device.autocast(self._precision):
+            return self.model.hidden(self._placed(input_ids))
+
+    def hidden_at(self, input_ids: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+        """(places, width): what `hidden` gives there."""
+        with self._device.autocast(self._precision):
+            return hidden_at(self.model, self._placed(input_ids), self._placed(rows), self._placed(columns))
+
+    def head(self, hidden: Tensor) -> Tensor:
+        """(places, width) -> (places, vocabulary)"""
+        return self.model.head(hidden.float())
+
+    def _placed(self, indices: Tensor) -> Tensor:
+        return self._device.feed({"indices": indices})["indices"]
+
+
+class ForeignCausalModel:
+    """A model of `transformers`; fulfils `CausalModel`.
+
+    Its body and its head are called apart: the head is all that the model does after its body, which a scale, a cap or a
+    normalisation of logits may be part of. Of a model that is found not to be such, `hidden` gives the logits of all places.
+
+    Raises:
+        RelmError: it sees what follows a token.
+    """
+
+    def __init__(self, folder: Path, sha256: str, model: Any, execution: Execution) -> None:
+        positions = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+        self.folder, self.sha256 = folder, sha256
+        self.positions: int | None = positions if positions and positions > 0 else None
+        self.vocabulary_size = int(model.get_input_embeddings().num_embeddings)
+        self._device, self._precision = execution.open(), "float32"  # what follows compares logits
+        self.model: Any = self._device.place(model.eval())
+        self._body: nn.Module = self.model.get_decoder()
+        with torch.inference_mode():
+            ids = self._probe()
+            whole = self._whole(ids)
+            self.vocabulary_size = min(self.vocabulary_size, whole.shape[-1])
+            self._head_stands_alone = self._gives(ids, whole)
+        require_blind_to_what_follows(folder, whole)
+        self._precision = execution.precision
+
+    def hidden(self, input_ids: Tensor) -> Tensor:
+        """(batch, sequence) -> (batch, sequence, width), or logits (batch, sequence, vocabulary)"""
+        ids = self._device.feed({"input_ids": input_ids})["input_ids"]
+        with self._device.autocast(self._precision):
+            if not self._head_stands_alone:
+                return self._whole(ids)
+            hidden: Tensor = self._body(input_ids=ids, use_cache=False)[0]
+            return hidden
+
+    def head(self, hidden: Tensor) -> Tensor:
+        """(places, width) -> (places, vocabulary)"""
+        if not self._head_stands_alone:
+            return hidden.float()
+        ids = torch.zeros(1, len(hidden), dtype=torch.int64, device=hidden.device)
+        with _answering(self._body, hidden.float()[None]):
+            return self._whole(ids)[0].float()
+
+    def _whole(self, ids: Tensor) -> Tensor:
+        logits: Tensor = self.model(input_ids=ids, use_cache=False).logits
+        return logits
+
+    def _probe(self) -> Tensor:
+        """Two sequences that differ in their last token."""
+        ids = torch.arange(min(PROBE, self.positions or PROBE)) % self.vocabulary_size
+        ids = torch.stack([ids, ids])
+        ids[1, -1] = (ids[0, -1] + 1) % self.vocabulary_size
+        return self._device.feed({"input_ids": ids})["input_ids"]
+
+    def _gives(self, ids: Tensor, whole: Tensor) -> bool:
+        """Whether body and head by themselves give the model's logits; from here on they are asked, if so."""
+        self._head_stands_alone = True
+        with contextlib.suppress(AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError):
+            return _alike(self.head(self.hidden(ids.cpu()).flatten(0, 1)), whole.flatten(0, 1))
+        return False
+
+
+@contextlib.contextmanager
+def _answering(body: nn.Module, hidden: Tensor) -> Iterator[None]:
+    """Let a model's body answer with (batch, sequence, width), whatever it is asked."""
+    from transformers.modeling_outputs import BaseModelOutputWithPast
+
+    def forward(*_inputs: Any, **_options: Any) -> Any:
+        return BaseModelOutputWithPast(last_hidden_state=hidden)
+
+    body.forward = forward  # hides the method of the class
+    try:
+        yield
+    finally:
+        del body.forward
+
+
+def _alike(some: Tensor, others: Tensor) -> bool:
+    return some.shape == others.shape and torch.allclose(some, others, PROBE_TOLERANCE, PROBE_TOLERANCE)
+
+
+def require_blind_to_what_follows(folder: Path, logits: Tensor) -> None:
+    """Refuse a model that gives (2, sequence, vocabulary) logits for two sequences of which only the last token differs.
+
+    Raises:
+        RelmError: logits before the last token differ: `transformers` takes some masked models for causal ones.
+    """
+    before = logits[:, :-1]
+    if not _alike(before[0], before[1]):
+        raise RelmError(f"{folder}: sees the tokens that follow, so no token's loss is one; give a causal language model")
+
+
+def load_causal(folder: Path, vocabulary_size: int, execution: Execution | None = None) -> CausalModel:
+    """The causal language model in a folder, as `save_pretrained` writes it.
 
     Args:
         vocabulary_size: of the tokenizer whose ids it will be given.
 
     Raises:
-        RelmError: the folder is no GPT-2, or is one for a smaller vocabulary.
+        RelmError: there is no such model, it is damaged, or it has fewer ids than the tokenizer.
     """
-    weights = folder / "model.safetensors"
+    execution = execution or Execution()
+    with readable(folder, "causal language model"):
+        sha256 = weights_sha256(folder)
+        own = _own_gpt2(folder)
+        model: CausalModel
+        if own is not None:
+            model = OwnCausalModel(folder, sha256, own, execution)
+        else:
+            model = ForeignCausalModel(folder, sha256, foreign(folder, "AutoModelForCausalLM"), execution)
+    require_vocabulary(folder, model.vocabulary_size, vocabulary_size)
+    return model
+
+
+def _own_gpt2(folder: Path) -> Gpt2 | None:
+    """The folder's GPT-2, if it is one with the switches of relm's."""
+    config = configuration(folder)
+    if config.get("model_type") != "gpt2" or not (folder / WEIGHTS).exists():
+        return None
     try:
-        sha256 = checked_sidecar(weights)["sha256"] if sidecar_of(weights).exists() else sha256_of(weights)
-        model = Gpt2.from_folder(folder)
-    except (OSError, ValueError, SafetensorError) as error:
-        raise RelmError(f"{folder}: cannot be read as a model: {error}; give the folder of a trained GPT-2") from None
-    if model.config.vocabulary_size < vocabulary_size:
+        folder_config(folder, Gpt2Config, None, ())
+    except ValueError:
+        if OWN in config:  # `transformers` would not look at these switches
+            raise
+        return None  # a model with others, which it knows
+    return Gpt2.from_folder(folder)
+
+
+def foreign(folder: Path, auto_class: str) -> Any:
+    """The model that `transformers` reads from a folder, in float32, by the name of its auto class.
+
+    Raises:
+        ValueError: the folder's files lack weights of the model, of which `transformers` would draw random ones.
+    """
+    import transformers
+
+    transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    model, report = getattr(transformers, auto_class).from_pretrained(
+        folder,
+        local_files_only=True,
+        trust_remote_code=False,
+        use_safetensors=True,
+        dtype=torch.float32,
+        output_loading_info=True,
+    )
+    if missing := sorted(report["missing_keys"]):
+        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        raise ValueError(f"its weights lack {missing[0]}{more}, which {type(model).__name__} has")
+    return model
+
+
+@contextlib.contextmanager
+def readable(folder: Path, what: str) -> Iterator[None]:
+    """Let what fails while a model's folder is read say so in words."""
+    try:
+        yield
+    except UNREADABLE as error:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        first = (lines[0] if lines else type(error).__name__).rstrip(".:")
         raise RelmError(
-            f"{folder}: the model knows {model.config.vocabulary_size:,} tokens, the tokenizer has {vocabulary_size:,}; "
+            f"{folder}: cannot be read as a {what}: {first}; give a folder with config.json and model.safetensors"
+        ) from None
+
+
+def configuration(folder: Path) -> dict[str, Any]:
+    """What `config.json` holds.
+
+    Raises:
+        OSError: there is no such file.
+        ValueError: it is no JSON object.
+    """
+    path = folder / "config.json"
+    try:
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{path}: is not a JSON object: {error}") from None
+
+
+def model_type(folder: Path) -> str:
+    """What `config.json` calls the architecture; errors as of `configuration`."""
+    return str(configuration(folder).get("model_type", ""))
+
+
+def weights_sha256(folder: Path) -> str:
+    """The sha256 of the weights, compared with their sidecar if there is one; of several files, that of their names and hashes.
+
+    Raises:
+        OSError: there are none.
+        ValueError: there are none but pickled ones, or the index of several names other files than safetensors beside it.
+        RelmError: they are not what the sidecar says.
+    """
+    weights, index = folder / WEIGHTS, folder / INDEX
+    if not index.exists() and not weights.exists() and any(folder.glob("pytorch_model*.bin")):
+        raise ValueError("its weights are pickled (pytorch_model.bin), which can run code, so they are not read: convert them")
+    if weights.exists() or not index.exists():
+        return str(checked_sidecar(weights)["sha256"]) if sidecar_of(weights).exists() else sha256_of(weights)
+    names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+    if odd := [name for name in names if Path(name).name != name or not name.endswith(".safetensors")]:
+        raise ValueError(f"{INDEX} names {odd[0]}, expected safetensors files beside it")
+    lines = "".join(f"{sha256_of(folder / name)}  {name}\n" for name in names)
+    return hashlib.sha256(lines.encode()).hexdigest()
+
+
+def require_vocabulary(folder: Path, model: int, tokenizer: int) -> None:
+    """Refuse a tokenizer with ids that the model has not.
+
+    Raises:
+        RelmError: it has.
+    """
+    if model < tokenizer:
+        raise RelmError(
+            f"{folder}: the model knows {model:,} tokens, the tokenizer has {tokenizer:,}; "
             "give the tokenizer it was trained with"
         )
-    return model.eval(), sha256
 
 
-def require_context(folder: Path, model: Gpt2, context: int) -> None:
+def require_context(model: CausalModel, context: int) -> None:
     """Refuse a context that the model cannot see at once.
 
     Raises:
         RelmError: it has fewer positions.
     """
-    if not 1 <= context <= model.config.positions:
-        raise RelmError(f"{folder}: has {model.config.positions} positions; a context of {context} does not fit")
+    if context < 1 or (model.positions is not None and context > model.positions):
+        raise RelmError(f"{model.folder}: has {model.positions} positions; a context of {context} does not fit")

@@ -1,34 +1,32 @@
 """Perplexity on the held-out documents, by token, word and byte, beside what counts alone achieve on the same tokens."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 import numpy as np
-import torch
-import torch.nn.functional as F
-from torch import Tensor
 from tqdm import tqdm
 
-from relm.artifact import write_json
-from relm.devices.contract import open_device
+from relm.artifact import sha256_of
 from relm.errors import RelmError
-from relm.evaluation.baselines import LARGEST_TRAINING, BigramModel, Tokens, blocks, unigram_entropy
-from relm.evaluation.models import load_for_evaluation, require_context
-from relm.examples.causal import window_count
+from relm.evaluation.baselines import BLOCK, LARGEST_TRAINING, BigramModel, Tokens, blocks, unigram_entropy
+from relm.evaluation.models import CausalModel, Execution, load_causal, require_context
+from relm.evaluation.result import Result
+from relm.evaluation.scoring import Sequences, score
 from relm.examples.manifest import Manifest, Split, read_manifest
 from relm.examples.storage import TokenStream
-from relm.recipe import Run
 
 LARGEST_EXPONENT = 700.0
-# Logits in memory at once: half a gigabyte in float32.
-LARGEST_LOGITS = 2**27
+IN_WORDS = (
+    "The held-out documents, one after the other, are cut into windows of {context} tokens that do not overlap; every token "
+    "but the very first is scored once, given those before it in its window."
+)
 
 
 def evaluate_held_out(
-    model_folder: Path, manifest: Path, output: Path, context: int, batch_size: int = 16, threads: int | None = None
+    model_folder: Path, manifest: Path, output: Path, context: int, execution: Execution | None = None
 ) -> str:
     """Score the held-out documents and write `eval/held_out.json`.
 
@@ -37,73 +35,50 @@ def evaluate_held_out(
     the tokens before it in its window. Logarithms are natural; sums are taken in float64.
 
     Args:
-        model_folder: Hugging Face folder of a GPT-2.
+        model_folder: any causal language model that `load_causal` reads.
         manifest: of the examples; its tokenizer is the model's.
         output: the JSON file.
         context: tokens that the model sees at once.
-        batch_size: windows at once, fewer where memory asks for it; it changes figures by rounding at most.
-        threads: of the CPU; None: all cores this process may use.
+        execution: where and how; figures change by rounding at most.
 
     Raises:
-        RelmError: model, manifest and context do not fit together.
+        RelmError: model, manifest and context do not fit together, or the loss is not finite.
     """
     started = perf_counter()
+    execution = execution or Execution()
     facts = read_manifest(manifest)
-    model, model_sha256 = load_for_evaluation(model_folder, facts.tokenizer.vocabulary_size)
-    require_context(model_folder, model, context)
+    model = load_causal(model_folder, facts.tokenizer.vocabulary_size, execution)
+    require_context(model, context)
     stream = TokenStream(manifest, facts.split("held_out", manifest))
     held_out = facts.splits["held_out"]
     if len(stream) < 2 or not held_out.words:
         raise RelmError(f"{manifest}: split held_out has {held_out.words} words, which is nothing to score; use more documents")
-    batch_size = fitting_batch_size(batch_size, context * model.config.vocabulary_size)
-    nats = stream_nats(open_device(Run(threads=threads)).place(model).logits, stream, context, batch_size)
-    if not math.isfinite(nats):
-        raise RelmError(f"{model_folder}: the loss is {nats}: training diverged; lower the learning rate and train again")
+    nats = stream_nats(model, stream, context, execution.batch_tokens)
     training = TokenStream(manifest, facts.split("train", manifest))
     levels = baseline_nats(training, stream, facts.tokenizer.vocabulary_size)
     found = figures(nats, len(stream) - 1, held_out, *levels)
-    result = {
-        "task": "held_out",
-        "protocol": protocol(facts, context, training),
-        "figures": found,
-        "model_sha256": model_sha256,
-    }
-    write_json(output, result)
+    told = protocol(facts, context, training, execution) | {"manifest_sha256": sha256_of(manifest)}
+    Result(task="held_out", protocol=told, figures=found, model_sha256=model.sha256).write(output)
     return _sentence(found, perf_counter() - started)
 
 
-def fitting_batch_size(wanted: int, logits: int) -> int:
-    """How many windows of so many logits are scored at once: at least one, at most `wanted`."""
-    return max(1, min(wanted, LARGEST_LOGITS // logits))
-
-
-def stream_nats(model: Callable[[Tensor], Tensor], stream: TokenStream, context: int, batch_size: int) -> float:
-    """Sum of -ln P over every token of the stream but the first.
-
-    Args:
-        model: input ids (batch, sequence) int64 -> logits (batch, sequence, vocabulary).
-    """
+def stream_nats(model: CausalModel, stream: TokenStream, context: int, batch_tokens: int) -> float:
+    """Sum of -ln P over every token of the stream but the first, which is read a block of windows at a time."""
     sums: list[float] = []
-    with torch.inference_mode(), tqdm(total=len(stream) - 1, unit=" tokens", unit_scale=True, disable=None) as bar:
-        for windows in _windows(stream, context, batch_size):
-            tokens = torch.from_numpy(windows)
-            for logits, labels in zip(model(tokens[:, :-1]), tokens[:, 1:], strict=True):
-                # A window at a time: the logarithms of a whole batch would double the memory.
-                losses = F.cross_entropy(logits.float(), labels, reduction="none")
-                sums.append(float(losses.double().sum()))
-            bar.update(windows.size - len(windows))
+    with tqdm(total=len(stream) - 1, unit=" tokens", unit_scale=True, disable=None) as bar:
+        for tokens in _whole_windows(stream, context):
+            starts = np.arange(0, len(tokens) - 1, context)
+            ends = np.minimum(starts + context + 1, len(tokens))
+            sequences = Sequences(tokens, starts, ends, scored=ends - starts - 1)
+            sums.append(float(score(model, sequences, batch_tokens, bar.update).nats.sum()))
     return math.fsum(sums)
 
 
-def _windows(stream: TokenStream, context: int, batch_size: int) -> Iterator[Tokens]:
-    """Batches of windows, (windows, context + 1) int64, and the shorter last one."""
-    whole = window_count(len(stream), context)
-    for first in range(0, whole, batch_size):
-        starts = range(first * context, min(first + batch_size, whole) * context, context)
-        yield np.stack([stream.tokens(start, start + context + 1) for start in starts])
-    rest = stream.tokens(whole * context, len(stream))
-    if len(rest) > 1:
-        yield rest[None]
+def _whole_windows(stream: TokenStream, context: int) -> Iterator[Tokens]:
+    """The stream in blocks of windows, each repeating the last token of the one before."""
+    size = max(1, BLOCK // context) * context
+    for start in range(0, len(stream) - 1, size):
+        yield stream.tokens(start, start + size + 1)
 
 
 def baseline_nats(training: TokenStream, scored: TokenStream, vocabulary_size: int) -> tuple[float, float]:
@@ -113,7 +88,7 @@ def baseline_nats(training: TokenStream, scored: TokenStream, vocabulary_size: i
     return unigram, bigram.nats(blocks(scored, len(scored))) / (len(scored) - 1)
 
 
-def figures(nats: float, tokens: int, split: Split, unigram: float, bigram: float) -> dict[str, float]:
+def figures(nats: float, tokens: int, split: Split, unigram: float, bigram: float) -> dict[str, float | int]:
     """All figures, from the sum of nats over `tokens` scored tokens and the levels of counts."""
     per_token = nats / tokens
     return {
@@ -133,10 +108,11 @@ def figures(nats: float, tokens: int, split: Split, unigram: float, bigram: floa
     }
 
 
-def protocol(facts: Manifest, context: int, training: TokenStream) -> dict[str, Any]:
+def protocol(facts: Manifest, context: int, training: TokenStream, execution: Execution) -> dict[str, Any]:
     """How it was measured, in words and values."""
     ends = "<|endoftext|> follows each document" if facts.tokenizer.end_of_text_id is not None else "nothing between these"
     return {
+        "in_words": IN_WORDS.format(context=f"{context:,}"),
         "tokenizer_sha256": facts.tokenizer.sha256,
         "context": context,
         "stride": context,
@@ -144,14 +120,14 @@ def protocol(facts: Manifest, context: int, training: TokenStream) -> dict[str, 
         "given": "the tokens before it in its window; windows do not overlap",
         "words": "runs of characters other than whitespace in the documents' text",
         "bytes": "of the documents' text in UTF-8",
-        "precision": "float32, summed in float64, natural logarithms",
+        "precision": f"{execution.precision}, summed in float64, natural logarithms",
         "unigram": "entropy of the scored tokens themselves",
         "bigram": "interpolated Kneser-Ney, estimated on training tokens",
         "bigram_training_tokens": min(len(training), LARGEST_TRAINING),
     }
 
 
-def _sentence(found: dict[str, float], seconds: float) -> str:
+def _sentence(found: dict[str, float | int], seconds: float) -> str:
     return (
         f"scored {found['tokens_scored']:,} held-out tokens: {found['nats_per_token']:.4f} nats per token (unigram "
         f"{found['unigram_nats_per_token']:.4f}, bigram {found['bigram_nats_per_token']:.4f}), "

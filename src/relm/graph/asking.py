@@ -8,6 +8,7 @@ from typing import Any, ParamSpec, TypeVar, get_args
 
 from snakemake_interface_common.exceptions import WorkflowError
 
+from relm import protocols
 from relm.artifact import sidecar_of
 from relm.catalogue import ModelFile
 from relm.errors import RelmError
@@ -18,6 +19,8 @@ PROJECT = Project()
 NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 KEY = "[0-9a-f]{12}"
 FILE = "|".join(re.escape(name) for name in get_args(ModelFile))
+# Evaluations on a recipe's own examples, as a pattern.
+OWN_DATA = "|".join(protocols.OWN_DATA)
 MODEL_PARTS = ("config.json", "tokenizer.json", "tokenizer_config.json")
 
 Arguments = ParamSpec("Arguments")

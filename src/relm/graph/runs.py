@@ -11,7 +11,7 @@ from relm.launch import ranks
 from relm.plan import Plan
 
 
-def _plan_of_run(wildcards: Any) -> Plan:
+def plan_of_run(wildcards: Any) -> Plan:
     plan = PROJECT.plan(wildcards.recipe)
     if hasattr(wildcards, "fingerprint") and plan.fingerprint != wildcards.fingerprint:
         raise RelmError(
@@ -24,39 +24,39 @@ def _plan_of_run(wildcards: Any) -> Plan:
 @in_words
 def manifest(wildcards: Any) -> str:
     """The manifest of a phase's examples; in an evaluation, of the last phase's."""
-    plan = _plan_of_run(wildcards)
+    plan = plan_of_run(wildcards)
     return str(plan.manifest(getattr(wildcards, "phase", plan.phases[-1])))
 
 
 @in_words
 def shards(wildcards: Any) -> list[str]:
     """The training shards of a phase's examples; the manifest stands for their content, and a lost one is made again."""
-    plan = _plan_of_run(wildcards)
+    plan = plan_of_run(wildcards)
     return strings([plan.examples(wildcards.phase, shard, "train") for shard in plan.shards])
 
 
 @in_words
 def tokenizer(wildcards: Any) -> str:
     """The recipe's tokenizer."""
-    return str(_plan_of_run(wildcards).tokenizer)
+    return str(plan_of_run(wildcards).tokenizer)
 
 
 @in_words
 def starting_weights_sidecars(wildcards: Any) -> list[str]:
     """What stands for the starting weights."""
-    return sidecars(_plan_of_run(wildcards).starting_weights(wildcards.phase)[:1])
+    return sidecars(plan_of_run(wildcards).starting_weights(wildcards.phase)[:1])
 
 
 @in_words
 def starting_weights(wildcards: Any) -> list[str]:
     """The starting weights and their configuration."""
-    return strings(_plan_of_run(wildcards).starting_weights(wildcards.phase))
+    return strings(plan_of_run(wildcards).starting_weights(wildcards.phase))
 
 
 @in_words
 def start_options(wildcards: Any) -> str:
     """`--init-from FOLDER` where there are starting weights, and `--optimizer-from CHECKPOINT` where the optimizer is kept."""
-    plan = _plan_of_run(wildcards)
+    plan = plan_of_run(wildcards)
     files, kept = plan.starting_weights(wildcards.phase), plan.kept_optimizer(wildcards.phase)
     start = [f"--init-from {shlex.quote(str(files[0].parent))}"] if files else []
     return " ".join([*start, *([f"--optimizer-from {shlex.quote(str(kept))}"] if kept else [])])
@@ -81,7 +81,7 @@ def launcher(wildcards: Any, resources: Any) -> str:
 
 
 def _final_model(wildcards: Any) -> Path:
-    plan = _plan_of_run(wildcards)
+    plan = plan_of_run(wildcards)
     return plan.model_folder(plan.phases[-1]) / "model.safetensors"
 
 
@@ -98,38 +98,17 @@ def final_model_sidecar(wildcards: Any) -> str:
 
 
 @in_words
-def context_option(wildcards: Any) -> int:
-    """Tokens of context in the evaluation: what the last phase trained on."""
-    return list(_plan_of_run(wildcards).recipe.pretrain.values())[-1].sequence_length
-
-
-@in_words
-def random_windows_options(wildcards: Any) -> str:
-    """How many random windows are evaluated, and which."""
-    recipe = _plan_of_run(wildcards).recipe
-    batch_size = list(recipe.pretrain.values())[-1].global_batch_size
-    return f"--batch-size {batch_size} --batches {recipe.random_windows.batches} --seed {recipe.random_windows.seed}"
-
-
-@in_words
-def evaluations(wildcards: Any) -> list[str]:
-    """The figures of all tasks the recipe evaluates."""
-    plan = _plan_of_run(wildcards)
-    return strings([plan.evaluation(task) for task in plan.recipe.evaluate])
-
-
-@in_words
 def judged(wildcards: Any) -> list[Any]:
     """What the verdict depends on beside the figures: an edited expectation judges again and trains nothing."""
-    return [row.model_dump(mode="json") for row in _plan_of_run(wildcards).recipe.expect]
+    return [row.model_dump(mode="json") for row in plan_of_run(wildcards).recipe.expect]
 
 
 @in_words
 def described(wildcards: Any) -> dict[str, Any]:
     """What the report says beside the figures: edited words are reported again."""
-    plan = _plan_of_run(wildcards)
+    plan = plan_of_run(wildcards)
     words = plan.recipe.model_dump(mode="json", include={"title", "paper", "source", "deviations", "expect", "run"})
-    named = [plan.dataset, plan.tokenizer_model, plan.init_model]
+    named = [plan.dataset, plan.tokenizer_model, plan.init_model, *plan.tests.values()]
     return {**words, "named": [part.model_dump(mode="json") if part else None for part in named]}
 
 

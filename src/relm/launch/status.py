@@ -94,7 +94,7 @@ def describe_progress(plan: Plan) -> str:
         _stage("tokenizer", [plan.tokenizer]),
         _stage("pregenerate", [*examples, *(plan.manifest(phase) for phase in phases)]),
         *_phase_lines(plan),
-        _stage("evaluate", [plan.evaluation(task) for task in plan.recipe.evaluate]),
+        _stage("evaluate", list(plan.evaluations().values())),
         _stage("verify", [plan.run_folder / "verify.json"]),
         _stage("report", [plan.run_folder / "report" / "report.html"]),
         _stage("publish", [plan.results / "report.html"]),

@@ -148,15 +148,24 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
         """(batch, sequence, hidden) -> the same shape; `mask` as in `document_mask`, None: causal alone"""
+        query, key, value = self.parts(x)
+        dropout = self.dropout if self.training else 0.0
+        mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout, is_causal=mask is None)
+        return F.dropout(self.joined(mixed), self.dropout, self.training)
+
+    def parts(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """(batch, sequence, hidden) -> queries, keys and values, each (batch, heads, sequence, hidden / heads)"""
         batch, length, hidden = x.shape
         query, key, value = (
             part.view(batch, length, self.heads, hidden // self.heads).transpose(1, 2)
             for part in self.c_attn(x).split(hidden, dim=2)
         )
-        dropout = self.dropout if self.training else 0.0
-        mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout, is_causal=mask is None)
-        mixed = self.c_proj(mixed.transpose(1, 2).reshape(batch, length, hidden))
-        return F.dropout(mixed, self.dropout, self.training)
+        return query, key, value
+
+    def joined(self, mixed: Tensor) -> Tensor:
+        """What all heads found, (batch, heads, sequence, hidden / heads) -> (batch, sequence, hidden)"""
+        joined: Tensor = self.c_proj(mixed.transpose(1, 2).flatten(2))
+        return joined
 
 
 class FeedForward(nn.Module):
@@ -257,10 +266,18 @@ class Gpt2(LanguageModel):
         Raises:
             ValueError: the sequences are too long.
         """
+        return self.head(self.hidden(input_ids, document_ids))
+
+    def hidden(self, input_ids: Tensor, document_ids: Tensor | None = None) -> Tensor:
+        """What the head reads, (batch, sequence, hidden); arguments and errors as of `logits`."""
         if input_ids.shape[1] > self.config.positions:
             raise ValueError(f"{input_ids.shape[1]} tokens, but the model has {self.config.positions} positions")
         mask = None if document_ids is None else document_mask(document_ids)
-        hidden = self.transformer(input_ids, mask, self.activation_checkpointing)
+        hidden: Tensor = self.transformer(input_ids, mask, self.activation_checkpointing)
+        return hidden
+
+    def head(self, hidden: Tensor) -> Tensor:
+        """(..., hidden) -> (..., vocabulary): logits of the token after each place, of all places or only some."""
         return F.linear(hidden, self.transformer.wte.weight)
 
     def initialise(self, generator: torch.Generator) -> None:

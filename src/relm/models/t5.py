@@ -247,8 +247,15 @@ class T5(LanguageModel):
         """The logits for a source that is `encoded`, arguments as in `logits`."""
         length = decoder_input_ids.shape[1]
         causal = torch.ones(length, length, dtype=torch.bool, device=source.device).tril()
-        addend = None if attention_mask is None else attention_mask.bool().logical_not()[:, None, None, :] * MASKED
-        hidden = self.decoder(self.shared(decoder_input_ids), causal, source, addend, self.activation_checkpointing)
+        addend = self.source_addend(attention_mask)
+        return self.head(self.decoder(self.shared(decoder_input_ids), causal, source, addend, self.activation_checkpointing))
+
+    def source_addend(self, attention_mask: Tensor | None) -> Tensor | None:
+        """What hides the padding of a source from the decoder, (batch, 1, 1, source); None: there is none."""
+        return None if attention_mask is None else attention_mask.bool().logical_not()[:, None, None, :] * MASKED
+
+    def head(self, hidden: Tensor) -> Tensor:
+        """Logits of what the decoder makes, (..., hidden) -> (..., vocabulary)."""
         if self.config.scaled_head:
             hidden = hidden * self.config.hidden_size**-0.5
         return F.linear(hidden, self.shared.weight if self.lm_head is None else self.lm_head.weight)

@@ -47,7 +47,22 @@ class Attention(nn.Module):
         Returns:
             (batch, sequence, hidden).
         """
-        query, key, value = self._split(self.q(x)), self._split(self.k(seen)), self._split(self.v(seen))
+        return self.mixed(self.queries(x), self.keys(seen), self.values(seen), addend)
+
+    def queries(self, x: Tensor) -> Tensor:
+        """(batch, sequence, hidden) -> (batch, heads, sequence, head_size)"""
+        return self._split(self.q(x))
+
+    def keys(self, seen: Tensor) -> Tensor:
+        """(batch, keys, hidden) -> (batch, heads, keys, head_size)"""
+        return self._split(self.k(seen))
+
+    def values(self, seen: Tensor) -> Tensor:
+        """(batch, keys, hidden) -> (batch, heads, keys, head_size)"""
+        return self._split(self.v(seen))
+
+    def mixed(self, query: Tensor, key: Tensor, value: Tensor, addend: Tensor | None) -> Tensor:
+        """As `forward`, of queries, keys and values that are made already: (batch, sequence, hidden)."""
         mask = None if addend is None else addend.to(query.dtype)
         dropout = self.dropout if self.training else 0.0
         mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout, scale=1.0)

@@ -12,31 +12,13 @@ from typing import Any
 from relm.artifact import read_json, sidecar_of
 from relm.catalogue import Dataset, PretrainedModel, RemoteFile, Source
 from relm.plan import Plan
+from relm.protocols import PublishedTest
+from relm.reporting.figures import Figure, Task, measured_task
 from relm.reporting.provenance import Record, collect
 from relm.reporting.surroundings import cleaned, shown
 from relm.reporting.verify import NOTHING_PUBLISHED
 from relm.training.run_folder import LOG
 
-# Figure -> its name, how it is written, and what it is, in the order in which figures are told.
-FIGURES = {
-    "perplexity_per_word": ("Perplexity per word", ".2f", "e to the mean loss of a whitespace-separated word; lower is better"),
-    "perplexity_per_token": ("Perplexity per token", ".2f", "depends on the tokenizer; lower is better"),
-    "nats_per_token": ("Loss", ".4f", "nats per token on held-out documents"),
-    "bits_per_byte": ("Bits per byte", ".4f", "of the text in UTF-8; independent of the tokenizer"),
-    "loss": ("Loss on random windows", ".4f", "nats per token, an estimate on some held-out windows"),
-    "loss_standard_error": ("Its standard error", ".4f", "from the spread of the batches' means"),
-    "train_loss": ("Loss on random training windows", ".4f", "nats per token"),
-    "train_loss_standard_error": ("Its standard error", ".4f", "from the spread of the batches' means"),
-    "windows": ("Windows", ",.0f", "of each split"),
-    "unigram_nats_per_token": ("Unigram baseline", ".4f", "nats per token, from counts of single tokens"),
-    "bigram_nats_per_token": ("Bigram baseline", ".4f", "nats per token, from counts of pairs of tokens"),
-    "nats_below_unigram": ("Better than unigrams by", ".4f", "nats per token"),
-    "nats_below_bigram": ("Better than bigrams by", ".4f", "nats per token; negative is worse"),
-    "tokens_scored": ("Tokens scored", ",.0f", ""),
-    "documents": ("Documents", ",.0f", "held out of training"),
-    "words": ("Words", ",.0f", ""),
-    "bytes": ("Bytes", ",.0f", "of text"),
-}
 # What each verdict is called on top of a report, and the tone it is shown in.
 HEADLINES = {
     "consistent": ("Consistent with the published figures", "good"),
@@ -46,17 +28,6 @@ HEADLINES = {
     "not comparable": ("Not comparable with the published figures", "plain"),
     NOTHING_PUBLISHED: ("No published figure to compare with", "plain"),
 }
-
-
-@dataclass(frozen=True)
-class Figure:
-    """One measured figure, ready to be shown."""
-
-    task: str
-    key: str
-    name: str
-    value: str
-    meaning: str
 
 
 @dataclass(frozen=True)
@@ -86,6 +57,8 @@ class Findings:
     """verify.json."""
     evaluations: Mapping[str, Mapping[str, Any]]
     """Task -> eval/TASK.json."""
+    before: Mapping[str, Mapping[str, Any]]
+    """The same of the weights that training started from, where the recipe names some."""
     logs: Mapping[str, Path]
     """Phase -> train.jsonl."""
     model: Mapping[str, Any]
@@ -137,20 +110,20 @@ class Findings:
         return f"Measured on held-out documents: {' and '.join(parts)}{baseline}."
 
     @cached_property
+    def tasks(self) -> list[Task]:
+        """What was evaluated, in the recipe's order, each with its figures."""
+        return [measured_task(name, found, self.before.get(name)) for name, found in self.evaluations.items()]
+
+    @property
     def figures(self) -> list[Figure]:
-        """All measured figures; the well-known ones first."""
-        found = []
-        for task, evaluation in self.evaluations.items():
-            values = evaluation["figures"]
-            order = sorted(values, key=lambda key: list(FIGURES).index(key) if key in FIGURES else len(FIGURES))
-            found += [_figure(task, key, values[key]) for key in order]
-        return found
+        """All measured figures."""
+        return [figure for task in self.tasks for figure in task.figures]
 
     @property
     def samples(self) -> list[Mapping[str, str]]:
         """Texts the model wrote: prompt and continuation, told apart."""
         return [
-            {"prompt": sample["prompt"], "text": sample["text"].removeprefix(sample["prompt"])}
+            {"prompt": sample["prompt"], "text": _written(sample["prompt"], sample["text"])}
             for evaluation in self.evaluations.values()
             for sample in evaluation.get("samples", [])
         ]
@@ -190,14 +163,14 @@ class Findings:
 
     @cached_property
     def origins(self) -> list[Origin]:
-        """Training data, tokenizer and starting weights, as far as they come from elsewhere."""
+        """Training data, tokenizer, starting weights and test files, as far as they come from elsewhere."""
         recipe = self.plan.recipe
         origins = [_origin("training data", recipe.data.dataset, self.plan.dataset)]
         if self.plan.tokenizer_model is not None:
             origins.append(_origin("tokenizer", str(recipe.tokenizer.from_model), self.plan.tokenizer_model))
         if self.plan.init_model is not None:
             origins.append(_origin("starting weights", str(recipe.init_from), self.plan.init_model))
-        return origins
+        return [*origins, *(_origin("evaluation", name, test) for name, test in self.plan.tests.items())]
 
     @property
     def loading(self) -> list[str]:
@@ -236,19 +209,31 @@ class Findings:
         return told
 
 
-def gather(plan: Plan, verify: Path, evaluations: Mapping[str, Path]) -> Findings:
+def _written(prompt: str, text: str) -> str:
+    """What the model wrote after its prompt, or made of it."""
+    return text.removeprefix(prompt) if text.startswith(prompt) else f" → {text}"
+
+
+def gather(plan: Plan, verify: Path, evaluations: Mapping[str, Path], before: Mapping[str, Path] | None = None) -> Findings:
     """Read what a finished run left."""
     model = plan.model_folder(plan.phases[-1]) / "model.safetensors"
-    records = collect([verify, *evaluations.values(), model])
+    before = before or {}
+    records = collect([verify, *evaluations.values(), *before.values(), model])
     return Findings(
         plan=plan,
         verdict=read_json(verify),
-        evaluations={task: read_json(path) for task, path in evaluations.items()},
+        evaluations=_in_order(plan, evaluations),
+        before=_in_order(plan, before),
         logs={phase: plan.run_folder / phase / LOG for phase in plan.phases},
         model=read_json(sidecar_of(model)),
         records=records,
         date=_last_moment(records, verify),
     )
+
+
+def _in_order(plan: Plan, files: Mapping[str, Path]) -> dict[str, Mapping[str, Any]]:
+    """Task -> its figures, in the recipe's order."""
+    return {task: read_json(files[task]) for task in plan.evaluations() if task in files}
 
 
 def _last_moment(records: Sequence[Record], verify: Path) -> str:
@@ -261,13 +246,9 @@ def _machine(host: Mapping[str, Any]) -> str:
     return f"{host['processor']}, {host['cores_usable']} cores, {host['memory_bytes'] / 2**30:.0f} GiB of memory"
 
 
-def _figure(task: str, key: str, value: Any) -> Figure:
-    name, written, meaning = FIGURES.get(key, (key.replace("_", " ").capitalize(), ".4g", ""))
-    return Figure(task, key, name, format(value, written) if isinstance(value, (int, float)) else str(value), meaning)
-
-
-def _origin(use: str, name: str, spec: Dataset | PretrainedModel) -> Origin:
-    told = None if spec.folder is None else shown(Path(spec.folder).expanduser())
+def _origin(use: str, name: str, spec: Dataset | PretrainedModel | PublishedTest) -> Origin:
+    folder = getattr(spec, "folder", None)
+    told = None if folder is None else shown(Path(folder).expanduser())
     return Origin(use, name, spec.title, spec.licence, spec.homepage, list(dict(spec.files).items()), told)
 
 

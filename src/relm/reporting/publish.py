@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from relm.errors import RelmError
-from relm.plan import Plan
+from relm.plan import BEFORE, Plan
 from relm.reporting.findings import bytes_in_words
 from relm.training.attested_run import published_name
 from relm.training.run_folder import RECORDS
@@ -27,8 +27,15 @@ def published_files(plan: Plan) -> dict[str, Path]:
             for name in RECORDS
             for phase in plan.phases
         },
-        **{f"eval/{task}.json": plan.evaluation(task) for task in plan.recipe.evaluate},
+        **evaluation_names(plan.evaluations(), plan.evaluations(BEFORE)),
         "verify.json": plan.run_folder / "verify.json",
+    }
+
+
+def evaluation_names(evaluations: Mapping[str, Path], before: Mapping[str, Path]) -> dict[str, Path]:
+    """Name in `results/NAME` -> figures, of the trained model and of the weights it started from."""
+    return {f"eval/{task}.json": path for task, path in evaluations.items()} | {
+        f"eval/before/{task}.json": path for task, path in before.items()
     }
 
 

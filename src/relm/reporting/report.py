@@ -11,10 +11,16 @@ from relm.reporting.crate import METADATA, crate
 from relm.reporting.findings import Findings, gather
 from relm.reporting.model_card import model_card
 from relm.reporting.pages import template
-from relm.reporting.publish import REPORT_FILES, published_files
+from relm.reporting.publish import REPORT_FILES, evaluation_names, published_files
 
 
-def write_report(plan: Plan, verify: Path, evaluations: Mapping[str, Path], output_folder: Path) -> str:
+def write_report(
+    plan: Plan,
+    verify: Path,
+    evaluations: Mapping[str, Path],
+    output_folder: Path,
+    before: Mapping[str, Path] | None = None,
+) -> str:
     """Write `report.html`, `README.md`, `recipe.json`, `provenance.json` and `ro-crate-metadata.json`.
 
     Times come from the steps' records, so writing the report of the same run again gives the same bytes.
@@ -22,13 +28,13 @@ def write_report(plan: Plan, verify: Path, evaluations: Mapping[str, Path], outp
     Raises:
         RelmError: a file of the run is absent or damaged.
     """
-    findings = gather(plan, verify, evaluations)
+    findings = gather(plan, verify, evaluations, before)
     _write(output_folder / "report.html", report_page(findings))
     _write(output_folder / "README.md", model_card(findings))
     write_json(output_folder / "recipe.json", findings.resolved)
     write_json(output_folder / "provenance.json", provenance(findings))
     files = published_files(plan) | {name: output_folder / name for name in REPORT_FILES}
-    files |= {f"eval/{task}.json": path for task, path in evaluations.items()} | {"verify.json": verify}
+    files |= evaluation_names(evaluations, before or {}) | {"verify.json": verify}
     del files[METADATA]
     write_json(output_folder / METADATA, crate(findings, files))
     missing = sum(1 for record in findings.records if not record["step"])

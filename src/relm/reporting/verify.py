@@ -50,11 +50,11 @@ PRECEDENCE = (NOT_CONSISTENT, UNDECIDED, NO_NOISE, CONSISTENT, NOT_COMPARABLE)
 Row = dict[str, Any]
 
 
-def verify(recipe: Recipe, fingerprint: str, evaluations: Mapping[str, Path], model: Path, output: Path) -> str:
+def verify(recipe: Recipe, fingerprint: str | None, evaluations: Mapping[str, Path], model: Path, output: Path) -> str:
     """Judge every row of the recipe's `expect` and write `verify.json`; bad figures are a result, not an error.
 
     Args:
-        fingerprint: of the recipe as it is now.
+        fingerprint: of the recipe as it is now; None: the model was trained by others, and is judged for its figures alone.
         evaluations: task -> `eval/TASK.json`.
         model: the weights, `model.safetensors`, with their sidecar.
 
@@ -193,24 +193,26 @@ def overall(rows: list[Row]) -> tuple[str, str]:
 def _evaluation(path: Path, task: str) -> Mapping[str, Any]:
     content = read_json(path)
     if not isinstance(content, dict) or not isinstance(content.get("figures"), dict) or content.get("task") != task:
-        raise RelmError(f"{path}: expected the figures of task {task}; delete it and run `relm evaluate` again")
+        raise RelmError(f"{path}: expected the figures of task {task}; delete it and evaluate it again")
     return content
 
 
 def _integrity(
-    fingerprint: str,
+    fingerprint: str | None,
     sidecar: Mapping[str, Any],
     evaluations: Mapping[str, Mapping[str, Any]],
     model: Path,
     paths: Mapping[str, Path],
 ) -> list[Row]:
     """What was compared to be sure that recipe, model and figures belong together."""
-    if sidecar.get("fingerprint") != fingerprint:
+    if fingerprint is not None and sidecar.get("fingerprint") != fingerprint:
         raise RelmError(
             f"{model}: was trained from fingerprint {sidecar.get('fingerprint')}, the recipe now has {fingerprint}: "
             "the recipe or its data changed since; give the recipe's command again to train what it says now"
         )
-    rows = [{"what": "fingerprint of the model", "expected": fingerprint, "found": sidecar["fingerprint"]}]
+    rows = []
+    if fingerprint is not None:
+        rows.append({"what": "fingerprint of the model", "expected": fingerprint, "found": sidecar["fingerprint"]})
     for task, evaluation in evaluations.items():
         found = evaluation.get("model_sha256")
         if found != sidecar["sha256"]:

@@ -1,0 +1,156 @@
+"""Tokens a second beside `transformers`: `python benchmarks/generation.py gpt2 --batch 1 8`.
+
+A random GPT-2 with the same weights in both, prompts of one length, precision and threads; attention through
+`scaled_dot_product_attention` in both. The two take turns, so that both see the same machine; that greedy texts are the same,
+token for token, is checked first. Peak memory is measured in a fresh process each.
+"""
+
+import argparse
+import dataclasses
+import resource
+import statistics
+import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from relm.evaluation.decoders import decoder_of
+from relm.evaluation.generation import continuations
+from relm.evaluation.models import Execution, OwnCausalModel
+from relm.evaluation.sampling import GREEDY, Sampling, random_stream
+from relm.models.gpt2 import Gpt2, Gpt2Config
+
+CONFIGS = {
+    "quickstart": Gpt2Config(3, 4, 128, positions=64, vocabulary_size=4096),
+    "small": Gpt2Config(6, 6, 384, positions=512, vocabulary_size=16_384),
+    "gpt2": Gpt2Config(12, 12, 768, positions=1024, vocabulary_size=50_257),
+}
+SAMPLED = Sampling(temperature=0.8, top_k=50, top_p=0.95)
+Texts = list[list[int]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """What is measured."""
+
+    model: str
+    prompt: int
+    length: int
+    sampled: bool
+    threads: int
+    repeats: int
+    layers: int | None
+
+    @property
+    def config(self) -> Gpt2Config:
+        """The architecture, perhaps with fewer layers."""
+        config = CONFIGS[self.model]
+        return dataclasses.replace(config, layers=self.layers or config.layers)
+
+    def prompts(self, batch: int) -> Texts:
+        """Random ids."""
+        draw = torch.Generator().manual_seed(batch)
+        ids = torch.randint(self.config.vocabulary_size, (batch, self.prompt), generator=draw)
+        return [list(map(int, row)) for row in ids]
+
+
+def weights(setting: Setting) -> Gpt2:
+    model = Gpt2(setting.config)
+    model.initialise(torch.Generator().manual_seed(0))
+    return model
+
+
+def ours(setting: Setting, model: Gpt2) -> Callable[[Texts], Texts]:
+    execution = Execution(threads=setting.threads)
+    decoder = decoder_of(OwnCausalModel(Path(setting.model), "", model, execution), execution)
+
+    def write(prompts: Texts) -> Texts:
+        streams = [random_stream(0, place) for place in range(len(prompts))]
+        sampling = SAMPLED if setting.sampled else GREEDY
+        return [found.ids for found in continuations(decoder, prompts, setting.length, sampling, streams)]
+
+    return write
+
+
+def theirs(setting: Setting, model: Gpt2 | None) -> Callable[[Texts], Texts]:
+    import transformers
+
+    described = {**setting.config.to_huggingface(), "bos_token_id": None, "eos_token_id": None}
+    config = transformers.AutoConfig.for_model(described.pop("model_type"), **described)
+    peer = transformers.GPT2LMHeadModel._from_config(config, attn_implementation="sdpa").eval()
+    if model is not None:
+        peer.load_state_dict(model.state_dict(), strict=False)
+        peer.tie_weights()
+    drawn = {"temperature": SAMPLED.temperature, "top_k": SAMPLED.top_k, "top_p": SAMPLED.top_p} if setting.sampled else {}
+    options: dict[str, Any] = {"do_sample": setting.sampled, "max_new_tokens": setting.length, "pad_token_id": 0, **drawn}
+
+    def write(prompts: Texts) -> Texts:
+        ids = torch.tensor(prompts)
+        found: Texts = peer.generate(ids, attention_mask=torch.ones_like(ids), **options)[:, ids.shape[1] :].tolist()
+        return found
+
+    return write
+
+
+def peak_memory(setting: Setting, batch: int, is_ours: bool) -> int:
+    """MB that a process took at most to write once, with weights of its own."""
+    torch.set_num_threads(setting.threads)
+    write = ours(setting, weights(setting)) if is_ours else theirs(setting, None)
+    write(setting.prompts(batch))
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+
+
+def spread(values: list[float], digits: int = 1) -> str:
+    return f"{statistics.median(values):,.{digits}f} ({min(values):,.{digits}f} to {max(values):,.{digits}f})"
+
+
+def compare(setting: Setting, batch: int) -> None:
+    """Print tokens a second and ratios of both, in turns."""
+    torch.set_num_threads(setting.threads)
+    model = weights(setting)
+    greedy = dataclasses.replace(setting, sampled=False, length=min(setting.length, 16))
+    prompts = setting.prompts(batch)
+    assert ours(greedy, model)(prompts) == theirs(greedy, model)(prompts), "the two write other texts"
+    sides = {"relm": ours(setting, model), "transformers": theirs(setting, model)}
+    rates: dict[str, list[float]] = {name: [] for name in sides}
+    for turn in range(setting.repeats):
+        for name in sides if turn % 2 else reversed(list(sides)):
+            started = time.perf_counter()
+            tokens = sum(map(len, sides[name](prompts)))
+            rates[name].append(tokens / (time.perf_counter() - started))
+    ratios = [a / b for a, b in zip(rates["relm"], rates["transformers"], strict=True)]
+    print(
+        f"batch {batch}: relm {spread(rates['relm'])} tokens/s, transformers {spread(rates['transformers'])} tokens/s, "
+        f"ratio {spread(ratios, 2)}",
+        flush=True,
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", choices=list(CONFIGS))
+    parser.add_argument("--batch", type=int, nargs="+", default=[1, 8], help="texts at once")
+    parser.add_argument("--prompt", type=int, default=32, help="tokens of a prompt")
+    parser.add_argument("--length", type=int, default=32, help="tokens after it")
+    parser.add_argument("--sampled", action="store_true", help="temperature 0.8, top-k 50, top-p 0.95; default: greedy")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--layers", type=int, help="fewer than the model has")
+    given = vars(parser.parse_args())
+    batches = given.pop("batch")
+    setting = Setting(**given)
+    print(f"{setting.model}: {weights(setting).parameter_count():,} parameters, {setting}")
+    # First, for a process begins with the peak of the one that started it.
+    for name in ("relm", "transformers"):
+        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as fresh:
+            print(f"peak memory of {name}: {fresh.submit(peak_memory, setting, batches[-1], name == 'relm').result():,} MB")
+    for batch in batches:
+        compare(setting, batch)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,222 @@
+"""How well a model puts diacritics back into held-out texts, beside what can be had without one.
+
+The texts are the targets of the held-out table, so training and evaluation mean the same by a text, and the manifest stands for
+all that is read. How two texts are compared: `relm.evaluation.diacritics_scoring`.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from time import perf_counter
+
+from tqdm import tqdm
+
+from relm.artifact import sha256_of
+from relm.errors import RelmError
+from relm.evaluation.diacritics_baselines import Forms, Training, training_forms
+from relm.evaluation.diacritics_scoring import Counts, plain, scored, words_of
+from relm.evaluation.models import Execution
+from relm.evaluation.restoration import Restored, Restorer
+from relm.evaluation.result import Result, Sample
+from relm.evaluation.table_texts import UNKNOWN, Texts
+from relm.evaluation.text_to_text import load_text_to_text, require_lengths
+from relm.examples.builders import open_examples
+from relm.examples.diacritics import with_standard_letters
+from relm.examples.seq2seq import Seq2SeqExamples
+from relm.examples.tokenizers import LoadedTokenizer, load_tokenizer
+from relm.objectives import Objective
+from relm.protocols import Diacritics
+
+# The text on the card of iliemihai/mt5-base-romanian-diacritics, as it should come out.
+WORKED_EXAMPLES = {
+    "ro": "A început să îi taie un fir de păr, iar fata stă în față, ține cămașa de in în mână și cântă nota SI."
+}
+# Prefix of a baseline's figures -> what it is.
+BASELINES = {
+    "no_diacritics": "the text as it is without diacritics",
+    "most_frequent_form": "each word in the form that the training text has most often, upper and lower case taken together; "
+    "of equally frequent ones the first by code points; a word that training never had stays without diacritics",
+}
+SCORING = {
+    "words": "runs of letters, each matched with a word that is the same without diacritics and case; right if equal, case "
+    "included",
+    "ambiguous_words": "those whose form without diacritics stands for several words of the training text, upper and lower "
+    "case taken together",
+    "unseen_words": "those of which training has no form",
+    "extra_words": "of the output, without a match; they cost nothing",
+    "characters": "letters of the reference; a word without a match has none right",
+    "diacritics": "letters of the reference that have one",
+    "standard_letters": "letters and marks composed on both sides; in Romanian ş and ţ with a cedilla count as ș and ț",
+    "unknown_tokens": "of the reference; a word with one is never right",
+    "texts_in_parts": "too long for source or target, so given in parts, halved between words until they fit",
+    "truncated_texts": "the model wrote as many tokens as it may and came to no end; what is missing is wrong",
+}
+
+
+def evaluate_diacritics(
+    model_folder: Path,
+    manifest: Path,
+    tokenizer: Path,
+    output: Path,
+    task: str,
+    phase: Objective,
+    options: Diacritics | None = None,
+    limit: int | None = None,
+    execution: Execution | None = None,
+    language: str = "ro",
+) -> str:
+    """Restore the diacritics of the held-out texts and write `eval/diacritics.json`.
+
+    Args:
+        model_folder: Hugging Face folder of any encoder-decoder.
+        manifest: of the examples, pairs of a text without diacritics and the text; its training split gives the forms of words.
+        tokenizer: the `tokenizer.json` that they were made with.
+        output: the JSON file.
+        task: its name.
+        phase: what a text is, and the lengths of source and target.
+        options: how many texts.
+        limit: only so many of them, the first ones; None: all.
+        execution: it changes figures by rounding at most.
+        language: of the text; decides which letters are standard.
+
+    Returns:
+        A sentence with figures and rate.
+
+    Raises:
+        RelmError: model, tokenizer, manifest and phase do not fit together, or there is nothing to restore.
+    """
+    started, options, execution = perf_counter(), options or Diacritics(), execution or Execution()
+    loaded = load_tokenizer(tokenizer)
+    examples = _opened(manifest, phase, loaded)
+    model = load_text_to_text(model_folder, loaded.vocabulary_size, execution)
+    require_lengths(model, examples.source_length, examples.target_length)
+    bounds = [bound for bound in (options.examples, limit) if bound is not None]
+    held_out = Texts(examples.tables, loaded, language, min(bounds, default=None))
+    training = Training(manifest, sha256_of(manifest), tokenizer, loaded.sha256, language)
+    forms = training_forms(training, _wanted(manifest, held_out), execution.threads)
+    restorer = Restorer(model, loaded, examples, phase.seq2seq.source, language, execution.batch_tokens)
+    figures = _figures(manifest, held_out, restorer, forms)
+    worked_example, samples = _worked_example(restorer)
+    protocol = {
+        "in_words": _in_words(phase.seq2seq.texts),
+        "tokenizer_sha256": loaded.sha256,
+        "manifest_sha256": training.manifest_sha256,
+        "source_length": examples.source_length,
+        "target_length": examples.target_length,
+        **{name: value for name, value in (("examples", options.examples), ("limit", limit)) if value is not None},
+        "language": language,
+        **SCORING,
+        **BASELINES,
+        "precision": execution.precision,
+    }
+    figures |= worked_example
+    Result(task=task, protocol=protocol, figures=figures, model_sha256=model.sha256, samples=samples).write(output)
+    return _sentence(figures, perf_counter() - started)
+
+
+def _opened(manifest: Path, phase: Objective, loaded: LoadedTokenizer) -> Seq2SeqExamples:
+    if phase.objective != "seq2seq":
+        raise RelmError(
+            f"objective: {phase.objective} restores no diacritics; give the settings of a phase with objective seq2seq"
+        )
+    examples = open_examples(manifest, "held_out", phase, seed=0)
+    assert isinstance(examples, Seq2SeqExamples), "the objective says so"
+    made_with = examples.tables.manifest.tokenizer.sha256
+    if made_with != loaded.sha256:
+        raise RelmError(
+            f"{loaded.path}: has sha256 {loaded.sha256}, but {manifest} was made with {made_with}; give that tokenizer"
+        )
+    return examples
+
+
+def _wanted(manifest: Path, held_out: Texts) -> set[str]:
+    """The held-out texts' words, as `plain` gives them."""
+    wanted = {plain(word) for texts in held_out for text in texts for word in words_of(text)}
+    if not wanted:
+        raise RelmError(f"{manifest}: {held_out.count:,} held-out texts have not one word; use more documents")
+    return wanted
+
+
+def _figures(manifest: Path, held_out: Texts, restorer: Restorer, forms: Forms) -> dict[str, float | int]:
+    """All figures but that of the worked example."""
+    counts = {name: Counts() for name in ("", *BASELINES)}
+    events: Counter[str] = Counter()
+    with tqdm(total=held_out.count, unit=" texts", disable=None) as bar:
+        for texts in held_out:
+            events["unknown_tokens"] += sum(text.count(UNKNOWN) for text in texts)
+            for restored in restorer.restored(texts, bar):
+                events += Counter({"texts_in_parts": len(restored.parts) > 1, "truncated_texts": restored.truncated})
+                for name, found in _compared(restored, restorer, forms).items():
+                    counts[name] += found
+                events["unseen_words"] += sum(
+                    plain(word) not in forms.counts for part, _ in restored.parts for word in words_of(part)
+                )
+    of = counts[""]
+    if not of.diacritics:
+        raise RelmError(
+            f"{manifest}: {held_out.count:,} held-out texts have no diacritics to restore; use text that has some, and a "
+            "tokenizer that keeps them"
+        )
+    accuracies = {
+        f"{name}_{figure}" if name else figure: value
+        for name, found in counts.items()
+        for figure, value in found.accuracies().items()
+    }
+    return {
+        **accuracies,
+        "texts": held_out.count,
+        "texts_in_parts": events["texts_in_parts"],
+        "truncated_texts": events["truncated_texts"],
+        "words": of.words,
+        "ambiguous_words": of.ambiguous_words,
+        "unseen_words": events["unseen_words"],
+        "extra_words": of.extra_words,
+        "characters": of.characters,
+        "diacritics": of.diacritics,
+        "unknown_tokens": events["unknown_tokens"],
+        "training_words": forms.words,
+    }
+
+
+def _compared(restored: Restored, restorer: Restorer, forms: Forms) -> Mapping[str, Counts]:
+    """One text as the model writes it and as each baseline does, all cut into the same parts."""
+    counts = {name: Counts() for name in ("", *BASELINES)}
+    for part, output in restored.parts:
+        source = restorer.source(part)
+        likeliest = with_standard_letters(forms.restored(source), restorer.language)
+        for name, found in {"": output, "no_diacritics": source, "most_frequent_form": likeliest}.items():
+            counts[name] += scored(part, found, forms.ambiguous)
+    return counts
+
+
+def _worked_example(restorer: Restorer) -> tuple[dict[str, float], list[Sample] | None]:
+    """Its figure, and what the model writes; nothing where the language has no such example."""
+    example = WORKED_EXAMPLES.get(restorer.language.lower().split("-")[0])
+    if example is None:
+        return {}, None
+    written = restorer.restored([example])[0].output
+    accuracy = scored(example, written, ()).accuracies()["word_accuracy"]
+    return {"worked_example_word_accuracy": accuracy}, [Sample(prompt=restorer.source(example), text=written)]
+
+
+def _in_words(texts: str) -> str:
+    unit = {"lines": "line", "documents": "document"}[texts]
+    return (
+        f"Each held-out {unit} loses its diacritics, and the model writes it again, the likeliest token at each step; a word "
+        "is right if it is the original one. Beside it: the same texts without diacritics, and with the most frequent form of "
+        "each word in the training text."
+    )
+
+
+def _sentence(found: Mapping[str, float | int], seconds: float) -> str:
+    ambiguous = ""
+    if "ambiguous_word_accuracy" in found:
+        ambiguous = (
+            f", of ambiguous words {found['ambiguous_word_accuracy']:.4f} "
+            f"({found['most_frequent_form_ambiguous_word_accuracy']:.4f})"
+        )
+    return (
+        f"restored {found['texts']:,} texts of {found['words']:,} words: word accuracy {found['word_accuracy']:.4f} (most "
+        f"frequent form {found['most_frequent_form_word_accuracy']:.4f}){ambiguous}, character accuracy "
+        f"{found['character_accuracy']:.4f}; {found['words'] / seconds:,.0f} words/s"
+    )

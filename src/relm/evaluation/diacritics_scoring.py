@@ -1,0 +1,191 @@
+"""How much of a text's diacritics another text has, by letter and by word: pure functions on strings.
+
+Both texts have each letter in one form (`relm.examples.diacritics.with_standard_letters`), so that how a letter is composed
+decides nothing, nor whether a Romanian ș has a comma or a cedilla. Upper and lower case count as different.
+
+A word is a run of letters, as Python's `\\w` has them, without digits and the underscore; a letter is a character with the
+marks that could not be composed with it. What stands between words is not looked at. A word of the reference is compared with a
+word of the output that is the same without diacritics and case: where both texts have the same such words in the same order,
+as a model that does nothing else writes them, the first with the first and so on; else in the alignment that pairs most words,
+and among those the most equal ones. A word without a partner is wrong, and so are all its letters; what the output has beyond
+the reference is counted, and costs nothing.
+"""
+
+import re
+from collections.abc import Container, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from relm.examples.diacritics import MARKS, without_diacritics
+
+WORD = re.compile(rf"[^\W\d_]+(?:[{MARKS}]+[^\W\d_]*)*")
+LETTER = re.compile(f".[{MARKS}]*", re.DOTALL)
+# Cells of a table of alignments in memory at once, some 40 MB; longer texts are divided.
+LARGEST_TABLE = 2**22
+
+Integers = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What was compared, and how much of it was right."""
+
+    words: int = 0
+    right_words: int = 0
+    ambiguous_words: int = 0
+    """Words of the reference whose form without diacritics is that of several words."""
+    right_ambiguous_words: int = 0
+    characters: int = 0
+    """Letters of the reference."""
+    right_characters: int = 0
+    diacritics: int = 0
+    """Letters of the reference that have a diacritic."""
+    right_diacritics: int = 0
+    extra_words: int = 0
+    """Words of the output without a partner."""
+
+    def __add__(self, other: "Counts") -> "Counts":
+        return Counts(*map(sum, zip(vars(self).values(), vars(other).values(), strict=True)))
+
+    def accuracies(self) -> dict[str, float]:
+        """Shares that are right, from 0 to 1; without those of which there was nothing."""
+        shares = {
+            "character_accuracy": (self.right_characters, self.characters),
+            "word_accuracy": (self.right_words, self.words),
+            "ambiguous_word_accuracy": (self.right_ambiguous_words, self.ambiguous_words),
+            "diacritic_accuracy": (self.right_diacritics, self.diacritics),
+        }
+        return {name: right / of for name, (right, of) in shares.items() if of}
+
+
+def words_of(text: str) -> list[str]:
+    """The words of a text.
+
+    >>> words_of("Într-o zi, 2 km")
+    ['Într', 'o', 'zi', 'km']
+    """
+    return WORD.findall(text)
+
+
+def letters_of(word: str) -> list[str]:
+    """The letters of a word, marks with the letter before them."""
+    return LETTER.findall(word)
+
+
+def plain(word: str) -> str:
+    """A word without diacritics and in lower case; it has as many letters as before.
+
+    >>> plain("Țară")
+    'tara'
+    """
+    return without_diacritics(word).lower()
+
+
+def scored(reference: str, output: str, ambiguous: Container[str]) -> Counts:
+    """Compare an output with the text that it should be.
+
+    Args:
+        reference: in standard letters.
+        output: likewise.
+        ambiguous: forms as `plain` gives them, of the words that count as ambiguous.
+    """
+    expected, found = words_of(reference), words_of(output)
+    pairs = aligned(expected, found)
+    partners: list[str | None] = [None] * len(expected)
+    for place, other in pairs:
+        partners[place] = found[other]
+    of_words = [_of_word(word, partner, plain(word) in ambiguous) for word, partner in zip(expected, partners, strict=True)]
+    sums = [sum(column) for column in zip(*of_words, strict=True)] or [0] * 8
+    return Counts(*[*sums, len(found) - len(pairs)])
+
+
+def _of_word(word: str, partner: str | None, is_ambiguous: bool) -> tuple[int, ...]:
+    """The fields of `Counts` for one word of the reference, all but the last."""
+    right = word == partner
+    letters = letters_of(word)
+    same = [right] * len(letters)
+    if not right and partner is not None:
+        same = [letter == other for letter, other in zip(letters, letters_of(partner), strict=True)]
+    marked = [letter != bare for letter, bare in zip(letters, map(without_diacritics, letters), strict=True)]
+    both = sum(a and b for a, b in zip(same, marked, strict=True))
+    return 1, right, is_ambiguous, is_ambiguous and right, len(letters), sum(same), sum(marked), both
+
+
+def aligned(expected: Sequence[str], found: Sequence[str]) -> list[tuple[int, int]]:
+    """Which words belong together: pairs of numbers, both ascending, of words that are the same as `plain` gives them.
+
+    >>> aligned(["Să", "o", "fată"], ["sa", "ba", "fata"])
+    [(0, 0), (2, 2)]
+    """
+    plain_expected, plain_found = list(map(plain, expected)), list(map(plain, found))
+    if plain_expected == plain_found:
+        return [(place, place) for place in range(len(expected))]
+    # What the other text has not at all can have no partner, so it need not be looked at.
+    shared = set(plain_expected) & set(plain_found)
+    left = [place for place, word in enumerate(plain_expected) if word in shared]
+    right = [place for place, word in enumerate(plain_found) if word in shared]
+    numbers: dict[str, int] = {}
+    rows = _numbered([(plain_expected[place], expected[place]) for place in left], numbers)
+    columns = _numbered([(plain_found[place], found[place]) for place in right], numbers)
+    pairs = _pairs(rows, columns, min(len(rows), len(columns)) + 1)
+    return [(left[row], right[column]) for row, column in pairs]
+
+
+def _numbered(words: Sequence[tuple[str, str]], numbers: dict[str, int]) -> Integers:
+    """(words, 2): the same number for the same plain form, and for the same word."""
+    found = [numbers.setdefault(text, len(numbers)) for word in words for text in word]
+    return np.array(found, dtype=np.int64).reshape(-1, 2)
+
+
+def _pairs(rows: Integers, columns: Integers, weight: int) -> list[tuple[int, int]]:
+    """The best alignment of words given as (words, 2) numbers, of the plain form and of the word itself.
+
+    A longest common subsequence in which a pair counts `weight`, and one more if the words are equal; of texts too long for
+    one table, by halves (Hirschberg 1975).
+    """
+    if len(rows) * len(columns) <= LARGEST_TABLE or len(rows) < 2:
+        return _traced(_table(rows, columns, weight), rows, columns)
+    half = len(rows) // 2
+    before = _last_row(rows[:half], columns, weight)
+    after = _last_row(rows[:half - 1 : -1], columns[::-1], weight)[::-1]  # fmt: skip
+    cut = int((before + after).argmax())
+    later = _pairs(rows[half:], columns[cut:], weight)
+    return _pairs(rows[:half], columns[:cut], weight) + [(row + half, column + cut) for row, column in later]
+
+
+def _next_row(row: Integers, word: Integers, columns: Integers, weight: int) -> Integers:
+    """The values of all beginnings of the columns, with one more word of the rows."""
+    gains = (columns[:, 0] == word[0]) * weight + (columns[:, 1] == word[1])
+    best = row.copy()
+    np.maximum(row[1:], row[:-1] + gains, out=best[1:])
+    return np.maximum.accumulate(best)
+
+
+def _last_row(rows: Integers, columns: Integers, weight: int) -> Integers:
+    row = np.zeros(len(columns) + 1, dtype=np.int64)
+    for word in rows:
+        row = _next_row(row, word, columns, weight)
+    return row
+
+
+def _table(rows: Integers, columns: Integers, weight: int) -> Integers:
+    table = np.zeros((len(rows) + 1, len(columns) + 1), dtype=np.int64)
+    for number, word in enumerate(rows):
+        table[number + 1] = _next_row(table[number], word, columns, weight)
+    return table
+
+
+def _traced(table: Integers, rows: Integers, columns: Integers) -> list[tuple[int, int]]:
+    pairs = []
+    row, column = len(rows), len(columns)
+    while table[row, column]:
+        if table[row, column] == table[row - 1, column]:
+            row -= 1
+        elif table[row, column] == table[row, column - 1]:
+            column -= 1
+        else:
+            row, column = row - 1, column - 1
+            pairs.append((row, column))
+    return pairs[::-1]

@@ -1,0 +1,44 @@
+"""What an evaluation reads: a file that is what its recipe says, as text, and that text as tokens."""
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+
+from relm.errors import RelmError
+from relm.examples.encoder import Disagreement, Encoder, Ragged
+from relm.examples.tokenizers import LoadedTokenizer
+
+
+def read_text(path: Path, sha256: str | None) -> tuple[str, str]:
+    """The text of a UTF-8 file as it stands, line ends included, and the file's sha256.
+
+    Args:
+        sha256: what it must be; None: anything.
+
+    Raises:
+        RelmError: the file is absent, another one, empty, or not UTF-8.
+    """
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise RelmError(f"{path}: cannot be read: {error.strerror}; give the file that is to be scored") from None
+    found = hashlib.sha256(content).hexdigest()
+    if sha256 is not None and found != sha256:
+        raise RelmError(
+            f"{path}: has sha256 {found}, the test's file has {sha256}: another file, or an altered one; delete it and "
+            "download it again"
+        )
+    if not content.strip():
+        raise RelmError(f"{path}: has no text ({len(content):,} bytes); there is nothing to score")
+    try:
+        return content.decode(), found
+    except UnicodeDecodeError as error:
+        raise RelmError(f"{path}: byte {error.start} is not UTF-8; save the file as UTF-8") from None
+
+
+def encoded(tokenizer: LoadedTokenizer, texts: Sequence[str]) -> Ragged:
+    """The ids of each text, each encoded as one piece and as it stands."""
+    try:
+        return Encoder(tokenizer.tokenizer).encoded(texts)
+    except Disagreement:  # with the library about the ids of a sample: it encodes everything
+        return Encoder(tokenizer.tokenizer, fast=False).encoded(texts)

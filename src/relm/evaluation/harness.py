@@ -1,0 +1,306 @@
+"""Any task of EleutherAI's language-model evaluation harness (lm_eval, MIT) on a model's folder, by the harness itself.
+
+The harness has an environment of its own (`make harness`), with a pinned version, and runs as a process of its own. It reads
+the folder as its users do, through `transformers`.
+"""
+
+import json
+import math
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections import deque
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from relm.artifact import read_json, sha256_of, write_json
+from relm.errors import RelmError
+from relm.evaluation.models import Execution, readable, weights_sha256
+from relm.evaluation.result import Result
+from relm.examples.tokenizers import load_tokenizer
+from relm.limits import usable_cores
+from relm.training.export import tokenizer_config
+
+PROCESS = Path(__file__).with_name("harness_process.py")
+# Architectures whose outputs the harness's questions fit.
+GENERATORS = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
+# Without a figure of its own the harness takes a model for one of so many positions.
+POSITIONS = 2048
+# Logits of a batch, which the harness has in memory twice: 1 GiB in float32.
+LARGEST_LOGITS = 2**28
+LAST_LINES = 3
+
+
+@dataclass(frozen=True)
+class HarnessRun:
+    """What the process is asked."""
+
+    tasks: list[str]
+    """As the harness calls them: tasks, groups or tags."""
+    model: str
+    """A folder that `transformers` reads a model from."""
+    tokenizer: str
+    """A folder that it reads a tokenizer from."""
+    task_folder: str | None
+    """With task files of the user's; paths in them are relative to it."""
+    limit: int | None
+    device: str
+    precision: str
+    threads: int
+    batch_size: int
+    samples: bool = False
+    """Whether the answer has the log of each example."""
+
+
+def default_python() -> Path:
+    """The interpreter of the harness's environment."""
+    return Path(sys.prefix) / "harness" / "bin" / "python"
+
+
+def evaluate_harness(
+    model_folder: Path,
+    harness_task: str,
+    output: Path,
+    task: str,
+    harness_python: Path | None = None,
+    task_folder: Path | None = None,
+    limit: int | None = None,
+    execution: Execution | None = None,
+    tokenizer: Path | None = None,
+) -> str:
+    """Let the harness evaluate one of its tasks, or a group of them, on a folder, and write what it found.
+
+    The figures have the harness's names, its filter's after them where it has one: `acc`, `acc_stderr`. Those of the tasks in a
+    group, or with a tag, have the task's name in front.
+
+    Args:
+        model_folder: config.json and model.safetensors; the tokenizer too, unless it is given.
+        harness_task: as the harness calls it.
+        output: the JSON file.
+        task: the output's stem.
+        harness_python: of the harness's environment; None: of the one beside this.
+        task_folder: with task files of one's own, which may name Python of one's own; None: the harness's tasks alone.
+        limit: only the first so many examples of each task.
+        tokenizer: `tokenizer.json`, where the folder has none or another one; None: the folder's.
+
+    Raises:
+        RelmError: there is no environment, no such task, no network for its data, or the harness failed; says which.
+    """
+    started = perf_counter()
+    execution = execution or Execution()
+    with readable(model_folder, "language model"):
+        model_sha256 = weights_sha256(model_folder)
+        config = dict(json.loads((model_folder / "config.json").read_text(encoding="utf-8")))
+    require_generator(model_folder, config)
+    with tokenizer_folder(model_folder, tokenizer, config) as folder:
+        require_end_of_text(folder, tokenizer or model_folder)
+        run = HarnessRun(
+            tasks=[harness_task],
+            model=str(model_folder.resolve()),
+            tokenizer=str(folder.resolve()),
+            task_folder=str(task_folder.resolve()) if task_folder else None,
+            limit=limit,
+            device=execution.device,
+            precision=execution.precision,
+            threads=execution.threads or usable_cores(),
+            batch_size=batch_size(config, execution.batch_tokens),
+        )
+        found = answer_of(run, harness_python)
+        used = sha256_of(folder / "tokenizer.json") if (folder / "tokenizer.json").exists() else None
+    result = result_of(found, harness_task, task, limit, model_sha256, used)
+    result.write(output)
+    examples, seconds = result.protocol["examples"], perf_counter() - started
+    shown = [f"{name} {value:.4f}" for name, value in result.figures.items() if not name.endswith("_stderr")]
+    return f"lm_eval's {harness_task}: {', '.join(shown[:4])}; {examples:,} examples, {examples / seconds:,.1f} examples/s"
+
+
+def require_generator(folder: Path, config: Mapping[str, Any]) -> None:
+    """Refuse a model that writes no text: the harness would take it for one, and give figures.
+
+    Raises:
+        RelmError: `config.json` names another architecture.
+    """
+    names = config.get("architectures") or []
+    if names and not any(name.endswith(GENERATORS) for name in names):
+        raise RelmError(f"{folder}: is a {names[0]}; the harness's tasks are for models that write text")
+
+
+def require_end_of_text(folder: Path, named: Path) -> None:
+    """Refuse a tokenizer without an end of text, which the harness puts before every text.
+
+    Args:
+        folder: of the tokenizer.
+        named: what the user knows it by.
+
+    Raises:
+        RelmError: it takes the special tokens from its settings, and these name none.
+    """
+    settings = folder / "tokenizer_config.json"
+    told = dict(read_json(settings)) if settings.exists() else {}
+    if told.get("tokenizer_class") == "PreTrainedTokenizerFast" and not (told.get("bos_token") or told.get("eos_token")):
+        raise RelmError(f"{named}: the tokenizer has no end of text, which the harness puts before every text")
+
+
+def batch_size(config: Mapping[str, Any], batch_tokens: int) -> int:
+    """Sequences at once, were they all as long as the model allows."""
+    positions = next((int(config[key]) for key in ("n_positions", "max_position_embeddings") if config.get(key)), POSITIONS)
+    return max(1, min(batch_tokens, LARGEST_LOGITS // int(config.get("vocab_size", 1))) // positions)
+
+
+@contextmanager
+def tokenizer_folder(model_folder: Path, tokenizer: Path | None, config: Mapping[str, Any]) -> Iterator[Path]:
+    """A folder that `transformers` reads the tokenizer from: the model's, or a temporary one with the given tokenizer."""
+    own = model_folder / "tokenizer.json"
+    if tokenizer is None or (own.exists() and sha256_of(own) == sha256_of(tokenizer)):
+        yield model_folder
+        return
+    loaded = load_tokenizer(tokenizer)
+    with tempfile.TemporaryDirectory(prefix="relm-") as made:
+        folder = Path(made)
+        (folder / "tokenizer.json").write_bytes(tokenizer.read_bytes())
+        settings = tokenizer_config(tokenizer, asdict(loaded.special), config.get("n_positions"))
+        write_json(folder / "tokenizer_config.json", settings)
+        yield folder
+
+
+# --- the process -------------------------------------------------------------------------------------------------------------
+
+
+def answer_of(run: HarnessRun, harness_python: Path | None = None) -> dict[str, Any]:
+    """What the harness finds, in a process of its own, whose output goes to this one's standard error.
+
+    Raises:
+        RelmError: it found nothing; says why.
+    """
+    python = harness_python or default_python()
+    if not python.exists():
+        raise RelmError(f"{python}: the harness's environment is not there; `make harness` makes it")
+    with tempfile.TemporaryDirectory(prefix="relm-") as made:
+        request, answer = Path(made) / "request.json", Path(made) / "answer.json"
+        write_json(request, {**asdict(run), "parent": os.getpid()})
+        status, last = shown([str(python), "-I", str(PROCESS), str(request), str(answer)], cwd=run.task_folder)
+        if not answer.exists():
+            how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
+            raise RelmError(f"{', '.join(run.tasks)}: the harness {how}; its last words: {' | '.join(last) or 'none'}")
+        found: dict[str, Any] = read_json(answer)
+    if "refused" in found:
+        raise RelmError(f"the harness: {found['refused']}")
+    return dict(found["found"])
+
+
+def shown(command: list[str], cwd: str | None) -> tuple[int, list[str]]:
+    """Run a command, its output on standard error as it comes; its status and its last lines. It dies with this process."""
+    environment = {
+        **os.environ,
+        "HF_EVALUATE_OFFLINE": "1",  # metrics of the hub are programs; the harness's own need none
+        "TOKENIZERS_PARALLELISM": "false",
+        "TQDM_MININTERVAL": "1" if sys.stderr.isatty() else "30",
+    }
+    last: deque[str] = deque(maxlen=LAST_LINES)
+    process = subprocess.Popen(command, cwd=cwd, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    assert process.stdout is not None
+    try:
+        for line in process.stdout:
+            text = line.decode(errors="replace")
+            sys.stderr.write(text)
+            sys.stderr.flush()
+            last.extend(part.strip() for part in re.split(r"[\r\n]", text) if part.strip(" ^~\t"))
+        return process.wait(), list(last)
+    finally:
+        if process.poll() is None:
+            process.terminate()
+            process.wait()
+
+
+# --- the figures -------------------------------------------------------------------------------------------------------------
+
+
+def result_of(
+    found: Mapping[str, Any], harness_task: str, task: str, limit: int | None, model_sha256: str, tokenizer_sha256: str | None
+) -> Result:
+    """The harness's answer in our form.
+
+    Raises:
+        RelmError: no figure of it is a number.
+    """
+    figures, left_out = figures_of(found["results"], harness_task)
+    if not figures:
+        raise RelmError(
+            f"lm_eval's {harness_task}: no figure is a finite number: {json.dumps(left_out) if left_out else 'none'}"
+        )
+    leaves = found["n_samples"]
+    examples = sum(count["effective"] for count in leaves.values())
+    protocol = {
+        "in_words": in_words(found, harness_task, limit, examples),
+        "harness": f"lm_eval {found['version']}",
+        "harness_task": harness_task,
+        "tokenizer_sha256": tokenizer_sha256,
+        "task_files": found["task_files"],
+        "data": found["data"],
+        "context": found["context"],
+        "truncated": found["truncated"],
+        "examples": examples,
+        "limit": limit,
+        "tasks": {
+            name: {"version": found["versions"].get(name), "examples": count["effective"], "of": count["original"]}
+            | found["configs"].get(name, {})
+            for name, count in leaves.items()
+        },
+        **({"left_out": left_out} if left_out else {}),
+    }
+    return Result(task=task, protocol=protocol, figures=figures, model_sha256=model_sha256)
+
+
+def figures_of(results: Mapping[str, Mapping[str, Any]], harness_task: str) -> tuple[dict[str, float | int], dict[str, str]]:
+    """Name -> figure, those of the task itself first; and what is no finite number, in words.
+
+    Args:
+        results: task -> `METRIC,FILTER` -> value, as the harness writes them.
+    """
+    figures: dict[str, float | int] = {}
+    left_out: dict[str, str] = {}
+    for name in sorted(results, key=lambda name: name != harness_task):
+        for key, value in results[name].items():
+            metric, comma, chosen = key.partition(",")
+            if not comma or isinstance(value, str | bool) or value is None:
+                continue
+            plain, is_error = metric.removesuffix("_stderr"), metric.endswith("_stderr")
+            words = [
+                "" if name == harness_task else name,
+                plain,
+                "" if chosen == "none" else chosen,
+                "stderr" if is_error else "",
+            ]
+            figure = "_".join(snake_case(word) for word in words if word)
+            if math.isfinite(value):
+                figures[figure] = value
+            else:
+                left_out[figure] = str(value)
+    return figures, left_out
+
+
+def snake_case(name: str) -> str:
+    """A name of small letters, digits and single underscores: `chrf++` -> `chrfpp`, `strict-match` -> `strict_match`."""
+    return re.sub(r"[^a-z0-9]+", "_", name.lower().replace("+", "p")).strip("_")
+
+
+def in_words(found: Mapping[str, Any], harness_task: str, limit: int | None, examples: int) -> str:
+    """The protocol in a sentence or two."""
+    leaves = list(found["n_samples"])
+    shots = {found["configs"].get(name, {}).get("num_fewshot", 0) for name in leaves}
+    of_what = "" if leaves == [harness_task] else f" ({len(leaves)} tasks)"
+    version = found["versions"].get(harness_task)
+    numbered = f", version {version}" if version is not None else ""
+    solved = f"{next(iter(shots)) or 'no'} solved examples" if len(shots) == 1 else "as many solved examples as each task says"
+    own = " The task is defined by files of our own." if found["task_files"] else ""
+    only = f" Only the first {limit:,} examples of each task." if limit else ""
+    return (
+        f"Task {harness_task}{of_what}{numbered} of EleutherAI's lm-evaluation-harness {found['version']}, by the harness "
+        f"itself: {examples:,} examples, {solved} in front of each.{own}{only}"
+    )

@@ -1,0 +1,296 @@
+"""What runs under the harness's own interpreter: it loads tasks, evaluates them, and writes what was found as JSON.
+
+    python -I harness_process.py REQUEST.json ANSWER.json
+
+Its environment has the harness (lm_eval) and no relm, so nothing of relm is imported here. The request's keys are the fields of
+`relm.evaluation.harness.HarnessRun`; the answer has either `found`, or `refused` with a sentence. Whatever else goes wrong ends
+in a traceback, and leaves no answer.
+"""
+
+import contextlib
+import ctypes
+import difflib
+import hashlib
+import json
+import logging
+import os
+import signal
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+_PR_SET_PDEATHSIG = 1  # prctl(2)
+# What a protocol tells of a task; the whole configuration holds prompts and functions besides.
+ESSENTIALS = ("dataset_path", "dataset_name", "test_split", "validation_split", "num_fewshot", "output_type")
+# What a sample of the harness's log is compared by.
+LOGGED = ("doc_id", "doc", "target", "filtered_resps", "filter")
+
+
+class Refused(Exception):
+    """A sentence for the user."""
+
+
+def stop_with(parent: int) -> None:
+    """On Linux, get TERM when the process that asked dies, however it dies."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+        if os.getppid() != parent:  # it died before
+            sys.exit(1)
+
+
+# --- tasks -------------------------------------------------------------------------------------------------------------------
+
+
+def task_manager(names: list[str], folder: Path | None, metadata: dict[str, Any]) -> Any:
+    """The harness's index of tasks, made of the user's folder alone where that has all names: its own takes a while to read.
+
+    Raises:
+        Refused: there is no such task.
+    """
+    from lm_eval.tasks import TaskManager  # type: ignore[import-not-found]
+
+    if folder is not None:
+        own = TaskManager(include_path=str(folder), include_defaults=False, metadata=metadata)
+        if all(stands_alone(own.task_index, name) for name in names):
+            return own
+    manager = TaskManager(include_path=str(folder) if folder else None, metadata=metadata)
+    for name in names:
+        if name not in manager.all_tasks:
+            raise Refused(f"{unknown(name, manager.all_tasks)}{unreadable(folder)}")
+    return manager
+
+
+def stands_alone(index: dict[str, Any], name: str) -> bool:
+    """Whether an index has a task, or a group and all its members; a tag may have members elsewhere."""
+    entry = index.get(name)
+    if entry is None or entry.kind.name not in ("TASK", "PY_TASK", "GROUP"):
+        return False
+    members = entry.cfg.get("task", []) if entry.kind.name == "GROUP" else []
+    return all(isinstance(member, str) and stands_alone(index, member) for member in members)
+
+
+def unknown(name: str, known: list[str]) -> str:
+    """There is no such task, but perhaps one with nearly that name."""
+    near = difflib.get_close_matches(name, known, n=3)
+    hint = f"did you mean {' or '.join(near)}?" if near else "`.venv/harness/bin/lm_eval ls tasks` lists them"
+    return f"there is no task {name!r} among the {len(known):,} tasks and groups; {hint}"
+
+
+def unreadable(folder: Path | None) -> str:
+    """The user's task files that the index leaves out in silence, each with what is wrong with it."""
+    from lm_eval.tasks._yaml_loader import load_yaml  # type: ignore[import-not-found]
+
+    wrong = []
+    for path in sorted(folder.rglob("*.yaml")) if folder else []:
+        try:
+            load_yaml(path, resolve_func=False)
+        except Exception as error:
+            wrong.append(f"{path.relative_to(folder or path)} cannot be read: {first_line(error)}")
+    return "".join(f"; {words}" for words in wrong)
+
+
+def loaded(manager: Any, name: str) -> list[Any]:
+    """A task, a group, or all tasks of a tag, their data at hand.
+
+    Raises:
+        Refused: its data cannot be fetched or read, or it runs what the model writes.
+    """
+    try:
+        found = manager.load([name])
+    except Exception as error:
+        raise Refused(f"task {name} cannot be loaded: {first_line(error)}{advice(error)}") from error
+    for task_name, task in found["tasks"].items():
+        if getattr(task, "UNSAFE_CODE", False):
+            raise Refused(f"task {task_name} runs programs that the model writes; relm never does")
+    for kind in ("groups", "tasks"):
+        if name in found.get(kind, {}):
+            return [found[kind][name]]
+    return list(found["tasks"].values())
+
+
+def first_line(error: BaseException) -> str:
+    """The name of an error and the first line of what it says."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
+def advice(error: BaseException) -> str:
+    """What to do where data could not be fetched."""
+    names = {kind.__name__ for cause in causes(error) for kind in type(cause).__mro__}
+    if names & {"ConnectionError", "ConnectError", "OfflineModeIsEnabled", "LocalEntryNotFoundError", "ConnectTimeout"}:
+        return (
+            "; its data comes from the Hugging Face hub: evaluate where there is a network (HF_HUB_OFFLINE unset), or first "
+            "there with the same HF_HOME"
+        )
+    return ""
+
+
+def causes(error: BaseException | None) -> Iterator[BaseException]:
+    """An error and those that led to it."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+# --- what decided the figures ------------------------------------------------------------------------------------------------
+
+
+def sha256_of(path: Path) -> str:
+    """Hexadecimal sha256 of a file."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@contextlib.contextmanager
+def noted_data() -> Iterator[dict[str, str]]:
+    """Note every data set that is loaded: a local file with its sha256, one of the hub with its revision."""
+    import datasets.load
+
+    noted: dict[str, str] = {}
+    open_builder = datasets.load.load_dataset_builder
+
+    def noting(*arguments: Any, **options: Any) -> Any:
+        builder = open_builder(*arguments, **options)
+        files = [file for split in (builder.config.data_files or {}).values() for file in split]
+        noted.update(data_name(str(file)) for file in files)
+        if not files:  # in the cache already, and no network to ask
+            noted[f"{builder.dataset_name} {builder.config.name}"] = f"cached as {builder.hash}"
+        return builder
+
+    datasets.load.load_dataset_builder = noting
+    try:
+        yield noted
+    finally:
+        datasets.load.load_dataset_builder = open_builder
+
+
+def data_name(file: str) -> tuple[str, str]:
+    """How a file of data is named in a protocol, and what says which bytes it has."""
+    if file.startswith("hf://"):
+        repository, _, rest = file.partition("@")
+        return repository, f"revision {rest.split('/')[0]}"
+    path = Path(file)
+    return (path.name, sha256_of(path)) if path.exists() else (file, "as served")
+
+
+def own_task_files(manager: Any, names: Iterable[str], folder: Path | None) -> dict[str, str]:
+    """The user's own files that define the tasks, those that they include and the Python they name, each with its sha256."""
+    if folder is None:
+        return {}
+    entries = [manager.task_index.get(name) for name in names]
+    files = {file for entry in entries if entry and entry.yaml_path for file in with_included(entry.yaml_path)}
+    for module in list(sys.modules.values()):
+        if "__mtime__" in vars(module):  # what the harness loaded for `!function`
+            files.add(Path(str(module.__file__)).resolve())
+    own = sorted(file for file in files if file.is_relative_to(folder.resolve()))
+    return {file.relative_to(folder.resolve()).as_posix(): sha256_of(file) for file in own}
+
+
+def with_included(path: Path) -> Iterator[Path]:
+    """A task file, and those it includes."""
+    from lm_eval.tasks._yaml_loader import load_yaml
+
+    path = path.resolve()
+    yield path
+    included = load_yaml(path, resolve_func=False, recursive=False).get("include", [])
+    for name in included if isinstance(included, list) else [included]:
+        yield from with_included(path.parent / name)
+
+
+class Truncations(logging.Filter):
+    """Counts the examples that do not fit into the model, of which the harness warns one by one; the first is shown."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether a line of the log is shown."""
+        if not record.getMessage().startswith("Combined length of context"):
+            return True
+        self.count += 1
+        return self.count == 1
+
+
+# --- evaluation --------------------------------------------------------------------------------------------------------------
+
+
+def model_arguments(request: dict[str, Any]) -> dict[str, Any]:
+    """How the harness reads the model: in float32, never with code of the folder's."""
+    mixed = {"mixed_precision_dtype": "bfloat16"} if request["precision"] == "bfloat16" else {}
+    return {
+        "pretrained": request["model"],
+        "tokenizer": request["tokenizer"],
+        "dtype": "float32",
+        "softmax_dtype": "float32",
+        "trust_remote_code": False,
+        **mixed,
+    }
+
+
+def evaluated(request: dict[str, Any]) -> dict[str, Any]:
+    """Figures of the tasks, what they were computed on, and the log of single examples where it is asked for.
+
+    Raises:
+        Refused: a task is unknown, or cannot be loaded; there is no such device.
+    """
+    import torch
+    from lm_eval import __version__, simple_evaluate  # type: ignore[import-not-found]
+
+    if request["device"] == "cuda" and not torch.cuda.is_available():
+        raise Refused("no CUDA device, or a harness without CUDA; `make DEVICE=cuda harness` makes one with it")
+    torch.set_num_threads(request["threads"])
+    folder = Path(request["task_folder"]) if request["task_folder"] else None
+    truncations = Truncations()
+    logging.getLogger("lm_eval.models.huggingface").addFilter(truncations)
+    arguments = model_arguments(request)
+    with noted_data() as data:
+        manager = task_manager(request["tasks"], folder, arguments)
+        tasks = [task for name in request["tasks"] for task in loaded(manager, name)]
+        found = simple_evaluate(
+            model="hf",
+            model_args=arguments,
+            tasks=tasks,
+            batch_size=request["batch_size"],
+            device=request["device"],
+            limit=request["limit"],
+            log_samples=request["samples"],
+            task_manager=manager,
+        )
+    samples = found.pop("samples", {})
+    kept = {name: [{key: row[key] for key in LOGGED} for row in rows] for name, rows in samples.items()}
+    return {
+        "version": __version__,
+        "results": found["results"],
+        "groups": list(found["group_subtasks"]),
+        "versions": found["versions"],
+        "n_samples": found["n-samples"],
+        "configs": {
+            name: {key: config[key] for key in ESSENTIALS if config.get(key) is not None}
+            for name, config in found["configs"].items()
+        },
+        "context": found.get("max_length"),
+        "truncated": truncations.count,
+        "data": data,
+        "task_files": own_task_files(manager, found["results"], folder),
+        **({"samples": kept} if request["samples"] else {}),
+    }
+
+
+def main(request_path: str, answer_path: str) -> int:
+    """Answer a request; the process's exit status."""
+    request = json.loads(Path(request_path).read_text(encoding="utf-8"))
+    stop_with(request["parent"])
+    answer: dict[str, Any]
+    try:
+        answer = {"found": evaluated(request)}
+    except Refused as refusal:
+        answer = {"refused": str(refusal)}
+    text = json.dumps(answer, default=lambda value: value.item() if hasattr(value, "item") else str(value))
+    Path(answer_path).write_text(text, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

@@ -1,0 +1,288 @@
+"""LAMBADA (Paperno et al. 2016, https://arxiv.org/abs/1606.06031): the last word of each passage, by three protocols at once.
+
+They differ in what is the last word, and in how it is cut into tokens:
+
+- last token, as Graphcore's and Megatron-LM's evaluations do unless told to be strict: the passage's last token alone, given
+  all others; of a word of several tokens the first ones are told;
+- strict, the same evaluations' other way: all tokens of the last word, which is encoded by itself after the stripped rest;
+- lambada_openai of lm_eval: all tokens that the passage has more than its words but the last, of which the loss is summed too.
+
+Where two of them have the same tokens, as nearly always, these go through the model once.
+"""
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+
+import numpy as np
+import numpy.typing as npt
+
+from relm.errors import RelmError
+from relm.evaluation.evaluated_text import encoded, read_text
+from relm.evaluation.models import CausalModel, Execution, load_causal
+from relm.evaluation.result import Result
+from relm.evaluation.scoring import Scores, Sequences, score
+from relm.examples.encoder import Ragged
+from relm.examples.tokenizers import LoadedTokenizer, load_tokenizer
+from relm.protocols import Lambada
+
+Integers = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+
+# exp of more is no number, and the perplexity is left out.
+LARGEST_EXPONENT = 700.0
+IN_WORDS = (
+    "The last word of each passage by three protocols: its last token alone; all its tokens, encoded by themselves (strict); "
+    "and lambada_openai of lm_eval, whose perplexity is e to the mean loss of a whole last word. A passage longer than the "
+    "model's positions loses its beginning; none is left out."
+)
+
+
+def evaluate_lambada(
+    model_folder: Path,
+    tokenizer: Path,
+    file: Path,
+    output: Path,
+    task: str,
+    options: Lambada,
+    file_sha256: str | None = None,
+    limit: int | None = None,
+    execution: Execution | None = None,
+) -> str:
+    """Score the last words of passages and write `eval/TASK.json`.
+
+    Args:
+        model_folder: any causal language model that `load_causal` reads.
+        tokenizer: its `tokenizer.json`.
+        file: a JSON object a line.
+        output: the JSON file.
+        task: its name in it.
+        options: the key of a passage.
+        file_sha256: what the file must be; None: anything.
+        limit: only the first so many passages; None: all.
+
+    Raises:
+        RelmError: the file is another one, or a line has no passage of two words (file and line are named); tokenizer and model
+            do not belong together; the loss is not finite.
+    """
+    started = perf_counter()
+    execution = execution or Execution()
+    texts, sha256 = read_passages(file, file_sha256, options.text_key, limit)
+    loaded = load_tokenizer(tokenizer)
+    passages = tokenised_passages(texts, loaded, file)
+    model = load_causal(model_folder, loaded.vocabulary_size, execution)
+    scores = lambada_scores(model, passages, execution.batch_tokens)
+    found = figures(passages, scores)
+    protocol = {
+        "in_words": IN_WORDS,
+        "tokenizer_sha256": loaded.sha256,
+        "file": file.name,
+        "file_sha256": sha256,
+        **options.model_dump(),
+        "last_word": "strict: what follows the last white space; lambada_openai: what follows the last single space",
+        "correct": "every scored token is the likeliest, given the right ones before it; no filter of stop words",
+        "precision": execution.precision,
+        **({} if limit is None else {"limit": limit}),
+    }
+    Result(task=task, protocol=protocol, figures=found, model_sha256=model.sha256).write(output)
+    seconds = perf_counter() - started
+    return (
+        f"scored {found['examples']:,} last words: accuracy {found['last_token_accuracy']:.4f} by last token, "
+        f"{found['strict_accuracy']:.4f} strict, {found['lambada_openai_accuracy']:.4f} as lambada_openai; "
+        f"{found['tokens'] / seconds:,.0f} tokens/s"
+    )
+
+
+# --- passages --------------------------------------------------------------------------------------------------------------
+
+
+def read_passages(file: Path, sha256: str | None, text_key: str, limit: int | None) -> tuple[list[str], str]:
+    """The passages of a file, one a line, and the file's sha256.
+
+    Raises:
+        RelmError: the file is not what it should be, or a line has no passage of two words.
+    """
+    content, found = read_text(file, sha256)
+    lines = content.removesuffix("\n").split("\n")[:limit]
+    return [_passage(line, text_key, f"{file}, line {number}") for number, line in enumerate(lines, 1)], found
+
+
+def _passage(line: str, key: str, where: str) -> str:
+    try:
+        content = json.loads(line)
+    except ValueError as error:
+        raise RelmError(f'{where}: not JSON ({error}); expected an object such as {{"{key}": "A passage."}}') from None
+    text = content.get(key) if isinstance(content, dict) else None
+    if not isinstance(text, str):
+        keys = f"the keys {', '.join(content)}" if isinstance(content, dict) else type(content).__name__
+        raise RelmError(f"{where}: expected an object with a text under {key!r}, found {keys}; text_key names another one")
+    if not _before_last_space(text).strip() or len(text.split()) < 2:
+        raise RelmError(f"{where}: expected a passage of two words or more with a space before the last, found {text[:80]!r}")
+    return text
+
+
+def _before_last_space(text: str) -> str:
+    return text.rpartition(" ")[0]
+
+
+@dataclass(frozen=True)
+class Passages:
+    """Passages as tokens, as each protocol wants them."""
+
+    whole: Ragged
+    """Each as one piece: for the last token, and for lambada_openai."""
+    strict: Ragged
+    """Each as its stripped beginning and its last word."""
+    harness_targets: Integers
+    """(passages,) how many of the last tokens of `whole` lambada_openai scores."""
+    strict_targets: Integers
+    """(passages,) how many of the last tokens of `strict` are the last word."""
+    retokenised: Flags
+    """(passages,) whether `strict` has other tokens than `whole`."""
+    file: Path
+
+    def __len__(self) -> int:
+        return len(self.retokenised)
+
+
+def tokenised_passages(texts: Sequence[str], tokenizer: LoadedTokenizer, file: Path) -> Passages:
+    """Passages, each with two words at least, as tokens.
+
+    Raises:
+        RelmError: the tokenizer has no token for a last word.
+    """
+    last = [text.split()[-1] for text in texts]
+    beginnings = [text[: text.rfind(word)].strip() for text, word in zip(texts, last, strict=True)]
+    whole = encoded(tokenizer, texts)
+    told = encoded(tokenizer, beginnings)
+    words = encoded(tokenizer, [f" {word}" for word in last])
+    # lm_eval moves white space at the end of what it tells over to what it asks.
+    harness_told = encoded(tokenizer, [_before_last_space(text).rstrip() for text in texts])
+    strict = Ragged(*_side_by_side(told, words))
+    passages = Passages(
+        whole,
+        strict,
+        harness_targets=whole.sizes.astype(np.int64) - harness_told.sizes,
+        strict_targets=words.sizes.astype(np.int64),
+        retokenised=_different(whole, strict),
+        file=file,
+    )
+    lacking = np.flatnonzero((passages.harness_targets < 1) | (words.sizes < 1) | (harness_told.sizes < 1) | (told.sizes < 1))
+    if len(lacking):
+        raise RelmError(
+            f"{file}, line {lacking[0] + 1}: {tokenizer.path} gives the last word, or all before it, no token: "
+            f"{texts[lacking[0]][-80:]!r}"
+        )
+    return passages
+
+
+def _side_by_side(left: Ragged, right: Ragged) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
+    """Each row of `left` with that of `right` after it: tokens, sizes."""
+    at = np.repeat(np.cumsum(left.sizes, dtype=np.int64), right.sizes)
+    return np.insert(left.tokens, at, right.tokens), left.sizes + right.sizes
+
+
+def _different(left: Ragged, right: Ragged) -> Flags:
+    """Which rows are not the same."""
+    different: Flags = left.sizes != right.sizes
+    same_length = np.flatnonzero(~different)
+    starts = [np.cumsum(ragged.sizes, dtype=np.int64) - ragged.sizes for ragged in (left, right)]
+    for row in same_length:
+        one, other = (slice(start[row], start[row] + left.sizes[row]) for start in starts)
+        different[row] = not np.array_equal(left.tokens[one], right.tokens[other])
+    return different
+
+
+# --- scores ----------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class LambadaScores:
+    """Of each passage, in the file's order."""
+
+    last_token: Flags
+    """(passages,) whether the last token is the likeliest."""
+    strict: Flags
+    """(passages,) whether every token of the last word is, encoded by itself."""
+    harness: Flags
+    """(passages,) whether every token is that lambada_openai asks for: lm_eval's `acc`."""
+    harness_nats: npt.NDArray[np.float64]
+    """(passages,) minus the sum of their logarithms: lm_eval's `perplexity` has this negated."""
+    truncated: Flags
+    """(passages,) whether the beginning was cut off, for want of positions."""
+
+
+def lambada_scores(model: CausalModel, passages: Passages, batch_tokens: int) -> LambadaScores:
+    """All three protocols' findings for each passage.
+
+    Raises:
+        RelmError: a last word has more tokens than the model has positions, or a loss is not finite.
+    """
+    sequences, asked, truncated = _sequences(passages, model)
+    scores = score(model, sequences, batch_tokens)
+    ends = sequences.offsets[1:]
+    whole, strict = ends[: len(passages)], ends[asked]
+    harness = passages.harness_targets
+    return LambadaScores(
+        last_token=scores.likeliest[whole - 1],
+        strict=_all_likeliest(scores, strict, passages.strict_targets),
+        harness=_all_likeliest(scores, whole, harness),
+        harness_nats=np.array([scores.nats[end - k : end].sum() for end, k in zip(whole, harness, strict=True)]),
+        truncated=truncated,
+    )
+
+
+def _sequences(passages: Passages, model: CausalModel) -> tuple[Sequences, Integers, Flags]:
+    """What goes through the model: each passage, then those that are other tokens when strict.
+
+    Returns:
+        The sequences; for each passage, which one has its strict form; whether its beginning is cut off.
+    """
+    again = np.flatnonzero(passages.retokenised)
+    sizes = np.concatenate([passages.whole.sizes, passages.strict.sizes[again]]).astype(np.int64)
+    asked = np.arange(len(passages))
+    asked[again] = len(passages) + np.arange(len(again))
+    scored = np.concatenate([np.maximum(passages.harness_targets, 1), np.zeros(len(again), dtype=np.int64)])
+    np.maximum.at(scored, asked, passages.strict_targets)
+    longest = int(sizes.max()) if model.positions is None else model.positions + 1
+    if len(impossible := np.flatnonzero(scored >= longest)):
+        line = np.concatenate([np.arange(len(passages)), again])[impossible[0]] + 1
+        raise RelmError(
+            f"{passages.file}, line {line}: its last word has {scored[impossible[0]]:,} tokens, {model.folder} has "
+            f"{model.positions} positions; evaluate a model with more"
+        )
+    ends = np.cumsum(sizes)
+    strict_starts = np.cumsum(passages.strict.sizes, dtype=np.int64) - passages.strict.sizes
+    rows = [passages.strict.tokens[strict_starts[row] : strict_starts[row] + passages.strict.sizes[row]] for row in again]
+    tokens = np.concatenate([passages.whole.tokens, *rows])
+    sequences = Sequences(tokens, ends - np.minimum(sizes, longest), ends, scored)
+    truncated = (passages.whole.sizes > longest) | (passages.strict.sizes > longest)
+    return sequences, asked, truncated
+
+
+def _all_likeliest(scores: Scores, ends: Integers, targets: Integers) -> Flags:
+    """Whether all of the last so many scored tokens before each end are the likeliest."""
+    missed = np.concatenate([[0], np.cumsum(~scores.likeliest)])
+    found: Flags = missed[ends] == missed[ends - targets]
+    return found
+
+
+def figures(passages: Passages, scores: LambadaScores) -> dict[str, float | int]:
+    """Accuracies over all passages, the harness's perplexity, and what there was."""
+    mean_nats = float(scores.harness_nats.mean())
+    return {
+        "last_token_accuracy": float(scores.last_token.mean()),
+        "strict_accuracy": float(scores.strict.mean()),
+        "lambada_openai_accuracy": float(scores.harness.mean()),
+        **({"lambada_openai_perplexity": math.exp(mean_nats)} if mean_nats < LARGEST_EXPONENT else {}),
+        "examples": len(passages),
+        "multi_token_words": int((passages.strict_targets > 1).sum()),
+        "tokens": len(passages.whole.tokens),
+        "strict_tokens": len(passages.strict.tokens),
+        "longest": int(passages.whole.sizes.max()),
+        "retokenised": int(passages.retokenised.sum()),
+        "truncated": int(scores.truncated.sum()),
+    }

@@ -1,0 +1,254 @@
+"""Any local folder of a masked language model, read to be evaluated: relm's own BERT and RoBERTa, or what `transformers` knows.
+
+Nothing in a folder is executed or unpickled: weights are safetensors, and a model that needs code of its own is refused, as is
+one that lacks weights, of which `transformers` would draw random ones.
+"""
+
+import contextlib
+import inspect
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import torch
+import torch.nn.functional as F
+from safetensors import safe_open
+from torch import Tensor, nn
+
+from relm.errors import RelmError
+from relm.evaluation.models import (
+    INDEX,
+    PROBE,
+    PROBE_TOLERANCE,
+    WEIGHTS,
+    Execution,
+    configuration,
+    foreign,
+    readable,
+    require_vocabulary,
+    weights_sha256,
+)
+from relm.models.bert import Bert, gathered
+from relm.models.bert_configuration import BertConfig
+from relm.models.configuration import OWN, folder_config
+
+# A tensor by which one sees that a file holds a head for sentence pairs, whatever its configuration calls the model.
+PAIRS_HEAD = "cls.seq_relationship.weight"
+OWN_TYPES = ("bert", "roberta")
+# Places without a token, by which one sees whether these change anything.
+PADDING = 2
+WANTED = "give a folder of a masked language model, such as one of BertForMaskedLM"
+
+
+class Read(NamedTuple):
+    """What a model makes of a batch: float32, on its device."""
+
+    logits: Tensor
+    """(rows, places, vocabulary), of the token at each chosen place."""
+    next_sentence: Tensor | None
+    """(rows, 2), of "the second segment follows the first" and "it does not"; None: the model has no such head."""
+
+
+class MaskedModel(Protocol):
+    """A masked language model, dropout off, on its device."""
+
+    folder: Path
+    sha256: str
+    """Of the weights."""
+    positions: int | None
+    """The longest sequence; None: any length."""
+    vocabulary_size: int
+    has_next_sentence: bool
+    gathers: bool
+    """Whether only what the chosen places need is computed of the head, and not the logits of all places."""
+    sees_padding: bool
+    """Whether padding changes what it makes of the tokens before, so that a batch must have sequences of one length."""
+
+    def read(self, batch: Mapping[str, Tensor]) -> Read:
+        """Logits at some places of each sequence.
+
+        Args:
+            batch: on the host, `input_ids`, `attention_mask` and `token_type_ids`, (rows, length), the mask bool and the rest
+                int64, and `masked_positions`, (rows, places) int64, in which a place may be given several times.
+        """
+
+
+class OwnMaskedModel:
+    """A BERT or RoBERTa of relm's own; fulfils `MaskedModel`."""
+
+    gathers, sees_padding = True, False
+
+    def __init__(self, folder: Path, sha256: str, model: Bert, execution: Execution) -> None:
+        self.folder, self.sha256 = folder, sha256
+        self.positions: int | None = model.config.positions
+        self.vocabulary_size = model.config.vocabulary_size
+        self.has_next_sentence = model.config.next_sentence
+        self._device, self._precision = execution.open(), execution.precision
+        self.model = self._device.place(model.eval())
+
+    def read(self, batch: Mapping[str, Tensor]) -> Read:
+        """See `MaskedModel`."""
+        fed, model = self._device.feed(batch), self.model
+        positions = F.pad(fed["masked_positions"], (1, 0))  # the first token, which the head for pairs reads
+        with self._device.autocast(self._precision):
+            hidden = model.encoded(fed["input_ids"], fed["attention_mask"], fed["token_type_ids"], positions)
+            logits = model.cls.predictions(hidden[:, 1:], model.bert.embeddings.word_embeddings.weight)
+            if model.bert.pooler is None or model.cls.seq_relationship is None:
+                return Read(logits.float(), None)
+            return Read(logits.float(), model.cls.seq_relationship(model.bert.pooler(hidden[:, 0])).float())
+
+
+class ForeignMaskedModel:
+    """A model of `transformers`; fulfils `MaskedModel`.
+
+    The body's output is replaced by what it holds at the chosen places before the head reads it. Where that is found not to
+    give the model's own logits, those of all places are computed, and the chosen ones taken.
+    """
+
+    def __init__(self, folder: Path, sha256: str, model: Any, execution: Execution) -> None:
+        self.folder, self.sha256 = folder, sha256
+        self._takes = set(inspect.signature(model.forward).parameters)
+        if getattr(model.config, "type_vocab_size", 0) < 2:
+            self._takes.discard("token_type_ids")
+        self._device, self._precision = execution.open(), "float32"  # what follows compares logits
+        self.model: nn.Module = self._device.place(model.eval())
+        self.positions = longest_sequence(model)
+        self.has_next_sentence = False
+        self.vocabulary_size = int(model.get_input_embeddings().num_embeddings)
+        self._gathered_at: nn.Module = self.model
+        length = min(PROBE, self.vocabulary_size, (self.positions or 2 * PROBE) - PADDING)
+        with torch.inference_mode():
+            whole = self.read(_probe(length))
+            self.has_next_sentence = whole.next_sentence is not None
+            self.vocabulary_size = min(self.vocabulary_size, whole.logits.shape[-1])
+            self.sees_padding = not _alike(self.read(_probe(length, PADDING)).logits, whole.logits)
+            self.gathers = self._gathers_as(whole.logits, _probe(length))
+        self._precision = execution.precision
+
+    def read(self, batch: Mapping[str, Tensor]) -> Read:
+        """See `MaskedModel`."""
+        fed = self._device.feed(batch)
+        inputs = {name: fed[name].long() for name in ("input_ids", "attention_mask", "token_type_ids") if name in self._takes}
+        with _output_at(self._gathered_at, fed["masked_positions"]), self._device.autocast(self._precision):
+            found = self.model(**inputs, return_dict=True)
+        pairs = found.get("seq_relationship_logits")
+        logits = found["logits" if pairs is None else "prediction_logits"]
+        return Read(logits.float(), None if pairs is None else pairs.float())
+
+    def _gathers_as(self, whole: Tensor, probe: Mapping[str, Tensor]) -> bool:
+        """Whether the head gives the same logits where it is given some places alone; from here on it is, if so."""
+        self._gathered_at = self.model.base_model  # type: ignore[assignment]
+        with contextlib.suppress(AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError):
+            if _alike(self.read(probe).logits, whole):
+                return self._gathered_at is not self.model
+        self._gathered_at = self.model
+        return False
+
+
+def _probe(length: int, padding: int = 0) -> dict[str, Tensor]:
+    """A sequence, and two of its places."""
+    mask = torch.arange(length + padding)[None] < length
+    ids = torch.arange(length + padding)[None] * mask
+    return {
+        "input_ids": ids,
+        "attention_mask": mask,
+        "token_type_ids": torch.zeros_like(ids),
+        "masked_positions": torch.tensor([[1, length - 1]]),
+    }
+
+
+def _alike(some: Tensor, others: Tensor) -> bool:
+    return some.shape == others.shape and torch.allclose(some, others, PROBE_TOLERANCE, PROBE_TOLERANCE)
+
+
+@contextlib.contextmanager
+def _output_at(module: nn.Module, positions: Tensor) -> Iterator[None]:
+    """Let the first part of a module's output, (rows, length, width), be what it is at `positions`, (rows, places)."""
+
+    def chosen(_module: nn.Module, _inputs: Any, output: Any) -> Any:
+        taken = gathered(output[0], positions)
+        if isinstance(output, tuple):
+            return (taken, *output[1:])
+        output[next(iter(output))] = taken
+        return output
+
+    handle = module.register_forward_hook(chosen)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def longest_sequence(model: Any) -> int | None:
+    """The tokens that a model of `transformers` has positions for; RoBERTa's table has rows that no token uses."""
+    for name, module in model.named_modules():
+        if name.endswith("position_embeddings") and isinstance(module, nn.Embedding):
+            return module.num_embeddings - (0 if module.padding_idx is None else module.padding_idx + 1)
+    longest: int | None = getattr(model.config, "max_position_embeddings", None)
+    return longest
+
+
+def load_masked(folder: Path, vocabulary_size: int, execution: Execution | None = None) -> MaskedModel:
+    """The masked language model in a folder, as `save_pretrained` writes it; with a head for sentence pairs if it holds one.
+
+    Args:
+        vocabulary_size: of the tokenizer whose ids it will be given.
+
+    Raises:
+        RelmError: there is no such model, it is damaged or lacks weights, it is a model of another kind, or it has fewer ids
+            than the tokenizer.
+    """
+    execution = execution or Execution()
+    with readable(folder, "masked language model"):
+        sha256 = weights_sha256(folder)
+        pairs = PAIRS_HEAD in _tensor_names(folder)
+        own = _own_bert(folder, pairs)
+        model: MaskedModel
+        if own is not None:
+            model = OwnMaskedModel(folder, sha256, own, execution)
+        else:
+            _require_masked(folder)
+            auto_class = "AutoModelForPreTraining" if pairs else "AutoModelForMaskedLM"
+            model = ForeignMaskedModel(folder, sha256, foreign(folder, auto_class), execution)
+    require_vocabulary(folder, model.vocabulary_size, vocabulary_size)
+    return model
+
+
+def _require_masked(folder: Path) -> None:
+    """
+    Raises:
+        RelmError: `transformers` knows the architecture, but not as a masked language model, or it is used as a causal one.
+    """
+    from transformers.models.auto import modeling_auto
+
+    config = configuration(folder)
+    kind = str(config.get("model_type", ""))
+    if config.get("is_decoder"):
+        raise RelmError(f"{folder}: config.json says is_decoder, so it sees no later token; {WANTED}")
+    if kind in modeling_auto.MODEL_MAPPING_NAMES and kind not in modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES:
+        what = "a causal" if kind in modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES else "no masked"
+        raise RelmError(f"{folder}: config.json says {kind}, which is {what} language model; {WANTED}")
+
+
+def _tensor_names(folder: Path) -> set[str]:
+    if (folder / WEIGHTS).exists():
+        with safe_open(str(folder / WEIGHTS), framework="pt") as file:
+            return set(file.keys())
+    return set(json.loads((folder / INDEX).read_text(encoding="utf-8"))["weight_map"])
+
+
+def _own_bert(folder: Path, pairs: bool) -> Bert | None:
+    """The folder's model, if it is a BERT or RoBERTa with the switches of relm's."""
+    if configuration(folder).get("model_type") not in OWN_TYPES or not (folder / WEIGHTS).exists():
+        return None
+    try:
+        config = folder_config(folder, BertConfig, None, ())
+    except ValueError:
+        if OWN in configuration(folder):  # `transformers` would not look at these switches
+            raise
+        return None  # a model with others, which it knows
+    if config.family == "bert":
+        config = replace(config, next_sentence=pairs or config.next_sentence)
+    return Bert.from_folder(folder, expected=config)

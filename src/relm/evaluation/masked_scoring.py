@@ -1,0 +1,141 @@
+"""The one place that scores masked tokens: sequences with some hidden, the loss of each hidden token out.
+
+Sequences of like length go through the model together, without the padding that none of them needs.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from relm.errors import RelmError
+from relm.evaluation.masked_models import MaskedModel
+from relm.evaluation.scoring import LARGEST_LOGITS, batches
+from relm.examples.contract import IGNORED
+from relm.examples.manifest import Manifest, read_manifest
+from relm.examples.tokenizers import SPECIAL_TOKENS
+
+Integers = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Flags = npt.NDArray[np.bool_]
+
+# Tokens of sequences that are made ready together, padding included: what bounds the memory beside the model's own.
+CHUNK = 2**20
+
+
+class MaskedScores(NamedTuple):
+    """Of the sequences in the order given."""
+
+    nats: Floats
+    """(rows, places) -ln P of the label of each place, 0 where there is none."""
+    likeliest: Flags
+    """(rows, places) whether no other token had a higher probability: of equal ones the first id counts."""
+    next_sentence: Floats | None
+    """(rows, 2) -ln P that the second segment follows, and that it does not; None: the model has no such head."""
+
+
+def score_masked(
+    model: MaskedModel, batch: Mapping[str, npt.NDArray[Any]], batch_tokens: int, done: Callable[[int], Any] | None = None
+) -> MaskedScores:
+    """The loss of every hidden token; how sequences are batched changes it by rounding at most.
+
+    Memory is bounded by the arrays given, a batch's activations, and `LARGEST_LOGITS` logits, or those of one sequence.
+
+    Args:
+        batch: as `relm.examples.contract.Examples` says of masked ones.
+        batch_tokens: tokens at once, padding included.
+        done: told after each batch how many sequences it had.
+
+    Raises:
+        RelmError: a loss is not finite.
+    """
+    labels = batch["masked_labels"]
+    lengths, counts = batch["attention_mask"].sum(axis=1), (labels != IGNORED).sum(axis=1)
+    nats, likeliest = np.zeros(labels.shape), np.zeros(labels.shape, np.bool_)
+    pairs = np.zeros((len(labels), 2)) if model.has_next_sentence else None
+    with torch.inference_mode():
+        for rows in _batches(model, lengths, counts, batch_tokens):
+            places = max(1, int(counts[rows].max()))
+            fed = _trimmed(batch, rows, int(lengths[rows].max()), places)
+            found = model.read(fed)
+            used = torch.from_numpy(labels[rows, :places] != IGNORED).to(found.logits.device)
+            wanted = torch.from_numpy(labels[rows, :places]).to(found.logits.device).where(used, 0)
+            losses = found.logits.logsumexp(-1) - found.logits.gather(-1, wanted[:, :, None])[:, :, 0]
+            nats[rows, :places] = losses.double().where(used, 0.0).cpu().numpy()
+            likeliest[rows, :places] = ((found.logits.argmax(-1) == wanted) & used).cpu().numpy()
+            if pairs is not None and found.next_sentence is not None:
+                pairs[rows] = -found.next_sentence.double().log_softmax(-1).cpu().numpy()
+            if done is not None:
+                done(len(rows))
+    if not (np.isfinite(nats).all() and (pairs is None or np.isfinite(pairs).all())):
+        raise RelmError(f"{model.folder}: its loss is not finite: training diverged; lower the learning rate and train again")
+    return MaskedScores(nats, likeliest, pairs)
+
+
+def _batches(model: MaskedModel, lengths: Integers, counts: Integers, batch_tokens: int) -> Iterator[Integers]:
+    """Rows that go through the model together, so many that neither their tokens nor their logits are too many."""
+    for together in batches(lengths, batch_tokens):
+        logits = model.vocabulary_size * int((counts if model.gathers else lengths)[together].max())
+        at_once = max(1, LARGEST_LOGITS // max(1, logits))
+        changes = np.flatnonzero(np.diff(lengths[together])) + 1
+        for rows in np.split(together, changes if model.sees_padding else []):
+            yield from (rows[first : first + at_once] for first in range(0, len(rows), at_once))
+
+
+def _trimmed(batch: Mapping[str, npt.NDArray[Any]], rows: Integers, length: int, places: int) -> dict[str, torch.Tensor]:
+    arrays = {name: batch[name][rows, :length] for name in ("input_ids", "attention_mask", "token_type_ids")}
+    arrays["masked_positions"] = batch["masked_positions"][rows, :places]
+    return {name: torch.from_numpy(array) for name, array in arrays.items()}
+
+
+def masked_manifest(path: Path) -> Manifest:
+    """The manifest of masked examples.
+
+    Raises:
+        RelmError: it is absent, damaged, of another objective, or has no held-out examples.
+    """
+    facts = read_manifest(path)
+    if facts.objective != "masked":
+        raise RelmError(
+            f"{path}: holds {facts.objective} examples, expected masked ones; give the manifest of a masked phase's examples"
+        )
+    facts.split("held_out", path)
+    if not facts.splits["held_out"].examples:
+        raise RelmError(f"{path}: split held_out has no examples, which is nothing to score; use more documents")
+    return facts
+
+
+def mask_token(facts: Manifest, path: Path) -> int:
+    """The id that stands for a hidden token; `path` is the manifest's, for the message.
+
+    Raises:
+        RelmError: the tokenizer has none.
+    """
+    found = facts.tokenizer.special.get("mask")
+    if found is None:
+        names = " or ".join(SPECIAL_TOKENS["mask"])
+        raise RelmError(
+            f"{path}: its tokenizer has no mask token {names}, so nothing can be hidden; make the examples with one that has"
+        )
+    return found
+
+
+def require_positions(model: MaskedModel, longest: int) -> None:
+    """
+    Raises:
+        RelmError: sequences are longer than the model's.
+    """
+    if model.positions is not None and longest > model.positions:
+        raise RelmError(
+            f"{model.folder}: has {model.positions} positions, but the longest sequence has {longest} tokens; "
+            "make examples with a shorter sequence_length"
+        )
+
+
+def chunks_of(rows: int, length: int) -> Iterator[Integers]:
+    """All numbers below `rows` in order, in chunks of sequences of this length that are made ready together."""
+    size = max(1, CHUNK // length)
+    yield from (np.arange(first, min(first + size, rows)) for first in range(0, rows, size))

@@ -1,0 +1,172 @@
+"""Pseudo-perplexity: each token predicted from all others of its sequence, as if it alone were hidden.
+
+Salazar et al. 2020, "Masked Language Model Scoring" (arXiv 1910.14659), section 2.1 and equation 5. No distribution over
+sequences has these probabilities, so the figure compares masked models with each other, and with no causal one.
+"""
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from time import perf_counter
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from tqdm import tqdm
+
+from relm.artifact import sha256_of
+from relm.errors import RelmError
+from relm.evaluation.masked_models import MaskedModel, load_masked
+from relm.evaluation.masked_scoring import (
+    Flags,
+    Integers,
+    chunks_of,
+    mask_token,
+    masked_manifest,
+    require_positions,
+    score_masked,
+)
+from relm.evaluation.models import Execution
+from relm.evaluation.result import Result
+from relm.examples.contract import Batch
+from relm.examples.masking import candidates
+from relm.examples.table import ExampleTables
+from relm.examples.tokenizers import SpecialIds
+from relm.protocols import PseudoPerplexity
+
+LARGEST_EXPONENT = 700.0
+# Sequences whose copies are counted out together; the copies themselves are made a chunk at a time.
+ROWS = 64
+PROTOCOL = {
+    "in_words": "Each token of a held-out sequence is hidden alone and predicted from all others: the pseudo-perplexity of "
+    "Salazar et al. 2020, which compares masked models with each other only.",
+    "split": "held_out",
+    "scored": "every token but [CLS], [SEP] and padding, replaced by the mask token; the mean is over all tokens",
+}
+
+
+class Originals(NamedTuple):
+    """Sequences with nothing hidden."""
+
+    input_ids: Integers
+    """(rows, L)."""
+    lengths: Integers
+    """(rows,) tokens that are not padding."""
+    second_start: Integers
+    """(rows,) where the second segment begins; the length where there is none."""
+
+
+def evaluate_pseudo_perplexity(
+    model_folder: Path,
+    manifest: Path,
+    output: Path,
+    task: str,
+    options: PseudoPerplexity | None = None,
+    limit: int | None = None,
+    execution: Execution | None = None,
+) -> str:
+    """Score each token of held-out examples by itself and write `eval/pseudo_perplexity.json`.
+
+    Args:
+        model_folder: Hugging Face folder of any masked language model.
+        manifest: of masked examples, whose masks are undone; its tokenizer is the model's.
+        output: the JSON file.
+        task: its name.
+        options: how many examples.
+        limit: fewer of them, the first ones; None: as many as the options say.
+        execution: it changes figures by rounding at most.
+
+    Returns:
+        A sentence with figures and rate.
+
+    Raises:
+        RelmError: model and manifest do not fit together, there is nothing to score, or the loss is not finite.
+    """
+    started, options, execution = perf_counter(), options or PseudoPerplexity(), execution or Execution()
+    facts = masked_manifest(manifest)
+    mask = mask_token(facts, manifest)
+    tables = ExampleTables(manifest, "held_out")
+    model = load_masked(model_folder, facts.tokenizer.vocabulary_size, execution)
+    count = min(len(tables), options.examples, options.examples if limit is None else limit)
+    require_positions(model, int(tables.rows("length", np.arange(count)).max()))
+    nats, tokens = _summed(model, tables, SpecialIds(**facts.tokenizer.special), mask, count, execution.batch_tokens)
+    if not tokens:
+        raise RelmError(f"{manifest}: {count:,} held-out examples have no token that is not special; make the examples again")
+    figures = figures_of(nats, tokens, count)
+    protocol = {
+        **PROTOCOL,
+        "tokenizer_sha256": facts.tokenizer.sha256,
+        "manifest_sha256": sha256_of(manifest),
+        "examples": options.examples,
+        **({} if limit is None else {"limit": limit}),
+        "precision": f"{execution.precision}, probabilities in float32, sums in float64, natural logarithms",
+    }
+    Result(task=task, protocol=protocol, figures=figures, model_sha256=model.sha256).write(output)
+    return (
+        f"predicted each of {tokens:,} tokens of {count:,} sequences by itself: {figures['pseudo_nats_per_token']:.4f} "
+        f"pseudo-nats per token; {tokens / (perf_counter() - started):,.0f} passes/s"
+    )
+
+
+def _summed(
+    model: MaskedModel, tables: ExampleTables, special: SpecialIds, mask: int, count: int, batch_tokens: int
+) -> tuple[float, int]:
+    """Sum of -ln P over the scored tokens of the first `count` examples, and how many these are."""
+    sums: list[float] = []
+    tokens = 0
+    with tqdm(total=count, unit=" sequences", disable=None) as bar:
+        for first in range(0, count, ROWS):
+            numbers = np.arange(first, min(first + ROWS, count))
+            found = originals(tables, numbers)
+            for batch in hidden_one_by_one(found, candidates(found.input_ids, found.lengths, special), mask):
+                nats = score_masked(model, batch, batch_tokens).nats
+                sums.append(math.fsum(nats[:, 0]))
+                tokens += len(nats)
+            bar.update(len(numbers))
+    return math.fsum(sums), tokens
+
+
+def figures_of(nats: float, tokens: int, sequences: int) -> dict[str, float | int]:
+    """All figures, from the sum of -ln P over the scored tokens."""
+    per_token = nats / tokens
+    return {
+        "pseudo_nats_per_token": per_token,
+        **({"pseudo_perplexity": math.exp(per_token)} if per_token < LARGEST_EXPONENT else {}),
+        "tokens": tokens,
+        "sequences": sequences,
+    }
+
+
+def originals(tables: ExampleTables, numbers: Integers) -> Originals:
+    """The examples with these numbers as they were before anything was hidden."""
+    ids, lengths, second = (tables.rows(name, numbers).astype(np.int64) for name in ("input_ids", "length", "second_start"))
+    if "masked_positions" in tables.columns:
+        names = ("masked_positions", "masked_labels", "masked_count")
+        positions, labels, counts = (tables.rows(name, numbers).astype(np.int64) for name in names)
+        row, place = np.nonzero(np.arange(labels.shape[1]) < counts[:, None])
+        ids[row, positions[row, place]] = labels[row, place]
+    return Originals(ids, lengths, second)
+
+
+def hidden_one_by_one(found: Originals, scored: Flags, mask: int) -> Iterator[Batch]:
+    """A copy of a sequence for each of its scored tokens, with that one hidden, in batches that are bounded.
+
+    Args:
+        scored: (rows, L).
+        mask: the id that stands for the hidden token.
+    """
+    rows, positions = np.nonzero(scored)
+    places: npt.NDArray[np.int64] = np.arange(found.input_ids.shape[1])
+    for copies in chunks_of(len(rows), len(places)):
+        row, position = rows[copies], positions[copies]
+        input_ids = found.input_ids[row]
+        labels = input_ids[np.arange(len(row)), position]
+        input_ids[np.arange(len(row)), position] = mask
+        attention_mask = places < found.lengths[row][:, None]
+        yield {
+            "input_ids": input_ids,
+            "attention_mask": attention_mask,
+            "token_type_ids": (attention_mask & (places >= found.second_start[row][:, None])).astype(np.int64),
+            "masked_positions": position[:, None],
+            "masked_labels": labels[:, None],
+        }

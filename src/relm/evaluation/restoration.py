@@ -1,0 +1,108 @@
+"""What a model makes of texts when it is given their sources, whatever their lengths."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from tqdm import tqdm
+
+from relm.evaluation.text_to_text import TextToTextModel, texts_written
+from relm.examples.causal import with_end_of_text
+from relm.examples.columns import Ragged
+from relm.examples.diacritics import with_standard_letters
+from relm.examples.encoder import Encoder
+from relm.examples.seq2seq import SOURCES, Seq2SeqExamples
+from relm.examples.tokenizers import LoadedTokenizer
+
+
+@dataclass
+class Restored:
+    """One text, and what the model made of it."""
+
+    parts: list[tuple[str, str]] = field(default_factory=list)
+    """What should come out, and what did."""
+    truncated: bool = False
+    """Whether the model did not come to an end of some part."""
+
+    @property
+    def output(self) -> str:
+        """All that came out."""
+        return " ".join(text for _, text in self.parts)
+
+
+@dataclass(frozen=True)
+class Restorer:
+    """Lets a model write texts again from their sources."""
+
+    model: TextToTextModel
+    loaded: LoadedTokenizer
+    examples: Seq2SeqExamples
+    """Say how long source and target may be."""
+    rule: str
+    """What makes the source of a text: a key of `relm.examples.seq2seq.SOURCES`."""
+    language: str
+    batch_tokens: int
+
+    def source(self, text: str) -> str:
+        """What the model is given."""
+        return SOURCES[self.rule](text)
+
+    def restored(self, texts: Sequence[str], bar: "tqdm[Any] | None" = None) -> list[Restored]:
+        """What the model makes of each text.
+
+        A text is given in parts where its source or its target does not fit, so that nothing of a pair is cut.
+
+        Args:
+            texts: as they should come out.
+            bar: told of each part that is done, and of parts beyond the texts.
+        """
+        numbers, parts, sources = self._fitting(texts)
+        if bar is not None and bar.total is not None:
+            bar.total += len(parts) - len(texts)
+        written, ended = texts_written(
+            self.model,
+            sources,
+            self.examples.source_length,
+            self.examples.target_length,
+            self.examples.end_of_text_id,
+            self.batch_tokens,
+            int if bar is None else bar.update,
+        )
+        outputs = self.loaded.tokenizer.decode_batch([tokens.tolist() for tokens in written], skip_special_tokens=True)
+        found = [Restored() for _ in texts]
+        for number, part, output, has_ended in zip(numbers, parts, outputs, ended.tolist(), strict=True):
+            found[number].parts.append((part, with_standard_letters(output, self.language)))
+            found[number].truncated |= not has_ended
+        return found
+
+    def _fitting(self, texts: Sequence[str]) -> tuple[list[int], list[str], Ragged]:
+        """Parts of the texts that fit, the number of each one's text, and their sources."""
+        parts = list(enumerate(texts))
+        while True:
+            sources, fits = self._encoded([text for _, text in parts])
+            pieces = [[text] if fit else halves(text) for (_, text), fit in zip(parts, fits, strict=True)]
+            if len(parts) == sum(map(len, pieces)):
+                return [number for number, _ in parts], [text for _, text in parts], sources
+            parts = [(number, text) for (number, _), cut in zip(parts, pieces, strict=True) for text in cut]
+
+    def _encoded(self, texts: Sequence[str]) -> tuple[Ragged, list[bool]]:
+        """The sources, each with its end, and whether source and target fit."""
+        tokens, sizes = Encoder(self.loaded.tokenizer, fast=False).encoded([*map(self.source, texts), *texts])
+        source_sizes, target_sizes = np.split(sizes, 2)
+        fits = (source_sizes < self.examples.source_length) & (target_sizes < self.examples.target_length)
+        tokens, sizes = with_end_of_text(tokens[: source_sizes.sum()], source_sizes, self.examples.end_of_text_id)
+        return Ragged(tokens, sizes.astype(np.int64)), fits.tolist()
+
+
+def halves(text: str) -> list[str]:
+    """A text parted at the white space nearest to its middle; in its middle where there is none, and not at all if it is short.
+
+    >>> halves("one two three")
+    ['one two', 'three']
+    """
+    middle = len(text) / 2
+    spaces = [found.span() for found in re.finditer(r"(?<=\S)\s+(?=\S)", text)]
+    start, end = min(spaces, key=lambda span: abs(sum(span) / 2 - middle), default=(len(text) // 2,) * 2)
+    return [text[:start], text[end:]] if start else [text]

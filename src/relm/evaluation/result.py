@@ -1,0 +1,38 @@
+"""What an evaluation finds: `eval/TASK.json`, in the same form for every task."""
+
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+
+from relm.artifact import write_json
+from relm.section import Section
+
+
+class Sample(Section):
+    """A text that a model wrote."""
+
+    prompt: str
+    """What it was given."""
+    text: str
+    """The prompt, or what became of it, with what the model wrote."""
+
+
+class Result(Section):
+    """`eval/TASK.json`: the figures of one task, and how they came about."""
+
+    task: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    """Its name, as in the file's."""
+    protocol: dict[str, Any]
+    """How it was measured: `in_words`, one or two sentences for a reader; `tokenizer_sha256`; the sha256 of the file or
+    manifest that was read; every option that decides a figure, under its own name; and what was counted."""
+    figures: dict[str, float | int]
+    """Name -> value. Losses are in nats, accuracies from 0 to 1."""
+    model_sha256: str
+    """Of the weights."""
+    samples: list[Sample] | None = None
+    """Texts for a person to read."""
+
+    def write(self, path: Path) -> None:
+        """Write the file, complete or not at all."""
+        write_json(path, self.model_dump(mode="json", exclude_none=True))

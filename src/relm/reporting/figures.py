@@ -1,0 +1,109 @@
+"""Measured figures as a reader sees them: what they are called, how they are written, and what they are."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+# Figure -> its name, how it is written, and what it is, in the order in which figures are told.
+FIGURES = {
+    "perplexity_per_word": ("Perplexity per word", ".2f", "e to the mean loss of a word; lower is better"),
+    "perplexity_per_token": ("Perplexity per token", ".2f", "depends on the tokenizer; lower is better"),
+    "nats_per_token": ("Loss", ".4f", "nats per token"),
+    "bits_per_byte": ("Bits per byte", ".4f", "of the text in UTF-8; independent of the tokenizer"),
+    "token_ratio": ("Tokens per word", ".6f", ""),
+    "loss": ("Loss on random windows", ".4f", "nats per token, an estimate on some held-out windows"),
+    "loss_standard_error": ("Its standard error", ".4f", "from the spread of the batches' means"),
+    "train_loss": ("Loss on random training windows", ".4f", "nats per token"),
+    "train_loss_standard_error": ("Its standard error", ".4f", "from the spread of the batches' means"),
+    "last_token_accuracy": ("Last token", ".4f", "share of passages whose last token is the likeliest"),
+    "strict_accuracy": ("Last word, strict", ".4f", "share of passages of whose last word every token is the likeliest"),
+    "lambada_openai_accuracy": ("Last word, lm_eval", ".4f", "accuracy of its lambada_openai"),
+    "lambada_openai_perplexity": ("Perplexity, lm_eval", ".2f", "of the last word, as its lambada_openai has it"),
+    "masked_perplexity": ("Masked perplexity", ".3f", "of hidden tokens, under masks that are always the same"),
+    "masked_nats_per_token": ("Masked loss", ".4f", "nats per hidden token, under the same masks"),
+    "masked_accuracy": ("Masked accuracy", ".4f", "share of hidden tokens that are the likeliest"),
+    "redrawn_perplexity": ("Perplexity, masks redrawn", ".3f", "as run_mlm.py evaluates: e to the mean of the batches' means"),
+    "redrawn_perplexity_standard_deviation": ("Its standard deviation", ".3f", "from one draw of the masks to another"),
+    "redrawn_nats": ("Loss, masks redrawn", ".4f", "mean of the batches' means"),
+    "next_sentence_accuracy": ("Next-sentence accuracy", ".4f", "share of pairs that are told apart"),
+    "next_sentence_nats": ("Next-sentence loss", ".4f", "nats per pair"),
+    "pseudo_perplexity": ("Pseudo-perplexity", ".3f", "each token predicted from all others"),
+    "pseudo_nats_per_token": ("Pseudo-loss", ".4f", "nats per token"),
+    **{
+        f"{prefix}{figure}": (f"{name}{beside}", ".4f", meaning if not prefix else "")
+        for prefix, beside in (
+            ("", ""),
+            ("no_diacritics_", ", without diacritics"),
+            ("most_frequent_form_", ", most frequent form"),
+        )
+        for figure, name, meaning in (
+            ("word_accuracy", "Words right", "share of words that are the original's"),
+            ("ambiguous_word_accuracy", "Ambiguous words right", "of words that could be several"),
+            ("character_accuracy", "Letters right", "share of letters"),
+            ("diacritic_accuracy", "Diacritics right", "share of letters that have one"),
+        )
+    },
+    "worked_example_word_accuracy": ("Worked example", ".4f", "share of its words that are right"),
+    "windows": ("Windows", ",.0f", ""),
+    "unigram_nats_per_token": ("Unigram baseline", ".4f", "nats per token, from counts of single tokens"),
+    "bigram_nats_per_token": ("Bigram baseline", ".4f", "nats per token, from counts of pairs of tokens"),
+    "nats_below_unigram": ("Better than unigrams by", ".4f", "nats per token"),
+    "nats_below_bigram": ("Better than bigrams by", ".4f", "nats per token; negative is worse"),
+    "tokens_scored": ("Tokens scored", ",.0f", ""),
+    "tokens": ("Tokens", ",.0f", ""),
+    "examples": ("Examples", ",.0f", ""),
+    "sequences": ("Sequences", ",.0f", ""),
+    "masked_tokens": ("Hidden tokens", ",.0f", ""),
+    "documents": ("Documents", ",.0f", ""),
+    "words": ("Words", ",.0f", ""),
+    "bytes": ("Bytes", ",.0f", "of text"),
+}
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One measured figure, ready to be shown."""
+
+    task: str
+    key: str
+    name: str
+    value: str
+    meaning: str
+    before: str | None = None
+    """The same of the weights that training started from."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """One evaluation: its protocol and its figures."""
+
+    name: str
+    in_words: str
+    """How it was measured, in a sentence or two; empty where that is not recorded."""
+    protocol: Mapping[str, Any]
+    """The same, value by value."""
+    figures: list[Figure]
+
+    @property
+    def compares(self) -> bool:
+        """Whether there are figures of the starting weights as well."""
+        return any(figure.before is not None for figure in self.figures)
+
+
+def measured_task(name: str, evaluation: Mapping[str, Any], before: Mapping[str, Any] | None) -> Task:
+    """What `eval/TASK.json` tells, the well-known figures first, beside those of the starting weights."""
+    values, earlier = evaluation["figures"], (before or {}).get("figures", {})
+    order = sorted(values, key=lambda key: list(FIGURES).index(key) if key in FIGURES else len(FIGURES))
+    protocol = dict(evaluation.get("protocol", {}))
+    in_words = str(protocol.pop("in_words", ""))
+    return Task(name, in_words, protocol, [_figure(name, key, values[key], earlier.get(key)) for key in order])
+
+
+def _figure(task: str, key: str, value: Any, before: Any) -> Figure:
+    unknown = key.replace("_", " ").capitalize(), ",.0f" if isinstance(value, int) else ".4g", ""
+    name, written, meaning = FIGURES.get(key, unknown)
+
+    def shown(found: Any) -> str:
+        return format(found, written) if isinstance(found, (int, float)) else str(found)
+
+    return Figure(task, key, name, shown(value), meaning, None if before is None else shown(before))

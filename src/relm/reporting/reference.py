@@ -1,0 +1,44 @@
+"""`results/reference/NAME`: the figures of weights that a paper's authors released, by the code that will judge our own run."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from relm.artifact import atomic_file, read_json
+from relm.errors import RelmError
+from relm.plan import REFERENCE, Plan
+from relm.reporting.figures import measured_task
+from relm.reporting.findings import HEADLINES
+from relm.reporting.pages import template
+from relm.reporting.publish import publish
+
+PAGE = "README.md"
+
+
+def publish_reference(plan: Plan, folder: Path) -> str:
+    """Write the page of the reference, and make `folder` hold it with the verdict and the figures.
+
+    Raises:
+        RelmError: the recipe names no released weights, or a file is absent.
+    """
+    if plan.reference_model is None:
+        raise RelmError(f"recipe {plan.name} names no weights of its authors; expect_reference: NAME would")
+    verdict = plan.run_folder / "verify_reference.json"
+    evaluations = plan.evaluations(REFERENCE)
+    page = plan.run_folder / REFERENCE / PAGE
+    with atomic_file(page, "w") as file:
+        file.write(reference_page(plan, read_json(verdict), {task: read_json(path) for task, path in evaluations.items()}))
+    files = {f"eval/{task}.json": path for task, path in evaluations.items()}
+    return publish({PAGE: page, "verify.json": verdict, **files}, folder)
+
+
+def reference_page(plan: Plan, verdict: Mapping[str, Any], evaluations: Mapping[str, Mapping[str, Any]]) -> str:
+    """The page as Markdown."""
+    assert plan.reference_model is not None
+    return template("reference.md").render(
+        plan=plan,
+        model=plan.reference_model,
+        headline=HEADLINES[verdict["verdict"]][0],
+        verdict=verdict,
+        tasks=[measured_task(task, found, None) for task, found in evaluations.items()],
+    )

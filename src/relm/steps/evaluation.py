@@ -1,0 +1,335 @@
+"""From a model to figures."""
+
+from pathlib import Path
+from typing import Any
+
+from relm.errors import RelmError
+from relm.protocols import Diacritics, Lambada, MaskedLm, PseudoPerplexity, PublishedTest, TextPerplexity, load_test
+from relm.section import validate
+from relm.steps.contract import Arguments, Job, Step, argument, path, positive
+from relm.steps.data import objective_of
+
+MODEL = path("--model", "MODEL/model.safetensors, or the folder: relm's own, or any that save_pretrained wrote")
+MANIFEST = path("--manifest", "the examples' manifest; its held-out split is scored")
+TOKENIZER = path("--tokenizer", "the model's tokenizer.json; default: the one beside the weights", required=False)
+CONTEXT = argument("--context", type=positive, required=True, metavar="TOKENS", help="window length")
+OUTPUT = path("--output", "TASK.json, whose name is the task's")
+SETTINGS = argument(
+    "--settings", required=True, metavar="JSON", help="objective, sequence_length and options as in a recipe's phase"
+)
+EXECUTION = (
+    argument("--device", default="cpu", choices=("cpu", "cuda"), help="default: cpu"),
+    argument("--precision", default="float32", choices=("float32", "bfloat16"), help="of matrix products; default: float32"),
+    argument("--threads", type=positive, metavar="N", help="of the CPU; default: every core this process may use"),
+    argument("--batch-tokens", type=positive, default=8192, metavar="N", help="tokens at once: rounding only"),
+)
+LIMIT = argument("--limit", type=positive, metavar="N", help="only the first N examples; the figures are then of these")
+TESTED = (
+    path("--test", "the test's file, such as recipes/evaluations/lambada.yaml", required=False),
+    path("--file", "the text that it names, or one of your own"),
+    MODEL,
+    TOKENIZER,
+)
+
+
+def _folder(a: Arguments) -> Path:
+    """The model's folder, which may be named by its weights."""
+    model: Path = a.model
+    return model.parent if model.suffix == ".safetensors" else model
+
+
+def _read(a: Arguments) -> list[Path]:
+    """What a record names of the model: its weights, where they are one file."""
+    weights = _folder(a) / "model.safetensors"
+    return [weights] if weights.exists() else []
+
+
+def _tokenizer(a: Arguments) -> Path:
+    found: Path = a.tokenizer or _folder(a) / "tokenizer.json"
+    if not found.exists():
+        raise RelmError(f"{found}: no such file; name the model's tokenizer.json with --tokenizer")
+    return found
+
+
+def _execution(a: Arguments) -> Any:
+    from relm.evaluation.models import Execution
+
+    return Execution(a.device, a.precision, a.threads, a.batch_tokens)
+
+
+def held_out_job(a: Arguments) -> Job:
+    from relm.evaluation.perplexity import evaluate_held_out
+
+    return Job(
+        lambda: evaluate_held_out(_folder(a), a.manifest, a.output, a.context, _execution(a)),
+        inputs=[*_read(a), a.manifest],
+        outputs=[a.output],
+    )
+
+
+def random_windows_job(a: Arguments) -> Job:
+    from relm.evaluation.random_windows import evaluate_random_windows
+
+    sizes = {"context": a.context, "batch_size": a.batch_size, "batches": a.batches, "seed": a.seed}
+    return Job(
+        lambda: evaluate_random_windows(_folder(a), a.manifest, a.output, **sizes, execution=_execution(a)),
+        inputs=[*_read(a), a.manifest],
+        outputs=[a.output],
+    )
+
+
+def masked_lm_job(a: Arguments) -> Job:
+    from relm.evaluation.masked_lm import evaluate_masked_lm
+
+    options = validate(MaskedLm, {key: getattr(a, key) for key in MaskedLm.model_fields}, Path("masked-lm"))
+    phase = objective_of(a.settings)
+    return Job(
+        lambda: evaluate_masked_lm(_folder(a), a.manifest, a.output, a.output.stem, phase, options, a.limit, _execution(a)),
+        inputs=[*_read(a), a.manifest],
+        outputs=[a.output],
+    )
+
+
+def pseudo_perplexity_job(a: Arguments) -> Job:
+    from relm.evaluation.pseudo_perplexity import evaluate_pseudo_perplexity
+
+    options, task = PseudoPerplexity(examples=a.examples), a.output.stem
+    return Job(
+        lambda: evaluate_pseudo_perplexity(_folder(a), a.manifest, a.output, task, options, a.limit, _execution(a)),
+        inputs=[*_read(a), a.manifest],
+        outputs=[a.output],
+    )
+
+
+def diacritics_job(a: Arguments) -> Job:
+    from relm.evaluation.diacritics import evaluate_diacritics
+
+    options, phase, tokenizer = Diacritics(examples=a.examples), objective_of(a.settings), _tokenizer(a)
+    places = _folder(a), a.manifest, tokenizer, a.output, a.output.stem
+    return Job(
+        lambda: evaluate_diacritics(*places, phase, options, a.limit, _execution(a), a.language),
+        inputs=[*_read(a), a.manifest, tokenizer],
+        outputs=[a.output],
+    )
+
+
+def _given(a: Arguments, keys: tuple[str, ...]) -> dict[str, Any]:
+    return {key: getattr(a, key) for key in keys if getattr(a, key) is not None}
+
+
+def _test(a: Arguments, protocol: str) -> tuple[PublishedTest | None, str | None]:
+    """The test that a command names, and the sha256 of its file; neither where the text is one's own."""
+    if a.test is None:
+        return None, None
+    test = load_test(a.test)
+    if test.protocol != protocol:
+        raise RelmError(f"{a.test}: has protocol {test.protocol}; give it to `relm {test.protocol}`")
+    return test, test.files[test.file].sha256
+
+
+def perplexity_job(a: Arguments) -> Job:
+    from relm.evaluation.text_perplexity import evaluate_text
+
+    test, sha256 = _test(a, "perplexity")
+    told = test.perplexity.model_dump(exclude_unset=True) if test else {}
+    options = validate(TextPerplexity, told | _given(a, tuple(TextPerplexity.model_fields)), a.test or Path("perplexity"))
+    places = _folder(a), _tokenizer(a), a.file, a.output, a.output.stem
+    return Job(
+        lambda: evaluate_text(*places, options, sha256, a.limit, _execution(a)),
+        inputs=[*_read(a), _tokenizer(a), a.file],
+        outputs=[a.output],
+    )
+
+
+def lambada_job(a: Arguments) -> Job:
+    from relm.evaluation.lambada import evaluate_lambada
+
+    test, sha256 = _test(a, "lambada")
+    options = test.lambada if test else Lambada()
+    places = _folder(a), _tokenizer(a), a.file, a.output, a.output.stem
+    return Job(
+        lambda: evaluate_lambada(*places, options, sha256, a.limit, _execution(a)),
+        inputs=[*_read(a), _tokenizer(a), a.file],
+        outputs=[a.output],
+    )
+
+
+def harness_job(a: Arguments) -> Job:
+    from relm.evaluation.harness import evaluate_harness
+
+    places, tokenizer = (_folder(a), a.task, a.output, a.output.stem), _tokenizer(a)
+    return Job(
+        lambda: evaluate_harness(*places, None, a.task_folder, a.limit, _execution(a), tokenizer),
+        inputs=[*_read(a), tokenizer],
+        outputs=[a.output],
+    )
+
+
+def samples_job(a: Arguments) -> Job:
+    from relm.evaluation.samples import write_samples
+
+    return Job(
+        lambda: write_samples(_folder(a), _tokenizer(a), a.output, prompts=a.prompt, seed=a.seed, execution=_execution(a)),
+        inputs=[*_read(a), _tokenizer(a)],
+        outputs=[a.output],
+    )
+
+
+def generate_job(a: Arguments) -> Job:
+    from relm.evaluation.generate import run_generate
+    from relm.evaluation.generation import Writing
+    from relm.evaluation.models import Execution
+    from relm.evaluation.sampling import asked_sampling
+
+    if a.prompt and a.file is not None:
+        raise RelmError("generate: give either --prompt or --file")
+    sampling = asked_sampling(a.greedy, a.temperature, a.top_k, a.top_p, a.repetition_penalty, a.uniform_top_k)
+    writing = Writing(a.length, sampling, a.stop, a.seed, a.batch_size)
+    execution = Execution(a.device, a.precision, a.threads)
+    return Job(
+        lambda: run_generate(_folder(a), _tokenizer(a), a.prompt, a.file, writing, a.output, execution),
+        inputs=[*_read(a), _tokenizer(a), *([a.file] if a.file else [])],
+    )
+
+
+def _choices(key: str) -> tuple[str, ...]:
+    """What a key of the text's protocol may be."""
+    return tuple(TextPerplexity.model_fields[key].annotation.__args__)  # type: ignore[union-attr]
+
+
+STEPS: dict[str, Step] = {
+    "held-out": Step(
+        "perplexity by token, word and byte on the held-out documents, beside unigram and bigram models",
+        [MODEL, MANIFEST, CONTEXT, *EXECUTION, OUTPUT],
+        held_out_job,
+    ),
+    "random-windows": Step(
+        "the loss on windows that begin at random tokens, held out and in training, as nanoGPT estimates it",
+        [
+            MODEL,
+            path("--manifest", "the examples' manifest"),
+            CONTEXT,
+            argument("--batch-size", type=positive, required=True, metavar="N", help="windows of a batch"),
+            argument("--batches", type=positive, default=20, metavar="N", help="of each split; default: 20"),
+            argument("--seed", type=int, default=0, metavar="N", help="of the windows' beginnings"),
+            *EXECUTION,
+            OUTPUT,
+        ],
+        random_windows_job,
+    ),
+    "masked-lm": Step(
+        "perplexity and accuracy of masked tokens: with masks that stay, and as transformers' Trainer draws them",
+        [
+            MODEL,
+            MANIFEST,
+            SETTINGS,
+            argument("--seed", type=int, default=0, metavar="N", help="of the masks; default: 0"),
+            argument("--redraws", type=positive, default=3, metavar="N", help="how often they are drawn anew; default: 3"),
+            argument("--batch-size", type=positive, default=8, metavar="N", help="over which the Trainer averages; default: 8"),
+            argument("--processes", type=positive, default=1, metavar="N", help="batched apart, as on N cores; default: 1"),
+            *EXECUTION,
+            LIMIT,
+            OUTPUT,
+        ],
+        masked_lm_job,
+    ),
+    "pseudo-perplexity": Step(
+        "each token predicted from all others, masked alone (Salazar et al. 2020)",
+        [
+            MODEL,
+            MANIFEST,
+            argument("--examples", type=positive, default=100, metavar="N", help="the first N examples; default: 100"),
+            *EXECUTION,
+            LIMIT,
+            OUTPUT,
+        ],
+        pseudo_perplexity_job,
+    ),
+    "diacritics": Step(
+        "how well diacritics are restored: by character, word and ambiguous word, beside two baselines",
+        [
+            MODEL,
+            MANIFEST,
+            TOKENIZER,
+            SETTINGS,
+            argument("--language", default="ro", metavar="CODE", help="of the text; default: ro"),
+            argument("--examples", type=positive, metavar="N", help="the first N held-out texts; default: all"),
+            *EXECUTION,
+            LIMIT,
+            OUTPUT,
+        ],
+        diacritics_job,
+    ),
+    "perplexity": Step(
+        "perplexity of a text by token, word and byte, by a published protocol or one of your own",
+        [
+            *TESTED,
+            argument("--detokeniser", choices=_choices("detokeniser"), help="default: the test's, or none"),
+            argument("--documents", choices=_choices("documents"), help="default: the test's, or one"),
+            argument("--windows", choices=_choices("windows"), help="how a long document is cut; default: the test's"),
+            argument("--context", type=positive, metavar="TOKENS", help="default: the test's, or the model's positions"),
+            argument("--stride", type=positive, metavar="TOKENS", help="default: the test's, or the context"),
+            argument("--first-token", choices=_choices("first_token"), help="default: the test's, or given"),
+            argument("--words", choices=_choices("words"), help="default: the test's, or whitespace"),
+            *EXECUTION,
+            LIMIT,
+            OUTPUT,
+        ],
+        perplexity_job,
+        epilog="docs/evaluation.md says which published number is which protocol.",
+    ),
+    "lambada": Step(
+        "the last words of passages by three protocols at once: last token, last word, and lm_eval's lambada_openai",
+        [*TESTED, *EXECUTION, LIMIT, OUTPUT],
+        lambada_job,
+    ),
+    "harness": Step(
+        "any task of the language-model evaluation harness, in an environment of its own (make harness)",
+        [
+            argument("--task", required=True, metavar="NAME", help="as the harness calls it, such as hellaswag"),
+            path("--task-folder", "with task files of your own, such as recipes/harness", required=False),
+            MODEL,
+            TOKENIZER,
+            *EXECUTION,
+            LIMIT,
+            OUTPUT,
+        ],
+        harness_job,
+    ),
+    "samples": Step(
+        "let the model write a few texts",
+        [
+            MODEL,
+            TOKENIZER,
+            argument("--prompt", nargs="*", metavar="TEXT", help="beginnings; default: a few that suit an encyclopedia"),
+            argument("--seed", type=int, default=0, metavar="N", help="of the sampling"),
+            *EXECUTION,
+            OUTPUT,
+        ],
+        samples_job,
+    ),
+    "generate": Step(
+        "let a model continue prompts, and say how long it takes",
+        [
+            MODEL,
+            TOKENIZER,
+            argument("--prompt", nargs="+", metavar="TEXT", help="beginnings; default: --file, or they are typed"),
+            path("--file", "prompts, one a line", required=False),
+            argument("--length", type=positive, default=128, metavar="N", help="tokens at most after each; default: 128"),
+            argument("--greedy", action="store_true", help="the likeliest token always"),
+            argument("--temperature", type=float, metavar="X", help="divides the logits; default: 0.8"),
+            argument("--top-k", type=int, metavar="K", help="only the K likeliest tokens, 0: all; default: 50"),
+            argument("--top-p", type=float, metavar="P", help="only the likeliest that reach P together; default: 0.95"),
+            argument("--repetition-penalty", type=float, metavar="X", help="of Keskar et al. 2019; default: 1, none"),
+            argument("--uniform-top-k", type=positive, metavar="K", help="each of the K likeliest alike, as Graphcore's GPT-2"),
+            argument("--stop", metavar="TEXT", help="where a text ends: a text, or a special token's name"),
+            argument("--seed", type=int, default=0, metavar="N", help="of the sampling; default: 0"),
+            argument("--batch-size", type=positive, default=8, metavar="N", help="prompts at once; default: 8"),
+            *EXECUTION[:3],
+            path("--output", "JSON lines instead of a print", required=False),
+        ],
+        generate_job,
+        records=False,
+        epilog="Without --prompt and --file prompts are typed, until the end of input or Ctrl-C; a pipe is a file.",
+    ),
+}

@@ -1,0 +1,60 @@
+"""What looks at recipes and machines, and makes nothing of the graph."""
+
+from relm.plan import Project
+from relm.steps.contract import RECIPE, Arguments, Job, Step, argument, path, plan_of
+
+
+def list_job(a: Arguments) -> Job:
+    from relm.launch.status import describe_recipes
+
+    return Job(lambda: describe_recipes(Project()))
+
+
+def status_job(a: Arguments) -> Job:
+    from relm.launch.status import describe_progress
+
+    return Job(lambda: describe_progress(plan_of(a)))
+
+
+def estimate_job(a: Arguments) -> Job:
+    from relm.launch.estimate import describe_estimate
+
+    plan = plan_of(a)
+    return Job(lambda: describe_estimate(plan, a.phase, a.price_per_hour, calibrates=not a.no_calibration))
+
+
+def doctor_job(a: Arguments) -> Job:
+    from relm.launch.doctor import describe_machine
+
+    return Job(describe_machine)
+
+
+def schema_job(a: Arguments) -> Job:
+    from relm.recipe_schema import write_schemas
+
+    return Job(lambda: write_schemas(a.output))
+
+
+STEPS: dict[str, Step] = {
+    "list": Step("list the recipes", [], list_job, records=False),
+    "status": Step("what of a recipe is done, running and left", [RECIPE], status_job, records=False),
+    "estimate": Step(
+        "what a recipe will take: operations, memory, disk, time and money, before there are data",
+        [
+            RECIPE,
+            argument("--phase", metavar="PHASE", help="one phase; default: all of them"),
+            argument("--price-per-hour", type=float, metavar="X", help="of one device, of a TPU one chip, in any currency"),
+            argument("--no-calibration", action="store_true", help="measure nothing: leave out the time on this machine"),
+        ],
+        estimate_job,
+        records=False,
+        epilog="Where run.device is cpu, some steps of a model of few layers are timed for some seconds a phase.",
+    ),
+    "doctor": Step("what this machine can run, and why not the rest", [], doctor_job, records=False),
+    "schema": Step(
+        "write the JSON Schemas of recipes, datasets and models, for editors",
+        [path("--output", "folder, such as envs")],
+        schema_job,
+        records=False,
+    ),
+}

@@ -1,0 +1,122 @@
+"""From examples to a model."""
+
+import os
+from pathlib import Path
+
+from relm.errors import RelmError
+from relm.plan import Plan, Project
+from relm.steps.contract import FINGERPRINT, RECIPE, Arguments, Job, Step, argument, path, plan_of, positive
+
+
+def pretrain_job(a: Arguments) -> Job:
+    from relm.training.loop import pretrain
+
+    plan = plan_of(a)
+    if a.phase not in plan.phases:
+        raise RelmError(f"recipe {a.recipe} has no phase {a.phase!r}; it has {', '.join(plan.phases)}")
+    refuse_another_start(plan, a)
+
+    def run() -> str:
+        places = a.manifest, a.tokenizer, a.init_from, a.output.parent
+        return pretrain(plan.recipe, a.phase, *places, plan.fingerprint, a.optimizer_from)
+
+    start = [a.init_from / name for name in ("model.safetensors", "config.json")] if a.init_from else []
+    return Job(run, inputs=[a.manifest, a.tokenizer, *start], outputs=[a.output])
+
+
+def refuse_another_start(plan: Plan, a: Arguments) -> None:
+    """Compare a command's way to begin a phase with the recipe's.
+
+    Raises:
+        RelmError: it has starting weights or an optimizer and the recipe has none, or the other way round.
+    """
+    starts, kept = plan.starting_weights(a.phase), plan.kept_optimizer(a.phase)
+    if (a.init_from is None) != (not starts):
+        wanted = f"--init-from {starts[0].parent}" if starts else "no --init-from: it starts with random weights"
+        raise RelmError(f"phase {a.phase} of recipe {a.recipe} needs {wanted}")
+    if kept is None and a.optimizer_from is not None:
+        raise RelmError(f"phase {a.phase} of recipe {a.recipe} has optimizer_state: fresh; leave --optimizer-from out")
+    if kept is not None and (a.optimizer_from is None or a.optimizer_from.name != kept.name):
+        raise RelmError(
+            f"phase {a.phase} of recipe {a.recipe} has optimizer_state: kept; it needs --optimizer-from {kept}, the last "
+            "checkpoint of the phase before"
+        )
+
+
+def rehearse_job(a: Arguments) -> Job:
+    os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # else torch's profiler tells stderr when it begins and ends
+    from relm.launch.expected_tokenizer import tokenizer_of
+    from relm.training.rehearsal import STEPS, Rehearsal, rehearse, require_options
+
+    plan = plan_of(a)
+    phase = a.phase or plan.phases[0]
+    if phase not in plan.phases:
+        raise RelmError(f"recipe {a.recipe} has no phase {phase!r}; it has {', '.join(plan.phases)}")
+    require_options(a.steps, a.compile_only, a.profile)
+
+    def run() -> str:
+        tokenizer, known_from = tokenizer_of(plan, a.manifest, a.tokenizer)
+        steps, only = a.steps or STEPS, a.compile_only
+        found = rehearse(Rehearsal(plan.recipe, phase, tokenizer, a.manifest, steps, compile_only=only, trace=a.profile))
+        return f"rehearsal of {plan.name}\ntokenizer: {known_from}\n{found}"
+
+    return Job(run, inputs=[given for given in (a.manifest, a.tokenizer) if given])
+
+
+def reproduce_job(a: Arguments) -> Job:
+    from relm.training.replay import reproduce
+
+    given = {"device": a.device, "threads": a.threads, "micro_batch_size": a.micro_batch_size}
+    wanted = {key: value for key, value in given.items() if value is not None}
+    return Job(lambda: reproduce(Project(), a.folder, a.phase, a.segment, a.checkpoints, wanted))
+
+
+STEPS: dict[str, Step] = {
+    "pretrain": Step(
+        "train one phase of a recipe; stopped at any point, the same command goes on to the same bytes",
+        [
+            RECIPE,
+            argument("--phase", required=True, metavar="PHASE", help="which phase"),
+            FINGERPRINT,
+            path("--manifest", "the examples' manifest"),
+            path("--tokenizer", "tokenizer.json"),
+            path("--init-from", "folder of starting weights", required=False),
+            path("--optimizer-from", "last checkpoint of the phase before, whose optimizer is kept", required=False),
+            path("--output", "RUN/PHASE/model/model.safetensors; checkpoints and train.jsonl lie beside model/"),
+        ],
+        pretrain_job,
+        epilog="TERM or INT: saves a checkpoint and exits with 75. Where the recipe has run.processes: N, it is started as "
+        "`torchrun --standalone --nproc-per-node N -m -- relm pretrain ...`, which exits with 1 then.",
+    ),
+    "rehearse": Step(
+        "take a few training steps of a recipe at full size and say how fast they are and what they need; nothing is kept",
+        [
+            RECIPE,
+            argument("--phase", metavar="PHASE", help="which phase; default: the first"),
+            argument("--steps", type=positive, metavar="N", help="how many, those of the warm-up included; default: 10"),
+            argument("--compile-only", action="store_true", help="stop once everything is compiled and fits into memory"),
+            path("--profile", "also trace a few more steps: a trace.json for chrome://tracing", required=False),
+            path("--manifest", "of real examples; default: they are generated", required=False),
+            path("--tokenizer", "tokenizer.json; default: the manifest's, the recipe's, or what is expected", required=False),
+        ],
+        rehearse_job,
+        records=False,
+        epilog="Needs no download and no disk: generated examples have the shapes of real ones.",
+    ),
+    "reproduce": Step(
+        "train a finished run again from one checkpoint to the next, and compare: bit for bit, elsewhere within a band",
+        [
+            argument("folder", type=Path, metavar="FOLDER", help="results/NAME, or work/runs/NAME/FINGERPRINT"),
+            argument("--segment", type=int, metavar="K", help="from 0; left out, the segments are listed"),
+            argument("--phase", metavar="PHASE", help="which phase, where there are several"),
+            path("--checkpoints", "where the checkpoints lie; default: in the run's folder", required=False),
+            argument("--device", choices=("cpu", "cuda"), help="default: the one it was trained on"),
+            argument("--threads", type=positive, metavar="N", help="default: as it was trained"),
+            argument("--micro-batch-size", type=positive, metavar="N", help="default: as it was trained"),
+        ],
+        reproduce_job,
+        records=False,
+        epilog="Exits with 1 where the segment is not reproduced. A run of N processes gives the same bits with as many: "
+        "`torchrun --standalone --nproc-per-node N -m -- relm reproduce ...`.",
+    ),
+}

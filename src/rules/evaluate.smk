@@ -1,0 +1,205 @@
+# From a model to figures: evaluate {task}, of the trained weights (eval), those that training started from (before), or the
+# authors' released ones (reference). One that fails leaves the others.
+
+
+rule download_test:
+    output:
+        sidecar=f"{WORK}/downloads/evaluations/{{test}}/{{shard}}.json",
+        file=f"{WORK}/downloads/evaluations/{{test}}/{{shard}}",
+    log:
+        f"{LOGS}/download/evaluations/{{test}}/{{shard}}.log",
+    params:
+        sha256=graph.test_file_sha256,
+    shell:
+        "python -m relm download --test recipes/evaluations/{wildcards.test}.yaml --file {wildcards.shard}"
+        " --output {output.file:q} --log {log:q}"
+
+
+rule evaluate_held_out:
+    input:
+        sidecars=graph.evaluated_sidecars,
+        model=lambda wildcards: ancient(graph.evaluated_model(wildcards)),
+        manifest=graph.manifest,
+        shards=lambda wildcards: ancient(graph.example_shards(wildcards)),
+    output:
+        f"{RUN}/{{of}}/held_out.json",
+    log:
+        f"{LOGS}/runs/{{recipe}}/{{fingerprint}}/{{of}}/held_out.log",
+    threads: workflow.cores or 1
+    resources:
+        accelerator=1,
+    params:
+        model=graph.evaluated_weights,
+        how=graph.device_option,
+        context=graph.context_option,
+        revision=REVISIONS["evaluation"],
+    shell:
+        "python -m relm held-out --model {params.model:q} --manifest {input.manifest:q} --context {params.context}"
+        " {params.how} --output {output:q} --log {log:q}"
+
+
+rule evaluate_random_windows:
+    input:
+        sidecars=graph.evaluated_sidecars,
+        model=lambda wildcards: ancient(graph.evaluated_model(wildcards)),
+        manifest=graph.manifest,
+        shards=lambda wildcards: ancient(graph.example_shards(wildcards)),
+    output:
+        f"{RUN}/{{of}}/random_windows.json",
+    log:
+        f"{LOGS}/runs/{{recipe}}/{{fingerprint}}/{{of}}/random_windows.log",
+    threads: workflow.cores or 1
+    resources:
+        accelerator=1,
+    params:
+        model=graph.evaluated_weights,
+        how=graph.device_option,
+        context=graph.context_option,
+        windows=graph.random_windows_options,
+        revision=REVISIONS["evaluation"],
+    shell:
+        "python -m relm random-windows --model {params.model:q} --manifest {input.manifest:q} --context {params.context}"
+        " {params.windows} {params.how} --output {output:q} --log {log:q}"
+
+
+rule evaluate_masked_lm:
+    input:
+        sidecars=graph.evaluated_sidecars,
+        model=lambda wildcards: ancient(graph.evaluated_model(wildcards)),
+        manifest=graph.manifest,
+        shards=lambda wildcards: ancient(graph.example_shards(wildcards)),
+    output:
+        f"{RUN}/{{of}}/masked_lm.json",
+    log:
+        f"{LOGS}/runs/{{recipe}}/{{fingerprint}}/{{of}}/masked_lm.log",
+    threads: workflow.cores or 1
+    resources:
+        accelerator=1,
+    params:
+        model=graph.evaluated_weights,
+        how=graph.how,
+        settings=graph.phase_settings,
+        options=graph.masked_lm_options,
+        revision=REVISIONS["evaluation"],
+    shell:
+        "python -m relm masked-lm --model {params.model:q} --manifest {input.manifest:q} {params.settings}"
+        " {params.options} {params.how} --output {output:q} --log {log:q}"
+
+
+rule evaluate_pseudo_perplexity:
+    input:
+        sidecars=graph.evaluated_sidecars,
+        model=lambda wildcards: ancient(graph.evaluated_model(wildcards)),
+        manifest=graph.manifest,
+        shards=lambda wildcards: ancient(graph.example_shards(wildcards)),
+    output:
+        f"{RUN}/{{of}}/pseudo_perplexity.json",
+    log:
+        f"{LOGS}/runs/{{recipe}}/{{fingerprint}}/{{of}}/pseudo_perplexity.log",
+    threads: workflow.cores or 1
+    resources:
+        accelerator=1,
+    params:
+        model=graph.evaluated_weights,
+        how=graph.how,
+        options=graph.pseudo_perplexity_options,
+        revision=REVISIONS["evaluation"],
+    shell:
+        "python -m relm pseudo-perplexity --model {params.model:q} --manifest {input.manifest:q} {params.options}"
+        " {params.how} --output {output:q} --log {log:q}"
+
+
+rule evaluate_diacritics:
+    input:
+        sidecars=graph.evaluated_sidecars,
+        model=lambda wildcards: ancient(graph.evaluated_model(wildcards)),
+        manifest=graph.manifest,
+        shards=lambda wildcards: ancient(graph.example_shards(wildcards)),
+        tokenizer=lambda wildcards: ancient(graph.tokenizer(wildcards)),
+    output:
+        f"{RUN}/{{of}}/diacritics.json",
+    log:
+        f"{LOGS}/runs/{{recipe}}/{{fingerprint}}/{{of}}/diacritics.log",
+    threads: workflow.cores or 1
+    resources:
+        accelerator=1,
+    params:
+        model=graph.evaluated_weights,
+        how=graph.how,
+        settings=graph.phase_settings,
+        options=graph.diacritics_options,
+        language=graph.run_language,
+        revision=REVISIONS["evaluation"],
+    shell:
+        "python -m relm diacritics --model {params.model:q} --manifest {input.manifest:q} --tokenizer {input.tokenizer:q}"
+        " {params.settings} {params.options} --language {params.language} {params.how} --output {output:q} --log {log:q}"
+
+
+rule evaluate_test:
+    input:
+        sidecars=graph.evaluated_sidecars,
+        model=lambda wildcards: ancient(graph.evaluated_model(wildcards)),
+        file_sidecar=graph.test_sidecar,
+        file=lambda wildcards: ancient(graph.test_file(wildcards)),
+        tokenizer=lambda wildcards: ancient(graph.tokenizer(wildcards)),
+    output:
+        f"{RUN}/{{of}}/{{test}}.json",
+    log:
+        f"{LOGS}/runs/{{recipe}}/{{fingerprint}}/{{of}}/{{test}}.log",
+    threads: workflow.cores or 1
+    resources:
+        accelerator=1,
+    params:
+        model=graph.evaluated_weights,
+        how=graph.how,
+        step=graph.test_step,
+        protocol=graph.test_protocol,
+        revision=REVISIONS["evaluation"],
+    shell:
+        "python -m relm {params.step} --test recipes/evaluations/{wildcards.test}.yaml --file {input.file:q}"
+        " --model {params.model:q} --tokenizer {input.tokenizer:q} {params.how} --output {output:q} --log {log:q}"
+
+
+rule evaluate_harness:
+    input:
+        sidecars=graph.evaluated_sidecars,
+        model=lambda wildcards: ancient(graph.evaluated_model(wildcards)),
+        tokenizer=lambda wildcards: ancient(graph.tokenizer(wildcards)),
+    output:
+        f"{RUN}/{{of}}/lm_eval_{{task}}.json",
+    log:
+        f"{LOGS}/runs/{{recipe}}/{{fingerprint}}/{{of}}/lm_eval_{{task}}.log",
+    threads: workflow.cores or 1
+    resources:
+        accelerator=1,
+    params:
+        model=graph.evaluated_weights,
+        how=graph.how,
+        task=graph.harness_task,
+        folder=graph.harness_folder,
+        files=graph.harness_task_files,
+        revision=REVISIONS["evaluation"],
+    shell:
+        "python -m relm harness --task {params.task} {params.folder} --model {params.model:q} --tokenizer {input.tokenizer:q}"
+        " {params.how} --output {output:q} --log {log:q}"
+
+
+rule write_samples:
+    input:
+        sidecars=graph.evaluated_sidecars,
+        model=lambda wildcards: ancient(graph.evaluated_model(wildcards)),
+        tokenizer=lambda wildcards: ancient(graph.tokenizer(wildcards)),
+    output:
+        f"{RUN}/{{of}}/samples.json",
+    log:
+        f"{LOGS}/runs/{{recipe}}/{{fingerprint}}/{{of}}/samples.log",
+    threads: workflow.cores or 1
+    resources:
+        accelerator=1,
+    params:
+        model=graph.evaluated_weights,
+        how=graph.device_option,
+        revision=REVISIONS["evaluation"],
+    shell:
+        "python -m relm samples --model {params.model:q} --tokenizer {input.tokenizer:q}"
+        " {params.how} --output {output:q} --log {log:q}"

@@ -1,0 +1,110 @@
+"""Masked examples, all tiny, and folders of random models that read them."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+from relm.artifact import write_sidecar
+from relm.evaluation.models import Execution
+from relm.examples.manifest import write_manifest
+from relm.examples.masked import pregenerate_masked
+from relm.models.bert import Bert, BertConfig
+from relm.objectives import Objective
+
+LETTERS = "abcdefghijklm"
+TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", *LETTERS, *(f"##{letter}" for letter in LETTERS)]
+PAD, CLS, SEP, MASK = 0, 2, 3, 4
+LENGTH = 24
+TINY = BertConfig(
+    layers=2, heads=2, hidden_size=8, intermediate_size=12, positions=LENGTH, vocabulary_size=len(TOKENS) + 3,
+)  # fmt: skip
+ALONE = Execution(threads=1)
+
+
+def phase(**masked: Any) -> Objective:
+    settings = {"sentences": "lines", "packing": "sentence_pairs", "short_sequence_probability": 0.3, **masked}
+    return Objective.model_validate({"objective": "masked", "sequence_length": LENGTH, "masked": settings})
+
+
+def examples(folder: Path, documents: int = 40, **masked: Any) -> Path:
+    """The manifest of examples of made-up documents: lines of short words, a token for each letter."""
+    folder.mkdir(exist_ok=True)
+    tokenizer = Tokenizer(models.WordPiece({token: number for number, token in enumerate(TOKENS)}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.add_special_tokens(TOKENS[:5])
+    (folder / "tokenizer.json").write_text(tokenizer.to_str())
+    shards = {}
+    for seed, split in enumerate(("train", "held_out")):
+        path, shard = folder / f"{split}.jsonl", folder / f"{split}.arrow"
+        write_documents(path, np.random.default_rng(seed), documents)
+        pregenerate_masked(path, folder / "tokenizer.json", shard, phase(**masked), "en", 1)
+        shards[split] = [shard]
+    write_manifest(shards, folder / "manifest.json")
+    return folder / "manifest.json"
+
+
+def write_documents(path: Path, generator: np.random.Generator, count: int) -> None:
+    def sentence() -> str:
+        sizes = generator.integers(1, 5, generator.integers(1, 6))
+        return " ".join("".join(generator.choice(list(LETTERS), size)) for size in sizes) + " ."
+
+    texts = ["\n".join(sentence() for _ in range(generator.integers(2, 9))) for _ in range(count)]
+    lines = [json.dumps({"id": str(number), "title": "", "text": text}) for number, text in enumerate(texts)]
+    path.write_text("".join(f"{line}\n" for line in lines))
+    write_sidecar(path, documents=count)
+
+
+def bert(folder: Path, seed: int = 1, spread: float = 0.4, **changes: Any) -> Path:
+    """A folder of relm's own BERT, every parameter random, with a head for sentence pairs unless told otherwise."""
+    model = Bert(replace(TINY, **{"next_sentence": True, **changes}))
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_(0.0, spread, generator=generator)
+    folder.mkdir(parents=True)
+    model.save_folder(folder, {})
+    return folder
+
+
+def edited(manifest: Path, change: Callable[[dict[str, Any]], None]) -> Path:
+    """The manifest with its content changed in place."""
+    content = json.loads(manifest.read_text())
+    change(content)
+    manifest.write_text(json.dumps(content))
+    return manifest
+
+
+def causal(content: dict[str, Any]) -> None:
+    content["objective"] = "causal"
+
+
+def no_mask_token(content: dict[str, Any]) -> None:
+    content["tokenizer"]["special"]["mask"] = None
+
+
+def nothing_held_out(content: dict[str, Any]) -> None:
+    content["splits"]["held_out"] = {**content["splits"]["held_out"], "examples": 0, "shards": []}
+
+
+def no_split(content: dict[str, Any]) -> None:
+    del content["splits"]["held_out"]
+
+
+def more_ids(content: dict[str, Any]) -> None:
+    content["tokenizer"]["vocabulary_size"] = 99
+
+
+# What is wrong with a manifest -> what is said of it.
+MESSAGES = {
+    causal: "holds causal examples, expected masked ones; give the manifest of a masked phase's examples",
+    no_mask_token: r"its tokenizer has no mask token \[MASK\] or <mask>, so nothing can be hidden; make the examples with one",
+    nothing_held_out: "split held_out has no examples, which is nothing to score; use more documents",
+    no_split: "has no split 'held_out'; it has train",
+    more_ids: "the model knows 35 tokens, the tokenizer has 99; give the tokenizer it was trained with",
+}

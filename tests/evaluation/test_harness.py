@@ -1,0 +1,213 @@
+"""The harness as a task of ours: what becomes of its answer, and what is said when it has none."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from harness_tasks import harness_python, own_tasks, passages, small_model, small_tokenizer, wikitext
+
+from relm.artifact import sha256_of
+from relm.errors import RelmError
+from relm.evaluation.harness import batch_size, evaluate_harness, figures_of, in_words, result_of
+from relm.evaluation.models import Execution, weights_sha256
+from relm.evaluation.text_perplexity import pages
+
+FOUND: dict[str, Any] = {
+    "version": "0.4.13",
+    "results": {
+        "mmlu_law": {"name": "mmlu_law", "alias": "law", "sample_len": 10, "acc,none": 0.5, "acc_stderr,none": "N/A"},
+        "mmlu": {"name": "mmlu", "alias": "mmlu", "sample_len": 10, "acc,none": 0.25, "acc_stderr,none": 0.125},
+    },
+    "versions": {"mmlu": 2, "mmlu_law": 1.0},
+    "n_samples": {"mmlu_law": {"original": 100, "effective": 10}},
+    "configs": {"mmlu_law": {"dataset_path": "hails/mmlu", "num_fewshot": 5}},
+    "context": 64,
+    "truncated": 3,
+    "data": {"hf://datasets/hails/mmlu": "revision abc"},
+    "task_files": {},
+}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("harness")
+    return small_model(folder / "model", small_tokenizer(folder))
+
+
+def test_figures_have_the_harness_s_names_and_those_of_members_their_task_in_front() -> None:
+    figures, left_out = figures_of(FOUND["results"], "mmlu")
+    assert figures == {"acc": 0.25, "acc_stderr": 0.125, "mmlu_law_acc": 0.5}
+    assert next(iter(figures)) == "acc"
+    assert left_out == {}
+
+
+def test_a_filter_stands_behind_the_metric_and_before_its_error() -> None:
+    gsm = {"exact_match,strict-match": 0.5, "exact_match_stderr,strict-match": 0.1, "chrf++,none": 3}
+    figures, _ = figures_of({"gsm8k": gsm}, "gsm8k")
+    assert figures == {"exact_match_strict_match": 0.5, "exact_match_strict_match_stderr": 0.1, "chrfpp": 3}
+
+
+def test_a_figure_that_is_no_number_is_left_out_by_name() -> None:
+    results = {"a": {"acc,none": 0.5, "perplexity,none": float("inf"), "perplexity_stderr,none": float("nan")}}
+    assert figures_of(results, "a") == ({"acc": 0.5}, {"perplexity": "inf", "perplexity_stderr": "nan"})
+    with pytest.raises(RelmError, match=r'lm_eval\'s a: no figure is a finite number: \{"acc": "nan"\}'):
+        result_of({**FOUND, "results": {"a": {"acc,none": float("nan")}}}, "a", "lm_eval_a", None, "0", None)
+
+
+def test_the_protocol_tells_version_data_and_what_each_task_is() -> None:
+    result = result_of(FOUND, "mmlu", "lm_eval_mmlu", 10, "1" * 64, "2" * 64)
+    assert (result.task, result.model_sha256) == ("lm_eval_mmlu", "1" * 64)
+    assert {key: result.protocol[key] for key in ("harness", "examples", "limit", "context", "truncated")} == {
+        "harness": "lm_eval 0.4.13",
+        "examples": 10,
+        "limit": 10,
+        "context": 64,
+        "truncated": 3,
+    }
+    assert result.protocol["data"] == {"hf://datasets/hails/mmlu": "revision abc"}
+    assert result.protocol["tasks"] == {
+        "mmlu_law": {"version": 1.0, "examples": 10, "of": 100, "dataset_path": "hails/mmlu", "num_fewshot": 5}
+    }
+    assert in_words(FOUND, "mmlu", 10, 10) == (
+        "Task mmlu (1 tasks), version 2 of EleutherAI's lm-evaluation-harness 0.4.13, by the harness itself: 10 examples, "
+        "5 solved examples in front of each. Only the first 10 examples of each task."
+    )
+
+
+def test_a_batch_is_bounded_by_its_tokens_and_by_its_logits() -> None:
+    assert batch_size({"n_positions": 64, "vocab_size": 1000}, 8192) == 128
+    assert batch_size({"max_position_embeddings": 1024, "vocab_size": 50257}, 8192) == 5
+    assert batch_size({}, 100) == 1
+
+
+def test_without_the_environment_it_says_how_to_make_it(model: Path, tmp_path: Path) -> None:
+    with pytest.raises(RelmError, match=r"nothing/python: the harness's environment is not there; `make harness` makes it"):
+        evaluate_harness(model, "hellaswag", tmp_path / "a.json", "a", tmp_path / "nothing" / "python")
+
+
+def test_an_interpreter_that_fails_has_its_last_words_told(model: Path, tmp_path: Path) -> None:
+    with pytest.raises(
+        RelmError, match=r"hellaswag: the harness ended with status 1; its last words: .*No module named 'lm_eval'"
+    ):
+        evaluate_harness(model, "hellaswag", tmp_path / "a.json", "a", Path(sys.executable), execution=Execution(threads=1))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_model_that_writes_no_text_is_refused(model: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "bert"
+    folder.mkdir()
+    (folder / "model.safetensors").write_bytes((model / "model.safetensors").read_bytes())
+    (folder / "config.json").write_text('{"architectures": ["BertForMaskedLM"], "model_type": "bert"}')
+    with pytest.raises(RelmError, match=r"bert: is a BertForMaskedLM; the harness's tasks are for models that write text"):
+        evaluate_harness(folder, "hellaswag", tmp_path / "a.json", "a")
+
+
+def test_a_tokenizer_without_an_end_of_text_is_refused(model: Path, tmp_path: Path) -> None:
+    settings = json.loads((model / "tokenizer_config.json").read_text())
+    shutil.copytree(model, tmp_path / "model")
+    del settings["bos_token"], settings["eos_token"]
+    (tmp_path / "model" / "tokenizer_config.json").write_text(json.dumps(settings))
+    with pytest.raises(RelmError, match=r"model: the tokenizer has no end of text, which the harness puts before every text"):
+        evaluate_harness(tmp_path / "model", "hellaswag", tmp_path / "a.json", "a")
+
+
+def test_a_group_of_one_s_own_tasks_is_evaluated_and_recorded(model: Path, tmp_path: Path) -> None:
+    python = harness_python()
+    tasks = own_tasks(tmp_path / "tasks", passages(), pages(wikitext()), python)
+    (tasks / "both.yaml").write_text("group: own-both\ntask: [own_lambada, own_wikitext]\n")
+    (tasks / "own_words.py").write_text("def text(doc):\n    return doc['text'].rpartition(' ')[0]\n")
+    with open(tasks / "own_lambada.yaml", "a") as file:
+        file.write("doc_to_text: !function own_words.text\n")
+    bare = tmp_path / "bare"  # as authors' weights may lie: their tokenizer elsewhere
+    bare.mkdir()
+    for name in ("model.safetensors", "config.json"):
+        (bare / name).write_bytes((model / name).read_bytes())
+    output = tmp_path / "eval" / "lm_eval_own-both.json"
+    sentence = evaluate_harness(
+        bare, "own-both", output, output.stem, python, tasks, 3, Execution(threads=1), model / "tokenizer.json"
+    )
+    assert "lm_eval's own-both: own_lambada_perplexity " in sentence
+    assert "; 6 examples, " in sentence
+    result = json.loads(output.read_text())
+    assert result["task"] == "lm_eval_own-both"
+    assert result["model_sha256"] == weights_sha256(model)
+    assert sorted(result["figures"]) == [
+        *("own_lambada_acc", "own_lambada_acc_stderr", "own_lambada_perplexity", "own_lambada_perplexity_stderr"),
+        *("own_wikitext_bits_per_byte", "own_wikitext_byte_perplexity", "own_wikitext_word_perplexity"),
+    ]
+    protocol = result["protocol"]
+    files = ["both.yaml", "own_lambada.yaml", "own_wikitext.yaml", "own_words.py"]
+    assert protocol["task_files"] == {name: sha256_of(tasks / name) for name in files}
+    assert protocol["data"] == {name: sha256_of(tasks / name) for name in ("own_lambada.jsonl", "own_wikitext.jsonl")}
+    assert protocol["tokenizer_sha256"] == sha256_of(model / "tokenizer.json")
+    assert (protocol["limit"], protocol["context"]) == (3, 48)
+    assert protocol["tasks"]["own_lambada"]["of"] == len(passages())
+    assert protocol["tasks"]["own_lambada"]["output_type"] == "loglikelihood"
+
+
+@pytest.mark.full
+def test_an_unknown_task_is_told_its_nearest_names_and_which_files_could_not_be_read(model: Path, tmp_path: Path) -> None:
+    tasks = tmp_path / "tasks"
+    tasks.mkdir()
+    (tasks / "mine.yaml").write_text("task: mine\n  output_type: loglikelihood\n")
+    with pytest.raises(RelmError) as raised:
+        evaluate_harness(model, "helaswag", tmp_path / "a.json", "a", harness_python(), tasks)
+    assert "there is no task 'helaswag' among the " in str(raised.value)
+    assert "did you mean hellaswag" in str(raised.value)
+    assert "; mine.yaml cannot be read: ScannerError" in str(raised.value)
+
+
+def test_data_that_no_network_brings_are_named_with_what_to_do(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hub"))
+    tasks = tmp_path / "tasks"
+    tasks.mkdir()
+    settings = "output_type: loglikelihood\ntest_split: test\ndoc_to_text: a\ndoc_to_target: b\n"
+    (tasks / "far.yaml").write_text(f"task: far\ndataset_path: nobody/nothing\n{settings}")
+    with pytest.raises(RelmError) as raised:
+        evaluate_harness(model, "far", tmp_path / "a.json", "a", harness_python(), tasks)
+    assert "the harness: task far cannot be loaded: " in str(raised.value)
+    assert "nobody/nothing" in str(raised.value)
+    assert "its data comes from the Hugging Face hub: evaluate where there is a network" in str(raised.value)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a killed process takes no other along")
+def test_the_harness_ends_with_the_process_that_asked(model: Path, tmp_path: Path) -> None:
+    python = harness_python()
+    tasks = own_tasks(tmp_path / "tasks", passages(), pages(wikitext()), python)
+    (tasks / "waiting.py").write_text("import time\n\nprint('waiting', flush=True)\ntime.sleep(60)\n")
+    with open(tasks / "own_lambada.yaml", "a") as file:
+        file.write("doc_to_text: !function waiting.text\n")
+    program = (
+        "from pathlib import Path\nfrom relm.evaluation.harness import evaluate_harness\n"
+        f"evaluate_harness(Path({str(model)!r}), 'own_lambada', Path({str(tmp_path / 'a.json')!r}), 'a', "
+        f"Path({str(python)!r}), Path({str(tasks)!r}))\n"
+    )
+    asking = subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.PIPE, text=True)
+    assert asking.stderr is not None
+    assert any("waiting" in line for line in asking.stderr)
+    children = [int(pid) for pid in Path(f"/proc/{asking.pid}/task/{asking.pid}/children").read_text().split()]
+    assert len(children) == 1
+    os.kill(asking.pid, signal.SIGTERM)
+    asking.wait()
+    for _ in range(100):
+        if not _alive(children[0]):
+            break
+        time.sleep(0.1)
+    assert not _alive(children[0])
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False

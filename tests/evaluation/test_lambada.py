@@ -1,0 +1,227 @@
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from published_texts import gpt2_tokenizer, unpacked
+
+from relm.artifact import read_json, sha256_of
+from relm.errors import RelmError
+from relm.evaluation import lambada
+from relm.evaluation.lambada import evaluate_lambada, lambada_scores, read_passages, tokenised_passages
+from relm.evaluation.models import Execution, load_causal
+from relm.evaluation.scoring import score
+from relm.examples.tokenizers import load_tokenizer
+from relm.protocols import Lambada
+
+POSITIONS = 48
+LETTERS = "ab"
+ONE_THREAD = Execution(threads=1, batch_tokens=200)
+TEXTS = [
+    "a cat sat on the mat",
+    "it was some kind of\n\nPower",  # other tokens when strict, where the line ends are gone
+    "“Next.”\n“No,” said Al, “I meant\n“next",
+    "one two",
+    "no no no",  # the word is looked for from the end
+    "ends in space ",  # lm_eval asks for what follows the last space: nothing, which still is a space
+    "two  spaces",
+    "a passage of more bytes than the model has positions, so that its beginning goes",
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory, encode) -> Path:
+    """A random model of a few letters: nothing else is likely, whatever came before."""
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(1)
+    config = transformers.GPT2Config(
+        vocab_size=257,
+        n_positions=POSITIONS,
+        n_embd=32,
+        n_layer=2,
+        n_head=2,
+        initializer_range=0.4,
+        bos_token_id=0,
+        eos_token_id=0,
+    )
+    model = transformers.GPT2LMHeadModel(config)
+    unlikely = [number for number in range(257) if number not in encode(f" \n{LETTERS}")]
+    model.transformer.wte.weight.data[unlikely] *= 0.01
+    path = tmp_path_factory.mktemp("lambada") / "model"
+    model.save_pretrained(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def reference(folder: Path):
+    return pytest.importorskip("transformers").GPT2LMHeadModel.from_pretrained(folder).eval()
+
+
+@pytest.fixture(scope="module")
+def encode(evaluated):
+    tokenizer = load_tokenizer(evaluated.tokenizer).tokenizer
+    return lambda text: tokenizer.encode(text, add_special_tokens=False).ids
+
+
+def written(path: Path, texts: list[str]) -> Path:
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    return path
+
+
+def asked(reference, told: list[int], target: list[int]) -> tuple[bool, float]:
+    """Whether a target is what the model says after what it is told, and minus the logarithm of its probability."""
+    ids = [*told, *target][-(POSITIONS + 1) :]
+    with torch.no_grad():
+        logits = reference(torch.tensor([ids[:-1]])).logits[0, -len(target) :].double()
+    nats = torch.nn.functional.cross_entropy(logits, torch.tensor(target), reduction="sum")
+    return logits.argmax(-1).tolist() == target, float(nats)
+
+
+def as_the_original_does(reference, encode, text: str, strict: bool) -> bool:
+    if not strict:
+        ids = encode(text)
+        return asked(reference, ids[:-1], ids[-1:])[0]
+    word = text.split()[-1]
+    return asked(reference, encode(text[: text.rfind(word)].strip()), encode(" " + word))[0]
+
+
+def as_lm_eval_does(reference, encode, text: str) -> tuple[bool, float]:
+    told, target = " ".join(text.split(" ")[:-1]), " " + text.split(" ")[-1]
+    kept = told.rstrip()
+    target = told[len(kept) :] + target
+    whole = encode(kept + target)
+    return asked(reference, encode(kept), whole[len(encode(kept)) :])
+
+
+def likely_texts(count: int) -> list[str]:
+    """Passages of what the model says at all, so that it is right now and then."""
+    generator = np.random.default_rng(0)
+    letters = [generator.choice(list(LETTERS), 5) for _ in range(count)]
+    gaps = generator.choice([" ", " ", " \n", "\n"], count)
+    return [f"{a}{b} {c}{gap}{d}{e}" for (a, b, c, d, e), gap in zip(letters, gaps, strict=True)]
+
+
+def test_each_protocol_finds_what_its_original_finds(tmp_path: Path, evaluated, folder, reference, encode) -> None:
+    texts = TEXTS + likely_texts(60)
+    file = written(tmp_path / "lambada.jsonl", texts)
+    tokenizer = load_tokenizer(evaluated.tokenizer)
+    passages = tokenised_passages(texts, tokenizer, file)
+    scores = lambada_scores(load_causal(folder, 257, ONE_THREAD), passages, 200)
+    assert scores.last_token.tolist() == [as_the_original_does(reference, encode, text, strict=False) for text in texts]
+    assert scores.strict.tolist() == [as_the_original_does(reference, encode, text, strict=True) for text in texts]
+    harness = [as_lm_eval_does(reference, encode, text) for text in texts]
+    assert scores.harness.tolist() == [right for right, _ in harness]
+    assert scores.harness_nats == pytest.approx([nats for _, nats in harness], rel=1e-5)
+    assert scores.truncated.tolist() == [len(encode(text)) > POSITIONS + 1 for text in texts]
+    # It would be easy to agree on nothing being right, or on all.
+    right = scores.last_token.sum(), scores.strict.sum(), scores.harness.sum()
+    assert 0 < min(right) < max(right) < len(texts)
+    assert (scores.strict & ~scores.harness).any() or (scores.harness & ~scores.strict).any()
+
+
+def test_the_result_has_three_accuracies_and_what_was_counted(tmp_path: Path, evaluated, folder, reference, encode) -> None:
+    file = written(tmp_path / "lambada.jsonl", TEXTS)
+    said = evaluate_lambada(
+        folder, evaluated.tokenizer, file, tmp_path / "e.json", "lambada", Lambada(), sha256_of(file), None, ONE_THREAD
+    )
+    result = read_json(tmp_path / "e.json")
+    figures, protocol = result["figures"], result["protocol"]
+    harness = [as_lm_eval_does(reference, encode, text) for text in TEXTS]
+    assert figures["lambada_openai_perplexity"] == pytest.approx(math.exp(np.mean([nats for _, nats in harness])), rel=1e-5)
+    assert figures["lambada_openai_accuracy"] == np.mean([right for right, _ in harness])
+    assert figures["strict_accuracy"] == np.mean([as_the_original_does(reference, encode, text, strict=True) for text in TEXTS])
+    assert {key: figures[key] for key in ("examples", "multi_token_words", "retokenised", "truncated")} == {
+        "examples": 8,
+        "multi_token_words": 8,  # each byte is a token, and a space comes before
+        "retokenised": 4,
+        "truncated": 1,
+    }
+    assert figures["tokens"] == sum(len(text.encode()) for text in TEXTS)
+    assert figures["longest"] == len(TEXTS[-1])
+    assert result["task"] == "lambada"
+    assert result["model_sha256"] == sha256_of(folder / "model.safetensors")
+    assert protocol["tokenizer_sha256"] == sha256_of(evaluated.tokenizer)
+    assert protocol["file_sha256"] == sha256_of(file)
+    assert said.startswith("scored 8 last words: accuracy ")
+
+
+def test_what_protocols_share_goes_through_the_model_once(tmp_path: Path, evaluated, folder, monkeypatch) -> None:
+    model = load_causal(folder, 257, ONE_THREAD)
+    passed = []
+    monkeypatch.setattr(lambada, "score", lambda model, given, size: passed.extend(given.starts) or score(model, given, size))
+    passages = tokenised_passages(TEXTS, load_tokenizer(evaluated.tokenizer), tmp_path / "f")
+    lambada_scores(model, passages, 200)
+    assert passages.retokenised.tolist() == [False, True, True, False, False, True, True, False]
+    assert len(passed) == len(TEXTS) + 4
+
+
+def test_batches_change_no_finding(tmp_path: Path, evaluated, folder) -> None:
+    passages = tokenised_passages(TEXTS, load_tokenizer(evaluated.tokenizer), tmp_path / "f")
+    model = load_causal(folder, 257, ONE_THREAD)
+    one, many = lambada_scores(model, passages, 1), lambada_scores(model, passages, 10_000)
+    assert one.harness_nats == pytest.approx(many.harness_nats, rel=1e-5)
+    assert one.strict.tolist() == many.strict.tolist()
+
+
+def test_a_limit_leaves_the_first_passages_and_text_key_names_the_passage(tmp_path: Path, evaluated, folder) -> None:
+    file = tmp_path / "f.jsonl"
+    file.write_text('{"passage": "one two"}\n{"passage": "three four"}\nno JSON\n')
+    options = Lambada(text_key="passage")
+    evaluate_lambada(folder, evaluated.tokenizer, file, tmp_path / "e.json", "e", options, None, 2, ONE_THREAD)
+    result = read_json(tmp_path / "e.json")
+    assert (result["figures"]["examples"], result["protocol"]["limit"], result["protocol"]["text_key"]) == (2, 2, "passage")
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("no JSON", r"f\.jsonl, line 2: not JSON \(Expecting value.*expected an object such as"),
+        ("", r"f\.jsonl, line 2: not JSON"),
+        ('{"other": "one two"}', r"f\.jsonl, line 2: expected an object with a text under 'text', found the keys other"),
+        ('{"text": 3}', r"f\.jsonl, line 2: expected an object with a text"),
+        ('["one two"]', r"f\.jsonl, line 2: expected an object with a text under 'text', found list"),
+        ('{"text": "single"}', r"f\.jsonl, line 2: expected a passage of two words"),
+        ('{"text": " single "}', r"f\.jsonl, line 2: expected a passage of two words"),
+        ('{"text": "two\\nlines"}', r"f\.jsonl, line 2: expected a passage of two words or more with a space"),
+        ('{"text": ""}', r"f\.jsonl, line 2: expected a passage of two words"),
+    ],
+)
+def test_a_line_without_a_passage_is_named(tmp_path: Path, line: str, message: str) -> None:
+    file = tmp_path / "f.jsonl"
+    file.write_text(f'{{"text": "one two"}}\n{line}\n')
+    with pytest.raises(RelmError, match=message):
+        read_passages(file, None, "text", None)
+
+
+def test_an_altered_or_empty_file_is_an_error_by_name(tmp_path: Path) -> None:
+    file = written(tmp_path / "lambada_test.jsonl", TEXTS)
+    with pytest.raises(RelmError, match=r"lambada_test\.jsonl: has sha256 [0-9a-f]{64}, the test's file has 0{64}"):
+        read_passages(file, "0" * 64, "text", None)
+    file.write_text("\n")
+    with pytest.raises(RelmError, match=r"lambada_test\.jsonl: has no text"):
+        read_passages(file, None, "text", None)
+
+
+def test_a_last_word_that_no_context_fits_beside_is_named(tmp_path: Path, evaluated, folder) -> None:
+    texts = ["one two", "one " + "o" * POSITIONS]
+    passages = tokenised_passages(texts, load_tokenizer(evaluated.tokenizer), tmp_path / "f.jsonl")
+    with pytest.raises(RelmError, match=r"f\.jsonl, line 2: its last word has 49 tokens, .* has 48 positions"):
+        lambada_scores(load_causal(folder, 257, ONE_THREAD), passages, 200)
+    fitting = tokenised_passages(["one " + "o" * (POSITIONS - 1)], load_tokenizer(evaluated.tokenizer), tmp_path / "f.jsonl")
+    assert lambada_scores(load_causal(folder, 257, ONE_THREAD), fitting, 200).truncated.tolist() == [True]
+
+
+def test_openais_file_has_the_known_counts(tmp_path: Path, shared_data: Path) -> None:
+    file = unpacked(shared_data, "lambada/lambada_test.jsonl", tmp_path)
+    texts, sha256 = read_passages(file, None, "text", None)
+    assert sha256 == "4aa8d02cd17c719165fc8a7887fddd641f43fcafa4b1c806ca8abc31fabdb226"
+    passages = tokenised_passages(texts, load_tokenizer(gpt2_tokenizer(shared_data, tmp_path)), file)
+    assert len(passages) == 5153
+    assert (passages.strict_targets > 1).sum() == 1140
+    assert passages.whole.sizes.max() == 224
+    assert passages.retokenised.sum() == 7
+    # Stripping a beginning costs the seven their line ends: 430,217 tokens when strict.
+    assert (len(passages.whole.tokens), len(passages.strict.tokens)) == (430_230, 430_217)
+    assert (passages.harness_targets > 1).sum() == 1143

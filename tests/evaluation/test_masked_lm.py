@@ -1,0 +1,334 @@
+"""The loss of hidden tokens: as transformers computes it, the same masks for every model, and the blog's way of averaging."""
+
+import hashlib
+import json
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from masked_cases import ALONE, LENGTH, MASK, MESSAGES, TINY, TOKENS, bert, edited, examples, phase
+from transformers import BertForMaskedLM, BertForPreTraining
+
+from relm.artifact import sha256_of
+from relm.errors import RelmError
+from relm.evaluation import masked_scoring
+from relm.evaluation.masked_lm import evaluate_masked_lm, masks_of, mean_of_batches
+from relm.evaluation.models import Execution
+from relm.evaluation.result import Result
+from relm.examples.builders import open_examples
+from relm.examples.contract import IGNORED, Batch
+from relm.models.bert import Bert
+from relm.protocols import MaskedLm
+
+# So many that something is hidden in every batch.
+BERNOULLI = {"selection": "bernoulli", "probability": 0.4}
+
+
+class Case(NamedTuple):
+    """Examples, and a model with both heads."""
+
+    manifest: Path
+    model: Path
+
+
+@pytest.fixture(scope="module")
+def case(tmp_path_factory: pytest.TempPathFactory) -> Case:
+    folder = tmp_path_factory.mktemp("masked_lm")
+    return Case(examples(folder), bert(folder / "model"))
+
+
+@pytest.fixture
+def evaluate(case: Case, tmp_path: Path) -> Callable[..., dict[str, Any]]:
+    def run(model: Path = case.model, manifest: Path = case.manifest, **given: Any) -> dict[str, Any]:
+        masked = given.pop("masked", {})
+        options = MaskedLm(**{name: given.pop(name) for name in set(given) & set(MaskedLm.model_fields)})
+        given = {"execution": ALONE, "task": "masked_lm", **given}
+        said = evaluate_masked_lm(model, manifest, tmp_path / "out.json", phase=phase(**masked), options=options, **given)
+        return {**json.loads((tmp_path / "out.json").read_text()), "said": said}
+
+    return run
+
+
+def drawn(manifest: Path, seed: int, draw: int, **masked: Any) -> Batch:
+    """All held-out examples with the masks of one drawing."""
+    found = open_examples(manifest, "held_out", phase(**masked), seed)
+    return found.batch(np.arange(len(found)), np.full(len(found), draw))
+
+
+def dense_labels(batch: Batch) -> torch.Tensor:
+    """(examples, sequence), -100 where nothing is hidden, as transformers' heads want them."""
+    dense = np.full(batch["input_ids"].shape, IGNORED)
+    row, place = np.nonzero(batch["masked_labels"] != IGNORED)
+    dense[row, batch["masked_positions"][row, place]] = batch["masked_labels"][row, place]
+    return torch.from_numpy(dense)
+
+
+def inputs(batch: Batch, rows: slice = slice(None)) -> dict[str, torch.Tensor]:
+    names = ("input_ids", "attention_mask", "token_type_ids")
+    return {name: torch.from_numpy(batch[name][rows].astype(np.int64)) for name in names}
+
+
+def test_losses_and_accuracies_are_those_of_transformers_on_the_same_masks(case: Case, evaluate: Callable) -> None:
+    figures = evaluate(seed=5)["figures"]
+    batch = drawn(case.manifest, 5, 0)
+    labels, pairs = dense_labels(batch), torch.from_numpy(batch["next_sentence_labels"])
+    theirs = BertForPreTraining.from_pretrained(case.model).eval()
+    with torch.no_grad():
+        found = theirs(**inputs(batch), labels=labels, next_sentence_label=pairs)
+    hidden = labels != IGNORED
+    nats = float(F.cross_entropy(found.prediction_logits[hidden].double(), labels[hidden]))
+    assert figures["masked_nats_per_token"] == pytest.approx(nats, rel=1e-6)
+    assert figures["masked_nats_per_token"] + figures["next_sentence_nats"] == pytest.approx(float(found.loss), rel=1e-6)
+    assert figures["masked_perplexity"] == pytest.approx(math.exp(nats), rel=1e-6)
+    assert figures["masked_accuracy"] == float((found.prediction_logits.argmax(-1) == labels)[hidden].double().mean())
+    assert figures["next_sentence_accuracy"] == float((found.seq_relationship_logits.argmax(-1) == pairs).double().mean())
+    assert 0.2 < figures["next_sentence_accuracy"] < 0.8
+    assert figures["masked_tokens"] == int(hidden.sum())
+    assert figures["sequences"] == len(labels) > 40
+
+
+def constant(folder: Path, **logits: float) -> Path:
+    """A model that says the same of every place: these logits, 0 for all other tokens; and of every pair, e : 1 it follows."""
+    model = Bert(replace(TINY, next_sentence=True))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+        for token, logit in logits.items():
+            model.cls.predictions.bias[TOKENS.index(token)] = logit
+        model.cls.seq_relationship.bias[0] = 1.0
+    folder.mkdir()
+    model.save_folder(folder, {})
+    return folder
+
+
+def test_a_model_that_knows_nothing_loses_the_logarithm_of_its_vocabulary(
+    case: Case, evaluate: Callable, tmp_path: Path
+) -> None:
+    figures = evaluate(constant(tmp_path / "m"))["figures"]
+    assert figures["masked_nats_per_token"] == pytest.approx(math.log(len(TOKENS) + 3), rel=1e-6)
+    assert figures["redrawn_perplexity"] == pytest.approx(len(TOKENS) + 3, rel=1e-5)
+    assert figures["redrawn_perplexity_standard_deviation"] == pytest.approx(0, abs=1e-4)
+    assert figures["masked_accuracy"] == 0  # of equals the first counts, which is padding
+    labels = drawn(case.manifest, 0, 0)["next_sentence_labels"]
+    assert figures["next_sentence_accuracy"] == (labels == 0).mean()
+    expected = math.log1p(math.exp(-1)) + labels.mean()
+    assert figures["next_sentence_nats"] == pytest.approx(expected, rel=1e-6)
+
+
+def test_a_model_that_knows_one_word_is_right_where_that_was_hidden(case: Case, evaluate: Callable, tmp_path: Path) -> None:
+    figures = evaluate(constant(tmp_path / "m", a=2.0))["figures"]
+    labels = drawn(case.manifest, 0, 0)["masked_labels"]
+    share = (labels == TOKENS.index("a")).sum() / (labels != IGNORED).sum()
+    assert 0 < share < 0.5
+    assert figures["masked_accuracy"] == share
+    total = math.log(len(TOKENS) + 2 + math.exp(2))
+    assert figures["masked_nats_per_token"] == pytest.approx(total - 2 * share, rel=1e-6)
+
+
+def test_all_models_are_asked_the_same_and_another_seed_asks_otherwise(case: Case, evaluate: Callable, tmp_path: Path) -> None:
+    first, again = evaluate(), evaluate()
+    before = evaluate(bert(tmp_path / "before", seed=9))
+    other = evaluate(seed=1)
+    assert {**first, "said": ""} == {**again, "said": ""}
+    assert before["protocol"] == first["protocol"]
+    assert before["model_sha256"] != first["model_sha256"]
+    assert before["figures"]["masked_nats_per_token"] != first["figures"]["masked_nats_per_token"]
+    assert other["protocol"]["masks_sha256"] != first["protocol"]["masks_sha256"]
+    assert other["figures"]["masked_tokens"] == first["figures"]["masked_tokens"]
+
+
+def test_the_hash_is_of_what_is_hidden_and_of_what_stands_there(case: Case, evaluate: Callable) -> None:
+    batch = {
+        "input_ids": np.array([[2, 7, 4, 3], [2, 4, 3, 0]]),
+        "masked_positions": np.array([[1, 2], [1, 0]]),
+        "masked_labels": np.array([[7, 9], [8, IGNORED]]),
+    }
+    assert masks_of(np.array([4, 5]), batch).tolist() == [[4, 1, 7, 7], [4, 2, 4, 9], [5, 1, 4, 8]]
+    whole = drawn(case.manifest, 0, 0)
+    bytes_ = masks_of(np.arange(len(whole["input_ids"])), whole).astype("<i8").tobytes()
+    assert evaluate()["protocol"]["masks_sha256"] == hashlib.sha256(bytes_).hexdigest()
+
+
+@pytest.mark.parametrize("masked", [{}, BERNOULLI])
+def test_batches_and_chunks_change_no_figure(
+    masked: dict[str, Any], evaluate: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = evaluate(masked=masked, limit=25)
+    monkeypatch.setattr(masked_scoring, "CHUNK", 7 * LENGTH)
+    for tokens in (1, 8 * LENGTH):
+        found = evaluate(masked=masked, limit=25, execution=Execution(threads=1, batch_tokens=tokens))
+        assert found["protocol"] == whole["protocol"]
+        assert found["figures"] == pytest.approx(whole["figures"], rel=1e-6)
+
+
+def trainers_mean(losses: Callable[[list[int]], float], examples: int, batch_size: int, processes: int) -> float:
+    """What transformers 4.2.2's sampler, loop and gatherer of losses make of them, step by step."""
+    rounded = math.ceil(examples / processes) * processes
+    order = list(range(examples)) + list(range(rounded - examples))
+    slots = math.ceil(examples / (processes * batch_size)) * batch_size
+    storage = [math.nan] * (processes * slots)
+    for process in range(processes):
+        mine = order[process * (rounded // processes) : (process + 1) * (rounded // processes)]
+        offset = process * slots
+        for start in range(0, len(mine), batch_size):
+            loss = losses(mine[start : start + batch_size])
+            storage[offset : offset + batch_size] = [loss] * batch_size
+            offset += batch_size
+    return float(np.mean(storage[:examples]))
+
+
+@pytest.mark.parametrize(("batch_size", "processes"), [(8, 1), (3, 1), (100, 1), (8, 8), (3, 2), (2, 4)])
+def test_redrawn_masks_are_averaged_as_trainer_averages(
+    case: Case, evaluate: Callable, batch_size: int, processes: int
+) -> None:
+    """On the very masks that are drawn, with the losses that transformers computes for each batch."""
+    options = {"seed": 3, "redraws": 2, "batch_size": batch_size, "processes": processes}
+    figures = evaluate(masked=BERNOULLI, **options)["figures"]
+    theirs = BertForMaskedLM.from_pretrained(case.model).eval()
+    means = []
+    for draw in (1, 2):
+        batch = drawn(case.manifest, 3, draw, **BERNOULLI)
+        labels, given = dense_labels(batch), inputs(batch)
+
+        def loss(rows: list[int], labels: torch.Tensor = labels, given: dict[str, torch.Tensor] = given) -> float:
+            with torch.no_grad():
+                return float(theirs(**{name: value[rows] for name, value in given.items()}, labels=labels[rows]).loss)
+
+        means.append(trainers_mean(loss, len(labels), batch_size, processes))
+    assert figures["redrawn_nats"] == pytest.approx(np.mean(means), rel=1e-6)
+    assert figures["redrawn_perplexity"] == pytest.approx(np.exp(means).mean(), rel=1e-6)
+    assert figures["redrawn_perplexity_standard_deviation"] == pytest.approx(np.exp(means).std(ddof=1), rel=1e-4)
+    assert figures["redrawn_nats"] != pytest.approx(figures["masked_nats_per_token"], rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "processes", "expected"),
+    [
+        (1, 1, (1 + 4 + 4 + 0 + 5) / 5),
+        (2, 1, (2 * 2.5 + 2 * 3 + 5) / 5),  # 5 / 2, 12 / 4 and 5 / 1: the last batch has one sequence
+        (9, 1, 22 / 7),
+        # Pieces of three, the second ends with the first sequence again: 5 / 2, 12 / 3, 5 / 2, and the rest is left out.
+        (2, 2, (2 * 2.5 + 2 * 4 + 2.5) / 5),
+    ],
+)
+def test_means_of_batches_by_hand(batch_size: int, processes: int, expected: float) -> None:
+    nats, counts = np.array([1.0, 4.0, 12.0, 0.0, 5.0]), np.array([1, 1, 3, 1, 1])
+    assert mean_of_batches(nats, counts, batch_size, processes) == pytest.approx(expected)
+
+
+def test_a_batch_in_which_nothing_is_hidden_is_left_out() -> None:
+    assert mean_of_batches(np.array([2.0, 0.0, 4.0]), np.array([1, 0, 2]), 1) == 2.0
+
+
+def test_one_redraw_has_no_spread(evaluate: Callable) -> None:
+    assert "redrawn_perplexity_standard_deviation" not in evaluate(redraws=1)["figures"]
+
+
+def test_stored_masks_are_used_as_they_are_and_never_redrawn(evaluate: Callable, tmp_path: Path) -> None:
+    manifest = examples(tmp_path / "static", masks="static")
+    batch = drawn(manifest, 0, 0, masks="static")
+    assert np.isin(batch["input_ids"][batch["attention_mask"]], [MASK]).any()
+    found = [evaluate(manifest=manifest, masked={"masks": "static"}, seed=seed) for seed in (0, 1)]
+    assert {**found[0], "said": ""} == {**found[1], "said": ""}
+    assert not [name for name in found[0]["figures"] if name.startswith("redrawn")]
+    assert found[0]["protocol"]["redrawn"] == (
+        "not measured: the masks are stored with the examples, so there is nothing to redraw"
+    )
+    bytes_ = masks_of(np.arange(len(batch["input_ids"])), batch).astype("<i8").tobytes()
+    assert found[0]["protocol"]["masks_sha256"] == hashlib.sha256(bytes_).hexdigest()
+
+
+def test_pairs_are_not_scored_without_pairs_or_without_the_head(evaluate: Callable, tmp_path: Path) -> None:
+    texts = examples(tmp_path / "texts", packing="full_sentences")
+    without_pairs = evaluate(manifest=texts, masked={"packing": "full_sentences"})
+    without_head = evaluate(model=bert(tmp_path / "headless", next_sentence=False))
+    for found in (without_pairs, without_head):
+        assert not [name for name in found["figures"] if name.startswith("next_sentence")]
+        assert "Next sentence" not in found["protocol"]["in_words"]
+    assert "Next sentence: " in evaluate()["protocol"]["in_words"]
+
+
+def test_the_protocol_says_what_was_done(case: Case, evaluate: Callable) -> None:
+    found = evaluate(limit=10, seed=2, masked={"probability": 0.3}, task="masked_lm_before")
+    said = found.pop("said")
+    assert Result.model_validate(found).task == "masked_lm_before"
+    protocol, figures = found["protocol"], found["figures"]
+    expected = {
+        "tokenizer_sha256": sha256_of(case.manifest.parent / "tokenizer.json"),
+        "manifest_sha256": sha256_of(case.manifest),
+        "split": "held_out",
+        "sequence_length": LENGTH,
+        "masks": "dynamic",
+        "probability": 0.3,
+        "max_predictions": None,
+        "selection": "exact",
+        "whole_words": False,
+        "mask_share": 0.8,
+        "random_share": 0.1,
+        "seed": 2,
+        "redraws": 3,
+        "batch_size": 8,
+        "processes": 1,
+        "limit": 10,
+    }
+    assert {name: protocol[name] for name in expected} == expected
+    assert found["model_sha256"] == sha256_of(case.model / "model.safetensors")
+    assert figures["sequences"] == 10
+    assert f"predicted {figures['masked_tokens']} hidden tokens of 10 sequences: " in said
+    assert f"{figures['masked_nats_per_token']:.4f} nats per token, perplexity {figures['masked_perplexity']:.4f}, " in said
+    whole = drawn(case.manifest, 2, 0, probability=0.3)
+    first = masks_of(np.arange(10), {name: array[:10] for name, array in whole.items()})
+    assert protocol["masks_sha256"] == hashlib.sha256(first.astype("<i8").tobytes()).hexdigest()
+    assert figures["masked_tokens"] == len(first)
+
+
+@pytest.mark.parametrize("change", MESSAGES)
+def test_a_manifest_that_does_not_serve_is_refused(change: Callable, evaluate: Callable, tmp_path: Path) -> None:
+    manifest = edited(examples(tmp_path / "e"), change)
+    with pytest.raises(RelmError, match=MESSAGES[change]) as raised:
+        evaluate(manifest=manifest)
+    assert "\n" not in str(raised.value)
+
+
+def test_sequences_longer_than_the_models_are_refused(evaluate: Callable, tmp_path: Path) -> None:
+    with pytest.raises(
+        RelmError, match=r"has 9 positions, but the longest sequence has 24 tokens; make examples with a shorter"
+    ):
+        evaluate(model=bert(tmp_path / "short", positions=9))
+
+
+def test_a_phase_that_hides_nothing_is_refused(case: Case, tmp_path: Path) -> None:
+    other = phase().model_validate({"objective": "causal", "sequence_length": LENGTH})
+    with pytest.raises(
+        RelmError, match="objective: causal hides no tokens; give the settings of a phase with objective masked"
+    ):
+        evaluate_masked_lm(case.model, case.manifest, tmp_path / "out.json", "masked_lm", other)
+
+
+def test_a_phase_of_other_examples_is_refused(evaluate: Callable) -> None:
+    with pytest.raises(RelmError, match=r"was made with .* but the phase wants"):
+        evaluate(masked={"packing": "full_sentences"})
+
+
+def test_a_model_that_diverged_is_refused_and_nothing_is_written(evaluate: Callable, tmp_path: Path) -> None:
+    with pytest.raises(RelmError, match="its loss is not finite: training diverged; lower the learning rate and train again"):
+        evaluate(model=bert(tmp_path / "m", spread=math.inf))
+    assert not (tmp_path / "out.json").exists()
+
+
+def test_a_loss_beyond_what_a_perplexity_can_say_is_told_in_nats(evaluate: Callable, tmp_path: Path) -> None:
+    found = evaluate(constant(tmp_path / "m", **{"[UNK]": 2000.0}))
+    assert found["figures"]["masked_nats_per_token"] > 1900
+    assert not [name for name in found["figures"] if "perplexity" in name]
+    assert "perplexity beyond telling" in found["said"]
+
+
+def test_nothing_hidden_is_nothing_to_score(evaluate: Callable) -> None:
+    with pytest.raises(RelmError, match="not one token of 3 held-out examples was hidden; use more, or another seed"):
+        evaluate(masked={"selection": "bernoulli", "probability": 1e-6}, limit=3)

@@ -1,0 +1,303 @@
+"""Any folder of a masked language model gives the logits that transformers gives, and others are refused in words."""
+
+import inspect
+import json
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers as hf
+from masked_cases import ALONE, bert
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from relm.errors import RelmError
+from relm.evaluation import masked_scoring
+from relm.evaluation.masked_models import ForeignMaskedModel, OwnMaskedModel, load_masked
+from relm.evaluation.masked_scoring import require_positions, score_masked
+from relm.evaluation.models import Execution
+
+VOCABULARY, POSITIONS = 23, 14
+SMALL = {
+    "vocab_size": VOCABULARY, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24,
+    "max_position_embeddings": POSITIONS, "type_vocab_size": 2,
+}  # fmt: skip
+DISTILBERT = {
+    "vocab_size": VOCABULARY, "dim": 16, "n_layers": 2, "n_heads": 2, "hidden_dim": 24, "max_position_embeddings": POSITIONS,
+}  # fmt: skip
+MODERNBERT = {**{key: value for key, value in SMALL.items() if key != "type_vocab_size"}, "pad_token_id": 0, "cls_token_id": 2}
+# Name -> configuration, the class with the head, and whether relm has the architecture itself.
+KINDS: dict[str, tuple[Any, Any, bool]] = {
+    "bert": (hf.BertConfig(**SMALL), hf.BertForMaskedLM, True),
+    "bert with pairs": (hf.BertConfig(**SMALL), hf.BertForPreTraining, True),
+    "bert with other switches": (hf.BertConfig(**SMALL, hidden_act="relu"), hf.BertForMaskedLM, False),
+    "such a bert with pairs": (hf.BertConfig(**SMALL, hidden_act="relu"), hf.BertForPreTraining, False),
+    "roberta": (hf.RobertaConfig(**SMALL, pad_token_id=1), hf.RobertaForMaskedLM, True),
+    "xlm-roberta": (hf.XLMRobertaConfig(**{**SMALL, "type_vocab_size": 1}), hf.XLMRobertaForMaskedLM, False),
+    "distilbert": (hf.DistilBertConfig(**DISTILBERT), hf.DistilBertForMaskedLM, False),
+    "electra": (hf.ElectraConfig(**SMALL, embedding_size=8), hf.ElectraForMaskedLM, False),
+    "albert": (hf.AlbertConfig(**SMALL, embedding_size=8), hf.AlbertForMaskedLM, False),
+    "modernbert": (hf.ModernBertConfig(**MODERNBERT), hf.ModernBertForMaskedLM, False),
+    "deberta-v2": (hf.DebertaV2Config(**SMALL), hf.DebertaV2ForMaskedLM, False),
+}
+
+
+def saved(kind: Any, config: Any, folder: Path) -> Any:
+    """A model of transformers with random weights, large enough to tell models apart, and its folder."""
+    model = kind(config).eval()
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_(0.0, 0.3, generator=generator)
+    model.save_pretrained(folder)
+    return model
+
+
+def a_batch(pad: int | None = 0) -> dict[str, Tensor]:
+    """Three sequences, two of them padded, and three places of each."""
+    draw = torch.Generator().manual_seed(0)
+    mask = torch.arange(12) < torch.tensor([[12], [9], [5]])
+    ids = torch.randint(5, VOCABULARY, (3, 12), generator=draw)
+    return {
+        "input_ids": torch.where(mask, ids, pad or 0),
+        "attention_mask": mask,
+        "token_type_ids": torch.randint(0, 2, (3, 12), generator=draw) * mask,
+        "masked_positions": torch.tensor([[1, 3, 11], [2, 4, 8], [1, 4, 0]]),
+    }
+
+
+def their_output(model: Any, batch: Mapping[str, Tensor]) -> Any:
+    """What transformers computes of all places, segments being given where the model knows any."""
+    given = {"input_ids": batch["input_ids"], "attention_mask": batch["attention_mask"].long()}
+    takes = inspect.signature(model.forward).parameters
+    if "token_type_ids" in takes and getattr(model.config, "type_vocab_size", 0) > 1:
+        given["token_type_ids"] = batch["token_type_ids"]
+    with torch.no_grad():
+        return model(**given)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_logits_of_chosen_places_are_those_of_transformers(name: str, tmp_path: Path) -> None:
+    config, kind, is_own = KINDS[name]
+    theirs = saved(kind, config, tmp_path)
+    batch = a_batch(config.pad_token_id)
+    found = load_masked(tmp_path, VOCABULARY, ALONE)
+    assert isinstance(found, OwnMaskedModel if is_own else ForeignMaskedModel)
+    assert found.gathers
+    assert not found.sees_padding
+    assert found.vocabulary_size == VOCABULARY
+    with torch.inference_mode():
+        read = found.read(batch)
+    expected = their_output(theirs, batch)
+    logits = expected["prediction_logits"] if "pairs" in name else expected["logits"]
+    chosen = logits.gather(1, batch["masked_positions"][:, :, None].expand(-1, -1, VOCABULARY))
+    torch.testing.assert_close(read.logits, chosen, rtol=1e-5, atol=1e-5)
+    assert found.has_next_sentence == ("pairs" in name)
+    if read.next_sentence is not None:
+        torch.testing.assert_close(read.next_sentence, expected["seq_relationship_logits"], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("act", ["gelu", "relu"])
+def test_a_head_for_pairs_is_found_in_the_file_whatever_the_configuration_says(act: str, tmp_path: Path) -> None:
+    """BERT was published as a BertForMaskedLM with the weights of both heads."""
+    theirs = saved(hf.BertForPreTraining, hf.BertConfig(**SMALL, hidden_act=act), tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"architectures": ["BertForMaskedLM"]}))
+    found = load_masked(tmp_path, VOCABULARY, ALONE)
+    assert found.has_next_sentence
+    with torch.inference_mode():
+        pairs = found.read(a_batch()).next_sentence
+    torch.testing.assert_close(pairs, their_output(theirs, a_batch())["seq_relationship_logits"], rtol=1e-5, atol=1e-5)
+
+
+def test_only_what_is_scored_reaches_the_head(tmp_path: Path) -> None:
+    saved(hf.BertForMaskedLM, hf.BertConfig(**SMALL, hidden_act="relu"), tmp_path)
+    found = load_masked(tmp_path, VOCABULARY, ALONE)
+    assert isinstance(found, ForeignMaskedModel)
+    shapes = []
+    found.model.cls.register_forward_hook(lambda _module, given, _output: shapes.append(tuple(given[0].shape)))
+    with torch.inference_mode():
+        found.read(a_batch())
+    assert shapes == [(3, 3, 16)]
+
+
+class Centred(hf.BertForMaskedLM):
+    """Subtracts from each logit the token's mean over the sequence: no place's logits can be had without the others."""
+
+    def forward(self, input_ids=None, attention_mask=None, token_type_ids=None, **kwargs):
+        found = super().forward(input_ids, attention_mask, token_type_ids, **kwargs)
+        found.logits = found.logits - found.logits.mean(dim=1, keepdim=True)
+        return found
+
+
+def test_where_the_head_needs_all_places_it_gets_them(tmp_path: Path) -> None:
+    theirs = saved(Centred, hf.BertConfig(**SMALL), tmp_path)
+    found = ForeignMaskedModel(tmp_path, "", theirs, ALONE)
+    assert not found.gathers
+    assert found.sees_padding
+    batch = a_batch()
+    with torch.inference_mode():
+        read = found.read(batch)
+    chosen = their_output(theirs, batch).logits.gather(1, batch["masked_positions"][:, :, None].expand(-1, -1, VOCABULARY))
+    torch.testing.assert_close(read.logits, chosen, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(("name", "seen"), [("ConvBert", True), ("FNet", True), ("Bert", False)])
+def test_a_model_that_sees_padding_never_gets_any(name: str, seen: bool, tmp_path: Path) -> None:
+    """So each sequence has the loss that it has alone: their convolutions and Fourier transforms mix all places."""
+    config = getattr(hf, f"{name}Config")(**SMALL, **({"embedding_size": 16, "head_ratio": 1} if name == "ConvBert" else {}))
+    theirs = saved(getattr(hf, f"{name}ForMaskedLM"), config, tmp_path)
+    found = load_masked(tmp_path, VOCABULARY, ALONE)
+    assert found.sees_padding == seen
+    batch = {key: value.numpy() for key, value in a_batch().items()}
+    batch["masked_labels"] = np.array([[5, 6, 7], [8, 9, 10], [11, 12, -100]])
+    nats = score_masked(found, batch, 8192).nats
+    for row, length in enumerate((12, 9, 5)):
+        alone = {key: value[row : row + 1, :length] for key, value in a_batch().items() if key != "masked_positions"}
+        logs = their_output(theirs, alone).logits[0].log_softmax(-1)
+        pairs = zip(batch["masked_positions"][row], batch["masked_labels"][row], strict=True)
+        expected = [0.0 if label < 0 else -float(logs[position, label]) for position, label in pairs]
+        np.testing.assert_allclose(nats[row], expected, rtol=1e-5)
+
+
+def test_neither_tokens_nor_logits_are_more_than_memory_allows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = load_masked(bert(tmp_path / "m", vocabulary_size=VOCABULARY), VOCABULARY, ALONE)
+    batch = {key: value.numpy() for key, value in a_batch().items()}
+    batch["masked_labels"] = np.array([[5, 6, 7], [8, -100, -100], [11, 12, -100]])
+    shapes: list[tuple[int, ...]] = []
+    read = found.read
+    monkeypatch.setattr(found, "read", lambda fed: (shapes.append(tuple(fed["masked_positions"].shape)), read(fed))[1])
+    whole = score_masked(found, batch, 8192)
+    assert shapes == [(3, 3)]
+    shapes.clear()
+    one_by_one = score_masked(found, batch, 1)
+    assert shapes == [(1, 3), (1, 1), (1, 2)]
+    shapes.clear()
+    monkeypatch.setattr(masked_scoring, "LARGEST_LOGITS", 2 * 3 * VOCABULARY)
+    few_logits = score_masked(found, batch, 8192)
+    assert shapes == [(2, 3), (1, 2)]
+    for other in (one_by_one, few_logits):
+        np.testing.assert_allclose(other.nats, whole.nats, rtol=1e-6)
+        np.testing.assert_allclose(other.next_sentence, whole.next_sentence, rtol=1e-6)
+        assert (other.likeliest == whole.likeliest).all()
+    assert (whole.nats[1, 1:] == 0).all()
+
+
+def test_half_precision_changes_the_loss_a_little(tmp_path: Path) -> None:
+    folder = bert(tmp_path / "m", vocabulary_size=VOCABULARY)
+    exact, rounded = (
+        load_masked(folder, VOCABULARY, Execution(precision=precision, threads=1)).read(a_batch()).logits
+        for precision in ("float32", "bfloat16")
+    )
+    assert rounded.dtype == torch.float32
+    assert not torch.equal(exact, rounded)
+    torch.testing.assert_close(exact, rounded, rtol=0.1, atol=0.3)
+
+
+@pytest.mark.parametrize("kind", ["roberta", "xlm-roberta"])
+def test_rows_that_no_token_uses_are_no_positions(kind: str, tmp_path: Path) -> None:
+    config, head, _ = KINDS[kind]
+    saved(head, config, tmp_path)
+    found = load_masked(tmp_path, VOCABULARY, ALONE)
+    assert found.positions == POSITIONS - 2
+    require_positions(found, POSITIONS - 2)
+    with pytest.raises(
+        RelmError, match=r"has 12 positions, but the longest sequence has 13 tokens; make examples with a shorter"
+    ):
+        require_positions(found, POSITIONS - 1)
+
+
+GPT2 = hf.GPT2Config(vocab_size=VOCABULARY, n_embd=16, n_layer=1, n_head=2, n_positions=POSITIONS)
+T5 = hf.T5Config(vocab_size=VOCABULARY, d_model=16, num_layers=1, num_heads=2, d_kv=8, d_ff=16)
+
+
+@pytest.mark.parametrize(
+    ("kind", "config", "message"),
+    [
+        (
+            hf.GPT2LMHeadModel,
+            GPT2,
+            "config.json says gpt2, which is a causal language model; give a folder of a masked language",
+        ),
+        (
+            hf.T5ForConditionalGeneration,
+            T5,
+            "config.json says t5, which is no masked language model; give a folder of a masked",
+        ),
+        (
+            hf.BertLMHeadModel,
+            hf.BertConfig(**SMALL, is_decoder=True),
+            "config.json says is_decoder, so it sees no later token; ",
+        ),
+        (
+            hf.ElectraModel,
+            KINDS["electra"][0],
+            "cannot be read as a masked language model: its weights lack .* and 4 more, which ElectraForMaskedLM has; ",
+        ),
+    ],
+)
+def test_a_model_of_another_kind_is_refused(kind: Any, config: Any, message: str, tmp_path: Path) -> None:
+    saved(kind, config, tmp_path)
+    with pytest.raises(RelmError, match=message) as raised:
+        load_masked(tmp_path, VOCABULARY, ALONE)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_tokenizer_with_more_ids_is_refused(tmp_path: Path) -> None:
+    folder = bert(tmp_path / "m", vocabulary_size=VOCABULARY)
+    with pytest.raises(
+        RelmError, match=r"the model knows 23 tokens, the tokenizer has 24; give the tokenizer it was trained with"
+    ):
+        load_masked(folder, VOCABULARY + 1, ALONE)
+
+
+def damage(folder: Path) -> None:
+    (folder / "model.safetensors").write_bytes((folder / "model.safetensors").read_bytes()[:100])
+
+
+def leave_out(folder: Path) -> None:
+    weights = load_file(folder / "model.safetensors")
+    del weights["cls.predictions.bias"]
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def pickle(folder: Path) -> None:
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+
+
+def code(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    own = {"model_type": "own", "auto_map": {"AutoConfig": "own.Config", "AutoModelForMaskedLM": "own.Model"}}
+    (folder / "config.json").write_text(json.dumps(config | own))
+    (folder / "own.py").write_text("raise SystemExit('executed')\n")
+
+
+def unknown_switch(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"relm": {"depth": 2}}))
+
+
+@pytest.mark.parametrize("spoil", [damage, leave_out, pickle, code, unknown_switch])
+def test_a_folder_that_cannot_be_trusted_is_refused_in_one_sentence(
+    spoil: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = bert(tmp_path / "m")
+    spoil(folder)
+    with (
+        caplog.at_level(logging.ERROR),
+        pytest.raises(RelmError, match="cannot be read as a masked language model: ") as raised,
+    ):
+        load_masked(folder, 5, ALONE)
+    assert str(raised.value).startswith(f"{folder}: ")
+    assert "\n" not in str(raised.value)
+
+
+def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(
+        RelmError, match=r"absent: cannot be read as a masked language model: .*give a folder with config.json and"
+    ):
+        load_masked(tmp_path / "absent", 5, ALONE)

@@ -1,0 +1,110 @@
+"""Every test file that is shipped: it loads, it is pinned, and the real data beside the checkout is what it says."""
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from published_texts import gpt2_tokenizer, unpacked
+
+from relm.artifact import checked_sidecar, read_json
+from relm.corpus.download import download
+from relm.errors import RelmError
+from relm.evaluation.lambada import evaluate_lambada
+from relm.evaluation.models import Execution
+from relm.evaluation.text_perplexity import evaluate_text
+from relm.models.gpt2 import Gpt2, Gpt2Config
+from relm.plan import Project
+from relm.protocols import load_test
+from small_project import CHECKOUT
+
+TESTS = sorted((CHECKOUT / "recipes" / "evaluations").glob("*.yaml"))
+# Not among the real data.
+ABSENT = {"wikitext2": "../shared/data lacks WikiText-2's processed test file"}
+
+
+def test_there_are_tests_of_each_protocol() -> None:
+    assert {path.stem for path in TESTS} >= {"lambada", "wikitext103", "wikitext2", "wikitext2_raw", "wikitext_lm_eval"}
+    assert {load_test(path).protocol for path in TESTS} == {"perplexity", "lambada"}
+
+
+@pytest.mark.parametrize("path", TESTS, ids=lambda path: path.stem)
+def test_a_test_loads_and_what_is_fetched_in_an_archive_is_pinned(path: Path) -> None:
+    test = load_test(path)
+    assert Project(CHECKOUT).test(path.stem) == test
+    for source in test.files[test.file].sources:
+        assert source.member is None or source.sha256 is not None
+        assert source.huggingface is None or len(source.revision or "") == 40
+
+
+def test_tests_of_one_file_agree_on_it() -> None:
+    raw = [load_test(CHECKOUT / "recipes" / "evaluations" / f"{name}.yaml") for name in ("wikitext2_raw", "wikitext_lm_eval")]
+    assert raw[0].files == raw[1].files
+    assert raw[0].perplexity != raw[1].perplexity
+
+
+@pytest.mark.parametrize("path", TESTS, ids=lambda path: path.stem)
+def test_a_mirror_of_real_data_provides_it_by_content(
+    path: Path, shared_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RELM_MIRROR", str(shared_data))
+    for variable in ("http_proxy", "https_proxy"):
+        monkeypatch.setenv(variable, "http://127.0.0.1:9")  # whatever is not in the mirror fails at once
+    test = load_test(path)
+    remote = test.files[test.file]
+    try:
+        said = download(test.file, remote, tmp_path / test.file)
+    except RelmError:
+        if path.stem in ABSENT:
+            pytest.skip(ABSENT[path.stem])
+        raise
+    assert f"{remote.size:,} bytes from {shared_data}" in said
+    assert checked_sidecar(tmp_path / test.file)["sha256"] == remote.sha256
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ("protocol: lambada", "perplexity: options of another protocol than lambada"),
+        ("protocol: perplexity\nlambada: {text_key: t}", "lambada: options of another protocol than perplexity"),
+    ],
+)
+def test_options_of_another_protocol_are_refused(changed: str, message: str, tmp_path: Path) -> None:
+    content = (CHECKOUT / "recipes" / "evaluations" / "wikitext103.yaml").read_text()
+    (tmp_path / "a.yaml").write_text(content.replace("protocol: perplexity", changed))
+    with pytest.raises(RelmError, match=message):
+        load_test(tmp_path / "a.yaml")
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("name", "counts"),
+    [
+        ("wikitext103", {"tokens": 270_330, "windows": 2, "words": 245_565, "bytes": 1_281_077}),
+        ("wikitext103_disjoint", {"tokens": 270_330, "tokens_scored": 128}),
+        ("wikitext103_valid", {"tokens": 236_892, "words": 217_641}),
+        ("wikitext2_raw", {"tokens": 287_644, "tokens_scored": 126}),
+        ("wikitext2_raw_disjoint", {"tokens": 287_644, "tokens_scored": 126}),
+        ("wikitext_lm_eval", {"documents": 2}),
+        ("lambada", {"examples": 2}),
+    ],
+)
+def test_real_data_is_scored_by_every_protocol(name: str, counts: dict[str, int], shared_data: Path, tmp_path: Path) -> None:
+    test = load_test(CHECKOUT / "recipes" / "evaluations" / f"{name}.yaml")
+    (packed,) = shared_data.rglob(f"{test.file}.xz")
+    file = unpacked(shared_data, str(packed.relative_to(shared_data).with_suffix("")), tmp_path)
+    tokenizer = gpt2_tokenizer(shared_data, tmp_path)
+    model = Gpt2(Gpt2Config(layers=1, heads=1, hidden_size=8, positions=64, vocabulary_size=50_257))
+    model.initialise(torch.Generator().manual_seed(0))
+    (tmp_path / "model").mkdir()
+    model.save_folder(tmp_path / "model", {})
+    places = tmp_path / "model", tokenizer, file, tmp_path / "e.json", name
+    end = test.files[test.file].sha256, 2, Execution(threads=1)
+    if test.protocol == "lambada":
+        evaluate_lambada(*places, test.lambada, *end)
+    else:
+        evaluate_text(*places, test.perplexity, *end)
+    figures = read_json(tmp_path / "e.json")["figures"]
+    assert {key: figures[key] for key in counts} == counts
+    if test.protocol == "perplexity":
+        assert figures["nats_per_token"] == pytest.approx(math.log(50_257), abs=0.2)  # it knows nothing

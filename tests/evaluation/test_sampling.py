@@ -1,0 +1,260 @@
+"""Filters against those of `transformers`, and draws against the probabilities that these give."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from transformers import GPT2Config, GPT2LMHeadModel, LogitsProcessorList
+from transformers import RepetitionPenaltyLogitsProcessor as Penalty
+from transformers import TemperatureLogitsWarper as Temperature
+from transformers import TopKLogitsWarper as TopK
+from transformers import TopPLogitsWarper as TopP
+
+from relm.errors import RelmError
+from relm.evaluation.sampling import GREEDY, NUCLEUS_FIRST, Sampling, asked_sampling, chosen, kept_logits, random_stream
+
+LOGITS = torch.log(torch.tensor([[0.1, 0.4, 0.2, 0.3]]))
+ALL = Sampling(temperature=1, top_k=None, top_p=1)
+SETTINGS = [
+    Sampling(),
+    ALL,
+    Sampling(temperature=0.3, top_k=None, top_p=1),
+    Sampling(temperature=1.7, top_k=3, top_p=1),
+    Sampling(temperature=1, top_k=None, top_p=0.6),
+    Sampling(temperature=1.2, top_k=None, top_p=0.999),
+    Sampling(temperature=0.9, top_k=4, top_p=0.8, repetition_penalty=1.3),
+    Sampling(temperature=1, top_k=None, top_p=1, repetition_penalty=0.5),
+    Sampling(temperature=1, top_k=None, top_p=0.0),
+]
+
+
+def probabilities(**settings) -> list[float]:
+    return (
+        kept_logits(LOGITS, None, Sampling(**{"temperature": 1, "top_k": None, "top_p": 1, **settings})).softmax(-1)[0].tolist()
+    )
+
+
+def theirs(sampling: Sampling) -> LogitsProcessorList:
+    """The processors of `transformers`, in the order in which `generate` puts them."""
+    processors = [Penalty(sampling.repetition_penalty)] if sampling.repetition_penalty != 1 else []
+    processors.append(Temperature(float(sampling.temperature)))
+    if sampling.top_k is not None:
+        processors.append(TopK(sampling.top_k))
+    if sampling.top_p < 1:
+        processors.append(TopP(sampling.top_p))
+    return LogitsProcessorList(processors)
+
+
+def test_without_limits_the_distribution_is_the_models() -> None:
+    assert probabilities() == pytest.approx([0.1, 0.4, 0.2, 0.3])
+
+
+def test_temperature_sharpens() -> None:
+    assert probabilities(temperature=0.5) == pytest.approx([0.01 / 0.3, 0.16 / 0.3, 0.04 / 0.3, 0.09 / 0.3])
+
+
+def test_top_k_keeps_the_likeliest() -> None:
+    assert probabilities(top_k=2) == pytest.approx([0, 4 / 7, 0, 3 / 7])
+    assert probabilities(top_k=9) == pytest.approx([0.1, 0.4, 0.2, 0.3])
+
+
+def test_top_p_keeps_the_fewest_that_reach_it() -> None:
+    assert probabilities(top_p=0.6) == pytest.approx([0, 4 / 7, 0, 3 / 7])
+    assert probabilities(top_p=0.75) == pytest.approx([0, 4 / 9, 2 / 9, 3 / 9])
+    assert probabilities(top_p=0.0) == pytest.approx([0, 1, 0, 0])
+    # Of the two that top-k keeps, the first alone has 4/7.
+    assert probabilities(top_k=2, top_p=0.5) == pytest.approx([0, 1, 0, 0])
+
+
+def test_uniform_top_k_takes_each_of_the_likeliest_alike() -> None:
+    assert probabilities(uniform_top_k=3) == pytest.approx([0, 1 / 3, 1 / 3, 1 / 3])
+    # Temperature, top-k and top-p decide nothing, a penalty does: 0.4 and 0.3 fall behind 0.2 and 0.1.
+    assert probabilities(uniform_top_k=2, temperature=0.1, top_k=1, top_p=0.1) == pytest.approx([0, 1 / 2, 0, 1 / 2])
+    seen = torch.tensor([[False, True, False, True]])
+    logits = kept_logits(LOGITS, seen, Sampling(uniform_top_k=2, repetition_penalty=9))
+    assert logits.softmax(-1)[0].tolist() == pytest.approx([1 / 2, 0, 1 / 2, 0])
+
+
+def test_a_penalty_makes_what_a_text_has_less_likely_whatever_its_sign() -> None:
+    logits = torch.tensor([[2.0, 2.0, -2.0, -2.0]])
+    seen = torch.tensor([[True, False, True, False]])
+    assert kept_logits(logits, seen, Sampling(1, None, 1, 4.0)).tolist() == [[0.5, 2.0, -8.0, -2.0]]
+
+
+def test_equally_likely_tokens_stay_or_go_together() -> None:
+    logits = torch.tensor([[1.0, 3.0, 2.0, 2.0, 2.0]])
+    kept = kept_logits(logits, None, Sampling(1, 2, 1)).isfinite()
+    assert kept.tolist() == [[False, True, True, True, True]]
+    assert torch.equal(kept, TopK(2)(None, logits).isfinite())
+    assert kept_logits(logits, None, Sampling(1, None, 0.6)).isfinite().tolist() == [[False, True, True, True, True]]
+
+
+@pytest.mark.parametrize("sampling", SETTINGS, ids=str)
+@pytest.mark.parametrize("vocabulary", [7, 4 * NUCLEUS_FIRST])
+def test_what_is_kept_is_what_transformers_keeps(sampling: Sampling, vocabulary: int) -> None:
+    """In float64: the two sum from opposite ends, and in float32 a token at the nucleus's rim is a matter of luck."""
+    generator = torch.Generator().manual_seed(2)
+    logits = torch.randn(40, vocabulary, generator=generator).double() * torch.linspace(0.1, 6, 40)[:, None]
+    ids = torch.randint(vocabulary, (40, 5), generator=generator)
+    seen = torch.zeros(40, vocabulary, dtype=torch.bool).scatter_(1, ids, True)
+    ours, expected = kept_logits(logits, seen, sampling), theirs(sampling)(ids, logits.clone())
+    assert torch.equal(ours.isfinite(), expected.isfinite())
+    torch.testing.assert_close(ours, expected, rtol=1e-6, atol=1e-6)
+
+
+VOCABULARY = 6
+DRAWN = 3000
+PROMPT = [1, 4]
+
+
+@pytest.fixture(scope="module")
+def model() -> GPT2LMHeadModel:
+    torch.manual_seed(0)
+    config = GPT2Config(n_layer=1, n_head=1, n_embd=8, n_positions=8, vocab_size=VOCABULARY, initializer_range=0.8)
+    config.bos_token_id = config.eos_token_id = None
+    return GPT2LMHeadModel(config).eval()
+
+
+def expected_shares(model: GPT2LMHeadModel, sampling: Sampling) -> np.ndarray:
+    """(vocabulary²,) the exact probability of each pair of tokens after the prompt, by `transformers` alone."""
+
+    def after(texts: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            return theirs(sampling)(texts, model(texts).logits[:, -1]).softmax(-1)
+
+    first = after(torch.tensor([PROMPT]))[0]
+    second = after(torch.tensor([[*PROMPT, token] for token in range(VOCABULARY)]))
+    return (first[:, None] * second).double().flatten().numpy()
+
+
+def drawn_pairs(model: GPT2LMHeadModel, sampling: Sampling) -> np.ndarray:
+    """(vocabulary²,) how often each pair is drawn by our own hand, each text with a random stream of its own."""
+    streams = [random_stream(0, place) for place in range(DRAWN)]
+    texts = torch.tensor([PROMPT] * DRAWN)
+    for _ in range(2):
+        with torch.no_grad():
+            logits = model(texts).logits[:, -1]
+        seen = torch.zeros_like(logits, dtype=torch.bool).scatter_(1, texts, True)
+        texts = torch.cat([texts, chosen(logits, seen, sampling, streams)[:, None]], dim=1)
+    return np.bincount(texts[:, 2] * VOCABULARY + texts[:, 3], minlength=VOCABULARY**2)
+
+
+def p_value(counts: np.ndarray, shares: np.ndarray) -> float:
+    """Of the chi-squared test; 0 where something was drawn that cannot be. Cells with few expected are one."""
+    if counts[shares == 0].any():
+        return 0.0
+    few = shares * counts.sum() < 5
+    cells, expected = ([*values[~few], values[few].sum()] for values in (counts, shares * counts.sum()))
+    used = [place for place, value in enumerate(expected) if value > 0]
+    if len(used) == 1:
+        return 1.0
+    return float(stats.chisquare([cells[p] for p in used], [expected[p] for p in used], sum_check=False).pvalue)
+
+
+@pytest.mark.parametrize("sampling", [*SETTINGS[:2], *SETTINGS[3:5], *SETTINGS[6:8]], ids=str)
+def test_tokens_are_drawn_as_often_as_transformers_processors_make_them_likely(model, sampling: Sampling) -> None:
+    shares, counts = expected_shares(model, sampling), drawn_pairs(model, sampling)
+    assert p_value(counts, shares) > 0.001
+    # Of as many draws, half the sum of differences is about this far off by chance.
+    chance = np.sqrt(shares * (1 - shares) / DRAWN).sum() / math.sqrt(2 * math.pi)
+    assert np.abs(counts / DRAWN - shares).sum() / 2 < 2 * chance + 1e-9
+
+
+def test_draws_from_a_slightly_other_distribution_are_noticed(model) -> None:
+    counts = drawn_pairs(model, Sampling(temperature=1.1, top_k=None, top_p=1))
+    assert p_value(counts, expected_shares(model, ALL)) < 1e-6
+    assert p_value(drawn_pairs(model, ALL), expected_shares(model, SETTINGS[3])) == 0
+
+
+def test_the_expected_shares_are_those_of_transformers_own_draws(model) -> None:
+    sampling = SETTINGS[6]
+    torch.manual_seed(0)
+    drawn = model.generate(
+        torch.tensor([PROMPT]),
+        attention_mask=torch.ones(1, 2, dtype=torch.int64),
+        pad_token_id=0,
+        do_sample=True,
+        max_new_tokens=2,
+        num_return_sequences=DRAWN,
+        temperature=sampling.temperature,
+        top_k=sampling.top_k,
+        top_p=sampling.top_p,
+        repetition_penalty=sampling.repetition_penalty,
+    )
+    counts = np.bincount(drawn[:, 2] * VOCABULARY + drawn[:, 3], minlength=VOCABULARY**2)
+    assert p_value(counts, expected_shares(model, sampling)) > 0.001
+
+
+def test_uniform_top_k_draws_each_as_often() -> None:
+    streams = [random_stream(5, place) for place in range(3000)]
+    drawn = chosen(LOGITS.expand(3000, -1), None, Sampling(uniform_top_k=3), streams)
+    assert p_value(np.bincount(drawn, minlength=4), np.array([0, 1 / 3, 1 / 3, 1 / 3])) > 0.001
+
+
+def test_what_is_drawn_for_a_text_does_not_depend_on_the_others() -> None:
+    logits = torch.randn(5, 50, generator=torch.Generator().manual_seed(1))
+    together = chosen(logits, None, ALL, [random_stream(3, place) for place in range(5)])
+    for place in range(5):
+        assert chosen(logits[place : place + 1], None, ALL, [random_stream(3, place)])[0] == together[place]
+    assert not torch.equal(together, chosen(logits, None, ALL, [random_stream(4, place) for place in range(5)]))
+
+
+def test_greedy_takes_the_likeliest_after_the_penalty() -> None:
+    assert chosen(LOGITS, None, GREEDY, []).tolist() == [1]
+    seen = torch.tensor([[False, True, False, False]])
+    assert chosen(LOGITS, seen, Sampling(0, None, 1, repetition_penalty=2), []).tolist() == [3]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"top_p": 1.5}, "top_p is 1.5; give a probability from 0 to 1"),
+        ({"top_p": math.nan}, "top_p is nan; give a probability from 0 to 1"),
+        ({"temperature": -1}, "temperature is -1; give a number from 0 on"),
+        ({"temperature": math.inf}, "temperature is inf; give a number from 0 on"),
+        ({"top_k": 0}, "top_k is 0; give a whole number from 1 on"),
+        ({"repetition_penalty": 0}, "repetition_penalty is 0; give a number above 0"),
+        ({"uniform_top_k": 0}, "uniform_top_k is 0; give a whole number from 1 on"),
+    ],
+)
+def test_settings_out_of_range_are_refused(settings: dict[str, float], message: str) -> None:
+    with pytest.raises(RelmError, match=message):
+        Sampling(**settings)
+
+
+@pytest.mark.parametrize(
+    ("sampling", "words"),
+    [
+        (Sampling(), "each token is drawn at temperature 0.8, among the 50 likeliest, within the nucleus of 0.95"),
+        (ALL, "each token is drawn at temperature 1"),
+        (Sampling(0, repetition_penalty=1.2), "each token is the likeliest, repetition penalty 1.2"),
+        (Sampling(uniform_top_k=4), "each token is any of the 4 likeliest, all alike"),
+    ],
+)
+def test_a_reader_is_told_how_tokens_were_chosen(sampling: Sampling, words: str) -> None:
+    assert sampling.in_words() == words
+
+
+def test_what_is_not_asked_for_is_as_ever() -> None:
+    assert asked_sampling() == Sampling()
+    assert asked_sampling(greedy=True) == GREEDY
+    assert asked_sampling(True, repetition_penalty=1.2) == Sampling(0, None, 1, 1.2)
+    assert asked_sampling(temperature=1, top_k=0, top_p=1) == ALL
+    assert asked_sampling(top_k=7) == Sampling(top_k=7)
+    assert asked_sampling(uniform_top_k=4, repetition_penalty=2) == Sampling(uniform_top_k=4, repetition_penalty=2)
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"greedy": True, "top_p": 0.9}, "beside greedy, top_p decides nothing; leave one of them out"),
+        ({"greedy": True, "uniform_top_k": 4}, "beside greedy, uniform_top_k decides nothing"),
+        ({"uniform_top_k": 4, "temperature": 1.0}, "beside uniform_top_k, temperature decides nothing"),
+        ({"top_k": -1}, "top_k is -1; give a whole number from 1 on"),
+    ],
+)
+def test_what_has_no_say_is_refused(asked: dict[str, float], message: str) -> None:
+    with pytest.raises(RelmError, match=message):
+        asked_sampling(**asked)
