@@ -94,6 +94,13 @@ def test_a_figure_without_a_tolerance_basis_is_refused(tmp_path: Path) -> None:
         ("vocabulary_size: 300", "from_model: gpt2", "a tokenizer has either from_model or train"),
         ("steps: 5", "steps: 5, schedule: {warmup_steps: 5}", "schedule.warmup_steps (5) must be below steps (5)"),
         ("title: A test", "title: A test\nrun: {micro_batch_size: 3}", "run.micro_batch_size (3) must divide"),
+        ("title: A test", "title: A test\nrun: {topology: v3-8}", "run: topology (v3-8) goes with device: tpu, found cpu"),
+        ("title: A test", "title: A test\nrun: {device: tpu, topology: v3-9}", "run: topology: expected one of v2-8, v3-8"),
+        (
+            "title: A test",
+            "title: A test\nrun: {device: tpu, topology: v3-8}",
+            "the 8 devices of run.topology (v3-8) must divide pretrain.main.global_batch_size (2)",
+        ),
         ("title: A test", "title: A test\nseed: yes", "seed: expected a number (YAML reads yes"),
     ],
 )
@@ -165,6 +172,16 @@ def test_a_model_lacking_a_file_it_promises_is_refused(tmp_path: Path) -> None:
     file = f"{{sha256: '{'0' * 64}', size: 3, sources: [{{url: 'https://a/b'}}]}}"
     path.write_text(f"title: M\nlicence: MIT\ntokenizer: gpt2_bpe\nweights: true\nfiles: {{vocab.json: {file}}}\n")
     with pytest.raises(RelmError, match=r"files lacks config\.json, merges\.txt, model\.safetensors"):
+        load_model(path)
+
+
+def test_how_a_folder_is_filled_is_said_of_a_folder_alone(tmp_path: Path) -> None:
+    path = tmp_path / "model.yaml"
+    file = f"{{sha256: '{'0' * 64}', size: 3, sources: [{{url: 'https://a/b'}}]}}"
+    path.write_text(
+        f"title: M\nlicence: MIT\nhow_to_fill: copy it\nfiles: {{vocab.txt: {file}}}\ntokenizer: bert_wordpiece_cased\n"
+    )
+    with pytest.raises(RelmError, match="how_to_fill: tells how a folder is filled, and there is none; leave it out"):
         load_model(path)
 
 

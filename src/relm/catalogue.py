@@ -167,7 +167,8 @@ class Dataset(Section):
     """Of text_files: this share of each file's characters, at its end, is held out of training, instead of whole files; what
     stands before it is trained on."""
     smoke: Slug | None = None
-    """The small dataset of the same format that stands in for this one in `results/smoke/NAME`."""
+    """The small dataset that stands in for this one in `results/smoke/NAME`: of the same format, but where that reads the hub,
+    which a twin does not."""
 
     @property
     def one_in(self) -> int:
@@ -249,6 +250,8 @@ class PretrainedModel(Section):
     """File name, as `transformers` expects it -> what it is."""
     folder: str | None = None
     """A folder of one's own instead, as `save_pretrained` writes it, relative to the checkout or with ~, known by content."""
+    how_to_fill: str | None = None
+    """Of a folder: the commands that fill it, shown where it is absent."""
 
     @property
     def tokenizer_files(self) -> tuple[ModelFile, ...]:
@@ -267,6 +270,8 @@ class PretrainedModel(Section):
             raise ValueError(f"a model has either files or a folder; found {' and '.join(given) or 'none'}")
         if self.folder is not None and not (self.weights or self.tokenizer):
             raise ValueError("folder: say what it is read for: weights: true, or which tokenizer, or both")
+        if self.how_to_fill is not None and self.folder is None:
+            raise ValueError("how_to_fill: tells how a folder is filled, and there is none; leave it out")
         return self
 
     @model_validator(mode="after")

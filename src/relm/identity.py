@@ -110,7 +110,8 @@ def model_content(name: str, model: PretrainedModel, cache: Path) -> dict[str, s
         return {file: model.files[file].sha256 for file in wanted}
     folder, where = Path(model.folder).expanduser(), f"recipes/models/{name}.yaml: folder {model.folder}"
     if not folder.is_dir():
-        raise RelmError(f"{where}: not a folder (looked for {folder.resolve()}); correct `folder`")
+        fill = f"fill it:\n{model.how_to_fill.rstrip()}" if model.how_to_fill else "correct `folder`"
+        raise RelmError(f"{where}: not a folder (looked for {folder.resolve()}); {fill}")
     if missing := [file for file in wanted if not (folder / file).is_file()]:
         raise RelmError(f"{where}: has no {', '.join(missing)}; {_what_to_do(folder, missing)}")
     return content_of({file: folder / file for file in wanted}, cache / "models" / f"{name}.json")

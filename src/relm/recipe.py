@@ -14,6 +14,7 @@ from relm.objectives import Objective
 from relm.optimization import LossScaling, Optimizer, Schedule
 from relm.protocols import Diacritics, Evaluation, MaskedLm, PseudoPerplexity, RandomWindows, objectives_of
 from relm.section import Section, Slug, read_extended, validate
+from relm.topologies import TOPOLOGIES
 
 
 class Paper(Section):
@@ -127,6 +128,8 @@ class Run(Section):
     """How many processes share each global batch: one a GPU, or on a CPU as many as are wanted."""
     micro_batch_size: int | None = Field(default=None, gt=0)
     """Sequences per forward pass of one process; null: the process's part of the global batch, or of one of its loss_shares."""
+    topology: str | None = None
+    """Of a TPU: which slice, such as v3-8, in Google Cloud's words; null: whatever is there."""
     threads: int | None = Field(default=None, gt=0)
     """CPU threads of each process; null: all the cores it may use. Another number rounds differently."""
     compile: bool | None = None
@@ -152,6 +155,16 @@ class Run(Section):
     peak_teraflops: float | None = Field(default=None, gt=0)
     """What one device can do at most, in 10^12 operations a second, for the utilisation in train.jsonl; null: what is published
     of a known accelerator, and nothing for a CPU."""
+
+    @model_validator(mode="after")
+    def topologies_are_of_tpus(self) -> Self:
+        if self.topology is None:
+            return self
+        if self.topology not in TOPOLOGIES:
+            raise ValueError(f"topology: expected one of {', '.join(TOPOLOGIES)}; found {self.topology}")
+        if self.device != "tpu":
+            raise ValueError(f"topology ({self.topology}) goes with device: tpu, found {self.device}; leave it out")
+        return self
 
 
 class Noise(Section):
@@ -184,6 +197,8 @@ class Expectation(Section):
     """Over how many runs the published value is a mean."""
     comparable: bool = True
     """False where the published protocol differs from ours; the row then says so."""
+    measured_on: str | None = None
+    """Of a time or a speed: the `run.topology` on which it was measured; on any other, and on none, the row is not compared."""
 
 
 class Recipe(Section):
@@ -276,6 +291,9 @@ class Recipe(Section):
             processes, batch = self.run.processes, f"pretrain.{name}.global_batch_size ({phase.global_batch_size})"
             if phase.global_batch_size % processes:
                 raise ValueError(f"run.processes ({processes}) must divide {batch}")
+            if self.run.topology and phase.global_batch_size % TOPOLOGIES[self.run.topology].devices:
+                devices = TOPOLOGIES[self.run.topology].devices
+                raise ValueError(f"the {devices} devices of run.topology ({self.run.topology}) must divide {batch}")
             if self.run.micro_batch_size is None:
                 continue
             if phase.share_size % self.run.micro_batch_size:

@@ -112,6 +112,16 @@ def test_a_task_that_was_not_evaluated_is_not_comparable() -> None:
     assert "task lambada was not evaluated" in told["sentence"]
 
 
+def test_a_speed_is_compared_on_the_hardware_it_was_measured_on_alone() -> None:
+    speed = expectation(metric="held_out.perplexity", measured_on="v3-8")
+    figures = {"held_out": {"figures": {"perplexity": 31.4}}}
+    assert judged(speed, figures, "v3-8")["difference"] == pytest.approx(0.4)
+    for topology, words in {"v4-8": "this run is on v4-8", None: "this run is on no TPU"}.items():
+        told = judged(speed, figures, topology)
+        assert told["verdict"] == "not comparable"
+        assert f"it was measured on a v3-8, and {words}" in told["sentence"]
+
+
 def test_a_figure_may_lie_deeper() -> None:
     told = judged(expectation(metric="glue.mnli.accuracy"), {"glue": {"figures": {"mnli": {"accuracy": 31}}}})
     assert told["ours"] == 31.0

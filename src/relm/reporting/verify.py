@@ -64,7 +64,7 @@ def verify(recipe: Recipe, fingerprint: str | None, evaluations: Mapping[str, Pa
     sidecar = checked_sidecar(model)
     read = {task: _evaluation(path, task) for task, path in evaluations.items()}
     integrity = _integrity(fingerprint, sidecar, read, model, evaluations)
-    rows = [judged(expectation, read) for expectation in recipe.expect]
+    rows = [judged(expectation, read, recipe.run.topology) for expectation in recipe.expect]
     word, sentence = overall(rows)
     verdict = {"verdict": word, "sentence": sentence, "fingerprint": fingerprint, "model_sha256": sidecar["sha256"]}
     write_json(output, verdict | {"rows": rows, "integrity": integrity})
@@ -74,13 +74,19 @@ def verify(recipe: Recipe, fingerprint: str | None, evaluations: Mapping[str, Pa
 # --- one row ---------------------------------------------------------------------------------------------------------------
 
 
-def judged(expectation: Expectation, evaluations: Mapping[str, Mapping[str, Any]]) -> Row:
-    """One row of `verify.json`: the published figure, ours, and what may be said of their difference."""
+def judged(expectation: Expectation, evaluations: Mapping[str, Mapping[str, Any]], topology: str | None = None) -> Row:
+    """One row of `verify.json`: the published figure, ours, and what may be said of their difference.
+
+    Args:
+        topology: the slice of TPUs that trained, `run.topology`.
+    """
     ours, absence = _figure(expectation.metric, evaluations)
-    row = expectation.model_dump(mode="json", exclude={"value", "comparable"})
+    row = expectation.model_dump(mode="json", exclude={"value", "comparable", "measured_on"})
     row = {"metric": row.pop("metric"), "ours": ours, "published": expectation.value, **row}
     if not expectation.comparable:
         absence = "the published protocol differs from ours (comparable: false in the recipe)"
+    elif expectation.measured_on not in (None, topology):
+        absence = f"it was measured on a {expectation.measured_on}, and this run is on {topology or 'no TPU'}"
     if absence or ours is None:
         return row | {"verdict": NOT_COMPARABLE, "sentence": f"{expectation.metric}: not comparable: {absence}."}
     row["difference"] = ours - expectation.value
