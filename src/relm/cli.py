@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from relm.artifact import checked_sidecar, sidecar_of
+from relm.artifact import checked_sidecar
 from relm.errors import RelmError
 from relm.launch import ranks
 from relm.steps import STEPS
@@ -44,14 +44,15 @@ def run_step(name: str, step: Step, arguments: Arguments, argv: Sequence[str]) -
     job = step.job(arguments)
     if ranks.rank():
         return job.run()
+    from relm.reporting.provenance import record, sidecar
+
     if absent := [str(path) for path in job.inputs if not path.exists()]:
         raise RelmError(f"no such file: {', '.join(absent)}; run the step that makes it, or correct the path")
     for given in job.inputs:  # a file with a sidecar is what that says, or nothing is made of it
-        if sidecar_of(given).exists():
+        if sidecar(given) is not None:
             checked_sidecar(given)
     if not step.records:
         return job.run()
-    from relm.reporting.provenance import record
 
     for folder in {output.parent for output in job.outputs}:
         folder.mkdir(parents=True, exist_ok=True)

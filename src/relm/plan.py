@@ -13,7 +13,7 @@ from typing import Any
 from relm import identity
 from relm.catalogue import Dataset, ModelFile, PretrainedModel, load_dataset, load_model
 from relm.errors import RelmError
-from relm.protocols import HARNESS, OWN_DATA, PublishedTest, load_test, task_of
+from relm.protocols import HARNESS, OF_TRAINED_ALONE, OWN_DATA, PublishedTest, load_test, task_of
 from relm.recipe import Recipe, load_recipe
 from relm.smoke import smoke_twin
 from relm.training.run_folder import checkpoint_folder
@@ -181,7 +181,7 @@ class Plan:
         """Task -> its figures, of the trained model, of the weights it started from, or of the authors' released ones."""
         if (of == BEFORE and self.init_model is None) or (of == REFERENCE and self.reference_model is None):
             return {}
-        names = [name for name in self.recipe.evaluate if of == TRAINED or name != "samples"]
+        names = [name for name in self.recipe.evaluate if of == TRAINED or name not in OF_TRAINED_ALONE]
         return {task_of(name): self.run_folder / of / f"{task_of(name)}.json" for name in names}
 
     def evaluated_model(self, of: str) -> list[Path]:
@@ -278,6 +278,8 @@ class Project:
         """The published tests that a recipe evaluates."""
         names = [name for name in recipe.evaluate if name not in OWN_DATA and not name.startswith(HARNESS)]
         for name in names:
+            if name.startswith(task_of(HARNESS)):
+                raise RelmError(f"{path}: evaluate: {name}: names with {task_of(HARNESS)} are the harness's: {HARNESS}TASK")
             if not self.test_path(name).exists():
                 known = [*OWN_DATA, *sorted(other.stem for other in self.test_path(name).parent.glob("*.yaml"))]
                 near = difflib.get_close_matches(name, known, n=1)

@@ -19,7 +19,10 @@ OWN_DATA = {
     "masked_lm": ("masked",),
     "pseudo_perplexity": ("masked",),
     "diacritics": ("seq2seq",),
+    "training": ("causal", "masked", "seq2seq", "span_corruption"),
 }
+# Those that are of the trained weights alone: texts for a reader, and what training took.
+OF_TRAINED_ALONE = ("samples", "training")
 HARNESS = "lm_eval:"
 """What precedes the name of a task of the language-model evaluation harness."""
 

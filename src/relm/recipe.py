@@ -225,8 +225,8 @@ class Recipe(Section):
     evaluate: list[Evaluation] = Field(default_factory=list)
     """On the held-out documents: held_out, perplexity by token, word and byte; random_windows, the loss on some windows;
     masked_lm, the loss of masked tokens; pseudo_perplexity, each token masked alone; diacritics, how well they are restored;
-    samples, text the model writes. On a published test file: the name of a file in `recipes/evaluations/`. By the
-    language-model evaluation harness: lm_eval:TASK."""
+    samples, text the model writes. training: what training took, by its log. On a published test file: the name of a file
+    in `recipes/evaluations/`. By the language-model evaluation harness: lm_eval:TASK."""
     random_windows: RandomWindows = RandomWindows()
     """How many windows, where they are evaluated."""
     masked_lm: MaskedLm = MaskedLm()

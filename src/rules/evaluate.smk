@@ -203,3 +203,18 @@ rule write_samples:
     shell:
         "python -m relm samples --model {params.model:q} --tokenizer {input.tokenizer:q}"
         " {params.how} --output {output:q} --log {log:q}"
+
+
+rule measure_training:
+    input:
+        sidecar=graph.final_model_sidecar,
+        model=lambda wildcards: ancient(graph.final_model(wildcards)),
+    output:
+        f"{RUN}/eval/training.json",
+    log:
+        f"{LOGS}/runs/{{recipe}}/{{fingerprint}}/eval/training.log",
+    params:
+        revision=REVISIONS["evaluation"],
+    shell:
+        "python -m relm training-speed {wildcards.recipe} --fingerprint {wildcards.fingerprint} --model {input.model:q}"
+        " --output {output:q} --log {log:q}"

@@ -1,6 +1,7 @@
 import json
 import math
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,9 +11,12 @@ from relm.artifact import read_json, sha256_of, write_sidecar
 from relm.errors import RelmError
 from relm.evaluation import perplexity
 from relm.evaluation.baselines import BigramModel, unigram_entropy
-from relm.evaluation.perplexity import evaluate_held_out, fitting_batch_size, stream_nats
+from relm.evaluation.models import Execution
+from relm.evaluation.perplexity import evaluate_held_out, stream_nats
 from relm.examples.manifest import read_manifest
 from relm.examples.storage import TokenStream
+
+ONE_THREAD = Execution(threads=1)
 
 
 def held_out_stream(evaluated) -> TokenStream:
@@ -28,7 +32,7 @@ def test_the_loss_is_that_of_transformers_on_the_same_windows(tmp_path, evaluate
             window = torch.tensor(evaluated.held_out[start : start + 17])[None]
             logits = model(window[:, :-1]).logits
             nats += torch.nn.functional.cross_entropy(logits[0].double(), window[0, 1:], reduction="sum").item()
-    evaluate_held_out(evaluated.model, evaluated.manifest, tmp_path / "held_out.json", context=16, threads=1)
+    evaluate_held_out(evaluated.model, evaluated.manifest, tmp_path / "held_out.json", context=16, execution=ONE_THREAD)
     figures = read_json(tmp_path / "held_out.json")["figures"]
     assert figures["nats_per_token"] == pytest.approx(nats / (len(evaluated.held_out) - 1), rel=1e-6)
 
@@ -45,55 +49,78 @@ def test_a_model_saved_by_transformers_is_evaluated_as_transformers_does(tmp_pat
         mean = torch.nn.functional.cross_entropy(model(batch[:, :-1]).logits.flatten(0, 1), batch[:, 1:].flatten())
         last = torch.tensor(evaluated.held_out[112:])[None]
         rest = model(last, labels=last).loss * (last.shape[1] - 1)
-    evaluate_held_out(tmp_path / "model", evaluated.manifest, tmp_path / "held_out.json", context=8, threads=1)
+    evaluate_held_out(tmp_path / "model", evaluated.manifest, tmp_path / "held_out.json", context=8, execution=ONE_THREAD)
     figures = read_json(tmp_path / "held_out.json")["figures"]
     assert figures["nats_per_token"] * figures["tokens_scored"] == pytest.approx(float(mean * 112 + rest), rel=1e-6)
 
 
+class Uniform:
+    """A model to which all tokens are equally likely, and which remembers what it was shown."""
+
+    folder, sha256, positions, vocabulary_size = Path("uniform"), "", 16, 257
+
+    def __init__(self) -> None:
+        self.shown: list[list[int]] = []
+        self.shapes: list[tuple[int, ...]] = []
+
+    def hidden(self, input_ids: torch.Tensor) -> torch.Tensor:
+        self.shown.extend(input_ids.tolist())
+        self.shapes.append(tuple(input_ids.shape))
+        return torch.zeros(*input_ids.shape, 1)
+
+    def head(self, hidden: torch.Tensor) -> torch.Tensor:
+        return torch.zeros(len(hidden), self.vocabulary_size)
+
+
 def test_every_token_but_the_first_is_scored_once_given_its_window_alone(evaluated) -> None:
-    seen: list[tuple[list[int], list[int]]] = []
-
-    def uniform(tokens: torch.Tensor) -> torch.Tensor:
-        seen.extend((row.tolist(), list(row.shape)) for row in tokens)
-        return torch.zeros(*tokens.shape, 257)
-
-    stream = held_out_stream(evaluated)
-    nats = stream_nats(uniform, stream, context=16, batch_size=3)
+    model, stream = Uniform(), held_out_stream(evaluated)
+    nats = stream_nats(model, stream, context=16, batch_tokens=48)
     assert nats == pytest.approx((len(stream) - 1) * math.log(257), rel=1e-6)
-    assert [token for row, _ in seen for token in row] == evaluated.held_out[:-1].tolist()
-    assert [shape for _, shape in seen] == [[16]] * 7 + [[5]]
+    assert model.shapes == [(3, 16), (3, 16), (2, 16)]
+    *whole, last = model.shown
+    assert [token for row in whole for token in row] + last[:5] == evaluated.held_out[:-1].tolist()
+    assert last[5:] == [last[4]] * 11  # padding, which is scored nowhere
 
 
 def test_windows_that_fill_the_stream_leave_no_last_one(evaluated) -> None:
-    lengths = []
-
-    def uniform(tokens: torch.Tensor) -> torch.Tensor:
-        lengths.append(tuple(tokens.shape))
-        return torch.zeros(*tokens.shape, 257)
-
-    stream_nats(uniform, held_out_stream(evaluated), context=9, batch_size=64)
+    model = Uniform()
+    stream_nats(model, held_out_stream(evaluated), context=9, batch_tokens=1000)
     assert len(evaluated.held_out) - 1 == 117
-    assert lengths == [(13, 9)]
+    assert model.shapes == [(13, 9)]
 
 
-def test_the_batch_size_changes_rounding_only(tmp_path, evaluated) -> None:
+@pytest.mark.parametrize("block", [1, 16, 50, 117, 118])
+def test_a_stream_is_read_a_block_of_windows_at_a_time(evaluated, monkeypatch, block: int) -> None:
+    monkeypatch.setattr(perplexity, "BLOCK", block)
+    read: list[int] = []
+    stream = held_out_stream(evaluated)
+    tokens = stream.tokens
+
+    def noted(start: int, stop: int) -> np.ndarray:
+        found = tokens(start, stop)
+        read.append(len(found))
+        return found
+
+    monkeypatch.setattr(stream, "tokens", noted)
+    model = Uniform()
+    nats = stream_nats(model, stream, context=16, batch_tokens=16)
+    assert nats == pytest.approx(117 * math.log(257), rel=1e-6)
+    assert [token for row in model.shown for token in row] == evaluated.held_out[:-1].tolist()
+    assert max(read) <= max(block, 16) + 1
+
+
+def test_tokens_at_once_change_rounding_only(tmp_path, evaluated) -> None:
     found = []
-    for size in (1, 2, 5, 100):
-        evaluate_held_out(evaluated.model, evaluated.manifest, tmp_path / "e.json", context=16, batch_size=size, threads=1)
+    for tokens in (1, 32, 80, 10_000):
+        execution = Execution(threads=1, batch_tokens=tokens)
+        evaluate_held_out(evaluated.model, evaluated.manifest, tmp_path / "e.json", context=16, execution=execution)
         found.append(read_json(tmp_path / "e.json")["figures"])
     for other in found[1:]:
         assert other == pytest.approx(found[0], rel=1e-6)
 
 
-def test_long_windows_of_a_large_vocabulary_are_scored_a_few_at_once() -> None:
-    assert fitting_batch_size(16, 128 * 2048) == 16
-    assert fitting_batch_size(16, 1024 * 50_257) == 2
-    assert fitting_batch_size(16, 4096 * 250_100) == 1
-    assert fitting_batch_size(0, 128 * 2048) == 1
-
-
 def test_figures_follow_from_the_sum_of_nats(tmp_path, evaluated) -> None:
-    evaluate_held_out(evaluated.model, evaluated.manifest, tmp_path / "e.json", context=16, threads=1)
+    evaluate_held_out(evaluated.model, evaluated.manifest, tmp_path / "e.json", context=16, execution=ONE_THREAD)
     result = read_json(tmp_path / "e.json")
     figures, tokens = result["figures"], len(evaluated.held_out) - 1
     nats = figures["nats_per_token"] * tokens
@@ -114,7 +141,7 @@ def test_figures_follow_from_the_sum_of_nats(tmp_path, evaluated) -> None:
 
 
 def test_baselines_score_the_same_tokens(tmp_path, evaluated, monkeypatch) -> None:
-    evaluate_held_out(evaluated.model, evaluated.manifest, tmp_path / "e.json", context=16, threads=1)
+    evaluate_held_out(evaluated.model, evaluated.manifest, tmp_path / "e.json", context=16, execution=ONE_THREAD)
     figures = read_json(tmp_path / "e.json")["figures"]
     facts = read_manifest(evaluated.manifest)
     train = TokenStream(evaluated.manifest, facts.split("train", evaluated.manifest)).tokens(0, 10**9)
@@ -122,7 +149,7 @@ def test_baselines_score_the_same_tokens(tmp_path, evaluated, monkeypatch) -> No
     assert figures["bigram_nats_per_token"] == pytest.approx(bigram)
     assert figures["unigram_nats_per_token"] == pytest.approx(unigram_entropy([evaluated.held_out], 257))
     monkeypatch.setattr(perplexity, "LARGEST_TRAINING", 500)
-    evaluate_held_out(evaluated.model, evaluated.manifest, tmp_path / "less.json", context=16, threads=1)
+    evaluate_held_out(evaluated.model, evaluated.manifest, tmp_path / "less.json", context=16, execution=ONE_THREAD)
     less = read_json(tmp_path / "less.json")
     assert less["protocol"]["bigram_training_tokens"] == 500
     assert less["figures"]["bigram_nats_per_token"] > figures["bigram_nats_per_token"]
@@ -134,11 +161,11 @@ def test_the_protocol_says_what_stands_between_documents(tmp_path, evaluated) ->
     manifest.write_text(manifest.read_text().replace('"end_of_text_id": 0', '"end_of_text_id": null'))
     results = []
     for number, path in enumerate((evaluated.manifest, manifest)):
-        evaluate_held_out(evaluated.model, path, tmp_path / f"{number}.json", context=16, threads=1)
+        evaluate_held_out(evaluated.model, path, tmp_path / f"{number}.json", context=16, execution=ONE_THREAD)
         results.append(read_json(tmp_path / f"{number}.json"))
     assert results[0]["figures"] == results[1]["figures"]
     ends = [result["protocol"]["scored"].rpartition("; ")[2] for result in results]
-    assert ends == ["<|endoftext|> follows each document", "nothing between these"]
+    assert ends == ["an end of text follows each document", "nothing between these"]
 
 
 def test_a_context_longer_than_the_model_is_refused(tmp_path, evaluated) -> None:
@@ -155,22 +182,22 @@ def test_a_model_of_a_smaller_vocabulary_is_refused(tmp_path, evaluated) -> None
 
 
 def test_a_folder_that_is_no_model_is_refused_by_name(tmp_path, evaluated) -> None:
-    with pytest.raises(RelmError, match=r"nowhere: cannot be read as a model: .*No such file"):
+    with pytest.raises(RelmError, match=r"nowhere: cannot be read as a causal language model: .*No such file"):
         evaluate_held_out(tmp_path / "nowhere", evaluated.manifest, tmp_path / "e.json", context=16)
     damaged = shutil.copytree(evaluated.model, tmp_path / "damaged")
     weights = damaged / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:1000])
-    with pytest.raises(RelmError, match="damaged: cannot be read as a model"):
+    with pytest.raises(RelmError, match="damaged: cannot be read as a causal language model"):
         evaluate_held_out(damaged, evaluated.manifest, tmp_path / "e.json", context=16)
-    (damaged / "config.json").write_text(json.dumps({"model_type": "llama"}))
-    with pytest.raises(RelmError, match=r"damaged: cannot be read as a model: .*llama"):
+    (damaged / "config.json").write_text(json.dumps({"model_type": "t5"}))
+    with pytest.raises(RelmError, match=r"damaged: config\.json says t5, which is no causal language model"):
         evaluate_held_out(damaged, evaluated.manifest, tmp_path / "e.json", context=16)
 
 
 def test_weights_that_changed_since_training_are_refused(tmp_path, evaluated) -> None:
     folder = shutil.copytree(evaluated.model, tmp_path / "model")
     write_sidecar(folder / "model.safetensors")
-    evaluate_held_out(folder, evaluated.manifest, tmp_path / "e.json", context=16, threads=1)
+    evaluate_held_out(folder, evaluated.manifest, tmp_path / "e.json", context=16, execution=ONE_THREAD)
     content = bytearray((folder / "model.safetensors").read_bytes())
     content[-1] ^= 1
     (folder / "model.safetensors").write_bytes(content)
@@ -185,7 +212,7 @@ def test_a_model_that_diverged_is_an_error_and_no_figure(tmp_path, evaluated) ->
     weights = load_file(folder / "model.safetensors")
     weights["transformer.ln_f.bias"][0] = np.nan
     save_file(weights, folder / "model.safetensors")
-    with pytest.raises(RelmError, match="the loss is nan: training diverged"):
+    with pytest.raises(RelmError, match="its loss is not finite: training diverged"):
         evaluate_held_out(folder, evaluated.manifest, tmp_path / "e.json", context=16)
     assert not (tmp_path / "e.json").exists()
 

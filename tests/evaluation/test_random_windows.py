@@ -7,15 +7,19 @@ from safetensors.torch import load_file, save_file
 
 from relm.artifact import read_json, sha256_of
 from relm.errors import RelmError
+from relm.evaluation import random_windows
+from relm.evaluation.models import Execution
 from relm.evaluation.random_windows import estimate, evaluate_random_windows
 from relm.examples.contract import drawn_indices
 from relm.examples.manifest import read_manifest
 from relm.examples.storage import TokenStream
 
+ONE_THREAD = Execution(threads=1)
+
 
 def found(tmp_path, evaluated, **settings) -> dict:
     output = tmp_path / "random_windows.json"
-    sizes = {"context": 16, "batch_size": 3, "batches": 4, "seed": 9, "threads": 1, **settings}
+    sizes = {"context": 16, "batch_size": 3, "batches": 4, "seed": 9, "execution": ONE_THREAD, **settings}
     evaluate_random_windows(evaluated.model, evaluated.manifest, output, **sizes)
     return read_json(output)
 
@@ -62,10 +66,12 @@ def test_a_seed_draws_the_same_windows_and_another_one_others(tmp_path, evaluate
     assert first == again != other
 
 
-def test_how_many_windows_are_scored_at_once_makes_no_difference(tmp_path, evaluated, monkeypatch) -> None:
+@pytest.mark.parametrize("block", [1, 16 * 5, 16 * 1000])
+def test_how_many_windows_are_read_or_scored_at_once_makes_no_difference(tmp_path, evaluated, monkeypatch, block: int) -> None:
     together = found(tmp_path, evaluated)["figures"]
-    monkeypatch.setattr("relm.evaluation.perplexity.LARGEST_LOGITS", 2 * 16 * 257)
-    assert found(tmp_path, evaluated)["figures"] == pytest.approx(together, rel=1e-6)
+    monkeypatch.setattr(random_windows, "BLOCK", block)
+    alone = Execution(threads=1, batch_tokens=1)
+    assert found(tmp_path, evaluated, execution=alone)["figures"] == pytest.approx(together, rel=1e-6)
 
 
 def test_one_batch_tells_no_standard_error() -> None:
@@ -87,7 +93,7 @@ def test_a_model_that_diverged_is_an_error_and_no_figure(tmp_path, evaluated) ->
     weights["transformer.ln_f.bias"][0] = np.nan
     save_file(weights, folder / "model.safetensors")
     with pytest.raises(RelmError, match="its loss is not finite: training diverged"):
-        evaluate_random_windows(folder, evaluated.manifest, tmp_path / "e.json", context=16, batch_size=2, threads=1)
+        evaluate_random_windows(folder, evaluated.manifest, tmp_path / "e.json", context=16, batch_size=2, execution=ONE_THREAD)
     assert not (tmp_path / "e.json").exists()
 
 
@@ -96,5 +102,5 @@ def test_a_stream_without_ends_of_text_is_evaluated_too(tmp_path, evaluated) -> 
     manifest = folder / "manifest.json"
     manifest.write_text(manifest.read_text().replace('"end_of_text_id": 0', '"end_of_text_id": null'))
     assert read_manifest(manifest).tokenizer.end_of_text_id is None
-    evaluate_random_windows(evaluated.model, manifest, tmp_path / "e.json", 16, batch_size=3, batches=4, seed=9, threads=1)
+    evaluate_random_windows(evaluated.model, manifest, tmp_path / "e.json", 16, 3, batches=4, seed=9, execution=ONE_THREAD)
     assert read_json(tmp_path / "e.json")["figures"] == found(tmp_path, evaluated)["figures"]

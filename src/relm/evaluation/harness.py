@@ -184,7 +184,7 @@ def answer_of(run: HarnessRun, harness_python: Path | None = None) -> dict[str, 
     with tempfile.TemporaryDirectory(prefix="relm-") as made:
         request, answer = Path(made) / "request.json", Path(made) / "answer.json"
         write_json(request, {**asdict(run), "parent": os.getpid()})
-        status, last = shown([str(python), "-I", str(PROCESS), str(request), str(answer)], cwd=run.task_folder)
+        status, last = shown([str(python), "-I", "-B", str(PROCESS), str(request), str(answer)], cwd=run.task_folder)
         if not answer.exists():
             how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
             raise RelmError(f"{', '.join(run.tasks)}: the harness {how}; its last words: {' | '.join(last) or 'none'}")

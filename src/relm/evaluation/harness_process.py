@@ -263,7 +263,6 @@ def evaluated(request: dict[str, Any]) -> dict[str, Any]:
     return {
         "version": __version__,
         "results": found["results"],
-        "groups": list(found["group_subtasks"]),
         "versions": found["versions"],
         "n_samples": found["n-samples"],
         "configs": {

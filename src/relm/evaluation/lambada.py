@@ -11,7 +11,6 @@ Where two of them have the same tokens, as nearly always, these go through the m
 """
 
 import json
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +22,7 @@ import numpy.typing as npt
 from relm.errors import RelmError
 from relm.evaluation.evaluated_text import encoded, read_text
 from relm.evaluation.models import CausalModel, Execution, load_causal
-from relm.evaluation.result import Result
+from relm.evaluation.result import Result, perplexity
 from relm.evaluation.scoring import Scores, Sequences, score
 from relm.examples.encoder import Ragged
 from relm.examples.tokenizers import LoadedTokenizer, load_tokenizer
@@ -33,7 +32,6 @@ Integers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
 # exp of more is no number, and the perplexity is left out.
-LARGEST_EXPONENT = 700.0
 IN_WORDS = (
     "The last word of each passage by three protocols: its last token alone; all its tokens, encoded by themselves (strict); "
     "and lambada_openai of lm_eval, whose perplexity is e to the mean loss of a whole last word. A passage longer than the "
@@ -118,7 +116,9 @@ def _passage(line: str, key: str, where: str) -> str:
     text = content.get(key) if isinstance(content, dict) else None
     if not isinstance(text, str):
         keys = f"the keys {', '.join(content)}" if isinstance(content, dict) else type(content).__name__
-        raise RelmError(f"{where}: expected an object with a text under {key!r}, found {keys}; text_key names another one")
+        raise RelmError(
+            f"{where}: expected an object with a text under {key!r}, found {keys}; lambada.text_key of the test's file names it"
+        )
     if not _before_last_space(text).strip() or len(text.split()) < 2:
         raise RelmError(f"{where}: expected a passage of two words or more with a space before the last, found {text[:80]!r}")
     return text
@@ -277,7 +277,7 @@ def figures(passages: Passages, scores: LambadaScores) -> dict[str, float | int]
         "last_token_accuracy": float(scores.last_token.mean()),
         "strict_accuracy": float(scores.strict.mean()),
         "lambada_openai_accuracy": float(scores.harness.mean()),
-        **({"lambada_openai_perplexity": math.exp(mean_nats)} if mean_nats < LARGEST_EXPONENT else {}),
+        **perplexity("lambada_openai_perplexity", mean_nats),
         "examples": len(passages),
         "multi_token_words": int((passages.strict_targets > 1).sum()),
         "tokens": len(passages.whole.tokens),

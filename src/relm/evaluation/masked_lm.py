@@ -28,7 +28,7 @@ from relm.evaluation.masked_scoring import (
     score_masked,
 )
 from relm.evaluation.models import Execution
-from relm.evaluation.result import Result
+from relm.evaluation.result import LARGEST_EXPONENT, Result, perplexity
 from relm.examples.builders import open_examples
 from relm.examples.contract import IGNORED, Batch
 from relm.examples.manifest import Manifest
@@ -36,7 +36,6 @@ from relm.examples.masked import MaskedExamples
 from relm.objectives import DRAWN_WITH_DYNAMIC_MASKS, Objective
 from relm.protocols import MaskedLm
 
-LARGEST_EXPONENT = 700.0
 # Masks are drawn as training draws those of an epoch; these stand for the epochs 0, and 1, 2, 3 ...
 FIXED = 0
 
@@ -164,7 +163,7 @@ def fixed_figures(found: ExampleLosses) -> dict[str, float | int]:
     nats = math.fsum(found.nats) / tokens
     figures: dict[str, float | int] = {
         "masked_nats_per_token": nats,
-        **({"masked_perplexity": math.exp(nats)} if nats < LARGEST_EXPONENT else {}),
+        **perplexity("masked_perplexity", nats),
         "masked_accuracy": int(found.correct.sum()) / tokens,
         "masked_tokens": tokens,
         "sequences": len(found.nats),
@@ -226,9 +225,10 @@ def _in_words(examples: MaskedExamples, model: MaskedModel, options: MaskedLm) -
     which = "as is stored with them" if examples.is_static else "the same ones for every model"
     words = f"Tokens of the held-out sequences are hidden, {which}, and predicted; the mean is over all of them."
     if not examples.is_static:
+        cores = f" on {options.processes} cores" if options.processes > 1 else ""
         words += (
             f" Redrawn: with masks drawn anew {options.redraws} times, each batch of {options.batch_size} sequences counting "
-            "the same however many of its tokens are hidden, as run_mlm.py of transformers 4.2.2 evaluates."
+            f"the same however many of its tokens are hidden, as run_mlm.py of transformers 4.2.2 evaluates{cores}."
         )
     if examples.has_pairs and model.has_next_sentence:
         words += " Next sentence: whether the second segment follows the first, told from the same sequences, tokens hidden."

@@ -122,16 +122,15 @@ class ForeignCausalModel:
     """
 
     def __init__(self, folder: Path, sha256: str, model: Any, execution: Execution) -> None:
-        positions = getattr(model.config.get_text_config(), "max_position_embeddings", None)
         self.folder, self.sha256 = folder, sha256
-        self.positions: int | None = positions if positions and positions > 0 else None
+        self.positions = longest_sequence(model)
         self.vocabulary_size = int(model.get_input_embeddings().num_embeddings)
         self._device, self._precision = execution.open(), "float32"  # what follows compares logits
         self.model: Any = self._device.place(model.eval())
         self._body: nn.Module = self.model.get_decoder()
         with torch.inference_mode():
             ids = self._probe()
-            whole = self._whole(ids)
+            whole = self._whole(self._device.feed({"input_ids": ids})["input_ids"])
             self.vocabulary_size = min(self.vocabulary_size, whole.shape[-1])
             self._head_stands_alone = self._gives(ids, whole)
         require_blind_to_what_follows(folder, whole)
@@ -143,15 +142,17 @@ class ForeignCausalModel:
         with self._device.autocast(self._precision):
             if not self._head_stands_alone:
                 return self._whole(ids)
-            hidden: Tensor = self._body(input_ids=ids, use_cache=False)[0]
-            return hidden
+            found = self._body(input_ids=ids, use_cache=False)
+        self._kind_of_answer = type(found)
+        hidden: Tensor = found[0]
+        return hidden
 
     def head(self, hidden: Tensor) -> Tensor:
         """(places, width) -> (places, vocabulary)"""
         if not self._head_stands_alone:
             return hidden.float()
         ids = torch.zeros(1, len(hidden), dtype=torch.int64, device=hidden.device)
-        with _answering(self._body, hidden.float()[None]):
+        with _answering(self._body, self._kind_of_answer(last_hidden_state=hidden.float()[None])):
             return self._whole(ids)[0].float()
 
     def _whole(self, ids: Tensor) -> Tensor:
@@ -163,29 +164,37 @@ class ForeignCausalModel:
         ids = torch.arange(min(PROBE, self.positions or PROBE)) % self.vocabulary_size
         ids = torch.stack([ids, ids])
         ids[1, -1] = (ids[0, -1] + 1) % self.vocabulary_size
-        return self._device.feed({"input_ids": ids})["input_ids"]
+        return ids
 
     def _gives(self, ids: Tensor, whole: Tensor) -> bool:
         """Whether body and head by themselves give the model's logits; from here on they are asked, if so."""
         self._head_stands_alone = True
         with contextlib.suppress(AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError):
-            return _alike(self.head(self.hidden(ids.cpu()).flatten(0, 1)), whole.flatten(0, 1))
+            return _alike(self.head(self.hidden(ids).flatten(0, 1)), whole.flatten(0, 1))
         return False
 
 
 @contextlib.contextmanager
-def _answering(body: nn.Module, hidden: Tensor) -> Iterator[None]:
-    """Let a model's body answer with (batch, sequence, width), whatever it is asked."""
-    from transformers.modeling_outputs import BaseModelOutputWithPast
+def _answering(body: nn.Module, answer: Any) -> Iterator[None]:
+    """Let a model's body give an answer, whatever it is asked."""
 
     def forward(*_inputs: Any, **_options: Any) -> Any:
-        return BaseModelOutputWithPast(last_hidden_state=hidden)
+        return answer
 
-    body.forward = forward  # hides the method of the class
+    body.forward = forward  # hides the class's own
     try:
         yield
     finally:
         del body.forward
+
+
+def longest_sequence(model: Any) -> int | None:
+    """The tokens that a model of `transformers` has positions for; RoBERTa's table has rows that no token uses."""
+    for name, module in model.named_modules():
+        if name.endswith("position_embeddings") and isinstance(module, nn.Embedding):
+            return module.num_embeddings - (0 if module.padding_idx is None else module.padding_idx + 1)
+    positions = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    return int(positions) if positions and positions > 0 else None
 
 
 def _alike(some: Tensor, others: Tensor) -> bool:
@@ -214,6 +223,7 @@ def load_causal(folder: Path, vocabulary_size: int, execution: Execution | None 
     """
     execution = execution or Execution()
     with readable(folder, "causal language model"):
+        _require_causal_kind(folder)
         sha256 = weights_sha256(folder)
         own = _own_gpt2(folder)
         model: CausalModel
@@ -223,6 +233,18 @@ def load_causal(folder: Path, vocabulary_size: int, execution: Execution | None 
             model = ForeignCausalModel(folder, sha256, foreign(folder, "AutoModelForCausalLM"), execution)
     require_vocabulary(folder, model.vocabulary_size, vocabulary_size)
     return model
+
+
+def _require_causal_kind(folder: Path) -> None:
+    """
+    Raises:
+        RelmError: `transformers` knows the architecture, but not as a causal language model.
+    """
+    from transformers.models.auto import modeling_auto
+
+    kind = model_type(folder)
+    if kind in modeling_auto.MODEL_MAPPING_NAMES and kind not in modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
+        raise RelmError(f"{folder}: config.json says {kind}, which is no causal language model; give a folder of one")
 
 
 def _own_gpt2(folder: Path) -> Gpt2 | None:
@@ -243,19 +265,24 @@ def foreign(folder: Path, auto_class: str) -> Any:
     """The model that `transformers` reads from a folder, in float32, by the name of its auto class.
 
     Raises:
-        ValueError: the folder's files lack weights of the model, of which `transformers` would draw random ones.
+        ValueError: the configuration is none of its architecture, or the folder's files lack weights of the model, of which
+            `transformers` would draw random ones.
     """
     import transformers
+    from huggingface_hub.errors import StrictDataclassError
 
     transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    model, report = getattr(transformers, auto_class).from_pretrained(
-        folder,
-        local_files_only=True,
-        trust_remote_code=False,
-        use_safetensors=True,
-        dtype=torch.float32,
-        output_loading_info=True,
-    )
+    try:
+        model, report = getattr(transformers, auto_class).from_pretrained(
+            folder,
+            local_files_only=True,
+            trust_remote_code=False,
+            use_safetensors=True,
+            dtype=torch.float32,
+            output_loading_info=True,
+        )
+    except StrictDataclassError as error:
+        raise ValueError(f"config.json: {' '.join(str(error).split())}") from None
     if missing := sorted(report["missing_keys"]):
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         raise ValueError(f"its weights lack {missing[0]}{more}, which {type(model).__name__} has")

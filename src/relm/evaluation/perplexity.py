@@ -13,12 +13,11 @@ from relm.artifact import sha256_of
 from relm.errors import RelmError
 from relm.evaluation.baselines import BLOCK, LARGEST_TRAINING, BigramModel, Tokens, blocks, unigram_entropy
 from relm.evaluation.models import CausalModel, Execution, load_causal, require_context
-from relm.evaluation.result import Result
+from relm.evaluation.result import Result, perplexity
 from relm.evaluation.scoring import Sequences, score
 from relm.examples.manifest import Manifest, Split, read_manifest
 from relm.examples.storage import TokenStream
 
-LARGEST_EXPONENT = 700.0
 IN_WORDS = (
     "The held-out documents, one after the other, are cut into windows of {context} tokens that do not overlap; every token "
     "but the very first is scored once, given those before it in its window."
@@ -93,9 +92,9 @@ def figures(nats: float, tokens: int, split: Split, unigram: float, bigram: floa
     per_token = nats / tokens
     return {
         "nats_per_token": per_token,
-        "perplexity_per_token": math.exp(per_token),
+        **perplexity("perplexity_per_token", per_token),
         # Where hardly anything is written with spaces, a word is an article, and its perplexity no number.
-        **({"perplexity_per_word": math.exp(nats / split.words)} if nats / split.words < LARGEST_EXPONENT else {}),
+        **perplexity("perplexity_per_word", nats / split.words),
         "bits_per_byte": nats / math.log(2) / split.bytes,
         "unigram_nats_per_token": unigram,
         "bigram_nats_per_token": bigram,
@@ -110,7 +109,7 @@ def figures(nats: float, tokens: int, split: Split, unigram: float, bigram: floa
 
 def protocol(facts: Manifest, context: int, training: TokenStream, execution: Execution) -> dict[str, Any]:
     """How it was measured, in words and values."""
-    ends = "<|endoftext|> follows each document" if facts.tokenizer.end_of_text_id is not None else "nothing between these"
+    ends = "an end of text follows each document" if facts.tokenizer.end_of_text_id is not None else "nothing between these"
     return {
         "in_words": IN_WORDS.format(context=f"{context:,}"),
         "tokenizer_sha256": facts.tokenizer.sha256,

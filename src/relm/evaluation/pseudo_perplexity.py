@@ -27,19 +27,18 @@ from relm.evaluation.masked_scoring import (
     score_masked,
 )
 from relm.evaluation.models import Execution
-from relm.evaluation.result import Result
+from relm.evaluation.result import Result, perplexity
 from relm.examples.contract import Batch
 from relm.examples.masking import candidates
 from relm.examples.table import ExampleTables
 from relm.examples.tokenizers import SpecialIds
 from relm.protocols import PseudoPerplexity
 
-LARGEST_EXPONENT = 700.0
 # Sequences whose copies are counted out together; the copies themselves are made a chunk at a time.
 ROWS = 64
 PROTOCOL = {
-    "in_words": "Each token of a held-out sequence is hidden alone and predicted from all others: the pseudo-perplexity of "
-    "Salazar et al. 2020, which compares masked models with each other only.",
+    "in_words": "Each token of the first held-out sequences is hidden alone and predicted from all others: the "
+    "pseudo-perplexity of Salazar et al. 2020, which compares masked models with each other only.",
     "split": "held_out",
     "scored": "every token but [CLS], [SEP] and padding, replaced by the mask token; the mean is over all tokens",
 }
@@ -131,7 +130,7 @@ def figures_of(nats: float, tokens: int, sequences: int) -> dict[str, float | in
     per_token = nats / tokens
     return {
         "pseudo_nats_per_token": per_token,
-        **({"pseudo_perplexity": math.exp(per_token)} if per_token < LARGEST_EXPONENT else {}),
+        **perplexity("pseudo_perplexity", per_token),
         "tokens": tokens,
         "sequences": sequences,
     }

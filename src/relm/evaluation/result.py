@@ -1,5 +1,6 @@
 """What an evaluation finds: `eval/TASK.json`, in the same form for every task."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,14 @@ from pydantic import Field
 
 from relm.artifact import write_json
 from relm.section import Section
+
+# e to more than this is no number any more.
+LARGEST_EXPONENT = 700.0
+
+
+def perplexity(name: str, nats: float) -> dict[str, float]:
+    """The figure e^nats under its name; none where that is no number."""
+    return {name: math.exp(nats)} if nats < LARGEST_EXPONENT else {}
 
 
 class Sample(Section):

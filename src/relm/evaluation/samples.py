@@ -70,7 +70,7 @@ def _prompt(writer: Writer, text: str) -> Prompt:
 
 def _protocol(writer: Writer, writing: Writing) -> dict[str, object]:
     sampling = writing.sampling
-    begins_with = "a line end" if writer.loaded.special.end_of_text is None else "<|endoftext|>"
+    begins_with = "a line end" if writer.loaded.special.end_of_text is None else "an end of text"
     return {
         "in_words": f"What the model wrote at the first attempt, each text after {begins_with}, up to {writing.length} tokens: "
         f"{sampling.in_words()}. Nothing was selected.",

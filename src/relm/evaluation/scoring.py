@@ -21,8 +21,8 @@ from relm.evaluation.models import CausalModel, SelectiveModel, require_context
 Integers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
-# Logits in memory at once: a quarter of a gigabyte in float32.
-LARGEST_LOGITS = 2**26
+# Logits in memory at once: an eighth of a gigabyte in float32, and as much again while their logarithms are summed.
+LARGEST_LOGITS = 2**25
 
 
 @dataclass(frozen=True)

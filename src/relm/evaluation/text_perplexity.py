@@ -18,14 +18,13 @@ from relm.errors import RelmError
 from relm.evaluation.detokenisers import DETOKENISERS
 from relm.evaluation.evaluated_text import encoded, read_text
 from relm.evaluation.models import CausalModel, Execution, load_causal, require_context
-from relm.evaluation.result import Result
+from relm.evaluation.result import Result, perplexity
 from relm.evaluation.scoring import Scores, Sequences, score
 from relm.evaluation.windows import Windows, windows_of_documents
 from relm.examples.tokenizers import LoadedTokenizer, load_tokenizer
 from relm.protocols import TextPerplexity
 
 # exp of more is no number, and the figure is left out: where hardly anything is written with spaces, a word is an article.
-LARGEST_EXPONENT = 700.0
 
 
 def evaluate_text(
@@ -207,8 +206,8 @@ def figures(nats: float, text: PreparedText, windows: Windows) -> dict[str, floa
     ratio = text.targets / text.words
     return {
         "nats_per_token": nats,
-        **_perplexity("perplexity_per_token", nats),
-        **_perplexity("perplexity_per_word", nats * ratio),
+        **perplexity("perplexity_per_token", nats),
+        **perplexity("perplexity_per_word", nats * ratio),
         "bits_per_byte": nats * text.targets / text.bytes / math.log(2),
         "token_ratio": ratio,
         "tokens": text.tokens,
@@ -217,10 +216,6 @@ def figures(nats: float, text: PreparedText, windows: Windows) -> dict[str, floa
         "bytes": text.bytes,
         "windows": windows.published,
     }
-
-
-def _perplexity(name: str, nats: float) -> dict[str, float]:
-    return {name: math.exp(nats)} if nats < LARGEST_EXPONENT else {}
 
 
 # --- in words --------------------------------------------------------------------------------------------------------------

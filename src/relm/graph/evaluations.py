@@ -55,16 +55,16 @@ def _last_phase(wildcards: Any) -> Phase:
 
 
 @in_words
-def device_option(wildcards: Any) -> str:
-    """Where it is computed."""
+def device_option(wildcards: Any, resources: Any) -> str:
+    """Where it is computed. Snakemake holds what is asked of resources for no reason to evaluate again."""
     return "--device cuda" if plan_of_run(wildcards).recipe.run.device == "cuda" else ""
 
 
 @in_words
-def how(wildcards: Any) -> str:
+def how(wildcards: Any, resources: Any) -> str:
     """The same, and how many examples a smoke twin looks at."""
     limit = plan_of_run(wildcards).evaluation_limit
-    return " ".join([device_option(wildcards), *([f"--limit {limit}"] if limit else [])]).strip()
+    return " ".join([device_option(wildcards, resources), *([f"--limit {limit}"] if limit else [])]).strip()
 
 
 @in_words
@@ -166,7 +166,8 @@ def harness_task(wildcards: Any) -> str:
 @in_words
 def harness_task_files(wildcards: Any) -> dict[str, str]:
     """One's own task files, by content: edited ones evaluate again."""
-    files = sorted(path for path in HARNESS_TASKS.rglob("*") if path.is_file()) if HARNESS_TASKS.is_dir() else []
+    found = sorted(HARNESS_TASKS.rglob("*")) if HARNESS_TASKS.is_dir() else []
+    files = [path for path in found if path.is_file() and "__pycache__" not in path.parts]
     return {path.relative_to(HARNESS_TASKS).as_posix(): sha256_of(path) for path in files}
 
 

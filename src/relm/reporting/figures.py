@@ -44,6 +44,10 @@ FIGURES = {
         )
     },
     "worked_example_word_accuracy": ("Worked example", ".4f", "share of its words that are right"),
+    "minutes": ("Minutes", ",.1f", "of training, wall time"),
+    "sequences_per_second": ("Sequences a second", ",.2f", "over all of training"),
+    "steady_sequences_per_second": ("Steady sequences a second", ",.2f", "median between lines of the log"),
+    "steps": ("Steps", ",.0f", ""),
     "windows": ("Windows", ",.0f", ""),
     "unigram_nats_per_token": ("Unigram baseline", ".4f", "nats per token, from counts of single tokens"),
     "bigram_nats_per_token": ("Bigram baseline", ".4f", "nats per token, from counts of pairs of tokens"),
@@ -96,6 +100,8 @@ def measured_task(name: str, evaluation: Mapping[str, Any], before: Mapping[str,
     order = sorted(values, key=lambda key: list(FIGURES).index(key) if key in FIGURES else len(FIGURES))
     protocol = dict(evaluation.get("protocol", {}))
     in_words = str(protocol.pop("in_words", ""))
+    if "limit" in protocol:
+        in_words += f" Only the first {protocol['limit']:,} were looked at."
     return Task(name, in_words, protocol, [_figure(name, key, values[key], earlier.get(key)) for key in order])
 
 

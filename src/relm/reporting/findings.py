@@ -93,12 +93,13 @@ class Findings:
             )
         if self.verdict["verdict"] != NOTHING_PUBLISHED:
             return str(self.verdict["sentence"])
-        return f"The recipe names none. {self.measured or 'Nothing was measured.'}"
+        otherwise = "What was measured stands below." if self.figures else "Nothing was measured."
+        return f"The recipe names none. {self.measured or otherwise}"
 
     @property
     def measured(self) -> str:
         """One sentence of the main figures, empty if there are none."""
-        told = {figure.key: figure.value for figure in self.figures}
+        told = {figure.key: figure.value for figure in self.figures if figure.task == "held_out"}
         parts = [
             f"{told[key]} {unit}"
             for key, unit in (("nats_per_token", "nats per token"), ("perplexity_per_word", "perplexity per word"))

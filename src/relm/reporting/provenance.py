@@ -63,12 +63,12 @@ def file_facts(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {"path": shown(path), "sha256": None, "size": None}
     size = path.stat().st_size
-    sidecar = _sidecar(path)
-    known = sidecar is not None and sidecar.get("size") == size
-    return {"path": shown(path), "sha256": sidecar["sha256"] if sidecar and known else sha256_of(path), "size": size}
+    told = sidecar(path)
+    known = told is not None and told.get("size") == size
+    return {"path": shown(path), "sha256": told["sha256"] if told and known else sha256_of(path), "size": size}
 
 
-def _sidecar(path: Path) -> Record | None:
+def sidecar(path: Path) -> Record | None:
     """The sidecar of a file; none if there is none, or if `FILE.json` is something else."""
     if not sidecar_of(path).is_file():
         return None
@@ -141,7 +141,7 @@ class _Walk:
 def _described_by(path: Path) -> Path:
     """The file itself where ``path`` is its sidecar, which stands for it."""
     file = path.with_name(path.name.removesuffix(".json"))
-    return file if file != path and file.is_file() and _sidecar(file) else path
+    return file if file != path and file.is_file() and sidecar(file) else path
 
 
 def _tells_of(content: Record, path: Path) -> bool:
@@ -149,8 +149,8 @@ def _tells_of(content: Record, path: Path) -> bool:
     told = [entry["sha256"] for entry in content["outputs"] if entry["path"] == shown(path)]
     if not told or not path.is_file():
         return True
-    sidecar = _sidecar(path)
-    return bool(told[0] == (sidecar["sha256"] if sidecar else sha256_of(path)))
+    beside = sidecar(path)
+    return bool(told[0] == (beside["sha256"] if beside else sha256_of(path)))
 
 
 def _missing(path: Path, reason: str) -> Record:

@@ -1,13 +1,15 @@
 """From a model to figures."""
 
+import re
 from pathlib import Path
 from typing import Any
 
 from relm.errors import RelmError
 from relm.protocols import Diacritics, Lambada, MaskedLm, PseudoPerplexity, PublishedTest, TextPerplexity, load_test
 from relm.section import validate
-from relm.steps.contract import Arguments, Job, Step, argument, path, positive
+from relm.steps.contract import FINGERPRINT, RECIPE, Arguments, Job, Step, argument, path, plan_of, positive
 from relm.steps.data import objective_of
+from relm.training.run_folder import LOG
 
 MODEL = path("--model", "MODEL/model.safetensors, or the folder: relm's own, or any that save_pretrained wrote")
 MANIFEST = path("--manifest", "the examples' manifest; its held-out split is scored")
@@ -35,7 +37,17 @@ TESTED = (
 def _folder(a: Arguments) -> Path:
     """The model's folder, which may be named by its weights."""
     model: Path = a.model
+    if not model.exists():
+        raise RelmError(f"{model}: no such file or folder; --model names a model's folder, or the weights in it")
     return model.parent if model.suffix == ".safetensors" else model
+
+
+def _task(a: Arguments) -> str:
+    """What the figures are called: as their file."""
+    output: Path = a.output
+    if output.suffix != ".json" or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", output.stem):
+        raise RelmError(f"--output {output}: expected TASK.json, of letters, digits, . _ and -: so the task is called")
+    return output.stem
 
 
 def _read(a: Arguments) -> list[Path]:
@@ -82,9 +94,9 @@ def masked_lm_job(a: Arguments) -> Job:
     from relm.evaluation.masked_lm import evaluate_masked_lm
 
     options = validate(MaskedLm, {key: getattr(a, key) for key in MaskedLm.model_fields}, Path("masked-lm"))
-    phase = objective_of(a.settings)
+    phase, places = objective_of(a.settings), (_folder(a), a.manifest, a.output, _task(a))
     return Job(
-        lambda: evaluate_masked_lm(_folder(a), a.manifest, a.output, a.output.stem, phase, options, a.limit, _execution(a)),
+        lambda: evaluate_masked_lm(*places, phase, options, a.limit, _execution(a)),
         inputs=[*_read(a), a.manifest],
         outputs=[a.output],
     )
@@ -93,7 +105,7 @@ def masked_lm_job(a: Arguments) -> Job:
 def pseudo_perplexity_job(a: Arguments) -> Job:
     from relm.evaluation.pseudo_perplexity import evaluate_pseudo_perplexity
 
-    options, task = PseudoPerplexity(examples=a.examples), a.output.stem
+    options, task = PseudoPerplexity(examples=a.examples), _task(a)
     return Job(
         lambda: evaluate_pseudo_perplexity(_folder(a), a.manifest, a.output, task, options, a.limit, _execution(a)),
         inputs=[*_read(a), a.manifest],
@@ -105,7 +117,7 @@ def diacritics_job(a: Arguments) -> Job:
     from relm.evaluation.diacritics import evaluate_diacritics
 
     options, phase, tokenizer = Diacritics(examples=a.examples), objective_of(a.settings), _tokenizer(a)
-    places = _folder(a), a.manifest, tokenizer, a.output, a.output.stem
+    places = _folder(a), a.manifest, tokenizer, a.output, _task(a)
     return Job(
         lambda: evaluate_diacritics(*places, phase, options, a.limit, _execution(a), a.language),
         inputs=[*_read(a), a.manifest, tokenizer],
@@ -133,7 +145,7 @@ def perplexity_job(a: Arguments) -> Job:
     test, sha256 = _test(a, "perplexity")
     told = test.perplexity.model_dump(exclude_unset=True) if test else {}
     options = validate(TextPerplexity, told | _given(a, tuple(TextPerplexity.model_fields)), a.test or Path("perplexity"))
-    places = _folder(a), _tokenizer(a), a.file, a.output, a.output.stem
+    places = _folder(a), _tokenizer(a), a.file, a.output, _task(a)
     return Job(
         lambda: evaluate_text(*places, options, sha256, a.limit, _execution(a)),
         inputs=[*_read(a), _tokenizer(a), a.file],
@@ -146,7 +158,7 @@ def lambada_job(a: Arguments) -> Job:
 
     test, sha256 = _test(a, "lambada")
     options = test.lambada if test else Lambada()
-    places = _folder(a), _tokenizer(a), a.file, a.output, a.output.stem
+    places = _folder(a), _tokenizer(a), a.file, a.output, _task(a)
     return Job(
         lambda: evaluate_lambada(*places, options, sha256, a.limit, _execution(a)),
         inputs=[*_read(a), _tokenizer(a), a.file],
@@ -157,7 +169,7 @@ def lambada_job(a: Arguments) -> Job:
 def harness_job(a: Arguments) -> Job:
     from relm.evaluation.harness import evaluate_harness
 
-    places, tokenizer = (_folder(a), a.task, a.output, a.output.stem), _tokenizer(a)
+    places, tokenizer = (_folder(a), a.task, a.output, _task(a)), _tokenizer(a)
     return Job(
         lambda: evaluate_harness(*places, None, a.task_folder, a.limit, _execution(a), tokenizer),
         inputs=[*_read(a), tokenizer],
@@ -189,6 +201,24 @@ def generate_job(a: Arguments) -> Job:
     return Job(
         lambda: run_generate(_folder(a), _tokenizer(a), a.prompt, a.file, writing, a.output, execution),
         inputs=[*_read(a), _tokenizer(a), *([a.file] if a.file else [])],
+    )
+
+
+def training_speed_job(a: Arguments) -> Job:
+    from relm.evaluation.training_speed import LoggedPhase, evaluate_training
+
+    plan = plan_of(a)
+    phases = [
+        LoggedPhase(name, plan.run_folder / name / LOG, phase.steps, phase.global_batch_size)
+        for name, phase in plan.recipe.pretrain.items()
+    ]
+    run = plan.recipe.run
+    made_on = {"device": run.device, **({"topology": run.topology} if run.topology else {})}
+    places = _folder(a) / "model.safetensors", a.output, _task(a)
+    return Job(
+        lambda: evaluate_training(phases, *places, made_on),
+        inputs=_read(a),
+        outputs=[a.output],
     )
 
 
@@ -295,6 +325,11 @@ STEPS: dict[str, Step] = {
             OUTPUT,
         ],
         harness_job,
+    ),
+    "training-speed": Step(
+        "what training took, by its own log: time and speed",
+        [RECIPE, FINGERPRINT, MODEL, OUTPUT],
+        training_speed_job,
     ),
     "samples": Step(
         "let the model write a few texts",

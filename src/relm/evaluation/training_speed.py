@@ -1,0 +1,76 @@
+"""What training took, by its own log: the figures of a published run's time and speed."""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from relm.artifact import checked_sidecar
+from relm.errors import RelmError
+from relm.evaluation.result import Result
+
+IN_WORDS = (
+    "By the run's own log: wall time from the first step to the last over all attempts whose steps count, compilation, "
+    "checkpoints and looks at held-out examples included; and the median speed between two lines of the log, the first of each "
+    "phase left out."
+)
+
+
+@dataclass(frozen=True)
+class LoggedPhase:
+    """A phase that is finished."""
+
+    name: str
+    log: Path
+    """Its `train.jsonl`."""
+    steps: int
+    sequences: int
+    """Of a global batch."""
+
+
+def evaluate_training(phases: Sequence[LoggedPhase], model: Path, output: Path, task: str, made_on: Mapping[str, str]) -> str:
+    """Read the logs of all phases and write `eval/training.json`.
+
+    Args:
+        phases: in order.
+        model: the weights of the last one, with their sidecar.
+        output: the JSON file.
+        task: its name.
+        made_on: what trained, for the protocol.
+
+    Raises:
+        RelmError: a log is absent or does not reach its phase's last step.
+    """
+    seconds, speeds = 0.0, list[float]()
+    for phase in phases:
+        rows = _rows(phase)
+        seconds += rows[-1]["seconds"]
+        speeds += [row["samples_per_second"] for row in rows[1:] if "samples_per_second" in row]
+    sequences = sum(phase.steps * phase.sequences for phase in phases)
+    figures = {
+        "minutes": seconds / 60,
+        "sequences_per_second": sequences / seconds,
+        **({"steady_sequences_per_second": median(speeds)} if speeds else {}),
+        "steps": sum(phase.steps for phase in phases),
+        "sequences": sequences,
+    }
+    if not all(math.isfinite(value) for value in figures.values()):
+        raise RelmError(f"{phases[-1].log}: its seconds are {seconds}; train the phase again")
+    protocol = {"in_words": IN_WORDS, "made_on": dict(made_on), "phases": [phase.name for phase in phases]}
+    Result(task=task, protocol=protocol, figures=figures, model_sha256=checked_sidecar(model)["sha256"]).write(output)
+    return f"training took {figures['minutes']:.1f} minutes, {figures['sequences_per_second']:.2f} sequences/s"
+
+
+def _rows(phase: LoggedPhase) -> list[dict[str, float]]:
+    """All lines of a phase's log, of which the last one is of its last step."""
+    try:
+        lines = phase.log.read_text(encoding="utf-8").splitlines()
+        rows: list[dict[str, float]] = [json.loads(line) for line in lines]
+    except (OSError, ValueError) as error:
+        raise RelmError(f"{phase.log}: cannot be read: {error}; train the phase again") from None
+    if not rows or rows[-1]["step"] != phase.steps:
+        found = f"ends at step {rows[-1]['step']:,.0f}" if rows else "is empty"
+        raise RelmError(f"{phase.log}: {found}, expected step {phase.steps:,}, the last; train the phase again")
+    return rows

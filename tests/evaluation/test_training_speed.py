@@ -1,0 +1,67 @@
+"""What training took is what its log says."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from relm.artifact import read_json, write_sidecar
+from relm.errors import RelmError
+from relm.evaluation.training_speed import LoggedPhase, evaluate_training
+
+
+def logged(folder: Path, name: str, *rows: dict[str, float], steps: int = 20) -> LoggedPhase:
+    log = folder / f"{name}.jsonl"
+    log.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return LoggedPhase(name, log, steps, sequences=6)
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(b"weights")
+    write_sidecar(path)
+    return path
+
+
+def row(step: int, seconds: float, speed: float) -> dict[str, float]:
+    return {"step": step, "seconds": seconds, "samples_per_second": speed}
+
+
+def test_time_is_of_all_phases_and_the_steady_speed_leaves_each_first_line_out(tmp_path: Path, model: Path) -> None:
+    phases = [
+        logged(tmp_path, "short", row(1, 10, 0.1), row(10, 16, 9.0), row(20, 20, 15.0)),
+        logged(tmp_path, "long", row(1, 30, 0.2), row(20, 40, 12.0)),
+    ]
+    sentence = evaluate_training(phases, model, tmp_path / "training.json", "training", {"device": "tpu", "topology": "v3-8"})
+    result = read_json(tmp_path / "training.json")
+    assert result["figures"] == {
+        "minutes": 1.0,
+        "sequences_per_second": 4.0,
+        "steady_sequences_per_second": 12.0,
+        "steps": 40,
+        "sequences": 240,
+    }
+    assert result["protocol"]["made_on"] == {"device": "tpu", "topology": "v3-8"}
+    assert sentence == "training took 1.0 minutes, 4.00 sequences/s"
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"), [([row(1, 1, 1), row(19, 3, 1)], "ends at step 19, expected step 20"), ([], "is empty")]
+)
+def test_a_log_that_is_not_of_the_whole_phase_is_refused(
+    tmp_path: Path, model: Path, rows: list[dict[str, float]], words: str
+) -> None:
+    with pytest.raises(RelmError, match=words):
+        evaluate_training([logged(tmp_path, "main", *rows)], model, tmp_path / "training.json", "training", {})
+    assert not (tmp_path / "training.json").exists()
+
+
+def test_a_broken_or_absent_log_is_named(tmp_path: Path, model: Path) -> None:
+    phase = logged(tmp_path, "main", row(20, 1, 1))
+    phase.log.write_text('{"step": 20,')
+    with pytest.raises(RelmError, match=r"main\.jsonl: cannot be read"):
+        evaluate_training([phase], model, tmp_path / "training.json", "training", {})
+    phase.log.unlink()
+    with pytest.raises(RelmError, match=r"main\.jsonl: cannot be read: .*No such file"):
+        evaluate_training([phase], model, tmp_path / "training.json", "training", {})
