@@ -6,8 +6,8 @@ from typing import Any
 
 # Figure -> its name, how it is written, and what it is, in the order in which figures are told.
 FIGURES = {
-    "perplexity_per_word": ("Perplexity per word", ".2f", "e to the mean loss of a word; lower is better"),
-    "perplexity_per_token": ("Perplexity per token", ".2f", "depends on the tokenizer; lower is better"),
+    "perplexity_per_word": ("Perplexity per word", ",.2f", "e to the mean loss of a word; lower is better"),
+    "perplexity_per_token": ("Perplexity per token", ",.2f", "depends on the tokenizer; lower is better"),
     "nats_per_token": ("Loss", ".4f", "nats per token"),
     "bits_per_byte": ("Bits per byte", ".4f", "of the text in UTF-8; independent of the tokenizer"),
     "token_ratio": ("Tokens per word", ".6f", ""),
@@ -18,7 +18,7 @@ FIGURES = {
     "last_token_accuracy": ("Last token", ".4f", "share of passages whose last token is the likeliest"),
     "strict_accuracy": ("Last word, strict", ".4f", "share of passages of whose last word every token is the likeliest"),
     "lambada_openai_accuracy": ("Last word, lm_eval", ".4f", "accuracy of its lambada_openai"),
-    "lambada_openai_perplexity": ("Perplexity, lm_eval", ".2f", "of the last word, as its lambada_openai has it"),
+    "lambada_openai_perplexity": ("Perplexity, lm_eval", ",.2f", "of the last word, as its lambada_openai has it"),
     "masked_perplexity": ("Masked perplexity", ".3f", "of hidden tokens, under masks that are always the same"),
     "masked_nats_per_token": ("Masked loss", ".4f", "nats per hidden token, under the same masks"),
     "masked_accuracy": ("Masked accuracy", ".4f", "share of hidden tokens that are the likeliest"),
