@@ -6,7 +6,7 @@ itself, installed in place. The reference harness of evaluation (lm_eval) has an
 the device's packages by a path file too and holds only what they lack; ``.venv/harness`` is a link to it. Needs nothing but
 Python 3.11; run by ``make``.
 
-    python3.11 envs/make_environment.py [--device cpu] [--harness]
+    python3.11 envs/make_environment.py [--device cpu] [--folder .venv] [--harness]
 """
 
 import argparse
@@ -142,7 +142,8 @@ def make_checkout_environment(cached: Path, here: Path, stamp: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cpu", help="cpu, cuda or tpu (ipu lives in its own image; default: cpu)")
-    parser.add_argument("--harness", action="store_true", help="make the reference harness's environment too: .venv/harness")
+    parser.add_argument("--folder", default=".venv", help="of the thin environment in this checkout (default: .venv)")
+    parser.add_argument("--harness", action="store_true", help="make the reference harness's environment too: FOLDER/harness")
     options = parser.parse_args()
     device = options.device
     if sys.version_info[:2] != (3, 11):
@@ -164,7 +165,7 @@ def main() -> None:
     cache = Path(os.environ.get("RELM_ENVS") or Path.home() / ".cache" / "relm" / "environments")
     cached = cache / f"{device}-{lock_hash(locks)}"
     once(cached, locks, lambda: install_locked(cached, locks))
-    here = CHECKOUT / ".venv"
+    here = CHECKOUT / options.folder
     stamp = f"{cached}\n{here}\n{hashlib.sha256((CHECKOUT / 'pyproject.toml').read_bytes()).hexdigest()}\n"
     if not (here / "made-from").exists() or (here / "made-from").read_text() != stamp:
         make_checkout_environment(cached, here, stamp)

@@ -1,7 +1,8 @@
 """What the loop asks of a device, narrow enough that another one is one more module."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -22,6 +23,8 @@ class Device(Protocol):
     """Of this process, from 0; rank 0 writes files."""
     ranks: int
     """How many processes share each global batch."""
+    traces: bool
+    """Whether it makes programs of all that it is asked, so that what runs for the first time is compiled first."""
 
     def place(self, model: Model) -> Model:
         """The model with its parameters on the device, the ones to optimize and save."""
@@ -47,8 +50,16 @@ class Device(Protocol):
     def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
         """Make each gradient its sum over all ranks, in place."""
 
-    def summed(self, values: Tensor) -> Tensor:
-        """The sum of a small tensor over all ranks."""
+    def read(self, partial: Sequence[Tensor], whole: Sequence[Tensor] = ()) -> list[float]:
+        """The values of scalars, for which the host waits once.
+
+        Args:
+            partial: of which the sum over all ranks is wanted.
+            whole: the same on all ranks; wanted as they are.
+        """
+
+    def launch(self) -> None:
+        """Begin with all that was asked so far; a device that traces makes one program of it. Nothing waits."""
 
     def synchronise(self) -> None:
         """Wait until the device has done all it was given."""
@@ -66,8 +77,11 @@ class Device(Protocol):
         """Take leave of the other ranks."""
 
 
-def open_device(run: Run) -> Device:
+def open_device(run: Run, cache: Path | None = None) -> Device:
     """Make a device ready, as a recipe's section `run` describes it.
+
+    Args:
+        cache: where a device that takes long to compile may keep its programs; None: they are not kept.
 
     Raises:
         RelmError: it is not there, or another number of processes was started; says what to do.
@@ -76,4 +90,8 @@ def open_device(run: Run) -> Device:
         from relm.devices.torch import TorchDevice
 
         return TorchDevice(run)
-    raise RelmError(f"run.device: {run.device} is not available in this version; set run.device to cpu or cuda")
+    if run.device == "tpu":
+        from relm.devices.xla import XlaDevice
+
+        return XlaDevice(run, cache)
+    raise RelmError(f"run.device: {run.device} is not available in this version; set run.device to cpu, cuda or tpu")

@@ -2,7 +2,7 @@
 
 import os
 import resource
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, cast
 
@@ -24,6 +24,8 @@ _SAME_BITS = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8", "NCCL_ALGO": "Ring"}
 
 class TorchDevice:
     """Fulfils `relm.devices.contract.Device`."""
+
+    traces = False
 
     def __init__(self, run: Run) -> None:
         """Set torch up for work on `run.device`, cpu or cuda, alone or as one of several processes.
@@ -91,9 +93,18 @@ class TorchDevice:
         if self._processes is not None:
             self._processes.sum_gradients(parameters)
 
-    def summed(self, values: Tensor) -> Tensor:
-        """The sum over all ranks."""
-        return values if self._processes is None else self._processes.summed(values)
+    def read(self, partial: Sequence[Tensor], whole: Sequence[Tensor] = ()) -> list[float]:
+        """One copy to the host for all of them."""
+        values = torch.stack([value.float() for value in partial])
+        if self._processes is not None:
+            values = self._processes.summed(values)
+        if whole:
+            values = torch.cat([values, torch.stack([value.float() for value in whole])])
+        read: list[float] = values.tolist()
+        return read
+
+    def launch(self) -> None:
+        """Nothing: all that was asked has begun."""
 
     def synchronise(self) -> None:
         """Wait for the GPU; the CPU never lags behind."""

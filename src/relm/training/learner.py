@@ -14,7 +14,7 @@ from relm.training.architecture import Config, initial_model, unset_model
 from relm.training.checkpoints import Checkpoint, load_checkpoint
 from relm.training.loss_scaling import LossScaler, build_loss_scaler
 from relm.training.meter import Meter
-from relm.training.optimizers import build_optimizer, optimizer_tensors, restore_optimizer, weight_type
+from relm.training.optimizers import as_kept_here, build_optimizer, optimizer_tensors, restore_optimizer, weight_type
 from relm.training.phase_run import PhaseRun, derived_seed
 from relm.training.starting import go_on, kept_optimizer
 
@@ -54,7 +54,7 @@ class Learner:
         remembered = dict(tensors)
         if self.scaler is not None:
             self.scaler.restore({name: remembered.pop(name) for name in self.scaler.tensors()})
-        restore_optimizer(self.optimizer, self.model, remembered, copy=False)
+        restore_optimizer(self.optimizer, self.model, as_kept_here(self.optimizer, remembered), copy=False)
 
 
 def begin(run: PhaseRun, config: Config, init_from: Path | None, optimizer_from: Path | None = None) -> Learner:
@@ -83,6 +83,7 @@ def begin(run: PhaseRun, config: Config, init_from: Path | None, optimizer_from:
             warn_if_made_elsewhere(checkpoint, run.made_on)
     elif optimizer_from is not None:
         go_on(optimizer, model, kept_optimizer(optimizer_from, run.identity["fingerprint"]))
+    run.device.launch()  # so that the first step finds tensors and not, in its trace, how they were made
     return learner
 
 

@@ -31,7 +31,7 @@ from relm.training.meter import Meter
 from relm.training.optimizers import set_learning_rate
 from relm.training.phase_run import PhaseRun, attested, reader_of
 from relm.training.resources import require_resources
-from relm.training.run_folder import checkpoint_folder
+from relm.training.run_folder import COMPILED, checkpoint_folder
 from relm.training.schedules import learning_rate_scale
 from relm.training.shard_stamps import known_shards
 from relm.training.step import accumulate_terms
@@ -84,7 +84,7 @@ def pretrain(
     identity = identity_of(phase, manifest, init_from, run_fingerprint)
     facts: dict[str, Any] = {"step": settings.steps, **identity}
     with (
-        closing(open_device(recipe.run)) as device,
+        closing(open_device(recipe.run, folder / COMPILED)) as device,
         run_lock(folder / "lock") if device.rank == 0 else nullcontext(),
     ):
         if is_finished(model_folder, facts):
@@ -144,6 +144,8 @@ def train(run: PhaseRun, learner: Learner, held_out: HeldOut | None, stop: StopR
         for given in run.reader.step_inputs(meter.step + 1, last, lambda: bool(stop)):
             step = given.step
             learning_rate = take_step(run, learner, forward, given)
+            if held_out is not None and device.traces and step == meter.first_step + 1:
+                held_out.prepare(learner.model)
             journal.advance(step)
 
             stops = (given.stops if device.ranks > 1 else bool(stop)) and step < last
@@ -194,6 +196,7 @@ def take_step(run: PhaseRun, learner: Learner, forward: Forward, given: StepInpu
     kill_point("gradient")
     learner.optimizer.step()
     learner.optimizer.zero_grad()
+    device.launch()
     learner.meter.count(accumulated, norm)
     return learning_rate
 

@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
 
 from relm.devices.contract import Device
@@ -89,9 +88,7 @@ class Meter:
         """
         also, steps = also or {}, len(self._losses)
         parts = [value for term in self._terms.values() for value in (term.nats, term.count, term.correct)]
-        sums = self._device.summed(torch.stack([value.float() for value in (*self._losses, *parts)]))
-        rest = torch.stack([value.float() for value in (*self._norms, *also.values())])
-        values: list[float] = torch.cat([sums, rest]).tolist()
+        values = self._device.read([*self._losses, *parts], [*self._norms, *also.values()])
         losses, values = values[:steps], values[steps:]
         parts_read, values = values[: len(parts)], values[len(parts) :]
         self._check(losses, values[:steps], what_was_read)

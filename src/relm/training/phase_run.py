@@ -67,7 +67,7 @@ class PhaseRun:
             samples=self.settings.global_batch_size,
             tokens=self.tokens_per_step,
             flops=model_flops(config, self.settings),
-            peak_flops=peak * self.device.ranks if peak is not None else None,
+            peak_flops=peak * self.made_on.get("chips", self.device.ranks) if peak is not None else None,
         )
 
     def epoch(self, step: int) -> float:
@@ -81,6 +81,8 @@ class PhaseRun:
         """
         first = self.device.rank * (self.settings.global_batch_size // self.device.ranks)
         for number, batch in enumerate(micro_batches):
+            if number:
+                self.device.launch()  # else a device that traces would make one program of all micro-batches
             place = first + number * self.reader.micro_batch_size
             self.device.seed(derived_seed(self.recipe.seed, "dropout", self.phase, step, place))
             yield self.device.feed(batch)

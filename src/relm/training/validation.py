@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Iterable
 from pathlib import Path
 
 import torch
@@ -9,6 +10,7 @@ from torch import Tensor
 
 from relm.devices.contract import Device
 from relm.errors import RelmError
+from relm.examples.contract import Batch
 from relm.models.contract import LanguageModel
 from relm.recipe import Recipe
 from relm.training.input import Reader
@@ -26,7 +28,6 @@ class HeldOut:
     batches: int
     """Global batches of a look, always the same ones; fewer where there are not so many."""
 
-    @torch.no_grad()
     def figures(self, model: LanguageModel) -> dict[str, float]:
         """The loss of the held-out batches over all ranks; dropout is off, and no random number is drawn.
 
@@ -37,18 +38,10 @@ class HeldOut:
             For each term of the loss, validation_TERM_loss in nats a label and validation_TERM_accuracy; and the sum of the
             losses, validation_loss.
         """
-        device, settings = self.reader.device, self.reader.settings
-        sums: dict[str, list[Tensor]] = {}
-        model.eval()
-        for number in range(1, 1 + min(self.batches, max(1, len(self.reader.examples) // settings.global_batch_size))):
-            for batch in self.reader.micro_batches(number):
-                with device.autocast(settings.precision):
-                    terms = model.terms(device.feed(device.staged(batch)))
-                for name, term in terms.items():
-                    new = [value.float() for value in (term.nats, term.count, term.correct)]
-                    sums[name] = [a + b for a, b in zip(sums[name], new, strict=True)] if name in sums else new
-        model.train()
-        values = device.summed(torch.stack([value for term in sums.values() for value in term])).tolist()
+        settings = self.reader.settings
+        number = min(self.batches, max(1, len(self.reader.examples) // settings.global_batch_size))
+        sums = self._sums(model, (batch for step in range(1, 1 + number) for batch in self.reader.micro_batches(step)))
+        values = self.reader.device.read([value for term in sums.values() for value in term])
         if not all(math.isfinite(value) for value in values):
             raise RelmError(
                 "the loss of the held-out examples is no finite number after the newest update, of which no checkpoint was "
@@ -57,6 +50,26 @@ class HeldOut:
             )
         figures = {f"validation_{name}": value for name, value in term_figures(list(sums), values).items()}
         return {"validation_loss": sum(value for name, value in figures.items() if name.endswith("_loss")), **figures}
+
+    def prepare(self, model: LanguageModel) -> None:
+        """Have a device compile now what `figures` will need; two micro-batches see all of it."""
+        micro_batches = self.reader.micro_batches(1)
+        self._sums(model, [*micro_batches, *micro_batches][:2])
+
+    @torch.no_grad()
+    def _sums(self, model: LanguageModel, micro_batches: Iterable[Batch]) -> dict[str, list[Tensor]]:
+        """Of each term, the nats, the labels scored and those predicted of this rank."""
+        device, sums = self.reader.device, dict[str, list[Tensor]]()
+        model.eval()
+        for batch in micro_batches:
+            with device.autocast(self.reader.settings.precision):
+                terms = model.terms(device.feed(device.staged(batch)))
+            for name, term in terms.items():
+                new = [value.float() for value in (term.nats, term.count, term.correct)]
+                sums[name] = [a + b for a, b in zip(sums[name], new, strict=True)] if name in sums else new
+            device.launch()
+        model.train()
+        return sums
 
 
 def held_out_of(recipe: Recipe, phase: str, manifest: Path, device: Device, check_content: bool = True) -> HeldOut | None:

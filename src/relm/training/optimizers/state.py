@@ -5,10 +5,13 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
+from relm.training.optimizers.adam import Adam
 from relm.training.optimizers.tensor_optimizer import TensorOptimizer
 
 # Of a `TensorOptimizer`, beside PARAMETER.KEY: how many updates it has taken.
 UPDATES = "updates"
+# What torch's AdamW has in its place, for each parameter.
+_STEP = ".step"
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, Tensor]:
@@ -45,6 +48,22 @@ def restore_optimizer(
         raise ValueError(f"not the state of this model's {type(optimizer).__name__}: {', '.join(sorted(strange)[:5])}")
     for entry, (name, _, key) in places.items():
         optimizer.state[parameters[name]][key] = tensors[entry].to(parameters[name].device, copy=copy)
+
+
+def as_kept_here(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    """The memory of an AdamW as this one keeps it, where another kind of device counted its updates in another way.
+
+    Torch's fused AdamW, which not all devices have, counts them for each parameter; ours once. The means are the same.
+    """
+    steps = {entry: tensor for entry, tensor in tensors.items() if entry.endswith(_STEP)}
+    if isinstance(optimizer, Adam) and UPDATES not in tensors and len({tensor.item() for tensor in steps.values()}) == 1:
+        means = {entry: tensor for entry, tensor in tensors.items() if entry not in steps}
+        return {**means, UPDATES: next(iter(steps.values())).float()}
+    if isinstance(optimizer, torch.optim.AdamW) and UPDATES in tensors:
+        means = {entry: tensor for entry, tensor in tensors.items() if entry != UPDATES}
+        parameters = {entry.rpartition(".")[0] for entry in means}
+        return {**means, **{parameter + _STEP: tensors[UPDATES].clone() for parameter in parameters}}
+    return tensors
 
 
 def _fits(own: Tensor | None, other: Tensor | None) -> bool:

@@ -1,0 +1,301 @@
+"""TPUs through PyTorch/XLA, by SPMD alone: one process drives all devices, and a step is one program over all of them.
+
+The model's code sees the global batch. Its arrays are dealt out over the devices along their first axis, parameters and
+optimizer state lie whole on each, and the compiler puts in the sums: the loss, and so each gradient, is of the global batch
+whatever the objective. PyTorch/XLA traces what is asked of it; `launch` ends a program.
+
+With PJRT_DEVICE=CPU and CPU_NUM_DEVICES=8 in the environment the same code runs on a CPU as if that were eight devices.
+"""
+
+import os
+import resource
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from relm.devices.contract import Forward, Model
+from relm.errors import RelmError
+from relm.recipe import Run
+
+_WITHOUT_A_TPU = (
+    "to try the code on a CPU set PJRT_DEVICE=CPU and CPU_NUM_DEVICES=8 in the environment; to train on a CPU set run.device "
+    "to cpu"
+)
+
+
+class XlaDevice:
+    """Fulfils `relm.devices.contract.Device` for all devices of this host."""
+
+    rank, ranks = 0, 1
+    traces = True
+
+    def __init__(self, run: Run, cache: Path | None = None) -> None:
+        """Open the TPU, or what PJRT_DEVICE names.
+
+        Args:
+            cache: folder for compiled programs; None: they are not kept.
+
+        Raises:
+            RelmError: it is not there, cannot be opened, or cannot do what `run` asks for.
+        """
+        require_possible(run)
+        self._kind = wanted_kind(os.environ)
+        os.environ["PJRT_DEVICE"] = self._kind
+        import_torch_xla()
+        import torch_xla
+        import torch_xla.runtime as xr
+
+        if self._kind == "TPU":
+            require_tpu()
+        if run.threads:
+            torch.set_num_threads(run.threads)
+        # Programs of the CPU client are not found again (torch_xla 2.9).
+        if cache is not None and self._kind == "TPU" and not torch_xla._XLAC._xla_runtime_is_initialized():
+            xr.initialize_cache(str(cache))
+        self.devices = opened_devices(self._kind)
+        self._device = torch_xla.device()
+        self._shardings: dict[int, Any] = {}
+
+    def place(self, model: Model) -> Model:
+        """The model with parameters on every device; those that were one before are one again."""
+        shared = shared_parameters(model)
+        moved = model.to(self._device)
+        for (owner, name), *others in shared:
+            for module, other in others:
+                setattr(module, other, getattr(owner, name))
+        # Said outright, else the second step finds parameters annotated that the first did not, and compiles again.
+        import torch_xla.distributed.spmd as xs
+
+        mesh = xs.Mesh(np.arange(self.devices), (self.devices,), ("data",))
+        for parameter in moved.parameters():
+            xs.mark_sharding(parameter, mesh, (None,) * parameter.dim())
+        return moved
+
+    def forward(self, terms: Forward) -> Forward:
+        """As it is: whatever runs is traced."""
+        return terms
+
+    def seed(self, number: int) -> None:
+        """Seed the generator of the devices; no program changes with it."""
+        import torch_xla.core.xla_model as xm
+
+        xm.set_rng_state(number, str(self._device))
+
+    def staged(self, batch: Mapping[str, npt.NDArray[Any]]) -> dict[str, Tensor]:
+        """The batch, on its way to the devices already, each of which gets its part.
+
+        Raises:
+            RelmError: the devices cannot have equal parts.
+        """
+        import torch_xla.core.xla_model as xm
+
+        staged: dict[str, Tensor] = {}
+        for name, array in batch.items():
+            if len(array) % self.devices:
+                raise RelmError(
+                    f"{len(array)} sequences cannot be dealt out evenly to {self.devices} devices: make run.micro_batch_size "
+                    f"(without it the global batch, or one of its loss_shares) a multiple of {self.devices}"
+                )
+            (staged[name],) = xm.send_cpu_data_to_device(
+                [torch.from_numpy(np.ascontiguousarray(array))], self._device, self._sharding(array.ndim)
+            )
+        return staged
+
+    def feed(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The batch, which is on the devices already."""
+        return dict(batch)
+
+    def autocast(self, precision: str) -> AbstractContextManager[None]:
+        """Matrix products in bfloat16, where that is the precision.
+
+        Raises:
+            RelmError: it is float16.
+        """
+        if precision == "float16":
+            raise RelmError("precision: float16 is not for TPUs; set the phase's precision to bfloat16")
+        return nullcontext() if precision == "float32" else torch.autocast("xla", dtype=torch.bfloat16)
+
+    def exchanged(self, values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """As they are: there is one process."""
+        return values
+
+    def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
+        """Nothing: gradients of the global batch's loss are the sums."""
+
+    def read(self, partial: Sequence[Tensor], whole: Sequence[Tensor] = ()) -> list[float]:
+        """Fetch them side by side: to stack them would be a program for each number of scalars."""
+        import torch_xla
+
+        return [float(value) for value in torch_xla._XLAC._xla_get_cpu_tensors([*partial, *whole])]
+
+    def launch(self) -> None:
+        """Have the devices begin with all that was traced, as one program; the host goes on."""
+        import torch_xla
+
+        torch_xla.sync()
+
+    def synchronise(self) -> None:
+        """Wait for the devices."""
+        import torch_xla
+
+        torch_xla.sync(wait=True)
+
+    def peak_memory(self) -> int:
+        """Of one TPU core what its allocator held; without a TPU the resident size of this process."""
+        if self._kind == "TPU":
+            import torch_xla.core.xla_model as xm
+
+            return int(xm.get_memory_info(self._device)["peak_bytes_used"])  # type: ignore[typeddict-item]
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+    def programs(self) -> int:
+        """Graphs that XLA compiled in this process."""
+        import torch_xla.debug.metrics as metrics
+
+        compiled = metrics.metric_data("CompileTime")
+        return int(compiled[0]) if compiled else 0
+
+    def describe(self) -> dict[str, Any]:
+        """The kind of device, how many there are, and the versions of what compiles for them."""
+        import torch_xla
+        import torch_xla._internal.tpu as tpu
+        import torch_xla.core.xla_model as xm
+
+        on_tpu = self._kind == "TPU"
+        return {
+            "device": "tpu",
+            "name": xm.xla_device_kind() if on_tpu else "XLA:CPU",
+            **({"chips": tpu.num_available_chips()} if on_tpu else {}),
+            "devices": self.devices,
+            "torch": torch.__version__,
+            "torch_xla": torch_xla.__version__,
+        }
+
+    def close(self) -> None:
+        """Let the devices finish."""
+        self.synchronise()
+
+    def _sharding(self, dimensions: int) -> Any:
+        """The first axis over all devices, the others whole."""
+        import torch_xla.distributed.spmd as xs
+
+        if dimensions not in self._shardings:
+            mesh = xs.Mesh(np.arange(self.devices), (self.devices,), ("data",))
+            self._shardings[dimensions] = xs.ShardingSpec(mesh, ("data", *[None] * (dimensions - 1)))
+        return self._shardings[dimensions]
+
+
+def require_possible(run: Run) -> None:
+    """Refuse what only other devices can do.
+
+    Raises:
+        RelmError: names the key.
+    """
+    if run.processes != 1:
+        raise RelmError(
+            f"run.processes is {run.processes}, but one process drives all TPU cores of a host; leave run.processes out"
+        )
+    if run.compile is False:
+        raise RelmError("run.compile: false is not possible on a TPU, for which every step is compiled; leave run.compile out")
+    if run.activation_checkpointing:
+        raise RelmError(
+            "run.activation_checkpointing is not available on a TPU in this version; set it to false, and make "
+            "run.micro_batch_size smaller"
+        )
+
+
+def wanted_kind(environment: Mapping[str, str]) -> str:
+    """TPU or CPU, as PJRT_DEVICE has it; TPU where it is not set.
+
+    Raises:
+        RelmError: PJRT_DEVICE or CPU_NUM_DEVICES has another value.
+    """
+    kind = environment.get("PJRT_DEVICE") or "TPU"
+    if kind not in ("TPU", "CPU"):
+        raise RelmError(f"PJRT_DEVICE is {kind!r}, expected TPU, or CPU to try the code without one; correct or unset it")
+    count = environment.get("CPU_NUM_DEVICES", "1")
+    if kind == "CPU" and not (count.isdecimal() and int(count)):
+        raise RelmError(f"CPU_NUM_DEVICES is {count!r}, expected a whole number above 0: how many devices the CPU stands for")
+    return kind
+
+
+def import_torch_xla() -> None:
+    """Load torch_xla.
+
+    Raises:
+        RelmError: it is absent, or was made for another version of torch.
+    """
+    try:
+        import torch_xla  # noqa: F401
+    except ModuleNotFoundError as error:
+        raise RelmError(
+            f"run.device: tpu needs torch_xla, and {error.name} is not installed here (torch is {torch.__version__}); make the "
+            "TPU's environment with `make DEVICE=tpu environment`, or set run.device to cpu"
+        ) from None
+    except ImportError as error:
+        raise RelmError(
+            f"run.device: tpu: torch_xla does not fit torch {torch.__version__} ({error}); make the TPU's environment, whose "
+            "versions belong together, with `make DEVICE=tpu environment`"
+        ) from None
+
+
+def require_tpu() -> None:
+    """Look for a TPU before the runtime does, which would wait for one, or end the process.
+
+    Raises:
+        RelmError: there is none, or no libtpu.
+    """
+    import torch_xla
+    import torch_xla._internal.tpu as tpu
+
+    if not tpu.num_available_chips():
+        raise RelmError(
+            "run.device: tpu was asked for, but this machine has no TPU; run the same command on a TPU VM (a Cloud TPU's own "
+            f"machine, not one beside it); {_WITHOUT_A_TPU}"
+        )
+    if not torch_xla._found_libtpu:
+        raise RelmError(
+            "run.device: tpu: there is a TPU, but libtpu, its driver, is not installed; make the TPU's environment with "
+            "`make DEVICE=tpu environment`, and unset TPU_LIBRARY_PATH"
+        )
+
+
+def opened_devices(kind: str) -> int:
+    """Start the runtime with SPMD; how many devices there are.
+
+    Raises:
+        RelmError: it does not start, or there are other hosts.
+    """
+    import torch_xla.runtime as xr
+
+    try:
+        xr.use_spmd()
+        devices, hosts = xr.global_runtime_device_count(), xr.process_count()
+    except RuntimeError as error:
+        what = str(error).strip().partition("\n")[0]
+        held = "another process may hold it (see `sudo lsof /dev/accel* /dev/vfio/*`), or libtpu is of another version than "
+        advice = (
+            f"{held}envs/torch-tpu.txt has: `make DEVICE=tpu environment` installs that" if kind == "TPU" else _WITHOUT_A_TPU
+        )
+        raise RelmError(f"run.device: the {kind} cannot be opened: {what}; {advice}") from error
+    if hosts > 1:
+        raise RelmError(
+            f"run.device: tpu: this TPU has {hosts} hosts, and this version trains on one; take a slice of a single host, "
+            "such as v3-8, v4-8, v5litepod-8 or v6e-8"
+        )
+    return int(devices)
+
+
+def shared_parameters(model: nn.Module) -> list[list[tuple[nn.Module, str]]]:
+    """The places of each parameter that has more than one, as module and name."""
+    places: dict[int, list[tuple[nn.Module, str]]] = {}
+    for module in model.modules():
+        for name, parameter in module.named_parameters(recurse=False, remove_duplicate=False):
+            places.setdefault(id(parameter), []).append((module, name))
+    return [same for same in places.values() if len(same) > 1]
