@@ -25,6 +25,11 @@ environment: .venv/made-from   ## the locked environment, for DEVICE
 harness: environment   ## the reference harness (lm_eval) on top of it, in an environment of its own
 	@$(PYTHON) envs/make_environment.py --device $(DEVICE) --harness
 
+# Beside the environment of DEVICE: torch_xla belongs to another torch.
+.venv-tpu/made-from: $(LOCKS)
+	@$(PYTHON) envs/make_environment.py --device tpu --folder .venv-tpu
+	@touch $@
+
 quickstart: results/quickstart   ## a small GPT-2 on real Wikipedia text, in minutes, on two cores
 
 # Snakemake decides what is to be done, so the target is never up to date for make.
@@ -38,6 +43,9 @@ test: environment harness   ## the tests
 
 test-quickstart: environment harness   ## what results/quickstart must show, after make quickstart
 	$(PYTEST) -m quickstart tests
+
+test-xla: .venv-tpu/made-from   ## training on PyTorch/XLA, a CPU standing for eight devices
+	PJRT_DEVICE=CPU $(subst $(BIN),.venv-tpu/bin,$(PYTEST)) -m "not full" tests/training/xla tests/devices
 
 check: environment format types workflow   ## format, lint, types
 
@@ -63,6 +71,8 @@ lock:   ## write envs/*.txt anew from envs/*.in (needs uv)
 	cd envs && uv pip compile --quiet --generate-hashes --no-header --no-annotate --excludes <(echo torch) \
 	  --python-version 3.11 --python-platform x86_64-manylinux_2_28 \
 	  $$(sed -n 's/^\([A-Za-z0-9._-]*\)==.*/--no-emit-package \1/p' cpu.txt test.txt) harness.in --output-file harness.txt
+	cd envs && uv pip compile --quiet --generate-hashes --no-header --no-annotate --constraint cpu.txt --constraint test.txt \
+	  --python-version 3.11 --python-platform x86_64-manylinux_2_31 torch-tpu.in --output-file torch-tpu.txt
 
 schema: environment   ## envs/*.schema.json anew from recipe.py
 	$(BIN)/relm schema --output envs

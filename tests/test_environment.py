@@ -14,7 +14,6 @@ import pytest
     ("device", "words"),
     [
         ("ipu", "poptorch comes only with Graphcore's Poplar SDK"),
-        ("tpu", "there is no lock for DEVICE=tpu yet"),
         ("gpu", "DEVICE=gpu is unknown; one of cpu, cuda, tpu, ipu"),
     ],
 )
@@ -26,7 +25,9 @@ def test_a_device_without_an_environment_says_what_to_do(device: str, words: str
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("lock", ["torch-cpu.txt", "torch-cuda.txt", "cpu.txt", "test.txt", "harness.txt"])
+@pytest.mark.parametrize(
+    "lock", ["torch-cpu.txt", "torch-cuda.txt", "torch-tpu.txt", "cpu.txt", "test.txt", "harness.txt"]
+)
 def test_every_locked_package_has_one_version_and_hashes(lock: str, checkout: Path) -> None:
     text = (checkout / "envs" / lock).read_text().replace("\\\n", " ")
     packages = [line for line in text.splitlines() if line.strip() and not line.startswith(("#", "--"))]
@@ -40,6 +41,17 @@ def test_the_cpu_environment_holds_no_cuda_and_torch_stands_alone(checkout: Path
     torch = [line for line in (checkout / "envs" / "torch-cpu.txt").read_text().splitlines() if line[0] not in "#-"]
     assert len(torch) == 1
     assert torch[0].startswith("torch==2.13.0+cpu --hash=sha256:")
+
+
+def test_the_tpu_environment_differs_from_the_cpu_one_in_torch_and_its_company_alone(checkout: Path) -> None:
+    versions = {
+        lock: dict(re.findall(r"^([\w.-]+)==(\S+)", (checkout / "envs" / lock).read_text(), re.M))
+        for lock in ("torch-tpu.txt", "cpu.txt", "test.txt")
+    }
+    assert (versions["torch-tpu.txt"]["torch"], versions["torch-tpu.txt"]["torch-xla"]) == ("2.9.0", "2.9.0")
+    for lock in ("cpu.txt", "test.txt"):
+        both = versions["torch-tpu.txt"].keys() & versions[lock].keys()
+        assert {name: versions["torch-tpu.txt"][name] for name in both} == {name: versions[lock][name] for name in both}
 
 
 def test_this_environment_is_the_locked_one(checkout: Path) -> None:

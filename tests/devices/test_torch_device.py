@@ -8,10 +8,9 @@ from relm.errors import RelmError
 from relm.recipe import Run
 
 
-@pytest.mark.parametrize("name", ["tpu", "ipu"])
-def test_a_device_of_a_later_version_is_refused_by_name(name: str) -> None:
-    with pytest.raises(RelmError, match=f"run.device: {name} is not available in this version"):
-        open_device(Run(device=name))
+def test_a_device_of_a_later_version_is_refused_by_name() -> None:
+    with pytest.raises(RelmError, match=r"run.device: ipu is not available in this version"):
+        open_device(Run(device="ipu"))
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")

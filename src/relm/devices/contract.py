@@ -41,6 +41,9 @@ class Device(Protocol):
     def feed(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """A staged batch on the device, by name, without waiting for it."""
 
+    def number(self, value: float) -> float | Tensor:
+        """What a step computes with and the next one has another of; a program must not have it as a constant."""
+
     def autocast(self, precision: str) -> AbstractContextManager[None]:
         """The context of a forward pass in `precision`, float32, bfloat16 or float16; parameters stay float32."""
 

@@ -79,6 +79,10 @@ class TorchDevice:
         """The batch, copied without waiting for what the device is doing."""
         return {name: tensor.to(self._device, non_blocking=True) for name, tensor in batch.items()}
 
+    def number(self, value: float) -> float | Tensor:
+        """As it is."""
+        return value
+
     def autocast(self, precision: str) -> AbstractContextManager[None]:
         """Matrix products in bfloat16 or float16, where that is the precision."""
         half = torch.float16 if precision == "float16" else torch.bfloat16

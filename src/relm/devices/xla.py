@@ -47,8 +47,10 @@ class XlaDevice:
         require_possible(run)
         self._kind = wanted_kind(os.environ)
         os.environ["PJRT_DEVICE"] = self._kind
+        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # else each program is announced with a warning to its developers
         import_torch_xla()
         import torch_xla
+        import torch_xla.distributed.spmd as xs
         import torch_xla.runtime as xr
 
         if self._kind == "TPU":
@@ -60,21 +62,21 @@ class XlaDevice:
             xr.initialize_cache(str(cache))
         self.devices = opened_devices(self._kind)
         self._device = torch_xla.device()
+        self._mesh = xs.Mesh(np.arange(self.devices), (self.devices,), ("data",))
         self._shardings: dict[int, Any] = {}
 
     def place(self, model: Model) -> Model:
         """The model with parameters on every device; those that were one before are one again."""
+        import torch_xla.distributed.spmd as xs
+
         shared = shared_parameters(model)
         moved = model.to(self._device)
         for (owner, name), *others in shared:
             for module, other in others:
                 setattr(module, other, getattr(owner, name))
         # Said outright, else the second step finds parameters annotated that the first did not, and compiles again.
-        import torch_xla.distributed.spmd as xs
-
-        mesh = xs.Mesh(np.arange(self.devices), (self.devices,), ("data",))
         for parameter in moved.parameters():
-            xs.mark_sharding(parameter, mesh, (None,) * parameter.dim())
+            xs.mark_sharding(parameter, self._mesh, (None,) * parameter.dim())
         return moved
 
     def forward(self, terms: Forward) -> Forward:
@@ -111,6 +113,17 @@ class XlaDevice:
         """The batch, which is on the devices already."""
         return dict(batch)
 
+    def number(self, value: float) -> float | Tensor:
+        """A tensor of its own on every device.
+
+        Numbers of the host are constants where they are 0 or 1, and one argument of the program where two are equal: by
+        chance another program, in the middle of a run.
+        """
+        import torch_xla.core.xla_model as xm
+
+        (tensor,) = xm.send_cpu_data_to_device([torch.tensor(value, dtype=torch.float32)], self._device)
+        return tensor
+
     def autocast(self, precision: str) -> AbstractContextManager[None]:
         """Matrix products in bfloat16, where that is the precision.
 
@@ -132,7 +145,7 @@ class XlaDevice:
         """Fetch them side by side: to stack them would be a program for each number of scalars."""
         import torch_xla
 
-        return [float(value) for value in torch_xla._XLAC._xla_get_cpu_tensors([*partial, *whole])]
+        return [float(value.item()) for value in torch_xla._XLAC._xla_get_cpu_tensors([*partial, *whole])]
 
     def launch(self) -> None:
         """Have the devices begin with all that was traced, as one program; the host goes on."""
@@ -186,8 +199,7 @@ class XlaDevice:
         import torch_xla.distributed.spmd as xs
 
         if dimensions not in self._shardings:
-            mesh = xs.Mesh(np.arange(self.devices), (self.devices,), ("data",))
-            self._shardings[dimensions] = xs.ShardingSpec(mesh, ("data", *[None] * (dimensions - 1)))
+            self._shardings[dimensions] = xs.ShardingSpec(self._mesh, ("data", *[None] * (dimensions - 1)))
         return self._shardings[dimensions]
 
 

@@ -181,13 +181,13 @@ def take_step(run: PhaseRun, learner: Learner, forward: Forward, given: StepInpu
     """One optimizer step, which nothing on the host waits for; the learning rate it was made with."""
     settings, device, model = run.settings, run.device, learner.model
     learning_rate = settings.optimizer.learning_rate * learning_rate_scale(settings.schedule, given.step, settings.steps)
-    set_learning_rate(learner.optimizer, learning_rate)
+    set_learning_rate(learner.optimizer, device.number(learning_rate))
     if learner.scaler is not None:
         learner.scaler.begin_step(given.step)
     accumulated = accumulate_terms(
         forward,
         run.fed(given.step, given.micro_batches),
-        given.denominators,
+        [{name: device.number(value) for name, value in divided.items()} for divided in given.denominators],
         lambda: device.autocast(settings.precision),
         learner.scaler.scale if learner.scaler is not None else None,
     )

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from relm.optimization import Optimizer
 from relm.training.optimizers.adafactor import Adafactor
@@ -41,11 +41,12 @@ def build_optimizer(model: nn.Module, settings: Optimizer) -> torch.optim.Optimi
     return _BUILDERS[settings.name](groups, settings)
 
 
-def set_learning_rate(optimizer: torch.optim.Optimizer, learning_rate: float) -> None:
-    """Take the next step with this learning rate."""
+def set_learning_rate(optimizer: torch.optim.Optimizer, learning_rate: float | Tensor) -> None:
+    """Take the next step with this learning rate, a number or, of one of our own optimizers, a scalar on its device."""
     if isinstance(optimizer, TensorOptimizer):
         # Copied from a tensor: a number would be a part of the program that a tracing compiler sees.
-        optimizer.learning_rate.copy_(torch.tensor(learning_rate, dtype=torch.float32), non_blocking=True)
+        given = learning_rate if isinstance(learning_rate, Tensor) else torch.tensor(learning_rate, dtype=torch.float32)
+        optimizer.learning_rate.copy_(given, non_blocking=True)
     else:
         for group in optimizer.param_groups:
             group["lr"] = learning_rate

@@ -83,7 +83,11 @@ class TensorOptimizer(torch.optim.Optimizer):
         """Move `averages` by `share` of the way to `values`, in place."""
         share = self.unless_skipped(share, 0.0)
         weight = [share.to(averages[0].dtype)] * len(averages) if isinstance(share, Tensor) else share
-        torch._foreach_lerp_(averages, values, weight)
+        if averages[0].device.type == "xla":
+            for average, value in zip(averages, values, strict=True):
+                average.copy_(_between(average, value, share))
+        else:
+            torch._foreach_lerp_(averages, values, weight)
 
     def with_decay(self, group: dict[str, Any], parameters: Tensors, gradients: Tensors) -> Tensors:
         """The gradients with weight decay as a part of them; 0 where the step is skipped."""
@@ -98,6 +102,17 @@ class TensorOptimizer(torch.optim.Optimizer):
 def lack(decay: float, updates: Tensor) -> Tensor:
     """1 - decay ** updates, without the cancellation that makes it coarse in float32 for a decay near 1."""
     return -torch.expm1(updates * (math.log(decay) if decay else -math.inf))
+
+
+def _between(start: Tensor, end: Tensor, share: float | Tensor) -> Tensor:
+    """torch.lerp as the CPU computes it, exact at both ends.
+
+    PyTorch/XLA counts from `start` whatever the share: 1 + 1 * (1e-30 - 1) is 0 in float32, by whose root Adafactor divides.
+    """
+    way = end - start
+    if not isinstance(share, Tensor):
+        return start + way * share if share < 0.5 else end - way * (1 - share)
+    return torch.where(share < 0.5, start + way * share, end - way * (1 - share)).to(start.dtype)
 
 
 def _pieces(parameters: list[Tensor]) -> Iterator[list[Tensor]]:

@@ -1,0 +1,49 @@
+"""What an environment lacks for a TPU is said before anything is opened."""
+
+import importlib.util
+
+import pytest
+
+from relm.devices.contract import open_device
+from relm.devices.xla import wanted_kind
+from relm.errors import RelmError
+from relm.recipe import Run
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torch_xla") is not None, reason="torch_xla is installed here")
+def test_without_torch_xla_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PJRT_DEVICE", raising=False)
+    with pytest.raises(RelmError, match=r"needs torch_xla, and torch_xla is not installed.*make DEVICE=tpu environment"):
+        open_device(Run(device="tpu"))
+
+
+@pytest.mark.parametrize(
+    ("run", "words"),
+    [
+        (Run(device="tpu", processes=2), "run.processes is 2, but one process drives all TPU cores"),
+        (Run(device="tpu", compile=False), "run.compile: false is not possible on a TPU"),
+        (Run(device="tpu", activation_checkpointing=True), "run.activation_checkpointing is not available on a TPU"),
+    ],
+)
+def test_what_only_other_devices_can_do_is_refused_by_key(run: Run, words: str) -> None:
+    with pytest.raises(RelmError, match=words):
+        open_device(run)
+
+
+def test_pjrt_device_is_a_tpu_unless_it_says_cpu() -> None:
+    assert wanted_kind({}) == wanted_kind({"PJRT_DEVICE": ""}) == wanted_kind({"PJRT_DEVICE": "TPU"}) == "TPU"
+    assert wanted_kind({"PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": "8"}) == wanted_kind({"PJRT_DEVICE": "CPU"}) == "CPU"
+
+
+@pytest.mark.parametrize(
+    ("environment", "words"),
+    [
+        ({"PJRT_DEVICE": "CUDA"}, "PJRT_DEVICE is 'CUDA', expected TPU, or CPU to try the code without one"),
+        ({"PJRT_DEVICE": "tpu"}, "PJRT_DEVICE is 'tpu', expected TPU"),
+        ({"PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": "eight"}, "CPU_NUM_DEVICES is 'eight', expected a whole number above 0"),
+        ({"PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": "0"}, "CPU_NUM_DEVICES is '0', expected a whole number above 0"),
+    ],
+)
+def test_another_value_in_the_environment_is_refused(environment: dict[str, str], words: str) -> None:
+    with pytest.raises(RelmError, match=words):
+        wanted_kind(environment)

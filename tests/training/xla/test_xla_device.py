@@ -1,0 +1,132 @@
+"""The XLA device itself, with as many devices as CPU_NUM_DEVICES says."""
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from small_phases import CASES, cases, model_and_batch
+from torch import nn
+
+from relm.devices.contract import open_device
+from relm.devices.xla import XlaDevice
+from relm.errors import RelmError
+from relm.recipe import Run
+
+DEVICES = 4
+
+
+@pytest.fixture(scope="module")
+def device() -> XlaDevice:
+    os.environ["CPU_NUM_DEVICES"] = str(DEVICES)
+    opened = open_device(Run(device="tpu", threads=1))
+    assert isinstance(opened, XlaDevice)
+    return opened
+
+
+def test_it_says_what_it_is(device: XlaDevice) -> None:
+    told = device.describe()
+    assert (told["device"], told["name"], told["devices"]) == ("tpu", "XLA:CPU", DEVICES)
+    assert told["torch"].startswith("2.9.0")
+
+
+def test_a_batch_arrives_as_it_was_in_equal_parts(device: XlaDevice) -> None:
+    import torch_xla
+
+    batch = {"input_ids": np.arange(16).reshape(8, 2), "next_sentence_labels": np.arange(8)}
+    fed = device.feed(device.staged(batch))
+    assert {name: tensor.cpu().tolist() for name, tensor in fed.items()} == {n: array.tolist() for n, array in batch.items()}
+    for tensor in fed.values():
+        assert f"devices=[{DEVICES}" in torch_xla._XLAC._get_xla_sharding_spec(tensor)
+
+
+def test_a_batch_that_the_devices_cannot_share_is_refused(device: XlaDevice) -> None:
+    with pytest.raises(RelmError, match=r"6 sequences cannot be dealt out evenly to 4 devices: make run.micro_batch_size"):
+        device.staged({"input_ids": np.zeros((6, 2))})
+
+
+def test_tied_parameters_stay_one(device: XlaDevice) -> None:
+    model = nn.Sequential(nn.Linear(3, 3), nn.Sequential(nn.Linear(3, 3)))
+    model[1][0].weight = model[0].weight
+    placed = device.place(model)
+    assert placed[1][0].weight is placed[0].weight
+    assert placed[0].weight.device.type == "xla"
+    assert len(list(placed.parameters())) == 3
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_architecture_has_the_terms_and_gradients_of_a_cpu(case: str, device: XlaDevice) -> None:
+    config, settings = cases(dropout=0.0)[case]
+    model, batch = model_and_batch(config, settings)
+    batch = {name: torch.cat([tensor, tensor[:1]]) for name, tensor in batch.items()}  # four sequences
+    other, _ = model_and_batch(config, settings)
+    other = device.place(other)
+    expected, found = model.terms(batch), other.terms(device.staged({name: t.numpy() for name, t in batch.items()}))
+    for terms in (expected, found):
+        sum(term.nats for term in terms.values()).backward()
+    device.launch()
+    for name, term in expected.items():
+        values = device.read([found[name].nats, found[name].count, found[name].correct])
+        assert values == pytest.approx([value.item() for value in term], rel=1e-5)
+    for (name, here), there in zip(model.named_parameters(), other.parameters(), strict=True):
+        if here.grad is None:
+            assert there.grad is None
+            continue
+        torch.testing.assert_close(
+            there.grad.cpu(), here.grad, rtol=1e-3, atol=2e-4, msg=lambda text, name=name: f"{name}: {text}"
+        )
+
+
+def test_numbers_that_change_make_no_new_program(device: XlaDevice) -> None:
+    scalar = device.number(2.0)
+    found = []
+    for value in (3.0, 2.0, 1.0, 0.0, 5.0):
+        product = scalar * device.number(value)
+        device.launch()
+        found.append((device.read([product])[0], device.programs()))
+    assert [value for value, _ in found] == [6.0, 4.0, 2.0, 0.0, 10.0]
+    assert len({programs for _, programs in found}) == 1
+
+
+def test_the_same_seed_draws_the_same_numbers(device: XlaDevice) -> None:
+    ones = device.staged({"x": np.ones((8, 64), dtype=np.float32)})["x"]
+    drawn = []
+    for number in (1, 2, 1):
+        device.seed(number)
+        dropped = nn.functional.dropout(ones, 0.5)
+        device.launch()
+        drawn.append(dropped.cpu())
+    assert torch.equal(drawn[0], drawn[2])
+    assert not torch.equal(drawn[0], drawn[1])
+    assert 0.4 < drawn[0].count_nonzero() / drawn[0].numel() < 0.6
+
+
+def test_float16_is_refused(device: XlaDevice) -> None:
+    with pytest.raises(RelmError, match="float16 is not for TPUs; set the phase's precision to bfloat16"):
+        device.autocast("float16")
+
+
+def opened(**environment: str) -> str:
+    """What a process says that opens the TPU in this environment."""
+    code = """
+from relm.devices.contract import open_device
+from relm.errors import RelmError
+from relm.recipe import Run
+try:
+    print("opened", open_device(Run(device="tpu")).describe())
+except RelmError as error:
+    print("refused:", error)
+"""
+    kept = {name: value for name, value in os.environ.items() if name not in ("PJRT_DEVICE", "CPU_NUM_DEVICES")}
+    done = subprocess.run([sys.executable, "-c", code], env={**kept, **environment}, capture_output=True, text=True)
+    assert "Traceback" not in done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("environment", [{}, pytest.param({"PJRT_DEVICE": "TPU"}, marks=pytest.mark.full)])
+def test_without_a_tpu_it_is_said_what_to_do(environment: dict[str, str]) -> None:
+    said = opened(**environment)
+    assert "refused: run.device: tpu was asked for, but this machine has no TPU; run the same command on a TPU VM" in said
+    assert "PJRT_DEVICE=CPU" in said

@@ -1,0 +1,112 @@
+"""A step on eight XLA devices is the step that a CPU takes, and a run survives there what it survives on a CPU."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from xla_runs import XlaRun, assert_same_bytes, assert_same_figures
+
+from relm.section import merge
+
+Runs = Callable[..., XlaRun]
+OBJECTIVES = ("causal", "masked", "seq2seq")  # with AdamW, LAMB and Adafactor
+HELD_OUT = {"run": {"validation_interval": 2, "validation_batches": 2}}
+ACCUMULATION = {"pretrain": {"main": {"global_batch_size": 32, "steps": 4}}, "run": {"micro_batch_size": 8}}
+FULL = pytest.mark.full
+
+
+def phase(**settings: Any) -> dict[str, Any]:
+    return {"pretrain": {"main": settings}}
+
+
+@pytest.mark.parametrize("devices", [8, pytest.param(1, marks=FULL), pytest.param(2, marks=FULL)])
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_any_number_of_devices_takes_the_steps_of_a_cpu(objective: str, devices: int, runs: Runs) -> None:
+    here = runs("cpu", objective, devices=0, changes=HELD_OUT).trained()
+    there = runs(f"{devices} devices", objective, devices=devices, changes=HELD_OUT).trained()
+    assert_same_figures(there, here)
+    assert there.sha256() != here.sha256(), "nothing was computed elsewhere"
+
+
+@pytest.mark.parametrize("objective", ["causal", pytest.param("masked", marks=FULL), pytest.param("seq2seq", marks=FULL)])
+def test_accumulated_micro_batches_are_the_global_batch(objective: str, runs: Runs) -> None:
+    changes = merge(ACCUMULATION, HELD_OUT)
+    here = runs("cpu, accumulating", objective, devices=0, changes=changes).trained()
+    there = runs("8 devices, accumulating", objective, changes=changes).trained()
+    assert_same_figures(there, here)
+    assert there.programs == 6, "initial state; first, middle and last micro-batch; first and later held-out batch"
+
+
+@FULL
+@pytest.mark.parametrize("optimizer", ["lamb", "adafactor", "adam", "sgd"])
+def test_every_optimizer_takes_the_steps_of_a_cpu(optimizer: str, runs: Runs) -> None:
+    changes = merge(phase(optimizer={"name": optimizer}), HELD_OUT)
+    here = runs(f"cpu, {optimizer}", "causal", devices=0, changes=changes).trained()
+    assert_same_figures(runs(f"8 devices, {optimizer}", "causal", changes=changes).trained(), here)
+
+
+@FULL
+@pytest.mark.parametrize("normalisation", ["per_replica", "per_micro_batch"])
+def test_shares_of_the_loss_are_those_of_a_cpu(normalisation: str, runs: Runs) -> None:
+    changes = merge(merge(ACCUMULATION, HELD_OUT), phase(loss_normalisation=normalisation, loss_shares=4))
+    here = runs(f"cpu, {normalisation}", "masked", devices=0, changes=changes).trained()
+    assert_same_figures(runs(f"8 devices, {normalisation}", "masked", changes=changes).trained(), here)
+
+
+def test_bfloat16_is_close_to_float32_and_not_the_same(runs: Runs) -> None:
+    exact = runs("cpu", "masked", devices=0, changes=HELD_OUT).trained()
+    coarse = runs("bfloat16", "masked", changes=merge(phase(precision="bfloat16"), HELD_OUT)).trained()
+    np.testing.assert_allclose(coarse.columns("loss"), exact.columns("loss"), rtol=1e-3)
+    assert np.abs(coarse.columns("loss") / exact.columns("loss") - 1).max() > 1e-6
+    assert {weight.dtype for weight in coarse.weights().values()} == {np.dtype(np.float32)}
+
+
+def whole(runs: Runs, objective: str) -> XlaRun:
+    """A run with dropout that nothing interrupted."""
+    return runs("whole", objective, dropout=True).trained()
+
+
+@pytest.mark.parametrize("objective", ["causal", pytest.param("masked", marks=FULL), pytest.param("seq2seq", marks=FULL)])
+def test_a_killed_run_ends_with_the_same_bytes(objective: str, runs: Runs) -> None:
+    run = runs("killed", objective, dropout=True).trained("gradient:5")
+    assert run.checkpoints == ["step-00000003"]
+    assert_same_bytes(run.trained(), whole(runs, objective))
+    assert run.programs == whole(runs, objective).programs == 2, "the initial state, and the step"
+    if objective == "causal":
+        without = runs("cpu", objective, devices=0, changes=HELD_OUT).trained()
+        assert np.abs(run.columns("loss") / without.columns("loss") - 1).min() > 1e-4, "dropout is off"
+
+
+def test_a_terminated_run_saves_and_goes_on(runs: Runs) -> None:
+    run = runs("terminated", "causal", dropout=True, changes=phase(steps=400))
+    code, said = run.terminated(lines=2)
+    assert code == 75
+    assert "stopped by SIGTERM after step" in said
+    step = int(said.split("after step ")[1].split(" ")[0])
+    assert run.checkpoints[-1] == f"step-{step:08d}"
+    again = XlaRun(run.folder, run.examples, {**run.changes, **phase(steps=400)}, dropout=True)
+    code, said = again.terminated(lines=step + 2)
+    assert code == 75
+    assert [line["step"] for line in run.lines()] == list(range(1, len(run.lines()) + 1))
+
+
+@pytest.mark.parametrize(("first", "second"), [(8, 0), (0, 8), pytest.param(8, 1, marks=FULL)])
+@pytest.mark.parametrize("objective", ["causal", pytest.param("masked", marks=FULL), pytest.param("seq2seq", marks=FULL)])
+def test_a_checkpoint_goes_on_elsewhere(objective: str, first: int, second: int, runs: Runs) -> None:
+    here = runs("cpu", objective, devices=0, changes=HELD_OUT).trained()
+    name = f"from {first} to {second}"
+    runs(name, objective, devices=first, changes=HELD_OUT).trained("gradient:5")
+    moved = runs(name, objective, devices=second, changes=HELD_OUT).trained()
+    assert moved.made_on() == ["tpu" if devices else "cpu" for devices in (first, second)]
+    assert_same_figures(moved, here)
+
+
+def test_after_two_steps_nothing_is_compiled(runs: Runs) -> None:
+    every_step = {"run": {"validation_interval": 1, "validation_batches": 2, "checkpoint_interval": 1}}
+    linear = {"name": "linear", "warmup_steps": 1, "floor": 0.0}  # whose last learning rate is 0
+    two, many = (
+        runs(f"{steps} steps", "causal", changes=merge(phase(steps=steps, schedule=linear), every_step)).trained()
+        for steps in (2, 20)
+    )
+    assert many.programs == two.programs == 4, "the initial state, the step, the first held-out batch, the later ones"
