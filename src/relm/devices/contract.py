@@ -29,6 +29,9 @@ class Device(Protocol):
     def place(self, model: Model) -> Model:
         """The model with its parameters on the device, the ones to optimize and save."""
 
+    def hold(self, tensors: Iterable[Tensor]) -> None:
+        """Have what every step changes in place where the first step finds it as all later ones will."""
+
     def forward(self, terms: Forward) -> Forward:
         """A model's forward pass as the device runs it: compiled where that was asked for."""
 

@@ -56,6 +56,9 @@ class TorchDevice:
         """The same module, moved."""
         return model.to(self._device)
 
+    def hold(self, tensors: Iterable[Tensor]) -> None:
+        """Nothing: it is where it was put."""
+
     def forward(self, terms: Forward) -> Forward:
         """One program for static shapes, or as it is."""
         if not self._compiles:

@@ -67,17 +67,23 @@ class XlaDevice:
 
     def place(self, model: Model) -> Model:
         """The model with parameters on every device; those that were one before are one again."""
-        import torch_xla.distributed.spmd as xs
-
         shared = shared_parameters(model)
         moved = model.to(self._device)
         for (owner, name), *others in shared:
             for module, other in others:
                 setattr(module, other, getattr(owner, name))
-        # Said outright, else the second step finds parameters annotated that the first did not, and compiles again.
-        for parameter in moved.parameters():
-            xs.mark_sharding(parameter, self._mesh, (None,) * parameter.dim())
         return moved
+
+    def hold(self, tensors: Iterable[Tensor]) -> None:
+        """Compute what was only traced, and say outright that each device has all of it.
+
+        Else the second step finds what the first one left, annotated, and is another program.
+        """
+        import torch_xla.distributed.spmd as xs
+
+        for tensor in tensors:
+            xs.mark_sharding(tensor, self._mesh, (None,) * tensor.dim())
+        self.launch()
 
     def forward(self, terms: Forward) -> Forward:
         """As it is: whatever runs is traced."""
@@ -121,8 +127,8 @@ class XlaDevice:
         """
         import torch_xla.core.xla_model as xm
 
-        (tensor,) = xm.send_cpu_data_to_device([torch.tensor(value, dtype=torch.float32)], self._device)
-        return tensor
+        sent: list[Tensor] = xm.send_cpu_data_to_device([torch.tensor(value, dtype=torch.float32)], self._device)
+        return sent[0]
 
     def autocast(self, precision: str) -> AbstractContextManager[None]:
         """Matrix products in bfloat16, where that is the precision.
@@ -164,7 +170,7 @@ class XlaDevice:
         if self._kind == "TPU":
             import torch_xla.core.xla_model as xm
 
-            return int(xm.get_memory_info(self._device)["peak_bytes_used"])  # type: ignore[typeddict-item]
+            return int(xm.get_memory_info(self._device)["peak_bytes_used"])
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
     def programs(self) -> int:

@@ -83,7 +83,7 @@ def begin(run: PhaseRun, config: Config, init_from: Path | None, optimizer_from:
             warn_if_made_elsewhere(checkpoint, run.made_on)
     elif optimizer_from is not None:
         go_on(optimizer, model, kept_optimizer(optimizer_from, run.identity["fingerprint"]))
-    run.device.launch()  # so that the first step finds tensors and not, in its trace, how they were made
+    run.device.hold([*model.parameters(), *learner.tensors().values()])
     return learner
 
 

@@ -15,6 +15,7 @@ if IS_HERE:
     # Programs run for milliseconds and would compile for many seconds.
     flags = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
     os.environ.setdefault("XLA_FLAGS", flags)
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # before torch_xla is loaded, which is once for all runs
     FORKS.set_forkserver_preload(["relm.training.loop", "relm.examples.masked", "relm.examples.seq2seq", "torch_xla"])
 
     from xla_runs import XlaRun

@@ -72,10 +72,10 @@ def test_a_killed_run_ends_with_the_same_bytes(objective: str, runs: Runs) -> No
     run = runs("killed", objective, dropout=True).trained("gradient:5")
     assert run.checkpoints == ["step-00000003"]
     assert_same_bytes(run.trained(), whole(runs, objective))
-    assert run.programs == whole(runs, objective).programs == 2, "the initial state, and the step"
+    assert (whole(runs, objective).programs, run.programs) == (2, 1), "the initial state, unless it is read; and the step"
     if objective == "causal":
         without = runs("cpu", objective, devices=0, changes=HELD_OUT).trained()
-        assert np.abs(run.columns("loss") / without.columns("loss") - 1).min() > 1e-4, "dropout is off"
+        assert np.abs(run.columns("loss") / without.columns("loss") - 1).max() > 1e-4, "dropout is off"
 
 
 def test_a_terminated_run_saves_and_goes_on(runs: Runs) -> None:
