@@ -32,8 +32,9 @@ def _cuda() -> str:
 
 def _tpu() -> str:
     if _installed("torch_xla") is None:
-        return "no: torch_xla is not installed, and this version of relm has no TPU trainer yet"
-    return "no: this version of relm has no TPU trainer yet"
+        return "no: torch_xla is not installed (make DEVICE=tpu environment)"
+    devices = [*Path("/dev").glob("accel*"), *Path("/dev/vfio").glob("[0-9]*")]
+    return f"{'yes' if devices else 'no'}: {len(devices)} devices in /dev, torch_xla {_installed('torch_xla')}"
 
 
 def _ipu() -> str:

@@ -226,9 +226,10 @@ def require_same_programs(device: Device, steps: int, programs: int | None) -> i
         return None
     now = device.programs()
     if programs is not None and now > programs:
+        way_out = "" if device.traces else "set run.compile to false, and "
         raise RelmError(
             f"after {steps} steps another program was compiled ({programs} before, {now} now): a shape is not static; "
-            "set run.compile to false, and report this with the recipe"
+            f"{way_out}report this with the recipe"
         )
     return now
 
