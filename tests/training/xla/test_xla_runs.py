@@ -103,10 +103,12 @@ def test_a_checkpoint_goes_on_elsewhere(objective: str, first: int, second: int,
 
 
 def test_after_two_steps_nothing_is_compiled(runs: Runs) -> None:
-    every_step = {"run": {"validation_interval": 1, "validation_batches": 2, "checkpoint_interval": 1}}
     linear = {"name": "linear", "warmup_steps": 1, "floor": 0.0}  # whose last learning rate is 0
-    two, many = (
-        runs(f"{steps} steps", "causal", changes=merge(phase(steps=steps, schedule=linear), every_step)).trained()
-        for steps in (2, 20)
-    )
+
+    def run(steps: int, checkpoint_interval: int, validation_interval: int) -> XlaRun:
+        every = {"checkpoint_interval": checkpoint_interval, "validation_interval": validation_interval}
+        changes = {**phase(steps=steps, schedule=linear), "run": {**every, "validation_batches": 2}}
+        return runs(f"{steps} steps", "causal", changes=changes).trained()
+
+    two, many = run(2, 1, 1), run(20, 4, 5)
     assert many.programs == two.programs == 4, "the initial state, the step, the first held-out batch, the later ones"
