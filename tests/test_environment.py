@@ -25,9 +25,7 @@ def test_a_device_without_an_environment_says_what_to_do(device: str, words: str
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize(
-    "lock", ["torch-cpu.txt", "torch-cuda.txt", "torch-tpu.txt", "cpu.txt", "test.txt", "harness.txt"]
-)
+@pytest.mark.parametrize("lock", ["torch-cpu.txt", "torch-cuda.txt", "torch-tpu.txt", "cpu.txt", "test.txt", "harness.txt"])
 def test_every_locked_package_has_one_version_and_hashes(lock: str, checkout: Path) -> None:
     text = (checkout / "envs" / lock).read_text().replace("\\\n", " ")
     packages = [line for line in text.splitlines() if line.strip() and not line.startswith(("#", "--"))]
