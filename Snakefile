@@ -34,7 +34,7 @@ wildcard_constraints:
     fingerprint=graph.KEY,
     phase=graph.NAME,
     of="eval|before|reference",
-    test=rf"(?!({graph.OWN_DATA})$)(?!lm_eval_){graph.NAME}",
+    test=rf"(?!({graph.OWN_DATA})\.json$)(?!lm_eval_){graph.NAME}",
     task=graph.NAME,
 
 

@@ -185,3 +185,9 @@ def test_a_task_of_the_harness_is_one_rule(project: Commands) -> None:
     (command,) = [line for line in shown.splitlines() if "relm harness" in line]
     assert "--task hellaswag" in command
     assert "/eval/lm_eval_hellaswag.json" in command
+
+
+def test_nothing_but_its_own_rule_is_asked_for_an_evaluation(project: Commands) -> None:
+    shown = project.snakemake("results/tiny", "--dry-run")
+    assert shown.returncode == 0
+    assert "InputFunctionException" not in shown.stdout
