@@ -58,7 +58,7 @@ def test_samples_are_written_with_all_that_decided_them(tmp_path, evaluated) -> 
     assert result["figures"] == {}
     assert result["model_sha256"] == sha256_of(evaluated.model / "model.safetensors")
     assert result["protocol"] == {
-        "in_words": "What the model wrote at the first attempt, each text after <|endoftext|>, up to 7 tokens: each token is "
+        "in_words": "What the model wrote at the first attempt, each text after an end of text, up to 7 tokens: each token is "
         "drawn at temperature 0.8, among the 50 likeliest, within the nucleus of 0.95. Nothing was selected.",
         "tokenizer_sha256": sha256_of(evaluated.tokenizer),
         "temperature": 0.8,
@@ -68,7 +68,7 @@ def test_samples_are_written_with_all_that_decided_them(tmp_path, evaluated) -> 
         "uniform_top_k": None,
         "seed": 4,
         "length": 7,
-        "begins_with": "<|endoftext|>",
+        "begins_with": "an end of text",
         "selected": "none",
     }
     assert [sample["prompt"] for sample in result["samples"]] == ["The ", ""]
@@ -103,7 +103,7 @@ def test_without_an_end_of_text_a_text_begins_after_a_line_end(tmp_path, evaluat
         write_samples(evaluated.model, path, tmp_path / "samples.json", ["", "The "], length=8, sampling=GREEDY)
         results.append(read_json(tmp_path / "samples.json"))
     ours, others = results
-    assert (ours["protocol"]["begins_with"], others["protocol"]["begins_with"]) == ("a line end", "<|endoftext|>")
+    assert (ours["protocol"]["begins_with"], others["protocol"]["begins_with"]) == ("a line end", "an end of text")
     assert "each text after a line end, up to 8 tokens: each token is the likeliest." in ours["protocol"]["in_words"]
     assert len(ours["samples"][0]["text"]) > 0
     assert [sample["text"] for sample in ours["samples"]] != [sample["text"] for sample in others["samples"]]

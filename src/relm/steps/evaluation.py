@@ -23,7 +23,7 @@ EXECUTION = (
     argument("--device", default="cpu", choices=("cpu", "cuda"), help="default: cpu"),
     argument("--precision", default="float32", choices=("float32", "bfloat16"), help="of matrix products; default: float32"),
     argument("--threads", type=positive, metavar="N", help="of the CPU; default: every core this process may use"),
-    argument("--batch-tokens", type=positive, default=8192, metavar="N", help="tokens at once: rounding only"),
+    argument("--batch-tokens", type=positive, metavar="N", help="tokens at once; default: what suits the device"),
 )
 LIMIT = argument("--limit", type=positive, metavar="N", help="only the first N examples; the figures are then of these")
 TESTED = (
@@ -64,9 +64,9 @@ def _tokenizer(a: Arguments) -> Path:
 
 
 def _execution(a: Arguments) -> Any:
-    from relm.evaluation.models import Execution
+    from relm.evaluation.models import BATCH_TOKENS, Execution
 
-    return Execution(a.device, a.precision, a.threads, a.batch_tokens)
+    return Execution(a.device, a.precision, a.threads, a.batch_tokens or BATCH_TOKENS[a.device])
 
 
 def held_out_job(a: Arguments) -> Job:

@@ -1,0 +1,364 @@
+"""Folders of causal models of many kinds, as `save_pretrained` writes them, and folders that are none."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers as hf
+from safetensors.torch import load_file, save_file
+from trained_llama import BEGIN, pieces, stories
+
+from relm.artifact import sha256_of, write_sidecar
+from relm.errors import RelmError
+from relm.evaluation.models import (
+    Execution,
+    ForeignCausalModel,
+    OwnCausalModel,
+    foreign,
+    load_causal,
+    require_context,
+    weights_sha256,
+)
+from relm.evaluation.scoring import Scores, Sequences, score
+
+ONE_THREAD = Execution(threads=1)
+TOKENS = 61
+SMALL = {"vocab_size": TOKENS, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "initializer_range": 0.4}
+MANY = {**SMALL, "intermediate_size": 32, "max_position_embeddings": 20}
+LLAMA = {**MANY, "num_key_value_heads": 1}
+GPT2 = {"vocab_size": TOKENS, "n_positions": 20, "n_embd": 16, "n_layer": 2, "n_head": 2, "initializer_range": 0.4}
+MAMBA = {"vocab_size": TOKENS, "hidden_size": 16, "num_hidden_layers": 2, "state_size": 4, "initializer_range": 0.4}
+Made = tuple[Callable[..., Any], Any, int | None]
+# Name -> class, configuration, positions.
+FAMILIES: dict[str, Made] = {
+    "llama": (hf.LlamaForCausalLM, hf.LlamaConfig(**LLAMA), 20),
+    "gpt_neox": (hf.GPTNeoXForCausalLM, hf.GPTNeoXConfig(**MANY), 20),
+    "opt, embeddings of another width": (
+        hf.OPTForCausalLM, hf.OPTConfig(**{**MANY, "init_std": 0.4}, ffn_dim=32, word_embed_proj_dim=8), 20,
+    ),
+    "gemma2, logits capped": (
+        hf.Gemma2ForCausalLM, hf.Gemma2Config(**LLAMA, head_dim=8, final_logit_softcapping=0.5), 20,
+    ),
+    "cohere, logits scaled": (hf.CohereForCausalLM, hf.CohereConfig(**LLAMA, logit_scale=0.25), 20),
+    "granite, logits divided": (hf.GraniteForCausalLM, hf.GraniteConfig(**LLAMA, logits_scaling=4.0), 20),
+    "mixtral, experts": (hf.MixtralForCausalLM, hf.MixtralConfig(**LLAMA, num_local_experts=2), 20),
+    "gptj, a head with addends": (hf.GPTJForCausalLM, hf.GPTJConfig(**GPT2, rotary_dim=4), 20),
+    "bloom, any length": (hf.BloomForCausalLM, hf.BloomConfig(**SMALL, n_layer=2, n_head=2), None),
+    "mamba, no attention": (hf.MambaForCausalLM, hf.MambaConfig(**MAMBA), None),
+    "bert, made causal": (hf.BertLMHeadModel, hf.BertConfig(**MANY, is_decoder=True), 20),
+    "roberta, positions from 2 on": (
+        hf.RobertaForCausalLM, hf.RobertaConfig(**{**MANY, "max_position_embeddings": 22}, is_decoder=True, pad_token_id=1), 20,
+    ),
+    "gpt2, scaled by the layer": (hf.GPT2LMHeadModel, hf.GPT2Config(**GPT2, scale_attn_by_inverse_layer_idx=True), 20),
+    "gpt2, untied": (hf.GPT2LMHeadModel, hf.GPT2Config(**GPT2, tie_word_embeddings=False), 20),
+}  # fmt: skip
+
+
+def saved(folder: Path, kind: Callable[..., Any], config: Any, **options: Any) -> Any:
+    """The model that was saved; without special tokens, which the small vocabulary has not."""
+    torch.manual_seed(0)
+    model = kind(config).eval()
+    model.save_pretrained(folder, **options)
+    return model
+
+
+def windows(tokens: int = TOKENS, count: int = 30, longest: int = 20) -> Sequences:
+    generator = np.random.default_rng(2)
+    starts, lengths = generator.integers(0, 60, count), generator.integers(2, longest + 1, count)
+    return Sequences(generator.integers(2, tokens, 100), starts, starts + lengths, 1 + generator.integers(0, lengths - 1))
+
+
+def expected(model: Any, asked: Sequences) -> np.ndarray:
+    """What transformers says of each sequence alone."""
+    nats = []
+    for start, end, scored in zip(asked.starts, asked.ends, asked.scored, strict=True):
+        ids = torch.from_numpy(asked.tokens[start:end])[None]
+        with torch.no_grad():
+            logits = model(ids).logits[0, :-1]
+        nats.append(torch.nn.functional.cross_entropy(logits.double(), ids[0, 1:], reduction="none")[-scored:])
+    return torch.cat(nats).numpy()
+
+
+def scored(model: Any, asked: Sequences) -> Scores:
+    return score(model, asked, 100)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_model_of_transformers_is_scored_as_transformers_does(tmp_path: Path, name: str) -> None:
+    kind, config, positions = FAMILIES[name]
+    theirs = saved(tmp_path, kind, config)
+    ours = load_causal(tmp_path, TOKENS, ONE_THREAD)
+    assert isinstance(ours, ForeignCausalModel)
+    assert ours.positions == positions
+    assert ours.vocabulary_size == TOKENS
+    assert ours.sha256 == sha256_of(tmp_path / "model.safetensors")
+    asked = windows()
+    assert scored(ours, asked).nats == pytest.approx(expected(theirs, asked), rel=1e-5, abs=1e-5)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_the_head_gives_the_model_s_own_logits_at_some_places_alone(tmp_path: Path, name: str) -> None:
+    theirs = saved(tmp_path, *FAMILIES[name][:2])
+    ours = load_causal(tmp_path, TOKENS, ONE_THREAD)
+    ids = torch.randint(2, TOKENS, (3, 11), generator=torch.Generator().manual_seed(1))
+    with torch.inference_mode():
+        whole, hidden = theirs(ids).logits, ours.hidden(ids)
+        assert hidden.shape[-1] < TOKENS  # no logits of all places
+        assert torch.allclose(ours.head(hidden[:, 4]), whole[:, 4], 1e-5, 1e-6)
+        assert torch.allclose(ours.head(hidden.flatten(0, 1)), whole.flatten(0, 1), 1e-5, 1e-6)
+        assert torch.allclose(ours.model(ids).logits, whole, 1e-5, 1e-6)  # the model is left as it was
+
+
+def test_a_model_whose_head_cannot_be_called_alone_gives_all_its_logits(tmp_path: Path, monkeypatch) -> None:
+    """As one would be whose forward pass does something with the ids beside its body."""
+    theirs = saved(tmp_path, *FAMILIES["llama"][:2])
+    forward = hf.LlamaForCausalLM.forward
+
+    def with_a_bias(self, input_ids=None, **options):
+        found = forward(self, input_ids=input_ids, **options)
+        found["logits"] = found.logits + torch.nn.functional.one_hot(input_ids, TOKENS)
+        return found
+
+    monkeypatch.setattr(hf.LlamaForCausalLM, "forward", with_a_bias)
+    ours = load_causal(tmp_path, TOKENS, ONE_THREAD)
+    asked = windows()
+    assert scored(ours, asked).nats == pytest.approx(expected(theirs, asked), rel=1e-5)
+    with torch.inference_mode():
+        assert ours.hidden(torch.tensor([[3, 4]])).shape == (1, 2, TOKENS)
+
+
+def test_relm_s_gpt2_and_that_of_transformers_score_the_same(evaluated) -> None:
+    ours = load_causal(evaluated.model, 257, ONE_THREAD)
+    other = ForeignCausalModel(evaluated.model, "", foreign(evaluated.model, "AutoModelForCausalLM"), ONE_THREAD)
+    assert isinstance(ours, OwnCausalModel)
+    assert (ours.positions, ours.vocabulary_size) == (other.positions, other.vocabulary_size) == (16, 257)
+    asked = windows(257, longest=17)
+    found, theirs = scored(ours, asked), scored(other, asked)
+    assert found.nats == pytest.approx(theirs.nats, rel=1e-5, abs=1e-5)
+    assert found.likeliest.tolist() == theirs.likeliest.tolist()
+
+
+def test_weights_in_several_files_are_read_and_hashed_together(tmp_path: Path) -> None:
+    kind, config, _ = FAMILIES["llama"]
+    whole = load_causal(_made(tmp_path / "one", kind, config), TOKENS, ONE_THREAD)
+    folder = _made(tmp_path / "several", kind, config, max_shard_size="8KB")
+    files = sorted(folder.glob("model-*.safetensors"))
+    assert len(files) > 1
+    several = load_causal(folder, TOKENS, ONE_THREAD)
+    assert scored(several, windows()).nats.tolist() == scored(whole, windows()).nats.tolist()
+    with files[-1].open("ab") as file:
+        file.write(b" ")
+    assert weights_sha256(folder) != several.sha256 != whole.sha256
+
+
+def _made(folder: Path, kind: Callable[..., Any], config: Any, **options: Any) -> Path:
+    saved(folder, kind, config, **options)
+    return folder
+
+
+def test_half_precision_weights_are_read_in_float32(tmp_path: Path) -> None:
+    theirs = saved(tmp_path, *FAMILIES["llama"][:2])
+    half = {name: weight.bfloat16() for name, weight in theirs.state_dict().items()}
+    save_file(half, tmp_path / "model.safetensors", {"format": "pt"})
+    theirs.load_state_dict(half)
+    ours = load_causal(tmp_path, TOKENS, ONE_THREAD)
+    assert {parameter.dtype for parameter in ours.model.parameters()} == {torch.float32}
+    assert scored(ours, windows()).nats == pytest.approx(expected(theirs, windows()), rel=1e-5)
+
+
+# --- a trained model -------------------------------------------------------------------------------------------------------
+
+
+def test_a_trained_llama_knows_how_a_story_goes_on(tmp_path: Path, shared_data: Path) -> None:
+    model, texts = load_causal(stories(shared_data, tmp_path), 512, ONE_THREAD), pieces(shared_data)
+    ids = [BEGIN]
+    with torch.inference_mode():
+        for _ in range(25):
+            ids.append(int(model.head(model.hidden(torch.tensor([ids]))[:, -1]).argmax()))
+    text = b"".join(texts[token] for token in ids[1:]).decode()
+    assert text.startswith(" Once upon a time, there was a little girl named Lily.")
+    asked = Sequences(np.array(ids), np.array([0]), np.array([26]), np.array([25]))
+    found = scored(model, asked)
+    assert found.likeliest.all()
+    assert found.nats.mean() < 0.5
+    shuffled = np.array([ids[0], *reversed(ids[1:])])
+    assert scored(model, Sequences(shuffled, asked.starts, asked.ends, asked.scored)).nats.mean() > 5
+
+
+def test_bfloat16_moves_the_loss_of_a_trained_model_by_less_than_a_hundredth(tmp_path: Path, shared_data: Path) -> None:
+    folder = stories(shared_data, tmp_path)
+    tokens = np.random.default_rng(0).integers(3, 512, 400)
+    asked = Sequences(tokens, np.array([0, 200]), np.array([200, 400]), np.array([199, 199]))
+    nats = [
+        score(load_causal(folder, 512, Execution(precision=precision, threads=1)), asked, 1000).nats
+        for precision in ("float32", "bfloat16")
+    ]
+    assert 0 < abs(nats[1].mean() / nats[0].mean() - 1) < 0.01
+    assert np.abs(nats[1] - nats[0]).max() < 0.05 * nats[0].max()
+
+
+def test_bfloat16_moves_the_loss_of_relm_s_gpt2_a_little(evaluated) -> None:
+    nats = [
+        scored(load_causal(evaluated.model, 257, Execution(precision=precision, threads=1)), windows(257, longest=17)).nats
+        for precision in ("float32", "bfloat16")
+    ]
+    assert 0 < abs(nats[1].mean() / nats[0].mean() - 1) < 0.01
+
+
+# --- folders that are refused ----------------------------------------------------------------------------------------------
+
+
+def refusal(folder: Path, tokens: int = TOKENS) -> str:
+    """The one sentence with which a folder is refused."""
+    with pytest.raises(RelmError) as refused:
+        load_causal(folder, tokens, ONE_THREAD)
+    said = str(refused.value)
+    assert said.startswith(str(folder))
+    assert "\n" not in said
+    return said.removeprefix(f"{folder}: ")
+
+
+def test_models_of_another_kind_are_refused(tmp_path: Path) -> None:
+    config = hf.T5Config(vocab_size=TOKENS, d_model=16, d_kv=8, d_ff=32, num_layers=1)
+    saved(tmp_path / "t5", hf.T5ForConditionalGeneration, config)
+    assert refusal(tmp_path / "t5") == "config.json says t5, which is no causal language model; give a folder of one"
+    saved(tmp_path / "bert", hf.BertForMaskedLM, hf.BertConfig(**MANY))
+    said = refusal(tmp_path / "bert")
+    assert said == "sees the tokens that follow, so no token's loss is one; give a causal language model"
+
+
+def test_pickled_weights_are_never_read(tmp_path: Path) -> None:
+    model = saved(tmp_path, *FAMILIES["llama"][:2])
+    (tmp_path / "model.safetensors").unlink()
+    torch.save(model.state_dict(), tmp_path / "pytorch_model.bin")
+    said = refusal(tmp_path)
+    assert "weights are pickled (pytorch_model.bin), which can run code, so they are not read: convert them" in said
+    index = {"metadata": {}, "weight_map": dict.fromkeys(model.state_dict(), "pytorch_model.bin")}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    assert "names pytorch_model.bin, expected safetensors files beside it" in refusal(tmp_path)
+
+
+@pytest.mark.parametrize("model_type", ["own_model", "llama"])
+def test_code_that_comes_with_a_model_is_never_run(tmp_path: Path, model_type: str) -> None:
+    """A model that `transformers` has itself is read with its own code; another one is refused."""
+    folder = _made(tmp_path / "model", *FAMILIES["llama"][:2])
+    config = json.loads((folder / "config.json").read_text())
+    config |= {"model_type": model_type, "auto_map": {"AutoConfig": "own.Own", "AutoModelForCausalLM": "own.Own"}}
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "own.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    if model_type == "llama":
+        assert type(load_causal(folder, TOKENS, ONE_THREAD).model) is hf.LlamaForCausalLM
+    else:
+        assert refusal(folder).startswith("cannot be read as a causal language model: ")
+    assert not (tmp_path / "ran").exists()
+
+
+def _break_config(folder: Path, content: str) -> None:
+    (folder / "config.json").write_text(content)
+
+
+def _remove_a_weight(folder: Path) -> None:
+    weights = load_file(folder / "model.safetensors")
+    del weights["model.layers.1.mlp.up_proj.weight"], weights["model.norm.weight"]
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+
+
+def _cut_the_weights(folder: Path) -> None:
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+
+
+def _remove_a_shard(folder: Path) -> None:
+    shutil.rmtree(folder)
+    _made(folder, *FAMILIES["llama"][:2], max_shard_size="8KB")
+    sorted(folder.glob("model-*.safetensors"))[0].unlink()
+
+
+BREAKAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
+    "no folder": (shutil.rmtree, "No such file or directory"),
+    "no config.json": (lambda folder: (folder / "config.json").unlink(), "config.json"),
+    "no JSON": (lambda folder: _break_config(folder, "{"), "config.json: is not a JSON object"),
+    "a list": (lambda folder: _break_config(folder, "[1]"), "config.json: is not a JSON object"),
+    "of no kind": (lambda folder: _break_config(folder, "{}"), "Unrecognized model"),
+    "of an unknown kind": (lambda folder: _break_config(folder, '{"model_type": "unheard_of"}'), "unheard_of"),
+    "of a width of words": (
+        lambda folder: _break_config(folder, '{"model_type": "llama", "hidden_size": "wide"}'), "hidden_size",
+    ),
+    "no weights": (lambda folder: (folder / "model.safetensors").unlink(), "model.safetensors"),
+    "weights cut off": (_cut_the_weights, "header"),
+    "weights missing": (_remove_a_weight, "its weights lack model.layers.1.mlp.up_proj.weight and 1 more, which Llama"),
+    "a file of several missing": (_remove_a_shard, "No such file or directory"),
+    "other shapes": (
+        lambda folder: _break_config(folder, json.dumps({**LLAMA, "model_type": "llama", "hidden_size": 24})), "mismatch",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BREAKAGES)
+def test_a_broken_folder_is_refused_in_one_sentence(tmp_path: Path, name: str) -> None:
+    folder = _made(tmp_path / "model", *FAMILIES["llama"][:2])
+    breaks, said = BREAKAGES[name]
+    breaks(folder)
+    found = refusal(folder)
+    assert found.startswith("cannot be read as a causal language model: ")
+    assert found.endswith("; give a folder with config.json and model.safetensors")
+    assert said in found
+
+
+def test_relm_s_switches_that_are_unknown_are_refused(tmp_path: Path, evaluated) -> None:
+    folder = shutil.copytree(evaluated.model, tmp_path / "model")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "relm": {"wings": True}}))
+    assert "relm.wings is unknown" in refusal(folder, 257)
+
+
+def test_a_tokenizer_of_another_model_is_refused(tmp_path: Path) -> None:
+    saved(tmp_path, *FAMILIES["llama"][:2])
+    assert refusal(tmp_path, 62).startswith("the model knows 61 tokens, the tokenizer has 62; give the tokenizer it was")
+    load_causal(tmp_path, 50, ONE_THREAD)  # a table may have rows that no token uses
+
+
+def test_weights_that_differ_from_their_sidecar_are_refused(tmp_path: Path) -> None:
+    saved(tmp_path, *FAMILIES["llama"][:2])
+    weights = tmp_path / "model.safetensors"
+    write_sidecar(weights)
+    assert load_causal(tmp_path, TOKENS, ONE_THREAD).sha256 == sha256_of(weights)
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    with pytest.raises(RelmError, match="changed since it was made"):
+        load_causal(tmp_path, TOKENS, ONE_THREAD)
+
+
+def test_a_context_beyond_the_model_is_refused(tmp_path: Path, evaluated) -> None:
+    model = load_causal(evaluated.model, 257, ONE_THREAD)
+    require_context(model, 16)
+    for context in (0, 17):
+        with pytest.raises(RelmError, match=f"has 16 positions; a context of {context} does not fit"):
+            require_context(model, context)
+    saved(tmp_path, *FAMILIES["bloom, any length"][:2])
+    require_context(load_causal(tmp_path, TOKENS, ONE_THREAD), 10**6)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_gpu_that_is_not_there_is_said(evaluated) -> None:
+    with pytest.raises(RelmError, match="cuda was asked for, but there is no usable GPU"):
+        load_causal(evaluated.model, 257, Execution(device="cuda"))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_a_gpu_scores_as_a_cpu_does(tmp_path: Path, evaluated, precision: Any) -> None:
+    saved(tmp_path, *FAMILIES["gemma2, logits capped"][:2])
+    for folder, tokens in ((evaluated.model, 257), (tmp_path, TOKENS)):
+        asked = windows(tokens, longest=17)
+        nats = [
+            scored(load_causal(folder, tokens, Execution(device=device, precision=precision, threads=1)), asked).nats
+            for device in ("cpu", "cuda")
+        ]
+        assert nats[1] == pytest.approx(nats[0], rel=1e-4 if precision == "float32" else 0.05, abs=1e-3)

@@ -1,0 +1,203 @@
+"""Scores of a model that is a table, which can be checked by hand, and of models that attend."""
+
+import math
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from relm.errors import RelmError
+from relm.evaluation import scoring
+from relm.evaluation.models import Execution, load_causal
+from relm.evaluation.scoring import Sequences, batches, score
+
+ONE_THREAD = Execution(threads=1)
+# Row: the token seen. Column: how likely each of four tokens is to follow it.
+FOLLOWING = [[0.1, 0.2, 0.3, 0.4], [0.7, 0.1, 0.1, 0.1], [0.25, 0.25, 0.25, 0.25], [0.05, 0.05, 0.6, 0.3]]
+
+
+class Table:
+    """A model that knows the last token alone, and remembers what it was shown."""
+
+    folder, sha256, vocabulary_size = Path("table"), "", 4
+
+    def __init__(self, positions: int | None = None) -> None:
+        self.positions = positions
+        self.shown: list[list[list[int]]] = []
+        self.asked: list[int] = []
+
+    def hidden(self, input_ids: torch.Tensor) -> torch.Tensor:
+        self.shown.append(input_ids.tolist())
+        return torch.nn.functional.one_hot(input_ids, 4).float()
+
+    def head(self, hidden: torch.Tensor) -> torch.Tensor:
+        self.asked.append(len(hidden))
+        return hidden @ torch.tensor(FOLLOWING).log()
+
+
+def sequences(tokens: list[int], *rows: tuple[int, int, int]) -> Sequences:
+    """Rows of start, end, and how many are scored."""
+    starts, ends, scored = np.array(rows, dtype=np.int64).reshape(-1, 3).T
+    return Sequences(np.array(tokens), starts, ends, scored)
+
+
+def test_each_scored_token_is_given_the_one_before_it() -> None:
+    found = score(Table(), sequences([0, 3, 2, 1, 0], (0, 5, 4)), 100)
+    assert np.exp(-found.nats) == pytest.approx([0.4, 0.6, 0.25, 0.7])
+    assert found.likeliest.tolist() == [True, True, False, True]
+    assert (found.nats.dtype, found.likeliest.dtype) == (np.float64, np.bool_)
+
+
+def test_only_the_last_ones_are_scored_and_reach_the_head() -> None:
+    model = Table()
+    found = score(model, sequences([0, 3, 2, 1, 0], (0, 5, 2)), 100)
+    assert np.exp(-found.nats) == pytest.approx([0.25, 0.7])
+    assert model.shown == [[[0, 3, 2, 1]]]
+    assert model.asked == [2]
+
+
+def test_scores_are_in_the_order_of_the_sequences_however_these_are_batched() -> None:
+    """Ragged, out of the order of their lengths, and of shared tokens."""
+    asked = sequences([0, 3, 2, 1, 0, 0], (4, 6, 1), (0, 5, 2), (1, 4, 2), (0, 6, 5), (3, 5, 1))
+    expected = [0.1, 0.25, 0.7, 0.6, 0.25, 0.4, 0.6, 0.25, 0.7, 0.1, 0.7]
+    for batch_tokens in (1, 2, 5, 8, 1000):
+        found = score(Table(), asked, batch_tokens)
+        assert np.exp(-found.nats) == pytest.approx(expected)
+    assert asked.offsets.tolist() == [0, 1, 3, 5, 10, 11]
+    assert len(asked) == 5
+
+
+def test_the_longest_go_first_and_no_batch_has_more_tokens_than_were_asked_for() -> None:
+    lengths = np.array([2, 5, 3, 9, 3])
+    assert [rows.tolist() for rows in batches(lengths, 6)] == [[3], [1], [2, 4], [0]]
+    assert [rows.tolist() for rows in batches(lengths, 1)] == [[3], [1], [2], [4], [0]]
+    assert [rows.tolist() for rows in batches(lengths, 100)] == [[3, 1, 2, 4, 0]]
+
+
+def test_a_shorter_sequence_is_padded_at_its_end() -> None:
+    model = Table()
+    score(model, sequences([0, 3, 2, 1, 0], (0, 5, 1), (0, 3, 1)), 100)
+    assert model.shown == [[[0, 3, 2, 1], [0, 3, 3, 3]]]
+
+
+def test_of_equal_ones_the_first_id_is_the_likeliest() -> None:
+    assert score(Table(), sequences([2, 0, 2, 1], (0, 2, 1), (2, 4, 1)), 100).likeliest.tolist() == [True, False]
+
+
+def test_logits_are_computed_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = sequences([0, 3, 2, 1, 0, 0, 1, 3], (0, 8, 7), (0, 5, 3))
+    whole = score(Table(), asked, 100)
+    monkeypatch.setattr(scoring, "LARGEST_LOGITS", 13)  # three places of four logits
+    model = Table()
+    found = score(model, asked, 100)
+    assert model.asked == [3, 3, 3, 1]
+    assert found.nats.tolist() == whole.nats.tolist()
+    assert found.likeliest.tolist() == whole.likeliest.tolist()
+
+
+def test_nothing_to_score_is_no_error() -> None:
+    found = score(Table(), sequences([1, 2]), 100)
+    assert (found.nats.shape, found.likeliest.shape) == ((0,), (0,))
+
+
+def test_who_wants_to_know_is_told_how_many_were_scored() -> None:
+    told: list[int] = []
+    score(Table(), sequences([0, 3, 2, 1, 0], (0, 5, 4), (0, 3, 1), (1, 4, 2)), 5, told.append)
+    assert told == [4, 3]
+
+
+@pytest.mark.parametrize(
+    "row",
+    [(0, 3, 0), (0, 3, 3), (2, 2, 0), (-1, 2, 1), (1, 5, 1)],
+    ids=["nothing scored", "its first scored", "empty", "begins before the tokens", "ends after them"],
+)
+def test_sequences_that_cannot_be_scored_are_refused(row: tuple[int, int, int]) -> None:
+    with pytest.raises(ValueError, match=rf"sequence 1 scores {row[2]} tokens of {row[0]} to {row[1]} of 4: expected at least"):
+        sequences([0, 1, 2, 3], (0, 2, 1), row)
+    with pytest.raises(ValueError, match="2 starts, 1 ends, 1 numbers of scored tokens"):
+        Sequences(np.array([0, 1]), np.array([0, 0]), np.array([2]), np.array([1]))
+
+
+def test_a_sequence_longer_than_the_model_takes_is_refused() -> None:
+    asked = sequences([0, 1, 2, 3], (0, 4, 1))
+    score(Table(positions=3), asked, 100)  # the last token is predicted, and seen by none
+    with pytest.raises(RelmError, match="table: has 2 positions; a context of 3 does not fit"):
+        score(Table(positions=2), asked, 100)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_loss_that_is_no_number_is_refused_by_name(value: float) -> None:
+    class Broken(Table):
+        def head(self, hidden: torch.Tensor) -> torch.Tensor:
+            return super().head(hidden) * value
+
+    with pytest.raises(RelmError, match=r"^table: its loss is not finite: training diverged; lower the learning rate"):
+        score(Broken(), sequences([0, 3], (0, 2, 1)), 100)
+
+
+# --- models that attend ----------------------------------------------------------------------------------------------------
+
+
+def ragged(count: int = 40, longest: int = 17) -> Sequences:
+    """Sequences of a model of 16 positions and 257 tokens, which score from one token up to all but the first."""
+    generator = np.random.default_rng(1)
+    tokens = generator.integers(0, 257, 200)
+    starts = generator.integers(0, 180, count)
+    lengths = generator.integers(2, longest + 1, count)
+    return Sequences(tokens, starts, starts + lengths, 1 + generator.integers(0, lengths - 1))
+
+
+def one_by_one(model, asked: Sequences) -> tuple[np.ndarray, np.ndarray]:
+    """Nats and likeliest ids, from the logits of each sequence alone."""
+    nats, likeliest = [], []
+    for start, end, scored in zip(asked.starts, asked.ends, asked.scored, strict=True):
+        ids = torch.from_numpy(asked.tokens[start:end])[None]
+        with torch.inference_mode():
+            logits = model.head(model.hidden(ids[:, :-1])[0])[-scored:].double()
+        targets = ids[0, -scored:]
+        nats.append(torch.nn.functional.cross_entropy(logits, targets, reduction="none"))
+        likeliest.append(logits.argmax(-1) == targets)
+    return torch.cat(nats).numpy(), torch.cat(likeliest).numpy()
+
+
+@pytest.mark.parametrize("batch_tokens", [1, 40, 100_000])
+def test_a_batch_changes_rounding_only(evaluated, batch_tokens: int) -> None:
+    """What stands after a sequence, and which places of the last layer are computed, changes nothing either."""
+    model, asked = load_causal(evaluated.model, 257, ONE_THREAD), ragged()
+    nats, likeliest = one_by_one(model, asked)
+    found = score(model, asked, batch_tokens)
+    assert found.nats == pytest.approx(nats, rel=1e-6, abs=1e-6)
+    assert found.likeliest.tolist() == likeliest.tolist()
+    assert np.ptp(nats) > 1
+
+
+def test_the_last_layer_is_computed_where_it_is_read_alone(evaluated) -> None:
+    model = load_causal(evaluated.model, 257, ONE_THREAD)
+    fed: list[int] = []
+    last = model.model.transformer.h[-1].mlp
+    last.register_forward_pre_hook(lambda _module, inputs: fed.append(inputs[0].numel() // 32))
+    tokens = evaluated.held_out
+    starts = np.array([0, 7, 31])
+    score(model, Sequences(tokens, starts, starts + 17, np.array([1, 3, 2])), 1000)
+    score(model, Sequences(tokens, starts, starts + 17, np.array([16, 3, 2])), 1000)
+    assert fed == [6, 3 * 16]
+
+
+def test_memory_is_bounded_by_the_scores_and_a_batch() -> None:
+    """Windows that share their tokens cost numbers alone: none is copied before its batch comes."""
+    tokens = np.arange(2000) % 4
+    starts = np.arange(1000)
+    asked = Sequences(tokens, starts, starts + 1001, np.ones(1000, np.int64))
+
+    class Quiet(Table):
+        def hidden(self, input_ids: torch.Tensor) -> torch.Tensor:
+            return torch.nn.functional.one_hot(input_ids, 4).float()
+
+    score(Quiet(), asked, 1000)  # what is loaded once is loaded now
+    tracemalloc.start()
+    score(Quiet(), asked, 1000)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 400_000  # all windows as ids would be 8,000,000
