@@ -21,11 +21,12 @@ from relm.errors import RelmError
 from relm.evaluation.models import (
     INDEX,
     PROBE,
-    PROBE_TOLERANCE,
     WEIGHTS,
     Execution,
+    alike,
     configuration,
     foreign,
+    longest_sequence,
     readable,
     require_vocabulary,
     weights_sha256,
@@ -123,7 +124,7 @@ class ForeignMaskedModel:
             whole = self.read(_probe(length))
             self.has_next_sentence = whole.next_sentence is not None
             self.vocabulary_size = min(self.vocabulary_size, whole.logits.shape[-1])
-            self.sees_padding = not _alike(self.read(_probe(length, PADDING)).logits, whole.logits)
+            self.sees_padding = not alike(self.read(_probe(length, PADDING)).logits, whole.logits)
             self.gathers = self._gathers_as(whole.logits, _probe(length))
         self._precision = execution.precision
 
@@ -141,7 +142,7 @@ class ForeignMaskedModel:
         """Whether the head gives the same logits where it is given some places alone; from here on it is, if so."""
         self._gathered_at = self.model.base_model  # type: ignore[assignment]
         with contextlib.suppress(AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError):
-            if _alike(self.read(probe).logits, whole):
+            if alike(self.read(probe).logits, whole):
                 return self._gathered_at is not self.model
         self._gathered_at = self.model
         return False
@@ -157,10 +158,6 @@ def _probe(length: int, padding: int = 0) -> dict[str, Tensor]:
         "token_type_ids": torch.zeros_like(ids),
         "masked_positions": torch.tensor([[1, length - 1]]),
     }
-
-
-def _alike(some: Tensor, others: Tensor) -> bool:
-    return some.shape == others.shape and torch.allclose(some, others, PROBE_TOLERANCE, PROBE_TOLERANCE)
 
 
 @contextlib.contextmanager
@@ -179,15 +176,6 @@ def _output_at(module: nn.Module, positions: Tensor) -> Iterator[None]:
         yield
     finally:
         handle.remove()
-
-
-def longest_sequence(model: Any) -> int | None:
-    """The tokens that a model of `transformers` has positions for; RoBERTa's table has rows that no token uses."""
-    for name, module in model.named_modules():
-        if name.endswith("position_embeddings") and isinstance(module, nn.Embedding):
-            return module.num_embeddings - (0 if module.padding_idx is None else module.padding_idx + 1)
-    longest: int | None = getattr(model.config, "max_position_embeddings", None)
-    return longest
 
 
 def load_masked(folder: Path, vocabulary_size: int, execution: Execution | None = None) -> MaskedModel:

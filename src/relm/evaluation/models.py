@@ -171,7 +171,7 @@ class ForeignCausalModel:
         """Whether body and head by themselves give the model's logits; from here on they are asked, if so."""
         self._head_stands_alone = True
         with contextlib.suppress(AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError):
-            return _alike(self.head(self.hidden(ids).flatten(0, 1)), whole.flatten(0, 1))
+            return alike(self.head(self.hidden(ids).flatten(0, 1)), whole.flatten(0, 1))
         return False
 
 
@@ -198,7 +198,8 @@ def longest_sequence(model: Any) -> int | None:
     return int(positions) if positions and positions > 0 else None
 
 
-def _alike(some: Tensor, others: Tensor) -> bool:
+def alike(some: Tensor, others: Tensor) -> bool:
+    """Whether two arrays are the same but for rounding."""
     return some.shape == others.shape and torch.allclose(some, others, PROBE_TOLERANCE, PROBE_TOLERANCE)
 
 
@@ -209,7 +210,7 @@ def require_blind_to_what_follows(folder: Path, logits: Tensor) -> None:
         RelmError: logits before the last token differ: `transformers` takes some masked models for causal ones.
     """
     before = logits[:, :-1]
-    if not _alike(before[0], before[1]):
+    if not alike(before[0], before[1]):
         raise RelmError(f"{folder}: sees the tokens that follow, so no token's loss is one; give a causal language model")
 
 
