@@ -362,3 +362,10 @@ def test_a_gpu_scores_as_a_cpu_does(tmp_path: Path, evaluated, precision: Any) -
             for device in ("cpu", "cuda")
         ]
         assert nats[1] == pytest.approx(nats[0], rel=1e-4 if precision == "float32" else 0.05, abs=1e-3)
+
+
+def test_a_configuration_of_the_wrong_type_is_named(tmp_path: Path) -> None:
+    saved(tmp_path, *FAMILIES["llama"][:2])
+    config = tmp_path / "config.json"
+    config.write_text(config.read_text().replace('"num_hidden_layers": ', '"num_hidden_layers": "two", "was": '))
+    assert "num_hidden_layers" in refusal(tmp_path)

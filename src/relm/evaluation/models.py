@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
@@ -31,7 +32,9 @@ PROBE_TOLERANCE = 1e-4
 # Tokens at once, by device: what a layer makes of more leaves the caches of a CPU, and of fewer a GPU idle.
 BATCH_TOKENS = {"cpu": 1024, "cuda": 16_384}
 # What libraries raise when a folder's files are not what they should be.
-UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, ImportError, RuntimeError, SafetensorError)
+UNREADABLE = (
+    OSError, ValueError, KeyError, TypeError, AttributeError, ImportError, RuntimeError, SafetensorError, StrictDataclassError,
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -298,7 +301,8 @@ def readable(folder: Path, what: str) -> Iterator[None]:
         yield
     except UNREADABLE as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        first = (lines[0] if lines else type(error).__name__).rstrip(".:")
+        shown = lines[:2] if isinstance(error, StrictDataclassError) else lines[:1]  # the second line has the cause
+        first = (" ".join(shown) or type(error).__name__).rstrip(".:")
         raise RelmError(
             f"{folder}: cannot be read as a {what}: {first}; give a folder with config.json and model.safetensors"
         ) from None
