@@ -14,6 +14,7 @@ from tiny_runs import FORKS, TinyRun, _attempt
 
 from relm.recipe import Recipe
 from relm.section import merge
+from relm.training.loop import pretrain
 
 # Objective -> what turns its dropout off.
 WITHOUT_DROPOUT: dict[str, dict[str, Any]] = {
@@ -46,12 +47,16 @@ class XlaRun(TinyRun):
     def train(self) -> str:
         """In this process, which must not have opened its devices yet."""
         os.environ["CPU_NUM_DEVICES"] = str(self.devices or 1)
-        said = super().train()
+        said = self.pretrained()
         if self.devices:
             import torch_xla.debug.metrics as metrics
 
             (self.folder / "programs").write_text(str(metrics.metric_data("CompileTime")[0]))
         return said
+
+    def pretrained(self) -> str:
+        """What `train` does once it is known on how many devices."""
+        return super().train()
 
     def trained(self, kill_at: str = "") -> "XlaRun":
         """Train to the end, or until it kills itself, once."""
@@ -93,10 +98,26 @@ class XlaRun(TinyRun):
         return [json.loads(line)["made_on"]["device"] for line in self.listed().splitlines()]
 
 
+@dataclass
+class SecondPhase(XlaRun):
+    """The phase "second" of its changes, after the last checkpoint of a finished run of "main"."""
+
+    before: XlaRun | None = None
+
+    def pretrained(self) -> str:
+        """Train in this process."""
+        assert self.before is not None
+        kept = self.recipe.pretrain["second"].optimizer_state == "kept"
+        checkpoint = self.before.folder / "main" / "checkpoints" / self.before.checkpoints[-1]
+        manifest, tokenizer, start = self.examples / "manifest.json", self.examples / "tokenizer.json", self.before.model_folder
+        places = manifest, tokenizer, start, self.model_folder
+        return pretrain(self.recipe, "second", *places, self.fingerprint, checkpoint if kept else None)
+
+
 def assert_same_figures(run: XlaRun, other: XlaRun, rounding: float = 1e-5) -> None:
     """Losses, norms, held-out losses and weights are the same to rounding."""
     figures = ["loss", "gradient_norm", *sorted(name for name in run.lines()[0] if name.endswith("accuracy"))]
-    assert len(run.columns("loss")) == run.recipe.pretrain["main"].steps
+    assert len(run.columns("loss")) == len(other.columns("loss")) == run.recipe.pretrain["main"].steps
     np.testing.assert_allclose(run.columns(*figures), other.columns(*figures), rtol=rounding)
     np.testing.assert_allclose(run.columns("validation_loss"), other.columns("validation_loss"), rtol=rounding)
     weights = other.weights()

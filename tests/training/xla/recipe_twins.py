@@ -1,0 +1,60 @@
+"""The smoke twins of shipped recipes on the CPU client, with small tokenizers and made-up documents."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tiny_runs import byte_tokenizer, write_documents
+from xla_runs import XlaRun
+
+from relm.examples.builders import pregenerate
+from relm.examples.manifest import write_manifest
+from relm.examples.tokenizers import train_tokenizer
+from relm.plan import Project
+from relm.recipe import Phase, Recipe
+from small_project import CHECKOUT
+
+# Architecture -> special tokens of its published tokenizer, beside <|endoftext|>; BERT's WordPiece is trained.
+SPECIAL = {"roberta": ("<s>", "<pad>", "</s>", "<unk>", "<mask>"), "mt5": ("<pad>", "</s>", "<unk>")}
+
+
+def twin_of(name: str) -> Recipe:
+    """The smoke twin of a shipped recipe."""
+    return Project(CHECKOUT).plan(f"smoke/{name}").recipe
+
+
+def twin_examples(folder: Path, architecture: str, phase: Phase) -> Path:
+    """Manifest, shards and tokenizer for a phase, made by the steps that make them."""
+    folder.mkdir(parents=True)
+    tokenizer = folder / "tokenizer.json"
+    shards: dict[str, list[Path]] = {}
+    for seed, split in enumerate(("train", "held_out")):
+        documents = folder / f"{split}.jsonl"
+        write_documents(documents, seed)
+        if split == "train" and architecture in SPECIAL:
+            byte_tokenizer(*SPECIAL[architecture]).save(str(tokenizer))
+        elif split == "train":
+            train_tokenizer("wordpiece", [documents], 80, 10**6, tokenizer)
+        shards[split] = [folder / f"shard.{split}{phase.suffix}"]
+        pregenerate(documents, tokenizer, shards[split][0], phase, "ro", workers=1)
+    write_manifest(shards, folder / "manifest.json")
+    return folder
+
+
+@dataclass
+class TwinRun(XlaRun):
+    """A smoke twin as it is, but for where it trains."""
+
+    name: str = ""
+
+    @property
+    def recipe(self) -> Recipe:
+        twin: dict[str, Any] = twin_of(self.name).model_dump()
+        twin["run"] |= {"device": "tpu" if self.devices else "cpu", "threads": 1}
+        return Recipe.model_validate(twin)
+
+    def pretrained(self) -> str:
+        """Steps are larger than those of other tests here: worth a little optimization."""
+        os.environ["XLA_FLAGS"] = os.environ["XLA_FLAGS"].replace("level=0", "level=1")
+        return super().pretrained()
