@@ -76,6 +76,9 @@ class Device(Protocol):
     def programs(self) -> int:
         """How many programs were compiled so far; constant once every shape has been seen."""
 
+    def figures(self) -> dict[str, float]:
+        """What it counted of its own work in this process, by name; empty where it counts nothing."""
+
     def describe(self) -> dict[str, Any]:
         """What it is; two runs are the same bytes only where these agree."""
 

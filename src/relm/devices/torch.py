@@ -132,6 +132,10 @@ class TorchDevice:
 
         return int(counters["stats"]["unique_graphs"])
 
+    def figures(self) -> dict[str, float]:
+        """None: torch counts nothing unless it is profiled."""
+        return {}
+
     def describe(self) -> dict[str, Any]:
         """Device, torch's version, and what else decides how sums are rounded."""
         choices = {"compile": self._compiles or None, "processes": self.ranks if self.ranks > 1 else None}

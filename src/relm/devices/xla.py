@@ -27,6 +27,7 @@ _WITHOUT_A_TPU = (
     "to try the code on a CPU set PJRT_DEVICE=CPU and CPU_NUM_DEVICES=8 in the environment; to train on a CPU set run.device "
     "to cpu"
 )
+NANOSECONDS = 10**9
 
 
 class XlaDevice:
@@ -175,10 +176,22 @@ class XlaDevice:
 
     def programs(self) -> int:
         """Graphs that XLA compiled in this process."""
-        import torch_xla.debug.metrics as metrics
+        return int(counted("CompileTime")[0])
 
-        compiled = metrics.metric_data("CompileTime")
-        return int(compiled[0]) if compiled else 0
+    def figures(self) -> dict[str, float]:
+        """Compiles, executions, and transfers between host and devices: how many, and their seconds or bytes."""
+        programs, executions = counted("CompileTime"), counted("ExecuteReplicatedTime")
+        there, back = counted("TransferToDeviceTime"), counted("TransferFromDeviceTime")
+        return {
+            "compiles": programs[0],
+            "compile_seconds": round(programs[1] / NANOSECONDS, 3),
+            "executions": executions[0],
+            "execute_seconds": round(executions[1] / NANOSECONDS, 3),
+            "transfers_to_devices": there[0],
+            "bytes_to_devices": int(counted("OutboundData")[1]),
+            "transfers_from_devices": back[0],
+            "bytes_from_devices": int(counted("InboundData")[1]),
+        }
 
     def describe(self) -> dict[str, Any]:
         """The kind of device, how many there are, and the versions of what compiles for them."""
@@ -207,6 +220,21 @@ class XlaDevice:
         if dimensions not in self._shardings:
             self._shardings[dimensions] = xs.ShardingSpec(self._mesh, ("data", *[None] * (dimensions - 1)))
         return self._shardings[dimensions]
+
+
+def counted(metric: str) -> tuple[int, float]:
+    """How often PyTorch/XLA took a measurement in this process, and the sum: seconds in nanoseconds, data in bytes."""
+    import torch_xla.debug.metrics as metrics
+
+    found = metrics.metric_data(metric)
+    return (int(found[0]), float(found[1])) if found else (0, 0.0)
+
+
+def metrics_report() -> str:
+    """All that PyTorch/XLA measured and counted in this process, as it prints it."""
+    import torch_xla.debug.metrics as metrics
+
+    return str(metrics.metrics_report())
 
 
 def require_possible(run: Run) -> None:

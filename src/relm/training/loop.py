@@ -20,6 +20,7 @@ from relm.models.losses import Term
 from relm.recipe import Recipe
 from relm.training.architecture import configuration
 from relm.training.checkpoints import newest_checkpoint, open_list, save_checkpoint
+from relm.training.device_figures import device_figures
 from relm.training.export import is_finished, write_model
 from relm.training.input import Reader, StepInput
 from relm.training.interruption import Preempted, StopRequest, run_lock, stop_requests, stop_with_parent
@@ -97,7 +98,7 @@ def pretrain(
         attested(run)
         if run.writes:
             open_list(run.checkpoints, learner.meter.step).close()
-        with stop_requests() as stop:
+        with stop_requests() as stop, device_figures(run, learner.meter):
             summary = train(run, learner, held_out, stop, until or settings.steps)
             if run.writes and until is None:
                 facts["parameters"] = learner.model.parameter_count()

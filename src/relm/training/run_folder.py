@@ -5,6 +5,8 @@ from pathlib import Path
 LOG, ORDER, CHECKPOINTS = "train.jsonl", "order.json", "checkpoints.jsonl"
 # Programs of a device that takes long to compile.
 COMPILED = "compiled"
+# What such a device counted while the newest process trained.
+DEVICE_FIGURES = "device.json"
 # What a phase leaves for whoever trains a part of it again.
 RECORDS = (LOG, ORDER, CHECKPOINTS)
 WEIGHTS, OPTIMIZER = "model.safetensors", "optimizer.safetensors"

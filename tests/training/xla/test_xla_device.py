@@ -1,6 +1,7 @@
 """The XLA device itself, with as many devices as CPU_NUM_DEVICES says."""
 
 import os
+import re
 import subprocess
 import sys
 
@@ -11,7 +12,7 @@ from small_phases import CASES, cases, model_and_batch
 from torch import nn
 
 from relm.devices.contract import open_device
-from relm.devices.xla import XlaDevice
+from relm.devices.xla import XlaDevice, metrics_report
 from relm.errors import RelmError
 from relm.recipe import Run
 
@@ -130,3 +131,8 @@ def test_without_a_tpu_it_is_said_what_to_do(environment: dict[str, str]) -> Non
     said = opened(**environment)
     assert "refused: run.device: tpu was asked for, but this machine has no TPU; run the same command on a TPU VM" in said
     assert "PJRT_DEVICE=CPU" in said
+
+
+def test_the_report_tells_of_what_was_compiled(device: XlaDevice) -> None:
+    device.read([device.number(2.0) + 1])
+    assert re.search(r"Metric: CompileTime\n +TotalSamples: [1-9]", metrics_report())

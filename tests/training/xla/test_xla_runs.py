@@ -5,8 +5,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from xla_runs import XlaRun, assert_same_bytes, assert_same_figures
+from xla_runs import SecondPhase, XlaRun, assert_same_bytes, assert_same_figures
 
+from relm.artifact import read_json
 from relm.section import merge
 
 Runs = Callable[..., XlaRun]
@@ -112,3 +113,34 @@ def test_after_two_steps_nothing_is_compiled(runs: Runs) -> None:
 
     two, many = run(2, 1, 1), run(20, 4, 5)
     assert many.programs == two.programs == 4, "the initial state, the step, the first held-out batch, the later ones"
+    figures = [read_json(run.folder / "main" / "device.json") for run in (two, many)]
+    assert [(one["phase"], one["steps"], one["compiles"]) for one in figures] == [("main", 2, 4), ("main", 20, 4)]
+    steps_and_held_out = [2 + 2 * 2, 20 + 4 * 2]
+    assert np.diff([one["executions"] for one in figures]) == np.diff(steps_and_held_out)
+    assert all(0 < one["compile_seconds"] < 200 and 0 < one["execute_seconds"] < 200 for one in figures)
+    for one in figures:
+        assert one["transfers_to_devices_per_step"] == pytest.approx(one["transfers_to_devices"] / one["steps"], abs=0.01)
+    assert figures[1]["bytes_to_devices"] > figures[0]["bytes_to_devices"] > 0
+
+
+def second_phase(runs: Runs, devices: int, state: str) -> SecondPhase:
+    """Trained with sequences of twice the length after a first phase on as many devices."""
+    first = merge(phase(sequence_length=8), HELD_OUT)
+    before = runs(f"first of two, {devices}", "causal", devices=devices, changes=first).trained()
+    second = {**before.recipe.pretrain["main"].model_dump(), "sequence_length": 16, "optimizer_state": state}
+    changes = merge(first, {"pretrain": {"second": second}})
+    run = SecondPhase(before.folder / state, before.examples, changes, devices=devices, before=before)
+    run.trained()
+    return run
+
+
+@pytest.mark.parametrize(("state", "programs"), [("kept", 3), ("fresh", 4)])
+def test_a_second_phase_goes_on_as_on_a_cpu_and_compiles_once(state: str, programs: int, runs: Runs) -> None:
+    here, there = second_phase(runs, 0, state), second_phase(runs, 8, state)
+    assert_same_figures(there, here)
+    assert there.before is not None
+    assert there.before.programs == 4, "the initial state, the step, the first held-out batch, the later ones"
+    assert there.programs == programs
+    if state == "fresh":
+        kept = second_phase(runs, 8, "kept")
+        assert np.abs(kept.columns("loss") / there.columns("loss") - 1).max() > 1e-4, "the optimizer was kept"
