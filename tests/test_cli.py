@@ -30,7 +30,7 @@ def test_every_step_has_help(step: str, project: Commands) -> None:
             ["download", "--dataset", "recipes/data/sample.yaml", "--file", "a", "--output", "x"],
             "has no file 'a'; it has sample.xml",
         ),
-        (["download", "--file", "a", "--output", "x"], "give either --dataset or --model"),
+        (["download", "--file", "a", "--output", "x"], "give one of --dataset, --model and --test"),
         (
             ["train-tokenizer", "--documents", "nowhere.jsonl", "--vocabulary-size", "300", "--output", "t.json"],
             "nowhere.jsonl",
@@ -44,6 +44,10 @@ def test_every_step_has_help(step: str, project: Commands) -> None:
         (
             ["pretrain", "tiny", "--phase", "mian", "--manifest", "m", "--tokenizer", "t", "--output", "o"],
             "has no phase 'mian'; it has main",
+        ),
+        (
+            ["pretrain", "tiny", "--phase", "main", "--manifest", "m", "--tokenizer", "t", "--output", "o", "--tpu-report"],
+            "--tpu-report: recipe tiny has run.device: cpu; leave it out",
         ),
         (["verify", "tiny", "--fingerprint", "0123456789ab", "--model", "m", "--output", "v"], "was planned for 0123456789ab"),
     ],
