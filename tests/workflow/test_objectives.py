@@ -20,6 +20,8 @@ model: {{architecture: bert, layers: 1, heads: 2, hidden_size: 32, positions: 32
 pretrain:
   short: {{objective: masked, sequence_length: 16, masked: {{packing: sentence_pairs, whole_words: true}}, {PHASE}}}
   main: {{objective: masked, sequence_length: 32, masked: {{packing: sentence_pairs, whole_words: true}}, {PHASE}}}
+evaluate: [masked_lm, pseudo_perplexity, training]
+pseudo_perplexity: {{examples: 3}}
 run: {{threads: 1, checkpoint_interval: 3, micro_batch_size: 2, log_interval: 2}}
 """,
     "seq2seq": f"""
@@ -29,11 +31,18 @@ tokenizer: {{train: byte_level_bpe, vocabulary_size: 400}}
 model: {{architecture: mt5, layers: 1, heads: 2, head_size: 8, hidden_size: 16, intermediate_size: 32}}
 pretrain:
   main: {{objective: seq2seq, sequence_length: 24, loss_normalisation: per_replica, loss_shares: 2, {PHASE}}}
+evaluate: [diacritics, training]
+diacritics: {{examples: 12}}
 run: {{threads: 1, checkpoint_interval: 3, log_interval: 2}}
 """,
 }
 AUTO_CLASSES = {"masked": "AutoModelForMaskedLM", "seq2seq": "AutoModelForSeq2SeqLM"}
 ARCHITECTURES = {"masked": "BertForPreTraining", "seq2seq": "MT5ForConditionalGeneration"}
+
+EVALUATED = {
+    "masked": {"masked_perplexity", "redrawn_perplexity", "next_sentence_accuracy", "pseudo_perplexity", "minutes"},
+    "seq2seq": {"word_accuracy", "no_diacritics_word_accuracy", "most_frequent_form_word_accuracy", "sequences_per_second"},
+}
 
 
 @pytest.fixture
@@ -72,6 +81,9 @@ def test_a_recipe_runs_from_the_dump_to_its_published_model(objectives, name: st
     assert f"import {AUTO_CLASSES[name]}, AutoTokenizer" in card
     loaded = getattr(transformers, AUTO_CLASSES[name]).from_pretrained(Path("results") / name)
     assert type(loaded).__name__ in (ARCHITECTURES[name], "BertForMaskedLM")
+    evaluated = {path.stem: read_json(path)["figures"] for path in (Path("results") / name / "eval").glob("*.json")}
+    assert set(evaluated) == set(plan.recipe.evaluate)
+    assert set(EVALUATED[name]) <= {figure for figures in evaluated.values() for figure in figures}
     manifest = plan.manifest("main")
     assert read_json(manifest)["objective"] == name
     assert read_json(manifest)["splits"]["train"]["examples"] > 10
