@@ -29,6 +29,12 @@ def test_the_sentences_joined_are_the_text(text: str, language: str) -> None:
         assert all(sentence.strip() for sentence in sentences)
 
 
+@pytest.mark.parametrize("space", ["\u00a0", "\u2028", "\u2029", "\u3000", "\x85"])
+def test_a_text_at_which_the_segmenter_panics_is_cut_all_the_same(space: str) -> None:
+    text = f"So much for plan B{space}. Another one came."
+    assert split_sentences(text, "en") == [f"So much for plan B{space}.", " Another one came."]
+
+
 def test_white_space_leads_the_next_sentence_and_the_last_keeps_the_rest() -> None:
     text = "  He came.\t She  left!\u00a0\n\n \nWhy?  "
     assert split_sentences(text, "en") == ["  He came.", "\t She  left!", "\u00a0\n\n \nWhy?  "]

@@ -73,7 +73,7 @@ def finish(project: Commands) -> None:
     assert (project.folder / "results" / "slow" / "report.html").exists()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["TERM", "INT"])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.full)], ids=["TERM", "INT"])
 def test_a_signal_to_snakemake_alone_reaches_the_trainer_which_saves(
     number: signal.Signals, slow_project: Commands, uninterrupted: tuple[dict[str, str], float]
 ) -> None:
@@ -130,7 +130,13 @@ def test_a_living_snakemake_keeps_its_lock(slow_project: Commands) -> None:
 
 
 @pytest.mark.parametrize(
-    "point", ["checkpoint-model.safetensors:3", "checkpoint-written:2", "model-written:1", "model-renamed:1"]
+    "point",
+    [
+        pytest.param("checkpoint-model.safetensors:3", marks=pytest.mark.full),
+        "checkpoint-written:2",
+        pytest.param("model-written:1", marks=pytest.mark.full),
+        "model-renamed:1",
+    ],
 )
 def test_a_trainer_killed_between_write_and_rename_goes_on_to_the_same_bytes(
     point: str, slow_project: Commands, uninterrupted: tuple[dict[str, str], float]

@@ -5,11 +5,13 @@ parentheses. For English it has lists of abbreviations, for Romanian (as for eve
 the English ones: "Str. Mare" then becomes two sentences.
 """
 
+import itertools
 import re
 
 import sentencex
 
 _SUBTAG = re.compile(r"[A-Za-z]{2,3}")
+_PLAIN_SPACES = {code: " " for code in range(0x80, 0x3001) if chr(code).isspace()}
 
 
 def split_sentences(text: str, language: str) -> list[str]:
@@ -27,7 +29,7 @@ def split_sentences(text: str, language: str) -> list[str]:
     """
     sentences: list[str] = []
     before = ""
-    for segment in sentencex.segment(_rules(language), text):
+    for segment in _segments(text, _rules(language)):
         sentence = segment.rstrip()
         if sentence:
             sentences.append(before + sentence)
@@ -37,6 +39,30 @@ def split_sentences(text: str, language: str) -> list[str]:
     if before:
         sentences.append(sentences.pop() + before if sentences else before)
     return sentences
+
+
+def _segments(text: str, rules: str) -> list[str]:
+    """What the segmenter cuts a text into.
+
+    It panics at a letter that stands alone, a space other than ASCII's and a full stop, as in "plan B .": such spaces are then
+    shown to it as plain ones. What it cannot cut even so stays whole.
+    """
+    try:
+        return list(sentencex.segment(rules, text))
+    except BaseException as error:  # a panic of Rust is no Exception
+        _require_panic(error)
+    try:
+        ends = list(itertools.accumulate(len(found) for found in sentencex.segment(rules, text.translate(_PLAIN_SPACES))))
+    except BaseException as error:
+        _require_panic(error)
+        return [text]
+    return [text[start:end] for start, end in itertools.pairwise([0, *ends])]
+
+
+def _require_panic(error: BaseException) -> None:
+    """Raise what is none."""
+    if type(error).__name__ != "PanicException":
+        raise error
 
 
 def _rules(language: str) -> str:
