@@ -64,9 +64,9 @@ def type_in_words(schema: dict[str, Any]) -> str:
     if schema.get("type") == "array" and "items" in schema:
         return f"list of {type_in_words(schema['items'])}"
     values = schema.get("additionalProperties") or next(iter(schema.get("patternProperties", {}).values()), None)
-    if schema.get("type") == "object" and values:
+    if schema.get("type") == "object" and isinstance(values, dict):
         return f"name: {type_in_words(values)}"
-    return str(schema.get("type", "list"))
+    return str(schema.get("type", "list")).replace("object", "mapping")
 
 
 def key_rows(schema: dict[str, Any]) -> list[str]:

@@ -1,5 +1,6 @@
 """Reading recipes: what is accepted, what is refused, and in which words."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -175,13 +176,40 @@ def test_a_model_lacking_a_file_it_promises_is_refused(tmp_path: Path) -> None:
         load_model(path)
 
 
-def test_how_a_folder_is_filled_is_said_of_a_folder_alone(tmp_path: Path) -> None:
+PICKLED = (
+    "title: M\nlicence: MIT\nweights: true\n"
+    f"files: {{pytorch_model.bin: {{sha256: '{'0' * 64}', at_most: 3, sources: [{{url: 'https://a/b'}}]}}%s}}\n%s"
+)
+
+
+@pytest.mark.parametrize(
+    ("files", "configuration", "message"),
+    [
+        ("", "", "configuration: belongs to weights that are converted from pytorch_model.bin, and they need it"),
+        (
+            f", config.json: {{sha256: '{'0' * 64}', size: 3, sources: [{{url: 'https://a/c'}}]}}",
+            "configuration: {model_type: mt5}",
+            "files: config.json is made of pytorch_model.bin and configuration; leave it out",
+        ),
+        ("", "configuration: {epsilon: 1e-06}", "epsilon: 1e-06 is a text in YAML, which wants a point in a number"),
+    ],
+)
+def test_weights_released_as_a_pickle_need_a_configuration(
+    files: str, configuration: str, message: str, tmp_path: Path
+) -> None:
     path = tmp_path / "model.yaml"
-    file = f"{{sha256: '{'0' * 64}', size: 3, sources: [{{url: 'https://a/b'}}]}}"
-    path.write_text(
-        f"title: M\nlicence: MIT\nhow_to_fill: copy it\nfiles: {{vocab.txt: {file}}}\ntokenizer: bert_wordpiece_cased\n"
-    )
-    with pytest.raises(RelmError, match="how_to_fill: tells how a folder is filled, and there is none; leave it out"):
+    path.write_text(PICKLED % (files, configuration))
+    with pytest.raises(RelmError, match=re.escape(message)):
+        load_model(path)
+    path.write_text(PICKLED % ("", "configuration: {model_type: mt5}"))
+    assert load_model(path).weights_files == ("pytorch_model.bin", "config.json")
+
+
+@pytest.mark.parametrize("sizes", ["", "size: 3, at_most: 4, "])
+def test_a_file_has_a_size_or_a_bound(sizes: str, tmp_path: Path) -> None:
+    path = tmp_path / "model.yaml"
+    path.write_text((PICKLED % ("", "configuration: {}")).replace("at_most: 3, ", sizes))
+    with pytest.raises(RelmError, match="size: give it, or at_most where it is not known exactly, and not both"):
         load_model(path)
 
 

@@ -3,10 +3,11 @@
 `recipes/data/NAME.yaml` and `recipes/models/NAME.yaml`; recipes name them.
 """
 
+import re
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from relm.section import Section, Slug, read_yaml, validate
 
@@ -15,6 +16,7 @@ ModelFile = Literal[
     "config.json",
     "generation_config.json",
     "model.safetensors",
+    "pytorch_model.bin",
     "tokenizer.json",
     "tokenizer_config.json",
     "vocab.json",
@@ -24,6 +26,8 @@ ModelFile = Literal[
 ]
 
 WEIGHTS_FILES: tuple[ModelFile, ...] = ("model.safetensors", "config.json")
+# Released in the older form: loaded as tensors and nothing else, once, and written as the above.
+PICKLED_WEIGHTS: ModelFile = "pytorch_model.bin"
 TOKENIZER_FILES: dict[str, tuple[ModelFile, ...]] = {
     "gpt2_bpe": ("vocab.json", "merges.txt"),
     "roberta_bpe": ("vocab.json", "merges.txt"),
@@ -98,10 +102,32 @@ class RemoteFile(Section):
 
     sha256: Sha256
     """Of the file itself, after extraction from an archive and decompression."""
-    size: int = Field(gt=0)
-    """In bytes, of the file itself."""
+    size: int | None = Field(default=None, gt=0)
+    """In bytes, of the file itself; null where it is not known exactly."""
+    at_most: int | None = Field(default=None, gt=0)
+    """In bytes, instead of `size`: what comes and is longer is refused before it fills the disk."""
     sources: list[Source] = Field(min_length=1)
     """Tried in this order; a folder named by RELM_MIRROR comes before them all."""
+
+    @property
+    def most(self) -> int:
+        """The most bytes that it can have."""
+        return self.size or self.at_most or 0
+
+    def may_have(self, size: int) -> bool:
+        """Whether a file of so many bytes can be this one."""
+        return size == self.size if self.size else size <= self.most
+
+    @property
+    def extent(self) -> str:
+        """Its size in words."""
+        return f"{self.size:,} bytes" if self.size else f"at most {self.most:,} bytes"
+
+    @model_validator(mode="after")
+    def one_size(self) -> Self:
+        if (self.size is None) == (self.at_most is None):
+            raise ValueError("size: give it, or at_most where it is not known exactly, and not both")
+        return self
 
 
 class Hub(Section):
@@ -247,11 +273,11 @@ class PretrainedModel(Section):
     weights: bool = False
     """Whether `model.safetensors` and `config.json` are among the files, so that `init_from` may name it."""
     files: dict[ModelFile, RemoteFile] = Field(default_factory=dict)
-    """File name, as `transformers` expects it -> what it is."""
+    """File name, as `transformers` expects it -> what it is. Weights released as `pytorch_model.bin` alone are converted."""
+    configuration: dict[str, Any] | None = None
+    """Of weights that are converted: the content of their `config.json`."""
     folder: str | None = None
     """A folder of one's own instead, as `save_pretrained` writes it, relative to the checkout or with ~, known by content."""
-    how_to_fill: str | None = None
-    """Of a folder: the commands that fill it, shown where it is absent."""
 
     @property
     def tokenizer_files(self) -> tuple[ModelFile, ...]:
@@ -260,8 +286,15 @@ class PretrainedModel(Section):
 
     @property
     def weights_files(self) -> tuple[ModelFile, ...]:
-        """The files that are the weights and their configuration."""
-        return WEIGHTS_FILES if self.weights else ()
+        """The files that are the weights and their configuration, which beside a `pytorch_model.bin` is no file."""
+        if not self.weights:
+            return ()
+        return ("pytorch_model.bin", "config.json") if self.converted else WEIGHTS_FILES
+
+    @property
+    def converted(self) -> bool:
+        """Whether the weights are released as `pytorch_model.bin`, and become a `model.safetensors` here."""
+        return self.weights and PICKLED_WEIGHTS in self.files
 
     @model_validator(mode="after")
     def one_source(self) -> Self:
@@ -270,13 +303,24 @@ class PretrainedModel(Section):
             raise ValueError(f"a model has either files or a folder; found {' and '.join(given) or 'none'}")
         if self.folder is not None and not (self.weights or self.tokenizer):
             raise ValueError("folder: say what it is read for: weights: true, or which tokenizer, or both")
-        if self.how_to_fill is not None and self.folder is None:
-            raise ValueError("how_to_fill: tells how a folder is filled, and there is none; leave it out")
         return self
+
+    @field_validator("configuration")
+    @classmethod
+    def numbers_are_numbers(cls, configuration: dict[str, Any] | None) -> dict[str, Any] | None:
+        for key, value in (configuration or {}).items():
+            if isinstance(value, str) and re.fullmatch(r"[+-]?\d+[eE][+-]?\d+", value):
+                raise ValueError(f"{key}: {value} is a text in YAML, which wants a point in a number: 1.0e-05 for 1e-05")
+        return configuration
 
     @model_validator(mode="after")
     def has_what_it_promises(self) -> Self:
-        missing = sorted({*self.tokenizer_files, *self.weights_files} - set(self.files))
+        if self.converted != (self.configuration is not None):
+            raise ValueError("configuration: belongs to weights that are converted from pytorch_model.bin, and they need it")
+        if self.converted and (twice := {*WEIGHTS_FILES} & {*self.files}):
+            raise ValueError(f"files: {min(twice)} is made of pytorch_model.bin and configuration; leave it out")
+        given = {*self.files, *(["config.json"] if self.converted else [])}
+        missing = sorted({*self.tokenizer_files, *self.weights_files} - given)
         if missing and self.folder is None:
             raise ValueError(f"files lacks {', '.join(missing)}")
         return self

@@ -107,14 +107,19 @@ def model_content(name: str, model: PretrainedModel, cache: Path) -> dict[str, s
     """
     wanted = dict.fromkeys((*model.weights_files, *model.tokenizer_files))
     if model.folder is None:
-        return {file: model.files[file].sha256 for file in wanted}
+        made = {"config.json": configuration_sha256(model)} if model.converted else {}
+        return {file: made[file] if file in made else model.files[file].sha256 for file in wanted}
     folder, where = Path(model.folder).expanduser(), f"recipes/models/{name}.yaml: folder {model.folder}"
     if not folder.is_dir():
-        fill = f"fill it:\n{model.how_to_fill.rstrip()}" if model.how_to_fill else "correct `folder`"
-        raise RelmError(f"{where}: not a folder (looked for {folder.resolve()}); {fill}")
+        raise RelmError(f"{where}: not a folder (looked for {folder.resolve()}); correct `folder`")
     if missing := [file for file in wanted if not (folder / file).is_file()]:
         raise RelmError(f"{where}: has no {', '.join(missing)}; {_what_to_do(folder, missing)}")
     return content_of({file: folder / file for file in wanted}, cache / "models" / f"{name}.json")
+
+
+def configuration_sha256(model: PretrainedModel) -> str:
+    """Sha256 of the canonical JSON of the configuration that stands in a model's YAML."""
+    return hashlib.sha256(canonical_json(model.configuration).encode()).hexdigest()
 
 
 def _what_to_do(folder: Path, missing: Sequence[str]) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from relm import identity
-from relm.catalogue import Dataset, ModelFile, PretrainedModel, load_dataset, load_model
+from relm.catalogue import WEIGHTS_FILES, Dataset, ModelFile, PretrainedModel, load_dataset, load_model
 from relm.errors import RelmError
 from relm.protocols import HARNESS, OF_TRAINED_ALONE, OWN_DATA, PublishedTest, load_test, task_of
 from relm.recipe import Recipe, load_recipe
@@ -131,8 +131,11 @@ class Plan:
         return identity.part_of(identity.model_content(*named, self.work / "folders"), files)
 
     def _model_files(self, named: tuple[str, PretrainedModel], files: Sequence[ModelFile]) -> list[Path]:
-        """Downloaded, or copied out of a folder of one's own; of that the content stands in the path."""
+        """Downloaded, or converted, or copied out of a folder of one's own; of those two the content stands in the path."""
         name, model = named
+        if model.converted and files == model.weights_files:
+            folder = self.work / "converted" / f"{name}-{identity.digest(self._content(named, files))}"
+            return [folder / file for file in WEIGHTS_FILES]
         if model.folder is None:
             return [self.model_download(name, file) for file in files]
         folder = self.work / "models" / f"{name}-{identity.digest(self._content(named, files))}"

@@ -42,6 +42,23 @@ rule copy_model:
         " --sha256 {params.sha256} --output {output.file:q} --log {log:q}"
 
 
+# Weights that were released as a pickle alone: read as tensors, once.
+rule convert_weights:
+    input:
+        sidecar=f"{WORK}/downloads/models/{{model}}/pytorch_model.bin.json",
+        file=ancient(f"{WORK}/downloads/models/{{model}}/pytorch_model.bin"),
+    output:
+        weights=f"{WORK}/converted/{{model}}-{{key}}/model.safetensors",
+        weights_sidecar=f"{WORK}/converted/{{model}}-{{key}}/model.safetensors.json",
+        configuration=f"{WORK}/converted/{{model}}-{{key}}/config.json",
+        configuration_sidecar=f"{WORK}/converted/{{model}}-{{key}}/config.json.json",
+    log:
+        f"{LOGS}/converted/{{model}}-{{key}}.log",
+    shell:
+        "python -m relm convert-weights --model recipes/models/{wildcards.model}.yaml --key {wildcards.key}"
+        " --file {input.file:q} --output {output.weights:q} --log {log:q}"
+
+
 rule extract:
     input:
         sidecar=graph.source_sidecar,

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import yaml
 from safetensors.torch import load_file, save_file
 from transformers import GPT2Config, GPT2LMHeadModel
 
@@ -102,6 +103,26 @@ def test_a_folder_of_ones_own_is_where_training_begins(finished: Commands) -> No
     assert copy.read_bytes() == before, "what the old run began with is as it was"
     weights.write_bytes(before)
     assert Project().plan("begun").model_folder("main").exists(), "the old bytes are the old run"
+
+
+def test_weights_released_as_a_pickle_are_converted_on_the_way_to_the_same_beginning(finished: Commands) -> None:
+    theirs, folder = own_project(finished), finished.folder
+    train(finished, "begun")
+    pickled = folder / "mirror" / "pytorch_model.bin"
+    torch.save(theirs.state_dict(), pickled)
+    released = {"title": "Theirs", "licence": "MIT", "weights": True, "configuration": theirs.config.to_dict()}
+    source = {"url": "http://127.0.0.1:9/pytorch_model.bin"}
+    files = {"pytorch_model.bin": {"sha256": sha256_of(pickled), "at_most": 10**6, "sources": [source]}}
+    (folder / "recipes" / "models" / "theirs.yaml").write_text(yaml.safe_dump(released | {"files": files}))
+    (folder / "recipes" / "converted.yaml").write_text("extends: begun\ninit_from: theirs\n")
+
+    assert finished.jobs("results/converted") == {"download_model": 1, "convert_weights": 1, "pretrain": 1, **AFTER}
+    train(finished, "converted")
+    assert lines(finished, "converted")[0]["loss"] == lines(finished, "begun")[0]["loss"]
+    assert finished.jobs("results/converted") == AFTER
+    other = yaml.safe_dump(released | {"files": files}).replace(sha256_of(pickled), "ab" * 32)
+    (folder / "recipes" / "models" / "theirs.yaml").write_text(other)
+    assert finished.jobs("results/converted")["pretrain"] == 1, "other weights are another run"
 
 
 @pytest.mark.parametrize(

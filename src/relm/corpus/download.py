@@ -39,7 +39,7 @@ def download(name: str, remote: RemoteFile, destination: Path) -> str:
         RelmError: no source gave the right bytes (each is listed with its reason), or the disk is or would be full.
     """
     if _is_there(remote, destination):
-        return f"{name}: already there with the right sha256 ({remote.size:,} bytes); nothing was downloaded"
+        return f"{name}: already there with the right sha256 ({destination.stat().st_size:,} bytes); nothing was downloaded"
     started = time.monotonic()
     faults: list[str] = []
     with _disk_faults_explained(destination):
@@ -51,12 +51,13 @@ def download(name: str, remote: RemoteFile, destination: Path) -> str:
             write_sidecar(destination)
             part.clear()
     seconds = max(time.monotonic() - started, 1e-3)
-    return f"{name}: {remote.size:,} bytes from {origin} in {seconds:.1f} s ({remote.size / seconds / 1e6:.1f} MB/s)"
+    size = destination.stat().st_size
+    return f"{name}: {size:,} bytes from {origin} in {seconds:.1f} s ({size / seconds / 1e6:.1f} MB/s)"
 
 
 def _is_there(remote: RemoteFile, destination: Path) -> bool:
     """Whether the destination is the wanted file; a missing or wrong sidecar of a right file is written."""
-    if not destination.is_file() or destination.stat().st_size != remote.size:
+    if not destination.is_file() or not remote.may_have(destination.stat().st_size):
         return False
     with contextlib.suppress(RelmError, KeyError, TypeError):
         return bool(checked_sidecar(destination)["sha256"] == remote.sha256)
@@ -85,7 +86,7 @@ def _disk_faults_explained(destination: Path) -> Iterator[None]:
 
 def _all_failed(name: str, remote: RemoteFile, faults: list[str]) -> str:
     return (
-        f"{name}: no source gave the {remote.size:,} bytes with sha256 {remote.sha256}:\n"
+        f"{name}: no source gave the {remote.extent} with sha256 {remote.sha256}:\n"
         + "".join(f"  - {fault}\n" for fault in faults)
         + f"To provide it by hand, put {' or '.join(_ways(name, remote))} (plain files also as .xz, .gz or .bz2) into any "
         + f"folder and name that in RELM_MIRROR (several: separated by {os.pathsep!r}); its content is checked all the same"
@@ -117,7 +118,7 @@ def _from_mirrors(name: str, remote: RemoteFile, destination: Path, faults: list
         try:
             if member is None and compression is None:
                 _check_size(path, remote)
-            require_disk(destination.parent, remote.size, destination.name)
+            require_disk(destination.parent, remote.most, destination.name)
             _store(content_blocks(path, member, compression), remote, destination)
             return str(path)
         except SourceFault as fault:
@@ -130,8 +131,8 @@ def _check_size(path: Path, remote: RemoteFile) -> None:
         size = path.stat().st_size
     except OSError as error:
         raise SourceFault(f"cannot be read: {error.strerror}") from None
-    if size != remote.size:
-        raise SourceFault(f"has {size:,} bytes, expected {remote.size:,}")
+    if not remote.may_have(size):
+        raise SourceFault(f"has {size:,} bytes, expected {remote.extent}")
 
 
 def _candidates(folder: Path, name: str, remote: RemoteFile) -> Iterator[tuple[Path, str | None, str | None]]:
@@ -153,8 +154,8 @@ def _store(blocks: Iterable[bytes], remote: RemoteFile, destination: Path) -> No
     with atomic_file(destination) as file:
         for block in blocks:
             size += len(block)
-            if size > remote.size:
-                raise SourceFault(f"has more than the expected {remote.size:,} bytes")
+            if size > remote.most:
+                raise SourceFault(f"has more than the expected {remote.most:,} bytes")
             digest.update(block)
             file.write(block)
         if digest.hexdigest() != remote.sha256:
@@ -178,7 +179,7 @@ def _from_sources(remote: RemoteFile, part: Part, faults: list[str]) -> str | No
 
 def _from_source(source: Source, remote: RemoteFile, part: Part, session: requests.Session) -> None:
     for attempt in range(2):
-        location = transfer(source, part, session, remote.size)
+        location = transfer(source, part, session, remote)
         try:
             _accept(location, source, remote, part)
         except SourceFault:

@@ -17,7 +17,7 @@ import urllib3
 from tqdm import tqdm
 
 from relm.artifact import read_json, write_json
-from relm.catalogue import Source
+from relm.catalogue import RemoteFile, Source
 from relm.corpus.sources import Location, SourceFault, TemporaryFault, Unreachable, in_words, located, opened
 from relm.errors import RelmError
 from relm.limits import require_disk
@@ -110,11 +110,11 @@ class Part:
         self.note.unlink(missing_ok=True)
 
 
-def transfer(source: Source, part: Part, session: requests.Session, size: int) -> Location:
+def transfer(source: Source, part: Part, session: requests.Session, wanted: RemoteFile) -> Location:
     """Bring all bytes behind a source into the part, as often as it takes; returns where they were.
 
     Args:
-        size: of the file that is wanted, in bytes; what is fetched has this size too, unless it is an archive or compressed.
+        wanted: what is fetched has its size too, unless it is an archive or compressed.
 
     Raises:
         SourceFault: the source has no such file, or failed too often. What has come stays in the part.
@@ -125,7 +125,7 @@ def transfer(source: Source, part: Part, session: requests.Session, size: int) -
     while True:
         try:
             location = location or located(source, session)
-            _fetch_rest(source, location, part, session, size)
+            _fetch_rest(source, location, part, session, wanted)
             return location
         except TemporaryFault as fault:
             come = part.progress(source)[0]
@@ -138,7 +138,7 @@ def transfer(source: Source, part: Part, session: requests.Session, size: int) -
             time.sleep(min(FIRST_PAUSE * 2 ** (failures - 1), LONGEST_PAUSE))
 
 
-def _fetch_rest(source: Source, location: Location, part: Part, session: requests.Session, size: int) -> None:
+def _fetch_rest(source: Source, location: Location, part: Part, session: requests.Session, wanted: RemoteFile) -> None:
     have, validator = part.progress(source)
     headers = {"Range": f"bytes={have}-"} if have else {}
     if have and validator:
@@ -152,19 +152,20 @@ def _fetch_rest(source: Source, location: Location, part: Part, session: request
             part.clear()
             raise TemporaryFault("the server refused to go on from where the last attempt ended")
         is_plain = source.member is None and source.decompress is None
-        if is_plain and total not in (None, size):
+        if is_plain and total is not None and not wanted.may_have(total):
             part.clear()
-            raise SourceFault(f"has {total:,} bytes, expected {size:,}")
-        require_disk(part.destination.parent, (total or size) - start + (0 if is_plain else size), part.destination.name)
+            raise SourceFault(f"has {total:,} bytes, expected {wanted.extent}")
+        most = wanted.most
+        require_disk(part.destination.parent, (total or most) - start + (0 if is_plain else most), part.destination.name)
         if start == 0:
             part.begin(source, _validator(response))
         else:
             part.joined = True
-        _append_all(response, part, total, most=size if is_plain else None)
+        _append_all(response, part, total or (wanted.size if is_plain else None), most=most if is_plain else None)
 
 
 def _append_all(response: requests.Response, part: Part, total: int | None, most: int | None) -> None:
-    """Write the body to the part; `most` bytes of it if it never ends.
+    """Write the body to the part: `total` bytes where that is known, `most` bytes of it if it never ends.
 
     Raises:
         TemporaryFault: the connection was cut or nothing came for too long.
@@ -185,8 +186,8 @@ def _append_all(response: requests.Response, part: Part, total: int | None, most
             if most is not None and part.size > most:
                 part.clear()
                 raise SourceFault(f"has more than the expected {most:,} bytes")
-    if part.size < (total or most or 0):
-        raise TemporaryFault(f"the connection was cut after {part.size:,} of {total or most:,} bytes")
+    if part.size < (total or 0):
+        raise TemporaryFault(f"the connection was cut after {part.size:,} of {total:,} bytes")
 
 
 def _extent(response: requests.Response) -> tuple[int, int | None]:

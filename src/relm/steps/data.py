@@ -3,9 +3,9 @@
 import json
 from pathlib import Path
 
-from relm.catalogue import TOKENIZER_FILES, Dataset, PretrainedModel, load_dataset, load_model
+from relm.catalogue import PICKLED_WEIGHTS, TOKENIZER_FILES, Dataset, PretrainedModel, load_dataset, load_model
 from relm.errors import RelmError
-from relm.identity import digest, documents_identity, work_folder
+from relm.identity import digest, documents_identity, model_content, part_of, work_folder
 from relm.objectives import Objective
 from relm.protocols import PublishedTest, load_test
 from relm.recipe import DataChoice
@@ -36,6 +36,22 @@ def download_job(a: Arguments) -> Job:
     if a.sha256 not in (None, files[a.file].sha256):
         raise RelmError(f"{spec}: {a.file} has sha256 {files[a.file].sha256} there, --sha256 is {a.sha256}; leave it out")
     return Job(lambda: download(a.file, files[a.file], a.output), outputs=[a.output])
+
+
+def convert_weights_job(a: Arguments) -> Job:
+    from relm.corpus.pickled_weights import convert_weights
+
+    model = load_model(a.model)
+    if model.configuration is None:
+        raise RelmError(f"{a.model}: has no {PICKLED_WEIGHTS} among its files, so there is nothing to convert")
+    configuration, content = model.configuration, model_content(a.model.stem, model, work_folder() / "folders")
+    if a.key not in (None, digest(part_of(content, model.weights_files))):
+        raise RelmError(
+            f"{a.model}: its weights have another key now than {a.key}: the file was edited in between; give the snakemake "
+            "command again"
+        )
+    beside = a.output.with_name("config.json")
+    return Job(lambda: convert_weights(a.file, configuration, a.output), inputs=[a.file], outputs=[a.output, beside])
 
 
 def extract_job(a: Arguments) -> Job:
@@ -182,6 +198,16 @@ STEPS: dict[str, Step] = {
         ],
         download_job,
         epilog="RELM_MIRROR=FOLDER is looked at first; HF_TOKEN and proxy variables are respected. Run again, it resumes.",
+    ),
+    "convert-weights": Step(
+        "turn weights released as pytorch_model.bin into a model.safetensors, tensors and nothing else",
+        [
+            path("--model", "the model's file, such as recipes/models/mt5_base_romanian.yaml"),
+            path("--file", "its pytorch_model.bin"),
+            argument("--key", metavar="KEY", help="refuse to run when the weights' identity is another one"),
+            path("--output", "model.safetensors; a config.json goes beside it"),
+        ],
+        convert_weights_job,
     ),
     "extract": Step(
         "turn a source file, or a folder of text, into documents (JSON lines), training and held out apart",

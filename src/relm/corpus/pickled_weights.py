@@ -1,0 +1,74 @@
+"""Weights that were released as `pytorch_model.bin` alone, once made a `model.safetensors`: tensors and nothing else.
+
+Such a file is a pickle, which can hold any program. torch's own reader with `weights_only` builds tensors from it, refuses
+whatever else it asks for, and runs nothing of it.
+"""
+
+import os
+import pickle
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from relm.artifact import atomic_file, write_json, write_sidecar
+from relm.errors import RelmError
+from relm.limits import require_disk
+
+
+def convert_weights(pickled: Path, configuration: Mapping[str, Any], output: Path) -> str:
+    """Make `output` and the `config.json` beside it, with their sidecars; a sentence about them.
+
+    Of tensors that share their memory (tied ones) the first in the file stands for all.
+
+    Args:
+        pickled: a `pytorch_model.bin`, whose hash was checked as it was downloaded.
+        configuration: the content of `config.json`.
+
+    Raises:
+        RelmError: it holds something else than tensors by name, or is damaged; or the disk is too small.
+    """
+    from safetensors.torch import save_file
+
+    weights = _without_copies(_tensors(pickled), pickled)
+    size = sum(tensor.nbytes for tensor in weights.values())
+    require_disk(output.parent, size, output.name)
+    with atomic_file(output) as file:
+        save_file(weights, file.name, metadata={"format": "pt"})
+        with open(file.name, "rb") as written:  # the library may have put a file of its own there
+            os.fsync(written.fileno())
+    write_sidecar(output)
+    beside = output.with_name("config.json")
+    write_json(beside, configuration)
+    write_sidecar(beside)
+    return f"{output.name}: {len(weights):,} tensors, {size:,} bytes from {pickled.name}"
+
+
+def _tensors(pickled: Path) -> dict[str, Any]:
+    """Name -> tensor, read from the file as they are written where its form allows it."""
+    import torch
+
+    try:
+        found = torch.load(pickled, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(pickled))
+    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError, IndexError) as error:
+        what = str(error).strip().partition("\n")[0] or type(error).__name__
+        raise RelmError(
+            f"{pickled}: cannot be read as tensors and nothing else: {what}; use another release of these weights, one with a "
+            "model.safetensors"
+        ) from None
+    if not isinstance(found, dict) or not found or not all(isinstance(value, torch.Tensor) for value in found.values()):
+        raise RelmError(f"{pickled}: expected tensors by name, found {type(found).__name__}; is it the weights of a model?")
+    return {str(name): tensor for name, tensor in found.items()}
+
+
+def _without_copies(tensors: Mapping[str, Any], pickled: Path) -> dict[str, Any]:
+    seen: dict[tuple[Any, ...], str] = {}
+    kept = {}
+    for name, tensor in tensors.items():
+        if tensor.dtype.is_complex or tensor.is_sparse:
+            raise RelmError(f"{pickled}: {name} is {tensor.dtype} and {tensor.layout}, expected a plain array of numbers")
+        same = (tensor.untyped_storage().data_ptr(), tensor.storage_offset(), tuple(tensor.shape), tensor.stride())
+        if seen.setdefault(same, name) == name:
+            whole = tensor.untyped_storage().nbytes() == tensor.nbytes and tensor.is_contiguous()
+            kept[name] = tensor if whole else tensor.contiguous().clone()
+    return kept
