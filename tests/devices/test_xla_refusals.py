@@ -22,7 +22,6 @@ def test_without_torch_xla_it_is_said_what_to_install(monkeypatch: pytest.Monkey
     [
         (Run(device="tpu", processes=2), "run.processes is 2, but one process drives all TPU cores"),
         (Run(device="tpu", compile=False), "run.compile: false is not possible on a TPU"),
-        (Run(device="tpu", activation_checkpointing=True), "run.activation_checkpointing is not available on a TPU"),
     ],
 )
 def test_what_only_other_devices_can_do_is_refused_by_key(run: Run, words: str) -> None:

@@ -35,6 +35,9 @@ class Device(Protocol):
     def forward(self, terms: Forward) -> Forward:
         """A model's forward pass as the device runs it: compiled where that was asked for."""
 
+    def recomputed(self, layer: nn.Module, *inputs: Tensor | None) -> Tensor:
+        """`layer(*inputs)`, of which the inputs alone are kept for the backward pass: that computes the rest anew."""
+
     def seed(self, number: int) -> None:
         """Seed the generators that dropout draws from."""
 

@@ -15,6 +15,7 @@ from relm.devices.contract import Forward, Model
 from relm.devices.processes import Processes, place_of_this_process
 from relm.errors import RelmError
 from relm.limits import usable_cores
+from relm.models.layers import recomputed
 from relm.recipe import Run
 
 # What the same bits twice ask of CUDA's libraries, which read it when they start: of cuBLAS a workspace of its own for each
@@ -64,6 +65,10 @@ class TorchDevice:
         if not self._compiles:
             return terms
         return cast(Forward, torch.compile(terms, dynamic=False, fullgraph=True))
+
+    def recomputed(self, layer: nn.Module, *inputs: Tensor | None) -> Tensor:
+        """As torch does it."""
+        return recomputed(layer, *inputs)
 
     def seed(self, number: int) -> None:
         """Seed the generators of the CPU and of this GPU; torch.manual_seed looks for other devices too, which is slow."""

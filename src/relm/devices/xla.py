@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from relm.devices.contract import Forward, Model
+from relm.devices.xla_recomputing import recomputed
 from relm.errors import RelmError
 from relm.recipe import Run
 
@@ -89,6 +90,10 @@ class XlaDevice:
     def forward(self, terms: Forward) -> Forward:
         """As it is: whatever runs is traced."""
         return terms
+
+    def recomputed(self, layer: nn.Module, *inputs: Tensor | None) -> Tensor:
+        """Computed anew behind a barrier: else the compiler, which computes nothing twice, would keep it after all."""
+        return recomputed(layer, *inputs)
 
     def seed(self, number: int) -> None:
         """Seed the generator of the devices; no program changes with it."""
@@ -249,11 +254,6 @@ def require_possible(run: Run) -> None:
         )
     if run.compile is False:
         raise RelmError("run.compile: false is not possible on a TPU, for which every step is compiled; leave run.compile out")
-    if run.activation_checkpointing:
-        raise RelmError(
-            "run.activation_checkpointing is not available on a TPU in this version; set it to false, and make "
-            "run.micro_batch_size smaller"
-        )
 
 
 def wanted_kind(environment: Mapping[str, str]) -> str:

@@ -9,7 +9,7 @@ its files have other names. Imports nothing of this package beside `relm.models`
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
@@ -171,7 +171,9 @@ class Layers(nn.Module):
         super().__init__()
         self.layer = nn.ModuleList([Layer(config) for _ in range(config.layers)])
 
-    def forward(self, x: Tensor, mask: Tensor | None, positions: Tensor | None, recompute: bool) -> Tensor:
+    def forward(
+        self, x: Tensor, mask: Tensor | None, positions: Tensor | None, recompute: Callable[..., Tensor] | None
+    ) -> Tensor:
         """(batch, sequence, hidden) -> the same shape, or (batch, places, hidden)
 
         What is not read of the last layer's output is not computed: there, only `positions` ask and are fed forward.
@@ -207,7 +209,7 @@ class Encoder(nn.Module):
         attention_mask: Tensor | None,
         token_type_ids: Tensor | None,
         positions: Tensor | None,
-        recompute: bool,
+        recompute: Callable[..., Tensor] | None,
     ) -> Tensor:
         """(batch, sequence) ids -> (batch, sequence, hidden), or (batch, places, hidden) at `positions`"""
         mask = None if attention_mask is None else attention_mask.bool()[:, None, None, :]
@@ -306,8 +308,7 @@ class Bert(LanguageModel):
         """
         if input_ids.shape[1] > self.config.positions:
             raise ValueError(f"{input_ids.shape[1]} tokens, but the model has {self.config.positions} positions")
-        recompute = self.activation_checkpointing
-        hidden: Tensor = self.bert(input_ids, attention_mask, token_type_ids, positions, recompute)
+        hidden: Tensor = self.bert(input_ids, attention_mask, token_type_ids, positions, self.recompute)
         return hidden
 
     def _predicted(self, hidden: Tensor) -> Tensor:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from relm.models.layers import recomputed
 from relm.models.losses import Term
 
 
@@ -22,10 +23,17 @@ class LanguageModel(nn.Module):
     """A frozen dataclass with `from_huggingface` and `to_huggingface`."""
     activation_checkpointing: bool = False
     """Whether each layer is computed anew in the backward pass, with the same random numbers, to save memory."""
+    recomputed: Callable[..., Tensor] = staticmethod(recomputed)
+    """How that is done, called as `recomputed(layer, *inputs)`; a device may have a way of its own."""
 
     def forward(self, batch: Mapping[str, Tensor]) -> dict[str, Term]:
         """`terms`."""
         return self.terms(batch)
+
+    @property
+    def recompute(self) -> Callable[..., Tensor] | None:
+        """How its layers are called, where that is to save memory; else None."""
+        return self.recomputed if self.activation_checkpointing else None
 
     def terms(self, batch: Mapping[str, Tensor]) -> dict[str, Term]:
         """The parts of a batch's loss, by name."""

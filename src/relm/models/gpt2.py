@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -212,7 +212,7 @@ class Transformer(nn.Module):
         self.h = nn.ModuleList([Block(config) for _ in range(config.layers)])
         self.ln_f = config.normalisation()
 
-    def forward(self, input_ids: Tensor, mask: Tensor | None, recompute: bool) -> Tensor:
+    def forward(self, input_ids: Tensor, mask: Tensor | None, recompute: Callable[..., Tensor] | None) -> Tensor:
         """(batch, sequence) ids -> (batch, sequence, hidden)"""
         x = self.wte(input_ids) + self.wpe.weight[: input_ids.shape[1]]
         x = F.dropout(x, self.dropout, self.training)
@@ -273,7 +273,7 @@ class Gpt2(LanguageModel):
         if input_ids.shape[1] > self.config.positions:
             raise ValueError(f"{input_ids.shape[1]} tokens, but the model has {self.config.positions} positions")
         mask = None if document_ids is None else document_mask(document_ids)
-        hidden: Tensor = self.transformer(input_ids, mask, self.activation_checkpointing)
+        hidden: Tensor = self.transformer(input_ids, mask, self.recompute)
         return hidden
 
     def head(self, hidden: Tensor) -> Tensor:

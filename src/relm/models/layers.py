@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import torch
 import torch.nn.functional as F
@@ -41,15 +41,23 @@ def layer_norm(width: int, epsilon: float, bias: bool = True) -> nn.LayerNorm:
     return norm
 
 
-def through_layers(layers: Iterable[nn.Module], x: Tensor, *others: Tensor | None, recompute: bool) -> Tensor:
+def recomputed(layer: nn.Module, *inputs: Tensor | None) -> Tensor:
+    """`layer(*inputs)`, of which only the inputs are kept; the rest is computed anew in the backward pass, with the same
+    random numbers (Chen et al. 2016): a third more work, a fraction of the memory, the same values and gradients."""
+    output: Tensor = checkpoint(layer, *inputs, use_reentrant=False)
+    return output
+
+
+def through_layers(
+    layers: Iterable[nn.Module], x: Tensor, *others: Tensor | None, recompute: Callable[..., Tensor] | None
+) -> Tensor:
     """`x` after all layers, each called as `layer(x, *others)`.
 
     Args:
-        recompute: keep only what goes into each layer, and compute the rest anew in the backward pass, with the same random
-            numbers (Chen et al. 2016): a third more work, a fraction of the memory, the same values and gradients.
+        recompute: calls a layer so that what it computed is not kept, as `recomputed` does; None: it is kept.
     """
     for layer in layers:
-        x = checkpoint(layer, x, *others, use_reentrant=False) if recompute else layer(x, *others)
+        x = recompute(layer, x, *others) if recompute else layer(x, *others)
     return x
 
 

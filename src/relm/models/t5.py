@@ -11,18 +11,17 @@ choose the scale.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from relm.models.configuration import folder_config
 from relm.models.contract import LanguageModel
-from relm.models.layers import Linear, embedding
+from relm.models.layers import Linear, embedding, through_layers
 from relm.models.losses import IGNORED_LABEL, Term, cross_entropy
 from relm.models.t5_attention import MASKED, Attention, relative_buckets
 from relm.models.t5_configuration import FREE_FIELDS, T5Config
@@ -153,7 +152,12 @@ class Stack(nn.Module):
         self.final_layer_norm = RootMeanSquareNorm(config)
 
     def forward(
-        self, x: Tensor, visible: Tensor | None, source: Tensor | None, source_addend: Tensor | None, recompute: bool
+        self,
+        x: Tensor,
+        visible: Tensor | None,
+        source: Tensor | None,
+        source_addend: Tensor | None,
+        recompute: Callable[..., Tensor] | None,
     ) -> Tensor:
         """What the stack makes of a sequence.
 
@@ -162,7 +166,7 @@ class Stack(nn.Module):
             visible: bool, of a shape that fits (batch, 1, sequence, sequence); None: everything.
             source: (batch, source, hidden), in the decoder.
             source_addend: to the logits of attention to it.
-            recompute: keep only what goes into each layer; see `relm.models.layers.through_layers`.
+            recompute: how layers are called; see `relm.models.layers.through_layers`.
 
         Returns:
             (batch, sequence, hidden).
@@ -171,11 +175,7 @@ class Stack(nn.Module):
         if visible is not None:
             addend = torch.where(visible, addend, MASKED)
         x = F.dropout(x, self.config.dropout, self.training)
-        for block in self.block:
-            if recompute:
-                x = checkpoint(block, x, addend, source, source_addend, use_reentrant=False)
-            else:
-                x = block(x, addend, source, source_addend)
+        x = through_layers(self.block, x, addend, source, source_addend, recompute=recompute)
         return F.dropout(self.final_layer_norm(x), self.config.dropout, self.training)
 
     def _position_addend(self, length: int) -> Tensor:
@@ -240,7 +240,7 @@ class T5(LanguageModel):
     def encoded(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         """What the decoder sees of a source, (batch, source, hidden), arguments as in `logits`."""
         visible = None if attention_mask is None else attention_mask.bool()[:, None, None, :]
-        output: Tensor = self.encoder(self.shared(input_ids), visible, None, None, self.activation_checkpointing)
+        output: Tensor = self.encoder(self.shared(input_ids), visible, None, None, self.recompute)
         return output
 
     def decoded(self, decoder_input_ids: Tensor, source: Tensor, attention_mask: Tensor | None = None) -> Tensor:
@@ -248,7 +248,7 @@ class T5(LanguageModel):
         length = decoder_input_ids.shape[1]
         causal = torch.ones(length, length, dtype=torch.bool, device=source.device).tril()
         addend = self.source_addend(attention_mask)
-        return self.head(self.decoder(self.shared(decoder_input_ids), causal, source, addend, self.activation_checkpointing))
+        return self.head(self.decoder(self.shared(decoder_input_ids), causal, source, addend, self.recompute))
 
     def source_addend(self, attention_mask: Tensor | None) -> Tensor | None:
         """What hides the padding of a source from the decoder, (batch, 1, 1, source); None: there is none."""

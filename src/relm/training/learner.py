@@ -70,6 +70,7 @@ def begin(run: PhaseRun, config: Config, init_from: Path | None, optimizer_from:
     start = unset_model(config) if checkpoint else initial_model(config, weights_seed, init_from)
     model = run.device.place(start).to(weight_type(settings.optimizer))
     model.activation_checkpointing = run.recipe.run.activation_checkpointing
+    model.recomputed = run.device.recomputed
     optimizer = build_optimizer(model, settings.optimizer)
     scaler = build_loss_scaler(settings.loss_scaling, settings.precision, next(model.parameters()).device)
     if scaler is not None:
