@@ -5,7 +5,7 @@ import importlib.util
 import pytest
 
 from relm.devices.contract import open_device
-from relm.devices.xla import wanted_kind
+from relm.devices.xla_opening import place_of_this_host, require_hosts, wanted_kind
 from relm.errors import RelmError
 from relm.recipe import Run
 
@@ -27,6 +27,34 @@ def test_without_torch_xla_it_is_said_what_to_install(monkeypatch: pytest.Monkey
 def test_what_only_other_devices_can_do_is_refused_by_key(run: Run, words: str) -> None:
     with pytest.raises(RelmError, match=words):
         open_device(run)
+
+
+@pytest.mark.parametrize(
+    ("environment", "place"), [({}, (0, 1)), ({"RANK": "2", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "1"}, (2, 4))]
+)
+def test_a_host_is_where_the_environment_says(environment: dict[str, str], place: tuple[int, int]) -> None:
+    assert place_of_this_host(environment, "TPU") == place
+
+
+def test_two_processes_of_one_tpu_host_are_refused() -> None:
+    started = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+    with pytest.raises(RelmError, match="2 processes were started on this host, but one drives all its TPU cores"):
+        place_of_this_host(started, "TPU")
+    assert place_of_this_host(started, "CPU") == (1, 2), "to try out how they agree"
+
+
+@pytest.mark.parametrize(
+    ("there", "started", "words"),
+    [
+        (4, 1, "this TPU has 4 hosts, found WORLD_SIZE=1: give the same command on every host, with RANK=0 to 3, WORLD_SIZE=4"),
+        (4, 8, "this TPU has 4 hosts, found WORLD_SIZE=8"),
+        (1, 4, "this TPU has one host, found WORLD_SIZE=4; unset RANK and WORLD_SIZE"),
+    ],
+)
+def test_every_host_of_a_tpu_takes_part(there: int, started: int, words: str) -> None:
+    require_hosts(there, there)
+    with pytest.raises(RelmError, match=words):
+        require_hosts(there, started)
 
 
 def test_pjrt_device_is_a_tpu_unless_it_says_cpu() -> None:

@@ -17,12 +17,16 @@ Forward = TypeVar("Forward", bound=Callable[..., Any])
 
 
 class Device(Protocol):
-    """A place where a model trains: all of it, or the part of one of several equal processes, its ranks."""
+    """A place where a model trains: all of it, or what one of several equal processes, its ranks, has of it."""
 
     rank: int
     """Of this process, from 0; rank 0 writes files."""
     ranks: int
-    """How many processes share each global batch."""
+    """How many processes take each step together."""
+    part: int
+    """Which part of each global batch this process reads, from 0."""
+    parts: int
+    """How many parts there are: as many as ranks, or 1 where every rank reads all and the device takes what is its own."""
     traces: bool
     """Whether it makes programs of all that it is asked, so that what runs for the first time is compiled first."""
 

@@ -35,7 +35,7 @@ class TorchDevice:
             RelmError: there is no CUDA here, fewer GPUs than processes, or another number of processes was started.
         """
         place = place_of_this_process(run.processes)
-        self.rank, self.ranks = place.rank, place.ranks
+        self.rank, self.ranks = self.part, self.parts = place.rank, place.ranks
         if run.device == "cuda":
             for name, value in _SAME_BITS.items() if run.deterministic else ():
                 os.environ.setdefault(name, value)

@@ -5,6 +5,9 @@ optimizer state lie whole on each, and the compiler puts in the sums: the loss, 
 whatever the objective. PyTorch/XLA traces what is asked of it; `launch` ends a program.
 
 With PJRT_DEVICE=CPU and CPU_NUM_DEVICES=8 in the environment the same code runs on a CPU as if that were eight devices.
+
+On a TPU of several hosts each host has a process, which traces the same program and reads the same global batch; PyTorch/XLA
+sends of it what the host's own devices have, by the mesh. What hosts must agree on travels between them beside the TPU.
 """
 
 import os
@@ -20,21 +23,26 @@ import torch
 from torch import Tensor, nn
 
 from relm.devices.contract import Forward, Model
+from relm.devices.processes import Processes
+from relm.devices.xla_opening import (
+    import_torch_xla,
+    opened_devices,
+    place_of_this_host,
+    require_possible,
+    require_tpu,
+    wanted_kind,
+)
 from relm.devices.xla_recomputing import recomputed
 from relm.errors import RelmError
 from relm.recipe import Run
 
-_WITHOUT_A_TPU = (
-    "to try the code on a CPU set PJRT_DEVICE=CPU and CPU_NUM_DEVICES=8 in the environment; to train on a CPU set run.device "
-    "to cpu"
-)
 NANOSECONDS = 10**9
 
 
 class XlaDevice:
-    """Fulfils `relm.devices.contract.Device` for all devices of this host."""
+    """Fulfils `relm.devices.contract.Device` for all devices of a TPU, of which this host may have some."""
 
-    rank, ranks = 0, 1
+    part, parts = 0, 1
     traces = True
 
     def __init__(self, run: Run, cache: Path | None = None) -> None:
@@ -48,6 +56,7 @@ class XlaDevice:
         """
         require_possible(run)
         self._kind = wanted_kind(os.environ)
+        self.rank, self.ranks = place_of_this_host(os.environ, self._kind)
         os.environ["PJRT_DEVICE"] = self._kind
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # else each program is announced with a warning to its developers
         import_torch_xla()
@@ -56,13 +65,15 @@ class XlaDevice:
         import torch_xla.runtime as xr
 
         if self._kind == "TPU":
-            require_tpu()
+            require_tpu(self.ranks)
         if run.threads:
             torch.set_num_threads(run.threads)
         # Programs of the CPU client are not found again (torch_xla 2.9).
         if cache is not None and self._kind == "TPU" and not torch_xla._XLAC._xla_runtime_is_initialized():
-            xr.initialize_cache(str(cache))
-        self.devices = opened_devices(self._kind)
+            # Several hosts may see one folder, and would read programs that another one is still writing.
+            xr.initialize_cache(str(cache / f"host-{self.rank}" if self.ranks > 1 else cache))
+        self.devices = opened_devices(self._kind, self.ranks)
+        self._hosts = Processes(torch.device("cpu")) if self.ranks > 1 else None
         self._device = torch_xla.device()
         self._mesh = xs.Mesh(np.arange(self.devices), (self.devices,), ("data",))
         self._shardings: dict[int, Any] = {}
@@ -102,7 +113,7 @@ class XlaDevice:
         xm.set_rng_state(number, str(self._device))
 
     def staged(self, batch: Mapping[str, npt.NDArray[Any]]) -> dict[str, Tensor]:
-        """The batch, on its way to the devices already, each of which gets its part.
+        """The batch, on its way to this host's devices already, each of which gets its part.
 
         Raises:
             RelmError: the devices cannot have equal parts.
@@ -147,8 +158,8 @@ class XlaDevice:
         return nullcontext() if precision == "float32" else torch.autocast("xla", dtype=torch.bfloat16)
 
     def exchanged(self, values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """As they are: there is one process."""
-        return values
+        """The sum over all hosts."""
+        return values if self._hosts is None else self._hosts.exchanged(values)
 
     def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
         """Nothing: gradients of the global batch's loss are the sums."""
@@ -208,15 +219,18 @@ class XlaDevice:
         return {
             "device": "tpu",
             "name": xm.xla_device_kind() if on_tpu else "XLA:CPU",
-            **({"chips": tpu.num_available_chips()} if on_tpu else {}),
+            **({"chips": tpu.num_available_chips() * self.ranks} if on_tpu else {}),
             "devices": self.devices,
+            **({"hosts": self.ranks} if self.ranks > 1 else {}),
             "torch": torch.__version__,
             "torch_xla": torch_xla.__version__,
         }
 
     def close(self) -> None:
-        """Let the devices finish."""
+        """Let the devices finish, and take leave of the other hosts."""
         self.synchronise()
+        if self._hosts is not None:
+            self._hosts.close()
 
     def _sharding(self, dimensions: int) -> Any:
         """The first axis over all devices, the others whole."""
@@ -240,102 +254,6 @@ def metrics_report() -> str:
     import torch_xla.debug.metrics as metrics
 
     return str(metrics.metrics_report())
-
-
-def require_possible(run: Run) -> None:
-    """Refuse what only other devices can do.
-
-    Raises:
-        RelmError: names the key.
-    """
-    if run.processes != 1:
-        raise RelmError(
-            f"run.processes is {run.processes}, but one process drives all TPU cores of a host; leave run.processes out"
-        )
-    if run.compile is False:
-        raise RelmError("run.compile: false is not possible on a TPU, for which every step is compiled; leave run.compile out")
-
-
-def wanted_kind(environment: Mapping[str, str]) -> str:
-    """TPU or CPU, as PJRT_DEVICE has it; TPU where it is not set.
-
-    Raises:
-        RelmError: PJRT_DEVICE or CPU_NUM_DEVICES has another value.
-    """
-    kind = environment.get("PJRT_DEVICE") or "TPU"
-    if kind not in ("TPU", "CPU"):
-        raise RelmError(f"PJRT_DEVICE is {kind!r}, expected TPU, or CPU to try the code without one; correct or unset it")
-    count = environment.get("CPU_NUM_DEVICES", "1")
-    if kind == "CPU" and not (count.isdecimal() and int(count)):
-        raise RelmError(f"CPU_NUM_DEVICES is {count!r}, expected a whole number above 0: how many devices the CPU stands for")
-    return kind
-
-
-def import_torch_xla() -> None:
-    """Load torch_xla.
-
-    Raises:
-        RelmError: it is absent, or was made for another version of torch.
-    """
-    try:
-        import torch_xla  # noqa: F401
-    except ModuleNotFoundError as error:
-        raise RelmError(
-            f"run.device: tpu needs torch_xla, and {error.name} is not installed here (torch is {torch.__version__}); make the "
-            "TPU's environment with `make DEVICE=tpu environment`, or set run.device to cpu"
-        ) from None
-    except ImportError as error:
-        raise RelmError(
-            f"run.device: tpu: torch_xla does not fit torch {torch.__version__} ({error}); make the TPU's environment, whose "
-            "versions belong together, with `make DEVICE=tpu environment`"
-        ) from None
-
-
-def require_tpu() -> None:
-    """Look for a TPU before the runtime does, which would wait for one, or end the process.
-
-    Raises:
-        RelmError: there is none, or no libtpu.
-    """
-    import torch_xla
-    import torch_xla._internal.tpu as tpu
-
-    if not tpu.num_available_chips():
-        raise RelmError(
-            "run.device: tpu was asked for, but this machine has no TPU; run the same command on a TPU VM (a Cloud TPU's own "
-            f"machine, not one beside it); {_WITHOUT_A_TPU}"
-        )
-    if not torch_xla._found_libtpu:
-        raise RelmError(
-            "run.device: tpu: there is a TPU, but libtpu, its driver, is not installed; make the TPU's environment with "
-            "`make DEVICE=tpu environment`, and unset TPU_LIBRARY_PATH"
-        )
-
-
-def opened_devices(kind: str) -> int:
-    """Start the runtime with SPMD; how many devices there are.
-
-    Raises:
-        RelmError: it does not start, or there are other hosts.
-    """
-    import torch_xla.runtime as xr
-
-    try:
-        xr.use_spmd()
-        devices, hosts = xr.global_runtime_device_count(), xr.process_count()
-    except RuntimeError as error:
-        what = str(error).strip().partition("\n")[0]
-        held = "another process may hold it (see `sudo lsof /dev/accel* /dev/vfio/*`), or libtpu is of another version than "
-        advice = (
-            f"{held}envs/torch-tpu.txt has: `make DEVICE=tpu environment` installs that" if kind == "TPU" else _WITHOUT_A_TPU
-        )
-        raise RelmError(f"run.device: the {kind} cannot be opened: {what}; {advice}") from error
-    if hosts > 1:
-        raise RelmError(
-            f"run.device: tpu: this TPU has {hosts} hosts, and this version trains on one; take a slice of a single host, "
-            "such as v3-8, v4-8, v5litepod-8 or v6e-8"
-        )
-    return int(devices)
 
 
 def shared_parameters(model: nn.Module) -> list[list[tuple[nn.Module, str]]]:

@@ -26,7 +26,7 @@ Result = TypeVar("Result")
 
 @dataclasses.dataclass(frozen=True)
 class StepInput:
-    """This rank's part of a global batch."""
+    """This process's part of a global batch."""
 
     step: int
     micro_batches: list[dict[str, Tensor]]
@@ -53,14 +53,14 @@ class Reader:
         return numbers_at(self.examples, self.order_seed, rank_positions(step, self.settings.global_batch_size))
 
     def batch(self, step: int) -> Batch:
-        """This rank's part of the global batch."""
-        positions = rank_positions(step, self.settings.global_batch_size, self.device.rank, self.device.ranks)
+        """This process's part of the global batch."""
+        positions = rank_positions(step, self.settings.global_batch_size, self.device.part, self.device.parts)
         return self.examples.batch(*numbers_at(self.examples, self.order_seed, positions))
 
     def micro_batches(self, step: int) -> list[Batch]:
         """The same in pieces."""
         batch, size = self.batch(step), self.micro_batch_size
-        pieces = range(0, self.settings.global_batch_size // self.device.ranks, size)
+        pieces = range(0, self.settings.global_batch_size // self.device.parts, size)
         return [{name: array[first : first + size] for name, array in batch.items()} for first in pieces]
 
     def step_input(self, step: int, stop_requested: bool = False) -> StepInput:
@@ -73,9 +73,12 @@ class Reader:
         told[self.device.rank] = [step, stop_requested, *(count[name] for count in counts for name in names)]
         told = self.device.exchanged(told)
         require_same_step(told[:, 0].tolist())
-        of_all = [dict(zip(names, count, strict=True)) for count in told[:, 2:].reshape(-1, len(names)).tolist()]
+        counted = told[: self.device.parts, 2:]
+        if self.device.parts == 1:
+            require_same_batch(step, told[:, 2:])
+        of_all = [dict(zip(names, count, strict=True)) for count in counted.reshape(-1, len(names)).tolist()]
         denominators = loss_denominators(of_all, self.settings.loss_shares)
-        first = self.device.rank * len(counts)
+        first = self.device.part * len(counts)
         staged = [self.device.staged(batch) for batch in micro_batches]
         return StepInput(step, staged, denominators[first : first + len(counts)], bool(told[:, 1].any()))
 
@@ -115,9 +118,26 @@ def require_same_step(steps: list[int]) -> None:
         )
 
 
-def micro_batch_size(settings: Phase, wanted: int | None, ranks: int) -> int:
-    """Sequences of a forward pass: as wanted, or as many as belong both to one rank and to one share of the loss."""
-    return wanted or math.gcd(settings.share_size, settings.global_batch_size // ranks)
+def require_same_batch(step: int, counts: Integers) -> None:
+    """Refuse to make one batch of what is not the same on every process that reads all of it.
+
+    Args:
+        counts: of each rank a row, the labels that its pieces score.
+
+    Raises:
+        RelmError: they differ; names the ranks.
+    """
+    others = [rank for rank, row in enumerate(counts) if (row != counts[0]).any()]
+    if others:
+        raise RelmError(
+            f"step {step:,}: rank {', '.join(map(str, others))} read other examples than rank 0; give every machine the same "
+            "recipe and the same work folder (RELM_WORK), or a copy of it"
+        )
+
+
+def micro_batch_size(settings: Phase, wanted: int | None, parts: int) -> int:
+    """Sequences of a forward pass: as wanted, or as many as belong both to one part and to one share of the loss."""
+    return wanted or math.gcd(settings.share_size, settings.global_batch_size // parts)
 
 
 def ahead(make: Callable[[int], Result], numbers: Iterable[int], depth: int) -> Iterator[Result]:

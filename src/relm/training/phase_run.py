@@ -75,11 +75,11 @@ class PhaseRun:
         return step * self.settings.global_batch_size / len(self.reader.examples)
 
     def fed(self, step: int, micro_batches: Iterable[Mapping[str, Tensor]]) -> Iterator[dict[str, Tensor]]:
-        """This rank's pieces on the device, one after the other; before each, the generators are seeded for its dropout.
+        """This process's pieces on the device, one after the other; before each, the generators are seeded for its dropout.
 
         The seed depends on the step and on where the piece lies in the global batch: not on how many ranks there are.
         """
-        first = self.device.rank * (self.settings.global_batch_size // self.device.ranks)
+        first = self.device.part * (self.settings.global_batch_size // self.device.parts)
         for number, batch in enumerate(micro_batches):
             if number:
                 self.device.launch()  # else a device that traces would make one program of all micro-batches
@@ -110,7 +110,7 @@ def reader_of(recipe: Recipe, phase: str, manifest: Path, split: str, device: De
     # Held-out examples are masked by themselves, always in the same way.
     purpose = "masks" if split == "train" else f"masks of {split}"
     examples = open_examples(manifest, split, settings, derived_seed(recipe.seed, purpose, phase), check_content)
-    size = micro_batch_size(settings, recipe.run.micro_batch_size, device.ranks)
+    size = micro_batch_size(settings, recipe.run.micro_batch_size, device.parts)
     return Reader(examples, settings, derived_seed(recipe.seed, "order", phase), size, device)
 
 

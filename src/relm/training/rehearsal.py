@@ -98,7 +98,7 @@ def rehearse(rehearsal: Rehearsal) -> str:
         TemporaryDirectory(prefix="relm-rehearsal-") as folder,  # a run folder in which nothing lies
         closing(open_device(recipe.run)) as device,
     ):
-        settings = rehearsal.settings(device.ranks)
+        settings = rehearsal.settings(device.parts)
         config = configuration(recipe, rehearsal.tokenizer)
         require_training_memory(config, settings, recipe.run)
         reader = reader_of_rehearsal(rehearsal, settings, device)
@@ -132,13 +132,13 @@ def reader_of_rehearsal(rehearsal: Rehearsal, settings: Phase, device: Device) -
     special, size = SpecialIds(**tokens.specials), whole.global_batch_size * whole.steps
     examples = GeneratedExamples(settings, tokens.vocabulary_size, special, size, seed)
     return Reader(
-        examples, settings, seed, micro_batch_size(settings, rehearsal.recipe.run.micro_batch_size, device.ranks), device
+        examples, settings, seed, micro_batch_size(settings, rehearsal.recipe.run.micro_batch_size, device.parts), device
     )
 
 
 def micro_batches(reader: Reader) -> int:
     """Of one process in a step."""
-    return reader.settings.global_batch_size // reader.device.ranks // reader.micro_batch_size
+    return reader.settings.global_batch_size // reader.device.parts // reader.micro_batch_size
 
 
 def profiled_steps(reader: Reader) -> int:
@@ -188,7 +188,7 @@ def traced_steps(
 def described(rehearsal: Rehearsal, run: PhaseRun, learner: Learner, config: Config, steps: Steps) -> list[str]:
     """What was found, a line each."""
     settings, device = run.settings, run.device
-    pieces = f"{micro_batches(run.reader):,} micro-batches" + (" a process" if device.ranks > 1 else "")
+    pieces = f"{micro_batches(run.reader):,} micro-batches" + (" a process" if device.parts > 1 else "")
     return [
         f"phase {run.phase}: {learner.model.parameter_count():,} parameters, {settings.global_batch_size:,} sequences of "
         f"{settings.sequence_length:,} tokens a step in {pieces}, {settings.precision}",

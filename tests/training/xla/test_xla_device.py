@@ -41,6 +41,10 @@ def test_a_batch_arrives_as_it_was_in_equal_parts(device: XlaDevice) -> None:
     assert {name: tensor.cpu().tolist() for name, tensor in fed.items()} == {n: array.tolist() for n, array in batch.items()}
     for tensor in fed.values():
         assert f"devices=[{DEVICES}" in torch_xla._XLAC._get_xla_sharding_spec(tensor)
+    # Of this host's devices, by the mesh alone: so several hosts may read the same batch, and each sends what is its own.
+    (shards,) = torch_xla._XLAC._get_local_shards([fed["input_ids"]])
+    held = {device: rows.tolist() for rows, device in shards}
+    assert held == {f"CPU:{number}": batch["input_ids"][2 * number : 2 * number + 2].tolist() for number in range(DEVICES)}
 
 
 def test_a_batch_that_the_devices_cannot_share_is_refused(device: XlaDevice) -> None:

@@ -1,0 +1,144 @@
+"""Before a step can be taken on XLA devices: what they cannot do, what has to be there, and the runtime's start."""
+
+import contextlib
+import logging
+from collections.abc import Mapping
+
+import torch
+
+from relm.errors import RelmError
+from relm.recipe import Run
+
+logger = logging.getLogger(__name__)
+
+_WITHOUT_A_TPU = (
+    "to try the code on a CPU set PJRT_DEVICE=CPU and CPU_NUM_DEVICES=8 in the environment; to train on a CPU set run.device "
+    "to cpu"
+)
+
+
+def require_possible(run: Run) -> None:
+    """Refuse what only other devices can do.
+
+    Raises:
+        RelmError: names the key.
+    """
+    if run.processes != 1:
+        raise RelmError(
+            f"run.processes is {run.processes}, but one process drives all TPU cores of a host; leave run.processes out"
+        )
+    if run.compile is False:
+        raise RelmError("run.compile: false is not possible on a TPU, for which every step is compiled; leave run.compile out")
+
+
+def wanted_kind(environment: Mapping[str, str]) -> str:
+    """TPU or CPU, as PJRT_DEVICE has it; TPU where it is not set.
+
+    Raises:
+        RelmError: PJRT_DEVICE or CPU_NUM_DEVICES has another value.
+    """
+    kind = environment.get("PJRT_DEVICE") or "TPU"
+    if kind not in ("TPU", "CPU"):
+        raise RelmError(f"PJRT_DEVICE is {kind!r}, expected TPU, or CPU to try the code without one; correct or unset it")
+    count = environment.get("CPU_NUM_DEVICES", "1")
+    if kind == "CPU" and not (count.isdecimal() and int(count)):
+        raise RelmError(f"CPU_NUM_DEVICES is {count!r}, expected a whole number above 0: how many devices the CPU stands for")
+    return kind
+
+
+def place_of_this_host(environment: Mapping[str, str], kind: str) -> tuple[int, int]:
+    """Which host this is, and how many take each step together, as torchrun or whoever starts them says it.
+
+    Raises:
+        RelmError: there are two processes on one TPU host.
+    """
+    names = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
+    host, hosts, here = (int(environment.get(name, default)) for name, default in names.items())
+    if kind == "TPU" and here != 1:
+        raise RelmError(f"{here} processes were started on this host, but one drives all its TPU cores; start one a host")
+    if kind == "CPU" and hosts > 1:
+        logger.warning("PJRT_DEVICE=CPU: %d processes agree on what they do, but each computes all of every step", hosts)
+    return host, hosts
+
+
+def import_torch_xla() -> None:
+    """Load torch_xla.
+
+    Raises:
+        RelmError: it is absent, or was made for another version of torch.
+    """
+    try:
+        import torch_xla  # noqa: F401
+    except ModuleNotFoundError as error:
+        raise RelmError(
+            f"run.device: tpu needs torch_xla, and {error.name} is not installed here (torch is {torch.__version__}); make the "
+            "TPU's environment with `make DEVICE=tpu environment`, or set run.device to cpu"
+        ) from None
+    except ImportError as error:
+        raise RelmError(
+            f"run.device: tpu: torch_xla does not fit torch {torch.__version__} ({error}); make the TPU's environment, whose "
+            "versions belong together, with `make DEVICE=tpu environment`"
+        ) from None
+
+
+def require_tpu(hosts: int) -> None:
+    """Look for a TPU before the runtime does, which would wait for one and for all its hosts, or end the process.
+
+    Raises:
+        RelmError: there is none, no libtpu, or it has another number of hosts.
+    """
+    import torch_xla
+    import torch_xla._internal.tpu as tpu
+
+    if not tpu.num_available_chips():
+        raise RelmError(
+            "run.device: tpu was asked for, but this machine has no TPU; run the same command on a TPU VM (a Cloud TPU's own "
+            f"machine, not one beside it); {_WITHOUT_A_TPU}"
+        )
+    if not torch_xla._found_libtpu:
+        raise RelmError(
+            "run.device: tpu: there is a TPU, but libtpu, its driver, is not installed; make the TPU's environment with "
+            "`make DEVICE=tpu environment`, and unset TPU_LIBRARY_PATH"
+        )
+    # Where neither environment nor metadata tells of them, the runtime does later.
+    with contextlib.suppress(OSError, KeyError, IndexError):
+        require_hosts(tpu.num_tpu_workers(), hosts)
+
+
+def require_hosts(there: int, started: int) -> None:
+    """Refuse to begin with another number of processes than the TPU has hosts.
+
+    Raises:
+        RelmError: says how to start them.
+    """
+    if there != started:
+        raise RelmError(
+            f"run.device: tpu: this TPU has {there} hosts, found WORLD_SIZE={started}: give the same command on every host, "
+            f"with RANK=0 to {there - 1}, WORLD_SIZE={there}, and the address and a free port of the host of rank 0 as "
+            "MASTER_ADDR and MASTER_PORT in the environment"
+            if there > 1
+            else f"run.device: tpu: this TPU has one host, found WORLD_SIZE={started}; unset RANK and WORLD_SIZE"
+        )
+
+
+def opened_devices(kind: str, hosts: int) -> int:
+    """Start the runtime with SPMD; how many devices there are, those of other hosts included.
+
+    Raises:
+        RelmError: it does not start, or there is another number of hosts.
+    """
+    import torch_xla.runtime as xr
+
+    try:
+        xr.use_spmd()
+        devices, there = xr.global_runtime_device_count(), xr.process_count()
+    except RuntimeError as error:
+        what = str(error).strip().partition("\n")[0]
+        held = "another process may hold it (see `sudo lsof /dev/accel* /dev/vfio/*`), or libtpu is of another version than "
+        advice = (
+            f"{held}envs/torch-tpu.txt has: `make DEVICE=tpu environment` installs that" if kind == "TPU" else _WITHOUT_A_TPU
+        )
+        raise RelmError(f"run.device: the {kind} cannot be opened: {what}; {advice}") from error
+    if kind == "TPU":
+        require_hosts(there, hosts)
+    return int(devices)
