@@ -49,6 +49,10 @@ def test_every_step_has_help(step: str, project: Commands) -> None:
             ["pretrain", "tiny", "--phase", "main", "--manifest", "m", "--tokenizer", "t", "--output", "o", "--tpu-report"],
             "--tpu-report: recipe tiny has run.device: cpu; leave it out",
         ),
+        (
+            ["pretrain", "tiny", "--phase", "main", "--manifest", "m", "--tokenizer", "t", "--output", "o", "--one-tpu"],
+            "--one-tpu: recipe tiny has run.device: cpu; leave it out",
+        ),
         (["verify", "tiny", "--fingerprint", "0123456789ab", "--model", "m", "--output", "v"], "was planned for 0123456789ab"),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",

@@ -43,6 +43,11 @@ def test_two_processes_of_one_tpu_host_are_refused() -> None:
     assert place_of_this_host(started, "CPU") == (1, 2), "to try out how they agree"
 
 
+def test_one_device_alone_is_of_one_host() -> None:
+    with pytest.raises(RelmError, match="--one-tpu trains on one device of one host, found WORLD_SIZE=4; unset RANK"):
+        place_of_this_host({"RANK": "2", "WORLD_SIZE": "4"}, "TPU", one=True)
+
+
 @pytest.mark.parametrize(
     ("there", "started", "words"),
     [

@@ -93,11 +93,12 @@ class Device(Protocol):
         """Take leave of the other ranks."""
 
 
-def open_device(run: Run, cache: Path | None = None) -> Device:
+def open_device(run: Run, cache: Path | None = None, one_tpu: bool = False) -> Device:
     """Make a device ready, as a recipe's section `run` describes it.
 
     Args:
         cache: where a device that takes long to compile may keep its programs; None: they are not kept.
+        one_tpu: of a TPU's devices, use the first alone.
 
     Raises:
         RelmError: it is not there, or another number of processes was started; says what to do.
@@ -109,5 +110,5 @@ def open_device(run: Run, cache: Path | None = None) -> Device:
     if run.device == "tpu":
         from relm.devices.xla import XlaDevice
 
-        return XlaDevice(run, cache)
+        return XlaDevice(run, cache, one_tpu)
     raise RelmError(f"run.device: {run.device} is not available in this version; set run.device to cpu, cuda or tpu")

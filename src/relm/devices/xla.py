@@ -45,18 +45,19 @@ class XlaDevice:
     part, parts = 0, 1
     traces = True
 
-    def __init__(self, run: Run, cache: Path | None = None) -> None:
+    def __init__(self, run: Run, cache: Path | None = None, one: bool = False) -> None:
         """Open the TPU, or what PJRT_DEVICE names.
 
         Args:
             cache: folder for compiled programs; None: they are not kept.
+            one: use the first device alone, of which SPMD knows nothing.
 
         Raises:
             RelmError: it is not there, cannot be opened, or cannot do what `run` asks for.
         """
         require_possible(run)
         self._kind = wanted_kind(os.environ)
-        self.rank, self.ranks = place_of_this_host(os.environ, self._kind)
+        self.rank, self.ranks = place_of_this_host(os.environ, self._kind, one)
         os.environ["PJRT_DEVICE"] = self._kind
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # else each program is announced with a warning to its developers
         import_torch_xla()
@@ -72,10 +73,10 @@ class XlaDevice:
         if cache is not None and self._kind == "TPU" and not torch_xla._XLAC._xla_runtime_is_initialized():
             # Several hosts may see one folder, and would read programs that another one is still writing.
             xr.initialize_cache(str(cache / f"host-{self.rank}" if self.ranks > 1 else cache))
-        self.devices = opened_devices(self._kind, self.ranks)
+        self.devices = opened_devices(self._kind, self.ranks, one)
         self._hosts = Processes(torch.device("cpu")) if self.ranks > 1 else None
         self._device = torch_xla.device()
-        self._mesh = xs.Mesh(np.arange(self.devices), (self.devices,), ("data",))
+        self._mesh = None if one else xs.Mesh(np.arange(self.devices), (self.devices,), ("data",))
         self._shardings: dict[int, Any] = {}
 
     def place(self, model: Model) -> Model:
@@ -94,7 +95,7 @@ class XlaDevice:
         """
         import torch_xla.distributed.spmd as xs
 
-        for tensor in tensors:
+        for tensor in tensors if self._mesh is not None else ():
             xs.mark_sharding(tensor, self._mesh, (None,) * tensor.dim())
         self.launch()
 
@@ -196,7 +197,10 @@ class XlaDevice:
 
     def figures(self) -> dict[str, float]:
         """Compiles, executions, and transfers between host and devices: how many, and their seconds or bytes."""
-        programs, executions = counted("CompileTime"), counted("ExecuteReplicatedTime")
+        programs, executions = (
+            counted("CompileTime"),
+            counted("ExecuteReplicatedTime" if self._mesh is not None else "ExecuteTime"),
+        )
         there, back = counted("TransferToDeviceTime"), counted("TransferFromDeviceTime")
         return {
             "compiles": programs[0],
@@ -233,9 +237,11 @@ class XlaDevice:
             self._hosts.close()
 
     def _sharding(self, dimensions: int) -> Any:
-        """The first axis over all devices, the others whole."""
+        """The first axis over all devices, the others whole; None where one device has all of it."""
         import torch_xla.distributed.spmd as xs
 
+        if self._mesh is None:
+            return None
         if dimensions not in self._shardings:
             self._shardings[dimensions] = xs.ShardingSpec(self._mesh, ("data", *[None] * (dimensions - 1)))
         return self._shardings[dimensions]

@@ -46,14 +46,16 @@ def wanted_kind(environment: Mapping[str, str]) -> str:
     return kind
 
 
-def place_of_this_host(environment: Mapping[str, str], kind: str) -> tuple[int, int]:
+def place_of_this_host(environment: Mapping[str, str], kind: str, one: bool = False) -> tuple[int, int]:
     """Which host this is, and how many take each step together, as torchrun or whoever starts them says it.
 
     Raises:
-        RelmError: there are two processes on one TPU host.
+        RelmError: there are two processes on one TPU host, or several although `one` device is all that shall work.
     """
     names = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
     host, hosts, here = (int(environment.get(name, default)) for name, default in names.items())
+    if one and hosts > 1:
+        raise RelmError(f"--one-tpu trains on one device of one host, found WORLD_SIZE={hosts}; unset RANK and WORLD_SIZE")
     if kind == "TPU" and here != 1:
         raise RelmError(f"{here} processes were started on this host, but one drives all its TPU cores; start one a host")
     if kind == "CPU" and hosts > 1:
@@ -121,8 +123,11 @@ def require_hosts(there: int, started: int) -> None:
         )
 
 
-def opened_devices(kind: str, hosts: int) -> int:
-    """Start the runtime with SPMD; how many devices there are, those of other hosts included.
+def opened_devices(kind: str, hosts: int, one: bool = False) -> int:
+    """Start the runtime; how many devices there are to work with, those of other hosts included.
+
+    Args:
+        one: work with the first alone, without SPMD, which always uses all.
 
     Raises:
         RelmError: it does not start, or there is another number of hosts.
@@ -130,7 +135,8 @@ def opened_devices(kind: str, hosts: int) -> int:
     import torch_xla.runtime as xr
 
     try:
-        xr.use_spmd()
+        if not one:
+            xr.use_spmd()
         devices, there = xr.global_runtime_device_count(), xr.process_count()
     except RuntimeError as error:
         what = str(error).strip().partition("\n")[0]
@@ -141,4 +147,4 @@ def opened_devices(kind: str, hosts: int) -> int:
         raise RelmError(f"run.device: the {kind} cannot be opened: {what}; {advice}") from error
     if kind == "TPU":
         require_hosts(there, hosts)
-    return int(devices)
+    return 1 if one else int(devices)

@@ -15,12 +15,13 @@ def pretrain_job(a: Arguments) -> Job:
     if a.phase not in plan.phases:
         raise RelmError(f"recipe {a.recipe} has no phase {a.phase!r}; it has {', '.join(plan.phases)}")
     refuse_another_start(plan, a)
-    if a.tpu_report and plan.recipe.run.device != "tpu":
-        raise RelmError(f"--tpu-report: recipe {a.recipe} has run.device: {plan.recipe.run.device}; leave it out")
+    for option, given in (("--tpu-report", a.tpu_report), ("--one-tpu", a.one_tpu)):
+        if given and plan.recipe.run.device != "tpu":
+            raise RelmError(f"{option}: recipe {a.recipe} has run.device: {plan.recipe.run.device}; leave it out")
 
     def run() -> str:
         places = a.manifest, a.tokenizer, a.init_from, a.output.parent
-        said = pretrain(plan.recipe, a.phase, *places, plan.fingerprint, a.optimizer_from)
+        said = pretrain(plan.recipe, a.phase, *places, plan.fingerprint, a.optimizer_from, one_tpu=a.one_tpu)
         if a.tpu_report:
             from relm.devices.xla import metrics_report
 
@@ -89,6 +90,7 @@ STEPS: dict[str, Step] = {
             path("--tokenizer", "tokenizer.json"),
             path("--init-from", "folder of starting weights", required=False),
             path("--optimizer-from", "last checkpoint of the phase before, whose optimizer is kept", required=False),
+            argument("--one-tpu", action="store_true", help="train on one device of a TPU, to look for a fault"),
             argument("--tpu-report", action="store_true", help="print in the end all that PyTorch/XLA measured of itself"),
             path("--output", "RUN/PHASE/model/model.safetensors; checkpoints and train.jsonl lie beside model/"),
         ],

@@ -56,6 +56,7 @@ def pretrain(
     run_fingerprint: str,
     optimizer_from: Path | None = None,
     until: int | None = None,
+    one_tpu: bool = False,
 ) -> str:
     """Train one phase, going on from its newest checkpoint if there is one.
 
@@ -71,6 +72,7 @@ def pretrain(
         run_fingerprint: what the run means; checkpoints of another are refused.
         optimizer_from: last checkpoint of the phase before, whose optimizer goes on; None: a new optimizer.
         until: stop after this step with a checkpoint, and write no model; None: train to the end.
+        one_tpu: of a TPU's devices, use the first alone.
 
     Returns:
         A sentence that says what was done.
@@ -85,7 +87,7 @@ def pretrain(
     identity = identity_of(phase, manifest, init_from, run_fingerprint)
     facts: dict[str, Any] = {"step": settings.steps, **identity}
     with (
-        closing(open_device(recipe.run, folder / COMPILED)) as device,
+        closing(open_device(recipe.run, folder / COMPILED, one_tpu)) as device,
         run_lock(folder / "lock") if device.rank == 0 else nullcontext(),
     ):
         if is_finished(model_folder, facts):

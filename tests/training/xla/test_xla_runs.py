@@ -144,3 +144,13 @@ def test_a_second_phase_goes_on_as_on_a_cpu_and_compiles_once(state: str, progra
     if state == "fresh":
         kept = second_phase(runs, 8, "kept")
         assert np.abs(kept.columns("loss") / there.columns("loss") - 1).max() > 1e-4, "the optimizer was kept"
+
+
+def test_one_device_alone_takes_the_steps_of_eight(runs: Runs) -> None:
+    eight = runs("8 devices", "causal", devices=8, changes=HELD_OUT).trained()
+    alone = runs("one of 8 devices", "causal", devices=8, one_tpu=True, changes=HELD_OUT).trained()
+    assert_same_figures(alone, eight)
+    assert [run.listed().count('"devices": 1') for run in (alone, eight)] == [len(alone.checkpoints), 0]
+    figures = read_json(alone.folder / "main" / "device.json")
+    assert alone.programs == figures["compiles"] == 4
+    assert figures["executions"] == 1 + alone.recipe.pretrain["main"].steps + 2 * 4

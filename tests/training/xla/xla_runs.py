@@ -35,6 +35,7 @@ class XlaRun(TinyRun):
     devices: int = 8
     """0: torch's own CPU device."""
     dropout: bool = False
+    one_tpu: bool = False
 
     @property
     def recipe(self) -> Recipe:
@@ -56,7 +57,8 @@ class XlaRun(TinyRun):
 
     def pretrained(self) -> str:
         """What `train` does once it is known on how many devices."""
-        return super().train()
+        places = self.examples / "manifest.json", self.examples / "tokenizer.json", self.init_from, self.model_folder
+        return pretrain(self.recipe, "main", *places, self.fingerprint, one_tpu=self.one_tpu)
 
     def trained(self, kill_at: str = "") -> "XlaRun":
         """Train to the end, or until it kills itself, once."""
