@@ -16,7 +16,7 @@ from relm.errors import RelmError
 from relm.protocols import HARNESS, OF_TRAINED_ALONE, OWN_DATA, PublishedTest, load_test, task_of
 from relm.recipe import Recipe, load_recipe
 from relm.smoke import smoke_twin
-from relm.training.run_folder import checkpoint_folder
+from relm.training.run_folder import DEVICE_FIGURES, checkpoint_folder
 
 SPLITS = ("train", "held_out")
 # Which weights are evaluated, and the folder inside the run's that has the figures: the trained ones, those that training
@@ -172,6 +172,11 @@ class Plan:
     def model_folder(self, phase: str) -> Path:
         """The trained model of a phase, as `transformers` reads it."""
         return self.run_folder / phase / "model"
+
+    def device_figures(self) -> dict[str, Path]:
+        """Phase -> its `device.json`, where there is one: of phases that trained on a device that compiles."""
+        files = {phase: self.run_folder / phase / DEVICE_FIGURES for phase in self.phases}
+        return {phase: path for phase, path in files.items() if path.is_file()}
 
     def kept_optimizer(self, phase: str) -> Path | None:
         """The checkpoint whose optimizer a phase goes on with: of the last step of the phase before; None: a fresh one."""

@@ -13,6 +13,7 @@ from relm.artifact import read_json, sidecar_of
 from relm.catalogue import Dataset, PretrainedModel, RemoteFile, Source
 from relm.plan import Plan
 from relm.protocols import PublishedTest
+from relm.reporting.device import OnDevice, on_device
 from relm.reporting.figures import Figure, Task, measured_task
 from relm.reporting.provenance import Record, collect
 from relm.reporting.surroundings import cleaned, shown
@@ -61,6 +62,8 @@ class Findings:
     """The same of the weights that training started from, where the recipe names some."""
     logs: Mapping[str, Path]
     """Phase -> train.jsonl."""
+    devices: Mapping[str, OnDevice]
+    """Phase -> what a device that compiles counted; only of phases that trained on one."""
     model: Mapping[str, Any]
     """The weights' sidecar."""
     records: Sequence[Record]
@@ -226,10 +229,15 @@ def gather(plan: Plan, verify: Path, evaluations: Mapping[str, Path], before: Ma
         evaluations=_in_order(plan, evaluations),
         before=_in_order(plan, before),
         logs={phase: plan.run_folder / phase / LOG for phase in plan.phases},
+        devices=_on_devices(plan),
         model=read_json(sidecar_of(model)),
         records=records,
         date=_last_moment(records, verify),
     )
+
+
+def _on_devices(plan: Plan) -> dict[str, OnDevice]:
+    return {phase: on_device(read_json(path)["processes"]) for phase, path in plan.device_figures().items()}
 
 
 def _in_order(plan: Plan, files: Mapping[str, Path]) -> dict[str, Mapping[str, Any]]:

@@ -9,7 +9,7 @@ from relm.errors import RelmError
 from relm.plan import BEFORE, Plan
 from relm.reporting.findings import bytes_in_words
 from relm.training.attested_run import published_name
-from relm.training.run_folder import RECORDS
+from relm.training.run_folder import DEVICE_FIGURES, RECORDS
 
 REPORT_FILES = ("README.md", "report.html", "recipe.json", "provenance.json", "ro-crate-metadata.json")
 MODEL_FILES = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
@@ -27,6 +27,7 @@ def published_files(plan: Plan) -> dict[str, Path]:
             for name in RECORDS
             for phase in plan.phases
         },
+        **{published_name(DEVICE_FIGURES, phase, plan.phases): path for phase, path in plan.device_figures().items()},
         **evaluation_names(plan.evaluations(), plan.evaluations(BEFORE)),
         "verify.json": plan.run_folder / "verify.json",
     }

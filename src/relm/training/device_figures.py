@@ -1,9 +1,12 @@
-"""What a device that compiles counted while a process trained, beside `train.jsonl`: no part of what a run means."""
+"""What a device that compiles counted while a phase was trained, beside `train.jsonl`: no part of what a run means.
+
+`device.json` has a line for each process that trained the phase, in order, since a count belongs to a process.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from relm.artifact import write_json
+from relm.artifact import read_json, write_json
 from relm.training.meter import Meter
 from relm.training.phase_run import PhaseRun
 from relm.training.run_folder import DEVICE_FIGURES
@@ -11,12 +14,24 @@ from relm.training.run_folder import DEVICE_FIGURES
 
 @contextmanager
 def device_figures(run: PhaseRun, meter: Meter) -> Iterator[None]:
-    """Write `device.json` at the end, however that comes: the device's figures, transfers of a step on average as well."""
+    """Write the line of this process at the end, however that comes."""
     try:
         yield
     finally:
-        figures, steps = run.device.figures(), meter.step - meter.first_step
-        if run.writes and figures:
-            transfers = [name for name in figures if name.startswith("transfers_")] if steps else []
-            a_step = {f"{name}_per_step": round(figures[name] / steps, 2) for name in transfers}
-            write_json(run.folder / DEVICE_FIGURES, {"phase": run.phase, "steps": steps, **figures, **a_step})
+        note_device_figures(run, meter)
+
+
+def note_device_figures(run: PhaseRun, meter: Meter) -> None:
+    """Write `device.json` with this process as its last line: from which step it went on, its steps, and its figures so far.
+
+    With every checkpoint, so that a process that is killed leaves a line of the steps that count. Lines of others that began
+    at the same step or later are taken away: nothing of theirs was gone on with.
+    """
+    figures = run.device.figures()
+    if not (run.writes and figures):
+        return
+    path = run.folder / DEVICE_FIGURES
+    known = read_json(path)["processes"] if path.exists() else []
+    others = [line for line in known if line["after_step"] < meter.first_step]
+    own = {"after_step": meter.first_step, "steps": meter.step - meter.first_step, **figures}
+    write_json(path, {"phase": run.phase, "processes": [*others, own]})

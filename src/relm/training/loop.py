@@ -20,7 +20,7 @@ from relm.models.losses import Term
 from relm.recipe import Recipe
 from relm.training.architecture import configuration
 from relm.training.checkpoints import newest_checkpoint, open_list, save_checkpoint
-from relm.training.device_figures import device_figures
+from relm.training.device_figures import device_figures, note_device_figures
 from relm.training.export import is_finished, write_model
 from relm.training.input import Reader, StepInput
 from relm.training.interruption import Preempted, StopRequest, run_lock, stop_requests, stop_with_parent
@@ -212,6 +212,7 @@ def save(run: PhaseRun, learner: Learner) -> Path:
         tensors = learner.model.state_dict(), learner.tensors()
         listed = learner.meter.step % every.checkpoint_interval == 0 or learner.meter.step == run.settings.steps
         save_checkpoint(run.checkpoints, state, *tensors, every.keep_checkpoints, forever, listed)
+        note_device_figures(run, learner.meter)
     return checkpoint_folder(run.checkpoints, learner.meter.step)
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 LOG, ORDER, CHECKPOINTS = "train.jsonl", "order.json", "checkpoints.jsonl"
 # Programs of a device that takes long to compile.
 COMPILED = "compiled"
-# What such a device counted while the newest process trained.
+# What such a device counted, a line for each process that trained.
 DEVICE_FIGURES = "device.json"
 # What a phase leaves for whoever trains a part of it again.
 RECORDS = (LOG, ORDER, CHECKPOINTS)

@@ -74,6 +74,8 @@ def test_a_killed_run_ends_with_the_same_bytes(objective: str, runs: Runs) -> No
     assert run.checkpoints == ["step-00000003"]
     assert_same_bytes(run.trained(), whole(runs, objective))
     assert (whole(runs, objective).programs, run.programs) == (2, 1), "the initial state, unless it is read; and the step"
+    told = read_json(run.folder / "main" / "device.json")["processes"]
+    assert [(one["after_step"], one["steps"], one["compiles"]) for one in told] == [(0, 3, 2), (3, 3, 1)]
     if objective == "causal":
         without = runs("cpu", objective, devices=0, changes=HELD_OUT).trained()
         assert np.abs(run.columns("loss") / without.columns("loss") - 1).max() > 1e-4, "dropout is off"
@@ -113,13 +115,14 @@ def test_after_two_steps_nothing_is_compiled(runs: Runs) -> None:
 
     two, many = run(2, 1, 1), run(20, 4, 5)
     assert many.programs == two.programs == 4, "the initial state, the step, the first held-out batch, the later ones"
-    figures = [read_json(run.folder / "main" / "device.json") for run in (two, many)]
-    assert [(one["phase"], one["steps"], one["compiles"]) for one in figures] == [("main", 2, 4), ("main", 20, 4)]
+    told = [read_json(run.folder / "main" / "device.json") for run in (two, many)]
+    assert [one["phase"] for one in told] == ["main", "main"]
+    figures = [process for one in told for process in one["processes"]]
+    assert [(one["after_step"], one["steps"], one["compiles"]) for one in figures] == [(0, 2, 4), (0, 20, 4)]
     steps_and_held_out = [2 + 2 * 2, 20 + 4 * 2]
     assert np.diff([one["executions"] for one in figures]) == np.diff(steps_and_held_out)
     assert all(0 < one["compile_seconds"] < 200 and 0 < one["execute_seconds"] < 200 for one in figures)
-    for one in figures:
-        assert one["transfers_to_devices_per_step"] == pytest.approx(one["transfers_to_devices"] / one["steps"], abs=0.01)
+    assert figures[1]["transfers_to_devices"] > figures[0]["transfers_to_devices"] > 2
     assert figures[1]["bytes_to_devices"] > figures[0]["bytes_to_devices"] > 0
 
 

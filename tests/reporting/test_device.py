@@ -1,0 +1,79 @@
+"""What a device that compiles counted is on the report page, summed over the processes that trained."""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from relm.artifact import write_json
+from relm.reporting.device import on_device
+from relm.reporting.publish import publish, published_files
+from relm.reporting.report import write_report
+
+FIRST = {
+    "after_step": 0,
+    "steps": 30,
+    "compiles": 2,
+    "compile_seconds": 4.5,
+    "executions": 31,
+    "execute_seconds": 1.5,
+    "transfers_to_devices": 95,
+    "bytes_to_devices": 3_000_000,
+    "transfers_from_devices": 12,
+    "bytes_from_devices": 500,
+}
+SECOND = {**FIRST, "after_step": 30, "steps": 20, "compiles": 1, "execute_seconds": 1.0, "bytes_from_devices": 100}
+
+
+def write_figures(run: Any, *processes: dict[str, Any]) -> str:
+    """`device.json` and the report; its text without tags."""
+    folder = run.plan.run_folder
+    write_json(folder / "main" / "device.json", {"phase": "main", "processes": list(processes)})
+    write_report(run.plan, run.verify, run.evaluations, folder / "report")
+    page = (folder / "report" / "report.html").read_text(encoding="utf-8")
+    return " ".join(re.sub(r"<style>.*?</style>|<[^>]+>", " ", page, flags=re.DOTALL).split())
+
+
+def test_figures_are_summed_over_processes_and_divided_by_all_steps() -> None:
+    told = on_device([FIRST, SECOND])
+    assert told.steps == 50
+    assert {name: (in_all, a_step) for name, in_all, a_step in told.figures} == {
+        "programs compiled": ("3", ""),
+        "compiling": ("9.0 s", ""),
+        "executions": ("62", "1.24"),
+        "executing": ("2.5 s", "50.0 ms"),
+        "transfers to the devices": ("190", "3.80"),
+        "bytes to the devices": ("6.0 MB", "120.0 kB"),
+        "transfers from the devices": ("24", "0.48"),
+        "bytes from the devices": ("600 bytes", "12 bytes"),
+    }
+    assert [row[:2] for row in told.processes] == [["1 to 30", "2"], ["31 to 50", "1"]]
+
+
+def test_a_process_that_was_stopped_before_its_first_step_divides_by_nothing() -> None:
+    told = on_device([{**FIRST, "steps": 0}])
+    assert {a_step for _, _, a_step in told.figures} == {""}
+    assert told.processes[0][0] == "none from 1 on"
+
+
+def test_the_page_shows_the_sums_and_each_process(finished_run: Callable[..., Any]) -> None:
+    told = write_figures(finished_run(), FIRST, SECOND)
+    assert "50 steps of 2 processes in all a step programs compiled 3 compiling 9.0 s" in told
+    assert "executing 2.5 s 50.0 ms transfers to the devices 190 3.80" in told
+    assert "1 to 30 2 4.5 s" in told
+
+
+def test_of_one_process_there_is_no_list(finished_run: Callable[..., Any]) -> None:
+    told = write_figures(finished_run(), FIRST)
+    assert "30 steps in all a step" in told
+    assert "Process by process" not in told
+
+
+def test_the_figures_are_published_with_the_run_and_absent_from_one_on_another_device(finished_run: Callable[..., Any]) -> None:
+    run = finished_run()
+    write_report(run.plan, run.verify, run.evaluations, run.plan.run_folder / "report")
+    assert "device.json" not in published_files(run.plan)
+    assert "On the device" not in (run.plan.run_folder / "report" / "report.html").read_text(encoding="utf-8")
+    write_figures(run, FIRST)
+    publish(published_files(run.plan), run.plan.results)
+    assert (run.plan.results / "device.json").read_text() == (run.plan.run_folder / "main" / "device.json").read_text()
+    assert '"device.json"' in (run.plan.results / "ro-crate-metadata.json").read_text()
