@@ -127,6 +127,13 @@ def write_sample_dump(path: Path) -> None:
     path.write_text(xml.replace("</mediawiki>", f"{talk}\n</mediawiki>"))
 
 
+def shipped_project(folder: Path) -> Commands:
+    """A project with the recipes that are shipped, and nothing downloaded."""
+    for name in ("Snakefile", "src", "profiles", "containers", "recipes"):
+        (folder / name).symlink_to(CHECKOUT / name)
+    return Commands(folder)
+
+
 def make_project(folder: Path) -> Commands:
     """A project whose one recipe, `tiny`, runs on the committed sample in seconds; its only source is the mirror."""
     for name in ("Snakefile", "src", "profiles", "containers"):

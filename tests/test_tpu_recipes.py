@@ -11,7 +11,7 @@ from relm.artifact import read_json
 from relm.plan import Project
 from relm.recipe import Recipe
 from relm.smoke import changed_keys
-from small_project import CHECKOUT, Commands
+from small_project import CHECKOUT, Commands, shipped_project
 
 PROJECT = Project(CHECKOUT)
 # What comes before and after the topology in a recipe's name.
@@ -37,9 +37,7 @@ def main_phase(name: str) -> dict[str, Any]:
 @pytest.fixture
 def shipped(tmp_path: Path) -> Commands:
     """A project with the recipes that are shipped, and nothing downloaded."""
-    for name in ("Snakefile", "src", "profiles", "containers", "recipes"):
-        (tmp_path / name).symlink_to(CHECKOUT / name)
-    return Commands(tmp_path)
+    return shipped_project(tmp_path)
 
 
 @pytest.mark.parametrize(("name", "original", "topology"), OTHERS)

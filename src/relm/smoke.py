@@ -6,6 +6,7 @@ compares every recipe with its twin.
 
 import fnmatch
 import math
+import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -76,13 +77,18 @@ def smoke_twin(recipe: Recipe, dataset: Dataset) -> Recipe:
         schedule["decay_end"] = None
         small = math.ceil(phase["steps"] / schedule["updates_per_step"])
         schedule["warmup_steps"] = min(max(round(warmup / length * small), min(warmup, 1)), small - 1)
-    twin["run"] = {"device": "cpu", "threads": 2, "checkpoint_interval": 10, "log_interval": 1}
+    twin["run"] = {"device": _device(recipe), "threads": 2, "checkpoint_interval": 10, "log_interval": 1}
     if recipe.run.micro_batch_size and any(p.global_batch_size > recipe.run.micro_batch_size for p in recipe.pretrain.values()):
         # The original accumulates gradients, so does the twin.
         batch = math.gcd(*(phase["global_batch_size"] for phase in twin["pretrain"].values()))
         twin["run"]["micro_batch_size"] = 1 if batch % 2 else batch // 2
     twin["expect"] = []
     return Recipe.model_validate(twin)
+
+
+def _device(recipe: Recipe) -> str:
+    """The CPU; of a TPU's run, where PJRT_DEVICE=CPU asks for XLA's CPU client, that, by the code that trains on a TPU."""
+    return "tpu" if recipe.run.device == "tpu" and os.environ.get("PJRT_DEVICE") == "CPU" else "cpu"
 
 
 def _small_model(model: Architecture) -> dict[str, Any]:

@@ -14,7 +14,7 @@ FIRST = {
     "steps": 30,
     "compiles": 2,
     "compile_seconds": 4.5,
-    "executions": 31,
+    "Executions": 31,
     "execute_seconds": 1.5,
     "transfers_to_devices": 95,
     "bytes_to_devices": 3_000_000,
@@ -37,14 +37,14 @@ def test_figures_are_summed_over_processes_and_divided_by_all_steps() -> None:
     told = on_device([FIRST, SECOND])
     assert told.steps == 50
     assert {name: (in_all, a_step) for name, in_all, a_step in told.figures} == {
-        "programs compiled": ("3", ""),
-        "compiling": ("9.0 s", ""),
-        "executions": ("62", "1.24"),
-        "executing": ("2.5 s", "50.0 ms"),
-        "transfers to the devices": ("190", "3.80"),
-        "bytes to the devices": ("6.0 MB", "120.0 kB"),
-        "transfers from the devices": ("24", "0.48"),
-        "bytes from the devices": ("600 bytes", "12 bytes"),
+        "Programs compiled": ("3", ""),
+        "Compiling": ("9.0 s", ""),
+        "Executions": ("62", "1.24"),
+        "Executing": ("2.5 s", "50.0 ms"),
+        "Transfers to the devices": ("190", "3.80"),
+        "Bytes to the devices": ("6.0 MB", "120.0 kB"),
+        "Transfers from the devices": ("24", "0.48"),
+        "Bytes from the devices": ("600 bytes", "12 bytes"),
     }
     assert [row[:2] for row in told.processes] == [["1 to 30", "2"], ["31 to 50", "1"]]
 
@@ -57,8 +57,8 @@ def test_a_process_that_was_stopped_before_its_first_step_divides_by_nothing() -
 
 def test_the_page_shows_the_sums_and_each_process(finished_run: Callable[..., Any]) -> None:
     told = write_figures(finished_run(), FIRST, SECOND)
-    assert "50 steps of 2 processes in all a step programs compiled 3 compiling 9.0 s" in told
-    assert "executing 2.5 s 50.0 ms transfers to the devices 190 3.80" in told
+    assert "50 steps of 2 processes in all a step Programs compiled 3 Compiling 9.0 s" in told
+    assert "Executing 2.5 s 50.0 ms Transfers to the devices 190 3.80" in told
     assert "1 to 30 2 4.5 s" in told
 
 

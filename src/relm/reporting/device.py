@@ -8,14 +8,14 @@ from relm.limits import size_in_words
 
 # Key of device.json -> its name, how it is told ("count", "seconds" or "bytes"), and whether it is told of a step as well.
 KEYS = {
-    "compiles": ("programs compiled", "count", False),
-    "compile_seconds": ("compiling", "seconds", False),
-    "executions": ("executions", "count", True),
-    "execute_seconds": ("executing", "seconds", True),
-    "transfers_to_devices": ("transfers to the devices", "count", True),
-    "bytes_to_devices": ("bytes to the devices", "bytes", True),
-    "transfers_from_devices": ("transfers from the devices", "count", True),
-    "bytes_from_devices": ("bytes from the devices", "bytes", True),
+    "compiles": ("Programs compiled", "count", False),
+    "compile_seconds": ("Compiling", "seconds", False),
+    "executions": ("Executions", "count", True),
+    "execute_seconds": ("Executing", "seconds", True),
+    "transfers_to_devices": ("Transfers to the devices", "count", True),
+    "bytes_to_devices": ("Bytes to the devices", "bytes", True),
+    "transfers_from_devices": ("Transfers from the devices", "count", True),
+    "bytes_from_devices": ("Bytes from the devices", "bytes", True),
 }
 
 
@@ -50,7 +50,7 @@ def on_device(processes: Sequence[Mapping[str, Any]]) -> OnDevice:
         total = sum(process[key] for process in processes)
         figures.append(Told(name, _WRITTEN[kind](total), _WRITTEN[kind](total / steps) if per_step and steps else ""))
     rows = [[_steps(process), *(_WRITTEN[kind](process[key]) for key, (_, kind, _) in KEYS.items())] for process in processes]
-    return OnDevice(steps, figures, ["steps", *(name for name, _, _ in KEYS.values())], rows)
+    return OnDevice(steps, figures, ["Steps", *(name for name, _, _ in KEYS.values())], rows)
 
 
 def _steps(process: Mapping[str, Any]) -> str:

@@ -18,6 +18,15 @@ from small_project import CHECKOUT
 # Architecture -> special tokens of its published tokenizer, beside <|endoftext|>; BERT's WordPiece is trained.
 SPECIAL = {"roberta": ("<s>", "<pad>", "</s>", "<unk>", "<mask>"), "mt5": ("<pad>", "</s>", "<unk>")}
 
+# Recipe -> how many devices: a share of the loss is four sequences of a twin's eight, and each device needs some of it.
+TWINS = {
+    "roberta_base_v3-8": 8,
+    "roberta_base_v3-8_as_published": 4,
+    "bert_large_wikitext103_v3-8_fp32": 8,
+    "bert_large_wikitext103_v3-8_bf16": 8,
+    "mt5_base_romanian_diacritics_v3-8": 8,
+}
+
 
 def twin_of(name: str) -> Recipe:
     """The smoke twin of a shipped recipe."""

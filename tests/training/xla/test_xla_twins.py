@@ -4,16 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from recipe_twins import TwinRun, twin_examples, twin_of
-
-# Recipe -> how many devices: a share of the loss is four sequences of a twin's eight, and each device needs some of it.
-TWINS = {
-    "roberta_base_v3-8": 8,
-    "roberta_base_v3-8_as_published": 4,
-    "bert_large_wikitext103_v3-8_fp32": 8,
-    "bert_large_wikitext103_v3-8_bf16": 8,
-    "mt5_base_romanian_diacritics_v3-8": 8,
-}
+from recipe_twins import TWINS, TwinRun, twin_examples, twin_of
 
 
 @pytest.mark.parametrize("name", TWINS)

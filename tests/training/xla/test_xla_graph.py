@@ -1,0 +1,113 @@
+"""The smoke twins of the TPU recipes through the graph, down to results/smoke/NAME, with their pretrain step on XLA devices."""
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+from recipe_twins import TWINS
+
+from relm.artifact import read_json, sha256_of
+from small_project import CHECKOUT, Commands, shipped_project
+
+NOWHERE = "http://127.0.0.1:9"
+
+
+def environment(devices: int, mirror: Path) -> dict[str, str]:
+    """XLA's CPU client with so many devices; nothing is fetched but from one folder."""
+    flags = os.environ["XLA_FLAGS"].replace("level=0", "level=1")
+    client = {"PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": str(devices), "XLA_FLAGS": flags}
+    return {**client, "RELM_MIRROR": str(mirror), "http_proxy": NOWHERE, "https_proxy": NOWHERE}
+
+
+def stand_in(listed: Path, mirror: Path, **contents: Path) -> None:
+    """Have a dataset's or model's file name other bytes, found in the mirror alone."""
+    told = yaml.safe_load(listed.read_text())
+    for name, content in contents.items():
+        (remote,) = [told["files"][file] for file in told["files"] if file.replace(".", "_") == name]
+        remote |= {
+            "sha256": sha256_of(content),
+            "size": content.stat().st_size,
+            "sources": [{"url": f"{NOWHERE}/{content.name}"}],
+        }
+        shutil.copy(content, mirror / content.name)
+    listed.write_text(yaml.safe_dump(told, sort_keys=False))
+
+
+def project_with_stand_ins(folder: Path) -> Commands:
+    """The shipped project for BERT's recipes, but WikiText's articles are the committed prose, and its vocabulary is small."""
+    project, mirror, data = shipped_project(folder), folder / "mirror", CHECKOUT / "tests" / "data"
+    mirror.mkdir()
+    (folder / "recipes").unlink()
+    shutil.copytree(CHECKOUT / "recipes", folder / "recipes")
+    prose = (data / "prose-sample.txt").read_text().split("\n\n")
+    text = folder / "articles.raw"
+    articles = [f" = Article {n} = \n \n {' '.join(part.split())} \n \n" for n, part in enumerate(prose * 8)]
+    text.write_text("".join(articles))
+    stand_in(folder / "recipes" / "data" / "wikitext_2_raw_valid.yaml", mirror, wiki_valid_raw=text)
+    vocabulary = data / "prose-vocabulary.txt"
+    stand_in(folder / "recipes" / "models" / "bert_base_uncased_tokenizer.yaml", mirror, vocab_txt=vocabulary)
+    return project
+
+
+def published(project: Commands, name: str, devices: int) -> Path:
+    """The published folder of a twin, which tells of all its steps on so many XLA devices."""
+    results = project.folder / "results" / "smoke" / name
+    recipe = read_json(results / "recipe.json")["recipe"]
+    assert recipe["run"]["device"] == "tpu"
+    steps = recipe["pretrain"]["main"]["steps"]
+    assert len((results / "train.jsonl").read_text().splitlines()) == steps
+    made_on = yaml.safe_load((results / "checkpoints.jsonl").read_text().splitlines()[-1])["made_on"]
+    assert (made_on["device"], made_on["name"], made_on["devices"]) == ("tpu", "XLA:CPU", devices)
+    told = read_json(results / "device.json")["processes"]
+    assert sum(process["steps"] for process in told) == steps
+    assert all(process["compiles"] and process["executions"] >= process["steps"] for process in told)
+    assert "On the device" in (results / "report.html").read_text()
+    return results
+
+
+def test_a_twin_runs_from_its_downloads_to_its_report_with_its_training_on_xla(tmp_path: Path) -> None:
+    name = "bert_large_wikitext103_v3-8_fp32"
+    project = project_with_stand_ins(tmp_path)
+    here = environment(8, tmp_path / "mirror")
+    planned = project.snakemake(f"results/smoke/{name}", "-n", "-p", **here).stdout
+    (command,) = re.findall(r"python -m (relm pretrain .*)", planned)
+    words = shlex.split(command)[1:]
+    done = project.snakemake(words[words.index("--manifest") + 1], **here)
+    assert done.returncode == 0, done.stdout
+
+    trained = project.relm(*words, "--tpu-report", **here)
+    assert trained.returncode == 0, trained.stderr
+    report = dict(re.findall(r"^Metric: (\w+)\n  TotalSamples: (\d+)", trained.stdout, re.MULTILINE))
+    (device,) = project.folder.glob("work/runs/smoke/*/*/main/device.json")
+    (told,) = read_json(device)["processes"]
+    assert (int(report["CompileTime"]), int(report["ExecuteReplicatedTime"])) == (told["compiles"], told["executions"])
+    assert told["compiles"] == 2, "the initial state and the step"
+
+    done = project.snakemake(f"results/smoke/{name}", **here)
+    assert done.returncode == 0, done.stdout
+    assert "rule pretrain" not in done.stdout, "what the command by hand made is what the graph makes"
+    published(project, name, 8)
+
+
+@pytest.mark.full
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", TWINS)
+def test_every_twin_runs_from_real_data_to_its_report_with_its_training_on_xla(
+    name: str, tmp_path: Path, shared_data: Path
+) -> None:
+    project, devices = shipped_project(tmp_path), TWINS[name]
+    done = subprocess.run(
+        project.command(f"results/smoke/{name}"),
+        cwd=project.folder,
+        env={**project.environment, **environment(devices, shared_data)},
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+    assert done.returncode == 0, done.stdout
+    published(project, name, devices)
