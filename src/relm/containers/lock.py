@@ -1,0 +1,199 @@
+"""`containers/lock.yaml`: role -> image by digest, the bases they are built on, and the device flags an image runs with.
+
+What is built here and never published has no digest of its own: `make images` writes the image's id into the override
+`containers/lock.local.yaml`, which git ignores.
+"""
+
+import datetime
+from pathlib import Path
+from typing import Annotated, Literal, Self, get_args
+
+from pydantic import Field, model_validator
+
+from relm.errors import RelmError
+from relm.section import Section, Slug, read_yaml, validate
+
+Role = Literal["cpu", "cuda", "tpu", "ipu"]
+ROLES: tuple[Role, ...] = get_args(Role)
+Digest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
+LOCK = Path("containers/lock.yaml")
+OVERRIDE = Path("containers/lock.local.yaml")
+
+
+class Pinned(Section):
+    """An image by name and tag, and by digest where that is known from somewhere."""
+
+    image: str = Field(pattern=r"^[a-z0-9][a-z0-9._:/-]*$")
+    """Registry and name, such as docker.io/library/python."""
+    tag: str = Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]*$")
+    """What the digest was looked up for."""
+    digest: Digest | None = None
+    """Of the registry; none: never published."""
+    source: str | None = None
+    """Where the digest is from: the registry itself, or a public file that names it."""
+    verified: bool = False
+    """Whether the registry itself was asked that the tag has this digest."""
+    checked: datetime.date | None = None
+    """When the source was read."""
+
+    @model_validator(mode="after")
+    def a_digest_says_where_it_is_from(self) -> Self:
+        if self.digest and not (self.source and self.checked):
+            raise ValueError("digest: give its `source` and when it was `checked`; a digest from nowhere pins nothing")
+        if self.verified and not self.digest:
+            raise ValueError("verified: there is no digest to verify; leave it out")
+        return self
+
+    @property
+    def pinned(self) -> str:
+        """``NAME:TAG@DIGEST``, as a Dockerfile and an engine take it; without the digest where there is none."""
+        return f"{self.image}:{self.tag}@{self.digest}" if self.digest else f"{self.image}:{self.tag}"
+
+
+class Image(Pinned):
+    """The image of one role, and what an engine must give it beside the folders."""
+
+    base: str
+    """Which of the bases its Dockerfile begins with."""
+    gpus: bool = False
+    """Whether it sees all NVIDIA GPUs."""
+    privileged: bool = False
+    """Whether it may do all that root may with the machine's devices."""
+    network: Literal["none", "host"] = "none"
+    """What its steps see beside those that need the network anyway."""
+    devices: list[str] = Field(default_factory=list)
+    """Device files, as patterns: /dev/ipu* stands for those that the machine has."""
+    capabilities: list[str] = Field(default_factory=list)
+    """Linux capabilities that are kept though all others are dropped."""
+    ulimits: dict[str, str] = Field(default_factory=dict)
+    """Name -> soft:hard, such as memlock: "-1:-1"."""
+    shm_size: str | None = Field(default=None, pattern=r"^[0-9]+[bkmg]$")
+    """Size of /dev/shm; none: the engine's."""
+    ipc: Literal["private", "host"] = "private"
+    """Whether shared memory is the machine's."""
+    environment: dict[str, str] = Field(default_factory=dict)
+    """Variables that its steps have."""
+    passed: list[str] = Field(default_factory=list)
+    """Variables that its steps take over from the caller, where they are set."""
+
+
+class Base(Pinned):
+    """What a Dockerfile begins with."""
+
+
+class Lock(Section):
+    """The whole file."""
+
+    images: dict[Role, Image] = Field(default_factory=dict)
+    bases: dict[Slug, Base] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def bases_are_known(self) -> Self:
+        for role, image in self.images.items():
+            if image.base not in self.bases:
+                raise ValueError(f"images.{role}.base: {image.base} is not among the bases: {', '.join(self.bases) or 'none'}")
+        return self
+
+
+class Built(Section):
+    """A role's image as it was built here."""
+
+    id: Digest
+    """The engine's name of it, which is the hash of its configuration."""
+    base: str
+    """What its Dockerfile began with: the lock's base, or what was given in its stead."""
+    built: datetime.date
+    commit: str | None = None
+    """Of the checkout it was built from; with `+changes` where that had some; none: no checkout."""
+    apptainer: Path | None = None
+    """The same image as Apptainer runs it: a .sif file or a folder."""
+
+
+class Override(Section):
+    """`lock.local.yaml`."""
+
+    images: dict[Role, Built] = Field(default_factory=dict)
+
+
+def read_lock(folder: Path = Path()) -> Lock:
+    """The lock of a checkout.
+
+    Raises:
+        RelmError: the file is absent or has a fault; names the key.
+    """
+    return validate(Lock, read_yaml(folder / LOCK), folder / LOCK)
+
+
+def read_override(folder: Path = Path()) -> Override:
+    """What was built here; empty where nothing was."""
+    path = folder / OVERRIDE
+    return validate(Override, read_yaml(path), path) if path.exists() else Override()
+
+
+def image_of(role: Role, folder: Path = Path()) -> Image:
+    """A role's entry in the lock.
+
+    Raises:
+        RelmError: it has none.
+    """
+    lock = read_lock(folder)
+    if role not in lock.images:
+        raise RelmError(f"{LOCK}: has no image for {role}; it has {', '.join(lock.images) or 'none'}")
+    return lock.images[role]
+
+
+def reference(role: Role, folder: Path = Path()) -> str:
+    """What an engine is asked for: ``sha256:...``, an image built here, or ``NAME:TAG@sha256:...``, a published one.
+
+    Raises:
+        RelmError: the role has no entry, was neither built here nor published, or its digest was never verified.
+    """
+    built = read_override(folder).images.get(role)
+    if built is not None:
+        return built.id
+    image = image_of(role, folder)
+    if image.digest is None:
+        raise RelmError(
+            f"{LOCK}: the image of {role} ({image.pinned}) has no digest, for it was never published; "
+            f"build it here: make images ROLES={role}"
+        )
+    refuse_unverified(image, f"images.{role}", f"or build it here: make images ROLES={role}")
+    return image.pinned
+
+
+def base_of(role: Role, folder: Path = Path()) -> Base:
+    """What a role's Dockerfile begins with, by a verified digest.
+
+    Raises:
+        RelmError: its digest was never verified.
+    """
+    image = image_of(role, folder)
+    base = read_lock(folder).bases[image.base]
+    refuse_unverified(base, f"bases.{image.base}", "or name an image of your own: make images BASE=NAME")
+    return base
+
+
+def refuse_unverified(pinned: Pinned, key: str, otherwise: str) -> None:
+    """Raise for an image whose digest the registry was never asked about."""
+    if pinned.verified:
+        return
+    where = f"from {pinned.source}, read {pinned.checked}" if pinned.digest else "there is none"
+    raise RelmError(
+        f"{LOCK}: {key}: the digest of {pinned.image}:{pinned.tag} is not verified ({where}); ask the registry, which needs "
+        f"the network: relm images resolve {key}; {otherwise}"
+    )
+
+
+def role_of(given: str, folder: Path = Path()) -> Role:
+    """Whose image a reference is: the other way round from `reference`; the path that Apptainer runs counts as well.
+
+    Raises:
+        RelmError: no role's.
+    """
+    for role, built in read_override(folder).images.items():
+        if given in (built.id, str(built.apptainer)):
+            return role
+    for role, image in read_lock(folder).images.items():
+        if image.digest and given == image.pinned:
+            return role
+    raise RelmError(f"{given}: no role in {LOCK} or {OVERRIDE} has this image, so its device flags are not known")

@@ -1,0 +1,112 @@
+"""The command that runs a step in its image by Docker or podman: nothing of the machine but what the step is given."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from relm.containers.lock import Image
+
+Engine = Literal["docker", "podman"]
+# Taken over from the caller where they are set: by name alone, so that no secret stands on the line. Proxies and tokens go only
+# where the network is.
+ALWAYS_PASSED = (
+    "RELM_WORK", "RELM_IGNORE_LIMITS", "RELM_MAX_HOURS", "RELM_ENCODER", "RELM_STOP_WITH_PARENT", "RELM_KILL_AT",
+    "OMP_NUM_THREADS", "WANDB_MODE",
+)  # fmt: skip
+PASSED_WITH_NETWORK = (
+    "RELM_MIRROR", "HF_TOKEN", "HF_ENDPOINT", "WANDB_API_KEY", "WANDB_BASE_URL",
+    "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy",
+)  # fmt: skip
+# What the image's caches are in, its HOME as well. Compiled kernels are loaded from there, so it may hold programs.
+SCRATCH = "/tmp:rw,exec,nosuid,nodev,mode=1777"
+
+
+@dataclass(frozen=True)
+class Run:
+    """One step in one image."""
+
+    image: Image
+    """Its entry in the lock, with the device's flags."""
+    reference: str
+    """What the engine is asked for."""
+    command: Sequence[str]
+    """What is run: for an image's own entry point the words after `relm`."""
+    writable: Sequence[Path]
+    """Folders that are mounted where they are: the checkout and, where that lies elsewhere, the work folder."""
+    read: Sequence[Path] = ()
+    """Folders that are mounted where they are, only to be read."""
+    working_folder: Path = field(default_factory=Path.cwd)
+    network: bool = False
+    """Whether the step needs the network, whatever its device needs."""
+    user: tuple[int, int] = field(default_factory=lambda: (os.getuid(), os.getgid()))
+    """Whose the files are that it writes: user and group."""
+    rootless: bool = field(default_factory=lambda: os.getuid() != 0)
+    """Whether the engine's caller is not root: podman then has to be told that inside, too, the user is that one."""
+    devices: Sequence[str] = ()
+    """The machine's device files that fit the image's patterns."""
+    entry_point: str | None = None
+    """Instead of the image's own."""
+
+
+def run_line(engine: Engine, run: Run, caller: Mapping[str, str]) -> list[str]:
+    """The words of `docker run` or `podman run`.
+
+    Args:
+        caller: the caller's variables; of those that are passed on, only the names stand on the line.
+    """
+    line = [engine, "run", "--rm", "--init", "--read-only", "--tmpfs", SCRATCH, *_rights(engine, run), *_device(engine, run)]
+    line += ["--network", "host" if _has_network(run) else "none"]
+    for folder in run.writable:
+        line += ["--volume", f"{folder}:{folder}"]
+    for folder in run.read:
+        line += ["--volume", f"{folder}:{folder}:ro"]
+    line += ["--workdir", str(run.working_folder), *_variables(run, caller)]
+    if run.entry_point is not None:
+        line += ["--entrypoint", run.entry_point]
+    return [*line, run.reference, *run.command]
+
+
+def devices_here(image: Image, root: Path = Path("/")) -> list[str]:
+    """The machine's device files that fit an image's patterns, sorted."""
+    patterns = [pattern.removeprefix("/") for pattern in image.devices]
+    return sorted({f"/{path.relative_to(root)}" for pattern in patterns for path in root.glob(pattern)})
+
+
+def _has_network(run: Run) -> bool:
+    return run.network or run.image.network == "host"
+
+
+def _rights(engine: Engine, run: Run) -> list[str]:
+    """The caller's own files and no more; what the image's device cannot do without."""
+    rights = ["--user", f"{run.user[0]}:{run.user[1]}"]
+    if engine == "podman" and run.rootless:
+        rights += ["--userns", "keep-id"]
+    if run.image.privileged:
+        return [*rights, "--privileged"]
+    kept = [word for name in run.image.capabilities for word in ("--cap-add", name)]
+    return [*rights, "--cap-drop", "ALL", *kept, "--security-opt", "no-new-privileges"]
+
+
+def _device(engine: Engine, run: Run) -> list[str]:
+    image = run.image
+    flags = []
+    if image.gpus:
+        flags += ["--gpus", "all"] if engine == "docker" else ["--device", "nvidia.com/gpu=all"]
+    for device in run.devices:
+        flags += ["--device", device]
+    for name, limit in image.ulimits.items():
+        flags += ["--ulimit", f"{name}={limit}"]
+    if image.shm_size:
+        flags += ["--shm-size", image.shm_size]
+    return [*flags, "--ipc", "host"] if image.ipc == "host" else flags
+
+
+def _variables(run: Run, caller: Mapping[str, str]) -> list[str]:
+    """RELM_IMAGE tells the step inside what it runs in."""
+    fixed = {"RELM_IMAGE": run.reference, **run.image.environment}
+    names = [*ALWAYS_PASSED, *(PASSED_WITH_NETWORK if _has_network(run) else ()), *run.image.passed]
+    passed = [name for name in dict.fromkeys(names) if name in caller and name not in fixed]
+    words = [f"{name}={value}" for name, value in fixed.items()] + passed
+    return [part for word in words for part in ("--env", word)]
