@@ -8,8 +8,10 @@ import datetime
 from pathlib import Path
 from typing import Annotated, Literal, Self, get_args
 
+import yaml
 from pydantic import Field, model_validator
 
+from relm.artifact import atomic_file
 from relm.errors import RelmError
 from relm.section import Section, Slug, read_yaml, validate
 
@@ -53,8 +55,8 @@ class Pinned(Section):
 class Image(Pinned):
     """The image of one role, and what an engine must give it beside the folders."""
 
-    base: str
-    """Which of the bases its Dockerfile begins with."""
+    bases: dict[Annotated[str, Field(pattern=r"^[A-Z_]+$")], Slug] = Field(min_length=1)
+    """The Dockerfile's argument -> which of the bases it stands for: BASE is what the image begins with."""
     gpus: bool = False
     """Whether it sees all NVIDIA GPUs."""
     privileged: bool = False
@@ -90,8 +92,9 @@ class Lock(Section):
     @model_validator(mode="after")
     def bases_are_known(self) -> Self:
         for role, image in self.images.items():
-            if image.base not in self.bases:
-                raise ValueError(f"images.{role}.base: {image.base} is not among the bases: {', '.join(self.bases) or 'none'}")
+            for name in image.bases.values():
+                if name not in self.bases:
+                    raise ValueError(f"images.{role}.bases: {name} is not among the bases: {', '.join(self.bases) or 'none'}")
         return self
 
 
@@ -100,8 +103,8 @@ class Built(Section):
 
     id: Digest
     """The engine's name of it, which is the hash of its configuration."""
-    base: str
-    """What its Dockerfile began with: the lock's base, or what was given in its stead."""
+    bases: dict[str, str]
+    """The Dockerfile's argument -> what it stood for: the lock's base, or what was given in its stead."""
     built: datetime.date
     commit: str | None = None
     """Of the checkout it was built from; with `+changes` where that had some; none: no checkout."""
@@ -161,16 +164,28 @@ def reference(role: Role, folder: Path = Path()) -> str:
     return image.pinned
 
 
-def base_of(role: Role, folder: Path = Path()) -> Base:
-    """What a role's Dockerfile begins with, by a verified digest.
+def bases_of(role: Role, folder: Path = Path()) -> dict[str, Base]:
+    """The Dockerfile's argument -> what it stands for, by verified digests.
 
     Raises:
-        RelmError: its digest was never verified.
+        RelmError: a digest was never verified.
     """
-    image = image_of(role, folder)
-    base = read_lock(folder).bases[image.base]
-    refuse_unverified(base, f"bases.{image.base}", "or name an image of your own: make images BASE=NAME")
-    return base
+    known, bases = read_lock(folder).bases, {}
+    for argument, name in image_of(role, folder).bases.items():
+        refuse_unverified(
+            known[name], f"bases.{name}", f"or name an image of your own: make images ROLES={role} {argument}=NAME"
+        )
+        bases[argument] = known[name]
+    return bases
+
+
+def record_built(role: Role, built: Built, folder: Path = Path()) -> None:
+    """Write into the override that a role's image was built here."""
+    known = read_override(folder).images | {role: built}
+    content = {"images": {name: entry.model_dump(mode="json", exclude_none=True) for name, entry in known.items()}}
+    words = "# Written by `make images`: images that were built here and stand for the lock's. Delete it to be rid of them.\n"
+    with atomic_file(folder / OVERRIDE, "w") as file:
+        file.write(words + yaml.safe_dump(content, sort_keys=False))
 
 
 def refuse_unverified(pinned: Pinned, key: str, otherwise: str) -> None:
