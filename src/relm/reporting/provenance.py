@@ -10,7 +10,7 @@ from typing import Any
 from relm.artifact import read_json, sha256_of, sidecar_of, write_json
 from relm.errors import RelmError
 from relm.identity import work_folder
-from relm.reporting import surroundings
+from relm.reporting import container, surroundings
 from relm.reporting.surroundings import cleaned, located, shown
 
 Record = dict[str, Any]
@@ -23,7 +23,7 @@ def record_of(output: Path) -> Path:
 
 @contextlib.contextmanager
 def record(step: str, inputs: Sequence[Path], outputs: Sequence[Path], argv: Sequence[str]) -> Iterator[Record]:
-    """Run a step and, if it succeeds, write down what it read, what it made, how long it took, and by which code and machine.
+    """Run a step and, if it succeeds, write down what it read, what it made, how long it took, by which code and where.
 
     Yields a dict to which the step may add facts, such as ``summary`` or ``device``. A folder among the files is listed
     without a hash. Nothing written holds the host's or user's name, the home folder or a token.
@@ -49,6 +49,8 @@ def record(step: str, inputs: Sequence[Path], outputs: Sequence[Path], argv: Seq
         "host": surroundings.host(),
         "code": code,
         "software": surroundings.software(),
+        "container": container.container(),
+        "packages": container.packages(),
     }
     files = {"inputs": read, "outputs": [file_facts(path) for path in outputs]}
     write_json(record_of(outputs[0]), cleaned(told) | files)

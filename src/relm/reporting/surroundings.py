@@ -31,9 +31,12 @@ PACKAGES = (
     "poptorch",
 )
 TOKENS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "WANDB_API_KEY")
+IMAGE_COMMIT = "RELM_IMAGE_COMMIT"
+_COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _SECRET_NAME = re.compile(r"TOKEN|SECRET|PASSWORD|API_KEY|CREDENTIAL", re.IGNORECASE)
 _SECRET_TEXT = re.compile(r"\bhf_[A-Za-z0-9]{16,}")
 _URL_LOGIN = re.compile(r"(?<=://)[^/\s@]+@")
+_HOME = re.compile(r"^(/(?:home|Users)/)[^/\s'\",;:]+")
 _ABSOLUTE_PATH = re.compile(r"(?<![\w.~:/-])/[^\s'\"]+")
 
 
@@ -86,9 +89,12 @@ def _git(folder: Path, *arguments: str) -> str:
 def code() -> dict[str, Any]:
     """Commit of the checkout that this package lies in, and whether `src` or `Snakefile` differ from it, new files included.
 
-    ``commit`` and ``changed`` are null, with the ``reason``, where there is no git or no checkout.
+    An image says itself from which commit it was built. ``commit`` and ``changed`` are null, with the ``reason``, where there
+    is no git or no checkout.
     """
     root = Path(relm.__file__).resolve().parents[2]
+    if (built_from := os.environ.get(IMAGE_COMMIT)) and not (root / "pyproject.toml").exists():
+        return _code_of_image(built_from)
     try:
         commit, top = _git(root, "rev-parse", "HEAD", "--show-toplevel").splitlines()
         if Path(top).resolve() != root:
@@ -100,6 +106,14 @@ def code() -> dict[str, Any]:
         said = str(getattr(error, "stderr", None) or error).strip().splitlines()
         return {"commit": None, "changed": None, "reason": without_secrets(f"git: {said[0] if said else 'failed'}")}
     return {"commit": commit, "changed": changed}
+
+
+def _code_of_image(built_from: str) -> dict[str, Any]:
+    """The commit as an image tells it: with `+changes` where the checkout had some."""
+    commit, _, changes = built_from.partition("+")
+    if not _COMMIT.fullmatch(commit):
+        return {"commit": None, "changed": None, "reason": "built into an image that does not know its commit"}
+    return {"commit": commit, "changed": bool(changes)}
 
 
 def software() -> dict[str, str]:
@@ -155,11 +169,12 @@ def without_secrets(text: str) -> str:
 
 
 def _without_user(match: re.Match[str]) -> str:
+    path = _HOME.sub(r"\1USER", match[0])  # in a container the caller's name and home are not known
     try:
         user = getpass.getuser()
     except (KeyError, OSError):
-        return match[0]
-    return "/".join("USER" if part == user else part for part in match[0].split("/"))
+        return path
+    return "/".join("USER" if part == user else part for part in path.split("/"))
 
 
 def cleaned(value: Any) -> Any:

@@ -1,0 +1,81 @@
+"""In which container a step ran, by which image, and with which packages: as it looks from inside.
+
+An image cannot read its own digest or labels, so the command that starts a container says in `RELM_IMAGE` what it starts
+(`relm.containers.run_line`), and an image in `RELM_IMAGE_ROLE` whose it is. Of there being a container
+at all, each engine leaves a sign.
+"""
+
+import functools
+import hashlib
+import importlib.metadata
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+IMAGE, ROLE = "RELM_IMAGE", "RELM_IMAGE_ROLE"
+ENGINES = {"docker": "Docker", "podman": "podman", "apptainer": "Apptainer", "unknown": "an unknown engine"}
+_APPTAINER = ("APPTAINER_CONTAINER", "SINGULARITY_CONTAINER")
+_DIGEST = re.compile(r"(?:^|@)(sha256:[0-9a-f]{64})$")
+
+
+def engine(environment: Mapping[str, str], root: Path) -> str | None:
+    """What runs the container that this process is in; None outside any.
+
+    Podman and Docker put a file at the root, Apptainer sets a variable; of others nothing is known but what the image says.
+    """
+    if any(environment.get(name) for name in _APPTAINER):
+        return "apptainer"
+    for mark, name in (("run/.containerenv", "podman"), (".dockerenv", "docker")):
+        if (root / mark).exists():
+            return name
+    return "unknown" if environment.get(IMAGE) or environment.get(ROLE) else None
+
+
+def container(environment: Mapping[str, str] = os.environ, root: Path = Path("/")) -> dict[str, str | None] | None:
+    """``engine``, ``role``, ``image`` and ``digest`` of the container that this process is in; None outside any.
+
+    The image is as the engine was asked for it, NAME:TAG@DIGEST or, of one that was built here, its id, which is its digest
+    then; null is what nobody said.
+    """
+    found = engine(environment, root)
+    if found is None:
+        return None
+    image = environment.get(IMAGE) or None
+    digest = _DIGEST.search(image or "")
+    told = {"engine": found, "role": environment.get(ROLE) or None, "image": image}
+    return {**told, "digest": digest[1] if digest else None}
+
+
+def in_words(told: Mapping[str, Any] | None) -> str:
+    """What `container` told, as a report says it.
+
+    >>> in_words(None)
+    'outside any container'
+    >>> in_words({"engine": "docker", "role": None, "image": None, "digest": None})
+    'in a container of Docker that does not say which image it is of'
+    """
+    if told is None:
+        return "outside any container"
+    runs = ENGINES.get(told["engine"], told["engine"])
+    if not told["image"]:
+        return f"in a container of {runs} that does not say which image it is of{_of(told)}"
+    return f"in the image {told['image']}{_of(told)} by {runs}{'' if told['digest'] else ', its digest unknown'}"
+
+
+def _of(told: Mapping[str, Any]) -> str:
+    return f" (relm's for {told['role']})" if told.get("role") else ""
+
+
+@functools.cache
+def packages() -> dict[str, Any]:
+    """Every installed distribution as ``NAME==VERSION``, sorted, and the ``sha256`` of these lines.
+
+    Of a name that is there twice the one that is imported counts: the first on the path.
+    """
+    versions: dict[str, str] = {}
+    for found in importlib.metadata.distributions():
+        versions.setdefault(re.sub(r"[-_.]+", "-", found.name).lower(), found.version)
+    lines = [f"{name}=={version}" for name, version in sorted(versions.items())]
+    return {"sha256": hashlib.sha256("".join(f"{line}\n" for line in lines).encode()).hexdigest(), "installed": lines}
