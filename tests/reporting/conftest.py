@@ -81,7 +81,7 @@ class Workshop:
 
     def step(self, name: str, inputs: list[Path], outputs: list[Path], **facts: Any) -> None:
         """Record a step whose outputs were just written."""
-        with record(name, inputs, outputs, ["relm", name, *map(str, inputs), "--output", str(outputs[0])]) as told:
+        with record(name, inputs, outputs, ["relm", name, "--inputs", *map(str, inputs), "--output", str(outputs[0])]) as told:
             told["summary"] = f"{name}: made {len(outputs)} files"
             told.update(facts)
 

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import re
+import shlex
 from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from relm.artifact import read_json
+from relm.artifact import read_json, write_json
 from relm.errors import RelmError
 from relm.reporting.findings import bytes_in_words, duration, gather
 from relm.reporting.provenance import record_of
@@ -149,6 +150,43 @@ def test_a_missing_record_is_named_on_the_page(finished_run: Callable[..., Any])
     assert str(run.plan.tokenizer) in told
     sentence = write_report(run.plan, run.verify, run.evaluations, run.plan.run_folder / "report")
     assert "1 files without a record" in sentence
+
+
+def test_each_step_has_its_docker_line_on_the_page_and_in_the_provenance(
+    finished_run: Callable[..., Any], checkout: Path
+) -> None:
+    run = finished_run()
+    lock = Path("containers/lock.yaml")
+    lock.parent.mkdir()
+    lock.write_bytes((checkout / lock).read_bytes())
+    text = page(run).text
+    steps = read_json(run.plan.run_folder / "report/provenance.json")["steps"]
+    lines = [step["docker"]["line"] for step in steps]
+    assert len(lines) > 10
+    assert all(line.startswith("docker run --rm") and shlex.split(line)[-1] in line for line in lines)
+    bare = text.replace(" ", "")
+    assert [line for line in lines if line.replace(" ", "") not in bare] == []
+    assert "not pinned: it has no digest, for it was never published" in text
+
+
+def test_the_page_says_in_words_where_steps_ran_and_with_which_packages(finished_run: Callable[..., Any]) -> None:
+    run = finished_run()
+    records = sorted(Path("work").rglob("*.record.json"))
+    inside = {"engine": "podman", "role": "cpu", "image": f"relm/cpu:0.1.0@sha256:{'4' * 64}", "digest": f"sha256:{'4' * 64}"}
+    for number, path in enumerate(records):
+        told = read_json(path) | {"container": inside if number < 2 else None}
+        write_json(path, {key: value for key, value in told.items() if number != 2 or key != "container"})
+    text = page(run).text
+    assert f"2 steps in the image relm/cpu:0.1.0@sha256:{'4' * 64} (relm's for cpu) by podman" in text
+    assert f"{len(records) - 3} steps outside any container" in text
+    assert "1 step not recorded" in text
+    provenance = read_json(run.plan.run_folder / "report/provenance.json")
+    (sha256, installed), *others = provenance["packages"].items()
+    assert not others
+    assert {step["packages"] for step in provenance["steps"]} == {sha256}
+    assert hashlib.sha256("".join(f"{line}\n" for line in installed).encode()).hexdigest() == sha256
+    assert f"The {len(installed)} packages that were installed" in text
+    assert " ".join(installed[:5]) in text
 
 
 def test_writing_the_report_again_gives_the_same_bytes(

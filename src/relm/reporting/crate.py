@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from relm.reporting.findings import Findings, Origin, command
+from relm.containers.shell_line import plain_line
+from relm.reporting.findings import Findings, Origin
 from relm.reporting.provenance import Record, file_facts
 
 METADATA = "ro-crate-metadata.json"
@@ -87,7 +88,7 @@ def _action(number: int, record: Record, names: Mapping[str, str]) -> Entity:
         "@id": f"#step-{number}",
         "@type": "CreateAction",
         "name": record["step"],
-        "description": command(record),
+        "description": plain_line(record["argv"]),
         "startTime": record["started"],
         "endTime": record["ended"],
         "actionStatus": {"@id": "http://schema.org/CompletedActionStatus"},

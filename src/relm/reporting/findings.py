@@ -1,7 +1,6 @@
 """All that a report tells, gathered from a run's files: the verdict, the figures, the samples, the steps, the sources."""
 
 import datetime
-import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,8 +10,10 @@ from typing import Any
 
 from relm.artifact import read_json, sidecar_of
 from relm.catalogue import Dataset, PretrainedModel, RemoteFile, Source
-from relm.plan import Plan
+from relm.containers.shell_line import docker_line
+from relm.plan import Plan, Project
 from relm.protocols import PublishedTest
+from relm.reporting.container import in_words
 from relm.reporting.device import OnDevice, on_device
 from relm.reporting.figures import Figure, Task, measured_task
 from relm.reporting.provenance import Record, collect
@@ -67,7 +68,7 @@ class Findings:
     model: Mapping[str, Any]
     """The weights' sidecar."""
     records: Sequence[Record]
-    """Of all steps, in order of the data's way."""
+    """Of all steps, in order of the data's way, each with its line of `docker run`."""
     date: str
     """When the last step ended, UTC; never when the report was written, so that writing it again gives the same bytes."""
 
@@ -165,6 +166,26 @@ class Findings:
             told.append(f"{code['commit']}{changed}" if code["commit"] else f"unknown ({code['reason']})")
         return [commit for commit, _ in Counter(told).most_common()]
 
+    @property
+    def containers(self) -> dict[str, int]:
+        """Where steps ran, in or outside a container -> how many of them; older records do not tell."""
+        recorded = [record for record in self.records if record["step"]]
+        return Counter(in_words(record["container"]) if "container" in record else "not recorded" for record in recorded)
+
+    @property
+    def installed(self) -> dict[str, list[str]]:
+        """sha256 of a list of packages -> the list, of all environments that steps ran in."""
+        return {told["sha256"]: told["installed"] for record in self.records if (told := record.get("packages"))}
+
+    @property
+    def caveats(self) -> list[str]:
+        """What is to be said of the images on the lines of `docker run`, each once."""
+        return list(
+            dict.fromkeys(
+                record["docker"]["caveat"] for record in self.records if record["step"] and record["docker"]["caveat"]
+            )
+        )
+
     @cached_property
     def origins(self) -> list[Origin]:
         """Training data, tokenizer, starting weights and test files, as far as they come from elsewhere."""
@@ -222,7 +243,10 @@ def gather(plan: Plan, verify: Path, evaluations: Mapping[str, Path], before: Ma
     """Read what a finished run left."""
     model = plan.model_folder(plan.phases[-1]) / "model.safetensors"
     before = before or {}
-    records = collect([verify, *evaluations.values(), *before.values(), model])
+    project = Project()
+    records = [
+        with_docker_line(record, project) for record in collect([verify, *evaluations.values(), *before.values(), model])
+    ]
     return Findings(
         plan=plan,
         verdict=read_json(verify),
@@ -238,6 +262,15 @@ def gather(plan: Plan, verify: Path, evaluations: Mapping[str, Path], before: Ma
 
 def _on_devices(plan: Plan) -> dict[str, OnDevice]:
     return {phase: on_device(read_json(path)["processes"]) for phase, path in plan.device_figures().items()}
+
+
+def with_docker_line(record: Record, project: Project) -> Record:
+    """A step's record with `docker`: the line that runs it in its image, the image, and what is to be said of that."""
+    if not record["step"]:
+        return record
+    image = (record.get("container") or {}).get("image")
+    found = docker_line(record["argv"], project, ran_in=image)
+    return record | {"docker": {"line": found.line, "image": found.image, "caveat": cleaned(found.caveat)}}
 
 
 def _in_order(plan: Plan, files: Mapping[str, Path]) -> dict[str, Mapping[str, Any]]:
@@ -271,11 +304,6 @@ def place(source: Source) -> str:
     if source.npm:
         return f"npm package {source.npm}{inside}"
     return f"Hugging Face {source.repository_type} {source.huggingface} at {source.revision}, {source.file}{inside}"
-
-
-def command(record: Record) -> str:
-    """A step's command line, quoted for a shell."""
-    return shlex.join(record["argv"])
 
 
 def duration(seconds: float) -> str:

@@ -2,7 +2,6 @@
 
 import functools
 import re
-import shlex
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +9,8 @@ import jinja2
 import yaml
 from markupsafe import Markup, escape
 
+from relm.containers.shell_line import plain_line
 from relm.reporting.findings import bytes_in_words, duration
-from relm.reporting.provenance import Record
 
 
 @functools.cache
@@ -27,7 +26,8 @@ def _environment() -> jinja2.Environment:
     environment.filters |= {
         "duration": duration,
         "bytes": bytes_in_words,
-        "command": breakable_command,
+        "command": lambda record: breakable_line(plain_line(record["argv"])),
+        "line": breakable_line,
         "path": breakable,
         "short": lambda sha256: sha256[:12] if sha256 else "",
         "yaml": lambda value: yaml.safe_dump(_given(value), sort_keys=False, allow_unicode=True, width=100),
@@ -63,11 +63,11 @@ def breakable(path: str) -> Markup:
     return Markup("<wbr>").join(escape(part) for part in path.replace("/", "/\n").split("\n"))
 
 
-def breakable_command(record: Record) -> Markup:
-    """A step's command line, quoted for a shell, that never breaks within the dashes of an option."""
-    words = [shlex.quote(word) for word in record["argv"]]
+def breakable_line(line: str) -> Markup:
+    """A line for a shell that never breaks within the dashes of an option; what is copied of it is the line."""
     return Markup(" ").join(
-        Markup('<span class="option">{}</span>').format(word) if word.startswith("-") else breakable(word) for word in words
+        Markup('<span class="option">{}</span>').format(word) if word.startswith("-") else breakable(word)
+        for word in line.split(" ")
     )
 
 

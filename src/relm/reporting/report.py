@@ -48,8 +48,12 @@ def _write(path: Path, text: str) -> None:
 
 
 def provenance(findings: Findings) -> dict[str, Any]:
-    """`provenance.json`: the records of all steps, in order of the data's way."""
-    return {"name": findings.plan.name, "fingerprint": findings.plan.fingerprint, "steps": list(findings.records)}
+    """`provenance.json`: the records of all steps, in order of the data's way; each list of packages once, by its sha256."""
+    steps = [
+        record | ({"packages": record["packages"]["sha256"]} if "packages" in record else {}) for record in findings.records
+    ]
+    told = {"name": findings.plan.name, "fingerprint": findings.plan.fingerprint, "steps": steps}
+    return told | {"packages": findings.installed}
 
 
 def report_page(findings: Findings) -> str:

@@ -29,6 +29,12 @@ def doctor_job(a: Arguments) -> Job:
     return Job(describe_machine)
 
 
+def command_job(a: Arguments) -> Job:
+    from relm.reporting.step_commands import describe_command
+
+    return Job(lambda: describe_command(Project(), a.recipe, a.wanted, a.which, a.only))
+
+
 def schema_job(a: Arguments) -> Job:
     from relm.recipe_schema import write_schemas
 
@@ -49,6 +55,18 @@ STEPS: dict[str, Step] = {
         estimate_job,
         records=False,
         epilog="Where run.device is cpu, some steps of a model of few layers are timed for some seconds a phase.",
+    ),
+    "command": Step(
+        "the command of a step, to be copied: plain and as `docker run`, from the published result or the recipe's plan",
+        [
+            RECIPE,
+            argument("wanted", nargs="?", metavar="STEP", help="left out, the steps are listed"),
+            argument("which", nargs="?", metavar="WHICH", help="of several jobs: its number, or a part of what it makes"),
+            argument("--only", choices=("plain", "docker"), help="print this line and nothing else"),
+        ],
+        command_job,
+        records=False,
+        epilog="The lines are for a shell in the checkout. A published result is asked first, the plan only without one.",
     ),
     "doctor": Step("what this machine can run, and why not the rest", [], doctor_job, records=False),
     "schema": Step(
