@@ -14,7 +14,7 @@ FIRST = {
     "steps": 30,
     "compiles": 2,
     "compile_seconds": 4.5,
-    "Executions": 31,
+    "executions": 31,
     "execute_seconds": 1.5,
     "transfers_to_devices": 95,
     "bytes_to_devices": 3_000_000,
