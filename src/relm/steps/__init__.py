@@ -1,6 +1,13 @@
 """The steps, each as a command with its arguments and its job, in the order of the data's way."""
 
-from relm.steps import data, evaluation, reporting, surroundings, training
+from relm.steps import bucket, data, evaluation, reporting, surroundings, training
 from relm.steps.contract import Step
 
-STEPS: dict[str, Step] = {**data.STEPS, **training.STEPS, **evaluation.STEPS, **reporting.STEPS, **surroundings.STEPS}
+STEPS: dict[str, Step] = {
+    **data.STEPS,
+    **training.STEPS,
+    **evaluation.STEPS,
+    **reporting.STEPS,
+    **bucket.STEPS,
+    **surroundings.STEPS,
+}

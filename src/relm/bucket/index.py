@@ -1,0 +1,112 @@
+"""What a store knows of a run: each file's name, sha256 and size. Nothing in it is believed before it is checked.
+
+`runs/NAME/FINGERPRINT/TIME.json`, one more with every push that changed something; the newest is the one that is pulled.
+"""
+
+import datetime
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from relm.errors import RelmError
+
+FORMAT = 1
+TIME = "%Y%m%dT%H%M%S.%fZ"
+_SHA256 = re.compile("[0-9a-f]{64}")
+_PLACE = re.compile(r"((?:smoke/)?[A-Za-z0-9][A-Za-z0-9._-]*)/([0-9a-f]{12})/(\d{8}T\d{6}\.\d{6}Z)\.json")
+
+
+class Entry(NamedTuple):
+    """One file."""
+
+    name: str
+    """Where it belongs: `work/...`, `results/...`, or in a folder of one's own that the recipe names."""
+    sha256: str
+    size: int
+
+
+class Place(NamedTuple):
+    """Which run's index, and when it was written."""
+
+    name: str
+    fingerprint: str
+    time: str
+
+    def __str__(self) -> str:
+        return f"runs/{self.name}/{self.fingerprint}/{self.time}.json"
+
+
+@dataclass(frozen=True)
+class Index:
+    """One push of a run."""
+
+    name: str
+    fingerprint: str
+    files: Sequence[Entry]
+
+    def document(self) -> dict[str, Any]:
+        """As it is stored."""
+        files = [{"path": name, "sha256": sha256, "size": size} for name, sha256, size in self.files]
+        return {"format": FORMAT, "name": self.name, "fingerprint": self.fingerprint, "files": files}
+
+
+def place_of(path: str) -> Place | None:
+    """The place that a path inside `runs/` names; None: it is no index.
+
+    >>> place_of("smoke/tiny/0123456789ab/20261120T223000.000000Z.json").name
+    'smoke/tiny'
+    >>> place_of("tiny/latest.json")
+    """
+    found = _PLACE.fullmatch(path)
+    return Place(*found.groups()) if found else None
+
+
+def next_time(newest: str | None, now: datetime.datetime) -> str:
+    """The name of the next index, later than the newest whatever this machine's clock says."""
+    if newest is None:
+        return now.strftime(TIME)
+    after = datetime.datetime.strptime(newest, TIME).replace(tzinfo=datetime.UTC) + datetime.timedelta(microseconds=1)
+    return max(now, after).strftime(TIME)
+
+
+def read_index(told: Any, where: str, place: Place) -> Index:
+    """The index in a JSON document.
+
+    Args:
+        where: the address it came from, for messages.
+
+    Raises:
+        RelmError: it is no index, or another run's, or names a file outside the folders of a run.
+    """
+    if not isinstance(told, Mapping) or told.get("format") != FORMAT:
+        found = told.get("format") if isinstance(told, Mapping) else None
+        raise RelmError(f"{where}: no index of format {FORMAT} (found {found}); pull with the version of relm that pushed it")
+    try:
+        files = [Entry(str(file["path"]), str(file["sha256"]), int(file["size"])) for file in told["files"]]
+        index = Index(str(told["name"]), str(told["fingerprint"]), files)
+    except (KeyError, TypeError, ValueError) as error:
+        raise RelmError(f"{where}: damaged: {type(error).__name__} {error}; push the run again") from None
+    if (index.name, index.fingerprint) != (place.name, place.fingerprint):
+        raise RelmError(
+            f"{where}: is of run {index.name} {index.fingerprint}; it was put in another's place: nothing was pulled"
+        )
+    for file in files:
+        if not _SHA256.fullmatch(file.sha256) or file.size < 0:
+            raise RelmError(f"{where}: {file.name}: expected a sha256 and a size, found {file.sha256} and {file.size}")
+        require_inside(file.name, where)
+    return index
+
+
+def require_inside(name: str, where: str) -> None:
+    """Refuse a name that leads out of the folder it is taken for.
+
+    Raises:
+        RelmError: it is absolute, or has `..` or anything like it.
+    """
+    parts = name.split("/")
+    if len(parts) < 2 or any(part in ("", ".", "..") or "\\" in part or "\0" in part for part in parts):
+        raise RelmError(
+            f"{where}: names the file {name!r}, which does not lie inside the folders of a run; nothing was pulled: "
+            "this is not what `relm push` wrote"
+        )
