@@ -44,8 +44,8 @@ test: environment harness   ## the tests
 test-quickstart: environment harness   ## what results/quickstart must show, after make quickstart
 	$(PYTEST) -m quickstart tests
 
-test-xla: .venv-tpu/made-from   ## training on PyTorch/XLA, a CPU standing for eight devices
-	PJRT_DEVICE=CPU $(subst $(BIN),.venv-tpu/bin,$(PYTEST)) -m "not full" tests/training/xla tests/devices
+test-xla: .venv-tpu/made-from   ## what needs the TPU's packages: training on PyTorch/XLA, a CPU standing for eight devices; gs://
+	PJRT_DEVICE=CPU $(subst $(BIN),.venv-tpu/bin,$(PYTEST)) -m "not full" tests/training/xla tests/devices tests/bucket/test_google_storage.py
 
 check: environment format types workflow   ## format, lint, types
 

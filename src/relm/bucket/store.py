@@ -52,6 +52,8 @@ class Store:
                 "credentials by the environment, as GOOGLE_APPLICATION_CREDENTIALS does"
             )
         self.url = url.rstrip("/")
+        # Else gcsfs asks Google's storage control for the kind of bucket, by gRPC, before it does anything.
+        os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
         with self._told("cannot be opened"):
             self._files, root = fsspec.core.url_to_fs(self.url, use_listings_cache=False)
             self._root = str(root).rstrip("/")
@@ -131,7 +133,7 @@ class Store:
 
     def _put_at_once(self, path: Path, target: str, bar: "tqdm[Any]") -> None:
         try:
-            self._files.put_file(str(path), target, callback=_Advance(bar))
+            self._files.put_file(str(path), target, callback=_Advance(bar), consistency="md5")
         except FileNotFoundError:
             if not path.exists():
                 raise Changed(path) from None
@@ -155,7 +157,7 @@ class Store:
     def _write(self, name: str, content: bytes) -> None:
         with self._told(f"{name} cannot be written"):
             if self._is_atomic:
-                self._files.pipe_file(f"{self._root}/{name}", content)
+                self._files.pipe_file(f"{self._root}/{name}", content, consistency="md5")
                 return
             partial = f"{self._root}/partial/{uuid.uuid4().hex}"
             self._files.makedirs(f"{self._root}/partial", exist_ok=True)

@@ -1,0 +1,136 @@
+"""A server that speaks as much of Google Cloud Storage's JSON API as gcsfs asks for, with one bucket in memory."""
+
+import base64
+import hashlib
+import json
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
+
+
+class SmallBucket(ThreadingHTTPServer):
+    """`mine` may be used; `closed` refuses; no other is there."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Request)
+        self.objects: dict[str, bytes] = {}
+        self.uploads: dict[str, tuple[str, bytearray]] = {}
+        """Those that have begun: their object's name, and what has come."""
+
+    @property
+    def address(self) -> str:
+        """For STORAGE_EMULATOR_HOST."""
+        return f"http://127.0.0.1:{self.server_port}"
+
+
+@contextmanager
+def small_bucket() -> Iterator[SmallBucket]:
+    """The server, at work."""
+    with SmallBucket() as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+class _Request(BaseHTTPRequestHandler):
+    server: SmallBucket
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+    def answer(self, status: int, content: bytes | dict[str, Any] = b"", **headers: str) -> None:
+        body = content if isinstance(content, bytes) else json.dumps(content).encode()
+        self.send_response(status)
+        for name, value in {"Content-Length": str(len(body)), **headers}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def told(self, name: str) -> dict[str, Any]:
+        content = self.server.objects[name]
+        md5 = base64.b64encode(hashlib.md5(content).digest()).decode()
+        times = {"timeCreated": "2026-11-20T22:30:00.000Z", "updated": "2026-11-20T22:30:00.000Z"}
+        return {"kind": "storage#object", "name": name, "bucket": "mine", "size": str(len(content)), "md5Hash": md5, **times}
+
+    def asked(self) -> tuple[str | None, dict[str, str]]:
+        """The object's name, or None for the list of all; answers by itself for another bucket."""
+        parts = urlsplit(self.path)
+        query = {key: values[0] for key, values in parse_qs(parts.query).items()}
+        found = re.fullmatch(r"(?:/download|/upload)?/storage/v1/b/([^/]+)(?:/o(?:/(.+))?)?", parts.path)
+        assert found, self.path
+        if found[1] != "mine":
+            status = 403 if found[1] == "closed" else 404
+            self.answer(status, {"error": {"code": status, "message": "no" if status == 403 else "The bucket does not exist."}})
+            raise Elsewhere
+        return unquote(found[2]) if found[2] else None, query
+
+    def handle_one_request(self) -> None:
+        try:
+            super().handle_one_request()
+        except Elsewhere:
+            return
+
+    def do_GET(self) -> None:
+        name, query = self.asked()
+        objects = self.server.objects
+        if name is None:
+            prefix = query.get("prefix", "")
+            inside = sorted(found for found in objects if found.startswith(prefix))
+            if "delimiter" in query:
+                inside = [found for found in inside if "/" not in found[len(prefix) :]]
+            self.answer(200, {"kind": "storage#objects", "items": [self.told(found) for found in inside]})
+        elif name not in objects:
+            self.answer(404, {"error": {"code": 404, "message": "No such object"}})
+        elif self.path.startswith("/download"):
+            asked = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", "bytes=0-"))
+            assert asked
+            content = objects[name][int(asked[1]) : int(asked[2]) + 1 if asked[2] else None]
+            self.answer(206 if "Range" in self.headers else 200, content)
+        else:
+            self.answer(200, self.told(name))
+
+    def do_POST(self) -> None:
+        if self.path.startswith("/session/"):
+            self.go_on()
+            return
+        content = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        _, query = self.asked()
+        if query["uploadType"] == "resumable":
+            number = f"session-of-some-length-{len(self.server.uploads)}"
+            self.server.uploads[number] = (query["name"], bytearray())
+            self.answer(200, {}, Location=f"{self.server.address}/session/{number}")
+            return
+        _, told, data, _ = content.split(b"--==0==", 3)
+        name = json.loads(told.split(b"\n\n", 1)[1])["name"]
+        self.server.objects[name] = data.split(b"\n\n", 1)[1][:-1]
+        self.answer(200, self.told(name))
+
+    def go_on(self) -> None:
+        """One piece of an upload; the object is there with the last one."""
+        name, come = self.server.uploads[self.path.rsplit("/", 1)[1]]
+        come += self.rfile.read(int(self.headers["Content-Length"]))
+        found = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+|\*)", self.headers["Content-Range"])
+        assert found
+        if found[3] != "*" and len(come) == int(found[3]):
+            self.server.objects[name] = bytes(come)
+            self.answer(200, self.told(name))
+        else:
+            self.answer(308, b"", Range=f"bytes=0-{len(come) - 1}")
+
+    def do_DELETE(self) -> None:
+        name, _ = self.asked()
+        self.server.objects.pop(str(name), None)
+        self.answer(204)
+
+
+class Elsewhere(Exception):
+    """A request for another bucket, which was answered."""
