@@ -15,13 +15,14 @@ DOCUMENTS = f"{WORK}/documents/{{dataset}}-{{key}}/{{shard}}"
 EXAMPLES = f"{WORK}/examples/{{dataset}}-{{key}}/{{shard}}"
 RUN = f"{WORK}/runs/{{recipe}}/{{fingerprint}}"
 LOGS = f"{WORK}/logs"
+IMAGES = graph.Images(workflow)
 
 supervision.run_steps_with_this_environment()
 if supervision.is_main_process(workflow):
     supervision.clear_dead_locks()
 
 
-container: graph.image
+container: IMAGES.of_step
 
 
 wildcard_constraints:

@@ -25,6 +25,8 @@ rule evaluate_held_out:
         f"{RUN}/{{of}}/held_out.json",
     log:
         f"{LOGS}/runs/{{recipe}}/{{fingerprint}}/{{of}}/held_out.log",
+    container:
+        IMAGES.of_evaluation
     threads: workflow.cores or 1
     resources:
         accelerator=1,
@@ -48,6 +50,8 @@ rule evaluate_random_windows:
         f"{RUN}/{{of}}/random_windows.json",
     log:
         f"{LOGS}/runs/{{recipe}}/{{fingerprint}}/{{of}}/random_windows.log",
+    container:
+        IMAGES.of_evaluation
     threads: workflow.cores or 1
     resources:
         accelerator=1,
@@ -72,6 +76,8 @@ rule evaluate_masked_lm:
         f"{RUN}/{{of}}/masked_lm.json",
     log:
         f"{LOGS}/runs/{{recipe}}/{{fingerprint}}/{{of}}/masked_lm.log",
+    container:
+        IMAGES.of_evaluation
     threads: workflow.cores or 1
     resources:
         accelerator=1,
@@ -96,6 +102,8 @@ rule evaluate_pseudo_perplexity:
         f"{RUN}/{{of}}/pseudo_perplexity.json",
     log:
         f"{LOGS}/runs/{{recipe}}/{{fingerprint}}/{{of}}/pseudo_perplexity.log",
+    container:
+        IMAGES.of_evaluation
     threads: workflow.cores or 1
     resources:
         accelerator=1,
@@ -120,6 +128,8 @@ rule evaluate_diacritics:
         f"{RUN}/{{of}}/diacritics.json",
     log:
         f"{LOGS}/runs/{{recipe}}/{{fingerprint}}/{{of}}/diacritics.log",
+    container:
+        IMAGES.of_evaluation
     threads: workflow.cores or 1
     resources:
         accelerator=1,
@@ -146,6 +156,8 @@ rule evaluate_test:
         f"{RUN}/{{of}}/{{test}}.json",
     log:
         f"{LOGS}/runs/{{recipe}}/{{fingerprint}}/{{of}}/{{test}}.log",
+    container:
+        IMAGES.of_evaluation
     threads: workflow.cores or 1
     resources:
         accelerator=1,
@@ -169,6 +181,8 @@ rule evaluate_harness:
         f"{RUN}/{{of}}/lm_eval_{{task}}.json",
     log:
         f"{LOGS}/runs/{{recipe}}/{{fingerprint}}/{{of}}/lm_eval_{{task}}.log",
+    container:
+        IMAGES.of_evaluation
     threads: workflow.cores or 1
     resources:
         accelerator=1,
@@ -193,6 +207,8 @@ rule write_samples:
         f"{RUN}/{{of}}/samples.json",
     log:
         f"{LOGS}/runs/{{recipe}}/{{fingerprint}}/{{of}}/samples.log",
+    container:
+        IMAGES.of_evaluation
     threads: workflow.cores or 1
     resources:
         accelerator=1,

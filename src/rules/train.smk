@@ -19,6 +19,8 @@ rule pretrain:
         ),
     log:
         f"{LOGS}/runs/{{recipe}}/{{fingerprint}}/{{phase}}.log",
+    container:
+        IMAGES.of_training
     threads: graph.trainer_threads
     resources:
         accelerator=1,

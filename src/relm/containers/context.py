@@ -23,8 +23,7 @@ from relm.reporting import surroundings
 
 TORCH = {"cpu": "torch-cpu.txt", "cuda": "torch-cuda.txt", "tpu": "torch-tpu.txt", "ipu": "torch-cpu.txt"}
 PACKAGES = "cpu.txt"
-# What a package that comes as source is built with, and relm itself: installed before all others.
-BUILD_TOOL = "setuptools"
+LEFT_OUT = Path("containers/left-out.txt")
 # What of the checkout is relm.
 SOURCES = ("pyproject.toml", "README.md", "LICENSE", "src/relm")
 
@@ -56,22 +55,39 @@ def lock_hash(locks: list[Path]) -> str:
     return digest.hexdigest()
 
 
-def wheels_of(lock: Path) -> Path:
-    """A folder with all that a lock file names, fetched once for all checkouts; an interrupted fetch is begun again.
+def requirements(lock: Path, left_out: frozenset[str] = frozenset()) -> str:
+    """What an image takes of a lock file: packages with their hashes, without pip's options, such as an index."""
+    entries = re.findall(r"^[A-Za-z0-9](?:.*\\\n)*.*\n", lock.read_text(), re.MULTILINE)
+    return "".join(entry for entry in entries if entry.partition("==")[0].lower().replace("_", "-") not in left_out)
+
+
+def left_out(checkout: Path = Path()) -> frozenset[str]:
+    """Packages that no step imports."""
+    lines = (checkout / LEFT_OUT).read_text().splitlines()
+    return frozenset(line for line in lines if line and not line.startswith("#"))
+
+
+def wheels_of(lock: Path, wanted: str) -> Path:
+    """A folder with the wheels that a part of a lock file names, fetched once for all checkouts; an interrupted fetch is begun
+    again.
 
     Raises:
         RelmError: pip could not get a file, or got one with another hash.
     """
-    folder = cache_folder() / f"wheels-{lock.stem}-{lock_hash([lock])[:12]}"
+    folder = cache_folder() / f"wheels-{lock.stem}-{hashlib.sha256(wanted.encode()).hexdigest()[:12]}"
     folder.parent.mkdir(parents=True, exist_ok=True)
     with open(folder.with_suffix(".lock"), "w") as guard:
         fcntl.flock(guard, fcntl.LOCK_EX)  # two builds that start at once fetch once
         if (folder / "complete").exists():
             return folder
         shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        options = [line for line in lock.read_text().splitlines() if line.startswith("--")]
+        (folder / "wanted.txt").write_text("".join(f"{option}\n" for option in options) + wanted)
         command = [
             *(sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"),
-            *("--require-hashes", "--requirement", str(lock), "--dest", str(folder)),
+            *("--only-binary", ":all:", "--require-hashes"),
+            *("--requirement", str(folder / "wanted.txt"), "--dest", str(folder)),
         ]
         ended = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         if ended.returncode:
@@ -94,41 +110,22 @@ def lay_out(role: Role, folder: Path, checkout: Path = Path(), given_bases: dict
     bases = given_bases or {name: base.pinned for name, base in bases_of(role, checkout).items()}
     folder.mkdir(parents=True)
     (folder / "locks").mkdir()
-    torch, packages = locks_of(role, checkout)
     shutil.copyfile(checkout / "containers" / role / "Dockerfile", folder / "Dockerfile")
-    # The address of an index is pip's affair out here; inside there is none.
-    (folder / "locks" / "torch.txt").write_text(without_options(torch.read_text()))
-    (folder / "locks" / "packages.txt").write_text(without_options(packages.read_text()))
-    (folder / "locks" / "build.txt").write_text(entry_of(packages, BUILD_TOOL))
-    for name, lock in (("torch", torch), ("packages", packages)):
-        shutil.copytree(
-            wheels_of(lock), folder / "wheels" / name, copy_function=_link, ignore=shutil.ignore_patterns("complete")
-        )
+    locks = locks_of(role, checkout)
+    for name, lock in zip(("torch", "packages"), locks, strict=True):
+        wanted = requirements(lock, left_out(checkout))
+        (folder / "locks" / f"{name}.txt").write_text(wanted)
+        (folder / "wheels" / name).mkdir(parents=True)
+        for wheel in wheels_of(lock, wanted).glob("*.whl"):
+            _link(wheel, folder / "wheels" / name / wheel.name)
     for source in SOURCES:
         _copy(checkout / source, folder / "relm" / source)
     code = surroundings.code()
     commit = f"{code['commit']}{'+changes' if code['changed'] else ''}" if code["commit"] else "unknown"
-    return Context(folder, {"COMMIT": commit, "LOCK": lock_hash([torch, packages]), **bases})
+    return Context(folder, {"COMMIT": commit, "LOCK": lock_hash(locks), **bases})
 
 
-def without_options(lock: str) -> str:
-    """A lock file's packages and hashes without lines that are options of pip's, such as an index."""
-    return "".join(line for line in lock.splitlines(keepends=True) if not line.startswith("--"))
-
-
-def entry_of(lock: Path, package: str) -> str:
-    """One package's lines of a lock file.
-
-    Raises:
-        RelmError: it is not there.
-    """
-    found = re.search(rf"^{re.escape(package)}==(?:.*\\\n)*.*\n", lock.read_text(), re.MULTILINE)
-    if found is None:
-        raise RelmError(f"{lock}: has no {package}, which builds what comes as source")
-    return found[0]
-
-
-def _link(source: str, destination: str) -> None:
+def _link(source: Path, destination: Path) -> None:
     try:
         os.link(source, destination)
     except OSError:

@@ -20,7 +20,8 @@ from relm.recipe import Recipe
 TRAINING = frozenset({"pretrain", "rehearse", "estimate"})
 # Steps whose first argument is a recipe's name.
 OF_A_RECIPE = TRAINING | {"training-speed", "verify", "report", "publish", "status"}
-_RELM = re.compile(r"(?:^|\s)-m (?:-- )?relm(?:\s|$)")
+# How a rule starts a step: alone or, of several processes, by torchrun.
+STEP_COMMAND = re.compile(r"\b(?:python|torchrun (?:--[\w-]+(?:[ =]\w+)? )*)\s*-m (?:-- )?relm(?:\s+|$)")
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ def evaluation_role(recipe: Recipe) -> Role:
 
 def words_of(command: str) -> list[str]:
     """The words after `relm` in a shell command such as Snakemake hands over; empty where it runs no step of relm."""
-    found = _RELM.search(command)
+    found = STEP_COMMAND.search(command)
     return shlex.split(command[found.end() :]) if found else []
 
 

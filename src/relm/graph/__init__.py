@@ -3,7 +3,7 @@
 Everything here is cheap: no torch, no network. A fault in one recipe is an error only for those who ask for that recipe.
 """
 
-from relm.graph.asking import FILE, KEY, MODEL_PARTS, NAME, OWN_DATA, PROJECT, image
+from relm.graph.asking import FILE, KEY, MODEL_PARTS, NAME, OWN_DATA, PROJECT
 from relm.graph.data import (
     dataset_file_sha256,
     dataset_in_words,
@@ -54,6 +54,7 @@ from relm.graph.evaluations import (
     test_sidecar,
     test_step,
 )
+from relm.graph.images import Images
 from relm.graph.runs import (
     described,
     final_model,
@@ -80,6 +81,7 @@ __all__ = [
     "NAME",
     "OWN_DATA",
     "PROJECT",
+    "Images",
     "all_results",
     "context_option",
     "dataset_file_sha256",
@@ -104,7 +106,6 @@ __all__ = [
     "harness_task",
     "harness_task_files",
     "how",
-    "image",
     "imported_tokenizer_files",
     "imported_tokenizer_kind",
     "imported_tokenizer_sidecars",

@@ -4,7 +4,7 @@ import functools
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar, get_args
+from typing import ParamSpec, TypeVar, get_args
 
 from snakemake_interface_common.exceptions import WorkflowError
 
@@ -13,7 +13,6 @@ from relm.artifact import sidecar_of
 from relm.catalogue import ModelFile
 from relm.errors import RelmError
 from relm.plan import Project
-from relm.section import read_yaml
 
 PROJECT = Project()
 NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"
@@ -48,9 +47,3 @@ def sidecars(paths: list[Path]) -> list[str]:
 def strings(paths: list[Path]) -> list[str]:
     """Paths as Snakemake wants them."""
     return [str(path) for path in paths]
-
-
-@in_words
-def image(wildcards: Any) -> str | None:
-    """The image that a step runs in under `--sdm apptainer`, by digest, from `containers/lock.yaml`; None: no image yet."""
-    return read_yaml(Path("containers/lock.yaml")).get("cpu")

@@ -1,0 +1,47 @@
+"""Which image a rule runs in under `--sdm apptainer`. Without it nothing is looked up: the lock may be empty or absent."""
+
+from pathlib import Path
+from typing import Any
+
+from relm.containers.lock import Role, read_override, reference
+from relm.containers.placement import evaluation_role, training_role
+from relm.graph.asking import PROJECT, in_words
+
+
+class Images:
+    """What the `container:` directives ask."""
+
+    def __init__(self, workflow: Any) -> None:
+        """Take from Snakemake's workflow whether images are asked for."""
+        methods = workflow.deployment_settings.deployment_method
+        self.asked = any(method.name == "APPTAINER" for method in methods)
+        self._found: dict[Role, str] = {}
+
+    @in_words
+    def of_step(self, wildcards: Any) -> str | None:
+        """Of a step that needs no accelerator; None where no images are asked for."""
+        return self._of("cpu") if self.asked else None
+
+    @in_words
+    def of_training(self, wildcards: Any) -> str | None:
+        """Of a trainer: that of the recipe's device."""
+        return self._of(training_role(PROJECT.plan(wildcards["recipe"]).recipe)) if self.asked else None
+
+    @in_words
+    def of_evaluation(self, wildcards: Any) -> str | None:
+        """Of an evaluation, which follows its recipe to a GPU alone."""
+        return self._of(evaluation_role(PROJECT.plan(wildcards["recipe"]).recipe)) if self.asked else None
+
+    def _of(self, role: Role) -> str:
+        """Once a role: a graph asks for every job."""
+        if role not in self._found:
+            self._found[role] = in_snakemakes_words(role)
+        return self._found[role]
+
+
+def in_snakemakes_words(role: Role, checkout: Path = Path()) -> str:
+    """``docker://IMAGE``, or the path of what Apptainer runs where one was made here."""
+    built = read_override(checkout).images.get(role)
+    if built is not None and built.apptainer is not None:
+        return str(built.apptainer)
+    return f"docker://{reference(role, checkout)}"
