@@ -89,6 +89,9 @@ class Device(Protocol):
     def describe(self) -> dict[str, Any]:
         """What it is; two runs are the same bytes only where these agree."""
 
+    def errors_in_words(self) -> AbstractContextManager[None]:
+        """The context of all work with it: what it raises comes out as a `RelmError` that says what to do, if that is known."""
+
     def close(self) -> None:
         """Take leave of the other ranks."""
 

@@ -3,7 +3,7 @@
 import os
 import resource
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, cast
 
 import numpy as np
@@ -149,6 +149,10 @@ class TorchDevice:
             exact = {} if self._run.deterministic else {"deterministic": False}
             return {"device": "cuda", "name": torch.cuda.get_device_name(), **told, **exact}
         return {"device": "cpu", "name": torch.backends.cpu.get_cpu_capability(), "threads": self.threads, **told}
+
+    def errors_in_words(self) -> AbstractContextManager[None]:
+        """As they are."""
+        return nullcontext()
 
     def close(self) -> None:
         """Take leave of the other ranks."""

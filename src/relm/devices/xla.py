@@ -12,8 +12,8 @@ sends of it what the host's own devices have, by the mesh. What hosts must agree
 
 import os
 import resource
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from relm.devices.contract import Forward, Model
 from relm.devices.processes import Processes
+from relm.devices.xla_errors import in_words
 from relm.devices.xla_opening import (
     import_torch_xla,
     opened_devices,
@@ -78,6 +79,7 @@ class XlaDevice:
         self._device = torch_xla.device()
         self._mesh = None if one else xs.Mesh(np.arange(self.devices), (self.devices,), ("data",))
         self._shardings: dict[int, Any] = {}
+        self._run, self._failed = run, False
 
     def place(self, model: Model) -> Model:
         """The model with parameters on every device; those that were one before are one again."""
@@ -230,9 +232,26 @@ class XlaDevice:
             "torch_xla": torch_xla.__version__,
         }
 
+    @contextmanager
+    def errors_in_words(self) -> Iterator[None]:
+        """Full memory and lost hosts, wherever they come up.
+
+        Raises:
+            RelmError: instead of XLA's error.
+        """
+        try:
+            yield
+        except RuntimeError as error:
+            self._failed = True
+            if words := in_words(str(error), self._run):
+                raise RelmError(words) from error
+            raise
+
     def close(self) -> None:
         """Let the devices finish, and take leave of the other hosts."""
-        self.synchronise()
+        if not self._failed:  # else the same error would come once more
+            with self.errors_in_words():
+                self.synchronise()
         if self._hosts is not None:
             self._hosts.close()
 

@@ -88,6 +88,7 @@ def pretrain(
     facts: dict[str, Any] = {"step": settings.steps, **identity}
     with (
         closing(open_device(recipe.run, folder / COMPILED, one_tpu)) as device,
+        device.errors_in_words(),
         run_lock(folder / "lock") if device.rank == 0 else nullcontext(),
     ):
         if is_finished(model_folder, facts):

@@ -97,6 +97,7 @@ def rehearse(rehearsal: Rehearsal) -> str:
     with (
         TemporaryDirectory(prefix="relm-rehearsal-") as folder,  # a run folder in which nothing lies
         closing(open_device(recipe.run)) as device,
+        device.errors_in_words(),
     ):
         settings = rehearsal.settings(device.parts)
         config = configuration(recipe, rehearsal.tokenizer)

@@ -1,0 +1,44 @@
+"""What XLA and libtpu say when a step cannot be taken, in words that tell what to do.
+
+They are known by their messages alone: PyTorch/XLA raises a RuntimeError for all of them. One may come up much later than
+what caused it, wherever the host next waits for the devices.
+"""
+
+import re
+
+from relm.recipe import Run
+
+# Of the compiler, of the allocator, and of what hands a program over; "Resource exhausted" is how older versions write it.
+_MEMORY = re.compile(r"RESOURCE_EXHAUSTED|resource exhausted|out of memory", re.IGNORECASE)
+_LOST = re.compile(
+    r"UNAVAILABLE|DEADLINE_EXCEEDED|deadline exceeded|heartbeat|socket closed|connection (reset|refused)|preempted|unhealthy",
+    re.IGNORECASE,
+)
+LONGEST = 300
+
+
+def in_words(message: str, run: Run) -> str | None:
+    """A sentence for an error of the devices; None for one that is a fault of the program.
+
+    Args:
+        run: how the step was to be taken.
+    """
+    what = message.strip().partition("\n")[0][:LONGEST]
+    if _MEMORY.search(message):
+        return f"run.device: tpu: a step does not fit into the memory of a device: {what}. {_smaller(run)}"
+    if _LOST.search(message):
+        return (
+            f"run.device: tpu: the TPU, or one of its hosts, cannot be reached any more: {what}. It was taken away, has died "
+            "or lost its network; checkpoints are intact. See that it is there (`gcloud compute tpus tpu-vm list`), and give "
+            "the same command again, on every host"
+        )
+    return None
+
+
+def _smaller(run: Run) -> str:
+    now = "which is not set: the global batch" if run.micro_batch_size is None else f"now {run.micro_batch_size}"
+    anew = "" if run.activation_checkpointing else "set run.activation_checkpointing: true, "
+    return (
+        f"Make run.micro_batch_size ({now}) smaller, {anew}or set the phase's precision to bfloat16 if it is float32; "
+        "`relm compile NAME` says beforehand what a step needs"
+    )

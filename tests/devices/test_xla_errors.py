@@ -1,0 +1,68 @@
+"""What is said of errors that only a TPU gives. Each message is as users of PyTorch/XLA and JAX reported it of TPUs."""
+
+import pytest
+
+from relm.devices.xla_errors import LONGEST, in_words
+from relm.recipe import Run
+
+FULL_WHEN_COMPILED = (
+    "Bad StatusOr access: RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in memory space hbm. Used "
+    "21.95G of 15.48G hbm. Exceeded hbm capacity by 6.47G.\n\nTotal hbm usage >= 22.47G:\n    reserved        530.00M"
+)
+FULL = [
+    FULL_WHEN_COMPILED,
+    "Bad StatusOr access: RESOURCE_EXHAUSTED: Error allocating device buffer: Attempting to allocate 196.00M. That was not "
+    "possible. There are 134.44M free.; (1x0x0_HBM0): while running replica 0 and partition 0 of a replicated computation",
+    "Resource exhausted: From /job:tpu_worker/replica:0/task:0:\nAttempting to reserve 3.95G at the bottom of memory.",
+    # Of the CPU client, as tests/training/xla/test_xla_memory.py provokes it.
+    "Error dispatching computation: Error preparing computation: Out of memory allocating 2147483648 bytes.",
+]
+LOST = [
+    'RPC failed with status = "Unavailable: Socket closed" and grpc_error_string = "Error received from peer"',
+    "UNAVAILABLE: Task /job:jax_worker/replica:0/task:37 heartbeat timeout. This indicates that the remote task has failed, "
+    "got preempted, or crashed unexpectedly.",
+    "DEADLINE_EXCEEDED: Barrier timed out. Some tasks already at the barrier: 0/8",
+    "Client mesh is unhealthy with uneven heartbeats",
+]
+
+
+@pytest.mark.parametrize("message", FULL)
+def test_full_memory_is_answered_with_the_keys_that_need_less(message: str) -> None:
+    said = in_words(message, Run(device="tpu", micro_batch_size=64))
+    assert said is not None
+    assert said.startswith("run.device: tpu: a step does not fit into the memory of a device: ")
+    for way_out in (
+        "Make run.micro_batch_size (now 64) smaller",
+        "set run.activation_checkpointing: true",
+        "set the phase's precision to bfloat16 if it is float32",
+        "`relm compile NAME`",
+    ):
+        assert way_out in said
+
+
+def test_what_is_done_already_is_not_advised() -> None:
+    said = in_words(FULL_WHEN_COMPILED, Run(device="tpu", activation_checkpointing=True))
+    assert said is not None
+    assert "Used 21.95G of 15.48G hbm. Exceeded hbm capacity by 6.47G." in said
+    assert "reserved" not in said, "the table after the first line"
+    assert "run.micro_batch_size (which is not set: the global batch) smaller" in said
+    assert "activation_checkpointing" not in said
+
+
+@pytest.mark.parametrize("message", LOST)
+def test_a_lost_host_is_answered_with_the_way_to_go_on(message: str) -> None:
+    said = in_words(message, Run(device="tpu"))
+    assert said is not None
+    assert said.startswith("run.device: tpu: the TPU, or one of its hosts, cannot be reached any more: ")
+    assert "checkpoints are intact" in said
+    assert "give the same command again, on every host" in said
+
+
+def test_a_fault_of_the_program_stays_what_it_is() -> None:
+    assert in_words("The size of tensor a (3) must match the size of tensor b (4)", Run(device="tpu")) is None
+
+
+def test_an_endless_line_is_cut() -> None:
+    said = in_words("RESOURCE_EXHAUSTED: " + "x" * 10_000, Run(device="tpu"))
+    assert said is not None
+    assert len(said) < LONGEST + 400
