@@ -84,7 +84,7 @@ def begin(run: PhaseRun, config: Config, init_from: Path | None, optimizer_from:
             warn_if_made_elsewhere(checkpoint, run.made_on)
     elif optimizer_from is not None:
         go_on(optimizer, model, kept_optimizer(optimizer_from, run.identity["fingerprint"]))
-    run.device.hold([*model.parameters(), *learner.tensors().values()])
+    run.device.hold([*model.parameters(), *learner.tensors().values(), *([scaler.found_inf] if scaler is not None else [])])
     return learner
 
 

@@ -187,7 +187,7 @@ def take_step(run: PhaseRun, learner: Learner, forward: Forward, given: StepInpu
     learning_rate = settings.optimizer.learning_rate * learning_rate_scale(settings.schedule, given.step, settings.steps)
     set_learning_rate(learner.optimizer, device.number(learning_rate))
     if learner.scaler is not None:
-        learner.scaler.begin_step(given.step)
+        learner.scaler.begin_step(given.step, device.number)
     accumulated = accumulate_terms(
         forward,
         run.fed(given.step, given.micro_batches),

@@ -5,7 +5,7 @@ gradients overflow is skipped (Micikevicius et al. 2018).
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -37,12 +37,17 @@ class LossScaler:
         """Have the optimizer skip its step where an overflow was found."""
         optimizer.found_inf = self.found_inf  # type: ignore[attr-defined]
 
-    def begin_step(self, step: int) -> None:
-        """Take the factor of an update, counted from 1, from the table if there is one."""
+    def begin_step(self, step: int, number: Callable[[float], float | Tensor] = float) -> None:
+        """Take the factor of an update, counted from 1, from the table if there is one.
+
+        Args:
+            number: how the device has a number that changes, see `relm.devices.contract.Device.number`.
+        """
         if self.settings.name == "by_step":
             reached = [begin for begin in self.settings.by_step if begin <= step]
-            scale = self.settings.by_step[max(reached)] if reached else self.settings.scale
-            self.scale.copy_(torch.tensor(scale, dtype=torch.float32), non_blocking=True)
+            scale = number(self.settings.by_step[max(reached)] if reached else self.settings.scale)
+            given = scale if isinstance(scale, Tensor) else torch.tensor(scale, dtype=torch.float32)
+            self.scale.copy_(given, non_blocking=True)
 
     def judge(self, scaled_norm: Tensor) -> None:
         """Decide whether this update is skipped, and what the next one is scaled by.

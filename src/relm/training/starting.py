@@ -15,7 +15,7 @@ from relm.artifact import read_json
 from relm.errors import RelmError
 from relm.optimization import LossScaling
 from relm.training.loss_scaling import LossScaler
-from relm.training.optimizers import restore_optimizer
+from relm.training.optimizers import as_kept_here, restore_optimizer
 from relm.training.run_folder import OPTIMIZER
 from relm.training.tensor_file import Damaged, read_tensors
 
@@ -51,12 +51,11 @@ def go_on(optimizer: torch.optim.Optimizer, model: nn.Module, kept: Mapping[str,
         RelmError: it is the state of an optimizer of another kind.
     """
     try:
-        restore_optimizer(optimizer, model, kept)
+        restore_optimizer(optimizer, model, as_kept_here(optimizer, kept))
     except ValueError as error:
         raise RelmError(
             f"optimizer_state: kept: the phase before left another kind of state: {error}; give both phases the same "
-            "optimizer.name, form, bias_correction and state_precision and train them on the same kind of device, or begin "
-            "with optimizer_state: fresh"
+            "optimizer.name, form, bias_correction and state_precision, or begin with optimizer_state: fresh"
         ) from None
 
 

@@ -126,13 +126,14 @@ def test_after_two_steps_nothing_is_compiled(runs: Runs) -> None:
     assert figures[1]["bytes_to_devices"] > figures[0]["bytes_to_devices"] > 0
 
 
-def second_phase(runs: Runs, devices: int, state: str) -> SecondPhase:
-    """Trained with sequences of twice the length after a first phase on as many devices."""
+def second_phase(runs: Runs, devices: int, state: str, devices_before: int | None = None) -> SecondPhase:
+    """Trained with sequences of twice the length after a first phase on as many devices, or on others."""
+    devices_before = devices if devices_before is None else devices_before
     first = merge(phase(sequence_length=8), HELD_OUT)
-    before = runs(f"first of two, {devices}", "causal", devices=devices, changes=first).trained()
+    before = runs(f"first of two, {devices_before}", "causal", devices=devices_before, changes=first).trained()
     second = {**before.recipe.pretrain["main"].model_dump(), "sequence_length": 16, "optimizer_state": state}
     changes = merge(first, {"pretrain": {"second": second}})
-    run = SecondPhase(before.folder / state, before.examples, changes, devices=devices, before=before)
+    run = SecondPhase(before.folder / f"{state}, {devices}", before.examples, changes, devices=devices, before=before)
     run.trained()
     return run
 
@@ -157,3 +158,30 @@ def test_one_device_alone_takes_the_steps_of_eight(runs: Runs) -> None:
     figures = read_json(alone.folder / "main" / "device.json")
     assert alone.programs == figures["compiles"] == 4
     assert figures["executions"] == 1 + alone.recipe.pretrain["main"].steps + 2 * 4
+
+
+SCALINGS = {
+    "by_step": {"name": "by_step", "scale": 1024.0, "by_step": {2: 2.0**14, 4: 0.5, 5: 1.0}},
+    "automatic": {"name": "automatic", "scale": 2.0**127, "growth_interval": 2},
+}
+
+
+@pytest.mark.parametrize(("scaling", "programs"), [("by_step", 4), pytest.param("automatic", 5, marks=FULL)])
+def test_a_scaled_loss_makes_the_updates_of_a_cpu(scaling: str, programs: int, runs: Runs) -> None:
+    changes = merge(phase(loss_scaling=SCALINGS[scaling]), HELD_OUT)
+    here = runs(f"cpu, {scaling}", "causal", devices=0, changes=changes).trained()
+    there = runs(f"8 devices, {scaling}", "causal", changes=changes).trained()
+    assert_same_figures(there, here)
+    assert len(set(here.columns("loss_scale").ravel())) > 2
+    figures = ("loss_scale", "skipped_updates")
+    np.testing.assert_array_equal(there.columns(*figures), here.columns(*figures))
+    assert (here.columns("skipped_updates").max() > 0) == (scaling == "automatic")
+    assert there.programs == programs, (
+        "the initial state, the step (automatic: first and later), first and later held-out batch"
+    )
+
+
+@pytest.mark.parametrize("first", [0, pytest.param(8, marks=FULL)])
+def test_an_optimizer_is_kept_between_phases_on_different_devices(first: int, runs: Runs) -> None:
+    elsewhere = second_phase(runs, 8 - first, "kept", first)
+    assert_same_figures(elsewhere, second_phase(runs, 0, "kept"))
