@@ -21,8 +21,8 @@ from relm.errors import RelmError
 from relm.identity import work_folder
 from relm.plan import Project
 
-# Snakemake wants Apptainer 1.0 or newer.
-VERSION = "apptainer version 1.4.0 (relm: Docker or podman)"
+# Snakemake reads the first word and the last.
+VERSION = "apptainer version 1.4.0"
 ENGINES: tuple[Engine, ...] = ("podman", "docker")
 TRACE = "RELM_SHOW_COMMANDS"
 
@@ -64,11 +64,15 @@ def run_of(arguments: Sequence[str]) -> Run:
     Raises:
         RelmError: there is an option that would mount or allow more, or the image is not one of the lock's.
     """
-    words = list(arguments)
-    home = Path(words[words.index("--home") + 1])
-    del words[words.index("--home") : words.index("--home") + 2]
-    if words[0].startswith("-"):
-        raise RelmError(f"{words[0]}: --apptainer-args are for real Apptainer; what Docker and podman get stands in the lock")
+    words, home = list(arguments), Path.cwd()
+    while words and words[0].startswith("-"):
+        option = words.pop(0)
+        if option == "--home":
+            home = Path(words.pop(0))
+        elif option == "--bind":  # Snakemake's cache of scripts, which no rule here has
+            words.pop(0)
+        else:
+            raise RelmError(f"{option}: --apptainer-args are for real Apptainer; what Docker and podman get stands in the lock")
     given, shell, _, command = words
     image = image_in(given)
     step = placement(words_of(command), Project())
