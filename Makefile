@@ -11,7 +11,7 @@ BIN := .venv/bin
 LOCKS := $(wildcard envs/*.txt) pyproject.toml envs/make_environment.py
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(or $(WORKERS),2)
 
-.PHONY: help environment harness quickstart test test-quickstart check check-full format types workflow lock schema clean
+.PHONY: help environment harness quickstart test test-quickstart test-containers images check check-full format types workflow lock schema clean
 
 help:            ## what there is to make
 	@grep -hE '^[a-z/%-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 20
@@ -39,10 +39,18 @@ results/%: environment FORCE   ## any recipe: make results/NAME
 FORCE:
 
 test: environment harness   ## the tests
-	$(PYTEST) -m "not full and not quickstart"
+	$(PYTEST) -m "not full and not quickstart and not containers"
 
 test-quickstart: environment harness   ## what results/quickstart must show, after make quickstart
 	$(PYTEST) -m quickstart tests
+
+# FORCE=1: even when nothing they depend on changed since they were last green.
+test-containers: environment   ## images built for real, and steps in them, by podman (installed where it is missing)
+	@$(BIN)/python tests/containers/when_changed.py $(if $(FORCE),--always) -- \
+	  $(BIN)/python -m pytest -q -p no:xdist -m "containers and not full" tests/containers
+
+images: environment   ## build the images of ROLES (default: cpu) here; BASE=IMAGE stands for the Dockerfile's base
+	$(BIN)/python -m relm.containers.build $(or $(ROLES),cpu) $(if $(BASE),--base BASE=$(BASE)) $(if $(PYTHON_BASE),--base PYTHON=$(PYTHON_BASE))
 
 test-xla: .venv-tpu/made-from   ## what needs the TPU's packages: training on PyTorch/XLA, a CPU standing for eight devices; gs://
 	PJRT_DEVICE=CPU $(subst $(BIN),.venv-tpu/bin,$(PYTEST)) -m "not full" tests/training/xla tests/devices tests/bucket/test_google_storage.py

@@ -55,10 +55,15 @@ def lock_hash(locks: list[Path]) -> str:
     return digest.hexdigest()
 
 
+def entries(lock: Path) -> list[tuple[str, str]]:
+    """A lock file's packages: name, and its lines with the hashes. Options of pip's, such as an index, are none."""
+    found = re.findall(r"^[A-Za-z0-9](?:.*\\\n)*.*\n", lock.read_text(), re.MULTILINE)
+    return [(entry.partition("==")[0].lower().replace("_", "-"), entry) for entry in found]
+
+
 def requirements(lock: Path, left_out: frozenset[str] = frozenset()) -> str:
-    """What an image takes of a lock file: packages with their hashes, without pip's options, such as an index."""
-    entries = re.findall(r"^[A-Za-z0-9](?:.*\\\n)*.*\n", lock.read_text(), re.MULTILINE)
-    return "".join(entry for entry in entries if entry.partition("==")[0].lower().replace("_", "-") not in left_out)
+    """What an image takes of a lock file."""
+    return "".join(entry for name, entry in entries(lock) if name not in left_out)
 
 
 def left_out(checkout: Path = Path()) -> frozenset[str]:

@@ -90,14 +90,14 @@ def _dataset(words: Sequence[str]) -> Dataset | None:
 
 
 def _needs_network(words: Sequence[str], plan: Plan | None) -> bool:
-    """Downloads, documents that are read from the hub, and a log that goes to a server while training."""
+    """Downloads, a bucket, documents that are read from the hub, and a log that goes to a server while training."""
     step = words[0]
     if step == "extract":
         dataset = _dataset(words)
         return dataset is not None and dataset.hub is not None
     if step == "pretrain" and plan is not None:
         return "wandb" in plan.recipe.run.loggers and os.environ.get("WANDB_MODE") == "online"
-    return step == "download"
+    return step in ("download", "push", "pull")
 
 
 def _read_beside(words: Sequence[str], plan: Plan | None) -> list[Path]:

@@ -1,0 +1,68 @@
+"""Engines, the cpu image built for real, and a project whose steps run in it."""
+
+import signal
+import tempfile
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import pytest
+from engines import STAND_IN, Engine, base_archive, docker, import_stand_in, podman
+from image_project import ImageProject, build, make_image_project
+
+from relm.containers.context import left_out, locks_of, requirements, wheels_of
+
+
+@pytest.fixture(scope="session", autouse=True)
+def an_end_by_term_cleans_up() -> None:
+    """A stage that runs past its limit gets TERM: what was started must be ended all the same."""
+
+    def interrupt(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, interrupt)
+
+
+def started(engine: Callable[[Path], AbstractContextManager[Engine]], checkout: Path) -> Iterator[Engine]:
+    """An engine with the stand-in for the official base; wheels and base are fetched side by side."""
+    with ThreadPoolExecutor() as pool:
+        waiting = [pool.submit(wheels_of, lock, requirements(lock, left_out(checkout))) for lock in locks_of("cpu", checkout)]
+        waiting.append(pool.submit(base_archive))
+    for fetched in waiting:
+        fetched.result()
+    with engine(Path(tempfile.mkdtemp(prefix="relm-containers-", dir="/var/tmp"))) as running:
+        import_stand_in(running)
+        yield running
+
+
+@pytest.fixture(scope="session")
+def podman_engine(checkout: Path) -> Iterator[Engine]:
+    """Podman."""
+    yield from started(podman, checkout)
+
+
+@pytest.fixture(scope="session")
+def docker_engine(checkout: Path) -> Iterator[Engine]:
+    """Docker."""
+    yield from started(docker, checkout)
+
+
+@pytest.fixture(scope="session")
+def in_podman(podman_engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> ImageProject:
+    """A finished smoke twin of the quickstart, each step of which ran in the cpu image by podman."""
+    return finished(podman_engine, tmp_path_factory.mktemp("podman"))
+
+
+@pytest.fixture(scope="session")
+def in_docker(docker_engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> ImageProject:
+    """The same by Docker."""
+    return finished(docker_engine, tmp_path_factory.mktemp("docker"))
+
+
+def finished(engine: Engine, folder: Path) -> ImageProject:
+    project = make_image_project(folder, engine)
+    build(project, "cpu", {"BASE": STAND_IN})
+    done = project.snakemake("results/smoke/quickstart", "--sdm", "apptainer")
+    assert done.returncode == 0, done.stdout
+    return project

@@ -1,0 +1,165 @@
+"""Real engines for the tests, from Debian's packages: started by what needs them, ended by their process number, all below one
+folder that is removed.
+
+Debian's podman does not run as installed on a virtual machine without all rights: it gets a runtime, limits and control groups
+that do. Nothing is pulled unnoticed: Docker Hub is blocked.
+"""
+
+import contextlib
+import os
+import resource
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from relm.containers.context import cache_folder
+
+STAND_IN = "localhost/standin/python:3.11"
+PACKAGES = {"podman": ("podman", "runc", "catatonit"), "docker": ("docker.io", "tini")}
+PROGRAMS = {"podman": "/usr/bin/podman", "docker": "/usr/sbin/dockerd"}
+
+
+@dataclass(frozen=True)
+class Engine:
+    """A running engine: what its commands need in their environment."""
+
+    name: str
+    folder: Path
+    environment: dict[str, str]
+
+    def run(self, *words: str, check: bool = True, **options: object) -> subprocess.CompletedProcess[str]:
+        """One command of the engine; its two streams together in `stdout`."""
+        done = subprocess.run(
+            [self.name, *words],
+            env=os.environ | self.environment,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=900,
+            **options,  # type: ignore[call-overload]
+        )
+        assert done.returncode == 0 or not check, done.stdout
+        return done
+
+
+def install(*packages: str) -> None:
+    """Debian packages that are not there yet."""
+    known = subprocess.run(["dpkg", "-s", *packages], capture_output=True)
+    if known.returncode == 0:
+        return
+    assert os.getuid() == 0, f"these packages are missing, and only root can install them: {' '.join(packages)}"
+    environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
+    for words in (["update"], ["install", "-y", "--no-install-recommends", *packages]):
+        done = subprocess.run(["apt-get", "-qq", "-o", "DPkg::Lock::Timeout=600", *words], env=environment, capture_output=True)
+        assert done.returncode == 0, done.stderr.decode()
+
+
+@contextlib.contextmanager
+def podman(folder: Path) -> Iterator[Engine]:
+    """Podman with all its files below a folder, which is gone afterwards."""
+    install(*PACKAGES["podman"])
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    settings = {
+        "containers.conf": f'[containers]\ndefault_ulimits = ["nofile={files}:{files}", "nproc=16384:16384"]\nnetns = "host"\n'
+        '[engine]\nruntime = "runc"\ncgroup_manager = "cgroupfs"\nevents_logger = "file"\n',
+        "storage.conf": f'[storage]\ndriver = "overlay"\ngraphroot = "{folder}/root"\nrunroot = "{folder}/run"\n',
+        "registries.conf": '[[registry]]\nprefix = "docker.io"\nlocation = "docker.io"\nblocked = true\n'
+        '[[registry]]\nprefix = "127.0.0.1:5555"\nlocation = "127.0.0.1:5555"\ninsecure = true\n',
+    }
+    variables = ("CONTAINERS_CONF", "CONTAINERS_STORAGE_CONF", "CONTAINERS_REGISTRIES_CONF")
+    environment = {"RELM_ENGINE": "podman", "TMPDIR": str(folder)}
+    for variable, (name, text) in zip(variables, settings.items(), strict=True):
+        (folder / name).write_text(text)
+        environment[variable] = str(folder / name)
+    engine = Engine("podman", folder, environment)
+    try:
+        yield engine
+    finally:
+        engine.run("rm", "--all", "--force", "--time", "0", check=False)
+        engine.run("rmi", "--all", "--force", check=False)
+        remove(folder)
+
+
+@contextlib.contextmanager
+def docker(folder: Path) -> Iterator[Engine]:
+    """Docker's daemon as a child of this process, with all its files below a folder, which is gone afterwards."""
+    install(*PACKAGES["docker"])
+    (folder / "bin").mkdir()
+    (folder / "bin" / "docker").symlink_to("/usr/bin/docker")  # another client may come earlier in PATH
+    environment = {
+        "RELM_ENGINE": "docker",
+        "DOCKER_HOST": f"unix://{folder}/docker.sock",
+        "DOCKER_CONFIG": str(folder / "client"),
+        "DOCKER_BUILDKIT": "0",
+        "PATH": f"{folder}/bin{os.pathsep}{os.environ['PATH']}",
+    }
+    command = [
+        *("/usr/sbin/dockerd", "--host", environment["DOCKER_HOST"], "--data-root", f"{folder}/data"),
+        *("--exec-root", f"{folder}/exec", "--pidfile", f"{folder}/dockerd.pid", "--storage-driver=overlay2"),
+        *("--bridge=none", "--iptables=false", "--ip6tables=false", "--ip-forward=false", "--ip-masq=false"),
+    ]
+    with open(folder / "dockerd.log", "wb") as log:
+        daemon = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True)
+    engine = Engine("docker", folder, environment)
+    try:
+        for _ in range(300):
+            if engine.run("version", check=False).returncode == 0:
+                break
+            assert daemon.poll() is None, (folder / "dockerd.log").read_text()[-2000:]
+            time.sleep(0.2)
+        yield engine
+    finally:
+        daemon.terminate()
+        try:
+            daemon.wait(30)
+        except subprocess.TimeoutExpired:
+            daemon.kill()
+            daemon.wait()
+        remove(folder)
+
+
+def remove(folder: Path) -> None:
+    """A folder of an engine's, with whatever is still mounted below it."""
+    mounts = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
+    for mount in sorted((mount for mount in mounts if mount.startswith(f"{folder}/")), reverse=True):
+        subprocess.run(["umount", "--lazy", mount], capture_output=True)
+    shutil.rmtree(folder)
+
+
+def base_archive() -> Path:
+    """A Debian 12 with its Python 3.11 and pip, made from this machine's own package mirror: it stands in for the official
+    image, which comes from a registry. Kept beside the cached environments for a day."""
+    archive = cache_folder() / "stand-in.tar"
+    archive.parent.mkdir(parents=True, exist_ok=True)
+    if archive.exists() and time.time() - archive.stat().st_mtime < 86400:
+        return archive
+    install("mmdebstrap")
+    sources = next(path for path in map(Path, SOURCES) if path.exists())
+    partial = archive.with_name("stand-in.partial.tar")
+    command = [
+        *("mmdebstrap", "--quiet", "--variant=apt", "--include=ca-certificates,python3,python3-venv,python3-pip,libgomp1"),
+        *(f"--dpkgopt=path-exclude=/usr/share/{name}/*" for name in ("man", "doc", "locale")),
+        *("--dpkgopt=force-unsafe-io", "bookworm", str(partial), str(sources)),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    partial.replace(archive)
+    return archive
+
+
+SOURCES = ("/etc/apt/sources.list.d/debian.sources", "/etc/apt/sources.list")
+
+
+def import_stand_in(engine: Engine) -> None:
+    """Give an engine the stand-in, where the official image has its Python: below /usr/local."""
+    path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+    debian = "localhost/standin/debian:bookworm"
+    engine.run("import", "--change", f"ENV PATH={path}", "--change", 'CMD ["bash"]', str(base_archive()), debian)
+    context = engine.folder / "stand-in"
+    context.mkdir()
+    links = " && ".join(f"ln -s /usr/bin/python3.11 /usr/local/bin/{name}" for name in ("python", "python3", "python3.11"))
+    (context / "Dockerfile").write_text(f"FROM {debian}\nRUN {links}\n")
+    engine.run("build", "--network=none", "--tag", STAND_IN, str(context))

@@ -1,0 +1,82 @@
+"""A copy of the checkout's recipes and rules in a folder of its own, owned by an ordinary user, whose steps run in images."""
+
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from engines import Engine
+
+from relm.containers.lock import Built, Role, read_override
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+COPIED = ("containers", "envs", "recipes", "profiles", "src", "Snakefile", "pyproject.toml", "README.md", "LICENSE")
+
+
+@dataclass(frozen=True)
+class ImageProject:
+    """The folder, and the commands that a person gives in it."""
+
+    folder: Path
+    engine: Engine
+    variables: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The engine's, with the shim for Apptainer first in PATH."""
+        search = [str(CHECKOUT / "containers" / "bin"), str(Path(sys.executable).parent)]
+        path = self.engine.environment.get("PATH", os.environ["PATH"])
+        given = {"PATH": os.pathsep.join([*search, path]), "RELM_SHOW_COMMANDS": "1", "OMP_NUM_THREADS": "1"}
+        kept = {name: value for name, value in os.environ.items() if name != "RELM_WORK"}
+        return kept | self.engine.environment | given | self.variables
+
+    def command(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """Any command in the folder; its two streams together in `stdout`."""
+        return subprocess.run(
+            words,
+            cwd=self.folder,
+            env=self.environment,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=900,
+        )
+
+    def snakemake(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """Snakemake in the folder, one job after the other."""
+        return self.command("snakemake", *words, "--cores", "1", "--nocolor")
+
+    def built(self, role: Role) -> Built:
+        """What was built here for a role."""
+        return read_override(self.folder).images[role]
+
+
+def make_image_project(folder: Path, engine: Engine) -> ImageProject:
+    """A fresh one, with what the checkout has downloaded already as its mirror."""
+    for name in COPIED:
+        source = CHECKOUT / name
+        if source.is_dir():
+            shutil.copytree(source, folder / name, ignore=shutil.ignore_patterns("__pycache__", "lock.local.yaml"))
+        else:
+            shutil.copyfile(source, folder / name)
+    (folder / "mirror").mkdir()
+    project = ImageProject(folder, engine, {"RELM_MIRROR": str(folder / "mirror")})
+    fetch = "work/downloads/data/enwiki_206_pages/enwiki-206-pages.xml.bz2"
+    fetched = subprocess.run(
+        [str(Path(sys.executable).parent / "snakemake"), fetch, "--cores", "1"], cwd=CHECKOUT, capture_output=True, text=True
+    )
+    assert fetched.returncode == 0, fetched.stdout + fetched.stderr
+    shutil.copyfile(CHECKOUT / fetch, folder / "mirror" / Path(fetch).name)
+    return project
+
+
+def build(project: ImageProject, role: Role, bases: dict[str, str], *options: str) -> None:
+    """`make images` of one role, without the network, on stand-ins; without a cache of layers, which nothing here would use."""
+    words = [f"--base={name}={image}" for name, image in bases.items()]
+    words += ["--option=--network=none", *(f"--option={option}" for option in options)]
+    if project.engine.name == "podman":
+        words.append("--option=--layers=false")
+    done = project.command(sys.executable, "-m", "relm.containers.build", role, *words)
+    assert done.returncode == 0, done.stdout[-4000:]

@@ -1,0 +1,106 @@
+"""The Dockerfiles as they are in the repository: linted, pinned, for plain engines, and with the packages that steps need."""
+
+import re
+import subprocess
+import sys
+from importlib.metadata import PackageNotFoundError, requires
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+from relm.containers.context import entries, left_out, requirements
+from relm.containers.lock import ROLES
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(params=ROLES)
+def dockerfile(request: pytest.FixtureRequest) -> Path:
+    """Each of the four."""
+    return CHECKOUT / "containers" / str(request.param) / "Dockerfile"
+
+
+def unpinned(text: str) -> list[str]:
+    """What a Dockerfile begins a stage with that is neither a digest nor an earlier stage."""
+    given = dict(re.findall(r"^ARG (\w+)=(\S+)$", text, re.M))
+    stages, found = set(), []
+    for name, stage in re.findall(r"^FROM (\S+)(?: AS (\S+))?$", text, re.M):
+        whole = re.sub(r"\$\{(\w+)\}", lambda argument: given.get(argument[1], ""), name)
+        if whole not in stages and not re.search(r":[\w.-]+@sha256:[0-9a-f]{64}$", whole):
+            found.append(name)
+        stages.add(stage)
+    return found
+
+
+def test_hadolint_finds_nothing(dockerfile: Path) -> None:
+    linter = Path(sys.executable).with_name("hadolint")
+    done = subprocess.run([linter, dockerfile], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+def test_every_stage_begins_with_a_digest(dockerfile: Path) -> None:
+    assert unpinned(dockerfile.read_text()) == []
+
+
+@pytest.mark.parametrize("name", ["python:3.11-slim-bookworm", "python@sha256:abc", "${OTHER}", "debian"])
+def test_a_stage_without_a_digest_is_found(name: str) -> None:
+    text = (CHECKOUT / "containers/cpu/Dockerfile").read_text()
+    assert unpinned(text.replace("FROM ${BASE} AS torch", f"FROM {name} AS torch")) == [name]
+
+
+def test_plain_engines_can_build_them(dockerfile: Path) -> None:
+    text = dockerfile.read_text()
+    assert not re.search(r"^#\s*syntax\s*=|<<-?\s*[\"']?\w|--link|--mount", text, re.M | re.I)
+    assert re.findall(r"^(USER|ENTRYPOINT|CMD) (.*)$", text, re.M) == [
+        ("USER", "1000:1000"),
+        ("ENTRYPOINT", '["relm"]'),
+        ("CMD", '["--help"]'),
+    ]
+
+
+def test_all_packages_come_by_hash_and_none_over_the_network(dockerfile: Path) -> None:
+    lines = dockerfile.read_text().replace("\\\n", " ").splitlines()
+    installs = [line for line in lines if " pip " in line and " install " in line]
+    assert len(installs) == 3
+    assert all("--no-index" in line and "--no-deps" in line for line in installs)
+    assert all("--require-hashes" in line or "/build/relm" in line for line in installs)
+    assert bool([line for line in lines if "apt-get" in line]) == (dockerfile.parent.name == "cuda")
+
+
+def test_compilers_are_where_torch_compile_needs_them_alone(dockerfile: Path) -> None:
+    assert bool(re.search(r"\bg\+\+|\bgcc\b|build-essential", dockerfile.read_text())) == (dockerfile.parent.name == "cuda")
+
+
+def test_an_image_lacks_only_what_no_step_imports() -> None:
+    """What is left out is what Snakemake and the docker package need and nothing else does."""
+    text = re.sub(r"#.*|[<>=].*", "", (CHECKOUT / "envs/cpu.in").read_text())
+    roots = {name.strip() for name in text.splitlines() if name.strip()}
+    locked = {name for name, _ in entries(CHECKOUT / "envs/cpu.txt")}
+    assert left_out(CHECKOUT) == locked - needed_by(roots - {"snakemake", "docker"})
+
+
+def needed_by(roots: set[str]) -> set[str]:
+    """Packages and all that they ask for."""
+    found: set[str] = set()
+    waiting = list(roots)
+    while waiting:
+        name = re.sub(r"[-_.]+", "-", waiting.pop()).lower()
+        if name in found:
+            continue
+        found.add(name)
+        try:
+            asked = [Requirement(line) for line in requires(name) or []]
+        except PackageNotFoundError:  # for another system than this
+            continue
+        waiting += [one.name for one in asked if one.marker is None or one.marker.evaluate({"extra": ""})]
+    return found
+
+
+def test_an_entry_is_left_out_whole_with_its_hashes(tmp_path: Path) -> None:
+    lock = tmp_path / "lock.txt"
+    lock.write_text(
+        "--extra-index-url https://x\na==1 \\\n    --hash=sha256:1 \\\n    --hash=sha256:2\nB_c==2 \\\n    --hash=sha256:3\n"
+    )
+    assert requirements(lock, frozenset({"a"})) == "B_c==2 \\\n    --hash=sha256:3\n"
+    assert [name for name, _ in entries(lock)] == ["a", "b-c"]

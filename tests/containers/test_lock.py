@@ -1,0 +1,117 @@
+"""The lock of images: nothing pretends to be pinned that is not, and every refusal names the command that helps."""
+
+import datetime
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from relm.containers.lock import (
+    LOCK,
+    OVERRIDE,
+    ROLES,
+    Built,
+    bases_of,
+    image_of,
+    read_lock,
+    read_override,
+    record_built,
+    reference,
+    role_of,
+)
+from relm.errors import RelmError
+
+DIGEST = f"sha256:{'a' * 64}"
+PINNED = {"digest": DIGEST, "source": "https://example.org/digests", "checked": "2026-11-20"}
+
+
+def written(folder: Path, image: dict[str, object] | None = None, base: dict[str, object] | None = None) -> Path:
+    """A folder whose lock has one image and one base."""
+    content = {
+        "images": {"cpu": {"image": "relm/cpu", "tag": "1", "bases": {"BASE": "python"}, **(image or {})}},
+        "bases": {"python": {"image": "docker.io/library/python", "tag": "3.11", **(base or {})}},
+    }
+    (folder / "containers").mkdir(exist_ok=True)
+    (folder / LOCK).write_text(yaml.safe_dump(content))
+    return folder
+
+
+def test_every_digest_of_the_shipped_lock_says_where_it_is_from(checkout: Path) -> None:
+    lock = read_lock(checkout)
+    assert set(lock.images) == set(ROLES)
+    for pinned in (*lock.images.values(), *lock.bases.values()):
+        assert pinned.digest is None or (pinned.source and pinned.source.startswith("https://") and pinned.checked)
+
+
+def test_no_image_of_ours_claims_a_digest_before_it_is_published(checkout: Path) -> None:
+    assert [role for role, image in read_lock(checkout).images.items() if image.digest or image.verified] == []
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ({"digest": DIGEST}, "a digest from nowhere pins nothing"),
+        ({"digest": DIGEST, "source": "https://example.org"}, "a digest from nowhere pins nothing"),
+        ({"verified": True}, "there is no digest to verify"),
+        ({**PINNED, "digest": "sha256:abc"}, "bases.python.digest"),
+    ],
+)
+def test_a_digest_without_a_source_is_refused(fault: dict[str, object], words: str, tmp_path: Path) -> None:
+    with pytest.raises(RelmError, match=re.escape(words)):
+        read_lock(written(tmp_path, base=fault))
+
+
+def test_a_base_that_is_not_there_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(RelmError, match="debian is not among the bases: python"):
+        read_lock(written(tmp_path, {"bases": {"BASE": "debian"}}))
+
+
+def test_an_image_that_was_never_published_says_how_to_build_it(tmp_path: Path) -> None:
+    with pytest.raises(RelmError, match=r"was never published; build it here: make images ROLES=cpu"):
+        reference("cpu", written(tmp_path))
+
+
+def test_an_unverified_digest_is_refused_with_the_command_that_verifies_it(tmp_path: Path) -> None:
+    folder = written(tmp_path, PINNED, PINNED)
+    with pytest.raises(RelmError, match=r"not verified \(from https://example.org/digests.*relm images resolve images\.cpu"):
+        reference("cpu", folder)
+    with pytest.raises(RelmError, match=r"relm images resolve bases\.python; or .*make images ROLES=cpu BASE=NAME"):
+        bases_of("cpu", folder)
+
+
+def test_a_verified_digest_is_what_an_engine_is_asked_for(tmp_path: Path) -> None:
+    folder = written(tmp_path, {**PINNED, "verified": True}, {**PINNED, "verified": True})
+    assert reference("cpu", folder) == f"relm/cpu:1@{DIGEST}"
+    assert bases_of("cpu", folder)["BASE"].pinned == f"docker.io/library/python:3.11@{DIGEST}"
+    assert role_of(f"relm/cpu:1@{DIGEST}", folder) == "cpu"
+
+
+def test_what_was_built_here_stands_for_the_lock(tmp_path: Path) -> None:
+    folder = written(tmp_path, {**PINNED, "verified": True})
+    built = Built(id=f"sha256:{'b' * 64}", bases={"BASE": "localhost/python"}, built=datetime.date(2026, 11, 20))
+    record_built("cpu", built, folder)
+    assert read_override(folder).images == {"cpu": built}
+    assert reference("cpu", folder) == built.id
+    assert role_of(built.id, folder) == "cpu"
+
+
+def test_a_strange_image_has_no_role_and_so_no_flags(tmp_path: Path) -> None:
+    with pytest.raises(RelmError, match=r"no role in .* has this image, so its device flags are not known"):
+        role_of("docker.io/library/debian:12", written(tmp_path))
+
+
+def test_a_role_without_an_entry_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RelmError, match="has no image for tpu; it has cpu"):
+        image_of("tpu", written(tmp_path))
+
+
+def test_git_ignores_what_was_built_here(checkout: Path) -> None:
+    assert f"/{OVERRIDE}" in (checkout / ".gitignore").read_text().splitlines()
+
+
+def test_the_dockerfiles_begin_with_the_bases_of_the_lock(checkout: Path) -> None:
+    lock = read_lock(checkout)
+    for role, image in lock.images.items():
+        given = dict(re.findall(r"^ARG (\w+)=(\S+@\S+)$", (checkout / "containers" / role / "Dockerfile").read_text(), re.M))
+        assert given == {argument: lock.bases[name].pinned for argument, name in image.bases.items()}

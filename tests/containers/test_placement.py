@@ -1,0 +1,95 @@
+"""Which image a step runs in, and whether it has the network: decided once, for the rules, the shim and the command alike."""
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from relm.containers.placement import evaluation_role, placement, training_role, words_of
+from relm.plan import Project
+from relm.steps import STEPS
+from small_project import Commands
+
+
+def placed(project: Commands, monkeypatch: pytest.MonkeyPatch, *words: str):  # type: ignore[no-untyped-def]
+    monkeypatch.chdir(project.folder)
+    return placement(words, Project())
+
+
+def edited(path: Path, **keys: object) -> None:
+    """Change keys of a YAML file."""
+    path.write_text(yaml.safe_dump({**yaml.safe_load(path.read_text()), **keys}))
+
+
+def test_only_what_downloads_has_the_network(project: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert placed(project, monkeypatch, "download", "--dataset", "recipes/data/sample.yaml", "--file", "sample.xml").network
+    for words in (["extract", "--dataset", "recipes/data/sample.yaml"], ["pretrain", "tiny"], ["verify", "tiny"], ["list"], []):
+        assert not placed(project, monkeypatch, *words).network
+
+
+def test_documents_of_the_hub_are_read_over_the_network(project: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub = {"title": "t", "licence": "l", "language": "en", "format": "hugging_face", "held_out_one_in": 4, "text_key": "text"}
+    source = {"name": "a/b", "revision": "0" * 40}
+    (project.folder / "recipes/data/hub.yaml").write_text(yaml.safe_dump({**hub, "hub": source}))
+    assert placed(project, monkeypatch, "extract", "--dataset", "recipes/data/hub.yaml").network
+
+
+def test_a_log_that_goes_to_a_server_needs_the_network(project: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
+    edited(project.folder / "recipes/tiny.yaml", run={"loggers": ["wandb"]})
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    assert not placed(project, monkeypatch, "pretrain", "tiny", "--phase", "main").network
+    monkeypatch.setenv("WANDB_MODE", "online")
+    assert placed(project, monkeypatch, "pretrain", "tiny", "--phase", "main").network
+
+
+@pytest.mark.parametrize(("device", "evaluates_on"), [("cpu", "cpu"), ("cuda", "cuda"), ("tpu", "cpu"), ("ipu", "cpu")])
+def test_a_recipe_trains_on_its_device_and_evaluations_follow_it_to_a_gpu_alone(
+    device: str, evaluates_on: str, project: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    edited(project.folder / "recipes/tiny.yaml", run={"device": device})
+    monkeypatch.chdir(project.folder)
+    recipe = Project().plan("tiny").recipe
+    assert (training_role(recipe), evaluation_role(recipe)) == (device, evaluates_on)
+    assert placed(project, monkeypatch, "pretrain", "tiny", "--phase", "main").role == device
+    assert placed(project, monkeypatch, "report", "tiny").role == "cpu"
+    assert placed(project, monkeypatch, "held-out", *(["--device", "cuda"] if device == "cuda" else [])).role == evaluates_on
+
+
+def test_folders_of_ones_own_are_named_to_be_mounted(
+    project: Commands, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    own = tmp_path.parent / f"{tmp_path.name}-texts"
+    own.mkdir()
+    (own / "a.txt").write_text("text")
+    own_dataset = {
+        "title": "t",
+        "licence": "l",
+        "language": "en",
+        "format": "text_files",
+        "held_out_one_in": 4,
+        "folder": str(own),
+    }
+    (project.folder / "recipes/data/sample.yaml").write_text(yaml.safe_dump(own_dataset))
+    assert placed(project, monkeypatch, "pretrain", "tiny", "--phase", "main").reads == (own,)
+    assert placed(project, monkeypatch, "extract", "--dataset=recipes/data/sample.yaml").reads == (own,)
+    monkeypatch.setenv("RELM_MIRROR", str(own))
+    assert placed(project, monkeypatch, "download", "--dataset", "recipes/data/sample.yaml").reads == (own,)
+    monkeypatch.setenv("RELM_MIRROR", str(project.folder / "mirror"))
+    assert placed(project, monkeypatch, "download", "--file", "sample.xml").reads == ()  # inside the checkout
+
+
+def test_every_rule_starts_a_step_that_is_recognised(checkout: Path) -> None:
+    rules = "".join(path.read_text() for path in [checkout / "Snakefile", *sorted((checkout / "src/rules").glob("*.smk"))])
+    shells = re.findall(r'shell:\n((?:\s+".*"\n)+)', rules)
+    assert len(shells) > 20
+    for shell in shells:
+        text = "".join(re.findall(r'"(.*)"', shell)).replace("{params.launcher}", "python -m relm")
+        found = words_of(f"set -euo pipefail;  {text}")
+        assert found[0] in STEPS or found[0] == "{params.step}", text
+
+
+def test_several_processes_are_recognised_as_well() -> None:
+    command = "torchrun --standalone --nproc-per-node 2 --shutdown-timeout 1800 -m -- relm pretrain smoke/x --phase main"
+    assert words_of(command) == ["pretrain", "smoke/x", "--phase", "main"]
+    assert words_of("echo relm pretrain x") == []

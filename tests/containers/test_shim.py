@@ -1,0 +1,110 @@
+"""Snakemake's calls of Apptainer, carried out by another engine: which line comes of them, and what is refused."""
+
+import datetime
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from relm.containers.lock import Built, record_built
+from relm.containers.shim import as_last, engine, main, run_of
+from relm.errors import RelmError
+from small_project import Commands
+
+ID = f"sha256:{'c' * 64}"
+
+
+@pytest.fixture
+def with_image(project: Commands, monkeypatch: pytest.MonkeyPatch) -> Commands:
+    """A small project with an image of its own for `cpu`."""
+    (project.folder / "containers").unlink()
+    shutil.copytree(Path(__file__).resolve().parents[2] / "containers", project.folder / "containers")
+    built = Built(id=ID, bases={"BASE": "x"}, built=datetime.date(2026, 11, 20))
+    record_built("cpu", built, project.folder)
+    monkeypatch.chdir(project.folder)
+    return project
+
+
+def call(project: Commands, command: str, *options: str) -> list[str]:
+    """What Snakemake hands over for a rule's command."""
+    image = project.folder / ".snakemake" / "image.simg"
+    image.parent.mkdir(exist_ok=True)
+    image.write_text(f"{ID}\n")
+    return ["--home", str(project.folder), *options, str(image), "bash", "-c", f"set -euo pipefail;  {command}"]
+
+
+def test_a_rules_command_becomes_a_run_of_its_image(with_image: Commands) -> None:
+    run = run_of(call(with_image, "python -m relm verify tiny --log a.log", "--bind", "/root/.cache/snakemake"))
+    assert (run.reference, run.entry_point, run.network) == (ID, "bash", False)
+    assert run.command == ["-c", "set -euo pipefail;  exec python -m relm verify tiny --log a.log"]
+    assert (list(run.writable), run.working_folder) == ([with_image.folder], with_image.folder)
+    assert run_of(call(with_image, "python -m relm download --dataset recipes/data/sample.yaml")).network
+
+
+def test_a_work_folder_elsewhere_is_mounted_too(with_image: Commands, tmp_path_factory: pytest.TempPathFactory) -> None:
+    elsewhere = tmp_path_factory.mktemp("elsewhere") / "work"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RELM_WORK", str(elsewhere))
+        assert list(run_of(call(with_image, "python -m relm list")).writable) == [with_image.folder, elsewhere]
+    assert elsewhere.is_dir()  # else the engine would make it, as root
+
+
+def test_options_for_real_apptainer_are_refused(with_image: Commands) -> None:
+    with pytest.raises(RelmError, match=r"--nv: --apptainer-args are for real Apptainer; .* stands in the lock"):
+        run_of(call(with_image, "python -m relm list", "--nv"))
+
+
+def test_the_step_takes_the_shells_place_unless_the_shell_is_still_needed() -> None:
+    assert as_last("set -eu;  python -m relm list") == "set -eu;  exec python -m relm list"
+    torchrun = "torchrun --standalone --nproc-per-node 2 --shutdown-timeout 1800 -m -- relm pretrain x"
+    assert as_last(torchrun) == f"exec {torchrun}"
+    for command in ("python -m relm list | tee x", "python -m relm list; rm x", "echo a"):
+        assert as_last(command) == command
+
+
+def test_a_call_that_snakemake_does_not_make_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["build", "x"], os.environ) == 1
+    assert "only what Snakemake asks for is known: --version, pull and exec; found 'build x'" in capsys.readouterr().err
+    assert main(["--version"], os.environ) == 0
+    assert re.fullmatch(r"apptainer version \d+\.\d+\.\d+\n", capsys.readouterr().out)
+
+
+def test_no_engine_and_a_strange_engine_are_said_in_words(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("RELM_ENGINE", raising=False)
+    with pytest.raises(RelmError, match="neither podman nor docker is installed"):
+        engine()
+    monkeypatch.setenv("RELM_ENGINE", "rkt")
+    with pytest.raises(RelmError, match="RELM_ENGINE: expected podman or docker, found 'rkt'"):
+        engine()
+
+
+def test_the_program_itself_answers_snakemakes_first_question(checkout: Path) -> None:
+    done = subprocess.run([checkout / "containers/bin/apptainer", "--version"], capture_output=True, text=True)
+    assert done.stdout.startswith("apptainer version ")
+
+
+def test_a_dry_run_in_images_needs_no_engine(with_image: Commands) -> None:
+    bin_folder = Path(__file__).resolve().parents[2] / "containers" / "bin"
+    path = f"{bin_folder}{os.pathsep}{with_image.environment['PATH']}"
+    done = with_image.snakemake("results/tiny", "-n", "--sdm", "apptainer", PATH=path, RELM_ENGINE="rkt")
+    assert done.returncode == 0, done.stdout
+    assert f"docker://{ID} will be pulled" in done.stdout
+
+
+def test_without_images_the_lock_is_not_even_read(with_image: Commands) -> None:
+    shutil.rmtree(with_image.folder / "containers")
+    assert with_image.jobs("results/tiny")["pretrain"] == 1
+
+
+def test_a_recipe_for_a_device_without_an_image_says_which_command_builds_it(with_image: Commands) -> None:
+    recipe = with_image.folder / "recipes" / "tiny.yaml"
+    recipe.write_text(recipe.read_text().replace("run: {threads: 1,", "run: {device: tpu, threads: 1,"))
+    done = with_image.snakemake("results/tiny", "-n", "--sdm", "apptainer")
+    assert done.returncode != 0
+    assert "the image of tpu (relm/tpu:0.1.0) has no digest" in done.stdout
+    assert "make images ROLES=tpu" in done.stdout
+    assert "Traceback (most recent call last)" not in done.stdout

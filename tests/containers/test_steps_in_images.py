@@ -1,0 +1,173 @@
+"""The cpu image, built for real, and the quickstart's smoke twin in it, step by step by Snakemake over a real engine."""
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from image_project import ImageProject
+
+from relm.artifact import sha256_of
+from relm.containers.lock import image_of
+from relm.containers.run_line import Run, run_line
+from relm.plan import Project
+
+pytestmark = [pytest.mark.containers, pytest.mark.timeout(1500)]
+LARGEST = 1_500_000_000
+
+
+@pytest.fixture(scope="session", params=["podman", pytest.param("docker", marks=pytest.mark.full)])
+def project(request: pytest.FixtureRequest) -> ImageProject:
+    """The finished project in one of the engines."""
+    made: ImageProject = request.getfixturevalue(f"in_{request.param}")
+    return made
+
+
+def in_image(project: ImageProject, *command: str, user: tuple[int, int] = (1234, 1234), **given: object) -> list[str]:
+    """The line that runs a command in the cpu image as an ordinary user."""
+    run = Run(
+        image=image_of("cpu", project.folder),
+        reference=project.built("cpu").id,
+        command=list(command),
+        user=user,
+        **{"writable": [project.folder], "working_folder": project.folder, **given},  # type: ignore[arg-type]
+    )
+    return run_line(project.engine.name, run, project.environment)  # type: ignore[arg-type]
+
+
+def test_the_smoke_twin_is_published_by_steps_that_ran_in_the_image(project: ImageProject) -> None:
+    told = json.loads((project.folder / "results/smoke/quickstart/provenance.json").read_text())
+    text = json.dumps(told)
+    assert '"reason": "installed as a package' in text or "RELM_IMAGE" in text or project.built("cpu").id in text
+    assert (project.folder / "results/smoke/quickstart/model.safetensors").stat().st_size > 0
+
+
+def test_training_in_the_image_gives_the_same_bytes_as_training_without_it(project: ImageProject, tmp_path: Path) -> None:
+    plan = Project(project.folder).plan("smoke/quickstart")
+    (phase,) = plan.phases
+    words = [
+        *("pretrain", plan.name, "--phase", phase, "--manifest", str(plan.manifest(phase))),
+        *("--tokenizer", str(plan.tokenizer), "--output"),
+    ]
+    outside = tmp_path / "run" / "model" / "model.safetensors"
+    done = project.command(sys.executable, "-m", "relm", *words, str(outside))
+    assert done.returncode == 0, done.stdout
+    inside = project.folder / "work" / "again" / "model" / "model.safetensors"
+    done = project.command(*in_image(project, *words, str(inside), user=(os.getuid(), os.getgid())))
+    assert done.returncode == 0, done.stdout
+    assert sha256_of(inside) == sha256_of(outside) == sha256_of(project.folder / "results/smoke/quickstart/model.safetensors")
+
+
+def test_the_entry_point_is_relm(project: ImageProject) -> None:
+    done = project.command(*in_image(project, "pretrain", "--help", writable=[], working_folder=Path("/")))
+    assert done.returncode == 0, done.stdout
+    assert "train one phase of a recipe" in done.stdout.lower()
+
+
+def test_what_a_step_writes_belongs_to_the_caller(project: ImageProject) -> None:
+    folder = project.folder / "work" / "owned"
+    folder.mkdir()
+    os.chown(folder, 1234, 1234)
+    done = project.command(*in_image(project, "-c", "echo b > work/owned/file", entry_point="bash"))
+    assert done.returncode == 0, done.stdout
+    assert (folder / "file").read_text() == "b\n"
+    assert ((folder / "file").stat().st_uid, (folder / "file").stat().st_gid) == (1234, 1234)
+
+
+def test_a_step_without_need_has_no_network(project: ImageProject) -> None:
+    ask = "import socket; print(sorted(name for _, name in socket.if_nameindex()))"
+    done = project.command(*in_image(project, "-c", ask, entry_point="python"))
+    assert done.stdout.strip().splitlines()[-1] == "['lo']"
+    done = project.command(*in_image(project, "-c", ask, entry_point="python", network=True))
+    assert done.stdout.strip().splitlines()[-1] != "['lo']"
+
+
+def test_the_root_is_read_only_and_the_caches_are_not(project: ImageProject) -> None:
+    done = project.command(*in_image(project, "-c", "echo x > /opt/x", entry_point="bash", user=(0, 0)))
+    assert done.returncode != 0
+    assert "Read-only file system" in done.stdout
+    caches = "set -e; for cache in $XDG_CACHE_HOME $HF_HOME $MPLCONFIGDIR $TORCHINDUCTOR_CACHE_DIR $TRITON_CACHE_DIR $HOME"
+    done = project.command(
+        *in_image(project, "-c", f"{caches}; do mkdir -p $cache; echo x > $cache/x; done", entry_point="bash")
+    )
+    assert done.returncode == 0, done.stdout
+
+
+def test_nothing_of_the_machine_is_mounted_but_the_project(project: ImageProject) -> None:
+    done = project.command(*in_image(project, "-c", "ls -A /root /home /var/tmp; cat /proc/1/status", entry_point="bash"))
+    assert "CapEff:\t0000000000000000" in done.stdout
+    mounts = project.command(*in_image(project, "/proc/mounts", entry_point="cat")).stdout.splitlines()
+    disks = {line.split()[1] for line in mounts if line.startswith("/dev/")}
+    assert {place for place in disks if not place.startswith("/etc/") and place != "/run/.containerenv"} <= {
+        str(project.folder),
+        *("/sbin/docker-init", "/dev/init", "/run/podman-init"),
+    }
+
+
+def test_the_packages_are_the_locks_and_fit_together(project: ImageProject) -> None:
+    listed = "import importlib.metadata as m; print(*sorted(f'{d.name}=={d.version}' for d in m.distributions()), sep='\\n')"
+    done = project.command(*in_image(project, "-c", listed, entry_point="python"))
+    inside = {line.lower().replace("_", "-") for line in done.stdout.split() if "==" in line}
+    locked = {
+        line.split(" ")[0].lower()
+        for name in ("cpu.txt", "torch-cpu.txt")
+        for line in (project.folder / "envs" / name).read_text().splitlines()
+        if "==" in line
+    }
+    assert {line for line in inside if not line.startswith("relm==")} <= locked
+    assert any(line.startswith("torch==") for line in inside)
+    assert not any(line.startswith(("pytest", "ruff", "mypy", "snakemake==")) for line in inside)
+
+
+def test_the_image_is_small_and_says_what_it_was_made_of(project: ImageProject) -> None:
+    told = json.loads(project.engine.run("image", "inspect", project.built("cpu").id).stdout)[0]
+    print(f"{project.engine.name}: the cpu image has {told['Size'] / 1e9:.2f} GB")
+    assert told["Size"] < LARGEST
+    labels = told["Config"]["Labels"]
+    assert len(labels["relm.lock"]) == 64
+    assert labels["org.opencontainers.image.revision"]
+    assert told["Config"]["User"] == "1000:1000"
+
+
+def test_term_to_snakemake_reaches_the_trainer_in_its_container(project: ImageProject) -> None:
+    """The engine's client hands TERM on, and the shell in the container has given its place to the step."""
+    lines = [
+        "import signal, sys, time",
+        "signal.signal(signal.SIGTERM, lambda *a: (print('saved'), sys.exit(75)))",
+        "print('on', flush=True)",
+        "time.sleep(60)",
+    ]
+    command = f"set -euo pipefail;  exec python -u -c {shlex.quote('; '.join(lines))}"
+    process = subprocess.Popen(
+        in_image(project, "-c", command, entry_point="bash"), env=project.environment, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "on\n"
+    process.terminate()
+    assert process.stdout.read() == "saved\n"
+    assert process.wait(30) == 75
+
+
+def test_an_image_that_was_removed_is_an_error_with_the_command_that_builds_it(project: ImageProject, tmp_path: Path) -> None:
+    override = project.folder / "containers" / "lock.local.yaml"
+    kept = override.read_text()
+    override.write_text(kept.replace(project.built("cpu").id, f"sha256:{'0' * 64}"))
+    try:
+        done = project.snakemake("results/quickstart", "--sdm", "apptainer", "--apptainer-prefix", str(tmp_path))
+    finally:
+        override.write_text(kept)
+    assert done.returncode != 0
+    assert "has no image sha256:000000000000" in done.stdout
+    assert "build it again: make images" in done.stdout
+
+
+def test_a_step_that_fails_in_its_container_fails_the_workflow_in_its_own_words(project: ImageProject) -> None:
+    dump = project.folder / "mirror" / "enwik8"
+    dump.write_bytes(b"not the dump")
+    done = project.snakemake("work/downloads/data/enwik8/enwik8", "--sdm", "apptainer")
+    assert done.returncode != 0
+    assert "relm download" in done.stdout
+    assert "--network host" in done.stdout
