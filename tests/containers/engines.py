@@ -163,3 +163,59 @@ def import_stand_in(engine: Engine) -> None:
     links = " && ".join(f"ln -s /usr/bin/python3.11 /usr/local/bin/{name}" for name in ("python", "python3", "python3.11"))
     (context / "Dockerfile").write_text(f"FROM {debian}\nRUN {links}\n")
     engine.run("build", "--network=none", "--tag", STAND_IN, str(context))
+
+
+def real_apptainer(folder: Path) -> Path:
+    """Apptainer itself, out of Debian sid's package, with sid's C library for its two programs alone; nothing is installed.
+
+    Returns its program. It lies in a folder of its own with its settings: root asks for no rights that these machines lack.
+    """
+    install("patchelf")
+    (folder / "debs").mkdir(parents=True)
+    fetch_from_sid(folder, "apptainer", "libc6", "libseccomp2", "libsqlite3-0")
+    for package in (folder / "debs").glob("*.deb"):
+        into = folder if package.name.startswith("apptainer_") else folder / "sid"
+        subprocess.run(["dpkg-deb", "-x", package, into], check=True)
+    library = folder / "sid/usr/lib/x86_64-linux-gnu"
+    path = f"{library}:/usr/lib/x86_64-linux-gnu"
+    for program in ("usr/bin/apptainer", "usr/lib/x86_64-linux-gnu/apptainer/bin/starter"):
+        words = ["--set-interpreter", f"{library}/ld-linux-x86-64.so.2", "--force-rpath", "--set-rpath", path]
+        subprocess.run(["patchelf", *words, folder / program], check=True)
+    # A moved Apptainer looks for its files beside itself, and its starter takes usr/lib for the place it was installed to.
+    (folder / "usr/etc").symlink_to("../etc")
+    (folder / "usr/lib/etc").symlink_to("../../etc")
+    for place in ("usr/var", "usr/lib/var"):
+        (folder / place / "lib/apptainer/mnt/session").mkdir(parents=True)
+    settings = folder / "etc/apptainer/apptainer.conf"
+    lines = settings.read_text().splitlines()
+    changed = {"root default capabilities": "no", "mount home": "no"}
+    for number, line in enumerate(lines):
+        for key, value in changed.items():
+            lines[number] = f"{key} = {value}" if line.startswith(f"{key} =") else lines[number]
+    settings.write_text("\n".join(lines) + "\n")
+    return folder / "usr/bin/apptainer"
+
+
+def fetch_from_sid(folder: Path, *packages: str) -> None:
+    """Packages of another suite, checked by apt's signatures, into `debs`, without touching the machine's own lists."""
+    state = folder / "apt"
+    for name in ("lists/partial", "cache/archives/partial"):
+        (state / name).mkdir(parents=True)
+    sources = next(path for path in map(Path, SOURCES) if path.exists()).read_text()
+    mirror = next(word for word in sources.split() if word.startswith(("http://", "https://")))
+    keys = "/usr/share/keyrings/debian-archive-keyring.gpg"
+    (state / "sources.list").write_text(f"deb [signed-by={keys}] {mirror} sid main\n")
+    (state / "status").write_text("")
+    given = {
+        "Dir::Etc::SourceList": state / "sources.list",
+        "Dir::Etc::SourceParts": "/dev/null",
+        "Dir::State::Lists": state / "lists",
+        "Dir::State::Status": state / "status",
+        "Dir::Cache": state / "cache",
+        "Acquire::Languages": "none",
+        "APT::Sandbox::User": "root",
+    }
+    options = [word for key, value in given.items() for word in ("-o", f"{key}={value}")]
+    for words in (["update"], ["download", *packages]):
+        done = subprocess.run(["apt-get", "-qq", *options, *words], cwd=folder / "debs", capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr

@@ -1,0 +1,182 @@
+"""What takes long: a registry, real Apptainer, failures in the middle, and the images whose bases are out of reach here."""
+
+import json
+import os
+import re
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from engines import STAND_IN, Engine, install, real_apptainer
+from image_project import ImageProject, build
+from test_steps_in_images import in_image
+
+from relm.containers.lock import LOCK, OVERRIDE, Role
+
+pytestmark = [pytest.mark.containers, pytest.mark.full, pytest.mark.timeout(3600)]
+REGISTRY = "127.0.0.1:5555"
+SMALL_RULE = "work/downloads/data/enwiki_206_pages/enwiki-206-pages.xml.bz2"
+
+
+@pytest.fixture
+def registry(tmp_path: Path) -> Iterator[str]:
+    """A registry of this machine's own, ended by its process number."""
+    install("docker-registry")
+    settings = {
+        "version": 0.1,
+        "storage": {"filesystem": {"rootdirectory": str(tmp_path / "registry")}},
+        "http": {"addr": REGISTRY},
+        "log": {"level": "error"},
+    }
+    (tmp_path / "registry.yml").write_text(yaml.safe_dump(settings))
+    with open(tmp_path / "registry.log", "wb") as log:
+        process = subprocess.Popen(["docker-registry", "serve", str(tmp_path / "registry.yml")], stdout=log, stderr=log)
+    try:
+        for _ in range(100):
+            with socket.socket() as asked:
+                if asked.connect_ex(("127.0.0.1", 5555)) == 0:
+                    break
+            time.sleep(0.1)
+        yield REGISTRY
+    finally:
+        process.terminate()
+        process.wait()
+
+
+@pytest.fixture
+def as_published(in_podman: ImageProject) -> Iterator[ImageProject]:
+    """A project with nothing built here: only the lock counts."""
+    lock, override = in_podman.folder / LOCK, in_podman.folder / OVERRIDE
+    kept = lock.read_text(), override.read_text()
+    override.unlink()
+    yield in_podman
+    lock.write_text(kept[0])
+    override.write_text(kept[1])
+
+
+def lock_a_digest(project: ImageProject, image: str, digest: str) -> None:
+    """Write into the lock what `relm images resolve` finds."""
+    content = yaml.safe_load((project.folder / LOCK).read_text())
+    found = {"image": image, "tag": "1", "digest": digest, "verified": True, "source": "the registry", "checked": "2026-11-20"}
+    content["images"]["cpu"] |= found
+    (project.folder / LOCK).write_text(yaml.safe_dump(content))
+
+
+def test_a_published_image_is_pulled_by_its_digest_and_runs_a_rule(as_published: ImageProject, registry: str) -> None:
+    engine, name = as_published.engine, f"{registry}/relm/cpu"
+    identity = engine.run("image", "inspect", "--format", "{{.Id}}", "relm/cpu:0.1.0").stdout.strip()
+    engine.run("push", "--digestfile", str(as_published.folder / "digest"), identity, f"{name}:1")
+    digest = (as_published.folder / "digest").read_text().strip()
+    lock_a_digest(as_published, name, digest)
+    prefix = ("--sdm", "apptainer", "--apptainer-prefix", str(as_published.folder / "pulled"))
+    done = as_published.snakemake(SMALL_RULE, "--forceall", *prefix)
+    assert done.returncode == 0, done.stdout
+    assert f"--env RELM_IMAGE={name}:1@{digest}" in done.stdout
+
+
+def test_a_digest_that_the_registry_has_not_is_an_error_of_the_registrys(as_published: ImageProject, registry: str) -> None:
+    lock_a_digest(as_published, f"{registry}/relm/cpu", f"sha256:{'0' * 64}")
+    done = as_published.snakemake(SMALL_RULE, "--forceall", "--sdm", "apptainer")
+    assert done.returncode != 0
+    assert re.search("manifest unknown|name unknown", done.stdout)
+
+
+def test_a_wheel_with_another_hash_ends_the_build(in_podman: ImageProject, tmp_path: Path) -> None:
+    made = in_podman.command("python", "-m", "relm.containers.context", "cpu", str(tmp_path / "context"))
+    assert "is not verified" in made.stdout  # the base's digest: this is refused by default
+    lock = in_podman.folder / "envs" / "torch-cpu.txt"
+    kept = lock.read_text()
+    lock.write_text(re.sub("sha256:[0-9a-f]{64}", f"sha256:{'0' * 64}", kept))
+    try:
+        done = in_podman.command("python", "-m", "relm.containers.build", "cpu", f"--base=BASE={STAND_IN}")
+    finally:
+        lock.write_text(kept)
+    assert done.returncode != 0
+    assert "torch-cpu.txt: pip could not fetch what it names" in done.stdout
+    assert "DO NOT MATCH THE HASHES" in done.stdout
+
+
+def test_a_full_disk_is_said_in_words(in_podman: ImageProject) -> None:
+    small = in_podman.folder / "work" / "small"
+    small.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "none", str(small)], check=True)
+    try:
+        words = ["extract", "--dataset", "recipes/data/enwiki_206_pages.yaml", "--source", SMALL_RULE]
+        outputs = ["--train", "work/small/a.jsonl", "--held-out", "work/small/b.jsonl"]
+        done = in_podman.command(*in_image(in_podman, *words, *outputs, user=(0, 0), writable=[in_podman.folder, small]))
+        left = sorted(path.name for path in small.iterdir())
+    finally:
+        subprocess.run(["umount", str(small)], check=True)
+    assert done.returncode != 0
+    assert re.search("No space left on device|make room", done.stdout), done.stdout
+    assert "Traceback" not in done.stdout
+    assert left == []
+
+
+def test_real_apptainer_runs_a_rule(in_podman: ImageProject, tmp_path: Path) -> None:
+    """From a folder: a single file of it takes minutes to make."""
+    binary = real_apptainer(tmp_path / "apptainer")
+    archive, sandbox = tmp_path / "cpu.tar", tmp_path / "cpu"
+    in_podman.engine.run("save", "--format", "docker-archive", "--output", str(archive), in_podman.built("cpu").id)
+    scratch = {"APPTAINER_TMPDIR": str(tmp_path), "APPTAINER_CACHEDIR": str(tmp_path / "cache")}
+    made = subprocess.run(
+        [binary, "build", "--sandbox", sandbox, f"docker-archive:{archive}"],
+        env=os.environ | scratch,
+        capture_output=True,
+        text=True,
+    )
+    assert made.returncode == 0, made.stderr
+    archive.unlink()
+    override = in_podman.folder / OVERRIDE
+    kept = override.read_text()
+    content = yaml.safe_load(kept)
+    content["images"]["cpu"]["apptainer"] = str(sandbox)
+    override.write_text(yaml.safe_dump(content))
+    real = ImageProject(in_podman.folder, in_podman.engine, in_podman.variables)
+    environment = real.environment | {"PATH": f"{binary.parent}{os.pathsep}{real.environment['PATH']}"}
+    try:
+        command = ["snakemake", "work/documents", "-n"]
+        rule = sorted((in_podman.folder / "work" / "examples").glob("*/manifest.json"))[0].relative_to(in_podman.folder)
+        command = ["snakemake", str(rule), "--force", "--cores", "1", "--nocolor", "--sdm", "apptainer"]
+        done = subprocess.run(command, cwd=in_podman.folder, env=environment, text=True, capture_output=True)
+    finally:
+        override.write_text(kept)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Activating singularity image" in done.stdout + done.stderr
+    assert "podman run" not in done.stdout + done.stderr
+    told = json.loads((in_podman.folder / f"{rule}.record.json").read_text())
+    assert str(told["code"]["reason"]).startswith("installed as a package")
+
+
+@pytest.mark.parametrize("role", ["cuda", "ipu"])
+def test_the_python_layer_of_an_image_whose_base_is_out_of_reach_is_built_on_the_stand_in(
+    role: Role, in_podman: ImageProject
+) -> None:
+    """With the CPU's torch: the recipe of the layer is tried, not the device's libraries, which need its base or 8 GB."""
+    dockerfile = in_podman.folder / "containers" / role / "Dockerfile"
+    # The compilers come over the network, from the base's own package mirror.
+    dockerfile.write_text(re.sub(r"RUN apt-get .*\n", "", dockerfile.read_text()))
+    for lock in ("torch-cuda.txt",):
+        (in_podman.folder / "envs" / lock).write_text((in_podman.folder / "envs" / "torch-cpu.txt").read_text())
+    bases = {"BASE": STAND_IN, **({"PYTHON": STAND_IN} if role == "ipu" else {})}
+    build(in_podman, role, bases)
+    done = in_podman.engine.run("run", "--rm", "--network=none", in_podman.built(role).id, "pretrain", "--help")
+    assert "Train one phase of a recipe" in done.stdout
+
+
+def test_the_tpu_image_is_built_with_torch_from_the_registry_of_packages(in_podman: ImageProject, capsys: object) -> None:
+    started = time.monotonic()
+    build(in_podman, "tpu", {"BASE": STAND_IN})
+    seconds = time.monotonic() - started
+    told: Engine = in_podman.engine
+    size = json.loads(told.run("image", "inspect", in_podman.built("tpu").id).stdout)[0]["Size"]
+    print(f"the tpu image has {size / 1e9:.1f} GB and took {seconds:.0f} s")
+    ask = "import torch, torch_xla; print(torch_xla.__version__, torch_xla.device())"
+    done = told.run(
+        "run", "--rm", "--network=none", "--env", "PJRT_DEVICE=CPU", "--entrypoint", "python", "relm/tpu:0.1.0", "-c", ask
+    )
+    assert "2.9.0 xla:0" in done.stdout
