@@ -15,7 +15,7 @@ from relm.artifact import sha256_of, stamp_of
 from relm.bucket.index import Index, Place, next_time, read_index
 from relm.bucket.pull import Puller, pull
 from relm.bucket.push import Pusher, push
-from relm.bucket.run_files import last_of_all, own_folders, told_sha256
+from relm.bucket.run_files import files_of, last_of_all, own_folders, told_sha256
 from relm.bucket.store import Changed, Store, reason
 from relm.errors import RelmError
 from relm.plan import Plan, Project
@@ -264,6 +264,21 @@ def test_a_folder_that_leads_out_of_the_project_does_not_go_with_a_run(plan: Pla
         Path("recipes/data/mine.yaml").write_text(text)
         Path("recipes/mine.yaml").write_text("extends: tiny\ndata: {dataset: mine}\n")
         assert own_folders(Project().plan("mine")) == ([Path("texts")] if goes else []), folder
+
+
+def test_weights_that_are_converted_go_with_what_they_were_made_of(plan: Plan) -> None:
+    remote = "{sha256: '%s', size: 1, sources: [{url: 'http://127.0.0.1:9/x'}]}" % ("0" * 64)
+    model = (
+        f"title: T\nlicence: L\nweights: true\nfiles: {{pytorch_model.bin: {remote}}}\nconfiguration: {{model_type: gpt2}}\n"
+    )
+    Path("recipes/models/released.yaml").write_text(model)
+    Path("recipes/begun.yaml").write_text("extends: tiny\ninit_from: released\n")
+    begun = Project().plan("begun")
+    made = [begun.model_download("released", "pytorch_model.bin"), *begun.starting_weights("main")]
+    for path in made:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("x")
+    assert set(made) <= set(files_of(begun).values())
 
 
 def test_a_sidecar_and_a_checkpoints_state_tell_the_hash_of_their_files_alone(plan: Plan) -> None:

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from relm import identity
 from relm.artifact import sidecar_of
-from relm.plan import Plan
+from relm.catalogue import PICKLED_WEIGHTS
+from relm.plan import REFERENCE, Plan
 from relm.training.run_folder import COMPILED
 from relm.training.shard_stamps import RECORD
 
@@ -38,7 +39,10 @@ def _single_products(plan: Plan) -> Iterator[Path]:
         yield from plan.tokenizer_files
     yield from plan.starting_weights(plan.phases[0])
     if plan.reference_model is not None:
-        yield from plan.evaluated_model("reference")
+        yield from plan.evaluated_model(REFERENCE)
+    for name, model in ((plan.recipe.init_from, plan.init_model), (plan.recipe.expect_reference, plan.reference_model)):
+        if name is not None and model is not None and model.converted:
+            yield plan.model_download(name, PICKLED_WEIGHTS)
     yield from (plan.test_download(test) for test in plan.tests)
 
 
