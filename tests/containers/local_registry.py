@@ -1,0 +1,136 @@
+"""Registries on this machine: Debian's `docker-registry`, and a server that behaves as a test needs it."""
+
+import contextlib
+import hashlib
+import json
+import shutil
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+
+MANIFEST = "application/vnd.oci.image.manifest.v1+json"
+INDEX = "application/vnd.oci.image.index.v1+json"
+
+
+def free_port() -> int:
+    with contextlib.closing(socket.socket()) as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextlib.contextmanager
+def docker_registry(folder: Path) -> Iterator[str]:
+    """A running registry of Debian's package; its HOST:PORT."""
+    program = shutil.which("docker-registry")
+    if program is None:
+        pytest.skip("there is no docker-registry on this machine (apt-get install docker-registry)")
+    host = f"127.0.0.1:{free_port()}"
+    configuration = {
+        "version": "0.1",
+        "log": {"level": "error"},
+        "storage": {"filesystem": {"rootdirectory": str(folder / "storage")}},
+        "http": {"addr": host},
+    }
+    (folder / "registry.json").write_text(json.dumps(configuration))
+    with open(folder / "registry.log", "w") as log:
+        process = subprocess.Popen([program, "serve", str(folder / "registry.json")], stdout=log, stderr=log)
+    try:
+        for _ in range(200):
+            with contextlib.suppress(requests.ConnectionError):
+                if requests.get(f"http://{host}/v2/", timeout=5).ok:
+                    break
+            assert process.poll() is None, (folder / "registry.log").read_text()
+            time.sleep(0.05)
+        yield host
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def digest_of(content: bytes) -> str:
+    return f"sha256:{hashlib.sha256(content).hexdigest()}"
+
+
+def push_blob(host: str, name: str, content: bytes) -> dict[str, Any]:
+    """Upload bytes; how a manifest refers to them."""
+    begun = requests.post(f"http://{host}/v2/{name}/blobs/uploads/", timeout=10)
+    begun.raise_for_status()
+    place, digest = begun.headers["Location"], digest_of(content)
+    headers = {"Content-Type": "application/octet-stream"}
+    requests.put(place, params={"digest": digest}, data=content, headers=headers, timeout=10).raise_for_status()
+    return {"digest": digest, "size": len(content)}
+
+
+def push_manifest(host: str, name: str, reference: str, manifest: dict[str, Any]) -> str:
+    """Put a manifest under a tag or its digest; its digest."""
+    content = json.dumps(manifest).encode()
+    headers = {"Content-Type": manifest["mediaType"]}
+    url = f"http://{host}/v2/{name}/manifests/{reference}"
+    requests.put(url, data=content, headers=headers, timeout=10).raise_for_status()
+    return digest_of(content)
+
+
+def push_image(host: str, name: str, tag: str, words: str) -> str:
+    """A tiny image whose configuration says ``words``; its digest."""
+    configuration = json.dumps({"architecture": "amd64", "os": "linux", "author": words}).encode()
+    layer = push_blob(host, name, b"a layer")
+    manifest = {
+        "schemaVersion": 2,
+        "mediaType": MANIFEST,
+        "config": {"mediaType": "application/vnd.oci.image.config.v1+json", **push_blob(host, name, configuration)},
+        "layers": [{"mediaType": "application/vnd.oci.image.layer.v1.tar", **layer}],
+    }
+    return push_manifest(host, name, tag, manifest)
+
+
+def push_index(host: str, name: str, tag: str, digest: str) -> str:
+    """An index of one platform's image that is there already; the index's digest."""
+    size = len(requests.get(f"http://{host}/v2/{name}/manifests/{digest}", headers={"Accept": MANIFEST}, timeout=10).content)
+    platform = {"os": "linux", "architecture": "amd64"}
+    entry = {"mediaType": MANIFEST, "digest": digest, "size": size, "platform": platform}
+    return push_manifest(host, name, tag, {"schemaVersion": 2, "mediaType": INDEX, "manifests": [entry]})
+
+
+Answer = tuple[int, dict[str, str], bytes]
+
+
+@contextlib.contextmanager
+def server(answer: Callable[[str, str, dict[str, str]], Answer]) -> Iterator[str]:
+    """An HTTP server that answers (method, path, headers) as it is told; its HOST:PORT."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_HEAD(self) -> None:
+            self.respond()
+
+        def do_GET(self) -> None:
+            self.respond()
+
+        def respond(self) -> None:
+            status, headers, body = answer(self.command, self.path, {key.lower(): value for key, value in self.headers.items()})
+            self.send_response(status)
+            for name, value in {"Content-Length": str(len(body)), **headers}.items():
+                self.send_header(name, value)
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(body)
+
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
+    running = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=running.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"127.0.0.1:{running.server_address[1]}"
+    finally:
+        running.shutdown()
+        running.server_close()
+        thread.join()
