@@ -1,6 +1,6 @@
 """The steps, each as a command with its arguments and its job, in the order of the data's way."""
 
-from relm.steps import bucket, data, evaluation, reporting, surroundings, training
+from relm.steps import bucket, data, evaluation, images, reporting, surroundings, training
 from relm.steps.contract import Step
 
 STEPS: dict[str, Step] = {
@@ -9,5 +9,6 @@ STEPS: dict[str, Step] = {
     **evaluation.STEPS,
     **reporting.STEPS,
     **bucket.STEPS,
+    **images.STEPS,
     **surroundings.STEPS,
 }

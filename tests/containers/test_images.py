@@ -1,0 +1,159 @@
+"""`relm images build` and `run` through a real engine's socket: what runs sees what it is given and nothing else."""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from local_engine import podman_socket, probe_context
+
+from relm.containers.building import follow, run_build
+from relm.containers.engine import connected
+from relm.containers.lock import Built, image_of, read_override, record_built
+from relm.containers.running import StepFailed, engine_of, run_in_image, run_of
+from relm.errors import RelmError
+from relm.plan import Project
+
+TODAY = "2026-01-01"
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[Path]:
+    """A podman's socket; its folder has a short name, for a socket's path has at most 107 bytes."""
+    with (
+        tempfile.TemporaryDirectory(prefix="relm-engine-", ignore_cleanup_errors=True) as folder,
+        podman_socket(Path(folder)) as path,
+    ):
+        yield path
+
+
+@pytest.fixture(scope="module")
+def client(engine: Path) -> Any:
+    return connected({"DOCKER_HOST": f"unix://{engine}"})
+
+
+@pytest.fixture(scope="module")
+def probe(client: Any, tmp_path_factory: pytest.TempPathFactory, checkout: Path) -> str:
+    """The id of an image in which the probe stands for relm."""
+    context = probe_context(tmp_path_factory.mktemp("probe") / "context")
+    return run_build(client, context, {}, image_of("cpu", checkout), "cpu")
+
+
+@pytest.fixture
+def in_checkout(tmp_path: Path, checkout: Path, monkeypatch: pytest.MonkeyPatch, probe: str) -> Path:
+    """A folder with a lock whose cpu image is the probe; the current folder."""
+    folder = tmp_path / "checkout"
+    (folder / "containers").mkdir(parents=True)
+    (folder / "containers/lock.yaml").write_bytes((checkout / "containers/lock.yaml").read_bytes())
+    (folder / "recipes/data").mkdir(parents=True)
+    monkeypatch.chdir(folder)
+    monkeypatch.delenv("RELM_WORK", raising=False)
+    record_built("cpu", Built(id=probe, bases={}, built=TODAY), folder)
+    return folder
+
+
+def test_the_engine_says_which_one_it_is(client: Any) -> None:
+    assert engine_of(client) == "podman"
+
+
+def test_a_step_sees_the_checkout_and_nothing_else(
+    client: Any, in_checkout: Path, probe: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", "squeamish")
+    said = run_in_image(client, run_of("cpu", ["held-out", "--model", "a b"], Project()))
+    assert said == f"held-out ran in the image {probe}"
+    out = capfd.readouterr().out.splitlines()
+    assert out[:5] == ["word held-out", "word --model", "word a b", f"image {probe}", f"user {os.getuid()}:{os.getgid()}"]
+    assert out[5:] == ["secret -", "root 0", "scratch 1", "here 1", "beside 1", "network 0"]
+    assert [path.name for path in in_checkout.parent.iterdir()] == ["checkout"]  # what was written beside it is gone
+    made = (in_checkout / "made").stat()
+    assert (made.st_uid, made.st_gid) == (os.getuid(), os.getgid())
+    assert client.containers.list(all=True) == []
+
+
+def test_a_step_that_needs_the_network_has_it_and_its_token(
+    client: Any, in_checkout: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", "squeamish")
+    run_in_image(client, run_of("cpu", ["download"], Project()))
+    out = capfd.readouterr().out.splitlines()
+    assert "secret squeamish" in out
+    assert "network 1" in out
+
+
+def test_a_work_folder_elsewhere_is_there_too(
+    client: Any, in_checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RELM_WORK", str(tmp_path / "scratch"))
+    (tmp_path / "scratch").mkdir()
+    assert run_of("cpu", ["list"], Project()).writable == [in_checkout, tmp_path / "scratch"]
+    run_in_image(client, run_of("cpu", ["list"], Project()))
+
+
+def test_a_failing_step_ends_with_its_own_status_after_it_said_why(
+    client: Any, in_checkout: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(StepFailed, match="fail ended with 3 in the image sha256:") as caught:
+        run_in_image(client, run_of("cpu", ["fail"], Project()))
+    assert caught.value.exit_code == 3
+    assert capfd.readouterr().err == "it is broken\n"
+    assert client.containers.list(all=True) == []
+
+
+def test_an_image_that_is_gone_is_named(client: Any, in_checkout: Path) -> None:
+    record_built("cpu", Built(id="sha256:" + "0" * 64, bases={}, built=TODAY), in_checkout)
+    with pytest.raises(RelmError, match=r"running sha256:000.*: the engine does not have the image"):
+        run_in_image(client, run_of("cpu", ["list"], Project()))
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 75), (signal.SIGINT, 76)])
+def test_what_stops_the_command_stops_the_step_which_may_save(
+    engine: Path, client: Any, in_checkout: Path, number: signal.Signals, status: int
+) -> None:
+    environment = {**os.environ, "DOCKER_HOST": f"unix://{engine}"}
+    command = [sys.executable, "-m", "relm", "images", "run", "cpu", "--", "wait"]
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "waiting\n"
+    process.send_signal(number)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == status
+    assert err.startswith(f"relm images: wait ended with {status} in the image sha256:")
+    assert client.containers.list(all=True) == []
+
+
+# --- building ----------------------------------------------------------------------------------------------------------------
+
+
+def test_a_failing_build_has_the_engines_last_words_and_leaves_no_image(client: Any, tmp_path: Path, in_checkout: Path) -> None:
+    (tmp_path / "context").mkdir()
+    (tmp_path / "context/Dockerfile").write_text("FROM scratch\nCOPY absent /\n")
+    before = read_override(in_checkout)
+    with pytest.raises(RelmError, match=r"the build failed; the engine's last words:\n(.*\n)*.*absent"):
+        run_build(client, tmp_path / "context", {}, image_of("cuda"), "cuda")
+    assert read_override(in_checkout) == before
+    assert not [tag for image in client.images.list() for tag in image.tags if "cuda" in tag]
+
+
+def test_each_stage_is_told_with_its_seconds(caplog: pytest.LogCaptureFixture) -> None:
+    """As Docker's own builder and podman say it, in pieces that end anywhere."""
+    said = ["Step 1/2 : FROM scr", "atch\n ---> abc\n", "[2/2] STEP 1/1: COPY a b\n", "--> 5", "\nSuccessfully built\n"]
+    with caplog.at_level("INFO"):
+        follow([{"stream": piece} for piece in [*said, "Step 2/2 : RUN " + "x" * 100 + "\n"]] + [{"aux": {"ID": "x"}}], "cpu")
+    stages = [record.getMessage().split(" s  ")[1] for record in caplog.records]
+    assert stages == ["1/2 FROM scratch", "2/2: 1/1 COPY a b", f"2/2 RUN {'x' * 75}…"]
+
+
+def test_an_error_of_the_engine_comes_with_what_was_said_in_that_stage() -> None:
+    said: list[dict[str, Any]] = [
+        {"stream": "Step 1/2 : RUN one\nfrom one\n"},
+        {"stream": "Step 2/2 : RUN two\nfrom two\nhalf"},
+    ]
+    with pytest.raises(RelmError) as caught:
+        follow([*said, {"error": "it returned 1\n", "errorDetail": {}}], "cpu")
+    assert str(caught.value) == "the build failed; the engine's last words:\n  from two\n  half\n  it returned 1"
