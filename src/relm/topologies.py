@@ -10,25 +10,27 @@ class Topology(NamedTuple):
     """What XLA sees, and a batch is split over: cores of v2 and v3, chips of all later ones."""
     chips: int
     hosts: int
+    layout: str
+    """As the TPU's compiler calls it: the generation, and how many chips lie along each axis."""
 
 
 # cloud.google.com/tpu/docs/v2, v3, v4, v5e, v5p, v6e. The number counts cores of v2, v3, v4 and v5p, chips of v5e and v6e; the
 # two cores of a v4 or v5p chip are one device. v5e is called v5litepod there. Slices of one host, and the smallest of several.
 TOPOLOGIES = {
-    "v2-8": Topology(8, 4, 1),
-    "v3-8": Topology(8, 4, 1),
-    "v4-8": Topology(4, 4, 1),
-    "v5e-1": Topology(1, 1, 1),
-    "v5e-4": Topology(4, 4, 1),
-    "v5e-8": Topology(8, 8, 1),
-    "v5p-8": Topology(4, 4, 1),
-    "v6e-1": Topology(1, 1, 1),
-    "v6e-4": Topology(4, 4, 1),
-    "v6e-8": Topology(8, 8, 1),
-    "v2-32": Topology(32, 16, 4),
-    "v3-32": Topology(32, 16, 4),
-    "v4-16": Topology(8, 8, 2),
-    "v5e-16": Topology(16, 16, 4),
-    "v5p-16": Topology(8, 8, 2),
-    "v6e-16": Topology(16, 16, 4),
+    "v2-8": Topology(8, 4, 1, "v2:2x2"),
+    "v3-8": Topology(8, 4, 1, "v3:2x2"),
+    "v4-8": Topology(4, 4, 1, "v4:2x2x1"),
+    "v5e-1": Topology(1, 1, 1, "v5e:1x1"),
+    "v5e-4": Topology(4, 4, 1, "v5e:2x2"),
+    "v5e-8": Topology(8, 8, 1, "v5e:2x4"),
+    "v5p-8": Topology(4, 4, 1, "v5p:2x2x1"),
+    "v6e-1": Topology(1, 1, 1, "v6e:1x1"),
+    "v6e-4": Topology(4, 4, 1, "v6e:2x2"),
+    "v6e-8": Topology(8, 8, 1, "v6e:2x4"),
+    "v2-32": Topology(32, 16, 4, "v2:4x4"),
+    "v3-32": Topology(32, 16, 4, "v3:4x4"),
+    "v4-16": Topology(8, 8, 2, "v4:2x2x2"),
+    "v5e-16": Topology(16, 16, 4, "v5e:4x4"),
+    "v5p-16": Topology(8, 8, 2, "v5p:2x2x2"),
+    "v6e-16": Topology(16, 16, 4, "v6e:4x4"),
 }

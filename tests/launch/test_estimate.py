@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from relm.errors import RelmError
-from relm.launch.estimate import SENTENCEPIECES, describe_estimate, vocabulary
+from relm.launch.estimate import describe_estimate, vocabulary
+from relm.launch.expected_tokenizer import SENTENCEPIECES
 from relm.limits import duration_in_words
 from relm.plan import Plan, Project
 from relm.section import read_yaml

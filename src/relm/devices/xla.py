@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from relm.devices.contract import Forward, Model
 from relm.devices.processes import Processes
+from relm.devices.tpu_options import set_options
 from relm.devices.xla_errors import in_words
 from relm.devices.xla_opening import (
     import_torch_xla,
@@ -68,6 +69,7 @@ class XlaDevice:
 
         if self._kind == "TPU":
             require_tpu(self.ranks)
+            set_options(os.environ)
         if run.threads:
             torch.set_num_threads(run.threads)
         # Programs of the CPU client are not found again (torch_xla 2.9).

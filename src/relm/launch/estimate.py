@@ -22,11 +22,6 @@ from relm.training.calibration import StepTime, calibrate
 from relm.training.input import micro_batch_size
 from relm.training.resources import disk, memory
 
-# sha256 of a published sentencepiece model -> its tokens, T5's sentinels included; other kinds have one size each.
-SENTENCEPIECES = {
-    "d60acb128cf7b7f2536e8f38a5b18a05535c9e14c7a355904270e15b0945ea86": 32_100,  # T5
-    "ef78f86560d809067d12bac6c09f19a462cb3af3f54d2b8acbba26e1433125d6": 250_100,  # mT5
-}
 ASSUMED_CHARACTERS, ASSUMED_TOKENS = 256, 32_000
 SHARES = (0.2, 0.4, 0.6)
 """Of its published peak that a device may reach: with a small or badly fed model, usually, and at best."""
@@ -103,9 +98,6 @@ def vocabulary(plan: Plan) -> tuple[TokenizerFacts, str]:
 def _assumed_tokens(plan: Plan) -> tuple[int, str]:
     if plan.tokenizer_model is None:
         return ASSUMED_CHARACTERS, f"{ASSUMED_CHARACTERS} tokens are ASSUMED: the text's characters are not counted yet"
-    for file in plan.tokenizer_model.files.values():
-        if size := SENTENCEPIECES.get(file.sha256):
-            return size, f"{size:,} tokens, as {plan.recipe.tokenizer.from_model} has; it is not made yet"
     return ASSUMED_TOKENS, f"{ASSUMED_TOKENS:,} tokens are ASSUMED: {plan.recipe.tokenizer.from_model} is not here yet"
 
 

@@ -32,6 +32,12 @@ KINDS = {
     "tokenizers_json": Expected(None, {"pad": 0, "end_of_text": 1, "sep": 1, "unk": 2, "cls": 3, "mask": 4}),
 }
 
+# sha256 of a published sentencepiece model -> its tokens, T5's sentinels included; other kinds have one size each.
+SENTENCEPIECES = {
+    "d60acb128cf7b7f2536e8f38a5b18a05535c9e14c7a355904270e15b0945ea86": 32_100,  # T5
+    "ef78f86560d809067d12bac6c09f19a462cb3af3f54d2b8acbba26e1433125d6": 250_100,  # mT5
+}
+
 
 def tokenizer_of(plan: Plan, manifest: Path | None = None, tokenizer: Path | None = None) -> tuple[TokenizerFacts, str]:
     """Facts on the tokenizer that a recipe is trained with, and in words how they are known.
@@ -67,6 +73,7 @@ def expected_tokenizer(plan: Plan) -> tuple[TokenizerFacts, str]:
     sizes = {
         "tokenizer.vocabulary_size": choice.vocabulary_size,
         f"what every {kind} has": expected.vocabulary_size,
+        f"what {choice.from_model} has": _published_sentencepiece(plan),
         "model.vocabulary_size": plan.recipe.model.vocabulary_size,
     }
     source, size = next(((source, size) for source, size in sizes.items() if size), ("", None))
@@ -77,6 +84,11 @@ def expected_tokenizer(plan: Plan) -> tuple[TokenizerFacts, str]:
         )
     special: dict[str, int | None] = {**expected.special}
     return TokenizerFacts("", size, special.get("end_of_text"), special), source
+
+
+def _published_sentencepiece(plan: Plan) -> int | None:
+    files = plan.tokenizer_model.files.values() if plan.tokenizer_model else ()
+    return next((SENTENCEPIECES[file.sha256] for file in files if file.sha256 in SENTENCEPIECES), None)
 
 
 def made_tokenizer(plan: Plan) -> Path | None:

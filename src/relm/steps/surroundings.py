@@ -23,6 +23,26 @@ def estimate_job(a: Arguments) -> Job:
     return Job(lambda: describe_estimate(plan, a.phase, a.price_per_hour, calibrates=not a.no_calibration))
 
 
+def compile_job(a: Arguments) -> Job:
+    from relm.compilation.compiling import compile_recipe
+    from relm.compilation.result import write_compilation
+    from relm.compilation.table import advice, described
+    from relm.errors import RelmError
+
+    plan = plan_of(a)
+
+    def run() -> str:
+        compilation = compile_recipe(plan, a.phase, a.topology)
+        if a.output is not None:
+            write_compilation(a.output, compilation)
+        if not compilation.fits:
+            print(described(compilation))
+            raise RelmError(advice(compilation))
+        return described(compilation)
+
+    return Job(run)
+
+
 def doctor_job(a: Arguments) -> Job:
     from relm.launch.doctor import describe_machine
 
@@ -67,6 +87,20 @@ STEPS: dict[str, Step] = {
         command_job,
         records=False,
         epilog="The lines are for a shell in the checkout. A published result is asked first, the plan only without one.",
+    ),
+    "compile": Step(
+        "compile a recipe's full-size steps with the TPU's own compiler, without a TPU: do they fit, and what do they take",
+        [
+            RECIPE,
+            argument("--topology", metavar="SLICE", help="such as v3-8; default: the recipe's run.topology"),
+            argument("--phase", metavar="PHASE", help="one phase; default: all of them"),
+            path("--output", "also write compile.json", required=False),
+        ],
+        compile_job,
+        records=False,
+        epilog="Takes a minute a program and more, and 8 GB of memory at most; needs `make .venv-tpu/made-from`, and an x86 "
+        "processor. Exits with 1 where a program does not fit, with the compiler's figure. What was compiled is kept in "
+        "work/compiled.",
     ),
     "doctor": Step("what this machine can run, and why not the rest", [], doctor_job, records=False),
     "schema": Step(

@@ -68,14 +68,8 @@ def begin(run: PhaseRun, config: Config, init_from: Path | None, optimizer_from:
     checkpoint = load_checkpoint(run.checkpoints, run.identity)
     weights_seed = derived_seed(run.recipe.seed, "weights")
     start = unset_model(config) if checkpoint else initial_model(config, weights_seed, init_from)
-    model = run.device.place(start).to(weight_type(settings.optimizer))
-    model.activation_checkpointing = run.recipe.run.activation_checkpointing
-    model.recomputed = run.device.recomputed
-    optimizer = build_optimizer(model, settings.optimizer)
-    scaler = build_loss_scaler(settings.loss_scaling, settings.precision, next(model.parameters()).device)
-    if scaler is not None:
-        scaler.attach(optimizer)
-    learner = Learner(model, optimizer, scaler, Meter(run.device, run.work(config), checkpoint.state if checkpoint else None))
+    learner = learner_of(run, config, start, checkpoint.state if checkpoint else None)
+    model, optimizer = learner.model, learner.optimizer
     if checkpoint is not None:
         logger.info("%s: going on from step %s of %s", checkpoint.folder, f"{checkpoint.step:,}", f"{settings.steps:,}")
         model.load_state_dict(checkpoint.model)
@@ -86,6 +80,24 @@ def begin(run: PhaseRun, config: Config, init_from: Path | None, optimizer_from:
         go_on(optimizer, model, kept_optimizer(optimizer_from, run.identity["fingerprint"]))
     run.device.hold([*model.parameters(), *learner.tensors().values(), *([scaler.found_inf] if scaler is not None else [])])
     return learner
+
+
+def learner_of(run: PhaseRun, config: Config, start: LanguageModel, state: Mapping[str, Any] | None = None) -> Learner:
+    """A model on the run's device with a new optimizer.
+
+    Args:
+        start: the model, on the host.
+        state: of a checkpoint; None: before the first step.
+    """
+    settings = run.settings
+    model = run.device.place(start).to(weight_type(settings.optimizer))
+    model.activation_checkpointing = run.recipe.run.activation_checkpointing
+    model.recomputed = run.device.recomputed
+    optimizer = build_optimizer(model, settings.optimizer)
+    scaler = build_loss_scaler(settings.loss_scaling, settings.precision, next(model.parameters()).device)
+    if scaler is not None:
+        scaler.attach(optimizer)
+    return Learner(model, optimizer, scaler, Meter(run.device, run.work(config), state))
 
 
 def warn_if_made_elsewhere(checkpoint: Checkpoint, made_on: Mapping[str, Any]) -> None:

@@ -128,13 +128,20 @@ def reader_of_rehearsal(rehearsal: Rehearsal, settings: Phase, device: Device) -
     if rehearsal.manifest is not None:
         real = reader_of(rehearsal.recipe, rehearsal.phase, rehearsal.manifest, "train", device, check_content=False)
         return dataclasses.replace(real, settings=settings)
-    tokens, whole = rehearsal.tokenizer, rehearsal.recipe.pretrain[rehearsal.phase]
-    seed = derived_seed(rehearsal.recipe.seed, "rehearsal", rehearsal.phase)
+    return generated_reader(rehearsal.recipe, rehearsal.phase, settings, rehearsal.tokenizer, device)
+
+
+def generated_reader(recipe: Recipe, phase: str, settings: Phase, tokens: TokenizerFacts, device: Device) -> Reader:
+    """Batches of random examples, with the names, shapes and types of real ones.
+
+    Args:
+        settings: the phase as it is taken, perhaps with fewer sequences a step than its recipe has.
+    """
+    whole = recipe.pretrain[phase]
+    seed = derived_seed(recipe.seed, "rehearsal", phase)
     special, size = SpecialIds(**tokens.specials), whole.global_batch_size * whole.steps
     examples = GeneratedExamples(settings, tokens.vocabulary_size, special, size, seed)
-    return Reader(
-        examples, settings, seed, micro_batch_size(settings, rehearsal.recipe.run.micro_batch_size, device.parts), device
-    )
+    return Reader(examples, settings, seed, micro_batch_size(settings, recipe.run.micro_batch_size, device.parts), device)
 
 
 def micro_batches(reader: Reader) -> int:

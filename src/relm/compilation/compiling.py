@@ -1,0 +1,228 @@
+"""Recipes through the TPU's compiler: trace, compile each different program once, and keep what was found.
+
+What a compiler says of a program is kept in `work/compiled/KEY.json`; the key holds all that has a say in it.
+"""
+
+import hashlib
+import importlib.metadata
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+from relm.artifact import canonical_json, read_json, write_json
+from relm.compilation.environment import python, run_module, tail_of
+from relm.compilation.program_facts import collective_operations, collectives, findings, refusal_of
+from relm.compilation.result import REVISION, Compilation, Compiled, CompiledProgram, Memory, Program
+from relm.compilation.tpu_compiler import PACKAGES
+from relm.devices.tpu_options import OPTIONS
+from relm.errors import RelmError
+from relm.identity import work_folder
+from relm.plan import Plan
+from relm.topologies import TOPOLOGIES
+
+# Written by relm.compilation.tracing.
+INDEX, REFUSED = "programs.json", "refused.txt"
+
+
+class Wish(NamedTuple):
+    """A phase of a recipe, for a slice."""
+
+    recipe: str
+    phase: str
+    topology: str
+
+
+class TracedProgram(NamedTuple):
+    """A program of a wish, and where its HLO lies."""
+
+    wish: Wish
+    name: str
+    program: Program
+    hlo: Path
+    vocabulary: str
+
+
+def topology_of(plan: Plan, stated: str | None) -> str:
+    """The slice that a recipe is compiled for.
+
+    Raises:
+        RelmError: nobody says which, or it is none.
+    """
+    topology = stated or plan.recipe.run.topology
+    if topology is None:
+        raise RelmError(f"recipe {plan.name} has no run.topology; say for which slice, such as --topology v3-8")
+    if topology not in TOPOLOGIES:
+        raise RelmError(f"--topology {topology}: expected one of {', '.join(TOPOLOGIES)}")
+    return topology
+
+
+def wishes_of(plan: Plan, phase: str | None, stated: str | None) -> list[Wish]:
+    """One of each phase, or of one.
+
+    Raises:
+        RelmError: there is no such phase, or no slice.
+    """
+    if phase is not None and phase not in plan.phases:
+        raise RelmError(f"recipe {plan.name} has no phase {phase!r}; it has {', '.join(plan.phases)}")
+    return [Wish(plan.name, name, topology_of(plan, stated)) for name in ([phase] if phase else plan.phases)]
+
+
+def traced(wishes: Sequence[Wish], folder: Path) -> list[TracedProgram]:
+    """The programs of all wishes, made in one process for each number of devices.
+
+    Args:
+        folder: where the programs go.
+
+    Raises:
+        RelmError: a recipe cannot be traced, or PyTorch/XLA fails.
+    """
+    groups: dict[int, list[Wish]] = {}
+    for wish in wishes:
+        groups.setdefault(TOPOLOGIES[wish.topology].devices, []).append(wish)
+    return [program for devices, group in sorted(groups.items()) for program in _traced(group, devices, folder / str(devices))]
+
+
+def _traced(wishes: Sequence[Wish], devices: int, folder: Path) -> list[TracedProgram]:
+    folder.mkdir(parents=True)
+    write_json(folder / "wishes.json", [wish._asdict() for wish in wishes])
+    variables = {"PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": str(devices), "TF_CPP_MIN_LOG_LEVEL": "2"}
+    what = wishes[0].recipe if len(wishes) == 1 else f"{len(wishes)} phases of recipes"
+    arguments = [folder / "wishes.json", folder]
+    doing = f"tracing {what} for {devices} devices"
+    if run_module("relm.compilation.tracing", arguments, variables, folder / "log", doing):
+        refused = folder / REFUSED
+        raise RelmError(
+            refused.read_text(encoding="utf-8") if refused.exists() else f"{doing} failed:\n{tail_of(folder / 'log')}"
+        )
+    return [
+        TracedProgram(
+            Wish(entry["recipe"], entry["phase"], entry["topology"]),
+            entry["name"],
+            Program.model_validate(entry["program"]),
+            folder / entry["file"],
+            entry["vocabulary"],
+        )
+        for entry in read_json(folder / INDEX)
+    ]
+
+
+def installed() -> dict[str, str]:
+    """The versions of the TPU's compiler in its environment."""
+    library = python().parent.parent / "lib"
+    places = [str(path) for path in library.glob("python3.*/site-packages")]
+    lines = [line.strip() for path in library.glob("python3.*/site-packages/*.pth") for line in path.read_text().splitlines()]
+    places += [line for line in lines if line.startswith("/")]
+    found = {
+        package.metadata["Name"].lower(): package.version
+        for package in importlib.metadata.distributions(path=places)
+        if package.metadata["Name"].lower() in PACKAGES
+    }
+    return {name: found.get(name, "absent") for name in PACKAGES}
+
+
+def compiled_key(program: Program, layout: str, versions: Mapping[str, str]) -> str:
+    """What a compiled program follows from."""
+    parts = {"program": program.sha256, "layout": layout, "versions": dict(versions), "options": OPTIONS, "revision": REVISION}
+    return hashlib.sha256(canonical_json(parts).encode()).hexdigest()[:16]
+
+
+def compiled(asked: TracedProgram) -> Compiled:
+    """What the compiler makes of a program, or made of it before.
+
+    Raises:
+        RelmError: the compiler fails, other than for want of memory.
+    """
+    layout = TOPOLOGIES[asked.wish.topology].layout
+    key = compiled_key(asked.program, layout, installed())
+    kept = work_folder() / "compiled" / f"{key}.json"
+    if not kept.exists():
+        write_json(kept, _compiled(asked, layout, key).model_dump(mode="json"))
+    return Compiled.model_validate(read_json(kept))
+
+
+def _compiled(asked: TracedProgram, layout: str, key: str) -> Compiled:
+    folder = asked.hlo.parent / f"compiled-{key}"
+    folder.mkdir()
+    paths = {name: str(folder / name) for name in ("answer", "text", "source_text")}
+    write_json(folder / "job", {"hlo": str(asked.hlo), "donated": asked.program.donated, "layout": layout, **paths})
+    doing = f"compiling {asked.wish.recipe}, {asked.wish.phase}, {asked.name}, for {asked.wish.topology}"
+    if run_module("relm.compilation.tpu_compiler", [folder / "job"], {"TF_CPP_MIN_LOG_LEVEL": "2"}, folder / "log", doing):
+        raise RelmError(f"{doing} failed, other than for want of memory:\n{tail_of(folder / 'log')}")
+    answer = read_json(folder / "answer")
+    if answer["devices"] != asked.program.devices:
+        raise RelmError(f"{layout}: the compiler has {answer['devices']} devices, the program {asked.program.devices}")
+    text = (folder / "text").read_text(encoding="utf-8") if "refusal" not in answer else ""
+    return judged(answer, text, (folder / "source_text").read_text(encoding="utf-8"), key, layout)
+
+
+def judged(answer: Mapping[str, Any], text: str, source: str, key: str, layout: str) -> Compiled:
+    """The compiler's answer in the words of `result`.
+
+    Args:
+        answer: of `tpu_compiler.work`.
+        text: the optimised program, empty if refused.
+        source: the program before.
+    """
+    facts = {
+        "key": key,
+        "layout": layout,
+        "versions": answer["versions"],
+        "options": OPTIONS,
+        "seconds": round(answer["seconds"], 1),
+    }
+    found = findings(source, text)
+    if "refusal" in answer:
+        return Compiled(**facts, fits=False, refusal=refusal_of(answer["refusal"]), findings=found)
+    return Compiled(
+        **facts,
+        fits=True,
+        memory=Memory(capacity=answer["capacity"], **answer["memory"]),
+        flops=answer["flops"],
+        bytes_accessed=answer["bytes_accessed"],
+        transcendentals=answer["transcendentals"],
+        collectives=tuple(collectives(text)),
+        operations=collective_operations(text),
+        findings=found,
+    )
+
+
+def compile_recipe(plan: Plan, phase: str | None, stated: str | None) -> Compilation:
+    """All programs of a recipe through the compiler.
+
+    Args:
+        phase: one of its phases; None: all.
+        stated: the slice; None: the recipe's.
+
+    Raises:
+        RelmError: the recipe cannot be traced, or the compiler fails.
+    """
+    topology = topology_of(plan, stated)
+    with TemporaryDirectory(prefix="relm-compile-") as folder:
+        programs = traced(wishes_of(plan, phase, stated), Path(folder))
+        return compilation_of(plan, topology, [(each, compiled(each)) for each in programs])
+
+
+def compilation_of(plan: Plan, topology: str, programs: Iterable[tuple[TracedProgram, Compiled]]) -> Compilation:
+    """A recipe's programs and what became of them."""
+    found, where = list(programs), TOPOLOGIES[topology]
+    phases = {asked.wish.phase for asked, _ in found}
+    return Compilation(
+        recipe=plan.name,
+        topology=topology,
+        layout=where.layout,
+        devices=where.devices,
+        chips=where.chips,
+        sequences={name: settings.global_batch_size for name, settings in plan.recipe.pretrain.items() if name in phases},
+        vocabulary=found[0][0].vocabulary,
+        programs=tuple(
+            CompiledProgram(phase=asked.wish.phase, name=asked.name, program=asked.program, compiled=result)
+            for asked, result in found
+        ),
+    )
+
+
+def json_of(compilation: Compilation) -> str:
+    """As `compile.json` has it."""
+    return json.dumps(compilation.model_dump(mode="json"), indent=1)

@@ -1,0 +1,71 @@
+"""The environment in which PyTorch/XLA and the TPU's compiler are, and processes in it."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import relm
+from relm.errors import RelmError
+
+CHECKOUT = Path(relm.__file__).parents[2]
+FOLDER = "RELM_TPU_ENVIRONMENT"
+# Lines of a failed process that are shown.
+TAIL = 12
+
+
+def python() -> Path:
+    """The interpreter of the TPU's environment: this one, or that of the folder RELM_TPU_ENVIRONMENT, `.venv-tpu` by itself.
+
+    Raises:
+        RelmError: there is none; says how it is made.
+    """
+    stated = os.environ.get(FOLDER)
+    if stated is None and all(map(importlib.util.find_spec, ("torch_xla", "libtpu", "jax"))):
+        return Path(sys.executable)
+    found = Path(stated or CHECKOUT / ".venv-tpu") / "bin" / "python"
+    if found.exists():
+        return found
+    where = f"{FOLDER} is {stated}, where there is no bin/python" if stated else f"{found.parent.parent} is not there"
+    raise RelmError(
+        f"the TPU's compiler is in an environment of its own, and {where}; make it with `make .venv-tpu/made-from` "
+        "(8.9 GB, no TPU needed; x86 alone)"
+    )
+
+
+def run_module(module: str, arguments: Sequence[str | Path], variables: Mapping[str, str], log: Path, doing: str) -> int:
+    """Run a module of this package there, its output in a log; the exit status. On a terminal the seconds go by.
+
+    Args:
+        variables: of the environment, beside this process's own.
+        doing: what a person is told meanwhile.
+    """
+    environment = {**os.environ, **variables, "PYTHONPATH": str(Path(relm.__file__).parents[1])}
+    started, terminal = time.monotonic(), sys.stderr.isatty()
+    if not terminal:
+        print(f"{doing} ...", file=sys.stderr, flush=True)
+    with open(log, "wb") as said:
+        process = subprocess.Popen(
+            [str(python()), "-m", module, *map(str, arguments)], env=environment, stdout=said, stderr=subprocess.STDOUT
+        )
+        try:
+            while True:
+                try:
+                    status = process.wait(1.0)
+                    break
+                except subprocess.TimeoutExpired:
+                    if terminal:
+                        print(f"\r{doing}: {time.monotonic() - started:.0f} s ", end="", file=sys.stderr, flush=True)
+        finally:
+            process.kill()
+            process.wait()
+    print(f"{chr(13) if terminal else ''}{doing}: {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)
+    return status
+
+
+def tail_of(log: Path) -> str:
+    """The last lines of a failed process."""
+    return "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-TAIL:])
