@@ -172,6 +172,7 @@ def main(job: Path) -> int:
     """Do one job; its answer goes where it says."""
     os.environ["TPU_SKIP_MDS_QUERY"] = "1"  # else it asks the network which TPU this is
     os.environ["JAX_PLATFORMS"] = "cpu"
+    os.environ["ALLOW_MULTIPLE_LIBTPU_LOAD"] = "1"  # it compiles alone, beside others, and beside training on a TPU
     set_options(os.environ)
     wanted = json.loads(job.read_text(encoding="utf-8"))
     Path(wanted["answer"]).write_text(json.dumps(work(wanted)), encoding="utf-8")
