@@ -16,6 +16,7 @@ _ARRAY = re.compile(r"\b(pred|token|[a-z]+\d+[a-z0-9]*)\[([\d,]*)\]")
 _FLOAT64 = re.compile(r"\bf64\[(\d+(?:,\d+)*)\]")
 _HOST = re.compile(r" (?:infeed|outfeed|send|recv)(?:-start)?\(|is_host_transfer=true|custom_call_target=\"[^\"]*[Hh]ost")
 _DYNAMIC = re.compile(r"\[[^\]]*<=\d| (?:set-dimension-size|get-dimension-size|dynamic-reshape)\(|PadToStatic|SliceToDynamic")
+SUMS = ("all-reduce", "reduce-scatter")
 # Lines of a kind that a finding shows, and their characters.
 SHOWN, WIDTH = 3, 160
 _UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "B": 1}
@@ -47,8 +48,8 @@ def collective_operations(text: str) -> dict[str, int]:
 
 
 def carried_beyond_gradients(carried: Iterable[Collective], program: Program) -> list[Collective]:
-    """What collectives carry that is not of a parameter's size, the largest first."""
-    others = [each for each in carried if each.elements not in program.parameters]
+    """What collectives carry that is no sum of a parameter's size, the largest first."""
+    others = [each for each in carried if each.kind not in SUMS or each.elements not in program.parameters]
     return sorted(others, key=lambda each: -each.elements)
 
 

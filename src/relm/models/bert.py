@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -67,7 +68,33 @@ def gathered(hidden: Tensor, positions: Tensor | None) -> Tensor:
     """
     if positions is None:
         return hidden
-    return hidden.gather(1, positions[:, :, None].expand(-1, -1, hidden.shape[2]))
+    if hidden.device.type == "xla":
+        rows: Tensor = _Gathered.apply(hidden, positions)  # type: ignore[no-untyped-call]
+        return rows
+    return hidden.gather(1, _indices(positions, hidden))
+
+
+def _indices(positions: Tensor, hidden: Tensor) -> Tensor:
+    return positions[:, :, None].expand(-1, -1, hidden.shape[2])
+
+
+class _Gathered(torch.autograd.Function):
+    """The same, with a backward pass in which each sequence stays where it is.
+
+    Its own one, to add up rows at indices, has XLA send the gradients and indices of all sequences to every TPU core.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, positions: Tensor) -> Tensor:
+        ctx.save_for_backward(positions)
+        ctx.length = hidden.shape[1]
+        return hidden.gather(1, _indices(positions, hidden))
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        (positions,) = ctx.saved_tensors
+        taken = positions[:, None, :] == torch.arange(ctx.length, device=positions.device)[None, :, None]
+        return taken.to(gradient.dtype) @ gradient, None
 
 
 class SelfAttention(nn.Module):
