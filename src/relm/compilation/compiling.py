@@ -24,6 +24,8 @@ from relm.topologies import TOPOLOGIES
 
 # Written by relm.compilation.tracing.
 INDEX, REFUSED = "programs.json", "refused.txt"
+# What the program of held-out examples is called.
+HELD_OUT = "held_out"
 
 
 class Wish(NamedTuple):

@@ -6,6 +6,7 @@ and optimizer state. Where the trainer hands over a program, this one keeps it. 
     PJRT_DEVICE=CPU CPU_NUM_DEVICES=8 python -m relm.compilation.tracing WISHES.json FOLDER
 """
 
+import dataclasses
 import gc
 import hashlib
 import json
@@ -19,8 +20,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
-from relm.artifact import write_json
-from relm.compilation.compiling import INDEX, REFUSED
+from relm.artifact import canonical_json, write_json
+from relm.compilation.compiling import HELD_OUT, INDEX, REFUSED
 from relm.compilation.result import Program
 from relm.devices.contract import Model
 from relm.devices.xla import XlaDevice, shared_parameters
@@ -150,14 +151,13 @@ def traced_phase(recipe: Recipe, phase: str, tokenizer: Any, device: TracingDevi
         start = unset_model(config)
     learner = learner_of(run, config, start)
     parameters = tuple(sorted({p.numel() for p in learner.model.parameters() if p.requires_grad}))
-    device.hold([*learner.model.parameters(), *learner.tensors().values()])
+    device.hold(learner.renewed())
     learner.model.train()
     take_step(run, learner, device.forward(learner.model.terms), reader.step_input(1))
     steps = len(device.traced)
     HeldOut(reader, 1, 1).prepare(learner.model)
-    names = [*step_names(steps), "first held_out", "held_out"]
-    programs = dict(zip(names, device.traced, strict=True))
-    del programs["first held_out"]  # the same without sums that go on
+    programs = dict(zip([*step_names(steps), "", HELD_OUT], device.traced, strict=True))
+    del programs[""]  # the same as the last, without sums that go on
     return {name: (traced, traced.described(device.devices, parameters)) for name, traced in programs.items()}
 
 
@@ -189,18 +189,27 @@ def trace(wishes: Sequence[dict[str, str]], folder: Path) -> None:
         wishes: recipe, phase and topology of each, all of as many devices as this process has.
     """
     index: list[dict[str, Any]] = []
-    known: dict[str, str] = {}
+    files: dict[str, str] = {}
+    known: dict[str, dict[str, tuple[Traced, Program]]] = {}
     for wish in wishes:
         plan = Project().plan(wish["recipe"])
         tokenizer, words = tokenizer_of(plan)
         recipe = for_slice(plan.recipe, wish["topology"])
-        with closing(TracingDevice(recipe.run)) as device:
-            programs = traced_phase(recipe, wish["phase"], tokenizer, device)
-        for name, (traced, program) in programs.items():
-            file = known.setdefault(program.sha256, f"{len(known)}.hlo")
+        same = canonical_json([meaning(recipe, wish["phase"]), dataclasses.asdict(tokenizer)])
+        if same not in known:
+            with closing(TracingDevice(recipe.run)) as device:
+                known[same] = traced_phase(recipe, wish["phase"], tokenizer, device)
+        for name, (traced, program) in known[same].items():
+            file = files.setdefault(program.sha256, f"{len(files)}.hlo")
             (folder / file).write_bytes(traced.hlo)
             index.append({**wish, "name": name, "file": file, "vocabulary": words, "program": program.model_dump(mode="json")})
     write_json(folder / INDEX, index)
+
+
+def meaning(recipe: Recipe, phase: str) -> dict[str, Any]:
+    """All of a recipe that its programs may follow from, and more."""
+    without = {"title": "", "deviations": [], "expect": [], "run": recipe.run.model_copy(update={"topology": None})}
+    return {"phase": phase, **recipe.model_copy(update=without).model_dump(mode="json")}
 
 
 def main(wishes: Path, folder: Path) -> int:

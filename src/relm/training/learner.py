@@ -34,6 +34,11 @@ class Learner:
         """What optimizer and loss scaler remember, by name."""
         return {**optimizer_tensors(self.optimizer, self.model), **(self.scaler.tensors() if self.scaler else {})}
 
+    def renewed(self) -> list[Tensor]:
+        """All that a step changes in place."""
+        flag = [self.scaler.found_inf] if self.scaler is not None else []
+        return [*self.model.parameters(), *self.tensors().values(), *flag]
+
     def readings(self) -> dict[str, Tensor]:
         """Scalars on the device that a line of the run log wants to know."""
         return self.scaler.readings() if self.scaler is not None else {}
@@ -78,7 +83,7 @@ def begin(run: PhaseRun, config: Config, init_from: Path | None, optimizer_from:
             warn_if_made_elsewhere(checkpoint, run.made_on)
     elif optimizer_from is not None:
         go_on(optimizer, model, kept_optimizer(optimizer_from, run.identity["fingerprint"]))
-    run.device.hold([*model.parameters(), *learner.tensors().values(), *([scaler.found_inf] if scaler is not None else [])])
+    run.device.hold(learner.renewed())
     return learner
 
 

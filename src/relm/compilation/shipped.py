@@ -1,0 +1,148 @@
+"""The compiled programs of all recipes for TPUs, in a file that is committed: `make compile-all`, `make compile-check`.
+
+The file says which program each recipe's phase has for its slice, by sha256, and what the compiler made of each program. The
+check traces every recipe and compiles nothing; a program that changed is compiled anew by `make compile-all` alone.
+"""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from pydantic import Field, ValidationError
+
+from relm.artifact import read_json, write_json
+from relm.compilation.compiling import HELD_OUT, TracedProgram, Wish, compiled, traced, wishes_of
+from relm.compilation.environment import CHECKOUT
+from relm.compilation.result import Compiled, Facts, Program
+from relm.errors import RelmError
+from relm.plan import Project
+from relm.topologies import TOPOLOGIES
+
+TABLE = CHECKOUT / "docs" / "compiled.json"
+
+
+class Row(Facts):
+    """A program of a recipe."""
+
+    recipe: str
+    phase: str
+    name: str
+    topology: str
+    program: str
+    """Its sha256."""
+    layout: str
+
+
+class Shipped(Facts):
+    """What is committed."""
+
+    rows: tuple[Row, ...] = ()
+    programs: dict[str, Program] = Field(default_factory=dict)
+    """By sha256."""
+    compiled: dict[str, dict[str, Compiled]] = Field(default_factory=dict)
+    """By sha256 and layout."""
+
+    def of(self, row: Row) -> Compiled | None:
+        """What the compiler made of a row's program; None: it was not compiled yet."""
+        return self.compiled.get(row.program, {}).get(row.layout)
+
+
+def read_shipped(path: Path = TABLE) -> Shipped:
+    """The committed file; nothing where there is none.
+
+    Raises:
+        RelmError: it is not what this version writes.
+    """
+    if not path.exists():
+        return Shipped()
+    try:
+        return Shipped.model_validate(read_json(path))
+    except ValidationError as error:
+        raise RelmError(f"{path}: {error.error_count()} faults, {error.errors()[0]['msg']}; run `make compile-all`") from None
+
+
+def wishes(project: Project) -> list[Wish]:
+    """Every phase of every recipe for a TPU."""
+    plans = [project.plan(name) for name in project.names()]
+    return [wish for plan in plans if plan.recipe.run.topology for wish in wishes_of(plan, None, None)]
+
+
+def rows_of(programs: Sequence[TracedProgram]) -> list[Row]:
+    """What the table says of traced programs."""
+    return [
+        Row(
+            recipe=each.wish.recipe,
+            phase=each.wish.phase,
+            name=each.name,
+            topology=each.wish.topology,
+            program=each.program.sha256,
+            layout=TOPOLOGIES[each.wish.topology].layout,
+        )
+        for each in programs
+    ]
+
+
+def missing(shipped: Shipped, rows: Sequence[Row]) -> list[Row]:
+    """The rows whose program is not in the table, each program and slice once, first the steps of originals."""
+    found = {(row.program, row.layout): row for row in reversed(rows) if shipped.of(row) is None}
+    return sorted(found.values(), key=lambda row: (row.topology != "v3-8", row.name == HELD_OUT, row.topology, row.recipe))
+
+
+def check(shipped: Shipped, rows: Sequence[Row]) -> None:
+    """Compare the table with the recipes' programs of today.
+
+    Raises:
+        RelmError: a program is not in the table, the table has another one, or one in it does not fit.
+    """
+    before = {(row.recipe, row.phase, row.name): row for row in shipped.rows}
+    changed = [row for row in rows if before.get((row.recipe, row.phase, row.name)) != row or shipped.of(row) is None]
+    if changed or len(rows) != len(shipped.rows):
+        names = ", ".join(dict.fromkeys(f"{row.recipe} ({row.phase}, {row.name})" for row in changed)) or "a recipe is gone"
+        raise RelmError(
+            f"docs/compiled.json is not current: {names}; what such a recipe makes a TPU run is not what was compiled. "
+            "Run `make compile-all`, which compiles what changed, and commit docs/compiled.json"
+        )
+    refused = [row.recipe for row in rows if (found := shipped.of(row)) is not None and not found.fits]
+    if refused:
+        raise RelmError(f"docs/compiled.json: {', '.join(dict.fromkeys(refused))} does not fit; see `relm compile NAME`")
+
+
+def compile_missing(shipped: Shipped, programs: Sequence[TracedProgram], path: Path = TABLE) -> Shipped:
+    """Compile what the table lacks, and write it after every program, so that whoever stops this loses one at most."""
+    rows = rows_of(programs)
+    asked = {(row.program, row.layout): each for row, each in zip(rows, programs, strict=True)}
+    made: dict[str, dict[str, Compiled]] = {}
+    for row in rows:
+        if (known := shipped.of(row)) is not None:
+            made.setdefault(row.program, {})[row.layout] = known
+    programs_by_sha = {each.program.sha256: each.program for each in programs}
+    todo = missing(shipped, rows)
+    for number in range(len(todo) + 1):
+        shipped = Shipped(rows=tuple(rows), programs=programs_by_sha, compiled=made)
+        write_json(path, shipped.model_dump(mode="json"))
+        if number < len(todo):
+            row = todo[number]
+            print(f"{number + 1} of {len(todo)}", file=sys.stderr, flush=True)
+            made.setdefault(row.program, {})[row.layout] = compiled(asked[row.program, row.layout])
+    return shipped
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Compile what is missing, or with --check say what is; 1 where the table is not current or a recipe does not fit."""
+    try:
+        with TemporaryDirectory(prefix="relm-compile-") as folder:
+            programs = traced(wishes(Project(CHECKOUT)), Path(folder))
+            shipped = read_shipped()
+            if "--check" not in arguments:
+                shipped = compile_missing(shipped, programs)
+            check(shipped, rows_of(programs))
+    except RelmError as error:
+        print(f"relm: {error}", file=sys.stderr)
+        return 1
+    print(f"{TABLE.relative_to(CHECKOUT)}: {len(shipped.rows)} programs of recipes, {len(shipped.programs)} different ones")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
