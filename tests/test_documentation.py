@@ -18,7 +18,7 @@ def test_generated_parts_are_current(checkout: Path) -> None:
     [
         *("README.md", "CONTRIBUTING.md", "docs/running.md", "docs/recipes.md", "docs/trust.md", "docs/examples.md"),
         *("docs/storage.md", "docs/as_published.md", "docs/evaluation.md", "docs/generate.md"),
-        *("docs/devices.md", "docs/tpu.md"),
+        *("docs/devices.md", "docs/tpu.md", "docs/containers.md"),
     ],
 )
 def test_every_link_inside_the_repository_leads_somewhere(page: str, checkout: Path) -> None:

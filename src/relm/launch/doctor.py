@@ -45,7 +45,7 @@ def _ipu() -> str:
 
 def _containers() -> str:
     found = [f"{name} ({path})" for name in ("apptainer", "docker", "podman") if (path := shutil.which(name))]
-    return f"{', '.join(found)}: not needed by this version" if found else "none found; not needed by this version"
+    return ", ".join(found) or "none found; only needed to run steps in images (docs/containers.md)"
 
 
 def _not_writable(folder: Path) -> str:
