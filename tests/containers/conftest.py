@@ -14,7 +14,7 @@ from image_project import ImageProject, build, make_image_project
 from relm.containers.context import left_out, locks_of, requirements, wheels_of
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="session")
 def an_end_by_term_cleans_up() -> None:
     """A stage that runs past its limit gets TERM: what was started must be ended all the same."""
 
@@ -37,13 +37,13 @@ def started(engine: Callable[[Path], AbstractContextManager[Engine]], checkout: 
 
 
 @pytest.fixture(scope="session")
-def podman_engine(checkout: Path) -> Iterator[Engine]:
+def podman_engine(checkout: Path, an_end_by_term_cleans_up: None) -> Iterator[Engine]:
     """Podman."""
     yield from started(podman, checkout)
 
 
 @pytest.fixture(scope="session")
-def docker_engine(checkout: Path) -> Iterator[Engine]:
+def docker_engine(checkout: Path, an_end_by_term_cleans_up: None) -> Iterator[Engine]:
     """Docker."""
     yield from started(docker, checkout)
 
