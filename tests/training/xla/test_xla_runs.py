@@ -155,7 +155,7 @@ def test_one_device_alone_takes_the_steps_of_eight(runs: Runs) -> None:
     alone = runs("one of 8 devices", "causal", devices=8, one_tpu=True, changes=HELD_OUT).trained()
     assert_same_figures(alone, eight)
     assert [run.listed().count('"devices": 1') for run in (alone, eight)] == [len(alone.checkpoints), 0]
-    figures = read_json(alone.folder / "main" / "device.json")
+    (figures,) = read_json(alone.folder / "main" / "device.json")["processes"]
     assert alone.programs == figures["compiles"] == 4
     assert figures["executions"] == 1 + alone.recipe.pretrain["main"].steps + 2 * 4
 
