@@ -95,7 +95,7 @@ def test_a_twin_runs_from_its_downloads_to_its_report_with_its_training_on_xla(t
 
 
 @pytest.mark.full
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("name", TWINS)
 def test_every_twin_runs_from_real_data_to_its_report_with_its_training_on_xla(
     name: str, tmp_path: Path, shared_data: Path
