@@ -79,7 +79,6 @@ def podman(folder: Path) -> Iterator[Engine]:
         yield engine
     finally:
         engine.run("rm", "--all", "--force", "--time", "0", check=False)
-        engine.run("rmi", "--all", "--force", check=False)
         remove(folder)
 
 

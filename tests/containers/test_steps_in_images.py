@@ -91,6 +91,16 @@ def test_the_entry_point_is_relm(project: ImageProject) -> None:
     assert "train one phase of a recipe" in done.stdout.lower()
 
 
+def test_several_processes_find_each_other_without_a_network(project: ImageProject) -> None:
+    """What `run.processes` starts: torchrun and Gloo, over the container's own loopback."""
+    lines = ["import torch.distributed as d", "d.init_process_group('gloo')", "import torch", "x = torch.ones(1)"]
+    (project.folder / "work" / "sum.py").write_text("\n".join([*lines, "d.all_reduce(x)", "print('sum', x.item())"]))
+    words = ["--standalone", "--nproc-per-node", "2", "work/sum.py"]
+    done = project.command(*in_image(project, *words, entry_point="torchrun"))
+    assert done.returncode == 0, done.stdout
+    assert done.stdout.count("sum 2.0") == 2
+
+
 def test_what_a_step_writes_belongs_to_the_caller(project: ImageProject) -> None:
     folder = project.folder / "work" / "owned"
     folder.mkdir()
