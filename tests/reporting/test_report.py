@@ -166,7 +166,7 @@ def test_each_step_has_its_docker_line_on_the_page_and_in_the_provenance(
     assert all(line.startswith("docker run --rm") and shlex.split(line)[-1] in line for line in lines)
     bare = text.replace(" ", "")
     assert [line for line in lines if line.replace(" ", "") not in bare] == []
-    assert "not pinned: it has no digest, for it was never published" in text
+    assert "relm/cpu:0.1.0 is not pinned by a digest, for it was never published" in text
 
 
 def test_the_page_says_in_words_where_steps_ran_and_with_which_packages(finished_run: Callable[..., Any]) -> None:

@@ -69,7 +69,8 @@ def docker_line(
         return DockerLine(None, caveat=str(error))
     named, caveat = (ran_in, None) if ran_in else _named(placed.role, image, own=environment is not None)
     if named.startswith("sha256:"):
-        caveat = f"built where it ran and not published; what is built anew (make images ROLES={placed.role}) has another id"
+        again = f"what make images ROLES={placed.role} builds anew has another id"
+        caveat = f"{named} was built where it ran and not published; {again}"
     line = run_line(
         "docker", _run(argv, placed, image, named, environment or {}), _PASSED if environment is None else environment
     )
@@ -85,8 +86,9 @@ def _named(role: Role, image: Image, own: bool) -> tuple[str, str | None]:
             return f"{image.image}:{image.tag}", str(error)
     if image.digest and image.verified:
         return image.pinned, None
-    why = "its digest is not verified" if image.digest else "it has no digest, for it was never published"
-    return f"{image.image}:{image.tag}", f"not pinned: {why}; make images ROLES={role} builds it"
+    tag = f"{image.image}:{image.tag}"
+    why = "its digest is not verified" if image.digest else "it was never published"
+    return tag, f"{tag} is not pinned by a digest, for {why}; make images ROLES={role} builds it"
 
 
 def _run(argv: Sequence[str], placed: Placement, image: Image, named: str, environment: Mapping[str, str]) -> Run:
