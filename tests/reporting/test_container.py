@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 from relm.reporting import surroundings
 from relm.reporting.container import container, in_words, packages
@@ -41,6 +42,27 @@ def test_apptainer_is_known_by_its_variable(tmp_path: Path, name: str) -> None:
     told = container({name: "/images/x.sif"}, tmp_path)
     assert told == {"engine": "apptainer", "role": None, "image": None, "digest": None}
     assert in_words(told) == "in a container of Apptainer that does not say which image it is of"
+
+
+def test_what_apptainer_runs_is_told_by_the_image_it_was_made_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Snakemake names what it pulls, and as the override names what was made here."""
+    from snakemake.deployment.singularity import Image as SnakemakesImage
+
+    lock = {"image": "docker.io/relm/cpu", "tag": "0.1.0", "digest": ID, "source": "s", "checked": "2026-01-01"}
+    base = {"image": "docker.io/library/python", "tag": "3.11"}
+    built = {"id": "sha256:" + "6" * 64, "bases": {}, "built": "2026-01-01", "apptainer": "work/tpu.sif"}
+    (tmp_path / "containers").mkdir()
+    told = {"images": {"cpu": {**lock, "bases": {"BASE": "python"}}}, "bases": {"python": base}}
+    (tmp_path / "containers/lock.yaml").write_text(yaml.safe_dump(told))
+    (tmp_path / "containers/lock.local.yaml").write_text(yaml.safe_dump({"images": {"tpu": built}}))
+    monkeypatch.chdir(tmp_path)
+    pulled = SnakemakesImage.__new__(SnakemakesImage)
+    pulled.url = f"docker://{PUBLISHED}"
+    images = [
+        container({"APPTAINER_CONTAINER": path}, tmp_path)
+        for path in (f"/x/.snakemake/singularity/{pulled.hash}.simg", f"{tmp_path}/work/tpu.sif", "/x/other.simg")
+    ]
+    assert [found and found["image"] for found in images] == [PUBLISHED, built["id"], None]
 
 
 def test_an_image_that_was_built_here_has_its_id_for_a_digest(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ An image cannot read its own digest or labels, so the command that starts a cont
 at all, each engine leaves a sign.
 """
 
+import contextlib
 import functools
 import hashlib
 import importlib.metadata
@@ -13,6 +14,8 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from relm.errors import RelmError
 
 IMAGE, ROLE = "RELM_IMAGE", "RELM_IMAGE_ROLE"
 ENGINES = {"docker": "Docker", "podman": "podman", "apptainer": "Apptainer", "unknown": "an unknown engine"}
@@ -42,10 +45,30 @@ def container(environment: Mapping[str, str] = os.environ, root: Path = Path("/"
     found = engine(environment, root)
     if found is None:
         return None
-    image = environment.get(IMAGE) or None
+    image = environment.get(IMAGE) or _started_from(environment) or None
     digest = _DIGEST.search(image or "")
     told = {"engine": found, "role": environment.get(ROLE) or None, "image": image}
     return {**told, "digest": digest[1] if digest else None}
+
+
+def _started_from(environment: Mapping[str, str]) -> str | None:
+    """Of a file or folder that Apptainer runs, the image it was made of: by the lock, which lies in the current folder.
+
+    Snakemake names what it pulls by the MD5 of the image's address, digest included; what was made here has its path in the
+    override.
+    """
+    from relm.containers.lock import read_lock, read_override
+
+    path = Path(next((environment[name] for name in _APPTAINER if environment.get(name)), "/"))
+    with contextlib.suppress(RelmError):  # no lock here: nothing is known
+        for built in read_override().images.values():
+            if built.apptainer is not None and built.apptainer.resolve() == path:
+                return built.id
+        for image in read_lock().images.values():
+            address = hashlib.md5(f"docker://{image.pinned}".encode(), usedforsecurity=False).hexdigest()
+            if image.digest and path.name == f"{address}.simg":
+                return image.pinned
+    return None
 
 
 def in_words(told: Mapping[str, Any] | None) -> str:
