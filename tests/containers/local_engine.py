@@ -1,8 +1,7 @@
-"""A real podman at a socket of its own, which shares no image with others on the machine, and a tiny image to run in it."""
+"""A real podman at a socket, and an image that takes no time to build, in which a program tells what it sees."""
 
 import contextlib
 import os
-import resource
 import shutil
 import socket
 import subprocess
@@ -11,8 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from engines import podman
 
-# Says what it sees from inside; stands for relm in an image that takes no time to build.
+# Stands for relm in the image.
 PROBE = r"""
 #include <net/if.h>
 #include <signal.h>
@@ -44,56 +44,35 @@ int main(int count, char **words) {
 DOCKERFILE = 'FROM scratch\nCOPY relm /relm\nENTRYPOINT ["/relm"]\n'
 
 
-def program(name: str, package: str) -> str:
-    """Where a program is, or the test is skipped."""
-    found = shutil.which(name)
-    if found is None:
-        pytest.skip(f"there is no {name} on this machine (apt-get install {package})")
-    return found
-
-
 @contextlib.contextmanager
 def podman_socket(folder: Path) -> Iterator[Path]:
-    """The socket of a podman with its storage below ``folder``; ended by its number, its mounts and files removed."""
-    podman, files = program("podman", "podman runc"), resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    (folder / "containers.conf").write_text(
-        f'[containers]\ndefault_ulimits = ["nofile={files}:{files}", "nproc=16384:16384"]\nnetns = "host"\n'
-        '[engine]\nruntime = "runc"\ncgroup_manager = "cgroupfs"\nevents_logger = "file"\n'
-    )
-    (folder / "storage.conf").write_text(f'[storage]\ndriver = "vfs"\ngraphroot = "{folder}/root"\nrunroot = "{folder}/run"\n')
-    environment = {
-        **os.environ,
-        "CONTAINERS_CONF": str(folder / "containers.conf"),
-        "CONTAINERS_STORAGE_CONF": str(folder / "storage.conf"),
-    }
-    path = folder / "engine.sock"
-    with open(folder / "podman.log", "w") as log:
-        command = [podman, "system", "service", "--time", "0", f"unix://{path}"]
-        process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
-    try:
-        for _ in range(400):
-            with contextlib.suppress(OSError), contextlib.closing(socket.socket(socket.AF_UNIX)) as probe:
-                probe.connect(str(path))
-                break
-            if process.poll() is not None:
-                pytest.skip(f"podman does not run here: {(folder / 'podman.log').read_text()[-300:]}")
-            time.sleep(0.05)
-        yield path
-    finally:
-        process.terminate()
-        process.wait()
-        subprocess.run([podman, "rm", "--all", "--force", "--time", "0"], env=environment, capture_output=True)
-        subprocess.run([podman, "rmi", "--all", "--force"], env=environment, capture_output=True)
+    """The socket of a podman whose files all lie below ``folder``, which is gone afterwards; ended by its number."""
+    with podman(folder) as engine:
+        path = folder / "engine.sock"
+        command = ["podman", "system", "service", "--time", "0", f"unix://{path}"]
+        with open(folder / "service.log", "w") as log:
+            process = subprocess.Popen(command, env=os.environ | engine.environment, stdout=log, stderr=log)
+        try:
+            for _ in range(400):
+                with contextlib.suppress(OSError), contextlib.closing(socket.socket(socket.AF_UNIX)) as probe:
+                    probe.connect(str(path))
+                    break
+                assert process.poll() is None, (folder / "service.log").read_text()[-2000:]
+                time.sleep(0.05)
+            yield path
+        finally:
+            process.terminate()
+            process.wait()
 
 
 def probe_context(folder: Path) -> Path:
     """A build context of the probe alone."""
     folder.mkdir()
     (folder / "relm.c").write_text(PROBE)
-    compiler = program("cc", "gcc libc6-dev")
-    built = subprocess.run([compiler, "-static", "-o", "relm", "relm.c"], cwd=folder, capture_output=True, text=True)
-    if built.returncode:
-        pytest.skip(f"no static program can be made here: {built.stderr[-300:]}")
+    if shutil.which("cc") is None:
+        pytest.skip("there is no C compiler on this machine (apt-get install gcc libc6-dev)")
+    built = subprocess.run(["cc", "-static", "-o", "relm", "relm.c"], cwd=folder, capture_output=True, text=True)
+    assert built.returncode == 0, built.stderr
     (folder / "relm.c").unlink()
     (folder / "Dockerfile").write_text(DOCKERFILE)
     return folder

@@ -38,8 +38,8 @@ def _resolve(a: Arguments) -> Callable[[], str]:
 
 
 def _build(a: Arguments) -> Callable[[], str]:
-    from relm.containers.building import build
-    from relm.containers.engine import connected
+    from relm.containers.engine_socket import connected
+    from relm.containers.socket_build import build
 
     role, bases = _role(a), dict(_base(word) for word in a.base)
     return lambda: build(connected(), role, bases or None)
@@ -52,8 +52,8 @@ def _base(word: str) -> tuple[str, str]:
 
 
 def _run(a: Arguments) -> Callable[[], str]:
-    from relm.containers.engine import connected
-    from relm.containers.running import run_in_image, run_of
+    from relm.containers.engine_socket import connected
+    from relm.containers.socket_run import run_in_image, run_of
 
     role = _role(a)
     if not a.inner:

@@ -1,5 +1,6 @@
 """`relm images build` and `run` through a real engine's socket: what runs sees what it is given and nothing else."""
 
+import datetime
 import os
 import signal
 import subprocess
@@ -12,23 +13,21 @@ from typing import Any
 import pytest
 from local_engine import podman_socket, probe_context
 
-from relm.containers.building import follow, run_build
-from relm.containers.engine import connected
+from relm.containers.engine_socket import connected
 from relm.containers.lock import Built, image_of, read_override, record_built
-from relm.containers.running import StepFailed, engine_of, run_in_image, run_of
+from relm.containers.socket_build import run_build
+from relm.containers.socket_run import StepFailed, engine_of, run_in_image, run_of
 from relm.errors import RelmError
 from relm.plan import Project
 
-TODAY = "2026-01-01"
+pytestmark = pytest.mark.containers
+TODAY = datetime.date(2026, 1, 1)
 
 
 @pytest.fixture(scope="module")
 def engine() -> Iterator[Path]:
     """A podman's socket; its folder has a short name, for a socket's path has at most 107 bytes."""
-    with (
-        tempfile.TemporaryDirectory(prefix="relm-engine-", ignore_cleanup_errors=True) as folder,
-        podman_socket(Path(folder)) as path,
-    ):
+    with podman_socket(Path(tempfile.mkdtemp(prefix="relm-socket-", dir="/var/tmp"))) as path:
         yield path
 
 
@@ -127,9 +126,6 @@ def test_what_stops_the_command_stops_the_step_which_may_save(
     assert client.containers.list(all=True) == []
 
 
-# --- building ----------------------------------------------------------------------------------------------------------------
-
-
 def test_a_failing_build_has_the_engines_last_words_and_leaves_no_image(client: Any, tmp_path: Path, in_checkout: Path) -> None:
     (tmp_path / "context").mkdir()
     (tmp_path / "context/Dockerfile").write_text("FROM scratch\nCOPY absent /\n")
@@ -138,22 +134,3 @@ def test_a_failing_build_has_the_engines_last_words_and_leaves_no_image(client: 
         run_build(client, tmp_path / "context", {}, image_of("cuda"), "cuda")
     assert read_override(in_checkout) == before
     assert not [tag for image in client.images.list() for tag in image.tags if "cuda" in tag]
-
-
-def test_each_stage_is_told_with_its_seconds(caplog: pytest.LogCaptureFixture) -> None:
-    """As Docker's own builder and podman say it, in pieces that end anywhere."""
-    said = ["Step 1/2 : FROM scr", "atch\n ---> abc\n", "[2/2] STEP 1/1: COPY a b\n", "--> 5", "\nSuccessfully built\n"]
-    with caplog.at_level("INFO"):
-        follow([{"stream": piece} for piece in [*said, "Step 2/2 : RUN " + "x" * 100 + "\n"]] + [{"aux": {"ID": "x"}}], "cpu")
-    stages = [record.getMessage().split(" s  ")[1] for record in caplog.records]
-    assert stages == ["1/2 FROM scratch", "2/2: 1/1 COPY a b", f"2/2 RUN {'x' * 75}…"]
-
-
-def test_an_error_of_the_engine_comes_with_what_was_said_in_that_stage() -> None:
-    said: list[dict[str, Any]] = [
-        {"stream": "Step 1/2 : RUN one\nfrom one\n"},
-        {"stream": "Step 2/2 : RUN two\nfrom two\nhalf"},
-    ]
-    with pytest.raises(RelmError) as caught:
-        follow([*said, {"error": "it returned 1\n", "errorDetail": {}}], "cpu")
-    assert str(caught.value) == "the build failed; the engine's last words:\n  from two\n  half\n  it returned 1"

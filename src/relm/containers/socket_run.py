@@ -10,7 +10,7 @@ from types import FrameType
 from typing import Any
 
 from relm.containers.container_options import container_options
-from relm.containers.engine import in_words
+from relm.containers.engine_socket import in_words
 from relm.containers.lock import Role, image_of, reference
 from relm.containers.placement import placement
 from relm.containers.run_line import Engine, Run, devices_here

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from relm.containers.context import lay_out
-from relm.containers.engine import in_words
+from relm.containers.engine_socket import in_words
 from relm.containers.lock import OVERRIDE, Built, Image, Role, image_of, record_built
 from relm.errors import RelmError
 
@@ -38,7 +38,7 @@ def build(client: Any, role: Role, bases: dict[str, str] | None, folder: Path = 
     with tempfile.TemporaryDirectory(prefix=f"relm-{role}-") as place:
         log.info("laying out what the image of %s is built from", role)
         context = lay_out(role, Path(place) / "context", folder, bases)
-        given = {name: value for name, value in context.arguments.items() if name not in ("COMMIT", "LOCK")}
+        given = {name: value for name, value in context.arguments.items() if name in image.bases}
         identifier = run_build(client, context.folder, context.arguments, image, role)
     commit = context.arguments["COMMIT"]
     today = datetime.datetime.now(datetime.UTC).date()
@@ -56,7 +56,6 @@ def run_build(client: Any, context: Path, arguments: Mapping[str, str], image: I
             path=str(context),
             tag=tag,
             buildargs=dict(arguments),
-            network_mode="none",
             rm=True,
             forcerm=True,
             decode=True,
@@ -67,21 +66,17 @@ def run_build(client: Any, context: Path, arguments: Mapping[str, str], image: I
 
 
 def follow(answers: Iterable[Mapping[str, Any]], role: str) -> None:
-    """Say what an engine is doing, stage by stage, and how long each took.
+    """Say what an engine begins to do, stage by stage, and after how many seconds.
 
     Raises:
         RelmError: the build failed; has the last lines that it said.
     """
     last: deque[str] = deque(maxlen=LAST_LINES)
-    stage, since = "", time.monotonic()
+    started = time.monotonic()
     for line in _lines(answers, last):
         if found := _STAGE.match(line):
-            if stage:
-                log.info("%6.1f s  %s", time.monotonic() - since, stage)
-            stage, since = _stage_in_words(found), time.monotonic()
+            log.info("%s: %6.1f s  %s", role, time.monotonic() - started, _stage_in_words(found))
             last.clear()
-    if stage:
-        log.info("%6.1f s  %s", time.monotonic() - since, stage)
 
 
 def _lines(answers: Iterable[Mapping[str, Any]], last: deque[str]) -> Iterator[str]:

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from relm.containers import engine
-from relm.containers.engine import address, connected, refusal, sockets
+from relm.containers import engine_socket
+from relm.containers.engine_socket import address, connected, refusal, sockets
 from relm.errors import RelmError
 from small_project import Commands
 
@@ -54,8 +54,8 @@ def test_docker_is_tried_first_and_then_podman_of_the_user_and_of_root() -> None
 @pytest.fixture
 def nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A machine on which no engine has a socket; the folder in which the user's podman would have one."""
-    monkeypatch.setattr(engine, "DOCKER", tmp_path / "docker.sock")
-    monkeypatch.setattr(engine, "PODMAN_OF_ROOT", tmp_path / "podman.sock")
+    monkeypatch.setattr(engine_socket, "DOCKER", tmp_path / "docker.sock")
+    monkeypatch.setattr(engine_socket, "PODMAN_OF_ROOT", tmp_path / "podman.sock")
     (tmp_path / "user" / "podman").mkdir(parents=True)
     return tmp_path
 
@@ -101,7 +101,7 @@ def test_a_socket_of_others_is_refused_with_what_to_do(tmp_path: Path) -> None:
             folder.chmod(folder.stat().st_mode | stat.S_IXOTH | stat.S_IXGRP)
     with talker(path, b""):
         path.chmod(0)
-        program = "import os, sys; from pathlib import Path; from relm.containers.engine import refusal\n"
+        program = "import os, sys; from pathlib import Path; from relm.containers.engine_socket import refusal\n"
         program += "os.getuid() or os.setuid(65534)\nprint(refusal(Path(sys.argv[1])))"
         done = subprocess.run([sys.executable, "-c", program, str(path)], capture_output=True, text=True, check=True)
     assert done.stdout.startswith(f"{path}: this user has no right to it; join its group (docker)")
