@@ -140,12 +140,13 @@ def test_the_optimizer_of_another_run_is_refused(tmp_path: Path) -> None:
         kept_optimizer(checkpoint, "ffff")
 
 
-def test_the_state_of_another_kind_is_refused_in_words(tmp_path: Path) -> None:
+@pytest.mark.parametrize("made_elsewhere", [False, True])
+def test_the_state_of_another_kind_is_refused_in_words(made_elsewhere: bool, tmp_path: Path) -> None:
     model, _, checkpoint = first_phase("adamw", tmp_path)
     kept = kept_optimizer(checkpoint, FINGERPRINT)
     another, optimizer = begun_anew(model, "adamw of transformers")
     with pytest.raises(RelmError, match=r"kept: the phase before left another kind of state: .*optimizer_state: fresh"):
-        go_on(optimizer, another, kept)
+        go_on(optimizer, another, kept, made_elsewhere)
 
 
 @pytest.mark.parametrize(("state", "updates"), [("kept", 4 + 3), ("fresh", 3)])

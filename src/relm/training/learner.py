@@ -16,7 +16,7 @@ from relm.training.loss_scaling import LossScaler, build_loss_scaler
 from relm.training.meter import Meter
 from relm.training.optimizers import as_kept_here, build_optimizer, optimizer_tensors, restore_optimizer, weight_type
 from relm.training.phase_run import PhaseRun, derived_seed
-from relm.training.starting import go_on, kept_optimizer
+from relm.training.starting import device_of, go_on, kept_optimizer
 
 logger = logging.getLogger(__name__)
 
@@ -82,7 +82,8 @@ def begin(run: PhaseRun, config: Config, init_from: Path | None, optimizer_from:
         if run.writes:
             warn_if_made_elsewhere(checkpoint, run.made_on)
     elif optimizer_from is not None:
-        go_on(optimizer, model, kept_optimizer(optimizer_from, run.identity["fingerprint"]))
+        kept = kept_optimizer(optimizer_from, run.identity["fingerprint"])
+        go_on(optimizer, model, kept, made_elsewhere=device_of(optimizer_from) != run.made_on["device"])
     run.device.hold(learner.renewed())
     return learner
 

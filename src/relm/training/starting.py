@@ -44,14 +44,22 @@ def kept_optimizer(folder: Path, fingerprint: str) -> dict[str, Tensor]:
     return {name: tensor for name, tensor in tensors.items() if name not in scaling}
 
 
-def go_on(optimizer: torch.optim.Optimizer, model: nn.Module, kept: Mapping[str, Tensor]) -> None:
+def device_of(folder: Path) -> str:
+    """The kind of device on which a checkpoint that `kept_optimizer` read was made."""
+    return str(_state(folder).get("made_on", {}).get("device"))
+
+
+def go_on(optimizer: torch.optim.Optimizer, model: nn.Module, kept: Mapping[str, Tensor], made_elsewhere: bool = False) -> None:
     """Give a new optimizer of `model` what `kept_optimizer` found: its next update is the one after the last of the old.
+
+    Args:
+        made_elsewhere: on another kind of device, whose AdamW may count its updates in another way.
 
     Raises:
         RelmError: it is the state of an optimizer of another kind.
     """
     try:
-        restore_optimizer(optimizer, model, as_kept_here(optimizer, kept))
+        restore_optimizer(optimizer, model, as_kept_here(optimizer, kept) if made_elsewhere else kept)
     except ValueError as error:
         raise RelmError(
             f"optimizer_state: kept: the phase before left another kind of state: {error}; give both phases the same "

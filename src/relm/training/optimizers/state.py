@@ -56,7 +56,8 @@ def as_kept_here(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]
     Torch's fused AdamW, which not all devices have, counts them for each parameter; ours once. The means are the same.
     """
     steps = {entry: tensor for entry, tensor in tensors.items() if entry.endswith(_STEP)}
-    if isinstance(optimizer, Adam) and UPDATES not in tensors and len({tensor.item() for tensor in steps.values()}) == 1:
+    own = isinstance(optimizer, Adam) and optimizer.decoupled and optimizer.bias_correction and optimizer.form == "pytorch"
+    if own and UPDATES not in tensors and len({tensor.item() for tensor in steps.values()}) == 1:
         means = {entry: tensor for entry, tensor in tensors.items() if entry not in steps}
         return {**means, UPDATES: next(iter(steps.values())).float()}
     if isinstance(optimizer, torch.optim.AdamW) and UPDATES in tensors:
