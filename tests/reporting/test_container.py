@@ -37,6 +37,13 @@ def test_an_engine_is_known_by_the_file_it_leaves_and_the_image_by_what_the_run_
     assert told == {"engine": engine, "role": "cpu", "image": PUBLISHED, "digest": ID}
 
 
+def test_podman_is_known_by_its_variable_where_a_read_only_root_hides_its_file(tmp_path: Path) -> None:
+    told = container({"container": "podman", "RELM_IMAGE": ID}, tmp_path)
+    assert told is not None
+    assert told["engine"] == "podman"
+    assert container({"container": "systemd-nspawn"}, tmp_path) is None
+
+
 @pytest.mark.parametrize("name", ["APPTAINER_CONTAINER", "SINGULARITY_CONTAINER"])
 def test_apptainer_is_known_by_its_variable(tmp_path: Path, name: str) -> None:
     told = container({name: "/images/x.sif"}, tmp_path)

@@ -26,13 +26,16 @@ _DIGEST = re.compile(r"(?:^|@)(sha256:[0-9a-f]{64})$")
 def engine(environment: Mapping[str, str], root: Path) -> str | None:
     """What runs the container that this process is in; None outside any.
 
-    Podman and Docker put a file at the root, Apptainer sets a variable; of others nothing is known but what the image says.
+    Podman and Docker put a file at the root, which podman hides again where the root is read-only; it sets a variable as well,
+    and so does Apptainer. Of others nothing is known but what the image says.
     """
     if any(environment.get(name) for name in _APPTAINER):
         return "apptainer"
     for mark, name in (("run/.containerenv", "podman"), (".dockerenv", "docker")):
         if (root / mark).exists():
             return name
+    if environment.get("container") == "podman":
+        return "podman"
     return "unknown" if environment.get(IMAGE) or environment.get(ROLE) else None
 
 
