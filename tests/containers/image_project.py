@@ -55,6 +55,7 @@ class ImageProject:
 
 def make_image_project(folder: Path, engine: Engine) -> ImageProject:
     """A fresh one, with what the checkout has downloaded already as its mirror."""
+    folder.chmod(0o755)  # pytest's folders are closed to the other users that steps run as
     for name in COPIED:
         source = CHECKOUT / name
         if source.is_dir():
