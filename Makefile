@@ -11,7 +11,7 @@ BIN := .venv/bin
 LOCKS := $(wildcard envs/*.txt) pyproject.toml envs/make_environment.py
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(or $(WORKERS),2)
 
-.PHONY: help environment harness quickstart test test-quickstart test-containers images check check-full format types workflow lock schema clean
+.PHONY: compile-all compile-check help environment harness quickstart test test-quickstart test-containers images check check-full format types workflow lock schema clean
 
 help:            ## what there is to make
 	@grep -hE '^[a-z/%-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 20
@@ -53,7 +53,14 @@ images: environment   ## build the images of ROLES (default: cpu) here; BASE=IMA
 	$(BIN)/python -m relm.containers.build $(or $(ROLES),cpu) $(if $(BASE),--base BASE=$(BASE)) $(if $(PYTHON_BASE),--base PYTHON=$(PYTHON_BASE))
 
 test-xla: .venv-tpu/made-from   ## what needs the TPU's packages: training on PyTorch/XLA, a CPU standing for eight devices; gs://
-	PJRT_DEVICE=CPU $(subst $(BIN),.venv-tpu/bin,$(PYTEST)) -m "not full" tests/training/xla tests/devices tests/bucket/test_google_storage.py
+	PJRT_DEVICE=CPU $(subst $(BIN),.venv-tpu/bin,$(PYTEST)) -m "not full" tests/training/xla tests/compilation/xla tests/devices tests/bucket/test_google_storage.py
+
+compile-all: environment .venv-tpu/made-from   ## TPU recipes through the TPU's compiler, those that changed: docs/compiled.json
+	$(BIN)/python -m relm.compilation.shipped
+	$(BIN)/python docs/generate.py
+
+compile-check: environment .venv-tpu/made-from   ## is docs/compiled.json of the programs that the recipes have?
+	$(BIN)/python -m relm.compilation.shipped --check
 
 check: environment format types workflow   ## format, lint, types
 

@@ -1,7 +1,8 @@
 """Write the parts of the documentation that follow from the code: `python docs/generate.py [--check]`.
 
 The rule graph in README.md is Snakemake's own, without the edges that follow from others; the keys in docs/recipes.md are those
-of the classes in `recipe.py` and `catalogue.py`, with their sentences. Each part stands between two marker lines.
+of the classes in `recipe.py` and `catalogue.py`, with their sentences; the compiled programs in docs/tpu.md are those of
+docs/compiled.json. Each part stands between two marker lines.
 """
 
 import json
@@ -15,6 +16,8 @@ from typing import Any
 import networkx
 
 from relm.catalogue import Dataset, PretrainedModel
+from relm.compilation.compiling import HELD_OUT
+from relm.compilation.shipped import read_shipped
 from relm.protocols import PublishedTest
 from relm.recipe import Recipe
 from relm.section import Section
@@ -89,8 +92,27 @@ def keys(kind: type[Section]) -> str:
     return "\n".join(lines)
 
 
+def compiled_programs() -> str:
+    """What the TPU's compiler made of the recipes' programs, from docs/compiled.json."""
+    shipped = read_shipped()
+    rows = ["| recipe | program | HBM, GiB | FLOPs | bytes | sums over devices | sha256 |", "|---|---|---|---|---|---|---|"]
+    for row in sorted(shipped.rows, key=lambda row: (row.name == HELD_OUT, row.recipe)):
+        found = shipped.of(row)
+        if found is None:
+            cells = ["not compiled yet", "", "", ""]
+        elif found.memory is None:
+            cells = [f"refused: {found.refusal.used} of {found.refusal.capacity}" if found.refusal else "", "", "", ""]
+        else:
+            size = f"{found.memory.peak / 2**30:.1f} of {found.memory.capacity / 2**30:.1f}"
+            sums = found.operations.get("all-reduce", 0)
+            cells = [size, f"{found.flops:.3g}", f"{found.bytes_accessed:.3g}", f"{sums}"]
+        rows.append(f"| `{row.recipe}` | {row.phase}, {row.name} | {' | '.join(cells)} | `{row.program[:12]}` |")
+    return "\n".join(rows)
+
+
 PARTS: dict[str, dict[str, Callable[[], str]]] = {
     "README.md": {"rule graph": mermaid},
+    "docs/tpu.md": {"compiled programs": compiled_programs},
     "docs/recipes.md": {
         "recipe keys": lambda: keys(Recipe),
         "dataset keys": lambda: keys(Dataset),

@@ -31,3 +31,16 @@ rule pretrain:
     shell:
         "{params.launcher} pretrain {wildcards.recipe} --phase {wildcards.phase} --fingerprint {wildcards.fingerprint}"
         " --manifest {input.manifest:q} --tokenizer {input.tokenizer:q} {params.start} --output {output.model:q} --log {log:q}"
+
+
+# Nobody's input: it takes the TPU's environment. `snakemake work/runs/NAME/FINGERPRINT/compile.json` asks for it.
+rule compile:
+    output:
+        f"{RUN}/compile.json",
+    log:
+        f"{LOGS}/runs/{{recipe}}/{{fingerprint}}/compile.log",
+    params:
+        topology=graph.topology,
+    shell:
+        "python -m relm compile {wildcards.recipe} --fingerprint {wildcards.fingerprint} --topology {params.topology}"
+        " --output {output:q} --log {log:q}"

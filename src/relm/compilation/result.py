@@ -11,7 +11,7 @@ one device (a core of v2 and v3, a chip of later ones), all counts are of one de
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from relm.artifact import read_json, write_json
 from relm.errors import RelmError
@@ -163,5 +163,11 @@ def read_compilation(path: Path) -> Compilation:
     """
     try:
         return Compilation.model_validate(read_json(path))
-    except ValueError as error:
-        raise RelmError(f"{path}: not what this version of relm writes ({error}); make it again with `relm compile`") from None
+    except ValidationError as error:
+        raise RelmError(f"{path}: {in_words(error)}; make it again with `relm compile`") from None
+
+
+def in_words(error: ValidationError) -> str:
+    """What is wrong with a file of facts."""
+    first = error.errors()[0]
+    return f"not what this version of relm writes ({'.'.join(map(str, first['loc']))}: {first['msg']})"

@@ -14,7 +14,7 @@ from pydantic import Field, ValidationError
 from relm.artifact import read_json, write_json
 from relm.compilation.compiling import HELD_OUT, TracedProgram, Wish, compiled, traced, wishes_of
 from relm.compilation.environment import CHECKOUT
-from relm.compilation.result import Compiled, Facts, Program
+from relm.compilation.result import Compiled, Facts, Program, in_words
 from relm.errors import RelmError
 from relm.plan import Project
 from relm.topologies import TOPOLOGIES
@@ -59,7 +59,7 @@ def read_shipped(path: Path = TABLE) -> Shipped:
     try:
         return Shipped.model_validate(read_json(path))
     except ValidationError as error:
-        raise RelmError(f"{path}: {error.error_count()} faults, {error.errors()[0]['msg']}; run `make compile-all`") from None
+        raise RelmError(f"{path}: {in_words(error)}; run `make compile-all`") from None
 
 
 def wishes(project: Project) -> list[Wish]:

@@ -70,6 +70,7 @@ from relm.graph.runs import (
     starting_weights,
     starting_weights_sidecars,
     tokenizer,
+    topology,
     trainer_threads,
 )
 from relm.graph.targets import all_results, nearest_target, papers
@@ -145,5 +146,6 @@ __all__ = [
     "tokenizer_training_documents",
     "tokenizer_training_options",
     "tokenizer_training_sidecars",
+    "topology",
     "trainer_threads",
 ]

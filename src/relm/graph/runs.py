@@ -69,6 +69,14 @@ def processes(wildcards: Any) -> int:
 
 
 @in_words
+def topology(wildcards: Any) -> str:
+    """The slice of TPUs that a recipe is compiled for."""
+    from relm.compilation.compiling import topology_of
+
+    return topology_of(plan_of_run(wildcards), None)
+
+
+@in_words
 def trainer_threads(wildcards: Any) -> int:
     """CPU threads of the trainer, as the recipe fixes them, over all its processes."""
     run = PROJECT.plan(wildcards.recipe).recipe.run

@@ -1,7 +1,7 @@
 """What looks at recipes and machines, and makes nothing of the graph."""
 
 from relm.plan import Project
-from relm.steps.contract import RECIPE, Arguments, Job, Step, argument, path, plan_of
+from relm.steps.contract import FINGERPRINT, RECIPE, Arguments, Job, Step, argument, path, plan_of
 
 
 def list_job(a: Arguments) -> Job:
@@ -92,6 +92,7 @@ STEPS: dict[str, Step] = {
         "compile a recipe's full-size steps with the TPU's own compiler, without a TPU: do they fit, and what do they take",
         [
             RECIPE,
+            FINGERPRINT,
             argument("--topology", metavar="SLICE", help="such as v3-8; default: the recipe's run.topology"),
             argument("--phase", metavar="PHASE", help="one phase; default: all of them"),
             path("--output", "also write compile.json", required=False),

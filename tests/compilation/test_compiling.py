@@ -1,0 +1,88 @@
+"""Which programs are asked for, and what is said where they cannot be had or do not fit."""
+
+from pathlib import Path
+
+import pytest
+
+from relm.compilation import environment
+from relm.compilation.compiling import TracedProgram, Wish, compilation_of, judged, topology_of, wishes_of
+from relm.compilation.result import Program, read_compilation, write_compilation
+from relm.compilation.table import advice, described
+from relm.errors import RelmError
+from relm.plan import Project
+from small_project import CHECKOUT
+
+PLAN = Project(CHECKOUT).plan("roberta_base_v3-8")
+PROGRAM = Program(sha256="ab" * 32, devices=8, arguments=3, donated=(0, 1), parameters=(32,))
+VERSIONS = {"jax": "1", "jaxlib": "2", "libtpu": "3"}
+MEMORY = {"peak": 2**33, "arguments": 2**32, "results": 2**32, "shared": 2**32, "temporaries": 2**31, "code": 2**20}
+FITS = {
+    "versions": VERSIONS,
+    "seconds": 30.04,
+    "capacity": 2**34,
+    "memory": MEMORY,
+    "flops": 1e12,
+    "bytes_accessed": 2e10,
+    "transcendentals": 3e8,
+}
+REFUSED = {
+    "versions": VERSIONS,
+    "seconds": 3.0,
+    "capacity": 2**34,
+    "refusal": "RESOURCE_EXHAUSTED: Ran out of memory. Used 17.49G of 15.48G hbm.\n",
+}
+
+
+def compilation(answer: dict[str, object]):
+    asked = TracedProgram(Wish(PLAN.name, "main", "v3-8"), "step", PROGRAM, Path("0.hlo"), "50,265 tokens")
+    text = "  %a = f32[4,8]{1,0} all-reduce(%b), channel_id=1"
+    return compilation_of(PLAN, "v3-8", [(asked, judged(answer, text, "", "key", "v3:2x2"))])
+
+
+def test_a_recipe_is_compiled_for_its_own_slice_or_a_stated_one() -> None:
+    assert topology_of(PLAN, None) == "v3-8"
+    assert wishes_of(PLAN, None, "v5e-8") == [Wish("roberta_base_v3-8", "main", "v5e-8")]
+
+
+def test_a_slice_that_is_none_and_a_recipe_without_one_are_refused() -> None:
+    with pytest.raises(RelmError, match=r"--topology v9-8: expected one of v2-8, v3-8"):
+        topology_of(PLAN, "v9-8")
+    with pytest.raises(RelmError, match=r"recipe quickstart has no run.topology; say for which slice, such as --topology v3-8"):
+        topology_of(Project(CHECKOUT).plan("quickstart"), None)
+
+
+def test_a_phase_that_is_none_is_refused() -> None:
+    with pytest.raises(RelmError, match=r"recipe roberta_base_v3-8 has no phase 'second'; it has main"):
+        wishes_of(PLAN, "second", None)
+
+
+def test_without_the_environment_a_sentence_says_how_it_is_made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv(environment.FOLDER, str(tmp_path))
+    with pytest.raises(RelmError, match=r"where there is no bin/python; make it with `make .venv-tpu/made-from`"):
+        environment.python()
+
+
+def test_the_table_says_what_fits_and_what_it_takes() -> None:
+    words = described(compilation(FITS))
+    assert "phase main, step: fits" in words
+    assert "8.00 GiB at most, of 16.00: 50%" in words
+    assert "1e+12 FLOPs, 2e+10 bytes" in words
+    assert "collectives  1 all-reduce; 32 numbers\n" in words
+    assert advice(compilation(FITS)) == ""
+
+
+def test_what_does_not_fit_is_refused_with_the_compilers_figure_and_the_keys_to_change() -> None:
+    said = advice(compilation(REFUSED))
+    assert "phase main, step: 17.49GiB of 15.48GiB" in said
+    for key in ("run.micro_batch_size", "run.activation_checkpointing", "precision"):
+        assert key in said
+    assert "DOES NOT FIT" in described(compilation(REFUSED))
+
+
+def test_compile_json_is_read_as_it_was_written_and_another_file_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "compile.json"
+    write_compilation(path, compilation(FITS))
+    assert read_compilation(path) == compilation(FITS)
+    path.write_text('{"recipe": "x"}')
+    with pytest.raises(RelmError, match=r"compile.json: not what this version of relm writes .* `relm compile`"):
+        read_compilation(path)
