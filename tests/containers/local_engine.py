@@ -34,6 +34,7 @@ int main(int count, char **words) {
     printf("secret %s\n", getenv("HF_TOKEN") ? getenv("HF_TOKEN") : "-");
     printf("root %d\nscratch %d\nhere %d\n", writes("/x"), writes("/tmp/x"), writes("made"));
     printf("beside %d\n", writes("../beside"));
+    printf("container %s\n", getenv("container") ? getenv("container") : "-");
     struct if_nameindex *interfaces = if_nameindex();
     int others = 0;
     for (int i = 0; interfaces && interfaces[i].if_name; i++) others += strcmp(interfaces[i].if_name, "lo") != 0;

@@ -68,7 +68,7 @@ def test_a_step_sees_the_checkout_and_nothing_else(
     assert said == f"held-out ran in the image {probe}"
     out = capfd.readouterr().out.splitlines()
     assert out[:5] == ["word held-out", "word --model", "word a b", f"image {probe}", f"user {os.getuid()}:{os.getgid()}"]
-    assert out[5:] == ["secret -", "root 0", "scratch 1", "here 1", "beside 1", "network 0"]
+    assert out[5:] == ["secret -", "root 0", "scratch 1", "here 1", "beside 1", "container podman", "network 0"]
     assert [path.name for path in in_checkout.parent.iterdir()] == ["checkout"]  # what was written beside it is gone
     made = (in_checkout / "made").stat()
     assert (made.st_uid, made.st_gid) == (os.getuid(), os.getgid())
