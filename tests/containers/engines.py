@@ -7,6 +7,7 @@ that do. Nothing is pulled unnoticed: Docker Hub is blocked.
 
 import contextlib
 import os
+import re
 import resource
 import shutil
 import subprocess
@@ -201,7 +202,7 @@ def fetch_from_sid(folder: Path, *packages: str) -> None:
     for name in ("lists/partial", "cache/archives/partial"):
         (state / name).mkdir(parents=True)
     sources = next(path for path in map(Path, SOURCES) if path.exists()).read_text()
-    mirror = next(word for word in sources.split() if word.startswith(("http://", "https://")))
+    (mirror, *_) = re.findall(r"^(?:URIs:|deb(?: \[.*?\])?) +(\S+)", sources, re.MULTILINE)
     keys = "/usr/share/keyrings/debian-archive-keyring.gpg"
     (state / "sources.list").write_text(f"deb [signed-by={keys}] {mirror} sid main\n")
     (state / "status").write_text("")

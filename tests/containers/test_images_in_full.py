@@ -139,7 +139,6 @@ def test_real_apptainer_runs_a_rule(in_podman: ImageProject, tmp_path: Path) -> 
     real = ImageProject(in_podman.folder, in_podman.engine, in_podman.variables)
     environment = real.environment | {"PATH": f"{binary.parent}{os.pathsep}{real.environment['PATH']}"}
     try:
-        command = ["snakemake", "work/documents", "-n"]
         rule = sorted((in_podman.folder / "work" / "examples").glob("*/manifest.json"))[0].relative_to(in_podman.folder)
         command = ["snakemake", str(rule), "--force", "--cores", "1", "--nocolor", "--sdm", "apptainer"]
         done = subprocess.run(command, cwd=in_podman.folder, env=environment, text=True, capture_output=True)
@@ -149,7 +148,7 @@ def test_real_apptainer_runs_a_rule(in_podman: ImageProject, tmp_path: Path) -> 
     assert "Activating singularity image" in done.stdout + done.stderr
     assert "podman run" not in done.stdout + done.stderr
     told = json.loads((in_podman.folder / f"{rule}.record.json").read_text())
-    assert str(told["code"]["reason"]).startswith("installed as a package")
+    assert told["container"]["engine"] == "apptainer"
 
 
 @pytest.mark.parametrize("role", ["cuda", "ipu"])
@@ -160,15 +159,14 @@ def test_the_python_layer_of_an_image_whose_base_is_out_of_reach_is_built_on_the
     dockerfile = in_podman.folder / "containers" / role / "Dockerfile"
     # The compilers come over the network, from the base's own package mirror.
     dockerfile.write_text(re.sub(r"RUN apt-get .*\n", "", dockerfile.read_text()))
-    for lock in ("torch-cuda.txt",):
-        (in_podman.folder / "envs" / lock).write_text((in_podman.folder / "envs" / "torch-cpu.txt").read_text())
+    (in_podman.folder / "envs" / "torch-cuda.txt").write_text((in_podman.folder / "envs" / "torch-cpu.txt").read_text())
     bases = {"BASE": STAND_IN, **({"PYTHON": STAND_IN} if role == "ipu" else {})}
     build(in_podman, role, bases)
     done = in_podman.engine.run("run", "--rm", "--network=none", in_podman.built(role).id, "pretrain", "--help")
     assert "Train one phase of a recipe" in done.stdout
 
 
-def test_the_tpu_image_is_built_with_torch_from_the_registry_of_packages(in_podman: ImageProject, capsys: object) -> None:
+def test_the_tpu_image_is_built_with_torch_from_the_registry_of_packages(in_podman: ImageProject) -> None:
     started = time.monotonic()
     build(in_podman, "tpu", {"BASE": STAND_IN})
     seconds = time.monotonic() - started
