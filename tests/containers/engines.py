@@ -10,6 +10,7 @@ import os
 import re
 import resource
 import shutil
+import signal
 import subprocess
 import time
 from collections.abc import Iterator
@@ -122,11 +123,26 @@ def docker(folder: Path) -> Iterator[Engine]:
 
 
 def remove(folder: Path) -> None:
-    """A folder of an engine's, with whatever is still mounted below it."""
-    mounts = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
-    for mount in sorted((mount for mount in mounts if mount.startswith(f"{folder}/")), reverse=True):
-        subprocess.run(["umount", "--lazy", mount], capture_output=True)
-    shutil.rmtree(folder)
+    """A folder of an engine's, with what still runs in a container of it, a build that was interrupted, and what is mounted."""
+    for _ in range(50):
+        end_what_runs_in(folder)
+        mounts = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
+        for mount in sorted((mount for mount in mounts if mount.startswith(f"{folder}/")), reverse=True):
+            subprocess.run(["umount", "--lazy", mount], capture_output=True)
+        shutil.rmtree(folder, ignore_errors=True)
+        if not folder.exists():
+            return
+        time.sleep(0.1)
+    raise OSError(f"{folder}: could not be removed")
+
+
+def end_what_runs_in(folder: Path) -> None:
+    """Kill processes in other mount namespaces than this that have a file system of the folder's: those of its containers."""
+    here = os.readlink("/proc/self/ns/mnt")
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has ended meanwhile, or is the kernel's
+            if os.readlink(process / "ns/mnt") != here and f"{folder}/" in (process / "mountinfo").read_text():
+                os.kill(int(process.name), signal.SIGKILL)
 
 
 def base_archive() -> Path:
