@@ -41,6 +41,8 @@ rule compile:
         f"{LOGS}/runs/{{recipe}}/{{fingerprint}}/compile.log",
     params:
         topology=graph.topology,
+    container:
+        IMAGES.of_compiling
     shell:
         "python -m relm compile {wildcards.recipe} --fingerprint {wildcards.fingerprint} --topology {params.topology}"
         " --output {output:q} --log {log:q}"

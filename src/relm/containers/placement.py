@@ -18,8 +18,10 @@ from relm.recipe import Recipe
 
 # Steps that run where the recipe trains; evaluations follow it to a GPU alone, all others stay on the CPU.
 TRAINING = frozenset({"pretrain", "rehearse", "estimate"})
+# Whose compiler a step asks, wherever it runs: it is among the packages of one image alone.
+COMPILERS: dict[str, Role] = {"compile": "tpu"}
 # Steps whose first argument is a recipe's name.
-OF_A_RECIPE = TRAINING | {"training-speed", "verify", "report", "publish", "status"}
+OF_A_RECIPE = TRAINING | {"compile", "training-speed", "verify", "report", "publish", "status"}
 # How a rule starts a step: alone or, of several processes, by torchrun.
 STEP_COMMAND = re.compile(r"\b(?:python|torchrun (?:--[\w-]+(?:[ =]\w+)? )*)\s*-m (?:-- )?relm(?:\s+|$)")
 
@@ -62,7 +64,7 @@ def placement(words: Sequence[str], project: Project) -> Placement:
         return Placement("cpu", network=False)
     plan = _plan(words, project)
     asked = _option(words, "--device")
-    role: Role = next((role for role in ROLES if role == asked), "cpu")
+    role: Role = next((role for role in ROLES if role == asked), COMPILERS.get(words[0], "cpu"))
     if plan is not None and words[0] in TRAINING:
         role = training_role(plan.recipe)
     return Placement(role, _needs_network(words, plan), tuple(_read_beside(words, plan)))

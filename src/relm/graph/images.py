@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from relm.containers.lock import Role, read_override, reference
-from relm.containers.placement import evaluation_role, training_role
+from relm.containers.placement import COMPILERS, evaluation_role, training_role
 from relm.graph.asking import PROJECT, in_words
 
 
@@ -31,6 +31,11 @@ class Images:
     def of_evaluation(self, wildcards: Any) -> str | None:
         """Of an evaluation, which follows its recipe to a GPU alone."""
         return self._of(evaluation_role(PROJECT.plan(wildcards["recipe"]).recipe)) if self.asked else None
+
+    @in_words
+    def of_compiling(self, wildcards: Any) -> str | None:
+        """Of what asks the TPU's compiler without a TPU."""
+        return self._of(COMPILERS["compile"]) if self.asked else None
 
     def _of(self, role: Role) -> str:
         """Once a role: a graph asks for every job."""
