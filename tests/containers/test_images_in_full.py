@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import socket
 import subprocess
 import time
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 from engines import STAND_IN, Engine, install, real_apptainer
-from image_project import ImageProject, build
+from image_project import ImageProject, build, make_image_project
 from test_steps_in_images import in_image
 
 from relm.containers.lock import LOCK, OVERRIDE, Role
@@ -45,6 +46,7 @@ def registry(tmp_path: Path) -> Iterator[str]:
     finally:
         process.terminate()
         process.wait()
+        shutil.rmtree(tmp_path)
 
 
 @pytest.fixture
@@ -144,6 +146,7 @@ def test_real_apptainer_runs_a_rule(in_podman: ImageProject, tmp_path: Path) -> 
         done = subprocess.run(command, cwd=in_podman.folder, env=environment, text=True, capture_output=True)
     finally:
         override.write_text(kept)
+        shutil.rmtree(tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Activating singularity image" in done.stdout + done.stderr
     assert "podman run" not in done.stdout + done.stderr
@@ -153,25 +156,27 @@ def test_real_apptainer_runs_a_rule(in_podman: ImageProject, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("role", ["cuda", "ipu"])
 def test_the_python_layer_of_an_image_whose_base_is_out_of_reach_is_built_on_the_stand_in(
-    role: Role, in_podman: ImageProject
+    role: Role, podman_engine: Engine, tmp_path: Path
 ) -> None:
     """With the CPU's torch: the recipe of the layer is tried, not the device's libraries, which need its base or 8 GB."""
-    dockerfile = in_podman.folder / "containers" / role / "Dockerfile"
+    project = make_image_project(tmp_path, podman_engine)
+    dockerfile = project.folder / "containers" / role / "Dockerfile"
     # The compilers come over the network, from the base's own package mirror.
     dockerfile.write_text(re.sub(r"RUN apt-get .*\n", "", dockerfile.read_text()))
-    (in_podman.folder / "envs" / "torch-cuda.txt").write_text((in_podman.folder / "envs" / "torch-cpu.txt").read_text())
+    (project.folder / "envs" / "torch-cuda.txt").write_text((project.folder / "envs" / "torch-cpu.txt").read_text())
     bases = {"BASE": STAND_IN, **({"PYTHON": STAND_IN} if role == "ipu" else {})}
-    build(in_podman, role, bases)
-    done = in_podman.engine.run("run", "--rm", "--network=none", in_podman.built(role).id, "pretrain", "--help")
+    build(project, role, bases)
+    done = project.engine.run("run", "--rm", "--network=none", project.built(role).id, "pretrain", "--help")
     assert "Train one phase of a recipe" in done.stdout
 
 
-def test_the_tpu_image_is_built_with_torch_from_the_registry_of_packages(in_podman: ImageProject) -> None:
+def test_the_tpu_image_is_built_with_torch_from_the_registry_of_packages(podman_engine: Engine, tmp_path: Path) -> None:
+    project = make_image_project(tmp_path, podman_engine)
     started = time.monotonic()
-    build(in_podman, "tpu", {"BASE": STAND_IN})
+    build(project, "tpu", {"BASE": STAND_IN})
     seconds = time.monotonic() - started
-    told: Engine = in_podman.engine
-    size = json.loads(told.run("image", "inspect", in_podman.built("tpu").id).stdout)[0]["Size"]
+    told: Engine = project.engine
+    size = json.loads(told.run("image", "inspect", project.built("tpu").id).stdout)[0]["Size"]
     print(f"the tpu image has {size / 1e9:.1f} GB and took {seconds:.0f} s")
     ask = "import torch, torch_xla; print(torch_xla.__version__, torch_xla.device())"
     done = told.run(
