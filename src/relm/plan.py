@@ -178,6 +178,11 @@ class Plan:
         files = {phase: self.run_folder / phase / DEVICE_FIGURES for phase in self.phases}
         return {phase: path for phase, path in files.items() if path.is_file()}
 
+    @property
+    def compilation(self) -> Path:
+        """What `relm compile` found of the recipe, where it was asked for it."""
+        return self.run_folder / "compile.json"
+
     def kept_optimizer(self, phase: str) -> Path | None:
         """The checkpoint whose optimizer a phase goes on with: of the last step of the phase before; None: a fresh one."""
         before = self.phase_before(phase)

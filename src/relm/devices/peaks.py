@@ -53,6 +53,18 @@ PEAKS = (
     Peak("IPU GC200", r"GC200", 62.5, None, 250.0),
 )
 
+# Bytes a second that the memory of one chip gives and takes, by the names above. Jouppi et al. 2020, table 3 (v2), and
+# cloud.google.com/tpu/docs/v3, v4, v5e, v5p, v6e: "HBM2 capacity and bandwidth", "HBM bandwidth per chip"; the page of v5e said
+# 819 GBps for years and says 800 GiBps (859) now: the smaller of them.
+HBM_BANDWIDTHS = {
+    "TPU v2": 700e9,
+    "TPU v3": 900e9,
+    "TPU v4": 1200e9,
+    "TPU v5e": 819e9,
+    "TPU v5p": 2765e9,
+    "TPU v6e": 1638e9,
+}
+
 
 def known_peak(device_name: str) -> Peak | None:
     """The entry of a device; None: it is not in the table, or only a part (a MIG instance) of one that is."""

@@ -4,7 +4,7 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from relm.artifact import sidecar_of
+from relm.artifact import sha256_of, sidecar_of
 from relm.errors import RelmError
 from relm.graph.asking import PROJECT, in_words, sidecars, strings
 from relm.launch import ranks
@@ -117,7 +117,8 @@ def described(wildcards: Any) -> dict[str, Any]:
     plan = plan_of_run(wildcards)
     words = plan.recipe.model_dump(mode="json", include={"title", "paper", "source", "deviations", "expect", "run"})
     named = [plan.dataset, plan.tokenizer_model, plan.init_model, *plan.tests.values()]
-    return {**words, "named": [part.model_dump(mode="json") if part else None for part in named]}
+    compiled = {"compiled": sha256_of(plan.compilation)} if plan.compilation.is_file() else {}
+    return {**words, "named": [part.model_dump(mode="json") if part else None for part in named], **compiled}
 
 
 @in_words

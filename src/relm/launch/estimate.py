@@ -12,6 +12,7 @@ from typing import NamedTuple
 from relm.devices.peaks import PEAKS, Peak
 from relm.errors import RelmError
 from relm.examples.manifest import TokenizerFacts
+from relm.launch.compiled_estimate import compiled_lines
 from relm.launch.expected_tokenizer import made_tokenizer, tokenizer_of
 from relm.limits import available_memory, duration_in_words, size_in_words
 from relm.plan import Plan
@@ -52,16 +53,17 @@ class PhaseEstimate(NamedTuple):
         return self.phase.steps * self.time.total if isinstance(self.time, StepTime) else None
 
 
-def describe_estimate(plan: Plan, only: str | None, price: float | None, calibrates: bool) -> str:
+def describe_estimate(plan: Plan, only: str | None, price: float | None, calibrates: bool, compiled: Path | None = None) -> str:
     """A table for each phase, and for all of them together.
 
     Args:
         only: one phase; None: all of them.
         price: of an hour of one device, a TPU's being a chip, in any currency.
         calibrates: measure, for some seconds a phase, how fast this machine is.
+        compiled: what `relm compile` wrote; None: what it wrote for this recipe into the work folder, if it did.
 
     Raises:
-        RelmError: there is no such phase, the price is no price, or the recipe describes no model.
+        RelmError: there is no such phase, the price is no price, the recipe describes no model, or what was compiled is not it.
     """
     if only is not None and only not in plan.phases:
         raise RelmError(f"recipe {plan.name} has no phase {only!r}; it has {', '.join(plan.phases)}")
@@ -80,7 +82,8 @@ def describe_estimate(plan: Plan, only: str | None, price: float | None, calibra
     for name in plan.phases if only is None else [only]:
         estimates.append(_estimated(name, plan.recipe.pretrain[name], config, run, calibrates))
         lines += ["", *_phase_lines(estimates[-1], config, run, plan.work)]
-    return "\n".join([*lines, "", *_total_lines(estimates, price), *_elsewhere(estimates, run, price)])
+    lines += ["", *_total_lines(estimates, price), *_elsewhere(estimates, run, price)]
+    return "\n".join([*lines, *compiled_lines(plan, only, price, compiled)])
 
 
 def vocabulary(plan: Plan) -> tuple[TokenizerFacts, str]:

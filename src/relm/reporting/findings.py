@@ -13,6 +13,7 @@ from relm.catalogue import Dataset, PretrainedModel, RemoteFile, Source
 from relm.containers.shell_line import docker_line
 from relm.plan import Plan, Project
 from relm.protocols import PublishedTest
+from relm.reporting.compiled import AsCompiled, as_compiled
 from relm.reporting.container import in_words
 from relm.reporting.device import OnDevice, on_device
 from relm.reporting.figures import Figure, Task, measured_task
@@ -65,6 +66,8 @@ class Findings:
     """Phase -> train.jsonl."""
     devices: Mapping[str, OnDevice]
     """Phase -> what a device that compiles counted; only of phases that trained on one."""
+    compiled: AsCompiled | None
+    """What the TPU's compiler said of the recipe, where it was asked."""
     model: Mapping[str, Any]
     """The weights' sidecar."""
     records: Sequence[Record]
@@ -254,6 +257,7 @@ def gather(plan: Plan, verify: Path, evaluations: Mapping[str, Path], before: Ma
         before=_in_order(plan, before),
         logs={phase: plan.run_folder / phase / LOG for phase in plan.phases},
         devices=_on_devices(plan),
+        compiled=as_compiled(plan.compilation, plan.name, plan.recipe) if plan.compilation.is_file() else None,
         model=read_json(sidecar_of(model)),
         records=records,
         date=_last_moment(records, verify),

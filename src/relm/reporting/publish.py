@@ -12,6 +12,7 @@ from relm.training.attested_run import published_name
 from relm.training.run_folder import DEVICE_FIGURES, RECORDS
 
 REPORT_FILES = ("README.md", "report.html", "recipe.json", "provenance.json", "ro-crate-metadata.json")
+COMPILATION = "compile.json"
 MODEL_FILES = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
 
 
@@ -28,9 +29,15 @@ def published_files(plan: Plan) -> dict[str, Path]:
             for phase in plan.phases
         },
         **{published_name(DEVICE_FIGURES, phase, plan.phases): path for phase, path in plan.device_figures().items()},
+        **({COMPILATION: told} if (told := reported_compilation(plan)).is_file() else {}),
         **evaluation_names(plan.evaluations(), plan.evaluations(BEFORE)),
         "verify.json": plan.run_folder / "verify.json",
     }
+
+
+def reported_compilation(plan: Plan) -> Path:
+    """What `relm compile` had found when the report was written, which tells of it; absent where there was nothing."""
+    return plan.run_folder / "report" / COMPILATION
 
 
 def evaluation_names(evaluations: Mapping[str, Path], before: Mapping[str, Path]) -> dict[str, Path]:

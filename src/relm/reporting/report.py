@@ -11,7 +11,7 @@ from relm.reporting.crate import METADATA, crate
 from relm.reporting.findings import Findings, gather
 from relm.reporting.model_card import model_card
 from relm.reporting.pages import template
-from relm.reporting.publish import REPORT_FILES, evaluation_names, published_files
+from relm.reporting.publish import COMPILATION, REPORT_FILES, evaluation_names, published_files
 
 
 def write_report(
@@ -21,7 +21,8 @@ def write_report(
     output_folder: Path,
     before: Mapping[str, Path] | None = None,
 ) -> str:
-    """Write `report.html`, `README.md`, `recipe.json`, `provenance.json` and `ro-crate-metadata.json`.
+    """Write `report.html`, `README.md`, `recipe.json`, `provenance.json` and `ro-crate-metadata.json`, and `compile.json` as it
+    was told of, where the recipe was compiled.
 
     Times come from the steps' records, so writing the report of the same run again gives the same bytes.
 
@@ -34,6 +35,8 @@ def write_report(
     write_json(output_folder / "recipe.json", findings.resolved)
     write_json(output_folder / "provenance.json", provenance(findings))
     files = published_files(plan) | {name: output_folder / name for name in REPORT_FILES}
+    files.pop(COMPILATION, None)  # of an earlier report
+    files |= _kept_compilation(findings, output_folder / COMPILATION)
     files |= evaluation_names(evaluations, before or {}) | {"verify.json": verify}
     del files[METADATA]
     write_json(output_folder / METADATA, crate(findings, files))
@@ -47,13 +50,26 @@ def _write(path: Path, text: str) -> None:
         file.write(text)
 
 
+def _kept_compilation(findings: Findings, place: Path) -> dict[str, Path]:
+    """A copy of what the page tells of, which is published, whatever is compiled later; {} where there is nothing."""
+    if findings.compiled is None or findings.compiled.told is None:
+        place.unlink(missing_ok=True)
+        return {}
+    with atomic_file(place) as file:
+        file.write(findings.compiled.content)
+    return {COMPILATION: place}
+
+
 def provenance(findings: Findings) -> dict[str, Any]:
-    """`provenance.json`: the records of all steps, in order of the data's way; each list of packages once, by its sha256."""
+    """`provenance.json`: the records of all steps, in order of the data's way; each list of packages once, by its sha256; and
+    what was compiled, by which compiler.
+    """
     steps = [
         record | ({"packages": record["packages"]["sha256"]} if "packages" in record else {}) for record in findings.records
     ]
     told = {"name": findings.plan.name, "fingerprint": findings.plan.fingerprint, "steps": steps}
-    return told | {"packages": findings.installed}
+    compiled = {"compiled": findings.compiled.provenance} if findings.compiled and findings.compiled.told else {}
+    return told | compiled | {"packages": findings.installed}
 
 
 def report_page(findings: Findings) -> str:

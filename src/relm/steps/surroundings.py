@@ -20,7 +20,7 @@ def estimate_job(a: Arguments) -> Job:
     from relm.launch.estimate import describe_estimate
 
     plan = plan_of(a)
-    return Job(lambda: describe_estimate(plan, a.phase, a.price_per_hour, calibrates=not a.no_calibration))
+    return Job(lambda: describe_estimate(plan, a.phase, a.price_per_hour, not a.no_calibration, a.compiled))
 
 
 def compile_job(a: Arguments) -> Job:
@@ -71,6 +71,7 @@ STEPS: dict[str, Step] = {
             argument("--phase", metavar="PHASE", help="one phase; default: all of them"),
             argument("--price-per-hour", type=float, metavar="X", help="of one device, of a TPU one chip, in any currency"),
             argument("--no-calibration", action="store_true", help="measure nothing: leave out the time on this machine"),
+            path("--compiled", "compile.json of `relm compile`; default: the recipe's in the work folder", required=False),
         ],
         estimate_job,
         records=False,

@@ -1,0 +1,83 @@
+"""Compilations and recipes of few keys, for tests of what follows from them."""
+
+from typing import Any
+
+from relm.compilation.result import Compilation, Compiled, CompiledProgram, Memory, Program, Refusal
+from relm.recipe import Recipe
+
+VERSIONS = {"jax": "0.7.1", "libtpu": "0.0.21"}
+GIB = 2**30
+
+
+def program(name: str, flops: float, size: float, phase: str = "main", memory: Memory | None = None) -> CompiledProgram:
+    """One that fits: 1.5 GiB of 15.
+
+    Args:
+        size: bytes read and written.
+    """
+    half = GIB // 2
+    taken = memory or Memory(
+        capacity=15 * GIB, peak=3 * half, arguments=half, results=half, shared=half, temporaries=GIB, code=0
+    )
+    return _made(phase, name, fits=True, memory=taken, flops=flops, bytes_accessed=size)
+
+
+def refused(name: str, phase: str = "main") -> CompiledProgram:
+    """One that does not."""
+    words = "Used 17.49G of 15.48G hbm"
+    return _made(phase, name, fits=False, refusal=Refusal(used="17.49G", capacity="15.48G", words=words, largest=()))
+
+
+def _made(phase: str, name: str, **facts: Any) -> CompiledProgram:
+    traced = Program(sha256=f"{name:0<64}", devices=8, arguments=2, donated=(0,), parameters=(8,))
+    compiled = Compiled(key=f"key-{name}", layout="v3:2x2", versions=VERSIONS, options={"opt": True}, seconds=1.0, **facts)
+    return CompiledProgram(phase=phase, name=name, program=traced, compiled=compiled)
+
+
+def compilation(*programs: CompiledProgram, **changes: Any) -> Compilation:
+    """For a v3-8, of 16 sequences a step, unless something else is said."""
+    phases = {each.phase: 16 for each in programs}
+    facts = {"recipe": "tiny", "topology": "v3-8", "layout": "v3:2x2", "devices": 8, "chips": 4, "vocabulary": "99 tokens"}
+    return Compilation(**{**facts, "sequences": phases, "programs": programs, **changes})
+
+
+def recipe(
+    steps: int = 10,
+    batch: int = 16,
+    length: int = 32,
+    precision: str = "bfloat16",
+    micro_batch: int | None = None,
+    looks_every: int | None = None,
+    look_batches: int = 20,
+    phase: str = "main",
+) -> Recipe:
+    """Of one phase."""
+    settings = {"objective": "causal", "sequence_length": length, "global_batch_size": batch, "steps": steps}
+    settings |= {"precision": precision, "optimizer": {"learning_rate": 0.001}}
+    run = {"device": "tpu", "topology": "v3-8", "micro_batch_size": micro_batch}
+    run |= {"validation_interval": looks_every, "validation_batches": look_batches}
+    return Recipe.model_validate(
+        {
+            "title": "Tiny",
+            "data": {"dataset": "texts"},
+            "tokenizer": {"train": "characters"},
+            "model": {"architecture": "gpt2", "layers": 2, "heads": 2, "hidden_size": 64, "positions": 512},
+            "pretrain": {phase: settings},
+            "run": run,
+        }
+    )
+
+
+# What libtpu 0.0.21 said of a step of bert_large_wikitext103_v3-8_bf16.
+REAL_MEMORY = Memory(
+    capacity=16_621_523_436,
+    peak=14_724_069_376,
+    arguments=4_022_366_208,
+    results=4_022_185_984,
+    shared=4_022_170_624,
+    temporaries=10_944_159_744,
+    code=57_327_616,
+)
+REAL_BERT_LARGE = compilation(
+    program("step", 18_412_929_548_288.0, 323_514_335_232.0, memory=REAL_MEMORY), sequences={"main": 128}
+)

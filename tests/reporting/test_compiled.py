@@ -1,0 +1,105 @@
+"""What the TPU's compiler said is on the report page, marked as that, and is published as the page tells of it."""
+
+import hashlib
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+from made_compilation import compilation, program, refused
+from relm.artifact import read_json
+from relm.compilation.result import Compilation, write_compilation
+from relm.reporting.publish import publish, published_files
+from relm.reporting.report import write_report
+
+
+def compiled(run: Any, **changes: Any) -> Compilation:
+    """Of 4 sequences of 64 tokens a step, 50 steps: 2 s of operations, 4 s of memory."""
+    programs = changes.pop("programs", (program("step", 123e12, 1800e9), program("held_out", 1e12, 1e9)))
+    facts = {"recipe": run.plan.name, "sequences": {"main": 4}, "programs": programs, **changes}
+    return compilation(**facts)
+
+
+def reported(run: Any) -> str:
+    """The page's text without tags."""
+    folder = run.plan.run_folder / "report"
+    write_report(run.plan, run.verify, run.evaluations, folder)
+    page = (folder / "report.html").read_text(encoding="utf-8")
+    return " ".join(re.sub(r"<style>.*?</style>|<[^>]+>", " ", page, flags=re.DOTALL).split())
+
+
+def test_the_page_shows_the_compilers_figures_and_says_that_nothing_ran(finished_run: Callable[..., Any]) -> None:
+    run = finished_run()
+    write_compilation(run.plan.compilation, compiled(run))
+    told = reported(run)
+    assert "As compiled for v3-8 Nothing here was run." in told
+    assert "compiler (jax 0.7.1, libtpu 0.0.21) says of one core of 8; all times are arithmetic" in told
+    assert "memory, step fits: 1.50 GiB at most of 15.00, 10%" in told
+    assert "at least 4 s: operations 2 s at 61.5 TFLOP/s, memory 4 s at 450 GB/s; memory decides" in told
+    # 4 x 64 tokens in 4 s; 50 steps of 4 s on four chips.
+    assert "100% 4 s 64 0.06 0.22 50% 8 s 32 0.11 0.44" in told
+    assert "one pass of the bfloat16 unit" in told
+
+
+def test_a_program_that_does_not_fit_is_shown_without_times(finished_run: Callable[..., Any]) -> None:
+    run = finished_run()
+    write_compilation(run.plan.compilation, compiled(run, programs=(refused("step"),)))
+    told = reported(run)
+    assert "memory, step DOES NOT FIT: 17.49GiB of 15.48GiB" in told
+    assert "tokens/s" not in told
+
+
+def test_provenance_has_its_hash_its_programs_and_their_compiler(finished_run: Callable[..., Any]) -> None:
+    run = finished_run()
+    write_compilation(run.plan.compilation, compiled(run))
+    reported(run)
+    publish(published_files(run.plan), run.plan.results)
+    content = (run.plan.results / "compile.json").read_bytes()
+    told = read_json(run.plan.results / "provenance.json")["compiled"]
+    assert (told["sha256"], told["size"]) == (hashlib.sha256(content).hexdigest(), len(content))
+    assert told["topology"] == "v3-8"
+    assert told["programs"][0] == {
+        "phase": "main",
+        "name": "step",
+        "sha256": f"{'step':0<64}",
+        "key": "key-step",
+        "versions": {"jax": "0.7.1", "libtpu": "0.0.21"},
+        "options": {"opt": True},
+        "fits": True,
+    }
+    crate = json.dumps(read_json(run.plan.results / "ro-crate-metadata.json"))
+    assert f'"name": "compile.json", "encodingFormat": "application/json", "contentSize": "{len(content)}"' in crate
+
+
+def test_what_is_published_is_what_the_page_tells_of(finished_run: Callable[..., Any]) -> None:
+    run = finished_run()
+    write_compilation(run.plan.compilation, compiled(run))
+    reported(run)
+    write_compilation(run.plan.compilation, compiled(run, topology="v2-8"))
+    publish(published_files(run.plan), run.plan.results)
+    assert read_json(run.plan.results / "compile.json")["topology"] == "v3-8"
+
+
+def test_without_it_the_report_has_no_word_of_it(finished_run: Callable[..., Any]) -> None:
+    run = finished_run()
+    before = reported(run)
+    files = {path.name: path.read_bytes() for path in (run.plan.run_folder / "report").iterdir()}
+    assert "ompile" not in before.partition("Where everything came from")[0]
+    assert "compiled" not in read_json(run.plan.run_folder / "report" / "provenance.json")
+    write_compilation(run.plan.compilation, compiled(run))
+    assert "As compiled" in reported(run)
+    run.plan.compilation.unlink()
+    reported(run)
+    assert {path.name: path.read_bytes() for path in (run.plan.run_folder / "report").iterdir()} == files
+    assert "compile.json" not in published_files(run.plan)
+
+
+def test_one_of_another_batch_or_recipe_is_left_out_with_the_reason(finished_run: Callable[..., Any]) -> None:
+    run = finished_run()
+    write_compilation(run.plan.compilation, compiled(run, sequences={"main": 8}))
+    assert "As compiled compile.json is left out: phase main: 8 sequences a step were compiled" in reported(run)
+    assert "compile.json" not in published_files(run.plan)
+    write_compilation(run.plan.compilation, compiled(run, recipe="another"))
+    assert "compile.json is left out: it is of recipe another" in reported(run)
+    run.plan.compilation.write_text("{")
+    assert "compile.json is left out: not valid JSON" in reported(run)
