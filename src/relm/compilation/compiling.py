@@ -3,9 +3,10 @@
 What a compiler says of a program is kept in `work/compiled/KEY.json`; the key holds all that has a say in it.
 """
 
+import functools
 import hashlib
-import importlib.metadata
 import json
+import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -112,16 +113,16 @@ def _traced(wishes: Sequence[Wish], devices: int, folder: Path) -> list[TracedPr
 
 def installed() -> dict[str, str]:
     """The versions of the TPU's compiler in its environment."""
-    library = python().parent.parent / "lib"
-    places = [str(path) for path in library.glob("python3.*/site-packages")]
-    lines = [line.strip() for path in library.glob("python3.*/site-packages/*.pth") for line in path.read_text().splitlines()]
-    places += [line for line in lines if line.startswith("/")]
-    found = {
-        package.metadata["Name"].lower(): package.version
-        for package in importlib.metadata.distributions(path=places)
-        if package.metadata["Name"].lower() in PACKAGES
-    }
-    return {name: found.get(name, "absent") for name in PACKAGES}
+    return dict(_installed(python()))
+
+
+@functools.cache
+def _installed(interpreter: Path) -> dict[str, str]:
+    ask = "import importlib.metadata, json, sys; print(json.dumps({n: importlib.metadata.version(n) for n in sys.argv[1:]}))"
+    done = subprocess.run([str(interpreter), "-c", ask, *PACKAGES], capture_output=True, text=True)
+    if done.returncode:
+        raise RelmError(f"{interpreter} has not all of {', '.join(PACKAGES)}; make it anew with `make .venv-tpu/made-from`")
+    return dict(json.loads(done.stdout))
 
 
 def compiled_key(program: Program, layout: str, versions: Mapping[str, str]) -> str:
@@ -223,8 +224,3 @@ def compilation_of(plan: Plan, topology: str, programs: Iterable[tuple[TracedPro
             for asked, result in found
         ),
     )
-
-
-def json_of(compilation: Compilation) -> str:
-    """As `compile.json` has it."""
-    return json.dumps(compilation.model_dump(mode="json"), indent=1)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import relm
 from relm.errors import RelmError
+from relm.training.interruption import STOP_WITH_PARENT
 
 CHECKOUT = Path(relm.__file__).parents[2]
 FOLDER = "RELM_TPU_ENVIRONMENT"
@@ -43,7 +44,7 @@ def run_module(module: str, arguments: Sequence[str | Path], variables: Mapping[
         variables: of the environment, beside this process's own.
         doing: what a person is told meanwhile.
     """
-    environment = {**os.environ, **variables, "PYTHONPATH": str(Path(relm.__file__).parents[1])}
+    environment = {**os.environ, **variables, STOP_WITH_PARENT: "1", "PYTHONPATH": str(Path(relm.__file__).parents[1])}
     started, terminal = time.monotonic(), sys.stderr.isatty()
     if not terminal:
         print(f"{doing} ...", file=sys.stderr, flush=True)

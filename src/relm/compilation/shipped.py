@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 from pydantic import Field, ValidationError
 
 from relm.artifact import read_json, write_json
-from relm.compilation.compiling import HELD_OUT, TracedProgram, Wish, compiled, traced, wishes_of
+from relm.compilation.compiling import HELD_OUT, TracedProgram, Wish, compiled, installed, traced, wishes_of
 from relm.compilation.environment import CHECKOUT
 from relm.compilation.result import Compiled, Facts, Program, in_words
 from relm.errors import RelmError
@@ -102,6 +102,12 @@ def check(shipped: Shipped, rows: Sequence[Row]) -> None:
         raise RelmError(
             f"docs/compiled.json is not current: {names}; what such a recipe makes a TPU run is not what was compiled. "
             "Run `make compile-all`, which compiles what changed, and commit docs/compiled.json"
+        )
+    older = sorted({str(found.versions) for row in rows if (found := shipped.of(row)) is not None} - {str(installed())})
+    if older:
+        raise RelmError(
+            f"docs/compiled.json is of {', '.join(older)}, the TPU's environment has {installed()}; delete the file, "
+            "run `make compile-all` and commit it"
         )
     refused = [row.recipe for row in rows if (found := shipped.of(row)) is not None and not found.fits]
     if refused:

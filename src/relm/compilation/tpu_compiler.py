@@ -17,15 +17,16 @@ from pathlib import Path
 from typing import Any
 
 from relm.devices.tpu_options import set_options
+from relm.training.interruption import stop_with_parent
 
 PACKAGES = ("jax", "jaxlib", "libtpu")
 # One device for both cores of a chip, as PyTorch/XLA has it; the other generations have only one way.
 MEGACORE = ("v4", "v5p")
 # A program that no device has the memory for: the refusal says how much there is.
 _TOO_LARGE = """
-func.func public @main(%a: tensor<1048576x131072xf32>) -> tensor<1048576x131072xf32> {
-  %b = stablehlo.add %a, %a : tensor<1048576x131072xf32>
-  return %b : tensor<1048576x131072xf32>
+func.func public @main(%a: tensor<1048576x24576xf32>) -> tensor<1048576x24576xf32> {
+  %b = stablehlo.add %a, %a : tensor<1048576x24576xf32>
+  return %b : tensor<1048576x24576xf32>
 }"""
 _CAPACITY = re.compile(r"of ([\d.]+)([KMGT]) hbm")
 _UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
@@ -128,8 +129,8 @@ def capacity(devices: list[Any]) -> int:
     except Exception as refusal:
         if found := _CAPACITY.search(str(refusal)):
             return round(float(found[1]) * _UNITS[found[2]])
-        raise CompilerMoved(f"a program of 1 TiB was refused with other words than expected: {refusal}") from refusal
-    raise CompilerMoved("a program of 1 TiB was not refused")
+        raise CompilerMoved(f"a program of 192 GiB was refused with other words than expected: {refusal}") from refusal
+    raise CompilerMoved("a program of 192 GiB was not refused")
 
 
 def figures(executable: Any) -> dict[str, Any]:
@@ -174,8 +175,13 @@ def main(job: Path) -> int:
     os.environ["JAX_PLATFORMS"] = "cpu"
     os.environ["ALLOW_MULTIPLE_LIBTPU_LOAD"] = "1"  # it compiles alone, beside others, and beside training on a TPU
     set_options(os.environ)
+    stop_with_parent()
     wanted = json.loads(job.read_text(encoding="utf-8"))
-    Path(wanted["answer"]).write_text(json.dumps(work(wanted)), encoding="utf-8")
+    try:
+        answer = work(wanted)
+    except (AttributeError, ImportError, TypeError) as error:
+        raise CompilerMoved(f"{versions()} have not what this module calls: {error}; see envs/torch-tpu.txt") from error
+    Path(wanted["answer"]).write_text(json.dumps(answer), encoding="utf-8")
     return 0
 
 

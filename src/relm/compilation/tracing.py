@@ -31,6 +31,7 @@ from relm.plan import Project
 from relm.recipe import Phase, Recipe, Run
 from relm.training.architecture import configuration, unset_model
 from relm.training.input import micro_batch_size
+from relm.training.interruption import stop_with_parent
 from relm.training.learner import learner_of
 from relm.training.loop import take_step
 from relm.training.phase_run import PhaseRun
@@ -214,6 +215,7 @@ def meaning(recipe: Recipe, phase: str) -> dict[str, Any]:
 
 def main(wishes: Path, folder: Path) -> int:
     """Trace what a file of JSON asks for; 1 and a sentence in `refused.txt` where a recipe cannot be traced."""
+    stop_with_parent()
     try:
         trace(json.loads(wishes.read_text(encoding="utf-8")), folder)
     except RelmError as error:

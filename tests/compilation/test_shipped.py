@@ -1,0 +1,75 @@
+"""The committed table of compiled programs."""
+
+from pathlib import Path
+
+import pytest
+from test_compiling import FITS, PROGRAM, REFUSED
+
+from relm.compilation import shipped as module
+from relm.compilation.compiling import TracedProgram, Wish, judged
+from relm.compilation.program_facts import carried_beyond_gradients
+from relm.compilation.shipped import Shipped, check, compile_missing, missing, read_shipped, rows_of
+from relm.errors import RelmError
+
+TRACED = [TracedProgram(Wish("a", "main", "v3-8"), "step", PROGRAM, Path("0.hlo"), "")]
+ROWS = rows_of(TRACED)
+
+
+def table(answer: dict[str, object]) -> Shipped:
+    made = {PROGRAM.sha256: {"v3:2x2": judged(answer, "", "", "key", "v3:2x2")}}
+    return Shipped(rows=tuple(ROWS), programs={PROGRAM.sha256: PROGRAM}, compiled=made)
+
+
+@pytest.fixture(autouse=True)
+def same_versions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "installed", lambda: FITS["versions"])
+
+
+def test_a_table_of_todays_programs_is_current() -> None:
+    check(table(FITS), ROWS)
+
+
+def test_a_program_that_changed_is_named() -> None:
+    other = [row.model_copy(update={"program": "cd" * 32}) for row in ROWS]
+    assert missing(table(FITS), other) == other
+    with pytest.raises(RelmError, match=r"docs/compiled.json is not current: a \(main, step\); .* `make compile-all`"):
+        check(table(FITS), other)
+
+
+def test_a_recipe_that_does_not_fit_is_named() -> None:
+    with pytest.raises(RelmError, match=r"docs/compiled.json: a does not fit; see `relm compile NAME`"):
+        check(table(REFUSED), ROWS)
+
+
+def test_another_compiler_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "installed", lambda: {"jax": "9"})
+    with pytest.raises(RelmError, match=r"is of .*'libtpu': '3'.*, the TPU's environment has .*'9'"):
+        check(table(FITS), ROWS)
+
+
+def test_what_is_known_is_not_compiled_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def compiled(each: TracedProgram):
+        asked.append(each)
+        return judged(FITS, "", "", "key", "v3:2x2")
+
+    monkeypatch.setattr(module, "compiled", compiled)
+    path = tmp_path / "compiled.json"
+    made = compile_missing(Shipped(), TRACED, path)
+    assert asked == TRACED
+    assert compile_missing(read_shipped(path), TRACED, path) == made == read_shipped(path)
+    assert asked == TRACED
+
+
+def test_every_shipped_step_fits_sums_gradients_and_sends_no_activation() -> None:
+    found = read_shipped()
+    for row in found.rows:
+        if (made := found.of(row)) is None:
+            continue
+        assert made.fits, row
+        program = found.programs[row.program]
+        assert all(each.elements <= program.devices for each in carried_beyond_gradients(made.collectives, program)), row
+        assert not any(made.findings.model_dump().values()), row
+        if row.name == "step":
+            assert {each.elements for each in made.collectives} >= {max(program.parameters)}, row

@@ -1,0 +1,19 @@
+"""What libtpu is told."""
+
+from relm.devices.tpu_options import VARIABLE, set_options
+
+RANDOM = "--xla_tpu_spmd_rng_bit_generator_unsafe"
+
+
+def test_options_are_added_to_those_that_are_there() -> None:
+    environment = {VARIABLE: "--xla_of_mine=3"}
+    set_options(environment)
+    assert environment[VARIABLE] == f"--xla_of_mine=3 {RANDOM}=true"
+    set_options(environment)
+    assert environment[VARIABLE].count(RANDOM) == 1
+
+
+def test_what_a_user_says_otherwise_stays() -> None:
+    environment = {VARIABLE: f"{RANDOM}=false"}
+    set_options(environment)
+    assert environment[VARIABLE] == f"{RANDOM}=false"
