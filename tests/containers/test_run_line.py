@@ -24,7 +24,8 @@ def run_in(role: Role, checkout: Path, **given: object) -> Run:
 def test_a_step_gets_the_project_and_nothing_else(checkout: Path) -> None:
     assert run_line("docker", run_in("cpu", checkout), {"OMP_NUM_THREADS": "2", "SECRET": "x"}) == [
         *("docker", "run", "--rm", "--init", "--read-only", "--tmpfs", "/tmp:rw,exec,nosuid,nodev,mode=1777"),
-        *("--user", "1000:100", "--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--network", "none"),
+        *("--user", "1000:100", "--cap-drop", "ALL", "--security-opt", "no-new-privileges"),
+        *("--network", "none", "--hostname", "localhost"),
         *("--volume", "/project:/project", "--workdir", "/project"),
         *("--env", f"RELM_IMAGE={ID}", "--env", "OMP_NUM_THREADS", ID, "verify", "quickstart"),
     ]

@@ -8,7 +8,7 @@ from typing import Any
 from relm.containers.run_line import Engine, Run, run_line
 
 _SWITCHES = ("--rm", "--init", "--read-only", "--privileged")
-_ONCE = ("--user", "--userns", "--network", "--workdir", "--entrypoint", "--ipc", "--shm-size", "--gpus")
+_ONCE = ("--user", "--userns", "--network", "--hostname", "--workdir", "--entrypoint", "--ipc", "--shm-size", "--gpus")
 _SEVERAL = ("--tmpfs", "--volume", "--env", "--device", "--cap-add", "--cap-drop", "--security-opt", "--ulimit")
 
 
@@ -36,6 +36,7 @@ def container_options(engine: Engine, run: Run, caller: Mapping[str, str]) -> di
         "user": given.user,
         "userns_mode": given.userns,
         "network_mode": given.network,
+        "hostname": given.hostname,
         "working_dir": given.workdir,
         "ipc_mode": given.ipc,
         "shm_size": given.shm_size,

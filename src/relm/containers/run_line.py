@@ -57,7 +57,8 @@ def run_line(engine: Engine, run: Run, caller: Mapping[str, str]) -> list[str]:
         caller: the caller's variables; of those that are passed on, only the names stand on the line.
     """
     line = [engine, "run", "--rm", "--init", "--read-only", "--tmpfs", SCRATCH, *_rights(engine, run), *_device(engine, run)]
-    line += ["--network", "host" if _has_network(run) else "none"]
+    # Without a network Docker's name for the container leads nowhere, and torchrun waits for ever to find itself by it.
+    line += ["--network", "host"] if _has_network(run) else ["--network", "none", "--hostname", "localhost"]
     for folder in run.writable:
         line += ["--volume", f"{folder}:{folder}"]
     for folder in run.read:
