@@ -4,11 +4,16 @@ import hashlib
 import json
 import re
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
+
+import pytest
 
 from made_compilation import compilation, program, refused
 from relm.artifact import read_json
 from relm.compilation.result import Compilation, write_compilation
+from relm.graph import runs
+from relm.plan import Project
 from relm.reporting.publish import publish, published_files
 from relm.reporting.report import write_report
 
@@ -103,3 +108,18 @@ def test_one_of_another_batch_or_recipe_is_left_out_with_the_reason(finished_run
     assert "compile.json is left out: it is of recipe another" in reported(run)
     run.plan.compilation.write_text("{")
     assert "compile.json is left out: not valid JSON" in reported(run)
+
+
+def test_the_report_is_written_again_when_a_recipe_was_compiled(
+    finished_run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = finished_run()
+    monkeypatch.setattr(runs, "PROJECT", Project())
+    wildcards = SimpleNamespace(recipe=run.plan.name, fingerprint=run.plan.fingerprint)
+    before = runs.described(wildcards)
+    write_compilation(run.plan.compilation, compiled(run))
+    once = runs.described(wildcards)
+    write_compilation(run.plan.compilation, compiled(run, topology="v2-8"))
+    assert "compiled" not in before
+    assert {**before, "compiled": once["compiled"]} == once
+    assert runs.described(wildcards) != once

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from relm.compilation.compiling import HELD_OUT
 from relm.compilation.result import Compilation, Compiled
 from relm.devices.peaks import HBM_BANDWIDTHS, known_peak
 from relm.errors import RelmError
@@ -18,7 +19,8 @@ from relm.training.input import micro_batch_size
 SHARES = (1.0, 0.5, 0.25)
 """Of the roofline's speed that a step may reach."""
 # Generations whose programs keep no array in the chip's own memory between two operations: there all bytes that the compiler
-# counts go through HBM, and the roofline is a bound. In v6e's programs, with libtpu 0.0.21, such arrays are counted as well.
+# counts go through HBM, and the roofline is a bound. In programs for v5e, v5p and v6e such arrays are counted as well (libtpu
+# 0.0.21, see tests/compilation/xla/test_counts.py); of v4 it is not known.
 BOUNDED = ("TPU v2", "TPU v3")
 
 
@@ -181,7 +183,7 @@ def _of_phase(
     phase = _same_phase(name, compilation, recipe)
     number = -(-phase.global_batch_size // micro_batch_size(phase, recipe.run.micro_batch_size, 1))
     wanted = step_programs(number)
-    if set(programs) - {"held_out"} != set(wanted):
+    if set(programs) - {HELD_OUT} != set(wanted):
         raise _stale(
             f"phase {name}: a step has {number} micro-batches, so its programs are {', '.join(wanted)}; "
             f"compiled were {', '.join(programs)}"
@@ -189,7 +191,7 @@ def _of_phase(
     interval = recipe.run.validation_interval
     looks, batches = (-(-phase.steps // interval), recipe.run.validation_batches) if interval else (0, 1)
     step = _work([(programs[each], times) for each, times in wanted.items()])
-    look = _work([(programs["held_out"], number * batches)]) if "held_out" in programs else None
+    look = _work([(programs[HELD_OUT], number * batches)]) if HELD_OUT in programs else None
     return PhaseConsequences(name, phase, programs, number, compilation.chips, looks, batches, ceiling, step, look)
 
 
