@@ -19,6 +19,7 @@ def an_end_by_term_cleans_up() -> None:
     """A stage that runs past its limit gets TERM: what was started must be ended all the same."""
 
     def interrupt(number: int, frame: object) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one would end the cleaning up
         raise KeyboardInterrupt
 
     signal.signal(signal.SIGTERM, interrupt)
