@@ -39,10 +39,10 @@ rule compile:
         f"{RUN}/compile.json",
     log:
         f"{LOGS}/runs/{{recipe}}/{{fingerprint}}/compile.log",
-    params:
-        topology=graph.topology,
     container:
         IMAGES.of_compiling
+    params:
+        topology=graph.topology,
     shell:
         "python -m relm compile {wildcards.recipe} --fingerprint {wildcards.fingerprint} --topology {params.topology}"
         " --output {output:q} --log {log:q}"
