@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from test_compiling import FITS, PROGRAM, REFUSED
+from test_recipe_compiling import FITS, PROGRAM, REFUSED
 
 from relm.compilation import shipped as module
 from relm.compilation.compiling import TracedProgram, Wish, judged
