@@ -42,7 +42,7 @@ rule compile:
     container:
         IMAGES.of_compiling
     params:
-        topology=graph.topology,
+        settings=graph.compiled_for,
     shell:
-        "python -m relm compile {wildcards.recipe} --fingerprint {wildcards.fingerprint} --topology {params.topology}"
+        "python -m relm compile {wildcards.recipe} --fingerprint {wildcards.fingerprint} --topology {params.settings[topology]}"
         " --output {output:q} --log {log:q}"

@@ -1,11 +1,14 @@
 """The graph: what a dry-run shows, what parsing costs, and what happens when a target does not exist."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from relm.plan import Project
 from small_project import TINY_RECIPE, Commands
 
 ALL_STEPS = {
@@ -91,6 +94,35 @@ def test_a_paper_and_all_are_targets(project: Commands) -> None:
     done = project.snakemake("list", "--quiet", "all")
     assert "one" in done.stdout
     assert "[paper_nobody2026]" in done.stdout
+
+
+ON_A_TPU = "run: {{device: tpu, topology: {topology}, micro_batch_size: {size}, activation_checkpointing: {anew}}}"
+
+
+def write_tpu_recipe(path: Path, **settings: Any) -> None:
+    """The tiny recipe with a batch for 8 devices."""
+    larger = TINY_RECIPE.replace("global_batch_size: 4", "global_batch_size: 32")
+    path.write_text(larger.partition("run:")[0] + ON_A_TPU.format(**settings))
+
+
+def test_what_only_the_compiled_programs_follow_from_compiles_anew(project: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(project.folder)
+    recipe = project.folder / "recipes" / "on_tpu.yaml"
+    before = {"topology": "v3-8", "size": 8, "anew": False}
+    write_tpu_recipe(recipe, **before)
+    target = Project().plan("on_tpu").compilation
+    # The compiler is not in this environment: what stands for it writes a file.
+    compiler = project.folder / "bin" / "python"
+    compiler.parent.mkdir()
+    compiler.write_text('#!/bin/sh\nwhile [ "$1" != --output ]; do shift; done\necho "{}" > "$2"\n')
+    compiler.chmod(0o755)
+    done = project.snakemake(str(target), PATH=f"{compiler.parent}{os.pathsep}{project.environment['PATH']}")
+    assert done.returncode == 0, done.stdout
+    assert project.jobs(str(target)) == {}
+    for changed in ({"size": 16}, {"anew": True}, {"topology": "v5e-8"}):
+        write_tpu_recipe(recipe, **before | changed)
+        assert Project().plan("on_tpu").compilation == target
+        assert project.jobs(str(target)) == {"compile": 1}, changed
 
 
 def test_thirty_recipes_of_fifty_shards_share_their_data(project: Commands) -> None:

@@ -56,6 +56,7 @@ from relm.graph.evaluations import (
 )
 from relm.graph.images import Images
 from relm.graph.runs import (
+    compiled_for,
     described,
     final_model,
     final_model_sidecar,
@@ -70,7 +71,6 @@ from relm.graph.runs import (
     starting_weights,
     starting_weights_sidecars,
     tokenizer,
-    topology,
     trainer_threads,
 )
 from relm.graph.targets import all_results, nearest_target, papers
@@ -84,6 +84,7 @@ __all__ = [
     "PROJECT",
     "Images",
     "all_results",
+    "compiled_for",
     "context_option",
     "dataset_file_sha256",
     "dataset_in_words",
@@ -146,6 +147,5 @@ __all__ = [
     "tokenizer_training_documents",
     "tokenizer_training_options",
     "tokenizer_training_sidecars",
-    "topology",
     "trainer_threads",
 ]

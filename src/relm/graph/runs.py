@@ -69,11 +69,13 @@ def processes(wildcards: Any) -> int:
 
 
 @in_words
-def topology(wildcards: Any) -> str:
-    """The slice of TPUs that a recipe is compiled for."""
+def compiled_for(wildcards: Any) -> dict[str, Any]:
+    """What a recipe's programs follow from beside its fingerprint: an edited setting compiles anew and trains nothing."""
     from relm.compilation.compiling import topology_of
 
-    return topology_of(plan_of_run(wildcards), None)
+    plan = plan_of_run(wildcards)
+    settings = plan.recipe.run.model_dump(mode="json", include={"micro_batch_size", "activation_checkpointing"})
+    return {"topology": topology_of(plan, None), **settings}
 
 
 @in_words
