@@ -11,7 +11,7 @@ import gc
 import hashlib
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -66,17 +66,19 @@ class Traced(NamedTuple):
 class TracingDevice(XlaDevice):
     """Devices that nothing runs on: `launch` keeps what was traced."""
 
-    def __init__(self, run: Run) -> None:
-        super().__init__(run)
+    def __init__(self, run: Run, one: bool = False) -> None:
+        super().__init__(run, one=one)
         self.traced: list[Traced] = []
         self._model: nn.Module | None = None
         self._data = WeakIdKeyDictionary()
         """Tensors that stand for data on the devices, and the numbers of that data."""
 
     def place(self, model: Model) -> Model:
-        """The model with parameters that are nowhere; those that were one before are one again."""
+        """The model with parameters and buffers that are nowhere; parameters that were one before are one again."""
         shared = shared_parameters(model)
         for module in model.modules():
+            for name, buffer in list(module.named_buffers(recurse=False)):
+                setattr(module, name, self._nowhere(buffer))
             for name, parameter in list(module.named_parameters(recurse=False)):
                 setattr(module, name, nn.Parameter(self._nowhere(parameter), parameter.requires_grad))
         for (owner, name), *others in shared:
@@ -160,6 +162,24 @@ def traced_phase(recipe: Recipe, phase: str, tokenizer: Any, device: TracingDevi
     programs = dict(zip([*step_names(steps), "", HELD_OUT], device.traced, strict=True))
     del programs[""]  # the same as the last, without sums that go on
     return {name: (traced, traced.described(device.devices, parameters)) for name, traced in programs.items()}
+
+
+def traced_step(
+    device: TracingDevice, model: nn.Module, optimizer: torch.optim.Optimizer, step: Callable[[], Tensor]
+) -> Traced:
+    """The program of a step of any model and optimizer of PyTorch's kind, as every step but the first makes it.
+
+    Args:
+        model: placed on the device.
+        step: forward, backward, the optimizer's step, and the gradients set to none; gives the loss.
+    """
+    step()  # the first one makes the optimizer's state
+    state = [found for each in optimizer.state.values() for found in each.values() if _is_on_xla(found)]
+    device.hold([*model.parameters(), *state])
+    loss = step()
+    device.launch()
+    del loss  # held until here, as somebody wants to know it
+    return device.traced.pop()
 
 
 def step_names(programs: int) -> list[str]:
