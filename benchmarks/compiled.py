@@ -3,8 +3,8 @@
 For one core of a v3-8, by the TPU's own compiler, on a machine without a TPU: needs `make .venv-tpu/made-from`. Ours is the
 program of the recipe, read from docs/compiled.json where it is there. The other is the library's model at the same sizes, batch
 of a core, precision, clipping and optimizer (PyTorch's AdamW, the library's Adafactor), its loss taken at every position as its
-models take it. Ours sums gradients over cores, and that is counted; the other sums nothing, which is in its favour. What the
-compiler made of a program is kept in `work/compiled`.
+models take it. Ours sums gradients over cores, and that is counted; the other sums nothing, which is in its favour: --alone
+compiles ours without. What the compiler made of a program is kept in `work/compiled`.
 """
 
 import argparse
@@ -49,21 +49,32 @@ def shape_of(recipe_name: str) -> dict[str, Any]:
     }
 
 
-def their_program(name: str, shape: dict[str, Any], folder: Path) -> TracedProgram:
-    """The library's step, traced in a process that has one device."""
-    given, hlo = folder / "shape.json", folder / "step.hlo"
-    given.write_text(json.dumps(shape))
+def traced_by(script: str, argument: str, what: str, folder: Path) -> TracedProgram:
+    """A program that each core runs by itself, traced by a script beside this one in a process that has one device."""
+    hlo = folder / "step.hlo"
     variables = {"PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": "1", "PYTHONPATH": str(CHECKOUT / "src")}
-    script = [str(python()), str(CHECKOUT / "benchmarks" / "transformers_step.py"), str(given), str(hlo)]
-    done = subprocess.run(script, env={**os.environ, **variables}, check=True, stdout=subprocess.PIPE, text=True)
+    command = [str(python()), str(CHECKOUT / "benchmarks" / script), argument, str(hlo)]
+    done = subprocess.run(command, cwd=CHECKOUT, env={**os.environ, **variables}, check=True, stdout=subprocess.PIPE, text=True)
     program = Program.model_validate_json(done.stdout.splitlines()[-1])
-    return TracedProgram(Wish(f"transformers' step of {name}", "main", TOPOLOGY), "step", program, hlo, "")
+    return TracedProgram(Wish(what, "main", TOPOLOGY), "step", program, hlo, "")
+
+
+def their_program(name: str, shape: dict[str, Any], folder: Path) -> TracedProgram:
+    """The library's step."""
+    (folder / "shape.json").write_text(json.dumps(shape))
+    return traced_by("transformers_step.py", str(folder / "shape.json"), f"transformers' step of {name}", folder)
 
 
 def theirs(name: str) -> Compiled:
     """What the compiler makes of the library's step."""
     with TemporaryDirectory(prefix="relm-compile-") as folder:
         return compiled(their_program(name, shape_of(name), Path(folder)))
+
+
+def alone(name: str) -> Compiled:
+    """What it makes of ours where a core has nobody to sum with."""
+    with TemporaryDirectory(prefix="relm-compile-") as folder:
+        return compiled(traced_by("own_step_alone.py", name, f"a core's own step of {name}", Path(folder)))
 
 
 def ours(name: str) -> Compiled:
@@ -91,20 +102,26 @@ def said(name: str, made: Compiled) -> str:
     return f"{name} " + ", ".join(f"{what} {value:.4g}" for what, value in figures(made).items())
 
 
-def compare(name: str) -> None:
-    """Print both sides and, where both fit, ours as a share of the other."""
-    mine, other = ours(name), theirs(name)
-    print(f"{name}\n  {said('relm        ', mine)}\n  {said('transformers', other)}", flush=True)
-    if mine.fits and other.fits:
-        there = figures(other)
-        print("  ratio        " + ", ".join(f"{what} {value / there[what]:.3f}" for what, value in figures(mine).items()))
+def compare(name: str, with_alone: bool) -> None:
+    """Print all sides and, where both fit, ours as a share of the other."""
+    other = theirs(name)
+    print(f"{name}\n  {said('transformers', other)}", flush=True)
+    sides = {"relm": ours, **({"relm, alone": alone} if with_alone else {})}
+    for side, made_by in sides.items():
+        made = made_by(name)
+        print(f"  {said(f'{side:<12}', made)}", flush=True)
+        if made.fits and other.fits:
+            there = figures(other)
+            print("  ratio        " + ", ".join(f"{what} {value / there[what]:.3f}" for what, value in figures(made).items()))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("recipes", nargs="*", default=RECIPES, help="v3-8 recipes of one phase (without any: all originals)")
-    for name in parser.parse_args().recipes:
-        compare(name)
+    parser.add_argument("--alone", action="store_true", help="also our step without the sums, as the other has none")
+    given = parser.parse_args()
+    for name in given.recipes:
+        compare(name, given.alone)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,37 @@
+"""Our step of a recipe as one core of a v3-8 takes its part of the batch alone, without sums; see `benchmarks/compiled.py`.
+
+PJRT_DEVICE=CPU CPU_NUM_DEVICES=1 .venv-tpu/bin/python benchmarks/own_step_alone.py RECIPE STEP.hlo
+"""
+
+import sys
+from contextlib import closing
+from pathlib import Path
+
+from relm.compilation.tracing import TracingDevice, for_slice, traced_phase
+from relm.launch.expected_tokenizer import tokenizer_of
+from relm.plan import Project
+from relm.recipe import Recipe
+from relm.topologies import TOPOLOGIES
+
+TOPOLOGY = "v3-8"
+
+
+def part_of(recipe: Recipe) -> Recipe:
+    """The recipe of one phase with one core's part of its batch."""
+    ((name, phase),) = recipe.pretrain.items()
+    part = phase.model_copy(update={"global_batch_size": phase.global_batch_size // TOPOLOGIES[TOPOLOGY].devices})
+    run = for_slice(recipe, TOPOLOGY).run.model_copy(update={"topology": None})
+    return recipe.model_copy(update={"pretrain": {name: part}, "run": run})
+
+
+def main(name: str, hlo: Path) -> None:
+    plan = Project().plan(name)
+    recipe = part_of(plan.recipe)
+    with closing(TracingDevice(recipe.run, one=True)) as device:
+        traced, program = traced_phase(recipe, *recipe.pretrain, tokenizer_of(plan)[0], device)["step"]
+    hlo.write_bytes(traced.hlo)
+    print(traced.described(TOPOLOGIES[TOPOLOGY].devices, program.parameters).model_dump_json())
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]))
