@@ -60,6 +60,8 @@ class XlaDevice:
         require_possible(run)
         self._kind = wanted_kind(os.environ)
         self.rank, self.ranks = place_of_this_host(os.environ, self._kind, one)
+        if one:
+            os.environ.pop("XLA_USE_SPMD", None)  # which asks for SPMD before anybody calls for it
         os.environ["PJRT_DEVICE"] = self._kind
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # else each program is announced with a warning to its developers
         import_torch_xla()
