@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from relm.models.losses import cross_entropy
+from relm.models.losses import cross_entropy, scored_in_one_pass
 
 
 def test_nats_count_and_correct_of_four_labels() -> None:
@@ -39,3 +39,24 @@ def test_half_precision_logits_are_summed_in_float32() -> None:
     term = cross_entropy(logits, torch.zeros(1000, dtype=torch.int64))
     assert term.nats.dtype == torch.float32
     assert term.nats.item() == pytest.approx(1000 * math.log(3), rel=1e-6)
+
+
+def test_one_pass_for_compilers_has_the_nats_gradients_and_likeliest_of_the_other_form() -> None:
+    generator = torch.Generator().manual_seed(3)
+    # Whole numbers, so that several are the greatest in many rows.
+    drawn = torch.randint(-2, 3, (200, 6), generator=generator).float()
+    labels = torch.randint(0, 6, (200,), generator=generator)
+    ours, theirs = drawn.clone().requires_grad_(), drawn.clone().requires_grad_()
+    nats, likeliest = scored_in_one_pass(ours, labels)
+    term = cross_entropy(theirs, labels)
+    torch.testing.assert_close(nats.sum(), term.nats)
+    assert likeliest.equal(drawn.argmax(-1) == labels)
+    assert 0 < term.correct < (drawn.amax(-1) == drawn.gather(1, labels[:, None])[:, 0]).sum()  # some are not the first
+    nats.sum().backward()
+    term.nats.backward()
+    torch.testing.assert_close(ours.grad, theirs.grad)
+
+
+def test_one_pass_of_logits_that_are_no_numbers_says_so() -> None:
+    nats, likeliest = scored_in_one_pass(torch.tensor([[1.0, math.nan]]), torch.tensor([0]))
+    assert (math.isnan(nats.item()), likeliest.item()) == (True, False)

@@ -31,9 +31,10 @@ from relm.evaluation.models import (
     require_vocabulary,
     weights_sha256,
 )
-from relm.models.bert import Bert, gathered
+from relm.models.bert import Bert
 from relm.models.bert_configuration import BertConfig
 from relm.models.configuration import OWN, folder_config
+from relm.models.gathering import gathered
 
 # A tensor by which one sees that a file holds a head for sentence pairs, whatever its configuration calls the model.
 PAIRS_HEAD = "cls.seq_relationship.weight"

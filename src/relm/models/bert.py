@@ -11,15 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from relm.models.attention import attention
 from relm.models.bert_configuration import FREE_FIELDS, BertConfig
 from relm.models.configuration import folder_config
 from relm.models.contract import LanguageModel
+from relm.models.gathering import gathered
 from relm.models.layers import GELU, Linear, embedding, through_layers, truncated_normal
 from relm.models.losses import Term, cross_entropy
 from relm.models.weights import read_weights, write_folder
@@ -56,47 +57,6 @@ class Embeddings(nn.Module):
         return F.dropout(self.LayerNorm(x), self.dropout, self.training)
 
 
-def gathered(hidden: Tensor, positions: Tensor | None) -> Tensor:
-    """Some places of each sequence, taken out of it by itself, so that sequences may lie on different devices.
-
-    Args:
-        hidden: (batch, sequence, hidden).
-        positions: (batch, places) int64, in which one may be given several times; None: all places.
-
-    Returns:
-        (batch, places, hidden).
-    """
-    if positions is None:
-        return hidden
-    if hidden.device.type == "xla":
-        rows: Tensor = _Gathered.apply(hidden, positions)  # type: ignore[no-untyped-call]
-        return rows
-    return hidden.gather(1, _indices(positions, hidden))
-
-
-def _indices(positions: Tensor, hidden: Tensor) -> Tensor:
-    return positions[:, :, None].expand(-1, -1, hidden.shape[2])
-
-
-class _Gathered(torch.autograd.Function):
-    """The same, with a backward pass in which each sequence stays where it is.
-
-    Its own one, to add up rows at indices, has XLA send the gradients and indices of all sequences to every TPU core.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, hidden: Tensor, positions: Tensor) -> Tensor:
-        ctx.save_for_backward(positions)
-        ctx.length = hidden.shape[1]
-        return hidden.gather(1, _indices(positions, hidden))
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        (positions,) = ctx.saved_tensors
-        taken = positions[:, None, :] == torch.arange(ctx.length, device=positions.device)[None, :, None]
-        return taken.to(gradient.dtype) @ gradient, None
-
-
 class SelfAttention(nn.Module):
     """Attention over several heads, both ways."""
 
@@ -112,7 +72,7 @@ class SelfAttention(nn.Module):
         """Those who ask, (batch, rows, hidden), and who is asked, (batch, sequence, hidden) -> (batch, rows, hidden)"""
         query, key, value = self._heads(self.query(rows)), self._heads(self.key(x)), self._heads(self.value(x))
         dropout = self.dropout if self.training else 0.0
-        mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout)
+        mixed = attention(query, key, value, mask, dropout)
         return mixed.transpose(1, 2).reshape(rows.shape)
 
     def _heads(self, x: Tensor) -> Tensor:

@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from relm.models.attention import attention
 from relm.models.configuration import (
     HUGGINGFACE_ACTIVATIONS,
     Published,
@@ -150,7 +151,7 @@ class Attention(nn.Module):
         """(batch, sequence, hidden) -> the same shape; `mask` as in `document_mask`, None: causal alone"""
         query, key, value = self.parts(x)
         dropout = self.dropout if self.training else 0.0
-        mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout, is_causal=mask is None)
+        mixed = attention(query, key, value, mask, dropout, causal=mask is None)
         return F.dropout(self.joined(mixed), self.dropout, self.training)
 
     def parts(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:

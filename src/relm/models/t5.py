@@ -19,11 +19,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from relm.models.attention import MASKED
 from relm.models.configuration import folder_config
 from relm.models.contract import LanguageModel
 from relm.models.layers import Linear, embedding, through_layers
 from relm.models.losses import IGNORED_LABEL, Term, cross_entropy
-from relm.models.t5_attention import MASKED, Attention, relative_buckets
+from relm.models.t5_attention import Attention, relative_buckets
 from relm.models.t5_configuration import FREE_FIELDS, T5Config
 from relm.models.weights import WEIGHTS, read_weights, write_folder
 

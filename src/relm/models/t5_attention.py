@@ -7,15 +7,11 @@ section 2.1. Distances are put into buckets, exact for near tokens and wider and
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
+from relm.models.attention import attention
 from relm.models.layers import Linear, embedding
 from relm.models.t5_configuration import T5Config
-
-# Added to the logit of what must not be seen. Every floating type has it, so it may be cast; it leaves nothing after softmax,
-# and a sequence without a single token stays finite, which it would not with infinity.
-MASKED = -6e4
 
 
 class Attention(nn.Module):
@@ -65,7 +61,7 @@ class Attention(nn.Module):
         """As `forward`, of queries, keys and values that are made already: (batch, sequence, hidden)."""
         mask = None if addend is None else addend.to(query.dtype)
         dropout = self.dropout if self.training else 0.0
-        mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout, scale=1.0)
+        mixed = attention(query, key, value, mask, dropout, scale=1.0)
         output: Tensor = self.o(mixed.transpose(1, 2).flatten(2))
         return output
 

@@ -110,10 +110,12 @@ def finish_gradients(parameters: Iterable[nn.Parameter], scaler: LossScaler | No
         The norm before clipping, a scalar on the device; 0 where the update is skipped.
     """
     parameters = list(parameters)
-    most = math.inf if clipping is None else clipping
-    if scaler is None:
-        return nn.utils.clip_grad_norm_(parameters, most)
+    if scaler is None and clipping is not None:
+        return nn.utils.clip_grad_norm_(parameters, clipping)
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    if scaler is None:
+        return nn.utils.get_total_norm(gradients)
+    most = math.inf if clipping is None else clipping
     unscale = 1 / scaler.scale
     scaled_norm = nn.utils.get_total_norm(gradients)
     scaler.judge(scaled_norm)
