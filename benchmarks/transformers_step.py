@@ -1,10 +1,10 @@
 """A training step of `transformers`' own model as a program for the TPU's compiler, for `benchmarks/compiled.py`.
 
-    PJRT_DEVICE=CPU CPU_NUM_DEVICES=1 .venv-tpu/bin/python benchmarks/transformers_step.py SHAPE.json STEP.hlo
+    PJRT_DEVICE=CPU CPU_NUM_DEVICES=8 .venv-tpu/bin/python benchmarks/transformers_step.py SHAPE.json STEP.hlo
 
-It is what one core has to do of a batch that is dealt out; nothing is summed over cores. The loss is taken at every
-position, as the library's models take it, attention is "eager", which takes less memory here than the library's call of
-`scaled_dot_product_attention`, and nothing is executed.
+The batch is dealt out to the devices, as ours is, and the compiler adds the sums of gradients; on one device it is a core's
+own part, and nothing is summed. The loss is taken at every position, as the library's models take it, attention is "eager",
+which takes less memory here than the library's call of `scaled_dot_product_attention`, and nothing is executed.
 """
 
 import dataclasses
@@ -23,8 +23,8 @@ from torch import Tensor, nn
 from relm.compilation.tracing import Traced, TracingDevice, traced_step
 from relm.recipe import Run
 
-DEVICES = 8
-"""All cores of a v3-8 get the same program."""
+CORES = 8
+"""Of a v3-8; all get the same program."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,7 +34,9 @@ class Shape:
     config: dict[str, Any]
     """As `to_huggingface` of a configuration gives it."""
     batch: int
-    """Sequences of one core."""
+    """Sequences of all devices."""
+    devices: int
+    """All cores, or one."""
     length: int
     target_length: int | None
     """Of an encoder-decoder."""
@@ -88,7 +90,7 @@ def step_of(shape: Shape, model: nn.Module, optimizer: torch.optim.Optimizer, de
 
 def program_of(shape: Shape) -> tuple[Traced, tuple[int, ...]]:
     """The step's program, and the sizes of the model's parameters."""
-    with closing(TracingDevice(Run(device="tpu"), one=True)) as device:
+    with closing(TracingDevice(Run(device="tpu"), one=shape.devices == 1)) as device:
         model: Any = device.place(model_of(shape))  # type: ignore[arg-type]
         optimizer = optimizer_of(shape, model)
         sizes = tuple(sorted({parameter.numel() for parameter in model.parameters()}))
@@ -98,7 +100,7 @@ def program_of(shape: Shape) -> tuple[Traced, tuple[int, ...]]:
 def main(given: Path, hlo: Path) -> None:
     traced, sizes = program_of(Shape(**json.loads(given.read_text())))
     hlo.write_bytes(traced.hlo)
-    print(traced.described(DEVICES, sizes).model_dump_json())
+    print(traced.described(CORES, sizes).model_dump_json())
 
 
 if __name__ == "__main__":

@@ -35,10 +35,18 @@ def _made(phase: str, name: str, **facts: Any) -> CompiledProgram:
 
 
 def compilation(*programs: CompiledProgram, **changes: Any) -> Compilation:
-    """For a v3-8, of 16 sequences a step, unless something else is said."""
+    """For a v3-8, of 16 sequences a step in one micro-batch, nothing computed anew, unless something else is said."""
     phases = {each.phase: 16 for each in programs}
-    facts = {"recipe": "tiny", "topology": "v3-8", "layout": "v3:2x2", "devices": 8, "chips": 4, "vocabulary": "99 tokens"}
-    return Compilation(**{**facts, "sequences": phases, "programs": programs, **changes})
+    facts: dict[str, Any] = {
+        "recipe": "tiny",
+        "topology": "v3-8",
+        "layout": "v3:2x2",
+        "devices": 8,
+        "chips": 4,
+        "vocabulary": "99 tokens",
+    }
+    facts |= {"sequences": phases, "micro_batches": phases, "activation_checkpointing": False}
+    return Compilation(**{**facts, "programs": programs, **changes})
 
 
 def recipe(
@@ -50,11 +58,12 @@ def recipe(
     looks_every: int | None = None,
     look_batches: int = 20,
     phase: str = "main",
+    recomputes: bool = False,
 ) -> Recipe:
     """Of one phase."""
     settings = {"objective": "causal", "sequence_length": length, "global_batch_size": batch, "steps": steps}
     settings |= {"precision": precision, "optimizer": {"learning_rate": 0.001}}
-    run = {"device": "tpu", "topology": "v3-8", "micro_batch_size": micro_batch}
+    run = {"device": "tpu", "topology": "v3-8", "micro_batch_size": micro_batch, "activation_checkpointing": recomputes}
     run |= {"validation_interval": looks_every, "validation_batches": look_batches}
     return Recipe.model_validate(
         {
@@ -79,5 +88,7 @@ REAL_MEMORY = Memory(
     code=53_189_632,
 )
 REAL_BERT_LARGE = compilation(
-    program("step", 18_246_432_456_704.0, 183_810_457_600.0, memory=REAL_MEMORY), sequences={"main": 128}
+    program("step", 18_246_432_456_704.0, 183_810_457_600.0, memory=REAL_MEMORY),
+    sequences={"main": 128},
+    micro_batches={"main": 128},
 )

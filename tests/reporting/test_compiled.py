@@ -21,7 +21,7 @@ from relm.reporting.report import write_report
 def compiled(run: Any, **changes: Any) -> Compilation:
     """Of 4 sequences of 64 tokens a step, 50 steps: 2 s of operations, 4 s of memory."""
     programs = changes.pop("programs", (program("step", 123e12, 1800e9), program("held_out", 1e12, 1e9)))
-    facts = {"recipe": run.plan.name, "sequences": {"main": 4}, "programs": programs, **changes}
+    facts = {"recipe": run.plan.name, "sequences": {"main": 4}, "micro_batches": {"main": 4}, "programs": programs, **changes}
     return compilation(**facts)
 
 
@@ -102,7 +102,7 @@ def test_without_it_the_report_has_no_word_of_it(finished_run: Callable[..., Any
 def test_one_of_another_batch_or_recipe_is_left_out_with_the_reason(finished_run: Callable[..., Any]) -> None:
     run = finished_run()
     write_compilation(run.plan.compilation, compiled(run, sequences={"main": 8}))
-    assert "As compiled compile.json is left out: phase main: 8 sequences a step were compiled" in reported(run)
+    assert "As compiled compile.json is left out: phase main: compiled with global_batch_size 8" in reported(run)
     assert "compile.json" not in published_files(run.plan)
     write_compilation(run.plan.compilation, compiled(run, recipe="another"))
     assert "compile.json is left out: it is of recipe another" in reported(run)

@@ -22,6 +22,7 @@ from relm.errors import RelmError
 from relm.identity import work_folder
 from relm.plan import Plan
 from relm.topologies import TOPOLOGIES
+from relm.training.input import micro_batch_size
 
 # Written by relm.compilation.tracing.
 INDEX, REFUSED = "programs.json", "refused.txt"
@@ -210,14 +211,17 @@ def compile_recipe(plan: Plan, phase: str | None, stated: str | None) -> Compila
 def compilation_of(plan: Plan, topology: str, programs: Iterable[tuple[TracedProgram, Compiled]]) -> Compilation:
     """A recipe's programs and what became of them."""
     found, where = list(programs), TOPOLOGIES[topology]
-    phases = {asked.wish.phase for asked, _ in found}
+    run, named = plan.recipe.run, {asked.wish.phase for asked, _ in found}
+    phases = {name: settings for name, settings in plan.recipe.pretrain.items() if name in named}
     return Compilation(
         recipe=plan.name,
         topology=topology,
         layout=where.layout,
         devices=where.devices,
         chips=where.chips,
-        sequences={name: settings.global_batch_size for name, settings in plan.recipe.pretrain.items() if name in phases},
+        sequences={name: settings.global_batch_size for name, settings in phases.items()},
+        micro_batches={name: micro_batch_size(settings, run.micro_batch_size, 1) for name, settings in phases.items()},
+        activation_checkpointing=run.activation_checkpointing,
         vocabulary=found[0][0].vocabulary,
         programs=tuple(
             CompiledProgram(phase=asked.wish.phase, name=asked.name, program=asked.program, compiled=result)

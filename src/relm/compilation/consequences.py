@@ -181,13 +181,8 @@ def _of_phase(
     name: str, programs: Mapping[str, Compiled], compilation: Compilation, recipe: Recipe, ceiling: Ceiling
 ) -> PhaseConsequences:
     phase = _same_phase(name, compilation, recipe)
-    number = -(-phase.global_batch_size // micro_batch_size(phase, recipe.run.micro_batch_size, 1))
+    number = -(-phase.global_batch_size // compilation.micro_batches[name])
     wanted = step_programs(number)
-    if set(programs) - {HELD_OUT} != set(wanted):
-        raise _stale(
-            f"phase {name}: a step has {number} micro-batches, so its programs are {', '.join(wanted)}; "
-            f"compiled were {', '.join(programs)}"
-        )
     interval = recipe.run.validation_interval
     looks, batches = (-(-phase.steps // interval), recipe.run.validation_batches) if interval else (0, 1)
     step = _work([(programs[each], times) for each, times in wanted.items()])
@@ -198,9 +193,14 @@ def _of_phase(
 def _same_phase(name: str, compilation: Compilation, recipe: Recipe) -> Phase:
     if name not in recipe.pretrain:
         raise _stale(f"phase {name} was compiled, and the recipe has {', '.join(recipe.pretrain)}")
-    phase, compiled = recipe.pretrain[name], compilation.sequences.get(name)
-    if phase.global_batch_size != compiled:
-        raise _stale(f"phase {name}: {compiled} sequences a step were compiled, the recipe has {phase.global_batch_size}")
+    phase, run = recipe.pretrain[name], recipe.run
+    for what, compiled, found in (
+        ("global_batch_size", compilation.sequences[name], phase.global_batch_size),
+        ("sequences of a micro-batch", compilation.micro_batches[name], micro_batch_size(phase, run.micro_batch_size, 1)),
+        ("run.activation_checkpointing", compilation.activation_checkpointing, run.activation_checkpointing),
+    ):
+        if compiled != found:
+            raise _stale(f"phase {name}: compiled with {what} {compiled}, the recipe has {found}")
     return phase
 
 

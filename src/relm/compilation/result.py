@@ -140,6 +140,9 @@ class Compilation(Facts):
     chips: int
     sequences: dict[str, int]
     """Phase -> sequences of the global batch."""
+    micro_batches: dict[str, int]
+    """Phase -> sequences of a micro-batch, of all devices."""
+    activation_checkpointing: bool
     vocabulary: str
     """How many tokens, and how that is known."""
     programs: tuple[CompiledProgram, ...]

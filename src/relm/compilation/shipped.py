@@ -6,6 +6,7 @@ check traces every recipe and compiles nothing; a program that changed is compil
 
 import sys
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -16,10 +17,13 @@ from relm.compilation.compiling import HELD_OUT, TracedProgram, Wish, compiled, 
 from relm.compilation.environment import CHECKOUT
 from relm.compilation.result import Compiled, Facts, Program, in_words
 from relm.errors import RelmError
+from relm.limits import available_memory, usable_cores
 from relm.plan import Project
 from relm.topologies import TOPOLOGIES
 
 TABLE = CHECKOUT / "docs" / "compiled.json"
+# Most that one compiler takes, in bytes.
+MEMORY = 8 * 2**30
 
 
 class Row(Facts):
@@ -124,13 +128,27 @@ def compile_missing(shipped: Shipped, programs: Sequence[TracedProgram], path: P
             made.setdefault(row.program, {})[row.layout] = known
     programs_by_sha = {each.program.sha256: each.program for each in programs}
     todo = missing(shipped, rows)
-    for number in range(len(todo) + 1):
-        shipped = Shipped(rows=tuple(rows), programs=programs_by_sha, compiled=made)
-        write_json(path, shipped.model_dump(mode="json"))
-        if number < len(todo):
-            row = todo[number]
-            print(f"{number + 1} of {len(todo)}", file=sys.stderr, flush=True)
-            made.setdefault(row.program, {})[row.layout] = compiled(asked[row.program, row.layout])
+    shipped = _written(path, Shipped(rows=tuple(rows), programs=programs_by_sha, compiled=made))
+    with ThreadPoolExecutor(side_by_side()) as pool:
+        running = {pool.submit(compiled, asked[row.program, row.layout]): row for row in todo}
+        try:
+            for number, done in enumerate(as_completed(running), start=1):
+                row = running[done]
+                made.setdefault(row.program, {})[row.layout] = done.result()
+                shipped = _written(path, Shipped(rows=tuple(rows), programs=programs_by_sha, compiled=made))
+                print(f"{number} of {len(todo)} compiled", file=sys.stderr, flush=True)
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+    return shipped
+
+
+def side_by_side() -> int:
+    """How many programs are compiled at a time: a compiler keeps one core busy, and takes up to 8 GB."""
+    return max(1, min(usable_cores(), available_memory() // MEMORY))
+
+
+def _written(path: Path, shipped: Shipped) -> Shipped:
+    write_json(path, shipped.model_dump(mode="json"))
     return shipped
 
 
