@@ -59,8 +59,9 @@ compile-all: environment .venv-tpu/made-from   ## TPU recipes through the TPU's 
 	$(BIN)/python -m relm.compilation.shipped
 	$(BIN)/python docs/generate.py
 
-compile-check: environment .venv-tpu/made-from   ## is docs/compiled.json of the programs that the recipes have?
+compile-check: environment .venv-tpu/made-from   ## is docs/compiled.json of the recipes' programs, and the compiler the known one?
 	$(BIN)/python -m relm.compilation.shipped --check
+	$(PYTEST) -m full tests/compilation/xla/test_golden_facts.py
 
 check: environment format types workflow   ## format, lint, types
 

@@ -1,10 +1,10 @@
 """HBM, FLOPs and bytes of our compiled step and of the same step of `transformers`: `python benchmarks/compiled.py RECIPE ...`.
 
-For a v3-8, by the TPU's own compiler, on a machine without a TPU: needs `make .venv-tpu/made-from`. Ours is the program of the
-recipe, read from docs/compiled.json where it is there. The other is the library's model at the same sizes, global batch,
-precision, clipping and optimizer (PyTorch's AdamW, the library's Adafactor), dealt out to the cores as ours is, its loss taken
-at every position as its models take it. --alone compares besides what one core does of its part of the batch where nothing is
-summed over cores. What the compiler made of a program is kept in `work/compiled`.
+For the recipe's slice, by the TPU's own compiler, on a machine without a TPU: needs `make .venv-tpu/made-from`. Ours is the
+program of the recipe, read from docs/compiled.json where it is there. The other is the library's model at the same sizes,
+global batch, precision, clipping and optimizer (PyTorch's AdamW, the library's Adafactor), dealt out to the devices as ours is,
+its loss taken at every position as its models take it. --alone compares besides what one device does of its part of the batch
+where nothing is summed. What the compiler made of a program is kept in `work/compiled`.
 """
 
 import argparse
@@ -15,7 +15,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from relm.compilation.compiling import TracedProgram, Wish, compiled, traced
+from relm.compilation.compiling import TracedProgram, Wish, compiled, topology_of, traced
 from relm.compilation.environment import CHECKOUT, python
 from relm.compilation.result import Compiled, Program
 from relm.compilation.shipped import read_shipped
@@ -25,8 +25,6 @@ from relm.plan import Project
 from relm.topologies import TOPOLOGIES
 from relm.training.architecture import configuration
 
-TOPOLOGY = "v3-8"
-CORES = TOPOLOGIES[TOPOLOGY].devices
 RECIPES = (
     "bert_large_wikitext103_v3-8_fp32",
     "bert_large_wikitext103_v3-8_bf16",
@@ -35,18 +33,25 @@ RECIPES = (
 )
 
 
-def shape_of(recipe_name: str, devices: int) -> dict[str, Any]:
+def slice_of(recipe_name: str) -> str:
+    """The TPUs that a recipe is for."""
+    return topology_of(Project(CHECKOUT).plan(recipe_name), None)
+
+
+def shape_of(recipe_name: str, alone: bool) -> dict[str, Any]:
     """What `transformers_step.py` is to trace for a recipe of one phase.
 
     Args:
-        devices: to which the batch is dealt out; 1: a core's own part of it.
+        alone: only what one device does of its part of the batch.
     """
     plan = Project(CHECKOUT).plan(recipe_name)
     (phase,) = plan.recipe.pretrain.values()
+    devices = TOPOLOGIES[slice_of(recipe_name)].devices
     return {
         "config": configuration(plan.recipe, tokenizer_of(plan)[0]).to_huggingface(),
-        "batch": phase.global_batch_size * devices // CORES,
-        "devices": devices,
+        "batch": phase.global_batch_size // (devices if alone else 1),
+        "devices": 1 if alone else devices,
+        "of": devices,
         "length": phase.sequence_length,
         "target_length": phase.seq2seq.target_length if phase.seq2seq else None,
         "precision": phase.precision,
@@ -55,37 +60,39 @@ def shape_of(recipe_name: str, devices: int) -> dict[str, Any]:
     }
 
 
-def traced_by(script: str, argument: str, devices: int, what: str, folder: Path) -> TracedProgram:
+def traced_by(script: str, argument: str, devices: int, wish: Wish, folder: Path) -> TracedProgram:
     """A program traced by a script beside this one, in a process that has so many devices."""
     hlo = folder / "step.hlo"
     variables = {"PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": str(devices), "PYTHONPATH": str(CHECKOUT / "src")}
     command = [str(python()), str(CHECKOUT / "benchmarks" / script), argument, str(hlo)]
     done = subprocess.run(command, cwd=CHECKOUT, env={**os.environ, **variables}, check=True, stdout=subprocess.PIPE, text=True)
     program = Program.model_validate_json(done.stdout.splitlines()[-1])
-    return TracedProgram(Wish(what, "main", TOPOLOGY), "step", program, hlo, "")
+    return TracedProgram(wish, "step", program, hlo, "")
 
 
-def theirs(name: str, devices: int) -> Compiled:
+def their_program(name: str, topology: str, shape: dict[str, Any], folder: Path) -> TracedProgram:
+    """The library's step."""
+    (folder / "shape.json").write_text(json.dumps(shape))
+    wish = Wish(f"transformers' step of {name}, devices: {shape['devices']}", "main", topology)
+    return traced_by("transformers_step.py", str(folder / "shape.json"), shape["devices"], wish, folder)
+
+
+def theirs(name: str, alone: bool) -> Compiled:
     """What the compiler makes of the library's step."""
     with TemporaryDirectory(prefix="relm-compile-") as folder:
-        shape = Path(folder) / "shape.json"
-        shape.write_text(json.dumps(shape_of(name, devices)))
-        what = f"transformers' step of {name} on {devices} cores"
-        return compiled(traced_by("transformers_step.py", str(shape), devices, what, Path(folder)))
+        return compiled(their_program(name, slice_of(name), shape_of(name, alone), Path(folder)))
 
 
-def alone(name: str) -> Compiled:
-    """What it makes of ours where a core has nobody to sum with."""
-    with TemporaryDirectory(prefix="relm-compile-") as folder:
-        return compiled(traced_by("own_step_alone.py", name, 1, f"a core's own step of {name}", Path(folder)))
-
-
-def ours(name: str) -> Compiled:
+def ours(name: str, alone: bool) -> Compiled:
     """What the compiler made of our step, or makes of it now."""
+    topology = slice_of(name)
     with TemporaryDirectory(prefix="relm-compile-") as folder:
-        (program,) = (each for each in traced([Wish(name, "main", TOPOLOGY)], Path(folder)) if each.name == "step")
+        if alone:
+            wish = Wish(f"a device's own step of {name}", "main", topology)
+            return compiled(traced_by("own_step_alone.py", name, 1, wish, Path(folder)))
+        (program,) = (each for each in traced([Wish(name, "main", topology)], Path(folder)) if each.name == "step")
         known = read_shipped().compiled.get(program.program.sha256, {})
-        return known.get(TOPOLOGIES[TOPOLOGY].layout) or compiled(program)
+        return known.get(TOPOLOGIES[topology].layout) or compiled(program)
 
 
 def figures(made: Compiled) -> dict[str, float]:
@@ -112,14 +119,14 @@ def compare(what: str, mine: Compiled, other: Compiled) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("recipes", nargs="*", default=RECIPES, help="v3-8 recipes of one phase (without any: all originals)")
-    parser.add_argument("--alone", action="store_true", help="also one core's part of the batch, without the sums")
+    parser.add_argument("recipes", nargs="*", default=RECIPES, help="TPU recipes of one phase (without any: originals of v3-8)")
+    parser.add_argument("--alone", action="store_true", help="also one device's part of the batch, without the sums")
     given = parser.parse_args()
     for name in given.recipes:
         print(name)
-        compare(f"{CORES} cores", ours(name), theirs(name, CORES))
+        compare(f"{TOPOLOGIES[slice_of(name)].devices} devices", ours(name, alone=False), theirs(name, alone=False))
         if given.alone:
-            compare("a core alone", alone(name), theirs(name, 1))
+            compare("one of them alone", ours(name, alone=True), theirs(name, alone=True))
 
 
 if __name__ == "__main__":

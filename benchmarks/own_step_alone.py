@@ -1,4 +1,4 @@
-"""Our step of a recipe as one core of a v3-8 takes its part of the batch alone, without sums; see `benchmarks/compiled.py`.
+"""A recipe's step as one device of its slice takes its part of the batch alone, without sums; for `benchmarks/compiled.py`.
 
 PJRT_DEVICE=CPU CPU_NUM_DEVICES=1 .venv-tpu/bin/python benchmarks/own_step_alone.py RECIPE STEP.hlo
 """
@@ -7,20 +7,23 @@ import sys
 from contextlib import closing
 from pathlib import Path
 
-from relm.compilation.tracing import TracingDevice, for_slice, traced_phase
+from relm.compilation.tracing import TracingDevice, traced_phase
 from relm.launch.expected_tokenizer import tokenizer_of
 from relm.plan import Project
 from relm.recipe import Recipe
 from relm.topologies import TOPOLOGIES
 
-TOPOLOGY = "v3-8"
+
+def devices_of(recipe: Recipe) -> int:
+    """Of the slice that it is for."""
+    return TOPOLOGIES[str(recipe.run.topology)].devices
 
 
 def part_of(recipe: Recipe) -> Recipe:
-    """The recipe of one phase with one core's part of its batch."""
+    """The recipe of one phase with one device's part of its batch."""
     ((name, phase),) = recipe.pretrain.items()
-    part = phase.model_copy(update={"global_batch_size": phase.global_batch_size // TOPOLOGIES[TOPOLOGY].devices})
-    run = for_slice(recipe, TOPOLOGY).run.model_copy(update={"topology": None})
+    part = phase.model_copy(update={"global_batch_size": phase.global_batch_size // devices_of(recipe)})
+    run = recipe.run.model_copy(update={"topology": None})
     return recipe.model_copy(update={"pretrain": {name: part}, "run": run})
 
 
@@ -30,7 +33,7 @@ def main(name: str, hlo: Path) -> None:
     with closing(TracingDevice(recipe.run, one=True)) as device:
         traced, program = traced_phase(recipe, *recipe.pretrain, tokenizer_of(plan)[0], device)["step"]
     hlo.write_bytes(traced.hlo)
-    print(traced.described(TOPOLOGIES[TOPOLOGY].devices, program.parameters).model_dump_json())
+    print(traced.described(devices_of(plan.recipe), program.parameters).model_dump_json())
 
 
 if __name__ == "__main__":

@@ -23,9 +23,6 @@ from torch import Tensor, nn
 from relm.compilation.tracing import Traced, TracingDevice, traced_step
 from relm.recipe import Run
 
-CORES = 8
-"""Of a v3-8; all get the same program."""
-
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
@@ -36,7 +33,9 @@ class Shape:
     batch: int
     """Sequences of all devices."""
     devices: int
-    """All cores, or one."""
+    """To which the batch is dealt out: all of a slice, or one, whose part it is then."""
+    of: int
+    """How many the slice has; all get the same program."""
     length: int
     target_length: int | None
     """Of an encoder-decoder."""
@@ -98,9 +97,10 @@ def program_of(shape: Shape) -> tuple[Traced, tuple[int, ...]]:
 
 
 def main(given: Path, hlo: Path) -> None:
-    traced, sizes = program_of(Shape(**json.loads(given.read_text())))
+    shape = Shape(**json.loads(given.read_text()))
+    traced, sizes = program_of(shape)
     hlo.write_bytes(traced.hlo)
-    print(traced.described(CORES, sizes).model_dump_json())
+    print(traced.described(shape.of, sizes).model_dump_json())
 
 
 if __name__ == "__main__":

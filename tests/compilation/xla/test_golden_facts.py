@@ -27,9 +27,9 @@ def their_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     from compiled import their_program
 
     def made(batch: int, precision: str) -> Compiled:
-        shape = {"config": BERT_LARGE, "batch": batch, "length": 512, "target_length": None}
+        shape = {"config": BERT_LARGE, "batch": batch, "devices": 1, "of": 8, "length": 512, "target_length": None}
         shape |= {"precision": precision, "optimizer": "adamw", "clipping": 1.0}
-        return compiled(their_program("BERT large", shape, tmp_path))
+        return compiled(their_program("BERT large", "v3-8", shape, tmp_path))
 
     return made
 
