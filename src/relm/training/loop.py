@@ -98,9 +98,6 @@ def pretrain(
         reader, held_out = readers(recipe, phase, manifest, folder, device)
         run = PhaseRun(recipe, phase, settings, folder, identity, reader, device)
         learner = begin(run, config, init_from, optimizer_from)
-        attested(run)
-        if run.writes:
-            open_list(run.checkpoints, learner.meter.step).close()
         with stop_requests() as stop, device_figures(run, learner.meter):
             summary = train(run, learner, held_out, stop, until or settings.steps)
             if run.writes and until is None:
@@ -143,6 +140,9 @@ def train(run: PhaseRun, learner: Learner, held_out: HeldOut | None, stop: StopR
     """
     settings, every, device, meter = run.settings, run.recipe.run, run.device, learner.meter
     forward, programs = device.forward(learner.model.terms), None
+    attested(run)
+    if run.writes:
+        open_list(run.checkpoints, meter.step).close()
     learner.model.train()
     with open_journal(run, meter.step, last) as journal:
         for given in run.reader.step_inputs(meter.step + 1, last, lambda: bool(stop)):
