@@ -1,5 +1,6 @@
 """The committed table of compiled programs."""
 
+import threading
 from pathlib import Path
 
 import pytest
@@ -54,7 +55,7 @@ def test_another_compiler_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_is_known_is_not_compiled_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
-    def compiled(each: TracedProgram):
+    def compiled(each: TracedProgram, stop: threading.Event):
         asked.append(each)
         return judged(FITS, "", "", "key", "v3:2x2")
 
@@ -64,6 +65,24 @@ def test_what_is_known_is_not_compiled_again(tmp_path: Path, monkeypatch: pytest
     assert asked == TRACED
     assert compile_missing(read_shipped(path), TRACED, path) == made == read_shipped(path)
     assert asked == TRACED
+
+
+def test_an_interrupt_stops_the_compilers_that_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    programs = [PROGRAM.model_copy(update={"sha256": digit * 64}) for digit in "ab"]
+    traced = [TRACED[0]._replace(program=program) for program in programs]
+    stopped = []
+
+    def compiled(each: TracedProgram, stop: threading.Event):
+        if each.program == programs[0]:
+            raise KeyboardInterrupt
+        stopped.append(stop.wait(10))
+        raise RelmError("stopped")
+
+    monkeypatch.setattr(module, "compiled", compiled)
+    monkeypatch.setattr(module, "side_by_side", lambda: 2)
+    with pytest.raises(KeyboardInterrupt):
+        compile_missing(Shipped(), traced, tmp_path / "compiled.json")
+    assert stopped == [True]
 
 
 def activation(row: Row) -> int:

@@ -7,6 +7,7 @@ import functools
 import hashlib
 import json
 import subprocess
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -132,27 +133,31 @@ def compiled_key(program: Program, layout: str, versions: Mapping[str, str]) -> 
     return hashlib.sha256(canonical_json(parts).encode()).hexdigest()[:16]
 
 
-def compiled(asked: TracedProgram) -> Compiled:
+def compiled(asked: TracedProgram, stop: threading.Event | None = None) -> Compiled:
     """What the compiler makes of a program, or made of it before.
 
+    Args:
+        stop: as in `run_module`.
+
     Raises:
-        RelmError: the compiler fails, other than for want of memory.
+        RelmError: the compiler fails, other than for want of a device's memory.
     """
     layout = TOPOLOGIES[asked.wish.topology].layout
     key = compiled_key(asked.program, layout, installed())
     kept = work_folder() / "compiled" / f"{key}.json"
     if not kept.exists():
-        write_json(kept, _compiled(asked, layout, key).model_dump(mode="json"))
+        write_json(kept, _compiled(asked, layout, key, stop).model_dump(mode="json"))
     return Compiled.model_validate(read_json(kept))
 
 
-def _compiled(asked: TracedProgram, layout: str, key: str) -> Compiled:
+def _compiled(asked: TracedProgram, layout: str, key: str, stop: threading.Event | None) -> Compiled:
     folder = asked.hlo.parent / f"compiled-{key}"
     folder.mkdir()
     paths = {name: str(folder / name) for name in ("answer", "text", "source_text")}
     write_json(folder / "job", {"hlo": str(asked.hlo), "donated": asked.program.donated, "layout": layout, **paths})
     doing = f"compiling {asked.wish.recipe}, {asked.wish.phase}, {asked.name}, for {asked.wish.topology}"
-    if run_module("relm.compilation.tpu_compiler", [folder / "job"], {"TF_CPP_MIN_LOG_LEVEL": "2"}, folder / "log", doing):
+    variables = {"TF_CPP_MIN_LOG_LEVEL": "2"}
+    if run_module("relm.compilation.tpu_compiler", [folder / "job"], variables, folder / "log", doing, stop):
         raise RelmError(f"{doing} failed, other than for want of memory:\n{tail_of(folder / 'log')}")
     answer = read_json(folder / "answer")
     if answer["devices"] != asked.program.devices:

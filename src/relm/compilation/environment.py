@@ -2,8 +2,10 @@
 
 import importlib.util
 import os
+import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -37,15 +39,26 @@ def python() -> Path:
     )
 
 
-def run_module(module: str, arguments: Sequence[str | Path], variables: Mapping[str, str], log: Path, doing: str) -> int:
+def run_module(
+    module: str,
+    arguments: Sequence[str | Path],
+    variables: Mapping[str, str],
+    log: Path,
+    doing: str,
+    stop: threading.Event | None = None,
+) -> int:
     """Run a module of this package there, its output in a log; the exit status. On a terminal the seconds go by.
 
     Args:
         variables: of the environment, beside this process's own.
         doing: what a person is told meanwhile.
+        stop: where several run side by side in threads, which no Ctrl-C reaches: set, it ends them.
+
+    Raises:
+        RelmError: it was stopped, or the system killed it.
     """
     environment = {**os.environ, **variables, STOP_WITH_PARENT: "1", "PYTHONPATH": str(Path(relm.__file__).parents[1])}
-    started, terminal = time.monotonic(), sys.stderr.isatty()
+    started, terminal = time.monotonic(), sys.stderr.isatty() and stop is None
     if not terminal:
         print(f"{doing} ...", file=sys.stderr, flush=True)
     with open(log, "wb") as said:
@@ -58,12 +71,16 @@ def run_module(module: str, arguments: Sequence[str | Path], variables: Mapping[
                     status = process.wait(1.0)
                     break
                 except subprocess.TimeoutExpired:
+                    if stop is not None and stop.is_set():
+                        raise RelmError(f"{doing}: stopped") from None
                     if terminal:
                         print(f"\r{doing}: {time.monotonic() - started:.0f} s ", end="", file=sys.stderr, flush=True)
         finally:
             process.kill()
             process.wait()
     print(f"{chr(13) if terminal else ''}{doing}: {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)
+    if status == -signal.SIGKILL:
+        raise RelmError(f"{doing}: the system killed it, as it does where memory runs out; close other programs, and go on")
     return status
 
 

@@ -5,6 +5,7 @@ check traces every recipe and compiles nothing; a program that changed is compil
 """
 
 import sys
+import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
@@ -129,14 +130,18 @@ def compile_missing(shipped: Shipped, programs: Sequence[TracedProgram], path: P
     programs_by_sha = {each.program.sha256: each.program for each in programs}
     todo = missing(shipped, rows)
     shipped = _written(path, Shipped(rows=tuple(rows), programs=programs_by_sha, compiled=made))
+    stop = threading.Event()
     with ThreadPoolExecutor(side_by_side()) as pool:
-        running = {pool.submit(compiled, asked[row.program, row.layout]): row for row in todo}
         try:
+            running = {pool.submit(compiled, asked[row.program, row.layout], stop): row for row in todo}
             for number, done in enumerate(as_completed(running), start=1):
                 row = running[done]
                 made.setdefault(row.program, {})[row.layout] = done.result()
                 shipped = _written(path, Shipped(rows=tuple(rows), programs=programs_by_sha, compiled=made))
                 print(f"{number} of {len(todo)} compiled", file=sys.stderr, flush=True)
+        except KeyboardInterrupt:
+            stop.set()
+            raise
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
     return shipped
@@ -164,6 +169,9 @@ def main(arguments: Sequence[str]) -> int:
     except RelmError as error:
         print(f"relm: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print("relm: interrupted; what was compiled is kept", file=sys.stderr)
+        return 130
     print(f"{TABLE.relative_to(CHECKOUT)}: {len(shipped.rows)} programs of recipes, {len(shipped.programs)} different ones")
     return 0
 
