@@ -63,8 +63,8 @@ def test_a_recipe_that_changed_since_is_estimated_and_says_so(plan: Plan) -> Non
     write_compilation(plan.compilation, made().model_copy(update={"sequences": {"main": 8}}))
     told = [*compiled_lines(plan, None, None, None)]
     assert len(told) == 2
-    assert "is left out: phase main: 8 sequences a step were compiled, the recipe has 16" in told[1]
-    with pytest.raises(RelmError, match=r"8 sequences a step"):
+    assert "is left out: phase main: compiled with global_batch_size 8, the recipe has 16" in told[1]
+    with pytest.raises(RelmError, match=r"compiled with global_batch_size 8"):
         [*compiled_lines(plan, None, None, plan.compilation)]
 
 
