@@ -4,12 +4,13 @@ import threading
 from pathlib import Path
 
 import pytest
-from test_recipe_compiling import FITS, PROGRAM, REFUSED
+from test_recipe_compiling import FITS, PROGRAM, REFUSED, VERSIONS
 
 from relm.compilation import shipped as module
-from relm.compilation.compiling import TracedProgram, Wish, judged
+from relm.compilation.compiling import TracedProgram, Wish, compiled_key, judged
 from relm.compilation.program_facts import carried_beyond_gradients
 from relm.compilation.shipped import Row, Shipped, check, compile_missing, missing, read_shipped, rows_of
+from relm.devices.tpu_options import OPTIONS
 from relm.errors import RelmError
 from relm.plan import Project
 from relm.topologies import TOPOLOGIES
@@ -18,16 +19,17 @@ from small_project import CHECKOUT
 PROJECT = Project(CHECKOUT)
 TRACED = [TracedProgram(Wish("a", "main", "v3-8"), "step", PROGRAM, Path("0.hlo"), "")]
 ROWS = rows_of(TRACED)
+KEY = compiled_key(PROGRAM, "v3:2x2", VERSIONS)
 
 
 def table(answer: dict[str, object]) -> Shipped:
-    made = {PROGRAM.sha256: {"v3:2x2": judged(answer, "", "", "key", "v3:2x2")}}
+    made = {PROGRAM.sha256: {"v3:2x2": judged(answer, "", "", KEY, "v3:2x2")}}
     return Shipped(rows=tuple(ROWS), programs={PROGRAM.sha256: PROGRAM}, compiled=made)
 
 
 @pytest.fixture(autouse=True)
 def same_versions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "installed", lambda: FITS["versions"])
+    monkeypatch.setattr(module, "installed", lambda: VERSIONS)
 
 
 def test_a_table_of_todays_programs_is_current() -> None:
@@ -49,6 +51,12 @@ def test_a_recipe_that_does_not_fit_is_named() -> None:
 def test_another_compiler_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "installed", lambda: {"jax": "9"})
     with pytest.raises(RelmError, match=r"is of .*'libtpu': '3'.*, the TPU's environment has .*'9'"):
+        check(table(FITS), ROWS)
+
+
+def test_another_option_of_the_compiler_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(OPTIONS, "xla_tpu_an_option", True)
+    with pytest.raises(RelmError, match=r"docs/compiled.json: a was compiled with other options.*; delete the file"):
         check(table(FITS), ROWS)
 
 

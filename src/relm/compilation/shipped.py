@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 from pydantic import Field, ValidationError
 
 from relm.artifact import read_json, write_json
-from relm.compilation.compiling import HELD_OUT, TracedProgram, Wish, compiled, installed, traced, wishes_of
+from relm.compilation.compiling import HELD_OUT, TracedProgram, Wish, compiled, compiled_key, installed, traced, wishes_of
 from relm.compilation.environment import CHECKOUT
 from relm.compilation.result import Compiled, Facts, Program, in_words
 from relm.errors import RelmError
@@ -98,7 +98,7 @@ def check(shipped: Shipped, rows: Sequence[Row]) -> None:
     """Compare the table with the recipes' programs of today.
 
     Raises:
-        RelmError: a program is not in the table, the table has another one, or one in it does not fit.
+        RelmError: a program is not in the table, the table has another one, or one that was compiled otherwise or does not fit.
     """
     before = {(row.recipe, row.phase, row.name): row for row in shipped.rows}
     changed = [row for row in rows if before.get((row.recipe, row.phase, row.name)) != row or shipped.of(row) is None]
@@ -114,9 +114,19 @@ def check(shipped: Shipped, rows: Sequence[Row]) -> None:
             f"docs/compiled.json is of {', '.join(older)}, the TPU's environment has {installed()}; delete the file, "
             "run `make compile-all` and commit it"
         )
+    otherwise = [row.recipe for row in rows if (found := shipped.of(row)) is not None and found.key != _key(shipped, row)]
+    if otherwise:
+        raise RelmError(
+            f"docs/compiled.json: {', '.join(dict.fromkeys(otherwise))} was compiled with other options, or is told of by "
+            "another revision; delete the file, run `make compile-all` and commit it"
+        )
     refused = [row.recipe for row in rows if (found := shipped.of(row)) is not None and not found.fits]
     if refused:
         raise RelmError(f"docs/compiled.json: {', '.join(dict.fromkeys(refused))} does not fit; see `relm compile NAME`")
+
+
+def _key(shipped: Shipped, row: Row) -> str:
+    return compiled_key(shipped.programs[row.program], row.layout, installed())
 
 
 def compile_missing(shipped: Shipped, programs: Sequence[TracedProgram], path: Path = TABLE) -> Shipped:
