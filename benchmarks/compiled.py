@@ -105,7 +105,7 @@ def figures(made: Compiled) -> dict[str, float]:
 def said(name: str, made: Compiled) -> str:
     """One side in words."""
     if made.refusal is not None:
-        return f"{name} REFUSED: {made.refusal.used}iB of {made.refusal.capacity}iB"
+        return f"{name} REFUSED: {made.refusal.figures}"
     return f"{name} " + ", ".join(f"{what} {value:.4g}" for what, value in figures(made).items())
 
 

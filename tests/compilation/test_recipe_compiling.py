@@ -4,8 +4,18 @@ from pathlib import Path
 
 import pytest
 
-from relm.compilation import environment
-from relm.compilation.compiling import TracedProgram, Wish, compilation_of, judged, topology_of, wishes_of
+from relm.compilation import compiling, environment
+from relm.compilation.compiling import (
+    TracedProgram,
+    Wish,
+    compilation_of,
+    compiled,
+    compiled_key,
+    judged,
+    topology_of,
+    wishes_of,
+)
+from relm.compilation.consequences_in_words import memory_in_words
 from relm.compilation.result import Program, read_compilation, write_compilation
 from relm.compilation.table import advice, described
 from relm.errors import RelmError
@@ -77,6 +87,24 @@ def test_what_does_not_fit_is_refused_with_the_compilers_figure_and_the_keys_to_
     for key in ("run.micro_batch_size", "run.activation_checkpointing", "precision"):
         assert key in said
     assert "DOES NOT FIT" in described(compilation(REFUSED))
+
+
+def test_a_refusal_for_want_of_another_memory_is_told_in_the_compilers_words() -> None:
+    words = "Ran out of memory in memory space vmem"
+    made = compilation({**REFUSED, "refusal": f"RESOURCE_EXHAUSTED: {words}\n"})
+    assert f"phase main, step: {words}; make run.micro_batch_size smaller" in advice(made)
+    assert memory_in_words(made.programs[0].compiled) == f"DOES NOT FIT: {words}"
+
+
+def test_a_kept_result_of_another_form_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RELM_WORK", str(tmp_path))
+    monkeypatch.setattr(compiling, "installed", lambda: VERSIONS)
+    asked = TracedProgram(Wish(PLAN.name, "main", "v3-8"), "step", PROGRAM, Path("0.hlo"), "")
+    kept = tmp_path / "compiled" / f"{compiled_key(PROGRAM, 'v3:2x2', VERSIONS)}.json"
+    kept.parent.mkdir()
+    kept.write_text('{"fits": true}')
+    with pytest.raises(RelmError, match=rf"{kept}: not what this version .*; delete it, and it is compiled again"):
+        compiled(asked)
 
 
 def test_compile_json_is_read_as_it_was_written_and_another_file_is_refused(tmp_path: Path) -> None:

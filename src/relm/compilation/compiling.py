@@ -13,12 +13,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
+from pydantic import ValidationError
+
 from relm.artifact import canonical_json, read_json, write_json
 from relm.compilation.environment import python, run_module, tail_of
 from relm.compilation.program_facts import collective_operations, collectives, findings, refusal_of
-from relm.compilation.result import REVISION, Compilation, Compiled, CompiledProgram, Memory, Program
+from relm.compilation.result import REVISION, Compilation, Compiled, CompiledProgram, Memory, Program, in_words
 from relm.compilation.tpu_compiler import PACKAGES
-from relm.devices.tpu_options import OPTIONS
+from relm.devices.tpu_options import OPTIONS, VARIABLE
 from relm.errors import RelmError
 from relm.identity import work_folder
 from relm.plan import Plan
@@ -147,7 +149,10 @@ def compiled(asked: TracedProgram, stop: threading.Event | None = None) -> Compi
     kept = work_folder() / "compiled" / f"{key}.json"
     if not kept.exists():
         write_json(kept, _compiled(asked, layout, key, stop).model_dump(mode="json"))
-    return Compiled.model_validate(read_json(kept))
+    try:
+        return Compiled.model_validate(read_json(kept))
+    except ValidationError as error:
+        raise RelmError(f"{kept}: {in_words(error)}; delete it, and it is compiled again") from None
 
 
 def _compiled(asked: TracedProgram, layout: str, key: str, stop: threading.Event | None) -> Compiled:
@@ -156,7 +161,8 @@ def _compiled(asked: TracedProgram, layout: str, key: str, stop: threading.Event
     paths = {name: str(folder / name) for name in ("answer", "text", "source_text")}
     write_json(folder / "job", {"hlo": str(asked.hlo), "donated": asked.program.donated, "layout": layout, **paths})
     doing = f"compiling {asked.wish.recipe}, {asked.wish.phase}, {asked.name}, for {asked.wish.topology}"
-    variables = {"TF_CPP_MIN_LOG_LEVEL": "2"}
+    # What is kept for a key is compiled with `OPTIONS`, whatever options a person has for training.
+    variables = {"TF_CPP_MIN_LOG_LEVEL": "2", VARIABLE: ""}
     if run_module("relm.compilation.tpu_compiler", [folder / "job"], variables, folder / "log", doing, stop):
         raise RelmError(f"{doing} failed, other than for want of memory:\n{tail_of(folder / 'log')}")
     answer = read_json(folder / "answer")

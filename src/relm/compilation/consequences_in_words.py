@@ -55,8 +55,7 @@ def memory_in_words(compiled: Compiled) -> str:
             f"arguments {memory.arguments / GIB:.2f}, results {memory.results / GIB:.2f} ({memory.shared / GIB:.2f} of them "
             f"in the arguments' place), temporaries {memory.temporaries / GIB:.2f}, code {memory.code / GIB:.2f}"
         )
-    refusal = compiled.refusal
-    return "DOES NOT FIT" if refusal is None else f"DOES NOT FIT: {refusal.used}iB of {refusal.capacity}iB"
+    return "DOES NOT FIT" if compiled.refusal is None else f"DOES NOT FIT: {compiled.refusal.figures}"
 
 
 def work_in_words(work: Work) -> str:

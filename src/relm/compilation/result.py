@@ -87,11 +87,16 @@ class Refusal(Facts):
     """The compiler's word on a program that does not fit."""
 
     used: str
-    """Such as 17.49G, in the compiler's own GiB."""
+    """Such as 17.49G, in the compiler's own GiB; empty where it says none."""
     capacity: str
     words: str
     """Its first line."""
     largest: tuple[Allocation, ...]
+
+    @property
+    def figures(self) -> str:
+        """How much of how much, or the compiler's words where it says neither: what is short need not be HBM."""
+        return f"{self.used}iB of {self.capacity}iB" if self.used else self.words
 
 
 class Compiled(Facts):

@@ -25,14 +25,10 @@ def described(compilation: Compilation) -> str:
 
 def advice(compilation: Compilation) -> str:
     """What to do where a program does not fit, with the compiler's figures; empty where all do."""
-    refused = [each for each in compilation.programs if each.compiled.refusal is not None]
+    refused = [(each, each.compiled.refusal) for each in compilation.programs if each.compiled.refusal is not None]
     if not refused:
         return ""
-    said = "; ".join(
-        f"phase {each.phase}, {each.name}: {each.compiled.refusal.used}iB of {each.compiled.refusal.capacity}iB"
-        for each in refused
-        if each.compiled.refusal is not None
-    )
+    said = "; ".join(f"phase {each.phase}, {each.name}: {refusal.figures}" for each, refusal in refused)
     return (
         f"recipe {compilation.recipe} does not fit on {compilation.topology}: {said}; make run.micro_batch_size smaller (the "
         "global batch is then taken in pieces), set run.activation_checkpointing: true, or the phase's precision to bfloat16"

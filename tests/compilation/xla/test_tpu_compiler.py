@@ -11,6 +11,7 @@ from traced_programs import RECIPE, programs, small
 
 from relm.compilation.compiling import compiled, installed
 from relm.compilation.program_facts import carried_beyond_gradients, refusal_of
+from relm.devices.tpu_options import VARIABLE
 from relm.topologies import TOPOLOGIES
 
 CHECKOUT = Path(__file__).resolve().parents[3]
@@ -66,6 +67,7 @@ def test_a_step_sums_gradients_and_sends_nothing_else_and_renews_its_state_in_pl
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RELM_WORK", str(tmp_path))
+    monkeypatch.setenv(VARIABLE, "--no_option_of_libtpu=1")  # options of a person's own have no say, nor an end
     step = small("step")
     made = compiled(step)
     assert made.fits
