@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from relm.artifact import write_json
+from relm.cli import main
 from relm.compilation import compiling, environment
 from relm.compilation.compiling import (
     TracedProgram,
@@ -105,6 +107,25 @@ def test_a_kept_result_of_another_form_is_named(tmp_path: Path, monkeypatch: pyt
     kept.write_text('{"fits": true}')
     with pytest.raises(RelmError, match=rf"{kept}: not what this version .*; delete it, and it is compiled again"):
         compiled(asked)
+
+
+@pytest.mark.parametrize(("answer", "status"), [(FITS, 0), (REFUSED, 1)])
+def test_the_command_fails_where_a_program_does_not_fit_and_writes_what_was_found(
+    answer: dict[str, object], status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With a program that was traced, and compiled before; both take the TPU's environment."""
+    monkeypatch.chdir(CHECKOUT)
+    monkeypatch.setenv("RELM_WORK", str(tmp_path))
+    monkeypatch.setattr(compiling, "installed", lambda: VERSIONS)
+    asked = TracedProgram(Wish(PLAN.name, "main", "v3-8"), "step", PROGRAM, Path("0.hlo"), "50,265 tokens")
+    monkeypatch.setattr(compiling, "traced", lambda wishes, folder: [asked])
+    key = compiled_key(PROGRAM, "v3:2x2", VERSIONS)
+    write_json(tmp_path / "compiled" / f"{key}.json", judged(answer, "", "", key, "v3:2x2").model_dump(mode="json"))
+    assert main(["compile", PLAN.name, "--output", str(tmp_path / "compile.json")]) == status
+    assert read_compilation(tmp_path / "compile.json").fits == (status == 0)
+    said = capsys.readouterr()
+    assert f"phase main, step: {'DOES NOT FIT' if status else 'fits'}" in said.out
+    assert ("17.49GiB of 15.48GiB; make run.micro_batch_size smaller" in said.err) == (status == 1)
 
 
 def test_compile_json_is_read_as_it_was_written_and_another_file_is_refused(tmp_path: Path) -> None:
