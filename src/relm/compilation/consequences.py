@@ -46,10 +46,6 @@ class Work(NamedTuple):
     flops: float
     bytes: float
 
-    def times(self, number: int) -> "Work":
-        """That many times the same."""
-        return Work(self.flops * number, self.bytes * number)
-
 
 class Roofline(NamedTuple):
     """Seconds that some work takes, were all of it hidden behind the slower of two things."""
