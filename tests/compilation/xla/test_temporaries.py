@@ -1,6 +1,7 @@
-"""Dealing a batch out to devices costs no memory beyond what one device needs for its part."""
+"""Dealing a batch out to devices costs no memory beyond what one device needs for its part, and each draws its own dropout."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -40,6 +41,12 @@ def temporaries(folder: Path, devices: int, options: str = "") -> int:
     return int(read_json(folder / "answer")["memory"]["temporaries"])
 
 
+def numbers_added_to_the_seed(text: str) -> set[str]:
+    """The different ones of all cores, each of which takes its own out of one constant, for dropout's random numbers."""
+    (constant,) = set(re.findall(r"dynamic-slice\(%([\w.]+), %partition-id\).*rng-bit-generator", text))
+    return set(re.findall(rf"%{re.escape(constant)} = u32\[\d+\]\S* constant\(\{{([\d, ]+)\}}\)", text)[0].split(", "))
+
+
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> int:
     """What a core needs for its part of the batch when it knows of no other."""
@@ -48,6 +55,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> int:
 
 def test_the_program_of_8_devices_needs_no_more_temporaries_than_that_of_one(alone: int, tmp_path: Path) -> None:
     assert temporaries(tmp_path / "dealt_out", devices=8) <= alone
+    assert len(numbers_added_to_the_seed((tmp_path / "dealt_out" / "text").read_text())) == 8
 
 
 def test_it_would_if_every_core_drew_dropouts_random_numbers_for_the_whole_batch(alone: int, tmp_path: Path) -> None:
