@@ -1,4 +1,4 @@
-"""A real podman at a socket, and an image that takes no time to build, in which a program tells what it sees."""
+"""A real podman or Docker at a socket, and an image that takes no time to build, in which a program tells what it sees."""
 
 import contextlib
 import os
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from engines import podman
+from engines import docker, podman
 
 # Stands for relm in the image.
 PROBE = r"""
@@ -64,6 +64,16 @@ def podman_socket(folder: Path) -> Iterator[Path]:
         finally:
             process.terminate()
             process.wait()
+
+
+@contextlib.contextmanager
+def docker_socket(folder: Path) -> Iterator[Path]:
+    """The same of Docker's daemon."""
+    with docker(folder) as engine:
+        yield Path(engine.environment["DOCKER_HOST"].removeprefix("unix://"))
+
+
+SOCKETS = {"podman": podman_socket, "docker": docker_socket}
 
 
 def probe_context(folder: Path) -> Path:

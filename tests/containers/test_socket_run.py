@@ -1,4 +1,4 @@
-"""`relm images build` and `run` through a real engine's socket: what runs sees what it is given and nothing else."""
+"""`relm images build` and `run` through a real engine's socket, podman's or Docker's: a step sees what it is given alone."""
 
 import datetime
 import os
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from local_engine import podman_socket, probe_context
+from local_engine import SOCKETS, probe_context
 
 from relm.containers.engine_socket import connected
 from relm.containers.lock import Built, image_of, read_override, record_built
@@ -24,10 +24,16 @@ pytestmark = pytest.mark.containers
 TODAY = datetime.date(2026, 1, 1)
 
 
+@pytest.fixture(scope="module", params=["podman", pytest.param("docker", marks=[pytest.mark.full, pytest.mark.timeout(600)])])
+def name(request: pytest.FixtureRequest) -> str:
+    """Of the engine."""
+    return str(request.param)
+
+
 @pytest.fixture(scope="module")
-def engine() -> Iterator[Path]:
-    """A podman's socket; its folder has a short name, for a socket's path has at most 107 bytes."""
-    with podman_socket(Path(tempfile.mkdtemp(prefix="relm-socket-", dir="/var/tmp"))) as path:
+def engine(name: str) -> Iterator[Path]:
+    """An engine's socket; its folder has a short name, for a socket's path has at most 107 bytes."""
+    with SOCKETS[name](Path(tempfile.mkdtemp(prefix="relm-socket-", dir="/var/tmp"))) as path:
         yield path
 
 
@@ -56,19 +62,25 @@ def in_checkout(tmp_path: Path, checkout: Path, monkeypatch: pytest.MonkeyPatch,
     return folder
 
 
-def test_the_engine_says_which_one_it_is(client: Any) -> None:
-    assert engine_of(client) == "podman"
+def test_the_engine_says_which_one_it_is(client: Any, name: str) -> None:
+    assert engine_of(client) == name
 
 
 def test_a_step_sees_the_checkout_and_nothing_else(
-    client: Any, in_checkout: Path, probe: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    client: Any,
+    name: str,
+    in_checkout: Path,
+    probe: str,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("HF_TOKEN", "squeamish")
     said = run_in_image(client, run_of("cpu", ["held-out", "--model", "a b"], Project()))
     assert said == f"held-out ran in the image {probe}"
     out = capfd.readouterr().out.splitlines()
     assert out[:5] == ["word held-out", "word --model", "word a b", f"image {probe}", f"user {os.getuid()}:{os.getgid()}"]
-    assert out[5:] == ["secret -", "root 0", "scratch 1", "here 1", "beside 1", "container podman", "network 0"]
+    container = {"podman": "container podman", "docker": "container -"}[name]  # a variable that podman alone sets
+    assert out[5:] == ["secret -", "root 0", "scratch 1", "here 1", "beside 1", container, "network 0"]
     assert [path.name for path in in_checkout.parent.iterdir()] == ["checkout"]  # what was written beside it is gone
     made = (in_checkout / "made").stat()
     assert (made.st_uid, made.st_gid) == (os.getuid(), os.getgid())
