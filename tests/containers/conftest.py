@@ -28,7 +28,7 @@ def an_end_by_term_cleans_up() -> None:
 def started(engine: Callable[[Path], AbstractContextManager[Engine]], checkout: Path) -> Iterator[Engine]:
     """An engine with the stand-in for the official base; wheels and base are fetched side by side."""
     with ThreadPoolExecutor() as pool:
-        waiting = [pool.submit(wheels_of, lock, requirements(lock, left_out(checkout))) for lock in locks_of("cpu", checkout)]
+        waiting = [pool.submit(wheels_of, lock, requirements(lock, left_out(lock))) for lock in locks_of("cpu", checkout)]
         waiting.append(pool.submit(base_archive))
     for fetched in waiting:
         fetched.result()

@@ -6,6 +6,7 @@ that do. Nothing is pulled unnoticed: Docker Hub is blocked.
 """
 
 import contextlib
+import hashlib
 import os
 import re
 import resource
@@ -63,6 +64,17 @@ def install(*packages: str) -> None:
 def podman(folder: Path) -> Iterator[Engine]:
     """Podman with all its files below a folder, which is gone afterwards."""
     install(*PACKAGES["podman"])
+    environment = {"RELM_ENGINE": "podman", **podman_settings(folder)}
+    engine = Engine("podman", folder, environment)
+    try:
+        yield engine
+    finally:
+        engine.run("rm", "--all", "--force", "--time", "0", check=False)
+        remove(folder)
+
+
+def podman_settings(folder: Path) -> dict[str, str]:
+    """Podman's settings, written into the folder that is to hold all its files: the variables that name them."""
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     settings = {
         "containers.conf": f'[containers]\ndefault_ulimits = ["nofile={files}:{files}", "nproc=16384:16384"]\nnetns = "host"\n'
@@ -72,16 +84,9 @@ def podman(folder: Path) -> Iterator[Engine]:
         '[[registry]]\nprefix = "127.0.0.1:5555"\nlocation = "127.0.0.1:5555"\ninsecure = true\n',
     }
     variables = ("CONTAINERS_CONF", "CONTAINERS_STORAGE_CONF", "CONTAINERS_REGISTRIES_CONF")
-    environment = {"RELM_ENGINE": "podman", "TMPDIR": str(folder)}
-    for variable, (name, text) in zip(variables, settings.items(), strict=True):
+    for name, text in settings.items():
         (folder / name).write_text(text)
-        environment[variable] = str(folder / name)
-    engine = Engine("podman", folder, environment)
-    try:
-        yield engine
-    finally:
-        engine.run("rm", "--all", "--force", "--time", "0", check=False)
-        remove(folder)
+    return {"TMPDIR": str(folder)} | {name: str(folder / file) for name, file in zip(variables, settings, strict=True)}
 
 
 @contextlib.contextmanager
@@ -147,20 +152,25 @@ def end_what_runs_in(folder: Path) -> None:
 
 def base_archive() -> Path:
     """A Debian 12 with its Python 3.11 and pip, made from this machine's own package mirror: it stands in for the official
-    image, which comes from a registry. Kept beside the cached environments for a day."""
-    archive = cache_folder() / "stand-in.tar"
+    image, which comes from a registry. Kept beside the cached environments for a day.
+
+    Like that image it has Python as a library too, which torch_xla is linked to, and not all of Perl."""
+    command = [
+        *("mmdebstrap", "--quiet", "--variant=apt"),
+        "--include=ca-certificates,python3,python3-venv,python3-pip,libpython3.11,libgomp1",
+        *(f"--dpkgopt=path-exclude=/usr/share/{name}/*" for name in ("man", "doc", "locale")),
+        '--customize-hook=rm -r "$1"/usr/share/perl "$1"/usr/lib/x86_64-linux-gnu/perl',
+        *("--dpkgopt=force-unsafe-io", "bookworm"),
+    ]
+    made_by = hashlib.sha256(" ".join(command).encode()).hexdigest()[:12]
+    archive = cache_folder() / f"stand-in-{made_by}.tar"
     archive.parent.mkdir(parents=True, exist_ok=True)
     if archive.exists() and time.time() - archive.stat().st_mtime < 86400:
         return archive
     install("mmdebstrap")
     sources = next(path for path in map(Path, SOURCES) if path.exists())
-    partial = archive.with_name("stand-in.partial.tar")
-    command = [
-        *("mmdebstrap", "--quiet", "--variant=apt", "--include=ca-certificates,python3,python3-venv,python3-pip,libgomp1"),
-        *(f"--dpkgopt=path-exclude=/usr/share/{name}/*" for name in ("man", "doc", "locale")),
-        *("--dpkgopt=force-unsafe-io", "bookworm", str(partial), str(sources)),
-    ]
-    done = subprocess.run(command, capture_output=True, text=True)
+    partial = archive.with_name(f"{archive.stem}.partial.tar")
+    done = subprocess.run([*command, str(partial), str(sources)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     partial.replace(archive)
     return archive

@@ -77,7 +77,22 @@ def test_an_image_lacks_only_what_no_step_imports() -> None:
     text = re.sub(r"#.*|[<>=].*", "", (CHECKOUT / "envs/cpu.in").read_text())
     roots = {name.strip() for name in text.splitlines() if name.strip()}
     locked = {name for name, _ in entries(CHECKOUT / "envs/cpu.txt")}
-    assert left_out(CHECKOUT) == locked - needed_by(roots - {"snakemake", "docker"})
+    assert left_out(CHECKOUT / "envs/cpu.txt") == locked - needed_by(roots - {"snakemake", "docker"})
+
+
+def test_the_tpu_image_lacks_parts_of_cuda_and_nothing_else() -> None:
+    lock = CHECKOUT / "envs/torch-tpu.txt"
+    lacks = left_out(lock)
+    assert lacks < {name for name, _ in entries(lock)}
+    assert all(name == "triton" or name.startswith("nvidia-") for name in lacks)
+
+
+def test_what_one_lock_leaves_out_another_keeps() -> None:
+    """Only Snakemake needs attrs among the packages of all, but so does what reads gs:// on a TPU."""
+    assert "attrs" in left_out(CHECKOUT / "envs/cpu.txt")
+    tpu, cuda = CHECKOUT / "envs/torch-tpu.txt", CHECKOUT / "envs/torch-cuda.txt"
+    assert "\nattrs==" in requirements(tpu, left_out(tpu))
+    assert "\ntriton==" in requirements(cuda, left_out(cuda))
 
 
 def needed_by(roots: set[str]) -> set[str]:

@@ -6,6 +6,7 @@ import re
 import shutil
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +17,9 @@ from engines import STAND_IN, Engine, install, real_apptainer
 from image_project import ImageProject, build, make_image_project
 from test_steps_in_images import in_image
 
+from relm.artifact import sha256_of
 from relm.containers.lock import LOCK, OVERRIDE, Role
+from relm.plan import Project
 
 pytestmark = [pytest.mark.containers, pytest.mark.full, pytest.mark.timeout(3600)]
 REGISTRY = "127.0.0.1:5555"
@@ -119,6 +122,22 @@ def test_a_full_disk_is_said_in_words(in_podman: ImageProject) -> None:
     assert left == []
 
 
+def test_relm_images_builds_the_image_and_trains_in_it_through_dockers_socket(in_docker: ImageProject) -> None:
+    relm = (sys.executable, "-m", "relm", "images")
+    done = in_docker.command(*relm, "build", "cpu", "--base", STAND_IN)
+    assert done.returncode == 0, done.stdout
+    assert f"{in_docker.built('cpu').id}; noted in" in done.stdout
+    plan = Project(in_docker.folder).plan("smoke/quickstart")
+    (phase,) = plan.phases
+    words = ["--phase", phase, "--manifest", str(plan.manifest(phase)), "--tokenizer", str(plan.tokenizer)]
+    model = Path("work/by-socket/model/model.safetensors")
+    done = in_docker.command(*relm, "run", "cpu", "--", "pretrain", plan.name, *words, "--output", str(model))
+    assert done.returncode == 0, done.stdout
+    assert f"pretrain ran in the image {in_docker.built('cpu').id}" in done.stdout
+    published = in_docker.folder / "results/smoke/quickstart/model.safetensors"
+    assert sha256_of(in_docker.folder / model) == sha256_of(published)
+
+
 def test_real_apptainer_runs_a_rule(in_podman: ImageProject, tmp_path: Path) -> None:
     """From a folder: a single file of it takes minutes to make."""
     binary = real_apptainer(tmp_path / "apptainer")
@@ -165,21 +184,10 @@ def test_the_python_layer_of_an_image_whose_base_is_out_of_reach_is_built_on_the
     dockerfile.write_text(re.sub(r"RUN apt-get .*\n", "", dockerfile.read_text()))
     (project.folder / "envs" / "torch-cuda.txt").write_text((project.folder / "envs" / "torch-cpu.txt").read_text())
     bases = {"BASE": STAND_IN, **({"PYTHON": STAND_IN} if role == "ipu" else {})}
-    build(project, role, bases)
-    done = project.engine.run("run", "--rm", "--network=none", project.built(role).id, "pretrain", "--help")
-    assert "Train one phase of a recipe" in done.stdout
-
-
-def test_the_tpu_image_is_built_with_torch_from_the_registry_of_packages(podman_engine: Engine, tmp_path: Path) -> None:
-    project = make_image_project(tmp_path, podman_engine)
     started = time.monotonic()
-    build(project, "tpu", {"BASE": STAND_IN})
-    seconds = time.monotonic() - started
-    told: Engine = project.engine
-    size = json.loads(told.run("image", "inspect", project.built("tpu").id).stdout)[0]["Size"]
-    print(f"the tpu image has {size / 1e9:.1f} GB and took {seconds:.0f} s")
-    ask = "import torch, torch_xla; print(torch_xla.__version__, torch_xla.device())"
-    done = told.run(
-        "run", "--rm", "--network=none", "--env", "PJRT_DEVICE=CPU", "--entrypoint", "python", "relm/tpu:0.1.0", "-c", ask
-    )
-    assert "2.9.0 xla:0" in done.stdout
+    build(project, role, bases)
+    seconds, image = time.monotonic() - started, project.built(role).id
+    size = json.loads(project.engine.run("image", "inspect", image).stdout)[0]["Size"]
+    print(f"the {role} image's Python layer on the stand-in, with the CPU's torch: {size / 1e9:.2f} GB in {seconds:.0f} s")
+    done = project.engine.run("run", "--rm", "--network=none", image, "pretrain", "--help")
+    assert "Train one phase of a recipe" in done.stdout

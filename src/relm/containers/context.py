@@ -23,7 +23,8 @@ from relm.reporting import surroundings
 
 TORCH = {"cpu": "torch-cpu.txt", "cuda": "torch-cuda.txt", "tpu": "torch-tpu.txt", "ipu": "torch-cpu.txt"}
 PACKAGES = "cpu.txt"
-LEFT_OUT = Path("containers/left-out.txt")
+# Lock file -> the names of its packages that no step of an image imports.
+LEFT_OUT = {PACKAGES: "containers/left-out.txt", TORCH["tpu"]: "containers/tpu/left-out.txt"}
 # What of the checkout is relm.
 SOURCES = ("pyproject.toml", "README.md", "LICENSE", "src/relm")
 
@@ -66,9 +67,11 @@ def requirements(lock: Path, left_out: frozenset[str] = frozenset()) -> str:
     return "".join(entry for name, entry in entries(lock) if name not in left_out)
 
 
-def left_out(checkout: Path = Path()) -> frozenset[str]:
-    """Packages that no step imports."""
-    lines = (checkout / LEFT_OUT).read_text().splitlines()
+def left_out(lock: Path) -> frozenset[str]:
+    """Packages of a checkout's lock file that no step imports, in an image that has this lock."""
+    if lock.name not in LEFT_OUT:
+        return frozenset()
+    lines = (lock.parents[1] / LEFT_OUT[lock.name]).read_text().splitlines()
     return frozenset(line for line in lines if line and not line.startswith("#"))
 
 
@@ -118,7 +121,7 @@ def lay_out(role: Role, folder: Path, checkout: Path = Path(), given_bases: dict
     shutil.copyfile(checkout / "containers" / role / "Dockerfile", folder / "Dockerfile")
     locks = locks_of(role, checkout)
     for name, lock in zip(("torch", "packages"), locks, strict=True):
-        wanted = requirements(lock, left_out(checkout))
+        wanted = requirements(lock, left_out(lock))
         (folder / "locks" / f"{name}.txt").write_text(wanted)
         (folder / "wheels" / name).mkdir(parents=True)
         for wheel in wheels_of(lock, wanted).glob("*.whl"):
