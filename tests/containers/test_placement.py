@@ -57,6 +57,15 @@ def test_a_recipe_trains_on_its_device_and_evaluations_follow_it_to_a_gpu_alone(
     assert placed(project, monkeypatch, "held-out", *(["--device", "cuda"] if device == "cuda" else [])).role == evaluates_on
 
 
+def test_a_bucket_of_google_is_reached_from_the_image_that_has_gcsfs(
+    project: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for words in (["push", "results/tiny", "gs://bucket/runs"], ["pull", "gs://bucket/runs", "tiny"]):
+        found = placed(project, monkeypatch, *words)
+        assert (found.role, found.network) == ("tpu", True)
+    assert placed(project, monkeypatch, "push", "results/tiny", "file:///disk/runs").role == "cpu"
+
+
 def test_folders_of_ones_own_are_named_to_be_mounted(
     project: Commands, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

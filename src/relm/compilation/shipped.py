@@ -23,8 +23,8 @@ from relm.plan import Project
 from relm.topologies import TOPOLOGIES
 
 TABLE = CHECKOUT / "docs" / "compiled.json"
-# Most that one compiler takes, in bytes: of a step of BERT large on v4, 32 sequences a chip.
-MEMORY = 11 * 2**30
+# Most that one compiler takes, in bytes: of a step of BERT large in bfloat16 on v5e.
+MEMORY = 14 * 2**30
 
 
 class Row(Facts):

@@ -18,8 +18,9 @@ from relm.recipe import Recipe
 
 # Steps that run where the recipe trains; evaluations follow it to a GPU alone, all others stay on the CPU.
 TRAINING = frozenset({"pretrain", "rehearse", "estimate"})
-# Whose compiler a step asks, wherever it runs: it is among the packages of one image alone.
+# Whose compiler a step asks, and where it reads or writes, wherever it runs: that is among the packages of one image alone.
 COMPILERS: dict[str, Role] = {"compile": "tpu"}
+STORES: dict[str, Role] = {"gs": "tpu"}
 # Steps whose first argument is a recipe's name.
 OF_A_RECIPE = TRAINING | {"compile", "training-speed", "verify", "report", "publish", "status"}
 # How a rule starts a step: alone or, of several processes, by torchrun.
@@ -64,10 +65,18 @@ def placement(words: Sequence[str], project: Project) -> Placement:
         return Placement("cpu", network=False)
     plan = _plan(words, project)
     asked = _option(words, "--device")
-    role: Role = next((role for role in ROLES if role == asked), COMPILERS.get(words[0], "cpu"))
+    role: Role = next((role for role in ROLES if role == asked), _packaged_in(words))
     if plan is not None and words[0] in TRAINING:
         role = training_role(plan.recipe)
     return Placement(role, _needs_network(words, plan), tuple(_read_beside(words, plan)))
+
+
+def _packaged_in(words: Sequence[str]) -> Role:
+    """The image that has a step's packages."""
+    if words[0] in ("push", "pull"):
+        schemes = (word.partition("://")[0] for word in words if "://" in word)
+        return next((STORES[scheme] for scheme in schemes if scheme in STORES), "cpu")
+    return COMPILERS.get(words[0], "cpu")
 
 
 def _option(words: Sequence[str], name: str) -> str | None:

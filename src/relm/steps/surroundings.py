@@ -100,7 +100,7 @@ STEPS: dict[str, Step] = {
         ],
         compile_job,
         records=False,
-        epilog="Takes a minute a program and more, and up to 11 GB of memory; needs `make .venv-tpu/made-from`, and an x86 "
+        epilog="Takes a minute a program and more, and up to 14 GB of memory; needs `make .venv-tpu/made-from`, and an x86 "
         "processor. Exits with 1 where a program does not fit, with the compiler's figure. What was compiled is kept in "
         "work/compiled.",
     ),
