@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from relm.models.attention import attention, written_out
 
@@ -50,3 +51,23 @@ def test_dropout_leaves_out_its_share_of_the_weights_and_scales_the_rest() -> No
     assert len(set(mixed[..., 0].flatten().tolist())) == 4
     shares = mixed[0, 0, :, 0] * 5000 * 0.75
     torch.testing.assert_close(shares, shares.round(), rtol=0, atol=0.1)
+
+
+class Softmaxes(TorchDispatchMode):
+    """The types in which softmax is computed meanwhile."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.types: list[torch.dtype] = []
+
+    def __torch_dispatch__(self, function, types, arguments=(), named=None):
+        result = function(*arguments, **(named or {}))
+        if function is torch.ops.aten._softmax.default:
+            self.types.append(result.dtype)
+        return result
+
+
+def test_softmax_of_half_precision_is_computed_in_float32() -> None:
+    with Softmaxes() as softmaxes:
+        mixed = written_out(*(part.bfloat16() for part in heads()), None, 0.0, None, False)
+    assert (softmaxes.types, mixed.dtype) == ([torch.float32], torch.bfloat16)

@@ -42,7 +42,7 @@ def attention(
         (batch, heads, sequence, head_size).
     """
     if query.device.type == "xla":
-        with torch.autocast("xla", enabled=False):  # logits and weights stay in the type of what they are made of
+        with torch.autocast("xla", enabled=False):  # logits and weights are kept in the type of what they are made of
             return written_out(query, key, value, seen, dropout, scale, causal)
     given: dict[str, Any] = {} if scale is None else {"scale": scale}  # torch 2.0 has no such argument
     return F.scaled_dot_product_attention(query, key, value, attn_mask=seen, dropout_p=dropout, is_causal=causal, **given)
@@ -54,7 +54,8 @@ def written_out(
     """As `attention`, for a TPU's compiler, by which a step of BERT reads and writes a tenth less than with torch's own form.
 
     That form looks through all logits once more for places that see nothing, and keeps dropout's choice beside what it chose
-    of. Logits are (..., keys, sequence) here, since the compiler would lay out the others so, and copy them.
+    of. Softmax is computed in float32 whatever the type. Logits are (..., keys, sequence) here, since the compiler would lay
+    out the others so, and copy them.
     """
     scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
     logits = key @ (query * scale).transpose(-2, -1)
@@ -63,4 +64,5 @@ def written_out(
     if seen is not None:
         seen = seen.transpose(-2, -1)
         logits = torch.where(seen, logits, MASKED) if seen.dtype == torch.bool else logits + seen
-    return F.dropout(logits.softmax(-2), dropout, dropout > 0).transpose(-2, -1) @ value
+    weights = logits.softmax(-2, dtype=torch.float32).to(value.dtype)
+    return F.dropout(weights, dropout, dropout > 0).transpose(-2, -1) @ value
