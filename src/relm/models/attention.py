@@ -51,7 +51,7 @@ def attention(
 def written_out(
     query: Tensor, key: Tensor, value: Tensor, seen: Tensor | None, dropout: float, scale: float | None, causal: bool
 ) -> Tensor:
-    """As `attention`, for a TPU's compiler, by which a step of BERT reads and writes a tenth less than with torch's own form.
+    """As `attention`, for a TPU's compiler, by which a step reads and writes less than with torch's own form (docs/tpu.md).
 
     That form looks through all logits once more for places that see nothing, and keeps dropout's choice beside what it chose
     of. Softmax is computed in float32 whatever the type. Logits are (..., keys, sequence) here, since the compiler would lay
