@@ -116,18 +116,11 @@ def test_the_table_has_every_recipe_for_tpus() -> None:
     assert {(row.recipe, row.phase, row.topology) for row in read_shipped().rows} == set(wishes(PROJECT))
 
 
-def test_every_shipped_step_of_the_originals_slice_was_compiled_and_fits() -> None:
-    found = read_shipped()
-    made = [found.of(row) for row in found.rows if row.topology == "v3-8" and row.name == "step"]
-    assert made
-    assert all(each is not None and each.fits for each in made)
-
-
-def test_every_shipped_step_fits_sums_gradients_and_sends_no_activation() -> None:
+def test_every_shipped_program_fits_sums_gradients_and_sends_no_activation() -> None:
     found = read_shipped()
     for row in found.rows:
-        if (made := found.of(row)) is None:
-            continue
+        made = found.of(row)
+        assert made is not None, row
         assert made.fits, row
         program = found.programs[row.program]
         other = carried_beyond_gradients(made.collectives, program)
