@@ -90,7 +90,9 @@ def ours(name: str, alone: bool) -> Compiled:
         if alone:
             wish = Wish(f"a device's own step of {name}", "main", topology)
             return compiled(traced_by("own_step_alone.py", name, 1, wish, Path(folder)))
-        (program,) = (each for each in traced([Wish(name, "main", topology)], Path(folder)) if each.name == "step")
+        program = next((each for each in traced([Wish(name, "main", topology)], Path(folder)) if each.name == "step"), None)
+        if program is None:
+            raise SystemExit(f"{name}: a step has micro-batches, so several programs; no step of transformers is like it")
         known = read_shipped().compiled.get(program.program.sha256, {})
         return known.get(TOPOLOGIES[topology].layout) or compiled(program)
 
@@ -119,7 +121,12 @@ def compare(what: str, mine: Compiled, other: Compiled) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("recipes", nargs="*", default=RECIPES, help="TPU recipes of one phase (without any: originals of v3-8)")
+    parser.add_argument(
+        "recipes",
+        nargs="*",
+        default=RECIPES,
+        help="TPU recipes of one phase and micro-batch; default: originals",
+    )
     parser.add_argument("--alone", action="store_true", help="also one device's part of the batch, without the sums")
     given = parser.parse_args()
     for name in given.recipes:

@@ -10,15 +10,18 @@ from test_recipe_compiling import FITS, PROGRAM, REFUSED, VERSIONS
 from torch import nn
 
 from relm.compilation import shipped as module
-from relm.compilation.compiling import TracedProgram, Wish, compiled_key, judged
+from relm.compilation.compiling import HELD_OUT, TracedProgram, Wish, compiled_key, judged
+from relm.compilation.consequences import step_programs
 from relm.compilation.program_facts import carried_beyond_gradients
 from relm.compilation.shipped import Row, Shipped, check, compile_missing, missing, read_shipped, rows_of, wishes
+from relm.compilation.tracing import shortest
 from relm.devices.tpu_options import OPTIONS
 from relm.errors import RelmError
 from relm.launch.expected_tokenizer import tokenizer_of
 from relm.plan import Project
 from relm.topologies import TOPOLOGIES
 from relm.training.architecture import configuration, unset_model
+from relm.training.input import micro_batch_size
 from small_project import CHECKOUT
 
 PROJECT = Project(CHECKOUT)
@@ -109,11 +112,30 @@ def activation(row: Row) -> int:
     """Numbers that a device has of what goes from layer to layer."""
     recipe = PROJECT.plan(row.recipe).recipe
     phase = recipe.pretrain[row.phase]
-    return phase.global_batch_size // TOPOLOGIES[row.topology].devices * phase.sequence_length * recipe.model.hidden_size
+    sequences = micro_batch_size(phase, recipe.run.micro_batch_size, 1) // TOPOLOGIES[row.topology].devices
+    return sequences * phase.sequence_length * recipe.model.hidden_size
 
 
 def test_the_table_has_every_recipe_for_tpus() -> None:
     assert {(row.recipe, row.phase, row.topology) for row in read_shipped().rows} == set(wishes(PROJECT))
+
+
+def test_a_shipped_step_has_the_programs_of_its_micro_batches() -> None:
+    found: dict[tuple[str, str], set[str]] = {}
+    for row in read_shipped().rows:
+        found.setdefault((row.recipe, row.phase), set()).add(row.name)
+    for (name, phase), programs in found.items():
+        recipe = PROJECT.plan(name).recipe
+        settings = recipe.pretrain[phase]
+        number = settings.global_batch_size // micro_batch_size(settings, recipe.run.micro_batch_size, 1)
+        assert programs == {*step_programs(number), HELD_OUT}, name
+
+
+def test_a_shortened_step_has_micro_batches_of_the_same_size() -> None:
+    recipe = PROJECT.plan("roberta_base_v3-8_as_published").recipe
+    fewer, settings = shortest(recipe, "main")
+    assert (settings.global_batch_size, micro_batch_size(settings, fewer.run.micro_batch_size, 1)) == (3 * 24, 24)
+    assert shortest(PROJECT.plan("roberta_base_v3-8").recipe, "main")[1].global_batch_size == 192
 
 
 def test_every_shipped_program_fits_sums_gradients_and_sends_no_activation() -> None:
@@ -127,7 +149,7 @@ def test_every_shipped_program_fits_sums_gradients_and_sends_no_activation() -> 
         assert all(each.elements <= program.devices for each in other if each.kind != "all-reduce"), row
         assert all(each.elements <= activation(row) / 2 for each in other), row
         assert not any(made.findings.model_dump().values()), row
-        if row.name == "step":
+        if row.name != HELD_OUT:
             sums = (each for each in made.collectives if each.kind == "all-reduce")
             summed = sum((Counter({each.elements: each.count}) for each in sums), Counter[int]())
             lacking = Counter(parameter.numel() for parameter in model_of(row).parameters()) - summed

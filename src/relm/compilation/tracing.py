@@ -147,7 +147,8 @@ def traced_phase(recipe: Recipe, phase: str, tokenizer: Any, device: TracingDevi
     Raises:
         RelmError: the recipe fits no model, or its batch not the devices.
     """
-    config, settings = configuration(recipe, tokenizer), shortest(recipe, phase)
+    config = configuration(recipe, tokenizer)
+    recipe, settings = shortest(recipe, phase)
     reader = generated_reader(recipe, phase, settings, tokenizer, device)
     run = PhaseRun(recipe, phase, settings, Path(), {}, reader, device)
     with torch.device("meta"):
@@ -187,14 +188,15 @@ def step_names(programs: int) -> list[str]:
     return [["step"], ["first", "last"], ["first", "between", "last"]][programs - 1]
 
 
-def shortest(recipe: Recipe, phase: str) -> Phase:
-    """The phase with no more micro-batches a step than there are different ones."""
+def shortest(recipe: Recipe, phase: str) -> tuple[Recipe, Phase]:
+    """The phase with no more micro-batches a step than there are different ones, and the recipe with as large ones as before."""
     settings = recipe.pretrain[phase]
     size = micro_batch_size(settings, recipe.run.micro_batch_size, 1)
     if settings.global_batch_size <= DIFFERENT * size:
-        return settings
+        return recipe, settings
     few = {"global_batch_size": DIFFERENT * size, "loss_shares": 1, "loss_normalisation": "global_tokens"}
-    return settings.model_copy(update=few)
+    run = recipe.run.model_copy(update={"micro_batch_size": size})  # else one share would be one micro-batch
+    return recipe.model_copy(update={"run": run}), settings.model_copy(update=few)
 
 
 def for_slice(recipe: Recipe, topology: str) -> Recipe:
