@@ -189,7 +189,7 @@ def step_names(programs: int) -> list[str]:
 
 
 def shortest(recipe: Recipe, phase: str) -> tuple[Recipe, Phase]:
-    """The phase with no more micro-batches a step than there are different ones, and the recipe with as large ones as before."""
+    """The phase with no more micro-batches a step than there are different ones; the recipe has them as large as before."""
     settings = recipe.pretrain[phase]
     size = micro_batch_size(settings, recipe.run.micro_batch_size, 1)
     if settings.global_batch_size <= DIFFERENT * size:
