@@ -14,14 +14,13 @@ from relm.compilation.compiling import HELD_OUT, TracedProgram, Wish, compiled_k
 from relm.compilation.consequences import step_programs
 from relm.compilation.program_facts import carried_beyond_gradients
 from relm.compilation.shipped import Row, Shipped, check, compile_missing, missing, read_shipped, rows_of, wishes
-from relm.compilation.tracing import shortest
 from relm.devices.tpu_options import OPTIONS
 from relm.errors import RelmError
 from relm.launch.expected_tokenizer import tokenizer_of
 from relm.plan import Project
 from relm.topologies import TOPOLOGIES
 from relm.training.architecture import configuration, unset_model
-from relm.training.input import micro_batch_size
+from relm.training.input import micro_batch_size, shortened
 from small_project import CHECKOUT
 
 PROJECT = Project(CHECKOUT)
@@ -133,9 +132,9 @@ def test_a_shipped_step_has_the_programs_of_its_micro_batches() -> None:
 
 def test_a_shortened_step_has_micro_batches_of_the_same_size() -> None:
     recipe = PROJECT.plan("roberta_base_v3-8_as_published").recipe
-    fewer, settings = shortest(recipe, "main")
+    fewer, settings = shortened(recipe, "main", 3, 1)
     assert (settings.global_batch_size, micro_batch_size(settings, fewer.run.micro_batch_size, 1)) == (3 * 24, 24)
-    assert shortest(PROJECT.plan("roberta_base_v3-8").recipe, "main")[1].global_batch_size == 192
+    assert shortened(PROJECT.plan("roberta_base_v3-8").recipe, "main", 3, 1)[1].global_batch_size == 192
 
 
 def test_every_shipped_program_fits_sums_gradients_and_sends_no_activation() -> None:

@@ -28,9 +28,9 @@ from relm.devices.xla import XlaDevice, shared_parameters
 from relm.errors import RelmError
 from relm.launch.expected_tokenizer import tokenizer_of
 from relm.plan import Project
-from relm.recipe import Phase, Recipe, Run
+from relm.recipe import Recipe, Run
 from relm.training.architecture import configuration, unset_model
-from relm.training.input import micro_batch_size
+from relm.training.input import shortened
 from relm.training.interruption import stop_with_parent
 from relm.training.learner import learner_of
 from relm.training.loop import take_step
@@ -148,7 +148,7 @@ def traced_phase(recipe: Recipe, phase: str, tokenizer: Any, device: TracingDevi
         RelmError: the recipe fits no model, or its batch not the devices.
     """
     config = configuration(recipe, tokenizer)
-    recipe, settings = shortest(recipe, phase)
+    recipe, settings = shortened(recipe, phase, DIFFERENT, 1)
     reader = generated_reader(recipe, phase, settings, tokenizer, device)
     run = PhaseRun(recipe, phase, settings, Path(), {}, reader, device)
     with torch.device("meta"):
@@ -186,17 +186,6 @@ def traced_step(
 def step_names(programs: int) -> list[str]:
     """What the programs of one step are called."""
     return [["step"], ["first", "last"], ["first", "between", "last"]][programs - 1]
-
-
-def shortest(recipe: Recipe, phase: str) -> tuple[Recipe, Phase]:
-    """The phase with no more micro-batches a step than there are different ones; the recipe has them as large as before."""
-    settings = recipe.pretrain[phase]
-    size = micro_batch_size(settings, recipe.run.micro_batch_size, 1)
-    if settings.global_batch_size <= DIFFERENT * size:
-        return recipe, settings
-    few = {"global_batch_size": DIFFERENT * size, "loss_shares": 1, "loss_normalisation": "global_tokens"}
-    run = recipe.run.model_copy(update={"micro_batch_size": size})  # else one share would be one micro-batch
-    return recipe.model_copy(update={"run": run}), settings.model_copy(update=few)
 
 
 def for_slice(recipe: Recipe, topology: str) -> Recipe:

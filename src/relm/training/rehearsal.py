@@ -23,7 +23,7 @@ from relm.examples.tokenizers import SpecialIds
 from relm.limits import size_in_words
 from relm.recipe import Phase, Recipe
 from relm.training.architecture import Config, configuration
-from relm.training.input import Reader, StepInput, micro_batch_size
+from relm.training.input import Reader, StepInput, micro_batch_size, shortened
 from relm.training.learner import Learner, begin
 from relm.training.loop import WARM_UP, Forward, take_step
 from relm.training.phase_run import PhaseRun, derived_seed, reader_of
@@ -55,14 +55,12 @@ class Rehearsal:
     trace: Path | None = None
     """Where a trace of a few further steps goes; None: there is none."""
 
-    def settings(self, ranks: int) -> Phase:
-        """The phase as it is rehearsed."""
-        settings = self.recipe.pretrain[self.phase]
+    def taken(self, parts: int) -> "tuple[Rehearsal, Phase]":
+        """What is rehearsed of it where the global batch is dealt out to so many parts, and the phase as it is taken."""
         if not self.compile_only:
-            return settings
-        size = ranks * micro_batch_size(settings, self.recipe.run.micro_batch_size, ranks)
-        batch = min(2 * size, settings.global_batch_size)
-        return settings.model_copy(update={"global_batch_size": batch, "loss_shares": 1, "loss_normalisation": "global_tokens"})
+            return self, self.recipe.pretrain[self.phase]
+        recipe, settings = shortened(self.recipe, self.phase, 2, parts)
+        return dataclasses.replace(self, recipe=recipe), settings
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,13 +91,13 @@ def rehearse(rehearsal: Rehearsal) -> str:
     Raises:
         RelmError: the recipe does not fit the tokenizer, the examples or the machine; or the loss is no number.
     """
-    recipe = rehearsal.recipe
     with (
         TemporaryDirectory(prefix="relm-rehearsal-") as folder,  # a run folder in which nothing lies
-        closing(open_device(recipe.run)) as device,
+        closing(open_device(rehearsal.recipe.run)) as device,
         device.errors_in_words(),
     ):
-        settings = rehearsal.settings(device.parts)
+        rehearsal, settings = rehearsal.taken(device.parts)
+        recipe = rehearsal.recipe
         config = configuration(recipe, rehearsal.tokenizer)
         require_training_memory(config, settings, recipe.run)
         reader = reader_of_rehearsal(rehearsal, settings, device)
