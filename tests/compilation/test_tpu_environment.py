@@ -50,3 +50,12 @@ def test_those_that_run_side_by_side_are_stopped_together(interpreter: Path, tmp
     with pytest.raises(RelmError, match="doing this: stopped"):
         run(tmp_path, stop)
     assert not Path(f"/proc/{int((tmp_path / 'process').read_text())}").exists()
+
+
+def test_without_the_environment_nothing_is_said_to_begin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(environment.FOLDER, str(tmp_path / "nowhere"))
+    with pytest.raises(RelmError, match="make it with `make .venv-tpu/made-from`"):
+        run(tmp_path)
+    assert capsys.readouterr().err == ""

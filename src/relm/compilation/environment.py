@@ -57,13 +57,14 @@ def run_module(
     Raises:
         RelmError: it was stopped, or the system killed it.
     """
+    interpreter = str(python())
     environment = {**os.environ, **variables, STOP_WITH_PARENT: "1", "PYTHONPATH": str(Path(relm.__file__).parents[1])}
     started, terminal = time.monotonic(), sys.stderr.isatty() and stop is None
     if not terminal:
         print(f"{doing} ...", file=sys.stderr, flush=True)
     with open(log, "wb") as said:
         process = subprocess.Popen(
-            [str(python()), "-m", module, *map(str, arguments)], env=environment, stdout=said, stderr=subprocess.STDOUT
+            [interpreter, "-m", module, *map(str, arguments)], env=environment, stdout=said, stderr=subprocess.STDOUT
         )
         try:
             while True:
