@@ -56,6 +56,6 @@ def test_without_the_environment_nothing_is_said_to_begin(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv(environment.FOLDER, str(tmp_path / "nowhere"))
-    with pytest.raises(RelmError, match="make it with `make .venv-tpu/made-from`"):
+    with pytest.raises(RelmError, match=r"make it with `make \.venv-tpu/made-from`"):
         run(tmp_path)
     assert capsys.readouterr().err == ""
