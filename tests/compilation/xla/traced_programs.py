@@ -1,8 +1,10 @@
 """Small recipes' programs, each traced in a process of its own: a process has one number of devices."""
 
+import atexit
 import functools
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections import Counter
@@ -14,6 +16,13 @@ from relm.compilation.compiling import TracedProgram, Wish, traced
 RECIPE, TOPOLOGY = "smoke/roberta_base_v3-8", "v3-8"
 
 
+def _folder() -> Path:
+    """A folder that is gone when the tests end."""
+    folder = Path(mkdtemp(prefix="relm-programs-"))
+    atexit.register(shutil.rmtree, folder)
+    return folder
+
+
 def programs(folder: Path, *recipes: str) -> dict[tuple[str, str], TracedProgram]:
     """(recipe, name) -> program of phase main."""
     wishes = [Wish(recipe, "main", TOPOLOGY) for recipe in recipes]
@@ -23,7 +32,7 @@ def programs(folder: Path, *recipes: str) -> dict[tuple[str, str], TracedProgram
 @functools.cache
 def small(name: str) -> TracedProgram:
     """A program of the small recipe."""
-    return programs(Path(mkdtemp(prefix="relm-programs-")), RECIPE)[RECIPE, name]
+    return programs(_folder(), RECIPE)[RECIPE, name]
 
 
 _REHEARSE = """
@@ -39,7 +48,7 @@ print(rehearse(Rehearsal(for_slice(plan.recipe, {topology!r}), "main", tokenizer
 @functools.cache
 def trained() -> str:
     """The text of the step's program as a trainer handed it to XLA, on a CPU that stands for as many devices."""
-    folder = Path(mkdtemp(prefix="relm-programs-"))
+    folder = _folder()
     flags = f"--xla_dump_to={folder} --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
     environment = {**os.environ, "CPU_NUM_DEVICES": "8", "XLA_FLAGS": flags}
     script = _REHEARSE.format(recipe=RECIPE, topology=TOPOLOGY)
