@@ -25,12 +25,10 @@ from relm.plan import Project
 from relm.topologies import TOPOLOGIES
 from relm.training.architecture import configuration
 
-RECIPES = (
-    "bert_large_wikitext103_v3-8_fp32",
-    "bert_large_wikitext103_v3-8_bf16",
-    "roberta_base_v3-8",
-    "mt5_base_romanian_diacritics_v3-8",
-)
+
+def comparable() -> list[str]:
+    """Recipes whose step is one program: micro-batches are several, and no step of transformers is like them."""
+    return sorted({row.recipe for row in read_shipped().rows if row.name == "step"})
 
 
 def slice_of(recipe_name: str) -> str:
@@ -124,8 +122,8 @@ def main() -> None:
     parser.add_argument(
         "recipes",
         nargs="*",
-        default=RECIPES,
-        help="TPU recipes of one phase and micro-batch; default: originals",
+        default=comparable(),
+        help="TPU recipes of one phase and micro-batch; default: all of them",
     )
     parser.add_argument("--alone", action="store_true", help="also one device's part of the batch, without the sums")
     given = parser.parse_args()

@@ -1,11 +1,18 @@
 """Fixtures of the whole suite: the checkout, real data beside it, and small projects made from the checkout's own rules."""
 
+import signal
 import subprocess
 from pathlib import Path
 
 import pytest
 
 from small_project import CHECKOUT, Commands, make_project
+
+
+def pytest_configure() -> None:
+    """Take SIGINT as always, here and in what is started: a shell's background commands would ignore it from birth."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
