@@ -176,8 +176,7 @@ def compare_steps(given: argparse.Namespace) -> None:
     from models import spread
 
     given.objective, given.threads, given.tiny = "masked", 1, False
-    # Those of the warm-up, of all turns, and one that ends the last turn's wait.
-    given.steps = WARM_UP + given.turn * given.repeats + 1
+    given.steps = WARM_UP + given.turn * given.repeats
     with tempfile.TemporaryDirectory() as folder:
         loop.write_examples(Path(folder), recipe_of(given))
         found = step_times(given, Path(folder))
