@@ -142,11 +142,11 @@ def remove(folder: Path) -> None:
 
 
 def end_what_runs_in(folder: Path) -> None:
-    """Kill processes in other mount namespaces than this that have a file system of the folder's: those of its containers."""
-    here = os.readlink("/proc/self/ns/mnt")
+    """Kill processes whose root is a file system of the folder's: those of its containers. Others may see it as well."""
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # it has ended meanwhile, or is the kernel's
-            if os.readlink(process / "ns/mnt") != here and f"{folder}/" in (process / "mountinfo").read_text():
+            mounts = (process / "mountinfo").read_text().splitlines()
+            if any(mount.split()[4] == "/" and f"/{folder.name}/" in mount for mount in mounts):
                 os.kill(int(process.name), signal.SIGKILL)
 
 

@@ -1,5 +1,6 @@
 """What takes long: a registry, real Apptainer, failures in the middle, and the images whose bases are out of reach here."""
 
+import dataclasses
 import json
 import os
 import re
@@ -122,20 +123,23 @@ def test_a_full_disk_is_said_in_words(in_podman: ImageProject) -> None:
     assert left == []
 
 
-def test_relm_images_builds_the_image_and_trains_in_it_through_dockers_socket(in_docker: ImageProject) -> None:
+def test_relm_images_builds_the_image_and_trains_in_it_through_dockers_socket(in_docker: ImageProject, tmp_path: Path) -> None:
+    """In a copy: steps of the finished project name the image that they ran in."""
+    copy = dataclasses.replace(in_docker, folder=tmp_path / "copy")
+    shutil.copytree(in_docker.folder, copy.folder, symlinks=True)
     relm = (sys.executable, "-m", "relm", "images")
-    done = in_docker.command(*relm, "build", "cpu", "--base", STAND_IN)
+    done = copy.command(*relm, "build", "cpu", "--base", STAND_IN)
     assert done.returncode == 0, done.stdout
-    assert f"{in_docker.built('cpu').id}; noted in" in done.stdout
-    plan = Project(in_docker.folder).plan("smoke/quickstart")
+    assert f"{copy.built('cpu').id}; noted in" in done.stdout
+    plan = Project(copy.folder).plan("smoke/quickstart")
     (phase,) = plan.phases
     words = ["--phase", phase, "--manifest", str(plan.manifest(phase)), "--tokenizer", str(plan.tokenizer)]
     model = Path("work/by-socket/model/model.safetensors")
-    done = in_docker.command(*relm, "run", "cpu", "--", "pretrain", plan.name, *words, "--output", str(model))
+    done = copy.command(*relm, "run", "cpu", "--", "pretrain", plan.name, *words, "--output", str(model))
     assert done.returncode == 0, done.stdout
-    assert f"pretrain ran in the image {in_docker.built('cpu').id}" in done.stdout
-    published = in_docker.folder / "results/smoke/quickstart/model.safetensors"
-    assert sha256_of(in_docker.folder / model) == sha256_of(published)
+    assert f"pretrain ran in the image {copy.built('cpu').id}" in done.stdout
+    published = copy.folder / "results/smoke/quickstart/model.safetensors"
+    assert sha256_of(copy.folder / model) == sha256_of(published)
 
 
 def test_real_apptainer_runs_a_rule(in_podman: ImageProject, tmp_path: Path) -> None:

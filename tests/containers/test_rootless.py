@@ -3,6 +3,7 @@
 import contextlib
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
@@ -58,6 +59,9 @@ def podman_without_root(folder: Path) -> Iterator[AsUser]:
     try:
         yield as_user
     finally:
+        for number in folder.glob("runtime/libpod/tmp/pause.pid"):  # it keeps the user's namespaces
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(number.read_text()), signal.SIGKILL)
         remove(folder)
 
 
