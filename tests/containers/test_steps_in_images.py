@@ -19,6 +19,15 @@ from relm.plan import Project
 
 pytestmark = [pytest.mark.containers, pytest.mark.timeout(1500)]
 LARGEST = 1_500_000_000
+SUM = """
+import torch
+from torch import distributed
+distributed.init_process_group("gloo")
+ones = torch.ones(1)
+distributed.all_reduce(ones)
+print(ones.item())
+distributed.destroy_process_group()  # else a thread of Gloo's may outlive it and abort the process
+"""
 
 
 @pytest.fixture(scope="session", params=["podman", pytest.param("docker", marks=pytest.mark.full)])
@@ -93,8 +102,7 @@ def test_the_entry_point_is_relm(project: ImageProject) -> None:
 
 def test_several_processes_find_each_other_without_a_network(project: ImageProject) -> None:
     """What `run.processes` starts: torchrun and Gloo, over the container's own loopback."""
-    lines = ["import torch.distributed as d", "d.init_process_group('gloo')", "import torch", "x = torch.ones(1)"]
-    (project.folder / "work" / "sum.py").write_text("\n".join([*lines, "d.all_reduce(x)", "print(x.item())"]))
+    (project.folder / "work" / "sum.py").write_text(SUM)
     words = ["--standalone", "--nproc-per-node", "2", "work/sum.py"]
     done = project.command(*in_image(project, *words, entry_point="torchrun"))
     assert done.returncode == 0, done.stdout
