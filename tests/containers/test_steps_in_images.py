@@ -20,12 +20,13 @@ from relm.plan import Project
 pytestmark = [pytest.mark.containers, pytest.mark.timeout(1500)]
 LARGEST = 1_500_000_000
 SUM = """
+import sys
 import torch
 from torch import distributed
 distributed.init_process_group("gloo")
 ones = torch.ones(1)
 distributed.all_reduce(ones)
-print(ones.item())
+sys.stdout.write(f"{ones.item()}\\n")  # at once: print writes the end of its line by itself
 distributed.destroy_process_group()  # else a thread of Gloo's may outlive it and abort the process
 """
 
