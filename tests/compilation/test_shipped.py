@@ -13,7 +13,18 @@ from relm.compilation import shipped as module
 from relm.compilation.compiling import HELD_OUT, TracedProgram, Wish, compiled_key, judged
 from relm.compilation.consequences import step_programs
 from relm.compilation.program_facts import carried_beyond_gradients
-from relm.compilation.shipped import Row, Shipped, check, compile_missing, missing, read_shipped, rows_of, wishes
+from relm.compilation.shipped import (
+    RecipeFacts,
+    Row,
+    Shipped,
+    check,
+    compile_missing,
+    missing,
+    read_shipped,
+    rows_of,
+    shipped_compilation,
+    wishes,
+)
 from relm.devices.tpu_options import OPTIONS
 from relm.errors import RelmError
 from relm.launch.expected_tokenizer import tokenizer_of
@@ -26,12 +37,21 @@ from small_project import CHECKOUT
 PROJECT = Project(CHECKOUT)
 TRACED = [TracedProgram(Wish("a", "main", "v3-8"), "step", PROGRAM, Path("0.hlo"), "")]
 ROWS = rows_of(TRACED)
+RECIPES = {
+    "a": RecipeFacts(
+        fingerprint="0" * 12,
+        sequences={"main": 16},
+        micro_batches={"main": 16},
+        activation_checkpointing=False,
+        vocabulary="600 tokens",
+    )
+}
 KEY = compiled_key(PROGRAM, "v3:2x2", VERSIONS)
 
 
 def table(answer: dict[str, object]) -> Shipped:
     made = {PROGRAM.sha256: {"v3:2x2": judged(answer, "", "", KEY, "v3:2x2")}}
-    return Shipped(rows=tuple(ROWS), programs={PROGRAM.sha256: PROGRAM}, compiled=made)
+    return Shipped(rows=tuple(ROWS), recipes=RECIPES, programs={PROGRAM.sha256: PROGRAM}, compiled=made)
 
 
 @pytest.fixture(autouse=True)
@@ -40,31 +60,55 @@ def same_versions(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_table_of_todays_programs_is_current() -> None:
-    check(table(FITS), ROWS)
+    check(table(FITS), ROWS, RECIPES)
 
 
 def test_a_program_that_changed_is_named() -> None:
     other = [row.model_copy(update={"program": "cd" * 32}) for row in ROWS]
     assert missing(table(FITS), other) == other
     with pytest.raises(RelmError, match=r"docs/compiled.json is not current: a \(main, step\); .* `make compile-all`"):
-        check(table(FITS), other)
+        check(table(FITS), other, RECIPES)
+
+
+def test_a_recipe_that_was_edited_is_named_though_its_programs_are_the_same() -> None:
+    edited = {"a": RECIPES["a"].model_copy(update={"fingerprint": "1" * 12})}
+    with pytest.raises(RelmError, match=r"docs/compiled.json is not current: a was edited, .* `make compile-all`"):
+        check(table(FITS), ROWS, edited)
+
+
+def test_the_table_has_the_figures_of_every_shipped_recipe_as_it_is_now() -> None:
+    shipped = read_shipped()
+    for name in {row.recipe for row in shipped.rows}:
+        found = shipped_compilation(shipped, PROJECT.plan(name))
+        assert found is not None
+        assert [(each.phase, each.name) for each in found.programs] == [
+            (row.phase, row.name) for row in shipped.rows if row.recipe == name
+        ]
+
+
+def test_the_table_has_no_figures_for_an_edited_recipe() -> None:
+    shipped, plan = read_shipped(), PROJECT.plan("roberta_base_v3-8")
+    edited = {plan.name: shipped.recipes[plan.name].model_copy(update={"fingerprint": "1" * 12})}
+    with pytest.raises(RelmError, match=rf"has fingerprint {plan.fingerprint}, docs/compiled.json has figures of 111111111111"):
+        shipped_compilation(shipped.model_copy(update={"recipes": edited}), plan)
+    assert shipped_compilation(Shipped(), plan) is None
 
 
 def test_a_recipe_that_does_not_fit_is_named() -> None:
     with pytest.raises(RelmError, match=r"docs/compiled.json: a does not fit; see `relm compile NAME`"):
-        check(table(REFUSED), ROWS)
+        check(table(REFUSED), ROWS, RECIPES)
 
 
 def test_another_compiler_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "installed", lambda: {"jax": "9"})
     with pytest.raises(RelmError, match=r"is of .*'libtpu': '3'.*, the TPU's environment has .*'9'"):
-        check(table(FITS), ROWS)
+        check(table(FITS), ROWS, RECIPES)
 
 
 def test_another_option_of_the_compiler_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(OPTIONS, "xla_tpu_an_option", True)
     with pytest.raises(RelmError, match=r"docs/compiled.json: a was compiled with other options.*; delete the file"):
-        check(table(FITS), ROWS)
+        check(table(FITS), ROWS, RECIPES)
 
 
 def test_what_is_known_is_not_compiled_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,9 +120,9 @@ def test_what_is_known_is_not_compiled_again(tmp_path: Path, monkeypatch: pytest
 
     monkeypatch.setattr(module, "compiled", compiled)
     path = tmp_path / "compiled.json"
-    made = compile_missing(Shipped(), TRACED, path)
+    made = compile_missing(Shipped(), TRACED, RECIPES, path)
     assert asked == TRACED
-    assert compile_missing(read_shipped(path), TRACED, path) == made == read_shipped(path)
+    assert compile_missing(read_shipped(path), TRACED, RECIPES, path) == made == read_shipped(path)
     assert asked == TRACED
 
 
@@ -96,7 +140,7 @@ def test_an_interrupt_stops_the_compilers_that_run(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(module, "compiled", compiled)
     monkeypatch.setattr(module, "side_by_side", lambda: 2)
     with pytest.raises(KeyboardInterrupt):
-        compile_missing(Shipped(), traced, tmp_path / "compiled.json")
+        compile_missing(Shipped(), traced, RECIPES, tmp_path / "compiled.json")
     assert stopped == [True]
 
 

@@ -6,11 +6,12 @@ import pytest
 
 from made_compilation import compilation, program
 from relm.compilation.result import Compilation, write_compilation
+from relm.compilation.shipped import read_shipped, shipped_compilation
 from relm.errors import RelmError
 from relm.launch.compiled_estimate import compiled_lines
 from relm.launch.estimate import describe_estimate
 from relm.plan import Plan, Project
-from small_project import Commands
+from small_project import CHECKOUT, Commands
 
 TPU = """
 title: On a TPU
@@ -39,6 +40,23 @@ def test_a_recipe_for_a_tpu_is_told_how_to_ask_its_compiler(plan: Plan) -> None:
     told = describe_estimate(plan, None, None, calibrates=False)
     assert told.splitlines()[-1].endswith(f": relm compile on_tpu --output {plan.compilation}")
     assert [*compiled_lines(Project().plan("tiny"), None, None, None)] == []
+
+
+def test_a_shipped_recipe_has_the_figures_of_the_committed_table() -> None:
+    plan = Project(CHECKOUT).plan("roberta_base_v3-8")
+    told = "\n".join(compiled_lines(plan, None, None, None))
+    step = next(each for each in shipped_compilation(read_shipped(), plan).programs if each.name == "step")
+    assert f"fits: {step.compiled.memory.peak / 2**30:.2f} GiB at most of 15.48" in told
+    assert "relm compile" not in told
+
+
+def test_a_shipped_recipe_that_was_edited_is_told_to_compile(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = Project(CHECKOUT).plan("roberta_base_v3-8")
+    monkeypatch.setattr(Plan, "fingerprint", "0" * 12)
+    told = [*compiled_lines(plan, None, None, None)]
+    assert len(told) == 2
+    assert told[1].startswith("docs/compiled.json is left out: recipe roberta_base_v3-8 has fingerprint 000000000000")
+    assert "relm compile roberta_base_v3-8" in told[1]
 
 
 def test_what_lies_in_the_work_folder_is_found(plan: Plan) -> None:

@@ -11,6 +11,8 @@ from relm.launch.expected_tokenizer import SENTENCEPIECES
 from relm.limits import duration_in_words
 from relm.plan import Plan, Project
 from relm.section import read_yaml
+from relm.training.architecture import configuration
+from relm.training.resources import memory
 from small_project import Commands
 
 TWO_PHASES = """
@@ -82,6 +84,16 @@ def test_a_device_that_is_not_here_is_arithmetic(plans: Project) -> None:
     assert re.findall(r"^  (TPU v\S+) +([\d.]+) ", told, re.M)[:3] == [("TPU v2", "46"), ("TPU v3", "123"), ("TPU v4", "275")]
     both = describe_estimate(plan, None, None, calibrates=False)
     assert figures(both, "TPU v3") == "none published"
+
+
+def test_each_device_of_a_slice_computes_its_part_of_the_sequences(plans: Project) -> None:
+    sliced = changed(plans, "run: {device: tpu, topology: v5e-4, micro_batch_size: 4}")
+    told = figures(describe_estimate(sliced, "long", None, calibrates=False), "memory")
+    assert re.match(r"[\d.]+ kB of each of 4 devices that are not here: 1 sequence at once", told)
+    config, phase, run = configuration(sliced.recipe, vocabulary(sliced)[0]), sliced.recipe.pretrain["long"], sliced.recipe.run
+    alone = memory(config, phase, run.model_copy(update={"topology": None, "micro_batch_size": 1}))
+    part = memory(config, phase, run)
+    assert (part.activations, part.weights, part.optimizer) == (alone.activations, alone.weights, alone.optimizer)
 
 
 @pytest.mark.parametrize(

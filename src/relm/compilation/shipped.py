@@ -6,7 +6,7 @@ check traces every recipe and compiles nothing; a program that changed is compil
 
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,11 +16,12 @@ from pydantic import Field, ValidationError
 from relm.artifact import read_json, write_json
 from relm.compilation.compiling import HELD_OUT, TracedProgram, Wish, compiled, compiled_key, installed, traced, wishes_of
 from relm.compilation.environment import CHECKOUT
-from relm.compilation.result import Compiled, Facts, Program, in_words
+from relm.compilation.result import Compilation, Compiled, CompiledProgram, Facts, Program, in_words
 from relm.errors import RelmError
 from relm.limits import available_memory, usable_cores
-from relm.plan import Project
+from relm.plan import Plan, Project
 from relm.topologies import TOPOLOGIES
+from relm.training.input import micro_batch_size
 
 TABLE = CHECKOUT / "docs" / "compiled.json"
 # Most that one compiler takes, in bytes: of a step of BERT large in bfloat16 on v5e.
@@ -39,10 +40,25 @@ class Row(Facts):
     layout: str
 
 
+class RecipeFacts(Facts):
+    """A recipe as it was when its programs were traced."""
+
+    fingerprint: str
+    sequences: dict[str, int]
+    """Phase -> sequences of the global batch."""
+    micro_batches: dict[str, int]
+    """Phase -> sequences of a micro-batch, of all devices."""
+    activation_checkpointing: bool
+    vocabulary: str
+    """The number of tokens, and how it is known."""
+
+
 class Shipped(Facts):
-    """What is committed."""
+    """The content of the committed file."""
 
     rows: tuple[Row, ...] = ()
+    recipes: dict[str, RecipeFacts] = Field(default_factory=dict)
+    """By name."""
     programs: dict[str, Program] = Field(default_factory=dict)
     """By sha256."""
     compiled: dict[str, dict[str, Compiled]] = Field(default_factory=dict)
@@ -88,13 +104,63 @@ def rows_of(programs: Sequence[TracedProgram]) -> list[Row]:
     ]
 
 
+def recipes_of(project: Project, programs: Sequence[TracedProgram]) -> dict[str, RecipeFacts]:
+    """Return what the table says of the recipes of traced programs, by name."""
+    vocabularies = {each.wish.recipe: each.vocabulary for each in programs}
+    return {name: _recipe_facts(project.plan(name), vocabulary) for name, vocabulary in sorted(vocabularies.items())}
+
+
+def _recipe_facts(plan: Plan, vocabulary: str) -> RecipeFacts:
+    run = plan.recipe.run
+    return RecipeFacts(
+        fingerprint=plan.fingerprint,
+        sequences={name: phase.global_batch_size for name, phase in plan.recipe.pretrain.items()},
+        micro_batches={name: micro_batch_size(phase, run.micro_batch_size, 1) for name, phase in plan.recipe.pretrain.items()},
+        activation_checkpointing=run.activation_checkpointing,
+        vocabulary=vocabulary,
+    )
+
+
+def shipped_compilation(shipped: Shipped, plan: Plan) -> Compilation | None:
+    """Return what the table says of a recipe's programs for its slice; None if it has no such recipe.
+
+    Raises:
+        RelmError: the recipe has another fingerprint now, or a program was not compiled.
+    """
+    facts, topology = shipped.recipes.get(plan.name), plan.recipe.run.topology
+    rows = [row for row in shipped.rows if (row.recipe, row.topology) == (plan.name, topology)]
+    if facts is None or topology is None or not rows:
+        return None
+    if facts.fingerprint != plan.fingerprint:
+        raise RelmError(
+            f"recipe {plan.name} has fingerprint {plan.fingerprint}, docs/compiled.json has figures of {facts.fingerprint}"
+        )
+    where = TOPOLOGIES[topology]
+    return Compilation(
+        recipe=plan.name,
+        topology=topology,
+        layout=where.layout,
+        devices=where.devices,
+        chips=where.chips,
+        **facts.model_dump(exclude={"fingerprint"}),
+        programs=tuple(_compiled_program(shipped, row) for row in rows),
+    )
+
+
+def _compiled_program(shipped: Shipped, row: Row) -> CompiledProgram:
+    compiled = shipped.of(row)
+    if compiled is None:
+        raise RelmError(f"docs/compiled.json: {row.recipe} (phase {row.phase}, {row.name}) is not compiled")
+    return CompiledProgram(phase=row.phase, name=row.name, program=shipped.programs[row.program], compiled=compiled)
+
+
 def missing(shipped: Shipped, rows: Sequence[Row]) -> list[Row]:
     """The rows whose program is not in the table, each program and slice once, first the steps of originals."""
     found = {(row.program, row.layout): row for row in reversed(rows) if shipped.of(row) is None}
     return sorted(found.values(), key=lambda row: (row.topology != "v3-8", row.name == HELD_OUT, row.topology, row.recipe))
 
 
-def check(shipped: Shipped, rows: Sequence[Row]) -> None:
+def check(shipped: Shipped, rows: Sequence[Row], recipes: Mapping[str, RecipeFacts]) -> None:
     """Compare the table with the recipes' programs of today.
 
     Raises:
@@ -107,6 +173,12 @@ def check(shipped: Shipped, rows: Sequence[Row]) -> None:
         raise RelmError(
             f"docs/compiled.json is not current: {names}; what such a recipe makes a TPU run is not what was compiled. "
             "Run `make compile-all`, which compiles what changed, and commit docs/compiled.json"
+        )
+    edited = sorted(name for name in {**shipped.recipes, **recipes} if shipped.recipes.get(name) != recipes.get(name))
+    if edited:
+        raise RelmError(
+            f"docs/compiled.json is not current: {', '.join(edited)} was edited, although its programs stayed the same. "
+            "Run `make compile-all`, which compiles nothing then, and commit docs/compiled.json"
         )
     older = sorted({str(found.versions) for row in rows if (found := shipped.of(row)) is not None} - {str(installed())})
     if older:
@@ -129,7 +201,9 @@ def _key(shipped: Shipped, row: Row) -> str:
     return compiled_key(shipped.programs[row.program], row.layout, installed())
 
 
-def compile_missing(shipped: Shipped, programs: Sequence[TracedProgram], path: Path = TABLE) -> Shipped:
+def compile_missing(
+    shipped: Shipped, programs: Sequence[TracedProgram], recipes: Mapping[str, RecipeFacts], path: Path = TABLE
+) -> Shipped:
     """Compile what the table lacks, and write it after every program, so that whoever stops this loses one at most."""
     rows = rows_of(programs)
     asked = {(row.program, row.layout): each for row, each in zip(rows, programs, strict=True)}
@@ -139,7 +213,8 @@ def compile_missing(shipped: Shipped, programs: Sequence[TracedProgram], path: P
             made.setdefault(row.program, {})[row.layout] = known
     programs_by_sha = {each.program.sha256: each.program for each in programs}
     todo = missing(shipped, rows)
-    shipped = _written(path, Shipped(rows=tuple(rows), programs=programs_by_sha, compiled=made))
+    facts = {"rows": tuple(rows), "recipes": dict(recipes), "programs": programs_by_sha}
+    shipped = _written(path, Shipped(**facts, compiled=made))
     stop = threading.Event()
     with ThreadPoolExecutor(side_by_side()) as pool:
         try:
@@ -147,7 +222,7 @@ def compile_missing(shipped: Shipped, programs: Sequence[TracedProgram], path: P
             for number, done in enumerate(as_completed(running), start=1):
                 row = running[done]
                 made.setdefault(row.program, {})[row.layout] = done.result()
-                shipped = _written(path, Shipped(rows=tuple(rows), programs=programs_by_sha, compiled=made))
+                shipped = _written(path, Shipped(**facts, compiled=made))
                 print(f"{number} of {len(todo)} compiled", file=sys.stderr, flush=True)
         except KeyboardInterrupt:
             stop.set()
@@ -171,11 +246,12 @@ def main(arguments: Sequence[str]) -> int:
     """Compile what is missing, or with --check say what is; 1 where the table is not current or a recipe does not fit."""
     try:
         with TemporaryDirectory(prefix="relm-compile-") as folder:
-            programs = traced(wishes(Project(CHECKOUT)), Path(folder))
-            shipped = read_shipped()
+            project = Project(CHECKOUT)
+            programs = traced(wishes(project), Path(folder))
+            shipped, recipes = read_shipped(), recipes_of(project, programs)
             if "--check" not in arguments:
-                shipped = compile_missing(shipped, programs)
-            check(shipped, rows_of(programs))
+                shipped = compile_missing(shipped, programs, recipes)
+            check(shipped, rows_of(programs), recipes)
     except RelmError as error:
         print(f"relm: {error}", file=sys.stderr)
         return 1

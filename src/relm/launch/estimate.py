@@ -20,8 +20,7 @@ from relm.recipe import Phase, Run
 from relm.training.architecture import Config, configuration
 from relm.training.arithmetic import Operations, lengths, operations, parameters
 from relm.training.calibration import StepTime, calibrate
-from relm.training.input import micro_batch_size
-from relm.training.resources import disk, memory
+from relm.training.resources import devices_of_slice, disk, memory, sequences_per_device
 
 ASSUMED_CHARACTERS, ASSUMED_TOKENS = 256, 32_000
 SHARES = (0.2, 0.4, 0.6)
@@ -146,14 +145,16 @@ def _phase_lines(estimate: PhaseEstimate, config: Config, run: Run, work: Path) 
 
 
 def _memory_lines(phase: Phase, config: Config, run: Run) -> Iterator[str]:
-    wanted, sequences = memory(config, phase, run), micro_batch_size(phase, run.micro_batch_size, run.processes)
+    wanted, sequences, devices = memory(config, phase, run), sequences_per_device(phase, run), devices_of_slice(run)
     needed = run.processes * wanted.peak if run.device == "cpu" else wanted.peak
     available = _available(run)
     there = "of a device that is not here" if available is None else f"of {size_in_words(available)} available"
+    if devices > 1:
+        there = f"of each of {devices} devices that are not here"
     each = f"{run.processes} processes of {size_in_words(wanted.peak)}, " if run.processes > 1 else ""
     yield _row(
         "memory",
-        f"{size_in_words(needed)} {there}: {each}{sequences:,} sequences at once, most at {wanted.peak_moment}"
+        f"{size_in_words(needed)} {there}: {each}{sequences:,} sequence{'' if sequences == 1 else 's'} at once, most at {wanted.peak_moment}"
         + ("" if available is None else _warning(needed, available)),
     )
     parts = {

@@ -20,6 +20,7 @@ from pathlib import Path
 from relm.limits import require_disk, require_memory
 from relm.optimization import Optimizer
 from relm.recipe import Phase, Run
+from relm.topologies import TOPOLOGIES
 from relm.training.activations import FLOAT, Activations, Tensors, activations
 from relm.training.architecture import Config
 from relm.training.arithmetic import parameter_shapes
@@ -61,12 +62,22 @@ class Memory:
         return self.base + self.weights + self.optimizer + self.small + self.large[self.peak_moment]
 
 
+def devices_of_slice(run: Run) -> int:
+    """Return how many devices one process splits its micro-batch over: those of a TPU's slice, otherwise 1."""
+    return TOPOLOGIES[run.topology].devices if run.device == "tpu" and run.topology else 1
+
+
+def sequences_per_device(phase: Phase, run: Run) -> int:
+    """Return how many sequences of a micro-batch each device computes at once."""
+    return -(-micro_batch_size(phase, run.micro_batch_size, run.processes) // devices_of_slice(run))
+
+
 def memory(config: Config, phase: Phase, run: Run) -> Memory:
-    """What each process of a phase holds: on a CPU, or at least of an accelerator's memory."""
-    sequences = micro_batch_size(phase, run.micro_batch_size, run.processes)
+    """Return what each process of a phase holds on a CPU, or the least that each device of an accelerator holds."""
+    sequences = sequences_per_device(phase, run)
     kept = activations(config, phase, run, sequences)
     gradients = [_bytes_of_state(phase.optimizer) * math.prod(shape) for shape in parameter_shapes(config).values()]
-    accumulates = phase.global_batch_size // run.processes > sequences
+    accumulates = phase.global_batch_size // run.processes > micro_batch_size(phase, run.micro_batch_size, run.processes)
     threshold = LARGE if run.device == "cpu" else 0
     tied = getattr(config, "tied_head", True)
     return Memory(
