@@ -144,7 +144,9 @@ def trained(folder: Path, name: str) -> Trained:
     if process.returncode:
         raise SystemExit(f"the run ended with {process.returncode}")
     seconds = [json.loads(line)["seconds"] for line in log.read_text().splitlines()]
-    first, last = min(step for step in used if step), max(used)
+    first, last = min((step for step in used if step), default=0), max(used, default=0)
+    if last == first:
+        raise SystemExit(f"{len(seconds)} steps were too quick to be timed while they ran: take more with --steps")
     steps = [after - before for before, after in itertools.pairwise(seconds)]
     return Trained(peak, steps, (used[last] - used[first]) / (last - first))
 
@@ -182,9 +184,12 @@ def print_times(before: Sequence[StepTime], after: Sequence[StepTime], run: Trai
     measured = statistics.median(run.seconds), run.processor
     for name, first, last, real in zip(("clock", "processor"), before, after, measured, strict=True):
         mean = (first.total + last.total) / 2
+        ratios = (
+            f"ratio {mean / real:.3f} ({first.total / real:.3f}, {last.total / real:.3f})" if real else "too short for a ratio"
+        )
         print(
             f"seconds a step by the {name}: estimated {first.total:.3f} before, {last.total:.3f} after, measured {real:.3f}, "
-            f"ratio {mean / real:.3f} ({first.total / real:.3f}, {last.total / real:.3f})"
+            f"{ratios}"
         )
 
 

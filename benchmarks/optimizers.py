@@ -116,8 +116,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Measure the optimizers.")
     parser.add_argument("--layers", type=int, default=12)
     parser.add_argument("--hidden", type=int, default=768)
-    parser.add_argument("--repeats", type=int, default=15)
+    parser.add_argument("--repeats", type=int, default=15, help="at least 2, for quartiles")
     given = parser.parse_args()
+    if given.repeats < 2:
+        parser.error(f"--repeats: expected 2 or more, found {given.repeats}")
     count = sum(tensor.numel() for tensor in Weights(given.layers, given.hidden).tensors)
     weights = in_fresh_process(None, given.layers, given.hidden)
     print(f"{count / 1e6:.0f} million parameters, {torch.get_num_threads()} threads; weights and gradients alone: {weights} MB")

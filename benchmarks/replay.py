@@ -136,7 +136,8 @@ def main() -> None:
     given = parser.parse_args()
     plan = Project().plan(given.recipe)
     rates = {key: given.dropout for key in plan.recipe.model.model_dump() if key.endswith("dropout")}
-    run = {"threads": 1, "log_interval": 5, "checkpoint_interval": 10**6, "micro_batch_size": None, "keep_checkpoints": 2}
+    kept = {"checkpoint_interval": given.start, "keep_checkpoints": 2, "keep_every": 1}
+    run = {"threads": 1, "log_interval": 5, "micro_batch_size": None, **kept}
     changes = {"model": rates, "run": run, "pretrain": {plan.phases[0]: {"precision": given.precision}}}
     measure(plan, given.start, given.steps, changes, given.only)
 

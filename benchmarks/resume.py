@@ -83,7 +83,7 @@ def train(folder: Path, run: Path, until: int | None) -> str:
 
     recipe = Recipe.model_validate_json((folder / "recipe.json").read_text())
     manifest, tokenizer = folder / "manifest.json", folder / "tokenizer.json"
-    return pretrain(recipe, "main", manifest, tokenizer, None, run / "model", "0123456789ab", until)
+    return pretrain(recipe, "main", manifest, tokenizer, None, run / "model", "0123456789ab", until=until)
 
 
 def save_far_on(near: Path, far: Path) -> None:
