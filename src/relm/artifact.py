@@ -87,11 +87,14 @@ def write_sidecar(path: Path, **facts: Any) -> dict[str, Any]:
     return sidecar
 
 
-def checked_sidecar(path: Path) -> Mapping[str, Any]:
+def checked_sidecar(path: Path, expected_sha256: str | None = None) -> Mapping[str, Any]:
     """The sidecar of a file, after comparing the file's size and sha256 with it.
 
+    Args:
+        expected_sha256: what the recipe gives for a download; None: the sidecar alone decides.
+
     Raises:
-        RelmError: the file is absent or is not the one that the sidecar describes.
+        RelmError: the file is absent, or is not the one that the sidecar and the recipe describe.
     """
     sidecar = read_json(sidecar_of(path))
     if not path.exists():
@@ -104,4 +107,15 @@ def checked_sidecar(path: Path) -> Mapping[str, Any]:
         raise RelmError(
             f"{path}: sha256 is {found}, its sidecar says {sidecar['sha256']}: changed since it was made; delete both"
         )
+    if expected_sha256 is not None:
+        require_sha256(path, found, expected_sha256)
     return dict(sidecar)
+
+
+def require_sha256(path: Path, found: str, expected: str) -> None:
+    """Raise RelmError unless a file has the sha256 that the recipe gives for it."""
+    if found != expected:
+        raise RelmError(
+            f"{path}: sha256 is {found}, the recipe expects {expected}. Delete it and {sidecar_of(path).name}, and give the "
+            "snakemake command again: it is downloaded anew"
+        )

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from relm.artifact import checked_sidecar
+from relm.artifact import checked_sidecar, require_sha256, sha256_of
 from relm.errors import RelmError
 from relm.launch import ranks
 from relm.steps import STEPS
@@ -48,9 +48,12 @@ def run_step(name: str, step: Step, arguments: Arguments, argv: Sequence[str]) -
 
     if absent := [str(path) for path in job.inputs if not path.exists()]:
         raise RelmError(f"no such file: {', '.join(absent)}; run the step that makes it, or correct the path")
-    for given in job.inputs:  # a file with a sidecar is what that says, or nothing is made of it
+    for given in job.inputs:  # a file is what its sidecar and the recipe say, or nothing is made of it
+        expected = job.expected_sha256.get(given)
         if sidecar(given) is not None:
-            checked_sidecar(given)
+            checked_sidecar(given, expected)
+        elif expected is not None:
+            require_sha256(given, sha256_of(given), expected)
     if not step.records:
         return job.run()
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from relm import identity
-from relm.catalogue import WEIGHTS_FILES, Dataset, ModelFile, PretrainedModel, load_dataset, load_model
+from relm.catalogue import WEIGHTS_FILES, Dataset, ModelFile, PretrainedModel, RemoteFile, load_dataset, load_model
 from relm.errors import RelmError
 from relm.protocols import HARNESS, OF_TRAINED_ALONE, OWN_DATA, PublishedTest, load_test, task_of
 from relm.recipe import Recipe, load_recipe
@@ -97,16 +97,26 @@ class Plan:
         return list(self.recipe.pretrain)
 
     def download(self, shard: str) -> Path:
-        """A source file of the dataset."""
-        return self.work / "downloads" / "data" / self.recipe.data.dataset / shard
+        """Return the path of a source file of the dataset, in a folder named by its content.
+
+        So an edited sha256 is a missing file, and checkouts with different recipes can share a work folder.
+        """
+        return self.work / "downloads" / "data" / self.recipe.data.dataset / self._source(shard).sha256[:12] / shard
+
+    def _source(self, shard: str) -> RemoteFile:
+        if shard not in self.dataset.files:
+            name, known = self.recipe.data.dataset, ", ".join(self.dataset.files)
+            raise RelmError(f"recipes/data/{name}.yaml: has no file {shard}; it has {known or 'none'}")
+        return self.dataset.files[shard]
 
     def documents(self, shard: str, split: str) -> Path:
         """Extracted documents of one shard and split, JSON lines."""
         return self.work / "documents" / f"{self.recipe.data.dataset}-{self.documents_key}" / f"{shard}.{split}.jsonl"
 
-    def model_download(self, model: str, file: str) -> Path:
-        """A file of a published model or tokenizer."""
-        return self.work / "downloads" / "models" / model / file
+    def model_download(self, name: str, model: PretrainedModel, file: ModelFile) -> Path:
+        """Return the path of a file of a published model, in a folder named by the content of those used together."""
+        together = next(files for files in (model.weights_files, model.tokenizer_files) if file in files)
+        return self.work / "downloads" / "models" / name / identity.digest(self._content((name, model), together)) / file
 
     @property
     def tokenizer_files(self) -> list[Path]:
@@ -127,19 +137,46 @@ class Plan:
         assert self.init_model is not None
         return str(self.recipe.init_from), self.init_model
 
+    @property
+    def _reference(self) -> tuple[str, PretrainedModel]:
+        assert self.reference_model is not None
+        return str(self.recipe.expect_reference), self.reference_model
+
     def _content(self, named: tuple[str, PretrainedModel], files: Sequence[ModelFile]) -> dict[str, str]:
         return identity.part_of(identity.model_content(*named, self.work / "folders"), files)
 
     def _model_files(self, named: tuple[str, PretrainedModel], files: Sequence[ModelFile]) -> list[Path]:
-        """Downloaded, or converted, or copied out of a folder of one's own; of those two the content stands in the path."""
+        """Return the paths of files that are downloaded, converted, or copied out of a folder; their content is in the path."""
         name, model = named
         if model.converted and files == model.weights_files:
             folder = self.work / "converted" / f"{name}-{identity.digest(self._content(named, files))}"
             return [folder / file for file in WEIGHTS_FILES]
         if model.folder is None:
-            return [self.model_download(name, file) for file in files]
+            return [self.model_download(name, model, file) for file in files]
         folder = self.work / "models" / f"{name}-{identity.digest(self._content(named, files))}"
         return [folder / file for file in files]
+
+    @property
+    def tokenizer_sha256(self) -> dict[str, str]:
+        """File name -> sha256 that the recipe gives, of the tokenizer that is imported."""
+        assert self.tokenizer_model is not None
+        named = str(self.recipe.tokenizer.from_model), self.tokenizer_model
+        return self._content(named, self.tokenizer_model.tokenizer_files)
+
+    def starting_sha256(self, phase: str) -> dict[str, str]:
+        """Return file name -> sha256 that the recipe gives for the weights a phase starts from; empty: they are made here."""
+        if self.init_model is None or self.phase_before(phase) is not None:
+            return {}
+        return self._weights_sha256(self._init_from)
+
+    def evaluated_sha256(self, of: str) -> dict[str, str]:
+        """Return file name -> sha256 that the recipe gives for the weights that are evaluated; empty: they are made here."""
+        if of == TRAINED:
+            return {}
+        return self.starting_sha256(self.phases[0]) if of == BEFORE else self._weights_sha256(self._reference)
+
+    def _weights_sha256(self, named: tuple[str, PretrainedModel]) -> dict[str, str]:
+        return {} if named[1].converted else self._content(named, named[1].weights_files)
 
     @property
     def tokenizer(self) -> Path:
@@ -204,8 +241,7 @@ class Plan:
             return [folder / "model.safetensors", folder / "config.json"]
         if of == BEFORE:
             return self.starting_weights(self.phases[0])
-        assert self.reference_model is not None
-        return self._model_files((str(self.recipe.expect_reference), self.reference_model), self.reference_model.weights_files)
+        return self._model_files(self._reference, self._reference[1].weights_files)
 
     @property
     def evaluation_limit(self) -> int | None:
@@ -213,8 +249,9 @@ class Plan:
         return SMOKE_EXAMPLES if self.name.startswith("smoke/") else None
 
     def test_download(self, test: str) -> Path:
-        """The file of a published test."""
-        return self.work / "downloads" / "evaluations" / test / self.tests[test].file
+        """Return the path of a published test's file, in a folder named by its content."""
+        spec = self.tests[test]
+        return self.work / "downloads" / "evaluations" / test / spec.files[spec.file].sha256[:12] / spec.file
 
     @property
     def results(self) -> Path:

@@ -1,31 +1,32 @@
 # From the dump to examples: download -> extract -> tokenizer -> pregenerate -> manifest.
-# A big file is `ancient()` everywhere; the sidecar beside it stands for its content.
+# A big file is `ancient()` everywhere; the sidecar beside it stands for its content. A download's folder is named by its content,
+# so that an edited sha256 is a missing file, with or without Snakemake's records.
 
 
 rule download_data:
     output:
-        sidecar=f"{WORK}/downloads/data/{{dataset}}/{{shard}}.json",
-        file=f"{WORK}/downloads/data/{{dataset}}/{{shard}}",
+        sidecar=f"{WORK}/downloads/data/{{dataset}}/{{key}}/{{shard}}.json",
+        file=f"{WORK}/downloads/data/{{dataset}}/{{key}}/{{shard}}",
     log:
-        f"{LOGS}/download/data/{{dataset}}/{{shard}}.log",
+        f"{LOGS}/download/data/{{dataset}}/{{key}}/{{shard}}.log",
     params:
         sha256=graph.dataset_file_sha256,
     shell:
         "python -m relm download --dataset recipes/data/{wildcards.dataset}.yaml --file {wildcards.shard}"
-        " --output {output.file:q} --log {log:q}"
+        " --sha256 {params.sha256} --output {output.file:q} --log {log:q}"
 
 
 rule download_model:
     output:
-        sidecar=f"{WORK}/downloads/models/{{model}}/{{file}}.json",
-        file=f"{WORK}/downloads/models/{{model}}/{{file}}",
+        sidecar=f"{WORK}/downloads/models/{{model}}/{{key}}/{{file}}.json",
+        file=f"{WORK}/downloads/models/{{model}}/{{key}}/{{file}}",
     log:
-        f"{LOGS}/download/models/{{model}}/{{file}}.log",
+        f"{LOGS}/download/models/{{model}}/{{key}}/{{file}}.log",
     params:
         sha256=graph.model_file_sha256,
     shell:
         "python -m relm download --model recipes/models/{wildcards.model}.yaml --file {wildcards.file}"
-        " --output {output.file:q} --log {log:q}"
+        " --sha256 {params.sha256} --output {output.file:q} --log {log:q}"
 
 
 # A model in a folder of one's own: what is taken of it stays as it was when the folder changes, for its content is in the path.
@@ -36,7 +37,7 @@ rule copy_model:
     log:
         f"{LOGS}/models/{{model}}-{{key}}/{{file}}.log",
     params:
-        sha256=graph.own_model_file_sha256,
+        sha256=graph.model_file_sha256,
     shell:
         "python -m relm download --model recipes/models/{wildcards.model}.yaml --file {wildcards.file}"
         " --sha256 {params.sha256} --output {output.file:q} --log {log:q}"
@@ -45,8 +46,8 @@ rule copy_model:
 # Weights that were released as a pickle alone: read as tensors, once.
 rule convert_weights:
     input:
-        sidecar=f"{WORK}/downloads/models/{{model}}/pytorch_model.bin.json",
-        file=ancient(f"{WORK}/downloads/models/{{model}}/pytorch_model.bin"),
+        sidecar=f"{WORK}/downloads/models/{{model}}/{{key}}/pytorch_model.bin.json",
+        file=ancient(f"{WORK}/downloads/models/{{model}}/{{key}}/pytorch_model.bin"),
     output:
         weights=f"{WORK}/converted/{{model}}-{{key}}/model.safetensors",
         weights_sidecar=f"{WORK}/converted/{{model}}-{{key}}/model.safetensors.json",
@@ -108,8 +109,9 @@ rule import_tokenizer:
         f"{LOGS}/tokenizers/{{key}}.log",
     params:
         kind=graph.imported_tokenizer_kind,
+        expected=graph.imported_tokenizer_sha256,
     shell:
-        "python -m relm import-tokenizer --kind {params.kind} --files {input.files:q}"
+        "python -m relm import-tokenizer --kind {params.kind} --files {input.files:q} {params.expected}"
         " --output {output.tokenizer:q} --log {log:q}"
 
 

@@ -4,15 +4,15 @@
 
 rule download_test:
     output:
-        sidecar=f"{WORK}/downloads/evaluations/{{test}}/{{shard}}.json",
-        file=f"{WORK}/downloads/evaluations/{{test}}/{{shard}}",
+        sidecar=f"{WORK}/downloads/evaluations/{{test}}/{{key}}/{{shard}}.json",
+        file=f"{WORK}/downloads/evaluations/{{test}}/{{key}}/{{shard}}",
     log:
-        f"{LOGS}/download/evaluations/{{test}}/{{shard}}.log",
+        f"{LOGS}/download/evaluations/{{test}}/{{key}}/{{shard}}.log",
     params:
         sha256=graph.test_file_sha256,
     shell:
         "python -m relm download --test recipes/evaluations/{wildcards.test}.yaml --file {wildcards.shard}"
-        " --output {output.file:q} --log {log:q}"
+        " --sha256 {params.sha256} --output {output.file:q} --log {log:q}"
 
 
 rule evaluate_held_out:
@@ -32,11 +32,12 @@ rule evaluate_held_out:
         accelerator=1,
     params:
         model=graph.evaluated_weights,
+        expected=graph.evaluated_sha256,
         how=graph.device_option,
         context=graph.context_option,
         revision=REVISIONS["evaluation"],
     shell:
-        "python -m relm held-out --model {params.model:q} --manifest {input.manifest:q} --context {params.context}"
+        "python -m relm held-out --model {params.model:q} {params.expected} --manifest {input.manifest:q} --context {params.context}"
         " {params.how} --output {output:q} --log {log:q}"
 
 
@@ -57,12 +58,13 @@ rule evaluate_random_windows:
         accelerator=1,
     params:
         model=graph.evaluated_weights,
+        expected=graph.evaluated_sha256,
         how=graph.device_option,
         context=graph.context_option,
         windows=graph.random_windows_options,
         revision=REVISIONS["evaluation"],
     shell:
-        "python -m relm random-windows --model {params.model:q} --manifest {input.manifest:q} --context {params.context}"
+        "python -m relm random-windows --model {params.model:q} {params.expected} --manifest {input.manifest:q} --context {params.context}"
         " {params.windows} {params.how} --output {output:q} --log {log:q}"
 
 
@@ -83,12 +85,13 @@ rule evaluate_masked_lm:
         accelerator=1,
     params:
         model=graph.evaluated_weights,
+        expected=graph.evaluated_sha256,
         how=graph.how,
         settings=graph.phase_settings,
         options=graph.masked_lm_options,
         revision=REVISIONS["evaluation"],
     shell:
-        "python -m relm masked-lm --model {params.model:q} --manifest {input.manifest:q} {params.settings}"
+        "python -m relm masked-lm --model {params.model:q} {params.expected} --manifest {input.manifest:q} {params.settings}"
         " {params.options} {params.how} --output {output:q} --log {log:q}"
 
 
@@ -109,11 +112,12 @@ rule evaluate_pseudo_perplexity:
         accelerator=1,
     params:
         model=graph.evaluated_weights,
+        expected=graph.evaluated_sha256,
         how=graph.how,
         options=graph.pseudo_perplexity_options,
         revision=REVISIONS["evaluation"],
     shell:
-        "python -m relm pseudo-perplexity --model {params.model:q} --manifest {input.manifest:q} {params.options}"
+        "python -m relm pseudo-perplexity --model {params.model:q} {params.expected} --manifest {input.manifest:q} {params.options}"
         " {params.how} --output {output:q} --log {log:q}"
 
 
@@ -135,13 +139,14 @@ rule evaluate_diacritics:
         accelerator=1,
     params:
         model=graph.evaluated_weights,
+        expected=graph.evaluated_sha256,
         how=graph.how,
         settings=graph.phase_settings,
         options=graph.diacritics_options,
         language=graph.run_language,
         revision=REVISIONS["evaluation"],
     shell:
-        "python -m relm diacritics --model {params.model:q} --manifest {input.manifest:q} --tokenizer {input.tokenizer:q}"
+        "python -m relm diacritics --model {params.model:q} {params.expected} --manifest {input.manifest:q} --tokenizer {input.tokenizer:q}"
         " {params.settings} {params.options} --language {params.language} {params.how} --output {output:q} --log {log:q}"
 
 
@@ -163,13 +168,14 @@ rule evaluate_test:
         accelerator=1,
     params:
         model=graph.evaluated_weights,
+        expected=graph.evaluated_sha256,
         how=graph.how,
         step=graph.test_step,
         protocol=graph.test_protocol,
         revision=REVISIONS["evaluation"],
     shell:
         "python -m relm {params.step} --test recipes/evaluations/{wildcards.test}.yaml --file {input.file:q}"
-        " --model {params.model:q} --tokenizer {input.tokenizer:q} {params.how} --output {output:q} --log {log:q}"
+        " --model {params.model:q} {params.expected} --tokenizer {input.tokenizer:q} {params.how} --output {output:q} --log {log:q}"
 
 
 rule evaluate_harness:
@@ -188,13 +194,14 @@ rule evaluate_harness:
         accelerator=1,
     params:
         model=graph.evaluated_weights,
+        expected=graph.evaluated_sha256,
         how=graph.how,
         task=graph.harness_task,
         folder=graph.harness_folder,
         files=graph.harness_task_files,
         revision=REVISIONS["evaluation"],
     shell:
-        "python -m relm harness --task {params.task} {params.folder} --model {params.model:q} --tokenizer {input.tokenizer:q}"
+        "python -m relm harness --task {params.task} {params.folder} --model {params.model:q} {params.expected} --tokenizer {input.tokenizer:q}"
         " {params.how} --output {output:q} --log {log:q}"
 
 
@@ -214,10 +221,11 @@ rule write_samples:
         accelerator=1,
     params:
         model=graph.evaluated_weights,
+        expected=graph.evaluated_sha256,
         how=graph.device_option,
         revision=REVISIONS["evaluation"],
     shell:
-        "python -m relm samples --model {params.model:q} --tokenizer {input.tokenizer:q}"
+        "python -m relm samples --model {params.model:q} {params.expected} --tokenizer {input.tokenizer:q}"
         " {params.how} --output {output:q} --log {log:q}"
 
 

@@ -17,7 +17,6 @@ from small_project import Commands
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("gcsfs") is None, reason="gcsfs is in the TPU's environment alone: make test-xla"
 )
-FOLDER = "work/downloads/data/sample"
 
 
 @pytest.fixture
@@ -36,7 +35,8 @@ def relm(project: Commands, bucket: SmallBucket, *words: str) -> "subprocess.Com
 
 def downloaded(project: Commands) -> Path:
     """The project's data: the dump, of over 5 MB, which is sent in pieces, and something small."""
-    folder = project.folder / FOLDER
+    sha256 = sha256_of(project.folder / "mirror" / "sample.xml")
+    folder = project.folder / "work" / "downloads" / "data" / "sample" / sha256[:12]
     shutil.copytree(project.folder / "mirror", folder)
     (folder / "sample.xml.record.json").write_text("{}")
     return folder / "sample.xml"

@@ -185,13 +185,13 @@ def test_a_damaged_object_is_named_and_not_written(
     told: Terminal, damage, finished_project: Commands, project: Commands, store: Path
 ) -> None:
     told(finished_project, "push", str(store), "tiny")
-    sha256 = sha256_of(finished_project.folder / "work/downloads/data/sample/sample.xml")
+    sha256 = sha256_of(finished_project.folder / "mirror/sample.xml")
     path = store / "objects" / sha256
     path.write_bytes(damage(path.read_bytes()))
     said = told(project, "pull", str(store), "tiny", status=1)
     assert f"objects/{sha256}: damaged" in said
-    assert "work/downloads/data/sample/sample.xml was not written. Delete that object, and push again" in said
-    assert not list((project.folder / "work" / "downloads" / "data" / "sample").glob("*sample.xml*"))
+    assert f"work/downloads/data/sample/{sha256[:12]}/sample.xml was not written. Delete that object, and push again" in said
+    assert not list((project.folder / "work" / "downloads" / "data" / "sample").rglob("*sample.xml*"))
     assert not (project.folder / "results").exists()
 
 

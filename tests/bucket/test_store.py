@@ -73,12 +73,11 @@ RUN = {
     "checkpoints/step-00000020/state.json",
     "train.jsonl",
 }
-DATA = {"work/downloads/data/sample/sample.xml"}
 
 
 def test_what_a_run_needs_is_listed_and_what_belongs_to_a_machine_is_not(plan: Plan, memory: Any) -> None:
     said = push("memory://bucket", [plan], None)
-    assert set(listed(plan)) == RUN | DATA
+    assert set(listed(plan)) == RUN | {plan.download("sample.xml").as_posix()}
     assert said.startswith("tiny: 8 files, 8 of them sent (5.")
     assert listed(plan)["train.jsonl"] == len('{"step": 1}\n{"step": 2}\n'), "as far as its lines are whole"
 
@@ -91,7 +90,8 @@ def test_a_checkpoint_that_is_deleted_while_it_is_pushed_is_left_out_whole(plan:
                 shutil.rmtree(path.parent)
 
     pushed = Pusher(Deletes("memory://bucket")).push(plan)
-    assert set(listed(plan)) == {name for name in RUN if "step-00000010" not in name} | DATA
+    data = plan.download("sample.xml").as_posix()
+    assert set(listed(plan)) == {name for name in RUN if "step-00000010" not in name} | {data}
     assert pushed.left == 3
     assert "3 changed or went meanwhile, and are left to the next push" in pushed.in_words("tiny")
 
@@ -196,7 +196,7 @@ def test_a_disk_that_is_full_is_refused_before_anything_is_written(
     shutil.rmtree("work")
     store = Store("memory://bucket")
     index = store.index(store.indexes()[-1])
-    huge = [file._replace(size=10**18) if file.name in DATA else file for file in index.files]
+    huge = [file._replace(size=10**18) if file.name.endswith("/sample.xml") else file for file in index.files]
     with pytest.raises(RelmError, match=r"pull tiny: needs 1000000.0 TB on the disk of work, which has"):
         Puller(store, Project().plan("tiny"), Index(index.name, index.fingerprint, huge)).pull()
     assert not Path("work").exists()
@@ -274,7 +274,8 @@ def test_weights_that_are_converted_go_with_what_they_were_made_of(plan: Plan) -
     Path("recipes/models/released.yaml").write_text(model)
     Path("recipes/begun.yaml").write_text("extends: tiny\ninit_from: released\n")
     begun = Project().plan("begun")
-    made = [begun.model_download("released", "pytorch_model.bin"), *begun.starting_weights("main")]
+    assert begun.init_model is not None
+    made = [begun.model_download("released", begun.init_model, "pytorch_model.bin"), *begun.starting_weights("main")]
     for path in made:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("x")

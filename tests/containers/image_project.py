@@ -64,7 +64,7 @@ def make_image_project(folder: Path, engine: Engine) -> ImageProject:
             shutil.copyfile(source, folder / name)
     (folder / "mirror").mkdir()
     project = ImageProject(folder, engine, {"RELM_MIRROR": str(folder / "mirror")})
-    fetch = "work/downloads/data/enwiki_206_pages/enwiki-206-pages.xml.bz2"
+    fetch = "work/downloads/data/enwiki_206_pages/a53f4648dec4/enwiki-206-pages.xml.bz2"
     fetched = subprocess.run(
         [str(Path(sys.executable).parent / "snakemake"), fetch, "--cores", "1"], cwd=CHECKOUT, capture_output=True, text=True
     )

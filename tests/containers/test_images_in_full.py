@@ -24,7 +24,7 @@ from relm.plan import Project
 
 pytestmark = [pytest.mark.containers, pytest.mark.full, pytest.mark.timeout(3600)]
 REGISTRY = "127.0.0.1:5555"
-SMALL_RULE = "work/downloads/data/enwiki_206_pages/enwiki-206-pages.xml.bz2"
+SMALL_RULE = "work/downloads/data/enwiki_206_pages/a53f4648dec4/enwiki-206-pages.xml.bz2"
 
 
 @pytest.fixture

@@ -210,7 +210,7 @@ def test_an_image_that_was_removed_is_an_error_with_the_command_that_builds_it(p
 def test_a_step_that_fails_in_its_container_fails_the_workflow_in_its_own_words(project: ImageProject) -> None:
     dump = project.folder / "mirror" / "enwik8"
     dump.write_bytes(b"not the dump")
-    done = project.snakemake("work/downloads/data/enwik8/enwik8", "--sdm", "apptainer")
+    done = project.snakemake("work/downloads/data/enwik8/2b49720ec4d7/enwik8", "--sdm", "apptainer")
     assert done.returncode != 0
     assert "relm download" in done.stdout
     assert "--network host" in done.stdout

@@ -111,7 +111,7 @@ class Workshop:
             self.step("download", [], [self.text(plan.download(shard), shard)])
             documents = [self.text(plan.documents(shard, split), f'{{"id":"{split}"}}\n') for split in SPLITS]
             self.step("extract", [plan.download(shard)], documents)
-        parts = [self.text(plan.model_download("some_tokenizer", name), name) for name in ("vocab.json", "merges.txt")]
+        parts = [self.text(path, path.name) for path in plan.tokenizer_files]
         for part in parts:
             self.step("download", [], [part])
         self.text(plan.tokenizer, "{}")

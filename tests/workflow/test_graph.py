@@ -165,7 +165,7 @@ def test_two_phases_follow_each_other_and_starting_weights_are_downloaded(projec
     jobs = project.jobs("results/two")
     assert (jobs["pretrain"], jobs["download_model"], jobs["publish"]) == (2, 2, 1)
     shown = project.snakemake("results/two", "-n", "-p").stdout
-    assert "--init-from work/downloads/models/start" in shown
+    assert "--init-from work/downloads/models/start/" in shown
     assert "/main/model --output" in shown
 
 

@@ -72,9 +72,9 @@ def edit_rules(folder: Path, old: str, new: str) -> None:
 NOTHING: dict[str, int] = {}
 CHANGES: dict[str, tuple[Callable[[Path], None], dict[str, int]]] = {
     "nothing at all": (lambda folder: None, NOTHING),
-    "a touched download of 5 MB": (touch("work/downloads/data/sample/sample.xml"), NOTHING),
-    "a copied download of 5 MB": (copy("work/downloads/data/sample/sample.xml"), NOTHING),
-    "a touched sidecar": (touch("work/downloads/data/sample/sample.xml.json"), NOTHING),
+    "a touched download of 5 MB": (touch("work/downloads/data/sample/*/sample.xml"), NOTHING),
+    "a copied download of 5 MB": (copy("work/downloads/data/sample/*/sample.xml"), NOTHING),
+    "a touched sidecar": (touch("work/downloads/data/sample/*/sample.xml.json"), NOTHING),
     "touched documents": (touch("work/documents/*/sample.xml.train.jsonl"), NOTHING),
     "a touched tokenizer": (touch("work/tokenizers/*/tokenizer.json"), NOTHING),
     "a touched shard": (touch("work/examples/*/sample.xml.train.bin"), NOTHING),

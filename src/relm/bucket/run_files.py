@@ -42,7 +42,7 @@ def _single_products(plan: Plan) -> Iterator[Path]:
         yield from plan.evaluated_model(REFERENCE)
     for name, model in ((plan.recipe.init_from, plan.init_model), (plan.recipe.expect_reference, plan.reference_model)):
         if name is not None and model is not None and model.converted:
-            yield plan.model_download(name, PICKLED_WEIGHTS)
+            yield plan.model_download(name, model, PICKLED_WEIGHTS)
     yield from (plan.test_download(test) for test in plan.tests)
 
 

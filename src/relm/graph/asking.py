@@ -2,7 +2,7 @@
 
 import functools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import ParamSpec, TypeVar, get_args
 
@@ -42,6 +42,11 @@ def in_words(function: Callable[Arguments, Answer]) -> Callable[Arguments, Answe
 def sidecars(paths: list[Path]) -> list[str]:
     """The sidecars of files, which stand for their content."""
     return [str(sidecar_of(path)) for path in paths]
+
+
+def sha256_option(expected: Mapping[str, str]) -> str:
+    """Return `--sha256 NAME=HASH ...`, or nothing where nothing is expected."""
+    return " ".join(["--sha256", *(f"{name}={sha256}" for name, sha256 in expected.items())]) if expected else ""
 
 
 def strings(paths: list[Path]) -> list[str]:

@@ -1,46 +1,54 @@
 """What the rules of data.smk ask: from the dump to examples."""
 
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from relm import identity
 from relm.artifact import canonical_json
+from relm.catalogue import RemoteFile
 from relm.errors import RelmError
-from relm.graph.asking import PROJECT, in_words, sidecars, strings
+from relm.graph.asking import PROJECT, in_words, sha256_option, sidecars, strings
 from relm.plan import SPLITS, Plan
 
 
 @in_words
 def dataset_file_sha256(wildcards: Any) -> str:
-    """The sha256 a downloaded file must have: another one in the dataset's YAML downloads again."""
-    files = PROJECT.dataset(wildcards.dataset).files
+    """Return the sha256 that a dataset's file must have."""
+    return sha256_of_key(PROJECT.dataset_path(wildcards.dataset), PROJECT.dataset(wildcards.dataset).files, wildcards)
+
+
+def sha256_of_key(spec: Path, files: Mapping[str, RemoteFile], wildcards: Any) -> str:
+    """Return the sha256 of the file that a download's path names.
+
+    Raises:
+        RelmError: the recipe has no such file, or it has other content than the path asks for.
+    """
     if wildcards.shard not in files:
-        raise RelmError(f"{PROJECT.dataset_path(wildcards.dataset)}: has no file {wildcards.shard}; it has {', '.join(files)}")
-    return files[wildcards.shard].sha256
+        raise RelmError(f"{spec}: has no file {wildcards.shard}; it has {', '.join(files)}")
+    sha256 = files[wildcards.shard].sha256
+    if sha256[:12] != wildcards.key:
+        raise RelmError(
+            f"{spec}: {wildcards.shard} has sha256 {sha256[:12]}..., asked for {wildcards.key}...: was it edited while this "
+            "ran? Give the same command again"
+        )
+    return sha256
 
 
 @in_words
 def model_file_sha256(wildcards: Any) -> str:
-    """The same for a file of a published model."""
-    files = dict(PROJECT.model(wildcards.model).files)
-    if wildcards.file not in files:
-        raise RelmError(f"{PROJECT.model_path(wildcards.model)}: has no file {wildcards.file}; it has {', '.join(files)}")
-    return files[wildcards.file].sha256
-
-
-@in_words
-def own_model_file_sha256(wildcards: Any) -> str:
-    """The same for a model in a folder of one's own, whose content is in the path."""
+    """Return the sha256 that a model's file must have: as published, or as a folder of one's own has it."""
     model = PROJECT.model(wildcards.model)
     content = identity.model_content(wildcards.model, model, identity.work_folder() / "folders")
     parts = [identity.part_of(content, files) for files in (model.weights_files, model.tokenizer_files)]
     for part in parts:
         if identity.digest(part) == wildcards.key and wildcards.file in part:
             return part[wildcards.file]
+    place = f"folder {model.folder}" if model.folder else "its files"
     raise RelmError(
-        f"{PROJECT.model_path(wildcards.model)}: folder {model.folder} has other content now than {wildcards.key}: was it "
-        "edited while this ran? Give the same command again"
+        f"{PROJECT.model_path(wildcards.model)}: no {wildcards.file} with key {wildcards.key} is in {place}: was it edited "
+        "while this ran? Give the same command again"
     )
 
 
@@ -120,6 +128,12 @@ def imported_tokenizer_sidecars(wildcards: Any) -> list[str]:
 def imported_tokenizer_files(wildcards: Any) -> list[str]:
     """The files of a published tokenizer."""
     return strings(_plan_of_tokenizer(wildcards).tokenizer_files)
+
+
+@in_words
+def imported_tokenizer_sha256(wildcards: Any) -> str:
+    """Return `--sha256 NAME=HASH ...` of the files of a published tokenizer."""
+    return sha256_option(_plan_of_tokenizer(wildcards).tokenizer_sha256)
 
 
 @in_words

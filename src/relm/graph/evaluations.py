@@ -6,7 +6,8 @@ from typing import Any
 
 from relm.artifact import canonical_json, sha256_of, sidecar_of
 from relm.errors import RelmError
-from relm.graph.asking import PROJECT, in_words, sidecars, strings
+from relm.graph.asking import PROJECT, in_words, sha256_option, sidecars, strings
+from relm.graph.data import sha256_of_key
 from relm.graph.runs import plan_of_run
 from relm.objectives import Objective
 from relm.plan import BEFORE, REFERENCE, SPLITS, TRAINED, Plan
@@ -19,11 +20,8 @@ HARNESS_TASKS = Path("recipes/harness")
 
 @in_words
 def test_file_sha256(wildcards: Any) -> str:
-    """The sha256 that the file of a published test must have."""
-    files = dict(PROJECT.test(wildcards.test).files)
-    if wildcards.shard not in files:
-        raise RelmError(f"{PROJECT.test_path(wildcards.test)}: has no file {wildcards.shard}; it has {', '.join(files)}")
-    return files[wildcards.shard].sha256
+    """Return the sha256 that the file of a published test must have."""
+    return sha256_of_key(PROJECT.test_path(wildcards.test), PROJECT.test(wildcards.test).files, wildcards)
 
 
 @in_words
@@ -36,6 +34,15 @@ def evaluated_model(wildcards: Any) -> list[str]:
 def evaluated_weights(wildcards: Any) -> str:
     """The weights alone."""
     return str(plan_of_run(wildcards).evaluated_model(wildcards.of)[0])
+
+
+@in_words
+def evaluated_sha256(wildcards: Any, resources: Any) -> str:
+    """Return `--sha256 NAME=HASH ...` of weights that others published; their content is in the path of `evaluated_weights`.
+
+    Snakemake holds what is asked of resources for no reason to evaluate again.
+    """
+    return sha256_option(plan_of_run(wildcards).evaluated_sha256(wildcards.of))
 
 
 @in_words

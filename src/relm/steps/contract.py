@@ -1,7 +1,8 @@
 """What a step is: a sub-command with its words of help and its arguments, and the job that these become."""
 
 import argparse
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ class Job:
     run: Callable[[], str]
     inputs: Sequence[Path] = ()
     outputs: Sequence[Path] = ()
+    expected_sha256: Mapping[Path, str] = field(default_factory=dict)
+    """Input -> the sha256 that the recipe gives for it: downloads, and copies of a model in a folder of one's own."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,35 @@ def positive(text: str) -> int:
     if (number := int(text)) < 1:
         raise ValueError(text)
     return number
+
+
+def named_sha256(text: str) -> tuple[str, str]:
+    """Return the two parts of `NAME=HASH`.
+
+    Raises:
+        ValueError: the text is something else.
+    """
+    name, _, sha256 = text.rpartition("=")
+    if not name or not re.fullmatch("[0-9a-f]{64}", sha256):
+        raise ValueError(text)
+    return name, sha256
+
+
+EXPECTED = argument(
+    "--sha256", type=named_sha256, nargs="+", default=[], metavar="NAME=HASH", help="refuse a file NAME with other content"
+)
+
+
+def expected_sha256(arguments: Arguments, files: Sequence[Path]) -> dict[Path, str]:
+    """Return those of the files that `--sha256` names, with the sha256 that each must have.
+
+    Raises:
+        RelmError: it names a file that the step does not read.
+    """
+    given = dict(getattr(arguments, "sha256", ()))
+    if unknown := sorted(given.keys() - {file.name for file in files}):
+        raise RelmError(f"--sha256: {unknown[0]} is none of the files that are read: {', '.join(map(str, files))}; correct it")
+    return {file: given[file.name] for file in files if file.name in given}
 
 
 RECIPE = argument("recipe", metavar="NAME", help="a recipe in recipes/, or smoke/NAME for its small twin")

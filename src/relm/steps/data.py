@@ -10,7 +10,18 @@ from relm.objectives import Objective
 from relm.protocols import PublishedTest, load_test
 from relm.recipe import DataChoice
 from relm.section import validate
-from relm.steps.contract import WORKERS, Arguments, Job, Step, argument, path, paths, positive
+from relm.steps.contract import (
+    EXPECTED,
+    WORKERS,
+    Arguments,
+    Job,
+    Step,
+    argument,
+    expected_sha256,
+    path,
+    paths,
+    positive,
+)
 
 TRAINED = ("byte_level_bpe", "wordpiece", "characters")
 EXPORTED = ("tfrecord", "tfrecord_remasked", "megatron", "tpu_pretrain")
@@ -34,7 +45,10 @@ def download_job(a: Arguments) -> Job:
     if a.file not in files:
         raise RelmError(f"{spec}: has no file {a.file!r}; it has {', '.join(files)}")
     if a.sha256 not in (None, files[a.file].sha256):
-        raise RelmError(f"{spec}: {a.file} has sha256 {files[a.file].sha256} there, --sha256 is {a.sha256}; leave it out")
+        raise RelmError(
+            f"{spec}: {a.file} has sha256 {files[a.file].sha256} now, --sha256 is {a.sha256}: it was edited in between; give "
+            "the snakemake command again, or leave --sha256 out"
+        )
     return Job(lambda: download(a.file, files[a.file], a.output), outputs=[a.output])
 
 
@@ -51,7 +65,12 @@ def convert_weights_job(a: Arguments) -> Job:
             "command again"
         )
     beside = a.output.with_name("config.json")
-    return Job(lambda: convert_weights(a.file, configuration, a.output), inputs=[a.file], outputs=[a.output, beside])
+    return Job(
+        lambda: convert_weights(a.file, configuration, a.output),
+        inputs=[a.file],
+        outputs=[a.output, beside],
+        expected_sha256={a.file: content[PICKLED_WEIGHTS]},
+    )
 
 
 def extract_job(a: Arguments) -> Job:
@@ -59,6 +78,8 @@ def extract_job(a: Arguments) -> Job:
 
     dataset = load_dataset(a.dataset)
     source = None if dataset.hub is not None else a.source
+    if dataset.files and a.source.name not in dataset.files:
+        raise RelmError(f"{a.dataset}: has no file {a.source.name!r}; it has {', '.join(dataset.files)}")
     outputs = {"train": a.train, "held_out": a.held_out}
 
     def refuse_another_key() -> None:
@@ -76,7 +97,12 @@ def extract_job(a: Arguments) -> Job:
         refuse_another_key()
         return sentence
 
-    return Job(run, inputs=[source] if source else [], outputs=list(outputs.values()))
+    return Job(
+        run,
+        inputs=[source] if source else [],
+        outputs=list(outputs.values()),
+        expected_sha256={a.source: dataset.files[a.source.name].sha256} if dataset.files else {},
+    )
 
 
 def train_tokenizer_job(a: Arguments) -> Job:
@@ -98,7 +124,12 @@ def import_tokenizer_job(a: Arguments) -> Job:
         raise RelmError(
             f"import-tokenizer: a {a.kind} is made of {', '.join(TOKENIZER_FILES[a.kind])}; lacking: {', '.join(absent)}"
         )
-    return Job(lambda: import_tokenizer(a.kind, files, a.output), inputs=a.files, outputs=[a.output])
+    return Job(
+        lambda: import_tokenizer(a.kind, files, a.output),
+        inputs=a.files,
+        outputs=[a.output],
+        expected_sha256=expected_sha256(a, a.files),
+    )
 
 
 def pregenerate_job(a: Arguments) -> Job:
@@ -240,6 +271,7 @@ STEPS: dict[str, Step] = {
         [
             argument("--kind", required=True, choices=list(TOKENIZER_FILES), help="the format of its files"),
             paths("--files", "its files"),
+            EXPECTED,
             path("--output", "tokenizer.json"),
         ],
         import_tokenizer_job,

@@ -7,7 +7,19 @@ from typing import Any
 from relm.errors import RelmError
 from relm.protocols import Diacritics, Lambada, MaskedLm, PseudoPerplexity, PublishedTest, TextPerplexity, load_test
 from relm.section import validate
-from relm.steps.contract import FINGERPRINT, RECIPE, Arguments, Job, Step, argument, path, plan_of, positive
+from relm.steps.contract import (
+    EXPECTED,
+    FINGERPRINT,
+    RECIPE,
+    Arguments,
+    Job,
+    Step,
+    argument,
+    expected_sha256,
+    path,
+    plan_of,
+    positive,
+)
 from relm.steps.data import objective_of
 from relm.training.run_folder import LOG
 
@@ -30,6 +42,7 @@ TESTED = (
     path("--test", "the test's file, such as recipes/evaluations/lambada.yaml", required=False),
     path("--file", "the text that it names, or one of your own"),
     MODEL,
+    EXPECTED,
     TOKENIZER,
 )
 
@@ -51,9 +64,14 @@ def _task(a: Arguments) -> str:
 
 
 def _read(a: Arguments) -> list[Path]:
-    """What a record names of the model: its weights, where they are one file."""
+    """Return the files of the model that a record names: its weights, where they are one file, and all that --sha256 names."""
     weights = _folder(a) / "model.safetensors"
-    return [weights] if weights.exists() else []
+    return list(dict.fromkeys([*([weights] if weights.exists() else []), *_expected(a)]))
+
+
+def _expected(a: Arguments) -> dict[Path, str]:
+    """Return the files of a published model with the sha256 that the command gives for each."""
+    return expected_sha256(a, [_folder(a) / name for name in ("model.safetensors", "config.json")])
 
 
 def _tokenizer(a: Arguments) -> Path:
@@ -76,6 +94,7 @@ def held_out_job(a: Arguments) -> Job:
         lambda: evaluate_held_out(_folder(a), a.manifest, a.output, a.context, _execution(a)),
         inputs=[*_read(a), a.manifest],
         outputs=[a.output],
+        expected_sha256=_expected(a),
     )
 
 
@@ -87,6 +106,7 @@ def random_windows_job(a: Arguments) -> Job:
         lambda: evaluate_random_windows(_folder(a), a.manifest, a.output, **sizes, execution=_execution(a)),
         inputs=[*_read(a), a.manifest],
         outputs=[a.output],
+        expected_sha256=_expected(a),
     )
 
 
@@ -99,6 +119,7 @@ def masked_lm_job(a: Arguments) -> Job:
         lambda: evaluate_masked_lm(*places, phase, options, a.limit, _execution(a)),
         inputs=[*_read(a), a.manifest],
         outputs=[a.output],
+        expected_sha256=_expected(a),
     )
 
 
@@ -110,6 +131,7 @@ def pseudo_perplexity_job(a: Arguments) -> Job:
         lambda: evaluate_pseudo_perplexity(_folder(a), a.manifest, a.output, task, options, a.limit, _execution(a)),
         inputs=[*_read(a), a.manifest],
         outputs=[a.output],
+        expected_sha256=_expected(a),
     )
 
 
@@ -122,6 +144,7 @@ def diacritics_job(a: Arguments) -> Job:
         lambda: evaluate_diacritics(*places, phase, options, a.limit, _execution(a), a.language),
         inputs=[*_read(a), a.manifest, tokenizer],
         outputs=[a.output],
+        expected_sha256=_expected(a),
     )
 
 
@@ -150,6 +173,7 @@ def perplexity_job(a: Arguments) -> Job:
         lambda: evaluate_text(*places, options, sha256, a.limit, _execution(a)),
         inputs=[*_read(a), _tokenizer(a), a.file],
         outputs=[a.output],
+        expected_sha256=_expected(a) | ({a.file: sha256} if sha256 else {}),
     )
 
 
@@ -163,6 +187,7 @@ def lambada_job(a: Arguments) -> Job:
         lambda: evaluate_lambada(*places, options, sha256, a.limit, _execution(a)),
         inputs=[*_read(a), _tokenizer(a), a.file],
         outputs=[a.output],
+        expected_sha256=_expected(a) | ({a.file: sha256} if sha256 else {}),
     )
 
 
@@ -174,6 +199,7 @@ def harness_job(a: Arguments) -> Job:
         lambda: evaluate_harness(*places, None, a.task_folder, a.limit, _execution(a), tokenizer),
         inputs=[*_read(a), tokenizer],
         outputs=[a.output],
+        expected_sha256=_expected(a),
     )
 
 
@@ -184,6 +210,7 @@ def samples_job(a: Arguments) -> Job:
         lambda: write_samples(_folder(a), _tokenizer(a), a.output, prompts=a.prompt, seed=a.seed, execution=_execution(a)),
         inputs=[*_read(a), _tokenizer(a)],
         outputs=[a.output],
+        expected_sha256=_expected(a),
     )
 
 
@@ -230,13 +257,14 @@ def _choices(key: str) -> tuple[str, ...]:
 STEPS: dict[str, Step] = {
     "held-out": Step(
         "perplexity by token, word and byte on the held-out documents, beside unigram and bigram models",
-        [MODEL, MANIFEST, CONTEXT, *EXECUTION, OUTPUT],
+        [MODEL, EXPECTED, MANIFEST, CONTEXT, *EXECUTION, OUTPUT],
         held_out_job,
     ),
     "random-windows": Step(
         "the loss on windows that begin at random tokens, held out and in training, as nanoGPT estimates it",
         [
             MODEL,
+            EXPECTED,
             path("--manifest", "the examples' manifest"),
             CONTEXT,
             argument("--batch-size", type=positive, required=True, metavar="N", help="windows of a batch"),
@@ -251,6 +279,7 @@ STEPS: dict[str, Step] = {
         "perplexity and accuracy of masked tokens: with masks that stay, and as transformers' Trainer draws them",
         [
             MODEL,
+            EXPECTED,
             MANIFEST,
             SETTINGS,
             argument("--seed", type=int, default=0, metavar="N", help="of the masks; default: 0"),
@@ -267,6 +296,7 @@ STEPS: dict[str, Step] = {
         "each token predicted from all others, masked alone (Salazar et al. 2020)",
         [
             MODEL,
+            EXPECTED,
             MANIFEST,
             argument("--examples", type=positive, default=100, metavar="N", help="the first N examples; default: 100"),
             *EXECUTION,
@@ -279,6 +309,7 @@ STEPS: dict[str, Step] = {
         "how well diacritics are restored: by character, word and ambiguous word, beside two baselines",
         [
             MODEL,
+            EXPECTED,
             MANIFEST,
             TOKENIZER,
             SETTINGS,
@@ -319,6 +350,7 @@ STEPS: dict[str, Step] = {
             argument("--task", required=True, metavar="NAME", help="as the harness calls it, such as hellaswag"),
             path("--task-folder", "with task files of your own, such as recipes/harness", required=False),
             MODEL,
+            EXPECTED,
             TOKENIZER,
             *EXECUTION,
             LIMIT,
@@ -335,6 +367,7 @@ STEPS: dict[str, Step] = {
         "let the model write a few texts",
         [
             MODEL,
+            EXPECTED,
             TOKENIZER,
             argument("--prompt", nargs="*", metavar="TEXT", help="beginnings; default: a few that suit an encyclopedia"),
             argument("--seed", type=int, default=0, metavar="N", help="of the sampling"),

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from relm.plan import REFERENCE as AUTHORS
 from relm.steps.contract import FINGERPRINT, RECIPE, Arguments, Job, Step, argument, path, plan_of
 
 REFERENCE = argument(
@@ -19,10 +20,12 @@ def verify_job(a: Arguments) -> Job:
 
     plan = plan_of(a)
     fingerprint = None if a.reference else plan.fingerprint
+    expected = plan.evaluated_sha256(AUTHORS).get("model.safetensors") if a.reference and plan.reference_model else None
     return Job(
         lambda: verify(plan.recipe, fingerprint, _by_task(a.evaluations), a.model, a.output),
         inputs=[a.model, *a.evaluations],
         outputs=[a.output],
+        expected_sha256={a.model: expected} if expected else {},
     )
 
 

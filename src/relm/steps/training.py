@@ -29,7 +29,13 @@ def pretrain_job(a: Arguments) -> Job:
         return said
 
     start = [a.init_from / name for name in ("model.safetensors", "config.json")] if a.init_from else []
-    return Job(run, inputs=[a.manifest, a.tokenizer, *start], outputs=[a.output])
+    expected = plan.starting_sha256(a.phase)
+    return Job(
+        run,
+        inputs=[a.manifest, a.tokenizer, *start],
+        outputs=[a.output],
+        expected_sha256={file: expected[file.name] for file in start if file.name in expected},
+    )
 
 
 def refuse_another_start(plan: Plan, a: Arguments) -> None:
