@@ -12,6 +12,7 @@ from relm.artifact import (
     atomic_file,
     canonical_json,
     checked_sidecar,
+    companions,
     read_json,
     sha256_of,
     sidecar_of,
@@ -93,6 +94,30 @@ def test_a_file_that_is_not_its_sidecars_is_refused(tmp_path: Path, content: byt
         checked_sidecar(path)
     path.unlink()
     with pytest.raises(RelmError, match="no such file, although"):
+        checked_sidecar(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"defg", r"config: has 4 bytes, file\.json says 3; put back"),
+        (b"deg", r"config: sha256 is \w{64}, file\.json says cb8379\w*; put back the config that belongs to file, or delete"),
+        (None, r"config: no such file, although file\.json names it; put back"),
+    ],
+)
+def test_a_companion_that_is_not_its_sidecars_is_refused_by_name(tmp_path: Path, content: bytes | None, words: str) -> None:
+    path, companion = tmp_path / "file", tmp_path / "config"
+    path.write_bytes(b"abc")
+    companion.write_bytes(b"def")
+    (tmp_path / "another").write_bytes(b"")
+    files = companions([companion, tmp_path / "another"])
+    assert list(files) == ["another", "config"]
+    write_sidecar(path, files=files)
+    assert checked_sidecar(path)["files"]["config"] == {"sha256": sha256_of(companion), "size": 3}
+    companion.unlink()
+    if content is not None:
+        companion.write_bytes(content)
+    with pytest.raises(RelmError, match=words):
         checked_sidecar(path)
 
 

@@ -9,7 +9,7 @@ import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -87,16 +87,21 @@ def write_sidecar(path: Path, **facts: Any) -> dict[str, Any]:
     return sidecar
 
 
+def companions(paths: Iterable[Path]) -> dict[str, dict[str, Any]]:
+    """Return a sidecar's `files`: the sha256 and size of each file that belongs to the described one, by name."""
+    return {path.name: {"sha256": sha256_of(path), "size": path.stat().st_size} for path in sorted(paths)}
+
+
 def checked_sidecar(path: Path, expected_sha256: str | None = None) -> Mapping[str, Any]:
-    """The sidecar of a file, after comparing the file's size and sha256 with it.
+    """Return the sidecar of a file after comparing the file, and the companions that the sidecar names, with it.
 
     Args:
         expected_sha256: what the recipe gives for a download; None: the sidecar alone decides.
 
     Raises:
-        RelmError: the file is absent, or is not the one that the sidecar and the recipe describe.
+        RelmError: the file or a companion is absent, or is not the one that the sidecar and the recipe describe.
     """
-    sidecar = read_json(sidecar_of(path))
+    sidecar = _read_sidecar(path)
     if not path.exists():
         raise RelmError(f"{path}: no such file, although {sidecar_of(path).name} describes it; delete that one and run again")
     size = path.stat().st_size
@@ -109,7 +114,9 @@ def checked_sidecar(path: Path, expected_sha256: str | None = None) -> Mapping[s
         )
     if expected_sha256 is not None:
         require_sha256(path, found, expected_sha256)
-    return dict(sidecar)
+    for name, expected in sidecar.get("files", {}).items():
+        _require_companion(path, path.with_name(name), expected)
+    return sidecar
 
 
 def require_sha256(path: Path, found: str, expected: str) -> None:
@@ -119,3 +126,38 @@ def require_sha256(path: Path, found: str, expected: str) -> None:
             f"{path}: sha256 is {found}, the recipe expects {expected}. Delete it and {sidecar_of(path).name}, and give the "
             "snakemake command again: it is downloaded anew"
         )
+
+
+def _read_sidecar(path: Path) -> dict[str, Any]:
+    """Return the sidecar of a file once it has the shape that `write_sidecar` gives it."""
+    sidecar = read_json(sidecar_of(path))
+    if not _describes_a_file(sidecar) or not _names_companions(sidecar.get("files", {})):
+        raise RelmError(f"{sidecar_of(path)}: not a sidecar that relm wrote; delete it and run the step that makes it again")
+    return dict(sidecar)
+
+
+def _describes_a_file(entry: Any) -> bool:
+    return isinstance(entry, dict) and isinstance(entry.get("sha256"), str) and isinstance(entry.get("size"), int)
+
+
+def _names_companions(files: Any) -> bool:
+    """Return whether `files` maps plain names, which lie in the same folder, to descriptions of files."""
+    if not isinstance(files, dict):
+        return False
+    return all(Path(name).name == name and name not in ("", "..") and _describes_a_file(files[name]) for name in files)
+
+
+def _require_companion(path: Path, companion: Path, expected: Mapping[str, Any]) -> None:
+    sidecar = sidecar_of(path)
+    if not companion.is_file():
+        fault = f"no such file, although {sidecar.name} names it"
+    elif (size := companion.stat().st_size) != expected["size"]:
+        fault = f"has {size} bytes, {sidecar.name} says {expected['size']}"
+    elif (found := sha256_of(companion)) != expected["sha256"]:
+        fault = f"sha256 is {found}, {sidecar.name} says {expected['sha256']}"
+    else:
+        return
+    raise RelmError(
+        f"{companion}: {fault}; put back the {companion.name} that belongs to {path.name}, or delete {sidecar} and run the "
+        "step that makes them again"
+    )
