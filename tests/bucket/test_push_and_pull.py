@@ -196,13 +196,15 @@ def test_a_damaged_object_is_named_and_not_written(
 
 
 def test_what_was_damaged_here_is_not_pushed(told: Terminal, finished_copy: Commands, store: Path) -> None:
-    weights = run_folder(finished_copy) / "main" / "model" / "model.safetensors"
-    content = weights.read_bytes()
-    weights.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-    said = told(finished_copy, "push", str(store), "tiny", status=1)
-    assert "main/model/model.safetensors: sha256 is" in said
-    assert "damaged since it was made" in said
-    assert not (store / "runs").exists()
+    for name in ("config.json", "model.safetensors"):
+        path = run_folder(finished_copy) / "main" / "model" / name
+        content = path.read_bytes()
+        path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+        said = told(finished_copy, "push", str(store), "tiny", status=1)
+        assert f"main/model/{name}: sha256 is" in said
+        assert "damaged since it was made" in said
+        assert not (store / "runs").exists()
+        path.write_bytes(content)
 
 
 def test_an_older_state_is_not_put_over_a_newer_one(

@@ -11,7 +11,7 @@ from typing import Any
 import fsspec
 import pytest
 
-from relm.artifact import sha256_of, stamp_of
+from relm.artifact import companions, sha256_of, stamp_of, write_sidecar
 from relm.bucket.index import Index, Place, next_time, read_index
 from relm.bucket.pull import Puller, pull
 from relm.bucket.push import Pusher, push
@@ -294,3 +294,15 @@ def test_a_sidecar_and_a_checkpoints_state_tell_the_hash_of_their_files_alone(pl
     }.items():
         Path("file.json").write_text(sidecar)
         assert told_sha256(file) == found
+
+
+def test_the_sidecar_of_a_model_tells_the_hashes_of_all_its_files(plan: Plan) -> None:
+    folder = plan.model_folder("main")
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in ("model.safetensors", "config.json", "notes.md"):
+        (folder / name).write_text(name)
+    write_sidecar(folder / "model.safetensors", files=companions([folder / "config.json"]))
+    for name in ("model.safetensors", "config.json"):
+        assert told_sha256(folder / name) == sha256_of(folder / name)
+    assert told_sha256(folder / "notes.md") is None
+    assert told_sha256(folder / "model.safetensors.json") is None

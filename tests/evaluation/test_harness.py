@@ -113,6 +113,7 @@ def test_a_tokenizer_without_an_end_of_text_is_refused(model: Path, tmp_path: Pa
     settings = json.loads((model / "tokenizer_config.json").read_text())
     shutil.copytree(model, tmp_path / "model")
     del settings["bos_token"], settings["eos_token"]
+    (tmp_path / "model" / "model.safetensors.json").unlink()  # as a folder of others
     (tmp_path / "model" / "tokenizer_config.json").write_text(json.dumps(settings))
     with pytest.raises(RelmError, match=r"model: the tokenizer has no end of text, which the harness puts before every text"):
         evaluate_harness(tmp_path / "model", "hellaswag", tmp_path / "a.json", "a")

@@ -12,7 +12,7 @@ import pytest
 import yaml
 from safetensors.numpy import save_file
 
-from relm.artifact import sidecar_of, write_json, write_sidecar
+from relm.artifact import companions, sidecar_of, write_json, write_sidecar
 from relm.plan import SPLITS, Plan, Project
 from relm.reporting.provenance import record
 from relm.reporting.verify import verify
@@ -137,7 +137,8 @@ class Workshop:
                 (folder / part).write_text("{}\n")
             weights = folder / "model.safetensors"
             save_file({"transformer.wte.weight": np.arange(12, dtype=np.float32).reshape(3, 4)}, weights)
-            write_sidecar(weights, fingerprint=plan.fingerprint)
+            parts = companions(path for path in folder.iterdir() if path != weights)
+            write_sidecar(weights, fingerprint=plan.fingerprint, files=parts)
             self.step("pretrain", [plan.manifest(phase), plan.tokenizer, *before], [weights], device="cpu")
             before = [weights]
 

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from relm.artifact import checked_sidecar
 from relm.errors import RelmError
-from relm.reporting.publish import publish, published_files
+from relm.reporting.publish import REPORT_FILES, publish, publish_run, published_files
 
 
 @pytest.fixture
@@ -22,8 +23,18 @@ def files(tmp_path: Path) -> dict[str, Path]:
     return sources
 
 
+def reported(run: Any) -> Any:
+    """The plan of a finished run that has a report."""
+    for name in REPORT_FILES:
+        (run.plan.run_folder / "report").mkdir(exist_ok=True)
+        (run.plan.run_folder / "report" / name).write_text(name)
+    return run.plan
+
+
 def content(folder: Path) -> dict[str, str]:
-    return {path.relative_to(folder).as_posix(): path.read_text() for path in folder.rglob("*") if path.is_file()}
+    return {
+        path.relative_to(folder).as_posix(): path.read_text(errors="replace") for path in folder.rglob("*") if path.is_file()
+    }
 
 
 def test_files_are_hard_links_under_their_names(files: dict[str, Path], tmp_path: Path) -> None:
@@ -118,9 +129,32 @@ def test_a_run_of_one_phase_publishes_train_jsonl(finished_run: Callable[..., An
     names = set(published_files(finished_run().plan))
     assert names == {
         *("README.md", "report.html", "recipe.json", "provenance.json", "ro-crate-metadata.json", "verify.json"),
-        *("config.json", "model.safetensors", "generation_config.json", "tokenizer.json", "tokenizer_config.json"),
+        *("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"),
+        *("model.safetensors", "model.safetensors.json"),
         *("train.jsonl", "order.json", "checkpoints.jsonl", "eval/held_out.json", "eval/samples.json"),
     }
+
+
+def test_a_model_is_published_with_the_sidecar_that_names_its_files(finished_run: Callable[..., Any], in_project: Path) -> None:
+    publish_run(reported(finished_run()), in_project / "results/tiny")
+    files = checked_sidecar(in_project / "results/tiny/model.safetensors")["files"]
+    assert {*files} == {"config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"}
+
+
+def test_a_changed_model_is_not_published_and_the_old_folder_stays(finished_run: Callable[..., Any], in_project: Path) -> None:
+    plan = reported(finished_run())
+    publish_run(plan, in_project / "results/tiny")
+    before = content(in_project / "results/tiny")
+    for name in ("config.json", "tokenizer.json", "model.safetensors"):
+        path = plan.model_folder("main") / name
+        whole = path.read_bytes()
+        path.unlink()  # what is published is the same file
+        path.write_bytes(whole.replace(b"}", b"]"))
+        with pytest.raises(RelmError, match=f"main/model/{name}: sha256 is"):
+            publish_run(plan, in_project / "results/tiny")
+        path.write_bytes(whole)
+    assert content(in_project / "results/tiny") == before
+    publish_run(plan, in_project / "results/tiny")
 
 
 def test_several_phases_publish_a_log_each_and_the_last_model(

@@ -24,7 +24,8 @@ PUBLISHED = {
         "provenance.json",
         "ro-crate-metadata.json",
     ),
-    *("config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"),
+    *("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"),
+    *("model.safetensors", "model.safetensors.json"),
     *("eval/held_out.json", "eval/samples.json"),
 }
 

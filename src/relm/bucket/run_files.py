@@ -3,12 +3,13 @@
 import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 from relm import identity
 from relm.artifact import sidecar_of
 from relm.catalogue import PICKLED_WEIGHTS
 from relm.plan import REFERENCE, Plan
-from relm.training.run_folder import COMPILED
+from relm.training.run_folder import COMPILED, WEIGHTS
 from relm.training.shard_stamps import RECORD
 
 # What belongs to one machine: programs of its device, and what it knows of its own files.
@@ -92,13 +93,20 @@ def last_of_all(names: Iterable[str]) -> list[str]:
 
 
 def told_sha256(path: Path) -> str | None:
-    """What a file's sidecar, or its checkpoint's `state.json`, says that it is; None: nothing says it."""
-    for beside in (sidecar_of(path), path.with_name("state.json")):
+    """What a file's sidecar, its checkpoint's `state.json` or its model's sidecar says that it is; None: nothing says it."""
+    for beside in (sidecar_of(path), path.with_name("state.json"), sidecar_of(path.with_name(WEIGHTS))):
         try:
             told = json.loads(beside.read_text(encoding="utf-8"))
-            sha256 = told["sha256"][path.name] if beside.name == "state.json" else {told["file"]: told["sha256"]}[path.name]
+            sha256 = _named_in(told, path.name, is_state=beside.name == "state.json")
         except (OSError, ValueError, KeyError, TypeError):
             continue
         if isinstance(sha256, str):
             return sha256
     return None
+
+
+def _named_in(told: Any, name: str, is_state: bool) -> Any:
+    """Return the sha256 that a `state.json` or a sidecar has for the file of a name; a KeyError says that it has none."""
+    if is_state:
+        return told["sha256"][name]
+    return told["sha256"] if told["file"] == name else told["files"][name]["sha256"]

@@ -16,16 +16,18 @@ from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
-from relm.artifact import checked_sidecar, sha256_of, sidecar_of
+from relm.artifact import sha256_of
 from relm.devices.contract import Device, open_device
 from relm.errors import RelmError
 from relm.evaluation.last_layer import hidden_at
 from relm.models.configuration import OWN, folder_config
 from relm.models.gpt2 import Gpt2, Gpt2Config
 from relm.recipe import Run
+from relm.training.model_files import checked_weights
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
+ADAPTER = "adapter_config.json"
 # Tokens on which a model is tried once: whether a head by itself gives its logits, and whether it sees what follows.
 PROBE = 8
 PROBE_TOLERANCE = 1e-4
@@ -328,18 +330,27 @@ def model_type(folder: Path) -> str:
 
 
 def weights_sha256(folder: Path) -> str:
-    """The sha256 of the weights, compared with their sidecar if there is one; of several files, that of their names and hashes.
+    """The sha256 of the weights, once every file of the model that has a sidecar was compared with that.
+
+    Of several files of weights, it is that of their names and hashes.
 
     Raises:
         OSError: there are none.
-        ValueError: there are none but pickled ones, or the index of several names other files than safetensors beside it.
-        RelmError: they are not what the sidecar says.
+        ValueError: there are none but pickled ones, the index of several names other files than safetensors beside it, or
+            there is an adapter.
+        RelmError: a file is not what its sidecar says.
     """
     weights, index = folder / WEIGHTS, folder / INDEX
     if not index.exists() and not weights.exists() and any(folder.glob("pytorch_model*.bin")):
         raise ValueError("its weights are pickled (pytorch_model.bin), which can run code, so they are not read: convert them")
-    if weights.exists() or not index.exists():
-        return str(checked_sidecar(weights)["sha256"]) if sidecar_of(weights).exists() else sha256_of(weights)
+    sha256 = checked_weights(folder) if weights.exists() or not index.exists() else _sha256_of_several(folder)
+    if (folder / ADAPTER).exists():  # PEFT, where it is installed, would have another model read
+        raise ValueError(f"{ADAPTER} names an adapter, which is not applied here: merge it into the weights, or remove it")
+    return sha256
+
+
+def _sha256_of_several(folder: Path) -> str:
+    index = folder / INDEX
     names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
     if odd := [name for name in names if Path(name).name != name or not name.endswith(".safetensors")]:
         raise ValueError(f"{INDEX} names {odd[0]}, expected safetensors files beside it")

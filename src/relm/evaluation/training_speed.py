@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from relm.artifact import checked_sidecar
 from relm.errors import RelmError
 from relm.evaluation.result import Result
+from relm.training.model_files import checked_model
 
 IN_WORDS = (
     "By the run's own log: wall time from the first step to the last over all attempts whose steps count, compilation, "
@@ -59,7 +59,7 @@ def evaluate_training(phases: Sequence[LoggedPhase], model: Path, output: Path, 
     if not all(math.isfinite(value) for value in figures.values()):
         raise RelmError(f"{phases[-1].log}: its seconds are {seconds}; train the phase again")
     protocol = {"in_words": IN_WORDS, "made_on": dict(made_on), "phases": [phase.name for phase in phases]}
-    Result(task=task, protocol=protocol, figures=figures, model_sha256=checked_sidecar(model)["sha256"]).write(output)
+    Result(task=task, protocol=protocol, figures=figures, model_sha256=checked_model(model)["sha256"]).write(output)
     return f"training took {figures['minutes']:.1f} minutes, {figures['sequences_per_second']:.2f} sequences/s"
 
 

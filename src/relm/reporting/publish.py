@@ -9,11 +9,12 @@ from relm.errors import RelmError
 from relm.plan import BEFORE, Plan
 from relm.reporting.findings import bytes_in_words
 from relm.training.attested_run import published_name
-from relm.training.run_folder import DEVICE_FIGURES, RECORDS
+from relm.training.model_files import checked_model
+from relm.training.run_folder import DEVICE_FIGURES, RECORDS, WEIGHTS
 
 REPORT_FILES = ("README.md", "report.html", "recipe.json", "provenance.json", "ro-crate-metadata.json")
 COMPILATION = "compile.json"
-MODEL_FILES = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
+MODEL_FILES = ("config.json", "model.safetensors", "model.safetensors.json", "tokenizer.json", "tokenizer_config.json")
 
 
 def published_files(plan: Plan) -> dict[str, Path]:
@@ -47,6 +48,18 @@ def evaluation_names(evaluations: Mapping[str, Path], before: Mapping[str, Path]
     }
 
 
+def publish_run(plan: Plan, folder: Path) -> str:
+    """Publish a finished run, once every file of its model was compared with the sidecar.
+
+    Raises:
+        RelmError: a file of the model is not what the sidecar says, or as for `publish`.
+    """
+    files = published_files(plan)
+    _require_present(files, folder)
+    checked_model(files[WEIGHTS])
+    return publish(files, folder)
+
+
 def publish(plan_files: Mapping[str, Path], folder: Path) -> str:
     """Make ``folder`` hold exactly ``plan_files`` (name in the folder -> finished file): hard links or, elsewhere, copies.
 
@@ -56,8 +69,7 @@ def publish(plan_files: Mapping[str, Path], folder: Path) -> str:
     Raises:
         RelmError: a file is absent, or the place cannot be written; what was there before stays.
     """
-    if absent := [str(path) for path in plan_files.values() if not path.is_file()]:
-        raise RelmError(f"{folder}: cannot be published without {', '.join(absent)}; run the steps that make them")
+    _require_present(plan_files, folder)
     partial, before = (folder.with_name(f".{folder.name}.{state}") for state in ("partial", "before"))
     try:
         shutil.rmtree(partial, ignore_errors=True)
@@ -69,6 +81,11 @@ def publish(plan_files: Mapping[str, Path], folder: Path) -> str:
     size = sum(path.stat().st_size for path in plan_files.values())
     how = f"{copied} of them copied from another file system" if copied else "hard-linked"
     return f"{folder} has {len(plan_files)} files of {bytes_in_words(size)}, {how}"
+
+
+def _require_present(plan_files: Mapping[str, Path], folder: Path) -> None:
+    if absent := [str(path) for path in plan_files.values() if not path.is_file()]:
+        raise RelmError(f"{folder}: cannot be published without {', '.join(absent)}; run the steps that make them")
 
 
 def _link(source: Path, target: Path) -> bool:

@@ -33,9 +33,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from relm.artifact import checked_sidecar, read_json, write_json
+from relm.artifact import read_json, write_json
 from relm.errors import RelmError
 from relm.recipe import Expectation, Noise, Recipe
+from relm.training.model_files import checked_model
 
 CONSISTENT = "consistent"
 NOT_CONSISTENT = "not consistent"
@@ -61,7 +62,7 @@ def verify(recipe: Recipe, fingerprint: str | None, evaluations: Mapping[str, Pa
     Raises:
         RelmError: the model was trained from another fingerprint, or a task evaluated another model, or a file is damaged.
     """
-    sidecar = checked_sidecar(model)
+    sidecar = checked_model(model)
     read = {task: _evaluation(path, task) for task, path in evaluations.items()}
     integrity = _integrity(fingerprint, sidecar, read, model, evaluations)
     rows = [judged(expectation, read, recipe.run.topology) for expectation in recipe.expect]

@@ -41,13 +41,13 @@ def report_job(a: Arguments) -> Job:
 
 
 def publish_job(a: Arguments) -> Job:
-    from relm.reporting.publish import publish, published_files
+    from relm.reporting.publish import publish_run
     from relm.reporting.reference import publish_reference
 
     plan = plan_of(a)
     if a.reference:
         return Job(lambda: publish_reference(plan, a.output or plan.reference_results))
-    return Job(lambda: publish(published_files(plan), a.output or plan.results))
+    return Job(lambda: publish_run(plan, a.output or plan.results))
 
 
 STEPS: dict[str, Step] = {

@@ -9,7 +9,7 @@ from typing import Any
 from safetensors import SafetensorError
 from tokenizers import Tokenizer
 
-from relm.artifact import checked_sidecar, sidecar_of, write_json, write_sidecar
+from relm.artifact import checked_sidecar, companions, sidecar_of, write_json, write_sidecar
 from relm.errors import RelmError
 from relm.models.contract import LanguageModel
 from relm.training.kill_points import kill_point
@@ -22,7 +22,7 @@ ROLES = {"bos_token": "end_of_text", "eos_token": "end_of_text", "pad_token": "p
 def write_model(
     model: LanguageModel, folder: Path, tokenizer: Path, special: Mapping[str, int | None], facts: Mapping[str, Any]
 ) -> None:
-    """Write `folder` so that `transformers` loads model and tokenizer from it; the weights' sidecar comes last.
+    """Write `folder` so that `transformers` loads model and tokenizer from it; the sidecar, which names all, comes last.
 
     Args:
         tokenizer: a `tokenizer.json`, copied.
@@ -43,6 +43,7 @@ def write_model(
             partial / "tokenizer_config.json", tokenizer_config(tokenizer, special, getattr(model.config, "positions", None))
         )
         kill_point("model-written")
+        files = companions(path for path in partial.iterdir() if path.name != WEIGHTS)
         _move_files(partial, folder)
     except (OSError, SafetensorError) as error:
         raise RelmError(
@@ -50,7 +51,7 @@ def write_model(
             "the same command again"
         ) from error
     kill_point("model-renamed")
-    write_sidecar(folder / WEIGHTS, **facts)
+    write_sidecar(folder / WEIGHTS, **facts, files=files)
 
 
 def _move_files(partial: Path, folder: Path) -> None:
@@ -84,9 +85,9 @@ def tokenizer_config(tokenizer: Path, special: Mapping[str, int | None], positio
 
 
 def is_finished(folder: Path, facts: Mapping[str, Any]) -> bool:
-    """Whether `folder` holds, undamaged, the model that has these facts."""
+    """Whether `folder` holds, undamaged, the model that has these facts, and its sidecar names every file."""
     try:
         sidecar = checked_sidecar(folder / WEIGHTS)
     except RelmError:
         return False
-    return all(sidecar.get(key) == value for key, value in facts.items())
+    return "files" in sidecar and all(sidecar.get(key) == value for key, value in facts.items())

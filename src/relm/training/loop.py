@@ -29,6 +29,7 @@ from relm.training.kill_points import kill_point
 from relm.training.learner import Learner, begin
 from relm.training.loss_scaling import finish_gradients
 from relm.training.meter import Meter
+from relm.training.model_files import checked_weights
 from relm.training.optimizers import set_learning_rate
 from relm.training.phase_run import PhaseRun, attested, reader_of
 from relm.training.resources import require_resources
@@ -112,7 +113,7 @@ def identity_of(phase: str, manifest: Path, init_from: Path | None, run_fingerpr
         "fingerprint": run_fingerprint,
         "phase": phase,
         "manifest_sha256": sha256_of(manifest),
-        "start_sha256": sha256_of(init_from / "model.safetensors") if init_from else "random",
+        "start_sha256": checked_weights(init_from) if init_from else "random",
     }
 
 

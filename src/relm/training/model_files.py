@@ -1,0 +1,66 @@
+"""The files of a model's folder, and what its sidecar says of them. Imports no torch: the report and the bucket ask here, too.
+
+The sidecar of a trained model's weights names every other file of the folder, with its sha256, in `files`: a changed
+`config.json` makes another model of the same weights.
+"""
+
+from collections.abc import Mapping
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+from relm.artifact import checked_sidecar, sha256_of, sidecar_of
+from relm.errors import RelmError
+from relm.training.run_folder import WEIGHTS
+
+# The other files that a model is read from; each of a downloaded or converted model's has a sidecar of its own.
+COMPANIONS = ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json")
+# Names by which `transformers` or PEFT would read a file unasked, and so make another model or tokenizer of the folder.
+NOTICED = (
+    "adapter_*", "config.json", "generation_config.json", "custom_generate", "*processor_config.json", "*tokenizer_config.json",
+    "*.safetensors", "*.index.json", "*.bin", "*.gguf", "*.h5", "*.msgpack", "*.py",
+    "added_tokens.json", "special_tokens_map.json", "tokenizer*", "vocab*", "merges.txt", "*.model", "tekken.json",
+    "chat_template*", "additional_chat_templates",
+)  # fmt: skip
+
+
+def checked_weights(folder: Path) -> str:
+    """Return the sha256 of a folder's weights after comparing every file of the model that a sidecar describes with that.
+
+    Raises:
+        OSError: there are no weights.
+        RelmError: as for `checked_model`.
+    """
+    for name in COMPANIONS:
+        if sidecar_of(folder / name).exists():
+            checked_sidecar(folder / name)
+    weights = folder / WEIGHTS
+    return str(checked_model(weights)["sha256"]) if sidecar_of(weights).exists() else sha256_of(weights)
+
+
+def checked_model(weights: Path) -> Mapping[str, Any]:
+    """Return the sidecar of a model's weights after comparing the whole model with it.
+
+    Raises:
+        RelmError: a file of the model is absent or another one, one is there that the model was not written with and that a
+            loader would read, or an earlier version wrote the sidecar, without the other files.
+    """
+    sidecar = checked_sidecar(weights)
+    if "files" in sidecar:
+        _require_no_others(weights, sidecar["files"])
+    elif "fingerprint" in sidecar:  # of a model that was trained here; a download's files have a sidecar each
+        raise RelmError(
+            f"{sidecar_of(weights)}: names no config.json or tokenizer, as an earlier version of relm wrote it; delete it and "
+            "give the command that trained the model again. That writes the model from its last checkpoint and trains nothing"
+        )
+    return sidecar
+
+
+def _require_no_others(weights: Path, files: Mapping[str, Any]) -> None:
+    for path in sorted(weights.parent.iterdir()):
+        is_known = path.name in files or path.name == weights.name
+        if not is_known and any(fnmatch(path.name, pattern) for pattern in NOTICED):
+            raise RelmError(
+                f"{weights.parent}: holds {path.name}, which loaders read and {sidecar_of(weights).name} does not name; remove "
+                "it, or copy the folder without that sidecar if it is meant to be another model"
+            )

@@ -1,0 +1,106 @@
+"""A trained model whose configuration or tokenizer was changed gives no figure, no text, and nothing to publish."""
+
+import shutil
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+import torch
+from harness_tasks import PROSE, small_model, small_tokenizer
+from masked_cases import bert
+
+from relm.artifact import companions, read_json, sidecar_of, write_json, write_sidecar
+from relm.cli import main
+from relm.errors import RelmError
+from relm.evaluation.generation import Writer
+from relm.evaluation.harness import evaluate_harness
+from relm.evaluation.masked_models import load_masked
+from relm.evaluation.models import Execution, load_causal
+from relm.evaluation.samples import write_samples
+from relm.evaluation.text_to_text import load_text_to_text
+from relm.examples.tokenizers import load_tokenizer
+from relm.models.t5 import T5, T5Config
+from relm.training.export import write_model
+
+ONE_THREAD = Execution(threads=1)
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Models of each kind, as training writes them."""
+    folder = tmp_path_factory.mktemp("models")
+    tokenizer = small_tokenizer(folder)
+    loaded = load_tokenizer(tokenizer)
+    t5 = T5(T5Config(1, 2, 8, 16, 24, loaded.vocabulary_size))
+    t5.initialise(torch.Generator().manual_seed(0))
+    write_model(t5, folder / "t5", tokenizer, asdict(loaded.special), {})
+    bert(folder / "bert")
+    write_sidecar(folder / "bert" / "model.safetensors", files=companions([folder / "bert" / "config.json"]))
+    return {"gpt2": small_model(folder / "gpt2", tokenizer), "t5": folder / "t5", "bert": folder / "bert"}
+
+
+# Who reads a model -> which, and how.
+READERS: dict[str, tuple[str, Callable[[Path, Path], object]]] = {
+    "evaluations of causal models": ("gpt2", lambda folder, _: load_causal(folder, 5, ONE_THREAD)),
+    "evaluations of masked models": ("bert", lambda folder, _: load_masked(folder, 5, ONE_THREAD)),
+    "evaluations of encoder-decoders": ("t5", lambda folder, _: load_text_to_text(folder, 5, ONE_THREAD)),
+    "generate": ("gpt2", lambda folder, _: Writer(folder, folder / "tokenizer.json", ONE_THREAD)),
+    "samples": ("gpt2", lambda folder, out: write_samples(folder, folder / "tokenizer.json", out, length=1, prompts=["a"])),
+    "harness": ("gpt2", lambda folder, out: evaluate_harness(folder, "x", out, "x", Path("/nowhere"), execution=ONE_THREAD)),
+}
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_whoever_reads_a_model_refuses_a_changed_configuration(models: dict[str, Path], reader: str, tmp_path: Path) -> None:
+    kind, read = READERS[reader]
+    folder = Path(shutil.copytree(models[kind], tmp_path / "model"))
+    config = folder / "config.json"
+    write_json(config, read_json(config) | {"layer_norm_epsilon": 10, "layer_norm_eps": 10})
+    with pytest.raises(RelmError, match=r"model/config\.json: has \d+ bytes, model\.safetensors\.json says \d+; put back"):
+        read(folder, tmp_path / "figures.json")
+    assert not (tmp_path / "figures.json").exists()
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json"])
+def test_the_command_gives_figures_of_a_model_and_none_once_a_file_is_changed(
+    models: dict[str, Path], name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = Path(shutil.copytree(models["gpt2"], tmp_path / "model"))
+    command = ["perplexity", "--file", str(PROSE), "--model", str(folder), "--limit", "1", "--threads", "1"]
+    output = tmp_path / "figures.json"
+    if name == "config.json":
+        assert main([*command, "--output", str(output)]) == 0
+        output.unlink()
+    changed = (folder / name).read_text().replace("1e-05", "1e+05") + " "
+    (folder / name).write_text(changed)
+    assert main([*command, "--output", str(output)]) == 1
+    assert f"relm perplexity: {folder / name}: " in capsys.readouterr().err
+    assert not output.exists()
+
+
+def test_an_adapter_in_a_folder_of_any_origin_is_refused(models: dict[str, Path], tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(models["gpt2"], tmp_path / "model"))
+    sidecar_of(folder / "model.safetensors").unlink()
+    load_causal(folder, 5, ONE_THREAD)
+    (folder / "adapter_config.json").write_text('{"base_model_name_or_path": "another", "peft_type": "LORA"}')
+    with pytest.raises(RelmError, match=r"adapter_config\.json names an adapter, which is not applied here: merge it into"):
+        load_causal(folder, 5, ONE_THREAD)
+
+
+def test_a_model_is_hashed_no_more_than_twice_in_a_step(
+    models: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import hashlib
+
+    read, digest = list[str](), hashlib.file_digest
+
+    def counted(file, *given):
+        read.append(Path(file.name).name)
+        return digest(file, *given)
+
+    monkeypatch.setattr(hashlib, "file_digest", counted)
+    command = ["perplexity", "--file", str(PROSE), "--model", str(models["gpt2"]), "--limit", "1", "--threads", "1"]
+    assert main([*command, "--output", str(tmp_path / "figures.json")]) == 0
+    assert read.count("model.safetensors") == 2, "once as the command's input, once by whoever loads it"
+    assert read.count("config.json") == 2
