@@ -238,6 +238,12 @@ class Bert(LanguageModel):
         self.bert = Encoder(config)
         self.cls = Heads(config)
 
+    @property
+    def tokenizer_outputs(self) -> list[str]:
+        """Return what a tokenizer has to give the model; RoBERTa gets no segments, nor does a BERT of one kind of them."""
+        has_segments = self.config.family == "bert" and self.config.type_vocabulary_size > 1
+        return ["input_ids", "token_type_ids", "attention_mask"] if has_segments else super().tokenizer_outputs
+
     def terms(self, batch: Mapping[str, Tensor]) -> dict[str, Term]:
         """The loss of a batch: "masked_token" and, if the model has that head, "next_sentence".
 

@@ -31,6 +31,11 @@ class LanguageModel(nn.Module):
         return self.terms(batch)
 
     @property
+    def tokenizer_outputs(self) -> list[str]:
+        """Return what a tokenizer has to give the model, in the words and the order of `transformers`."""
+        return ["input_ids", "attention_mask"]
+
+    @property
     def recompute(self) -> Callable[..., Tensor] | None:
         """How its layers are called, where that is to save memory; else None."""
         return self.recomputed if self.activation_checkpointing else None

@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,9 +39,9 @@ def write_model(
         model.save_folder(partial, token_ids(special))
         shutil.copymode(partial / "config.json", partial / WEIGHTS)  # safetensors writes for the owner alone
         shutil.copyfile(tokenizer, partial / "tokenizer.json")
-        write_json(
-            partial / "tokenizer_config.json", tokenizer_config(tokenizer, special, getattr(model.config, "positions", None))
-        )
+        positions = getattr(model.config, "positions", None)
+        settings = tokenizer_config(tokenizer, special, positions, model.tokenizer_outputs)
+        write_json(partial / "tokenizer_config.json", settings)
         kill_point("model-written")
         files = companions(path for path in partial.iterdir() if path.name != WEIGHTS)
         _move_files(partial, folder)
@@ -70,8 +70,17 @@ def token_ids(special: Mapping[str, int | None]) -> dict[str, int]:
     return {f"{role}_id": found for role, name in ROLES.items() if (found := special.get(name)) is not None}
 
 
-def tokenizer_config(tokenizer: Path, special: Mapping[str, int | None], positions: int | None) -> dict[str, Any]:
-    """What `transformers` needs beside `tokenizer.json`: this class takes that file as it is, and rebuilds nothing."""
+def tokenizer_config(
+    tokenizer: Path,
+    special: Mapping[str, int | None],
+    positions: int | None,
+    outputs: Sequence[str] = ("input_ids", "attention_mask"),
+) -> dict[str, Any]:
+    """What `transformers` needs beside `tokenizer.json`: this class takes that file as it is, and rebuilds nothing.
+
+    Args:
+        outputs: what the tokenizer gives the model; without it the class leaves out the segments of pairs.
+    """
     known = Tokenizer.from_file(str(tokenizer))
     names = {"unk_token": "unk" if special.get("unk") is not None else "end_of_text"}
     roles = {**ROLES, **names, "cls_token": "cls", "sep_token": "sep", "mask_token": "mask"}
@@ -79,6 +88,7 @@ def tokenizer_config(tokenizer: Path, special: Mapping[str, int | None], positio
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",
         **tokens,
+        "model_input_names": list(outputs),
         "clean_up_tokenization_spaces": False,
         **({"model_max_length": positions} if positions else {}),
     }
