@@ -10,6 +10,7 @@ import torch
 
 from relm.errors import RelmError
 from relm.training import checkpoints, run_folder, tensor_file
+from relm.training.attested_hashes import state_sha256
 from relm.training.checkpoints import load_checkpoint, save_checkpoint
 
 IDENTITY = {"fingerprint": "aa", "phase": "main", "manifest_sha256": "bb", "start_sha256": "cc"}
@@ -122,8 +123,27 @@ def test_each_one_ever_written_has_a_line_with_the_hashes_of_its_files(folder: P
     assert listed(folder) == [5, 10, 15]
     line = json.loads((folder.parent / "checkpoints.jsonl").read_text().splitlines()[-1])
     files = {name: hashlib.sha256((saved / name).read_bytes()).hexdigest() for name in run_folder.CHECKPOINT_FILES}
-    assert line == {"step": 15, "sha256": files, "made_on": {"device": "abacus"}}
-    assert json.loads((saved / "state.json").read_text())["sha256"] == files
+    state = json.loads((saved / "state.json").read_text())
+    assert line == {"step": 15, "sha256": files, "state_sha256": state_sha256(state), "made_on": {"device": "abacus"}}
+    assert state["sha256"] == files
+
+
+def test_the_list_attests_each_line_of_the_log_once_and_no_times(folder: Path) -> None:
+    log = folder.parent / "train.jsonl"
+    log.parent.mkdir()
+    for step in (5, 10):
+        with open(log, "a") as file:
+            file.writelines(json.dumps({"step": step - back, "loss": 2.0, "seconds": 0.5}) + "\n" for back in (2, 0))
+        save(folder, step)
+    attested = [json.loads(line)["log"] for line in (folder.parent / "checkpoints.jsonl").read_text().splitlines()]
+    assert [facts["lines"] for facts in attested] == [2, 2]
+    assert attested[1]["sha256"] == hashlib.sha256(b'{"loss":2.0,"step":8}\n{"loss":2.0,"step":10}\n').hexdigest()
+
+
+def test_the_hash_of_a_state_leaves_out_its_time_alone(folder: Path) -> None:
+    state = json.loads((save(folder, 5) / "state.json").read_text())
+    assert state_sha256({**state, "seconds": 7.0}) == state_sha256({**state, "seconds": 8.0}) == state_sha256(state)
+    assert state_sha256({**state, "loss": 1.25}) != state_sha256(state)
 
 
 def test_one_that_an_interruption_brought_about_has_no_line(folder: Path) -> None:

@@ -11,16 +11,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from relm.artifact import read_json, write_json
+from relm.artifact import read_json, sha256_of, write_json
 from relm.cli import main
 from relm.errors import RelmError
 from relm.plan import Plan, Project
 from relm.reporting.publish import publish
 from relm.training import input as training_input
 from relm.training import loop, phase_run
+from relm.training.attested_hashes import line_facts
+from relm.training.attested_run import find_run, read_lines
 from relm.training.interruption import Preempted
-from relm.training.replay import NotReproduced, reproduce
-from relm.training.run_folder import RECORDS
+from relm.training.replay import NotReproduced, recipe_as_attested, reproduce, scratch_folder, train_again
+from relm.training.run_folder import RECORDS, WEIGHTS
 from small_project import Commands
 
 TINY = Path("results/tiny")
@@ -40,6 +42,45 @@ def edited(path: Path, change: Callable[[str], str]) -> None:
     path.write_text(text)
 
 
+def forged(path: Path, change: Callable[[str], str]) -> None:
+    """Change a published file as one who brings every recorded hash in line, so that only what training gives contradicts."""
+    edited(path, change)
+    hashed_anew(path.parent)
+
+
+def hashed_anew(folder: Path) -> None:
+    """Have `checkpoints.jsonl`, `provenance.json` and the crate record what now lies in a published folder."""
+    log, checkpoints, after = read_lines(folder / "train.jsonl"), read_lines(folder / "checkpoints.jsonl"), 0
+    for line in checkpoints:
+        line["log"] = line_facts(found for found in log if after < found["step"] <= line["step"])
+        after = line["step"]
+    (folder / "checkpoints.jsonl").write_text("".join(json.dumps(line) + "\n" for line in checkpoints))
+    crate = read_json(folder / "ro-crate-metadata.json")
+    files = [entity for entity in crate["@graph"] if entity["@type"] == "File"]
+    if (folder / "provenance.json").exists():
+        text = (folder / "provenance.json").read_text()
+        for entity in files:
+            text = text.replace(entity["sha256"], sha256_of(folder / entity["name"]))
+        rewritten(folder / "provenance.json", text)
+    for entity in files:
+        entity["sha256"] = sha256_of(folder / entity["name"])
+    rewritten(folder / "ro-crate-metadata.json", json.dumps(crate))
+
+
+def rewritten(path: Path, text: str) -> None:
+    """Write a published file, which is another name of one in the run's folder, there alone."""
+    path.unlink()
+    path.write_text(text)
+
+
+def flipped(path: Path) -> None:
+    """Change the last byte of a published file there alone."""
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.unlink()
+    path.write_bytes(content)
+
+
 @pytest.fixture
 def tiny(finished_copy: Commands, monkeypatch: pytest.MonkeyPatch) -> Plan:
     """The plan of a published run in the current folder: 40 steps, a checkpoint every 10, the last two kept, with dropout."""
@@ -57,7 +98,13 @@ def trained(name: str, keys: str) -> Plan:
     told = plan.run_folder / "report" / "recipe.json"
     write_json(told, {"name": name, "fingerprint": plan.fingerprint, "recipe": plan.recipe.model_dump(mode="json")})
     records = {record: model.parent / record for record in RECORDS}
-    publish({**records, "recipe.json": told, "model.safetensors": model / "model.safetensors"}, plan.results)
+    crate, files = (
+        told.with_name("ro-crate-metadata.json"),
+        {**records, "recipe.json": told, "model.safetensors": model / WEIGHTS},
+    )
+    hashes = [{"@type": "File", "name": file, "sha256": sha256_of(path)} for file, path in files.items()]
+    write_json(crate, {"@graph": hashes})
+    publish({**files, crate.name: crate}, plan.results)
     return plan
 
 
@@ -86,7 +133,7 @@ def test_a_segment_of_a_published_run_comes_out_the_same_and_touches_nothing(fin
 
 
 def test_a_segment_that_differs_exits_with_1_and_one_message(tiny: Plan, capsys: pytest.CaptureFixture[str]) -> None:
-    edited(TINY / "train.jsonl", lambda text: text.replace('"step": 35, "epoch": ', '"step": 35, "epoch": 1'))
+    forged(TINY / "train.jsonl", lambda text: text.replace('"step": 35, "epoch": ', '"step": 35, "epoch": 1'))
     assert main(["reproduce", "results/tiny", "--segment", "3"]) == 1
     said = capsys.readouterr()
     assert said.out == ""
@@ -131,7 +178,7 @@ def test_without_a_number_the_segments_are_listed(tiny: Plan) -> None:
 
 def test_another_hash_is_not_reproduced(tiny: Plan) -> None:
     attested = json.loads((TINY / "checkpoints.jsonl").read_text().splitlines()[-1])["sha256"]["optimizer.safetensors"]
-    edited(TINY / "checkpoints.jsonl", lambda text: text.replace(attested, "0" * 64))
+    forged(TINY / "checkpoints.jsonl", lambda text: text.replace(attested, "0" * 64))
     with pytest.raises(
         NotReproduced, match=r"NOT reproduced: .*: optimizer.safetensors after step 40 not of the attested sha256; t"
     ):
@@ -139,16 +186,14 @@ def test_another_hash_is_not_reproduced(tiny: Plan) -> None:
 
 
 def test_a_changed_loss_is_not_reproduced(tiny: Plan) -> None:
-    edited(TINY / "train.jsonl", lambda text: text.replace('"loss": ', '"loss": 1', 100))
+    forged(TINY / "train.jsonl", lambda text: text.replace('"loss": ', '"loss": 1', 100))
     with pytest.raises(NotReproduced, match=r"train.jsonl: step 35: loss is \d\.\d+, attested 1\d\.\d+"):
         replay()
 
 
 def test_another_published_model_than_the_last_checkpoint_is_not_reproduced(tiny: Plan) -> None:
-    content = bytearray((TINY / "model.safetensors").read_bytes())
-    content[-1] ^= 1
-    (TINY / "model.safetensors").unlink()
-    (TINY / "model.safetensors").write_bytes(content)
+    flipped(TINY / "model.safetensors")
+    hashed_anew(TINY)
     with pytest.raises(NotReproduced, match=r"results/tiny/model.safetensors after step 40 not of the attested sha256"):
         replay()
 
@@ -217,12 +262,159 @@ def test_where_dropout_is_drawn_otherwise_only_the_losses_are_compared(tiny: Pla
     )
 
 
+# --- other files than were recorded ------------------------------------------------------------------------------------------
+
+
+PUBLISHED = [
+    *("README.md", "report.html", "recipe.json", "provenance.json", "verify.json", "eval/held_out.json", "eval/samples.json"),
+    *("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "order.json", "model.safetensors"),
+    *("train.jsonl", "checkpoints.jsonl"),
+]
+
+
+@pytest.mark.parametrize("name", [name for name in PUBLISHED if not name.startswith("model.")])
+def test_no_published_file_may_be_another_one_whichever_segment_is_replayed(tiny: Plan, name: str) -> None:
+    edited(TINY / name, lambda text: text.replace("\n", " \n", 1))
+    with pytest.raises(NotReproduced, match=rf"results/tiny/{name}: sha256 is \w+, ro-crate-metadata.json has \w+"):
+        replay(segment=0)
+
+
+def test_every_published_file_has_a_recorded_hash_but_for_the_one_that_records_them(tiny: Plan) -> None:
+    found = {path.relative_to(TINY).as_posix() for path in TINY.rglob("*") if path.is_file() and path.name[0] != "."}
+    assert found == {*PUBLISHED, "ro-crate-metadata.json"}
+
+
+def test_changed_weights_are_found_where_the_segment_does_not_end_with_them(tiny: Plan) -> None:
+    flipped(TINY / "model.safetensors")
+    with pytest.raises(NotReproduced, match=r"results/tiny/model.safetensors: sha256 is"):
+        replay(segment=0)
+
+
+@pytest.mark.parametrize("name", ["config.json", "train.jsonl", "eval/held_out.json"])
+def test_an_absent_file_is_named(tiny: Plan, name: str) -> None:
+    os.remove(TINY / name)
+    with pytest.raises(RelmError, match=rf"results/tiny/{name}: no such file"):
+        replay(segment=0)
+
+
+def test_a_file_that_was_not_published_is_named(tiny: Plan) -> None:
+    (TINY / "adapter_config.json").write_text("{}")
+    (TINY / ".gitattributes").write_text("")
+    with pytest.raises(NotReproduced, match=r"adapter_config.json: ro-crate-metadata.json records no sha256 of it") as told:
+        replay(segment=0)
+    assert ".gitattributes" not in str(told.value)
+
+
+def test_without_the_recorded_hashes_nothing_is_called_reproduced(tiny: Plan) -> None:
+    os.remove(TINY / "ro-crate-metadata.json")
+    with pytest.raises(RelmError, match=r"ro-crate-metadata.json: no such file"):
+        replay(segment=0)
+
+
+@pytest.mark.parametrize(
+    "text", ["[]", "{}", '{"@graph": [{"@type": "File", "name": "../../recipes/tiny.yaml", "sha256": "0"}]}']
+)
+def test_a_crate_that_is_none_is_refused(tiny: Plan, text: str) -> None:
+    rewritten(TINY / "ro-crate-metadata.json", text)
+    with pytest.raises(
+        RelmError, match=r"ro-crate-metadata.json: (not what|lists '../../recipes/tiny.yaml', which is outside)"
+    ):
+        replay(segment=0)
+
+
+def test_a_crate_that_was_brought_in_line_is_contradicted_by_the_records_of_the_steps(tiny: Plan) -> None:
+    flipped(TINY / "model.safetensors")
+    crate = read_json(TINY / "ro-crate-metadata.json")
+    for entity in crate["@graph"]:
+        if entity.get("name") == "model.safetensors":
+            entity["sha256"] = sha256_of(TINY / "model.safetensors")
+    rewritten(TINY / "ro-crate-metadata.json", json.dumps(crate))
+    with pytest.raises(NotReproduced, match=r"model.safetensors: ro-crate-metadata.json and provenance.json record different"):
+        replay(segment=0)
+
+
+@pytest.mark.parametrize("name", ["model/config.json", "model/tokenizer.json", "model/model.safetensors", "order.json"])
+def test_a_file_of_the_runs_own_folder_may_not_be_another_one_either(tiny: Plan, name: str) -> None:
+    path = tiny.run_folder / "main" / name
+    content = path.read_bytes()
+    path.unlink()
+    path.write_bytes(content + b" ")
+    with pytest.raises(NotReproduced, match=rf"main/{name}: (sha256 is|has \d+ bytes)"):
+        replay(tiny.run_folder, 0)
+
+
+def without(step: int) -> Callable[[str], str]:
+    return lambda text: "".join(line for line in text.splitlines(keepends=True) if f'"step": {step},' not in line)
+
+
+LOG_CHANGES: dict[str, tuple[Callable[[str], str], str]] = {
+    "a line of the segment": (without(5), "has 2 lines of steps 1 to 10, but 3 are those that were attested"),
+    "a line of another segment": (without(25), "has 1 lines of steps 21 to 30, but 2 are"),
+    "the first line": (without(1), "has no line of step 1, which training always writes"),
+    "the last line": (without(40), "has no line of step 40, which training always writes"),
+    "a figure of another segment": (
+        lambda text: text.replace('"step": 35, "epoch": ', '"step": 35, "epoch": 1'),
+        "its 2 lines of steps 31 to 40 are not those that were attested",
+    ),
+    "one line more": (lambda text: text + '{"step": 41, "loss": 1.0}\n', "ends with step 41, but the phase has 40"),
+    "a line twice": (lambda text: text + text.splitlines(keepends=True)[-1], "line 10: expected an object of a later step"),
+    "half a line": (lambda text: text[:-30], "line 9: expected an object of a later step"),
+}
+
+
+@pytest.mark.parametrize(("change", "words"), LOG_CHANGES.values(), ids=LOG_CHANGES)
+def test_the_log_of_a_runs_own_folder_is_what_training_attested(tiny: Plan, change: Callable[[str], str], words: str) -> None:
+    os.remove(tiny.model_folder("main") / "model.safetensors.record.json")  # which has the hash of the whole file
+    edited(tiny.run_folder / "main" / "train.jsonl", change)
+    with pytest.raises(RelmError, match=f"train.jsonl(: |, ){words}"):
+        replay(tiny.run_folder, 0)
+
+
+def test_a_list_of_checkpoints_without_its_last_line_is_not_a_finished_runs(tiny: Plan) -> None:
+    forged(TINY / "checkpoints.jsonl", without(40))
+    with pytest.raises(NotReproduced, match=r"checkpoints.jsonl: ends with step 30, but the finished phase has 40"):
+        replay(segment=0)
+
+
+def test_the_verdict_says_what_was_checked(tiny: Plan) -> None:
+    told = replay()
+    crate = sha256_of(TINY / "ro-crate-metadata.json")
+    assert (
+        f"Checked before: 15 files of results/tiny have the sha256 that ro-crate-metadata.json records, which cannot "
+        f"record its own: {crate}; 9 lines of train.jsonl are those that checkpoints.jsonl attests; model.safetensors, "
+        "optimizer.safetensors and state.json of step 30 are the attested ones" in told
+    )
+    assert "not checked" not in told
+
+
+def test_what_an_earlier_version_did_not_attest_is_said(tiny: Plan) -> None:
+    def earlier(text: str) -> str:
+        lines = [json.loads(line) for line in text.splitlines()]
+        return "".join(json.dumps({key: line[key] for key in ("step", "sha256", "made_on")}) + "\n" for line in lines)
+
+    os.remove(tiny.model_folder("main") / "model.safetensors.record.json")
+    edited(tiny.run_folder / "main" / "checkpoints.jsonl", earlier)
+    told = replay(tiny.run_folder)
+    assert told.startswith("identical")
+    assert (
+        "not checked, for an earlier version of relm attested neither: the content of state.json and the lines of train.jsonl, "
+        "at checkpoints of step 10 to 40" in told
+    )
+    assert "not checked, for there is no record of it: what phase main read and made" in told
+
+
+def test_another_manifest_than_the_run_read_is_refused(tiny: Plan) -> None:
+    edited(tiny.manifest("main"), lambda text: text.replace("\n", " \n", 1))
+    with pytest.raises(RelmError, match=r"manifest.json: sha256 is .*: the run read another file"):
+        replay(segment=0)
+
+
 # --- refused -----------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("segment", [0, 3])
 def test_another_order_is_refused_by_name(tiny: Plan, segment: int) -> None:
-    edited(TINY / "order.json", lambda text: text.replace('"order_seed": ', '"order_seed": 1'))
+    forged(TINY / "order.json", lambda text: text.replace('"order_seed": ', '"order_seed": 1'))
     with pytest.raises(
         RelmError, match=r"order.json: this run would not read the examples that were attested:\n  order_seed: "
     ):
@@ -254,6 +446,40 @@ def test_a_start_whose_state_is_damaged_is_refused_and_not_trained_from_the_begi
     edited(state, lambda text: text.replace('"sha256"', '"sha265"'))
     with pytest.raises(RelmError, match=r"step-00000030/state.json: is not that of these files"):
         replay()
+
+
+STATES: dict[str, tuple[Callable[[str], str], str]] = {
+    "no JSON": (lambda text: text[:-9], "not valid JSON"),
+    "no object": (lambda text: f"[{text}]", "is not that of these files"),
+    "another step": (lambda text: text.replace('"step": 30', '"step": 10'), "step is 10, attested is 30"),
+    "another format": (lambda text: text.replace('"format": 1', '"format": 2'), "is not the state that"),
+    "no manifest": (lambda text: text.replace('"manifest_sha256"', '"manifest"'), "is not the state that"),
+    "another run": (lambda text: text.replace('"fingerprint": "', '"fingerprint": "0'), "fingerprint is 0"),
+    "another loss": (lambda text: text.replace('"loss": ', '"loss": 1'), "is not the state that"),
+    "no time": (lambda text: text.replace('"seconds": ', '"seconds": null, "x": '), "loss and seconds are no finite numbers"),
+}
+
+
+@pytest.mark.parametrize(("change", "words"), STATES.values(), ids=STATES)
+def test_a_start_is_the_attested_step_or_nothing_is_trained(
+    tiny: Plan, change: Callable[[str], str], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "take_step", lambda *arguments: pytest.fail("it was trained"))
+    edited(tiny.run_folder / "main" / "checkpoints" / "step-00000030" / "state.json", change)
+    with pytest.raises(RelmError, match=rf"step-00000030/state.json: {words}"):
+        replay()
+
+
+def test_a_segment_is_never_trained_from_step_0_instead(tiny: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop, "take_step", lambda *arguments: pytest.fail("it was trained"))
+    run = find_run(Project(), TINY, None)
+    segment = run.segment(3)
+    edited(run.checkpoint(30) / "state.json", lambda _: "{}")  # after it was checked
+    with (
+        scratch_folder(run, segment) as place,
+        pytest.raises(RelmError, match="training would begin after step 0, expected step 30"),
+    ):
+        train_again(run, segment, recipe_as_attested(run, segment, {}), place)
 
 
 def test_a_recipe_json_of_something_else_is_refused(tiny: Plan) -> None:
@@ -298,8 +524,8 @@ def test_another_folder_is_refused(tiny: Plan, folder: str, words: str) -> None:
 
 
 STRANGE = '{"step": 10, "sha256": {"../../../x": "0"}, "made_on": {"device": "cpu", "micro_batch_size": 2}}\n'
-WEIGHTS = STRANGE.replace('"../../../x": "0"', '"model.safetensors": "0", "optimizer.safetensors": "0"')
-NOWHERE = WEIGHTS.replace("device", "d")
+NO_HASHES = STRANGE.replace('"../../../x": "0"', '"model.safetensors": "0", "optimizer.safetensors": "0"')
+NOWHERE = NO_HASHES.replace("device", "d")
 
 
 @pytest.mark.parametrize("text", ["", "{}\n", '{"step": 10}\n', "no JSON\n", STRANGE, NOWHERE])

@@ -3,7 +3,7 @@
 Everything here is cheap: no torch, no network. A fault in one recipe is an error only for those who ask for that recipe.
 """
 
-from relm.graph.asking import FILE, KEY, MODEL_PARTS, NAME, OWN_DATA, PROJECT
+from relm.graph.asking import FILE, KEY, NAME, OWN_DATA, PROJECT
 from relm.graph.data import (
     dataset_file_sha256,
     dataset_in_words,
@@ -75,6 +75,7 @@ from relm.graph.runs import (
     trainer_threads,
 )
 from relm.graph.targets import all_results, nearest_target, papers
+from relm.training.run_folder import MODEL_PARTS
 
 __all__ = [
     "FILE",

@@ -20,7 +20,6 @@ KEY = "[0-9a-f]{12}"
 FILE = "|".join(re.escape(name) for name in get_args(ModelFile))
 # Evaluations on a recipe's own examples, as a pattern.
 OWN_DATA = "|".join(protocols.OWN_DATA)
-MODEL_PARTS = ("config.json", "tokenizer.json", "tokenizer_config.json")
 
 Arguments = ParamSpec("Arguments")
 Answer = TypeVar("Answer")

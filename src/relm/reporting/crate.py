@@ -9,8 +9,8 @@ from urllib.parse import quote
 from relm.containers.shell_line import plain_line
 from relm.reporting.findings import Findings, Origin
 from relm.reporting.provenance import Record, file_facts
+from relm.training.run_folder import METADATA
 
-METADATA = "ro-crate-metadata.json"
 FORMATS = {
     ".json": "application/json",
     ".jsonl": "application/jsonl",

@@ -7,11 +7,12 @@ from typing import Any
 from relm.artifact import atomic_file, write_json
 from relm.plan import Plan
 from relm.reporting import plots
-from relm.reporting.crate import METADATA, crate
+from relm.reporting.crate import crate
 from relm.reporting.findings import Findings, gather
 from relm.reporting.model_card import model_card
 from relm.reporting.pages import template
 from relm.reporting.publish import COMPILATION, REPORT_FILES, evaluation_names, published_files
+from relm.training.run_folder import METADATA
 
 
 def write_report(

@@ -30,13 +30,15 @@ def verify_job(a: Arguments) -> Job:
 
 
 def report_job(a: Arguments) -> Job:
+    from relm.reporting.publish import REPORT_FILES
     from relm.reporting.report import write_report
 
     plan = plan_of(a)
+    beside = [a.output.with_name(name) for name in REPORT_FILES if name != a.output.name]
     return Job(
         lambda: write_report(plan, a.verify, _by_task(a.evaluations), a.output.parent, _by_task(a.before)),
         inputs=[a.verify, *a.evaluations, *a.before],
-        outputs=[a.output],
+        outputs=[a.output, *beside],
     )
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from relm.errors import RelmError
 from relm.plan import Plan, Project
 from relm.steps.contract import FINGERPRINT, RECIPE, Arguments, Job, Step, argument, path, plan_of, positive
+from relm.training.run_folder import MODEL_PARTS, RECORDS
 
 
 def pretrain_job(a: Arguments) -> Job:
@@ -33,9 +34,15 @@ def pretrain_job(a: Arguments) -> Job:
     return Job(
         run,
         inputs=[a.manifest, a.tokenizer, *start],
-        outputs=[a.output],
+        outputs=trained_files(plan, a.output),
         expected_sha256={file: expected[file.name] for file in start if file.name in expected},
     )
+
+
+def trained_files(plan: Plan, weights: Path) -> list[Path]:
+    """Return what a phase leaves when it is finished, so that its record has the sha256 of each; the weights come first."""
+    parts = [*MODEL_PARTS, *(["generation_config.json"] if plan.recipe.model.generates else [])]
+    return [weights, *(weights.with_name(part) for part in parts), *(weights.parent.with_name(name) for name in RECORDS)]
 
 
 def refuse_another_start(plan: Plan, a: Arguments) -> None:

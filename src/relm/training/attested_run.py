@@ -4,6 +4,7 @@ A segment is the way from one line of `checkpoints.jsonl` to the next; segment 0
 """
 
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from relm.artifact import read_json, sha256_of
 from relm.errors import RelmError
 from relm.plan import Plan, Project
 from relm.recipe import Phase
+from relm.training.attested_hashes import line_facts, state_sha256
 from relm.training.run_folder import CHECKPOINT_FILES, CHECKPOINTS, LOG, RECORDS, WEIGHTS, checkpoint_folder
 
 # The least that a line of checkpoints.jsonl has to tell of how the files were made.
@@ -38,6 +40,10 @@ class AttestedCheckpoint(NamedTuple):
     """By file."""
     made_on: Mapping[str, Any]
     """What decides how sums are rounded."""
+    state_sha256: str | None
+    """Of `state.json`; None: an earlier version did not attest it."""
+    log: Mapping[str, Any] | None
+    """`line_facts` of the lines of `train.jsonl` since the checkpoint before; None: an earlier version did not attest them."""
 
 
 class Segment(NamedTuple):
@@ -69,6 +75,9 @@ class AttestedRun:
     """One phase of a run, and where its records lie."""
 
     plan: Plan
+    folder: Path
+    """`results/NAME`, or the run's own."""
+    is_published: bool
     phase: str
     records: Mapping[str, Path]
     """By name, of RECORDS."""
@@ -128,13 +137,52 @@ class AttestedRun:
                     f"{path}: sha256 is {found}, {self.records[CHECKPOINTS]} attests {attested}: this is not the checkpoint "
                     "that the run wrote; bring that back, or replay another segment"
                 )
-        state = self.checkpoint(checkpoint.step) / "state.json"
-        if read_json(state).get("sha256") != dict(checkpoint.sha256):
-            raise RelmError(f"{state}: is not that of these files; bring it back, or replay another segment")
+        self._require_state(checkpoint)
+
+    def _require_state(self, checkpoint: AttestedCheckpoint) -> None:
+        """Compare `state.json` of a checkpoint with all that is attested of it."""
+        path = self.checkpoint(checkpoint.step) / "state.json"
+        state, way_out = read_json(path), "bring it back, or replay another segment"
+        if not isinstance(state, dict) or state.get("sha256") != dict(checkpoint.sha256):
+            raise RelmError(f"{path}: is not that of these files; {way_out}")
+        named = {"fingerprint": self.plan.fingerprint, "phase": self.phase}
+        for key, value in {"step": checkpoint.step, **named, "made_on": dict(checkpoint.made_on)}.items():
+            if state.get(key) != value:
+                raise RelmError(f"{path}: {key} is {state.get(key)}, attested is {value}; {way_out}")
+        if not all(_is_number(state.get(key)) for key in ("loss", "seconds")):
+            raise RelmError(f"{path}: loss and seconds are no finite numbers; {way_out}")
+        if checkpoint.state_sha256 not in (None, state_sha256(state)):
+            raise RelmError(f"{path}: is not the state that {self.records[CHECKPOINTS]} attests; {way_out}")
 
     def _what_there_is(self) -> str:
         there = ", ".join(str(segment.number) for segment in self.segments if self.can_be_replayed(segment))
         return f"segments that can be replayed: {there}"
+
+    def differing_lines(self) -> list[str]:
+        """Return a sentence for each stretch of `train.jsonl` that lacks lines, or has others than were attested."""
+        path, lines, steps = self.records[LOG], read_lines(self.records[LOG]), self.settings.steps
+        told = []
+        for segment in self.segments:
+            found = line_facts(line for line in lines if segment.first <= line["step"] <= segment.last)
+            if segment.end.log is not None and found != segment.end.log:
+                attested, where = segment.end.log.get("lines"), f"steps {segment.first:,} to {segment.last:,}"
+                same_count = f"its {attested} lines of {where} are not those"
+                other_count = f"has {found['lines']} lines of {where}, but {attested} are those"
+                told.append(f"{path}: {same_count if found['lines'] == attested else other_count} that were attested")
+        must_have = {1, steps} if self.is_finished else {1}
+        for step in sorted(must_have - {line["step"] for line in lines}):
+            told.append(f"{path}: has no line of step {step:,}, which training always writes")
+        last = self.segments[-1].last
+        if self.is_finished and last != steps:
+            told.append(f"{self.records[CHECKPOINTS]}: ends with step {last:,}, but the finished phase has {steps:,}")
+        if lines and lines[-1]["step"] > steps:
+            told.append(f"{path}: ends with step {lines[-1]['step']:,}, but the phase has {steps:,}")
+        return told
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the phase was trained to its end."""
+        return self.is_published or self.weights.exists()
 
     def lines(self, segment: Segment) -> dict[int, dict[str, Any]]:
         """Step -> line of `train.jsonl`."""
@@ -166,7 +214,7 @@ def find_run(project: Project, folder: Path, phase: str | None, checkpoints: Pat
         raise RelmError(f"{folder}: no such folder; give results/NAME or a run's folder in work/runs")
     published = (folder / "recipe.json").is_file()
     told = read_json(folder / "recipe.json") if published else None
-    if told is not None and not (isinstance(told, dict) and {"name", "fingerprint"} <= set(told)):
+    if published and not (isinstance(told, dict) and all(isinstance(told.get(key), str) for key in ("name", "fingerprint"))):
         raise RelmError(f"{folder / 'recipe.json'}: names no recipe and fingerprint; it is not what `relm publish` wrote")
     name, fingerprint, inside = (told["name"], told["fingerprint"], None) if told else _parts_of(folder, project)
     plan = project.plan(name)
@@ -181,6 +229,8 @@ def find_run(project: Project, folder: Path, phase: str | None, checkpoints: Pat
     is_last = phase == plan.phases[-1]
     return AttestedRun(
         plan=plan,
+        folder=folder if published else plan.run_folder,
+        is_published=published,
         phase=phase,
         records=records,
         checkpoints=checkpoints or own / "checkpoints",
@@ -231,9 +281,19 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     return lines
 
 
+def _checkpoint(line: Mapping[str, Any]) -> AttestedCheckpoint:
+    log = line.get("log")
+    files = line["step"], dict(line["sha256"]), dict(line["made_on"])
+    return AttestedCheckpoint(*files, state_sha256=line.get("state_sha256"), log=None if log is None else dict(log))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
 def _segments(path: Path, steps: int) -> list[Segment]:
     try:
-        found = [AttestedCheckpoint(line["step"], dict(line["sha256"]), dict(line["made_on"])) for line in read_lines(path)]
+        found = [_checkpoint(line) for line in read_lines(path)]
     except (KeyError, TypeError, ValueError):
         raise RelmError(f"{path}: a line lacks sha256 or made_on; it is not what training wrote") from None
     if not found or any(set(one.sha256) != set(CHECKPOINT_FILES) or not set(one.made_on) >= MADE_ON for one in found):

@@ -4,7 +4,8 @@
 and the identity of the run. Learning rate, data order and dropout follow from the step alone, so there is nothing else to save.
 
 ``checkpoints.jsonl``, beside the folder of all checkpoints, has a line for each that the recipe asks for, also for those that
-were deleted since: its step, the sha256 of both files, and on what they were made. Whoever trains a stretch again compares.
+were deleted since: its step, the sha256 of both files, of `state.json` and of the lines of `train.jsonl` since the line before,
+and on what they were made. Whoever trains a stretch again compares.
 """
 
 import dataclasses
@@ -21,8 +22,9 @@ from torch import Tensor
 
 from relm.artifact import read_json, write_json
 from relm.errors import RelmError
+from relm.training.attested_hashes import line_facts, lines_after, state_sha256
 from relm.training.kill_points import kill_point
-from relm.training.run_folder import CHECKPOINT_FILES, CHECKPOINTS, checkpoint_folder
+from relm.training.run_folder import CHECKPOINT_FILES, CHECKPOINTS, LOG, checkpoint_folder
 from relm.training.run_log import RunLog
 from relm.training.tensor_file import Damaged, read_tensors, write_tensors
 
@@ -92,7 +94,7 @@ def save_checkpoint(
         kill_point("checkpoint-written")
         if listed:  # before there is a checkpoint to go on from: a line beyond that is taken away, a missing one stays missing
             with closing(open_list(checkpoints, step - 1)) as lines:
-                lines.write({"step": step, "sha256": hashes, "made_on": state["made_on"]})
+                lines.write({"step": step, "sha256": hashes, **_attested(checkpoints, partial), "made_on": state["made_on"]})
                 lines.sync()
             kill_point("checkpoint-listed")
         shutil.rmtree(final, ignore_errors=True)  # there only if it was found damaged
@@ -120,6 +122,13 @@ def _write(folder: Path, state: Mapping[str, Any], files: Mapping[str, Mapping[s
     write_json(folder / "state.json", {"format": FORMAT, **state, "sha256": hashes})
     _flush(folder)
     return hashes
+
+
+def _attested(checkpoints: Path, written: Path) -> dict[str, Any]:
+    """Return the hashes of a checkpoint's `state.json` and, where there is a log, of its lines since the newest listed one."""
+    facts: dict[str, Any] = {"state_sha256": state_sha256(read_json(written / "state.json"))}
+    log = checkpoints.with_name(LOG)
+    return facts | ({"log": line_facts(lines_after(log, max(_listed(checkpoints), default=0)))} if log.exists() else {})
 
 
 def _flush(path: Path) -> None:

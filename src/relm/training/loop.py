@@ -58,6 +58,7 @@ def pretrain(
     optimizer_from: Path | None = None,
     until: int | None = None,
     one_tpu: bool = False,
+    resumes_after: int | None = None,
 ) -> str:
     """Train one phase, going on from its newest checkpoint if there is one.
 
@@ -74,6 +75,7 @@ def pretrain(
         optimizer_from: last checkpoint of the phase before, whose optimizer goes on; None: a new optimizer.
         until: stop after this step with a checkpoint, and write no model; None: train to the end.
         one_tpu: of a TPU's devices, use the first alone.
+        resumes_after: step of the one checkpoint that may be resumed, 0 for none; None: the newest intact one is resumed.
 
     Returns:
         A sentence that says what was done.
@@ -99,12 +101,22 @@ def pretrain(
         reader, held_out = readers(recipe, phase, manifest, folder, device)
         run = PhaseRun(recipe, phase, settings, folder, identity, reader, device)
         learner = begin(run, config, init_from, optimizer_from)
+        require_step(run, learner, resumes_after)
         with stop_requests() as stop, device_figures(run, learner.meter):
             summary = train(run, learner, held_out, stop, until or settings.steps)
             if run.writes and until is None:
                 facts["parameters"] = learner.model.parameter_count()
                 write_model(learner.model, model_folder, tokenizer, tokens.specials, facts)
     return f"{summary}; {model_folder}"
+
+
+def require_step(run: PhaseRun, learner: Learner, wanted: int | None) -> None:
+    """Raise if training would not begin after the wanted step: a damaged checkpoint would be passed over otherwise."""
+    if wanted is not None and learner.meter.step != wanted:
+        raise RelmError(
+            f"{run.checkpoints}: training would begin after step {learner.meter.step:,}, expected step {wanted:,}: its checkpoint "
+            "is absent or damaged; bring it back"
+        )
 
 
 def identity_of(phase: str, manifest: Path, init_from: Path | None, run_fingerprint: str) -> dict[str, str]:

@@ -30,6 +30,7 @@ from relm.training.interruption import Preempted
 from relm.training.loop import pretrain
 from relm.training.optimizers import weight_type
 from relm.training.phase_run import derived_seed
+from relm.training.recorded_files import files_in_words, wrong_files, wrong_inputs
 from relm.training.resemblance import (
     LOSS_WITH_OTHER_DRAWS,
     Band,
@@ -139,6 +140,7 @@ def reproduce(
     run = find_run(project, folder, phase, checkpoints)
     if number is None:
         return run.in_words()
+    require_recorded(run)
     segment = run.segment(number)
     require_inputs(run)
     recipe = recipe_as_attested(run, segment, wanted)
@@ -155,17 +157,34 @@ def reproduce(
     return sentence
 
 
+def require_recorded(run: AttestedRun) -> None:
+    """Compare the files that are to be called reproduced with what was recorded of them, before anything is trained.
+
+    Raises:
+        NotReproduced: some are absent or others; names each.
+        RelmError: what records them is absent or damaged.
+    """
+    if wrong := [*wrong_files(run), *run.differing_lines()]:
+        listed = "\n  ".join(wrong)
+        raise NotReproduced(
+            f"NOT reproduced: {run.folder} is not as it was recorded, so nothing was trained:\n  {listed}\n"
+            "bring these files back, or publish the run again"
+        )
+
+
 def require_inputs(run: AttestedRun) -> None:
     """Refuse to begin without examples, tokenizer and starting weights.
 
     Raises:
-        RelmError: some are absent; names the command that makes them.
+        RelmError: some are absent, and the command that makes them is named; or some are not what the run read.
     """
     plan, phase = run.plan, run.phase
     shards = [plan.examples(phase, shard, "train") for shard in plan.shards]
     wanted = [*shards, plan.manifest(phase), plan.tokenizer, *plan.starting_weights(phase)]
     if absent := [str(path) for path in wanted if not path.exists()]:
         raise RelmError(f"{absent[0]}: no such file, and the segment is trained on it; `snakemake {' '.join(absent)}` makes it")
+    if wrong := wrong_inputs(run):
+        raise RelmError(f"{wrong[0]}: the run read another file; bring that back, or have Snakemake make it again")
 
 
 def init_from(run: AttestedRun) -> Path | None:
@@ -245,9 +264,11 @@ def train_again(run: AttestedRun, segment: Segment, recipe: Recipe, place: Path)
     """
     plan, phase = run.plan, run.phase
     until = segment.last if segment.last < run.settings.steps else None
+    after = segment.start.step if segment.start else 0
     inputs = plan.manifest(phase), plan.tokenizer, init_from(run), place / "model"
     try:
-        pretrain(recipe, phase, *inputs, plan.fingerprint, until=until, optimizer_from=plan.kept_optimizer(phase))
+        kept = plan.kept_optimizer(phase)
+        pretrain(recipe, phase, *inputs, plan.fingerprint, until=until, optimizer_from=kept, resumes_after=after)
     except Preempted:
         raise Preempted(f"stopped before step {segment.last:,}; nothing was compared, and nothing is kept") from None
 
@@ -331,4 +352,24 @@ def in_words(replay: Replay, comparison: Comparison) -> str:
     cost = f"{segment.steps:,} of {total:,} steps ({segment.steps / total:.2%}) in {duration_in_words(seconds)}"
     whole = f"all of them would take {duration_in_words(seconds / segment.steps * total)} here"
     verdict = comparison.verdict if comparison.holds else "NOT reproduced"
-    return f"{verdict}: {place}: {'; '.join(comparison.said)}; {ORDER} holds; {cost}, {whole}"
+    checked = "; ".join([*files_in_words(run), *attested_in_words(run, segment)])
+    return f"{verdict}: {place}: {'; '.join(comparison.said)}; {ORDER} holds; {cost}, {whole}. Checked before: {checked}"
+
+
+def attested_in_words(run: AttestedRun, segment: Segment) -> list[str]:
+    """Return what was compared with `checkpoints.jsonl` beside the replay, and what an earlier version did not attest."""
+    told, ends = [], [one.end for one in run.segments]
+    if lines := sum(end.log["lines"] for end in ends if end.log is not None):
+        told.append(f"{lines} lines of {LOG} are those that {CHECKPOINTS} attests")
+    if segment.start is not None:
+        state = " and state.json" if segment.start.state_sha256 else ""
+        told.append(f"{', '.join(segment.start.sha256)}{state} of step {segment.start.step:,} are the attested ones")
+        ends.append(segment.start)
+    unattested = sorted({end.step for end in ends if end.log is None or end.state_sha256 is None})
+    if unattested:
+        steps = f"{unattested[0]:,}" + (f" to {unattested[-1]:,}" if len(unattested) > 1 else "")
+        told.append(
+            f"not checked, for an earlier version of relm attested neither: the content of state.json and the lines of {LOG}, "
+            f"at checkpoints of step {steps}"
+        )
+    return told

@@ -12,9 +12,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from relm.recipe import Phase
-
-# Columns of train.jsonl that tell of the machine, not of the model.
-OF_THE_MACHINE = frozenset({"tokens_per_second", "samples_per_second", "mfu", "memory_bytes", "seconds"})
+from relm.training.attested_hashes import OF_THE_MACHINE
 
 Lines = Mapping[int, Mapping[str, Any]]
 

@@ -10,6 +10,10 @@ DEVICE_FIGURES = "device.json"
 # What a phase leaves for whoever trains a part of it again.
 RECORDS = (LOG, ORDER, CHECKPOINTS)
 WEIGHTS, OPTIMIZER = "model.safetensors", "optimizer.safetensors"
+# Beside the weights of every trained model; a model that writes text has a generation_config.json as well.
+MODEL_PARTS = ("config.json", "tokenizer.json", "tokenizer_config.json")
+# Of a published run: the records of all steps, and the sha256 of every other file.
+PROVENANCE, METADATA = "provenance.json", "ro-crate-metadata.json"
 # Of a checkpoint, beside its state.json.
 CHECKPOINT_FILES = (WEIGHTS, OPTIMIZER)
 
