@@ -20,6 +20,7 @@ from relm.artifact import (
     write_sidecar,
 )
 from relm.errors import RelmError
+from relm.steps.data import objective_of
 
 
 def test_a_file_appears_only_when_its_block_ends(tmp_path: Path) -> None:
@@ -137,3 +138,16 @@ def test_canonical_json_does_not_depend_on_the_order_of_keys_and_refuses_nan() -
     )
     with pytest.raises(ValueError, match="not JSON compliant"):
         canonical_json(float("nan"))
+
+
+@pytest.mark.parametrize("content", ["[" * 100_000, "9" * 5000, '"\\ud800', "", "{"])
+def test_json_that_cannot_be_read_is_refused_with_its_path(tmp_path: Path, content: str) -> None:
+    (tmp_path / "facts.json").write_text(content)
+    with pytest.raises(RelmError, match=r"facts\.json: not valid JSON"):
+        read_json(tmp_path / "facts.json")
+
+
+def test_settings_on_the_command_line_that_are_no_json_are_refused() -> None:
+    for settings in ("[" * 100_000, "{"):
+        with pytest.raises(RelmError, match="--settings: not valid JSON"):
+            objective_of(settings)

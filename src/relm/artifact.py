@@ -76,7 +76,7 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise RelmError(f"{path}: no such file; run the step that makes it") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # also a number of thousands of digits, and brackets nested as deep
         raise RelmError(f"{path}: not valid JSON ({error}); delete it and run the step that makes it again") from None
 
 

@@ -5,6 +5,7 @@ The graph's rules and the commands both ask here, so a path is written down once
 
 import difflib
 import functools
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +16,7 @@ from relm.catalogue import WEIGHTS_FILES, Dataset, ModelFile, PretrainedModel, R
 from relm.errors import RelmError
 from relm.protocols import HARNESS, OF_TRAINED_ALONE, OWN_DATA, PublishedTest, load_test, task_of
 from relm.recipe import Recipe, load_recipe
+from relm.section import NAME
 from relm.smoke import smoke_twin
 from relm.training.run_folder import DEVICE_FIGURES, checkpoint_folder
 
@@ -23,6 +25,8 @@ SPLITS = ("train", "held_out")
 # started from, the authors' released ones.
 TRAINED, BEFORE, REFERENCE = "eval", "before", "reference"
 SMOKE_EXAMPLES = 20
+# Folders of `results/` that are no recipe's.
+NOT_RECIPES = ("smoke", "reference")
 
 
 @dataclass(frozen=True)
@@ -277,7 +281,22 @@ class Project:
 
     def names(self) -> list[str]:
         """All recipes, smoke twins not included, sorted."""
-        return sorted(path.stem for path in self.recipes.glob("*.yaml"))
+        return sorted(path.stem for path in self.recipes.glob("*.yaml") if _is_name(path.stem))
+
+    def misnamed(self) -> list[Path]:
+        """Return files whose names cannot be a recipe's, sorted; hidden ones, such as an editor's locks, are passed over."""
+        found = self.recipes.glob("*.yaml")
+        return sorted(path for path in found if not _is_name(path.stem) and not path.name.startswith("."))
+
+    def faults(self) -> list[str]:
+        """Return a line for each recipe that cannot be used, and for each file whose name cannot be a recipe's."""
+        lines = [misnamed_in_words(path) for path in self.misnamed()]
+        for name in self.names():
+            try:
+                self.plan(name)
+            except RelmError as error:
+                lines.append(in_one_line(error))
+        return lines
 
     def recipe_path(self, name: str) -> Path:
         """The recipe's file; for a smoke twin, that of its recipe.
@@ -287,7 +306,7 @@ class Project:
         """
         plain = name.removeprefix("smoke/")
         path = self.recipes / f"{plain}.yaml"
-        if not path.exists():
+        if not _is_name(plain) or not os.path.lexists(path):  # reading says what is wrong with a broken link
             near = difflib.get_close_matches(plain, self.names(), n=1, cutoff=0.5)
             prefix = name[: len(name) - len(plain)]
             hint = f"did you mean results/{prefix}{near[0]}?" if near else f"there are: {', '.join(self.names()) or 'none'}"
@@ -330,7 +349,7 @@ class Project:
         for name in names:
             if name.startswith(task_of(HARNESS)):
                 raise RelmError(f"{path}: evaluate: {name}: names with {task_of(HARNESS)} are the harness's: {HARNESS}TASK")
-            if not self.test_path(name).exists():
+            if not os.path.lexists(self.test_path(name)):
                 known = [*OWN_DATA, *sorted(other.stem for other in self.test_path(name).parent.glob("*.yaml"))]
                 near = difflib.get_close_matches(name, known, n=1)
                 hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}, and {HARNESS}TASK"
@@ -373,17 +392,36 @@ class Project:
         """The first plan (over one dataset) with the wanted attributes, such as ``documents_key="3f..."``: a job's recipe.
         An attribute that is a mapping has the wanted value among its keys.
 
-        Recipes with faults are passed over: they cannot have asked for anything.
+        Recipes with faults are passed over: they cannot have asked for anything. So are those whose folders cannot be read.
         """
         for name in [*self.names(), *(f"smoke/{name}" for name in self.names())]:
             try:
                 plan = self.plan(name)
                 if dataset in (None, plan.recipe.data.dataset) and all(_has(plan, *item) for item in wanted.items()):
                     return plan
-            except RelmError:
+            except (RelmError, OSError):
                 continue
         described = ", ".join(f"{attribute} {value}" for attribute, value in wanted.items())
         raise RelmError(f"no recipe makes {described}: was a recipe edited while this ran? Give the same command again")
+
+
+def _is_name(stem: str) -> bool:
+    return NAME.fullmatch(stem) is not None and stem not in NOT_RECIPES
+
+
+def misnamed_in_words(path: Path) -> str:
+    """Return a sentence about a file whose name cannot be a recipe's."""
+    return (
+        f"{path.parent}/{path.name!r}: cannot be a recipe's name, which has letters, digits, '.', '_' and '-' and is none of "
+        f"{', '.join(NOT_RECIPES)}; rename the file"
+    )
+
+
+def in_one_line(error: RelmError) -> str:
+    """Return an error with the first of the faults that it lists, for a place where others stand beside it."""
+    first, *others = str(error).splitlines()
+    more = f", and {len(others) - 1} more" if len(others) > 1 else ""
+    return f"{first}: {others[0].strip()}{more}" if others else first
 
 
 def _has(plan: Plan, attribute: str, wanted: str) -> bool:

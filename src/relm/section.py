@@ -1,23 +1,29 @@
 """A section of a YAML file, and how such files are read: every fault at once, each with its path and the nearest known key."""
 
 import difflib
+import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, Tag, ValidationError, ValidationInfo, field_validator
 
 from relm.errors import RelmError
+from relm.yaml_file import parse_yaml, read_text
 
-Slug = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+NAME = re.compile("[A-Za-z0-9][A-Za-z0-9._-]*")
+Slug = Annotated[str, Field(pattern=f"^{NAME.pattern}$")]
+LONGEST_CHAIN = 32
 
 
 class Section(BaseModel):
     """A mapping of the YAML file: unknown keys are refused, values never change after loading."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, protected_namespaces=())
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, use_attribute_docstrings=True, protected_namespaces=(), allow_inf_nan=False
+    )
 
     @field_validator("*", mode="before")
     @classmethod
@@ -43,44 +49,16 @@ def _takes_truth_values(annotation: Any) -> bool:
 Document = TypeVar("Document", bound=Section)
 
 
-class UniqueKeyLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """YAML's safe loader, but a key given twice is an error and not a silent choice of the last; 1e-3 is a number."""
-
-
-def _mapping_without_duplicates(loader: Any, node: yaml.MappingNode) -> dict[Any, Any]:
-    seen: dict[Any, int] = {}
-    for key_node, _ in node.value:
-        key = loader.construct_object(key_node)
-        line = key_node.start_mark.line + 1
-        if key in seen:
-            raise RelmError(f"line {line}: key '{key}' was already given in line {seen[key]}")
-        seen[key] = line
-    loader.flatten_mapping(node)
-    return dict(loader.construct_pairs(node, deep=True))
-
-
-UniqueKeyLoader.add_constructor("tag:yaml.org,2002:map", _mapping_without_duplicates)
-
-
 def read_yaml(path: Path) -> dict[str, Any]:
     """The mapping in a YAML file.
 
     Raises:
-        RelmError: the file is absent, not UTF-8, not YAML, or not a mapping; names the file and line.
+        RelmError: the file is absent or no regular file, not UTF-8, not plain YAML, or not a mapping; names file and line.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        content = parse_yaml(read_text(path), path)
     except FileNotFoundError:
         raise RelmError(f"{path}: no such file{nearest_file(path)}") from None
-    except UnicodeDecodeError as error:
-        raise RelmError(f"{path}: byte {error.start} is not UTF-8; save the file as UTF-8") from None
-    try:
-        content = yaml.load(text, UniqueKeyLoader)
-    except yaml.MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else "?"
-        raise RelmError(f"{path}, line {line}: not valid YAML: {error.problem or error}") from None
-    except RelmError as error:
-        raise RelmError(f"{path}, {error}") from None
     if not isinstance(content, dict):
         raise RelmError(f"{path}: expected a mapping of keys to values, found {type(content).__name__}")
     return content
@@ -110,6 +88,8 @@ def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
 
 def read_extended(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
     """A recipe's mapping with the one it `extends`, if any, beneath it."""
+    if len(seen) > LONGEST_CHAIN:
+        raise RelmError(f"{seen[0]}: extends more than {LONGEST_CHAIN} recipes, one upon the other; write the last ones out")
     if path in seen:
         chain = " -> ".join(other.stem for other in (*seen, path))
         raise RelmError(f"{seen[0]}: extends goes in a circle: {chain}")
@@ -117,11 +97,11 @@ def read_extended(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
     parent = content.pop("extends", None)
     if parent is None:
         return content
-    if not isinstance(parent, str):
-        raise RelmError(f"{path}: extends: expected the name of one recipe, found {parent!r}")
+    if not isinstance(parent, str) or not NAME.fullmatch(parent):
+        raise RelmError(f"{path}: extends: expected the name of one recipe, found {_shortened(repr(parent))}")
     parent_path = path.parent / f"{parent}.yaml"
-    if not parent_path.exists():
-        raise RelmError(f"{path}: extends: there is no recipe {parent!r}{nearest_file(parent_path)}")
+    if not os.path.lexists(parent_path):  # which, unlike Path.exists, is False for a name that is too long
+        raise RelmError(f"{path}: extends: there is no recipe {_shortened(repr(parent))}{nearest_file(parent_path)}")
     return merge(read_extended(parent_path, (*seen, path)), content)
 
 
@@ -145,8 +125,12 @@ def _fault_in_words(kind: type[Section], fault: Any) -> str:
         return f"{where}: missing, and it has no default"
     message = str(fault["msg"]).removeprefix("Value error, ")
     if isinstance(fault["input"], (str, int, float, bool)) or fault["input"] is None:
-        return f"{where}: {message}; found {fault['input']!r}"
+        return f"{where}: {message}; found {_shortened(repr(fault['input']))}"
     return f"{where}: {message}"
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= 200 else f"{text[:200]}... ({len(text):,} characters)"
 
 
 def _place(kind: Any, location: tuple[Any, ...]) -> tuple[list[Any], list[str]]:

@@ -11,7 +11,8 @@ from relm.artifact import atomic_file
 from relm.containers.lock import LOCK, ROLES, Lock, Pinned, read_lock
 from relm.containers.registry import Answer, OutOfReach, Registry, by_hand, repository
 from relm.errors import RelmError
-from relm.section import UniqueKeyLoader, validate
+from relm.section import validate
+from relm.yaml_file import parse_yaml, read_text
 
 
 def resolve(wanted: str | None, write: bool, update: bool, folder: Path = Path(), today: datetime.date | None = None) -> str:
@@ -96,8 +97,8 @@ def _in_words(entry: Pinned, answer: Answer, noted: bool) -> str:
 
 def _write(path: Path, key: str, values: Mapping[str, str]) -> None:
     """Note values in the lock, which must be one afterwards too."""
-    text = with_values(path.read_text(encoding="utf-8"), key.split("."), values)
-    validate(Lock, yaml.load(text, UniqueKeyLoader), path)
+    text = with_values(read_text(path), key.split("."), values)
+    validate(Lock, parse_yaml(text, path), path)
     with atomic_file(path, "w") as file:
         file.write(text)
 

@@ -320,7 +320,7 @@ def configuration(folder: Path) -> dict[str, Any]:
     path = folder / "config.json"
     try:
         return dict(json.loads(path.read_text(encoding="utf-8")))
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, RecursionError) as error:
         raise ValueError(f"{path}: is not a JSON object: {error}") from None
 
 

@@ -21,7 +21,17 @@ def papers() -> dict[str, list[str]]:
 
 @in_words
 def all_results(wildcards: Any) -> list[str]:
-    """The results of all recipes."""
+    """Return the results of all recipes.
+
+    Raises:
+        WorkflowError: some have faults. Without them `all` would seem done, though it is not.
+    """
+    if faults := PROJECT.faults():
+        listed = "\n".join(f"  {fault}" for fault in faults)
+        raise RelmError(
+            f"all: {len(faults)} of the recipes cannot be run:\n{listed}\n"
+            "Correct them or move them away; `snakemake results/NAME` runs any other meanwhile"
+        )
     return [f"results/{name}" for name in PROJECT.names()]
 
 

@@ -9,7 +9,7 @@ import psutil
 
 from relm.artifact import sidecar_of
 from relm.errors import RelmError
-from relm.plan import SPLITS, Plan, Project
+from relm.plan import SPLITS, Plan, Project, in_one_line, misnamed_in_words
 from relm.training.run_folder import LOG
 
 
@@ -23,9 +23,10 @@ def describe_recipes(project: Project) -> str:
             plan = project.plan(name)
             words = plan.recipe.title + ("" if plan.recipe.paper is None else f" [paper_{plan.recipe.paper.key}]")
         except RelmError as error:
-            words = f"has faults: {str(error).splitlines()[0]}"
+            words = f"has faults: {in_one_line(error)}"
         done = "done" if (Path("results") / name).is_dir() else "    "
         lines.append(f"{name:<{width}}  {done}  {words}")
+    lines += [misnamed_in_words(path) for path in project.misnamed()]
     return "\n".join(
         [*lines, "", "snakemake results/NAME runs one; snakemake results/smoke/NAME runs its small twin on any CPU."]
     )

@@ -132,7 +132,7 @@ def folder_config(folder: Path, kind: type[Config], expected: Config | None, fre
     path = folder / "config.json"
     try:
         content = dict(json.loads(path.read_text(encoding="utf-8")))
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, RecursionError) as error:
         raise ValueError(f"{path}: is not a JSON object: {error}") from None
     found: Config = kind.from_huggingface(content)  # type: ignore[attr-defined]
     if expected is None:

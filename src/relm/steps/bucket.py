@@ -23,7 +23,7 @@ def _begun(project: Project) -> list[Plan]:
         try:
             if (plan := project.plan(name)).run_folder.is_dir():
                 plans.append(plan)
-        except RelmError:
+        except (RelmError, OSError):
             continue
     if not plans:
         raise RelmError("push: no recipe here has begun a run; give NAME to push its data alone")

@@ -157,7 +157,7 @@ def objective_of(settings: str | None) -> Objective:
     """The objective in a command's JSON: the keys of a recipe's phase that decide what is stored."""
     try:
         given = json.loads(settings) if settings else {"objective": "causal"}
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise RelmError(f"--settings: not valid JSON ({error}); quote it for the shell, as in --settings '{{...}}'") from None
     if not isinstance(given, dict):
         raise RelmError(f"--settings: expected an object, found {settings}")

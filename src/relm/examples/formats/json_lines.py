@@ -142,7 +142,7 @@ def _example(line: bytes, place: str) -> dict[str, Any]:
     """The content of a line, its keys and types checked."""
     try:
         example = json.loads(line)
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise RelmError(f"{place}: not valid JSON ({error}): truncated, or not a file of tpu_pretrain") from None
     if not isinstance(example, dict) or set(example) != set(KEYS):
         found = ", ".join(example) if isinstance(example, dict) else type(example).__name__
@@ -171,7 +171,7 @@ def _stated_length(path: Path) -> int:
         return 0
     try:
         return int(json.loads(beside.read_text(encoding="utf-8"))["max_seq_len"])
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise RelmError(f"{beside}: no max_seq_len in it ({error}); delete it or copy it again") from None
 
 

@@ -1,0 +1,179 @@
+"""YAML that people write, read so that no file can harm the process: a regular file of bounded size, depth and content.
+
+Anchors, aliases, merge keys and tags are refused: recipes do not need them, and they are what makes YAML dangerous to read.
+"""
+
+import math
+import os
+import re
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from relm.errors import RelmError
+
+LARGEST = 4 << 20  # bytes; a dataset of ten thousand files has less
+DEEPEST = 32
+LONGEST_KEY = 200
+LONGEST_NUMBER = 100
+_KINDS = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a named pipe", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
+# What YAML does not print, written plainly or as an escape.
+_UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]")
+_NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
+_MERGE = "tag:yaml.org,2002:merge"
+_LOADER: type[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class _Fault(Exception):
+    """A fault in the text, and the line that it is in."""
+
+    def __init__(self, line: int, message: str) -> None:
+        super().__init__(f", line {line}: {message}")
+
+
+def read_text(path: Path) -> str:
+    """Return the text of a regular file without waiting for anybody to write it.
+
+    Raises:
+        FileNotFoundError: there is no file of this name.
+        RelmError: it is no regular file, too large, not UTF-8, or cannot be read.
+    """
+    try:
+        content = _content(path)
+    except FileNotFoundError:
+        if path.is_symlink():
+            raise RelmError(f"{path}: is a link to {os.readlink(path)}, which does not exist; correct or delete it") from None
+        raise
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise RelmError(f"{path}: cannot be read: {reason}; correct the path or its permissions") from None
+    if len(content) > LARGEST:
+        raise RelmError(f"{path}: has more than {LARGEST >> 20} MiB; a file of this kind is far smaller")
+    return _decoded(content, path)
+
+
+def _content(path: Path) -> bytes:
+    """Return one byte more than is allowed at the most; judge what was opened and not what the path names by then."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)  # a pipe without a writer would block
+    try:
+        kind = stat.S_IFMT(os.fstat(descriptor).st_mode)
+        if kind != stat.S_IFREG:
+            raise RelmError(f"{path}: is {_KINDS.get(kind, 'no file')}; expected a file; move it away or rename it")
+        with open(descriptor, "rb", closefd=False) as file:
+            return file.read(LARGEST + 1)
+    finally:
+        os.close(descriptor)
+
+
+def _decoded(content: bytes, path: Path) -> str:
+    if content.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise RelmError(f"{path}: is UTF-16; save the file as UTF-8")
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        # The codec counts from behind the byte order mark.
+        start = error.start + (len(content) - len(error.object))
+        line = content[:start].count(b"\n") + 1
+        raise RelmError(f"{path}, line {line}: byte {start} is not UTF-8; save the file as UTF-8") from None
+
+
+def parse_yaml(text: str, path: Path) -> Any:
+    """Return the one document in a YAML text as mappings, lists and plain values.
+
+    Args:
+        path: of the file that the text is from, for messages.
+
+    Raises:
+        RelmError: it is not YAML, or uses what is refused here; names the file and the line.
+    """
+    try:
+        _require_plain(text)
+        loader = _LOADER(text)
+        try:
+            node = loader.get_single_node()
+            return None if node is None else _value(loader, node)
+        finally:
+            loader.dispose()
+    except _Fault as fault:
+        raise RelmError(f"{path}{fault}") from None
+    except yaml.MarkedYAMLError as error:
+        line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
+        raise RelmError(f"{path}{line}: not valid YAML: {error.problem or error}") from None
+    except yaml.YAMLError as error:
+        raise RelmError(f"{path}: not valid YAML: {error}") from None
+
+
+def _require_plain(text: str) -> None:
+    """Refuse what must not reach PyYAML's composer, which recurses, or a constructor; the parser of events does not recurse."""
+    _require_printable(text, 1)
+    depth = 0
+    events: Iterator[Any] = yaml.parse(text, _LOADER)
+    for event in events:
+        line = event.start_mark.line + 1
+        if isinstance(event, yaml.AliasEvent):
+            raise _Fault(line, f"an alias (*{event.anchor}) is not allowed; write out what it stands for")
+        if getattr(event, "anchor", None):
+            raise _Fault(line, f"an anchor (&{event.anchor}) is not allowed; leave it out, or quote the text")
+        if getattr(event, "tag", None):
+            raise _Fault(line, f"a tag ({event.tag}) is not allowed; leave it out, or quote the text")
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > DEEPEST:
+            raise _Fault(line, f"nested more than {DEEPEST} deep; is a bracket left open?")
+
+
+def _require_printable(text: str, line: int) -> None:
+    if found := _UNPRINTABLE.search(text):
+        line += text.count("\n", 0, found.start())
+        raise _Fault(line, f"the character U+{ord(found[0]):04X} is not allowed; delete it")
+
+
+def _value(loader: Any, node: yaml.Node) -> Any:
+    if isinstance(node, yaml.MappingNode):
+        return _mapping(loader, node)
+    if isinstance(node, yaml.SequenceNode):
+        return [_value(loader, item) for item in node.value]
+    return _scalar(loader, node)
+
+
+def _mapping(loader: Any, node: yaml.MappingNode) -> dict[Any, Any]:
+    """Construct a mapping; a key given twice is an error and not a silent choice of the last."""
+    found: dict[Any, Any] = {}
+    lines: dict[Any, int] = {}
+    for key_node, value_node in node.value:
+        key, line = _key(loader, key_node), key_node.start_mark.line + 1
+        if key in found:
+            raise _Fault(line, f"key '{key}' was already given in line {lines[key]}")
+        found[key], lines[key] = _value(loader, value_node), line
+    return found
+
+
+def _key(loader: Any, node: yaml.Node) -> Any:
+    line = node.start_mark.line + 1
+    if not isinstance(node, yaml.ScalarNode):
+        kind = "mapping" if isinstance(node, yaml.MappingNode) else "list"
+        raise _Fault(line, f"a key is a {kind}; quote it if the brackets belong to the text")
+    if node.tag == _MERGE:
+        raise _Fault(line, "a merge key (<<) is not allowed; write the keys out")
+    if len(node.value) > LONGEST_KEY:
+        raise _Fault(line, f"a key of {len(node.value):,} characters; at most {LONGEST_KEY} are expected")
+    return _scalar(loader, node)
+
+
+def _scalar(loader: Any, node: yaml.Node) -> Any:
+    text, line = str(node.value), node.start_mark.line + 1
+    _require_printable(text, line)
+    if node.tag in _NUMBERS and len(text) > LONGEST_NUMBER:  # digits beyond count cannot be converted, or not be shown
+        raise _Fault(
+            line, f"a number of {len(text):,} characters; at most {LONGEST_NUMBER} are expected; quote it if it is text"
+        )
+    try:
+        value = loader.construct_object(node)
+    except (ValueError, ArithmeticError) as error:
+        kind = "number" if node.tag in _NUMBERS else "date"
+        raise _Fault(line, f"{text!r} is not a {kind} ({error}); correct it, or quote it if it is text") from None
+    if isinstance(value, float) and not math.isfinite(value):
+        raise _Fault(line, f"{text!r} is not a finite number; give one, or quote it if it is text")
+    return value
