@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from harness_tasks import asked, harness_python, own_tasks, passages, small_model, small_tokenizer, wikitext
 from published_texts import gpt2_tokenizer, unpacked
+from tokenizer_forms import legacy_sentencepiece
 
 from relm.evaluation.lambada import evaluate_lambada, lambada_scores, tokenised_passages
 from relm.evaluation.models import Execution, load_causal
@@ -97,6 +98,16 @@ def test_figures_on_the_committed_sample_are_the_harness_s(tmp_path: Path) -> No
     assert 0 < correct < len(texts)
     assert 0 < cut < len(texts)
     assert require_same_wikitext(case) > 2 * len(pages(case.document))
+
+
+@pytest.mark.full
+def test_figures_of_a_tokenizer_that_begins_each_text_with_a_prefix_are_the_harness_s(tmp_path: Path) -> None:
+    legacy_sentencepiece(tmp_path / "tokenizer.json")
+    texts = [*passages(), "Two  spaces  stand between  words ", "A line ends before the last.\n word"]
+    case = compared(tmp_path, small_model(tmp_path / "model", tmp_path / "tokenizer.json", texts[:12]), texts, wikitext())
+    assert require_same_lambada(case)[0] > 0
+    figures = json.loads((tmp_path / "lambada.json").read_text())["figures"]
+    assert figures["strict_accuracy"] > 0
 
 
 def test_figures_on_the_published_tests_are_the_harness_s(tmp_path: Path, shared_data: Path) -> None:

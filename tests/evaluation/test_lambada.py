@@ -5,15 +5,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from harness_tasks import passages as prose
 from published_texts import gpt2_tokenizer, unpacked
+from tokenizer_forms import byte_level, legacy_sentencepiece
+from tokenizers import Tokenizer, pre_tokenizers
 
 from relm.artifact import read_json, sha256_of
 from relm.errors import RelmError
 from relm.evaluation import lambada
+from relm.evaluation.evaluated_text import encoded
 from relm.evaluation.lambada import evaluate_lambada, lambada_scores, read_passages, tokenised_passages
 from relm.evaluation.models import Execution, load_causal
 from relm.evaluation.scoring import score
-from relm.examples.tokenizers import load_tokenizer
+from relm.examples.tokenizers import LoadedTokenizer, load_tokenizer, train_tokenizer
 from relm.protocols import Lambada
 
 POSITIONS = 48
@@ -93,6 +97,21 @@ def as_lm_eval_does(reference, encode, text: str) -> tuple[bool, float]:
     target = told[len(kept) :] + target
     whole = encode(kept + target)
     return asked(reference, encode(kept), whole[len(encode(kept)) :])
+
+
+def divided(text: str) -> tuple[str, str]:
+    """The stripped beginning and the last word, as the original of strict divides them."""
+    word = text.split()[-1]
+    return text[: text.rfind(word)].strip(), word
+
+
+def sentences() -> list[str]:
+    """Those of the sample with two words, one space before the last."""
+    return [line.strip() for line in prose() if line.strip() == " ".join(line.split()) and " " in line.strip()]
+
+
+def rows(ragged) -> list[list[int]]:
+    return [row.tolist() for row in np.split(ragged.tokens, np.cumsum(ragged.sizes)[:-1])]
 
 
 def likely_texts(count: int) -> list[str]:
@@ -225,3 +244,98 @@ def test_openais_file_has_the_known_counts(tmp_path: Path, shared_data: Path) ->
     # Stripping a beginning costs the seven their line ends: 430,217 tokens when strict.
     assert (len(passages.whole.tokens), len(passages.strict.tokens)) == (430_230, 430_217)
     assert (passages.harness_targets > 1).sum() == 1143
+    assert rows(passages.strict) == as_two_texts(load_tokenizer(tmp_path / "tokenizer.json"), texts)
+
+
+def as_two_texts(loaded: LoadedTokenizer, texts: list[str]) -> list[list[int]]:
+    """The tokens of strict as its original has them."""
+    parts = [divided(text) for text in texts]
+    beginnings = rows(encoded(loaded, [beginning for beginning, _ in parts]))
+    return [
+        one + other for one, other in zip(beginnings, rows(encoded(loaded, [f" {word}" for _, word in parts])), strict=True)
+    ]
+
+
+# --- tokenizers of other forms -----------------------------------------------------------------------------------------------
+
+
+def test_a_tokenizer_that_begins_each_text_with_a_prefix_gives_a_last_word_the_tokens_of_its_passage(tmp_path: Path) -> None:
+    original = legacy_sentencepiece(tmp_path / "tokenizer.json")
+    texts = [*sentences(), "ends in a space ", "the words of two\n\nlines"]
+    loaded = load_tokenizer(tmp_path / "tokenizer.json")
+    assert len(as_two_texts(loaded, ["on the street"])[0]) == len(original.encode("on the street")) + 1  # a prefix too many
+    passages = tokenised_passages(texts, loaded, tmp_path / "f")
+    parts = [divided(text) for text in texts]
+    assert rows(passages.strict) == [original.encode(f"{beginning} {word}") for beginning, word in parts]
+    for row, target, (beginning, word) in zip(rows(passages.strict), passages.strict_targets, parts, strict=True):
+        assert row[:-target] == original.encode(beginning)
+        assert "".join(original.id_to_piece(row[-target:])) == f"▁{word}"
+    assert np.flatnonzero(passages.retokenised).tolist() == [len(texts) - 2, len(texts) - 1]  # by their white space alone
+
+
+@pytest.mark.parametrize("form", ["wordpiece", "characters", "metaspace"])
+def test_where_a_word_by_itself_has_the_tokens_of_its_passage_strict_is_the_original(tmp_path: Path, form: str) -> None:
+    made = tmp_path / "tokenizer.json"
+    if form == "metaspace":  # as the newer Llama's
+        legacy_sentencepiece(made)
+        tokenizer = Tokenizer.from_file(str(made))
+        tokenizer.normalizer = None
+        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
+        tokenizer.save(str(made))
+    else:
+        documents = tmp_path / "documents.jsonl"
+        documents.write_text(json.dumps({"id": "1", "title": "", "text": "\n".join(prose())}) + "\n")
+        train_tokenizer(form, [documents], 400 if form == "wordpiece" else None, 10**6, made)
+    loaded, texts = load_tokenizer(made), [*sentences(), "the words of two\n\nlines", "the  spaces"]
+    passages = tokenised_passages(texts, loaded, tmp_path / "f")
+    assert rows(passages.strict) == as_two_texts(loaded, texts)
+    words = [f" {divided(text)[1]}" for text in texts]
+    assert passages.strict_targets.tolist() == encoded(loaded, words).sizes.tolist()
+
+
+# As Llama-3's, in short: punctuation takes the line ends that follow it.
+WITH_LINE_ENDS = r" ?[\p{L}\p{N}]+| ?[^\s\p{L}\p{N}]+[\r\n]*|\s+(?!\S)|\s+"
+
+
+def test_a_token_over_the_end_of_the_context_leaves_lambada_openai_what_lm_eval_asks(tmp_path: Path, folder, reference) -> None:
+    """lm_eval shows the context's own tokens, then asks for those of the whole from that many on."""
+    texts = ["a ab.\n ab", "ba ab.\n b", "ab ba", "b ab"]
+    tokenizer = byte_level(tmp_path / "tokenizer.json", ["b.\n"] * 9, WITH_LINE_ENDS, 258)
+    assert ".Ċ" in tokenizer.encode("b.\n").tokens
+    loaded = load_tokenizer(tmp_path / "tokenizer.json")
+    model, theirs = random_model(tmp_path / "model", loaded.vocabulary_size)
+    scores = lambada_scores(model, tokenised_passages(texts, loaded, tmp_path / "f"), 200)
+
+    def encode(text: str) -> list[int]:
+        return tokenizer.encode(text, add_special_tokens=False).ids
+
+    assert scores.harness_nats == pytest.approx([as_lm_eval_does(theirs, encode, text)[1] for text in texts], rel=1e-5)
+
+
+def random_model(folder: Path, vocabulary: int):
+    """A GPT-2 as relm and as transformers read it."""
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(2)
+    sizes = {"n_positions": POSITIONS, "n_embd": 16, "n_layer": 1, "n_head": 2, "initializer_range": 0.4}
+    theirs = transformers.GPT2LMHeadModel(
+        transformers.GPT2Config(vocab_size=vocabulary, bos_token_id=0, eos_token_id=0, **sizes)
+    ).eval()
+    theirs.save_pretrained(folder)
+    return load_causal(folder, vocabulary, ONE_THREAD), theirs
+
+
+def test_a_tokenizer_whose_tokens_reach_into_most_last_words_is_refused(tmp_path: Path) -> None:
+    byte_level(tmp_path / "tokenizer.json", ["it the cat", "at the mat", "of the hat"] * 9, None, 262)
+    loaded = load_tokenizer(tmp_path / "tokenizer.json")
+    texts = ["a dog", "so it the cat", "so of the hat"]
+    with pytest.raises(RelmError) as refused:
+        tokenised_passages(texts, loaded, tmp_path / "f.jsonl")
+    assert "f.jsonl: 2 of 3 passages, line 2 first, have other tokens where " in str(refused.value)
+    assert "a token must not reach over the space before the last word" in str(refused.value)
+
+
+def test_passages_of_which_most_end_in_white_space_are_refused(tmp_path: Path, evaluated) -> None:
+    loaded = load_tokenizer(evaluated.tokenizer)
+    with pytest.raises(RelmError, match=r"3 of 3 passages, line 1 first, .*correct the white space of the passages"):
+        tokenised_passages(["one two "] * 3, loaded, tmp_path / "f.jsonl")
+    assert len(tokenised_passages(["one two ", "one two"], loaded, tmp_path / "f.jsonl")) == 2  # half of them may

@@ -4,10 +4,14 @@ They differ in what is the last word, and in how it is cut into tokens:
 
 - last token, as Graphcore's and Megatron-LM's evaluations do unless told to be strict: the passage's last token alone, given
   all others; of a word of several tokens the first ones are told;
-- strict, the same evaluations' other way: all tokens of the last word, which is encoded by itself after the stripped rest;
+- strict, the same evaluations' other way: all tokens of the last word, one space after the stripped rest;
 - lambada_openai of lm_eval: all tokens that the passage has more than its words but the last, of which the loss is summed too.
 
 Where two of them have the same tokens, as nearly always, these go through the model once.
+
+The original of strict encodes the last word by itself, with a space before it. For GPT-2's tokenizer these are the tokens that
+the word has in its passage; a tokenizer that puts a prefix before every text, as older SentencePiece ones do, would add one.
+So the word's tokens are here those that follow the beginning's, which for GPT-2's tokenizer are the same.
 """
 
 import json
@@ -33,9 +37,9 @@ Flags = npt.NDArray[np.bool_]
 
 # exp of more is no number, and the perplexity is left out.
 IN_WORDS = (
-    "The last word of each passage by three protocols: its last token alone; all its tokens, encoded by themselves (strict); "
-    "and lambada_openai of lm_eval, whose perplexity is e to the mean loss of a whole last word. A passage longer than the "
-    "model's positions loses its beginning; none is left out."
+    "The last word of each passage by three protocols: its last token alone; all its tokens after the stripped beginning "
+    "(strict); and lambada_openai of lm_eval, whose perplexity is e to the mean loss of a whole last word. A passage longer "
+    "than the model's positions loses its beginning; none is left out."
 )
 
 
@@ -135,13 +139,15 @@ class Passages:
     whole: Ragged
     """Each as one piece: for the last token, and for lambada_openai."""
     strict: Ragged
-    """Each as its stripped beginning and its last word."""
+    """Each as its stripped beginning, a space, and its last word."""
+    harness: Ragged
+    """Each as lm_eval has it: the tokens of the context by itself, then those of `whole` from that many on."""
     harness_targets: Integers
-    """(passages,) how many of the last tokens of `whole` lambada_openai scores."""
+    """(passages,) how many of the last tokens of `harness` lambada_openai scores."""
     strict_targets: Integers
     """(passages,) how many of the last tokens of `strict` are the last word."""
     retokenised: Flags
-    """(passages,) whether `strict` has other tokens than `whole`."""
+    """(passages,) True where `strict` has other tokens than `whole`, or its beginning others than when encoded by itself."""
     file: Path
 
     def __len__(self) -> int:
@@ -152,48 +158,78 @@ def tokenised_passages(texts: Sequence[str], tokenizer: LoadedTokenizer, file: P
     """Passages, each with two words at least, as tokens.
 
     Raises:
-        RelmError: the tokenizer has no token for a last word.
+        RelmError: the tokenizer has no token for a last word, or most last words cannot be told from what is before them.
     """
     last = [text.split()[-1] for text in texts]
     beginnings = [text[: text.rfind(word)].strip() for text, word in zip(texts, last, strict=True)]
     whole = encoded(tokenizer, texts)
     told = encoded(tokenizer, beginnings)
-    words = encoded(tokenizer, [f" {word}" for word in last])
+    strict = encoded(tokenizer, [f"{beginning} {word}" for beginning, word in zip(beginnings, last, strict=True)])
     # lm_eval moves white space at the end of what it tells over to what it asks.
     harness_told = encoded(tokenizer, [_before_last_space(text).rstrip() for text in texts])
-    strict = Ragged(*_side_by_side(told, words))
+    kept = _shared_beginnings(told, strict)
     passages = Passages(
         whole,
         strict,
+        harness=_completed(harness_told, whole),
         harness_targets=whole.sizes.astype(np.int64) - harness_told.sizes,
-        strict_targets=words.sizes.astype(np.int64),
-        retokenised=_different(whole, strict),
+        strict_targets=strict.sizes - kept,
+        retokenised=_different(whole, strict) | (kept < told.sizes),
         file=file,
     )
-    lacking = np.flatnonzero((passages.harness_targets < 1) | (words.sizes < 1) | (harness_told.sizes < 1) | (told.sizes < 1))
+    _require_separable(passages, tokenizer.path)
+    lacking = np.flatnonzero(
+        (passages.harness_targets < 1) | (passages.strict_targets < 1) | (harness_told.sizes < 1) | (kept < 1)
+    )
     if len(lacking):
         raise RelmError(
-            f"{file}, line {lacking[0] + 1}: {tokenizer.path} gives the last word, or all before it, no token: "
+            f"{file}, line {lacking[0] + 1}: {tokenizer.path} gives the last word, or all before it, no token of its own: "
             f"{texts[lacking[0]][-80:]!r}"
         )
     return passages
 
 
-def _side_by_side(left: Ragged, right: Ragged) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
-    """Each row of `left` with that of `right` after it: tokens, sizes."""
-    at = np.repeat(np.cumsum(left.sizes, dtype=np.int64), right.sizes)
-    return np.insert(left.tokens, at, right.tokens), left.sizes + right.sizes
+def _require_separable(passages: Passages, tokenizer: Path) -> None:
+    """Refuse passages of which most get other tokens where their last word is taken apart.
+
+    Raises:
+        RelmError: they do, so that the strict protocol would score something else than the last words of these passages.
+    """
+    count = int(passages.retokenised.sum())
+    if 2 * count > len(passages):
+        first = int(np.flatnonzero(passages.retokenised)[0])
+        raise RelmError(
+            f"{passages.file}: {count:,} of {len(passages):,} passages, line {first + 1} first, have other tokens where "
+            f"{tokenizer} encodes the stripped beginning and the last word apart, as the strict protocol does. Expected a few "
+            "at most: a token must not reach over the space before the last word, which must follow one space and end the "
+            "passage. Use another tokenizer, or correct the white space of the passages."
+        )
+
+
+def _rows(ragged: Ragged) -> list[npt.NDArray[np.int32]]:
+    """Return the tokens of each row."""
+    return np.split(ragged.tokens, np.cumsum(ragged.sizes, dtype=np.int64)[:-1])
+
+
+def _shared_beginnings(left: Ragged, right: Ragged) -> Integers:
+    """Count the tokens with which each row of `left` and that of `right` begin alike."""
+    sizes = np.minimum(left.sizes, right.sizes).astype(np.int64)
+    for row, (one, other) in enumerate(zip(_rows(left), _rows(right), strict=True)):
+        different = np.flatnonzero(one[: sizes[row]] != other[: sizes[row]])
+        sizes[row] = different[0] if len(different) else sizes[row]
+    return sizes
 
 
 def _different(left: Ragged, right: Ragged) -> Flags:
-    """Which rows are not the same."""
-    different: Flags = left.sizes != right.sizes
-    same_length = np.flatnonzero(~different)
-    starts = [np.cumsum(ragged.sizes, dtype=np.int64) - ragged.sizes for ragged in (left, right)]
-    for row in same_length:
-        one, other = (slice(start[row], start[row] + left.sizes[row]) for start in starts)
-        different[row] = not np.array_equal(left.tokens[one], right.tokens[other])
+    """Return which rows are not the same."""
+    different: Flags = _shared_beginnings(left, right) < np.maximum(left.sizes, right.sizes)
     return different
+
+
+def _completed(beginnings: Ragged, whole: Ragged) -> Ragged:
+    """Return each row of `beginnings`, then that of `whole` from as many tokens on."""
+    rows = [np.concatenate([told, row[len(told) :]]) for told, row in zip(_rows(beginnings), _rows(whole), strict=True)]
+    return Ragged(np.concatenate(rows), np.maximum(beginnings.sizes, whole.sizes))
 
 
 # --- scores ----------------------------------------------------------------------------------------------------------------
@@ -206,7 +242,7 @@ class LambadaScores:
     last_token: Flags
     """(passages,) whether the last token is the likeliest."""
     strict: Flags
-    """(passages,) whether every token of the last word is, encoded by itself."""
+    """(passages,) whether every token of the last word is, after the stripped beginning."""
     harness: Flags
     """(passages,) whether every token is that lambada_openai asks for: lm_eval's `acc`."""
     harness_nats: npt.NDArray[np.float64]
@@ -221,46 +257,49 @@ def lambada_scores(model: CausalModel, passages: Passages, batch_tokens: int) ->
     Raises:
         RelmError: a last word has more tokens than the model has positions, or a loss is not finite.
     """
-    sequences, asked, truncated = _sequences(passages, model)
+    sequences, (strict_rows, harness_rows), truncated = _sequences(passages, model)
     scores = score(model, sequences, batch_tokens)
     ends = sequences.offsets[1:]
-    whole, strict = ends[: len(passages)], ends[asked]
-    harness = passages.harness_targets
+    strict, harness = ends[strict_rows], ends[harness_rows]
     return LambadaScores(
-        last_token=scores.likeliest[whole - 1],
+        last_token=scores.likeliest[ends[: len(passages)] - 1],
         strict=_all_likeliest(scores, strict, passages.strict_targets),
-        harness=_all_likeliest(scores, whole, harness),
-        harness_nats=np.array([scores.nats[end - k : end].sum() for end, k in zip(whole, harness, strict=True)]),
+        harness=_all_likeliest(scores, harness, passages.harness_targets),
+        harness_nats=np.array(
+            [scores.nats[end - k : end].sum() for end, k in zip(harness, passages.harness_targets, strict=True)]
+        ),
         truncated=truncated,
     )
 
 
-def _sequences(passages: Passages, model: CausalModel) -> tuple[Sequences, Integers, Flags]:
-    """What goes through the model: each passage, then those that are other tokens when strict.
+def _sequences(passages: Passages, model: CausalModel) -> tuple[Sequences, list[Integers], Flags]:
+    """What goes through the model: each passage, then those that are other tokens when strict, then those that lm_eval alters.
 
     Returns:
-        The sequences; for each passage, which one has its strict form; whether its beginning is cut off.
+        The sequences; for each passage, which one has its strict form, and which one that of lm_eval; whether its beginning is
+        cut off.
     """
-    again = np.flatnonzero(passages.retokenised)
-    sizes = np.concatenate([passages.whole.sizes, passages.strict.sizes[again]]).astype(np.int64)
-    asked = np.arange(len(passages))
-    asked[again] = len(passages) + np.arange(len(again))
-    scored = np.concatenate([np.maximum(passages.harness_targets, 1), np.zeros(len(again), dtype=np.int64)])
-    np.maximum.at(scored, asked, passages.strict_targets)
+    rows, lines, places = _rows(passages.whole), np.arange(len(passages)), []
+    for form in (passages.strict, passages.harness):
+        again, place, others = np.flatnonzero(_different(passages.whole, form)), np.arange(len(passages)), _rows(form)
+        place[again] = len(rows) + np.arange(len(again))
+        rows += [others[row] for row in again]
+        lines = np.concatenate([lines, again])
+        places.append(place)
+    scored = np.ones(len(rows), dtype=np.int64)
+    for place, targets in zip(places, (passages.strict_targets, passages.harness_targets), strict=True):
+        np.maximum.at(scored, place, targets)
+    sizes = np.fromiter(map(len, rows), dtype=np.int64)
     longest = int(sizes.max()) if model.positions is None else model.positions + 1
     if len(impossible := np.flatnonzero(scored >= longest)):
-        line = np.concatenate([np.arange(len(passages)), again])[impossible[0]] + 1
         raise RelmError(
-            f"{passages.file}, line {line}: its last word has {scored[impossible[0]]:,} tokens, {model.folder} has "
-            f"{model.positions} positions; evaluate a model with more"
+            f"{passages.file}, line {lines[impossible[0]] + 1}: its last word has {scored[impossible[0]]:,} tokens, "
+            f"{model.folder} has {model.positions} positions; evaluate a model with more"
         )
     ends = np.cumsum(sizes)
-    strict_starts = np.cumsum(passages.strict.sizes, dtype=np.int64) - passages.strict.sizes
-    rows = [passages.strict.tokens[strict_starts[row] : strict_starts[row] + passages.strict.sizes[row]] for row in again]
-    tokens = np.concatenate([passages.whole.tokens, *rows])
-    sequences = Sequences(tokens, ends - np.minimum(sizes, longest), ends, scored)
+    sequences = Sequences(np.concatenate(rows), ends - np.minimum(sizes, longest), ends, scored)
     truncated = (passages.whole.sizes > longest) | (passages.strict.sizes > longest)
-    return sequences, asked, truncated
+    return sequences, places, truncated
 
 
 def _all_likeliest(scores: Scores, ends: Integers, targets: Integers) -> Flags:
