@@ -164,8 +164,7 @@ def test_windows_are_of_the_newest_tokens_and_no_larger_than_a_batch() -> None:
 
 def test_a_text_that_has_ended_leaves_the_batch(evaluated) -> None:
     model = Counting()
-    stop = Stop(load_tokenizer(evaluated.tokenizer), None)
-    stop.end_of_text = 9
+    stop = Stop(load_tokenizer(evaluated.tokenizer), None, {9})
     found = continuations(WindowedDecoder(None, model, 100), [[6], [1], [7]], 4, GREEDY, STREAMS, stop)
     assert [(text.ids, text.ended) for text in found] == [
         ([7, 8], "end_of_text"),

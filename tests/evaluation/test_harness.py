@@ -12,10 +12,19 @@ from typing import Any
 
 import pytest
 from harness_tasks import harness_python, own_tasks, passages, small_model, small_tokenizer, wikitext
+from tokenizer_forms import legacy_sentencepiece
 
 from relm.artifact import sha256_of
 from relm.errors import RelmError
-from relm.evaluation.harness import batch_size, evaluate_harness, figures_of, in_words, result_of
+from relm.evaluation.harness import (
+    batch_size,
+    evaluate_harness,
+    figures_of,
+    in_words,
+    require_end_of_text,
+    result_of,
+    tokenizer_folder,
+)
 from relm.evaluation.models import Execution, weights_sha256
 from relm.evaluation.text_perplexity import pages
 
@@ -117,6 +126,31 @@ def test_a_tokenizer_without_an_end_of_text_is_refused(model: Path, tmp_path: Pa
     (tmp_path / "model" / "tokenizer_config.json").write_text(json.dumps(settings))
     with pytest.raises(RelmError, match=r"model: the tokenizer has no end of text, which the harness puts before every text"):
         evaluate_harness(tmp_path / "model", "hellaswag", tmp_path / "a.json", "a")
+
+
+def test_an_end_of_text_may_be_named_in_the_older_file(model: Path, tmp_path: Path) -> None:
+    shutil.copytree(model, tmp_path / "model")
+    settings = json.loads((model / "tokenizer_config.json").read_text())
+    named = {key: {"content": settings.pop(key)} for key in ("bos_token", "eos_token")}
+    (tmp_path / "model" / "tokenizer_config.json").write_text(json.dumps(settings))
+    (tmp_path / "model" / "special_tokens_map.json").write_text(json.dumps(named))
+    require_end_of_text(tmp_path / "model", tmp_path / "model")
+
+
+def test_a_tokenizer_of_its_own_keeps_the_special_tokens_that_the_files_beside_it_name(model: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "published"
+    folder.mkdir()
+    legacy_sentencepiece(folder / "tokenizer.json")
+    (folder / "special_tokens_map.json").write_text(
+        '{"bos_token": "<s>", "eos_token": "</s>", "pad_token": {"content": "<unk>"}}'
+    )
+    with tokenizer_folder(model, folder / "tokenizer.json", {}) as made:
+        settings = json.loads((made / "tokenizer_config.json").read_text())
+    assert {key: settings[key] for key in ("bos_token", "eos_token", "pad_token")} == {
+        "bos_token": "<s>",
+        "eos_token": "</s>",
+        "pad_token": "<unk>",
+    }
 
 
 def test_a_group_of_one_s_own_tasks_is_evaluated_and_recorded(model: Path, tmp_path: Path) -> None:

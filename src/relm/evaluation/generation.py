@@ -1,6 +1,6 @@
 """Texts that a language model writes, many at once: prompts in, texts out, with the time that they took."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
@@ -13,6 +13,7 @@ from relm.errors import RelmError
 from relm.evaluation.decoders import Decoder, decoder_of
 from relm.evaluation.models import Execution, OwnCausalModel, load_causal
 from relm.evaluation.sampling import Sampling, chosen, random_stream
+from relm.evaluation.special_tokens import special_tokens
 from relm.examples.tokenizers import LoadedTokenizer, load_tokenizer
 
 # Tokens before a stop that are decoded with it, for some decoders treat a text's first token in a way of its own.
@@ -122,11 +123,15 @@ class Timing:
 class Stop:
     """What ends a text before its length: the tokenizer's end of text always, and perhaps a text or token of one's choice."""
 
-    def __init__(self, loaded: LoadedTokenizer, text: str | None) -> None:
-        """Without a `text` nothing but the end of text ends one; a special token's name is that token."""
+    def __init__(self, loaded: LoadedTokenizer, text: str | None, ends: Collection[int] | None = None) -> None:
+        """Without a `text` nothing but an end of text ends one; a special token's name is that token.
+
+        Args:
+            ends: ids of the ends of text; None: the one that the tokenizer has by name.
+        """
         special = {token.content: number for number, token in loaded.tokenizer.get_added_tokens_decoder().items()}
         self._tokenizer = loaded.tokenizer
-        self.end_of_text = loaded.special.end_of_text
+        self.ends = {loaded.special.end_of_text} if ends is None else ends
         self.id = special.get(text) if text is not None else None
         self.text = None if self.id is not None else text
         self._tail = len((self.text or "").encode()) + STOP_MARGIN  # a token is a byte at least
@@ -135,7 +140,7 @@ class Stop:
         """How a token ends a text, if it does; it then is no part of it."""
         if self.id is not None and token == self.id:
             return "stop"
-        return "end_of_text" if token == self.end_of_text else None
+        return "end_of_text" if token in self.ends else None
 
     def reached(self, prompt: Sequence[int], ids: Sequence[int]) -> bool:
         """Whether ids written after a prompt hold the text to stop at, which only the last of them can have completed."""
@@ -252,6 +257,7 @@ class Writer:
         """
         execution = execution or Execution()
         self.loaded = load_tokenizer(tokenizer)
+        self.special = special_tokens(self.loaded, model_folder)
         self.model = load_causal(model_folder, self.loaded.vocabulary_size, execution)
         self.decoder = decoder_of(self.model, execution)
 
@@ -270,13 +276,14 @@ class Writer:
         return Prompt(text, [*(begins if ids else begins[:1]), *ids] or self.beginning())
 
     def beginning(self) -> list[int]:
-        """What stood before a document in training: an end of text; where the tokenizer has none, the end of a line.
+        """What stood before a document in training: the token that begins a text; where the folder names none, the one that
+        ends it; where the tokenizer has neither, the end of a line.
 
         Raises:
             RelmError: it has no line end either.
         """
-        end = self.loaded.special.end_of_text
-        begin = self.loaded.tokenizer.encode("\n", add_special_tokens=False).ids if end is None else [end]
+        first = self.special.eos if self.special.bos is None else self.special.bos
+        begin = self.loaded.tokenizer.encode("\n", add_special_tokens=False).ids if first is None else [first]
         if not begin:
             raise RelmError(f"{self.loaded.path}: an empty prompt is no token in it, and it has no end of text; give a prompt")
         return begin
@@ -290,7 +297,7 @@ class Writer:
             first_place: the number of the first prompt: a text's random numbers follow from the seed and its number.
             timing: what each batch takes is added to it.
         """
-        stop, size = Stop(self.loaded, writing.stop), writing.batch_size
+        stop, size = Stop(self.loaded, writing.stop, self.special.ends), writing.batch_size
         for first in range(0, len(prompts), size):
             group = prompts[first : first + size]
             ids = [prompt.ids for prompt in group]

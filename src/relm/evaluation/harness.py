@@ -23,6 +23,7 @@ from relm.artifact import read_json, sha256_of, write_json
 from relm.errors import RelmError
 from relm.evaluation.models import Execution, readable, weights_sha256
 from relm.evaluation.result import Result
+from relm.evaluation.special_tokens import TOKENIZER_SETTINGS, named_tokens
 from relm.examples.tokenizers import load_tokenizer
 from relm.limits import usable_cores
 from relm.training.export import tokenizer_config
@@ -141,9 +142,9 @@ def require_end_of_text(folder: Path, named: Path) -> None:
     Raises:
         RelmError: it takes the special tokens from its settings, and these name none.
     """
-    settings = folder / "tokenizer_config.json"
-    told = dict(read_json(settings)) if settings.exists() else {}
-    if told.get("tokenizer_class") == "PreTrainedTokenizerFast" and not (told.get("bos_token") or told.get("eos_token")):
+    told, older = (dict(read_json(path)) if path.exists() else {} for path in (folder / name for name in TOKENIZER_SETTINGS))
+    tokens = [settings.get(role) for settings in (told, older) for role in ("bos_token", "eos_token")]
+    if told.get("tokenizer_class") == "PreTrainedTokenizerFast" and not any(tokens):
         raise RelmError(f"{named}: the tokenizer has no end of text, which the harness puts before every text")
 
 
@@ -165,6 +166,8 @@ def tokenizer_folder(model_folder: Path, tokenizer: Path | None, config: Mapping
         folder = Path(made)
         (folder / "tokenizer.json").write_bytes(tokenizer.read_bytes())
         settings = tokenizer_config(tokenizer, asdict(loaded.special), config.get("n_positions"))
+        named = named_tokens(loaded, model_folder)
+        settings |= {role: None if token is None else loaded.tokenizer.id_to_token(token) for role, token in named.items()}
         write_json(folder / "tokenizer_config.json", settings)
         yield folder
 

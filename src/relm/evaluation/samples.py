@@ -29,7 +29,8 @@ def write_samples(
 ) -> str:
     """Let the model continue each prompt, the first attempt taken, and write `eval/samples.json`.
 
-    Every text begins after an end of text, as documents did in training; where the tokenizer has none, after the end of a line.
+    Every text begins after the token that begins texts or else after an end of text, as documents did in training; where the
+    tokenizer has neither, after the end of a line.
     It has a random stream of its own, which follows from
     `seed` and its place, so that another prompt changes no other text.
 
@@ -68,9 +69,17 @@ def _prompt(writer: Writer, text: str) -> Prompt:
     return Prompt(text, [*writer.beginning(), *encoded])
 
 
+def _begins_with(writer: Writer) -> str:
+    """Return the token before each text, in words where it is the end of a text or of a line."""
+    bos, eos = writer.special.bos, writer.special.eos
+    if bos in (None, eos):
+        return "a line end" if eos is None else "an end of text"
+    return str(writer.loaded.tokenizer.id_to_token(bos))
+
+
 def _protocol(writer: Writer, writing: Writing) -> dict[str, object]:
     sampling = writing.sampling
-    begins_with = "a line end" if writer.loaded.special.end_of_text is None else "an end of text"
+    begins_with = _begins_with(writer)
     return {
         "in_words": f"What the model wrote at the first attempt, each text after {begins_with}, up to {writing.length} tokens: "
         f"{sampling.in_words()}. Nothing was selected.",

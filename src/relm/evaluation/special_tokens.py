@@ -1,0 +1,116 @@
+"""The tokens that begin and end a text, as the files of a folder name them beside a tokenizer.
+
+A `tokenizer.json` says which tokens are special, not what they are for. `tokenizer_config.json` does, or in older folders
+`special_tokens_map.json`; the model's configuration may list more ids that end a text, as chat models' do.
+"""
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from relm.artifact import read_json, sha256_of
+from relm.errors import RelmError
+from relm.examples.tokenizers import LoadedTokenizer
+
+log = logging.getLogger(__name__)
+
+TOKENIZER_SETTINGS = ("tokenizer_config.json", "special_tokens_map.json")
+MODEL_SETTINGS = ("generation_config.json", "config.json")
+
+
+@dataclass(frozen=True)
+class SpecialTokens:
+    """Ids of the tokens that begin and end a text; None where there is no such token."""
+
+    bos: int | None
+    """The token that begins a text."""
+    eos: int | None
+    """The token that ends one."""
+    ends: frozenset[int]
+    """All that end a text: `eos`, and those that the model's configuration lists."""
+
+
+def special_tokens(tokenizer: LoadedTokenizer, model_folder: Path) -> SpecialTokens:
+    """Return the tokens that begin and end the texts of a model.
+
+    What the tokenizer's settings name counts first, then what the model's configuration says, and last, for the end of a text,
+    a special token of one of the usual names.
+
+    Raises:
+        RelmError: a file is not JSON, or names a token that the tokenizer does not have.
+    """
+    named = named_tokens(tokenizer, model_folder)
+    listed = {role: _listed(tokenizer, model_folder, f"{role}_id") for role in ("bos_token", "eos_token")}
+    first = {role: next(iter(ids), None) for role, ids in listed.items()}
+    bos = named.get("bos_token", first["bos_token"])
+    by_name = tokenizer.special.end_of_text if first["eos_token"] is None else first["eos_token"]
+    eos = named.get("eos_token", by_name)
+    return SpecialTokens(bos, eos, frozenset(listed["eos_token"] if eos is None else [eos, *listed["eos_token"]]))
+
+
+def named_tokens(tokenizer: LoadedTokenizer, model_folder: Path) -> dict[str, int | None]:
+    """Return the ids of the tokens that a tokenizer's settings name, by role; None where they say that there is no such token.
+
+    The settings are those in the model's folder, or else beside the tokenizer, where the folder has the same tokenizer.
+
+    Raises:
+        RelmError: as of `special_tokens`.
+    """
+    for folder in (model_folder, tokenizer.path.parent):
+        same = folder / "tokenizer.json"
+        if not same.exists() or sha256_of(same) != tokenizer.sha256:
+            continue
+        found: dict[str, int | None] = {}
+        for path in (folder / name for name in TOKENIZER_SETTINGS):
+            settings = _settings(path)
+            roles = [role for role in ("bos_token", "eos_token", "pad_token") if role in settings and role not in found]
+            found |= {role: _id_of(settings[role], role, path, tokenizer) for role in roles}
+        if found:
+            return found
+    return {}
+
+
+def _settings(path: Path) -> dict[str, Any]:
+    """
+    Raises:
+        RelmError: it is not a JSON object.
+    """
+    content = read_json(path) if path.exists() else {}
+    if not isinstance(content, dict):
+        raise RelmError(f"{path}: is a {type(content).__name__}, expected a JSON object; copy the folder again")
+    return content
+
+
+def _id_of(value: Any, role: str, path: Path, tokenizer: LoadedTokenizer) -> int | None:
+    """Return the id of a token that is given as its text, or as a mapping with it.
+
+    Raises:
+        RelmError: the tokenizer has no such token.
+    """
+    name = value.get("content") if isinstance(value, dict) else value
+    if name is None:
+        return None
+    found = tokenizer.tokenizer.token_to_id(name) if isinstance(name, str) else None
+    if found is None:
+        raise RelmError(
+            f"{path}: {role} is {name!r}, which is not a token of {tokenizer.path}; give the text of one of its tokens, or null"
+        )
+    return int(found)
+
+
+def _listed(tokenizer: LoadedTokenizer, model_folder: Path, key: str) -> list[int]:
+    """Return the ids under a key of the model's configuration that are special tokens of the tokenizer.
+
+    Others are left out: the default of an architecture, which many configurations hold, is a letter in another tokenizer.
+    """
+    special = {number for number, token in tokenizer.tokenizer.get_added_tokens_decoder().items() if token.special}
+    found: list[int] = []
+    for path in (model_folder / name for name in MODEL_SETTINGS):
+        value = _settings(path).get(key)
+        for number in value if isinstance(value, list) else [value]:
+            if isinstance(number, int) and number in special:
+                found.append(number)
+            elif number is not None:
+                log.warning("%s: %s %s is not the id of a special token of the tokenizer: it is left out", path, key, number)
+    return found
