@@ -323,6 +323,39 @@ def test_a_tokenizer_of_another_model_is_refused(tmp_path: Path) -> None:
     load_causal(tmp_path, 50, ONE_THREAD)  # a table may have rows that no token uses
 
 
+def spoil(folder: Path, name: str, value: float) -> None:
+    """Set the last number of a weight."""
+    weights = load_file(folder / "model.safetensors")
+    weights[name].view(-1)[-1] = value
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+
+
+NOT_FINITE = (
+    "the weight {} has {}, expected finite numbers: training diverged, or the file is damaged; give an earlier checkpoint, or "
+    "train again with a lower learning rate"
+)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("name", ["model.norm.weight", "model.embed_tokens.weight"])
+def test_a_weight_that_is_not_finite_is_named(tmp_path: Path, name: str, value: float) -> None:
+    saved(tmp_path, *FAMILIES["llama"][:2])
+    spoil(tmp_path, name, value)
+    assert refusal(tmp_path) == NOT_FINITE.format(name, value)
+
+
+def test_a_weight_of_relm_s_own_model_that_is_not_finite_is_named(tmp_path: Path, evaluated) -> None:
+    folder = shutil.copytree(evaluated.model, tmp_path / "model")
+    spoil(folder, "transformer.h.1.ln_2.bias", np.nan)
+    assert refusal(folder, 257) == NOT_FINITE.format("transformer.h.1.ln_2.bias", "nan")
+
+
+def test_finite_weights_with_logits_that_are_not_are_no_sight_of_what_follows(tmp_path: Path) -> None:
+    saved(tmp_path, *FAMILIES["llama"][:2])
+    spoil(tmp_path, "model.norm.weight", 3e38)
+    assert refusal(tmp_path).startswith("its logits are not finite though its weights are: ")
+
+
 def test_weights_that_differ_from_their_sidecar_are_refused(tmp_path: Path) -> None:
     saved(tmp_path, *FAMILIES["llama"][:2])
     weights = tmp_path / "model.safetensors"

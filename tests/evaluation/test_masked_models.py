@@ -296,6 +296,30 @@ def test_a_folder_that_cannot_be_trusted_is_refused_in_one_sentence(
     assert "\n" not in str(raised.value)
 
 
+@pytest.mark.parametrize("name", ["bert", "electra", "deberta-v2"])
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_weight_that_is_not_finite_is_named(name: str, value: float, tmp_path: Path) -> None:
+    config, kind, _ = KINDS[name]
+    saved(kind, config, tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    spoiled = next(key for key in weights if key.endswith("encoder.layer.1.output.LayerNorm.weight"))
+    weights[spoiled][-1] = value
+    save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(RelmError) as refused:
+        load_masked(tmp_path, VOCABULARY, ALONE)
+    assert str(refused.value).startswith(f"{tmp_path}: the weight {spoiled} has {value}, expected finite numbers: ")
+
+
+def test_finite_weights_with_logits_that_are_not_are_refused(tmp_path: Path) -> None:
+    config, kind, _ = KINDS["distilbert"]
+    saved(kind, config, tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    weights["vocab_layer_norm.weight"][:] = 3e38
+    save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(RelmError, match="its logits are not finite though its weights are: "):
+        load_masked(tmp_path, VOCABULARY, ALONE)
+
+
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(
         RelmError, match=r"absent: cannot be read as a masked language model: .*give a folder with config.json and"

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import (
     BartConfig,
     BartForConditionalGeneration,
@@ -158,6 +159,19 @@ def test_other_folders_are_refused_in_words(folders, tmp_path: Path) -> None:
         RelmError, match="the model knows 23 tokens, the tokenizer has 24; give the tokenizer it was trained with"
     ):
         load_text_to_text(folders["t5"], VOCABULARY + 1)
+
+
+def test_a_weight_that_is_not_finite_is_named(folders, tmp_path: Path) -> None:
+    for name in folders:
+        folder = shutil.copytree(folders[name], tmp_path / name)
+        weights = load_file(folder / "model.safetensors")
+        spoiled = next(key for key in weights if key.endswith("norm.weight"))
+        weights[spoiled][-1] = torch.nan
+        save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+        with pytest.raises(
+            RelmError, match=f"{name}: the weight {spoiled} has nan, expected finite numbers: training diverged"
+        ):
+            load_text_to_text(folder, VOCABULARY)
 
 
 def test_lengths_beyond_the_positions_are_refused(folders) -> None:

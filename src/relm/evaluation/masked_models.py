@@ -28,6 +28,8 @@ from relm.evaluation.models import (
     foreign,
     longest_sequence,
     readable,
+    require_finite_logits,
+    require_finite_weights,
     require_vocabulary,
     weights_sha256,
 )
@@ -123,6 +125,7 @@ class ForeignMaskedModel:
         length = min(PROBE, self.vocabulary_size, (self.positions or 2 * PROBE) - PADDING)
         with torch.inference_mode():
             whole = self.read(_probe(length))
+            require_finite_logits(folder, whole.logits)
             self.has_next_sentence = whole.next_sentence is not None
             self.vocabulary_size = min(self.vocabulary_size, whole.logits.shape[-1])
             self.sees_padding = not alike(self.read(_probe(length, PADDING)).logits, whole.logits)
@@ -186,8 +189,8 @@ def load_masked(folder: Path, vocabulary_size: int, execution: Execution | None 
         vocabulary_size: of the tokenizer whose ids it will be given.
 
     Raises:
-        RelmError: there is no such model, it is damaged or lacks weights, it is a model of another kind, or it has fewer ids
-            than the tokenizer.
+        RelmError: there is no such model, it is damaged or lacks weights, a weight is not finite, it is a model of another
+            kind, or it has fewer ids than the tokenizer.
     """
     execution = execution or Execution()
     with readable(folder, "masked language model"):
@@ -196,6 +199,7 @@ def load_masked(folder: Path, vocabulary_size: int, execution: Execution | None 
         own = _own_bert(folder, pairs)
         model: MaskedModel
         if own is not None:
+            require_finite_weights(folder, own)
             model = OwnMaskedModel(folder, sha256, own, execution)
         else:
             _require_masked(folder)

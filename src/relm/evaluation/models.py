@@ -6,6 +6,7 @@ Nothing in a folder is executed or unpickled: weights are safetensors, and a mod
 import contextlib
 import hashlib
 import json
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -124,7 +125,7 @@ class ForeignCausalModel:
     normalisation of logits may be part of. Of a model that is found not to be such, `hidden` gives the logits of all places.
 
     Raises:
-        RelmError: it sees what follows a token.
+        RelmError: its logits are not finite, or it sees what follows a token.
     """
 
     def __init__(self, folder: Path, sha256: str, model: Any, execution: Execution) -> None:
@@ -139,6 +140,7 @@ class ForeignCausalModel:
             whole = self._whole(self._device.feed({"input_ids": ids})["input_ids"])
             self.vocabulary_size = min(self.vocabulary_size, whole.shape[-1])
             self._head_stands_alone = self._gives(ids, whole)
+        require_finite_logits(folder, whole)
         require_blind_to_what_follows(folder, whole)
         self._precision = execution.precision
 
@@ -208,6 +210,34 @@ def alike(some: Tensor, others: Tensor) -> bool:
     return some.shape == others.shape and torch.allclose(some, others, PROBE_TOLERANCE, PROBE_TOLERANCE)
 
 
+def require_finite_weights(folder: Path, model: nn.Module) -> None:
+    """Refuse a model with a weight that is NaN or infinite, of which no loss means anything.
+
+    Raises:
+        RelmError: it has one; says which.
+    """
+    for name, weight in model.named_parameters():
+        bounds = [bound.item() for bound in weight.detach().aminmax()] if weight.numel() else []
+        if odd := [bound for bound in bounds if not math.isfinite(bound)]:
+            raise RelmError(
+                f"{folder}: the weight {name} has {odd[0]}, expected finite numbers: training diverged, or the file is "
+                "damaged; give an earlier checkpoint, or train again with a lower learning rate"
+            )
+
+
+def require_finite_logits(folder: Path, logits: Tensor) -> None:
+    """Refuse a model by its logits; minus infinity stands for an id that no token has, so only the largest counts.
+
+    Raises:
+        RelmError: those of a position are not finite.
+    """
+    if not bool(logits.amax(-1).isfinite().all()):
+        raise RelmError(
+            f"{folder}: its logits are not finite though its weights are: these are too large, or config.json does not fit "
+            "them; give an earlier checkpoint, or the configuration that the model was trained with"
+        )
+
+
 def require_blind_to_what_follows(folder: Path, logits: Tensor) -> None:
     """Refuse a model that gives (2, sequence, vocabulary) logits for two sequences of which only the last token differs.
 
@@ -226,7 +256,7 @@ def load_causal(folder: Path, vocabulary_size: int, execution: Execution | None 
         vocabulary_size: of the tokenizer whose ids it will be given.
 
     Raises:
-        RelmError: there is no such model, it is damaged, or it has fewer ids than the tokenizer.
+        RelmError: there is no such model, it is damaged, a weight is not finite, or it has fewer ids than the tokenizer.
     """
     execution = execution or Execution()
     with readable(folder, "causal language model"):
@@ -235,6 +265,7 @@ def load_causal(folder: Path, vocabulary_size: int, execution: Execution | None 
         own = _own_gpt2(folder)
         model: CausalModel
         if own is not None:
+            require_finite_weights(folder, own)
             model = OwnCausalModel(folder, sha256, own, execution)
         else:
             model = ForeignCausalModel(folder, sha256, foreign(folder, "AutoModelForCausalLM"), execution)
@@ -274,6 +305,7 @@ def foreign(folder: Path, auto_class: str) -> Any:
     Raises:
         ValueError: the configuration is none of its architecture, or the folder's files lack weights of the model, of which
             `transformers` would draw random ones.
+        RelmError: a weight is not finite.
     """
     import transformers
     from huggingface_hub.errors import StrictDataclassError
@@ -293,6 +325,7 @@ def foreign(folder: Path, auto_class: str) -> Any:
     if missing := sorted(report["missing_keys"]):
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         raise ValueError(f"its weights lack {missing[0]}{more}, which {type(model).__name__} has")
+    require_finite_weights(folder, model)
     return model
 
 

@@ -10,7 +10,16 @@ import torch
 from torch import Tensor
 
 from relm.errors import RelmError
-from relm.evaluation.models import WEIGHTS, Execution, foreign, model_type, readable, require_vocabulary, weights_sha256
+from relm.evaluation.models import (
+    WEIGHTS,
+    Execution,
+    foreign,
+    model_type,
+    readable,
+    require_finite_weights,
+    require_vocabulary,
+    weights_sha256,
+)
 from relm.evaluation.scoring import batches
 from relm.examples.columns import Ragged
 from relm.examples.seq2seq import padded
@@ -127,7 +136,7 @@ def load_text_to_text(folder: Path, vocabulary_size: int, execution: Execution |
         vocabulary_size: of the tokenizer whose ids it will be given.
 
     Raises:
-        RelmError: there is no such model, it is damaged, or it has fewer ids than the tokenizer.
+        RelmError: there is no such model, it is damaged, a weight is not finite, or it has fewer ids than the tokenizer.
     """
     execution = execution or Execution()
     with readable(folder, "model from text to text"):
@@ -135,6 +144,7 @@ def load_text_to_text(folder: Path, vocabulary_size: int, execution: Execution |
         own = _own_t5(folder)
         model: TextToTextModel
         if own is not None:
+            require_finite_weights(folder, own)
             model = OwnT5(folder, sha256, own, execution)
         else:
             model = ForeignTextToTextModel(folder, sha256, foreign(folder, "AutoModelForSeq2SeqLM"), execution)
