@@ -152,9 +152,10 @@ def _memory_lines(phase: Phase, config: Config, run: Run) -> Iterator[str]:
     if devices > 1:
         there = f"of each of {devices} devices that are not here"
     each = f"{run.processes} processes of {size_in_words(wanted.peak)}, " if run.processes > 1 else ""
+    at_once = f"{sequences:,} sequence{'' if sequences == 1 else 's'} at once"
     yield _row(
         "memory",
-        f"{size_in_words(needed)} {there}: {each}{sequences:,} sequence{'' if sequences == 1 else 's'} at once, most at {wanted.peak_moment}"
+        f"{size_in_words(needed)} {there}: {each}{at_once}, most at {wanted.peak_moment}"
         + ("" if available is None else _warning(needed, available)),
     )
     parts = {

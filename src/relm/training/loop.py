@@ -114,8 +114,8 @@ def require_step(run: PhaseRun, learner: Learner, wanted: int | None) -> None:
     """Raise if training would not begin after the wanted step: a damaged checkpoint would be passed over otherwise."""
     if wanted is not None and learner.meter.step != wanted:
         raise RelmError(
-            f"{run.checkpoints}: training would begin after step {learner.meter.step:,}, expected step {wanted:,}: its checkpoint "
-            "is absent or damaged; bring it back"
+            f"{run.checkpoints}: training would begin after step {learner.meter.step:,}, expected step {wanted:,}. The "
+            "checkpoint of that step is absent or damaged; bring it back"
         )
 
 
