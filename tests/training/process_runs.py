@@ -105,12 +105,16 @@ class SharedRun(TinyRun):
         return found
 
 
-def start_ranks(runs: list[SharedRun], processes: int, **environment: str) -> "subprocess.Popen[str]":
-    """torchrun on some runs."""
+def start_ranks(runs: list[SharedRun], processes: int, before: str = "", **environment: str) -> "subprocess.Popen[str]":
+    """Start torchrun on some runs.
+
+    Args:
+        before: what each worker executes first.
+    """
     folder = runs[0].folder.parent
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "runs.json").write_text(json.dumps([run.told(processes) for run in runs]))
-    (folder / "worker.py").write_text(WORKER)
+    (folder / "worker.py").write_text(before + WORKER)
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
     return subprocess.Popen(
         [*torchrun, str(folder / "worker.py"), str(folder / "runs.json")],

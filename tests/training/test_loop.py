@@ -14,6 +14,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from relm.artifact import checked_sidecar, read_json
 from relm.devices.contract import open_device
+from relm.devices.torch import TorchDevice
 from relm.errors import RelmError
 from relm.examples.causal import CausalExamples
 from relm.examples.contract import numbers_at
@@ -56,6 +57,16 @@ def test_a_line_has_the_loss_of_each_term_its_accuracy_and_what_the_machine_did(
     assert 0 <= line["next_token_accuracy"] <= 1
     assert line["tokens_per_second"] == pytest.approx(16 * line["samples_per_second"], rel=1e-3)
     assert line["memory_bytes"] > 50e6
+
+
+def test_memory_that_a_device_does_not_report_is_in_no_line(tiny_run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TorchDevice, "peak_memory", lambda device: None)
+    tiny_run.changes = shorter(steps=4)
+    tiny_run.train()
+    lines = [json.loads(line) for line in (tiny_run.folder / "main" / "train.jsonl").read_text().splitlines()]
+    assert lines
+    assert not any("memory_bytes" in line for line in lines)
+    assert {"samples_per_second", "seconds"} <= set(lines[0])
 
 
 def test_the_device_is_read_once_a_log_interval_and_not_in_between(tiny_run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from relm.examples.manifest import TokenizerFacts
 from relm.recipe import Recipe
 from relm.section import merge
 from relm.training.profiling import Event, profile_of
-from relm.training.rehearsal import Rehearsal, rehearse
+from relm.training.rehearsal import Rehearsal, memory_line, rehearse
 
 TOKENS = 300
 SPECIAL = {"pad": 0, "end_of_text": 1, "unk": 2, "cls": 3, "sep": 4, "mask": 5}
@@ -236,3 +236,8 @@ def test_a_mistake_is_told_before_the_first_step(arguments: list[str], words: st
     assert status == 1
     assert words in error
     assert out == ""
+
+
+def test_memory_that_a_device_does_not_report_is_said_not_to_be_and_not_to_be_0() -> None:
+    assert memory_line(None) == "not reported by this device, which had enough; `relm compile NAME` says what a step needs"
+    assert memory_line(3 * 10**9).endswith(" at most")

@@ -77,8 +77,11 @@ class Device(Protocol):
     def synchronise(self) -> None:
         """Wait until the device has done all it was given."""
 
-    def peak_memory(self) -> int:
-        """Most bytes that this process held so far: of the accelerator's memory, on a CPU of main memory."""
+    def peak_memory(self) -> int | None:
+        """Return the most bytes that this process held so far: of the accelerator's memory, on a CPU of main memory.
+
+        None where the accelerator does not report it: never 0, and never the main memory in its place.
+        """
 
     def programs(self) -> int:
         """How many programs were compiled so far; constant once every shape has been seen."""

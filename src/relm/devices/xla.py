@@ -24,10 +24,12 @@ from torch import Tensor, nn
 
 from relm.devices.contract import Forward, Model
 from relm.devices.processes import Processes
+from relm.devices.tpu_chips import chip_count, chips_here
 from relm.devices.tpu_options import set_options
 from relm.devices.xla_errors import in_words
 from relm.devices.xla_opening import (
     import_torch_xla,
+    keep_programs,
     opened_devices,
     place_of_this_host,
     require_possible,
@@ -59,6 +61,8 @@ class XlaDevice:
         """
         require_possible(run)
         self._kind = wanted_kind(os.environ)
+        chips = chips_here() if self._kind == "TPU" else []
+        self._generation = chips[0] if chips else None
         self.rank, self.ranks = place_of_this_host(os.environ, self._kind, one)
         if one:
             os.environ.pop("XLA_USE_SPMD", None)  # which asks for SPMD before anybody calls for it
@@ -67,17 +71,14 @@ class XlaDevice:
         import_torch_xla()
         import torch_xla
         import torch_xla.distributed.spmd as xs
-        import torch_xla.runtime as xr
 
         if self._kind == "TPU":
-            require_tpu(self.ranks)
+            require_tpu(len(chips), self.ranks)
             set_options(os.environ)
         if run.threads:
             torch.set_num_threads(run.threads)
-        # Programs of the CPU client are not found again (torch_xla 2.9).
-        if cache is not None and self._kind == "TPU" and not torch_xla._XLAC._xla_runtime_is_initialized():
-            # Several hosts may see one folder, and would read programs that another one is still writing.
-            xr.initialize_cache(str(cache / f"host-{self.rank}" if self.ranks > 1 else cache))
+        if cache is not None and self._generation is not None:
+            keep_programs(cache, self._generation, self.rank, self.ranks)
         self.devices = opened_devices(self._kind, self.ranks, one)
         self._hosts = Processes(torch.device("cpu")) if self.ranks > 1 else None
         self._device = torch_xla.device()
@@ -189,13 +190,9 @@ class XlaDevice:
 
         torch_xla.sync(wait=True)
 
-    def peak_memory(self) -> int:
-        """Of one TPU core what its allocator held; without a TPU the resident size of this process."""
-        if self._kind == "TPU":
-            import torch_xla.core.xla_model as xm
-
-            return int(xm.get_memory_info(self._device)["peak_bytes_used"])
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    def peak_memory(self) -> int | None:
+        """Return the resident size of this process, or None on a TPU, of whose memory PyTorch/XLA tells nothing under SPMD."""
+        return None if self._kind == "TPU" else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
     def programs(self) -> int:
         """Graphs that XLA compiled in this process."""
@@ -222,14 +219,12 @@ class XlaDevice:
     def describe(self) -> dict[str, Any]:
         """The kind of device, how many there are, and the versions of what compiles for them."""
         import torch_xla
-        import torch_xla._internal.tpu as tpu
-        import torch_xla.core.xla_model as xm
 
-        on_tpu = self._kind == "TPU"
+        generation = self._generation
         return {
             "device": "tpu",
-            "name": xm.xla_device_kind() if on_tpu else "XLA:CPU",
-            **({"chips": tpu.num_available_chips() * self.ranks} if on_tpu else {}),
+            "name": "XLA:CPU" if generation is None else generation.name,
+            **({} if generation is None else {"chips": chip_count(self.devices, generation)}),
             "devices": self.devices,
             **({"hosts": self.ranks} if self.ranks > 1 else {}),
             "torch": torch.__version__,

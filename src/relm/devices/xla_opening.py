@@ -1,11 +1,14 @@
 """Before a step can be taken on XLA devices: what they cannot do, what has to be there, and the runtime's start."""
 
 import contextlib
+import importlib.metadata
 import logging
 from collections.abc import Mapping
+from pathlib import Path
 
 import torch
 
+from relm.devices.tpu_chips import Generation
 from relm.errors import RelmError
 from relm.recipe import Run
 
@@ -67,7 +70,7 @@ def import_torch_xla() -> None:
     """Load torch_xla.
 
     Raises:
-        RelmError: it is absent, or was made for another version of torch.
+        RelmError: it is absent, was made for another version of torch, or does not learn which TPU this is.
     """
     try:
         import torch_xla  # noqa: F401
@@ -81,18 +84,28 @@ def import_torch_xla() -> None:
             f"run.device: tpu: torch_xla does not fit torch {torch.__version__} ({error}); make the TPU's environment, whose "
             "versions belong together, with `make DEVICE=tpu environment`"
         ) from None
+    except (OSError, KeyError, TypeError) as error:
+        # Where there are TPU chips, the import asks for their version: of the network, or of variables without looking at them.
+        raise RelmError(
+            f"run.device: tpu: torch_xla cannot find out which TPU this is: {type(error).__name__}: {error}. It needs the "
+            "accelerator type, such as v3-8, from the TPU VM's metadata server, or where TPU_SKIP_MDS_QUERY is set from the "
+            "environment. Have no proxy for metadata.google.internal, or set TPU_SKIP_MDS_QUERY=1 and TPU_ACCELERATOR_TYPE"
+        ) from error
 
 
-def require_tpu(hosts: int) -> None:
-    """Look for a TPU before the runtime does, which would wait for one and for all its hosts, or end the process.
+def require_tpu(chips: int, hosts: int) -> None:
+    """Refuse a machine without a TPU before the runtime starts, which would wait for one and its hosts, or end the process.
+
+    Args:
+        chips: TPU chips of this machine.
 
     Raises:
-        RelmError: there is none, no libtpu, or it has another number of hosts.
+        RelmError: there are none, no libtpu, or the TPU has another number of hosts.
     """
     import torch_xla
     import torch_xla._internal.tpu as tpu
 
-    if not tpu.num_available_chips():
+    if not chips:
         raise RelmError(
             "run.device: tpu was asked for, but this machine has no TPU; run the same command on a TPU VM (a Cloud TPU's own "
             f"machine, not one beside it); {_WITHOUT_A_TPU}"
@@ -121,6 +134,22 @@ def require_hosts(there: int, started: int) -> None:
             if there > 1
             else f"run.device: tpu: this TPU has one host, found WORLD_SIZE={started}; unset RANK and WORLD_SIZE"
         )
+
+
+def keep_programs(cache: Path, generation: Generation, host: int, hosts: int) -> None:
+    """Have compiled programs kept below a folder, if the runtime has not started yet, after which it is too late.
+
+    PyTorch/XLA looks programs up by what was traced and by compiler flags alone, and a program of another generation of chips
+    or of another libtpu may end the process: each has a folder of its own. So has each host, since several may see one folder
+    and would read programs that another one is still writing.
+    """
+    import torch_xla
+    import torch_xla.runtime as xr
+
+    if torch_xla._XLAC._xla_runtime_is_initialized():
+        return
+    made_for = f"{generation.name.replace(' ', '-').replace('/', '-')}-libtpu-{importlib.metadata.version('libtpu')}"
+    xr.initialize_cache(str(cache / made_for / f"host-{host}" if hosts > 1 else cache / made_for))
 
 
 def opened_devices(kind: str, hosts: int, one: bool = False) -> int:

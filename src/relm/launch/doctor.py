@@ -9,6 +9,7 @@ from pathlib import Path
 
 import psutil
 
+from relm.devices.tpu_chips import chips_here
 from relm.identity import work_folder
 from relm.limits import usable_cores
 
@@ -33,8 +34,10 @@ def _cuda() -> str:
 def _tpu() -> str:
     if _installed("torch_xla") is None:
         return "no: torch_xla is not installed (make DEVICE=tpu environment)"
-    devices = [*Path("/dev").glob("accel*"), *Path("/dev/vfio").glob("[0-9]*")]
-    return f"{'yes' if devices else 'no'}: {len(devices)} devices in /dev, torch_xla {_installed('torch_xla')}"
+    chips = chips_here()
+    if not chips:
+        return "no: there is no TPU chip on the PCI bus of this machine"
+    return f"yes: {chips[0].name}, chips on this machine: {len(chips)}, torch_xla {_installed('torch_xla')}"
 
 
 def _ipu() -> str:

@@ -109,12 +109,13 @@ class Meter:
                     )
 
     def line(self) -> dict[str, float]:
-        """The measured columns of a line of `train.jsonl`, after `read`; `mfu` where the devices' peak is known.
+        """The measured columns of a line of `train.jsonl`, after `read`; `mfu` and `memory_bytes` where they are known.
 
         That is the model FLOPs utilisation of Chowdhery et al. 2022, appendix B: what is computed again is not counted.
         """
         now = time.monotonic()
         rate = (self.step - self._line_step) / (now - self._line_time)
+        memory = self._device.peak_memory()
         self.tokens_per_second = rate * self._work.tokens
         self._line_step, self._line_time = self.step, now
         return {
@@ -124,7 +125,7 @@ class Meter:
             "tokens_per_second": round(self.tokens_per_second, 1),
             "samples_per_second": round(rate * self._work.samples, 3),
             **({"mfu": round(rate * self._work.flops / self._work.peak_flops, 5)} if self._work.peak_flops else {}),
-            "memory_bytes": self._device.peak_memory(),
+            **({"memory_bytes": memory} if memory is not None else {}),
             "seconds": round(self.seconds, 3),
         }
 

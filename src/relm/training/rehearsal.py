@@ -81,8 +81,8 @@ class Steps:
     last_loss: float
     programs: int
     """How many programs were compiled."""
-    memory: int
-    """Most bytes that were held."""
+    memory: int | None
+    """Most bytes that were held; None: the device does not report it."""
 
 
 def rehearse(rehearsal: Rehearsal) -> str:
@@ -202,7 +202,7 @@ def described(rehearsal: Rehearsal, run: PhaseRun, learner: Learner, config: Con
         f"device: {', '.join(f'{value}' if key == 'device' else f'{key} {value}' for key, value in device.describe().items())}",
         f"ready: {compiling(steps)}; {steps.programs} compiled programs",
         *([speed(run, steps)] if steps.steady else []),
-        f"memory: {size_in_words(steps.memory)} at most",
+        f"memory: {memory_line(steps.memory)}",
         f"loss: {first_loss(steps, config)}",
     ]
 
@@ -214,6 +214,17 @@ def speed(run: PhaseRun, steps: Steps) -> str:
         f"speed: {rate:,.3g} steps/s, {rate * run.tokens_per_step:,.0f} tokens/s, "
         f"{rate * run.settings.global_batch_size:,.1f} samples/s, over {steps.steady} steps of {steps.seconds:.4g} s"
     )
+
+
+def memory_line(memory: int | None) -> str:
+    """Return the most memory that was held, or where to learn it.
+
+    >>> memory_line(None)
+    'not reported by this device, which had enough; `relm compile NAME` says what a step needs'
+    """
+    if memory is None:
+        return "not reported by this device, which had enough; `relm compile NAME` says what a step needs"
+    return f"{size_in_words(memory)} at most"
 
 
 def compiling(steps: Steps) -> str:

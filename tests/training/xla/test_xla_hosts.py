@@ -1,6 +1,7 @@
 """What several hosts agree on: two processes on the CPU client, which has no sums between processes, so each computes all."""
 
 import dataclasses
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from xla_runs import XlaRun, assert_same_figures
 from relm.errors import RelmError
 from relm.section import merge
 from relm.training.input import require_same_batch
+from small_pci import pci_bus
 
 Runs = Callable[..., XlaRun]
 ON_TPU = {"run": {"device": "tpu", "micro_batch_size": None, "checkpoint_interval": 3}}
@@ -57,6 +59,27 @@ def test_examples_that_differ_between_hosts_are_refused() -> None:
     require_same_batch(3, np.array([[5, 7], [5, 7], [5, 7]]))
     with pytest.raises(RelmError, match="step 3: rank 1, 2 read other examples than rank 0; give every machine the same"):
         require_same_batch(3, np.array([[5, 7], [5, 6], [4, 8]]))
+
+
+@pytest.mark.full
+def test_hosts_of_a_tpu_train_with_folders_of_their_own_for_programs(tmp_path: Path, examples: Path) -> None:
+    pci = pci_bus(tmp_path / "pci", "v3", "v3")
+    before = f"""
+import os, sys
+from pathlib import Path
+sys.path.append({str(Path(__file__).parent)!r})
+from as_tpu import behave_as_tpu
+os.environ["LOCAL_WORLD_SIZE"] = "1"  # a machine for each
+behave_as_tpu(Path({str(pci)!r}), hosts=2)
+"""
+    run = HostsRun(tmp_path / "run", examples)
+    done = finished(start_ranks([run], 2, before, CPU_NUM_DEVICES="4"), timeout=280)
+    assert all(one.startswith("trained phase main: 6 steps") for one in said(done, run)), done.stderr
+    made_on = json.loads(run.listed().splitlines()[-1])["made_on"]
+    assert (made_on["name"], made_on["hosts"], made_on["devices"], made_on["chips"]) == ("TPU v3", 2, 4, 2)
+    (kept,) = (run.folder / "main" / "compiled").iterdir()
+    assert sorted(host.name for host in kept.iterdir()) == ["host-0", "host-1"]
+    assert all(any(host.iterdir()) for host in kept.iterdir())
 
 
 @pytest.mark.full
