@@ -240,7 +240,7 @@ class XlaDevice:
         """
         try:
             yield
-        except RuntimeError as error:
+        except (RuntimeError, ValueError) as error:  # ValueError: what the compiler refuses (torch_xla 2.9)
             self._failed = True
             if words := in_words(str(error), self._run):
                 raise RelmError(words) from error

@@ -14,9 +14,15 @@ from torch import nn
 from relm.devices.contract import open_device
 from relm.devices.xla import XlaDevice, metrics_report
 from relm.errors import RelmError
+from relm.models.gathering import gathered
 from relm.recipe import Run
 
 DEVICES = 4
+# As a TPU's compiler has said it; PyTorch/XLA 2.9 hands over the words, without the code RESOURCE_EXHAUSTED before them.
+FULL_WHEN_COMPILED = (
+    "XLA:TPU compile permanent error. Ran out of memory in memory space hbm. Used 21.95G of 15.48G hbm. Exceeded hbm capacity "
+    "by 6.47G."
+)
 
 
 @pytest.fixture(scope="module")
@@ -82,6 +88,79 @@ def test_every_architecture_has_the_terms_and_gradients_of_a_cpu(case: str, devi
         torch.testing.assert_close(
             there.grad.cpu(), here.grad, rtol=1e-3, atol=2e-4, msg=lambda text, name=name: f"{name}: {text}"
         )
+
+
+def test_a_tpu_takes_masked_positions_without_a_gather_and_to_the_same_numbers(
+    device: XlaDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under SPMD PyTorch/XLA asks PJRT_DEVICE, each time it lowers an operation, how: it need not be the client's."""
+    import torch_xla
+
+    drawn = np.random.default_rng(0)
+    hidden = drawn.random((8, 16, 4), dtype=np.float32)
+    positions = drawn.integers(0, 16, (8, 3))
+    batch = device.staged({"hidden": hidden, "positions": positions})
+    programs, found = [], []
+    for kind in ("CPU", "TPU"):
+        monkeypatch.setenv("PJRT_DEVICE", kind)
+        learnt = batch["hidden"].clone().requires_grad_()
+        taken = gathered(learnt, batch["positions"])
+        (gradient,) = torch.autograd.grad((taken * taken).sum(), learnt)
+        programs.append(torch_xla._XLAC._get_xla_tensors_hlo([taken]))
+        found.append([taken.detach().cpu(), gradient.cpu()])
+    assert [" gather(" in program for program in programs] == [True, False], "it lowers for a TPU as for others"
+    np.testing.assert_array_equal(found[1][0], np.take_along_axis(hidden, positions[:, :, None], 1))
+    for cpu, tpu in zip(*found, strict=True):
+        torch.testing.assert_close(tpu, cpu)
+
+
+def test_what_rank_0_alone_reads_after_a_step_is_no_program(device: XlaDevice) -> None:
+    """A program over all devices would wait for the other hosts, which read nothing: each has all of the state."""
+    model = device.place(nn.Linear(8, 4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=device.number(0.1), momentum=0.9)
+    for _ in range(2):
+        rows = device.feed(device.staged({"rows": np.ones((8, 8), dtype=np.float32)}))["rows"]
+        (model(rows) ** 2).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        device.launch()
+    device.synchronise()
+    before = device.figures()
+    state = [*model.state_dict().values(), *(found["momentum_buffer"] for found in optimizer.state.values())]
+    assert len([tensor.cpu() for tensor in state]) == 4
+    after = device.figures()
+    assert (after["executions"], after["compiles"]) == (before["executions"], before["compiles"])
+    assert after["transfers_from_devices"] > before["transfers_from_devices"]
+
+
+def test_what_the_compiler_refuses_for_want_of_memory_is_said_in_words() -> None:
+    code = f"""
+import numpy as np, torch, torch_xla
+from relm.devices.contract import open_device
+from relm.errors import RelmError
+from relm.recipe import Run
+device = open_device(Run(device="tpu", threads=1))
+rows = device.staged({{"rows": np.ones((8, 2), dtype=np.float32)}})["rows"]
+try:
+    with device.errors_in_words():
+        kernel = torch_xla._XLAC._xla_tpu_custom_call([rows], "{{}}", [[8, 2]], [torch.float32])[0]
+        device.read([kernel.sum()])
+except Exception as error:
+    print(type(error).__name__, error)
+    refused = type(error)
+try:
+    with device.errors_in_words():
+        raise refused({FULL_WHEN_COMPILED!r})
+except RelmError as error:
+    print("in words:", error)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, "CPU_NUM_DEVICES": "2"}, capture_output=True, text=True
+    )
+    assert "ValueError No registered implementation for untyped custom call to tpu_custom_call" in done.stdout, done.stderr
+    assert (
+        "in words: run.device: tpu: a step does not fit into the memory of a device: XLA:TPU compile permanent" in done.stdout
+    )
 
 
 def test_numbers_that_change_make_no_new_program(device: XlaDevice) -> None:
