@@ -85,7 +85,9 @@ def test_a_model_of_an_earlier_version_is_written_again_from_its_last_checkpoint
 def test_whoever_reads_a_model_of_an_earlier_version_is_told_how_to_make_it_again(model: Path) -> None:
     sidecar = made_by_an_earlier_version(model)
     for read in (lambda: checked_weights(model), lambda: checked_model(model / "model.safetensors")):
-        with pytest.raises(RelmError, match=r"names no config\.json or tokenizer.*delete it and give the command that trained"):
+        with pytest.raises(
+            RelmError, match=r"names no config\.json or tokenizer.*delete it, and `snakemake .*safetensors\.json` writes"
+        ):
             read()
     content = read_json(sidecar)
     del content["fingerprint"]  # as the sidecar of a download: the configuration beside it has one of its own

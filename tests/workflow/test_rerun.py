@@ -11,7 +11,8 @@ from small_project import Commands
 
 REPORTED = {"report": 1, "publish": 1}
 JUDGED = {"verify": 1, **REPORTED}
-TRAINED = {"pretrain": 1, "evaluate_held_out": 1, "write_samples": 1, **JUDGED}
+EVALUATED = {"evaluate_held_out": 1, "write_samples": 1, **JUDGED}
+TRAINED = {"pretrain": 1, **EVALUATED}
 PREPARED = {"extract": 1, "train_tokenizer": 1, "pregenerate": 1, "manifest": 1, **TRAINED}
 
 
@@ -82,6 +83,14 @@ CHANGES: dict[str, tuple[Callable[[Path], None], dict[str, int]]] = {
     "a touched manifest": (touch("work/examples/*/manifest.json"), NOTHING),
     "a copied manifest": (copy("work/examples/*/manifest.json"), NOTHING),
     "a touched model": (touch("work/runs/tiny/*/main/model/model.safetensors"), NOTHING),
+    "another file in the model's sidecar": (
+        edit(
+            "work/runs/tiny/*/main/model/model.safetensors.json",
+            '"config.json": {\n   "sha256": "',
+            '"config.json": {\n   "sha256": "f',
+        ),
+        EVALUATED,
+    ),
     "a touched recipe": (touch("recipes/tiny.yaml"), NOTHING),
     "a comment in the recipe": (edit("recipes/tiny.yaml", "evaluate:", "# why\nevaluate:"), NOTHING),
     "a comment in a rule": (edit_a_rule("rule pretrain:", "# A remark.\nrule pretrain:"), NOTHING),
@@ -128,6 +137,26 @@ def test_a_changed_byte_of_content_runs_everything_after_it(finished_copy: Comma
     sidecar = documents.with_name(documents.name + ".json")
     sidecar.write_text(sidecar.read_text().replace('"documents":', '"documents" :'))
     assert finished_copy.jobs("results/tiny") == {rule: 1 for rule in PREPARED if rule != "extract"}
+
+
+@pytest.mark.full
+def test_a_changed_model_is_written_again_from_its_checkpoint_by_what_the_error_says(finished_copy: Commands) -> None:
+    folder = finished_copy.folder
+    config = one(folder, "work/runs/tiny/*/main/model/config.json")
+    log, whole = one(folder, "work/runs/tiny/*/main/train.jsonl"), config.read_bytes()
+    before = log.read_bytes()
+    edit("work/runs/tiny/*/main/model/config.json", '"layer_norm_epsilon": 1e-05', '"layer_norm_epsilon": 10')(folder)
+    command = ("results/tiny", "--forcerun", "evaluate_held_out")
+    done = finished_copy.snakemake(*command)
+    assert done.returncode != 0
+    said = f"{config.relative_to(folder)}: has "
+    assert said in done.stdout
+    assert "or delete " in done.stdout
+    config.with_name("model.safetensors.json").unlink()
+    done = finished_copy.snakemake(str(config.with_name("model.safetensors.json").relative_to(folder)))
+    assert done.returncode == 0, done.stdout
+    assert config.read_bytes() == whole
+    assert log.read_bytes() == before, "something was trained again"
 
 
 def test_a_second_command_says_that_there_is_nothing_to_be_done(finished_copy: Commands) -> None:

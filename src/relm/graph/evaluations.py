@@ -52,7 +52,7 @@ def evaluated_sidecars(wildcards: Any) -> list[str]:
 
 
 def _with_sidecars(plan: Plan, of: str) -> list[Path]:
-    """A trained model's configuration has no sidecar: that of its weights stands for both."""
+    """A trained model's configuration has no sidecar of its own: that of its weights names it."""
     weights, configuration = plan.evaluated_model(of)
     return [weights] if of == TRAINED else [weights, configuration]
 

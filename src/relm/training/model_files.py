@@ -49,9 +49,10 @@ def checked_model(weights: Path) -> Mapping[str, Any]:
     if "files" in sidecar:
         _require_no_others(weights, sidecar["files"])
     elif "fingerprint" in sidecar:  # of a model that was trained here; a download's files have a sidecar each
+        made = sidecar_of(weights)
         raise RelmError(
-            f"{sidecar_of(weights)}: names no config.json or tokenizer, as an earlier version of relm wrote it; delete it and "
-            "give the command that trained the model again. That writes the model from its last checkpoint and trains nothing"
+            f"{made}: names no config.json or tokenizer, as an earlier version of relm wrote it; delete it, and "
+            f"`snakemake {made}` writes the model again from its last checkpoint"
         )
     return sidecar
 
