@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness_tasks import harness_python, own_tasks, passages, small_model, small_tokenizer, wikitext
+from harness_tasks import harness_python, own_tasks, passages, small_model, small_tokenizer, wikitext, write_task
 from tokenizer_forms import legacy_sentencepiece
 
 from relm.artifact import sha256_of
@@ -25,6 +25,7 @@ from relm.evaluation.harness import (
     result_of,
     tokenizer_folder,
 )
+from relm.evaluation.harness_process import NotedData, described
 from relm.evaluation.models import Execution, weights_sha256
 from relm.evaluation.text_perplexity import pages
 
@@ -213,6 +214,81 @@ def test_data_that_no_network_brings_are_named_with_what_to_do(
     assert "the harness: task far cannot be loaded: " in str(raised.value)
     assert "nobody/nothing" in str(raised.value)
     assert "its data comes from the Hugging Face hub: evaluate where there is a network" in str(raised.value)
+
+
+def refused(model: Path, folder: Path, content: bytes, process_docs: str = "") -> str:
+    """What is said of a task whose data are these."""
+    python = harness_python()
+    write_task(folder, "own_lambada", "lambada/lambada_openai.yaml", [], python)
+    (folder / "own_lambada.jsonl").write_bytes(content)
+    if process_docs:
+        (folder / "own.py").write_text(process_docs)
+        with open(folder / "own_lambada.yaml", "a") as file:
+            file.write("process_docs: !function own.chosen\n")
+    with pytest.raises(RelmError) as raised:
+        evaluate_harness(model, "own_lambada", folder / "a.json", "a", python, folder, None, Execution(threads=1))
+    return str(raised.value).replace(str(folder), "FOLDER")
+
+
+def test_an_empty_file_of_data_is_named(model: Path, tmp_path: Path) -> None:
+    assert refused(model, tmp_path, b"") == (
+        "the harness: task own_lambada cannot be loaded: FOLDER/own_lambada.jsonl is empty; write the task's documents into it"
+    )
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("content", "process_docs", "words"),
+    [
+        (b'{"text": "a b"}\n{"tex', "", "own_lambada.jsonl, line 2: not JSON (Unterminated string"),
+        (
+            b'{"txt": "a b"}\n',
+            "",
+            "'text' is undefined; its data: FOLDER/own_lambada.jsonl (documents: 1; keys with a value in",
+        ),
+        (
+            b'{"text": "a b"}\n{"txt": "a b"}\n',
+            "",
+            "a prompt cannot be written: UndefinedError: 'None' has no attribute 'split'; ",
+        ),
+        (
+            b'{"text": "a b"}\n',
+            "def chosen(documents):\n    return documents.filter(lambda document: False)\n",
+            "no document is left after the task's own filter (process_docs); its data: FOLDER/own_lambada.jsonl (documents: 1",
+        ),
+    ],
+)
+def test_data_that_no_task_can_use_are_named(
+    model: Path, tmp_path: Path, content: bytes, process_docs: str, words: str
+) -> None:
+    assert words in refused(model, tmp_path, content, process_docs)
+
+
+@pytest.mark.parametrize(
+    ("content", "fault"),
+    [
+        (b" \n", " is empty; "),
+        (b"[]", " is empty; "),
+        (b'{"a": 1}\n\n{"a"\n', ", line 3: not JSON (Expecting ':' delimiter"),
+        (b"\xff\xfe\n", ", byte 0: not UTF-8; "),
+        (b'{"a": 1}\n{"a": 2}', None),
+        (b'[\n{"a": 1},\n{"a": 2}]\n', None),
+        (b'\xef\xbb\xbf{"a": 1}\r\n{"a": "\xe2\x80\xa8"}\r\n', None),
+    ],
+)
+def test_a_file_of_documents_is_read_line_by_line_or_as_one_value(tmp_path: Path, content: bytes, fault: str | None) -> None:
+    path = tmp_path / "d.json"
+    path.write_bytes(content)
+    found = NotedData(files=[path]).fault()
+    assert found is None if fault is None else str(found).startswith(f"{path}{fault}")
+
+
+def test_documents_are_described_by_the_keys_that_all_of_them_have(tmp_path: Path) -> None:
+    path = tmp_path / "d.jsonl"
+    path.write_text('{"a": 1, "b": 2, "c": null}\n{"b": 3, "c": 4}\n')
+    assert described(path) == f"{path} (documents: 2; keys with a value in each: b)"
+    path.write_text('{"a": 1}\n[1]\n')
+    assert described(path) == f"{path} (documents: 2; keys with a value in each: none)"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a killed process takes no other along")

@@ -9,6 +9,7 @@ in a traceback, and leaves no answer.
 
 import contextlib
 import ctypes
+import dataclasses
 import difflib
 import hashlib
 import json
@@ -23,6 +24,7 @@ from typing import Any
 _PR_SET_PDEATHSIG = 1  # prctl(2)
 # What a protocol tells of a task; the whole configuration holds prompts and functions besides.
 ESSENTIALS = ("dataset_path", "dataset_name", "test_split", "validation_split", "num_fewshot", "output_type")
+COMPRESSED = (".gz", ".bz2", ".xz", ".zst", ".lz4", ".zip")
 # What a sample of the harness's log is compared by.
 LOGGED = ("doc_id", "doc", "target", "filtered_resps", "filter")
 
@@ -90,8 +92,11 @@ def unreadable(folder: Path | None) -> str:
     return "".join(f"; {words}" for words in wrong)
 
 
-def loaded(manager: Any, name: str) -> list[Any]:
+def loaded(manager: Any, name: str, data: "NotedData") -> list[Any]:
     """A task, a group, or all tasks of a tag, their data at hand.
+
+    Args:
+        data: what was loaded so far.
 
     Raises:
         Refused: its data cannot be fetched or read, or it runs what the model writes.
@@ -99,7 +104,7 @@ def loaded(manager: Any, name: str) -> list[Any]:
     try:
         found = manager.load([name])
     except Exception as error:
-        raise Refused(f"task {name} cannot be loaded: {first_line(error)}{advice(error)}") from error
+        raise Refused(f"task {name} cannot be loaded: {data.fault() or explained(error, data)}{advice(error)}") from error
     for task_name, task in found["tasks"].items():
         if getattr(task, "UNSAFE_CODE", False):
             raise Refused(f"task {task_name} runs programs that the model writes; relm never does")
@@ -113,6 +118,13 @@ def first_line(error: BaseException) -> str:
     """The name of an error and the first line of what it says."""
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
+def explained(error: BaseException, data: "NotedData") -> str:
+    """Return what went wrong with the documents of a task, with the local files that these come from."""
+    empty = isinstance(error, IndexError) and "size 0" in str(error)
+    what = "no document is left after the task's own filter (process_docs)" if empty else first_line(error)
+    return what + "".join(f"; its data: {described(path)}" for path in data.files)
 
 
 def advice(error: BaseException) -> str:
@@ -142,20 +154,78 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+@dataclasses.dataclass
+class NotedData:
+    """The data that tasks loaded."""
+
+    names: dict[str, str] = dataclasses.field(default_factory=dict)
+    """Name -> what says which bytes it has."""
+    files: list[Path] = dataclasses.field(default_factory=list)
+    """Local files of JSON documents, and others that are empty."""
+
+    def fault(self) -> str | None:
+        """Return what is wrong with the first local file that cannot be read as JSON documents; None: nothing is."""
+        for path in self.files:
+            try:
+                documents_of(path)
+            except ValueError as error:
+                return str(error)
+        return None
+
+
+def documents_of(path: Path) -> list[Any]:
+    """Return the documents of a JSON file: one a line, or one value for all of it.
+
+    Raises:
+        ValueError: it is empty, not UTF-8 or not JSON; names file and line.
+    """
+    content = path.read_bytes()
+    if content.strip() in (b"", b"[]"):
+        raise ValueError(f"{path} is empty; write the task's documents into it")
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}, byte {error.start}: not UTF-8; save the file as UTF-8") from None
+    with contextlib.suppress(ValueError):
+        whole = json.loads(text)
+        return whole if isinstance(whole, list) else [whole]
+    found = []
+    for number, line in enumerate(text.split("\n"), 1):
+        try:
+            found += [json.loads(line)] if line.strip() else []
+        except ValueError as error:
+            raise ValueError(f"{path}, line {number}: not JSON ({error}); write a JSON object a line") from None
+    return found
+
+
+def described(path: Path) -> str:
+    """Return a file's name with the number of its documents and the keys under which each of them has a value."""
+    documents = documents_of(path)
+    keys = [
+        {key for key, value in document.items() if value is not None} for document in documents if isinstance(document, dict)
+    ]
+    shared = sorted(set.intersection(*keys)) if len(keys) == len(documents) > 0 else []
+    return f"{path} (documents: {len(documents):,}; keys with a value in each: {', '.join(shared) or 'none'})"
+
+
 @contextlib.contextmanager
-def noted_data() -> Iterator[dict[str, str]]:
+def noted_data() -> Iterator[NotedData]:
     """Note every data set that is loaded: a local file with its sha256, one of the hub with its revision."""
     import datasets.load
 
-    noted: dict[str, str] = {}
+    noted = NotedData()
     open_builder = datasets.load.load_dataset_builder
 
     def noting(*arguments: Any, **options: Any) -> Any:
         builder = open_builder(*arguments, **options)
         files = [file for split in (builder.config.data_files or {}).values() for file in split]
-        noted.update(data_name(str(file)) for file in files)
+        noted.names.update(data_name(str(file)) for file in files)
+        if builder.dataset_name == "json":
+            noted.files += [path for path in map(Path, files) if path.exists() and path.suffix not in COMPRESSED]
+        else:
+            noted.files += [path for path in map(Path, files) if path.exists() and not path.stat().st_size]
         if not files:  # in the cache already, and no network to ask
-            noted[f"{builder.dataset_name} {builder.config.name}"] = f"cached as {builder.hash}"
+            noted.names[f"{builder.dataset_name} {builder.config.name}"] = f"cached as {builder.hash}"
         return builder
 
     datasets.load.load_dataset_builder = noting
@@ -233,8 +303,9 @@ def evaluated(request: dict[str, Any]) -> dict[str, Any]:
     """Figures of the tasks, what they were computed on, and the log of single examples where it is asked for.
 
     Raises:
-        Refused: a task is unknown, or cannot be loaded; there is no such device.
+        Refused: a task is unknown, or cannot be loaded; its documents lack a key; there is no such device.
     """
+    import jinja2
     import torch
     from lm_eval import __version__, simple_evaluate  # type: ignore[import-not-found]
 
@@ -247,17 +318,20 @@ def evaluated(request: dict[str, Any]) -> dict[str, Any]:
     arguments = model_arguments(request)
     with noted_data() as data:
         manager = task_manager(request["tasks"], folder, arguments)
-        tasks = [task for name in request["tasks"] for task in loaded(manager, name)]
-        found = simple_evaluate(
-            model="hf",
-            model_args=arguments,
-            tasks=tasks,
-            batch_size=request["batch_size"],
-            device=request["device"],
-            limit=request["limit"],
-            log_samples=request["samples"],
-            task_manager=manager,
-        )
+        tasks = [task for name in request["tasks"] for task in loaded(manager, name, data)]
+        try:
+            found = simple_evaluate(
+                model="hf",
+                model_args=arguments,
+                tasks=tasks,
+                batch_size=request["batch_size"],
+                device=request["device"],
+                limit=request["limit"],
+                log_samples=request["samples"],
+                task_manager=manager,
+            )
+        except jinja2.UndefinedError as error:  # a later document lacks what the task's prompt is made of
+            raise Refused(f"{', '.join(request['tasks'])}: a prompt cannot be written: {explained(error, data)}") from error
     samples = found.pop("samples", {})
     kept = {name: [{key: row[key] for key in LOGGED} for row in rows] for name, rows in samples.items()}
     return {
@@ -271,7 +345,7 @@ def evaluated(request: dict[str, Any]) -> dict[str, Any]:
         },
         "context": found.get("max_length"),
         "truncated": truncations.count,
-        "data": data,
+        "data": data.names,
         "task_files": own_task_files(manager, found["results"], folder),
         **({"samples": kept} if request["samples"] else {}),
     }
