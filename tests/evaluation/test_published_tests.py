@@ -2,6 +2,7 @@
 
 import math
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from relm.errors import RelmError
 from relm.evaluation.lambada import evaluate_lambada
 from relm.evaluation.models import Execution
 from relm.evaluation.text_perplexity import evaluate_text
+from relm.graph.evaluations import test_protocol as protocol_of
 from relm.models.gpt2 import Gpt2, Gpt2Config
 from relm.plan import Project
 from relm.protocols import load_test
@@ -108,3 +110,11 @@ def test_real_data_is_scored_by_every_protocol(name: str, counts: dict[str, int]
     assert {key: figures[key] for key in counts} == counts
     if test.protocol == "perplexity":
         assert figures["nats_per_token"] == pytest.approx(math.log(50_257), abs=0.2)  # it knows nothing
+
+
+def test_only_options_that_differ_from_their_defaults_decide_whether_a_test_runs_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(CHECKOUT)
+    found = protocol_of(SimpleNamespace(test="wikitext2_raw"))
+    assert found == {"protocol": "perplexity", "perplexity": {"documents": "joined_rows", "windows": "strided", "stride": 512}}

@@ -160,8 +160,8 @@ def test_step(wildcards: Any) -> str:
 
 @in_words
 def test_protocol(wildcards: Any) -> dict[str, Any]:
-    """How it is scored: an edited protocol evaluates again."""
-    return _test(wildcards).model_dump(mode="json", include={"protocol", "perplexity", "lambada"})
+    """How it is scored: an edited protocol evaluates again, a new option at its default does not."""
+    return _test(wildcards).model_dump(mode="json", include={"protocol", "perplexity", "lambada"}, exclude_defaults=True)
 
 
 @in_words
