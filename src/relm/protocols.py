@@ -43,6 +43,10 @@ def objectives_of(evaluation: str) -> tuple[str, ...]:
     return OWN_DATA.get(evaluation, ("causal",))
 
 
+Begin = Literal["none", "tokenizer", "every_window"]
+"""What is put before a text that a causal model scores."""
+
+
 class RandomWindows(Section):
     """The loss on windows that begin at random tokens, as nanoGPT estimates it while it trains."""
 
@@ -71,8 +75,13 @@ class TextPerplexity(Section):
     stride: int | None = Field(default=None, gt=0)
     """Tokens from one window to the next; null, or more than the model has positions: the context, so that windows do not
     overlap. rolling has no stride."""
+    begin: Begin = "tokenizer"
+    """none: a document begins with its own tokens; tokenizer: with what the tokenizer puts before a text that it encodes, its
+    bos, or nothing where it adds none; every_window: every window begins with bos, which counts in its length, so a window is
+    bos and L - 1 tokens. The first token put before a document is never scored."""
     first_token: Literal["given", "scored"] = "given"
-    """given: a document's first token is not scored; scored: it is, after an end of text."""
+    """given: a document's first token, which is bos where one is put before it, is not scored; scored: it is, after the
+    tokenizer's bos or else its end of text. So lm_eval scores a bos that the tokenizer adds."""
     words: Literal["single_spaces", "whitespace"] = "whitespace"
     """What perplexity per word counts, in the text before the detokeniser. single_spaces: parts between single spaces of the
     stripped text, minus one, as Megatron-LM counts; whitespace: parts between runs of whitespace, as lm_eval counts."""
@@ -83,7 +92,13 @@ class TextPerplexity(Section):
             raise ValueError("stride: rolling windows have none; leave it out")
         if self.stride is not None and self.context is not None and self.stride > self.context:
             raise ValueError(f"stride ({self.stride}) exceeds context ({self.context}): tokens would be left out")
+        if self.stride is not None and self.context is not None and self.stride > self.longest_stride(self.context):
+            raise ValueError(f"stride ({self.stride}): bos and {self.context - 1} tokens fill a window; give at most as many")
         return self
+
+    def longest_stride(self, context: int) -> int:
+        """The most tokens from one window to the next that leave none out: strided windows score none beyond their context."""
+        return context - 1 if self.begin == "every_window" and self.windows == "strided" else context
 
 
 class Lambada(Section):
@@ -91,6 +106,9 @@ class Lambada(Section):
 
     text_key: str = "text"
     """The key of a line's object with the passage."""
+    begin: Begin = "tokenizer"
+    """none: a passage begins with its own tokens; tokenizer: with what the tokenizer puts before a text that it encodes, its
+    bos, or nothing where it adds none, and a passage that is cut loses it; every_window: with bos, also where it is cut."""
 
 
 class MaskedLm(Section):

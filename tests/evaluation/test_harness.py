@@ -184,6 +184,8 @@ def test_a_group_of_one_s_own_tasks_is_evaluated_and_recorded(model: Path, tmp_p
     assert protocol["data"] == {name: sha256_of(tasks / name) for name in ("own_lambada.jsonl", "own_wikitext.jsonl")}
     assert protocol["tokenizer_sha256"] == sha256_of(model / "tokenizer.json")
     assert (protocol["limit"], protocol["context"]) == (3, 48)
+    assert (protocol["begin"], protocol["begin_tokens"]) == ("tokenizer", [])
+    assert protocol["prefix_token"] == {"id": 0, "token": "<|endoftext|>"}
     assert protocol["tasks"]["own_lambada"]["of"] == len(passages())
     assert protocol["tasks"]["own_lambada"]["output_type"] == "loglikelihood"
 

@@ -222,9 +222,11 @@ def test_the_result_names_its_protocol(tmp_path, evaluated, scored) -> None:
         "windows": "overlapping",
         "context": 16,
         "stride": 4,
+        "begin": "tokenizer",
         "first_token": "given",
         "words": "single_spaces",
     }
+    assert protocol["begin_tokens"] == []
     assert protocol["in_words"] == (
         "The text, detokenised as Megatron-LM and lm_eval do, in one piece: windows of 16 tokens begin every 4; the first "
         "scores all its tokens, each later one its last 4. The first token is not scored; words are the parts between single "

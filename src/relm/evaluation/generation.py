@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from relm.errors import RelmError
+from relm.evaluation.beginning import added_tokens
 from relm.evaluation.decoders import Decoder, decoder_of
 from relm.evaluation.models import Execution, OwnCausalModel, load_causal
 from relm.evaluation.sampling import Sampling, chosen, random_stream
@@ -260,6 +261,8 @@ class Writer:
         self.special = special_tokens(self.loaded, model_folder)
         self.model = load_causal(model_folder, self.loaded.vocabulary_size, execution)
         self.decoder = decoder_of(self.model, execution)
+        self.begins = () if isinstance(self.model, OwnCausalModel) else added_tokens(self.loaded)
+        """Ids that every prompt begins with: what the tokenizer puts before a text, but for relm's own models."""
 
     def prompt(self, text: str) -> Prompt:
         """A prompt: as it stands, as relm's own models are trained; of others after what their tokenizer begins a text with.
@@ -269,11 +272,8 @@ class Writer:
         Raises:
             RelmError: as of `beginning`.
         """
-        encoded = self.loaded.tokenizer.encode(text, add_special_tokens=not isinstance(self.model, OwnCausalModel))
-        added = [*encoded.special_tokens_mask, 0]
-        begins = encoded.ids[: added.index(0)]
-        ids = [number for number, is_added in zip(encoded.ids, added, strict=False) if not is_added]
-        return Prompt(text, [*(begins if ids else begins[:1]), *ids] or self.beginning())
+        ids = self.loaded.tokenizer.encode(text, add_special_tokens=False).ids
+        return Prompt(text, [*self.begins, *ids] or self.beginning())
 
     def beginning(self) -> list[int]:
         """What stood before a document in training: the token that begins a text; where the folder names none, the one that

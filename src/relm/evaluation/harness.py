@@ -21,6 +21,7 @@ from typing import Any
 
 from relm.artifact import read_json, sha256_of, write_json
 from relm.errors import RelmError
+from relm.evaluation.beginning import prefix_token
 from relm.evaluation.models import Execution, readable, weights_sha256
 from relm.evaluation.result import Result
 from relm.evaluation.special_tokens import TOKENIZER_SETTINGS, named_tokens
@@ -168,6 +169,8 @@ def tokenizer_folder(model_folder: Path, tokenizer: Path | None, config: Mapping
         settings = tokenizer_config(tokenizer, asdict(loaded.special), config.get("n_positions"))
         named = named_tokens(loaded, model_folder)
         settings |= {role: None if token is None else loaded.tokenizer.id_to_token(token) for role, token in named.items()}
+        if "bos_token" in settings and "bos_token" not in named:  # an end of text, where another token may begin a text
+            settings["bos_token"] = loaded.tokenizer.id_to_token(prefix_token(loaded, model_folder))
         write_json(folder / "tokenizer_config.json", settings)
         yield folder
 
@@ -247,6 +250,7 @@ def result_of(
         "task_files": found["task_files"],
         "data": found["data"],
         "context": found["context"],
+        **found.get("beginnings", {}),
         "truncated": found["truncated"],
         "examples": examples,
         "limit": limit,

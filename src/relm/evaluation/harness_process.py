@@ -283,6 +283,19 @@ class Truncations(logging.Filter):
         return self.count == 1
 
 
+def beginnings(tokenizer: str) -> dict[str, Any]:
+    """Return the tokens that the harness puts before every text, and the one that a text of which all is scored follows."""
+    from transformers import AutoTokenizer
+
+    loaded = AutoTokenizer.from_pretrained(tokenizer, trust_remote_code=False)
+    encoded = loaded("a", return_special_tokens_mask=True)
+    added = encoded["input_ids"][: [*encoded["special_tokens_mask"], 0].index(0)]
+    prefix = loaded.eos_token_id if loaded.bos_token_id is None else loaded.bos_token_id
+    described = [{"id": number, "token": loaded.convert_ids_to_tokens(number)} for number in added]
+    before_all = None if prefix is None else {"id": prefix, "token": loaded.convert_ids_to_tokens(prefix)}
+    return {"begin": "tokenizer", "begin_tokens": described, "prefix_token": before_all}
+
+
 # --- evaluation --------------------------------------------------------------------------------------------------------------
 
 
@@ -344,6 +357,7 @@ def evaluated(request: dict[str, Any]) -> dict[str, Any]:
             for name, config in found["configs"].items()
         },
         "context": found.get("max_length"),
+        "beginnings": beginnings(request["tokenizer"]),
         "truncated": truncations.count,
         "data": data.names,
         "task_files": own_task_files(manager, found["results"], folder),

@@ -24,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relm.errors import RelmError
+from relm.evaluation.beginning import Beginning, beginning_of, put_before_each
 from relm.evaluation.evaluated_text import encoded, read_text
 from relm.evaluation.models import CausalModel, Execution, load_causal
 from relm.evaluation.result import Result, perplexity
@@ -74,16 +75,18 @@ def evaluate_lambada(
     execution = execution or Execution()
     texts, sha256 = read_passages(file, file_sha256, options.text_key, limit)
     loaded = load_tokenizer(tokenizer)
+    beginning = beginning_of(options.begin, loaded, model_folder)
     passages = tokenised_passages(texts, loaded, file)
     model = load_causal(model_folder, loaded.vocabulary_size, execution)
-    scores = lambada_scores(model, passages, execution.batch_tokens)
+    scores = lambada_scores(model, passages, execution.batch_tokens, beginning)
     found = figures(passages, scores)
     protocol = {
-        "in_words": IN_WORDS,
+        "in_words": " ".join([IN_WORDS, *_beginning_in_words(beginning)]),
         "tokenizer_sha256": loaded.sha256,
         "file": file.name,
         "file_sha256": sha256,
         **options.model_dump(),
+        **beginning.record(),
         "last_word": "strict: what follows the last white space; lambada_openai: what follows the last single space",
         "correct": "every scored token is the likeliest, given the right ones before it; no filter of stop words",
         "precision": execution.precision,
@@ -96,6 +99,14 @@ def evaluate_lambada(
         f"{found['strict_accuracy']:.4f} strict, {found['lambada_openai_accuracy']:.4f} as lambada_openai; "
         f"{found['tokens'] / seconds:,.0f} tokens/s"
     )
+
+
+def _beginning_in_words(beginning: Beginning) -> list[str]:
+    """Return a sentence on what is put before each passage; none where nothing is."""
+    if not beginning.ids:
+        return []
+    when_cut = "loses it" if beginning.every_window is None else "keeps it"
+    return [f"Each passage begins with {' '.join(beginning.names)}, and one that is cut {when_cut}."]
 
 
 # --- passages --------------------------------------------------------------------------------------------------------------
@@ -251,13 +262,18 @@ class LambadaScores:
     """(passages,) whether the beginning was cut off, for want of positions."""
 
 
-def lambada_scores(model: CausalModel, passages: Passages, batch_tokens: int) -> LambadaScores:
+def lambada_scores(
+    model: CausalModel, passages: Passages, batch_tokens: int, beginning: Beginning | None = None
+) -> LambadaScores:
     """All three protocols' findings for each passage.
+
+    Args:
+        beginning: what is put before each passage; None: nothing.
 
     Raises:
         RelmError: a last word has more tokens than the model has positions, or a loss is not finite.
     """
-    sequences, (strict_rows, harness_rows), truncated = _sequences(passages, model)
+    sequences, (strict_rows, harness_rows), truncated = _sequences(passages, model, beginning or Beginning("none"))
     scores = score(model, sequences, batch_tokens)
     ends = sequences.offsets[1:]
     strict, harness = ends[strict_rows], ends[harness_rows]
@@ -272,7 +288,7 @@ def lambada_scores(model: CausalModel, passages: Passages, batch_tokens: int) ->
     )
 
 
-def _sequences(passages: Passages, model: CausalModel) -> tuple[Sequences, list[Integers], Flags]:
+def _sequences(passages: Passages, model: CausalModel, beginning: Beginning) -> tuple[Sequences, list[Integers], Flags]:
     """What goes through the model: each passage, then those that are other tokens when strict, then those that lm_eval alters.
 
     Returns:
@@ -289,7 +305,7 @@ def _sequences(passages: Passages, model: CausalModel) -> tuple[Sequences, list[
     scored = np.ones(len(rows), dtype=np.int64)
     for place, targets in zip(places, (passages.strict_targets, passages.harness_targets), strict=True):
         np.maximum.at(scored, place, targets)
-    sizes = np.fromiter(map(len, rows), dtype=np.int64)
+    tokens, sizes = put_before_each(beginning.ids, np.concatenate(rows), np.fromiter(map(len, rows), dtype=np.int64))
     longest = int(sizes.max()) if model.positions is None else model.positions + 1
     if len(impossible := np.flatnonzero(scored >= longest)):
         raise RelmError(
@@ -297,8 +313,8 @@ def _sequences(passages: Passages, model: CausalModel) -> tuple[Sequences, list[
             f"{model.folder} has {model.positions} positions; evaluate a model with more"
         )
     ends = np.cumsum(sizes)
-    sequences = Sequences(np.concatenate(rows), ends - np.minimum(sizes, longest), ends, scored)
-    truncated = (passages.whole.sizes > longest) | (passages.strict.sizes > longest)
+    sequences = Sequences(tokens, ends - np.minimum(sizes, longest), ends, scored, beginning.every_window)
+    truncated = np.maximum(passages.whole.sizes, passages.strict.sizes) + len(beginning.ids) > longest
     return sequences, places, truncated
 
 

@@ -115,6 +115,7 @@ def protocol(facts: Manifest, context: int, training: TokenStream, execution: Ex
         "tokenizer_sha256": facts.tokenizer.sha256,
         "context": context,
         "stride": context,
+        "begin": "none",
         "scored": f"every token of the concatenated held-out documents but the first; {ends}",
         "given": "the tokens before it in its window; windows do not overlap",
         "words": "runs of characters other than whitespace in the documents' text",

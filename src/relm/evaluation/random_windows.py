@@ -26,6 +26,7 @@ IN_WORDS = (
     "some tokens are scored several times, others never."
 )
 PROTOCOL = {
+    "begin": "none",
     "windows": "of each split, drawn with replacement from all that begin at any token",
     "scored": "every token of a window but its first, given those before it in the window",
 }

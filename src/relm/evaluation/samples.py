@@ -30,9 +30,9 @@ def write_samples(
     """Let the model continue each prompt, the first attempt taken, and write `eval/samples.json`.
 
     Every text begins after the token that begins texts or else after an end of text, as documents did in training; where the
-    tokenizer has neither, after the end of a line.
-    It has a random stream of its own, which follows from
-    `seed` and its place, so that another prompt changes no other text.
+    tokenizer has neither, after the end of a line. A model that was not trained by relm writes after what its tokenizer puts
+    before a text, where it puts anything there. Each text has a random stream of its own, which follows from `seed` and its
+    place, so that another prompt changes no other text.
 
     Args:
         model_folder: of any causal language model, as `save_pretrained` writes it.
@@ -66,11 +66,13 @@ def write_samples(
 
 def _prompt(writer: Writer, text: str) -> Prompt:
     encoded = writer.loaded.tokenizer.encode(text, add_special_tokens=False).ids
-    return Prompt(text, [*writer.beginning(), *encoded])
+    return Prompt(text, [*(writer.begins or writer.beginning()), *encoded])
 
 
 def _begins_with(writer: Writer) -> str:
-    """Return the token before each text, in words where it is the end of a text or of a line."""
+    """Return the tokens before each text, in words where they are the end of a text or of a line."""
+    if writer.begins:
+        return " ".join(str(writer.loaded.tokenizer.id_to_token(number)) for number in writer.begins)
     bos, eos = writer.special.bos, writer.special.eos
     if bos in (None, eos):
         return "a line end" if eos is None else "an end of text"

@@ -41,6 +41,8 @@ class Sequences:
     """(sequences,) where each ends, its last token excluded as usual."""
     scored: Integers
     """(sequences,) how many of its last tokens are scored: at least 1, and fewer than it has, for the first sees nothing."""
+    every_first: int | None = None
+    """An id that replaces the first token of every sequence; None: they stay."""
 
     def __post_init__(self) -> None:
         if not len(self.starts) == len(self.ends) == len(self.scored):
@@ -138,6 +140,8 @@ def _batch_scores(model: CausalModel, sequences: Sequences, rows: Integers) -> t
     # A place beyond a sequence's end reads its last token again; nothing before it sees that.
     columns = np.minimum(np.arange(lengths.max()), lengths[:, None] - 1)
     inputs = torch.from_numpy(sequences.tokens[starts[:, None] + columns].astype(np.int64))
+    if sequences.every_first is not None:
+        inputs[:, 0] = sequences.every_first
     row = np.repeat(np.arange(len(rows)), scored)
     column = _concatenated_ranges(lengths - scored, scored)
     targets = torch.from_numpy(sequences.tokens[starts[row] + column + 1].astype(np.int64))

@@ -16,6 +16,8 @@ from relm.examples.tokenizers import LoadedTokenizer
 log = logging.getLogger(__name__)
 
 TOKENIZER_SETTINGS = ("tokenizer_config.json", "special_tokens_map.json")
+# Classes of `transformers` that know of special tokens only what their settings name.
+PLAIN_CLASSES = ("PreTrainedTokenizerFast", "TokenizersBackend")
 MODEL_SETTINGS = ("generation_config.json", "config.json")
 
 
@@ -49,26 +51,40 @@ def special_tokens(tokenizer: LoadedTokenizer, model_folder: Path) -> SpecialTok
     return SpecialTokens(bos, eos, frozenset(listed["eos_token"] if eos is None else [eos, *listed["eos_token"]]))
 
 
-def named_tokens(tokenizer: LoadedTokenizer, model_folder: Path) -> dict[str, int | None]:
+def named_tokens(tokenizer: LoadedTokenizer, model_folder: Path | None) -> dict[str, int | None]:
     """Return the ids of the tokens that a tokenizer's settings name, by role; None where they say that there is no such token.
-
-    The settings are those in the model's folder, or else beside the tokenizer, where the folder has the same tokenizer.
 
     Raises:
         RelmError: as of `special_tokens`.
     """
+    folder = settings_folder(tokenizer, model_folder)
+    found: dict[str, int | None] = {}
+    for path in (folder / name for name in TOKENIZER_SETTINGS) if folder is not None else ():
+        settings = _settings(path)
+        roles = [role for role in ("bos_token", "eos_token", "pad_token") if role in settings and role not in found]
+        found |= {role: _id_of(settings[role], role, path, tokenizer) for role in roles}
+    return found
+
+
+def has_only_named_tokens(tokenizer: LoadedTokenizer, model_folder: Path | None) -> bool:
+    """Return whether the tokenizer's class knows of special tokens only what its settings name.
+
+    Raises:
+        RelmError: the settings are not a JSON object.
+    """
+    folder = settings_folder(tokenizer, model_folder)
+    return folder is not None and _settings(folder / TOKENIZER_SETTINGS[0]).get("tokenizer_class") in PLAIN_CLASSES
+
+
+def settings_folder(tokenizer: LoadedTokenizer, model_folder: Path | None) -> Path | None:
+    """Return the folder whose settings belong to a tokenizer: the model's if it has the same one, or else the tokenizer's."""
     for folder in (model_folder, tokenizer.path.parent):
-        same = folder / "tokenizer.json"
-        if not same.exists() or sha256_of(same) != tokenizer.sha256:
+        same = folder / "tokenizer.json" if folder is not None else None
+        if folder is None or same is None or not any((folder / name).exists() for name in TOKENIZER_SETTINGS):
             continue
-        found: dict[str, int | None] = {}
-        for path in (folder / name for name in TOKENIZER_SETTINGS):
-            settings = _settings(path)
-            roles = [role for role in ("bos_token", "eos_token", "pad_token") if role in settings and role not in found]
-            found |= {role: _id_of(settings[role], role, path, tokenizer) for role in roles}
-        if found:
-            return found
-    return {}
+        if same.exists() and sha256_of(same) == tokenizer.sha256:
+            return folder
+    return None
 
 
 def _settings(path: Path) -> dict[str, Any]:

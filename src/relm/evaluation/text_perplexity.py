@@ -15,13 +15,14 @@ import numpy as np
 import numpy.typing as npt
 
 from relm.errors import RelmError
+from relm.evaluation.beginning import Beginning, beginning_of, put_before_each
 from relm.evaluation.detokenisers import DETOKENISERS
 from relm.evaluation.evaluated_text import encoded, read_text
 from relm.evaluation.models import CausalModel, Execution, load_causal, require_context
 from relm.evaluation.result import Result, perplexity
 from relm.evaluation.scoring import Scores, Sequences, score
 from relm.evaluation.windows import Windows, windows_of_documents
-from relm.examples.tokenizers import LoadedTokenizer, load_tokenizer
+from relm.examples.tokenizers import SPECIAL_TOKENS, LoadedTokenizer, load_tokenizer
 from relm.protocols import TextPerplexity
 
 # exp of more is no number, and the figure is left out: where hardly anything is written with spaces, a word is an article.
@@ -61,7 +62,8 @@ def evaluate_text(
     execution = execution or Execution()
     text, sha256 = read_text(file, file_sha256)
     loaded = load_tokenizer(tokenizer)
-    prepared = prepared_text(text, loaded, options, limit)
+    beginning = beginning_of(options.begin, loaded, model_folder, options.first_token == "scored")
+    prepared = prepared_text(text, loaded, options, limit, beginning)
     if prepared.targets < 1 or prepared.words < 1:
         raise RelmError(
             f"{file}: {prepared.tokens:,} tokens and {prepared.words:,} words leave nothing to score; give a longer text, or "
@@ -71,12 +73,12 @@ def evaluate_text(
     context, stride = _reach(model, options)
     windows = windows_of_documents(options.windows, prepared.sizes, context, stride)
     windows = windows.first(limit) if options.documents != "level_1_headings" else windows
-    sequences = Sequences(prepared.array, windows.starts, windows.ends, windows.scored)
+    sequences = Sequences(prepared.array, windows.starts, windows.ends, windows.scored, beginning.every_window)
     found = figures(mean_nats(score(model, sequences, execution.batch_tokens), sequences, windows), prepared, windows)
     if options.documents == "level_1_headings":
         found["documents"] = len(prepared.sizes)
     names = {"tokenizer_sha256": loaded.sha256, "file": file.name, "file_sha256": sha256}
-    told = _protocol(options, context, stride, names) | {"precision": execution.precision}
+    told = _protocol(options, context, stride, names, beginning) | {"precision": execution.precision}
     told |= {} if limit is None else {"limit": limit}
     Result(task=task, protocol=told, figures=found, model_sha256=model.sha256).write(output)
     seconds = perf_counter() - started
@@ -94,11 +96,11 @@ class PreparedText:
     """Documents as tokens, and what their text counts."""
 
     array: npt.NDArray[np.int32]
-    """(n,) tokens of all documents, each after an end of text where its first token is scored."""
+    """(n,) tokens of all documents, each after those that begin it."""
     sizes: npt.NDArray[np.int64]
     """(documents,) how many of these are each document's."""
     tokens: int
-    """Of all documents, without the ends of text before them."""
+    """Of all documents, without those that were put before them."""
     words: int
     bytes: int
 
@@ -108,22 +110,23 @@ class PreparedText:
         return int(np.maximum(self.sizes - 1, 0).sum())
 
 
-def prepared_text(text: str, tokenizer: LoadedTokenizer, options: TextPerplexity, limit: int | None) -> PreparedText:
+def prepared_text(
+    text: str, tokenizer: LoadedTokenizer, options: TextPerplexity, limit: int | None, beginning: Beginning | None = None
+) -> PreparedText:
     """The documents of a text, detokenised and encoded; what precedes the detokeniser is what words and bytes are counted in.
 
     Args:
         limit: only the first so many documents, where there are several.
+        beginning: what is put before each document; None: what the options say of the tokenizer by itself.
 
     Raises:
-        RelmError: first tokens are to be scored, and the tokenizer has no end of text.
+        RelmError: as of `beginning_of`.
     """
+    beginning = beginning or beginning_of(options.begin, tokenizer, None, options.first_token == "scored")
     texts = pages(text)[:limit] if options.documents == "level_1_headings" else [text]
     shown = [joined_rows(text)] if options.documents == "joined_rows" else texts
     ragged = encoded(tokenizer, [DETOKENISERS[options.detokeniser](document) for document in shown])
-    array, sizes = ragged.tokens, ragged.sizes.astype(np.int64)
-    if options.first_token == "scored":
-        first = np.cumsum(sizes) - sizes
-        array, sizes = np.insert(array, first, tokenizer.required("end_of_text")), sizes + 1
+    array, sizes = put_before_each(beginning.ids, ragged.tokens, ragged.sizes.astype(np.int64))
     words = sum(map(WORDS[options.words], texts))
     return PreparedText(array, sizes, len(ragged.tokens), words, sum(len(document.encode()) for document in texts))
 
@@ -189,7 +192,8 @@ def _reach(model: CausalModel, options: TextPerplexity) -> tuple[int, int]:
     if context is None:
         raise RelmError(f"{model.folder}: takes texts of any length; say with context how many tokens it is to see")
     require_context(model, context)
-    return context, min(options.stride or context, context)
+    longest = options.longest_stride(context)
+    return context, min(options.stride or longest, longest)
 
 
 def mean_nats(scores: Scores, sequences: Sequences, windows: Windows) -> float:
@@ -238,21 +242,36 @@ _WINDOWS = {
     "strided": "windows of {context:,} tokens begin every {stride:,}, each scores what the one before did not reach, and "
     "counts one token less than are new in it",
 }
-_FIRST = {"given": "The first token is not scored", "scored": "The first token is scored, after an end of text"}
 _WORDS = {
     "single_spaces": "words are the parts between single spaces, minus one",
     "whitespace": "words are the parts between white space",
 }
 
 
-def _protocol(options: TextPerplexity, context: int, stride: int, names: dict[str, str]) -> dict[str, Any]:
+def _protocol(
+    options: TextPerplexity, context: int, stride: int, names: dict[str, str], beginning: Beginning
+) -> dict[str, Any]:
     """How it was measured, in words and values."""
     reach = {"context": context, "stride": None if options.windows == "rolling" else stride}
-    return {"in_words": in_words(options, context, stride), **names, **options.model_dump(), **reach, **COUNTED}
+    words = in_words(options, context, stride, beginning)
+    return {"in_words": words, **names, **options.model_dump(), **beginning.record(), **reach, **COUNTED}
 
 
-def in_words(options: TextPerplexity, context: int, stride: int) -> str:
+def _first(options: TextPerplexity, beginning: Beginning) -> str:
+    """Return a sentence, without its full stop, on what is put before a document and which of its tokens are scored."""
+    if beginning.every_window is not None:
+        return f"Every window begins with {beginning.names[0]}, which counts in its length and is not scored"
+    if options.first_token == "given":
+        which = "of which the first" if len(beginning.names) > 1 else "which"
+        put = f"Each document begins with {' '.join(beginning.names)}, {which}" if beginning.names else "The first token"
+        return f"{put} is not scored"
+    prefix, *added = beginning.names
+    after = "an end of text" if prefix in SPECIAL_TOKENS["end_of_text"] else prefix
+    return f"The first token is scored, after {after}" + (f"; it is {added[0]}, which the tokenizer adds" if added else "")
+
+
+def in_words(options: TextPerplexity, context: int, stride: int, beginning: Beginning) -> str:
     """The protocol in two sentences."""
     text = "The text as it is" if options.detokeniser == "none" else "The text, detokenised as Megatron-LM and lm_eval do"
     windows = _WINDOWS[options.windows].format(context=context, stride=stride)
-    return f"{text}, {_DOCUMENTS[options.documents]}: {windows}. {_FIRST[options.first_token]}; {_WORDS[options.words]}."
+    return f"{text}, {_DOCUMENTS[options.documents]}: {windows}. {_first(options, beginning)}; {_WORDS[options.words]}."

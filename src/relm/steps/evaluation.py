@@ -2,10 +2,10 @@
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from relm.errors import RelmError
-from relm.protocols import Diacritics, Lambada, MaskedLm, PseudoPerplexity, PublishedTest, TextPerplexity, load_test
+from relm.protocols import Begin, Diacritics, Lambada, MaskedLm, PseudoPerplexity, PublishedTest, TextPerplexity, load_test
 from relm.section import validate
 from relm.steps.contract import (
     EXPECTED,
@@ -27,6 +27,9 @@ MODEL = path("--model", "MODEL/model.safetensors, or the folder: relm's own, or 
 MANIFEST = path("--manifest", "the examples' manifest; its held-out split is scored")
 TOKENIZER = path("--tokenizer", "the model's tokenizer.json; default: the one beside the weights", required=False)
 CONTEXT = argument("--context", type=positive, required=True, metavar="TOKENS", help="window length")
+BEGIN = argument(
+    "--begin", choices=get_args(Begin), help="what is put before a text; default: the test's, or what the tokenizer puts there"
+)
 OUTPUT = path("--output", "TASK.json, whose name is the task's")
 SETTINGS = argument(
     "--settings", required=True, metavar="JSON", help="objective, sequence_length and options as in a recipe's phase"
@@ -181,7 +184,7 @@ def lambada_job(a: Arguments) -> Job:
     from relm.evaluation.lambada import evaluate_lambada
 
     test, sha256 = _test(a, "lambada")
-    options = test.lambada if test else Lambada()
+    options = (test.lambada if test else Lambada()).model_copy(update=_given(a, ("begin",)))
     places = _folder(a), _tokenizer(a), a.file, a.output, _task(a)
     return Job(
         lambda: evaluate_lambada(*places, options, sha256, a.limit, _execution(a)),
@@ -330,6 +333,7 @@ STEPS: dict[str, Step] = {
             argument("--windows", choices=_choices("windows"), help="how a long document is cut; default: the test's"),
             argument("--context", type=positive, metavar="TOKENS", help="default: the test's, or the model's positions"),
             argument("--stride", type=positive, metavar="TOKENS", help="default: the test's, or the context"),
+            BEGIN,
             argument("--first-token", choices=_choices("first_token"), help="default: the test's, or given"),
             argument("--words", choices=_choices("words"), help="default: the test's, or whitespace"),
             *EXECUTION,
@@ -341,7 +345,7 @@ STEPS: dict[str, Step] = {
     ),
     "lambada": Step(
         "the last words of passages by three protocols at once: last token, last word, and lm_eval's lambada_openai",
-        [*TESTED, *EXECUTION, LIMIT, OUTPUT],
+        [*TESTED, BEGIN, *EXECUTION, LIMIT, OUTPUT],
         lambada_job,
     ),
     "harness": Step(

@@ -1,0 +1,132 @@
+"""The tokens that are put before a text when a causal model scores it.
+
+Many tokenizers put a token that begins a text (bos) before whatever they encode, and their models were trained that way.
+lm_eval 0.4.13 encodes texts as the tokenizer does by itself; a text whose first token is scored follows one more token, its
+`prefix_token_id`: the tokenizer's bos, or else its end of text.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from relm.errors import RelmError
+from relm.evaluation.special_tokens import has_only_named_tokens, named_tokens
+from relm.examples.tokenizer_models import END_OF_TEXT
+from relm.examples.tokenizers import LoadedTokenizer
+from relm.protocols import Begin
+
+Integers = npt.NDArray[np.int64]
+Tokens = npt.NDArray[np.int32]
+# Special tokens that begin a text by their name alone, where no setting names one.
+BOS_TOKENS = ("<s>", "<|begin_of_text|>", "<bos>", END_OF_TEXT)
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """Tokens to put before every text, and before every window of it."""
+
+    begin: Begin
+    """The choice that was made."""
+    ids: tuple[int, ...] = ()
+    """Put before every text. The first of them is never scored."""
+    every_window: int | None = None
+    """Replaces the first token of every window, which is never scored; None: windows begin with the text's own tokens."""
+    names: tuple[str, ...] = ()
+    """The text of each of `ids`."""
+
+    def record(self) -> dict[str, Any]:
+        """Return what a result says about it."""
+        return {"begin": self.begin, "begin_tokens": [{"id": i, "token": n} for i, n in zip(self.ids, self.names, strict=True)]}
+
+
+def beginning_of(
+    begin: Begin, tokenizer: LoadedTokenizer, model_folder: Path | None = None, scores_first_token: bool = False
+) -> Beginning:
+    """Return the tokens that a choice puts before texts encoded with a tokenizer.
+
+    Args:
+        model_folder: its tokenizer_config.json counts where its tokenizer is the same.
+        scores_first_token: whether the first token of a text has to follow another one.
+
+    Raises:
+        RelmError: the tokenizer has no token that the choice needs.
+    """
+    if begin == "every_window":
+        bos = _window_token(tokenizer, model_folder)
+        return Beginning(begin, (bos,), bos, _names(tokenizer, (bos,)))
+    prefix = (prefix_token(tokenizer, model_folder),) if scores_first_token else ()
+    ids = (*prefix, *(added_tokens(tokenizer) if begin == "tokenizer" else ()))
+    return Beginning(begin, ids, None, _names(tokenizer, ids))
+
+
+def added_tokens(tokenizer: LoadedTokenizer) -> tuple[int, ...]:
+    """Return the ids that a tokenizer puts before a text when it encodes one with special tokens."""
+    if not tokenizer.tokenizer.num_special_tokens_to_add(False):
+        return ()
+    encoded = tokenizer.tokenizer.encode("a", add_special_tokens=True)
+    return tuple(encoded.ids[: [*encoded.special_tokens_mask, 0].index(0)])
+
+
+def prefix_token(tokenizer: LoadedTokenizer, model_folder: Path | None = None) -> int:
+    """Return the id that lm_eval has the first token of a text follow: the tokenizer's bos, or else its end of text.
+
+    Raises:
+        RelmError: it has neither.
+    """
+    found = bos_token(tokenizer, model_folder)
+    found = named_tokens(tokenizer, model_folder).get("eos_token") if found is None else found
+    return tokenizer.required("end_of_text") if found is None else found
+
+
+def bos_token(tokenizer: LoadedTokenizer, model_folder: Path | None = None) -> int | None:
+    """Return the id of the token that begins a text: the one the settings name, the first one added, or one known by name.
+
+    A `bos_token` of null in the settings means that the tokenizer has none.
+    """
+    named = named_tokens(tokenizer, model_folder)
+    if "bos_token" in named or has_only_named_tokens(tokenizer, model_folder):
+        return named.get("bos_token")
+    if added := added_tokens(tokenizer):
+        return added[0]
+    special = {
+        token.content: number for number, token in tokenizer.tokenizer.get_added_tokens_decoder().items() if token.special
+    }
+    return next((special[name] for name in BOS_TOKENS if name in special), None)
+
+
+def put_before_each(ids: Sequence[int], tokens: Tokens, sizes: Integers) -> tuple[Tokens, Integers]:
+    """Put the same ids before each of the sequences that lie one after the other in one array; return array and sizes.
+
+    >>> put_before_each([7, 8], np.array([1, 2, 3], np.int32), np.array([2, 1]))
+    (array([7, 8, 1, 2, 7, 8, 3], dtype=int32), array([4, 3]))
+    """
+    first = np.repeat(np.cumsum(sizes) - sizes, len(ids))
+    return np.insert(tokens, first, np.tile(np.array(ids, dtype=tokens.dtype), len(sizes))), sizes + len(ids)
+
+
+def _window_token(tokenizer: LoadedTokenizer, model_folder: Path | None) -> int:
+    """
+    Raises:
+        RelmError: the tokenizer has no bos, or puts several tokens before a text.
+    """
+    added = added_tokens(tokenizer)
+    if len(added) > 1:
+        raise RelmError(
+            f"{tokenizer.path}: puts {len(added)} tokens before a text, and begin: every_window puts one before each window; "
+            "use begin: tokenizer"
+        )
+    found = added[0] if added else bos_token(tokenizer, model_folder)
+    if found is None:
+        raise RelmError(
+            f"{tokenizer.path}: has no token that begins a text (bos), which begin: every_window puts before each window; "
+            "use begin: none, or name its bos_token in tokenizer_config.json"
+        )
+    return found
+
+
+def _names(tokenizer: LoadedTokenizer, ids: Sequence[int]) -> tuple[str, ...]:
+    return tuple(str(tokenizer.tokenizer.id_to_token(number)) for number in ids)

@@ -1,0 +1,335 @@
+"""What begins a text that a causal model scores: on tokenizers of Llama's form, with bos and without, beside lm_eval itself."""
+
+import json
+import math
+import re
+import subprocess
+from functools import cache
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+import torch
+import transformers as hf
+from harness_tasks import harness_python, passages, small_tokenizer, wikitext
+from llama_form import BOS, EOS, POSITIONS, llama_folder
+
+from relm.artifact import read_json
+from relm.cli import main
+from relm.errors import RelmError
+from relm.evaluation.beginning import added_tokens, beginning_of, prefix_token
+from relm.evaluation.detokenisers import DETOKENISERS
+from relm.evaluation.harness import tokenizer_folder
+from relm.evaluation.harness_process import beginnings
+from relm.evaluation.lambada import evaluate_lambada, lambada_scores, tokenised_passages
+from relm.evaluation.models import Execution, load_causal
+from relm.evaluation.samples import write_samples
+from relm.evaluation.scoring import Sequences, score
+from relm.evaluation.text_perplexity import evaluate_text, pages, prepared_text
+from relm.evaluation.windows import windows_of_documents
+from relm.examples.tokenizers import load_tokenizer
+from relm.protocols import Begin, Lambada, TextPerplexity, load_test
+
+ONE_THREAD = Execution(threads=1)
+SAME = 1e-4
+COMPARED = [(True, "tokenizer"), (True, "none"), (False, "tokenizer")]
+TEXTS = passages()[:24]
+WIKI = "\n".join(pages(wikitext())[:3])
+TEXT = "the cat sat on the mat and looked at the moon, for it was late and the cat was not tired at all, nor was anyone"
+LIKELY = ["the", "of", "and", "banana"]
+ROLLING = {"detokeniser": "gpt2_wikitext", "documents": "level_1_headings", "windows": "rolling", "first_token": "scored"}
+
+SHIPPED = Path(__file__).parents[2] / "recipes" / "evaluations"
+Found = dict[tuple[bool, Begin], dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, Path]:
+    folder = tmp_path_factory.mktemp("llama")
+    return {adds_bos: llama_folder(folder / str(adds_bos), adds_bos) for adds_bos in (True, False)}
+
+
+@pytest.fixture(scope="module")
+def found(folders: dict[bool, Path], tmp_path_factory: pytest.TempPathFactory) -> Found:
+    """What lm_eval gives for each folder by default, and told not to add special tokens; of one process."""
+    python, made = harness_python(), tmp_path_factory.mktemp("asked")
+    models = [[str(folders[adds]), {} if begin == "tokenizer" else {"add_bos_token": False}] for adds, begin in COMPARED]
+    pairs = [[text.rpartition(" ")[0], " " + text.rpartition(" ")[2]] for text in TEXTS]
+    texts = [DETOKENISERS["gpt2_wikitext"](page) for page in pages(WIKI)]
+    (made / "request.json").write_text(json.dumps({"models": models, "pairs": pairs, "texts": texts}))
+    script = Path(__file__).with_name("harness_likelihoods.py")
+    subprocess.run([python, "-I", "-B", script, made / "request.json", made / "answer.json"], check=True)
+    return dict(zip(COMPARED, read_json(made / "answer.json"), strict=True))
+
+
+def begun(folder: Path, begin: Begin, text: str) -> list[int]:
+    """The ids of a text as transformers encodes it, with what the tokenizer adds or without."""
+    return list(hf.AutoTokenizer.from_pretrained(folder).encode(text, add_special_tokens=begin == "tokenizer"))
+
+
+@cache
+def model_of(folder: Path) -> Any:
+    return hf.AutoModelForCausalLM.from_pretrained(folder).eval()
+
+
+def losses(folder: Path, ids: list[int]) -> torch.Tensor:
+    """(ids - 1,) nats of all ids but the first."""
+    with torch.no_grad():
+        logits = model_of(folder)(torch.tensor([ids[:-1]])).logits[0].double()
+    return torch.nn.functional.cross_entropy(logits, torch.tensor(ids[1:]), reduction="none")
+
+
+def perplexity_of(folder: Path, text: str, made: Path, **options: Any) -> dict[str, Any]:
+    """What `evaluate_text` writes."""
+    (made / "a.txt").write_text(text, encoding="utf-8", newline="")
+    places = folder, folder / "tokenizer.json", made / "a.txt", made / "e.json", "e", TextPerplexity(**options)
+    evaluate_text(*places, execution=ONE_THREAD)
+    return dict(read_json(made / "e.json"))
+
+
+# --- beside lm_eval --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("adds_bos", "begin"), COMPARED)
+def test_last_words_are_lm_eval_s_passage_by_passage(
+    folders: dict[bool, Path], found: Found, adds_bos: bool, begin: Begin, tmp_path: Path
+) -> None:
+    folder, theirs = folders[adds_bos], found[adds_bos, begin]["pairs"]
+    loaded = load_tokenizer(folder / "tokenizer.json")
+    prepared = tokenised_passages(TEXTS, loaded, tmp_path)
+    model = load_causal(folder, loaded.vocabulary_size, ONE_THREAD)
+    scores = lambada_scores(model, prepared, 1000, beginning_of(begin, loaded))
+    assert (-scores.harness_nats).tolist() == pytest.approx([nats for nats, _ in theirs], abs=SAME)
+    assert scores.harness.tolist() == [correct for _, correct in theirs]
+    assert 0 < scores.truncated.sum() < len(TEXTS)
+    (tmp_path / "f.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
+    options = Lambada() if begin == "tokenizer" else Lambada(begin=begin)
+    places = folder, folder / "tokenizer.json", tmp_path / "f.jsonl", tmp_path / "e.json", "e"
+    evaluate_lambada(*places, options, execution=ONE_THREAD)
+    figure = math.log(read_json(tmp_path / "e.json")["figures"]["lambada_openai_perplexity"])
+    assert figure == pytest.approx(-np.mean([nats for nats, _ in theirs]), abs=SAME)
+
+
+def test_bos_moves_single_passages_by_nats(found: Found) -> None:
+    begun, bare = (np.array(found[True, begin]["pairs"])[:, 0] for begin in ("tokenizer", "none"))
+    assert np.abs(begun - bare).max() > 1
+
+
+@pytest.mark.parametrize(("adds_bos", "begin"), COMPARED)
+def test_pages_are_lm_eval_s_one_by_one(
+    folders: dict[bool, Path], found: Found, adds_bos: bool, begin: Begin, tmp_path: Path
+) -> None:
+    folder, theirs = folders[adds_bos], found[adds_bos, begin]["texts"]
+    loaded, options = load_tokenizer(folder / "tokenizer.json"), TextPerplexity(**ROLLING, begin=begin)
+    text = prepared_text(WIKI, loaded, options, None)
+    windows = windows_of_documents("rolling", text.sizes, POSITIONS, POSITIONS)
+    sequences = Sequences(text.array, windows.starts, windows.ends, windows.scored)
+    first = np.searchsorted(windows.starts, np.cumsum(text.sizes) - text.sizes)
+    model = load_causal(folder, loaded.vocabulary_size, ONE_THREAD)
+    sums = np.add.reduceat(score(model, sequences, 1000).nats, sequences.offsets[first])
+    assert (-sums).tolist() == pytest.approx(theirs, rel=SAME / 10)
+
+
+@pytest.mark.parametrize(("adds_bos", "begin"), COMPARED)
+def test_the_shipped_test_of_wikitext_begins_as_lm_eval_does(
+    folders: dict[bool, Path], found: Found, adds_bos: bool, begin: Begin, tmp_path: Path
+) -> None:
+    shipped = load_test(SHIPPED / "wikitext_lm_eval.yaml").perplexity.model_dump(exclude_unset=True)
+    result = perplexity_of(folders[adds_bos], WIKI, tmp_path, **shipped, **({} if begin == "tokenizer" else {"begin": begin}))
+    figures = result["figures"]
+    theirs = -sum(found[adds_bos, begin]["texts"])
+    assert figures["bits_per_byte"] * figures["bytes"] * math.log(2) == pytest.approx(theirs, rel=SAME / 10)
+    put = 2 if adds_bos and begin == "tokenizer" else 1  # lm_eval scores the second, for it is the first token of a page
+    assert [token["token"] for token in result["protocol"]["begin_tokens"]] == ["<s>"] * put
+    assert figures["tokens_scored"] == figures["tokens"] + (put - 1) * figures["documents"]
+
+
+# --- beside transformers ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("begin", get_args(Begin))
+@pytest.mark.parametrize("stride", [5, POSITIONS])
+def test_megatron_s_windows_begin_as_they_are_told(
+    folders: dict[bool, Path], begin: Begin, stride: int, tmp_path: Path
+) -> None:
+    ids = [BOS] * (begin == "every_window") + begun(folders[True], begin, TEXT)
+    assert len(ids) > 2 * POSITIONS
+    nats = 0.0
+    for start in range(0, len(ids) - 1, stride):
+        window = ids[start : start + POSITIONS + 1]
+        new = window[1:] if start == 0 else window[POSITIONS + 1 - stride :]
+        if begin == "every_window":
+            window = [BOS, *window[1:]]
+        nats += float(losses(folders[True], window)[len(window) - 1 - len(new) :].sum()) if new else 0.0
+    result = perplexity_of(folders[True], TEXT, tmp_path, begin=begin, stride=stride)
+    found = result["figures"]
+    assert found["tokens_scored"] == len(ids) - 1 == found["tokens"] - (begin == "none")
+    assert found["nats_per_token"] * found["tokens_scored"] == pytest.approx(nats, rel=1e-5)
+
+
+@pytest.mark.parametrize("begin", get_args(Begin))
+@pytest.mark.parametrize("stride", [5, None])
+def test_the_page_s_windows_begin_as_they_are_told(
+    folders: dict[bool, Path], begin: Begin, stride: int | None, tmp_path: Path
+) -> None:
+    ids = [BOS] * (begin == "every_window") + begun(folders[True], begin, TEXT)
+    step = stride or POSITIONS - (begin == "every_window")
+    nats, counted, scored, reached = 0.0, 0, 0, 0
+    for start in range(0, len(ids), step):
+        end = min(start + POSITIONS, len(ids))
+        window = [BOS, *ids[start + 1 : end]] if begin == "every_window" else ids[start:end]
+        new = losses(folders[True], window)[-(end - reached) :]
+        nats, counted, scored = nats + float(new.mean()) * (end - reached - 1), counted + end - reached - 1, scored + len(new)
+        reached = end
+        if end == len(ids):
+            break
+    result = perplexity_of(folders[True], TEXT, tmp_path, begin=begin, stride=stride, windows="strided", first_token="given")
+    assert result["figures"]["nats_per_token"] == pytest.approx(nats / counted, rel=1e-5)
+    assert result["figures"]["tokens_scored"] == scored
+    if begin == "every_window":  # bos and L - 1 tokens of the text: none of them is lost, whatever the stride
+        assert scored == result["figures"]["tokens"]
+
+
+def test_rolling_windows_begin_with_bos_where_every_window_does(folders: dict[bool, Path], tmp_path: Path) -> None:
+    ids = [BOS, *begun(folders[True], "none", TEXT)]
+    nats = 0.0
+    for scored in range(1, len(ids), POSITIONS):
+        end = min(scored + POSITIONS, len(ids))
+        window = [BOS, *ids[max(end - POSITIONS - 1, 0) + 1 : end]]
+        nats += float(losses(folders[True], window)[scored - end :].sum())
+    result = perplexity_of(folders[True], TEXT, tmp_path, begin="every_window", windows="rolling", first_token="scored")
+    found = result["figures"]
+    assert found["tokens_scored"] == found["tokens"] == len(ids) - 1
+    assert found["nats_per_token"] * found["tokens"] == pytest.approx(nats, rel=1e-5)
+
+
+@pytest.mark.parametrize("begin", get_args(Begin))
+def test_all_three_protocols_of_lambada_see_what_begins_a_passage(begin: Begin, tmp_path: Path) -> None:
+    folder = llama_folder(tmp_path / "model", adds_bos=True, likely=" ".join(LIKELY))
+    loaded = load_tokenizer(folder / "tokenizer.json")
+    draws = np.random.default_rng(0)
+    texts = [" ".join(draws.choice(LIKELY, draws.integers(2, POSITIONS))) for _ in range(80)]
+    model = load_causal(folder, loaded.vocabulary_size, ONE_THREAD)
+    scores = lambada_scores(model, tokenised_passages(texts, loaded, tmp_path), 1000, beginning_of(begin, loaded))
+    encode, reference = loaded.tokenizer.encode, model_of(folder)
+
+    def right(text: str) -> list[bool]:
+        """Of each token of the last word."""
+        told, _, word = text.rpartition(" ")
+        before, target = encode(told, add_special_tokens=False).ids, encode(f" {word}", add_special_tokens=False).ids
+        ids = [*[BOS] * (begin != "none"), *before, *target][-(POSITIONS + 1) :]
+        if begin == "every_window":
+            ids[0] = BOS
+        with torch.no_grad():
+            likeliest = reference(torch.tensor([ids[:-1]])).logits[0].argmax(-1).tolist()
+        return [a == b for a, b in zip(likeliest[-len(target) :], target, strict=True)]
+
+    found = [right(text) for text in texts]
+    assert scores.strict.tolist() == scores.harness.tolist() == [all(each) for each in found]
+    assert scores.last_token.tolist() == [each[-1] for each in found]
+    assert 0 < scores.strict.sum() < scores.last_token.sum() < len(texts)
+    assert 0 < scores.truncated.sum() < len(texts)
+
+
+# --- which token -----------------------------------------------------------------------------------------------------------
+
+
+def test_tokenizers_without_bos_begin_as_they_did(tmp_path: Path, evaluated) -> None:
+    loaded = load_tokenizer(small_tokenizer(tmp_path))
+    assert added_tokens(loaded) == ()
+    assert beginning_of("tokenizer", loaded).ids == ()
+    assert beginning_of("tokenizer", loaded, scores_first_token=True).ids == (0,)  # the end of text
+
+
+def test_the_token_that_begins_a_text_is_what_the_settings_name(tmp_path: Path) -> None:
+    for bos, expected in (("<s>", BOS), (None, EOS), ("</s>", EOS)):
+        folder = llama_folder(tmp_path / str(bos).strip("</>"), adds_bos=False, bos_token=bos)
+        loaded = load_tokenizer(folder / "tokenizer.json")
+        assert prefix_token(loaded) == expected
+    (folder / "tokenizer_config.json").unlink()
+    assert prefix_token(load_tokenizer(folder / "tokenizer.json")) == BOS  # by its name
+    settings = {"bos_token": {"content": "</s>"}}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    assert prefix_token(load_tokenizer(folder / "tokenizer.json")) == EOS
+
+
+def test_every_window_is_refused_where_there_is_no_bos(tmp_path: Path) -> None:
+    folder = llama_folder(tmp_path / "model", adds_bos=False, bos_token=None)
+    (tmp_path / "a.txt").write_text("some words")
+    (tmp_path / "a.jsonl").write_text('{"text": "some words"}\n')
+    places = folder, folder / "tokenizer.json", tmp_path / "a.txt", tmp_path / "e.json", "e"
+    with pytest.raises(
+        RelmError, match=r"tokenizer\.json: has no token that begins a text \(bos\), .* use begin: none, or name"
+    ):
+        evaluate_text(*places, TextPerplexity(begin="every_window"), execution=ONE_THREAD)
+    places = folder, folder / "tokenizer.json", tmp_path / "a.jsonl", tmp_path / "e.json", "e"
+    with pytest.raises(RelmError, match=r"tokenizer\.json: has no token that begins a text \(bos\)"):
+        evaluate_lambada(*places, Lambada(begin="every_window"), execution=ONE_THREAD)
+    assert not (tmp_path / "e.json").exists()
+
+
+def test_a_stride_that_leaves_tokens_out_is_refused(folders: dict[bool, Path], tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"stride \(16\): bos and 15 tokens fill a window"):
+        TextPerplexity(windows="strided", begin="every_window", context=16, stride=16)
+    TextPerplexity(windows="overlapping", begin="every_window", context=16, stride=16)
+    result = perplexity_of(
+        folders[True], "some words " * 20, tmp_path, windows="strided", begin="every_window", stride=POSITIONS
+    )
+    assert result["protocol"]["stride"] == POSITIONS - 1
+
+
+def test_the_harness_is_given_the_same_bos(folders: dict[bool, Path], tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_bytes((folders[True] / "tokenizer.json").read_bytes())
+    with tokenizer_folder(tmp_path / "model", tmp_path / "tokenizer.json", {}) as folder:
+        assert read_json(folder / "tokenizer_config.json")["bos_token"] == "<s>"
+
+
+# --- what is recorded ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("begin", "first_token", "tokens", "sentence"),
+    [
+        ("none", "given", [], r"The first token is not scored;"),
+        ("none", "scored", [BOS], r"The first token is scored, after <s>;"),
+        ("tokenizer", "given", [BOS], r"Each document begins with <s>, which is not scored;"),
+        ("tokenizer", "scored", [BOS, BOS], r"The first token is scored, after <s>; it is <s>, which the tokenizer adds;"),
+        ("every_window", "given", [BOS], r"Every window begins with <s>, which counts in its length and is not scored;"),
+    ],
+)
+def test_the_result_says_what_was_put_before_the_text(
+    folders: dict[bool, Path], begin: Begin, first_token: str, tokens: list[int], sentence: str, tmp_path: Path
+) -> None:
+    protocol = perplexity_of(folders[True], "some words", tmp_path, begin=begin, first_token=first_token)["protocol"]
+    assert protocol["begin"] == begin
+    assert protocol["begin_tokens"] == [{"id": number, "token": "<s>"} for number in tokens]
+    assert re.search(sentence, protocol["in_words"])
+
+
+def test_the_commands_take_the_choice_and_the_result_has_it(folders: dict[bool, Path], tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"text": "some words"}\n')
+    places = ["--model", str(folders[True]), "--file", str(tmp_path / "a.jsonl"), "--output", str(tmp_path / "e.json")]
+    for command, given, expected in (
+        ("lambada", [], ("tokenizer", 1)),
+        ("lambada", ["--begin", "none"], ("none", 0)),
+        ("perplexity", ["--begin", "every_window"], ("every_window", 1)),
+    ):
+        assert main([command, *places, "--threads", "1", *given]) == 0
+        protocol = read_json(tmp_path / "e.json")["protocol"]
+        assert (protocol["begin"], len(protocol["begin_tokens"])) == expected
+        assert ("begins with <s>" in protocol["in_words"]) == bool(protocol["begin_tokens"])
+
+
+def test_the_harness_records_what_it_puts_before_a_text(folders: dict[bool, Path]) -> None:
+    bos = {"id": BOS, "token": "<s>"}
+    assert beginnings(str(folders[True])) == {"begin": "tokenizer", "begin_tokens": [bos], "prefix_token": bos}
+    assert beginnings(str(folders[False])) == {"begin": "tokenizer", "begin_tokens": [], "prefix_token": bos}
+
+
+def test_samples_begin_with_what_the_tokenizer_puts_there(folders: dict[bool, Path], tmp_path: Path) -> None:
+    begins = []
+    for folder in folders.values():
+        write_samples(folder, folder / "tokenizer.json", tmp_path / "s.json", ["the"], length=2, execution=ONE_THREAD)
+        begins.append(read_json(tmp_path / "s.json")["protocol"]["begins_with"])
+    assert begins == ["<s>", "an end of text"]
