@@ -327,9 +327,12 @@ def test_the_harness_records_what_it_puts_before_a_text(folders: dict[bool, Path
     assert beginnings(str(folders[False])) == {"begin": "tokenizer", "begin_tokens": [], "prefix_token": bos}
 
 
-def test_samples_begin_with_what_the_tokenizer_puts_there(folders: dict[bool, Path], tmp_path: Path) -> None:
+def test_samples_begin_with_what_the_tokenizer_puts_there_or_else_with_the_token_that_its_settings_name(
+    folders: dict[bool, Path], tmp_path: Path
+) -> None:
+    without_bos = llama_folder(tmp_path / "without", adds_bos=False, bos_token=None)
     begins = []
-    for folder in folders.values():
+    for folder in (folders[True], folders[False], without_bos):
         write_samples(folder, folder / "tokenizer.json", tmp_path / "s.json", ["the"], length=2, execution=ONE_THREAD)
         begins.append(read_json(tmp_path / "s.json")["protocol"]["begins_with"])
-    assert begins == ["<s>", "an end of text"]
+    assert begins == ["<s>", "<s>", "an end of text"]
