@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from relm.containers.shell_line import docker_line, plain_line
+from relm.launch.ranks import launcher
 from relm.plan import Project
 
 ID = "sha256:" + "7" * 64
@@ -114,7 +115,7 @@ def test_no_variable_stands_on_a_line_with_its_value(project: Project, monkeypat
 
 
 def test_a_training_step_has_its_devices_flags_and_several_processes_their_launcher(project: Project, tmp_path: Path) -> None:
-    argv = ["torchrun", "--standalone", "-m", "--", "relm", "pretrain", "roberta_base_v3-8", "--phase", "main"]
+    argv = [*launcher(4), "pretrain", "roberta_base_v3-8", "--phase", "main"]
     found = docker_line(argv, project)
     assert found.line is not None
     words = shlex.split(found.line)

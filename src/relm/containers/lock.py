@@ -5,6 +5,7 @@ What is built here and never published has no digest of its own: `make images` w
 """
 
 import datetime
+import re
 from pathlib import Path
 from typing import Annotated, Literal, Self, get_args
 
@@ -19,6 +20,8 @@ Role = Literal["cpu", "cuda", "tpu", "ipu"]
 ROLES: tuple[Role, ...] = get_args(Role)
 Digest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
 LOCK = Path("containers/lock.yaml")
+# What an engine may be asked for: never an option, a path or two words.
+REFERENCE = re.compile(r"sha256:[0-9a-f]{64}|[a-z0-9][a-z0-9._:/-]*(:[A-Za-z0-9_][A-Za-z0-9._-]*)?(@sha256:[0-9a-f]{64})?")
 OVERRIDE = Path("containers/lock.local.yaml")
 
 

@@ -11,14 +11,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from relm.containers.lock import Image, Role, image_of, reference
+from relm.containers.lock import REFERENCE, Image, Role, image_of, reference
 from relm.containers.placement import Placement, placement
 from relm.containers.run_line import PASSED_WITH_NETWORK, Run, run_line
 from relm.errors import RelmError
 from relm.plan import Project
 from relm.reporting.surroundings import shown
 
-# Stands for a variable in a word, which has no NUL of its own.
+# Stands for a variable in a word, which has no NUL of its own: one that has is refused.
 _VARIABLE = re.compile("\0([A-Z_]+)\0")
 CHECKOUT, HOME, WORK = "\0PWD\0", "\0HOME\0", "\0RELM_WORK\0"
 USER = '"$(id -u):$(id -g)"'
@@ -61,7 +61,11 @@ def docker_line(
         ran_in: the image that it ran in, if it did: no other one is named then.
         environment: of the shell that the line is for, with this machine's own images; none: for any machine.
     """
-    words = argv[argv.index("relm") + 1 :] if "relm" in argv else []
+    if argv[:1] not in (["relm"], ["torchrun"]) or "relm" not in argv:
+        return DockerLine(None, caveat="what was recorded is no command of relm")
+    if ran_in is not None and not REFERENCE.fullmatch(ran_in):
+        return DockerLine(None, caveat=f"{ran_in!r} is no name of an image")
+    words = argv[argv.index("relm") + 1 :]
     try:
         placed = placement(words, project)
         image = image_of(placed.role)
@@ -121,6 +125,8 @@ def _engine_words(line: Sequence[str]) -> str:
 
 def _worded(argv: Sequence[str], environment: Mapping[str, str]) -> list[str]:
     """Words in which folders that a record tells by a short name are variables."""
+    if any("\0" in word for word in argv):
+        raise RelmError("a word of the command has a NUL, which no command can have; it was not recorded by relm")
     names = {"~": HOME, **({"work": WORK} if environment.get("RELM_WORK") else {})}
     return [re.sub(r"^(~|work)(?=/|$)", lambda found: names.get(found[0], found[0]), word) for word in argv]
 

@@ -1,18 +1,24 @@
-"""`relm command`: the command of a step, as a published result records it or as the recipe's plan will have it."""
+"""`relm command`: the command of a step, as a published result records it or as the recipe's plan will have it.
+
+A published result may be somebody else's, and a shell may be given the lines: what is no step of the graph is refused.
+"""
 
 import difflib
 import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from relm.artifact import read_json
-from relm.containers.shell_line import docker_line, plain_line
+from relm.containers.lock import LOCK, OVERRIDE, role_of
+from relm.containers.shell_line import DockerLine, docker_line, plain_line
 from relm.errors import RelmError
 from relm.plan import Project
+from relm.reporting.recorded_steps import comment, is_plain, require_graph_step
 from relm.reporting.surroundings import cleaned
 
 SAYS_COMMAND = "Shell command: "  # before each command that Snakemake would run
@@ -29,6 +35,8 @@ class StepCommand:
     """Its first output."""
     image: str | None = None
     """That it ran in."""
+    is_recorded: bool = False
+    """Somebody, perhaps somebody else, recorded it; a plan is the checkout's own."""
 
     @property
     def step(self) -> str:
@@ -37,15 +45,26 @@ class StepCommand:
 
 
 def published(provenance: Path) -> list[StepCommand]:
-    """The commands that `provenance.json` records, in order of the data's way."""
+    """The commands that `provenance.json` records, in order of the data's way.
+
+    Raises:
+        RelmError: it is not what relm writes; a control character in a word, a path or an image is enough.
+    """
     try:
-        return [
-            StepCommand(record["argv"], record["outputs"][0]["path"], (record.get("container") or {}).get("image"))
-            for record in read_json(provenance)["steps"]
-            if record["step"]
-        ]
-    except (KeyError, IndexError, TypeError) as error:
+        return [_recorded(record) for record in read_json(provenance)["steps"] if record["step"]]
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
         raise RelmError(f"{provenance}: not what `report` writes ({type(error).__name__}: {error}); publish it anew") from None
+
+
+def _recorded(record: Mapping[str, Any]) -> StepCommand:
+    found = StepCommand(
+        list(record["argv"]), record["outputs"][0]["path"], (record.get("container") or {}).get("image"), is_recorded=True
+    )
+    if strange := [told for told in (*found.argv, found.makes, found.image or "") if not is_plain(told)]:
+        raise ValueError(f"{strange[0]!r} is no text without control characters")
+    if found.step != record["step"]:
+        raise ValueError(f"step {record['step']!r} has the command of {found.step!r}")
+    return found
 
 
 def planned(project: Project, name: str) -> list[StepCommand]:
@@ -73,30 +92,53 @@ def _planned(words: Sequence[str]) -> StepCommand:
     return StepCommand(argv, argv[argv.index(option) + 1] if option else "")
 
 
-def describe_command(project: Project, name: str, step: str | None, which: str | None, only: str | None) -> str:
+def describe_command(
+    project: Project, name: str, step: str | None, which: str | None, only: str | None, trust_image: bool = False
+) -> str:
     """The text of `relm command NAME STEP WHICH`: lines that a shell in the checkout can run, and what they are.
 
     Args:
         which: of several jobs of a step: its number, from 1, or a part of what it makes.
         only: ``plain`` or ``docker``: this line and nothing else.
+        trust_image: name the recorded image though the checkout's lock does not have it.
 
     Raises:
-        RelmError: nothing fits, several do, or the step has no image.
+        RelmError: nothing fits, several do, the step has no image, or what is recorded is no step of the graph.
     """
     provenance = Path("results") / name / "provenance.json"
     commands = published(provenance) if provenance.exists() else planned(project, name)
     where = f"recorded in {provenance}" if provenance.exists() else "planned, not published yet"
     if step is None:
-        return "\n".join([f"{name}: {where}", *_listed(commands), f"relm command {name} STEP prints one"])
+        return comment("\n".join([f"{name}: {where}", *_listed(commands), f"relm command {name} STEP prints one"]))
     found = _chosen(name, commands, step, which)
-    docker = docker_line(found.argv, project, found.image, os.environ)
+    if found.is_recorded:
+        _require_graph_step(found, provenance)
+    docker = _docker_line(found, project, trust_image)
     if only == "docker" and docker.line is None:
         raise RelmError(f"step {step} of {name} has no image to run in: {docker.caveat}")
     if only:
         return str(docker.line) if only == "docker" else plain_line(found.argv, os.environ)
-    in_image = [f"# in its image, {docker.image}:", docker.line] if docker.line else ["# in no image:"]
-    told = [f"# {step} of {name}, {where}; in the checkout:", plain_line(found.argv, os.environ), "", *in_image]
-    return "\n".join([*map(str, told), *([f"# {docker.caveat}"] if docker.caveat else [])])
+    in_image = [comment(f"in its image, {docker.image}:"), docker.line] if docker.line else ["# in no image:"]
+    told = [comment(f"{step} of {name}, {where}; in the checkout:"), plain_line(found.argv, os.environ), "", *in_image]
+    return "\n".join([*map(str, told), *([comment(docker.caveat)] if docker.caveat else [])])
+
+
+def _require_graph_step(found: StepCommand, provenance: Path) -> None:
+    try:
+        require_graph_step(found.argv)
+    except RelmError as error:
+        raise RelmError(f"{provenance}: {error}") from None
+
+
+def _docker_line(found: StepCommand, project: Project, trust_image: bool) -> DockerLine:
+    """The line of `docker run`; none where the step ran in an image that the checkout does not know and nobody vouches for."""
+    if found.image is not None and not trust_image:
+        try:
+            role_of(found.image)
+        except RelmError:
+            why = f"it ran in {found.image}, which neither {LOCK} nor {OVERRIDE} has; --trust-image prints its line"
+            return DockerLine(None, caveat=why)
+    return docker_line(found.argv, project, found.image, os.environ)
 
 
 def _listed(commands: Sequence[StepCommand]) -> list[str]:

@@ -52,7 +52,7 @@ def doctor_job(a: Arguments) -> Job:
 def command_job(a: Arguments) -> Job:
     from relm.reporting.step_commands import describe_command
 
-    return Job(lambda: describe_command(Project(), a.recipe, a.wanted, a.which, a.only))
+    return Job(lambda: describe_command(Project(), a.recipe, a.wanted, a.which, a.only, a.trust_image))
 
 
 def schema_job(a: Arguments) -> Job:
@@ -84,10 +84,12 @@ STEPS: dict[str, Step] = {
             argument("wanted", nargs="?", metavar="STEP", help="left out, the steps are listed"),
             argument("which", nargs="?", metavar="WHICH", help="of several jobs: its number, or a part of what it makes"),
             argument("--only", choices=("plain", "docker"), help="print this line and nothing else"),
+            argument("--trust-image", action="store_true", help="name the recorded image though the lock does not have it"),
         ],
         command_job,
         records=False,
-        epilog="The lines are for a shell in the checkout. A published result is asked first, the plan only without one.",
+        epilog="The lines are for a shell in the checkout. A published result is asked first, the plan only without one. "
+        "Of a result only steps of the graph are printed, on files in work/ and recipes/, in images of containers/lock.yaml.",
     ),
     "compile": Step(
         "compile a recipe's full-size steps with the TPU's own compiler, without a TPU: do they fit, and what do they take",
