@@ -3,6 +3,8 @@
 `runs/NAME/FINGERPRINT/TIME.json`, one more with every push that changed something; the newest is the one that is pulled.
 """
 
+import collections
+import contextlib
 import datetime
 import re
 from collections.abc import Mapping, Sequence
@@ -12,8 +14,10 @@ from typing import Any, NamedTuple
 from relm.errors import RelmError
 
 FORMAT = 1
+LARGEST = 1 << 50  # bytes; a petabyte is no file of a run
 TIME = "%Y%m%dT%H%M%S.%fZ"
 _SHA256 = re.compile("[0-9a-f]{64}")
+_STRANGE = re.compile(r"[\x00-\x1f\x7f-\x9f\\\ud800-\udfff]")
 _PLACE = re.compile(r"((?:smoke/)?[A-Za-z0-9][A-Za-z0-9._-]*)/([0-9a-f]{12})/(\d{8}T\d{6}\.\d{6}Z)\.json")
 
 
@@ -57,9 +61,15 @@ def place_of(path: str) -> Place | None:
     >>> place_of("smoke/tiny/0123456789ab/20261120T223000.000000Z.json").name
     'smoke/tiny'
     >>> place_of("tiny/latest.json")
+    >>> place_of("tiny/0123456789ab/20269920T223000.000000Z.json")
     """
     found = _PLACE.fullmatch(path)
-    return Place(*found.groups()) if found else None
+    if found is None:
+        return None
+    with contextlib.suppress(ValueError):  # no such day
+        datetime.datetime.strptime(found[3], TIME)
+        return Place(*found.groups())
+    return None
 
 
 def next_time(newest: str | None, now: datetime.datetime) -> str:
@@ -83,7 +93,7 @@ def read_index(told: Any, where: str, place: Place) -> Index:
         found = told.get("format") if isinstance(told, Mapping) else None
         raise RelmError(f"{where}: no index of format {FORMAT} (found {found}); pull with the version of relm that pushed it")
     try:
-        files = [Entry(str(file["path"]), str(file["sha256"]), int(file["size"])) for file in told["files"]]
+        files = [Entry(file["path"], file["sha256"], file["size"]) for file in told["files"]]
         index = Index(str(told["name"]), str(told["fingerprint"]), files)
     except (KeyError, TypeError, ValueError) as error:
         raise RelmError(f"{where}: damaged: {type(error).__name__} {error}; push the run again") from None
@@ -92,21 +102,42 @@ def read_index(told: Any, where: str, place: Place) -> Index:
             f"{where}: is of run {index.name} {index.fingerprint}; it was put in another's place: nothing was pulled"
         )
     for file in files:
-        if not _SHA256.fullmatch(file.sha256) or file.size < 0:
-            raise RelmError(f"{where}: {file.name}: expected a sha256 and a size, found {file.sha256} and {file.size}")
         require_inside(file.name, where)
+        if not _is_sha256(file.sha256) or type(file.size) is not int or not 0 <= file.size <= LARGEST:
+            found = f"{file.sha256!s:.70} and {_number(file.size)}"
+            raise RelmError(f"{where}: {file.name}: expected a sha256 and a size, found {found}; push the run again")
+    _require_each_once([file.name for file in files], where)
     return index
 
 
-def require_inside(name: str, where: str) -> None:
-    """Refuse a name that leads out of the folder it is taken for.
+def _is_sha256(value: Any) -> bool:
+    return isinstance(value, str) and _SHA256.fullmatch(value) is not None
+
+
+def _number(value: Any) -> str:
+    """Return a size as it was found; one of thousands of digits cannot be shown."""
+    return f"a number of {value.bit_length():,} bits" if isinstance(value, int) and abs(value) > LARGEST else f"{value!s:.70}"
+
+
+def _require_each_once(names: Sequence[str], where: str) -> None:
+    """Refuse two entries for one file, and a file where another entry needs a folder."""
+    files = set(names)
+    above = {name.rsplit("/", count)[0] for name in files for count in range(1, name.count("/") + 1)}
+    twice = [name for name, count in collections.Counter(names).items() if count > 1]
+    if wrong := [*twice, *sorted(files & above)]:
+        raise RelmError(f"{where}: names the file {wrong[0]!r} twice; nothing was pulled: this is not what `relm push` wrote")
+
+
+def require_inside(name: Any, where: str) -> None:
+    """Refuse a name that leads out of the folder it is taken for, or that a terminal or another system reads as another.
 
     Raises:
-        RelmError: it is absolute, or has `..` or anything like it.
+        RelmError: it is no text, absolute, or has `..`, a backslash, a control character or half a surrogate pair.
     """
-    parts = name.split("/")
-    if len(parts) < 2 or any(part in ("", ".", "..") or "\\" in part or "\0" in part for part in parts):
+    parts = name.split("/") if isinstance(name, str) else []
+    strange = len(parts) < 2 or any(part in ("", ".", "..") for part in parts) or _STRANGE.search(name)
+    if strange or len(name) > 4096 or any(len(part.encode()) > 255 for part in parts):
         raise RelmError(
-            f"{where}: names the file {name!r}, which does not lie inside the folders of a run; nothing was pulled: "
+            f"{where}: names the file {str(name)[:200]!r}, which does not lie inside the folders of a run; nothing was pulled: "
             "this is not what `relm push` wrote"
         )

@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from relm.artifact import sha256_of, stamp_of
 from relm.bucket.index import Entry, Index, next_time
-from relm.bucket.run_files import files_of, own_folders, together, told_sha256
+from relm.bucket.run_files import files_of, others_of, own_folders, together, told_sha256
 from relm.bucket.store import Changed, Store
 from relm.errors import RelmError
 from relm.limits import size_in_words
@@ -194,7 +194,12 @@ def _push_all(pusher: Pusher, plans: Sequence[Plan]) -> str:
     lines = []
     for plan in plans:
         for folder in _elsewhere(plan):
-            logger.warning("%s reads the folder %s, which lies outside the project and is not pushed", plan.name, folder)
+            logger.warning(
+                "%s reads the folder %s, which is not pushed: it lies outside the project or holds its code", plan.name, folder
+            )
+        if others := others_of(plan):
+            shown = ", ".join(map(str, others[:3])) + (f" and {len(others) - 3:,} more" if len(others) > 3 else "")
+            logger.warning("%s: not pushed, since no step of relm writes files of this name: %s", plan.name, shown)
         lines.append(pusher.push(plan).in_words(plan.name))
     return "\n".join(lines)
 

@@ -26,6 +26,7 @@ from relm.training.kill_points import kill_point
 
 # Stores in which an object appears whole or not at all.
 ATOMIC = ("gs", "gcs")
+LARGEST_INDEX = 256 << 20  # bytes; an entry has about two hundred
 PIECE = 1 << 23  # bytes read and written at once
 RIGHTS = (
     "give the account that runs here roles/storage.objectUser and roles/storage.legacyBucketReader on the bucket (on a TPU VM "
@@ -79,12 +80,16 @@ class Store:
         Raises:
             RelmError: it cannot be read, or is damaged.
         """
-        with self._told(f"{place} cannot be read"):
-            content = self._files.cat_file(f"{self._root}/{place}")
+        with self._told(f"{place} cannot be read"), self._files.open(f"{self._root}/{place}", "rb") as file:
+            content = file.read(LARGEST_INDEX + 1)
         where = f"{self.url}/{place}"
+        if len(content) > LARGEST_INDEX:
+            raise RelmError(
+                f"{where}: has more than {LARGEST_INDEX >> 20} MiB, so it is no index; delete it and push the run again"
+            )
         try:
             told = json.loads(content)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise RelmError(f"{where}: damaged: not valid JSON; push the run again") from None
         return read_index(told, where, place)
 

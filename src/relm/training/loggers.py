@@ -11,6 +11,7 @@ import json
 import logging
 import os
 import queue
+import re
 import secrets
 import shutil
 import threading
@@ -230,7 +231,10 @@ def _run_id(path: Path) -> str:
     if not path.exists():
         with atomic_file(path) as file:
             file.write(f"{secrets.token_hex(8)}\n".encode())
-    return path.read_text().strip()
+    drawn = path.read_text().strip()
+    if not re.fullmatch("[0-9a-f]{16}", drawn):  # it becomes part of a pattern of folders that are deleted
+        raise RelmError(f"{path}: expected 16 hexadecimal digits, found {drawn[:50]!r}; delete it to begin another run")
+    return drawn
 
 
 def _wandb_run(destination: _Destination, mode: WandbMode, run_id: str) -> Any:
