@@ -16,6 +16,7 @@ EXAMPLES = f"{WORK}/examples/{{dataset}}-{{key}}/{{shard}}"
 RUN = f"{WORK}/runs/{{recipe}}/{{fingerprint}}"
 LOGS = f"{WORK}/logs"
 IMAGES = graph.Images(workflow)
+STALE = graph.Stale(workflow)
 
 supervision.run_steps_with_this_environment()
 if supervision.is_main_process(workflow):

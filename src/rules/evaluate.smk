@@ -17,7 +17,7 @@ rule download_test:
 
 rule evaluate_held_out:
     input:
-        sidecars=graph.evaluated_sidecars,
+        sidecars=STALE.evaluated_sidecars,
         model=lambda wildcards: ancient(graph.evaluated_model(wildcards)),
         manifest=graph.manifest,
         shards=lambda wildcards: ancient(graph.example_shards(wildcards)),
@@ -43,7 +43,7 @@ rule evaluate_held_out:
 
 rule evaluate_random_windows:
     input:
-        sidecars=graph.evaluated_sidecars,
+        sidecars=STALE.evaluated_sidecars,
         model=lambda wildcards: ancient(graph.evaluated_model(wildcards)),
         manifest=graph.manifest,
         shards=lambda wildcards: ancient(graph.example_shards(wildcards)),
@@ -70,7 +70,7 @@ rule evaluate_random_windows:
 
 rule evaluate_masked_lm:
     input:
-        sidecars=graph.evaluated_sidecars,
+        sidecars=STALE.evaluated_sidecars,
         model=lambda wildcards: ancient(graph.evaluated_model(wildcards)),
         manifest=graph.manifest,
         shards=lambda wildcards: ancient(graph.example_shards(wildcards)),
@@ -97,7 +97,7 @@ rule evaluate_masked_lm:
 
 rule evaluate_pseudo_perplexity:
     input:
-        sidecars=graph.evaluated_sidecars,
+        sidecars=STALE.evaluated_sidecars,
         model=lambda wildcards: ancient(graph.evaluated_model(wildcards)),
         manifest=graph.manifest,
         shards=lambda wildcards: ancient(graph.example_shards(wildcards)),
@@ -123,7 +123,7 @@ rule evaluate_pseudo_perplexity:
 
 rule evaluate_diacritics:
     input:
-        sidecars=graph.evaluated_sidecars,
+        sidecars=STALE.evaluated_sidecars,
         model=lambda wildcards: ancient(graph.evaluated_model(wildcards)),
         manifest=graph.manifest,
         shards=lambda wildcards: ancient(graph.example_shards(wildcards)),
@@ -152,9 +152,9 @@ rule evaluate_diacritics:
 
 rule evaluate_test:
     input:
-        sidecars=graph.evaluated_sidecars,
+        sidecars=STALE.evaluated_sidecars,
         model=lambda wildcards: ancient(graph.evaluated_model(wildcards)),
-        file_sidecar=graph.test_sidecar,
+        file_sidecar=STALE.test_sidecar,
         file=lambda wildcards: ancient(graph.test_file(wildcards)),
         tokenizer=lambda wildcards: ancient(graph.tokenizer(wildcards)),
     output:
@@ -180,7 +180,7 @@ rule evaluate_test:
 
 rule evaluate_harness:
     input:
-        sidecars=graph.evaluated_sidecars,
+        sidecars=STALE.evaluated_sidecars,
         model=lambda wildcards: ancient(graph.evaluated_model(wildcards)),
         tokenizer=lambda wildcards: ancient(graph.tokenizer(wildcards)),
     output:
@@ -207,7 +207,7 @@ rule evaluate_harness:
 
 rule write_samples:
     input:
-        sidecars=graph.evaluated_sidecars,
+        sidecars=STALE.evaluated_sidecars,
         model=lambda wildcards: ancient(graph.evaluated_model(wildcards)),
         tokenizer=lambda wildcards: ancient(graph.tokenizer(wildcards)),
     output:

@@ -44,7 +44,7 @@ rule report:
 # The one directory output. Snakemake deletes it before the rule runs and after it fails, so nothing here takes a second.
 rule publish:
     input:
-        unpack(graph.published),
+        unpack(STALE.published),
     output:
         directory("results/{recipe}"),
     log:

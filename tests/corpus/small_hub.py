@@ -35,6 +35,12 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(200, json.dumps(self._listed(path.removeprefix(tree).strip("/"))).encode())
         elif path.startswith(files := f"/datasets/{NAME}/resolve/{COMMIT}/"):
             self._file(path.removeprefix(files))
+        elif path == f"/api/datasets/{NAME}/revision/main":
+            self._answer(200, json.dumps({"id": NAME, "sha": COMMIT, "siblings": []}).encode())
+        elif path.startswith(tree := f"/api/datasets/{NAME}/tree/main"):
+            self._answer(200, json.dumps(self._listed(path.removeprefix(tree).strip("/"))).encode())
+        elif path.startswith(files := f"/datasets/{NAME}/resolve/main/"):
+            self._file(path.removeprefix(files))
         else:
             self._answer(404, headers={"X-Error-Code": "RepoNotFound"})
 

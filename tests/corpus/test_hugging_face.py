@@ -4,7 +4,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+import zipfile
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +119,109 @@ def test_what_must_not_or_cannot_be_read_is_an_error_and_nothing_is_written(
     assert list((tmp_path / "out").iterdir()) == []
 
 
+# --- files outside the folder ----------------------------------------------------------------------------------------------
+
+
+def outside(folder: Path) -> Path:
+    """A folder beside the one that is read, with files of every kind that could become documents."""
+    place = folder.parent / "outside"
+    place.mkdir()
+    rows = "".join(f"secret {n}\n" for n in range(20))
+    written(place, rows, "secret.txt")
+    with zipfile.ZipFile(place / "secret.zip", "w") as archive:
+        archive.writestr("secret.txt", rows)
+    datasets.Dataset.from_dict(texts("secret")).save_to_disk(place / "saved")
+    return place
+
+
+def card(folder: Path, *configs: Mapping[str, Any], name: str = "README.md") -> None:
+    """The configurations of a dataset, in its card or in the file that stands for one."""
+    words = json.dumps({"configs": [{"config_name": "default", **config} for config in configs]})
+    (folder / name).write_text(words if name.endswith(".yaml") else f"---\n{words}\n---\n")
+
+
+def link(place: Path, target: Path) -> None:
+    place.symlink_to(target)
+
+
+def saved_elsewhere(folder: Path, target: Path, arrow: str) -> None:
+    """A saved dataset whose `state.json` names an Arrow file of another folder."""
+    datasets.Dataset.from_dict(texts("train")).save_to_disk(folder)
+    state = json.loads((folder / "state.json").read_text())
+    state["_data_files"] = [{"filename": arrow or str(next(target.glob("saved/*.arrow")))}]
+    (folder / "state.json").write_text(json.dumps(state))
+
+
+TRICKS: dict[str, Callable[[Path, Path], Any]] = {
+    "an absolute path": lambda folder, out: card(folder, {"data_files": f"{out}/secret.txt"}),
+    "a path upwards": lambda folder, out: card(folder, {"data_files": "../outside/secret.txt"}),
+    "a path down and upwards": lambda folder, out: card(folder, {"data_files": "data/../../outside/secret.txt"}),
+    "a pattern": lambda folder, out: card(folder, {"data_files": f"{out.parent}/out*/*.txt"}),
+    "one split of two": lambda folder, out: card(
+        folder, {"data_files": [{"split": "train", "path": "a.txt"}, {"split": "test", "path": f"{out}/secret.txt"}]}
+    ),
+    "one file of two": lambda folder, out: card(folder, {"data_files": ["a.txt", "../outside/secret.txt"]}),
+    "another folder": lambda folder, out: card(folder, {"data_dir": "../outside"}),
+    "another absolute folder": lambda folder, out: card(folder, {"data_dir": str(out), "data_files": f"{out}/**/*.txt"}),
+    "the second configuration": lambda folder, out: card(
+        folder,
+        {"config_name": "decoy", "data_files": "a.txt"},
+        {"data_files": "../outside/secret.txt", "default": True},
+    ),
+    "a card in YAML": lambda folder, out: card(folder, {"data_files": "../outside/secret.txt"}, name=".huggingface.yaml"),
+    "an address of a file": lambda folder, out: card(folder, {"data_files": f"file://{out}/secret.txt"}),
+    "a member of an archive": lambda folder, out: card(folder, {"data_files": f"zip://secret.txt::file://{out}/secret.zip"}),
+    "a linked file": lambda folder, out: link(folder / "b.txt", out / "secret.txt"),
+    "a file linked by a path upwards": lambda folder, out: link(folder / "b.txt", Path("../outside/secret.txt")),
+    "a linked folder": lambda folder, out: (link(folder / "b", out), card(folder, {"data_files": "b/secret.txt"})),
+    "a saved dataset with an absolute path": lambda folder, out: saved_elsewhere(folder, out, ""),
+    "a saved dataset with a path upwards": lambda folder, out: saved_elsewhere(
+        folder, out, "../outside/saved/data-00000-of-00001.arrow"
+    ),
+    "a saved dataset of splits": lambda folder, out: (folder / "dataset_dict.json").write_text(
+        json.dumps({"splits": ["../outside/saved"]})
+    ),
+    "a saved dataset of linked splits": lambda folder, out: (
+        link(folder / "train", out / "saved"),
+        (folder / "dataset_dict.json").write_text('{"splits": ["train"]}'),
+    ),
+}
+
+
+@pytest.mark.parametrize("trick", TRICKS)
+def test_no_file_outside_the_folder_becomes_documents(trick: str, tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    (folder / "data").mkdir(parents=True)
+    written(folder, "".join(f"inside {n}\n" for n in range(20)), "a.txt")
+    TRICKS[trick](folder, outside(folder))
+    split = "../outside/saved" if trick == "a saved dataset of splits" else "train"
+    with pytest.raises(RelmError, match=r"outside/.*secret|outside/saved") as raised:
+        extracted(folder, tmp_path / "out", **SETTINGS, split=split)
+    assert "lies outside the folder" in str(raised.value)
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_files_and_links_inside_the_folder_are_read(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    (folder / "data").mkdir(parents=True)
+    written(folder, "".join(f"train {n}\n" for n in range(20)), "data/a.txt")
+    link(folder / "b.txt", Path("data/a.txt"))
+    card(folder, {"data_files": "b.txt"})
+    (tmp_path / "link").symlink_to(folder)
+    assert extracted(tmp_path / "link", tmp_path / "out", **SETTINGS).documents == expected("train")
+
+
+def test_features_in_a_card_read_no_file_of_their_own(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    secret = outside(folder) / "secret.txt"
+    written(folder, "".join(json.dumps({"text": str(secret)}) + "\n" for _ in range(20)), "a.jsonl")
+    words = {"dataset_info": {"features": [{"name": "text", "dtype": "image"}]}}
+    (folder / "README.md").write_text(f"---\n{json.dumps(words)}\n---\n")
+    with pytest.raises(RelmError, match=r"expected a text|cannot be read"):
+        extracted(folder, tmp_path / "out", **SETTINGS)
+
+
 # --- a hub -----------------------------------------------------------------------------------------------------------------
 
 PROGRAM = """
@@ -164,6 +268,25 @@ def test_a_dataset_of_a_hub_is_streamed_at_its_commit(hub_files: dict[str, bytes
         assert sorted(found, key=lambda document: int(document.id[5:])) == expected("test", first="letters")
         said = extracted_apart(endpoint, tmp_path, hub={"name": NAME, "revision": "0" * 40})
         assert said.startswith(f"RelmError: {NAME} at 0000000, split train, after row 0: cannot be read (")
+
+
+@pytest.mark.parametrize(
+    ("place", "reason"),
+    [
+        (f"hf://datasets/{NAME}@main/train-0.parquet", "train-0.parquet lies outside the dataset's pinned commit"),
+        pytest.param("PATH/letters.parquet", "Data files don't belong to", marks=pytest.mark.full),
+    ],
+)
+def test_a_card_on_the_hub_names_files_of_its_own_commit_alone(
+    place: str, reason: str, hub_files: dict[str, bytes], tmp_path: Path
+) -> None:
+    files = [{"split": "train", "path": place.replace("PATH", str(tmp_path))}]
+    words = json.dumps({"configs": [{"config_name": "default", "data_files": files}]})
+    with running_hub({**hub_files, "README.md": f"---\n{words}\n---\n".encode()}) as hub:
+        endpoint = f"http://127.0.0.1:{hub.server_port}"
+        said = extracted_apart(endpoint, tmp_path, hub={"name": NAME, "revision": COMMIT})
+    assert said.startswith(f"RelmError: {NAME} at c0ffeec")
+    assert reason in said
 
 
 def test_a_script_on_the_hub_is_refused(hub_files: dict[str, bytes], tmp_path: Path) -> None:

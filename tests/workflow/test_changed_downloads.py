@@ -59,6 +59,7 @@ def test_an_edited_sha256_downloads_again_without_snakemakes_records_and_a_forge
 
 @pytest.mark.full
 def test_checkouts_with_different_recipes_share_a_work_folder(finished_copy: Commands, tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
     other = make_project(tmp_path / "other")
     new = change_the_dump(other)
     other.environment["RELM_WORK"] = str(finished_copy.folder / "work")

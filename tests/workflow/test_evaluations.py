@@ -8,7 +8,10 @@ from typing import Any
 
 import pytest
 
-from relm.artifact import sha256_of
+from relm.artifact import sha256_of, write_sidecar
+from relm.errors import RelmError
+from relm.plan import Project
+from relm.training.replay import reproduce
 from small_project import Commands
 
 TEST = """
@@ -117,6 +120,39 @@ def test_weights_of_the_authors_are_judged_by_the_same_code_and_nothing_is_train
     page = (folder / "README.md").read_text()
     assert "What tiny gave" in page
     assert verdict["sentence"] in page
+    assert tuned.jobs("results/reference/tuned") == {}
+
+
+def test_figures_of_another_file_or_other_weights_are_made_again_without_snakemakes_records(
+    tuned: Commands, tmp_path: Path
+) -> None:
+    folder = tmp_path / "project"
+    subprocess.run(["cp", "-a", str(tuned.folder), str(folder)], check=True)
+    project = Commands(folder)
+    shutil.rmtree(folder / ".snakemake")
+    add_test(project, "river", "perplexity", "river.txt", TEXT.replace("summer", "winter"))
+    (run,) = (path.relative_to(folder) for path in folder.glob("work/runs/tuned/*"))
+    of_others = run / "reference" / "held_out.json"
+    (folder / of_others).parent.mkdir(exist_ok=True)
+    (folder / of_others).write_text('{"task": "held_out", "model_sha256": "of other weights"}')
+    assert project.jobs(f"{run}/eval/river.json", f"{run}/before/river.json", str(of_others)) == {
+        "download_test": 1,
+        "evaluate_test": 2,
+        "evaluate_held_out": 1,
+    }
+
+
+def test_a_segment_is_not_replayed_from_forged_starting_weights(
+    tuned: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "project"
+    subprocess.run(["cp", "-a", str(tuned.folder), str(folder)], check=True)
+    (configuration,) = folder.glob("work/models/start-*/config.json")
+    configuration.write_text(configuration.read_text().replace("{", "{ ", 1))
+    write_sidecar(configuration)
+    monkeypatch.chdir(folder)
+    with pytest.raises(RelmError, match=r"models/start-.*/config.json: sha256 is .*, the recipe expects "):
+        reproduce(Project(), Path("results/tuned"), None, 0, None, {})
 
 
 def test_without_the_authors_weights_there_is_no_reference(tuned: Commands) -> None:

@@ -12,7 +12,8 @@ from typing import Any
 import datasets
 from tqdm import tqdm
 
-from relm.catalogue import Dataset
+from relm.artifact import read_json
+from relm.catalogue import Dataset, Hub
 from relm.corpus.records import Rows, check_keys, keys_of
 from relm.errors import RelmError
 
@@ -59,13 +60,46 @@ def _stream(dataset: Dataset, folder: Path | None, cache: str) -> Any:
     reader = type(builder).__module__.split(".")
     if reader[:2] != ["datasets", "packaged_modules"] or reader[2] not in READERS:
         raise RelmError(f"its files are read by {'.'.join(reader)}; only {', '.join(READERS)} are allowed")
+    _check_places(builder, hub, folder)
     return builder.as_streaming_dataset(dataset.split)
+
+
+def _check_places(builder: Any, hub: Hub | None, folder: Path | None) -> None:
+    """Raise RelmError unless all data files of every split are the folder's own, or of the pinned commit.
+
+    A dataset card can name any path or address, and nothing outside would count towards the dataset's identity.
+    """
+    files = [str(file) for split in (builder.config.data_files or {}).values() for file in split]
+    if hub is None:
+        _check_inside(folder or Path(), files)
+        return
+    pinned = f"hf://datasets/{hub.name}@{hub.revision}/"
+    for file in files:
+        if not file.startswith(pinned) or "::" in file or ".." in file.split("/"):
+            raise RelmError(f"its data file {file} lies outside the dataset's pinned commit; use another dataset")
+
+
+def _check_inside(folder: Path, files: list[str]) -> None:
+    root = folder.resolve()
+    for file in files:
+        place = Path(root, file).resolve()
+        if "::" in file or "://" in file or not place.is_relative_to(root):
+            raise RelmError(
+                f"its data file {file} lies outside the folder, at {place if '://' not in file else file}; copy it into the "
+                "folder, or correct the dataset card or link that leads there"
+            )
 
 
 def _saved(folder: Path) -> Any:
     """What `save_to_disk` wrote, mapped into memory; None: the folder holds something else."""
     if not any((folder / name).is_file() for name in ("state.json", "dataset_dict.json")):
         return None
+    splits = read_json(folder / "dataset_dict.json")["splits"] if (folder / "dataset_dict.json").is_file() else []
+    _check_inside(folder, splits)
+    for part in (folder, *(folder / split for split in splits)):
+        if (part / "state.json").is_file():
+            files = read_json(part / "state.json")["_data_files"]
+            _check_inside(folder, [str(part.resolve() / file["filename"]) for file in files])
     return datasets.load_from_disk(folder)
 
 

@@ -32,7 +32,6 @@ from relm.graph.evaluations import (
     diacritics_options,
     evaluated_model,
     evaluated_sha256,
-    evaluated_sidecars,
     evaluated_weights,
     evaluations,
     evaluations_before,
@@ -52,7 +51,6 @@ from relm.graph.evaluations import (
     test_file,
     test_file_sha256,
     test_protocol,
-    test_sidecar,
     test_step,
 )
 from relm.graph.images import Images
@@ -66,7 +64,6 @@ from relm.graph.runs import (
     launcher,
     manifest,
     processes,
-    published,
     shards,
     start_options,
     starting_weights,
@@ -74,6 +71,7 @@ from relm.graph.runs import (
     tokenizer,
     trainer_threads,
 )
+from relm.graph.stale import Stale
 from relm.graph.targets import all_results, nearest_target, papers
 from relm.training.run_folder import MODEL_PARTS
 
@@ -85,6 +83,7 @@ __all__ = [
     "OWN_DATA",
     "PROJECT",
     "Images",
+    "Stale",
     "all_results",
     "compiled_for",
     "context_option",
@@ -96,7 +95,6 @@ __all__ = [
     "documents_limit",
     "evaluated_model",
     "evaluated_sha256",
-    "evaluated_sidecars",
     "evaluated_weights",
     "evaluations",
     "evaluations_before",
@@ -126,7 +124,6 @@ __all__ = [
     "phase_settings",
     "processes",
     "pseudo_perplexity_options",
-    "published",
     "published_reference",
     "random_windows_options",
     "reference_evaluations",
@@ -144,7 +141,6 @@ __all__ = [
     "test_file",
     "test_file_sha256",
     "test_protocol",
-    "test_sidecar",
     "test_step",
     "tokenizer",
     "tokenizer_training_documents",

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from safetensors import safe_open
 
-from relm.artifact import read_json, sha256_of
+from relm.artifact import read_json, require_sha256, sha256_of
 from relm.errors import RelmError
 from relm.examples.attestation import check_attestation
 from relm.examples.builders import open_examples
@@ -176,7 +176,8 @@ def require_inputs(run: AttestedRun) -> None:
     """Refuse to begin without examples, tokenizer and starting weights.
 
     Raises:
-        RelmError: some are absent, and the command that makes them is named; or some are not what the run read.
+        RelmError: some are absent, and the command that makes them is named; some are not what the run read; or the starting
+            weights are not the recipe's.
     """
     plan, phase = run.plan, run.phase
     shards = [plan.examples(phase, shard, "train") for shard in plan.shards]
@@ -185,6 +186,10 @@ def require_inputs(run: AttestedRun) -> None:
         raise RelmError(f"{absent[0]}: no such file, and the segment is trained on it; `snakemake {' '.join(absent)}` makes it")
     if wrong := wrong_inputs(run):
         raise RelmError(f"{wrong[0]}: the run read another file; bring that back, or have Snakemake make it again")
+    expected = plan.starting_sha256(phase)
+    for path in plan.starting_weights(phase):
+        if path.name in expected:
+            require_sha256(path, sha256_of(path), expected[path.name])
 
 
 def init_from(run: AttestedRun) -> Path | None:

@@ -1,0 +1,73 @@
+"""Finished files that were made for another version of the recipe.
+
+Most products have their identity in their path. A published folder, and the figures of a test file or of the authors' weights,
+do not. Without Snakemake's records, as after `.snakemake` was removed or in another checkout with the same work folder, it
+takes them for finished and never looks at their inputs. So they are compared with the recipe here, and made again where they
+differ.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from relm.artifact import sidecar_of
+from relm.graph.asking import in_words
+from relm.graph.evaluations import evaluated_sidecars, test_sidecar
+from relm.graph.runs import plan_of_run, published
+from relm.launch.supervision import is_main_process
+from relm.plan import REFERENCE, Plan
+
+
+class Stale:
+    """Input functions that also have Snakemake make again what was made for another recipe."""
+
+    def __init__(self, workflow: Any) -> None:
+        """Keep Snakemake's workflow, whose graph has the set of files that are made in any case."""
+        self.workflow = workflow
+
+    @in_words
+    def published(self, wildcards: Any) -> dict[str, str]:
+        """Return the inputs of a published folder."""
+        plan = plan_of_run(wildcards)
+        self._compare(plan.results / "recipe.json", plan.fingerprint, "fingerprint", output=plan.results)
+        return published(wildcards)
+
+    @in_words
+    def evaluated_sidecars(self, wildcards: Any) -> list[str]:
+        """Return the sidecars of the weights that are evaluated."""
+        if wildcards.of == REFERENCE:
+            plan = plan_of_run(wildcards)
+            for path in plan.evaluations(REFERENCE).values():
+                self._compare(path, reference_sha256(plan), "model_sha256")
+        return evaluated_sidecars(wildcards)
+
+    @in_words
+    def test_sidecar(self, wildcards: Any) -> str:
+        """Return the sidecar of a published test's file."""
+        plan, sidecar = plan_of_run(wildcards), test_sidecar(wildcards)
+        test = plan.tests[wildcards.test]
+        figures = plan.run_folder / wildcards.of / f"{wildcards.test}.json"
+        self._compare(figures, test.files[test.file].sha256, "protocol", "file_sha256")
+        return sidecar
+
+    def _compare(self, path: Path, expected: str | None, *keys: str, output: Path | None = None) -> None:
+        """Have `output`, or else the file, made again where the file is there and has another value than the expected one."""
+        if is_main_process(self.workflow) and path.is_file() and _value(path, *keys) != expected:
+            self.workflow.dag.forcefiles.add(str(output or path))
+
+
+def reference_sha256(plan: Plan) -> str | None:
+    """Return the sha256 of the authors' weights: the recipe's, or that of converted ones; None: they are not converted yet."""
+    weights = plan.evaluated_model(REFERENCE)[0]
+    return plan.evaluated_sha256(REFERENCE).get(weights.name) or _value(sidecar_of(weights), "sha256")
+
+
+def _value(path: Path, *keys: str) -> Any:
+    """Return what a JSON file has under the keys, one inside the other; None: there is no such value."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        for key in keys:
+            found = found[key]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return found
