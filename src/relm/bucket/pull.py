@@ -113,9 +113,10 @@ class Puller:
         self._require_not_further()
         with self._locks():
             lacking = [entries[name] for name in last_of_all(in_work) if not self._is_there(entries[name], in_work[name])]
-            sizes = {entry.sha256: entry.size for entry in entries.values() if entry.name in published}
-            staged = sum(size for sha256, size in sizes.items() if sha256 not in {entries[name].sha256 for name in in_work})
-            require_disk(self.plan.work, sum(entry.size for entry in lacking) + staged, f"pull {self.index.name}")
+            known = {entries[name].sha256 for name in in_work}
+            staged = {entries[name].sha256: entries[name].size for name in published if entries[name].sha256 not in known}
+            needed = sum(entry.size for entry in lacking) + sum(staged.values())
+            require_disk(self.plan.work, needed, f"pull {self.index.name}")
             with _bar(sum(entry.size for entry in lacking)) as bar:
                 for entry in lacking:
                     self._bring(entry, in_work[entry.name], bar)

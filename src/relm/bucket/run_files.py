@@ -28,7 +28,7 @@ LEFT_OUT = (COMPILED, "lock", RECORD)
 NOT_OWN = ("work", "results", "src", "recipes", "profiles", "containers", "envs", ".ci")
 _VISIBLE = r"[^./][^/]*"
 _FIGURES = rf"{NAME.pattern}\.json"
-_WITH_RECORDS = r"(\.record)?(\.json)?"
+_WITH_RECORDS = r"(\.json|\.record\.json)?"
 
 
 class Folder(NamedTuple):
