@@ -68,18 +68,19 @@ def test_a_figure_that_is_no_number_is_left_out_by_name() -> None:
     results = {"a": {"acc,none": 0.5, "perplexity,none": float("inf"), "perplexity_stderr,none": float("nan")}}
     assert figures_of(results, "a") == ({"acc": 0.5}, {"perplexity": "inf", "perplexity_stderr": "nan"})
     with pytest.raises(RelmError, match=r'lm_eval\'s a: no figure is a finite number: \{"acc": "nan"\}'):
-        result_of({**FOUND, "results": {"a": {"acc,none": float("nan")}}}, "a", "lm_eval_a", None, "0", None)
+        result_of({**FOUND, "results": {"a": {"acc,none": float("nan")}}}, "a", "lm_eval_a", None, "0", None, 4)
 
 
 def test_the_protocol_tells_version_data_and_what_each_task_is() -> None:
-    result = result_of(FOUND, "mmlu", "lm_eval_mmlu", 10, "1" * 64, "2" * 64)
+    result = result_of(FOUND, "mmlu", "lm_eval_mmlu", 10, "1" * 64, "2" * 64, 4)
     assert (result.task, result.model_sha256) == ("lm_eval_mmlu", "1" * 64)
-    assert {key: result.protocol[key] for key in ("harness", "examples", "limit", "context", "truncated")} == {
+    assert {key: result.protocol[key] for key in ("harness", "examples", "limit", "context", "truncated", "batch_size")} == {
         "harness": "lm_eval 0.4.13",
         "examples": 10,
         "limit": 10,
         "context": 64,
         "truncated": 3,
+        "batch_size": 4,
     }
     assert result.protocol["data"] == {"hf://datasets/hails/mmlu": "revision abc"}
     assert result.protocol["tasks"] == {
@@ -95,6 +96,28 @@ def test_a_batch_is_bounded_by_its_tokens_and_by_its_logits() -> None:
     assert batch_size({"n_positions": 64, "vocab_size": 1000}, 8192) == 128
     assert batch_size({"max_position_embeddings": 1024, "vocab_size": 50257}, 8192) == 5
     assert batch_size({}, 100) == 1
+
+
+def test_a_cpu_s_usual_batch_holds_four_of_the_longest_sequences_where_memory_allows() -> None:
+    usual = Execution().batch_tokens
+    assert batch_size({"n_positions": 1024, "vocab_size": 50257}, usual) == 4
+    assert batch_size({"max_position_embeddings": 2048, "vocab_size": 50257}, usual) == 2
+    assert batch_size({"max_position_embeddings": 8192, "vocab_size": 128256}, usual) == 1
+    assert batch_size({"n_positions": 1024, "vocab_size": 50257}, 512) == 1  # fewer tokens are asked for
+
+
+@pytest.mark.full
+def test_the_batch_size_is_recorded_and_moves_figures_by_rounding_alone(model: Path, tmp_path: Path) -> None:
+    python = harness_python()
+    tasks = own_tasks(tmp_path / "tasks", passages()[:8], [], python)
+    found = {}
+    for tokens in (48, 1024):
+        output = tmp_path / f"{tokens}.json"
+        evaluate_harness(model, "own_lambada", output, "a", python, tasks, None, Execution(threads=1, batch_tokens=tokens))
+        result = json.loads(output.read_text())
+        found[result["protocol"]["batch_size"]] = result["figures"]["perplexity"]
+    assert list(found) == [1, 21]
+    assert found[21] == pytest.approx(found[1], rel=1e-4)
 
 
 def test_without_the_environment_it_says_how_to_make_it(model: Path, tmp_path: Path) -> None:
@@ -183,7 +206,7 @@ def test_a_group_of_one_s_own_tasks_is_evaluated_and_recorded(model: Path, tmp_p
     assert protocol["task_files"] == {name: sha256_of(tasks / name) for name in files}
     assert protocol["data"] == {name: sha256_of(tasks / name) for name in ("own_lambada.jsonl", "own_wikitext.jsonl")}
     assert protocol["tokenizer_sha256"] == sha256_of(model / "tokenizer.json")
-    assert (protocol["limit"], protocol["context"]) == (3, 48)
+    assert (protocol["limit"], protocol["context"], protocol["batch_size"]) == (3, 48, 21)
     assert (protocol["begin"], protocol["begin_tokens"]) == ("tokenizer", [])
     assert protocol["prefix_token"] == {"id": 0, "token": "<|endoftext|>"}
     assert protocol["tasks"]["own_lambada"]["of"] == len(passages())

@@ -22,7 +22,7 @@ from typing import Any
 from relm.artifact import read_json, sha256_of, write_json
 from relm.errors import RelmError
 from relm.evaluation.beginning import prefix_token
-from relm.evaluation.models import Execution, readable, weights_sha256
+from relm.evaluation.models import BATCH_TOKENS, Execution, readable, weights_sha256
 from relm.evaluation.result import Result
 from relm.evaluation.special_tokens import TOKENIZER_SETTINGS, named_tokens
 from relm.examples.tokenizers import load_tokenizer
@@ -36,6 +36,8 @@ GENERATORS = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
 POSITIONS = 2048
 # Logits of a batch, which the harness has in memory twice: 1 GiB in float32.
 LARGEST_LOGITS = 2**28
+# Sequences at once even if all were as long as the model allows: examples are far shorter, and a CPU gains by some at once.
+LEAST_BATCH = 4
 LAST_LINES = 3
 
 
@@ -115,7 +117,7 @@ def evaluate_harness(
         )
         found = answer_of(run, harness_python)
         used = sha256_of(folder / "tokenizer.json") if (folder / "tokenizer.json").exists() else None
-    result = result_of(found, harness_task, task, limit, model_sha256, used)
+    result = result_of(found, harness_task, task, limit, model_sha256, used, run.batch_size)
     result.write(output)
     examples, seconds = result.protocol["examples"], perf_counter() - started
     shown = [f"{name} {value:.4f}" for name, value in result.figures.items() if not name.endswith("_stderr")]
@@ -150,9 +152,14 @@ def require_end_of_text(folder: Path, named: Path) -> None:
 
 
 def batch_size(config: Mapping[str, Any], batch_tokens: int) -> int:
-    """Sequences at once, were they all as long as the model allows."""
+    """Return how many sequences go through the model at once, as if all were as long as the model allows.
+
+    Args:
+        batch_tokens: where these are fewer than a CPU's usual ones, no more tokens than these are at once.
+    """
     positions = next((int(config[key]) for key in ("n_positions", "max_position_embeddings") if config.get(key)), POSITIONS)
-    return max(1, min(batch_tokens, LARGEST_LOGITS // int(config.get("vocab_size", 1))) // positions)
+    least = LEAST_BATCH * positions if batch_tokens >= BATCH_TOKENS["cpu"] else 0
+    return max(1, min(max(batch_tokens, least), LARGEST_LOGITS // int(config.get("vocab_size", 1))) // positions)
 
 
 @contextmanager
@@ -228,9 +235,18 @@ def shown(command: list[str], cwd: str | None) -> tuple[int, list[str]]:
 
 
 def result_of(
-    found: Mapping[str, Any], harness_task: str, task: str, limit: int | None, model_sha256: str, tokenizer_sha256: str | None
+    found: Mapping[str, Any],
+    harness_task: str,
+    task: str,
+    limit: int | None,
+    model_sha256: str,
+    tokenizer_sha256: str | None,
+    batch_size: int,
 ) -> Result:
     """The harness's answer in our form.
+
+    Args:
+        batch_size: sequences at once, which moves figures by rounding.
 
     Raises:
         RelmError: no figure of it is a number.
@@ -254,6 +270,7 @@ def result_of(
         "truncated": found["truncated"],
         "examples": examples,
         "limit": limit,
+        "batch_size": batch_size,
         "tasks": {
             name: {"version": found["versions"].get(name), "examples": count["effective"], "of": count["original"]}
             | found["configs"].get(name, {})
