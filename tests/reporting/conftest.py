@@ -103,7 +103,8 @@ class Workshop:
         }
         for place, content in documents.items():
             Path(place).parent.mkdir(parents=True, exist_ok=True)
-            Path(place).write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
+            unshared = json.loads(json.dumps(content))  # else PyYAML would write anchors, which recipes may not have
+            Path(place).write_text(yaml.safe_dump(unshared, sort_keys=False), encoding="utf-8")
         return Project().plan(self.name)
 
     def data(self, plan: Plan) -> None:
