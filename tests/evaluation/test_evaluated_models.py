@@ -22,6 +22,7 @@ from relm.evaluation.models import (
     foreign,
     load_causal,
     require_context,
+    require_finite_weights,
     weights_sha256,
 )
 from relm.evaluation.scoring import Scores, Sequences, score
@@ -348,6 +349,26 @@ def test_a_weight_of_relm_s_own_model_that_is_not_finite_is_named(tmp_path: Path
     folder = shutil.copytree(evaluated.model, tmp_path / "model")
     spoil(folder, "transformer.h.1.ln_2.bias", np.nan)
     assert refusal(folder, 257) == NOT_FINITE.format("transformer.h.1.ln_2.bias", "nan")
+
+
+def test_a_buffer_that_chooses_experts_by_nan_is_named_although_logits_are_finite(tmp_path: Path) -> None:
+    ranks = {"kv_lora_rank": 4, "q_lora_rank": 4, "qk_rope_head_dim": 4, "qk_nope_head_dim": 4, "v_head_dim": 4}
+    experts = {"n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 2, "topk_group": 1, "moe_intermediate_size": 8}
+    config = hf.DeepseekV3Config(**MANY, **ranks, **experts, num_key_value_heads=2, first_k_dense_replace=1)
+    saved(tmp_path, hf.DeepseekV3ForCausalLM, config)
+    name = "model.layers.1.mlp.gate.e_score_correction_bias"
+    spoil(tmp_path, name, np.nan)
+    assert refusal(tmp_path) == NOT_FINITE.format(name, "nan")
+
+
+def test_an_infinite_buffer_is_a_mask_or_a_bound() -> None:
+    model = torch.nn.Linear(2, 2)
+    model.register_buffer("mask", torch.tensor([0.0, -np.inf]))
+    model.register_buffer("largest", torch.tensor(np.inf))
+    require_finite_weights(Path("model"), model)
+    model.mask[0] = np.nan
+    with pytest.raises(RelmError, match="the weight mask has nan"):
+        require_finite_weights(Path("model"), model)
 
 
 def test_finite_weights_with_logits_that_are_not_are_no_sight_of_what_follows(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, NoReturn, Protocol, runtime_checkable
 
 import torch
 from huggingface_hub.errors import StrictDataclassError
@@ -213,16 +213,35 @@ def alike(some: Tensor, others: Tensor) -> bool:
 def require_finite_weights(folder: Path, model: nn.Module) -> None:
     """Refuse a model with a weight that is NaN or infinite, of which no loss means anything.
 
+    A buffer that is kept with the weights may be infinite, as a mask or a bound is, but not NaN: some are learnt, and where a
+    NaN only chooses a model's experts, the logits stay finite.
+
     Raises:
         RelmError: it has one; says which.
     """
     for name, weight in model.named_parameters():
-        bounds = [bound.item() for bound in weight.detach().aminmax()] if weight.numel() else []
-        if odd := [bound for bound in bounds if not math.isfinite(bound)]:
-            raise RelmError(
-                f"{folder}: the weight {name} has {odd[0]}, expected finite numbers: training diverged, or the file is "
-                "damaged; give an earlier checkpoint, or train again with a lower learning rate"
-            )
+        if odd := [bound for bound in _bounds(weight) if not math.isfinite(bound)]:
+            _refuse_weight(folder, name, odd[0])
+    kept = model.state_dict().keys()
+    for name, buffer in model.named_buffers():
+        if name in kept and buffer.is_floating_point() and any(map(math.isnan, _bounds(buffer))):
+            _refuse_weight(folder, name, math.nan)
+
+
+def _bounds(weight: Tensor) -> list[float]:
+    """Return the least and the largest number of an array, NaN where it has one; none of an empty array."""
+    return [bound.item() for bound in weight.detach().aminmax()] if weight.numel() else []
+
+
+def _refuse_weight(folder: Path, name: str, value: float) -> NoReturn:
+    """
+    Raises:
+        RelmError: always.
+    """
+    raise RelmError(
+        f"{folder}: the weight {name} has {value}, expected finite numbers: training diverged, or the file is "
+        "damaged; give an earlier checkpoint, or train again with a lower learning rate"
+    )
 
 
 def require_finite_logits(folder: Path, logits: Tensor) -> None:
