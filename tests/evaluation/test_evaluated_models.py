@@ -259,6 +259,26 @@ def test_code_that_comes_with_a_model_is_never_run(tmp_path: Path, model_type: s
     assert not (tmp_path / "ran").exists()
 
 
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({"transformers_weights": "other.safetensors"}, "transformers_weights is 'other.safetensors', expected no such key"),
+        ({"attn_implementation": "any/kernel"}, "attn_implementation is 'any/kernel', a program of the hub's"),
+        (
+            {"text_config": {"_attn_implementation": "any/kernel@main:f"}},
+            "_attn_implementation is 'any/kernel@main:f', a program",
+        ),
+    ],
+)
+def test_a_configuration_that_names_other_weights_or_a_program_is_refused(
+    tmp_path: Path, keys: dict[str, Any], said: str
+) -> None:
+    folder = _made(tmp_path, *FAMILIES["llama"][:2])
+    shutil.copyfile(folder / "model.safetensors", folder / "other.safetensors")
+    _break_config(folder, json.dumps(json.loads((folder / "config.json").read_text()) | keys))
+    assert f"config.json: {said}" in refusal(folder)
+
+
 def _break_config(folder: Path, content: str) -> None:
     (folder / "config.json").write_text(content)
 

@@ -152,6 +152,18 @@ def test_a_tokenizer_without_an_end_of_text_is_refused(model: Path, tmp_path: Pa
         evaluate_harness(tmp_path / "model", "hellaswag", tmp_path / "a.json", "a")
 
 
+@pytest.mark.parametrize(
+    "named", [{"fast_tokenizer_files": ["tokenizer.4.0.json"]}, {"vocab": "/a/vocab.json", "merges": "/a/merges.txt"}]
+)
+def test_a_tokenizer_of_files_that_its_settings_name_is_refused(model: Path, tmp_path: Path, named: dict[str, Any]) -> None:
+    shutil.copytree(model, tmp_path / "model")
+    (tmp_path / "model" / "model.safetensors.json").unlink()  # as a folder of others
+    settings = tmp_path / "model" / "tokenizer_config.json"
+    settings.write_text(json.dumps(json.loads(settings.read_text()) | named))
+    with pytest.raises(RelmError, match=f"tokenizer_config.json: names files by its key {next(iter(named))}"):
+        evaluate_harness(tmp_path / "model", "hellaswag", tmp_path / "a.json", "a")
+
+
 def test_an_end_of_text_may_be_named_in_the_older_file(model: Path, tmp_path: Path) -> None:
     shutil.copytree(model, tmp_path / "model")
     settings = json.loads((model / "tokenizer_config.json").read_text())

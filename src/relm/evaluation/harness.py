@@ -103,6 +103,7 @@ def evaluate_harness(
         config = dict(json.loads((model_folder / "config.json").read_text(encoding="utf-8")))
     require_generator(model_folder, config)
     with tokenizer_folder(model_folder, tokenizer, config) as folder:
+        require_own_tokenizer(folder)
         require_end_of_text(folder, tokenizer or model_folder)
         run = HarnessRun(
             tasks=[harness_task],
@@ -149,6 +150,21 @@ def require_end_of_text(folder: Path, named: Path) -> None:
     tokens = [settings.get(role) for settings in (told, older) for role in ("bos_token", "eos_token")]
     if told.get("tokenizer_class") == "PreTrainedTokenizerFast" and not any(tokens):
         raise RelmError(f"{named}: the tokenizer has no end of text, which the harness puts before every text")
+
+
+def require_own_tokenizer(folder: Path) -> None:
+    """Refuse a tokenizer whose settings name files: `transformers` would read those, wherever they lie.
+
+    Raises:
+        RelmError: they do.
+    """
+    path = folder / TOKENIZER_SETTINGS[0]
+    told = read_json(path) if path.exists() else {}
+    if not isinstance(told, dict):
+        raise RelmError(f"{path}: is no JSON object; put back the one that belongs to the tokenizer, or delete it")
+    for key in ("fast_tokenizer_files", "vocab", "merges"):
+        if told.get(key) is not None:
+            raise RelmError(f"{path}: names files by its key {key}, expected none but tokenizer.json; remove that key")
 
 
 def batch_size(config: Mapping[str, Any], batch_tokens: int) -> int:

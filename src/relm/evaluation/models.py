@@ -7,7 +7,7 @@ import contextlib
 import hashlib
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NoReturn, Protocol, runtime_checkable
@@ -29,6 +29,9 @@ from relm.training.model_files import checked_weights
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 ADAPTER = "adapter_config.json"
+# Keys of a configuration by which `transformers` reads other weights than those that are named after it, or fetches a program.
+OTHER_WEIGHTS = "transformers_weights"
+KERNELS = ("attn_implementation", "_attn_implementation", "_attn_implementation_internal")
 # Tokens on which a model is tried once: whether a head by itself gives its logits, and whether it sees what follows.
 PROBE = 8
 PROBE_TOLERANCE = 1e-4
@@ -389,7 +392,7 @@ def weights_sha256(folder: Path) -> str:
     Raises:
         OSError: there are none.
         ValueError: there are none but pickled ones, the index of several names other files than safetensors beside it, or
-            there is an adapter.
+            there is an adapter, or `config.json` names other weights or a program.
         RelmError: a file is not what its sidecar says.
     """
     weights, index = folder / WEIGHTS, folder / INDEX
@@ -398,7 +401,23 @@ def weights_sha256(folder: Path) -> str:
     sha256 = checked_weights(folder) if weights.exists() or not index.exists() else _sha256_of_several(folder)
     if (folder / ADAPTER).exists():  # PEFT, where it is installed, would have another model read
         raise ValueError(f"{ADAPTER} names an adapter, which is not applied here: merge it into the weights, or remove it")
+    if (folder / "config.json").exists():
+        _require_nothing_from_elsewhere(configuration(folder))
     return sha256
+
+
+def _require_nothing_from_elsewhere(config: Mapping[str, Any]) -> None:
+    """Refuse a configuration that names weights of its own, or compiled programs of the Hugging Face hub.
+
+    Raises:
+        ValueError: it does, itself or in a part of it.
+    """
+    if config.get(OTHER_WEIGHTS) is not None:
+        raise ValueError(f"config.json: {OTHER_WEIGHTS} is {config[OTHER_WEIGHTS]!r}, expected no such key: remove it")
+    for part in (config, *(value for value in config.values() if isinstance(value, dict))):
+        for key in KERNELS:
+            if "/" in str(part.get(key)):
+                raise ValueError(f"config.json: {key} is {part[key]!r}, a program of the hub's, which is not run: remove it")
 
 
 def _sha256_of_several(folder: Path) -> str:
