@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import datasets
+import yaml
+from huggingface_hub import DatasetCard
 from tqdm import tqdm
 
 from relm.artifact import read_json
@@ -19,6 +21,7 @@ from relm.errors import RelmError
 
 READERS = ("arrow", "csv", "json", "parquet", "text")
 ROWS = 256
+MOST_NAMES = 100_000
 
 
 def batches_of_hugging_face(dataset: Dataset, folder: Path | None) -> Iterator[Rows]:
@@ -52,6 +55,8 @@ def _stream(dataset: Dataset, folder: Path | None, cache: str) -> Any:
     hub = dataset.hub
     if hub is None and folder is not None and (saved := _saved(folder)) is not None:
         return _split_of(saved, dataset.split)
+    if hub is None and folder is not None:
+        _check_cards(folder)
     # With this prefix no folder of the same name is taken for it.
     path = f"hf://datasets/{hub.name}" if hub else str(folder.absolute()) if folder else ""
     builder = datasets.load_dataset_builder(
@@ -77,6 +82,45 @@ def _check_places(builder: Any, hub: Hub | None, folder: Path | None) -> None:
     for file in files:
         if not file.startswith(pinned) or "::" in file or ".." in file.split("/"):
             raise RelmError(f"its data file {file} lies outside the dataset's pinned commit; use another dataset")
+
+
+def _check_cards(folder: Path) -> None:
+    """Raise RelmError if a folder's dataset card leads elsewhere: the library looks at all that it names, addresses as well."""
+    for name, is_card in ((datasets.config.REPOCARD_FILENAME, True), (datasets.config.REPOYAML_FILENAME, False)):
+        if not (folder / name).is_file():
+            continue
+        text = (folder / name).read_text(encoding="utf-8")
+        if is_card:
+            told = DatasetCard(text, ignore_metadata_errors=True).data.to_dict()  # type: ignore[no-untyped-call]
+        else:
+            told = yaml.safe_load(text)
+        configs = told.get("configs") if isinstance(told, dict) else None
+        for config in configs if isinstance(configs, list) else []:
+            if isinstance(config, dict):
+                _check_names(name, [config.get("data_files"), config.get("data_dir")])
+
+
+def _check_names(card: str, told: list[Any]) -> None:
+    """Raise RelmError unless all texts in lists and mappings are paths that stay inside a folder, or patterns of such."""
+    count = 0
+    while told:
+        value, count = told.pop(), count + 1
+        if count > MOST_NAMES:
+            raise RelmError(f"{card}: names more than {MOST_NAMES:,} data files; leave them out, or use patterns")
+        if isinstance(value, (list, tuple)):
+            told.extend(value)
+        elif isinstance(value, dict):
+            told.extend(value.values())
+        elif isinstance(value, str) and _leads_out(value):
+            raise RelmError(
+                f"its data file {value[:200]!r}, which {card} names, lies outside the folder; copy it into the folder, and "
+                "give a path inside that"
+            )
+
+
+def _leads_out(path: str) -> bool:
+    is_address = "://" in path or "::" in path or path.startswith("data:")
+    return is_address or path.startswith(("/", "~")) or ".." in path.split("/")
 
 
 def _check_inside(folder: Path, files: list[str]) -> None:
