@@ -45,6 +45,8 @@ FAULTS = {
     "a long key without a question mark": (b"a: 1\n" + b"k" * 3000 + b": 1\n", "line 2: not valid YAML"),
     "a key given twice": (b"a: 1\nb: 2\na: 3\n", "line 3: key 'a' was already given in line 1"),
     "one key in two spellings": (b"a: 1\n'a': 3\n", "line 2: key 'a' was already given in line 1"),
+    "a directive": (b"%TAG ! tag:x\n---\na: 1\n", "line 1: a directive (%) is not allowed"),
+    "a large number as a key": (b"a: 1\n2305843009213693951: 1\n", "line 2: a number of 19 characters as a key"),
     "two documents": (b"a: 1\n---\nb: 1\n", "line 2: not valid YAML"),
     "a tab as indentation": (b"a:\n\tb: 1\n", "line 2: not valid YAML"),
     "a brace that stays open": (b"a: {b: 1\n", "not valid YAML"),

@@ -19,9 +19,11 @@ LARGEST = 4 << 20  # bytes; a dataset of ten thousand files has less
 DEEPEST = 32
 LONGEST_KEY = 200
 LONGEST_NUMBER = 100
+LONGEST_NUMBER_AS_KEY = 18  # Python finds numbers by what remains of a division by 2**61 - 1, so larger ones can be alike to it
 _KINDS = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a named pipe", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
 # What YAML does not print, written plainly or as an escape.
 _UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]")
+_DIRECTIVE = re.compile("^%", re.MULTILINE)
 _NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 _MERGE = "tag:yaml.org,2002:merge"
 _LOADER: type[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -109,6 +111,8 @@ def parse_yaml(text: str, path: Path) -> Any:
 def _require_plain(text: str) -> None:
     """Refuse what must not reach PyYAML's composer, which recurses, or a constructor; the parser of events does not recurse."""
     _require_printable(text, 1)
+    if found := _DIRECTIVE.search(text):  # the parser compares each with all before
+        raise _Fault(text.count("\n", 0, found.start()) + 1, "a directive (%) is not allowed; leave it out, or indent the text")
     depth = 0
     events: Iterator[Any] = yaml.parse(text, _LOADER)
     for event in events:
@@ -159,6 +163,8 @@ def _key(loader: Any, node: yaml.Node) -> Any:
         raise _Fault(line, "a merge key (<<) is not allowed; write the keys out")
     if len(node.value) > LONGEST_KEY:
         raise _Fault(line, f"a key of {len(node.value):,} characters; at most {LONGEST_KEY} are expected")
+    if node.tag in _NUMBERS and len(node.value) > LONGEST_NUMBER_AS_KEY:
+        raise _Fault(line, f"a number of {len(node.value)} characters as a key; quote it if it is text")
     return _scalar(loader, node)
 
 
