@@ -1,5 +1,6 @@
 """Whoever may write the bucket decides on a run's data, and on nothing else of the machine that pulls."""
 
+import datetime
 import hashlib
 import json
 import logging
@@ -13,7 +14,7 @@ import fsspec
 import pytest
 
 from relm.artifact import sha256_of
-from relm.bucket.index import Index, Place, read_index
+from relm.bucket.index import Index, Place, next_time, read_index
 from relm.bucket.pull import Puller, pull
 from relm.bucket.push import push
 from relm.bucket.store import Store
@@ -173,6 +174,26 @@ def test_an_entry_of_other_types_is_refused(entry: dict[str, Any]) -> None:
     document = Index("tiny", "0" * 12, []).document() | {"files": [{"path": "work/a", "sha256": "0" * 64, "size": 1, **entry}]}
     with pytest.raises(RelmError, match=r"^here: "):
         read_index(document, "here", Place("tiny", "0" * 12, "x"))
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"format": "\x1b[31m" * 999},
+        {"name": "\x1b[31m" * 999},
+        {"files": [{"path": "work/a", "sha256": "\x1b[31m", "size": 1}]},
+    ],
+)
+def test_what_an_index_holds_gives_a_terminal_no_commands(changed: dict[str, Any]) -> None:
+    with pytest.raises(RelmError) as caught:
+        read_index(Index("tiny", "0" * 12, []).document() | changed, "here", Place("tiny", "0" * 12, "x"))
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 300
+
+
+def test_after_an_index_of_the_last_moment_no_other_can_be_written() -> None:
+    with pytest.raises(RelmError, match="no time is later; delete it"):
+        next_time("99991231T235959.999999Z", datetime.datetime.now(datetime.UTC))
 
 
 def test_an_index_that_json_cannot_be_read_from_is_refused(plan: Plan, memory: Any) -> None:

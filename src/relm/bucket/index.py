@@ -73,10 +73,17 @@ def place_of(path: str) -> Place | None:
 
 
 def next_time(newest: str | None, now: datetime.datetime) -> str:
-    """The name of the next index, later than the newest whatever this machine's clock says."""
+    """The name of the next index, later than the newest whatever this machine's clock says.
+
+    Raises:
+        RelmError: no time is later.
+    """
     if newest is None:
         return now.strftime(TIME)
-    after = datetime.datetime.strptime(newest, TIME).replace(tzinfo=datetime.UTC) + datetime.timedelta(microseconds=1)
+    try:
+        after = datetime.datetime.strptime(newest, TIME).replace(tzinfo=datetime.UTC) + datetime.timedelta(microseconds=1)
+    except OverflowError:
+        raise RelmError(f"the store has an index {newest}.json, and no time is later; delete it in the store's runs/") from None
     return max(now, after).strftime(TIME)
 
 
@@ -91,7 +98,9 @@ def read_index(told: Any, where: str, place: Place) -> Index:
     """
     if not isinstance(told, Mapping) or told.get("format") != FORMAT:
         found = told.get("format") if isinstance(told, Mapping) else None
-        raise RelmError(f"{where}: no index of format {FORMAT} (found {found}); pull with the version of relm that pushed it")
+        raise RelmError(
+            f"{where}: no index of format {FORMAT} (found {_shown(found)}); pull with the version of relm that pushed it"
+        )
     try:
         files = [Entry(file["path"], file["sha256"], file["size"]) for file in told["files"]]
         index = Index(str(told["name"]), str(told["fingerprint"]), files)
@@ -99,13 +108,14 @@ def read_index(told: Any, where: str, place: Place) -> Index:
         raise RelmError(f"{where}: damaged: {type(error).__name__} {error}; push the run again") from None
     if (index.name, index.fingerprint) != (place.name, place.fingerprint):
         raise RelmError(
-            f"{where}: is of run {index.name} {index.fingerprint}; it was put in another's place: nothing was pulled"
+            f"{where}: is of run {_shown(index.name)} {_shown(index.fingerprint)}; it was put in another's place: nothing was "
+            "pulled"
         )
     for file in files:
         require_inside(file.name, where)
         if not _is_sha256(file.sha256) or type(file.size) is not int or not 0 <= file.size <= LARGEST:
-            found = f"{file.sha256!s:.70} and {_number(file.size)}"
-            raise RelmError(f"{where}: {file.name}: expected a sha256 and a size, found {found}; push the run again")
+            found = f"{_shown(file.sha256)} and {_number(file.size)}"
+            raise RelmError(f"{where}: {file.name:.200}: expected a sha256 and a size, found {found}; push the run again")
     _require_each_once([file.name for file in files], where)
     return index
 
@@ -116,7 +126,12 @@ def _is_sha256(value: Any) -> bool:
 
 def _number(value: Any) -> str:
     """Return a size as it was found; one of thousands of digits cannot be shown."""
-    return f"a number of {value.bit_length():,} bits" if isinstance(value, int) and abs(value) > LARGEST else f"{value!s:.70}"
+    return f"a number of {value.bit_length():,} bits" if isinstance(value, int) and abs(value) > LARGEST else _shown(value)
+
+
+def _shown(value: Any) -> str:
+    """Return the beginning of what was found, without characters that a terminal obeys."""
+    return "".join(character if character.isprintable() else "?" for character in f"{value!s:.70}")
 
 
 def _require_each_once(names: Sequence[str], where: str) -> None:
@@ -125,7 +140,9 @@ def _require_each_once(names: Sequence[str], where: str) -> None:
     above = {name.rsplit("/", count)[0] for name in files for count in range(1, name.count("/") + 1)}
     twice = [name for name, count in collections.Counter(names).items() if count > 1]
     if wrong := [*twice, *sorted(files & above)]:
-        raise RelmError(f"{where}: names the file {wrong[0]!r} twice; nothing was pulled: this is not what `relm push` wrote")
+        raise RelmError(
+            f"{where}: names the file {wrong[0][:200]!r} twice; nothing was pulled: this is not what `relm push` wrote"
+        )
 
 
 def require_inside(name: Any, where: str) -> None:
