@@ -295,3 +295,21 @@ def test_the_pages_of_a_run_never_start_another_program_in_an_image(published: P
 
 def test_a_comment_cannot_be_ended() -> None:
     assert comment(f"a\n{CANARY}\r{CANARY}\x85b\u2028c\x1b[1m") == f"# a\n# {CANARY}\n# {CANARY}\n# b\n# c [1m"
+
+
+@pytest.mark.parametrize("image", [0, False, [], {}])
+def test_an_image_of_another_type_is_refused(published: Path, image: object) -> None:
+    steps = read_json(published)["steps"]
+    steps[-1]["container"]["image"] = image
+    write_json(published, {"steps": steps})
+    with pytest.raises(RelmError, match="not what `report` writes"):
+        describe_command(Project(), "tiny", "samples", None, "docker", trust_image=True)
+
+
+def test_a_refused_record_is_not_printed_in_full(published: Path) -> None:
+    steps = read_json(published)["steps"]
+    steps[-1]["argv"] = [*SAMPLES, "x" * 100_000]
+    write_json(published, {"steps": steps})
+    with pytest.raises(RelmError) as caught:
+        describe_command(Project(), "tiny", "samples", None, None)
+    assert len(str(caught.value)) < 1000

@@ -8,6 +8,7 @@ import os
 import shlex
 import subprocess
 import sys
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,10 +61,11 @@ def _recorded(record: Mapping[str, Any]) -> StepCommand:
     found = StepCommand(
         list(record["argv"]), record["outputs"][0]["path"], (record.get("container") or {}).get("image"), is_recorded=True
     )
-    if strange := [told for told in (*found.argv, found.makes, found.image or "") if not is_plain(told)]:
-        raise ValueError(f"{strange[0]!r} is no text without control characters")
+    image = "" if found.image is None else found.image
+    if strange := [told for told in (*found.argv, found.makes, image) if not is_plain(told)]:
+        raise ValueError(f"{strange[0]!r:.200} is no text without control characters")
     if found.step != record["step"]:
-        raise ValueError(f"step {record['step']!r} has the command of {found.step!r}")
+        raise ValueError(f"step {record['step']!r:.200} has the command of {found.step!r:.200}")
     return found
 
 
@@ -127,7 +129,7 @@ def _require_graph_step(found: StepCommand, provenance: Path) -> None:
     try:
         require_graph_step(found.argv)
     except RelmError as error:
-        raise RelmError(f"{provenance}: {error}") from None
+        raise RelmError(f"{provenance}: {textwrap.shorten(str(error), 600)}") from None
 
 
 def _docker_line(found: StepCommand, project: Project, trust_image: bool) -> DockerLine:
