@@ -102,9 +102,9 @@ NAMES = [
     "work/folders/sample.json",
     "work/pulled/x",
     "work/logs/x.log",
-    "work/downloads/data/sample/other.xml",
+    "DOWNLOADS/other.xml",
     "work/downloads/data/other/sample.xml",
-    "work/downloads/data/sample/.sample.xml.partial",
+    "DOWNLOADS/.sample.xml.partial",
     "work/downloads/models/gpt2/config.json",
     "work/documents/sample-0123456789ab/sample.xml.train.jsonl",
     "work/tokenizers/trained-0123456789ab/tokenizer.json",
@@ -121,14 +121,14 @@ NAMES = [
     ".git/hooks/pre-commit",
     "~/x",
     "C:/x",
-    "work/downloads/data/sample/a\nb",
-    "work/downloads/data/sample/a\x1b[31m",
-    "work/downloads/data/sample/a\x7f",
-    "work/downloads/data/sample/\ud800",
-    "work/downloads/data/sample/" + "x" * 300,
+    "DOWNLOADS/a\nb",
+    "DOWNLOADS/a\x1b[31m",
+    "DOWNLOADS/a\x7f",
+    "DOWNLOADS/\ud800",
+    "DOWNLOADS/" + "x" * 300,
     "work/" + "x/" * 3000 + "x",
-    "work/downloads/data/sample/",
-    "/work/downloads/data/sample/sample.xml",
+    "DOWNLOADS/",
+    "/DOWNLOADS/sample.xml",
 ]
 
 
@@ -137,6 +137,7 @@ def test_only_names_of_files_that_push_would_send_are_accepted(plan: Plan, memor
     index = memory.cat_file(place)
     for pattern in NAMES:
         name = pattern.replace("RUN", f"work/runs/tiny/{plan.fingerprint}").replace("FINGERPRINT", plan.fingerprint)
+        name = name.replace("DOWNLOADS", str(plan.download("sample.xml").parent))
         add(memory, {"path": name, "sha256": "0" * 64})
         with pytest.raises(RelmError) as caught:
             pull(URL, Project(), "tiny")
@@ -152,7 +153,8 @@ def test_only_names_of_files_that_push_would_send_are_accepted(plan: Plan, memor
 def test_one_file_named_twice_or_as_a_folder_too_is_refused(plan: Plan, memory: Any) -> None:
     place = f"/confined/{Store(URL).indexes()[-1]}"
     index = memory.cat_file(place)
-    for name in ("work/downloads/data/sample/sample.xml", "work/downloads/data/sample", "results/tiny/README.md/x"):
+    download = plan.download("sample.xml")
+    for name in (str(download), str(download.parent), "results/tiny/README.md/x"):
         memory.pipe_file(place, index)
         add(memory, {"path": name, "sha256": "0" * 64})
         with pytest.raises(RelmError, match="twice; nothing was pulled"):
@@ -225,8 +227,8 @@ LINKS = [
     "work/runs/tiny",
     "RUN/main",
     "RUN/main/checkpoints/step-00000010",
-    "work/downloads/data/sample",
-    "work/downloads/data/sample/sample.xml",
+    "DOWNLOADS",
+    "DOWNLOADS/sample.xml",
     "RUN/main/train.jsonl",
     "RUN/main/lock",
     "results/tiny",
@@ -240,7 +242,7 @@ def test_nothing_is_written_through_a_link(plan: Plan, tmp_path_factory: pytest.
     outside = tmp_path_factory.mktemp("outside")
     (outside / "file").write_text("mine")
     for name in LINKS:
-        link = Path(name.replace("RUN", str(plan.run_folder)))
+        link = Path(name.replace("RUN", str(plan.run_folder)).replace("DOWNLOADS", str(plan.download("sample.xml").parent)))
         link.parent.mkdir(parents=True, exist_ok=True)
         is_file = link.suffix in (".xml", ".jsonl", ".md") or link.name == "lock"
         link.symlink_to(outside / "file" if is_file else outside)
@@ -288,7 +290,7 @@ def test_the_work_folder_itself_may_be_a_link(plan: Plan, tmp_path_factory: pyte
     disk = tmp_path_factory.mktemp("disk")
     Path("work").symlink_to(disk)
     pull(URL, Project(), "tiny")
-    assert (disk / "downloads" / "data" / "sample" / "sample.xml").is_file()
+    assert (disk / plan.download("sample.xml").relative_to("work")).is_file()
 
 
 OWN_TEXTS = "title: T\nlicence: L\nlanguage: en\nformat: text_files\nfolder: texts\n"
