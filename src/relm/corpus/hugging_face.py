@@ -90,10 +90,7 @@ def _check_cards(folder: Path) -> None:
         if not (folder / name).is_file():
             continue
         text = (folder / name).read_text(encoding="utf-8")
-        if is_card:
-            told = DatasetCard(text, ignore_metadata_errors=True).data.to_dict()  # type: ignore[no-untyped-call]
-        else:
-            told = yaml.safe_load(text)
+        told = vars(DatasetCard(text, ignore_metadata_errors=True).data) if is_card else yaml.safe_load(text)
         configs = told.get("configs") if isinstance(told, dict) else None
         for config in configs if isinstance(configs, list) else []:
             if isinstance(config, dict):
