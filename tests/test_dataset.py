@@ -4,10 +4,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
-from relm.catalogue import Dataset
+from relm.catalogue import Dataset, PretrainedModel
 from relm.errors import RelmError
 from relm.identity import dataset_identity, digest, folder_files
+from relm.protocols import PublishedTest
 from relm.section import validate
 
 FILE = {"sha256": "0" * 64, "size": 3, "sources": [{"url": "https://example.org/a"}]}
@@ -116,7 +118,14 @@ def test_what_decides_the_documents_is_identity(before: dict, after: dict) -> No
 
 @pytest.mark.parametrize("before", [LINES, STREAM], ids=["files", "hub"])
 def test_a_default_written_out_and_words_are_none(before: dict) -> None:
-    records = {"text_key": "text", "id_key": None, "title_key": None, "licence": "MIT", "homepage": "x", "smoke": "small"}
+    records = {
+        "text_key": "text",
+        "id_key": None,
+        "title_key": None,
+        "licence": "MIT",
+        "homepage": "https://x",
+        "smoke": "small",
+    }
     assert key(**{**before, **records}) == key(**before)
 
 
@@ -128,3 +137,16 @@ def test_the_split_is_read_from_the_identity_of_a_folder_too(tmp_path: Path) -> 
     )
     assert first["content"] == second["content"] == [["a.parquet", first["content"][0][1]]]
     assert first != second
+
+
+@pytest.mark.parametrize("kind", [Dataset, PretrainedModel, PublishedTest])
+def test_a_homepage_is_an_address_of_the_web(kind: Any) -> None:
+    """The report page links to it."""
+    faults = []
+    for homepage in ("javascript:alert(1)", "https://example.org/"):
+        try:
+            kind.model_validate({"homepage": homepage})
+        except ValidationError as error:
+            faults.append([fault["loc"] for fault in error.errors()])
+    assert ("homepage",) in faults[0]
+    assert ("homepage",) not in faults[1]

@@ -150,7 +150,7 @@ class Dataset(Section):
     """SPDX identifier, or the licence's name."""
     language: str = Field(pattern=r"^[A-Za-z]{2,8}(-[A-Za-z0-9]{1,8})*$")
     """BCP 47 code of the text, such as en or ro."""
-    homepage: str | None = None
+    homepage: str | None = Field(default=None, pattern=r"^https?://")
     """A page about the data."""
     format: Literal[
         "mediawiki_xml",
@@ -255,7 +255,7 @@ class PretrainedModel(Section):
     """What it is, in a few words."""
     licence: str
     """SPDX identifier, or the licence's name."""
-    homepage: str | None = None
+    homepage: str | None = Field(default=None, pattern=r"^https?://")
     """A page about the model."""
     tokenizer: (
         Literal[

@@ -152,7 +152,7 @@ class PublishedTest(Section):
     """What it is, in a few words."""
     licence: str
     """SPDX identifier, or the licence's name."""
-    homepage: str | None = None
+    homepage: str | None = Field(default=None, pattern=r"^https?://")
     """A page about the data."""
     protocol: Literal["perplexity", "lambada"]
     """perplexity: of a UTF-8 text; lambada: the last words of passages, a JSON object a line."""
