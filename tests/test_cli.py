@@ -3,6 +3,7 @@
 import errno
 import os
 import re
+from pathlib import Path
 
 import pytest
 
@@ -143,3 +144,9 @@ def test_a_disk_without_room_is_a_message(monkeypatch: pytest.MonkeyPatch, capsy
     monkeypatch.setattr(status, "describe_recipes", full)
     assert main(["list"]) == 1
     assert capsys.readouterr().err.startswith("relm list: work/lock: No space left on device; see to its place")
+
+
+def test_what_is_no_text_is_said_and_logged(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(status, "describe_recipes", lambda *_: "recipes/\udcff.yaml")
+    assert main(["list", "--log", str(tmp_path / "log")]) == 0
+    assert (tmp_path / "log").read_text().endswith("recipes/\\udcff.yaml\n")

@@ -91,6 +91,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         words = f"{error.filename or 'a file'}: {error.strerror or error}; see to its place: is the disk full or read-only?"
         status, stream, message = 1, sys.stderr, f"relm {arguments.step}: {words}"
+    message = message.encode("utf-8", "backslashreplace").decode()  # a file's name, or what JSON holds, need not be text
     if ranks.rank():
         return speak_as_another_rank(status, message)
     print(message, file=stream, flush=True)

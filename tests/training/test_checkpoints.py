@@ -201,3 +201,12 @@ def test_a_state_of_another_step_is_damage(folder: Path, caplog: pytest.LogCaptu
     assert checkpoint is not None
     assert checkpoint.step == 5
     assert "state.json: damaged: it is of step 18" in caplog.text
+
+
+@pytest.mark.parametrize("text", ["no JSON\n", "[]\n", "[" * 100_000 + "\n", '{"step": "x"}\n'])
+def test_a_list_that_is_none_is_named(folder: Path, text: str) -> None:
+    save(folder, 10)
+    path = folder.with_name(run_folder.CHECKPOINTS)
+    path.write_text(text + path.read_text())
+    with pytest.raises(RelmError, match=r"checkpoints.jsonl: expected a line of JSON with a step"):
+        save(folder, 20)

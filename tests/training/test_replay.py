@@ -268,7 +268,7 @@ def test_where_dropout_is_drawn_otherwise_only_the_losses_are_compared(tiny: Pla
 PUBLISHED = [
     *("README.md", "report.html", "recipe.json", "provenance.json", "verify.json", "eval/held_out.json", "eval/samples.json"),
     *("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "order.json", "model.safetensors"),
-    *("train.jsonl", "checkpoints.jsonl"),
+    *("model.safetensors.json", "train.jsonl", "checkpoints.jsonl"),
 ]
 
 
@@ -359,6 +359,9 @@ LOG_CHANGES: dict[str, tuple[Callable[[str], str], str]] = {
     "one line more": (lambda text: text + '{"step": 41, "loss": 1.0}\n', "ends with step 41, but the phase has 40"),
     "a line twice": (lambda text: text + text.splitlines(keepends=True)[-1], "line 10: expected an object of a later step"),
     "half a line": (lambda text: text[:-30], "line 9: expected an object of a later step"),
+    "a line before the first": (lambda text: '{"step": 0, "loss": 1.0}\n' + text, "line 1: expected an object of a later step"),
+    "brackets": (lambda text: text + "[" * 100_000, "line 10: expected an object of a later step"),
+    "half a pair": (lambda text: text.replace("}", ', "x": "\\ud800"}', 1), "its 3 lines of steps 1 to 10 are not those"),
 }
 
 
@@ -367,6 +370,30 @@ def test_the_log_of_a_runs_own_folder_is_what_training_attested(tiny: Plan, chan
     os.remove(tiny.model_folder("main") / "model.safetensors.record.json")  # which has the hash of the whole file
     edited(tiny.run_folder / "main" / "train.jsonl", change)
     with pytest.raises(RelmError, match=f"train.jsonl(: |, ){words}"):
+        replay(tiny.run_folder, 0)
+
+
+def test_a_log_that_is_no_text_is_refused(tiny: Plan) -> None:
+    (TINY / "train.jsonl").write_bytes(b"\xff\n")
+    with pytest.raises(RelmError, match=r"train.jsonl, line 1: expected an object of a later step"):
+        replay(segment=0)
+
+
+SIDECARS: dict[str, Callable[[Path], object]] = {
+    "no sidecar": lambda model: os.remove(model / "model.safetensors.json"),
+    "a sidecar that names nothing": lambda model: edited(model / "model.safetensors.json", forget_files),
+    "one file more": lambda model: (model / "special_tokens_map.json").write_text("{}"),
+}
+
+
+def forget_files(text: str) -> str:
+    return json.dumps({**json.loads(text), "files": {}})
+
+
+@pytest.mark.parametrize("damage", SIDECARS.values(), ids=SIDECARS)
+def test_the_model_of_a_runs_own_folder_is_the_one_that_was_written(tiny: Plan, damage: Callable[[Path], object]) -> None:
+    damage(tiny.model_folder("main"))
+    with pytest.raises(NotReproduced, match=r"main/model"):
         replay(tiny.run_folder, 0)
 
 
@@ -380,7 +407,7 @@ def test_the_verdict_says_what_was_checked(tiny: Plan) -> None:
     told = replay()
     crate = sha256_of(TINY / "ro-crate-metadata.json")
     assert (
-        f"Checked before: 15 files of results/tiny have the sha256 that ro-crate-metadata.json records, which cannot "
+        f"Checked before: 16 files of results/tiny have the sha256 that ro-crate-metadata.json records, which cannot "
         f"record its own: {crate}; 9 lines of train.jsonl are those that checkpoints.jsonl attests; model.safetensors, "
         "optimizer.safetensors and state.json of step 30 are the attested ones" in told
     )
@@ -439,6 +466,21 @@ def test_a_changed_checkpoint_is_refused_by_name(tiny: Plan, name: str, step: in
     path.write_bytes(content)
     with pytest.raises(RelmError, match=rf"step-000000{step}/{name}: sha256 is .* attests .*: this is not the checkpoint"):
         replay(threads=2)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors", "state.json"])
+def test_a_changed_checkpoint_after_the_segment_is_named_though_the_bits_are_the_same(tiny: Plan, name: str) -> None:
+    path = tiny.run_folder / "main" / "checkpoints" / "step-00000040" / name
+    path.write_bytes(path.read_bytes().replace(b"e", b"f"))
+    with pytest.raises(RelmError, match=rf"step-00000040/{name}: "):
+        replay()
+
+
+def test_a_state_that_holds_half_a_pair_is_not_the_attested_one(tiny: Plan) -> None:
+    state = tiny.run_folder / "main" / "checkpoints" / "step-00000030" / "state.json"
+    edited(state, lambda text: text.replace("{", '{"x": "\\ud800", ', 1))
+    with pytest.raises(RelmError, match=r"step-00000030/state.json: is not the state that"):
+        replay()
 
 
 def test_a_start_whose_state_is_damaged_is_refused_and_not_trained_from_the_beginning(tiny: Plan) -> None:

@@ -19,7 +19,7 @@ OF_THE_MACHINE = frozenset({"tokens_per_second", "samples_per_second", "mfu", "m
 
 def state_sha256(state: Mapping[str, Any]) -> str:
     """Return the sha256 of a checkpoint's `state.json` as canonical JSON without `seconds`."""
-    return hashlib.sha256(_canonical(state).encode()).hexdigest()
+    return _sha256(_canonical(state))
 
 
 def line_facts(lines: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
@@ -29,7 +29,7 @@ def line_facts(lines: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     True
     """
     texts = [_canonical(line) for line in lines]
-    return {"lines": len(texts), "sha256": hashlib.sha256("".join(f"{text}\n" for text in texts).encode()).hexdigest()}
+    return {"lines": len(texts), "sha256": _sha256("".join(f"{text}\n" for text in texts))}
 
 
 def lines_after(log: Path, step: int) -> list[dict[str, Any]]:
@@ -48,13 +48,18 @@ def lines_after(log: Path, step: int) -> list[dict[str, Any]]:
             try:
                 line = json.loads(text[start:end])
                 is_later = line["step"] > step
-            except (ValueError, KeyError, TypeError):
+            except (ValueError, KeyError, TypeError, RecursionError):
                 raise RelmError(f"{log}: expected a line of JSON with a step, found {text[start:end][:80]!r}") from None
             if not is_later:
                 break
             lines.append(line)
             end = start
     return lines[::-1]
+
+
+def _sha256(text: str) -> str:
+    """Return the sha256 of a text, which JSON may have given half of a surrogate pair."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _canonical(value: Mapping[str, Any]) -> str:

@@ -269,11 +269,12 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     if not path.exists():
         raise RelmError(f"{path}: no such file: the folder does not attest how it was trained; train again with this version")
     lines: list[dict[str, Any]] = []
-    for number, text in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+    content = path.read_text(encoding="utf-8", errors="replace")  # what is no UTF-8 is no JSON either, or no attested line
+    for number, text in enumerate(content.splitlines(), start=1):
         try:
             line = json.loads(text)
-            ascends = isinstance(line["step"], int) and (not lines or line["step"] > lines[-1]["step"])
-        except (ValueError, KeyError, TypeError):
+            ascends = isinstance(line["step"], int) and line["step"] > (lines[-1]["step"] if lines else 0)
+        except (ValueError, KeyError, TypeError, RecursionError):
             ascends = False
         if not ascends:
             raise RelmError(f"{path}, line {number}: expected an object of a later step than the one before, found {text[:80]}")

@@ -9,7 +9,6 @@ and on what they were made. Whoever trains a stretch again compares.
 """
 
 import dataclasses
-import json
 import logging
 import os
 import shutil
@@ -161,9 +160,13 @@ def _prune(checkpoints: Path, step: int, keep: int, forever: int | None) -> None
 
 
 def _listed(checkpoints: Path) -> set[int]:
-    """Steps that `checkpoints.jsonl` has."""
+    """Return the steps that `checkpoints.jsonl` has.
+
+    Raises:
+        RelmError: a line is broken.
+    """
     path = checkpoints.with_name(CHECKPOINTS)
-    return {json.loads(line)["step"] for line in path.read_text().splitlines()} if path.exists() else set()
+    return {line["step"] for line in lines_after(path, 0)} if path.exists() else set()
 
 
 def newest_checkpoint(checkpoints: Path) -> Path | None:

@@ -47,7 +47,7 @@ def checked_model(weights: Path) -> Mapping[str, Any]:
     """
     sidecar = checked_sidecar(weights)
     if "files" in sidecar:
-        _require_no_others(weights, sidecar["files"])
+        require_no_others(weights, sidecar["files"])
     elif "fingerprint" in sidecar:  # of a model that was trained here; a download's files have a sidecar each
         made = sidecar_of(weights)
         raise RelmError(
@@ -57,7 +57,8 @@ def checked_model(weights: Path) -> Mapping[str, Any]:
     return sidecar
 
 
-def _require_no_others(weights: Path, files: Mapping[str, Any]) -> None:
+def require_no_others(weights: Path, files: Mapping[str, Any]) -> None:
+    """Raise RelmError if beside the weights lies a file that a loader would read and that is not among `files`."""
     for path in sorted(weights.parent.iterdir()):
         is_known = path.name in files or path.name == weights.name
         if not is_known and any(fnmatch(path.name, pattern) for pattern in NOTICED):

@@ -12,6 +12,7 @@ from relm.artifact import checked_sidecar, read_json, sha256_of, sidecar_of
 from relm.errors import RelmError
 from relm.plan import Plan
 from relm.training.attested_run import AttestedRun, published_name
+from relm.training.model_files import require_no_others
 from relm.training.run_folder import METADATA, PROVENANCE, RECORDS, WEIGHTS
 
 Record = Mapping[str, Any]
@@ -96,9 +97,10 @@ def _wrong_in_run_folder(plan: Plan) -> list[str]:
     wrong = [found for inside, sha256 in outputs if (found := _difference(plan.run_folder / inside, sha256, "its record"))]
     for phase in plan.phases:
         weights = plan.model_folder(phase) / WEIGHTS
-        if sidecar_of(weights).exists():
+        if weights.exists() or sidecar_of(weights).exists():
             try:
-                checked_sidecar(weights)
+                if "files" in (sidecar := checked_sidecar(weights)):  # an earlier version named none
+                    require_no_others(weights, sidecar["files"])
             except RelmError as error:
                 wrong.append(str(error))
     return wrong

@@ -296,7 +296,11 @@ def compared(replay: Replay) -> Comparison:
 
 
 def compared_bits(replay: Replay) -> Comparison:
-    """Where sums are rounded alike: files and lines must be the same."""
+    """Compare files and lines, which must be the same where sums are rounded alike.
+
+    Raises:
+        RelmError: they are, but the run's own checkpoint after the segment is damaged.
+    """
     run, segment = replay.run, replay.segment
     hashes = {name: sha256_of(replay.end / name) == attested for name, attested in segment.end.sha256.items()}
     if segment.last == run.settings.steps and run.weights.exists():
@@ -305,6 +309,8 @@ def compared_bits(replay: Replay) -> Comparison:
     difference = different_line(lines, replay.lines)
     wrong = [name for name, same in hashes.items() if not same]
     if not wrong and difference is None:
+        if run.is_kept(segment.end):
+            run.require_attested(segment.end)
         files = f"{', '.join(hashes)} after step {segment.last:,} have the attested sha256"
         return Comparison(True, "identical", [files, f"{len(lines)} lines of train.jsonl are the same, times aside"])
     said = [f"{', '.join(wrong)} after step {segment.last:,} not of the attested sha256"] if wrong else []
