@@ -184,12 +184,12 @@ def require_inputs(run: AttestedRun) -> None:
     wanted = [*shards, plan.manifest(phase), plan.tokenizer, *plan.starting_weights(phase)]
     if absent := [str(path) for path in wanted if not path.exists()]:
         raise RelmError(f"{absent[0]}: no such file, and the segment is trained on it; `snakemake {' '.join(absent)}` makes it")
-    if wrong := wrong_inputs(run):
-        raise RelmError(f"{wrong[0]}: the run read another file; bring that back, or have Snakemake make it again")
     expected = plan.starting_sha256(phase)
     for path in plan.starting_weights(phase):
         if path.name in expected:
             require_sha256(path, sha256_of(path), expected[path.name])
+    if wrong := wrong_inputs(run):
+        raise RelmError(f"{wrong[0]}: the run read another file; bring that back, or have Snakemake make it again")
 
 
 def init_from(run: AttestedRun) -> Path | None:
