@@ -1,10 +1,12 @@
 # `make quickstart` and `make test` work on a bare machine: Linux, Python 3.11 with venv, a C compiler, the package registries.
 #
-# DEVICE   which environment: cpu (default), cuda, tpu; ipu lives in its own image
+# DEVICE   which environment: cpu, cuda, tpu (default: the one that .venv was made for, or else cpu); ipu lives in its own image
 # PYTHON   the Python 3.11 that makes it
 # RELM_ENVS   where environments are cached, one per lock hash (default ~/.cache/relm/environments)
 
-DEVICE ?= cpu
+# The first line of .venv/made-from is the cached environment's folder: .../DEVICE-HASH.
+MADE_FOR := $(shell sed -n '1s|.*/\([a-z]*\)-[0-9a-f]*$$|\1|p' .venv/made-from 2>/dev/null)
+DEVICE ?= $(or $(MADE_FOR),cpu)
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 SHELL := bash
 BIN := .venv/bin
@@ -18,7 +20,8 @@ help:            ## what there is to make
 
 environment: .venv/made-from   ## the locked environment, for DEVICE
 
-.venv/made-from: $(LOCKS)
+# Another DEVICE than before makes it anew.
+.venv/made-from: $(LOCKS) $(if $(filter-out $(DEVICE),$(MADE_FOR)),FORCE)
 	@$(PYTHON) envs/make_environment.py --device $(DEVICE)
 	@touch $@
 

@@ -24,6 +24,18 @@ def test_every_step_has_help(step: str, project: Commands) -> None:
     [
         (["status", "tyni"], "did you mean results/tiny?"),
         (
+            ["status", "/elsewhere/recipes/tiny.yaml"],
+            "there is no recipe '/elsewhere/recipes/tiny.yaml'; did you mean results/tiny?",
+        ),
+        (
+            ["status", "results/tyni"],
+            "there is no recipe 'tyni' (recipes/tyni.yaml does not exist); did you mean results/tiny?",
+        ),
+        (
+            ["perplexity", "--model", "recipes", "--file", "a.txt", "--output", "a.json"],
+            "recipes: is not a model's folder, for it has no config.json",
+        ),
+        (
             ["download", "--dataset", "recipes/data/smple.yaml", "--file", "a", "--output", "x"],
             "smple.yaml: no such file (did you mean sample?)",
         ),
@@ -65,6 +77,13 @@ def test_a_mistake_ends_in_one_message_without_a_traceback(arguments: list[str],
     assert done.stderr.startswith(f"relm {arguments[0]}: ")
     assert "Traceback" not in done.stderr
     assert done.stdout == ""
+
+
+@pytest.mark.parametrize("name", ["tiny", "results/tiny", "results/tiny/", "recipes/tiny.yaml"])
+def test_a_recipe_is_found_by_the_path_that_a_shell_completes(name: str, project: Commands) -> None:
+    done = project.relm("status", name)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("tiny: fingerprint ")
 
 
 def test_a_step_prints_one_line_and_leaves_a_record_and_a_log(project: Commands) -> None:

@@ -1,5 +1,6 @@
 """The locked environment: everything by hash, no CUDA by accident, and a plain word where a device has none yet."""
 
+import os
 import re
 import shutil
 import subprocess
@@ -23,6 +24,33 @@ def test_a_device_without_an_environment_says_what_to_do(device: str, words: str
     assert done.returncode != 0
     assert words in " ".join(done.stderr.split())
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("made_for", "given", "makes"),
+    [
+        (None, [], "cpu"),
+        (None, ["DEVICE=cuda"], "cuda"),
+        ("cpu", [], None),
+        ("cpu", ["DEVICE=cpu"], None),
+        ("cpu", ["DEVICE=cuda"], "cuda"),
+        ("cuda", [], None),
+        ("cuda", ["DEVICE=cpu"], "cpu"),
+    ],
+)
+def test_make_environment_makes_another_one_only_for_another_device(
+    made_for: str | None, given: list[str], makes: str | None, checkout: Path, tmp_path: Path
+) -> None:
+    for name in ("Makefile", "pyproject.toml"):
+        shutil.copy(checkout / name, tmp_path)
+    shutil.copytree(checkout / "envs", tmp_path / "envs")
+    if made_for:
+        (tmp_path / ".venv").mkdir()
+        (tmp_path / ".venv" / "made-from").write_text(f"/cache/{made_for}-0123456789ab\n{tmp_path}/.venv\n")
+    environment = {key: value for key, value in os.environ.items() if key not in ("DEVICE", "MAKEFLAGS", "MAKEOVERRIDES")}
+    done = subprocess.run(["make", "-n", *given, "environment"], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert re.findall(r"make_environment.py --device (\w+)", done.stdout) == ([makes] if makes else [])
 
 
 @pytest.mark.parametrize("lock", ["torch-cpu.txt", "torch-cuda.txt", "torch-tpu.txt", "cpu.txt", "test.txt", "harness.txt"])

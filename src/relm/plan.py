@@ -295,7 +295,8 @@ class Project:
             try:
                 self.plan(name)
             except RelmError as error:
-                lines.append(in_one_line(error))
+                line, path = in_one_line(error), str(self.recipe_path(name))
+                lines.append(line if path in line else f"{path}: {line}")
         return lines
 
     def recipe_path(self, name: str) -> Path:
@@ -307,10 +308,11 @@ class Project:
         plain = name.removeprefix("smoke/")
         path = self.recipes / f"{plain}.yaml"
         if not _is_name(plain) or not os.path.lexists(path):  # reading says what is wrong with a broken link
-            near = difflib.get_close_matches(plain, self.names(), n=1, cutoff=0.5)
+            near = difflib.get_close_matches(Path(plain).name.removesuffix(".yaml"), self.names(), n=1, cutoff=0.5)
             prefix = name[: len(name) - len(plain)]
             hint = f"did you mean results/{prefix}{near[0]}?" if near else f"there are: {', '.join(self.names()) or 'none'}"
-            raise RelmError(f"there is no recipe {plain!r} ({path} does not exist); {hint}")
+            absent = f" ({path} does not exist)" if _is_name(plain) else ""
+            raise RelmError(f"there is no recipe {plain!r}{absent}; {hint}")
         return path
 
     def dataset_path(self, name: str) -> Path:

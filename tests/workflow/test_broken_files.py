@@ -98,6 +98,7 @@ def test_all_names_every_recipe_that_keeps_it_from_being_all(broken_project: Com
         all_results(None)
     said = str(caught.value)
     assert "recipes/my recipe.yaml" in said.replace("'", "")
+    assert "recipes/of-data-deep.yaml: recipes/data/deep.yaml, line 1: nested more than 32 deep" in said
     assert all(f"recipes/{kind}.yaml" in said and f"recipes/models/{kind}.yaml" in said for kind in KINDS)
     assert "`snakemake results/NAME` runs any other meanwhile" in said
 

@@ -201,6 +201,6 @@ def require_gpus(count: int) -> None:
         raise RelmError(f"run.processes: {count} processes of this machine need as many GPUs, found {found}; start fewer")
     build = "has no CUDA" if torch.version.cuda is None else f"is built for CUDA {torch.version.cuda}"
     raise RelmError(
-        f"run.device: cuda was asked for, but there is no usable GPU, and this torch ({torch.__version__}) {build}; "
-        "install NVIDIA's driver and a CUDA build of torch (https://pytorch.org/get-started), or set run.device to cpu"
+        f"run.device or --device: cuda was asked for, but there is no usable GPU, and this torch ({torch.__version__}) "
+        f"{build}; install NVIDIA's driver, and a CUDA build of torch with `make DEVICE=cuda environment`, or choose cpu"
     )

@@ -33,7 +33,7 @@ def _cuda() -> str:
 
 def _tpu() -> str:
     if _installed("torch_xla") is None:
-        return "no: torch_xla is not installed (make DEVICE=tpu environment)"
+        return "no: torch_xla is not installed; make the environment with `make DEVICE=tpu environment`"
     chips = chips_here()
     if not chips:
         return "no: there is no TPU chip on the PCI bus of this machine"

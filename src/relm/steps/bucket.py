@@ -2,10 +2,12 @@
 
 from relm.errors import RelmError
 from relm.plan import Plan, Project
-from relm.steps.contract import Arguments, Job, Step, argument, positive
+from relm.steps.contract import Arguments, Job, Step, argument, positive, recipe_name
 
 STORE = argument("store", metavar="STORE", help="gs://BUCKET/FOLDER, file:///FOLDER, or what else fsspec knows")
-NAME = argument("recipe", metavar="NAME", nargs="?", help="a recipe, or smoke/NAME; default: every one with a run there")
+NAME = argument(
+    "recipe", type=recipe_name, metavar="NAME", nargs="?", help="a recipe, or smoke/NAME; default: every one with a run there"
+)
 
 
 def push_job(a: Arguments) -> Job:

@@ -91,7 +91,19 @@ def expected_sha256(arguments: Arguments, files: Sequence[Path]) -> dict[Path, s
     return {file: given[file.name] for file in files if file.name in given}
 
 
-RECIPE = argument("recipe", metavar="NAME", help="a recipe in recipes/, or smoke/NAME for its small twin")
+def recipe_name(text: str) -> str:
+    """Return a recipe's name, also of the path that a shell completes: `results/NAME`, `results/NAME/` or `recipes/NAME.yaml`.
+
+    >>> [recipe_name(text) for text in ("tiny", "results/smoke/tiny/", "recipes/tiny.yaml")]
+    ['tiny', 'smoke/tiny', 'tiny']
+    """
+    plain = text.removeprefix("./").rstrip("/")
+    if plain.startswith("recipes/") and plain.endswith(".yaml"):
+        return plain.removeprefix("recipes/").removesuffix(".yaml")
+    return plain.removeprefix("results/")
+
+
+RECIPE = argument("recipe", type=recipe_name, metavar="NAME", help="a recipe in recipes/, or smoke/NAME for its small twin")
 WORKERS = argument("--workers", type=positive, metavar="N", help="processes; default: every core this process may use")
 FINGERPRINT = argument("--fingerprint", metavar="F", help="refuse to run when the recipe's fingerprint is another one")
 
