@@ -3,6 +3,8 @@
 import errno
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -154,6 +156,22 @@ def test_status_tells_done_running_and_left(finished_copy: Commands, project: Co
     after = finished_copy.relm("status", "tiny").stdout
     assert "left" not in after
     assert re.search(r"^  pretrain +main: done, step 40 of 40, loss \d\.\d{3}$", after, re.M)
+
+
+@pytest.mark.parametrize(("here", "mark"), [(True, "running, left"), (False, "left")])
+def test_a_step_counts_as_running_in_its_own_checkout_only(here: bool, mark: str, project: Commands, tmp_path: Path) -> None:
+    plan = project.relm("status", "tiny").stdout
+    run_folder = re.search(r"files in (\S+)", plan)
+    assert run_folder
+    elsewhere = tmp_path / "another checkout"
+    elsewhere.mkdir()
+    waiting = [sys.executable, "-c", "input()", "relm", f"{run_folder[1]}/verify.json"]
+    with subprocess.Popen(waiting, cwd=project.folder if here else elsewhere, stdin=subprocess.PIPE) as process:
+        try:
+            told = project.relm("status", "tiny").stdout
+        finally:
+            process.kill()
+    assert f"  verify       {mark}\n" in told
 
 
 def test_a_disk_without_room_is_a_message(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 import fcntl
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -55,10 +56,13 @@ def _is_locked(path: Path) -> bool:
 
 
 def _is_being_made(files: list[Path]) -> bool:
-    """Whether a step that runs here names one of these files in its command."""
-    wanted = {str(file) for file in files}
-    commands = [process.info["cmdline"] or [] for process in psutil.process_iter(["cmdline"])]
-    return any("relm" in command and wanted.intersection(command) for command in commands)
+    """Return whether a step that runs on this machine names one of these files in its command, seen from its own folder."""
+    wanted = {os.path.abspath(file) for file in files}
+    for process in psutil.process_iter(["cmdline", "cwd"]):
+        command, folder = process.info["cmdline"] or [], process.info["cwd"]
+        if folder and "relm" in command and any(os.path.normpath(os.path.join(folder, word)) in wanted for word in command):
+            return True
+    return False
 
 
 def _stage(name: str, files: list[Path]) -> str:
