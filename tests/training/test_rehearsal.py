@@ -97,7 +97,7 @@ def test_compile_only_takes_one_step_of_at_most_two_micro_batches() -> None:
     told = rehearse(rehearsal(changes={**shares, "run": {"micro_batch_size": None}}, compile_only=True))
     assert "4 sequences of 24 tokens a step in 2 micro-batches" in told, "a micro-batch is one share"
     told = rehearse(rehearsal(changes={"run": {"micro_batch_size": 8}}, compile_only=True))
-    assert "8 sequences of 24 tokens a step in 1 micro-batches" in told
+    assert "8 sequences of 24 tokens a step in 1 micro-batch" in told
 
 
 def test_the_trace_has_our_steps_and_its_parts_add_up(tmp_path: Path) -> None:

@@ -558,7 +558,11 @@ def test_a_segment_that_there_is_not_is_refused(tiny: Plan) -> None:
 
 @pytest.mark.parametrize(
     ("folder", "words"),
-    [("results/tyni", "no such folder"), ("work/runs", "has no recipe.json"), ("work/runs/tiny", "has no recipe.json")],
+    [
+        ("results/tyni", "no such folder"),
+        ("work/runs", "is not the folder of a finished run"),
+        ("work/runs/tiny", "is not the folder of a finished run"),
+    ],
 )
 def test_another_folder_is_refused(tiny: Plan, folder: str, words: str) -> None:
     with pytest.raises(RelmError, match=words):

@@ -248,7 +248,9 @@ def _parts_of(folder: Path, project: Project) -> tuple[str, str, str | None]:
         after = parts[places[-1] + 1 :]
         if first < places[-1] and len(after) < 2:
             return "/".join(parts[first : places[-1]]), parts[places[-1]], after[0] if after else None
-    raise RelmError(f"{folder}: has no recipe.json and is no runs/NAME/FINGERPRINT; give results/NAME or such a folder")
+    raise RelmError(
+        f"{folder}: is not the folder of a finished run; give results/NAME with its recipe.json, or work/runs/NAME/FINGERPRINT"
+    )
 
 
 def _phase(plan: Plan, wanted: str | None) -> str:

@@ -194,7 +194,8 @@ def traced_steps(
 def described(rehearsal: Rehearsal, run: PhaseRun, learner: Learner, config: Config, steps: Steps) -> list[str]:
     """What was found, a line each."""
     settings, device = run.settings, run.device
-    pieces = f"{micro_batches(run.reader):,} micro-batches" + (" a process" if device.parts > 1 else "")
+    count = micro_batches(run.reader)
+    pieces = f"{count:,} micro-batch{'' if count == 1 else 'es'}" + (" a process" if device.parts > 1 else "")
     return [
         f"phase {run.phase}: {learner.model.parameter_count():,} parameters, {settings.global_batch_size:,} sequences of "
         f"{settings.sequence_length:,} tokens a step in {pieces}, {settings.precision}",
