@@ -79,12 +79,12 @@ def _expected(a: Arguments) -> dict[Path, str]:
 
 def _tokenizer(a: Arguments) -> Path:
     folder = _folder(a)
-    if not (folder / "config.json").exists():
-        raise RelmError(
-            f"{folder}: is not a model's folder, for it has no config.json; give --model one that has, or results/NAME"
-        )
     found: Path = a.tokenizer or folder / "tokenizer.json"
     if not found.exists():
+        if a.tokenizer is None and not (folder / "config.json").exists():
+            raise RelmError(
+                f"{folder}: is not a model's folder, for it has no config.json; give --model one that has, or results/NAME"
+            )
         raise RelmError(f"{found}: no such file; name the model's tokenizer.json with --tokenizer")
     return found
 
