@@ -15,6 +15,7 @@ from trained_llama import BEGIN, pieces, stories
 
 from relm.artifact import sha256_of, write_sidecar
 from relm.errors import RelmError
+from relm.evaluation.model_folder import weights_sha256
 from relm.evaluation.models import (
     Execution,
     ForeignCausalModel,
@@ -23,7 +24,6 @@ from relm.evaluation.models import (
     load_causal,
     require_context,
     require_finite_weights,
-    weights_sha256,
 )
 from relm.evaluation.scoring import Scores, Sequences, score
 

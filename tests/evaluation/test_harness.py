@@ -26,7 +26,8 @@ from relm.evaluation.harness import (
     tokenizer_folder,
 )
 from relm.evaluation.harness_process import NotedData, described
-from relm.evaluation.models import Execution, weights_sha256
+from relm.evaluation.model_folder import weights_sha256
+from relm.evaluation.models import Execution
 from relm.evaluation.text_perplexity import pages
 
 FOUND: dict[str, Any] = {

@@ -31,7 +31,7 @@ class Entry(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Which run's index, and when it was written."""
+    """An index by its name in the store: a run, its fingerprint, and the time of the push."""
 
     name: str
     fingerprint: str

@@ -20,7 +20,7 @@ _WHAT_TO_DO = "move what it stands for here and give the same command again (the
 
 
 class Place(NamedTuple):
-    """Where one file belongs."""
+    """A file beneath a root, by the folders that lead to it."""
 
     root: Path
     """May be a link itself: the person who runs this has chosen it."""

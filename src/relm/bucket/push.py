@@ -31,7 +31,7 @@ class File(NamedTuple):
 
 
 class Pushed(NamedTuple):
-    """What one push of a run came to."""
+    """The outcome of one push of a run."""
 
     files: int
     sent: int

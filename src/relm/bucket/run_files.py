@@ -200,7 +200,7 @@ def _matching(plan: Plan, inside: Iterable[Path]) -> set[Path]:
 
 
 def together(name: str) -> str:
-    """What is pushed whole or not at all: the folder of a checkpoint, a published folder; any other file is for itself.
+    """Return what a file is pushed together with: the folder of its checkpoint, a published folder, or nothing but itself.
 
     >>> together("work/runs/a/0123456789ab/main/checkpoints/step-00000010/state.json")
     'work/runs/a/0123456789ab/main/checkpoints/step-00000010'
@@ -217,7 +217,7 @@ def last_of_all(names: Iterable[str]) -> list[str]:
 
 
 def told_sha256(path: Path) -> str | None:
-    """What a file's sidecar, its checkpoint's `state.json` or its model's sidecar says that it is; None: nothing says it."""
+    """Return the sha256 that a file's sidecar, its checkpoint's `state.json` or its model's sidecar has for it, if any."""
     for beside in (sidecar_of(path), path.with_name("state.json"), sidecar_of(path.with_name(WEIGHTS))):
         try:
             told = json.loads(beside.read_text(encoding="utf-8"))

@@ -209,7 +209,7 @@ def _is_the_same(path: Path, stamp: list[int]) -> bool:
 
 
 def reason(error: Exception) -> str:
-    """What an error of a store's client means, and what to do; no part of an address behind a question mark is told."""
+    """Return what an error of a store's client means and what to do, without any part of an address behind a question mark."""
     said = re.sub(r"\?\S+", "?...", str(error).strip().partition("\n")[0])
     if isinstance(error, ImportError):
         package = "gcsfs" if "gcsfs" in said else said

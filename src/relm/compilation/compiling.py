@@ -219,20 +219,30 @@ def compile_recipe(plan: Plan, phase: str | None, stated: str | None) -> Compila
         return compilation_of(plan, topology, [(each, compiled(each)) for each in programs])
 
 
+def recipe_facts(plan: Plan, phases: Iterable[str]) -> dict[str, Any]:
+    """Return the keys of a recipe's phases on which compiled programs depend, as `Compilation` names them."""
+    run, named = plan.recipe.run, {name: plan.recipe.pretrain[name] for name in phases}
+    return {
+        "sequences": {name: phase.global_batch_size for name, phase in named.items()},
+        "micro_batches": {name: micro_batch_size(phase, run.micro_batch_size, 1) for name, phase in named.items()},
+        "activation_checkpointing": run.activation_checkpointing,
+    }
+
+
+def slice_facts(topology: str) -> dict[str, Any]:
+    """Return what `Compilation` holds of a slice of TPUs."""
+    where = TOPOLOGIES[topology]
+    return {"topology": topology, "layout": where.layout, "devices": where.devices, "chips": where.chips}
+
+
 def compilation_of(plan: Plan, topology: str, programs: Iterable[tuple[TracedProgram, Compiled]]) -> Compilation:
-    """A recipe's programs and what became of them."""
-    found, where = list(programs), TOPOLOGIES[topology]
-    run, named = plan.recipe.run, {asked.wish.phase for asked, _ in found}
-    phases = {name: settings for name, settings in plan.recipe.pretrain.items() if name in named}
+    """Return a recipe's programs and what became of them."""
+    found = list(programs)
+    named = {asked.wish.phase for asked, _ in found}
     return Compilation(
         recipe=plan.name,
-        topology=topology,
-        layout=where.layout,
-        devices=where.devices,
-        chips=where.chips,
-        sequences={name: settings.global_batch_size for name, settings in phases.items()},
-        micro_batches={name: micro_batch_size(settings, run.micro_batch_size, 1) for name, settings in phases.items()},
-        activation_checkpointing=run.activation_checkpointing,
+        **slice_facts(topology),
+        **recipe_facts(plan, [name for name in plan.phases if name in named]),
         vocabulary=found[0][0].vocabulary,
         programs=tuple(
             CompiledProgram(phase=asked.wish.phase, name=asked.name, program=asked.program, compiled=result)

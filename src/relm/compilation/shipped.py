@@ -14,14 +14,24 @@ from tempfile import TemporaryDirectory
 from pydantic import Field, ValidationError
 
 from relm.artifact import read_json, write_json
-from relm.compilation.compiling import HELD_OUT, TracedProgram, Wish, compiled, compiled_key, installed, traced, wishes_of
+from relm.compilation.compiling import (
+    HELD_OUT,
+    TracedProgram,
+    Wish,
+    compiled,
+    compiled_key,
+    installed,
+    recipe_facts,
+    slice_facts,
+    traced,
+    wishes_of,
+)
 from relm.compilation.environment import CHECKOUT
 from relm.compilation.result import Compilation, Compiled, CompiledProgram, Facts, Program, in_words
 from relm.errors import RelmError
 from relm.limits import available_memory, usable_cores
 from relm.plan import Plan, Project
 from relm.topologies import TOPOLOGIES
-from relm.training.input import micro_batch_size
 
 TABLE = CHECKOUT / "docs" / "compiled.json"
 # Most that one compiler takes, in bytes: of a step of BERT large in bfloat16 on v5e.
@@ -111,14 +121,7 @@ def recipes_of(project: Project, programs: Sequence[TracedProgram]) -> dict[str,
 
 
 def _recipe_facts(plan: Plan, vocabulary: str) -> RecipeFacts:
-    run = plan.recipe.run
-    return RecipeFacts(
-        fingerprint=plan.fingerprint,
-        sequences={name: phase.global_batch_size for name, phase in plan.recipe.pretrain.items()},
-        micro_batches={name: micro_batch_size(phase, run.micro_batch_size, 1) for name, phase in plan.recipe.pretrain.items()},
-        activation_checkpointing=run.activation_checkpointing,
-        vocabulary=vocabulary,
-    )
+    return RecipeFacts(fingerprint=plan.fingerprint, vocabulary=vocabulary, **recipe_facts(plan, plan.phases))
 
 
 def shipped_compilation(shipped: Shipped, plan: Plan) -> Compilation | None:
@@ -135,13 +138,9 @@ def shipped_compilation(shipped: Shipped, plan: Plan) -> Compilation | None:
         raise RelmError(
             f"recipe {plan.name} has fingerprint {plan.fingerprint}, docs/compiled.json has figures of {facts.fingerprint}"
         )
-    where = TOPOLOGIES[topology]
     return Compilation(
         recipe=plan.name,
-        topology=topology,
-        layout=where.layout,
-        devices=where.devices,
-        chips=where.chips,
+        **slice_facts(topology),
         **facts.model_dump(exclude={"fingerprint"}),
         programs=tuple(_compiled_program(shipped, row) for row in rows),
     )

@@ -276,8 +276,10 @@ class Writer:
         return Prompt(text, [*self.begins, *ids] or self.beginning())
 
     def beginning(self) -> list[int]:
-        """What stood before a document in training: the token that begins a text; where the folder names none, the one that
-        ends it; where the tokenizer has neither, the end of a line.
+        """Return what stood before a document in training.
+
+        It is the token that begins a text; where the folder names none, the one that ends it; and where the tokenizer has
+        neither, the end of a line.
 
         Raises:
             RelmError: it has no line end either.

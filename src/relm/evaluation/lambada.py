@@ -289,7 +289,7 @@ def lambada_scores(
 
 
 def _sequences(passages: Passages, model: CausalModel, beginning: Beginning) -> tuple[Sequences, list[Integers], Flags]:
-    """What goes through the model: each passage, then those that are other tokens when strict, then those that lm_eval alters.
+    """Lay out what goes through the model: each passage, then those with other tokens when strict, then those lm_eval alters.
 
     Returns:
         The sequences; for each passage, which one has its strict form, and which one that of lm_eval; whether its beginning is

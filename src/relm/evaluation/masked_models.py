@@ -18,20 +18,16 @@ from safetensors import safe_open
 from torch import Tensor, nn
 
 from relm.errors import RelmError
+from relm.evaluation.model_folder import INDEX, WEIGHTS, configuration, readable, weights_sha256
 from relm.evaluation.models import (
-    INDEX,
     PROBE,
-    WEIGHTS,
     Execution,
     alike,
-    configuration,
     foreign,
     longest_sequence,
-    readable,
     require_finite_logits,
     require_finite_weights,
     require_vocabulary,
-    weights_sha256,
 )
 from relm.models.bert import Bert
 from relm.models.bert_configuration import BertConfig

@@ -10,16 +10,8 @@ import torch
 from torch import Tensor
 
 from relm.errors import RelmError
-from relm.evaluation.models import (
-    WEIGHTS,
-    Execution,
-    foreign,
-    model_type,
-    readable,
-    require_finite_weights,
-    require_vocabulary,
-    weights_sha256,
-)
+from relm.evaluation.model_folder import WEIGHTS, model_type, readable, weights_sha256
+from relm.evaluation.models import Execution, foreign, require_finite_weights, require_vocabulary
 from relm.evaluation.scoring import batches
 from relm.examples.columns import Ragged
 from relm.examples.seq2seq import padded

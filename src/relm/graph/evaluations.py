@@ -160,7 +160,7 @@ def test_step(wildcards: Any) -> str:
 
 @in_words
 def test_protocol(wildcards: Any) -> dict[str, Any]:
-    """How it is scored: an edited protocol evaluates again, a new option at its default does not."""
+    """Return the scoring protocol of a test: an edited one evaluates again, a new option at its default does not."""
     return _test(wildcards).model_dump(mode="json", include={"protocol", "perplexity", "lambada"}, exclude_defaults=True)
 
 

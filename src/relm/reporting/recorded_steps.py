@@ -1,4 +1,4 @@
-"""What a record that somebody else wrote may put on a line for a shell: a step of the graph, on files of the checkout."""
+"""Checks of a record that somebody else wrote: a shell may get from it a step of the graph, on files of the checkout."""
 
 import argparse
 import contextlib

@@ -181,7 +181,7 @@ class AttestedRun:
 
     @property
     def is_finished(self) -> bool:
-        """Whether the phase was trained to its end."""
+        """True if the phase was trained to its end."""
         return self.is_published or self.weights.exists()
 
     def lines(self, segment: Segment) -> dict[int, dict[str, Any]]:

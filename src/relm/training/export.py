@@ -76,7 +76,7 @@ def tokenizer_config(
     positions: int | None,
     outputs: Sequence[str] = ("input_ids", "attention_mask"),
 ) -> dict[str, Any]:
-    """What `transformers` needs beside `tokenizer.json`: this class takes that file as it is, and rebuilds nothing.
+    """Return what `transformers` needs beside `tokenizer.json`; the class takes that file unchanged and rebuilds nothing.
 
     Args:
         outputs: what the tokenizer gives the model; without it the class leaves out the segments of pairs.
@@ -95,7 +95,7 @@ def tokenizer_config(
 
 
 def is_finished(folder: Path, facts: Mapping[str, Any]) -> bool:
-    """Whether `folder` holds, undamaged, the model that has these facts, and its sidecar names every file."""
+    """Return True if `folder` holds, undamaged, the model that has these facts, and its sidecar names every file."""
     try:
         sidecar = checked_sidecar(folder / WEIGHTS)
     except RelmError:

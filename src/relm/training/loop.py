@@ -85,8 +85,7 @@ def pretrain(
         RelmError: the inputs do not fit together, the machine is too small, or the loss is no longer a number.
     """
     stop_with_parent()
-    settings, folder = recipe.pretrain[phase], model_folder.parent
-    tokens = tokenizer_facts(manifest, tokenizer)
+    settings, folder, tokens = recipe.pretrain[phase], model_folder.parent, tokenizer_facts(manifest, tokenizer)
     identity = identity_of(phase, manifest, init_from, run_fingerprint)
     facts: dict[str, Any] = {"step": settings.steps, **identity}
     with (

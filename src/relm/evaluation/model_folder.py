@@ -1,0 +1,109 @@
+"""The files of a model's folder as an evaluation may read them: nothing is executed, unpickled, or read from elsewhere."""
+
+import contextlib
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub.errors import StrictDataclassError
+from safetensors import SafetensorError
+
+from relm.artifact import sha256_of
+from relm.errors import RelmError
+from relm.training.model_files import checked_weights
+
+WEIGHTS = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+ADAPTER = "adapter_config.json"
+# Keys of a configuration by which `transformers` reads other weights than those that are named after it, or fetches a program.
+OTHER_WEIGHTS = "transformers_weights"
+KERNELS = ("attn_implementation", "_attn_implementation", "_attn_implementation_internal")
+# Errors that libraries raise when a folder's files are not what they should be.
+UNREADABLE = (
+    OSError, ValueError, KeyError, TypeError, AttributeError, ImportError, RuntimeError, SafetensorError, StrictDataclassError,
+)  # fmt: skip
+
+
+@contextlib.contextmanager
+def readable(folder: Path, what: str) -> Iterator[None]:
+    """Let what fails while a model's folder is read say so in words."""
+    try:
+        yield
+    except UNREADABLE as error:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        shown = lines[:2] if isinstance(error, StrictDataclassError) else lines[:1]  # the second line has the cause
+        first = (" ".join(shown) or type(error).__name__).rstrip(".:")
+        raise RelmError(
+            f"{folder}: cannot be read as a {what}: {first}; give a folder with config.json and model.safetensors"
+        ) from None
+
+
+def configuration(folder: Path) -> dict[str, Any]:
+    """Return the content of `config.json`.
+
+    Raises:
+        OSError: there is no such file.
+        ValueError: it is no JSON object.
+    """
+    path = folder / "config.json"
+    try:
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+    except (ValueError, TypeError, RecursionError) as error:
+        raise ValueError(f"{path}: is not a JSON object: {error}") from None
+
+
+def model_type(folder: Path) -> str:
+    """Return the architecture that `config.json` names; errors as of `configuration`."""
+    return str(configuration(folder).get("model_type", ""))
+
+
+def weights_sha256(folder: Path) -> str:
+    """Return the sha256 of the weights, once every file of the model that has a sidecar was compared with that.
+
+    Of several files of weights, it is that of their names and hashes.
+
+    Raises:
+        OSError: there are none.
+        ValueError: there are none but pickled ones, the index of several names other files than safetensors beside it, or
+            there is an adapter, or `config.json` names other weights or a program.
+        RelmError: a file is not what its sidecar says.
+    """
+    weights, index = folder / WEIGHTS, folder / INDEX
+    if not index.exists() and not weights.exists() and any(folder.glob("pytorch_model*.bin")):
+        raise ValueError("its weights are pickled (pytorch_model.bin), which can run code, so they are not read: convert them")
+    sha256 = checked_weights(folder) if weights.exists() or not index.exists() else _sha256_of_several(folder)
+    if (folder / ADAPTER).exists():  # PEFT, where it is installed, would have another model read
+        raise ValueError(f"{ADAPTER} names an adapter, which is not applied here: merge it into the weights, or remove it")
+    if (folder / "config.json").exists():
+        _require_nothing_from_elsewhere(configuration(folder))
+    return sha256
+
+
+def _require_nothing_from_elsewhere(config: Mapping[str, Any]) -> None:
+    """Refuse a configuration that names weights of its own, or compiled programs of the Hugging Face hub.
+
+    Raises:
+        ValueError: it does, itself or in a part of it.
+    """
+    if config.get(OTHER_WEIGHTS) is not None:
+        raise ValueError(f"config.json: {OTHER_WEIGHTS} is {config[OTHER_WEIGHTS]!r}, expected no such key: remove it")
+    for part in (config, *(value for value in config.values() if isinstance(value, dict))):
+        for key in KERNELS:
+            if "/" in str(part.get(key)):
+                raise ValueError(f"config.json: {key} is {part[key]!r}, a program of the hub's, which is not run: remove it")
+
+
+def _sha256_of_several(folder: Path) -> str:
+    """Return the sha256 of the names and hashes of the files that an index names.
+
+    Raises:
+        ValueError: it names other files than safetensors beside it.
+    """
+    index = folder / INDEX
+    names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+    if odd := [name for name in names if Path(name).name != name or not name.endswith(".safetensors")]:
+        raise ValueError(f"{INDEX} names {odd[0]}, expected safetensors files beside it")
+    lines = "".join(f"{sha256_of(folder / name)}  {name}\n" for name in names)
+    return hashlib.sha256(lines.encode()).hexdigest()
