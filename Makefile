@@ -56,15 +56,15 @@ images: environment   ## build the images of ROLES (default: cpu) here; BASE=IMA
 	$(BIN)/python -m relm.containers.build $(or $(ROLES),cpu) $(if $(BASE),--base BASE=$(BASE)) $(if $(PYTHON_BASE),--base PYTHON=$(PYTHON_BASE))
 
 test-xla: .venv-tpu/made-from   ## what needs the TPU's packages: training on PyTorch/XLA, a CPU standing for eight devices; gs://
-	PJRT_DEVICE=CPU $(subst $(BIN),.venv-tpu/bin,$(PYTEST)) -m "not full" tests/training/xla tests/compilation/xla tests/devices tests/bucket/test_google_storage.py
+	PJRT_DEVICE=CPU $(subst $(BIN),.venv-tpu/bin,$(PYTEST)) -m "not full" tests/training/xla tests/forecast/compilation/xla tests/devices tests/cluster/bucket/test_google_storage.py
 
 compile-all: environment .venv-tpu/made-from   ## TPU recipes through the TPU's compiler, those that changed: docs/compiled.json
-	$(BIN)/python -m relm.compilation.shipped
+	$(BIN)/python -m relm.forecast.compilation.shipped_programs
 	$(BIN)/python docs/generate.py
 
 compile-check: environment .venv-tpu/made-from   ## is docs/compiled.json of the recipes' programs, and the compiler the known one?
-	$(BIN)/python -m relm.compilation.shipped --check
-	$(PYTEST) -m full tests/compilation/xla/test_golden_facts.py
+	$(BIN)/python -m relm.forecast.compilation.shipped_programs --check
+	$(PYTEST) -m full tests/forecast/compilation/xla/test_golden_facts.py
 
 check: environment format types workflow   ## format, lint, types
 

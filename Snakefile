@@ -5,9 +5,8 @@ import re
 from snakemake.utils import min_version
 
 from relm import graph
-from relm.identity import REVISIONS, work_folder
-from relm.launch import supervision
-
+from relm.recipes.identity import REVISIONS, work_folder
+from relm.cluster import supervision
 min_version("9.27")
 
 WORK = work_folder()

@@ -15,14 +15,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from relm.compilation.compiling import TracedProgram, Wish, compiled, topology_of, traced
-from relm.compilation.environment import CHECKOUT, python
-from relm.compilation.result import Compiled, Program
-from relm.compilation.shipped import read_shipped
-from relm.compilation.table import GIB
-from relm.launch.expected_tokenizer import tokenizer_of
-from relm.plan import Project
-from relm.topologies import TOPOLOGIES
+from relm.forecast.compilation.compile_record import Compiled, Program
+from relm.forecast.compilation.compiling import TracedProgram, Wish, compiled, topology_of, traced
+from relm.forecast.compilation.program_table import GIB
+from relm.forecast.compilation.shipped_programs import read_shipped
+from relm.forecast.compilation.tpu_environment import CHECKOUT, python
+from relm.forecast.expected_tokenizer import tokenizer_of
+from relm.recipes.plan import Project
+from relm.recipes.topologies import TOPOLOGIES
 from relm.training.architecture import configuration
 
 

@@ -15,7 +15,6 @@ import numpy as np
 import numpy.typing as npt
 
 from relm.artifact import checked_sidecar
-from relm.catalogue import Dataset
 from relm.corpus.documents import Document, encoded
 from relm.corpus.documents import read_documents as read_documents_file
 from relm.corpus.line_documents import batches_of_articles
@@ -33,7 +32,8 @@ from relm.examples.packing import Text
 from relm.examples.table import ExampleTable
 from relm.examples.tokenized import tokenized_documents
 from relm.examples.tokenizers import LoadedTokenizer, import_tokenizer, load_tokenizer
-from relm.objectives import AsPublished, Objective
+from relm.recipes.catalogue import Dataset
+from relm.recipes.objectives import AsPublished, Objective
 
 SEED = 42
 Flags = npt.NDArray[np.bool_]

@@ -24,10 +24,10 @@ from typing import Any, NamedTuple
 import yaml
 
 from relm.examples.manifest import TokenizerFacts
-from relm.plan import Project
+from relm.forecast.calibration import StepTime, calibrate
+from relm.recipes.plan import Project
 from relm.training.architecture import configuration
 from relm.training.arithmetic import parameters
-from relm.training.calibration import StepTime, calibrate
 from relm.training.resources import Memory, memory
 
 WORDS = 400

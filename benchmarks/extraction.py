@@ -16,10 +16,10 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from relm.artifact import checked_sidecar
-from relm.catalogue import Dataset
 from relm.corpus.extract import extract
 from relm.corpus.wikipedia import Dump, Page, decompressed_blocks
 from relm.corpus.wikitext_markup import plain_text
+from relm.recipes.catalogue import Dataset
 
 COMPARED_ARTICLES = 100
 

@@ -42,8 +42,8 @@ from relm.examples.tokenizers import train_tokenizer
 from relm.models.bert_configuration import BertConfig
 from relm.models.gpt2 import Gpt2Config
 from relm.models.t5_configuration import T5Config
-from relm.objectives import Objective
-from relm.recipe import Recipe
+from relm.recipes.objectives import Objective
+from relm.recipes.recipe import Recipe
 from relm.training import loop, step
 from relm.training.phase_run import reader_of
 

@@ -36,7 +36,7 @@ from tokenizers import Tokenizer, models
 from relm.examples.masked import blocks_of, made_columns
 from relm.examples.tokenized import TokenizedDocuments
 from relm.examples.tokenizers import LoadedTokenizer, SpecialIds
-from relm.objectives import Objective
+from relm.recipes.objectives import Objective
 
 VOCABULARY = 30_522
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]

@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from relm.optimization import Optimizer
+from relm.recipes.optimization import Optimizer
 from relm.training.optimizers import build_optimizer
 from relm.training.optimizers.building import parameter_groups
 

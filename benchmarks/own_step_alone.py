@@ -7,11 +7,11 @@ import sys
 from contextlib import closing
 from pathlib import Path
 
-from relm.compilation.tracing import TracingDevice, traced_phase
-from relm.launch.expected_tokenizer import tokenizer_of
-from relm.plan import Project
-from relm.recipe import Recipe
-from relm.topologies import TOPOLOGIES
+from relm.forecast.compilation.tracing import TracingDevice, traced_phase
+from relm.forecast.expected_tokenizer import tokenizer_of
+from relm.recipes.plan import Project
+from relm.recipes.recipe import Recipe
+from relm.recipes.topologies import TOPOLOGIES
 
 
 def devices_of(recipe: Recipe) -> int:

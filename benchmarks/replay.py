@@ -1,5 +1,5 @@
 """How far a replayed segment lies from the attested one: by rounding alone, and with the smallest faults. The bands of
-`relm.training.resemblance` lie between the two.
+`relm.replay.resemblance` lie between the two.
 
     snakemake results/quickstart
     python benchmarks/replay.py --steps 50                          # figures of docs/trust.md
@@ -20,13 +20,13 @@ from unittest.mock import patch
 import torch
 from safetensors import safe_open
 
-from relm.plan import Plan, Project
-from relm.recipe import Recipe
-from relm.section import merge
+from relm.recipes.plan import Plan, Project
+from relm.recipes.recipe import Recipe
+from relm.recipes.run_folder import checkpoint_folder
+from relm.recipes.section import merge
+from relm.replay.resemblance import band_of, loss_difference, update_difference
 from relm.training import input as training_input
 from relm.training import loop, phase_run
-from relm.training.resemblance import band_of, loss_difference, update_difference
-from relm.training.run_folder import checkpoint_folder
 
 Fault = Callable[[], contextlib.AbstractContextManager[Any]]
 

@@ -78,7 +78,7 @@ def make_examples(folder: Path, tokens: int) -> None:
 
 def train(folder: Path, run: Path, until: int | None) -> str:
     """The run's own command, without what surrounds it."""
-    from relm.recipe import Recipe
+    from relm.recipes.recipe import Recipe
     from relm.training.loop import pretrain
 
     recipe = Recipe.model_validate_json((folder / "recipe.json").read_text())

@@ -20,8 +20,8 @@ import torch
 import transformers
 from torch import Tensor, nn
 
-from relm.compilation.tracing import Traced, TracingDevice, traced_step
-from relm.recipe import Run
+from relm.forecast.compilation.tracing import Traced, TracingDevice, traced_step
+from relm.recipes.recipe import Run
 
 
 @dataclasses.dataclass(frozen=True)

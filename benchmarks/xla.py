@@ -42,7 +42,7 @@ def recipe_of(given: argparse.Namespace, device: str = "cpu") -> Any:
     """What all sides train."""
     import loop
 
-    from relm.recipe import Recipe
+    from relm.recipes.recipe import Recipe
 
     plain = loop.recipe_of(given).model_dump()
     plain["model"]["layers"] = given.layers

@@ -30,8 +30,8 @@ from models import CLASSES, clocks, spread
 from relm.devices.xla import XlaDevice
 from relm.models.bert import Bert
 from relm.models.bert_configuration import BertConfig
-from relm.plan import Project
-from relm.recipe import Recipe
+from relm.recipes.plan import Project
+from relm.recipes.recipe import Recipe
 from relm.training.input import Reader
 from relm.training.loss_scaling import finish_gradients
 from relm.training.optimizers import build_optimizer, optimizer_tensors, set_learning_rate

@@ -15,12 +15,12 @@ from typing import Any
 
 import networkx
 
-from relm.catalogue import Dataset, PretrainedModel
-from relm.compilation.compiling import HELD_OUT
-from relm.compilation.shipped import read_shipped
-from relm.protocols import PublishedTest
-from relm.recipe import Recipe
-from relm.section import Section
+from relm.forecast.compilation.compiling import HELD_OUT
+from relm.forecast.compilation.shipped_programs import read_shipped
+from relm.recipes.catalogue import Dataset, PretrainedModel
+from relm.recipes.evaluations import PublishedTest
+from relm.recipes.recipe import Recipe
+from relm.recipes.section import Section
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 WORDS = {

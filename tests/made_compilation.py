@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from relm.compilation.result import Compilation, Compiled, CompiledProgram, Memory, Program, Refusal
-from relm.recipe import Recipe
+from relm.forecast.compilation.compile_record import Compilation, Compiled, CompiledProgram, Memory, Program, Refusal
+from relm.recipes.recipe import Recipe
 
 VERSIONS = {"jax": "0.7.1", "libtpu": "0.0.21"}
 GIB = 2**30

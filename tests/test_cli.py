@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from relm.cli import STEPS, main
-from relm.launch import status
+from relm.reporting import status
 from small_project import Commands
 
 

@@ -4,7 +4,6 @@ A step reads files, writes files whole or not at all, prints one line that says 
 its output. A user's mistake ends in one clear message and a non-zero exit.
 """
 
-import argparse
 import datetime
 import logging
 import os
@@ -14,29 +13,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from relm.artifact import checked_sidecar, require_sha256, sha256_of
+from relm.devices import ranks
 from relm.errors import RelmError
-from relm.launch import ranks
 from relm.steps import STEPS
 from relm.steps.contract import Arguments, Step
+from relm.steps.parser import parser
 from relm.training.interruption import Preempted
-
-
-def parser() -> argparse.ArgumentParser:
-    """The whole command line."""
-    top = argparse.ArgumentParser(
-        prog="relm",
-        description="Reproducible language-model pretraining, step by step. `snakemake results/NAME` runs them all in order.",
-        epilog="`relm STEP --help` explains a step; `relm list` shows the recipes.",
-    )
-    commands = top.add_subparsers(dest="step", metavar="STEP", required=True)
-    for name, step in STEPS.items():
-        command = commands.add_parser(
-            name, help=step.help, description=f"{step.help[0].upper()}{step.help[1:]}.", epilog=step.epilog
-        )
-        for names, options in step.arguments:
-            command.add_argument(*names, **options)
-        command.add_argument("--log", type=Path, metavar="PATH", help="also write the last line here")
-    return top
 
 
 def run_step(name: str, step: Step, arguments: Arguments, argv: Sequence[str]) -> str:
@@ -44,7 +26,7 @@ def run_step(name: str, step: Step, arguments: Arguments, argv: Sequence[str]) -
     job = step.job(arguments)
     if ranks.rank():
         return job.run()
-    from relm.reporting.provenance import record, sidecar
+    from relm.provenance.step_record import record, sidecar
 
     if absent := [str(path) for path in job.inputs if not path.exists()]:
         raise RelmError(f"no such file: {', '.join(absent)}; run the step that makes it, or correct the path")

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from relm.containers.placement import evaluation_role, placement, training_role, words_of
-from relm.plan import Project
+from relm.recipes.plan import Project
 from relm.steps import STEPS
 from small_project import Commands
 

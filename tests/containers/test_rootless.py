@@ -16,7 +16,7 @@ from image_project import ImageProject
 from relm.artifact import sha256_of
 from relm.containers.lock import image_of
 from relm.containers.run_line import Run, run_line
-from relm.plan import Project
+from relm.recipes.plan import Project
 
 pytestmark = [pytest.mark.containers, pytest.mark.full, pytest.mark.timeout(1500)]
 USER = 1234

@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 from relm.containers.shell_line import docker_line, plain_line
-from relm.launch.ranks import launcher
-from relm.plan import Project
+from relm.devices.ranks import launcher
+from relm.recipes.plan import Project
 
 ID = "sha256:" + "7" * 64
 HELD_OUT = ["relm", "held-out", "--model", "work/a model.st", "--output", "work/$(touch /x).json", "--log", "it's"]

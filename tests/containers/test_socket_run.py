@@ -18,7 +18,7 @@ from relm.containers.lock import Built, image_of, read_override, record_built
 from relm.containers.socket_build import run_build
 from relm.containers.socket_run import StepFailed, engine_of, run_in_image, run_of
 from relm.errors import RelmError
-from relm.plan import Project
+from relm.recipes.plan import Project
 
 pytestmark = pytest.mark.containers
 TODAY = datetime.date(2026, 1, 1)

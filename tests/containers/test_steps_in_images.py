@@ -15,7 +15,7 @@ from image_project import ImageProject
 from relm.artifact import sha256_of
 from relm.containers.lock import image_of
 from relm.containers.run_line import Run, run_line
-from relm.plan import Project
+from relm.recipes.plan import Project
 
 pytestmark = [pytest.mark.containers, pytest.mark.timeout(1500)]
 LARGEST = 1_500_000_000

@@ -20,7 +20,7 @@ from safetensors.numpy import load_file
 from relm.containers.context import left_out
 from relm.containers.lock import image_of
 from relm.containers.run_line import Run, run_line
-from relm.plan import Project
+from relm.recipes.plan import Project
 
 pytestmark = [pytest.mark.containers, pytest.mark.full, pytest.mark.timeout(3600)]
 NAME = "smoke/quickstart_on_xla"

@@ -12,10 +12,10 @@ import pytest
 from small_dumps import SAMPLE, articles, dataset, dump, page, written
 
 from relm.artifact import checked_sidecar
-from relm.catalogue import Dataset
 from relm.corpus.documents import read_documents, split_of, title_number
 from relm.corpus.extract import extract
 from relm.errors import RelmError
+from relm.recipes.catalogue import Dataset
 
 
 def outputs(folder: Path) -> dict[str, Path]:

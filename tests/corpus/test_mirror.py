@@ -19,8 +19,8 @@ from local_server import (
     remote_file,
 )
 
-from relm.catalogue import RemoteFile, Source
 from relm.corpus.download import download
+from relm.recipes.catalogue import RemoteFile, Source
 
 pytestmark = pytest.mark.usefixtures("plain_surroundings")
 

@@ -15,9 +15,9 @@ import pytest
 import requests
 from local_server import BODY, LocalServer, Served, fault, from_server, in_turn, redirect, remote_file, running_server, status
 
-from relm.catalogue import RemoteFile, Source
 from relm.corpus import sources
 from relm.corpus.download import download
+from relm.recipes.catalogue import RemoteFile, Source
 
 pytestmark = pytest.mark.usefixtures("plain_surroundings")
 

@@ -5,7 +5,7 @@ from torch import nn
 
 from relm.devices.contract import open_device
 from relm.errors import RelmError
-from relm.recipe import Run
+from relm.recipes.recipe import Run
 
 
 def test_a_device_of_a_later_version_is_refused_by_name() -> None:

@@ -8,7 +8,7 @@ import pytest
 from relm.devices import tpu_chips
 from relm.devices.peaks import peak_flops
 from relm.devices.tpu_chips import UNKNOWN_V2_OR_V3, V2_OR_V3, chip_count, chips_here
-from relm.launch import doctor
+from relm.forecast import doctor
 from small_pci import NUMBERS, pci_bus
 
 

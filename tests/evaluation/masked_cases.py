@@ -15,7 +15,7 @@ from relm.evaluation.models import Execution
 from relm.examples.manifest import write_manifest
 from relm.examples.masked import pregenerate_masked
 from relm.models.bert import Bert, BertConfig
-from relm.objectives import Objective
+from relm.recipes.objectives import Objective
 
 LETTERS = "abcdefghijklm"
 TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", *LETTERS, *(f"##{letter}" for letter in LETTERS)]

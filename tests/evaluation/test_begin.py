@@ -29,7 +29,7 @@ from relm.evaluation.scoring import Sequences, score
 from relm.evaluation.text_perplexity import evaluate_text, pages, prepared_text
 from relm.evaluation.windows import windows_of_documents
 from relm.examples.tokenizers import load_tokenizer
-from relm.protocols import Begin, Lambada, TextPerplexity, load_test
+from relm.recipes.evaluations import Begin, Lambada, TextPerplexity, load_test
 
 ONE_THREAD = Execution(threads=1)
 SAME = 1e-4

@@ -7,7 +7,7 @@ from published_texts import gpt2_tokenizer, unpacked
 from relm.evaluation.detokenisers import DETOKENISERS, WIKITEXT, wikitext
 from relm.evaluation.text_perplexity import prepared_text
 from relm.examples.tokenizers import LoadedTokenizer, load_tokenizer
-from relm.protocols import TextPerplexity
+from relm.recipes.evaluations import TextPerplexity
 
 
 @pytest.mark.parametrize(

@@ -27,8 +27,8 @@ from relm.examples.seq2seq import Seq2SeqExamples, pregenerate_seq2seq
 from relm.examples.table import ExampleTables
 from relm.examples.tokenizers import SpecialIds, load_tokenizer, train_tokenizer
 from relm.models.t5 import T5, T5Config
-from relm.objectives import Objective, Seq2Seq
-from relm.protocols import Diacritics
+from relm.recipes.evaluations import Diacritics
+from relm.recipes.objectives import Objective, Seq2Seq
 
 END = 1
 WORDS = ["<pad>", "</s>", "<unk>", "să", "sa", "și", "si", "în", "in", "casă", "casa", "tot", "un"]

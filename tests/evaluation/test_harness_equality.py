@@ -18,7 +18,7 @@ from relm.evaluation.scoring import Sequences, score
 from relm.evaluation.text_perplexity import evaluate_text, pages, prepared_text
 from relm.evaluation.windows import windows_of_documents
 from relm.examples.tokenizers import load_tokenizer
-from relm.protocols import Lambada, TextPerplexity
+from relm.recipes.evaluations import Lambada, TextPerplexity
 
 WIKITEXT = TextPerplexity(
     detokeniser="gpt2_wikitext", documents="level_1_headings", windows="rolling", first_token="scored", words="whitespace"

@@ -24,7 +24,7 @@ from relm.evaluation.result import Result
 from relm.examples.builders import open_examples
 from relm.examples.contract import IGNORED, Batch
 from relm.models.bert import Bert
-from relm.protocols import MaskedLm
+from relm.recipes.evaluations import MaskedLm
 
 # So many that something is hidden in every batch.
 BERNOULLI = {"selection": "bernoulli", "probability": 0.4}

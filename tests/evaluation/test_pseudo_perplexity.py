@@ -19,7 +19,7 @@ from relm.evaluation.models import Execution
 from relm.evaluation.pseudo_perplexity import Originals, evaluate_pseudo_perplexity, hidden_one_by_one, originals
 from relm.evaluation.result import Result
 from relm.examples.table import ExampleTables
-from relm.protocols import PseudoPerplexity
+from relm.recipes.evaluations import PseudoPerplexity
 
 
 class Case(NamedTuple):

@@ -24,7 +24,7 @@ from relm.evaluation.text_perplexity import (
 )
 from relm.evaluation.windows import strided, windows_of_documents
 from relm.examples.tokenizers import load_tokenizer
-from relm.protocols import TextPerplexity
+from relm.recipes.evaluations import TextPerplexity
 
 ONE_THREAD = Execution(threads=1)
 CONTEXT = 16

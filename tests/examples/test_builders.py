@@ -11,7 +11,7 @@ from relm.errors import RelmError
 from relm.examples import encoder as module
 from relm.examples.builders import open_examples, pregenerate
 from relm.examples.manifest import write_manifest
-from relm.objectives import Objective
+from relm.recipes.objectives import Objective
 
 
 class Wrong:

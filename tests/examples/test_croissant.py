@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from relm.artifact import sha256_of, write_sidecar
-from relm.catalogue import Dataset
 from relm.examples.croissant import licence_url, write_croissant
 from relm.examples.manifest import write_manifest
 from relm.examples.storage import shard_writer
 from relm.examples.table import Column, table_writer
+from relm.recipes.catalogue import Dataset
 
 FACTS: dict[str, Any] = {
     "dtype": "uint16",

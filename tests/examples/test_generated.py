@@ -15,7 +15,7 @@ from relm.examples.seq2seq import Seq2SeqExamples, pregenerate_seq2seq
 from relm.examples.span_corruption import SpanCorruptionExamples
 from relm.examples.table import ExampleTables
 from relm.examples.tokenizers import SpecialIds
-from relm.objectives import Objective
+from relm.recipes.objectives import Objective
 
 NAMES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "</s>", *(f"w{number}" for number in range(50))]
 SPECIAL = SpecialIds(end_of_text=5, pad=0, unk=1, cls=2, sep=3, mask=4)

@@ -16,7 +16,7 @@ from relm.examples.manifest import write_manifest
 from relm.examples.masked import MaskedExamples, pregenerate_masked
 from relm.examples.table import ExampleTable, ExampleTables
 from relm.examples.tokenizers import SpecialIds
-from relm.objectives import Objective
+from relm.recipes.objectives import Objective
 
 LETTERS = "abcdefghijklm"
 TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", *LETTERS, *(f"##{letter}" for letter in LETTERS)]

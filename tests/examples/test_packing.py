@@ -5,7 +5,7 @@ from scipy import stats
 from relm.errors import RelmError
 from relm.examples import packing as module
 from relm.examples.packing import FOLLOWS, NO_PAIR, RANDOM, Packing, Sequences, Text, packed, truncated, with_cuts
-from relm.objectives import Masked
+from relm.recipes.objectives import Masked
 
 
 def text_of(*documents: list[int]) -> Text:

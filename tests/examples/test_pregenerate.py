@@ -18,7 +18,7 @@ from relm.examples.documents import AFTER_NEWLINE, BEFORE_SPACE, Lines, chunks_o
 from relm.examples.encoder import WAYS, Disagreement, Encoder
 from relm.examples.pregenerate import pregenerate_stream
 from relm.examples.tokenizers import load_tokenizer, train_tokenizer
-from relm.objectives import Objective
+from relm.recipes.objectives import Objective
 
 CAUSAL = Objective(objective="causal", sequence_length=64)
 
@@ -207,7 +207,7 @@ import resource, sys
 from pathlib import Path
 from relm.errors import RelmError
 from relm.examples.pregenerate import pregenerate_stream
-from relm.objectives import Objective
+from relm.recipes.objectives import Objective
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[4]), resource.RLIM_INFINITY))
 try:
     objective = Objective(objective="causal", sequence_length=64)

@@ -17,7 +17,7 @@ from relm.examples.manifest import length_histogram, write_manifest
 from relm.examples.seq2seq import Seq2SeqExamples, padded, pregenerate_seq2seq, target_texts
 from relm.examples.table import ExampleTable, ExampleTables
 from relm.examples.tokenizers import SpecialIds, load_tokenizer
-from relm.objectives import Objective, Seq2Seq
+from relm.recipes.objectives import Objective, Seq2Seq
 
 PAD, END = 0, 1
 WORDS = ["<pad>", "</s>", "<unk>", "să", "sa", "și", "si", "ții", "tii", "in", "în", "casă", "casa"]

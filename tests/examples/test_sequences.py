@@ -2,7 +2,7 @@ import numpy as np
 
 from relm.examples.packing import FOLLOWS, NO_PAIR, RANDOM, Packing, Sequences
 from relm.examples.sequences import Specials, rows_of
-from relm.objectives import Masked
+from relm.recipes.objectives import Masked
 
 CLS, SEP, PAD = 1, 2, 0
 SPECIALS = Specials(CLS, SEP, PAD)

@@ -22,7 +22,7 @@ from relm.examples.span_corruption import (
     with_sentinels,
 )
 from relm.examples.tokenizers import import_tokenizer, load_tokenizer
-from relm.objectives import Objective, SpanCorruption
+from relm.recipes.objectives import Objective, SpanCorruption
 
 END, FIRST_SENTINEL = 1, 999
 

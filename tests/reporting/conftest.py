@@ -13,8 +13,8 @@ import yaml
 from safetensors.numpy import save_file
 
 from relm.artifact import companions, sidecar_of, write_json, write_sidecar
-from relm.plan import SPLITS, Plan, Project
-from relm.reporting.provenance import record
+from relm.provenance.step_record import record
+from relm.recipes.plan import SPLITS, Plan, Project
 from relm.reporting.verify import verify
 
 FIGURES = {

@@ -13,8 +13,8 @@ import pytest
 
 from relm.artifact import read_json, write_json
 from relm.errors import RelmError
+from relm.provenance.step_record import record_of
 from relm.reporting.findings import bytes_in_words, duration, gather
-from relm.reporting.provenance import record_of
 from relm.reporting.publish import publish, published_files
 from relm.reporting.report import scale, write_report
 

@@ -13,7 +13,7 @@ import psutil
 from safetensors.numpy import load_file
 from tiny_runs import TinyRun
 
-from relm.section import merge
+from relm.recipes.section import merge
 
 # A batch for four processes with two micro-batches each, in the precision in which equal sums are equal.
 SHARED: dict[str, Any] = {
@@ -28,7 +28,7 @@ import json, logging, os, signal, sys
 from pathlib import Path
 from relm.devices import processes
 from relm.errors import RelmError
-from relm.recipe import Recipe
+from relm.recipes.recipe import Recipe
 from relm.training.input import Reader
 from relm.training.interruption import Preempted
 from relm.training.loop import pretrain

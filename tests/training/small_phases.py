@@ -12,7 +12,7 @@ from relm.models.bert_configuration import BertConfig
 from relm.models.contract import LanguageModel
 from relm.models.gpt2 import Gpt2Config
 from relm.models.t5_configuration import T5Config
-from relm.recipe import Phase
+from relm.recipes.recipe import Phase
 from relm.training.architecture import Config, unset_model
 
 BATCH, LENGTH, VOCABULARY = 3, 48, 120

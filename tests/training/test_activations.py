@@ -6,7 +6,7 @@ from small_phases import BATCH, CASES, LENGTH, cases, model_and_batch
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
-from relm.recipe import Phase, Run
+from relm.recipes.recipe import Phase, Run
 from relm.training.activations import activations
 from relm.training.architecture import Config
 

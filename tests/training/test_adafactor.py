@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from relm.optimization import Optimizer
+from relm.recipes.optimization import Optimizer
 from relm.training.optimizers import build_optimizer, set_learning_rate
 
 Array = npt.NDArray[np.float64]

@@ -8,7 +8,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from relm.models.bert_configuration import BertConfig
 from relm.models.gpt2 import Gpt2Config
 from relm.models.t5_configuration import T5Config
-from relm.recipe import Run
+from relm.recipes.recipe import Run
 from relm.training.architecture import Config, unset_model
 from relm.training.arithmetic import model_flops, operations, parameters, products
 

@@ -9,7 +9,7 @@ import pytest
 from tiny_runs import TinyRun
 
 from relm.errors import RelmError
-from relm.training.run_folder import CHECKPOINT_FILES
+from relm.recipes.run_folder import CHECKPOINT_FILES
 
 
 @pytest.fixture

@@ -8,12 +8,12 @@ from small_phases import CASES, cases
 from torch.utils.flop_counter import FlopCounterMode
 
 from relm.errors import RelmError
+from relm.forecast import calibration
+from relm.forecast.calibration import calibrate, seconds_of, shallow_models
 from relm.models.gpt2 import Gpt2Config
 from relm.models.t5_configuration import T5Config
-from relm.recipe import Run
-from relm.training import calibration
+from relm.recipes.recipe import Run
 from relm.training.arithmetic import operations
-from relm.training.calibration import calibrate, seconds_of, shallow_models
 
 
 @pytest.fixture(autouse=True)

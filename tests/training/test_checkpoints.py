@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from relm.errors import RelmError
-from relm.training import checkpoints, run_folder, tensor_file
+from relm.recipes import run_folder
+from relm.training import checkpoints, tensor_file
 from relm.training.attested_hashes import state_sha256
 from relm.training.checkpoints import load_checkpoint, save_checkpoint
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from relm.errors import RelmError
 from relm.models.losses import Term
-from relm.optimization import LossScaling, Optimizer
+from relm.recipes.optimization import LossScaling, Optimizer
 from relm.training.loss_scaling import HOPELESS, LossScaler, build_loss_scaler, finish_gradients
 from relm.training.optimizers import build_optimizer, optimizer_tensors
 from relm.training.step import accumulate_terms

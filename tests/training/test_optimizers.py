@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
-from relm.optimization import Optimizer
+from relm.recipes.optimization import Optimizer
 from relm.training.optimizers import (
     build_optimizer,
     optimizer_tensors,

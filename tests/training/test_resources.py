@@ -12,8 +12,8 @@ from tiny_runs import TinyRun
 
 from relm.errors import RelmError
 from relm.models.gpt2 import Gpt2Config
-from relm.optimization import Optimizer
-from relm.recipe import Phase, Run
+from relm.recipes.optimization import Optimizer
+from relm.recipes.recipe import Phase, Run
 from relm.training.architecture import unset_model
 from relm.training.optimizers import build_optimizer, optimizer_tensors, weight_type
 from relm.training.resources import BASE, LARGE, disk, memory, optimizer_bytes, require_resources

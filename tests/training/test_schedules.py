@@ -7,7 +7,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from relm.optimization import Schedule
+from relm.recipes.optimization import Schedule
 from relm.training.schedules import learning_rate_scale
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from relm.errors import RelmError
 from relm.models.bert import Bert, BertConfig
-from relm.optimization import LossScaling, Optimizer
+from relm.recipes.optimization import LossScaling, Optimizer
 from relm.training.checkpoints import save_checkpoint
 from relm.training.loop import pretrain
 from relm.training.loss_scaling import LossScaler

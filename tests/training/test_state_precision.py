@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from relm.optimization import Optimizer
+from relm.recipes.optimization import Optimizer
 from relm.training.optimizers import build_optimizer, weight_type
 
 

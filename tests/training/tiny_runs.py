@@ -19,8 +19,8 @@ from relm.errors import RelmError
 from relm.examples.builders import pregenerate
 from relm.examples.manifest import write_manifest
 from relm.examples.tokenizers import train_tokenizer
-from relm.recipe import Recipe
-from relm.section import merge
+from relm.recipes.recipe import Recipe
+from relm.recipes.section import merge
 from relm.training.kill_points import KILL_AT
 
 END_OF_TEXT = 256
@@ -71,7 +71,7 @@ TRAINER = """
 import sys
 from pathlib import Path
 from relm.errors import RelmError
-from relm.recipe import Recipe
+from relm.recipes.recipe import Recipe
 from relm.training.loop import pretrain
 folder, examples, fingerprint = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
 recipe = Recipe.model_validate_json((folder / "recipe.json").read_text())

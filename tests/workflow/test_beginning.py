@@ -15,10 +15,10 @@ from safetensors.torch import load_file, save_file
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from relm.artifact import sha256_of
-from relm.catalogue import PretrainedModel
 from relm.errors import RelmError
-from relm.plan import Project
-from relm.section import validate
+from relm.recipes.catalogue import PretrainedModel
+from relm.recipes.plan import Project
+from relm.recipes.section import validate
 from relm.steps.training import refuse_another_start
 from small_project import TINY_RECIPE, Commands
 

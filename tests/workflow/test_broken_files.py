@@ -7,8 +7,8 @@ import pytest
 
 from relm.errors import RelmError
 from relm.graph.targets import all_results
-from relm.launch.status import describe_recipes
-from relm.plan import Project
+from relm.recipes.plan import Project
+from relm.reporting.status import describe_recipes
 from small_project import Commands
 
 BROKEN = {

@@ -10,8 +10,8 @@ import pytest
 
 from relm.artifact import sha256_of, write_sidecar
 from relm.errors import RelmError
-from relm.plan import Project
-from relm.training.replay import reproduce
+from relm.recipes.plan import Project
+from relm.replay.segment import reproduce
 from small_project import Commands
 
 TEST = """

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from relm.containers.lock import ROLES, Role, bases_of, image_of
 from relm.errors import RelmError
-from relm.reporting import surroundings
+from relm.provenance import surroundings
 
 TORCH = {"cpu": "torch-cpu.txt", "cuda": "torch-cuda.txt", "tpu": "torch-tpu.txt", "ipu": "torch-cpu.txt"}
 PACKAGES = "cpu.txt"

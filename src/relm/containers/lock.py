@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 
 from relm.artifact import atomic_file
 from relm.errors import RelmError
-from relm.section import Section, Slug, read_yaml, validate
+from relm.recipes.section import Section, Slug, read_yaml, validate
 
 Role = Literal["cpu", "cuda", "tpu", "ipu"]
 ROLES: tuple[Role, ...] = get_args(Role)

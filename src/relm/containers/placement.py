@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from relm.catalogue import Dataset, PretrainedModel, load_dataset, load_model
 from relm.containers.lock import ROLES, Role
-from relm.identity import work_folder
-from relm.plan import Plan, Project
-from relm.recipe import Recipe
+from relm.recipes.catalogue import Dataset, PretrainedModel, load_dataset, load_model
+from relm.recipes.identity import work_folder
+from relm.recipes.plan import Plan, Project
+from relm.recipes.recipe import Recipe
 
 # Steps that run where the recipe trains; evaluations follow it to a GPU alone, all others stay on the CPU.
 TRAINING = frozenset({"pretrain", "rehearse", "estimate"})

@@ -11,8 +11,8 @@ from relm.artifact import atomic_file
 from relm.containers.lock import LOCK, ROLES, Lock, Pinned, read_lock
 from relm.containers.registry import Answer, OutOfReach, Registry, by_hand, repository
 from relm.errors import RelmError
-from relm.section import validate
-from relm.yaml_file import parse_yaml, read_text
+from relm.recipes.section import validate
+from relm.recipes.yaml_file import parse_yaml, read_text
 
 
 def resolve(wanted: str | None, write: bool, update: bool, folder: Path = Path(), today: datetime.date | None = None) -> str:

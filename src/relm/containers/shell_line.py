@@ -15,8 +15,8 @@ from relm.containers.lock import REFERENCE, Image, Role, image_of, reference
 from relm.containers.placement import Placement, placement
 from relm.containers.run_line import PASSED_WITH_NETWORK, Run, run_line
 from relm.errors import RelmError
-from relm.plan import Project
-from relm.reporting.surroundings import shown
+from relm.provenance.surroundings import shown
+from relm.recipes.plan import Project
 
 # Stands for a variable in a word, which has no NUL of its own: one that has is refused.
 _VARIABLE = re.compile("\0([A-Z_]+)\0")

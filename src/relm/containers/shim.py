@@ -18,8 +18,8 @@ from relm.containers.lock import image_of, read_override, role_of
 from relm.containers.placement import STEP_COMMAND, placement, words_of
 from relm.containers.run_line import Engine, Run, devices_here, run_line
 from relm.errors import RelmError
-from relm.identity import work_folder
-from relm.plan import Project
+from relm.recipes.identity import work_folder
+from relm.recipes.plan import Project
 
 # Snakemake reads the first word and the last.
 VERSION = "apptainer version 1.4.0"

@@ -15,8 +15,8 @@ from relm.containers.lock import Role, image_of, reference
 from relm.containers.placement import placement
 from relm.containers.run_line import Engine, Run, devices_here
 from relm.errors import RelmError
-from relm.identity import work_folder
-from relm.plan import Project
+from relm.recipes.identity import work_folder
+from relm.recipes.plan import Project
 
 
 class StepFailed(RelmError):

@@ -14,12 +14,12 @@ from pathlib import Path
 import requests
 
 from relm.artifact import atomic_file, checked_sidecar, sha256_of, write_sidecar
-from relm.catalogue import RemoteFile, Source
 from relm.corpus.archive import BLOCK, content_blocks
 from relm.corpus.sources import Location, SourceFault, described, kept_names
 from relm.corpus.transfer import Part, transfer
 from relm.errors import RelmError
 from relm.limits import require_disk
+from relm.recipes.catalogue import RemoteFile, Source
 
 COMPRESSIONS = {".xz": "xz", ".gz": "gzip", ".bz2": "bzip2"}
 

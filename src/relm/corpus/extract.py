@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from relm.artifact import write_sidecar
-from relm.catalogue import Dataset
 from relm.corpus.documents import (
     HELD_OUT,
     TRAIN,
@@ -24,8 +23,9 @@ from relm.corpus.documents import (
 from relm.corpus.formats import FORMATS
 from relm.corpus.workers import ordered_map
 from relm.errors import RelmError
-from relm.identity import folder_files
 from relm.limits import usable_cores
+from relm.recipes.catalogue import Dataset
+from relm.recipes.identity import folder_files
 
 # A worker more for so many bytes of the source: below that, starting one takes longer than it saves.
 BYTES_PER_WORKER = 300_000

@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from relm.catalogue import Dataset
 from relm.corpus.documents import Encoded, Skipped
 from relm.corpus.line_documents import (
     batches_of_articles,
@@ -17,6 +16,7 @@ from relm.corpus.line_documents import (
 from relm.corpus.records import Rows, documents_of_json_lines, documents_of_rows
 from relm.corpus.text_files import batches_of_text_files, documents_of_text_files
 from relm.corpus.wikipedia_articles import batches_of_pages, documents_of_pages
+from relm.recipes.catalogue import Dataset
 
 
 class Format(NamedTuple):

@@ -4,10 +4,10 @@ import json
 from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from relm.catalogue import Dataset
 from relm.corpus.documents import Document, Encoded, Skipped, encoded
 from relm.corpus.lines import LineBlock, lines_of
 from relm.errors import RelmError
+from relm.recipes.catalogue import Dataset
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -24,8 +24,8 @@ from urllib.parse import quote, unquote, urldefrag, urljoin, urlsplit, urlunspli
 import requests
 import urllib3
 
-from relm.catalogue import Source
 from relm.errors import RelmError
+from relm.recipes.catalogue import Source
 
 PYPI, NPM, HUGGING_FACE = "https://pypi.org/simple", "https://registry.npmjs.org", "https://huggingface.co"
 SIMPLE_JSON = "application/vnd.pypi.simple.v1+json"

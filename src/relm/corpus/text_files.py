@@ -4,10 +4,10 @@ import codecs
 from collections.abc import Iterator
 from pathlib import Path
 
-from relm.catalogue import Dataset
 from relm.corpus.documents import LONGEST, Document, Encoded, Skipped, encoded
 from relm.errors import RelmError
 from relm.limits import size_in_words
+from relm.recipes.catalogue import Dataset
 
 # Numbers that `split_of` makes one split of, whatever share of documents is held out.
 _TRAINED, _HELD_OUT = 1, 0

@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from relm.catalogue import Dataset
 from relm.corpus.documents import Document, Encoded, Skipped, encoded
 from relm.corpus.wikipedia import Dump, Page
 from relm.corpus.wikitext_markup import plain_text
 from relm.errors import RelmError
+from relm.recipes.catalogue import Dataset
 
 # Characters of wikitext that travel to a worker at once: some 50 ms of work.
 BATCH = 300_000

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from torch import Tensor, nn
 
 from relm.errors import RelmError
-from relm.recipe import Run
+from relm.recipes.recipe import Run
 
 Model = TypeVar("Model", bound=nn.Module)
 Forward = TypeVar("Forward", bound=Callable[..., Any])

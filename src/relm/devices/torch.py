@@ -16,7 +16,7 @@ from relm.devices.processes import Processes, place_of_this_process
 from relm.errors import RelmError
 from relm.limits import usable_cores
 from relm.models.layers import recomputed
-from relm.recipe import Run
+from relm.recipes.recipe import Run
 
 # What the same bits twice ask of CUDA's libraries, which read it when they start: of cuBLAS a workspace of its own for each
 # stream, of NCCL one order of summation for messages of every size, and no sums within the switch.

@@ -38,7 +38,7 @@ from relm.devices.xla_opening import (
 )
 from relm.devices.xla_recomputing import recomputed
 from relm.errors import RelmError
-from relm.recipe import Run
+from relm.recipes.recipe import Run
 
 NANOSECONDS = 10**9
 

@@ -6,7 +6,7 @@ what caused it, wherever the host next waits for the devices.
 
 import re
 
-from relm.recipe import Run
+from relm.recipes.recipe import Run
 
 # Of the compiler, of the allocator, and of what hands a program over; "Resource exhausted" is how older versions write it.
 _MEMORY = re.compile(r"RESOURCE_EXHAUSTED|resource exhausted|out of memory", re.IGNORECASE)

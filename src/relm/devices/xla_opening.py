@@ -10,7 +10,7 @@ import torch
 
 from relm.devices.tpu_chips import Generation
 from relm.errors import RelmError
-from relm.recipe import Run
+from relm.recipes.recipe import Run
 
 logger = logging.getLogger(__name__)
 

@@ -24,8 +24,8 @@ from relm.examples.builders import open_examples
 from relm.examples.diacritics import with_standard_letters
 from relm.examples.seq2seq import Seq2SeqExamples
 from relm.examples.tokenizers import LoadedTokenizer, load_tokenizer
-from relm.objectives import Objective
-from relm.protocols import Diacritics
+from relm.recipes.evaluations import Diacritics
+from relm.recipes.objectives import Objective
 
 # The text on the card of iliemihai/mt5-base-romanian-diacritics, as it should come out.
 WORKED_EXAMPLES = {

@@ -31,7 +31,7 @@ from relm.evaluation.result import Result, perplexity
 from relm.evaluation.scoring import Scores, Sequences, score
 from relm.examples.encoder import Ragged
 from relm.examples.tokenizers import LoadedTokenizer, load_tokenizer
-from relm.protocols import Lambada
+from relm.recipes.evaluations import Lambada
 
 Integers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]

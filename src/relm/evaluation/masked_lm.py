@@ -33,8 +33,8 @@ from relm.examples.builders import open_examples
 from relm.examples.contract import IGNORED, Batch
 from relm.examples.manifest import Manifest
 from relm.examples.masked import MaskedExamples
-from relm.objectives import DRAWN_WITH_DYNAMIC_MASKS, Objective
-from relm.protocols import MaskedLm
+from relm.recipes.evaluations import MaskedLm
+from relm.recipes.objectives import DRAWN_WITH_DYNAMIC_MASKS, Objective
 
 # Masks are drawn as training draws those of an epoch; these stand for the epochs 0, and 1, 2, 3 ...
 FIXED = 0

@@ -20,7 +20,7 @@ from relm.evaluation.last_layer import hidden_at
 from relm.evaluation.model_folder import WEIGHTS, configuration, model_type, readable, weights_sha256
 from relm.models.configuration import OWN, folder_config
 from relm.models.gpt2 import Gpt2, Gpt2Config
-from relm.recipe import Run
+from relm.recipes.recipe import Run
 
 # Tokens on which a model is tried once: whether a head by itself gives its logits, and whether it sees what follows.
 PROBE = 8

@@ -32,7 +32,7 @@ from relm.examples.contract import Batch
 from relm.examples.masking import candidates
 from relm.examples.table import ExampleTables
 from relm.examples.tokenizers import SpecialIds
-from relm.protocols import PseudoPerplexity
+from relm.recipes.evaluations import PseudoPerplexity
 
 # Sequences whose copies are counted out together; the copies themselves are made a chunk at a time.
 ROWS = 64

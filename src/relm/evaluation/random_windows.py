@@ -16,7 +16,7 @@ from relm.evaluation.scoring import Sequences, score
 from relm.examples.causal import CausalExamples
 from relm.examples.contract import numbers_at
 from relm.examples.manifest import read_manifest
-from relm.objectives import Causal
+from relm.recipes.objectives import Causal
 
 Floats = npt.NDArray[np.float64]
 # Name of the figure -> the split it is of. nanoGPT prints both.

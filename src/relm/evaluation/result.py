@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import Field
 
 from relm.artifact import write_json
-from relm.section import Section
+from relm.recipes.section import Section
 
 # e to more than this is no number any more.
 LARGEST_EXPONENT = 700.0

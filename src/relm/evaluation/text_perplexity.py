@@ -1,6 +1,6 @@
 """Perplexity of a text by token, word and byte, by the protocols that published figures follow.
 
-What differs between them is told in `relm.protocols.TextPerplexity`; `relm.evaluation.windows` cuts, `scoring` scores.
+`relm.recipes.evaluations.TextPerplexity` has their options. `relm.evaluation.windows` cuts windows, and `scoring` scores them.
 """
 
 import math
@@ -23,7 +23,7 @@ from relm.evaluation.result import Result, perplexity
 from relm.evaluation.scoring import Scores, Sequences, score
 from relm.evaluation.windows import Windows, windows_of_documents
 from relm.examples.tokenizers import SPECIAL_TOKENS, LoadedTokenizer, load_tokenizer
-from relm.protocols import TextPerplexity
+from relm.recipes.evaluations import TextPerplexity
 
 # exp of more is no number, and the figure is left out: where hardly anything is written with spaces, a word is an article.
 

@@ -10,7 +10,7 @@ from relm.examples.contract import Examples
 from relm.examples.encoder import Disagreement, library_only
 from relm.examples.table import ExampleTables
 from relm.examples.tokenizers import SpecialIds
-from relm.objectives import TABLE, Objective
+from relm.recipes.objectives import TABLE, Objective
 
 Build = Callable[[Path, Path, Path, Objective, str, int | None], str]
 

@@ -16,7 +16,7 @@ from relm.errors import RelmError
 from relm.examples.contract import Batch, Integers, require_indices
 from relm.examples.manifest import Manifest, read_manifest
 from relm.examples.storage import TokenStream
-from relm.objectives import TOKEN_STREAM, Causal
+from relm.recipes.objectives import TOKEN_STREAM, Causal
 
 
 def with_end_of_text(

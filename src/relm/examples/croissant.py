@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from relm.artifact import write_json
-from relm.catalogue import Dataset
 from relm.examples.columns import Column
 from relm.examples.manifest import Manifest, Shard, read_manifest
 from relm.examples.table import ExampleTable
-from relm.objectives import TABLE
+from relm.recipes.catalogue import Dataset
+from relm.recipes.objectives import TABLE
 
 CONFORMS_TO = "http://mlcommons.org/croissant/1.1"
 LICENCE_URL = "https://spdx.org/licenses/{}.html"

@@ -15,7 +15,7 @@ from relm.examples.masking import capacity, masked_rows
 from relm.examples.order import row_keys
 from relm.examples.span_corruption import corrupted, fitting_shape
 from relm.examples.tokenizers import SpecialIds
-from relm.objectives import Objective
+from relm.recipes.objectives import Objective
 
 
 class GeneratedExamples:

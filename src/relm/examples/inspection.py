@@ -22,7 +22,7 @@ from relm.examples.storage import index_of
 from relm.examples.table import Column, ExampleTable, ExampleTables, Ragged
 from relm.examples.token_text import TokenTexts, paragraph
 from relm.examples.tokenizers import LoadedTokenizer, load_tokenizer
-from relm.objectives import TABLE
+from relm.recipes.objectives import TABLE
 
 # Tokens of an example that are shown; the rest is counted.
 SHOWN = 160

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from relm.artifact import read_json, sha256_of, sidecar_of, write_json
 from relm.errors import RelmError
-from relm.objectives import TABLE, TOKEN_STREAM
+from relm.recipes.objectives import TABLE, TOKEN_STREAM
 
 OBJECTIVES = ("causal", "masked", "seq2seq", "span_corruption")
 LAYOUTS = (TOKEN_STREAM, TABLE)

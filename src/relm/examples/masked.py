@@ -33,7 +33,7 @@ from relm.examples.table import Column, ExampleTables, table_writer
 from relm.examples.tokenized import TokenizedDocuments, tokenized_documents
 from relm.examples.tokenizers import SPECIAL_TOKENS, LoadedTokenizer, SpecialIds, load_tokenizer
 from relm.limits import usable_cores
-from relm.objectives import TABLE, Objective
+from relm.recipes.objectives import TABLE, Objective
 
 Columns = dict[str, npt.NDArray[Any]]
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from relm.errors import RelmError
 from relm.examples.draws import Draws, drawn
 from relm.examples.tokenizers import SpecialIds
-from relm.objectives import Masked
+from relm.recipes.objectives import Masked
 
 Flags = npt.NDArray[np.bool_]
 Integers = npt.NDArray[np.int64]

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from relm.errors import RelmError
 from relm.examples.draws import Draws, below, drawn, happens
 from relm.examples.order import row_keys
-from relm.objectives import Masked
+from relm.recipes.objectives import Masked
 
 Integers = npt.NDArray[np.int64]
 

@@ -20,7 +20,7 @@ from relm.examples.manifest import length_histogram, summed
 from relm.examples.storage import ShardWriter, dtype_of, index_of, shard_writer
 from relm.examples.tokenizers import LoadedTokenizer, load_tokenizer
 from relm.limits import usable_cores
-from relm.objectives import Objective
+from relm.recipes.objectives import Objective
 
 
 @dataclass

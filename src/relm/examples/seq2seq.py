@@ -31,7 +31,7 @@ from relm.examples.storage import dtype_of
 from relm.examples.table import ExampleTables, table_writer
 from relm.examples.tokenizers import SpecialIds, load_tokenizer, loaded_as
 from relm.limits import usable_cores
-from relm.objectives import TABLE, Objective, Seq2Seq
+from relm.recipes.objectives import TABLE, Objective, Seq2Seq
 
 # `Seq2Seq.source` -> what makes the source of a target.
 SOURCES: dict[str, Callable[[str], str]] = {"without_diacritics": without_diacritics}

@@ -19,7 +19,7 @@ from relm.examples.causal import TokenWindows, open_windows
 from relm.examples.contract import Batch, Integers, require_indices
 from relm.examples.draws import Draws, drawn
 from relm.examples.order import row_keys
-from relm.objectives import Objective, SpanCorruption
+from relm.recipes.objectives import Objective, SpanCorruption
 
 # T5's vocabulary ends with so many sentinels, and so does mT5's.
 SENTINELS = 100

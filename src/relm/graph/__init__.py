@@ -73,7 +73,7 @@ from relm.graph.runs import (
 )
 from relm.graph.stale import Stale
 from relm.graph.targets import all_results, nearest_target, papers
-from relm.training.run_folder import MODEL_PARTS
+from relm.recipes.run_folder import MODEL_PARTS
 
 __all__ = [
     "FILE",

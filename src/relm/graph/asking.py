@@ -8,18 +8,18 @@ from typing import ParamSpec, TypeVar, get_args
 
 from snakemake_interface_common.exceptions import WorkflowError
 
-from relm import protocols
 from relm.artifact import sidecar_of
-from relm.catalogue import ModelFile
 from relm.errors import RelmError
-from relm.plan import Project
+from relm.recipes import evaluations
+from relm.recipes.catalogue import ModelFile
+from relm.recipes.plan import Project
 
 PROJECT = Project()
 NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 KEY = "[0-9a-f]{12}"
 FILE = "|".join(re.escape(name) for name in get_args(ModelFile))
 # Evaluations on a recipe's own examples, as a pattern.
-OWN_DATA = "|".join(protocols.OWN_DATA)
+OWN_DATA = "|".join(evaluations.OWN_DATA)
 
 Arguments = ParamSpec("Arguments")
 Answer = TypeVar("Answer")

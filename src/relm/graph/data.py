@@ -5,12 +5,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from relm import identity
 from relm.artifact import canonical_json
-from relm.catalogue import RemoteFile
 from relm.errors import RelmError
 from relm.graph.asking import PROJECT, in_words, sha256_option, sidecars, strings
-from relm.plan import SPLITS, Plan
+from relm.recipes import identity
+from relm.recipes.catalogue import RemoteFile
+from relm.recipes.plan import SPLITS, Plan
 
 
 @in_words

@@ -9,10 +9,10 @@ from relm.errors import RelmError
 from relm.graph.asking import PROJECT, in_words, sha256_option, sidecars, strings
 from relm.graph.data import sha256_of_key
 from relm.graph.runs import plan_of_run
-from relm.objectives import Objective
-from relm.plan import BEFORE, REFERENCE, SPLITS, TRAINED, Plan
-from relm.protocols import OWN_DATA, PublishedTest
-from relm.recipe import Phase
+from relm.recipes.evaluations import OWN_DATA, PublishedTest
+from relm.recipes.objectives import Objective
+from relm.recipes.plan import BEFORE, REFERENCE, SPLITS, TRAINED, Plan
+from relm.recipes.recipe import Phase
 
 # Folder of the harness's task files that are one's own.
 HARNESS_TASKS = Path("recipes/harness")

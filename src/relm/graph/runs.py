@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from relm.artifact import sha256_of, sidecar_of
+from relm.devices import ranks
 from relm.errors import RelmError
 from relm.graph.asking import PROJECT, in_words, sidecars, strings
-from relm.launch import ranks
-from relm.plan import Plan
+from relm.recipes.plan import Plan
 
 
 def plan_of_run(wildcards: Any) -> Plan:
@@ -71,7 +71,7 @@ def processes(wildcards: Any) -> int:
 @in_words
 def compiled_for(wildcards: Any) -> dict[str, Any]:
     """What a recipe's programs follow from beside its fingerprint: an edited setting compiles anew and trains nothing."""
-    from relm.compilation.compiling import topology_of
+    from relm.forecast.compilation.compiling import topology_of
 
     plan = plan_of_run(wildcards)
     settings = plan.recipe.run.model_dump(mode="json", include={"micro_batch_size", "activation_checkpointing"})

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from relm.artifact import sidecar_of
+from relm.cluster.supervision import is_main_process
 from relm.graph.asking import in_words
 from relm.graph.evaluations import evaluated_sidecars, test_sidecar
 from relm.graph.runs import plan_of_run, published
-from relm.launch.supervision import is_main_process
-from relm.plan import REFERENCE, Plan
+from relm.recipes.plan import REFERENCE, Plan
 
 
 class Stale:

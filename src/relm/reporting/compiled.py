@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from relm.compilation.consequences import PhaseConsequences, consequences
-from relm.compilation.consequences_in_words import (
+from relm.errors import RelmError
+from relm.forecast.compilation.compile_record import Compilation, read_compilation
+from relm.forecast.compilation.consequence_lines import (
     assumptions,
     device,
     hours_in_words,
@@ -18,10 +19,9 @@ from relm.compilation.consequences_in_words import (
     versions,
     work_in_words,
 )
-from relm.compilation.result import Compilation, read_compilation
-from relm.errors import RelmError
-from relm.recipe import Recipe
-from relm.reporting.surroundings import shown
+from relm.forecast.compilation.consequences import PhaseConsequences, consequences
+from relm.provenance.surroundings import shown
+from relm.recipes.recipe import Recipe
 
 
 class PhaseTold(NamedTuple):

@@ -9,18 +9,17 @@ from pathlib import Path
 from typing import Any
 
 from relm.artifact import read_json, sidecar_of
-from relm.catalogue import Dataset, PretrainedModel, RemoteFile, Source
 from relm.containers.shell_line import docker_line
-from relm.plan import Plan, Project
-from relm.protocols import PublishedTest
+from relm.provenance.container import in_words
+from relm.provenance.origin import Origin, origin_of
+from relm.provenance.step_record import Record, collect
+from relm.provenance.surroundings import cleaned
+from relm.recipes.plan import Plan, Project
+from relm.recipes.run_folder import LOG
 from relm.reporting.compiled import AsCompiled, as_compiled
-from relm.reporting.container import in_words
 from relm.reporting.device import OnDevice, on_device
 from relm.reporting.figures import Figure, Task, measured_task
-from relm.reporting.provenance import Record, collect
-from relm.reporting.surroundings import cleaned, shown
 from relm.reporting.verify import NOTHING_PUBLISHED
-from relm.training.run_folder import LOG
 
 # What each verdict is called on top of a report, and the tone it is shown in.
 HEADLINES = {
@@ -31,24 +30,6 @@ HEADLINES = {
     "not comparable": ("Not comparable with the published figures", "plain"),
     NOTHING_PUBLISHED: ("No published figure to compare with", "plain"),
 }
-
-
-@dataclass(frozen=True)
-class Origin:
-    """Something fetched from elsewhere that the run rests on."""
-
-    use: str
-    name: str
-    title: str
-    licence: str
-    homepage: str | None
-    files: Sequence[tuple[str, RemoteFile]]
-    folder: str | None = None
-
-    @property
-    def places(self) -> list[list[str]]:
-        """Of each file, where it may be fetched."""
-        return [[place(source) for source in remote.sources] for _, remote in self.files]
 
 
 @dataclass(frozen=True)
@@ -193,12 +174,12 @@ class Findings:
     def origins(self) -> list[Origin]:
         """Training data, tokenizer, starting weights and test files, as far as they come from elsewhere."""
         recipe = self.plan.recipe
-        origins = [_origin("training data", recipe.data.dataset, self.plan.dataset)]
+        origins = [origin_of("training data", recipe.data.dataset, self.plan.dataset)]
         if self.plan.tokenizer_model is not None:
-            origins.append(_origin("tokenizer", str(recipe.tokenizer.from_model), self.plan.tokenizer_model))
+            origins.append(origin_of("tokenizer", str(recipe.tokenizer.from_model), self.plan.tokenizer_model))
         if self.plan.init_model is not None:
-            origins.append(_origin("starting weights", str(recipe.init_from), self.plan.init_model))
-        return [*origins, *(_origin("evaluation", name, test) for name, test in self.plan.tests.items())]
+            origins.append(origin_of("starting weights", str(recipe.init_from), self.plan.init_model))
+        return [*origins, *(origin_of("evaluation", name, test) for name, test in self.plan.tests.items())]
 
     @property
     def loading(self) -> list[str]:
@@ -290,24 +271,6 @@ def _last_moment(records: Sequence[Record], verify: Path) -> str:
 
 def _machine(host: Mapping[str, Any]) -> str:
     return f"{host['processor']}, {host['cores_usable']} cores, {host['memory_bytes'] / 2**30:.0f} GiB of memory"
-
-
-def _origin(use: str, name: str, spec: Dataset | PretrainedModel | PublishedTest) -> Origin:
-    folder = getattr(spec, "folder", None)
-    told = None if folder is None else shown(Path(folder).expanduser())
-    return Origin(use, name, spec.title, spec.licence, spec.homepage, list(dict(spec.files).items()), told)
-
-
-def place(source: Source) -> str:
-    """Where a source is, in one phrase."""
-    inside = f", {source.member} inside" if source.member else ""
-    if source.url:
-        return source.url + inside
-    if source.pypi:
-        return f"Python package {source.pypi}{inside}"
-    if source.npm:
-        return f"npm package {source.npm}{inside}"
-    return f"Hugging Face {source.repository_type} {source.huggingface} at {source.revision}, {source.file}{inside}"
 
 
 def duration(seconds: float) -> str:

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from relm.errors import RelmError
-from relm.plan import BEFORE, Plan
+from relm.recipes.plan import BEFORE, Plan
+from relm.recipes.run_folder import DEVICE_FIGURES, RECORDS, WEIGHTS
+from relm.replay.attested_run import published_name
 from relm.reporting.findings import bytes_in_words
-from relm.training.attested_run import published_name
 from relm.training.model_files import checked_model
-from relm.training.run_folder import DEVICE_FIGURES, RECORDS, WEIGHTS
 
 REPORT_FILES = ("README.md", "report.html", "recipe.json", "provenance.json", "ro-crate-metadata.json")
 COMPILATION = "compile.json"

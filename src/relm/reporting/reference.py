@@ -6,7 +6,7 @@ from typing import Any
 
 from relm.artifact import atomic_file, read_json
 from relm.errors import RelmError
-from relm.plan import REFERENCE, Plan
+from relm.recipes.plan import REFERENCE, Plan
 from relm.reporting.figures import measured_task
 from relm.reporting.findings import HEADLINES
 from relm.reporting.pages import template

@@ -5,14 +5,14 @@ from pathlib import Path
 from typing import Any
 
 from relm.artifact import atomic_file, write_json
-from relm.plan import Plan
+from relm.provenance.crate import PublishedRun, crate
+from relm.recipes.plan import Plan
+from relm.recipes.run_folder import METADATA
 from relm.reporting import plots
-from relm.reporting.crate import crate
 from relm.reporting.findings import Findings, gather
 from relm.reporting.model_card import model_card
 from relm.reporting.pages import template
 from relm.reporting.publish import COMPILATION, REPORT_FILES, evaluation_names, published_files
-from relm.training.run_folder import METADATA
 
 
 def write_report(
@@ -40,7 +40,7 @@ def write_report(
     files |= _kept_compilation(findings, output_folder / COMPILATION)
     files |= evaluation_names(evaluations, before or {}) | {"verify.json": verify}
     del files[METADATA]
-    write_json(output_folder / METADATA, crate(findings, files))
+    write_json(output_folder / METADATA, crate(_published_run(findings), files))
     missing = sum(1 for record in findings.records if not record["step"])
     gaps = f", {missing} files without a record" if missing else ""
     return f"reported {len(findings.figures)} figures and {len(findings.records) - missing} steps{gaps}: {findings.headline}"
@@ -105,3 +105,15 @@ def scale(row: Mapping[str, Any]) -> dict[str, Any]:
         "span": [at(low), at(high)],
         "point": at(row["difference"]),
     }
+
+
+def _published_run(findings: Findings) -> PublishedRun:
+    """Return the facts that the crate states."""
+    return PublishedRun(
+        title=findings.plan.recipe.title,
+        identifier=f"{findings.plan.name}-{findings.plan.fingerprint}",
+        description=f"{findings.headline}. {findings.summary}",
+        date=findings.date,
+        origins=findings.origins,
+        records=[record for record in findings.records if record["step"]],
+    )

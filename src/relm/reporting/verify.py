@@ -35,7 +35,7 @@ from typing import Any
 
 from relm.artifact import read_json, write_json
 from relm.errors import RelmError
-from relm.recipe import Expectation, Noise, Recipe
+from relm.recipes.recipe import Expectation, Noise, Recipe
 from relm.training.model_files import checked_model
 
 CONSISTENT = "consistent"

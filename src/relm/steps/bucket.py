@@ -1,7 +1,7 @@
 """A run's files to another machine and back, by a bucket."""
 
 from relm.errors import RelmError
-from relm.plan import Plan, Project
+from relm.recipes.plan import Plan, Project
 from relm.steps.contract import Arguments, Job, Step, argument, positive, recipe_name
 
 STORE = argument("store", metavar="STORE", help="gs://BUCKET/FOLDER, file:///FOLDER, or what else fsspec knows")
@@ -11,7 +11,7 @@ NAME = argument(
 
 
 def push_job(a: Arguments) -> Job:
-    from relm.bucket.push import push
+    from relm.cluster.bucket.push import push
 
     project = Project()
     plans = [project.plan(a.recipe)] if a.recipe else _begun(project)
@@ -33,7 +33,7 @@ def _begun(project: Project) -> list[Plan]:
 
 
 def pull_job(a: Arguments) -> Job:
-    from relm.bucket.pull import pull
+    from relm.cluster.bucket.pull import pull
 
     return Job(lambda: pull(a.store, Project(), a.recipe))
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from relm.errors import RelmError
-from relm.plan import Plan, Project
+from relm.recipes.plan import Plan, Project
 
 Arguments = argparse.Namespace
 

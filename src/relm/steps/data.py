@@ -3,13 +3,13 @@
 import json
 from pathlib import Path
 
-from relm.catalogue import PICKLED_WEIGHTS, TOKENIZER_FILES, Dataset, PretrainedModel, load_dataset, load_model
 from relm.errors import RelmError
-from relm.identity import digest, documents_identity, model_content, part_of, work_folder
-from relm.objectives import Objective
-from relm.protocols import PublishedTest, load_test
-from relm.recipe import DataChoice
-from relm.section import validate
+from relm.recipes.catalogue import PICKLED_WEIGHTS, TOKENIZER_FILES, Dataset, PretrainedModel, load_dataset, load_model
+from relm.recipes.evaluations import PublishedTest, load_test
+from relm.recipes.identity import digest, documents_identity, model_content, part_of, work_folder
+from relm.recipes.objectives import Objective
+from relm.recipes.recipe import DataChoice
+from relm.recipes.section import validate
 from relm.steps.contract import (
     EXPECTED,
     WORKERS,

@@ -5,8 +5,18 @@ from pathlib import Path
 from typing import Any, get_args
 
 from relm.errors import RelmError
-from relm.protocols import Begin, Diacritics, Lambada, MaskedLm, PseudoPerplexity, PublishedTest, TextPerplexity, load_test
-from relm.section import validate
+from relm.recipes.evaluations import (
+    Begin,
+    Diacritics,
+    Lambada,
+    MaskedLm,
+    PseudoPerplexity,
+    PublishedTest,
+    TextPerplexity,
+    load_test,
+)
+from relm.recipes.run_folder import LOG
+from relm.recipes.section import validate
 from relm.steps.contract import (
     EXPECTED,
     FINGERPRINT,
@@ -21,7 +31,6 @@ from relm.steps.contract import (
     positive,
 )
 from relm.steps.data import objective_of
-from relm.training.run_folder import LOG
 
 MODEL = path("--model", "MODEL/model.safetensors, or the folder: relm's own, or any that save_pretrained wrote")
 MANIFEST = path("--manifest", "the examples' manifest; its held-out split is scored")

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from relm.errors import RelmError
-from relm.plan import Project
+from relm.recipes.plan import Project
 from relm.steps.contract import Arguments, Job, Step, argument
 
 # Option -> the action that it belongs to, and what it is called.

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from relm.plan import REFERENCE as AUTHORS
+from relm.recipes.plan import REFERENCE as AUTHORS
 from relm.steps.contract import FINGERPRINT, RECIPE, Arguments, Job, Step, argument, path, plan_of
 
 REFERENCE = argument(

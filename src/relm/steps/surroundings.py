@@ -1,33 +1,33 @@
 """What looks at recipes and machines, and makes nothing of the graph."""
 
-from relm.plan import Project
+from relm.recipes.plan import Project
 from relm.steps.contract import FINGERPRINT, RECIPE, Arguments, Job, Step, argument, path, plan_of
 
 
 def list_job(a: Arguments) -> Job:
-    from relm.launch.status import describe_recipes
+    from relm.reporting.status import describe_recipes
 
     return Job(lambda: describe_recipes(Project()))
 
 
 def status_job(a: Arguments) -> Job:
-    from relm.launch.status import describe_progress
+    from relm.reporting.status import describe_progress
 
     return Job(lambda: describe_progress(plan_of(a)))
 
 
 def estimate_job(a: Arguments) -> Job:
-    from relm.launch.estimate import describe_estimate
+    from relm.forecast.estimate import describe_estimate
 
     plan = plan_of(a)
     return Job(lambda: describe_estimate(plan, a.phase, a.price_per_hour, not a.no_calibration, a.compiled))
 
 
 def compile_job(a: Arguments) -> Job:
-    from relm.compilation.compiling import compile_recipe
-    from relm.compilation.result import write_compilation
-    from relm.compilation.table import advice, described
     from relm.errors import RelmError
+    from relm.forecast.compilation.compile_record import write_compilation
+    from relm.forecast.compilation.compiling import compile_recipe
+    from relm.forecast.compilation.program_table import advice, described
 
     plan = plan_of(a)
 
@@ -44,19 +44,19 @@ def compile_job(a: Arguments) -> Job:
 
 
 def doctor_job(a: Arguments) -> Job:
-    from relm.launch.doctor import describe_machine
+    from relm.forecast.doctor import describe_machine
 
     return Job(describe_machine)
 
 
 def command_job(a: Arguments) -> Job:
-    from relm.reporting.step_commands import describe_command
+    from relm.steps.step_commands import describe_command
 
     return Job(lambda: describe_command(Project(), a.recipe, a.wanted, a.which, a.only, a.trust_image))
 
 
 def schema_job(a: Arguments) -> Job:
-    from relm.recipe_schema import write_schemas
+    from relm.reporting.json_schema import write_schemas
 
     return Job(lambda: write_schemas(a.output))
 

@@ -4,9 +4,9 @@ import os
 from pathlib import Path
 
 from relm.errors import RelmError
-from relm.plan import Plan, Project
+from relm.recipes.plan import Plan, Project
+from relm.recipes.run_folder import MODEL_PARTS, RECORDS
 from relm.steps.contract import FINGERPRINT, RECIPE, Arguments, Job, Step, argument, path, plan_of, positive
-from relm.training.run_folder import MODEL_PARTS, RECORDS
 
 
 def pretrain_job(a: Arguments) -> Job:
@@ -66,8 +66,8 @@ def refuse_another_start(plan: Plan, a: Arguments) -> None:
 
 def rehearse_job(a: Arguments) -> Job:
     os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # else torch's profiler tells stderr when it begins and ends
-    from relm.launch.expected_tokenizer import tokenizer_of
-    from relm.training.rehearsal import STEPS, Rehearsal, rehearse, require_options
+    from relm.forecast.expected_tokenizer import tokenizer_of
+    from relm.forecast.rehearsal import STEPS, Rehearsal, rehearse, require_options
 
     plan = plan_of(a)
     phase = a.phase or plan.phases[0]
@@ -85,7 +85,7 @@ def rehearse_job(a: Arguments) -> Job:
 
 
 def reproduce_job(a: Arguments) -> Job:
-    from relm.training.replay import reproduce
+    from relm.replay.segment import reproduce
 
     given = {"device": a.device, "threads": a.threads, "micro_batch_size": a.micro_batch_size}
     wanted = {key: value for key, value in given.items() if value is not None}

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from relm.models.bert_configuration import BertConfig
 from relm.models.gpt2 import Gpt2Config
 from relm.models.t5_configuration import T5Config
-from relm.recipe import Phase, Run
+from relm.recipes.recipe import Phase, Run
 from relm.training.architecture import Config
 from relm.training.arithmetic import Lengths, lengths, parameter_shapes
 

@@ -6,7 +6,6 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 
-from relm.architectures import BertArchitecture, T5Architecture
 from relm.errors import RelmError
 from relm.examples.manifest import TokenizerFacts
 from relm.models.bert import Bert
@@ -15,7 +14,8 @@ from relm.models.contract import LanguageModel
 from relm.models.gpt2 import Gpt2, Gpt2Config
 from relm.models.t5 import T5
 from relm.models.t5_configuration import T5Config
-from relm.recipe import Recipe
+from relm.recipes.architectures import BertArchitecture, T5Architecture
+from relm.recipes.recipe import Recipe
 
 Config = Gpt2Config | BertConfig | T5Config
 MODELS: dict[type, Any] = {Gpt2Config: Gpt2, BertConfig: Bert, T5Config: T5}

@@ -18,7 +18,7 @@ from relm.examples.span_corruption import fitting_shape
 from relm.models.bert_configuration import BertConfig
 from relm.models.gpt2 import Gpt2Config
 from relm.models.t5_configuration import T5Config
-from relm.recipe import Phase, Run
+from relm.recipes.recipe import Phase, Run
 from relm.training.architecture import Config, unset_model
 
 # The gradient of a product is two products of its size: by its input, and by its weight.

@@ -21,9 +21,9 @@ from torch import Tensor
 
 from relm.artifact import read_json, write_json
 from relm.errors import RelmError
+from relm.recipes.run_folder import CHECKPOINT_FILES, CHECKPOINTS, LOG, checkpoint_folder
 from relm.training.attested_hashes import line_facts, lines_after, state_sha256
 from relm.training.kill_points import kill_point
-from relm.training.run_folder import CHECKPOINT_FILES, CHECKPOINTS, LOG, checkpoint_folder
 from relm.training.run_log import RunLog
 from relm.training.tensor_file import Damaged, read_tensors, write_tensors
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from relm.artifact import read_json, write_json
+from relm.recipes.run_folder import DEVICE_FIGURES
 from relm.training.meter import Meter
 from relm.training.phase_run import PhaseRun
-from relm.training.run_folder import DEVICE_FIGURES
 
 
 @contextmanager

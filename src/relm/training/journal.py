@@ -4,10 +4,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from typing import Any
 
+from relm.recipes.run_folder import LOG
 from relm.training.loggers import Loggers, open_loggers
 from relm.training.phase_run import PhaseRun
 from relm.training.progress import Progress
-from relm.training.run_folder import LOG
 from relm.training.run_log import RunLog
 
 

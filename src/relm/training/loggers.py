@@ -24,7 +24,7 @@ import psutil
 
 from relm.artifact import atomic_file
 from relm.errors import RelmError
-from relm.training.run_folder import LOG
+from relm.recipes.run_folder import LOG
 
 WandbMode = Literal["offline", "online", "disabled"]
 Line = Mapping[str, Any]

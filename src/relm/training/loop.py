@@ -17,7 +17,8 @@ from relm.errors import RelmError
 from relm.examples.manifest import TokenizerFacts, read_manifest
 from relm.limits import require_time
 from relm.models.losses import Term
-from relm.recipe import Recipe
+from relm.recipes.recipe import Recipe
+from relm.recipes.run_folder import COMPILED, checkpoint_folder
 from relm.training.architecture import configuration
 from relm.training.checkpoints import newest_checkpoint, open_list, save_checkpoint
 from relm.training.device_figures import device_figures, note_device_figures
@@ -33,7 +34,6 @@ from relm.training.model_files import checked_weights
 from relm.training.optimizers import set_learning_rate
 from relm.training.phase_run import PhaseRun, attested, reader_of
 from relm.training.resources import require_resources
-from relm.training.run_folder import COMPILED, checkpoint_folder
 from relm.training.schedules import learning_rate_scale
 from relm.training.shard_stamps import known_shards
 from relm.training.step import accumulate_terms

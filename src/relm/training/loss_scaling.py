@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from relm.errors import RelmError
-from relm.optimization import LossScaling
+from relm.recipes.optimization import LossScaling
 
 # What the automatic scale is multiplied by after an overflow, and after many updates without.
 BACKOFF, GROWTH = 0.5, 2.0

@@ -11,7 +11,7 @@ from typing import Any
 
 from relm.artifact import checked_sidecar, sha256_of, sidecar_of
 from relm.errors import RelmError
-from relm.training.run_folder import WEIGHTS
+from relm.recipes.run_folder import WEIGHTS
 
 # The other files that a model is read from; each of a downloaded or converted model's has a sidecar of its own.
 COMPANIONS = ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json")

@@ -13,13 +13,13 @@ from relm.devices.contract import Device
 from relm.devices.peaks import peak_flops
 from relm.examples.attestation import attest, check_attestation
 from relm.examples.builders import open_examples
-from relm.recipe import Phase, Recipe
+from relm.recipes.recipe import Phase, Recipe
+from relm.recipes.run_folder import ORDER
 from relm.training.architecture import Config
 from relm.training.arithmetic import model_flops
 from relm.training.checkpoints import newest_checkpoint
 from relm.training.input import Reader, micro_batch_size
 from relm.training.meter import Work
-from relm.training.run_folder import ORDER
 
 # So many example numbers are named when a step fails.
 NAMED_EXAMPLES = 64

@@ -18,9 +18,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from relm.limits import require_disk, require_memory
-from relm.optimization import Optimizer
-from relm.recipe import Phase, Run
-from relm.topologies import TOPOLOGIES
+from relm.recipes.optimization import Optimizer
+from relm.recipes.recipe import Phase, Run
+from relm.recipes.topologies import TOPOLOGIES
 from relm.training.activations import FLOAT, Activations, Tensors, activations
 from relm.training.architecture import Config
 from relm.training.arithmetic import parameter_shapes

@@ -2,7 +2,7 @@
 
 import math
 
-from relm.optimization import Schedule
+from relm.recipes.optimization import Schedule
 
 
 def learning_rate_scale(schedule: Schedule, step: int, steps: int) -> float:

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 
 from relm.artifact import read_json
 from relm.errors import RelmError
-from relm.optimization import LossScaling
+from relm.recipes.optimization import LossScaling
+from relm.recipes.run_folder import OPTIMIZER
 from relm.training.loss_scaling import LossScaler
 from relm.training.optimizers import as_kept_here, restore_optimizer
-from relm.training.run_folder import OPTIMIZER
 from relm.training.tensor_file import Damaged, read_tensors
 
 

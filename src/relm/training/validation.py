@@ -12,7 +12,7 @@ from relm.devices.contract import Device
 from relm.errors import RelmError
 from relm.examples.contract import Batch
 from relm.models.contract import LanguageModel
-from relm.recipe import Recipe
+from relm.recipes.recipe import Recipe
 from relm.training.input import Reader
 from relm.training.meter import term_figures
 from relm.training.phase_run import reader_of

@@ -24,7 +24,7 @@ from relm.examples.as_published.instances import columns_of, packed
 from relm.examples.formats.bert_records import plain_records, remasked_records
 from relm.examples.table import ExampleTable
 from relm.examples.tokenizers import load_tokenizer
-from relm.objectives import AsPublished, Objective
+from relm.recipes.objectives import AsPublished, Objective
 
 # Settings, seed -> records, and the sha256 of them as lines of JSON, plain and remasked. Facts, computed by running the
 # original's own create_training_instances and write_instance_to_example_files (graphcore/examples v3.0.0, instead of TensorFlow

@@ -15,7 +15,7 @@ from relm.examples.as_published.graphcore_gpt2 import (
 )
 from relm.examples.manifest import write_manifest
 from relm.examples.storage import shard_writer
-from relm.objectives import Objective
+from relm.recipes.objectives import Objective
 
 # Documents, epochs, sequence length, seed -> shapes, and the sha256 of the bytes of all three maps. Facts, computed by running
 # the original's own _build_doc_idx, _build_sample_idx and _build_shuffle_idx (graphcore/examples v3.4.1) for these sizes.

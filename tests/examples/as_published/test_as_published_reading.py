@@ -8,7 +8,7 @@ import pytest
 from relm.examples.builders import open_examples, pregenerate
 from relm.examples.contract import IGNORED
 from relm.examples.manifest import write_manifest
-from relm.objectives import Objective
+from relm.recipes.objectives import Objective
 
 STATIC = {"sentences": "lines", "masks": "static", "max_predictions": 20, "packing": "sentence_pairs"}
 

@@ -11,7 +11,7 @@ from relm.artifact import checked_sidecar
 from relm.errors import RelmError
 from relm.examples.as_published.run_mlm import blocks_of, pregenerate_run_mlm, rows_of
 from relm.examples.table import ExampleTable
-from relm.objectives import AsPublished, Objective
+from relm.recipes.objectives import AsPublished, Objective
 
 
 def objective(**changes: object) -> Objective:

@@ -19,7 +19,7 @@ from relm.examples.as_published.tpu_pretrain import (
 )
 from relm.examples.table import ExampleTable
 from relm.examples.tokenizers import load_tokenizer
-from relm.objectives import AsPublished, Objective
+from relm.recipes.objectives import AsPublished, Objective
 
 # The original's options for sequences of 128 tokens, as RoBERTa's and as BERT's.
 PLAIN = Settings(128, 20)

@@ -11,8 +11,8 @@ from xla_runs import XlaRun
 from relm.examples.builders import pregenerate
 from relm.examples.manifest import write_manifest
 from relm.examples.tokenizers import train_tokenizer
-from relm.plan import Project
-from relm.recipe import Phase, Recipe
+from relm.recipes.plan import Project
+from relm.recipes.recipe import Phase, Recipe
 from small_project import CHECKOUT
 
 # Architecture -> special tokens of its published tokenizer, beside <|endoftext|>; BERT's WordPiece is trained.

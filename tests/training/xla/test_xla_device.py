@@ -15,7 +15,7 @@ from relm.devices.contract import open_device
 from relm.devices.xla import XlaDevice, metrics_report
 from relm.errors import RelmError
 from relm.models.gathering import gathered
-from relm.recipe import Run
+from relm.recipes.recipe import Run
 
 DEVICES = 4
 # As a TPU's compiler has said it; PyTorch/XLA 2.9 hands over the words, without the code RESOURCE_EXHAUSTED before them.
@@ -138,7 +138,7 @@ def test_what_the_compiler_refuses_for_want_of_memory_is_said_in_words() -> None
 import numpy as np, torch, torch_xla
 from relm.devices.contract import open_device
 from relm.errors import RelmError
-from relm.recipe import Run
+from relm.recipes.recipe import Run
 device = open_device(Run(device="tpu", threads=1))
 rows = device.staged({{"rows": np.ones((8, 2), dtype=np.float32)}})["rows"]
 try:
@@ -197,7 +197,7 @@ def opened(**environment: str) -> str:
     code = """
 from relm.devices.contract import open_device
 from relm.errors import RelmError
-from relm.recipe import Run
+from relm.recipes.recipe import Run
 try:
     print("opened", open_device(Run(device="tpu")).describe())
 except RelmError as error:

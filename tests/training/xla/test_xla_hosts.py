@@ -12,7 +12,7 @@ from process_runs import SharedRun, finished, said, start_ranks
 from xla_runs import XlaRun, assert_same_figures
 
 from relm.errors import RelmError
-from relm.section import merge
+from relm.recipes.section import merge
 from relm.training.input import require_same_batch
 from small_pci import pci_bus
 

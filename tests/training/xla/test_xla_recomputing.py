@@ -11,8 +11,8 @@ from xla_runs import XlaRun, assert_same_bytes, assert_same_figures
 
 from relm.devices.contract import open_device
 from relm.devices.xla import XlaDevice
-from relm.recipe import Run
-from relm.section import merge
+from relm.recipes.recipe import Run
+from relm.recipes.section import merge
 
 Runs = Callable[..., XlaRun]
 DEVICES = 4

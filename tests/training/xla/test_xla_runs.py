@@ -8,7 +8,7 @@ import pytest
 from xla_runs import SecondPhase, XlaRun, assert_same_bytes, assert_same_figures
 
 from relm.artifact import read_json
-from relm.section import merge
+from relm.recipes.section import merge
 
 Runs = Callable[..., XlaRun]
 OBJECTIVES = ("causal", "masked", "seq2seq")  # with AdamW, LAMB and Adafactor

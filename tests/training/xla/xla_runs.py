@@ -12,8 +12,8 @@ import numpy.typing as npt
 from safetensors.numpy import load_file
 from tiny_runs import FORKS, TinyRun, _attempt
 
-from relm.recipe import Recipe
-from relm.section import merge
+from relm.recipes.recipe import Recipe
+from relm.recipes.section import merge
 from relm.training.loop import pretrain
 
 # Objective -> what turns its dropout off.

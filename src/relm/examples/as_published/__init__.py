@@ -9,7 +9,7 @@ from pathlib import Path
 from relm.examples.as_published.graphcore_bert import pregenerate_graphcore_bert
 from relm.examples.as_published.run_mlm import pregenerate_run_mlm
 from relm.examples.as_published.tpu_pretrain import pregenerate_tpu_pretrain
-from relm.objectives import Objective
+from relm.recipes.objectives import Objective
 
 BUILDERS: dict[str, Callable[[Path, Path, Path, Objective, str, int | None], str]] = {
     "tpu_pretrain": pregenerate_tpu_pretrain,

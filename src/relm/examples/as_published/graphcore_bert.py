@@ -42,7 +42,7 @@ from relm.examples.as_published.tables import opened_table, read_documents, sent
 from relm.examples.columns import Column
 from relm.examples.storage import dtype_of
 from relm.examples.tokenizers import LoadedTokenizer
-from relm.objectives import Objective
+from relm.recipes.objectives import Objective
 
 Array = npt.NDArray[Any]
 

@@ -31,7 +31,7 @@ from relm.examples.encoder import Encoder
 from relm.examples.storage import dtype_of
 from relm.examples.tokenizers import load_tokenizer, loaded_as
 from relm.limits import usable_cores
-from relm.objectives import Objective
+from relm.recipes.objectives import Objective
 
 ORIGINAL = Original(
     "run_mlm",

@@ -21,7 +21,7 @@ from relm.examples.storage import dtype_of
 from relm.examples.table import Column, TableWriter, table_writer
 from relm.examples.tokenized import Sentences, tokenized_documents
 from relm.examples.tokenizers import LoadedTokenizer, load_tokenizer
-from relm.objectives import TABLE, Objective
+from relm.recipes.objectives import TABLE, Objective
 
 
 class Source(NamedTuple):

@@ -36,7 +36,7 @@ from relm.examples.as_published.options import (
 from relm.examples.as_published.pairs import Corpus, Pair, Rule, hidden, pairs_of
 from relm.examples.as_published.tables import opened_table, read_documents, sentence
 from relm.examples.tokenizers import LoadedTokenizer
-from relm.objectives import Objective
+from relm.recipes.objectives import Objective
 
 ORIGINAL = Original(
     "tpu_pretrain",

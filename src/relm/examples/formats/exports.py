@@ -20,7 +20,7 @@ from relm.examples.manifest import Manifest, read_manifest, require_shard
 from relm.examples.storage import TokenStream, flush_all, index_of, shard_writer
 from relm.examples.table import ExampleTables
 from relm.examples.tokenizers import LoadedTokenizer, load_tokenizer
-from relm.objectives import TABLE, TOKEN_STREAM
+from relm.recipes.objectives import TABLE, TOKEN_STREAM
 
 Columns = dict[str, npt.NDArray[Any]]
 

@@ -23,7 +23,7 @@ from relm.examples.manifest import length_histogram, summed
 from relm.examples.storage import dtype_of, index_of, shard_writer
 from relm.examples.table import table_writer
 from relm.examples.tokenizers import LoadedTokenizer, load_tokenizer
-from relm.objectives import TABLE, TOKEN_STREAM, Masked, Objective
+from relm.recipes.objectives import TABLE, TOKEN_STREAM, Masked, Objective
 
 Integers = npt.NDArray[np.int64]
 Documents = tuple[Integers, Integers, Callable[[int], str]]

@@ -56,7 +56,7 @@ class MomentOptimizer(TensorOptimizer):
 
 
 class Adam(MomentOptimizer):
-    """All of them; see `relm.optimization.Optimizer.form` for what distinguishes the forms."""
+    """All of them; see `relm.recipes.optimization.Optimizer.form` for what distinguishes the forms."""
 
     def __init__(
         self,

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from relm.optimization import Optimizer
+from relm.recipes.optimization import Optimizer
 from relm.training.optimizers.adafactor import Adafactor
 from relm.training.optimizers.adam import Adam
 from relm.training.optimizers.lamb import Lamb

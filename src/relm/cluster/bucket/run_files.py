@@ -1,0 +1,236 @@
+"""The files that a run needs to go on elsewhere, under the names that an index has for them.
+
+Push looks for files of these names, and pull accepts no other: both ask here.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+from relm.artifact import sidecar_of
+from relm.errors import RelmError
+from relm.recipes import identity
+from relm.recipes.catalogue import PICKLED_WEIGHTS
+from relm.recipes.plan import BEFORE, REFERENCE, SPLITS, TRAINED, Plan
+from relm.recipes.run_folder import CHECKPOINT_FILES, COMPILED, DEVICE_FIGURES, RECORDS, WEIGHTS
+from relm.recipes.section import NAME
+from relm.replay.attested_run import published_name
+from relm.reporting.publish import COMPILATION, MODEL_FILES, REPORT_FILES, published_files
+from relm.reporting.reference import PAGE
+from relm.training.shard_stamps import RECORD
+
+# What belongs to one machine: programs of its device, and what it knows of its own files.
+LEFT_OUT = (COMPILED, "lock", RECORD)
+# Folders of a checkout whose files are run, beside those that belong to runs: none of them is a folder of one's own.
+NOT_OWN = ("work", "results", "src", "recipes", "profiles", "containers", "envs", ".ci")
+_VISIBLE = r"[^./][^/]*"
+_FIGURES = rf"{NAME.pattern}\.json"
+_WITH_RECORDS = r"(\.json|\.record\.json)?"
+
+
+class Folder(NamedTuple):
+    """A folder of files whose number is not known before, and the pattern of their paths inside it."""
+
+    path: Path
+    names: re.Pattern[str]
+
+
+def files_of(plan: Plan) -> dict[str, Path]:
+    """Name -> file, of all that is there: downloads, documents, tokenizer, examples, weights, the run's folder, results."""
+    known = {path for path in single_files(plan) if path.is_file()}
+    known |= {path for folder in folders(plan) for path in _inside(folder.path) if _is_among(folder, path)}
+    # Those in the work folder come first: beside them lies what says their hash, which their published links lack.
+    ordered = sorted(known, key=lambda path: (not path.is_relative_to(plan.work), path))
+    return {_name(plan, path): path for path in ordered} | {path.as_posix(): path for path in _in_own_folders(plan)}
+
+
+def others_of(plan: Plan) -> list[Path]:
+    """Return the files in the run's folder that no step of relm writes, so that they are not sent."""
+    (run, *_) = folders(plan)
+    return [path for path in _inside(run.path) if not _is_among(run, path)]
+
+
+def paths_of(plan: Plan, names: Iterable[str]) -> dict[str, Path]:
+    """Return where those of the names belong that push gives files of this plan, in folders of one's own aside."""
+    singles, kept = set(single_files(plan)), folders(plan)
+    found = {}
+    for name in names:
+        first, _, rest = name.partition("/")
+        path = plan.work / rest if first == "work" else Path(name)
+        if (path in singles or any(_is_among(folder, path) for folder in kept)) and _name(plan, path) == name:
+            found[name] = path
+    return found
+
+
+def _name(plan: Plan, path: Path) -> str:
+    return f"work/{path.relative_to(plan.work).as_posix()}" if path.is_relative_to(plan.work) else path.as_posix()
+
+
+def single_files(plan: Plan) -> Iterator[Path]:
+    """Yield the files whose names the plan has, there or not: products, each with its sidecar and its record."""
+    for product in (*_single_products(plan), *_products_of_data(plan)):
+        yield from (product, sidecar_of(product), product.with_name(f"{product.name}.record.json"))
+
+
+def folders(plan: Plan) -> list[Folder]:
+    """Return the run's folder and its published ones."""
+    records = [published_name(name, phase, plan.phases) for name in (*RECORDS, DEVICE_FIGURES) for phase in plan.phases]
+    results = _either(*(name for name in published_files(plan) if "/" not in name), *records, COMPILATION)
+    return [
+        Folder(plan.run_folder, re.compile("|".join(_in_run_folder(plan)))),
+        Folder(plan.results, re.compile(rf"{results}|eval/(before/)?{_FIGURES}")),
+        Folder(plan.reference_results, re.compile(rf"{_either(PAGE, 'verify.json')}|eval/{_FIGURES}")),
+    ]
+
+
+def _in_run_folder(plan: Plan) -> Iterator[str]:
+    """Yield patterns of the paths inside the run's folder."""
+    phase = _either(*plan.phases)
+    yield f"{phase}/{_either(*RECORDS, DEVICE_FIGURES)}"
+    yield f"{phase}/model/{_either(*MODEL_FILES, 'generation_config.json')}{_WITH_RECORDS}"
+    yield f"{phase}/checkpoints/step-[0-9]{{8}}/{_either(*CHECKPOINT_FILES, 'state.json')}"
+    yield f"{phase}/tensorboard/{_VISIBLE}"
+    # Not all that lies there: Weights & Biases would take the address of its server from `settings`.
+    yield rf"{phase}/wandb/(run_id|(offline-)?run-{_VISIBLE}(/{_VISIBLE})*)"
+    yield f"{_either(TRAINED, BEFORE, REFERENCE)}/{_FIGURES}"
+    yield f"{REFERENCE}/{_either(PAGE)}"
+    yield f"report/{_either(*REPORT_FILES, COMPILATION)}{_WITH_RECORDS}"
+    yield f"{_either('verify.json', 'verify_reference.json', COMPILATION)}{_WITH_RECORDS}"
+
+
+def _either(*names: str) -> str:
+    return f"({'|'.join(re.escape(name) for name in dict.fromkeys(names))})"
+
+
+def _is_among(folder: Folder, path: Path) -> bool:
+    inside = path.is_relative_to(folder.path)
+    return inside and folder.names.fullmatch(path.relative_to(folder.path).as_posix()) is not None
+
+
+def _products_of_data(plan: Plan) -> Iterator[Path]:
+    """Documents, tokenizer and examples: what their keys say, of whichever recipe."""
+    yield from (plan.documents(shard, split) for shard in plan.shards for split in SPLITS)
+    yield plan.tokenizer
+    for phase in plan.phases:
+        manifest = plan.manifest(phase)
+        yield from (manifest, manifest.with_name("croissant.json"))
+        for examples in (plan.examples(phase, shard, split) for shard in plan.shards for split in SPLITS):
+            yield examples
+            if examples.suffix == ".bin":
+                yield examples.with_suffix(".idx")
+
+
+def _single_products(plan: Plan) -> Iterator[Path]:
+    """Downloads, and what was copied out of folders of one's own: in folders that other recipes may use as well."""
+    yield from (plan.download(shard) for shard in plan.dataset.files)
+    if plan.tokenizer_model is not None:
+        yield from plan.tokenizer_files
+    yield from plan.starting_weights(plan.phases[0])
+    if plan.reference_model is not None:
+        yield from plan.evaluated_model(REFERENCE)
+    for name, model in ((plan.recipe.init_from, plan.init_model), (plan.recipe.expect_reference, plan.reference_model)):
+        if name is not None and model is not None and model.converted:
+            yield plan.model_download(name, model, PICKLED_WEIGHTS)
+    yield from (plan.test_download(test) for test in plan.tests)
+
+
+def _inside(folder: Path) -> Iterator[Path]:
+    """Yield the files in a folder; not hidden ones, links, and what belongs to this machine."""
+    for path in sorted(folder.rglob("*")):
+        parts = path.relative_to(folder).parts
+        if not any(part.startswith(".") or part in LEFT_OUT for part in parts) and path.is_file() and not path.is_symlink():
+            yield path
+
+
+def own_folders(plan: Plan) -> list[Path]:
+    """Those inside the project that a recipe names; of one elsewhere an index could not say where it belongs."""
+    named = [plan.dataset, plan.tokenizer_model, plan.init_model, plan.reference_model]
+    folders = {Path(folder) for part in named if part is not None and (folder := part.folder) is not None}
+    return sorted(folder for folder in folders if folder.parts and not folder.is_absolute() and not _leads_out(folder))
+
+
+def _leads_out(folder: Path) -> bool:
+    first = folder.parts[0]
+    return ".." in folder.parts or first.startswith(("~", ".")) or first in NOT_OWN
+
+
+def _in_own_folders(plan: Plan) -> Iterator[Path]:
+    own = own_folders(plan)
+    if plan.dataset.folder is not None and Path(plan.dataset.folder) in own:
+        yield from identity.folder_files(plan.dataset)
+    for model in (plan.tokenizer_model, plan.init_model, plan.reference_model):
+        if model is not None and model.folder is not None and Path(model.folder) in own:
+            files = [*(model.weights_files if model.weights else []), *(model.tokenizer_files if model.tokenizer else [])]
+            yield from (Path(model.folder) / file for file in files)
+
+
+def own_paths(plan: Plan, names: Iterable[str]) -> dict[str, Path]:
+    """Return where those of the names belong that push gives files in folders of one's own.
+
+    A dataset's pattern is matched by what reads the folder itself, in a copy of it that has empty files of these names.
+    """
+    own = own_folders(plan)
+    listed = [Path(name) for name in names]
+    inside = [path for path in listed if any(path.is_relative_to(folder) for folder in own)]
+    found: set[Path] = set()
+    for model in (plan.tokenizer_model, plan.init_model, plan.reference_model):
+        if model is not None and model.folder is not None and Path(model.folder) in own:
+            found |= {Path(model.folder) / file for file in (*model.weights_files, *model.tokenizer_files)}
+    if plan.dataset.folder is not None and Path(plan.dataset.folder) in own:
+        folder = Path(plan.dataset.folder)
+        found |= {
+            folder / path for path in _matching(plan, [p.relative_to(folder) for p in inside if p.is_relative_to(folder)])
+        }
+    return {path.as_posix(): path for path in inside if path in found and not path.is_relative_to(plan.work)}
+
+
+def _matching(plan: Plan, inside: Iterable[Path]) -> set[Path]:
+    with TemporaryDirectory(prefix="relm-pull-") as copy:
+        for path in inside:
+            (copy / path).parent.mkdir(parents=True, exist_ok=True)
+            (copy / path).touch()
+        try:
+            found = identity.folder_files(plan.dataset.model_copy(update={"folder": copy}))
+        except RelmError:  # none of them matches
+            return set()
+        return {path.relative_to(copy) for path in found}
+
+
+def together(name: str) -> str:
+    """Return what a file is pushed together with: the folder of its checkpoint, a published folder, or nothing but itself.
+
+    >>> together("work/runs/a/0123456789ab/main/checkpoints/step-00000010/state.json")
+    'work/runs/a/0123456789ab/main/checkpoints/step-00000010'
+    """
+    parts = name.split("/")
+    if "checkpoints" in parts[:-1]:
+        return "/".join(parts[: parts.index("checkpoints") + 2])
+    return "results" if parts[0] == "results" else name
+
+
+def last_of_all(names: Iterable[str]) -> list[str]:
+    """Names in the order in which a run may be written: a checkpoint counts from its `state.json` on, so that comes last."""
+    return sorted(names, key=lambda name: ("/checkpoints/" in name and name.endswith("/state.json"), name))
+
+
+def told_sha256(path: Path) -> str | None:
+    """Return the sha256 that a file's sidecar, its checkpoint's `state.json` or its model's sidecar has for it, if any."""
+    for beside in (sidecar_of(path), path.with_name("state.json"), sidecar_of(path.with_name(WEIGHTS))):
+        try:
+            told = json.loads(beside.read_text(encoding="utf-8"))
+            sha256 = _named_in(told, path.name, is_state=beside.name == "state.json")
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
+            continue
+        if isinstance(sha256, str):
+            return sha256
+    return None
+
+
+def _named_in(told: Any, name: str, is_state: bool) -> Any:
+    """Return the sha256 that a `state.json` or a sidecar has for the file of a name; a KeyError says that it has none."""
+    if is_state:
+        return told["sha256"][name]
+    return told["sha256"] if told["file"] == name else told["files"][name]["sha256"]

@@ -1,0 +1,77 @@
+"""What `relm compile` prints."""
+
+from collections.abc import Iterator
+
+from relm.forecast.compilation.compile_record import Compilation, Compiled, CompiledProgram
+from relm.forecast.compilation.program_facts import carried_beyond_gradients
+
+GIB = 2**30
+
+
+def described(compilation: Compilation) -> str:
+    """A recipe's programs, a block of lines each, and a verdict."""
+    kind = "core" if compilation.devices != compilation.chips else "chip"
+    versions = ", ".join(f"{name} {version}" for name, version in compilation.programs[0].compiled.versions.items())
+    lines = [
+        f"{compilation.recipe} for {compilation.topology} ({compilation.layout}, {compilation.devices} devices), figures of "
+        f"one {kind} and one step",
+        f"  vocabulary   {compilation.vocabulary}",
+        f"  compiler     {versions}; nothing was run",
+    ]
+    for program in compilation.programs:
+        lines += ["", *_program_lines(program)]
+    return "\n".join(lines)
+
+
+def advice(compilation: Compilation) -> str:
+    """What to do where a program does not fit, with the compiler's figures; empty where all do."""
+    refused = [(each, each.compiled.refusal) for each in compilation.programs if each.compiled.refusal is not None]
+    if not refused:
+        return ""
+    said = "; ".join(f"phase {each.phase}, {each.name}: {refusal.figures}" for each, refusal in refused)
+    return (
+        f"recipe {compilation.recipe} does not fit on {compilation.topology}: {said}; make run.micro_batch_size smaller (the "
+        "global batch is then taken in pieces), set run.activation_checkpointing: true, or the phase's precision to bfloat16"
+    )
+
+
+def _program_lines(each: CompiledProgram) -> Iterator[str]:
+    made, program = each.compiled, each.program
+    yield f"phase {each.phase}, {each.name}: {'fits' if made.fits else 'DOES NOT FIT'}; program {program.sha256[:12]}"
+    yield from _memory_lines(made)
+    if made.flops is not None and made.bytes_accessed is not None:
+        yield _row("work", f"{made.flops:.4g} FLOPs, {made.bytes_accessed:.4g} bytes read and written")
+    sent = ", ".join(f"{count} {kind}" for kind, count in made.operations.items()) or "none"
+    if made.fits:
+        size = sum(item.elements * item.count for item in made.collectives)
+        beyond = carried_beyond_gradients(made.collectives, program)
+        other = f"; the largest that is no gradient has {beyond[0].elements:,}" if beyond else ""
+        yield _row("collectives", f"{sent}; {size:,} numbers{other}")
+    yield _row("compiled in", f"{made.seconds:.0f} s")
+    for name, lines in made.findings.model_dump().items():
+        for line in lines:
+            yield _row(name.replace("_", " "), line)
+
+
+def _memory_lines(made: Compiled) -> Iterator[str]:
+    if made.memory is not None:
+        memory = made.memory
+        yield _row(
+            "HBM", f"{memory.peak / GIB:.2f} GiB at most, of {memory.capacity / GIB:.2f}: {memory.peak / memory.capacity:.0%}"
+        )
+        parts = {
+            "arguments": memory.arguments,
+            "results": memory.results,
+            "of which in the arguments' place": memory.shared,
+            "temporaries": memory.temporaries,
+            "code": memory.code,
+        }
+        yield _row("", ", ".join(f"{name} {size / GIB:.2f}" for name, size in parts.items()))
+    if made.refusal is not None:
+        yield _row("HBM", made.refusal.words)
+        for allocation in made.refusal.largest:
+            yield _row("", f"{allocation.bytes / GIB:.2f} GiB {allocation.shape} {allocation.operation}")
+
+
+def _row(name: str, words: str) -> str:
+    return f"  {name:<12} {words}"

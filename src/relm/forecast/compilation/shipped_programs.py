@@ -1,0 +1,265 @@
+"""The compiled programs of all recipes for TPUs, in a file that is committed: `make compile-all`, `make compile-check`.
+
+The file says which program each recipe's phase has for its slice, by sha256, and what the compiler made of each program. The
+check traces every recipe and compiles nothing; a program that changed is compiled anew by `make compile-all` alone.
+"""
+
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from pydantic import Field, ValidationError
+
+from relm.artifact import read_json, write_json
+from relm.errors import RelmError
+from relm.forecast.compilation.compile_record import Compilation, Compiled, CompiledProgram, Facts, Program, in_words
+from relm.forecast.compilation.compiling import (
+    HELD_OUT,
+    TracedProgram,
+    Wish,
+    compiled,
+    compiled_key,
+    installed,
+    recipe_facts,
+    slice_facts,
+    traced,
+    wishes_of,
+)
+from relm.forecast.compilation.tpu_environment import CHECKOUT
+from relm.limits import available_memory, usable_cores
+from relm.recipes.plan import Plan, Project
+from relm.recipes.topologies import TOPOLOGIES
+
+TABLE = CHECKOUT / "docs" / "compiled.json"
+# Most that one compiler takes, in bytes: of a step of BERT large in bfloat16 on v5e.
+MEMORY = 14 * 2**30
+
+
+class Row(Facts):
+    """A program of a recipe."""
+
+    recipe: str
+    phase: str
+    name: str
+    topology: str
+    program: str
+    """Its sha256."""
+    layout: str
+
+
+class RecipeFacts(Facts):
+    """A recipe as it was when its programs were traced."""
+
+    fingerprint: str
+    sequences: dict[str, int]
+    """Phase -> sequences of the global batch."""
+    micro_batches: dict[str, int]
+    """Phase -> sequences of a micro-batch, of all devices."""
+    activation_checkpointing: bool
+    vocabulary: str
+    """The number of tokens, and how it is known."""
+
+
+class Shipped(Facts):
+    """The content of the committed file."""
+
+    rows: tuple[Row, ...] = ()
+    recipes: dict[str, RecipeFacts] = Field(default_factory=dict)
+    """By name."""
+    programs: dict[str, Program] = Field(default_factory=dict)
+    """By sha256."""
+    compiled: dict[str, dict[str, Compiled]] = Field(default_factory=dict)
+    """By sha256 and layout."""
+
+    def of(self, row: Row) -> Compiled | None:
+        """What the compiler made of a row's program; None: it was not compiled yet."""
+        return self.compiled.get(row.program, {}).get(row.layout)
+
+
+def read_shipped(path: Path = TABLE) -> Shipped:
+    """The committed file; nothing where there is none.
+
+    Raises:
+        RelmError: it is not what this version writes.
+    """
+    if not path.exists():
+        return Shipped()
+    try:
+        return Shipped.model_validate(read_json(path))
+    except ValidationError as error:
+        raise RelmError(f"{path}: {in_words(error)}; run `make compile-all`") from None
+
+
+def wishes(project: Project) -> list[Wish]:
+    """Every phase of every recipe for a TPU."""
+    plans = [project.plan(name) for name in project.names()]
+    return [wish for plan in plans if plan.recipe.run.topology for wish in wishes_of(plan, None, None)]
+
+
+def rows_of(programs: Sequence[TracedProgram]) -> list[Row]:
+    """What the table says of traced programs."""
+    return [
+        Row(
+            recipe=each.wish.recipe,
+            phase=each.wish.phase,
+            name=each.name,
+            topology=each.wish.topology,
+            program=each.program.sha256,
+            layout=TOPOLOGIES[each.wish.topology].layout,
+        )
+        for each in programs
+    ]
+
+
+def recipes_of(project: Project, programs: Sequence[TracedProgram]) -> dict[str, RecipeFacts]:
+    """Return what the table says of the recipes of traced programs, by name."""
+    vocabularies = {each.wish.recipe: each.vocabulary for each in programs}
+    return {name: _recipe_facts(project.plan(name), vocabulary) for name, vocabulary in sorted(vocabularies.items())}
+
+
+def _recipe_facts(plan: Plan, vocabulary: str) -> RecipeFacts:
+    return RecipeFacts(fingerprint=plan.fingerprint, vocabulary=vocabulary, **recipe_facts(plan, plan.phases))
+
+
+def shipped_compilation(shipped: Shipped, plan: Plan) -> Compilation | None:
+    """Return what the table says of a recipe's programs for its slice; None if it has no such recipe.
+
+    Raises:
+        RelmError: the recipe has another fingerprint now, or a program was not compiled.
+    """
+    facts, topology = shipped.recipes.get(plan.name), plan.recipe.run.topology
+    rows = [row for row in shipped.rows if (row.recipe, row.topology) == (plan.name, topology)]
+    if facts is None or topology is None or not rows:
+        return None
+    if facts.fingerprint != plan.fingerprint:
+        raise RelmError(
+            f"recipe {plan.name} has fingerprint {plan.fingerprint}, docs/compiled.json has figures of {facts.fingerprint}"
+        )
+    return Compilation(
+        recipe=plan.name,
+        **slice_facts(topology),
+        **facts.model_dump(exclude={"fingerprint"}),
+        programs=tuple(_compiled_program(shipped, row) for row in rows),
+    )
+
+
+def _compiled_program(shipped: Shipped, row: Row) -> CompiledProgram:
+    compiled = shipped.of(row)
+    if compiled is None:
+        raise RelmError(f"docs/compiled.json: {row.recipe} (phase {row.phase}, {row.name}) is not compiled")
+    return CompiledProgram(phase=row.phase, name=row.name, program=shipped.programs[row.program], compiled=compiled)
+
+
+def missing(shipped: Shipped, rows: Sequence[Row]) -> list[Row]:
+    """The rows whose program is not in the table, each program and slice once, first the steps of originals."""
+    found = {(row.program, row.layout): row for row in reversed(rows) if shipped.of(row) is None}
+    return sorted(found.values(), key=lambda row: (row.topology != "v3-8", row.name == HELD_OUT, row.topology, row.recipe))
+
+
+def check(shipped: Shipped, rows: Sequence[Row], recipes: Mapping[str, RecipeFacts]) -> None:
+    """Compare the table with the recipes' programs of today.
+
+    Raises:
+        RelmError: a program is not in the table, the table has another one, or one that was compiled otherwise or does not fit.
+    """
+    before = {(row.recipe, row.phase, row.name): row for row in shipped.rows}
+    changed = [row for row in rows if before.get((row.recipe, row.phase, row.name)) != row or shipped.of(row) is None]
+    if changed or len(rows) != len(shipped.rows):
+        names = ", ".join(dict.fromkeys(f"{row.recipe} ({row.phase}, {row.name})" for row in changed)) or "a recipe is gone"
+        raise RelmError(
+            f"docs/compiled.json is not current: {names}; what such a recipe makes a TPU run is not what was compiled. "
+            "Run `make compile-all`, which compiles what changed, and commit docs/compiled.json"
+        )
+    edited = sorted(name for name in {**shipped.recipes, **recipes} if shipped.recipes.get(name) != recipes.get(name))
+    if edited:
+        raise RelmError(
+            f"docs/compiled.json is not current: {', '.join(edited)} was edited, although its programs stayed the same. "
+            "Run `make compile-all`, which compiles nothing then, and commit docs/compiled.json"
+        )
+    older = sorted({str(found.versions) for row in rows if (found := shipped.of(row)) is not None} - {str(installed())})
+    if older:
+        raise RelmError(
+            f"docs/compiled.json is of {', '.join(older)}, the TPU's environment has {installed()}; delete the file, "
+            "run `make compile-all` and commit it"
+        )
+    otherwise = [row.recipe for row in rows if (found := shipped.of(row)) is not None and found.key != _key(shipped, row)]
+    if otherwise:
+        raise RelmError(
+            f"docs/compiled.json: {', '.join(dict.fromkeys(otherwise))} was compiled with other options, or is told of by "
+            "another revision; delete the file, run `make compile-all` and commit it"
+        )
+    refused = [row.recipe for row in rows if (found := shipped.of(row)) is not None and not found.fits]
+    if refused:
+        raise RelmError(f"docs/compiled.json: {', '.join(dict.fromkeys(refused))} does not fit; see `relm compile NAME`")
+
+
+def _key(shipped: Shipped, row: Row) -> str:
+    return compiled_key(shipped.programs[row.program], row.layout, installed())
+
+
+def compile_missing(
+    shipped: Shipped, programs: Sequence[TracedProgram], recipes: Mapping[str, RecipeFacts], path: Path = TABLE
+) -> Shipped:
+    """Compile what the table lacks, and write it after every program, so that whoever stops this loses one at most."""
+    rows = rows_of(programs)
+    asked = {(row.program, row.layout): each for row, each in zip(rows, programs, strict=True)}
+    made: dict[str, dict[str, Compiled]] = {}
+    for row in rows:
+        if (known := shipped.of(row)) is not None:
+            made.setdefault(row.program, {})[row.layout] = known
+    programs_by_sha = {each.program.sha256: each.program for each in programs}
+    todo = missing(shipped, rows)
+    facts = {"rows": tuple(rows), "recipes": dict(recipes), "programs": programs_by_sha}
+    shipped = _written(path, Shipped(**facts, compiled=made))
+    stop = threading.Event()
+    with ThreadPoolExecutor(side_by_side()) as pool:
+        try:
+            running = {pool.submit(compiled, asked[row.program, row.layout], stop): row for row in todo}
+            for number, done in enumerate(as_completed(running), start=1):
+                row = running[done]
+                made.setdefault(row.program, {})[row.layout] = done.result()
+                shipped = _written(path, Shipped(**facts, compiled=made))
+                print(f"{number} of {len(todo)} compiled", file=sys.stderr, flush=True)
+        except KeyboardInterrupt:
+            stop.set()
+            raise
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+    return shipped
+
+
+def side_by_side() -> int:
+    """How many programs are compiled at a time: a compiler keeps one core busy, and may take `MEMORY`."""
+    return max(1, min(usable_cores(), available_memory() // MEMORY))
+
+
+def _written(path: Path, shipped: Shipped) -> Shipped:
+    write_json(path, shipped.model_dump(mode="json"))
+    return shipped
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Compile what is missing, or with --check say what is; 1 where the table is not current or a recipe does not fit."""
+    try:
+        with TemporaryDirectory(prefix="relm-compile-") as folder:
+            project = Project(CHECKOUT)
+            programs = traced(wishes(project), Path(folder))
+            shipped, recipes = read_shipped(), recipes_of(project, programs)
+            if "--check" not in arguments:
+                shipped = compile_missing(shipped, programs, recipes)
+            check(shipped, rows_of(programs), recipes)
+    except RelmError as error:
+        print(f"relm: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("relm: interrupted; what was compiled is kept", file=sys.stderr)
+        return 130
+    print(f"{TABLE.relative_to(CHECKOUT)}: {len(shipped.rows)} programs of recipes, {len(shipped.programs)} different ones")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,189 @@
+"""The TPU's compiler, without a TPU: the one module that calls what jax and libtpu have not promised to keep.
+
+    python -m relm.forecast.compilation.tpu_compiler JOB.json      # in the TPU's environment
+
+libtpu compiles for a slice that it is told of by name, on any x86 machine. Nothing runs. The calls are those of jax and jaxlib
+0.7.1 and libtpu 0.0.21, which envs/torch-tpu.txt has; a test says so where another version has moved one of them.
+"""
+
+import importlib.metadata
+import io
+import json
+import os
+import re
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from relm.devices.tpu_options import set_options
+from relm.training.interruption import stop_with_parent
+
+PACKAGES = ("jax", "jaxlib", "libtpu")
+# One device for both cores of a chip, as PyTorch/XLA has it; the other generations have only one way.
+MEGACORE = ("v4", "v5p")
+# A program that no device has the memory for: the refusal says how much there is.
+_TOO_LARGE = """
+func.func public @main(%a: tensor<1048576x24576xf32>) -> tensor<1048576x24576xf32> {
+  %b = stablehlo.add %a, %a : tensor<1048576x24576xf32>
+  return %b : tensor<1048576x24576xf32>
+}"""
+_CAPACITY = re.compile(r"of ([\d.]+)([KMGT]) hbm")
+_UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+
+
+class CompilerMoved(Exception):
+    """A call that this module needs is not there, or answers otherwise, in the versions that are installed."""
+
+
+def versions() -> dict[str, str]:
+    """Of everything that has a say in what is compiled."""
+    return {name: importlib.metadata.version(name) for name in PACKAGES}
+
+
+def devices_of(layout: str) -> list[Any]:
+    """The devices of a slice that is not there.
+
+    Args:
+        layout: such as v3:2x2; see `relm.recipes.topologies.Topology`.
+    """
+    from jax.experimental import topologies
+
+    generation, _, shape = layout.partition(":")
+    options: dict[str, Any] = {"chip_config_name": "megacore"} if generation in MEGACORE else {}
+    if shape == "1x1":
+        options["chips_per_host_bounds"] = (1, 1, 1)
+    return list(topologies.get_topology_desc(topology_name=layout, platform="tpu", **options).devices)
+
+
+def hlo_text(hlo: bytes) -> str:
+    """A program in words."""
+    from jaxlib import xla_client
+
+    return str(xla_client.XlaComputation(hlo).as_hlo_text())
+
+
+def donating(hlo: bytes, donated: set[int]) -> bytes:
+    """A program as the compiler takes it, with the arguments that it may overwrite; what no sharding is said of is whole."""
+    from jax._src.interpreters import mlir
+    from jax._src.lib import xla_client
+    from jaxlib.mlir import ir
+
+    text = xla_client._xla.mlir.xla_computation_to_mlir_module(xla_client.XlaComputation(hlo))
+    with mlir.make_ir_context():
+        module = ir.Module.parse(text)
+        (main,) = (op for op in module.body.operations if ir.StringAttr(op.attributes["sym_name"]).value == "main")
+        attributes = []
+        for place, given in enumerate(main.arg_attrs):
+            kept = {named.name: named.attr for named in given}
+            kept.setdefault("mhlo.sharding", ir.StringAttr.get("{replicated}"))
+            if place in donated:
+                kept["jax.buffer_donor"] = ir.BoolAttr.get(True)
+            attributes.append(ir.DictAttr.get(kept))
+        main.arg_attrs = ir.ArrayAttr.get(attributes)
+        return bytecode(module)
+
+
+def bytecode(module: Any) -> bytes:
+    """An MLIR module as bytes."""
+    written = io.BytesIO()
+    module.operation.write_bytecode(written)
+    return written.getvalue()
+
+
+def too_large() -> bytes:
+    """A program that fits nowhere."""
+    from jax._src.interpreters import mlir
+    from jaxlib.mlir import ir
+
+    with mlir.make_ir_context():
+        return bytecode(ir.Module.parse(f"module @too_large {{ {_TOO_LARGE} }}"))
+
+
+def compiled(program: bytes, devices: list[Any]) -> Any:
+    """The executable of an SPMD program over all devices, which cannot be executed.
+
+    Raises:
+        XlaRuntimeError: the compiler refuses it.
+    """
+    import numpy as np
+    from jax._src.lib import xla_client
+
+    options, count = xla_client.CompileOptions(), len(devices)
+    options.num_replicas, options.num_partitions = 1, count
+    build = options.executable_build_options
+    build.num_replicas, build.num_partitions, build.use_spmd_partitioning = 1, count, True
+    build.allow_spmd_sharding_propagation_to_output = [True]  # as PyTorch/XLA compiles
+    options.device_assignment = build.device_assignment = xla_client.DeviceAssignment.create(np.arange(count).reshape(1, count))
+    return devices[0].client.compile(program, xla_client._xla.DeviceList(tuple(devices)), options)
+
+
+def capacity(devices: list[Any]) -> int:
+    """How many bytes of a device's memory the compiler has to deal out, by its own words.
+
+    Raises:
+        CompilerMoved: it does not say.
+    """
+    try:
+        compiled(too_large(), devices)
+    except Exception as refusal:
+        if found := _CAPACITY.search(str(refusal)):
+            return round(float(found[1]) * _UNITS[found[2]])
+        raise CompilerMoved(f"a program of 192 GiB was refused with other words than expected: {refusal}") from refusal
+    raise CompilerMoved("a program of 192 GiB was not refused")
+
+
+def figures(executable: Any) -> dict[str, Any]:
+    """What the compiler says of an executable."""
+    memory, cost = executable.get_compiled_memory_stats(), executable.cost_analysis()
+    return {
+        "memory": {
+            "peak": memory.peak_memory_in_bytes,
+            "arguments": memory.argument_size_in_bytes,
+            "results": memory.output_size_in_bytes,
+            "shared": memory.alias_size_in_bytes,
+            "temporaries": memory.temp_size_in_bytes,
+            "code": memory.generated_code_size_in_bytes,
+        },
+        "flops": cost["flops"],
+        "bytes_accessed": cost["bytes accessed"],
+        "transcendentals": cost.get("transcendentals", 0.0),
+    }
+
+
+def work(job: dict[str, Any]) -> dict[str, Any]:
+    """Compile what a job names: `hlo` (a file), `donated`, `layout`; write `text`, the optimised program, and say the rest."""
+    devices, hlo = devices_of(job["layout"]), Path(job["hlo"]).read_bytes()
+    found: dict[str, Any] = {"devices": len(devices), "versions": versions(), "capacity": capacity(devices)}
+    program = donating(hlo, set(job["donated"]))
+    Path(job["source_text"]).write_text(hlo_text(hlo), encoding="utf-8")
+    started = time.perf_counter()
+    try:
+        executable = compiled(program, devices)
+    except Exception as refusal:
+        if "RESOURCE_EXHAUSTED" not in str(refusal):
+            raise
+        return {**found, "seconds": time.perf_counter() - started, "refusal": str(refusal)}
+    found["seconds"] = time.perf_counter() - started
+    Path(job["text"]).write_text(executable.hlo_modules()[0].to_string(), encoding="utf-8")
+    return {**found, **figures(executable)}
+
+
+def main(job: Path) -> int:
+    """Do one job; its answer goes where it says."""
+    os.environ["TPU_SKIP_MDS_QUERY"] = "1"  # else it asks the network which TPU this is
+    os.environ["JAX_PLATFORMS"] = "cpu"
+    os.environ["ALLOW_MULTIPLE_LIBTPU_LOAD"] = "1"  # it compiles alone, beside others, and beside training on a TPU
+    set_options(os.environ)
+    stop_with_parent()
+    wanted = json.loads(job.read_text(encoding="utf-8"))
+    try:
+        answer = work(wanted)
+    except (AttributeError, ImportError, TypeError) as error:
+        raise CompilerMoved(f"{versions()} have not what this module calls: {error}; see envs/torch-tpu.txt") from error
+    Path(wanted["answer"]).write_text(json.dumps(answer), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))

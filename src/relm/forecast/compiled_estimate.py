@@ -1,0 +1,53 @@
+"""The part of `relm estimate` that reports what the TPU's compiler said, or how to ask it."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from relm.errors import RelmError
+from relm.forecast.compilation.compile_record import read_compilation
+from relm.forecast.compilation.consequence_lines import consequences_lines
+from relm.forecast.compilation.shipped_programs import read_shipped, shipped_compilation
+from relm.recipes.plan import Plan
+
+
+def compiled_lines(plan: Plan, only: str | None, price: float | None, stated: Path | None) -> Iterator[str]:
+    """Yield what follows from compiled programs, after an empty line; nothing for a recipe that is not meant for a TPU.
+
+    Args:
+        only: one phase; None: all.
+        price: of an hour of one chip.
+        stated: a `compile.json`; None: the one in the work folder, otherwise the recipe's programs in docs/compiled.json. A
+            line says so where either of these belongs to an earlier version of the recipe.
+
+    Raises:
+        RelmError: the stated file is damaged or not of this recipe.
+    """
+    if stated is not None:
+        yield ""
+        yield from _lines_of(stated, plan, only, price)
+        return
+    again = f"relm compile {plan.name} --output {plan.compilation}"
+    source = str(plan.compilation)
+    try:
+        if plan.compilation.is_file():
+            found = _lines_of(plan.compilation, plan, only, price)
+        else:
+            source = "docs/compiled.json"
+            found = _shipped_lines(plan, only, price)
+    except RelmError as error:
+        found = [f"{source} is left out: {error}: {again}"]
+    if not found and plan.recipe.run.device == "tpu":
+        found = [f"the TPU's own compiler says, without a TPU, whether it fits and how many bytes a step moves: {again}"]
+    yield from ["", *found] if found else []
+
+
+def _lines_of(path: Path, plan: Plan, only: str | None, price: float | None) -> list[str]:
+    compilation = read_compilation(path)
+    if compilation.recipe != plan.name:
+        raise RelmError(f"{path} is of recipe {compilation.recipe}, not of {plan.name}")
+    return [*consequences_lines(compilation, plan.recipe, only, price)]
+
+
+def _shipped_lines(plan: Plan, only: str | None, price: float | None) -> list[str]:
+    compilation = shipped_compilation(read_shipped(), plan)
+    return [] if compilation is None else [*consequences_lines(compilation, plan.recipe, only, price)]

@@ -1,0 +1,86 @@
+"""What this machine can run, and why not the rest."""
+
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import shutil
+from pathlib import Path
+
+import psutil
+
+from relm.devices.tpu_chips import chips_here
+from relm.limits import usable_cores
+from relm.recipes.identity import work_folder
+
+
+def _installed(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _cuda() -> str:
+    import torch
+
+    if torch.cuda.is_available():
+        return f"yes: {torch.cuda.get_device_name(0)}, {torch.cuda.device_count()} in all"
+    if torch.version.cuda is None:
+        return f"no: torch {torch.__version__} is built without CUDA; make the environment with `make DEVICE=cuda environment`"
+    return "no: torch finds no NVIDIA GPU or driver; `nvidia-smi` says more"
+
+
+def _tpu() -> str:
+    if _installed("torch_xla") is None:
+        return "no: torch_xla is not installed; make the environment with `make DEVICE=tpu environment`"
+    chips = chips_here()
+    if not chips:
+        return "no: there is no TPU chip on the PCI bus of this machine"
+    return f"yes: {chips[0].name}, chips on this machine: {len(chips)}, torch_xla {_installed('torch_xla')}"
+
+
+def _ipu() -> str:
+    devices = sorted(Path("/dev").glob("ipu*"))
+    found = f"{len(devices)} devices in /dev" if devices else "no /dev/ipu*"
+    return f"no: {found}, and this version of relm has no IPU trainer yet (poptorch lives in Graphcore's image)"
+
+
+def _containers() -> str:
+    found = [f"{name} ({path})" for name in ("apptainer", "docker", "podman") if (path := shutil.which(name))]
+    return ", ".join(found) or "none found; only needed to run steps in images (docs/containers.md)"
+
+
+def _not_writable(folder: Path) -> str:
+    existing = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    return "" if os.access(existing, os.W_OK) else f", but {existing} is NOT WRITABLE: set RELM_WORK to another folder"
+
+
+def _mirrors() -> str:
+    """The folders that are searched first, and whether they are there."""
+    folders = [name for name in os.environ.get("RELM_MIRROR", "").split(os.pathsep) if name]
+    told = [name if Path(name).is_dir() else f"{name} (NOT A FOLDER: correct or unset it)" for name in folders]
+    return ", ".join(told) or "not set: sources are asked directly"
+
+
+def describe_machine() -> str:
+    """A table of what is here: processor, memory, disk, packages, devices, mirrors and tokens (their presence only)."""
+    memory = psutil.virtual_memory()
+    disk = shutil.disk_usage(work_folder() if work_folder().exists() else Path())
+    packages = ("snakemake", "torch", "tokenizers", "transformers", "numpy")
+    rows = {
+        "system": f"{platform.system()} {platform.release()} {platform.machine()}, Python {platform.python_version()}",
+        "cores": f"{usable_cores()} usable of {os.cpu_count()}",
+        "memory": f"{memory.available / 2**30:.1f} GiB available of {memory.total / 2**30:.1f}",
+        "disk": f"{disk.free / 2**30:.1f} GiB free where {work_folder()}/ lies{_not_writable(work_folder())}",
+        "packages": ", ".join(f"{name} {_installed(name) or 'MISSING'}" for name in packages),
+        "cpu": "yes",
+        "cuda": _cuda(),
+        "tpu": _tpu(),
+        "ipu": _ipu(),
+        "containers": _containers(),
+        "RELM_WORK": os.environ.get("RELM_WORK", "not set: work/"),
+        "RELM_MIRROR": _mirrors(),
+        "HF_TOKEN": "set" if os.environ.get("HF_TOKEN") else "not set: only needed for gated repositories",
+    }
+    return "\n".join(f"{name:<12} {words}" for name, words in rows.items())

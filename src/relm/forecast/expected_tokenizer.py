@@ -1,0 +1,107 @@
+"""The tokenizer that a recipe will have, known as far as it can be before anything was downloaded or trained."""
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from relm.errors import RelmError
+from relm.examples.manifest import TokenizerFacts, read_manifest
+from relm.recipes.plan import Plan
+
+
+class Expected(NamedTuple):
+    """A kind of tokenizer as it comes out: trained here, or published."""
+
+    vocabulary_size: int | None
+    """None: it differs from one to the next."""
+    special: Mapping[str, int]
+    """Name, as in `SpecialIds` -> id."""
+
+
+_BERT = {"pad": 0, "unk": 100, "cls": 101, "sep": 102, "mask": 103}
+KINDS = {
+    "byte_level_bpe": Expected(None, {"end_of_text": 0}),
+    "wordpiece": Expected(None, {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4}),
+    "characters": Expected(None, {"end_of_text": 0, "unk": 1}),
+    "gpt2_bpe": Expected(50_257, {"end_of_text": 50_256}),
+    "roberta_bpe": Expected(50_265, {"cls": 0, "pad": 1, "sep": 2, "end_of_text": 2, "unk": 3, "mask": 50_264}),
+    "bert_wordpiece_uncased": Expected(30_522, _BERT),
+    "bert_wordpiece_cased": Expected(28_996, _BERT),
+    "t5_sentencepiece": Expected(None, {"pad": 0, "end_of_text": 1, "sep": 1, "unk": 2}),
+    "tokenizers_json": Expected(None, {"pad": 0, "end_of_text": 1, "sep": 1, "unk": 2, "cls": 3, "mask": 4}),
+}
+
+# sha256 of a published sentencepiece model -> its tokens, T5's sentinels included; other kinds have one size each.
+SENTENCEPIECES = {
+    "d60acb128cf7b7f2536e8f38a5b18a05535c9e14c7a355904270e15b0945ea86": 32_100,  # T5
+    "ef78f86560d809067d12bac6c09f19a462cb3af3f54d2b8acbba26e1433125d6": 250_100,  # mT5
+}
+
+
+def tokenizer_of(plan: Plan, manifest: Path | None = None, tokenizer: Path | None = None) -> tuple[TokenizerFacts, str]:
+    """Facts on the tokenizer that a recipe is trained with, and in words how they are known.
+
+    They are those of the files given; else those of the recipe's own tokenizer where that is made already; else what recipe and
+    kind of tokenizer say.
+
+    Raises:
+        RelmError: the files do not belong together, or nothing says how many tokens there will be.
+    """
+    if manifest is not None:
+        from relm.training.loop import tokenizer_facts
+
+        facts = tokenizer_facts(manifest, tokenizer) if tokenizer else read_manifest(manifest).tokenizer
+        return facts, f"{facts.vocabulary_size:,} tokens, of {manifest}"
+    made = tokenizer or made_tokenizer(plan)
+    if made is not None:
+        facts = _facts_of(made)
+        return facts, f"{facts.vocabulary_size:,} tokens, of {made}"
+    facts, source = expected_tokenizer(plan)
+    return facts, f"{facts.vocabulary_size:,} tokens, taken from {source}; it is not made yet"
+
+
+def expected_tokenizer(plan: Plan) -> tuple[TokenizerFacts, str]:
+    """What recipe and kind of tokenizer say of it, and which of them says how many tokens it will have.
+
+    Raises:
+        RelmError: nothing does.
+    """
+    choice = plan.recipe.tokenizer
+    kind = choice.train or (plan.tokenizer_model and plan.tokenizer_model.tokenizer) or "tokenizers_json"
+    expected = KINDS[kind]
+    sizes = {
+        "tokenizer.vocabulary_size": choice.vocabulary_size,
+        f"what every {kind} has": expected.vocabulary_size,
+        f"what {choice.from_model} has": _published_sentencepiece(plan),
+        "model.vocabulary_size": plan.recipe.model.vocabulary_size,
+    }
+    source, size = next(((source, size) for source, size in sizes.items() if size), ("", None))
+    if size is None:
+        raise RelmError(
+            f"recipe {plan.name}: nothing says how many tokens its {kind} tokenizer will have; make it first "
+            f"(`snakemake {plan.tokenizer}`), give one with --tokenizer, or set model.vocabulary_size"
+        )
+    special: dict[str, int | None] = {**expected.special}
+    return TokenizerFacts("", size, special.get("end_of_text"), special), source
+
+
+def _published_sentencepiece(plan: Plan) -> int | None:
+    files = plan.tokenizer_model.files.values() if plan.tokenizer_model else ()
+    return next((SENTENCEPIECES[file.sha256] for file in files if file.sha256 in SENTENCEPIECES), None)
+
+
+def made_tokenizer(plan: Plan) -> Path | None:
+    """The recipe's tokenizer, if it is there."""
+    try:
+        return plan.tokenizer if plan.tokenizer.exists() else None
+    except RelmError:  # what it is made from is a folder that is not on this machine
+        return None
+
+
+def _facts_of(tokenizer: Path) -> TokenizerFacts:
+    from relm.examples.tokenizers import load_tokenizer
+
+    loaded = load_tokenizer(tokenizer)
+    special = dataclasses.asdict(loaded.special)
+    return TokenizerFacts(loaded.sha256, loaded.vocabulary_size, loaded.special.end_of_text, special)

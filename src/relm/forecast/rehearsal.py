@@ -1,0 +1,261 @@
+"""A few real training steps of a recipe, at full size, before it runs: does it fit, how fast is it, where does the time go.
+
+The examples are generated, so that nothing need be downloaded or made first, or are the real ones. The weights are random: what
+they are changes no speed. Nothing is written into any run folder.
+"""
+
+import dataclasses
+import math
+import os
+import time
+from collections.abc import Generator, Iterator
+from contextlib import closing
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from tqdm import tqdm
+
+from relm.devices.contract import Device, open_device
+from relm.errors import RelmError
+from relm.examples.generated import GeneratedExamples
+from relm.examples.manifest import TokenizerFacts
+from relm.examples.tokenizers import SpecialIds
+from relm.forecast.profiling import Profile, profiled
+from relm.limits import size_in_words
+from relm.recipes.recipe import Phase, Recipe
+from relm.training.architecture import Config, configuration
+from relm.training.input import Reader, StepInput, micro_batch_size, shortened
+from relm.training.learner import Learner, begin
+from relm.training.loop import WARM_UP, Forward, take_step
+from relm.training.phase_run import PhaseRun, derived_seed, reader_of
+from relm.training.resources import require_training_memory
+
+# Steps that are taken where nobody says how many.
+STEPS = 10
+# With --profile so many further steps are traced, fewer where a step has many micro-batches: a trace must fit into memory.
+PROFILED_STEPS, PROFILED_MICRO_BATCHES = 3, 24
+# Classes that a term of the loss tells apart; of all others it is the tokens.
+CLASSES = {"next_sentence": 2}
+
+
+@dataclasses.dataclass(frozen=True)
+class Rehearsal:
+    """What is to be found out about one phase of a recipe."""
+
+    recipe: Recipe
+    phase: str
+    tokenizer: TokenizerFacts
+    """The recipe's, or what is expected of it."""
+    manifest: Path | None = None
+    """Of real examples; None: they are generated."""
+    steps: int = STEPS
+    """With those of the warm-up."""
+    compile_only: bool = False
+    """One step of at most two micro-batches, in which every program is compiled and all memory is taken that ever will be."""
+    trace: Path | None = None
+    """Where a trace of a few further steps goes; None: there is none."""
+
+    def taken(self, parts: int) -> "tuple[Rehearsal, Phase]":
+        """What is rehearsed of it where the global batch is dealt out to so many parts, and the phase as it is taken."""
+        if not self.compile_only:
+            return self, self.recipe.pretrain[self.phase]
+        recipe, settings = shortened(self.recipe, self.phase, 2, parts)
+        return dataclasses.replace(self, recipe=recipe), settings
+
+
+@dataclasses.dataclass(frozen=True)
+class Steps:
+    """What the steps came to."""
+
+    made_in: float
+    """Seconds until the model was where it trains."""
+    first_seconds: float
+    """Of the first step, compiling included."""
+    steady: int
+    """Steps after the warm-up."""
+    seconds: float
+    """Of a step, on average over the steady ones; 0 where there was none."""
+    first_terms: dict[str, float]
+    """Of the first step, TERM_loss in nats a label and TERM_accuracy."""
+    first_loss: float
+    last_loss: float
+    programs: int
+    """How many programs were compiled."""
+    memory: int | None
+    """Most bytes that were held; None: the device does not report it."""
+
+
+def rehearse(rehearsal: Rehearsal) -> str:
+    """Take the steps, and say in a few lines what they took.
+
+    Raises:
+        RelmError: the recipe does not fit the tokenizer, the examples or the machine; or the loss is no number.
+    """
+    with (
+        TemporaryDirectory(prefix="relm-rehearsal-") as folder,  # a run folder in which nothing lies
+        closing(open_device(rehearsal.recipe.run)) as device,
+        device.errors_in_words(),
+    ):
+        rehearsal, settings = rehearsal.taken(device.parts)
+        recipe = rehearsal.recipe
+        config = configuration(recipe, rehearsal.tokenizer)
+        require_training_memory(config, settings, recipe.run)
+        reader = reader_of_rehearsal(rehearsal, settings, device)
+        run = PhaseRun(recipe, rehearsal.phase, settings, Path(folder), {}, reader, device)
+        count = 1 if rehearsal.compile_only else rehearsal.steps
+        more = profiled_steps(reader) if rehearsal.trace is not None else 0
+        started = time.perf_counter()
+        learner = begin(run, config, None)
+        made_in = time.perf_counter() - started
+        learner.model.train()
+        forward = device.forward(learner.model.terms)
+        with closing(read_ahead(reader, count + more)) as inputs:
+            steps = taken_steps(run, learner, forward, inputs, count, made_in)
+            lines = described(rehearsal, run, learner, config, steps)
+            if rehearsal.trace is not None:
+                lines += traced_steps(run, learner, forward, inputs, more, rehearsal.trace).lines()
+    return "\n".join(lines)
+
+
+def reader_of_rehearsal(rehearsal: Rehearsal, settings: Phase, device: Device) -> Reader:
+    """The batches of the real examples, or of generated ones.
+
+    Raises:
+        RelmError: the examples are absent or of another objective.
+    """
+    if rehearsal.manifest is not None:
+        real = reader_of(rehearsal.recipe, rehearsal.phase, rehearsal.manifest, "train", device, check_content=False)
+        return dataclasses.replace(real, settings=settings)
+    return generated_reader(rehearsal.recipe, rehearsal.phase, settings, rehearsal.tokenizer, device)
+
+
+def generated_reader(recipe: Recipe, phase: str, settings: Phase, tokens: TokenizerFacts, device: Device) -> Reader:
+    """Batches of random examples, with the names, shapes and types of real ones.
+
+    Args:
+        settings: the phase as it is taken, perhaps with fewer sequences a step than its recipe has.
+    """
+    whole = recipe.pretrain[phase]
+    seed = derived_seed(recipe.seed, "rehearsal", phase)
+    special, size = SpecialIds(**tokens.specials), whole.global_batch_size * whole.steps
+    examples = GeneratedExamples(settings, tokens.vocabulary_size, special, size, seed)
+    return Reader(examples, settings, seed, micro_batch_size(settings, recipe.run.micro_batch_size, device.parts), device)
+
+
+def micro_batches(reader: Reader) -> int:
+    """Of one process in a step."""
+    return reader.settings.global_batch_size // reader.device.parts // reader.micro_batch_size
+
+
+def profiled_steps(reader: Reader) -> int:
+    """How many steps are traced."""
+    return max(1, min(PROFILED_STEPS, PROFILED_MICRO_BATCHES // micro_batches(reader)))
+
+
+def read_ahead(reader: Reader, last: int) -> Generator[StepInput, None, None]:
+    """The inputs of the steps 1 to `last`, made ready by the loop's own thread."""
+    yield from reader.step_inputs(1, last, lambda: False)
+
+
+def taken_steps(
+    run: PhaseRun, learner: Learner, forward: Forward, inputs: Iterator[StepInput], count: int, made_in: float
+) -> Steps:
+    """Take steps as the loop does; the clock is read after the first, after the warm-up, and at the end."""
+    device, meter = run.device, learner.meter
+    clock = {0: time.perf_counter()}
+    first_terms, first_loss = {}, math.nan
+    for step in tqdm(range(1, count + 1), desc=f"rehearse {run.phase}", unit="step", disable=None):
+        take_step(run, learner, forward, next(inputs))
+        if step in (1, WARM_UP, count):
+            device.synchronise()
+            clock[step] = time.perf_counter()
+            meter.read(run.what_was_read)
+        if step == 1:
+            first_terms, first_loss = meter.terms, meter.loss
+    steady = max(0, count - WARM_UP)
+    seconds = (clock[count] - clock[WARM_UP]) / steady if steady else 0.0
+    figures = first_terms, first_loss, meter.loss, device.programs(), device.peak_memory()
+    return Steps(made_in, clock[1] - clock[0], steady, seconds, *figures)
+
+
+def traced_steps(
+    run: PhaseRun, learner: Learner, forward: Forward, inputs: Iterator[StepInput], count: int, trace: Path
+) -> Profile:
+    """Take further steps under the profiler; rank 0 writes the trace."""
+
+    def step(forward: Forward, given: StepInput) -> None:
+        take_step(run, learner, forward, given)
+
+    found = profiled(step, forward, inputs, count, run.device, trace if run.writes else None)
+    learner.meter.read(run.what_was_read)
+    return found
+
+
+def described(rehearsal: Rehearsal, run: PhaseRun, learner: Learner, config: Config, steps: Steps) -> list[str]:
+    """What was found, a line each."""
+    settings, device = run.settings, run.device
+    count = micro_batches(run.reader)
+    pieces = f"{count:,} micro-batch{'' if count == 1 else 'es'}" + (" a process" if device.parts > 1 else "")
+    return [
+        f"phase {run.phase}: {learner.model.parameter_count():,} parameters, {settings.global_batch_size:,} sequences of "
+        f"{settings.sequence_length:,} tokens a step in {pieces}, {settings.precision}",
+        f"examples: {f'of {rehearsal.manifest}' if rehearsal.manifest else 'generated'}",
+        f"device: {', '.join(f'{value}' if key == 'device' else f'{key} {value}' for key, value in device.describe().items())}",
+        f"ready: {compiling(steps)}; {steps.programs} compiled programs",
+        *([speed(run, steps)] if steps.steady else []),
+        f"memory: {memory_line(steps.memory)}",
+        f"loss: {first_loss(steps, config)}",
+    ]
+
+
+def speed(run: PhaseRun, steps: Steps) -> str:
+    """The rate of the steady steps."""
+    rate = 1 / steps.seconds
+    return (
+        f"speed: {rate:,.3g} steps/s, {rate * run.tokens_per_step:,.0f} tokens/s, "
+        f"{rate * run.settings.global_batch_size:,.1f} samples/s, over {steps.steady} steps of {steps.seconds:.4g} s"
+    )
+
+
+def memory_line(memory: int | None) -> str:
+    """Return the most memory that was held, or where to learn it.
+
+    >>> memory_line(None)
+    'not reported by this device, which had enough; `relm compile NAME` says what a step needs'
+    """
+    if memory is None:
+        return "not reported by this device, which had enough; `relm compile NAME` says what a step needs"
+    return f"{size_in_words(memory)} at most"
+
+
+def compiling(steps: Steps) -> str:
+    """What the first step took beyond a steady one: compiling, and taking memory for the first time."""
+    first = f"the model was made in {steps.made_in:.2f} s; the first step took {steps.first_seconds:.2f} s"
+    return f"{first}, {max(0.0, steps.first_seconds - steps.seconds):.2f} s more than a steady one" if steps.steady else first
+
+
+def first_loss(steps: Steps, config: Config) -> str:
+    """The loss of the first step beside that of a guess; they differ much where weights or data are not what they should be."""
+    parts = []
+    for name, value in steps.first_terms.items():
+        if term := name.removesuffix("_loss") if name.endswith("_loss") else "":
+            classes = CLASSES.get(term, config.vocabulary_size)
+            parts.append(f"{term} {value:.3f} (a guess among {classes:,}: {math.log(classes):.3f})")
+    return ", ".join(parts) + (f"; of the last: {steps.last_loss:.3f} in all" if steps.steady else "")
+
+
+def require_options(steps: int | None, compile_only: bool, trace: Path | None) -> None:
+    """Refuse options that exclude each other, and a trace that could not be written at the end.
+
+    Raises:
+        RelmError: they are such.
+    """
+    if compile_only and (steps is not None or trace is not None):
+        extra = "--steps" if steps is not None else "--profile"
+        raise RelmError(f"--compile-only stops after what one step compiles; leave {extra} or --compile-only out")
+    if steps is not None and steps <= WARM_UP:
+        raise RelmError(f"--steps {steps}: the first {WARM_UP} steps are the warm-up; give more, or --compile-only")
+    if trace is not None:
+        existing = next(path for path in trace.absolute().parents if path.exists())
+        if trace.is_dir() or not existing.is_dir() or not os.access(existing, os.W_OK):
+            raise RelmError(f"--profile {trace}: cannot be written as a file; correct the path or its permissions")

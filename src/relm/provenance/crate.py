@@ -1,0 +1,161 @@
+"""`ro-crate-metadata.json`: what is in `results/NAME` and how it came about, as RO-Crate 1.1 (https://w3id.org/ro/crate/1.1)."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from relm.containers.shell_line import plain_line
+from relm.provenance.origin import Origin
+from relm.provenance.step_record import Record, file_facts
+from relm.recipes.run_folder import METADATA
+
+FORMATS = {
+    ".json": "application/json",
+    ".jsonl": "application/jsonl",
+    ".html": "text/html",
+    ".md": "text/markdown",
+    ".safetensors": "application/octet-stream",
+}
+_SPDX = re.compile(r"^[A-Za-z0-9][A-Za-z0-9.+-]*$")
+
+Entity = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class PublishedRun:
+    """The facts of a finished run that its crate states."""
+
+    title: str
+    identifier: str
+    description: str
+    date: str
+    origins: Sequence[Origin]
+    """The first one's licence is the folder's."""
+    records: Sequence[Record]
+    """Of its steps, in order."""
+
+
+def crate(run: PublishedRun, files: Mapping[str, Path]) -> Entity:
+    """Return the JSON-LD document of a folder that holds ``files`` (name -> where it is now) beside this document itself."""
+    facts = {name: file_facts(path) for name, path in files.items()}
+    names = {fact["path"]: quote(name) for name, fact in facts.items()}
+    actions = [_action(number, record, names) for number, record in enumerate(run.records, 1)]
+    entities = [
+        {
+            "@id": METADATA,
+            "@type": "CreativeWork",
+            "conformsTo": {"@id": "https://w3id.org/ro/crate/1.1"},
+            "about": {"@id": "./"},
+        },
+        _root(run, list(files), actions),
+        *(_file(name, fact) for name, fact in facts.items()),
+        *actions,
+        *_instruments(run),
+        *_intermediates(run, names),
+        *(entity for origin in run.origins for entity in _basis(origin)),
+    ]
+    unique = {entity["@id"]: entity for entity in entities}
+    context = ["https://w3id.org/ro/crate/1.1/context", {"sha256": "https://schema.org/sha256"}]
+    return {"@context": context, "@graph": list(unique.values())}
+
+
+def _references(identifiers: list[str]) -> list[dict[str, str]]:
+    return [{"@id": identifier} for identifier in identifiers]
+
+
+def _root(run: PublishedRun, files: list[str], actions: list[Entity]) -> Entity:
+    return {
+        "@id": "./",
+        "@type": "Dataset",
+        "name": run.title,
+        "identifier": run.identifier,
+        "description": run.description,
+        "datePublished": run.date,
+        "license": {"@id": _licence(run.origins[0])},
+        "isBasedOn": _references([_basis_id(origin) for origin in run.origins]),
+        "hasPart": _references([quote(name) for name in files]),
+        "mentions": _references([action["@id"] for action in actions]),
+    }
+
+
+def _file(name: str, fact: Mapping[str, Any]) -> Entity:
+    return {
+        "@id": quote(name),
+        "@type": "File",
+        "name": name,
+        "encodingFormat": FORMATS[Path(name).suffix],
+        "contentSize": str(fact["size"]),
+        "sha256": fact["sha256"],
+    }
+
+
+def _action(number: int, record: Record, names: Mapping[str, str]) -> Entity:
+    """One step: what was run, when, on what, and what came out."""
+    return {
+        "@id": f"#step-{number}",
+        "@type": "CreateAction",
+        "name": record["step"],
+        "description": plain_line(record["argv"]),
+        "startTime": record["started"],
+        "endTime": record["ended"],
+        "actionStatus": {"@id": "http://schema.org/CompletedActionStatus"},
+        "instrument": {"@id": _instrument_id(record)},
+        "object": _references([_file_id(entry, names) for entry in record["inputs"]]),
+        "result": _references([_file_id(entry, names) for entry in record["outputs"]]),
+    }
+
+
+def _file_id(entry: Mapping[str, Any], names: Mapping[str, str]) -> str:
+    return names.get(entry["path"], f"#{quote(entry['path'])}")
+
+
+def _instrument_id(record: Record) -> str:
+    return f"#relm-{record['code']['commit'] or record['software']['relm']}"
+
+
+def _instruments(run: PublishedRun) -> list[Entity]:
+    """The versions of this package that ran."""
+    return [
+        {
+            "@id": _instrument_id(record),
+            "@type": "SoftwareApplication",
+            "name": "relm",
+            "version": record["code"]["commit"] or record["software"]["relm"],
+            "softwareRequirements": [f"{name} {version}" for name, version in record["software"].items()],
+        }
+        for record in run.records
+    ]
+
+
+def _intermediates(run: PublishedRun, names: Mapping[str, str]) -> list[Entity]:
+    """Files that steps read or made and that are not in the folder."""
+    entries = [entry for record in run.records for entry in (*record["inputs"], *record["outputs"])]
+    told = []
+    for entry in entries:
+        if entry["path"] not in names:
+            hashes = {"sha256": entry["sha256"], "contentSize": str(entry["size"])} if entry["sha256"] else {}
+            told.append({"@id": _file_id(entry, names), "@type": "CreativeWork", "name": entry["path"], **hashes})
+    return told
+
+
+def _basis_id(origin: Origin) -> str:
+    return f"#{quote(origin.use.replace(' ', '-'))}-{quote(origin.name)}"
+
+
+def _licence(origin: Origin) -> str:
+    return f"https://spdx.org/licenses/{origin.licence}" if _SPDX.match(origin.licence) else f"#licence-{quote(origin.licence)}"
+
+
+def _basis(origin: Origin) -> list[Entity]:
+    """Something the run rests on, and its licence."""
+    work = {
+        "@id": _basis_id(origin),
+        "@type": "CreativeWork",
+        "name": origin.title,
+        "license": {"@id": _licence(origin)},
+        **({"url": origin.homepage} if origin.homepage else {}),
+    }
+    return [work, {"@id": _licence(origin), "@type": "CreativeWork", "name": origin.licence}]

@@ -1,0 +1,46 @@
+"""The datasets, models and tests that a run rests on, with their licences and where their files come from."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from relm.provenance.surroundings import shown
+from relm.recipes.catalogue import Dataset, PretrainedModel, RemoteFile, Source
+from relm.recipes.evaluations import PublishedTest
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Something fetched from elsewhere that the run rests on."""
+
+    use: str
+    name: str
+    title: str
+    licence: str
+    homepage: str | None
+    files: Sequence[tuple[str, RemoteFile]]
+    folder: str | None = None
+
+    @property
+    def places(self) -> list[list[str]]:
+        """For each file, the places that it may be fetched from."""
+        return [[place(source) for source in remote.sources] for _, remote in self.files]
+
+
+def origin_of(use: str, name: str, spec: Dataset | PretrainedModel | PublishedTest) -> Origin:
+    """Return the origin of a dataset, model or test that a recipe names, with what it is used for."""
+    folder = getattr(spec, "folder", None)
+    folder_name = None if folder is None else shown(Path(folder).expanduser())
+    return Origin(use, name, spec.title, spec.licence, spec.homepage, list(dict(spec.files).items()), folder_name)
+
+
+def place(source: Source) -> str:
+    """Return where a source is, in one phrase."""
+    inside = f", {source.member} inside" if source.member else ""
+    if source.url:
+        return source.url + inside
+    if source.pypi:
+        return f"Python package {source.pypi}{inside}"
+    if source.npm:
+        return f"npm package {source.npm}{inside}"
+    return f"Hugging Face {source.repository_type} {source.huggingface} at {source.revision}, {source.file}{inside}"

@@ -1,0 +1,159 @@
+"""Each step's record, `FILE.record.json` beside its first output, and the walk back from a result to all that made it."""
+
+import contextlib
+import datetime
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from relm.artifact import read_json, sha256_of, sidecar_of, write_json
+from relm.errors import RelmError
+from relm.provenance import container, surroundings
+from relm.provenance.surroundings import cleaned, located, shown
+from relm.recipes.identity import work_folder
+
+Record = dict[str, Any]
+
+
+def record_of(output: Path) -> Path:
+    """``FILE.record.json`` for the first output of a step."""
+    return output.with_name(output.name + ".record.json")
+
+
+@contextlib.contextmanager
+def record(step: str, inputs: Sequence[Path], outputs: Sequence[Path], argv: Sequence[str]) -> Iterator[Record]:
+    """Run a step and, if it succeeds, write down what it read, what it made, how long it took, by which code and where.
+
+    Yields a dict to which the step may add facts, such as ``summary`` or ``device``. A folder among the files is listed
+    without a hash. Nothing written holds the host's or user's name, the home folder or a token.
+
+    Raises:
+        RelmError: the step ended well but one of its outputs is absent.
+    """
+    facts: Record = {}
+    code, read = surroundings.code(), [file_facts(path) for path in inputs]  # as they are now: what will run and be read
+    started, clock = datetime.datetime.now(datetime.UTC), time.monotonic()
+    yield facts
+    seconds = time.monotonic() - clock
+    if absent := [str(path) for path in outputs if not path.exists()]:
+        raise RelmError(f"step {step}: ended without an error but did not make {', '.join(absent)}")
+    told = {
+        "step": step,
+        "argv": list(argv),
+        "started": _utc(started),
+        "ended": _utc(started + datetime.timedelta(seconds=seconds)),
+        "seconds": round(seconds, 3),
+        "device": surroundings.device(),
+        **facts,
+        "host": surroundings.host(),
+        "code": code,
+        "software": surroundings.software(),
+        "container": container.container(),
+        "packages": container.packages(),
+    }
+    files = {"inputs": read, "outputs": [file_facts(path) for path in outputs]}
+    write_json(record_of(outputs[0]), cleaned(told) | files)
+
+
+def _utc(moment: datetime.datetime) -> str:
+    return moment.isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def file_facts(path: Path) -> dict[str, Any]:
+    """Path, sha256 and size of a file; the sha256 is its sidecar's if that tells of a file of this size. Null for folders."""
+    if not path.is_file():
+        return {"path": shown(path), "sha256": None, "size": None}
+    size = path.stat().st_size
+    told = sidecar(path)
+    known = told is not None and told.get("size") == size
+    return {"path": shown(path), "sha256": told["sha256"] if told and known else sha256_of(path), "size": size}
+
+
+def sidecar(path: Path) -> Record | None:
+    """The sidecar of a file; none if there is none, or if `FILE.json` is something else."""
+    if not sidecar_of(path).is_file():
+        return None
+    content = read_json(sidecar_of(path))
+    return content if isinstance(content, dict) and content.get("file") == path.name and "sha256" in content else None
+
+
+# --- the way back ------------------------------------------------------------------------------------------------------------
+
+
+def collect(outputs: Sequence[Path]) -> list[Record]:
+    """The records of everything that led to ``outputs``, in order of the data's way: makers before users, each once.
+
+    A file of the work folder whose record is absent, or tells of other content, is named by an entry without ``step`` whose
+    ``missing`` says so. Files outside the work folder, such as recipes, are sources and have no record.
+    """
+    walk = _Walk()
+    for path in outputs:
+        walk.visit(path)
+    return walk.found
+
+
+class _Walk:
+    """Depth first, so that a record is appended after the records of its inputs."""
+
+    def __init__(self) -> None:
+        self.found: list[Record] = []
+        self.seen: set[Path] = set()
+        self.folders: dict[Path, dict[Path, Path]] = {}
+
+    def visit(self, path: Path) -> None:
+        """Append the record of what made a file after those of its inputs."""
+        path = _described_by(path.absolute())
+        place = self.maker(path)
+        key = place or path
+        if key in self.seen:
+            return
+        self.seen.add(key)
+        if place is None:
+            if path.is_relative_to(work_folder().absolute()):
+                self.found.append(_missing(path, "no record beside it"))
+            return
+        content = read_json(place)
+        if not _tells_of(content, path):
+            self.found.append(_missing(path, "the record beside it tells of other content"))
+            return
+        for entry in content["inputs"]:
+            self.visit(located(entry["path"]))
+        self.found.append(content)
+
+    def maker(self, path: Path) -> Path | None:
+        """The record that has a file, or its folder, among its outputs; it lies beside that."""
+        for output in (path, path.parent):
+            place = self.records_in(output.parent).get(output)
+            if place is not None:
+                return place
+        return None
+
+    def records_in(self, folder: Path) -> dict[Path, Path]:
+        """Output -> record, of all records in a folder."""
+        if folder not in self.folders:
+            self.folders[folder] = {
+                _described_by(located(entry["path"]).absolute()): place
+                for place in sorted(folder.glob("*.record.json"))
+                for entry in read_json(place)["outputs"]
+            }
+        return self.folders[folder]
+
+
+def _described_by(path: Path) -> Path:
+    """The file itself where ``path`` is its sidecar, which stands for it."""
+    file = path.with_name(path.name.removesuffix(".json"))
+    return file if file != path and file.is_file() and sidecar(file) else path
+
+
+def _tells_of(content: Record, path: Path) -> bool:
+    """Whether a record's hash of a file is that of its sidecar or, where it has none, of its content: such files are small."""
+    told = [entry["sha256"] for entry in content["outputs"] if entry["path"] == shown(path)]
+    if not told or not path.is_file():
+        return True
+    beside = sidecar(path)
+    return bool(told[0] == (beside["sha256"] if beside else sha256_of(path)))
+
+
+def _missing(path: Path, reason: str) -> Record:
+    return {"step": None, "missing": reason, "inputs": [], "outputs": [{"path": shown(path), "sha256": None, "size": None}]}

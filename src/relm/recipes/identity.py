@@ -1,0 +1,194 @@
+"""What identifies each product of the graph: hashes that stand in the paths of `work/`.
+
+Only what changes a product's meaning is hashed, and only keys that differ from their default, so that a new key with a default
+leaves every old fingerprint as it was. Where a recipe runs is never hashed.
+"""
+
+import hashlib
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from relm.artifact import canonical_json, read_json, sha256_of, stamp_of, write_json
+from relm.errors import RelmError
+from relm.recipes.catalogue import Dataset, PretrainedModel
+from relm.recipes.objectives import Objective
+from relm.recipes.recipe import DataChoice, Recipe, TokenizerChoice
+from relm.recipes.section import Section
+
+# A step whose output changes meaning for the same input gets the next number here; a mere speed-up does not.
+# The last two stand in no path: their rules run again.
+REVISIONS = {"documents": 1, "tokenizer": 1, "examples": 1, "training": 1, "evaluation": 2, "report": 1}
+
+# The keys of a dataset that decide its documents and their splits, beside the bytes they are read from.
+HOW_DOCUMENTS_ARE_READ = {
+    "format", "ends_mid_page", "text_key", "id_key", "title_key", "split", "held_out_files", "held_out_one_in",
+    "held_out_end",
+}  # fmt: skip
+
+
+def digest(value: Any) -> str:
+    """Twelve hexadecimal digits of the sha256 of a value's canonical JSON."""
+    return hashlib.sha256(canonical_json(value).encode()).hexdigest()[:12]
+
+
+def given(section: Section) -> dict[str, Any]:
+    """The keys of a section that differ from their defaults."""
+    return section.model_dump(mode="json", exclude_defaults=True)
+
+
+def folder_files(dataset: Dataset) -> list[Path]:
+    """The documents of a dataset that is a folder, sorted by their path inside it.
+
+    Raises:
+        RelmError: the folder is absent or holds no file that matches the pattern.
+    """
+    assert dataset.folder is not None
+    folder = Path(dataset.folder).expanduser()
+    if not folder.is_dir():
+        raise RelmError(
+            f"folder {dataset.folder}: not a folder (looked for {folder.resolve()}); correct `folder` in the dataset file"
+        )
+    files = sorted(
+        (path for path in folder.glob(dataset.file_pattern) if path.is_file()),
+        key=lambda p: p.relative_to(folder).as_posix(),
+    )
+    if not files:
+        raise RelmError(f"folder {dataset.folder}: no file matches `pattern: {dataset.file_pattern}`")
+    return files
+
+
+def folder_content(name: str, dataset: Dataset, cache: Path) -> list[list[str]]:
+    """[[path inside the folder, sha256]] of every document; unchanged files are not hashed again."""
+    folder = Path(str(dataset.folder)).expanduser()
+    files = {path.relative_to(folder).as_posix(): path for path in folder_files(dataset)}
+    return [[inside, sha256] for inside, sha256 in content_of(files, cache / f"{name}.json").items()]
+
+
+def content_of(files: Mapping[str, Path], known_contents: Path) -> dict[str, str]:
+    """Name -> sha256 of files; those unchanged (size, times) since `known_contents` was written are not hashed again."""
+    known: Mapping[str, Any] = read_json(known_contents) if known_contents.exists() else {}
+    now: dict[str, Any] = {}
+    for name, path in files.items():
+        stamp = stamp_of(path)
+        old = known.get(name)
+        now[name] = old if old and old[0] == stamp else [stamp, sha256_of(path)]
+    if now != known:
+        # Several processes may find the same at once: each writes under a name of its own.
+        own = known_contents.with_name(f"{known_contents.name}.{os.getpid()}")
+        write_json(own, now)
+        os.replace(own, known_contents)
+    return {name: entry[1] for name, entry in now.items()}
+
+
+def dataset_identity(name: str, dataset: Dataset, cache: Path) -> dict[str, Any]:
+    """What the documents of a dataset depend on, by content; where the bytes come from and words do not count."""
+    if dataset.folder is not None:
+        content: Any = folder_content(name, dataset, cache)
+    elif dataset.hub is not None:
+        content = given(dataset.hub)
+    else:
+        content = [[file, remote.sha256] for file, remote in dataset.files.items()]
+    return {"content": content, **dataset.model_dump(mode="json", include=HOW_DOCUMENTS_ARE_READ, exclude_defaults=True)}
+
+
+def documents_identity(choice: DataChoice, dataset: Dataset, cache: Path) -> dict[str, Any]:
+    """Of the extracted documents: the dataset's content and how many documents are read."""
+    identity = {"revision": REVISIONS["documents"], **dataset_identity(choice.dataset, dataset, cache)}
+    return identity if choice.documents is None else {**identity, "documents": choice.documents}
+
+
+def model_content(name: str, model: PretrainedModel, cache: Path) -> dict[str, str]:
+    """File name -> sha256 of the weights and the tokenizer of a model: as published, or as a folder of one's own has them.
+
+    Raises:
+        RelmError: the folder is absent or lacks a file.
+    """
+    wanted = dict.fromkeys((*model.weights_files, *model.tokenizer_files))
+    if model.folder is None:
+        made = {"config.json": configuration_sha256(model)} if model.converted else {}
+        return {file: made[file] if file in made else model.files[file].sha256 for file in wanted}
+    folder, where = Path(model.folder).expanduser(), f"recipes/models/{name}.yaml: folder {model.folder}"
+    if not folder.is_dir():
+        raise RelmError(f"{where}: not a folder (looked for {folder.resolve()}); correct `folder`")
+    if missing := [file for file in wanted if not (folder / file).is_file()]:
+        raise RelmError(f"{where}: has no {', '.join(missing)}; {_what_to_do(folder, missing)}")
+    return content_of({file: folder / file for file in wanted}, cache / "models" / f"{name}.json")
+
+
+def configuration_sha256(model: PretrainedModel) -> str:
+    """Sha256 of the canonical JSON of the configuration that stands in a model's YAML."""
+    return hashlib.sha256(canonical_json(model.configuration).encode()).hexdigest()
+
+
+def _what_to_do(folder: Path, missing: Sequence[str]) -> str:
+    """About files that a model's folder lacks."""
+    found = sorted(path.name for path in folder.iterdir())
+    if "model.safetensors" in missing and "model.safetensors.index.json" in found:
+        return (
+            "its weights are in several files, and one is read: load the model with transformers and write it with "
+            'save_pretrained(FOLDER, max_shard_size="1TB")'
+        )
+    if "model.safetensors" in missing and "pytorch_model.bin" in found:
+        return (
+            "pytorch_model.bin is not read, for loading it may run code: load the model with transformers and write it with "
+            "save_pretrained(FOLDER), which makes a model.safetensors"
+        )
+    return f"it has {', '.join(found[:10]) or 'nothing'}"
+
+
+def part_of(content: Mapping[str, str], files: Sequence[str]) -> dict[str, str]:
+    """Those of a model's files that are used together; the digest of this is in the path of what a folder gave."""
+    return {file: content[file] for file in files}
+
+
+def tokenizer_identity(
+    choice: TokenizerChoice, model: PretrainedModel | None, documents: Mapping[str, Any], cache: Path
+) -> dict[str, Any]:
+    """Of a tokenizer: the hashes of its files, or what it is trained on."""
+    if model is not None:
+        files = part_of(model_content(str(choice.from_model), model, cache), model.tokenizer_files)
+        return {"revision": REVISIONS["tokenizer"], "kind": model.tokenizer, "files": files}
+    return {"revision": REVISIONS["tokenizer"], "documents": digest(documents), **given(choice)}
+
+
+def examples_identity(
+    documents: Mapping[str, Any], tokenizer: Mapping[str, Any], objective: Objective, language: str
+) -> dict[str, Any]:
+    """Of pregenerated examples: the documents, the tokenizer and those keys of the objective that decide what is stored."""
+    stored = objective.what_is_stored()
+    return {
+        "revision": REVISIONS["examples"],
+        "documents": digest(documents),
+        "tokenizer": digest(tokenizer),
+        "objectives": [stored.pop("objective", "causal")],
+        **stored,
+        **({"language": language} if objective.depends_on_language else {}),
+    }
+
+
+def fingerprint(recipe: Recipe, examples: Sequence[Mapping[str, Any]], weights: Mapping[str, str] | None) -> str:
+    """Twelve hexadecimal digits for what a run means: data, architecture, starting weights, objective, optimizer, schedule,
+    batch, precision and seed. `run`, `evaluate`, `expect` and all prose are left out.
+
+    Args:
+        examples: identity of each phase's examples, in order.
+        weights: file name -> sha256 of the starting weights and their configuration; None: random ones.
+    """
+    same = all(dict(identity) == dict(examples[0]) for identity in examples)
+    return digest(
+        {
+            "revision": REVISIONS["training"],
+            "examples": dict(examples[0]) if same else [dict(identity) for identity in examples],
+            "model": given(recipe.model),
+            "init_from": dict(weights) if weights else None,
+            "seed": recipe.seed,
+            "pretrain": [[name, given(phase)] for name, phase in recipe.pretrain.items()],
+        }
+    )
+
+
+def work_folder() -> Path:
+    """Where everything between the sources and the results lies: ``RELM_WORK``, or ``work``."""
+    return Path(os.environ.get("RELM_WORK") or "work")

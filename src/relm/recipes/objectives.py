@@ -1,0 +1,202 @@
+"""What a phase predicts, and how documents become the sequences it is trained on: sections of a recipe's phase."""
+
+from typing import Any, ClassVar, Literal, Self, get_args
+
+from pydantic import Field, model_validator
+
+from relm.recipes.section import Section
+
+ObjectiveName = Literal["causal", "masked", "seq2seq", "span_corruption"]
+
+
+class Causal(Section):
+    """Predict each next token of windows cut from one stream of all documents (GPT-2)."""
+
+    end_of_text: Literal["after", "between", "never"] = "after"
+    """The end-of-text token follows every document, or stands between them only: none after the last; never: the tokenizer has
+    no such token, and each document runs into the next."""
+    stride: int | None = Field(default=None, gt=0)
+    """Tokens from the beginning of one window to that of the next; null: sequence_length, so that each is predicted once."""
+    sampling: Literal["each_once", "with_replacement"] = "each_once"
+    """each_once: an epoch reads every window once, in an order that follows from the recipe's seed; with_replacement: each
+    window is drawn from all of them, whatever was drawn before; so nanoGPT draws them, of stride: 1."""
+    document_attention: bool = False
+    """Each batch says which document a token belongs to, so that attention may stay within documents."""
+
+    @model_validator(mode="after")
+    def documents_can_be_told_apart(self) -> Self:
+        if self.document_attention and self.end_of_text == "never":
+            raise ValueError("document_attention tells documents apart by the end-of-text token; not with end_of_text: never")
+        return self
+
+
+class Masked(Section):
+    """Predict hidden tokens (BERT, RoBERTa)."""
+
+    packing: Literal["full_sentences", "document_sentences", "sentence_pairs"] = "full_sentences"
+    """full_sentences: as many whole sentences as fit, across documents, a separator between these; document_sentences: the same
+    within one document; sentence_pairs: two segments, the second the continuation of the first or from another document, and a
+    label that says which. The names are those of RoBERTa's section 4.2."""
+    sentences: Literal["split", "lines"] = "split"
+    """split: a rule-based splitter finds the sentences of each line; lines: each line is one."""
+    short_sequence_probability: float = Field(default=0.0, ge=0, le=1)
+    """Share of sequences that are cut to a random length, as BERT's are with 0.1."""
+    duplication_factor: int = Field(default=1, gt=0)
+    """How often all documents are packed, with other pairs, short sequences and static masks each time."""
+    seed: int = Field(default=0, ge=0)
+    """Of packing and static masks. Dynamic masks follow the recipe's own seed."""
+    masks: Literal["dynamic", "static"] = "dynamic"
+    """dynamic: drawn anew whenever an example is read, from (seed, epoch, index); static: drawn once, and stored."""
+    probability: float = Field(default=0.15, gt=0, lt=1)
+    """Share of tokens that are predicted."""
+    max_predictions: int | None = Field(default=None, gt=0)
+    """At most so many tokens of a sequence; null: as many as the probability gives."""
+    selection: Literal["exact", "bernoulli"] = "exact"
+    """exact: the nearest whole number to probability times length, at least one; bernoulli: each token for itself."""
+    whole_words: bool = False
+    """All tokens of a word are hidden together, or none."""
+    mask_share: float = Field(default=0.8, ge=0, le=1)
+    """Of the hidden tokens, replaced by the mask token."""
+    random_share: float = Field(default=0.1, ge=0, le=1)
+    """Of the hidden tokens, replaced by a random one; the rest stays as it is."""
+
+    @model_validator(mode="after")
+    def shares_fit(self) -> Self:
+        if self.mask_share + self.random_share > 1 + 1e-9:
+            raise ValueError(f"mask_share ({self.mask_share}) and random_share ({self.random_share}) exceed 1 together")
+        return self
+
+    @model_validator(mode="after")
+    def predictions_are_bounded(self) -> Self:
+        if self.selection == "bernoulli" and self.whole_words and self.max_predictions is None:
+            raise ValueError("selection: bernoulli with whole_words needs max_predictions: nothing else bounds what is hidden")
+        return self
+
+
+class Seq2Seq(Section):
+    """Predict a target text from a source text that a rule makes of it (mT5)."""
+
+    source: Literal["without_diacritics"] = "without_diacritics"
+    """without_diacritics: the source is the text with all diacritics removed."""
+    texts: Literal["lines", "documents"] = "lines"
+    """What one pair is made of: a line that is not blank, or a document."""
+    target_length: int | None = Field(default=None, gt=1)
+    """Tokens of the target, its end included; null: sequence_length, which is the source's."""
+
+
+class SpanCorruption(Section):
+    """Predict hidden spans of a text from the rest (T5, section 3.1.4)."""
+
+    noise_density: float = Field(default=0.15, gt=0, lt=1)
+    """Share of tokens that are hidden."""
+    mean_span_length: float = Field(default=3.0, ge=1)
+    """Tokens of a hidden span, on average."""
+
+
+# Key of `as_published` -> the originals that have it.
+BUILDERS_WITH = {
+    "seed": ("tpu_pretrain", "graphcore_bert", "graphcore_gpt2"),
+    "epochs": ("graphcore_gpt2",),
+    "remask": ("graphcore_bert",),
+}
+
+
+class AsPublished(Section):
+    """Build the examples bit for bit as an original's script did, its defects included."""
+
+    builder: Literal["tpu_pretrain", "graphcore_bert", "graphcore_gpt2", "run_mlm"]
+    """tpu_pretrain: allenai/tpu_pretrain, pregenerate_training_data.py; graphcore_bert: Graphcore's BERT for TensorFlow 1,
+    create_pretraining_data.py; graphcore_gpt2: Graphcore's GPT-2, the index maps of its GPTDataset; run_mlm: run_mlm.py of
+    transformers 4.2.2."""
+    seed: int = Field(default=0, ge=0)
+    """Of Python's or numpy's generator, which the original draws from."""
+    epochs: int = Field(default=1, gt=0)
+    """graphcore_gpt2: epochs that are shuffled as one."""
+    remask: bool = False
+    """graphcore_bert: masked tokens come first, with explicit positions (its --remask)."""
+
+    @model_validator(mode="after")
+    def options_belong_to_the_builder(self) -> Self:
+        for key, owners in BUILDERS_WITH.items():
+            if self.builder not in owners and getattr(self, key) != type(self).model_fields[key].default:
+                raise ValueError(f"{key}: {self.builder} has no such option, but {' and '.join(owners)}; leave it out")
+        return self
+
+
+BUILDERS = {"tpu_pretrain": "masked", "graphcore_bert": "masked", "run_mlm": "masked", "graphcore_gpt2": "causal"}
+# The layout of stored examples: a stream of tokens that windows are cut from as they are read, or a table of sequences.
+TOKEN_STREAM, TABLE = "tokens", "table"
+
+
+class Objective(Section):
+    """The keys of a phase that say what is predicted and from which sequences; `Phase` adds how it is trained."""
+
+    LONGEST: ClassVar[int] = 65_535
+
+    objective: ObjectiveName
+    """causal: predict each next token; masked: hidden tokens; seq2seq: a text from another; span_corruption: hidden spans."""
+    sequence_length: int = Field(gt=1, le=65_535)  # a position is 16 bits in stored examples
+    """Tokens the model sees at once; of seq2seq and span_corruption, those of the encoder."""
+    causal: Causal = Causal()
+    """How documents become windows, where that is the objective."""
+    masked: Masked = Masked()
+    """How sequences are packed and masked, where that is the objective."""
+    seq2seq: Seq2Seq = Seq2Seq()
+    """Which pairs of texts are made, where that is the objective."""
+    span_corruption: SpanCorruption = SpanCorruption()
+    """How spans are hidden, where that is the objective."""
+    as_published: AsPublished | None = None
+    """Build the examples as an original's script did; null: the right way."""
+
+    @model_validator(mode="after")
+    def options_belong_to_the_objective(self) -> Self:
+        others = [name for name in get_args(ObjectiveName) if name != self.objective]
+        if strange := [name for name in others if getattr(self, name) != type(self).model_fields[name].default]:
+            raise ValueError(f"{strange[0]}: options of another objective than {self.objective}; leave them out")
+        if self.as_published is not None and self.causal.sampling != "each_once":
+            raise ValueError(f"causal.sampling: {self.as_published.builder} has no such option; leave it out")
+        if self.as_published is not None and BUILDERS[self.as_published.builder] != self.objective:
+            builder = self.as_published.builder
+            raise ValueError(f"as_published.builder: {builder} builds objective {BUILDERS[builder]}, found {self.objective}")
+        return self
+
+    @property
+    def layout(self) -> str:
+        """`TOKEN_STREAM` or `TABLE`: how pregenerated examples are stored."""
+        return TABLE if self.objective in ("masked", "seq2seq") else TOKEN_STREAM
+
+    @property
+    def suffix(self) -> str:
+        """Of a shard of pregenerated examples: .bin for a stream of tokens, .arrow for a table."""
+        return {TOKEN_STREAM: ".bin", TABLE: ".arrow"}[self.layout]
+
+    def what_is_stored(self) -> dict[str, Any]:
+        """The keys that decide the stored examples; what is drawn or cut as they are read is left out.
+
+        Empty for a stream of tokens, which is the same for every objective that reads one.
+        """
+        if self.layout == TOKEN_STREAM:
+            return {}
+        given = self.model_dump(mode="json", include={"objective", "as_published", self.objective}, exclude_defaults=True)
+        options = given.pop(self.objective, {})
+        drawn_later: tuple[str, ...] = ()
+        if self.objective == "seq2seq":
+            drawn_later = ("target_length",)
+        elif self.masked.masks == "dynamic" and self.as_published is None:
+            drawn_later = DRAWN_WITH_DYNAMIC_MASKS
+        if options := {key: value for key, value in options.items() if key not in drawn_later}:
+            given[self.objective] = options
+        return given if self.objective == "seq2seq" else {**given, "sequence_length": self.sequence_length}
+
+    @property
+    def depends_on_language(self) -> bool:
+        """Whether the text's language decides what is stored: where sentences end, which letters are the standard ones."""
+        if self.objective == "seq2seq":
+            return True
+        reads_rows = self.as_published is not None and self.as_published.builder == "run_mlm"
+        return self.objective == "masked" and self.masked.sentences == "split" and not reads_rows
+
+
+DRAWN_WITH_DYNAMIC_MASKS = (
+    "probability", "max_predictions", "selection", "whole_words", "mask_share", "random_share",
+)  # fmt: skip

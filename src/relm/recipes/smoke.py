@@ -1,0 +1,116 @@
+"""The smoke twin of a recipe: the same graph, code paths, objective, optimizer and evaluation, small enough for any CPU.
+
+It proves the plumbing; its figures are never compared with the paper's. It may change the keys in `MAY_CHANGE` only, and a test
+compares every recipe with its twin.
+"""
+
+import fnmatch
+import math
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from relm.recipes.architectures import Architecture, BertArchitecture, T5Architecture
+from relm.recipes.catalogue import Dataset
+from relm.recipes.recipe import Recipe
+
+# Every key that the transformation may touch, as a pattern of dotted paths.
+MAY_CHANGE = (
+    "data.dataset",  # to the small dataset of the same format that the dataset itself names
+    "data.documents",
+    "tokenizer.vocabulary_size",
+    "tokenizer.training_bytes",
+    "model.layers",
+    "model.heads",
+    "model.hidden_size",
+    "model.positions",
+    "model.decoder_layers",
+    "model.head_size",
+    "model.intermediate_size",
+    "model.vocabulary_size",
+    "init_from",  # to random weights
+    "expect_reference",  # to none
+    "pretrain.*.sequence_length",
+    "pretrain.*.global_batch_size",
+    "pretrain.*.steps",
+    "pretrain.*.schedule.warmup_steps",
+    "pretrain.*.schedule.updates_per_step",
+    "pretrain.*.schedule.decay_end",
+    "pretrain.*.seq2seq.target_length",
+    "pretrain.*.loss_shares",
+    "run.*",
+    "expect",  # emptied: figures of a twin mean nothing
+    "title",
+)
+
+LAYERS, HEADS, HIDDEN_SIZE = 2, 2, 64
+SEQUENCE_LENGTH, GLOBAL_BATCH_SIZE, STEPS, UPDATES_PER_STEP = 64, 8, 20, 4
+DOCUMENTS, VOCABULARY_SIZE = 200, 1000
+
+
+def smoke_twin(recipe: Recipe, dataset: Dataset) -> Recipe:
+    """The small twin of `recipe`, whose dataset is `dataset`."""
+    twin = recipe.model_dump()
+    twin["title"] = f"Smoke twin of: {recipe.title}"
+    twin["data"] = {
+        "dataset": dataset.smoke or recipe.data.dataset,
+        "documents": min(recipe.data.documents or DOCUMENTS, DOCUMENTS),
+    }
+    if recipe.tokenizer.vocabulary_size:
+        twin["tokenizer"] |= {
+            "vocabulary_size": min(recipe.tokenizer.vocabulary_size, VOCABULARY_SIZE),
+            "training_bytes": 2_000_000,
+        }
+    twin["model"] |= _small_model(recipe.model)
+    twin["init_from"] = twin["expect_reference"] = None
+    for phase in twin["pretrain"].values():
+        schedule = phase["schedule"]
+        warmup, length = schedule["warmup_steps"], math.ceil(phase["steps"] / schedule["updates_per_step"])
+        phase["sequence_length"] = min(phase["sequence_length"], SEQUENCE_LENGTH)
+        phase["global_batch_size"] = min(phase["global_batch_size"], GLOBAL_BATCH_SIZE)
+        phase["steps"] = min(phase["steps"], STEPS)
+        if phase["loss_shares"] > 1:
+            phase["loss_shares"] = phase["global_batch_size"] if phase["global_batch_size"] % 2 else 2
+        if phase["seq2seq"]["target_length"]:
+            phase["seq2seq"]["target_length"] = min(phase["seq2seq"]["target_length"], SEQUENCE_LENGTH)
+        schedule["updates_per_step"] = min(schedule["updates_per_step"], UPDATES_PER_STEP)
+        schedule["decay_end"] = None
+        small = math.ceil(phase["steps"] / schedule["updates_per_step"])
+        schedule["warmup_steps"] = min(max(round(warmup / length * small), min(warmup, 1)), small - 1)
+    twin["run"] = {"device": _device(recipe), "threads": 2, "checkpoint_interval": 10, "log_interval": 1}
+    if recipe.run.micro_batch_size and any(p.global_batch_size > recipe.run.micro_batch_size for p in recipe.pretrain.values()):
+        # The original accumulates gradients, so does the twin.
+        batch = math.gcd(*(phase["global_batch_size"] for phase in twin["pretrain"].values()))
+        twin["run"]["micro_batch_size"] = 1 if batch % 2 else batch // 2
+    twin["expect"] = []
+    return Recipe.model_validate(twin)
+
+
+def _device(recipe: Recipe) -> str:
+    """The CPU; of a TPU's run, where PJRT_DEVICE=CPU asks for XLA's CPU client, that, by the code that trains on a TPU."""
+    return "tpu" if recipe.run.device == "tpu" and os.environ.get("PJRT_DEVICE") == "CPU" else "cpu"
+
+
+def _small_model(model: Architecture) -> dict[str, Any]:
+    small: dict[str, Any] = {"layers": min(model.layers, LAYERS), "heads": HEADS, "hidden_size": HIDDEN_SIZE}
+    small["vocabulary_size"] = None
+    if isinstance(model, T5Architecture):
+        return {**small, "decoder_layers": None, "head_size": HIDDEN_SIZE // HEADS, "intermediate_size": 2 * HIDDEN_SIZE}
+    if isinstance(model, BertArchitecture):
+        small["intermediate_size"] = None
+    return {**small, "positions": min(model.positions, SEQUENCE_LENGTH)}
+
+
+def changed_keys(before: Mapping[str, Any], after: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """Dotted paths at which two resolved recipes differ."""
+    for key in {**before, **after}:
+        old, new = before.get(key), after.get(key)
+        if isinstance(old, Mapping) and isinstance(new, Mapping):
+            yield from changed_keys(old, new, f"{prefix}{key}.")
+        elif old != new:
+            yield f"{prefix}{key}"
+
+
+def may_change(path: str) -> bool:
+    """Whether the transformation is allowed to change the key at a dotted path."""
+    return any(fnmatch.fnmatchcase(path, pattern) for pattern in MAY_CHANGE)

@@ -1,0 +1,36 @@
+"""The JSON Schemas of recipes and what they name, for editors, and of results: generated from the classes."""
+
+from pathlib import Path
+
+from relm.artifact import write_json
+from relm.evaluation.result import Result
+from relm.recipes.catalogue import Dataset, PretrainedModel
+from relm.recipes.evaluations import PublishedTest
+from relm.recipes.recipe import Recipe
+from relm.recipes.section import Section
+
+KINDS: dict[str, type[Section]] = {
+    "recipe": Recipe,
+    "dataset": Dataset,
+    "model": PretrainedModel,
+    "evaluation": PublishedTest,
+    "result": Result,
+}
+
+
+def schema_of(kind: type[Section]) -> dict[str, object]:
+    """The JSON Schema of one kind of YAML file; a recipe may also name another one that it `extends`."""
+    schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **kind.model_json_schema()}
+    if kind is Recipe:
+        extends = {"type": "string", "description": "Name of a recipe whose keys this one lays its own over."}
+        schema["properties"] = {"extends": extends, **schema["properties"]}
+        # What is missing here may stand in the recipe below.
+        schema["if"], schema["then"] = {"not": {"required": ["extends"]}}, {"required": schema.pop("required")}
+    return schema
+
+
+def write_schemas(folder: Path) -> str:
+    """Write `KIND.schema.json` for each kind into a folder."""
+    for name, kind in KINDS.items():
+        write_json(folder / f"{name}.schema.json", schema_of(kind))
+    return f"wrote {', '.join(f'{name}.schema.json' for name in KINDS)} into {folder}"

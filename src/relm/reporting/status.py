@@ -1,0 +1,109 @@
+"""What there is to run, and how far a run has come, read from files alone."""
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+
+from relm.artifact import sidecar_of
+from relm.errors import RelmError
+from relm.recipes.plan import SPLITS, Plan, Project, in_one_line, misnamed_in_words
+from relm.recipes.run_folder import LOG
+
+
+def describe_recipes(project: Project) -> str:
+    """One line a recipe: its name, what it is, and whether its results are there."""
+    names = project.names()
+    width = max((len(name) for name in names), default=0)
+    lines = []
+    for name in names:
+        try:
+            plan = project.plan(name)
+            words = plan.recipe.title + ("" if plan.recipe.paper is None else f" [paper_{plan.recipe.paper.key}]")
+        except RelmError as error:
+            words = f"has faults: {in_one_line(error)}"
+        done = "done" if (Path("results") / name).is_dir() else "    "
+        lines.append(f"{name:<{width}}  {done}  {words}")
+    lines += [misnamed_in_words(path) for path in project.misnamed()]
+    return "\n".join(
+        [*lines, "", "snakemake results/NAME runs one; snakemake results/smoke/NAME runs its small twin on any CPU."]
+    )
+
+
+def _last_line(path: Path) -> dict[str, float]:
+    """The newest complete line of a phase's train.jsonl."""
+    if not path.exists():
+        return {}
+    with open(path, "rb") as file:
+        file.seek(max(0, path.stat().st_size - 8192))
+        lines = [line for line in file.read().split(b"\n")[:-1] if line.startswith(b"{")]
+    return dict(json.loads(lines[-1])) if lines else {}
+
+
+def _is_locked(path: Path) -> bool:
+    """Whether a trainer holds the lock of a run folder now."""
+    if not path.exists():
+        return False
+    with open(path) as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+def _is_being_made(files: list[Path]) -> bool:
+    """Return whether a step that runs on this machine names one of these files in its command, seen from its own folder."""
+    wanted = {os.path.abspath(file) for file in files}
+    for process in psutil.process_iter(["cmdline", "cwd"]):
+        command, folder = process.info["cmdline"] or [], process.info["cwd"]
+        if folder and "relm" in command and any(os.path.normpath(os.path.join(folder, word)) in wanted for word in command):
+            return True
+    return False
+
+
+def _stage(name: str, files: list[Path]) -> str:
+    done = sum(file.exists() for file in files)
+    mark = "done" if done == len(files) else f"{done} of {len(files)}" if done else "left"
+    if mark != "done" and _is_being_made(files):
+        mark = f"running, {mark}"
+    return f"  {name:<12} {mark}"
+
+
+def _phase_lines(plan: Plan) -> Iterator[str]:
+    for name, phase in plan.recipe.pretrain.items():
+        folder = plan.run_folder / name
+        last = _last_line(folder / LOG)
+        if sidecar_of(plan.model_folder(name) / "model.safetensors").exists():
+            mark = "done"
+        elif _is_locked(folder / "lock"):
+            mark = "running"
+        else:
+            mark = "stopped; the same command goes on" if last else "left"
+        progress = f", step {last['step']:,.0f} of {phase.steps:,}, loss {last['loss']:.3f}" if last else ""
+        yield f"  pretrain     {name}: {mark}{progress}"
+
+
+def describe_progress(plan: Plan) -> str:
+    """The stages of a recipe, each done, running or left, and the command that goes on."""
+    documents = [plan.documents(shard, split) for shard in plan.shards for split in SPLITS]
+    phases = list(plan.examples_keys.values())
+    examples = [plan.examples(phase, shard, split) for phase in phases for shard in plan.shards for split in SPLITS]
+    lines = [
+        f"{plan.name}: fingerprint {plan.fingerprint}, files in {plan.run_folder}",
+        *([_stage("download", [plan.download(shard) for shard in plan.shards])] if plan.dataset.files else []),
+        _stage("extract", documents),
+        _stage("tokenizer", [plan.tokenizer]),
+        _stage("pregenerate", [*examples, *(plan.manifest(phase) for phase in phases)]),
+        *_phase_lines(plan),
+        _stage("evaluate", list(plan.evaluations().values())),
+        _stage("verify", [plan.run_folder / "verify.json"]),
+        _stage("report", [plan.run_folder / "report" / "report.html"]),
+        _stage("publish", [plan.results / "report.html"]),
+    ]
+    return "\n".join(
+        [*lines, f"next: snakemake {plan.results}" if not plan.results.is_dir() else f"look at {plan.results}/report.html"]
+    )

@@ -1,0 +1,24 @@
+"""The command line: a sub-command for each step."""
+
+import argparse
+from pathlib import Path
+
+from relm.steps import STEPS
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the whole command line."""
+    top = argparse.ArgumentParser(
+        prog="relm",
+        description="Reproducible language-model pretraining, step by step. `snakemake results/NAME` runs them all in order.",
+        epilog="`relm STEP --help` explains a step; `relm list` shows the recipes.",
+    )
+    commands = top.add_subparsers(dest="step", metavar="STEP", required=True)
+    for name, step in STEPS.items():
+        command = commands.add_parser(
+            name, help=step.help, description=f"{step.help[0].upper()}{step.help[1:]}.", epilog=step.epilog
+        )
+        for names, options in step.arguments:
+            command.add_argument(*names, **options)
+        command.add_argument("--log", type=Path, metavar="PATH", help="also write the last line here")
+    return top

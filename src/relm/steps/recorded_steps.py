@@ -1,0 +1,114 @@
+"""Checks of a record that somebody else wrote: a shell may get from it a step of the graph, on files of the checkout."""
+
+import argparse
+import contextlib
+import io
+import re
+import unicodedata
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from relm.containers.placement import OF_A_RECIPE
+from relm.devices.ranks import launcher
+from relm.errors import RelmError
+from relm.provenance.surroundings import shown
+from relm.recipes.catalogue import load_dataset
+from relm.steps.parser import parser
+
+# The steps that rules run and record; tests/provenance/test_step_commands.py compares them with src/rules.
+GRAPH_STEPS = frozenset({
+    "download", "convert-weights", "extract", "train-tokenizer", "import-tokenizer", "pregenerate", "manifest", "pretrain",
+    "held-out", "random-windows", "masked-lm", "pseudo-perplexity", "diacritics", "perplexity", "lambada", "harness", "samples",
+    "training-speed", "verify", "report",
+})  # fmt: skip
+_RECIPE = re.compile(r"(smoke/)?[A-Za-z0-9][A-Za-z0-9._-]*")
+# Options that name what a step writes.
+_WRITTEN = frozenset({"output", "train", "held_out", "log"})
+# Format characters that hide or reorder text, and separators that end a line.
+_UNSEEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+
+
+def is_plain(text: object) -> bool:
+    """Return whether a value is text that a terminal shows as it is: no control character, and no NUL."""
+    return isinstance(text, str) and not any(unicodedata.category(character) in _UNSEEN for character in text)
+
+
+def comment(text: str) -> str:
+    """Return text as comment lines of a shell, which nothing in it can end.
+
+    >>> comment("two" + chr(10) + "lines")
+    '# two\\n# lines'
+    """
+    plain = ("".join(character if is_plain(character) else " " for character in line) for line in text.splitlines())
+    return "\n".join(f"# {line}" for line in plain)
+
+
+def words_of_step(argv: Sequence[str]) -> list[str]:
+    """Return the words after `relm` of a recorded command.
+
+    Raises:
+        RelmError: it begins neither with `relm` nor with what relm starts several processes by.
+    """
+    words = list(argv)
+    if words[:1] == ["relm"]:
+        return words[1:]
+    prefix = words[: words.index("relm") + 1] if "relm" in words else []
+    count = prefix[3] if len(prefix) > 3 else ""
+    if re.fullmatch("[1-9][0-9]{0,5}", count) and prefix == launcher(int(count)):
+        return words[len(prefix) :]
+    raise RelmError(
+        f"the recorded command begins with {' '.join(words[:4])!r}, expected relm or its torchrun; nothing is printed"
+    )
+
+
+def require_graph_step(argv: Sequence[str]) -> None:
+    """Raise unless a recorded command is a step that the graph runs, with arguments that name files of the checkout alone.
+
+    Raises:
+        RelmError: it is another program or step, the step would not take its arguments, or a path leads elsewhere.
+    """
+    words = words_of_step(argv)
+    if not words or words[0] not in GRAPH_STEPS:
+        raise RelmError(f"the recorded command runs {' '.join(words[:1]) or 'nothing'!r}, which is no step of the graph")
+    given = _parsed(words)
+    recipe = getattr(given, "recipe", None)
+    if words[0] in OF_A_RECIPE and not _RECIPE.fullmatch(str(recipe)):
+        raise RelmError(f"the recorded {words[0]} names the recipe {recipe!r}, which is no recipe's name")
+    for option, path in _paths(given):
+        _require_place(words[0], option, path, given)
+
+
+def _parsed(words: Sequence[str]) -> argparse.Namespace:
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
+            return parser().parse_args(list(words))
+    except SystemExit:
+        why = (said.getvalue().strip().splitlines() or ["no reason given"])[-1]
+        raise RelmError(f"the recorded command is none that relm would take: {why}") from None
+
+
+def _paths(given: argparse.Namespace) -> Iterator[tuple[str, Path]]:
+    """Yield each option that names files, with each of its paths."""
+    for option, value in vars(given).items():
+        yield from ((option, path) for path in (value if isinstance(value, list) else [value]) if isinstance(path, Path))
+
+
+def _require_place(step: str, option: str, path: Path, given: argparse.Namespace) -> None:
+    folders = ("work",) if option in _WRITTEN else ("work", "recipes")
+    if option in ("dataset", "test") or (option == "model" and step in ("download", "convert-weights")):
+        folders = ("recipes",)
+    inside = path.parts[:1] and path.parts[0] in folders and ".." not in path.parts
+    if not inside and not (option == "source" and str(path) in _own_sources(given.dataset)):
+        raise RelmError(
+            f"the recorded {step} has --{option.replace('_', '-')} {path}, expected a path in {' or '.join(folders)}; "
+            "nothing is printed"
+        )
+
+
+def _own_sources(dataset: Path) -> list[str]:
+    """Return what records call the source of a dataset of the checkout that lies in a folder of one's own, or on the hub."""
+    _require_place("extract", "dataset", dataset, argparse.Namespace())
+    spec = load_dataset(dataset)
+    folder = [shown(Path(spec.folder).expanduser()), str(spec.folder)] if spec.folder is not None else []
+    return [*folder, *([f"{spec.hub.name}@{spec.hub.revision}"] if spec.hub is not None else [])]

@@ -1,0 +1,84 @@
+"""A lock is cleared only when its owner is proven dead."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from relm.cluster import supervision
+
+
+def locked_state(folder: Path, *owners: dict[str, object]) -> Path:
+    (folder / "locks").mkdir()
+    (folder / "locks" / "0.output.lock").write_text("results/tiny\n")
+    (folder / "relm-owners").mkdir()
+    for number, owner in enumerate(owners):
+        (folder / "relm-owners" / f"{number}.json").write_text(json.dumps(owner))
+    return folder / "locks" / "0.output.lock"
+
+
+def owner(pid: int, started: str | None, machine: dict[str, str] | None = None) -> dict[str, object]:
+    return {"machine": machine or supervision._this_machine(), "pid": pid, "started": started}
+
+
+def dead_process() -> int:
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    return process.pid
+
+
+def test_the_lock_of_a_dead_owner_is_cleared(tmp_path: Path) -> None:
+    lock = locked_state(tmp_path, owner(dead_process(), "1"))
+    supervision.clear_dead_locks(tmp_path)
+    assert not lock.exists()
+    (mine,) = (tmp_path / "relm-owners").glob("*.json")
+    assert json.loads(mine.read_text())["pid"] == os.getpid()
+
+
+def test_a_process_number_used_again_is_no_sign_of_life(tmp_path: Path) -> None:
+    lock = locked_state(tmp_path, owner(os.getpid(), "1"))
+    supervision.clear_dead_locks(tmp_path)
+    assert not lock.exists()
+
+
+@pytest.mark.parametrize("companions", [0, 1])
+def test_the_lock_of_a_living_owner_stays(tmp_path: Path, companions: int) -> None:
+    alive = owner(os.getpid(), supervision._start_time(os.getpid()))
+    lock = locked_state(tmp_path, alive, *[owner(dead_process(), "1")] * companions)
+    supervision.clear_dead_locks(tmp_path)
+    assert lock.exists()
+
+
+def test_the_lock_of_an_owner_on_another_host_stays(tmp_path: Path) -> None:
+    lock = locked_state(tmp_path, owner(dead_process(), "1", {**supervision._this_machine(), "host": "elsewhere", "boot": "0"}))
+    supervision.clear_dead_locks(tmp_path)
+    assert lock.exists()
+
+
+def test_an_owner_before_this_machine_started_anew_is_dead(tmp_path: Path) -> None:
+    lock = locked_state(tmp_path, owner(os.getpid(), "1", {**supervision._this_machine(), "boot": "another-boot"}))
+    supervision.clear_dead_locks(tmp_path)
+    assert not lock.exists()
+
+
+def test_the_lock_of_an_owner_in_another_container_stays(tmp_path: Path) -> None:
+    machine = {**supervision._this_machine(), "numbers": "pid:[1]"}
+    lock = locked_state(tmp_path, owner(dead_process(), "1", machine))
+    supervision.clear_dead_locks(tmp_path)
+    assert lock.exists()
+
+
+def test_an_unreadable_record_keeps_the_lock(tmp_path: Path) -> None:
+    lock = locked_state(tmp_path, owner(dead_process(), "1"))
+    (tmp_path / "relm-owners" / "half.json").write_text('{"pid": ')
+    supervision.clear_dead_locks(tmp_path)
+    assert lock.exists()
+
+
+def test_a_lock_without_a_known_owner_stays(tmp_path: Path) -> None:
+    lock = locked_state(tmp_path)
+    supervision.clear_dead_locks(tmp_path)
+    assert lock.exists()

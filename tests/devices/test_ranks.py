@@ -1,0 +1,115 @@
+"""Of several processes of one step, one speaks and writes; one alone is what it always was."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from relm.devices import ranks
+
+# A job of nothing but its own end, run as the command line runs one.
+STEP = """
+import sys
+import time
+from pathlib import Path
+from relm import cli
+from relm.errors import RelmError
+from relm.steps.contract import Job
+from relm.training.interruption import Preempted
+END = {"well": None, "badly": RelmError("it went badly"), "preempted": Preempted("stopped by SIGTERM")}[sys.argv[1]]
+def run():
+    Path("ran").touch()
+    Path("out").touch()
+    if END is not None:
+        raise END
+    return "it went well"
+inputs = [Path("absent")] if sys.argv[2] == "absent" else []
+cli.STEPS["schema"] = cli.Step("do a thing", [], lambda a: Job(run, inputs=inputs, outputs=[Path("out")]))
+sys.exit(cli.main(["schema", "--log", "log"]))
+"""
+
+
+def step(folder: Path, rank: int, ranks: int, end: str = "well", given: str = "present") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", STEP, end, given],
+        cwd=folder,
+        env={**os.environ, "RANK": str(rank), "WORLD_SIZE": str(ranks)},
+        text=True,
+        capture_output=True,
+    )
+
+
+def files(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+def test_the_first_rank_speaks_records_and_logs(tmp_path: Path) -> None:
+    done = step(tmp_path, 0, 2)
+    assert (done.returncode, done.stdout) == (0, "schema: it went well\n")
+    assert files(tmp_path) == {"ran", "out", "out.record.json", "log"}
+    assert '"torchrun",\n  "--standalone",\n  "--nproc-per-node",\n  "2"' in (tmp_path / "out.record.json").read_text()
+
+
+def test_another_rank_does_its_part_in_silence(tmp_path: Path) -> None:
+    done = step(tmp_path, 1, 2)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert files(tmp_path) == {"ran", "out"}
+
+
+@pytest.mark.parametrize(("rank", "status"), [(0, 75), (1, 0)])
+def test_of_a_stopped_step_only_the_first_rank_tells(rank: int, status: int, tmp_path: Path) -> None:
+    done = step(tmp_path, rank, 2, "preempted")
+    assert (done.returncode, "stopped by SIGTERM" in done.stderr) == (status, rank == 0)
+
+
+def test_a_fault_of_another_rank_is_told_with_its_number(tmp_path: Path) -> None:
+    done = step(tmp_path, 1, 2, "badly")
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", "relm schema: it went badly (rank 1 of 2)\n")
+    assert files(tmp_path) == {"ran", "out"}
+
+
+def test_a_number_left_in_the_environment_makes_no_rank(tmp_path: Path) -> None:
+    assert step(tmp_path, 3, 1).stdout == "schema: it went well\n"
+
+
+def test_the_first_rank_alone_looks_at_what_is_read(tmp_path: Path) -> None:
+    assert "no such file: absent" in step(tmp_path, 0, 2, given="absent").stderr
+    assert step(tmp_path, 1, 2, given="absent").returncode == 0
+
+
+def test_one_process_is_started_plainly_and_several_by_torchrun() -> None:
+    assert ranks.launcher(1) == ["python", "-m", "relm"]
+    assert ranks.launcher(4)[:4] == ["torchrun", "--standalone", "--nproc-per-node", "4"]
+    assert ranks.launcher(4)[-3:] == ["-m", "--", "relm"]
+
+
+# A rank that needs a moment to save when it is told to stop, the first one longest.
+SAVING = """
+import os, signal, sys, time
+from pathlib import Path
+rank, told = int(os.environ["RANK"]), []
+signal.signal(signal.SIGTERM, lambda number, frame: told.append(number))
+Path(f"began-{rank}").touch()
+while not told:
+    time.sleep(0.02)
+time.sleep(1.5 - rank)
+Path(f"saved-{rank}").touch()
+sys.exit(75 if rank == 0 else 0)
+"""
+
+
+def test_told_to_stop_torchrun_lets_each_rank_save_and_ends_with_1(tmp_path: Path) -> None:
+    (tmp_path / "saving.py").write_text(SAVING)
+    words = ranks.launcher(2)[:-3]
+    command = [str(Path(sys.executable).parent / words[0]), *words[1:], "saving.py"]
+    with open(tmp_path / "told", "w") as told:
+        process = subprocess.Popen(command, cwd=tmp_path, env={**os.environ, "OMP_NUM_THREADS": "1"}, stderr=told)
+    while process.poll() is None and not {"began-0", "began-1"} <= files(tmp_path):
+        time.sleep(0.05)
+    process.terminate()
+    assert process.wait(timeout=60) == 1, (tmp_path / "told").read_text()
+    assert {"saved-0", "saved-1"} <= files(tmp_path)
+    assert "closing signal SIGTERM" in (tmp_path / "told").read_text()

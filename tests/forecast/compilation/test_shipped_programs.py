@@ -1,0 +1,200 @@
+"""The committed table of compiled programs."""
+
+import threading
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torch
+from test_recipe_compiling import FITS, PROGRAM, REFUSED, VERSIONS
+from torch import nn
+
+from relm.devices.tpu_options import OPTIONS
+from relm.errors import RelmError
+from relm.forecast.compilation import shipped_programs as module
+from relm.forecast.compilation.compiling import HELD_OUT, TracedProgram, Wish, compiled_key, judged
+from relm.forecast.compilation.consequences import step_programs
+from relm.forecast.compilation.program_facts import carried_beyond_gradients
+from relm.forecast.compilation.shipped_programs import (
+    RecipeFacts,
+    Row,
+    Shipped,
+    check,
+    compile_missing,
+    missing,
+    read_shipped,
+    rows_of,
+    shipped_compilation,
+    wishes,
+)
+from relm.forecast.expected_tokenizer import tokenizer_of
+from relm.recipes.plan import Project
+from relm.recipes.topologies import TOPOLOGIES
+from relm.training.architecture import configuration, unset_model
+from relm.training.input import micro_batch_size, shortened
+from small_project import CHECKOUT
+
+PROJECT = Project(CHECKOUT)
+TRACED = [TracedProgram(Wish("a", "main", "v3-8"), "step", PROGRAM, Path("0.hlo"), "")]
+ROWS = rows_of(TRACED)
+RECIPES = {
+    "a": RecipeFacts(
+        fingerprint="0" * 12,
+        sequences={"main": 16},
+        micro_batches={"main": 16},
+        activation_checkpointing=False,
+        vocabulary="600 tokens",
+    )
+}
+KEY = compiled_key(PROGRAM, "v3:2x2", VERSIONS)
+
+
+def table(answer: dict[str, object]) -> Shipped:
+    made = {PROGRAM.sha256: {"v3:2x2": judged(answer, "", "", KEY, "v3:2x2")}}
+    return Shipped(rows=tuple(ROWS), recipes=RECIPES, programs={PROGRAM.sha256: PROGRAM}, compiled=made)
+
+
+@pytest.fixture(autouse=True)
+def same_versions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "installed", lambda: VERSIONS)
+
+
+def test_a_table_of_todays_programs_is_current() -> None:
+    check(table(FITS), ROWS, RECIPES)
+
+
+def test_a_program_that_changed_is_named() -> None:
+    other = [row.model_copy(update={"program": "cd" * 32}) for row in ROWS]
+    assert missing(table(FITS), other) == other
+    with pytest.raises(RelmError, match=r"docs/compiled.json is not current: a \(main, step\); .* `make compile-all`"):
+        check(table(FITS), other, RECIPES)
+
+
+def test_a_recipe_that_was_edited_is_named_though_its_programs_are_the_same() -> None:
+    edited = {"a": RECIPES["a"].model_copy(update={"fingerprint": "1" * 12})}
+    with pytest.raises(RelmError, match=r"docs/compiled.json is not current: a was edited, .* `make compile-all`"):
+        check(table(FITS), ROWS, edited)
+
+
+def test_the_table_has_the_figures_of_every_shipped_recipe_as_it_is_now() -> None:
+    shipped = read_shipped()
+    for name in {row.recipe for row in shipped.rows}:
+        found = shipped_compilation(shipped, PROJECT.plan(name))
+        assert found is not None
+        assert [(each.phase, each.name) for each in found.programs] == [
+            (row.phase, row.name) for row in shipped.rows if row.recipe == name
+        ]
+
+
+def test_the_table_has_no_figures_for_an_edited_recipe() -> None:
+    shipped, plan = read_shipped(), PROJECT.plan("roberta_base_v3-8")
+    edited = {plan.name: shipped.recipes[plan.name].model_copy(update={"fingerprint": "1" * 12})}
+    with pytest.raises(RelmError, match=rf"has fingerprint {plan.fingerprint}, docs/compiled.json has figures of 111111111111"):
+        shipped_compilation(shipped.model_copy(update={"recipes": edited}), plan)
+    assert shipped_compilation(Shipped(), plan) is None
+
+
+def test_a_recipe_that_does_not_fit_is_named() -> None:
+    with pytest.raises(RelmError, match=r"docs/compiled.json: a does not fit; see `relm compile NAME`"):
+        check(table(REFUSED), ROWS, RECIPES)
+
+
+def test_another_compiler_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "installed", lambda: {"jax": "9"})
+    with pytest.raises(RelmError, match=r"is of .*'libtpu': '3'.*, the TPU's environment has .*'9'"):
+        check(table(FITS), ROWS, RECIPES)
+
+
+def test_another_option_of_the_compiler_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(OPTIONS, "xla_tpu_an_option", True)
+    with pytest.raises(RelmError, match=r"docs/compiled.json: a was compiled with other options.*; delete the file"):
+        check(table(FITS), ROWS, RECIPES)
+
+
+def test_what_is_known_is_not_compiled_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def compiled(each: TracedProgram, stop: threading.Event):
+        asked.append(each)
+        return judged(FITS, "", "", "key", "v3:2x2")
+
+    monkeypatch.setattr(module, "compiled", compiled)
+    path = tmp_path / "compiled.json"
+    made = compile_missing(Shipped(), TRACED, RECIPES, path)
+    assert asked == TRACED
+    assert compile_missing(read_shipped(path), TRACED, RECIPES, path) == made == read_shipped(path)
+    assert asked == TRACED
+
+
+def test_an_interrupt_stops_the_compilers_that_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    programs = [PROGRAM.model_copy(update={"sha256": digit * 64}) for digit in "ab"]
+    traced = [TRACED[0]._replace(program=program) for program in programs]
+    stopped = []
+
+    def compiled(each: TracedProgram, stop: threading.Event):
+        if each.program == programs[0]:
+            raise KeyboardInterrupt
+        stopped.append(stop.wait(10))
+        raise RelmError("stopped")
+
+    monkeypatch.setattr(module, "compiled", compiled)
+    monkeypatch.setattr(module, "side_by_side", lambda: 2)
+    with pytest.raises(KeyboardInterrupt):
+        compile_missing(Shipped(), traced, RECIPES, tmp_path / "compiled.json")
+    assert stopped == [True]
+
+
+def model_of(row: Row) -> nn.Module:
+    """Its parameters, which are nowhere."""
+    plan = PROJECT.plan(row.recipe)
+    with torch.device("meta"):
+        return unset_model(configuration(plan.recipe, tokenizer_of(plan)[0]))
+
+
+def activation(row: Row) -> int:
+    """Numbers that a device has of what goes from layer to layer."""
+    recipe = PROJECT.plan(row.recipe).recipe
+    phase = recipe.pretrain[row.phase]
+    sequences = micro_batch_size(phase, recipe.run.micro_batch_size, 1) // TOPOLOGIES[row.topology].devices
+    return sequences * phase.sequence_length * recipe.model.hidden_size
+
+
+def test_the_table_has_every_recipe_for_tpus() -> None:
+    assert {(row.recipe, row.phase, row.topology) for row in read_shipped().rows} == set(wishes(PROJECT))
+
+
+def test_a_shipped_step_has_the_programs_of_its_micro_batches() -> None:
+    found: dict[tuple[str, str], set[str]] = {}
+    for row in read_shipped().rows:
+        found.setdefault((row.recipe, row.phase), set()).add(row.name)
+    for (name, phase), programs in found.items():
+        recipe = PROJECT.plan(name).recipe
+        settings = recipe.pretrain[phase]
+        number = settings.global_batch_size // micro_batch_size(settings, recipe.run.micro_batch_size, 1)
+        assert programs == {*step_programs(number), HELD_OUT}, name
+
+
+def test_a_shortened_step_has_micro_batches_of_the_same_size() -> None:
+    recipe = PROJECT.plan("roberta_base_v3-8_as_published").recipe
+    fewer, settings = shortened(recipe, "main", 3, 1)
+    assert (settings.global_batch_size, micro_batch_size(settings, fewer.run.micro_batch_size, 1)) == (3 * 24, 24)
+    assert shortened(PROJECT.plan("roberta_base_v3-8").recipe, "main", 3, 1)[1].global_batch_size == 192
+
+
+def test_every_shipped_program_fits_sums_gradients_and_sends_no_activation() -> None:
+    found = read_shipped()
+    for row in found.rows:
+        made = found.of(row)
+        assert made is not None, row
+        assert made.fits, row
+        program = found.programs[row.program]
+        other = carried_beyond_gradients(made.collectives, program)
+        assert all(each.elements <= program.devices for each in other if each.kind != "all-reduce"), row
+        assert all(each.elements <= activation(row) / 2 for each in other), row
+        assert not any(made.findings.model_dump().values()), row
+        if row.name != HELD_OUT:
+            sums = (each for each in made.collectives if each.kind == "all-reduce")
+            summed = sum((Counter({each.elements: each.count}) for each in sums), Counter[int]())
+            lacking = Counter(parameter.numel() for parameter in model_of(row).parameters()) - summed
+            # A gradient may be summed before it is of its parameter's size: of the 512 places of RoBERTa's 514 that are used.
+            assert lacking.total() <= sum(each.count for each in other if each.elements > program.devices), (row, lacking)

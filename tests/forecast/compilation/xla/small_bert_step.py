@@ -1,0 +1,47 @@
+"""A step of a small BERT with dropout as a program of as many devices as this process has, 4 sequences on each.
+
+PJRT_DEVICE=CPU CPU_NUM_DEVICES=8 python small_bert_step.py STEP.hlo
+"""
+
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from relm.forecast.compilation.tracing import TracingDevice, traced_step
+from relm.models.bert import Bert
+from relm.models.bert_configuration import BertConfig
+from relm.recipes.recipe import Run
+
+CONFIG = BertConfig(2, 4, 128, 512, positions=256, vocabulary_size=1024)
+SEQUENCES, MASKED = 4, 16
+
+
+def main(hlo: Path) -> None:
+    """Write the program; print what is known of it."""
+    with closing(TracingDevice(Run(device="tpu"))) as device:
+        with torch.device("meta"):
+            bert = Bert(CONFIG)
+        model = device.place(bert).train()
+        optimizer = torch.optim.AdamW(model.parameters())
+        whole = np.ones((SEQUENCES * device.devices, CONFIG.positions), dtype=np.int64)
+        batch = dict.fromkeys(("input_ids", "attention_mask", "token_type_ids"), whole)
+        batch |= dict.fromkeys(("masked_positions", "masked_labels"), whole[:, :MASKED])
+        given = device.feed(device.staged(batch))
+
+        def step() -> torch.Tensor:
+            loss = sum(term.nats / term.count for term in model.terms(given).values())
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            return loss.detach()
+
+        traced = traced_step(device, model, optimizer, step)
+        hlo.write_bytes(traced.hlo)
+        print(traced.described(device.devices, tuple(p.numel() for p in model.parameters())).model_dump_json())
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

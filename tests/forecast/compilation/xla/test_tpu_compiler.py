@@ -1,0 +1,92 @@
+"""The TPU's compiler on small programs: what it says, and that its private calls are where they were."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from traced_programs import RECIPE, programs, small
+
+from relm.devices.tpu_options import VARIABLE
+from relm.forecast.compilation.compiling import compiled, installed
+from relm.forecast.compilation.program_facts import carried_beyond_gradients, refusal_of
+from relm.recipes.topologies import TOPOLOGIES
+
+CHECKOUT = Path(__file__).resolve().parents[3]
+_SLICES = """
+import json, os, sys
+os.environ.update(TPU_SKIP_MDS_QUERY="1", JAX_PLATFORMS="cpu", ALLOW_MULTIPLE_LIBTPU_LOAD="1")
+from relm.forecast.compilation import tpu_compiler
+found = {}
+for layout in json.loads(sys.argv[1]):
+    devices = tpu_compiler.devices_of(layout)
+    found[layout] = [len(devices), tpu_compiler.capacity(devices)]
+try:
+    tpu_compiler.compiled(tpu_compiler.too_large(), tpu_compiler.devices_of("v3:2x2"))
+except Exception as refusal:
+    found["refusal"] = str(refusal)
+print("found", json.dumps(found))
+"""
+
+
+@pytest.fixture(scope="module")
+def slices() -> dict[str, object]:
+    layouts = json.dumps([slice.layout for slice in TOPOLOGIES.values()])
+    done = subprocess.run([sys.executable, "-c", _SLICES, layouts], capture_output=True, text=True, timeout=250)
+    assert done.returncode == 0, (
+        f"a private call of jax or libtpu has moved in {installed()}; see tpu_compiler.py: {done.stderr}"
+    )
+    return dict(json.loads(re.findall(r"^found (.*)$", done.stdout, re.M)[0]))
+
+
+def test_the_compiler_is_the_one_that_is_locked() -> None:
+    locked = dict(re.findall(r"^(jax|jaxlib|libtpu)==(\S+)", (CHECKOUT / "envs" / "torch-tpu.txt").read_text(), re.M))
+    assert installed() == locked, (
+        "forecast/compilation/tpu_compiler.py calls what these packages do not promise to keep: look there"
+    )
+
+
+def test_every_slice_has_as_many_devices_for_the_compiler_as_for_a_recipe(slices: dict[str, list[int]]) -> None:
+    assert {name: slices[slice.layout][0] for name, slice in TOPOLOGIES.items()} == {
+        name: slice.devices for name, slice in TOPOLOGIES.items()
+    }
+
+
+def test_a_core_of_a_v3_has_some_gibibytes_less_than_its_16(slices: dict[str, list[int]]) -> None:
+    assert slices["v3:2x2"][1] == round(15.48 * 2**30)
+
+
+def test_what_fits_nowhere_is_refused_with_figures(slices: dict[str, str]) -> None:
+    refusal = refusal_of(slices["refusal"])
+    assert refusal.capacity == "15.48G"
+    assert refusal.used == "96.00G"
+    assert refusal.words.startswith("XLA:TPU compile permanent error")
+
+
+def test_a_step_sums_gradients_and_sends_nothing_else_and_renews_its_state_in_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RELM_WORK", str(tmp_path))
+    monkeypatch.setenv(VARIABLE, "--no_option_of_libtpu=1")  # options of a person's own have no say, nor an end
+    step = small("step")
+    made = compiled(step)
+    assert made.fits
+    assert made.memory is not None
+    assert made.memory.shared > 0.99 * made.memory.results
+    assert "all-reduce" in made.operations
+    assert {each.elements for each in made.collectives} >= {50_265 * 64}
+    assert all(each.elements <= step.program.devices for each in carried_beyond_gradients(made.collectives, step.program))
+    assert not any(made.findings.model_dump().values())
+    assert json.loads((tmp_path / "compiled" / f"{made.key}.json").read_text())["key"] == made.key
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    "recipe", ["smoke/bert_large_wikitext103_v3-8_bf16", "smoke/mt5_base_romanian_diacritics_v3-8", RECIPE]
+)
+def test_no_recipes_small_step_moves_activations(recipe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RELM_WORK", str(tmp_path))
+    step = programs(tmp_path, recipe)[recipe, "step"]
+    assert all(each.elements <= 8 for each in carried_beyond_gradients(compiled(step).collectives, step.program))

@@ -1,0 +1,70 @@
+"""Small recipes' programs, each traced in a process of its own: a process has one number of devices."""
+
+import atexit
+import functools
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from tempfile import mkdtemp
+
+from relm.forecast.compilation.compiling import TracedProgram, Wish, traced
+
+RECIPE, TOPOLOGY = "smoke/roberta_base_v3-8", "v3-8"
+
+
+def _folder() -> Path:
+    """A folder that is gone when the tests end."""
+    folder = Path(mkdtemp(prefix="relm-programs-"))
+    atexit.register(shutil.rmtree, folder)
+    return folder
+
+
+def programs(folder: Path, *recipes: str) -> dict[tuple[str, str], TracedProgram]:
+    """(recipe, name) -> program of phase main."""
+    wishes = [Wish(recipe, "main", TOPOLOGY) for recipe in recipes]
+    return {(each.wish.recipe, each.name): each for each in traced(wishes, folder / "traced")}
+
+
+@functools.cache
+def small(name: str) -> TracedProgram:
+    """A program of the small recipe."""
+    return programs(_folder(), RECIPE)[RECIPE, name]
+
+
+_REHEARSE = """
+from relm.forecast.compilation.tracing import for_slice
+from relm.forecast.expected_tokenizer import tokenizer_of
+from relm.recipes.plan import Project
+from relm.forecast.rehearsal import Rehearsal, rehearse
+plan = Project().plan({recipe!r})
+print(rehearse(Rehearsal(for_slice(plan.recipe, {topology!r}), "main", tokenizer_of(plan)[0], compile_only=True)))
+"""
+
+
+@functools.cache
+def trained() -> str:
+    """The text of the step's program as a trainer handed it to XLA, on a CPU that stands for as many devices."""
+    folder = _folder()
+    flags = f"--xla_dump_to={folder} --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+    environment = {**os.environ, "CPU_NUM_DEVICES": "8", "XLA_FLAGS": flags}
+    script = _REHEARSE.format(recipe=RECIPE, topology=TOPOLOGY)
+    subprocess.run([sys.executable, "-c", script], env=environment, check=True, capture_output=True, timeout=250)
+    texts = [path.read_text() for path in folder.glob("*before_optimizations.txt")]
+    return max(texts, key=len)
+
+
+def operations(text: str) -> Counter[tuple[str, str]]:
+    """(shape without layout, operation) of all instructions."""
+    return Counter(re.findall(r"= (\(?[a-z]+\d*\[[\d,]*\]).*? ([a-z-]+)\(", text))
+
+
+def donated_shapes(text: str) -> Counter[str]:
+    """Of the arguments that a program's header says may be overwritten."""
+    places = [int(place) for place in re.findall(r"\((\d+), \{\}\)", text.partition("entry_computation_layout")[0])]
+    found = re.findall(r"= ([a-z]+\d*\[[\d,]*\])\S* parameter\((\d+)\), sharding", text)
+    by_place = {int(place): shape for shape, place in found}
+    return Counter(by_place[place] for place in places)

@@ -1,0 +1,98 @@
+"""`relm estimate` beside what the TPU's compiler said: found in the work folder, given, out of date, or not asked yet."""
+
+from pathlib import Path
+
+import pytest
+
+from made_compilation import compilation, program
+from relm.errors import RelmError
+from relm.forecast.compilation.compile_record import Compilation, write_compilation
+from relm.forecast.compilation.shipped_programs import read_shipped, shipped_compilation
+from relm.forecast.compiled_estimate import compiled_lines
+from relm.forecast.estimate import describe_estimate
+from relm.recipes.plan import Plan, Project
+from small_project import CHECKOUT, Commands
+
+TPU = """
+title: On a TPU
+data: {dataset: sample}
+tokenizer: {train: wordpiece, vocabulary_size: 600}
+model: {architecture: bert, layers: 2, heads: 2, hidden_size: 32, positions: 64}
+pretrain:
+  main: {objective: masked, sequence_length: 32, global_batch_size: 16, steps: 900, precision: bfloat16,
+         optimizer: {learning_rate: 1e-3}}
+run: {device: tpu, topology: v3-8}
+"""
+
+
+@pytest.fixture
+def plan(project: Commands, monkeypatch: pytest.MonkeyPatch) -> Plan:
+    (project.folder / "recipes" / "on_tpu.yaml").write_text(TPU)
+    monkeypatch.chdir(project.folder)
+    return Project().plan("on_tpu")
+
+
+def made(recipe: str = "on_tpu") -> Compilation:
+    return compilation(program("step", 123e12, 1800e9), recipe=recipe)
+
+
+def test_a_recipe_for_a_tpu_is_told_how_to_ask_its_compiler(plan: Plan) -> None:
+    told = describe_estimate(plan, None, None, calibrates=False)
+    assert told.splitlines()[-1].endswith(f": relm compile on_tpu --output {plan.compilation}")
+    assert [*compiled_lines(Project().plan("tiny"), None, None, None)] == []
+
+
+def test_a_shipped_recipe_has_the_figures_of_the_committed_table() -> None:
+    plan = Project(CHECKOUT).plan("roberta_base_v3-8")
+    told = "\n".join(compiled_lines(plan, None, None, None))
+    step = next(each for each in shipped_compilation(read_shipped(), plan).programs if each.name == "step")
+    assert f"fits: {step.compiled.memory.peak / 2**30:.2f} GiB at most of 15.48" in told
+    assert "relm compile" not in told
+
+
+def test_a_shipped_recipe_that_was_edited_is_told_to_compile(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = Project(CHECKOUT).plan("roberta_base_v3-8")
+    monkeypatch.setattr(Plan, "fingerprint", "0" * 12)
+    told = [*compiled_lines(plan, None, None, None)]
+    assert len(told) == 2
+    assert told[1].startswith("docs/compiled.json is left out: recipe roberta_base_v3-8 has fingerprint 000000000000")
+    assert "relm compile roberta_base_v3-8" in told[1]
+
+
+def test_what_lies_in_the_work_folder_is_found(plan: Plan) -> None:
+    write_compilation(plan.compilation, made())
+    told = describe_estimate(plan, None, 2.0, calibrates=False)
+    assert "device-hours by arithmetic" in told
+    assert "\n\nas compiled for v3-8 by jax 0.7.1, libtpu 0.0.21\n" in told
+    assert "at least 4 s: operations 2 s" in told
+    # 900 steps of 4 s on four chips at 2 an hour.
+    assert told.rpartition("  100% ")[2].split("\n")[0].split()[-3:] == ["1.00", "4.00", "8.00"]
+
+
+def test_another_file_may_be_given(plan: Plan, tmp_path: Path) -> None:
+    write_compilation(tmp_path / "other.json", made())
+    assert "as compiled for v3-8" in "\n".join(compiled_lines(plan, "main", None, tmp_path / "other.json"))
+    write_compilation(tmp_path / "other.json", made("roberta_base_v3-8"))
+    with pytest.raises(RelmError, match=r"other.json is of recipe roberta_base_v3-8, not of on_tpu"):
+        [*compiled_lines(plan, None, None, tmp_path / "other.json")]
+
+
+def test_a_recipe_that_changed_since_is_estimated_and_says_so(plan: Plan) -> None:
+    write_compilation(plan.compilation, made().model_copy(update={"sequences": {"main": 8}}))
+    told = [*compiled_lines(plan, None, None, None)]
+    assert len(told) == 2
+    assert "is left out: phase main: compiled with global_batch_size 8, the recipe has 16" in told[1]
+    with pytest.raises(RelmError, match=r"compiled with global_batch_size 8"):
+        [*compiled_lines(plan, None, None, plan.compilation)]
+
+
+def test_the_command_takes_a_file_and_a_price(plan: Plan, project: Commands) -> None:
+    write_compilation(project.folder / "compile.json", made())
+    done = project.relm("estimate", "on_tpu", "--no-calibration", "--compiled", "compile.json", "--price-per-hour", "2")
+    assert done.returncode == 0, done.stderr
+    assert "operations 2 s at 61.5 TFLOP/s, memory 4 s at 450 GB/s; memory decides" in done.stdout
+    (project.folder / "compile.json").write_text("{}")
+    done = project.relm("estimate", "on_tpu", "--no-calibration", "--compiled", "compile.json")
+    assert done.returncode == 1
+    assert "make it again with `relm compile`" in done.stderr
+    assert "Traceback" not in done.stderr

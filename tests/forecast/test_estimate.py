@@ -1,0 +1,148 @@
+"""`relm estimate`: from the recipe alone, in words and figures that follow from it."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from relm.errors import RelmError
+from relm.forecast.estimate import describe_estimate, vocabulary
+from relm.forecast.expected_tokenizer import SENTENCEPIECES
+from relm.limits import duration_in_words
+from relm.recipes.plan import Plan, Project
+from relm.recipes.section import read_yaml
+from relm.training.architecture import configuration
+from relm.training.resources import memory
+from small_project import Commands
+
+TWO_PHASES = """
+title: Two lengths
+data: {dataset: sample}
+tokenizer: {train: wordpiece, vocabulary_size: 600}
+model: {architecture: bert, layers: 2, heads: 2, hidden_size: 32, positions: 64}
+pretrain:
+  short: {objective: masked, sequence_length: 16, global_batch_size: 4, steps: 6, optimizer: {learning_rate: 1e-3}}
+  long: {objective: masked, sequence_length: 64, global_batch_size: 4, steps: 2, precision: bfloat16,
+         optimizer: {learning_rate: 1e-3}}
+run: {threads: 1, micro_batch_size: 2}
+"""
+
+
+@pytest.fixture
+def plans(project: Commands, monkeypatch: pytest.MonkeyPatch) -> Project:
+    (project.folder / "recipes" / "two.yaml").write_text(TWO_PHASES)
+    monkeypatch.chdir(project.folder)
+    return Project()
+
+
+def changed(plans: Project, changes: str) -> Plan:
+    """The plan of a recipe that differs in some keys."""
+    (plans.recipes / "other.yaml").write_text(f"extends: two\n{changes}\n")
+    return Project().plan("other")
+
+
+def figures(text: str, row: str) -> str:
+    return re.search(rf"^  {row} +(.*)$", text, re.M)[1]
+
+
+def test_each_phase_has_a_table_and_all_have_a_sum(plans: Project) -> None:
+    told = describe_estimate(plans.plan("two"), None, None, calibrates=False)
+    assert re.findall(r"^(phase \w+): masked, (\d) steps", told, re.M) == [("phase short", "6"), ("phase long", "2")]
+    assert re.findall(r"^  tokens +([\d,]+)", told, re.M) == ["384", "512", "896"]
+    each = [float(found) for found in re.findall(r"; ([\d.e+]+) in all$", told, re.M)]
+    assert float(figures(told.split("in all\n")[-1], "operations")) == pytest.approx(sum(each), rel=0.01)
+    assert figures(told, "vocabulary") == "600 rows; 600 tokens, taken from tokenizer.vocabulary_size; it is not made yet"
+    assert re.match(r"[\d.]+ MB of .* available: 2 sequences at once", figures(told, "memory"))
+    assert figures(told, "time here") == "not measured"
+    assert "published peak in bfloat16 and float32" in told
+
+
+def test_one_phase_alone(plans: Project) -> None:
+    told = describe_estimate(plans.plan("two"), "long", None, calibrates=False)
+    assert "phase long" in told
+    assert "phase short" not in told
+    with pytest.raises(RelmError, match=r"recipe two has no phase 'lnog'; it has short, long"):
+        describe_estimate(plans.plan("two"), "lnog", None, calibrates=False)
+
+
+def test_hours_are_operations_by_the_peak_and_cost_their_price(plans: Project) -> None:
+    plan = changed(plans, "run: {peak_teraflops: 1.0e-9}")
+    told = describe_estimate(plan, None, 3.0, calibrates=False)
+    found = float(figures(told.split("in all\n")[-1], "operations")) / 1e3 / 3600
+    hours, price = re.match(r"1e-09 +([\d,.]+) \(([\d,.]+)\)", figures(told, "run's own")).groups()
+    assert float(hours.replace(",", "")) == pytest.approx(found / 0.2, rel=0.01)
+    assert float(price.replace(",", "")) == pytest.approx(3 * found / 0.2, rel=0.01)
+    with pytest.raises(RelmError, match=r"--price-per-hour: expected a number from 0 on, found nan"):
+        describe_estimate(plan, None, float("nan"), calibrates=False)
+
+
+def test_a_device_that_is_not_here_is_arithmetic(plans: Project) -> None:
+    plan = changed(plans, "run: {device: tpu}")
+    told = describe_estimate(plan, "long", None, calibrates=True)
+    assert "of a device that is not here" in figures(told, "memory")
+    assert figures(told, "time here") == "not measured: run.device is tpu"
+    assert re.findall(r"^  (TPU v\S+) +([\d.]+) ", told, re.M)[:3] == [("TPU v2", "46"), ("TPU v3", "123"), ("TPU v4", "275")]
+    both = describe_estimate(plan, None, None, calibrates=False)
+    assert figures(both, "TPU v3") == "none published"
+
+
+def test_each_device_of_a_slice_computes_its_part_of_the_sequences(plans: Project) -> None:
+    sliced = changed(plans, "run: {device: tpu, topology: v5e-4, micro_batch_size: 4}")
+    told = figures(describe_estimate(sliced, "long", None, calibrates=False), "memory")
+    assert re.match(r"[\d.]+ kB of each of 4 devices that are not here: 1 sequence at once", told)
+    config, phase, run = configuration(sliced.recipe, vocabulary(sliced)[0]), sliced.recipe.pretrain["long"], sliced.recipe.run
+    alone = memory(config, phase, run.model_copy(update={"topology": None, "micro_batch_size": 1}))
+    part = memory(config, phase, run)
+    assert (part.activations, part.weights, part.optimizer) == (alone.activations, alone.weights, alone.optimizer)
+
+
+@pytest.mark.parametrize(
+    ("changes", "size", "words"),
+    [
+        ("", 600, "taken from tokenizer.vocabulary_size"),
+        ("tokenizer: {train: characters, vocabulary_size: null}", 256, "256 tokens are ASSUMED: the text's characters"),
+        (
+            "tokenizer: {train: characters, vocabulary_size: null}\nmodel: {vocabulary_size: 99}",
+            99,
+            "taken from model.vocabulary_size",
+        ),
+    ],
+    ids=["trained", "assumed", "the model's"],
+)
+def test_where_the_vocabulary_is_known_from_is_said(plans: Project, changes: str, size: int, words: str) -> None:
+    facts, told = vocabulary(changed(plans, changes))
+    assert facts.vocabulary_size == size
+    assert words in told
+
+
+def test_the_sentencepiece_models_with_a_known_size_are_those_of_the_shipped_files(checkout: Path, plans: Project) -> None:
+    shipped = {}
+    for name in ("t5", "mt5"):
+        file = read_yaml(checkout / "recipes" / "models" / f"{name}_tokenizer.yaml")["files"]["spiece.model"]
+        shipped[file["sha256"]] = name
+    assert {shipped[sha256]: size for sha256, size in SENTENCEPIECES.items()} == {"t5": 32_100, "mt5": 250_100}
+
+
+def test_the_command_measures_and_needs_no_data(project: Commands) -> None:
+    done = project.relm("estimate", "smoke/tiny", "--price-per-hour", "2")
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"s a step \(passes .*, update .*\), [\d,]+ GFLOP/s; measured now, ", figures(done.stdout, "time here"))
+    assert not (project.folder / "work").exists()
+
+
+def test_a_damaged_tokenizer_is_an_error_and_not_an_assumption(plans: Project) -> None:
+    plan = plans.plan("tiny")
+    plan.tokenizer.parent.mkdir(parents=True)
+    plan.tokenizer.write_text("{")
+    with pytest.raises(RelmError, match=r"tokenizer.json"):
+        vocabulary(plan)
+
+
+def test_durations_have_the_unit_that_suits_them() -> None:
+    assert [duration_in_words(s) for s in (0.25, 59, 61, 7200, 3 * 86_400)] == [
+        "0.25 s",
+        "59 s",
+        "1.0 min",
+        "2.0 h",
+        "3.0 days",
+    ]

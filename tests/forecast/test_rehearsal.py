@@ -1,0 +1,243 @@
+"""A rehearsal takes real steps of any recipe on generated examples, says what they took, and leaves nothing behind."""
+
+import json
+import math
+import os
+import re
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from relm.cli import main
+from relm.errors import RelmError
+from relm.examples.manifest import TokenizerFacts
+from relm.forecast.profiling import Event, profile_of
+from relm.forecast.rehearsal import Rehearsal, memory_line, rehearse
+from relm.recipes.recipe import Recipe
+from relm.recipes.section import merge
+
+TOKENS = 300
+SPECIAL = {"pad": 0, "end_of_text": 1, "unk": 2, "cls": 3, "sep": 4, "mask": 5}
+TOKENIZER = TokenizerFacts("", TOKENS, 1, dict(SPECIAL))
+RECIPE: dict[str, Any] = {
+    "title": "a rehearsal",
+    "data": {"dataset": "nowhere"},
+    "tokenizer": {"train": "byte_level_bpe", "vocabulary_size": TOKENS},
+    "model": {"architecture": "gpt2", "layers": 2, "heads": 2, "hidden_size": 16, "positions": 24},
+    "pretrain": {
+        "main": {
+            "objective": "causal",
+            "sequence_length": 24,
+            "global_batch_size": 8,
+            "steps": 1000,
+            "optimizer": {"learning_rate": 0.001, "gradient_clipping": 1.0},
+            "schedule": {"name": "linear", "warmup_steps": 10},
+        }
+    },
+    "run": {"threads": 1, "micro_batch_size": 2},
+}
+T5 = {"architecture": "t5", "layers": 1, "heads": 2, "hidden_size": 16, "head_size": 8, "intermediate_size": 32}
+CHANGES: dict[str, dict[str, Any]] = {
+    "causal": {},
+    "masked": {
+        "model": {"architecture": "bert"},
+        "pretrain": {"main": {"objective": "masked", "masked": {"packing": "sentence_pairs"}, "optimizer": {"name": "lamb"}}},
+    },
+    "seq2seq": {"model": T5, "pretrain": {"main": {"objective": "seq2seq", "optimizer": {"name": "adafactor"}}}},
+    "span_corruption": {"model": T5, "pretrain": {"main": {"objective": "span_corruption"}}},
+}
+
+
+def rehearsal(objective: str = "causal", changes: dict[str, Any] | None = None, **options: Any) -> Rehearsal:
+    given = merge(RECIPE, CHANGES[objective])
+    if objective in ("seq2seq", "span_corruption"):
+        given["model"] = T5
+    return Rehearsal(Recipe.model_validate(merge(given, changes or {})), "main", TOKENIZER, **options)
+
+
+def number(pattern: str, text: str) -> float:
+    """The number in an output, where a pattern's group says."""
+    found = re.search(pattern, text)
+    assert found, text
+    return float(found[1].replace(",", ""))
+
+
+@pytest.mark.parametrize("objective", CHANGES)
+def test_every_objective_takes_steps_on_generated_examples(objective: str) -> None:
+    told = rehearse(rehearsal(objective, steps=5))
+    assert "8 sequences of 24 tokens a step in 4 micro-batches, float32\nexamples: generated" in told
+    rate = number(r"speed: ([\d,.e+]+) steps/s", told)
+    assert number(r" ([\d,]+) tokens/s", told) == pytest.approx(rate * 8 * 24, rel=0.01)
+    assert number(r" ([\d,.]+) samples/s, over 2 steps", told) == pytest.approx(rate * 8, rel=0.01)
+    # Of the whole process, in which other tests may have run.
+    assert re.search(r"memory: (\d{2,3}\.?\d* MB|[\d.]+ GB) at most", told), told
+
+
+@pytest.mark.parametrize("objective", ["causal", "masked"])
+def test_the_first_loss_is_that_of_a_guess(objective: str) -> None:
+    told = rehearse(rehearsal(objective, compile_only=True))
+    term = {"causal": "next_token", "masked": "masked_token"}[objective]
+    assert f"{term} " in told
+    assert f"(a guess among 300: {math.log(300):.3f})" in told
+    assert number(rf"{term} ([\d.]+)", told) == pytest.approx(math.log(300), abs=0.05)
+    if objective == "masked":
+        assert number(r"next_sentence ([\d.]+) \(a guess among 2: 0.693\)", told) == pytest.approx(math.log(2), abs=0.05)
+
+
+def test_compile_only_takes_one_step_of_at_most_two_micro_batches() -> None:
+    shares = {"pretrain": {"main": {"loss_shares": 4, "loss_normalisation": "per_micro_batch"}}}
+    for changes in ({}, shares):
+        told = rehearse(rehearsal(changes=changes, compile_only=True))
+        assert "4 sequences of 24 tokens a step in 2 micro-batches" in told
+        assert "the first step took" in told
+        assert "speed" not in told
+    told = rehearse(rehearsal(changes={**shares, "run": {"micro_batch_size": None}}, compile_only=True))
+    assert "4 sequences of 24 tokens a step in 2 micro-batches" in told, "a micro-batch is one share"
+    told = rehearse(rehearsal(changes={"run": {"micro_batch_size": 8}}, compile_only=True))
+    assert "8 sequences of 24 tokens a step in 1 micro-batch" in told
+
+
+def test_the_trace_has_our_steps_and_its_parts_add_up(tmp_path: Path) -> None:
+    told = rehearse(rehearsal("masked", steps=4, trace=tmp_path / "traces" / "t.json"))
+    assert [path.name for path in (tmp_path / "traces").iterdir()] == ["t.json"]
+    events = json.loads((tmp_path / "traces" / "t.json").read_text())["traceEvents"]
+    names = [event.get("name", "") for event in events]
+    assert [name for name in names if re.fullmatch(r"step \d", name)] == ["step 1", "step 2", "step 3"]
+    assert names.count("forward") == 3 * 4
+    assert names.count("input") == 3
+    assert "Optimizer.step#Lamb.step" in names
+
+    shares = {name: number(rf"{name} ([\d.]+) %", told) for name in ("input", "forward", "backward", "optimizer", "rest")}
+    assert sum(shares.values()) == pytest.approx(100, abs=0.3)
+    assert shares["forward"] > 5
+    assert shares["backward"] > 5
+    assert shares["optimizer"] > 1
+    assert 0 <= shares["rest"] < 80
+    assert len([line for line in told.splitlines() if " s a step " in line and line.endswith(" times")]) == 12
+    # Of the whole process, in which other tests may have run.
+    assert re.search(r"memory: (\d{2,3}\.?\d* MB|[\d.]+ GB) at most", told), told
+
+
+# Two steps of 100 and 50 microseconds: what lies in what is shown by the indentation.
+EVENTS = [
+    Event("step 1", "user_annotation", "main", 0, 100),
+    Event("input", "user_annotation", "main", 0, 10),
+    Event("forward", "user_annotation", "main", 10, 30),
+    Event("aten::linear", "cpu_op", "main", 12, 20),
+    Event("aten::addmm", "cpu_op", "main", 13, 15),
+    Event("autograd::engine::evaluate_function: AddmmBackward0", "cpu_op", "main", 40, 40),
+    Event("AddmmBackward0", "cpu_op", "main", 41, 35),
+    Event("aten::mm", "cpu_op", "main", 42, 30),
+    Event("autograd::engine::evaluate_function: MmBackward0", "cpu_op", "main", 45, 5),  # of a backward pass inside another
+    Event("aten::norm", "cpu_op", "main", 85, 5),
+    Event("Optimizer.step#AdamW.step", "user_annotation", "main", 90, 10),
+    Event("step 2", "user_annotation", "main", 100, 50),
+    Event("aten::mm", "cpu_op", "main", 100, 20),
+    Event("aten::mm", "cpu_op", "another thread", 110, 60),
+]  # fmt: skip
+
+
+def test_the_parts_of_a_step_are_told_apart_and_add_up() -> None:
+    found = profile_of(EVENTS, steps=2)
+    expected = {"input": 10, "forward": 30, "backward": 40, "optimizer": 10, "rest": 60}
+    assert found.parts == pytest.approx({name: time / 1e6 for name, time in expected.items()})
+    assert found.seconds == pytest.approx(150e-6)
+
+
+def test_an_operation_counts_without_those_inside_it() -> None:
+    found = {name: (round(seconds * 1e6), count) for name, seconds, count in profile_of(EVENTS, steps=2).operations}
+    assert list(found) == sorted(found, key=lambda name: -found[name][0])
+    assert found["aten::mm"] == (25 + 20 + 60, 3)
+    assert found["aten::linear"] == (5, 1)
+    assert found["AddmmBackward0"] == (5, 1)
+    assert "forward" not in found
+    kernels = [*EVENTS, Event("gemm", "kernel", "stream 7", 20, 50), Event("gemm", "kernel", "stream 7", 70, 40)]
+    assert profile_of(kernels, steps=2).operations == [("gemm", pytest.approx(90e-6), 2)]
+
+
+@pytest.mark.full
+def test_a_compiled_step_is_rehearsed() -> None:
+    told = rehearse(rehearsal(changes={"run": {"compile": True}}, compile_only=True))
+    assert number(r"; (\d+) compiled programs", told) >= 1
+
+
+def test_nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+    monkeypatch.chdir(tmp_path)
+    rehearse(rehearsal(steps=4))
+    rehearse(rehearsal(compile_only=True))
+    assert [path.name for path in tmp_path.rglob("*")] == ["tmp"]
+
+
+def test_real_examples_are_read_where_they_are_given(examples: Path) -> None:
+    given = rehearsal(changes={"pretrain": {"main": {"sequence_length": 16}}}, manifest=examples / "manifest.json", steps=4)
+    told = rehearse(given)
+    assert f"examples: of {examples / 'manifest.json'}" in told
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
+def test_a_gpu_rehearses(tmp_path: Path) -> None:
+    told = rehearse(rehearsal(changes={"run": {"device": "cuda"}}, steps=8, trace=tmp_path / "t.json"))
+    assert "device: cuda" in told
+    assert number(r"; (\d+) compiled programs", told) >= 1
+    assert "cuLaunch" in (tmp_path / "t.json").read_text() or "cudaLaunch" in (tmp_path / "t.json").read_text()
+
+
+def test_a_loss_that_is_no_number_is_told() -> None:
+    wild = {"optimizer": {"learning_rate": 1e30, "gradient_clipping": None}, "schedule": {"warmup_steps": 0}}
+    with pytest.raises(RelmError, match=r"step \d+: the (loss|norm of the gradient) is (nan|inf)"):
+        rehearse(rehearsal(changes={"pretrain": {"main": wild}}, steps=8))
+
+
+def run_in(project: Path, capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    """The command in this process, in a project's folder."""
+    before = Path.cwd()
+    os.chdir(project)
+    try:
+        status = main(["rehearse", *arguments])
+    finally:
+        os.chdir(before)
+    return status, *capsys.readouterr()
+
+
+def test_the_command_rehearses_a_recipe_before_anything_was_made(project, capsys) -> None:
+    before = sorted(project.folder.rglob("*"))
+    status, out, _ = run_in(project.folder, capsys, "tiny", "--steps", "4")
+    assert status == 0
+    assert "rehearsal of tiny\ntokenizer: 400 tokens, taken from tokenizer.vocabulary_size; it is not made yet\n" in out
+    assert "phase main: " in out
+    status, out, _ = run_in(project.folder, capsys, "smoke/tiny", "--compile-only")
+    assert status == 0
+    assert "rehearsal of smoke/tiny" in out
+    assert sorted(project.folder.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["tiny", "--phase", "mian"], "recipe tiny has no phase 'mian'; it has main"),
+        (["tiny", "--steps", "3"], "--steps 3: the first 3 steps are the warm-up; give more, or --compile-only"),
+        (["tiny", "--compile-only", "--steps", "9"], "leave --steps or --compile-only out"),
+        (["tiny", "--compile-only", "--profile", "t.json"], "leave --profile or --compile-only out"),
+        (["tiny", "--profile", "recipes"], "--profile recipes: cannot be written as a file"),
+        (["tiny", "--profile", "recipes/tiny.yaml/t.json"], "t.json: cannot be written as a file"),
+        (["tiny", "--manifest", "nowhere.json"], "no such file: nowhere.json"),
+        (["tiny", "--tokenizer", "recipes/tiny.yaml"], "recipes/tiny.yaml"),
+        (["tyni"], "did you mean results/tiny?"),
+    ],
+    ids=" ".join,
+)
+def test_a_mistake_is_told_before_the_first_step(arguments: list[str], words: str, project, capsys) -> None:
+    status, out, error = run_in(project.folder, capsys, *arguments)
+    assert status == 1
+    assert words in error
+    assert out == ""
+
+
+def test_memory_that_a_device_does_not_report_is_said_not_to_be_and_not_to_be_0() -> None:
+    assert memory_line(None) == "not reported by this device, which had enough; `relm compile NAME` says what a step needs"
+    assert memory_line(3 * 10**9).endswith(" at most")

@@ -1,0 +1,105 @@
+"""What a recipe may evaluate, and how a published test says it is scored."""
+
+from pathlib import Path
+
+import pytest
+
+from relm.errors import RelmError
+from relm.recipes.evaluations import PublishedTest, TextPerplexity, load_test, objectives_of, task_of
+from relm.recipes.plan import BEFORE, REFERENCE, TRAINED, Project
+from relm.recipes.recipe import Recipe, load_recipe
+from small_project import Commands
+
+FILE = {"a.txt": {"sha256": "0" * 64, "size": 1, "sources": [{"url": "https://example.org/a.txt"}]}}
+TEST = {"title": "A text", "licence": "CC0-1.0", "protocol": "perplexity", "files": FILE}
+MASKED = """
+title: masked
+data: {dataset: sample}
+tokenizer: {train: wordpiece, vocabulary_size: 400}
+model: {architecture: bert, layers: 1, heads: 2, hidden_size: 32, positions: 32}
+pretrain:
+  main: {objective: masked, sequence_length: 32, global_batch_size: 4, steps: 2, optimizer: {learning_rate: 1e-3}}
+"""
+
+
+def plan_with(project: Commands, monkeypatch: pytest.MonkeyPatch, recipe: str) -> Recipe:
+    monkeypatch.chdir(project.folder)
+    Path("recipes/new.yaml").write_text(recipe)
+    return load_recipe(Path("recipes/new.yaml"))
+
+
+def test_names_become_file_names() -> None:
+    assert [task_of(name) for name in ("held_out", "wikitext103", "lm_eval:hellaswag")] == [
+        *("held_out", "wikitext103", "lm_eval_hellaswag")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("evaluation", "objective"), [("masked_lm", "masked"), ("diacritics", "seq2seq"), ("lambada", "causal")]
+)
+def test_each_evaluation_fits_an_objective(evaluation: str, objective: str) -> None:
+    assert objectives_of(evaluation) == (objective,)
+
+
+@pytest.mark.parametrize("evaluation", ["held_out", "samples", "lm_eval:hellaswag", "anything"])
+def test_a_masked_model_has_no_evaluation_of_next_tokens(
+    project: Commands, monkeypatch: pytest.MonkeyPatch, evaluation: str
+) -> None:
+    with pytest.raises(RelmError, match=f"evaluate: {evaluation}: for objective causal; the last phase has masked"):
+        plan_with(project, monkeypatch, f'{MASKED}evaluate: ["{evaluation}"]\n')
+
+
+def test_a_causal_model_has_no_masked_evaluation(project: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(RelmError, match="evaluate: masked_lm: for objective masked; the last phase has causal"):
+        plan_with(project, monkeypatch, "extends: tiny\nevaluate: [masked_lm]\n")
+
+
+def test_an_evaluation_given_twice_is_refused(project: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(RelmError, match="evaluate: held_out is there twice"):
+        plan_with(project, monkeypatch, "extends: tiny\nevaluate: [held_out, samples, held_out]\n")
+
+
+def test_what_is_evaluated_is_no_part_of_what_a_run_means(project: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan_with(project, monkeypatch, "extends: tiny\nevaluate: [held_out]\nmasked_lm: {seed: 3}\n")
+    assert Project().plan("new").fingerprint == Project().plan("tiny").fingerprint
+
+
+def test_only_what_starts_from_weights_has_figures_before(project: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(project.folder)
+    plan = Project().plan("tiny")
+    assert list(plan.evaluations(TRAINED)) == ["held_out", "samples"]
+    assert plan.evaluations(BEFORE) == {}
+    assert plan.evaluations(REFERENCE) == {}
+
+
+def test_weights_of_the_authors_have_to_be_weights(project: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan_with(project, monkeypatch, "extends: tiny\nexpect_reference: words\n")
+    Path("recipes/models/words.yaml").write_text(
+        "title: words\nlicence: MIT\ntokenizer: bert_wordpiece_cased\nfiles:\n"
+        f"  vocab.txt: {{sha256: '{'0' * 64}', size: 3, sources: [{{url: 'https://example.org/vocab.txt'}}]}}\n"
+    )
+    with pytest.raises(RelmError, match="expect_reference: words has no weights among its files"):
+        Project().plan("new")
+
+
+def test_options_of_another_protocol_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="perplexity: options of another protocol than lambada; leave them out"):
+        PublishedTest.model_validate(TEST | {"protocol": "lambada", "perplexity": {"stride": 3}})
+    path = tmp_path / "a.yaml"
+    path.write_text("title: x\nlicense: MIT\nprotocol: perplexty\nfiles: {}\n")
+    with pytest.raises(RelmError) as fault:
+        load_test(path)
+    assert "license: unknown key; did you mean licence?" in str(fault.value)
+    assert "protocol: " in str(fault.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"windows": "rolling", "stride": 32}, "stride: rolling windows have none"),
+        ({"context": 32, "stride": 33}, "stride .33. exceeds context .32."),
+    ],
+)
+def test_windows_that_leave_tokens_out_are_refused(options: dict[str, object], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        TextPerplexity.model_validate(options)

@@ -1,0 +1,187 @@
+"""Fingerprints: what changes them, what does not, and golden values that no release may change."""
+
+from pathlib import Path
+
+import pytest
+
+from relm.artifact import canonical_json
+from relm.errors import RelmError
+from relm.recipes.catalogue import Dataset
+from relm.recipes.identity import examples_identity
+from relm.recipes.objectives import Objective
+from relm.recipes.plan import Plan, Project
+from relm.recipes.recipe import Recipe
+from relm.steps.data import objective_of
+
+DATASET = {
+    "title": "Letters",
+    "licence": "CC0-1.0",
+    "language": "en",
+    "format": "mediawiki_xml",
+    "files": {"a.xml": {"sha256": "0" * 64, "size": 3, "sources": [{"url": "https://example.org/a.xml"}]}},
+}
+RECIPE = {
+    "title": "A test",
+    "data": {"dataset": "letters"},
+    "tokenizer": {"train": "byte_level_bpe", "vocabulary_size": 300},
+    "model": {"architecture": "gpt2", "layers": 1, "heads": 2, "hidden_size": 8, "positions": 16},
+    "pretrain": {
+        "main": {
+            "objective": "causal",
+            "sequence_length": 16,
+            "global_batch_size": 2,
+            "steps": 5,
+            "optimizer": {"learning_rate": 1e-3},
+        }
+    },
+}
+
+
+def plan(recipe: dict | None = None, dataset: dict | None = None) -> Plan:
+    made = Recipe.model_validate({**RECIPE, **(recipe or {})})
+    return Plan("test", made, Dataset.model_validate({**DATASET, **(dataset or {})}), None, None)
+
+
+def test_fingerprints_of_a_literal_recipe_never_change() -> None:
+    here = plan()
+    assert [here.documents_key, here.tokenizer_key, *here.examples_keys, here.fingerprint] == GOLDEN
+
+
+GOLDEN = ["1900297309b5", "f630d3c747d7", "970a3e03752b", "4bddcf60a502"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"title": "Other words"},
+        {"run": {"threads": 7, "micro_batch_size": 1, "checkpoint_interval": 3}},
+        {"evaluate": ["held_out"]},
+        {"deviations": ["None."]},
+        {"seed": 0},
+        {"pretrain": {"main": {**RECIPE["pretrain"]["main"], "precision": "float32"}}},
+        {"expect": [{"metric": "held_out.x", "value": 1, "tolerance": 1, "basis": "b", "place": "p"}]},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_where_it_runs_and_what_is_said_about_it_keep_the_fingerprint(change: dict) -> None:
+    assert plan(change).fingerprint == plan().fingerprint
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"seed": 1},
+        {"model": {**RECIPE["model"], "layers": 2}},
+        {"model": {**RECIPE["model"], "dropout": 0.0}},
+        {"pretrain": {"main": {**RECIPE["pretrain"]["main"], "steps": 6}}},
+        {"pretrain": {"main": {**RECIPE["pretrain"]["main"], "precision": "bfloat16"}}},
+        {"pretrain": {"first": RECIPE["pretrain"]["main"]}},
+        {"tokenizer": {**RECIPE["tokenizer"], "vocabulary_size": 301}},
+        {"data": {"dataset": "letters", "documents": 3}},
+    ],
+    ids=str,
+)
+def test_what_it_means_changes_the_fingerprint(change: dict) -> None:
+    assert plan(change).fingerprint != plan().fingerprint
+
+
+def test_the_order_of_phases_is_part_of_the_meaning() -> None:
+    main = RECIPE["pretrain"]["main"]
+    one, two = ({"pretrain": {"a": main, "b": main}}, {"pretrain": {"b": main, "a": main}})
+    assert plan(one).fingerprint != plan(two).fingerprint
+
+
+def test_a_new_mirror_or_licence_keeps_the_documents_and_a_new_hash_does_not() -> None:
+    file = DATASET["files"]["a.xml"]
+    mirrored = {"files": {"a.xml": {**file, "sources": [{"npm": "a@1.0.0", "member": "b"}]}}, "licence": "MIT"}
+    assert plan(dataset=mirrored).documents_key == plan().documents_key
+    assert plan(dataset={"files": {"a.xml": {**file, "sha256": "1" * 64}}}).documents_key != plan().documents_key
+    assert plan(dataset={"held_out_one_in": 7}).documents_key != plan().documents_key
+
+
+def folder_plan(folder: Path, work: Path) -> Plan:
+    dataset = {key: DATASET[key] for key in ("title", "licence", "language")} | {"format": "text_files", "folder": str(folder)}
+    return Plan("test", Recipe.model_validate(RECIPE), Dataset.model_validate(dataset), None, None, work)
+
+
+def test_a_folder_is_known_by_its_content_alone(tmp_path: Path) -> None:
+    texts = tmp_path / "texts"
+    texts.mkdir()
+    (texts / "b.txt").write_text("beta")
+    (texts / "a.txt").write_text("alpha")
+    before = folder_plan(texts, tmp_path / "work").documents_key
+    moved = texts.rename(tmp_path / "moved")
+    (moved / "a.txt").touch()
+    assert folder_plan(moved, tmp_path / "work").documents_key == before
+    (moved / "a.txt").write_text("alphA")
+    changed = folder_plan(moved, tmp_path / "work").documents_key
+    assert changed != before
+    (moved / "c.txt").write_text("")
+    assert folder_plan(moved, tmp_path / "work").documents_key not in (before, changed)
+
+
+def test_an_absent_or_empty_folder_is_an_error_that_names_it(tmp_path: Path) -> None:
+    with pytest.raises(RelmError, match="nowhere: not a folder"):
+        _ = folder_plan(tmp_path / "nowhere", tmp_path).documents_key
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(RelmError, match=r"empty: no file matches `pattern: \*\*/\*.txt`"):
+        _ = folder_plan(tmp_path / "empty", tmp_path).documents_key
+
+
+def test_golden_fingerprints_of_the_shipped_recipes(checkout: Path) -> None:
+    project = Project(checkout)
+    plans = {name: project.plan(name) for name in project.names()}
+    assert {name: plan.fingerprint for name, plan in plans.items()} == SHIPPED
+
+
+TPUS = ("v3-8", "v4-8", "v5e-8", "v6e-8")
+# An edit here says: runs of this recipe made before can no longer be compared with runs made after.
+SHIPPED = {
+    **dict.fromkeys([f"bert_large_wikitext103_{tpu}_bf16" for tpu in TPUS], "913a5855838e"),
+    **dict.fromkeys([f"bert_large_wikitext103_{tpu}_fp32" for tpu in TPUS], "4e821a8582f7"),
+    **dict.fromkeys([f"mt5_base_romanian_diacritics_{tpu}" for tpu in TPUS], "a112d5d642e8"),
+    **dict.fromkeys([f"roberta_base_{tpu}" for tpu in TPUS], "8ecc5d181ad4"),
+    **dict.fromkeys([f"roberta_base_{tpu}_as_published" for tpu in TPUS], "13044fe757d5"),
+    "quickstart": "3738b887b8e4",
+    "shakespeare_char": "13d525f2996c",
+    "shakespeare_char_gpu": "94c0eb2c208e",
+    "shakespeare_char_seed_2": "26c909939971",
+    "shakespeare_char_seed_3": "455e006d3810",
+}
+
+
+@pytest.mark.parametrize(
+    "phase",
+    [
+        {"objective": "causal", "sequence_length": 8},
+        {"objective": "masked", "sequence_length": 8, "masked": {"packing": "sentence_pairs", "probability": 0.3}},
+        {"objective": "masked", "sequence_length": 8, "masked": {"masks": "static", "probability": 0.3}},
+        {
+            "objective": "masked",
+            "sequence_length": 8,
+            "masked": {"selection": "bernoulli"},
+            "as_published": {"builder": "run_mlm"},
+        },
+        {"objective": "seq2seq", "sequence_length": 8, "seq2seq": {"target_length": 4, "texts": "documents"}},
+    ],
+)
+def test_what_is_stored_says_enough_to_store_it_again(phase: dict) -> None:
+    objective = Objective.model_validate(phase)
+    stored = objective.what_is_stored()
+    again = objective_of(canonical_json(stored) if stored else None)
+    assert again.what_is_stored() == stored
+    assert again.as_published == objective.as_published
+    if objective.as_published is not None:
+        assert again.masked == objective.masked
+
+
+def test_the_language_is_part_of_what_depends_on_it() -> None:
+    def key(language: str, **phase: object) -> dict:
+        objective = Objective.model_validate({"sequence_length": 8, **phase})
+        return examples_identity({}, {}, objective, language)
+
+    assert key("en", objective="causal") == key("ro", objective="causal")
+    for phase in ({"objective": "seq2seq"}, {"objective": "masked"}):
+        assert key("en", **phase) != key("ro", **phase)
+    lines = {"objective": "masked", "masked": {"sentences": "lines"}}
+    assert key("en", **lines) == key("ro", **lines)

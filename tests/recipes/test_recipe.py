@@ -1,0 +1,244 @@
+"""Reading recipes: what is accepted, what is refused, and in which words."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from relm.errors import RelmError
+from relm.recipes.catalogue import load_dataset, load_model
+from relm.recipes.recipe import Recipe, load_recipe
+from relm.recipes.section import merge
+
+VALID = """
+title: A test
+data: {dataset: letters}
+tokenizer: {train: byte_level_bpe, vocabulary_size: 300}
+model: {architecture: gpt2, layers: 1, heads: 2, hidden_size: 8, positions: 16}
+pretrain:
+  main: {objective: causal, sequence_length: 16, global_batch_size: 2, steps: 5, optimizer: {learning_rate: 1e-3}}
+"""
+
+
+def recipe_file(tmp_path: Path, text: str, name: str = "test") -> Path:
+    path = tmp_path / f"{name}.yaml"
+    path.write_text(text)
+    return path
+
+
+def refusal(tmp_path: Path, text: str) -> str:
+    with pytest.raises(RelmError) as caught:
+        load_recipe(recipe_file(tmp_path, text))
+    return str(caught.value)
+
+
+def test_a_valid_recipe_loads_with_its_defaults(tmp_path: Path) -> None:
+    recipe = load_recipe(recipe_file(tmp_path, VALID))
+    assert isinstance(recipe, Recipe)
+    assert recipe.pretrain["main"].optimizer.learning_rate == 0.001
+    assert recipe.pretrain["main"].schedule.name == "constant"
+    assert recipe.seed == 0
+
+
+def test_all_errors_come_at_once_with_their_paths_and_a_suggestion(tmp_path: Path) -> None:
+    text = VALID.replace("layers: 1", "layrs: 1").replace("steps: 5", "steps: -5").replace("dataset: letters", "dataset: 'a b'")
+    message = refusal(tmp_path, text)
+    assert message.startswith(f"{tmp_path}/test.yaml: 4 errors")
+    assert "model.layrs: unknown key; did you mean layers?" in message
+    assert "model.layers: missing" in message
+    assert "pretrain.main.steps: Input should be greater than 0; found -5" in message
+    assert "data.dataset:" in message
+
+
+def test_an_unknown_key_without_a_near_one_lists_the_known_keys(tmp_path: Path) -> None:
+    message = refusal(tmp_path, VALID + "run: {qqq: 1}\n")
+    assert "run.qqq: unknown key; known keys: device, processes, micro_batch_size" in message
+
+
+def test_a_key_given_twice_is_refused_with_both_lines(tmp_path: Path) -> None:
+    assert "line 9: key 'seed' was already given in line 8" in refusal(tmp_path, VALID + "seed: 1\nseed: 2\n")
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"title: [1, 2", "not valid YAML"),
+        (b"- a list", "expected a mapping of keys to values, found list"),
+        (b"title: \xff", "byte 7 is not UTF-8"),
+        (b"", "expected a mapping of keys to values, found NoneType"),
+    ],
+)
+def test_what_is_no_yaml_mapping_is_refused_with_file_and_place(tmp_path: Path, content: bytes, words: str) -> None:
+    path = tmp_path / "test.yaml"
+    path.write_bytes(content)
+    with pytest.raises(RelmError, match=r"test\.yaml") as caught:
+        load_recipe(path)
+    assert words in str(caught.value)
+
+
+def test_a_missing_file_names_the_nearest_one(tmp_path: Path) -> None:
+    recipe_file(tmp_path, VALID, "quickstart")
+    with pytest.raises(RelmError, match="did you mean quickstart"):
+        load_recipe(tmp_path / "quikstart.yaml")
+
+
+def test_a_figure_without_a_tolerance_basis_is_refused(tmp_path: Path) -> None:
+    text = VALID + "expect: [{metric: held_out.perplexity, value: 3.0, tolerance: 0.1, place: Table 1}]\n"
+    assert "expect.0.basis: missing" in refusal(tmp_path, text)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("heads: 2", "heads: 3", "heads (3) must divide hidden_size (8)"),
+        ("positions: 16", "positions: 8", "pretrain.main.sequence_length (16) exceeds model.positions (8)"),
+        ("vocabulary_size: 300", "from_model: gpt2", "a tokenizer has either from_model or train"),
+        ("steps: 5", "steps: 5, schedule: {warmup_steps: 5}", "schedule.warmup_steps (5) must be below steps (5)"),
+        ("title: A test", "title: A test\nrun: {micro_batch_size: 3}", "run.micro_batch_size (3) must divide"),
+        ("title: A test", "title: A test\nrun: {topology: v3-8}", "run: topology (v3-8) goes with device: tpu, found cpu"),
+        ("title: A test", "title: A test\nrun: {device: tpu, topology: v3-9}", "run: topology: expected one of v2-8, v3-8"),
+        (
+            "title: A test",
+            "title: A test\nrun: {device: tpu, topology: v3-8}",
+            "the 8 devices of run.topology (v3-8) must divide pretrain.main.global_batch_size (2)",
+        ),
+        ("title: A test", "title: A test\nseed: yes", "seed: expected a number (YAML reads yes"),
+    ],
+)
+def test_values_that_do_not_fit_together_are_refused(tmp_path: Path, old: str, new: str, words: str) -> None:
+    assert words in refusal(tmp_path, VALID.replace(old, new))
+
+
+def test_extends_lays_mappings_over_and_replaces_lists(tmp_path: Path) -> None:
+    recipe_file(tmp_path, VALID + "evaluate: [held_out, samples]\nrun: {threads: 2, log_interval: 7}\n", "below")
+    above = "extends: below\ntitle: Another\nevaluate: [samples]\nrun: {threads: 4}\npretrain: {main: {steps: 9}}\n"
+    recipe = load_recipe(recipe_file(tmp_path, above))
+    assert (recipe.title, recipe.evaluate, recipe.run.threads, recipe.run.log_interval) == ("Another", ["samples"], 4, 7)
+    assert (recipe.pretrain["main"].steps, recipe.pretrain["main"].sequence_length) == (9, 16)
+
+
+def test_merge_leaves_its_arguments_alone() -> None:
+    below, above = {"a": {"b": 1, "c": [1]}}, {"a": {"c": [2]}}
+    assert merge(below, above) == {"a": {"b": 1, "c": [2]}}
+    assert (below, above) == ({"a": {"b": 1, "c": [1]}}, {"a": {"c": [2]}})
+
+
+def test_extends_in_a_circle_is_refused(tmp_path: Path) -> None:
+    recipe_file(tmp_path, "extends: test\n", "other")
+    assert "extends goes in a circle: test -> other -> test" in refusal(tmp_path, "extends: other\n")
+
+
+def test_extending_an_unknown_recipe_names_the_nearest(tmp_path: Path) -> None:
+    recipe_file(tmp_path, VALID, "quickstart")
+    assert "there is no recipe 'quickstrat' (did you mean quickstart?)" in refusal(tmp_path, "extends: quickstrat\n")
+
+
+DATASET = """
+title: Letters
+licence: CC0-1.0
+language: en
+format: mediawiki_xml
+files:
+  a.xml: {sha256: %s, size: 3, sources: [%s]}
+"""
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("{url: 'https://a/b', npm: 'a@1.0.0', member: c}", "a source names exactly one of url, pypi, npm, huggingface"),
+        ("{pypi: 'a==1', file: a.whl}", "a source with pypi also needs member"),
+        ("{huggingface: a/b, file: c}", "a source with huggingface also needs revision"),
+        ("{url: 'ftp://a/b'}", "String should match pattern"),
+    ],
+)
+def test_a_source_that_says_too_little_or_too_much_is_refused(tmp_path: Path, source: str, words: str) -> None:
+    path = tmp_path / "letters.yaml"
+    path.write_text(DATASET % ("0" * 64, source))
+    with pytest.raises(RelmError) as caught:
+        load_dataset(path)
+    assert words in str(caught.value)
+    assert "files.a.xml.sources.0" in str(caught.value)
+
+
+def test_a_wrong_sha256_is_refused_by_its_form(tmp_path: Path) -> None:
+    path = tmp_path / "letters.yaml"
+    path.write_text(DATASET % ("xyz", "{url: 'https://a/b'}"))
+    with pytest.raises(RelmError, match=r"files\.a\.xml\.sha256"):
+        load_dataset(path)
+
+
+def test_a_model_lacking_a_file_it_promises_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "model.yaml"
+    file = f"{{sha256: '{'0' * 64}', size: 3, sources: [{{url: 'https://a/b'}}]}}"
+    path.write_text(f"title: M\nlicence: MIT\ntokenizer: gpt2_bpe\nweights: true\nfiles: {{vocab.json: {file}}}\n")
+    with pytest.raises(RelmError, match=r"files lacks config\.json, merges\.txt, model\.safetensors"):
+        load_model(path)
+
+
+PICKLED = (
+    "title: M\nlicence: MIT\nweights: true\n"
+    f"files: {{pytorch_model.bin: {{sha256: '{'0' * 64}', at_most: 3, sources: [{{url: 'https://a/b'}}]}}%s}}\n%s"
+)
+
+
+@pytest.mark.parametrize(
+    ("files", "configuration", "message"),
+    [
+        ("", "", "configuration: belongs to weights that are converted from pytorch_model.bin, and they need it"),
+        (
+            f", config.json: {{sha256: '{'0' * 64}', size: 3, sources: [{{url: 'https://a/c'}}]}}",
+            "configuration: {model_type: mt5}",
+            "files: config.json is made of pytorch_model.bin and configuration; leave it out",
+        ),
+        ("", "configuration: {epsilon: 1e-06}", "epsilon: 1e-06 is a text in YAML, which wants a point in a number"),
+    ],
+)
+def test_weights_released_as_a_pickle_need_a_configuration(
+    files: str, configuration: str, message: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "model.yaml"
+    path.write_text(PICKLED % (files, configuration))
+    with pytest.raises(RelmError, match=re.escape(message)):
+        load_model(path)
+    path.write_text(PICKLED % ("", "configuration: {model_type: mt5}"))
+    assert load_model(path).weights_files == ("pytorch_model.bin", "config.json")
+
+
+@pytest.mark.parametrize("sizes", ["", "size: 3, at_most: 4, "])
+def test_a_file_has_a_size_or_a_bound(sizes: str, tmp_path: Path) -> None:
+    path = tmp_path / "model.yaml"
+    path.write_text((PICKLED % ("", "configuration: {}")).replace("at_most: 3, ", sizes))
+    with pytest.raises(RelmError, match="size: give it, or at_most where it is not known exactly, and not both"):
+        load_model(path)
+
+
+@pytest.mark.parametrize(
+    ("phase", "message"),
+    [
+        ("{objective: masked}", "pretrain.main.objective: a gpt2 is trained with causal, found masked"),
+        ("{masked: {whole_words: true}}", "masked: options of another objective than causal; leave them out"),
+        (
+            "{as_published: {builder: graphcore_gpt2, remask: true}}",
+            "remask: graphcore_gpt2 has no such option, but graphcore_bert; leave it out",
+        ),
+        ("{as_published: {builder: run_mlm}}", "as_published.builder: run_mlm builds objective masked, found causal"),
+        ("{optimizer: {learning_rate: 1e-3, lamb: {adapted: all}}}", "lamb: read with name: lamb only"),
+        ("{schedule: {name: linear, warmup_steps: 2, decay_end: 2}}", "schedule.decay_end (2) must lie after the warm-up (2)"),
+        ("{optimizer: {learning_rate: 1e-3, sgd: {momentum: no}}}", "expected a number (YAML reads yes, no, on and off"),
+        ("{loss_normalisation: per_replica}", "loss_shares (1) goes with loss_normalisation"),
+        ("{loss_normalisation: per_replica, loss_shares: 4}", "loss_shares (4) must divide global_batch_size (2)"),
+    ],
+)
+def test_keys_that_contradict_each_other_are_refused(tmp_path: Path, phase: str, message: str) -> None:
+    recipe_file(tmp_path, VALID, "valid")
+    found = refusal(tmp_path, f"extends: valid\npretrain: {{main: {phase}}}\n")
+    assert message in found
+
+
+def test_pairs_are_wanted_in_all_phases_or_in_none(tmp_path: Path) -> None:
+    bert = "{architecture: bert, layers: 1, heads: 2, hidden_size: 8, positions: 16}"
+    short = "objective: masked, sequence_length: 16, global_batch_size: 2, steps: 5, optimizer: {learning_rate: 1e-3}"
+    text = VALID[: VALID.index("model:")] + f"model: {bert}\npretrain:\n"
+    text += f"  a: {{{short}, masked: {{packing: sentence_pairs}}}}\n  b: {{{short}}}\n"
+    assert "pretrain.b.masked.packing: sentence_pairs in one phase needs them in all" in refusal(tmp_path, text)

@@ -1,0 +1,141 @@
+"""The recipes of the TPU originals: their hyper-parameters, the hardware that may change, their graphs, and their twins."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from relm.artifact import read_json
+from relm.recipes.plan import Project
+from relm.recipes.recipe import Recipe
+from relm.recipes.smoke import changed_keys
+from small_project import CHECKOUT, Commands, shipped_project
+
+PROJECT = Project(CHECKOUT)
+# What comes before and after the topology in a recipe's name.
+FAMILIES = (
+    ("roberta_base_", ""),
+    ("roberta_base_", "_as_published"),
+    ("bert_large_wikitext103_", "_fp32"),
+    ("bert_large_wikitext103_", "_bf16"),
+    ("mt5_base_romanian_diacritics_", ""),
+)
+ORIGINALS = [f"{before}v3-8{after}" for before, after in FAMILIES]
+OTHERS = [
+    (f"{before}{topology}{after}", f"{before}v3-8{after}", topology)
+    for before, after in FAMILIES
+    for topology in ("v4-8", "v5e-8", "v6e-8")
+]
+
+
+def main_phase(name: str) -> dict[str, Any]:
+    return PROJECT.plan(name).recipe.pretrain["main"].model_dump()
+
+
+@pytest.fixture
+def shipped(tmp_path: Path) -> Commands:
+    """A project with the recipes that are shipped, and nothing downloaded."""
+    return shipped_project(tmp_path)
+
+
+@pytest.mark.parametrize(("name", "original", "topology"), OTHERS)
+def test_a_recipe_for_other_hardware_changes_nothing_else(name: str, original: str, topology: str) -> None:
+    content = yaml.safe_load((CHECKOUT / "recipes" / f"{name}.yaml").read_text())
+    assert content == {"extends": original, "title": content["title"], "run": {"topology": topology}}
+    there, here = PROJECT.plan(original).recipe, PROJECT.plan(name).recipe
+    assert list(changed_keys(there.model_dump(), here.model_dump())) == ["title", "run.topology"]
+    assert topology in here.title
+
+
+def test_a_recipe_for_other_hardware_has_the_same_fingerprint() -> None:
+    here = PROJECT
+    for name, original, _ in OTHERS:
+        assert here.plan(name).fingerprint == here.plan(original).fingerprint, name
+        assert here.plan(f"smoke/{name}").fingerprint == here.plan(f"smoke/{original}").fingerprint, name
+    assert len({here.plan(original).fingerprint for original in ORIGINALS}) == len(ORIGINALS)
+
+
+@pytest.mark.parametrize("name", ORIGINALS)
+def test_an_original_says_where_it_comes_from_and_what_differs(name: str) -> None:
+    recipe = PROJECT.plan(name).recipe
+    assert recipe.paper is not None
+    assert recipe.source is not None
+    assert (recipe.run.device, recipe.run.topology) == ("tpu", "v3-8")
+    assert recipe.init_from is not None
+    assert len(recipe.deviations) > 4
+    assert all(sentence.endswith(".") for sentence in recipe.deviations)
+    assert {row.measured_on for row in recipe.expect if row.metric.startswith("training.")} <= {"v3-8"}
+
+
+def test_roberta_takes_as_many_steps_as_the_originals_two_data_files_give() -> None:
+    epochs = [10_572, 9_520, 10_572, 9_520]
+    phase = main_phase("roberta_base_v3-8")
+    assert phase["global_batch_size"] == 24 * 8
+    assert phase["steps"] == int(sum(epochs) / 24 / 1 / 8) == 209
+    assert phase["optimizer"]["betas"] == (0.9, 0.98)
+    assert (phase["optimizer"]["learning_rate"], phase["optimizer"]["weight_decay"]) == (3e-5, 0.01)
+    assert phase["schedule"]["warmup_steps"] == 0
+    assert (phase["masked"]["max_predictions"], phase["masked"]["whole_words"]) == (75, True)
+
+
+def test_roberta_as_published_differs_in_the_data_and_the_mean_of_the_loss_alone() -> None:
+    right, published = (PROJECT.plan(f"roberta_base_v3-8{end}").recipe.model_dump() for end in ("", "_as_published"))
+    changed = set(changed_keys(right, published)) - {"title", "deviations"}
+    assert changed == {
+        "pretrain.main.as_published",
+        "pretrain.main.masked.sentences",
+        "pretrain.main.loss_normalisation",
+        "pretrain.main.loss_shares",
+    }
+
+
+@pytest.mark.parametrize(("precision", "batch", "name"), [("float32", 64, "fp32"), ("bfloat16", 128, "bf16")])
+def test_bert_takes_three_epochs_of_the_estimated_sequences(precision: str, batch: int, name: str) -> None:
+    phase = main_phase(f"bert_large_wikitext103_v3-8_{name}")
+    # sequences of WikiText-2's training file, its bytes, and WikiText-103's
+    sequences = round(4_627 / 10_940_747 * PROJECT.dataset("wikitext_103_raw").files["wiki.train.raw"].size)
+    assert (phase["precision"], phase["global_batch_size"]) == (precision, batch)
+    assert phase["steps"] == 3 * -(-sequences // batch)
+    assert phase["optimizer"]["state_precision"] == "float32"
+    assert (phase["optimizer"]["learning_rate"], phase["optimizer"]["gradient_clipping"]) == (5e-5, 1.0)
+
+
+def test_mt5_reads_no_more_pairs_than_the_original_did() -> None:
+    recipe = PROJECT.plan("mt5_base_romanian_diacritics_v3-8").recipe
+    phase, documents = recipe.pretrain["main"], recipe.data.documents
+    assert phase.steps * phase.global_batch_size == 9_600_000
+    assert documents is not None
+    assert documents * 0.99 == pytest.approx(9_600_000, rel=1e-3)
+    assert not phase.optimizer.adafactor.scale_parameter
+    assert recipe.expect == []
+
+
+WHOLE_WAY = {"import_tokenizer", "extract", "pregenerate_table", "manifest", "pretrain", "verify", "report", "publish"}
+
+
+@pytest.mark.parametrize("name", ORIGINALS)
+def test_a_dry_run_shows_the_graph_from_the_downloads_to_the_verdict(name: str, shipped: Commands) -> None:
+    jobs = shipped.jobs(f"results/{name}")
+    assert set(jobs) >= WHOLE_WAY
+    files = PROJECT.plan(name).dataset.files
+    assert jobs.get("download_data", 0) == len(files)
+    plan = PROJECT.plan(name)
+    assert plan.tokenizer_model is not None
+    assert plan.init_model is not None
+    assert jobs["download_model"] == len(plan.init_model.files) + len(plan.tokenizer_model.tokenizer_files)
+    assert ("convert_weights" in jobs) == plan.init_model.converted == name.startswith("mt5")
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", ORIGINALS)
+def test_a_smoke_twin_runs_from_real_data_to_its_published_model(name: str, shipped: Commands, shared_data: Path) -> None:
+    """On a CPU, without a network: data and tokenizers come from the folder beside the checkout, by content."""
+    nowhere = "http://127.0.0.1:9"
+    done = shipped.snakemake(f"results/smoke/{name}", RELM_MIRROR=str(shared_data), http_proxy=nowhere, https_proxy=nowhere)
+    assert done.returncode == 0, done.stdout
+    results = shipped.folder / "results" / "smoke" / name
+    twin = Recipe.model_validate(read_json(results / "recipe.json")["recipe"])
+    assert twin.pretrain["main"].steps == len((results / "train.jsonl").read_text().splitlines())
+    assert os.path.getsize(results / "model.safetensors") > 10_000

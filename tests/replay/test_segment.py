@@ -1,0 +1,604 @@
+"""A segment of a published run, trained again: the same bits, within the band, or not reproduced; and nothing is touched."""
+
+import json
+import os
+import shutil
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from relm.artifact import read_json, sha256_of, write_json
+from relm.cli import main
+from relm.errors import RelmError
+from relm.recipes.plan import Plan, Project
+from relm.recipes.run_folder import RECORDS, WEIGHTS
+from relm.replay.attested_run import find_run, read_lines
+from relm.replay.segment import NotReproduced, recipe_as_attested, reproduce, scratch_folder, train_again
+from relm.reporting.publish import publish
+from relm.training import input as training_input
+from relm.training import loop, phase_run
+from relm.training.attested_hashes import line_facts
+from relm.training.interruption import Preempted
+from small_project import Commands
+
+TINY = Path("results/tiny")
+# The run of the fixture `plain`, whose model has no dropout and which keeps all its checkpoints.
+PLAIN = Path("results/plain")
+
+
+def replay(folder: Path = TINY, segment: int | None = 3, phase: str | None = None, **wanted: Any) -> str:
+    return reproduce(Project(), folder, phase, segment, None, wanted)
+
+
+def edited(path: Path, change: Callable[[str], str]) -> None:
+    """Change a published file, which is another name of one in the run's folder, there alone."""
+    text = change(path.read_text())
+    assert text != path.read_text()
+    path.unlink()
+    path.write_text(text)
+
+
+def forged(path: Path, change: Callable[[str], str]) -> None:
+    """Change a published file as one who brings every recorded hash in line, so that only what training gives contradicts."""
+    edited(path, change)
+    hashed_anew(path.parent)
+
+
+def hashed_anew(folder: Path) -> None:
+    """Have `checkpoints.jsonl`, `provenance.json` and the crate record what now lies in a published folder."""
+    log, checkpoints, after = read_lines(folder / "train.jsonl"), read_lines(folder / "checkpoints.jsonl"), 0
+    for line in checkpoints:
+        line["log"] = line_facts(found for found in log if after < found["step"] <= line["step"])
+        after = line["step"]
+    (folder / "checkpoints.jsonl").write_text("".join(json.dumps(line) + "\n" for line in checkpoints))
+    crate = read_json(folder / "ro-crate-metadata.json")
+    files = [entity for entity in crate["@graph"] if entity["@type"] == "File"]
+    if (folder / "provenance.json").exists():
+        text = (folder / "provenance.json").read_text()
+        for entity in files:
+            text = text.replace(entity["sha256"], sha256_of(folder / entity["name"]))
+        rewritten(folder / "provenance.json", text)
+    for entity in files:
+        entity["sha256"] = sha256_of(folder / entity["name"])
+    rewritten(folder / "ro-crate-metadata.json", json.dumps(crate))
+
+
+def rewritten(path: Path, text: str) -> None:
+    """Write a published file, which is another name of one in the run's folder, there alone."""
+    path.unlink()
+    path.write_text(text)
+
+
+def flipped(path: Path) -> None:
+    """Change the last byte of a published file there alone."""
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.unlink()
+    path.write_bytes(content)
+
+
+@pytest.fixture
+def tiny(finished_copy: Commands, monkeypatch: pytest.MonkeyPatch) -> Plan:
+    """The plan of a published run in the current folder: 40 steps, a checkpoint every 10, the last two kept, with dropout."""
+    monkeypatch.chdir(finished_copy.folder)
+    monkeypatch.delenv("RELM_WORK", raising=False)
+    return Project().plan("tiny")
+
+
+def trained(name: str, keys: str) -> Plan:
+    """A recipe that extends `tiny`, trained in this process, with what a published folder has of its training."""
+    Path(f"recipes/{name}.yaml").write_text(f"extends: tiny\ntitle: Another one\n{keys}\n")
+    plan = Project().plan(name)
+    model = plan.model_folder("main")
+    loop.pretrain(plan.recipe, "main", plan.manifest("main"), plan.tokenizer, None, model, plan.fingerprint)
+    told = plan.run_folder / "report" / "recipe.json"
+    write_json(told, {"name": name, "fingerprint": plan.fingerprint, "recipe": plan.recipe.model_dump(mode="json")})
+    records = {record: model.parent / record for record in RECORDS}
+    crate, files = (
+        told.with_name("ro-crate-metadata.json"),
+        {**records, "recipe.json": told, "model.safetensors": model / WEIGHTS},
+    )
+    hashes = [{"@type": "File", "name": file, "sha256": sha256_of(path)} for file, path in files.items()]
+    write_json(crate, {"@graph": hashes})
+    publish({**files, crate.name: crate}, plan.results)
+    return plan
+
+
+@pytest.fixture
+def plain(tiny: Plan) -> Plan:
+    return trained("plain", "model: {dropout: 0.0}\nrun: {keep_checkpoints: 9}")
+
+
+def everything(folder: Path) -> dict[str, tuple[int, int]]:
+    return {str(path): (path.stat().st_size, path.stat().st_mtime_ns) for path in sorted(folder.rglob("*"))}
+
+
+def test_a_segment_of_a_published_run_comes_out_the_same_and_touches_nothing(finished_project: Commands) -> None:
+    before = everything(finished_project.folder / "work")
+    done = finished_project.relm("reproduce", "results/tiny", "--segment", "3")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("identical: segment 3 of tiny, phase main, steps 31 to 40: model.safetensors, optimizer")
+    assert (
+        "results/tiny/model.safetensors after step 40 have the attested sha256; 2 lines of train.jsonl are the same"
+        in done.stdout
+    )
+    assert "order.json holds; 10 of 40 steps (25.00%) in " in done.stdout
+    after = everything(finished_project.folder / "work")
+    work = str(finished_project.folder / "work")
+    assert {path: what for path, what in after.items() if path != work} == {p: what for p, what in before.items() if p != work}
+
+
+def test_a_segment_that_differs_exits_with_1_and_one_message(tiny: Plan, capsys: pytest.CaptureFixture[str]) -> None:
+    forged(TINY / "train.jsonl", lambda text: text.replace('"step": 35, "epoch": ', '"step": 35, "epoch": 1'))
+    assert main(["reproduce", "results/tiny", "--segment", "3"]) == 1
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.splitlines()[-1].startswith("relm reproduce: NOT reproduced: segment 3 of tiny, phase main, steps 31 to 40")
+    assert "train.jsonl: step 35: epoch is " in said.err
+
+
+def test_the_first_segment_needs_no_checkpoint(tiny: Plan) -> None:
+    shutil.rmtree(tiny.run_folder / "main" / "checkpoints")
+    assert replay(segment=0).startswith("identical: segment 0 of tiny, phase main, steps 1 to 10: model.safetensors")
+
+
+@pytest.mark.parametrize("inside", ["", "main"])
+def test_a_run_folder_does_as_well(tiny: Plan, inside: str) -> None:
+    assert replay(tiny.run_folder / inside).startswith("identical: segment 3 of tiny")
+
+
+def test_a_published_folder_may_lie_anywhere_and_the_checkpoints_too(tiny: Plan, tmp_path: Path) -> None:
+    TINY.rename(tmp_path / "downloaded")
+    (tiny.run_folder / "main" / "checkpoints").rename(tmp_path / "kept")
+    with pytest.raises(
+        RelmError, match=r"segment 3 begins with this checkpoint, which is not there; .*replayed: 0, or give --ch"
+    ):
+        replay(tmp_path / "downloaded")
+    sentence = reproduce(Project(), tmp_path / "downloaded", None, 3, tmp_path / "kept", {})
+    assert sentence.startswith("identical: segment 3 of tiny")
+
+
+def test_without_a_number_the_segments_are_listed(tiny: Plan) -> None:
+    rows = [line.split() for line in replay(segment=None).splitlines()[2:6]]
+    assert [row[:4] for row in rows] == [
+        ["0", "1", "to", "10"],
+        ["1", "11", "to", "20"],
+        ["2", "21", "to", "30"],
+        ["3", "31", "to", "40"],
+    ]
+    assert [" ".join(row[4:]) for row in rows] == ["can be replayed", *["its first checkpoint is gone"] * 2, "can be replayed"]
+
+
+# --- not reproduced ----------------------------------------------------------------------------------------------------------
+
+
+def test_another_hash_is_not_reproduced(tiny: Plan) -> None:
+    attested = json.loads((TINY / "checkpoints.jsonl").read_text().splitlines()[-1])["sha256"]["optimizer.safetensors"]
+    forged(TINY / "checkpoints.jsonl", lambda text: text.replace(attested, "0" * 64))
+    with pytest.raises(
+        NotReproduced, match=r"NOT reproduced: .*: optimizer.safetensors after step 40 not of the attested sha256; t"
+    ):
+        replay()
+
+
+def test_a_changed_loss_is_not_reproduced(tiny: Plan) -> None:
+    forged(TINY / "train.jsonl", lambda text: text.replace('"loss": ', '"loss": 1', 100))
+    with pytest.raises(NotReproduced, match=r"train.jsonl: step 35: loss is \d\.\d+, attested 1\d\.\d+"):
+        replay()
+
+
+def test_another_published_model_than_the_last_checkpoint_is_not_reproduced(tiny: Plan) -> None:
+    flipped(TINY / "model.safetensors")
+    hashed_anew(TINY)
+    with pytest.raises(NotReproduced, match=r"results/tiny/model.safetensors after step 40 not of the attested sha256"):
+        replay()
+
+
+def other_seed(word: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draw everything for one purpose from another seed."""
+    drawn = phase_run.derived_seed
+    monkeypatch.setattr(phase_run, "derived_seed", lambda *words: drawn(*words, *(["other"] if word in words else [])))
+
+
+@pytest.mark.parametrize("wanted", [{}, {"threads": 2}], ids=["as trained", "elsewhere"])
+def test_other_random_numbers_for_dropout_are_not_reproduced(tiny: Plan, wanted: dict[str, Any], monkeypatch) -> None:
+    other_seed("dropout", monkeypatch)
+    with pytest.raises(
+        NotReproduced, match=r"the update of transformer.* lies \d\.\de[-+]0[01] of its length from the attested"
+    ):
+        replay(**wanted)
+
+
+def one_other_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read the batch of step 13 in step 12."""
+    read = training_input.Reader.batch
+    monkeypatch.setattr(training_input.Reader, "batch", lambda self, step: read(self, 13 if step == 12 else step))
+
+
+def a_learning_rate_off_by_one_percent(monkeypatch: pytest.MonkeyPatch) -> None:
+    scale = loop.learning_rate_scale
+    monkeypatch.setattr(loop, "learning_rate_scale", lambda *arguments: 1.01 * scale(*arguments))
+
+
+@pytest.mark.parametrize("fault", [one_other_batch, a_learning_rate_off_by_one_percent])
+@pytest.mark.parametrize("wanted", [{}, {"micro_batch_size": 4}], ids=["as trained", "elsewhere"])
+def test_a_fault_in_training_is_not_reproduced(
+    plain: Plan, fault: Callable[[pytest.MonkeyPatch], None], wanted: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fault(monkeypatch)
+    with pytest.raises(NotReproduced, match=r"NOT reproduced: segment 1 of plain"):
+        replay(PLAIN, 1, **wanted)
+
+
+# --- within the band ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("wanted", [{"micro_batch_size": 4}, {"micro_batch_size": 1}, {"threads": 2}])
+@pytest.mark.parametrize("segment", [0, 1])
+def test_what_only_rounds_otherwise_is_within_the_band(plain: Plan, wanted: dict[str, Any], segment: int) -> None:
+    sentence = replay(PLAIN, segment, **wanted)
+    (key,) = wanted
+    assert sentence.startswith(f"within the band: segment {segment} of plain")
+    assert f"not the same bits, for {key} was " in sentence
+    assert "of its length from the attested one" in sentence
+
+
+def test_without_the_checkpoint_after_it_the_losses_are_compared(plain: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.rmtree(plain.run_folder / "main" / "checkpoints" / "step-00000020")
+    assert "step-00000020 is gone, so only the losses are compared; the 2 losses" in replay(PLAIN, 1, micro_batch_size=4)
+    one_other_batch(monkeypatch)
+    with pytest.raises(NotReproduced, match=r"the 2 losses of train.jsonl are"):
+        replay(PLAIN, 1, micro_batch_size=4)
+
+
+def test_where_dropout_is_drawn_otherwise_only_the_losses_are_compared(tiny: Plan) -> None:
+    sentence = replay(micro_batch_size=4)
+    assert (
+        "micro_batch_size was 2, is 4; dropout was drawn otherwise, so only the losses are compared: the 2 losses" in sentence
+    )
+
+
+# --- other files than were recorded ------------------------------------------------------------------------------------------
+
+
+PUBLISHED = [
+    *("README.md", "report.html", "recipe.json", "provenance.json", "verify.json", "eval/held_out.json", "eval/samples.json"),
+    *("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "order.json", "model.safetensors"),
+    *("model.safetensors.json", "train.jsonl", "checkpoints.jsonl"),
+]
+
+
+@pytest.mark.parametrize("name", [name for name in PUBLISHED if not name.startswith("model.")])
+def test_no_published_file_may_be_another_one_whichever_segment_is_replayed(tiny: Plan, name: str) -> None:
+    edited(TINY / name, lambda text: text.replace("\n", " \n", 1))
+    with pytest.raises(NotReproduced, match=rf"results/tiny/{name}: sha256 is \w+, ro-crate-metadata.json has \w+"):
+        replay(segment=0)
+
+
+def test_every_published_file_has_a_recorded_hash_but_for_the_one_that_records_them(tiny: Plan) -> None:
+    found = {path.relative_to(TINY).as_posix() for path in TINY.rglob("*") if path.is_file() and path.name[0] != "."}
+    assert found == {*PUBLISHED, "ro-crate-metadata.json"}
+
+
+def test_changed_weights_are_found_where_the_segment_does_not_end_with_them(tiny: Plan) -> None:
+    flipped(TINY / "model.safetensors")
+    with pytest.raises(NotReproduced, match=r"results/tiny/model.safetensors: sha256 is"):
+        replay(segment=0)
+
+
+@pytest.mark.parametrize("name", ["config.json", "train.jsonl", "eval/held_out.json"])
+def test_an_absent_file_is_named(tiny: Plan, name: str) -> None:
+    os.remove(TINY / name)
+    with pytest.raises(RelmError, match=rf"results/tiny/{name}: no such file"):
+        replay(segment=0)
+
+
+def test_a_file_that_was_not_published_is_named(tiny: Plan) -> None:
+    (TINY / "adapter_config.json").write_text("{}")
+    (TINY / ".gitattributes").write_text("")
+    with pytest.raises(NotReproduced, match=r"adapter_config.json: ro-crate-metadata.json records no sha256 of it") as told:
+        replay(segment=0)
+    assert ".gitattributes" not in str(told.value)
+
+
+def test_without_the_recorded_hashes_nothing_is_called_reproduced(tiny: Plan) -> None:
+    os.remove(TINY / "ro-crate-metadata.json")
+    with pytest.raises(RelmError, match=r"ro-crate-metadata.json: no such file"):
+        replay(segment=0)
+
+
+@pytest.mark.parametrize(
+    "text", ["[]", "{}", '{"@graph": [{"@type": "File", "name": "../../recipes/tiny.yaml", "sha256": "0"}]}']
+)
+def test_a_crate_that_is_none_is_refused(tiny: Plan, text: str) -> None:
+    rewritten(TINY / "ro-crate-metadata.json", text)
+    with pytest.raises(
+        RelmError, match=r"ro-crate-metadata.json: (not what|lists '../../recipes/tiny.yaml', which is outside)"
+    ):
+        replay(segment=0)
+
+
+def test_a_crate_that_was_brought_in_line_is_contradicted_by_the_records_of_the_steps(tiny: Plan) -> None:
+    flipped(TINY / "model.safetensors")
+    crate = read_json(TINY / "ro-crate-metadata.json")
+    for entity in crate["@graph"]:
+        if entity.get("name") == "model.safetensors":
+            entity["sha256"] = sha256_of(TINY / "model.safetensors")
+    rewritten(TINY / "ro-crate-metadata.json", json.dumps(crate))
+    with pytest.raises(NotReproduced, match=r"model.safetensors: ro-crate-metadata.json and provenance.json record different"):
+        replay(segment=0)
+
+
+@pytest.mark.parametrize("name", ["model/config.json", "model/tokenizer.json", "model/model.safetensors", "order.json"])
+def test_a_file_of_the_runs_own_folder_may_not_be_another_one_either(tiny: Plan, name: str) -> None:
+    path = tiny.run_folder / "main" / name
+    content = path.read_bytes()
+    path.unlink()
+    path.write_bytes(content + b" ")
+    with pytest.raises(NotReproduced, match=rf"main/{name}: (sha256 is|has \d+ bytes)"):
+        replay(tiny.run_folder, 0)
+
+
+def without(step: int) -> Callable[[str], str]:
+    return lambda text: "".join(line for line in text.splitlines(keepends=True) if f'"step": {step},' not in line)
+
+
+LOG_CHANGES: dict[str, tuple[Callable[[str], str], str]] = {
+    "a line of the segment": (without(5), "has 2 lines of steps 1 to 10, but 3 are those that were attested"),
+    "a line of another segment": (without(25), "has 1 lines of steps 21 to 30, but 2 are"),
+    "the first line": (without(1), "has no line of step 1, which training always writes"),
+    "the last line": (without(40), "has no line of step 40, which training always writes"),
+    "a figure of another segment": (
+        lambda text: text.replace('"step": 35, "epoch": ', '"step": 35, "epoch": 1'),
+        "its 2 lines of steps 31 to 40 are not those that were attested",
+    ),
+    "one line more": (lambda text: text + '{"step": 41, "loss": 1.0}\n', "ends with step 41, but the phase has 40"),
+    "a line twice": (lambda text: text + text.splitlines(keepends=True)[-1], "line 10: expected an object of a later step"),
+    "half a line": (lambda text: text[:-30], "line 9: expected an object of a later step"),
+    "a line before the first": (lambda text: '{"step": 0, "loss": 1.0}\n' + text, "line 1: expected an object of a later step"),
+    "brackets": (lambda text: text + "[" * 100_000, "line 10: expected an object of a later step"),
+    "half a pair": (lambda text: text.replace("}", ', "x": "\\ud800"}', 1), "its 3 lines of steps 1 to 10 are not those"),
+}
+
+
+@pytest.mark.parametrize(("change", "words"), LOG_CHANGES.values(), ids=LOG_CHANGES)
+def test_the_log_of_a_runs_own_folder_is_what_training_attested(tiny: Plan, change: Callable[[str], str], words: str) -> None:
+    os.remove(tiny.model_folder("main") / "model.safetensors.record.json")  # which has the hash of the whole file
+    edited(tiny.run_folder / "main" / "train.jsonl", change)
+    with pytest.raises(RelmError, match=f"train.jsonl(: |, ){words}"):
+        replay(tiny.run_folder, 0)
+
+
+def test_a_log_that_is_no_text_is_refused(tiny: Plan) -> None:
+    (TINY / "train.jsonl").write_bytes(b"\xff\n")
+    with pytest.raises(RelmError, match=r"train.jsonl, line 1: expected an object of a later step"):
+        replay(segment=0)
+
+
+SIDECARS: dict[str, Callable[[Path], object]] = {
+    "no sidecar": lambda model: os.remove(model / "model.safetensors.json"),
+    "a sidecar that names nothing": lambda model: edited(model / "model.safetensors.json", forget_files),
+    "one file more": lambda model: (model / "special_tokens_map.json").write_text("{}"),
+}
+
+
+def forget_files(text: str) -> str:
+    return json.dumps({**json.loads(text), "files": {}})
+
+
+@pytest.mark.parametrize("damage", SIDECARS.values(), ids=SIDECARS)
+def test_the_model_of_a_runs_own_folder_is_the_one_that_was_written(tiny: Plan, damage: Callable[[Path], object]) -> None:
+    damage(tiny.model_folder("main"))
+    with pytest.raises(NotReproduced, match=r"main/model"):
+        replay(tiny.run_folder, 0)
+
+
+def test_a_list_of_checkpoints_without_its_last_line_is_not_a_finished_runs(tiny: Plan) -> None:
+    forged(TINY / "checkpoints.jsonl", without(40))
+    with pytest.raises(NotReproduced, match=r"checkpoints.jsonl: ends with step 30, but the finished phase has 40"):
+        replay(segment=0)
+
+
+def test_the_verdict_says_what_was_checked(tiny: Plan) -> None:
+    told = replay()
+    crate = sha256_of(TINY / "ro-crate-metadata.json")
+    assert (
+        f"Checked before: 16 files of results/tiny have the sha256 that ro-crate-metadata.json records, which cannot "
+        f"record its own: {crate}; 9 lines of train.jsonl are those that checkpoints.jsonl attests; model.safetensors, "
+        "optimizer.safetensors and state.json of step 30 are the attested ones" in told
+    )
+    assert "not checked" not in told
+
+
+def test_what_an_earlier_version_did_not_attest_is_said(tiny: Plan) -> None:
+    def earlier(text: str) -> str:
+        lines = [json.loads(line) for line in text.splitlines()]
+        return "".join(json.dumps({key: line[key] for key in ("step", "sha256", "made_on")}) + "\n" for line in lines)
+
+    os.remove(tiny.model_folder("main") / "model.safetensors.record.json")
+    edited(tiny.run_folder / "main" / "checkpoints.jsonl", earlier)
+    told = replay(tiny.run_folder)
+    assert told.startswith("identical")
+    assert (
+        "not checked, for an earlier version of relm attested neither: the content of state.json and the lines of train.jsonl, "
+        "at checkpoints of step 10 to 40" in told
+    )
+    assert "not checked, for there is no record of it: what phase main read and made" in told
+
+
+def test_another_manifest_than_the_run_read_is_refused(tiny: Plan) -> None:
+    edited(tiny.manifest("main"), lambda text: text.replace("\n", " \n", 1))
+    with pytest.raises(RelmError, match=r"manifest.json: sha256 is .*: the run read another file"):
+        replay(segment=0)
+
+
+# --- refused -----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("segment", [0, 3])
+def test_another_order_is_refused_by_name(tiny: Plan, segment: int) -> None:
+    forged(TINY / "order.json", lambda text: text.replace('"order_seed": ', '"order_seed": 1'))
+    with pytest.raises(
+        RelmError, match=r"order.json: this run would not read the examples that were attested:\n  order_seed: "
+    ):
+        replay(segment=segment)
+
+
+def test_a_changed_shard_is_refused_by_name(tiny: Plan) -> None:
+    shard = tiny.examples("main", "sample.xml", "train")
+    tokens = np.fromfile(shard, dtype="<u2")
+    tokens[7] ^= 1
+    tokens.tofile(shard)
+    with pytest.raises(RelmError, match=r"sample.xml.train.bin: sha256 is .* changed since"):
+        replay()
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors"])
+@pytest.mark.parametrize("step", [30, 40])
+def test_a_changed_checkpoint_is_refused_by_name(tiny: Plan, name: str, step: int) -> None:
+    path = tiny.run_folder / "main" / "checkpoints" / f"step-{step:08d}" / name
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(RelmError, match=rf"step-000000{step}/{name}: sha256 is .* attests .*: this is not the checkpoint"):
+        replay(threads=2)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors", "state.json"])
+def test_a_changed_checkpoint_after_the_segment_is_named_though_the_bits_are_the_same(tiny: Plan, name: str) -> None:
+    path = tiny.run_folder / "main" / "checkpoints" / "step-00000040" / name
+    path.write_bytes(path.read_bytes().replace(b"e", b"f"))
+    with pytest.raises(RelmError, match=rf"step-00000040/{name}: "):
+        replay()
+
+
+def test_a_state_that_holds_half_a_pair_is_not_the_attested_one(tiny: Plan) -> None:
+    state = tiny.run_folder / "main" / "checkpoints" / "step-00000030" / "state.json"
+    edited(state, lambda text: text.replace("{", '{"x": "\\ud800", ', 1))
+    with pytest.raises(RelmError, match=r"step-00000030/state.json: is not the state that"):
+        replay()
+
+
+def test_a_start_whose_state_is_damaged_is_refused_and_not_trained_from_the_beginning(tiny: Plan) -> None:
+    state = tiny.run_folder / "main" / "checkpoints" / "step-00000030" / "state.json"
+    edited(state, lambda text: text.replace('"sha256"', '"sha265"'))
+    with pytest.raises(RelmError, match=r"step-00000030/state.json: is not that of these files"):
+        replay()
+
+
+STATES: dict[str, tuple[Callable[[str], str], str]] = {
+    "no JSON": (lambda text: text[:-9], "not valid JSON"),
+    "no object": (lambda text: f"[{text}]", "is not that of these files"),
+    "another step": (lambda text: text.replace('"step": 30', '"step": 10'), "step is 10, attested is 30"),
+    "another format": (lambda text: text.replace('"format": 1', '"format": 2'), "is not the state that"),
+    "no manifest": (lambda text: text.replace('"manifest_sha256"', '"manifest"'), "is not the state that"),
+    "another run": (lambda text: text.replace('"fingerprint": "', '"fingerprint": "0'), "fingerprint is 0"),
+    "another loss": (lambda text: text.replace('"loss": ', '"loss": 1'), "is not the state that"),
+    "no time": (lambda text: text.replace('"seconds": ', '"seconds": null, "x": '), "loss and seconds are no finite numbers"),
+}
+
+
+@pytest.mark.parametrize(("change", "words"), STATES.values(), ids=STATES)
+def test_a_start_is_the_attested_step_or_nothing_is_trained(
+    tiny: Plan, change: Callable[[str], str], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "take_step", lambda *arguments: pytest.fail("it was trained"))
+    edited(tiny.run_folder / "main" / "checkpoints" / "step-00000030" / "state.json", change)
+    with pytest.raises(RelmError, match=rf"step-00000030/state.json: {words}"):
+        replay()
+
+
+def test_a_segment_is_never_trained_from_step_0_instead(tiny: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop, "take_step", lambda *arguments: pytest.fail("it was trained"))
+    run = find_run(Project(), TINY, None)
+    segment = run.segment(3)
+    edited(run.checkpoint(30) / "state.json", lambda _: "{}")  # after it was checked
+    with (
+        scratch_folder(run, segment) as place,
+        pytest.raises(RelmError, match="training would begin after step 0, expected step 30"),
+    ):
+        train_again(run, segment, recipe_as_attested(run, segment, {}), place)
+
+
+def test_a_recipe_json_of_something_else_is_refused(tiny: Plan) -> None:
+    edited(TINY / "recipe.json", lambda _: '{"title": "another program\'s"}')
+    with pytest.raises(RelmError, match=r"recipe.json: names no recipe and fingerprint"):
+        replay()
+
+
+def test_a_recipe_that_means_something_else_is_refused(tiny: Plan) -> None:
+    edited(Path("recipes/tiny.yaml"), lambda text: text.replace("1e-3", "2e-3"))
+    with pytest.raises(RelmError, match=rf"fingerprint {tiny.fingerprint}, but recipes/tiny.yaml has .*; check out the commit"):
+        replay()
+
+
+def test_how_it_ran_is_taken_from_its_records_whatever_the_recipe_says_now(tiny: Plan) -> None:
+    run = "run: {threads: 1, checkpoint_interval: 10, micro_batch_size: 2, log_interval: 5}"
+    edited(
+        Path("recipes/tiny.yaml"),
+        lambda text: text.replace(run, "run: {threads: 2, log_interval: 7, validation_interval: 3, checkpoint_interval: 4}"),
+    )
+    assert replay().startswith("identical: ")
+
+
+def test_absent_inputs_are_named_with_what_makes_them(tiny: Plan) -> None:
+    os.remove(tiny.manifest("main"))
+    with pytest.raises(RelmError, match=rf"no such file.*; `snakemake {tiny.manifest('main')}` makes it"):
+        replay()
+
+
+def test_a_segment_that_there_is_not_is_refused(tiny: Plan) -> None:
+    with pytest.raises(RelmError, match=r"checkpoints.jsonl: its segments are 0 to 3, found 4"):
+        replay(segment=4)
+
+
+@pytest.mark.parametrize(
+    ("folder", "words"),
+    [
+        ("results/tyni", "no such folder"),
+        ("work/runs", "is not the folder of a finished run"),
+        ("work/runs/tiny", "is not the folder of a finished run"),
+    ],
+)
+def test_another_folder_is_refused(tiny: Plan, folder: str, words: str) -> None:
+    with pytest.raises(RelmError, match=words):
+        replay(Path(folder))
+
+
+STRANGE = '{"step": 10, "sha256": {"../../../x": "0"}, "made_on": {"device": "cpu", "micro_batch_size": 2}}\n'
+NO_HASHES = STRANGE.replace('"../../../x": "0"', '"model.safetensors": "0", "optimizer.safetensors": "0"')
+NOWHERE = NO_HASHES.replace("device", "d")
+
+
+@pytest.mark.parametrize("text", ["", "{}\n", '{"step": 10}\n', "no JSON\n", STRANGE, NOWHERE])
+def test_a_list_of_checkpoints_that_is_none_is_refused(tiny: Plan, text: str) -> None:
+    edited(TINY / "checkpoints.jsonl", lambda _: text)
+    with pytest.raises(RelmError, match=r"checkpoints.jsonl"):
+        replay()
+
+
+def test_a_folder_from_before_there_were_segments_says_so(tiny: Plan) -> None:
+    os.remove(TINY / "checkpoints.jsonl")
+    with pytest.raises(RelmError, match=r"checkpoints.jsonl: no such file: the folder does not attest how it was trained"):
+        replay()
+
+
+def test_several_phases_want_a_choice(tiny: Plan) -> None:
+    phase = read_json(TINY / "recipe.json")["recipe"]["pretrain"]["main"]
+    plan = trained("two", f"pretrain: {{later: {json.dumps(phase)}}}")
+    os.rename(PLAIN.with_name("two") / "checkpoints.jsonl", PLAIN.with_name("two") / "checkpoints.main.jsonl")
+    with pytest.raises(RelmError, match="recipe two has several phases; give --phase main or later"):
+        replay(Path("results/two"))
+    assert replay(Path("results/two"), None, "main").startswith("two, phase main, 40 steps")
+    assert replay(plan.run_folder, 3, "main").startswith("identical: segment 3 of two, phase main")
+
+
+def test_a_signal_leaves_nothing(tiny: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop, "kill_point", lambda name: signal.raise_signal(signal.SIGTERM))
+    with pytest.raises(Preempted, match="stopped before step 40; nothing was compared, and nothing is kept"):
+        replay()
+    assert not list(Path("work").glob("replay-*"))
