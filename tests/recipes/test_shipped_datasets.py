@@ -11,7 +11,7 @@ from relm.corpus.extract import extract
 from relm.recipes.catalogue import load_dataset, load_model
 from relm.recipes.plan import SPLITS, Project
 
-CHECKOUT = Path(__file__).resolve().parent.parent
+CHECKOUT = Path(__file__).resolve().parents[2]
 DATASETS = sorted((CHECKOUT / "recipes" / "data").glob("*.yaml"))
 MODELS = sorted((CHECKOUT / "recipes" / "models").glob("*.yaml"))
 

@@ -9,7 +9,7 @@ from relm.recipes.plan import Project
 from relm.recipes.recipe import Recipe
 from relm.recipes.smoke import MAY_CHANGE, changed_keys, may_change, smoke_twin
 
-CHECKOUT = Path(__file__).resolve().parent.parent
+CHECKOUT = Path(__file__).resolve().parents[2]
 PROJECT = Project(CHECKOUT)
 
 

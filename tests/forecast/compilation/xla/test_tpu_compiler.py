@@ -14,7 +14,7 @@ from relm.forecast.compilation.compiling import compiled, installed
 from relm.forecast.compilation.program_facts import carried_beyond_gradients, refusal_of
 from relm.recipes.topologies import TOPOLOGIES
 
-CHECKOUT = Path(__file__).resolve().parents[3]
+CHECKOUT = Path(__file__).resolve().parents[4]
 _SLICES = """
 import json, os, sys
 os.environ.update(TPU_SKIP_MDS_QUERY="1", JAX_PLATFORMS="cpu", ALLOW_MULTIPLE_LIBTPU_LOAD="1")
