@@ -7,6 +7,7 @@ from snakemake.utils import min_version
 from relm import graph
 from relm.recipes.identity import REVISIONS, work_folder
 from relm.cluster import supervision
+
 min_version("9.27")
 
 WORK = work_folder()
