@@ -15,6 +15,7 @@ from pathlib import Path
 from relm.artifact import checked_sidecar, require_sha256, sha256_of
 from relm.devices import ranks
 from relm.errors import RelmError
+from relm.recipes.declaration import load_extensions
 from relm.steps import STEPS
 from relm.steps.contract import Arguments, Step
 from relm.steps.parser import parser
@@ -50,6 +51,11 @@ def run_step(name: str, step: Step, arguments: Arguments, argv: Sequence[str]) -
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; the process's exit status."""
     argv = list(sys.argv[1:] if argv is None else argv)
+    try:
+        load_extensions()
+    except RelmError as error:
+        print(f"relm: {error}", file=sys.stderr)
+        return error.exit_code
     arguments = parser().parse_args(argv)
     logging.basicConfig(format=f"relm {arguments.step}: %(message)s")
     logging.getLogger("relm").setLevel(logging.INFO)

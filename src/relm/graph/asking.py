@@ -12,6 +12,7 @@ from relm.artifact import sidecar_of
 from relm.errors import RelmError
 from relm.recipes import evaluations
 from relm.recipes.catalogue import ModelFile
+from relm.recipes.declaration import load_extensions
 from relm.recipes.plan import Project
 
 PROJECT = Project()
@@ -20,6 +21,8 @@ KEY = "[0-9a-f]{12}"
 FILE = "|".join(re.escape(name) for name in get_args(ModelFile))
 # Evaluations on a recipe's own examples, as a pattern.
 OWN_DATA = "|".join(evaluations.OWN_DATA)
+
+load_extensions()
 
 Arguments = ParamSpec("Arguments")
 Answer = TypeVar("Answer")
