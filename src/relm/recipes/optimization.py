@@ -1,17 +1,46 @@
 """How a phase's gradients become updates: the sections of a recipe for optimizer, learning rate and loss scaling."""
 
 import math
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
+from relm.recipes.declaration import NameIn, Registry, add_options
 from relm.recipes.section import Section
 
 Share = Annotated[float, Field(ge=0, lt=1)]
 Positive = Annotated[float, Field(gt=0)]
 
-OptimizerName = Literal["adamw", "adam", "lamb", "adafactor", "sgd"]
-ScheduleName = Literal["constant", "linear", "cosine", "polynomial", "natural_exponential", "by_step"]
+
+@dataclass(frozen=True)
+class OptimizerDeclaration:
+    """An optimizer that a phase may name."""
+
+    name: str
+    build: str
+    """Reference to a function of parameter groups and an `Optimizer` section that returns a `torch.optim.Optimizer`."""
+    keys: tuple[str, ...] = ()
+    """The keys of `Optimizer` that it reads beside those that every optimizer reads."""
+    options: type[Section] | None = None
+    """A section of keys of its own, which lies under the optimizer's name."""
+
+
+@dataclass(frozen=True)
+class ScheduleDeclaration:
+    """A learning-rate schedule that a phase may name."""
+
+    name: str
+    scale: str
+    """Reference to a function of a `Schedule`, the step's number and the phase's updates that returns the share of the peak."""
+    keys: tuple[str, ...] = ()
+    """The keys of `Schedule` that it reads beside those that every schedule reads."""
+    options: type[Section] | None = None
+    """A section of keys of its own, which lies under the schedule's name."""
+
+
+OPTIMIZERS: Registry[OptimizerDeclaration] = Registry("optimizer")
+SCHEDULES: Registry[ScheduleDeclaration] = Registry("schedule")
 
 
 class Lamb(Section):
@@ -65,23 +94,21 @@ class Sgd(Section):
         return self
 
 
-_ADAM = ("adamw", "adam", "lamb")
-# Key -> the optimizers that have it; keys that are not here belong to all.
-_OPTIMIZERS_WITH = {
-    "betas": _ADAM,
-    "epsilon": _ADAM,
-    "bias_correction": _ADAM,
-    "form": ("adamw", "adam"),
-    "lamb": ("lamb",),
-    "adafactor": ("adafactor",),
-    "sgd": ("sgd",),
-}
+_MOMENTS = ("betas", "epsilon", "bias_correction")
+for declaration in (
+    OptimizerDeclaration("adamw", "relm.training.optimizers.adam:build_adamw", keys=(*_MOMENTS, "form")),
+    OptimizerDeclaration("adam", "relm.training.optimizers.adam:build_adam", keys=(*_MOMENTS, "form")),
+    OptimizerDeclaration("lamb", "relm.training.optimizers.lamb:build_lamb", keys=_MOMENTS, options=Lamb),
+    OptimizerDeclaration("adafactor", "relm.training.optimizers.adafactor:build_adafactor", options=Adafactor),
+    OptimizerDeclaration("sgd", "relm.training.optimizers.sgd:build_sgd", options=Sgd),
+):
+    OPTIMIZERS.register(declaration)
 
 
 class Optimizer(Section):
     """How gradients become updates."""
 
-    name: OptimizerName = "adamw"
+    name: Annotated[str, NameIn(OPTIMIZERS)] = "adamw"
     """adamw: Adam with decoupled weight decay; adam: Adam with weight decay as a part of the gradient; lamb: AdamW's step of
     each parameter scaled to its norm; adafactor: a second moment kept as row and column means; sgd: gradient descent."""
     learning_rate: float = Field(gt=0)
@@ -115,7 +142,7 @@ class Optimizer(Section):
 
     @model_validator(mode="after")
     def keys_belong_to_the_optimizer(self) -> Self:
-        _refuse_strange_keys(self, _OPTIMIZERS_WITH)
+        _refuse_keys_of_others(self, OPTIMIZERS)
         if self.form == "graphcore_bert" and self.name != "adamw":
             raise ValueError(f"form: graphcore_bert is of adamw; found name: {self.name}; leave form out")
         return self
@@ -130,29 +157,28 @@ class Optimizer(Section):
         return self
 
 
-# Key -> the schedules that have it; keys that are not here belong to all.
-_WITH_WARMUP = ("constant", "linear", "cosine", "polynomial", "natural_exponential")
-_WITH_END = ("linear", "cosine", "polynomial")
-_SCHEDULES_WITH = {
-    "warmup_steps": _WITH_WARMUP,
-    "warmup_share": _WITH_WARMUP,
-    "warmup_rounding": _WITH_WARMUP,
-    "warmup_power": _WITH_WARMUP,
-    "floor": (*_WITH_END, "natural_exponential", "by_step"),
-    "floor_cuts_off": (*_WITH_END, "natural_exponential"),
-    "power": ("polynomial",),
-    "decay_rate": ("natural_exponential",),
-    "decay_period": ("natural_exponential",),
-    "decay_ahead": _WITH_END,
-    "decay_end": _WITH_END,
-    "by_step": ("by_step",),
-}
+_WARMUP = ("warmup_steps", "warmup_share", "warmup_rounding", "warmup_power")
+_FLOOR = ("floor", "floor_cuts_off")
+_END = ("decay_ahead", "decay_end")
+for schedule in (
+    ScheduleDeclaration("constant", "relm.training.schedules:constant", keys=_WARMUP),
+    ScheduleDeclaration("linear", "relm.training.schedules:linear", keys=(*_WARMUP, *_FLOOR, *_END)),
+    ScheduleDeclaration("cosine", "relm.training.schedules:cosine", keys=(*_WARMUP, *_FLOOR, *_END)),
+    ScheduleDeclaration("polynomial", "relm.training.schedules:polynomial", keys=(*_WARMUP, *_FLOOR, *_END, "power")),
+    ScheduleDeclaration(
+        "natural_exponential",
+        "relm.training.schedules:natural_exponential",
+        keys=(*_WARMUP, *_FLOOR, "decay_rate", "decay_period"),
+    ),
+    ScheduleDeclaration("by_step", "relm.training.schedules:by_step", keys=("floor", "by_step")),
+):
+    SCHEDULES.register(schedule)
 
 
 class Schedule(Section):
     """The learning rate over the steps of a phase."""
 
-    name: ScheduleName = "constant"
+    name: Annotated[str, NameIn(SCHEDULES)] = "constant"
     """Its shape after the warm-up, down to floor at the last step: constant; linear; cosine: half a cycle; polynomial:
     (share of the way left) ** power; natural_exponential: exp(-decay_rate) times the value before, each decay_period steps;
     by_step: a table."""
@@ -191,7 +217,7 @@ class Schedule(Section):
 
     @model_validator(mode="after")
     def keys_belong_to_the_schedule(self) -> Self:
-        _refuse_strange_keys(self, _SCHEDULES_WITH)
+        _refuse_keys_of_others(self, SCHEDULES)
         if self.name == "natural_exponential" and self.decay_rate is None:
             raise ValueError("natural_exponential needs decay_rate; give one, such as 0.1")
         if self.name == "by_step" and min(self.by_step, default=math.inf) > self.first_step:
@@ -264,3 +290,41 @@ def _refuse_strange_keys(section: Any, owners: dict[str, tuple[str, ...]]) -> No
                 f"{key}: read with name: {' or '.join(names)} only, found {shown!r} with name: {section.name}; "
                 "leave it out, or change name"
             )
+
+
+def _refuse_keys_of_others(section: Any, registry: Registry[Any]) -> None:
+    """Refuse keys that another optimizer or schedule than the named one reads.
+
+    Raises:
+        ValueError: names the key, its value, and the names that it belongs to.
+    """
+    keys = {declaration.name: _keys(declaration) for declaration in registry}
+    owned = set().union(*keys.values())
+    fields = [key for key in type(section).model_fields if key in owned]
+    _refuse_strange_keys(section, {key: tuple(name for name, own in keys.items() if key in own) for key in fields})
+
+
+def _keys(declaration: OptimizerDeclaration | ScheduleDeclaration) -> set[str]:
+    return {*declaration.keys, *([declaration.name] if declaration.options is not None else [])}
+
+
+def register_optimizer(declaration: OptimizerDeclaration) -> None:
+    """Let recipes name another optimizer; its options get a key of its name.
+
+    Raises:
+        RelmError: the name is taken.
+    """
+    OPTIMIZERS.register(declaration)
+    if declaration.options is not None:
+        add_options(Optimizer, declaration.name, declaration.options, f"Keys of {declaration.name} alone.")
+
+
+def register_schedule(declaration: ScheduleDeclaration) -> None:
+    """Let recipes name another learning-rate schedule; its options get a key of its name.
+
+    Raises:
+        RelmError: the name is taken.
+    """
+    SCHEDULES.register(declaration)
+    if declaration.options is not None:
+        add_options(Schedule, declaration.name, declaration.options, f"Keys of {declaration.name} alone.")

@@ -1,14 +1,16 @@
 """The learning rate as a function of the step alone, so that nothing of it needs saving."""
 
 import math
+from collections.abc import Callable
 
-from relm.recipes.optimization import Schedule
+from relm.recipes.declaration import load
+from relm.recipes.optimization import SCHEDULES, Schedule
 
 
 def learning_rate_scale(schedule: Schedule, step: int, steps: int) -> float:
-    """The share of the peak learning rate with which an update is made.
+    """Return the share of the peak learning rate with which an update is made.
 
-    Rises from 0 (before the first step) to 1 at the end of the warm-up, then falls in the schedule's shape to `floor` at the
+    It rises from 0 (before the first step) to 1 at the end of the warm-up, then falls in the schedule's shape to `floor` at the
     last step, or where the schedule says.
 
     Args:
@@ -19,32 +21,67 @@ def learning_rate_scale(schedule: Schedule, step: int, steps: int) -> float:
     [0.5, 1.0, 0.5, 0.0]
     """
     number = (step - 1) // schedule.updates_per_step + schedule.first_step
-    if schedule.name == "by_step":
-        return max(schedule.floor, schedule.by_step[max(begin for begin in schedule.by_step if begin <= number)])
+    scale: float = load(SCHEDULES[schedule.name].scale)(schedule, number, steps)
+    return scale
+
+
+def constant(schedule: Schedule, number: int, steps: int) -> float:
+    """Return the share at a step of a schedule that stays at its peak after the warm-up."""
+    warming = _warm_up(schedule, number, steps)
+    return 1.0 if warming is None else warming
+
+
+def linear(schedule: Schedule, number: int, steps: int) -> float:
+    """Return the share at a step of a schedule that falls in a straight line."""
+    return _decayed(schedule, number, steps, lambda progress: 1 - progress)
+
+
+def cosine(schedule: Schedule, number: int, steps: int) -> float:
+    """Return the share at a step of a schedule that falls as half a cycle of a cosine."""
+    return _decayed(schedule, number, steps, lambda progress: (1 + math.cos(math.pi * progress)) / 2)
+
+
+def polynomial(schedule: Schedule, number: int, steps: int) -> float:
+    """Return the share at a step of a schedule that falls as a power of the remaining share of its length."""
+    return _decayed(schedule, number, steps, lambda progress: (1 - progress) ** schedule.power)
+
+
+def natural_exponential(schedule: Schedule, number: int, steps: int) -> float:
+    """Return the share at a step of a schedule that shrinks by the same factor each `decay_period` steps."""
+    assert schedule.decay_rate is not None, "the section sees to it"
+    warming = _warm_up(schedule, number, steps)
+    if warming is not None:
+        return warming
+    return _above_floor(schedule, math.exp(-schedule.decay_rate * ((number - schedule.warmup(steps)) // schedule.decay_period)))
+
+
+def by_step(schedule: Schedule, number: int, steps: int) -> float:
+    """Return the share that a table gives from the last step in it that is not after this one."""
+    return max(schedule.floor, schedule.by_step[max(begin for begin in schedule.by_step if begin <= number)])
+
+
+def _warm_up(schedule: Schedule, number: int, steps: int) -> float | None:
+    """Return the share at a step of the warm-up; None after it."""
     warmup = schedule.warmup(steps)
-    if number <= warmup and warmup:
-        share: float = (number / warmup) ** schedule.warmup_power
-        return max(schedule.floor, share) if schedule.floor_cuts_off else share
-    end = schedule.decay_end or schedule.length(steps)
-    share = _shape(schedule, number + schedule.decay_ahead - warmup, end - warmup)
-    if schedule.floor_cuts_off:
-        return max(schedule.floor, share)
-    return share if schedule.name == "constant" else schedule.floor + (1 - schedule.floor) * share
+    if number > warmup or not warmup:
+        return None
+    share: float = (number / warmup) ** schedule.warmup_power
+    return max(schedule.floor, share) if schedule.floor_cuts_off else share
 
 
-def _shape(schedule: Schedule, number: int, end: int) -> float:
-    """What is left of 1 at a step after the warm-up.
+def _decayed(schedule: Schedule, number: int, steps: int, shape: Callable[[float], float]) -> float:
+    """Return the share at a step of a schedule with an end.
 
     Args:
-        number: of the step, counted from the warm-up's last.
-        end: where the shape arrives at 0, counted likewise.
+        shape: progress from the end of the warm-up to the schedule's end, from 0 to 1 -> share before the floor, from 1 to 0.
     """
-    if schedule.name == "constant":
-        return 1.0
-    if schedule.name == "natural_exponential":
-        assert schedule.decay_rate is not None, "the section sees to it"
-        return math.exp(-schedule.decay_rate * (number // schedule.decay_period))
-    progress = min(1.0, number / end)
-    if schedule.name == "cosine":
-        return (1 + math.cos(math.pi * progress)) / 2
-    return 1 - progress if schedule.name == "linear" else (1 - progress) ** schedule.power
+    warming = _warm_up(schedule, number, steps)
+    if warming is not None:
+        return warming
+    warmup, end = schedule.warmup(steps), schedule.decay_end or schedule.length(steps)
+    return _above_floor(schedule, shape(min(1.0, (number + schedule.decay_ahead - warmup) / (end - warmup))))
+
+
+def _above_floor(schedule: Schedule, share: float) -> float:
+    """Return a share cut off at the floor, or squeezed so that 0 becomes the floor."""
+    return max(schedule.floor, share) if schedule.floor_cuts_off else schedule.floor + (1 - schedule.floor) * share

@@ -6,7 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from relm.training.optimizers.tensor_optimizer import TensorOptimizer, Tensors
+from relm.recipes.optimization import Optimizer
+from relm.training.optimizers.tensor_optimizer import Groups, TensorOptimizer, Tensors
 
 
 class Adafactor(TensorOptimizer):
@@ -18,7 +19,7 @@ class Adafactor(TensorOptimizer):
 
     def __init__(
         self,
-        groups: list[dict[str, Any]],
+        groups: Groups,
         learning_rate: float = 1.0,
         epsilons: tuple[float, float] = (1e-30, 1e-3),
         clip_threshold: float = 1.0,
@@ -100,3 +101,8 @@ def root_mean_squares(tensors: Tensors) -> list[Tensor]:
     """A float32 scalar of each."""
     norms = torch._foreach_norm(tensors, 2, torch.float32)
     return list(torch._foreach_div(norms, [math.sqrt(tensor.numel()) for tensor in tensors]))
+
+
+def build_adafactor(groups: Groups, settings: Optimizer) -> Adafactor:
+    """Return a recipe's Adafactor."""
+    return Adafactor(groups, settings.learning_rate, **dict(settings.adafactor))

@@ -5,7 +5,11 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from relm.training.optimizers.tensor_optimizer import TensorOptimizer, Tensors, lack
+from relm.recipes.optimization import Optimizer
+from relm.training.optimizers.tensor_optimizer import Groups, TensorOptimizer, Tensors, lack
+
+# Device types for which torch has a kernel for a whole step of AdamW.
+_FUSED_ON = ("cpu", "cuda")
 
 
 class MomentOptimizer(TensorOptimizer):
@@ -13,7 +17,7 @@ class MomentOptimizer(TensorOptimizer):
 
     def __init__(
         self,
-        groups: list[dict[str, Any]],
+        groups: Groups,
         learning_rate: float,
         betas: tuple[float, float],
         epsilon: float,
@@ -60,7 +64,7 @@ class Adam(MomentOptimizer):
 
     def __init__(
         self,
-        groups: list[dict[str, Any]],
+        groups: Groups,
         learning_rate: float,
         betas: tuple[float, float] = (0.9, 0.999),
         epsilon: float = 1e-8,
@@ -100,3 +104,29 @@ class Adam(MomentOptimizer):
         torch._foreach_addcdiv_(parameters, means, roots, -1.0)
         if decay and self.form == "transformers":
             torch._foreach_mul_(parameters, 1 - self._decaying * decay)
+
+
+def build_adam(groups: Groups, settings: Optimizer) -> Adam:
+    """Return a recipe's Adam, whose weight decay is a part of the gradient."""
+    return _own_adam(groups, settings, decoupled=False)
+
+
+def build_adamw(groups: Groups, settings: Optimizer) -> torch.optim.Optimizer:
+    """Return a recipe's AdamW: torch's fused one where it does the same on the parameters' device, or else our own."""
+    devices = {parameter.device.type for group in groups for parameter in group["params"]}
+    plain = settings.bias_correction and settings.form == "pytorch" and settings.state_precision == "float32"
+    if plain and devices <= set(_FUSED_ON):
+        return torch.optim.AdamW(groups, lr=settings.learning_rate, betas=settings.betas, eps=settings.epsilon, fused=True)
+    return _own_adam(groups, settings, decoupled=True)
+
+
+def _own_adam(groups: Groups, settings: Optimizer, decoupled: bool) -> Adam:
+    return Adam(
+        groups,
+        settings.learning_rate,
+        betas=settings.betas,
+        epsilon=settings.epsilon,
+        bias_correction=settings.bias_correction,
+        form=settings.form,
+        decoupled=decoupled,
+    )

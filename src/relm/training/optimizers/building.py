@@ -1,30 +1,20 @@
 """From a recipe's section to an optimizer of a model's parameters."""
 
-from collections.abc import Callable
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
-from relm.recipes.optimization import Optimizer
-from relm.training.optimizers.adafactor import Adafactor
-from relm.training.optimizers.adam import Adam
-from relm.training.optimizers.lamb import Lamb
-from relm.training.optimizers.sgd import Sgd
-from relm.training.optimizers.tensor_optimizer import TensorOptimizer
-
-Groups = list[dict[str, Any]]
-# Where torch has a kernel for a whole step of AdamW.
-_FUSED_ON = ("cpu", "cuda")
+from relm.recipes.declaration import load
+from relm.recipes.optimization import OPTIMIZERS, Optimizer
+from relm.training.optimizers.tensor_optimizer import Groups, TensorOptimizer
 
 
 def weight_type(settings: Optimizer) -> torch.dtype:
-    """The type in which weights and optimizer state are kept: convert the model to it before the optimizer is built."""
+    """Return the type of weights and optimizer state: convert the model to it before the optimizer is built."""
     return torch.bfloat16 if settings.state_precision == "bfloat16" else torch.float32
 
 
 def build_optimizer(model: nn.Module, settings: Optimizer) -> torch.optim.Optimizer:
-    """The optimizer of a recipe for the parameters of `model`, which stay where they are.
+    """Return the optimizer of a recipe for the parameters of `model`, which stay where they are.
 
     Weight decay is for matrices and embeddings alone, or with ``decayed: all_but_biases`` for normalisation too.
 
@@ -35,10 +25,8 @@ def build_optimizer(model: nn.Module, settings: Optimizer) -> torch.optim.Optimi
     for name, parameter in model.named_parameters():
         if parameter.dtype != expected:
             raise ValueError(f"{name} is {parameter.dtype}, expected {expected}: convert the model first")
-    groups = parameter_groups(model, settings)
-    if _is_library_adamw(settings, groups):
-        return torch.optim.AdamW(groups, lr=settings.learning_rate, betas=settings.betas, eps=settings.epsilon, fused=True)
-    return _BUILDERS[settings.name](groups, settings)
+    optimizer: torch.optim.Optimizer = load(OPTIMIZERS[settings.name].build)(parameter_groups(model, settings), settings)
+    return optimizer
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, learning_rate: float | Tensor) -> None:
@@ -53,9 +41,9 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, learning_rate: float | T
 
 
 def parameter_groups(model: nn.Module, settings: Optimizer) -> Groups:
-    """The parameters that learn, together with those that are treated like them.
+    """Return the parameters that learn, in groups that are treated alike.
 
-    Each group has `params`, `weight_decay`, and `adapted`: whether LAMB gives its parameters a trust ratio.
+    Each group has `params`, `weight_decay`, and `adapted`, which is true where LAMB gives its parameters a trust ratio.
     """
     together: dict[tuple[bool, bool], list[nn.Parameter]] = {}
     for name, parameter in model.named_parameters():
@@ -68,51 +56,3 @@ def parameter_groups(model: nn.Module, settings: Optimizer) -> Groups:
         {"params": parameters, "weight_decay": settings.weight_decay if decayed else 0.0, "adapted": adapted}
         for (decayed, adapted), parameters in together.items()
     ]
-
-
-def _is_library_adamw(settings: Optimizer, groups: Groups) -> bool:
-    """Whether torch's fused AdamW does what is asked for, where the parameters are."""
-    devices = {parameter.device.type for group in groups for parameter in group["params"]}
-    plain = settings.name == "adamw" and settings.bias_correction and settings.form == "pytorch"
-    return plain and settings.state_precision == "float32" and devices <= set(_FUSED_ON)
-
-
-def _adam(groups: Groups, settings: Optimizer) -> Adam:
-    return Adam(
-        groups,
-        settings.learning_rate,
-        settings.betas,
-        settings.epsilon,
-        settings.bias_correction,
-        settings.form,
-        decoupled=settings.name == "adamw",
-    )
-
-
-def _lamb(groups: Groups, settings: Optimizer) -> Lamb:
-    return Lamb(
-        groups,
-        settings.learning_rate,
-        settings.betas,
-        settings.epsilon,
-        settings.bias_correction,
-        settings.lamb.weight_norm_clip,
-        settings.lamb.normalise_gradient,
-    )
-
-
-def _adafactor(groups: Groups, settings: Optimizer) -> Adafactor:
-    return Adafactor(groups, settings.learning_rate, **dict(settings.adafactor))
-
-
-def _sgd(groups: Groups, settings: Optimizer) -> Sgd:
-    return Sgd(groups, settings.learning_rate, settings.sgd.momentum, settings.sgd.nesterov)
-
-
-_BUILDERS: dict[str, Callable[[Groups, Optimizer], TensorOptimizer]] = {
-    "adamw": _adam,
-    "adam": _adam,
-    "lamb": _lamb,
-    "adafactor": _adafactor,
-    "sgd": _sgd,
-}

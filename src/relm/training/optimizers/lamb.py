@@ -5,8 +5,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from relm.recipes.optimization import Optimizer
 from relm.training.optimizers.adam import MomentOptimizer
-from relm.training.optimizers.tensor_optimizer import Tensors
+from relm.training.optimizers.tensor_optimizer import Groups, Tensors
 
 
 class Lamb(MomentOptimizer):
@@ -18,7 +19,7 @@ class Lamb(MomentOptimizer):
 
     def __init__(
         self,
-        groups: list[dict[str, Any]],
+        groups: Groups,
         learning_rate: float,
         betas: tuple[float, float] = (0.9, 0.999),
         epsilon: float = 1e-6,
@@ -67,3 +68,16 @@ class Lamb(MomentOptimizer):
         weights = weights if self.weight_norm_clip is None else weights.clamp(max=self.weight_norm_clip)
         ratios = torch.where((weights > 0) & (lengths > 0), weights / lengths, 1.0)
         return (self._rate * ratios).unbind()
+
+
+def build_lamb(groups: Groups, settings: Optimizer) -> Lamb:
+    """Return a recipe's LAMB."""
+    return Lamb(
+        groups,
+        settings.learning_rate,
+        betas=settings.betas,
+        epsilon=settings.epsilon,
+        bias_correction=settings.bias_correction,
+        weight_norm_clip=settings.lamb.weight_norm_clip,
+        normalise_gradient=settings.lamb.normalise_gradient,
+    )

@@ -5,15 +5,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from relm.training.optimizers.tensor_optimizer import TensorOptimizer, Tensors
+from relm.recipes.optimization import Optimizer
+from relm.training.optimizers.tensor_optimizer import Groups, TensorOptimizer, Tensors
 
 
 class Sgd(TensorOptimizer):
     """velocity = momentum * velocity + gradient; weight -= learning rate * velocity. Weight decay is a part of the gradient."""
 
-    def __init__(
-        self, groups: list[dict[str, Any]], learning_rate: float, momentum: float = 0.0, nesterov: bool = False
-    ) -> None:
+    def __init__(self, groups: Groups, learning_rate: float, momentum: float = 0.0, nesterov: bool = False) -> None:
         """Make the state: `momentum_buffer` of every parameter, if there is momentum."""
         self.momentum, self.nesterov = momentum, nesterov
         super().__init__(groups, learning_rate)
@@ -33,3 +32,8 @@ class Sgd(TensorOptimizer):
         if self.nesterov:
             velocities = torch._foreach_add(gradients, velocities, alpha=self.momentum)
         torch._foreach_addcmul_(parameters, velocities, [self._rate] * len(parameters), -1.0)
+
+
+def build_sgd(groups: Groups, settings: Optimizer) -> Sgd:
+    """Return a recipe's gradient descent."""
+    return Sgd(groups, settings.learning_rate, momentum=settings.sgd.momentum, nesterov=settings.sgd.nesterov)

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+Groups = list[dict[str, Any]]
 Tensors = list[Tensor] | tuple[Tensor, ...]
 # Numbers of a parameter list that are updated together. On a CPU one operation's result should be in its cache when the next
 # one reads it; elsewhere this bounds the memory of intermediate results.
