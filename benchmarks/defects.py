@@ -32,7 +32,7 @@ from relm.examples.packing import Text
 from relm.examples.table import ExampleTable
 from relm.examples.tokenized import tokenized_documents
 from relm.examples.tokenizers import LoadedTokenizer, import_tokenizer, load_tokenizer
-from relm.recipes.catalogue import Dataset
+from relm.recipes.datasets import Dataset
 from relm.recipes.objectives import AsPublished, Objective
 
 SEED = 42

@@ -19,7 +19,7 @@ from relm.artifact import checked_sidecar
 from relm.corpus.extract import extract
 from relm.corpus.wikipedia import Dump, Page, decompressed_blocks
 from relm.corpus.wikitext_markup import plain_text
-from relm.recipes.catalogue import Dataset
+from relm.recipes.datasets import Dataset
 
 COMPARED_ARTICLES = 100
 

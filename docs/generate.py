@@ -1,7 +1,7 @@
 """Write the parts of the documentation that follow from the code: `python docs/generate.py [--check]`.
 
 The rule graph in README.md is Snakemake's own, without the edges that follow from others; the keys in docs/recipes.md are those
-of the classes in `recipe.py` and `catalogue.py`, with their sentences; the compiled programs in docs/tpu.md are those of
+of the classes in `relm.recipes`, with their sentences; the compiled programs in docs/tpu.md are those of
 docs/compiled.json. Each part stands between two marker lines.
 """
 
@@ -17,8 +17,9 @@ import networkx
 
 from relm.forecast.compilation.compiling import HELD_OUT
 from relm.forecast.compilation.shipped_programs import read_shipped
-from relm.recipes.catalogue import Dataset, PretrainedModel
+from relm.recipes.datasets import Dataset
 from relm.recipes.evaluations import PublishedTest
+from relm.recipes.published_models import PretrainedModel
 from relm.recipes.recipe import Recipe
 from relm.recipes.section import Section
 

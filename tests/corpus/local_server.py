@@ -16,7 +16,7 @@ import pytest
 from relm.artifact import sidecar_of
 from relm.corpus.download import download
 from relm.errors import RelmError
-from relm.recipes.catalogue import RemoteFile, Source
+from relm.recipes.remote_files import RemoteFile, Source
 
 BODY = random.Random(0).randbytes(300_000)  # incompressible, so that half of a packed file is never the whole
 HALF = len(BODY) // 2

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape
 
-from relm.recipes.catalogue import Dataset
+from relm.recipes.datasets import Dataset
 
 SAMPLE = Path(__file__).parent.parent / "data" / "enwiki-sample.xml.bz2"
 ANY_FILE = {"sha256": "0" * 64, "size": 1, "sources": [{"url": "https://example.org/file"}]}

@@ -8,7 +8,8 @@ from small_dumps import dataset
 from relm.artifact import checked_sidecar
 from relm.corpus.documents import Document, Skipped, parsed_document, read_documents
 from relm.corpus.extract import extract
-from relm.corpus.formats import FORMATS
+from relm.recipes.datasets import FORMATS
+from relm.recipes.declaration import load
 
 
 class Extracted(NamedTuple):
@@ -46,7 +47,7 @@ def read(path: Path, **settings: Any) -> list[Document | str]:
     """The documents of one file, and the reason for each that is skipped, before they are split."""
     chosen = dataset(folder=str(path.parent), **settings)
     made = FORMATS[chosen.format]
-    outcomes = [one for batch in made.batches(chosen, path) for one in made.documents(chosen, path.name, batch)]
+    outcomes = [one for batch in load(made.batches)(chosen, path) for one in load(made.documents)(chosen, path.name, batch)]
     return [one.reason if isinstance(one, Skipped) else parsed_document(one.line, path.name) for one in outcomes]
 
 

@@ -23,7 +23,7 @@ from local_server import (
 
 from relm.corpus.download import download
 from relm.errors import RelmError
-from relm.recipes.catalogue import RemoteFile, Source
+from relm.recipes.remote_files import RemoteFile, Source
 
 pytestmark = pytest.mark.usefixtures("plain_surroundings")
 
@@ -191,7 +191,7 @@ import json, os, subprocess, sys
 from pathlib import Path
 from relm.corpus.download import download
 from relm.errors import RelmError
-from relm.recipes.catalogue import RemoteFile
+from relm.recipes.remote_files import RemoteFile
 remote, disk = RemoteFile.model_validate_json(sys.argv[1]), Path(sys.argv[2])
 subprocess.run(["mount", "-t", "tmpfs", "-o", "size=160k", "tmpfs", str(disk)], check=True)
 said = {}
@@ -248,7 +248,7 @@ import resource, sys
 from pathlib import Path
 from relm.corpus.download import download
 from relm.errors import RelmError
-from relm.recipes.catalogue import RemoteFile
+from relm.recipes.remote_files import RemoteFile
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, resource.RLIM_INFINITY))
 try:
     download("thing.bin", RemoteFile.model_validate_json(sys.argv[1]), Path(sys.argv[2]))

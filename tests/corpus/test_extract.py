@@ -15,7 +15,7 @@ from relm.artifact import checked_sidecar
 from relm.corpus.documents import read_documents, split_of, title_number
 from relm.corpus.extract import extract
 from relm.errors import RelmError
-from relm.recipes.catalogue import Dataset
+from relm.recipes.datasets import Dataset
 
 
 def outputs(folder: Path) -> dict[str, Path]:

@@ -240,7 +240,7 @@ def test_features_in_a_card_read_no_file_of_their_own(tmp_path: Path) -> None:
 PROGRAM = """
 import json, sys
 from pathlib import Path
-from relm.recipes.catalogue import Dataset
+from relm.recipes.datasets import Dataset
 from relm.corpus.extract import extract
 from relm.errors import RelmError
 

@@ -20,7 +20,7 @@ from local_server import (
 )
 
 from relm.corpus.download import download
-from relm.recipes.catalogue import RemoteFile, Source
+from relm.recipes.remote_files import RemoteFile, Source
 
 pytestmark = pytest.mark.usefixtures("plain_surroundings")
 

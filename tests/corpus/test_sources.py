@@ -17,7 +17,7 @@ from local_server import BODY, LocalServer, Served, fault, from_server, in_turn,
 
 from relm.corpus import sources
 from relm.corpus.download import download
-from relm.recipes.catalogue import RemoteFile, Source
+from relm.recipes.remote_files import RemoteFile, Source
 
 pytestmark = pytest.mark.usefixtures("plain_surroundings")
 

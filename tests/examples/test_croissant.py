@@ -12,7 +12,7 @@ from relm.examples.croissant import licence_url, write_croissant
 from relm.examples.manifest import write_manifest
 from relm.examples.storage import shard_writer
 from relm.examples.table import Column, table_writer
-from relm.recipes.catalogue import Dataset
+from relm.recipes.datasets import Dataset
 
 FACTS: dict[str, Any] = {
     "dtype": "uint16",

@@ -6,7 +6,7 @@ import pytest
 
 from relm.artifact import canonical_json
 from relm.errors import RelmError
-from relm.recipes.catalogue import Dataset
+from relm.recipes.datasets import Dataset
 from relm.recipes.identity import examples_identity
 from relm.recipes.objectives import Objective
 from relm.recipes.plan import Plan, Project

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from relm.errors import RelmError
-from relm.recipes.catalogue import load_dataset, load_model
+from relm.recipes.datasets import load_dataset
+from relm.recipes.published_models import load_model
 from relm.recipes.recipe import Recipe, load_recipe
 from relm.recipes.section import merge
 

@@ -8,8 +8,9 @@ import pytest
 from relm.artifact import checked_sidecar
 from relm.corpus.download import download
 from relm.corpus.extract import extract
-from relm.recipes.catalogue import load_dataset, load_model
+from relm.recipes.datasets import load_dataset
 from relm.recipes.plan import SPLITS, Project
+from relm.recipes.published_models import load_model
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 DATASETS = sorted((CHECKOUT / "recipes" / "data").glob("*.yaml"))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from relm.errors import RelmError
-from relm.recipes.catalogue import load_dataset
+from relm.recipes.datasets import load_dataset
 from relm.recipes.recipe import load_recipe
 from relm.recipes.section import read_yaml
 from relm.recipes.yaml_file import LARGEST

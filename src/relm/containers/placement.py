@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from relm.containers.lock import ROLES, Role
-from relm.recipes.catalogue import Dataset, PretrainedModel, load_dataset, load_model
+from relm.recipes.datasets import Dataset, load_dataset
 from relm.recipes.identity import work_folder
 from relm.recipes.plan import Plan, Project
+from relm.recipes.published_models import PretrainedModel, load_model
 from relm.recipes.recipe import Recipe
 
 # Steps that run where the recipe trains; evaluations follow it to a GPU alone, all others stay on the CPU.

@@ -19,7 +19,7 @@ from relm.corpus.sources import Location, SourceFault, described, kept_names
 from relm.corpus.transfer import Part, transfer
 from relm.errors import RelmError
 from relm.limits import require_disk
-from relm.recipes.catalogue import RemoteFile, Source
+from relm.recipes.remote_files import RemoteFile, Source
 
 COMPRESSIONS = {".xz": "xz", ".gz": "gzip", ".bz2": "bzip2"}
 

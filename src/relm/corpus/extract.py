@@ -20,11 +20,11 @@ from relm.corpus.documents import (
     split_of,
     title_number,
 )
-from relm.corpus.formats import FORMATS
 from relm.corpus.workers import ordered_map
 from relm.errors import RelmError
 from relm.limits import usable_cores
-from relm.recipes.catalogue import Dataset
+from relm.recipes.datasets import FORMATS, Dataset
+from relm.recipes.declaration import load
 from relm.recipes.identity import folder_files
 
 # A worker more for so many bytes of the source: below that, starting one takes longer than it saves.
@@ -122,7 +122,7 @@ def extract(
 
 def _source_files(dataset: Dataset, source: Path | None) -> list[SourceFile]:
     """The files in the order in which they are read. A Hugging Face dataset is one, whatever it is made of."""
-    if dataset.format == "hugging_face":
+    if FORMATS[dataset.format].reads_folders_whole:
         return [SourceFile(dataset.split, source or Path())]
     if source is None:
         raise RelmError(f"format {dataset.format} needs a source: a downloaded file or a folder")
@@ -152,7 +152,8 @@ def _splitter(
     if dataset.held_out_files:
         held_out_files = frozenset(dataset.held_out_files)
         return lambda file, _: HELD_OUT if file in held_out_files else TRAIN
-    if dataset.format == "text_files" and dataset.held_out_end is None and source is not None and source.is_dir():
+    one_document_a_file = FORMATS[dataset.format].one_document_a_file
+    if one_document_a_file and dataset.held_out_end is None and source is not None and source.is_dir():
         names = [file.name for file in files if file.path.stat().st_size]
         held_out = _lowest(dataset, names[:documents])
         return lambda _, number: HELD_OUT if number in held_out else TRAIN
@@ -183,7 +184,7 @@ def _check_splits(dataset: Dataset, source: Path | None, tally: Tally) -> None:
         lacking = "left for" if tally.counts[HELD_OUT].documents else "held out of"
         raise RelmError(f"{name}: no document is {lacking} training; correct held_out_files, or read more documents")
     numbers = tally.numbers
-    if dataset.format == "text_files" and len(dataset.files) > 1:
+    if FORMATS[dataset.format].one_document_a_file and len(dataset.files) > 1:
         # A shard is one file and so one document: it is the dataset that has two splits.
         numbers = [title_number(file) for file in dataset.files]
     one_in = dataset.one_in
@@ -247,7 +248,7 @@ def _size(files: list[SourceFile]) -> int:
 def _batches(dataset: Dataset, files: list[SourceFile]) -> Iterator[Batch]:
     for file in files:
         empty = True
-        for content in FORMATS[dataset.format].batches(dataset, file.path):
+        for content in load(FORMATS[dataset.format].batches)(dataset, file.path):
             yield Batch(file.name, content)
             empty = False
         if empty:
@@ -259,7 +260,7 @@ def _made(dataset: Dataset, batch: Batch) -> Made:
     outcomes: list[Encoded | Skipped] = [] if batch.content is not None else [Skipped("empty")]
     try:
         if batch.content is not None:
-            outcomes.extend(FORMATS[dataset.format].documents(dataset, batch.file, batch.content))
+            outcomes.extend(load(FORMATS[dataset.format].documents)(dataset, batch.file, batch.content))
     except RelmError as error:
         return Made(batch.file, outcomes, error)
     return Made(batch.file, outcomes, None)

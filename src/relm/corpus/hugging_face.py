@@ -17,7 +17,7 @@ from tqdm import tqdm
 from relm.artifact import read_json
 from relm.corpus.records import Rows, check_keys, keys_of
 from relm.errors import RelmError
-from relm.recipes.catalogue import Dataset, Hub
+from relm.recipes.datasets import Dataset, Hub
 
 READERS = ("arrow", "csv", "json", "parquet", "text")
 ROWS = 256

@@ -9,7 +9,7 @@ from relm.corpus.documents import LONGEST, Document, Encoded, Skipped, encoded
 from relm.corpus.lines import LineBlock, line_blocks, lines_in, lines_of
 from relm.errors import RelmError
 from relm.limits import size_in_words
-from relm.recipes.catalogue import Dataset
+from relm.recipes.datasets import Dataset
 
 # Characters of documents that travel to a worker at once.
 BATCH = 1 << 20

@@ -9,7 +9,7 @@ from tqdm import tqdm
 
 from relm.corpus.records import Rows, check_keys, keys_of
 from relm.errors import RelmError
-from relm.recipes.catalogue import Dataset
+from relm.recipes.datasets import Dataset
 
 # Bytes of a table that travel to a worker at once, and rows at most.
 BATCH, ROWS = 1 << 20, 4096

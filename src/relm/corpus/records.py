@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from relm.corpus.documents import Document, Encoded, Skipped, encoded
 from relm.corpus.lines import LineBlock, lines_of
 from relm.errors import RelmError
-from relm.recipes.catalogue import Dataset
+from relm.recipes.datasets import Dataset
 
 if TYPE_CHECKING:
     import pyarrow as pa

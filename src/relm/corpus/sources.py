@@ -25,7 +25,7 @@ import requests
 import urllib3
 
 from relm.errors import RelmError
-from relm.recipes.catalogue import Source
+from relm.recipes.remote_files import Source
 
 PYPI, NPM, HUGGING_FACE = "https://pypi.org/simple", "https://registry.npmjs.org", "https://huggingface.co"
 SIMPLE_JSON = "application/vnd.pypi.simple.v1+json"

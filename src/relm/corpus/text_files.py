@@ -7,7 +7,7 @@ from pathlib import Path
 from relm.corpus.documents import LONGEST, Document, Encoded, Skipped, encoded
 from relm.errors import RelmError
 from relm.limits import size_in_words
-from relm.recipes.catalogue import Dataset
+from relm.recipes.datasets import Dataset
 
 # Numbers that `split_of` makes one split of, whatever share of documents is held out.
 _TRAINED, _HELD_OUT = 1, 0

@@ -20,7 +20,7 @@ from relm.artifact import read_json, write_json
 from relm.corpus.sources import Location, SourceFault, TemporaryFault, Unreachable, in_words, located, opened
 from relm.errors import RelmError
 from relm.limits import require_disk
-from relm.recipes.catalogue import RemoteFile, Source
+from relm.recipes.remote_files import RemoteFile, Source
 
 ATTEMPTS = 5  # in a row that bring nothing new; one that brought MEANINGFUL_PROGRESS starts the count again
 ATTEMPTS_TO_REACH = 2  # a host from which nothing has come yet: the next source is the better hope

@@ -8,7 +8,7 @@ from relm.corpus.documents import Document, Encoded, Skipped, encoded
 from relm.corpus.wikipedia import Dump, Page
 from relm.corpus.wikitext_markup import plain_text
 from relm.errors import RelmError
-from relm.recipes.catalogue import Dataset
+from relm.recipes.datasets import Dataset
 
 # Characters of wikitext that travel to a worker at once: some 50 ms of work.
 BATCH = 300_000

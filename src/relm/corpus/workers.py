@@ -14,6 +14,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any, TypeVar
 
 from relm.errors import RelmError
+from relm.recipes.declaration import load_extensions
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -141,6 +142,7 @@ class _Team:
 
 def _work(connection: Connection, function: Callable[[Any], Any]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides what becomes of us
+    load_extensions()
     with contextlib.suppress(EOFError, ConnectionError):
         while True:
             item = connection.recv()

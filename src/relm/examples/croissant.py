@@ -13,7 +13,7 @@ from relm.artifact import write_json
 from relm.examples.columns import Column
 from relm.examples.manifest import Manifest, Shard, read_manifest
 from relm.examples.table import ExampleTable
-from relm.recipes.catalogue import Dataset
+from relm.recipes.datasets import Dataset
 from relm.recipes.objectives import TABLE
 
 CONFORMS_TO = "http://mlcommons.org/croissant/1.1"

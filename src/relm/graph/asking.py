@@ -11,9 +11,9 @@ from snakemake_interface_common.exceptions import WorkflowError
 from relm.artifact import sidecar_of
 from relm.errors import RelmError
 from relm.recipes import evaluations
-from relm.recipes.catalogue import ModelFile
 from relm.recipes.declaration import load_extensions
 from relm.recipes.plan import Project
+from relm.recipes.published_models import ModelFile
 
 PROJECT = Project()
 NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"

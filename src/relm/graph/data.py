@@ -9,8 +9,8 @@ from relm.artifact import canonical_json
 from relm.errors import RelmError
 from relm.graph.asking import PROJECT, in_words, sha256_option, sidecars, strings
 from relm.recipes import identity
-from relm.recipes.catalogue import RemoteFile
 from relm.recipes.plan import SPLITS, Plan
+from relm.recipes.remote_files import RemoteFile
 
 
 @in_words

@@ -5,8 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from relm.provenance.surroundings import shown
-from relm.recipes.catalogue import Dataset, PretrainedModel, RemoteFile, Source
+from relm.recipes.datasets import Dataset
 from relm.recipes.evaluations import PublishedTest
+from relm.recipes.published_models import PretrainedModel
+from relm.recipes.remote_files import RemoteFile, Source
 
 
 @dataclass(frozen=True)

@@ -34,14 +34,16 @@ D = TypeVar("D", bound=Declaration)
 class Registry(Generic[D]):
     """The known declarations of one kind, by name, in the order in which they were registered."""
 
-    def __init__(self, kind: str) -> None:
-        """Begin empty.
+    def __init__(self, kind: str, *declarations: D) -> None:
+        """Register the package's own declarations.
 
         Args:
             kind: the field's word for what is declared, such as "objective"; errors use it.
         """
         self.kind = kind
         self._declarations: dict[str, D] = {}
+        for declaration in declarations:
+            self.register(declaration)
 
     def register(self, declaration: D) -> D:
         """Add a declaration, and return it.

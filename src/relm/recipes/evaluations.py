@@ -8,7 +8,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from relm.recipes.catalogue import RemoteFile
+from relm.recipes.remote_files import RemoteFile
 from relm.recipes.section import Section, Slug, read_yaml, validate
 
 # What a recipe may evaluate on its own held-out examples -> the objectives of a last phase that it fits.

@@ -12,8 +12,9 @@ from typing import Any
 
 from relm.artifact import canonical_json, read_json, sha256_of, stamp_of, write_json
 from relm.errors import RelmError
-from relm.recipes.catalogue import Dataset, PretrainedModel
+from relm.recipes.datasets import Dataset
 from relm.recipes.objectives import Objective
+from relm.recipes.published_models import PretrainedModel
 from relm.recipes.recipe import DataChoice, Recipe, TokenizerChoice
 from relm.recipes.section import Section
 

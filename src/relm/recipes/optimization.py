@@ -39,10 +39,6 @@ class ScheduleDeclaration:
     """A section of keys of its own, which lies under the schedule's name."""
 
 
-OPTIMIZERS: Registry[OptimizerDeclaration] = Registry("optimizer")
-SCHEDULES: Registry[ScheduleDeclaration] = Registry("schedule")
-
-
 class Lamb(Section):
     """Keys of LAMB alone (You et al. 2020)."""
 
@@ -95,14 +91,14 @@ class Sgd(Section):
 
 
 _MOMENTS = ("betas", "epsilon", "bias_correction")
-for declaration in (
+OPTIMIZERS: Registry[OptimizerDeclaration] = Registry(
+    "optimizer",
     OptimizerDeclaration("adamw", "relm.training.optimizers.adam:build_adamw", keys=(*_MOMENTS, "form")),
     OptimizerDeclaration("adam", "relm.training.optimizers.adam:build_adam", keys=(*_MOMENTS, "form")),
     OptimizerDeclaration("lamb", "relm.training.optimizers.lamb:build_lamb", keys=_MOMENTS, options=Lamb),
     OptimizerDeclaration("adafactor", "relm.training.optimizers.adafactor:build_adafactor", options=Adafactor),
     OptimizerDeclaration("sgd", "relm.training.optimizers.sgd:build_sgd", options=Sgd),
-):
-    OPTIMIZERS.register(declaration)
+)
 
 
 class Optimizer(Section):
@@ -160,7 +156,8 @@ class Optimizer(Section):
 _WARMUP = ("warmup_steps", "warmup_share", "warmup_rounding", "warmup_power")
 _FLOOR = ("floor", "floor_cuts_off")
 _END = ("decay_ahead", "decay_end")
-for schedule in (
+SCHEDULES: Registry[ScheduleDeclaration] = Registry(
+    "schedule",
     ScheduleDeclaration("constant", "relm.training.schedules:constant", keys=_WARMUP),
     ScheduleDeclaration("linear", "relm.training.schedules:linear", keys=(*_WARMUP, *_FLOOR, *_END)),
     ScheduleDeclaration("cosine", "relm.training.schedules:cosine", keys=(*_WARMUP, *_FLOOR, *_END)),
@@ -171,8 +168,7 @@ for schedule in (
         keys=(*_WARMUP, *_FLOOR, "decay_rate", "decay_period"),
     ),
     ScheduleDeclaration("by_step", "relm.training.schedules:by_step", keys=("floor", "by_step")),
-):
-    SCHEDULES.register(schedule)
+)
 
 
 class Schedule(Section):

@@ -13,9 +13,11 @@ from typing import Any
 
 from relm.errors import RelmError
 from relm.recipes import identity
-from relm.recipes.catalogue import WEIGHTS_FILES, Dataset, ModelFile, PretrainedModel, RemoteFile, load_dataset, load_model
+from relm.recipes.datasets import Dataset, load_dataset
 from relm.recipes.evaluations import HARNESS, OF_TRAINED_ALONE, OWN_DATA, PublishedTest, load_test, task_of
+from relm.recipes.published_models import WEIGHTS_FILES, ModelFile, PretrainedModel, load_model
 from relm.recipes.recipe import Recipe, load_recipe
+from relm.recipes.remote_files import RemoteFile
 from relm.recipes.run_folder import DEVICE_FIGURES, checkpoint_folder
 from relm.recipes.section import NAME
 from relm.recipes.smoke import smoke_twin

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from relm.recipes.architectures import Architecture, BertArchitecture, T5Architecture
-from relm.recipes.catalogue import Dataset
+from relm.recipes.datasets import Dataset
 from relm.recipes.recipe import Recipe
 
 # Every key that the transformation may touch, as a pattern of dotted paths.

@@ -4,10 +4,11 @@ import json
 from pathlib import Path
 
 from relm.errors import RelmError
-from relm.recipes.catalogue import PICKLED_WEIGHTS, TOKENIZER_FILES, Dataset, PretrainedModel, load_dataset, load_model
+from relm.recipes.datasets import Dataset, load_dataset
 from relm.recipes.evaluations import PublishedTest, load_test
 from relm.recipes.identity import digest, documents_identity, model_content, part_of, work_folder
 from relm.recipes.objectives import Objective
+from relm.recipes.published_models import PICKLED_WEIGHTS, TOKENIZER_FILES, PretrainedModel, load_model
 from relm.recipes.recipe import DataChoice
 from relm.recipes.section import validate
 from relm.steps.contract import (

@@ -12,7 +12,7 @@ from relm.containers.placement import OF_A_RECIPE
 from relm.devices.ranks import launcher
 from relm.errors import RelmError
 from relm.provenance.surroundings import shown
-from relm.recipes.catalogue import load_dataset
+from relm.recipes.datasets import load_dataset
 from relm.steps.parser import parser
 
 # The steps that rules run and record; tests/provenance/test_step_commands.py compares them with src/rules.

@@ -1,0 +1,240 @@
+"""`recipes/data/NAME.yaml`: where documents come from and how they are read. Formats of documents are declared here."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Self
+
+from pydantic import Field, model_validator
+
+from relm.recipes.declaration import NameIn, Registry, add_options
+from relm.recipes.remote_files import RemoteFile
+from relm.recipes.section import Section, Slug, read_yaml, validate
+
+
+@dataclass(frozen=True)
+class FormatDeclaration:
+    """A format of documents that a dataset may name."""
+
+    name: str
+    batches: str
+    """Reference to a function (dataset, path) that yields what a worker takes at once, in the order of the source."""
+    documents: str
+    """Reference to a function (dataset, file's name, batch) that yields documents and what is skipped; workers call it."""
+    entries: str
+    """The plural of what a source consists of, such as pages."""
+    skipped: tuple[str, ...] = ("empty",)
+    """Reasons for which an entry becomes no document."""
+    skipping_is_usual: bool = True
+    """False: the sentence at the end warns of what was skipped."""
+    pattern: str = "**/*.txt"
+    """The files of a folder that hold documents, as a glob."""
+    keys: tuple[str, ...] = ()
+    """The keys of `Dataset` that belong to it and to the other formats that list them."""
+    options: type[Section] | None = None
+    """A section of keys of its own, which lies under the format's name."""
+    held_out_one_in: int = 100
+    """One document in so many is held out of training where the dataset does not say."""
+    one_document_a_file: bool = False
+    """Each file is one document."""
+    reads_folders_whole: bool = False
+    """A folder is one source, not one for each of its files."""
+
+    @property
+    def own_keys(self) -> tuple[str, ...]:
+        """The keys of `Dataset` that not all formats have."""
+        return self.keys if self.options is None else (*self.keys, self.name)
+
+
+_RECORD_KEYS = ("text_key", "id_key", "title_key")
+FORMATS: Registry[FormatDeclaration] = Registry(
+    "format",
+    FormatDeclaration(
+        "mediawiki_xml",
+        batches="relm.corpus.wikipedia_articles:batches_of_pages",
+        documents="relm.corpus.wikipedia_articles:documents_of_pages",
+        entries="pages",
+        skipped=("redirects", "other_namespaces", "empty", "cut"),
+        pattern="**/*.xml*",
+        keys=("ends_mid_page",),
+    ),
+    FormatDeclaration(
+        "wikitext",
+        batches="relm.corpus.line_documents:batches_of_articles",
+        documents="relm.corpus.line_documents:documents_of_articles",
+        entries="articles",
+        pattern="**/wiki.[tv][ra]*",  # WikiText's test file is no training text
+    ),
+    FormatDeclaration(
+        "text_files",
+        batches="relm.corpus.text_files:batches_of_text_files",
+        documents="relm.corpus.text_files:documents_of_text_files",
+        entries="files",
+        skipping_is_usual=False,
+        keys=("held_out_end",),
+        held_out_one_in=10,
+        one_document_a_file=True,
+    ),
+    FormatDeclaration(
+        "text_sentences",
+        batches="relm.corpus.line_documents:batches_of_sentences",
+        documents="relm.corpus.line_documents:documents_of_sentences",
+        entries="documents",
+    ),
+    FormatDeclaration(
+        "text_lines",
+        batches="relm.corpus.line_documents:batches_of_lines",
+        documents="relm.corpus.line_documents:documents_of_lines",
+        entries="lines",
+    ),
+    FormatDeclaration(
+        "json_lines",
+        batches="relm.corpus.line_documents:batches_of_lines",
+        documents="relm.corpus.records:documents_of_json_lines",
+        entries="lines",
+        pattern="**/*.jsonl",
+        keys=_RECORD_KEYS,
+    ),
+    FormatDeclaration(
+        "parquet",
+        batches="relm.corpus.parquet_rows:batches_of_parquet",
+        documents="relm.corpus.records:documents_of_rows",
+        entries="rows",
+        pattern="**/*.parquet",
+        keys=_RECORD_KEYS,
+    ),
+    FormatDeclaration(
+        "hugging_face",
+        batches="relm.corpus.hugging_face:batches_of_hugging_face",
+        documents="relm.corpus.records:documents_of_rows",
+        entries="rows",
+        pattern="**/*",
+        keys=(*_RECORD_KEYS, "split"),
+        reads_folders_whole=True,
+    ),
+)
+
+
+class Hub(Section):
+    """A dataset of the Hugging Face hub, pinned by its commit; its rows are streamed, nothing is kept."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9._-]+/[A-Za-z0-9._-]+$")
+    """OWNER/NAME."""
+    revision: str = Field(pattern=r"^[0-9a-f]{40}$")
+    """The commit, forty hexadecimal digits: a branch or tag may move."""
+    config: str | None = None
+    """Which of its configurations (subsets); null: the default one."""
+
+
+class Dataset(Section):
+    """`recipes/data/NAME.yaml`: where documents come from and how they are read. Exactly one of `files`, `folder`, `hub`."""
+
+    title: str
+    """What it is, in a few words."""
+    licence: str
+    """SPDX identifier, or the licence's name."""
+    language: str = Field(pattern=r"^[A-Za-z]{2,8}(-[A-Za-z0-9]{1,8})*$")
+    """BCP 47 code of the text, such as en or ro."""
+    homepage: str | None = Field(default=None, pattern=r"^https?://")
+    """A page about the data."""
+    format: Annotated[str, NameIn(FORMATS)]
+    """mediawiki_xml: a Wikipedia dump, plain or bz2; wikitext: WikiText-2 and -103, one document an article; text_files: one
+    document a file, UTF-8; text_sentences: one sentence a line, a blank line between documents; text_lines: one document a
+    line; json_lines: one object a line; parquet: one row a document; hugging_face: rows of a `hub` dataset, or of a folder that
+    the `datasets` library reads."""
+    files: dict[Slug, RemoteFile] = Field(default_factory=dict)
+    """File name -> what it is; each file becomes one shard, in this order."""
+    folder: str | None = None
+    """A folder of one's own instead of `files`, relative to the checkout or with ~. Its content is its identity."""
+    hub: Hub | None = None
+    """A dataset of the Hugging Face hub instead of `files`, read with format: hugging_face."""
+    pattern: str | None = Field(default=None, pattern=r"^[^/]")
+    """Which files of `folder` are read, as a glob, in sorted order; null: `**/*.txt`, or what the format's files are called."""
+    ends_mid_page: bool = False
+    """The file is the beginning of a longer one and ends inside a page, which is dropped; elsewhere a cut file is an error."""
+    text_key: str = "text"
+    """Of json_lines, parquet and hugging_face: the key or column with a document's text."""
+    id_key: str | None = None
+    """Of the same: the key with its id, a text or whole number; null: the file's name and the line or row."""
+    title_key: str | None = None
+    """Of the same: the key with its title; null: its id."""
+    split: str = "train"
+    """Of hugging_face: which split of the dataset is read; relm's own splits are made of it."""
+    held_out_files: list[str] = Field(default_factory=list)
+    """Those of `files`, or paths inside `folder`, that are held out of training, whole; all others are trained on."""
+    held_out_one_in: int | None = Field(default=None, ge=2)
+    """One document in so many is held out of training, in any order, by a hash of its title (of its text, where documents have
+    no titles); null: 100, of text_files 10."""
+    held_out_end: float | None = Field(default=None, gt=0, lt=1)
+    """Of text_files: this share of each file's characters, at its end, is held out of training, instead of whole files; what
+    stands before it is trained on."""
+    smoke: Slug | None = None
+    """The small dataset that stands in for this one in `results/smoke/NAME`: of the same format, but where that reads the hub,
+    which a twin does not."""
+
+    @property
+    def one_in(self) -> int:
+        """`held_out_one_in`, or the format's own."""
+        return self.held_out_one_in or FORMATS[self.format].held_out_one_in
+
+    @property
+    def file_pattern(self) -> str:
+        """`pattern`, or the format's own."""
+        return self.pattern or FORMATS[self.format].pattern
+
+    @model_validator(mode="after")
+    def one_source(self) -> Self:
+        given = [name for name in ("files", "folder", "hub") if getattr(self, name)]
+        if len(given) != 1:
+            raise ValueError(f"a dataset has one of files, folder and hub; found {' and '.join(given) or 'none'}")
+        if sidecars := [name for name in self.files if name.endswith(".json")]:
+            raise ValueError(
+                f"files: {sidecars[0]}: names ending in .json are kept for the records beside the files; rename it"
+            )
+        if (self.hub or self.files) and (self.hub is not None) != (self.format == "hugging_face"):
+            raise ValueError(f"format: hugging_face reads a hub dataset or a folder; found {given[0]} with {self.format}")
+        return self
+
+    @model_validator(mode="after")
+    def keys_belong_to_the_format(self) -> Self:
+        for key in (key for key in type(self).model_fields if key in self.model_fields_set):
+            formats = [other.name for other in FORMATS if key in other.own_keys]
+            if formats and self.format not in formats:
+                raise ValueError(f"{key}: belongs to format {' or '.join(formats)}, found {self.format}; leave it out")
+        if self.pattern is not None and self.folder is None:
+            raise ValueError("pattern: chooses files of a folder, and there is none; leave it out")
+        return self
+
+    @model_validator(mode="after")
+    def held_out_once(self) -> Self:
+        others = [key for key in ("held_out_files", "held_out_one_in") if getattr(self, key)]
+        if self.held_out_end is not None and others:
+            raise ValueError(f"held_out_end: not together with {others[0]}; leave one out")
+        return self
+
+    @model_validator(mode="after")
+    def held_out_files_leave_some(self) -> Self:
+        if not self.held_out_files:
+            return self
+        if self.held_out_one_in is not None or self.format == "hugging_face":
+            raise ValueError("held_out_files: not together with held_out_one_in or format: hugging_face; leave it out")
+        if self.files and (unknown := [name for name in self.held_out_files if name not in self.files]):
+            raise ValueError(f"held_out_files: {unknown[0]} is none of files, which are {', '.join(self.files)}")
+        if self.files and not set(self.files) - set(self.held_out_files):
+            raise ValueError("held_out_files: no file is left for training")
+        return self
+
+
+def load_dataset(path: Path) -> Dataset:
+    """Return the dataset in a file of `recipes/data/`."""
+    return validate(Dataset, read_yaml(path), path)
+
+
+def register_format(declaration: FormatDeclaration) -> None:
+    """Let datasets name another format of documents; its options get a key of its name.
+
+    Raises:
+        RelmError: the name is taken.
+    """
+    FORMATS.register(declaration)
+    if declaration.options is not None:
+        add_options(Dataset, declaration.name, declaration.options, f"Keys of {declaration.name} alone.")

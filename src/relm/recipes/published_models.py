@@ -1,0 +1,118 @@
+"""`recipes/models/NAME.yaml`: starting weights and tokenizers, which recipes name."""
+
+import re
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from relm.recipes.remote_files import RemoteFile
+from relm.recipes.section import Section, read_yaml, validate
+
+ModelFile = Literal[
+    "config.json",
+    "generation_config.json",
+    "model.safetensors",
+    "pytorch_model.bin",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "vocab.json",
+    "merges.txt",
+    "vocab.txt",
+    "spiece.model",
+]
+
+WEIGHTS_FILES: tuple[ModelFile, ...] = ("model.safetensors", "config.json")
+# Released in the older form: loaded as tensors and nothing else, once, and written as the above.
+PICKLED_WEIGHTS: ModelFile = "pytorch_model.bin"
+TOKENIZER_FILES: dict[str, tuple[ModelFile, ...]] = {
+    "gpt2_bpe": ("vocab.json", "merges.txt"),
+    "roberta_bpe": ("vocab.json", "merges.txt"),
+    "bert_wordpiece_uncased": ("vocab.txt",),
+    "bert_wordpiece_cased": ("vocab.txt",),
+    "t5_sentencepiece": ("spiece.model",),
+    "tokenizers_json": ("tokenizer.json",),
+}
+
+
+class PretrainedModel(Section):
+    """`recipes/models/NAME.yaml`: starting weights, a tokenizer, or both, as published by somebody."""
+
+    title: str
+    """What it is, in a few words."""
+    licence: str
+    """SPDX identifier, or the licence's name."""
+    homepage: str | None = Field(default=None, pattern=r"^https?://")
+    """A page about the model."""
+    tokenizer: (
+        Literal[
+            "gpt2_bpe",
+            "roberta_bpe",
+            "bert_wordpiece_uncased",
+            "bert_wordpiece_cased",
+            "t5_sentencepiece",
+            "tokenizers_json",
+        ]
+        | None
+    ) = None
+    """gpt2_bpe and roberta_bpe: `vocab.json` and `merges.txt`; bert_wordpiece_uncased and bert_wordpiece_cased: `vocab.txt`;
+    t5_sentencepiece (mT5 too): `spiece.model`; tokenizers_json: `tokenizer.json`; null: weights only."""
+    weights: bool = False
+    """Whether `model.safetensors` and `config.json` are among the files, so that `init_from` may name it."""
+    files: dict[ModelFile, RemoteFile] = Field(default_factory=dict)
+    """File name, as `transformers` expects it -> what it is. Weights released as `pytorch_model.bin` alone are converted."""
+    configuration: dict[str, Any] | None = None
+    """Of weights that are converted: the content of their `config.json`."""
+    folder: str | None = None
+    """A folder of one's own instead, as `save_pretrained` writes it, relative to the checkout or with ~, known by content."""
+
+    @property
+    def tokenizer_files(self) -> tuple[ModelFile, ...]:
+        """The files that are the tokenizer."""
+        return TOKENIZER_FILES[self.tokenizer] if self.tokenizer else ()
+
+    @property
+    def weights_files(self) -> tuple[ModelFile, ...]:
+        """The files that are the weights and their configuration, which beside a `pytorch_model.bin` is no file."""
+        if not self.weights:
+            return ()
+        return ("pytorch_model.bin", "config.json") if self.converted else WEIGHTS_FILES
+
+    @property
+    def converted(self) -> bool:
+        """Whether the weights are released as `pytorch_model.bin`, and become a `model.safetensors` here."""
+        return self.weights and PICKLED_WEIGHTS in self.files
+
+    @model_validator(mode="after")
+    def one_source(self) -> Self:
+        given = [name for name in ("files", "folder") if getattr(self, name)]
+        if len(given) != 1:
+            raise ValueError(f"a model has either files or a folder; found {' and '.join(given) or 'none'}")
+        if self.folder is not None and not (self.weights or self.tokenizer):
+            raise ValueError("folder: say what it is read for: weights: true, or which tokenizer, or both")
+        return self
+
+    @field_validator("configuration")
+    @classmethod
+    def numbers_are_numbers(cls, configuration: dict[str, Any] | None) -> dict[str, Any] | None:
+        for key, value in (configuration or {}).items():
+            if isinstance(value, str) and re.fullmatch(r"[+-]?\d+[eE][+-]?\d+", value):
+                raise ValueError(f"{key}: {value} is a text in YAML, which wants a point in a number: 1.0e-05 for 1e-05")
+        return configuration
+
+    @model_validator(mode="after")
+    def has_what_it_promises(self) -> Self:
+        if self.converted != (self.configuration is not None):
+            raise ValueError("configuration: belongs to weights that are converted from pytorch_model.bin, and they need it")
+        if self.converted and (twice := {*WEIGHTS_FILES} & {*self.files}):
+            raise ValueError(f"files: {min(twice)} is made of pytorch_model.bin and configuration; leave it out")
+        given = {*self.files, *(["config.json"] if self.converted else [])}
+        missing = sorted({*self.tokenizer_files, *self.weights_files} - given)
+        if missing and self.folder is None:
+            raise ValueError(f"files lacks {', '.join(missing)}")
+        return self
+
+
+def load_model(path: Path) -> PretrainedModel:
+    """Return the pretrained model in a file of `recipes/models/`."""
+    return validate(PretrainedModel, read_yaml(path), path)

@@ -1,0 +1,79 @@
+"""A format of documents that is declared outside the package is extracted by real workers and known to datasets."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from extended_process import run_extended
+
+from relm.corpus import extract as extraction
+from relm.corpus.documents import read_documents
+from relm.errors import RelmError
+from relm.recipes.datasets import Dataset, load_dataset
+from relm.reporting.json_schema import schema_of
+
+DATASET = """
+title: Some poems
+licence: CC0-1.0
+language: en
+format: {format}
+folder: {folder}
+pattern: "*.txt"
+held_out_one_in: 4
+stanzas: {{separator: "***"}}
+"""
+
+
+def poems(folder: Path, format: str = "stanzas") -> Path:
+    """Write a dataset of 40 stanzas in two files; its path."""
+    folder.mkdir()
+    for name in ("a", "b"):
+        stanzas = [f"Stanza {number} of {name}\nhas two lines\n" for number in range(20)]
+        (folder / f"{name}.txt").write_text("***\n".join(stanzas))
+    dataset = folder / "poems.yaml"
+    dataset.write_text(DATASET.format(format=format, folder=folder))
+    return dataset
+
+
+def extracted(dataset: Path, workers: int) -> list[bytes]:
+    """Extract a dataset, each worker a process of its own; its two files."""
+    extraction.BYTES_PER_WORKER = 1
+    outputs = {split: dataset.with_name(f"{workers}.{split}.jsonl") for split in ("train", "held_out")}
+    extraction.extract(load_dataset(dataset), dataset.parent, outputs, None, workers)
+    return [path.read_bytes() for path in outputs.values()]
+
+
+def error_of(dataset: Path) -> str:
+    """The error of a dataset with faults."""
+    with pytest.raises(RelmError) as error:
+        load_dataset(dataset)
+    return str(error.value)
+
+
+def schema() -> dict[str, Any]:
+    return schema_of(Dataset)
+
+
+def test_a_format_from_outside_is_extracted_alike_by_any_number_of_workers(tmp_path: Path) -> None:
+    dataset = poems(tmp_path / "poems")
+    one, two = (run_extended("stanzas", extracted, dataset, workers) for workers in (1, 2))
+    assert one == two
+    found = [document for path in sorted(dataset.parent.glob("2.*.jsonl")) for document in read_documents(path)]
+    assert len(found) == 40
+    assert {document.text for document in found if document.id == "a.txt:3"} == {"Stanza 3 of a\nhas two lines\n"}
+
+
+def test_its_options_are_in_the_schema_and_its_name_among_the_known(tmp_path: Path) -> None:
+    found = run_extended("stanzas", schema)
+    assert found["properties"]["format"]["enum"][-1] == "stanzas"
+    assert found["$defs"]["Stanzas"]["properties"]["separator"]["default"] == "%%"
+    dataset = poems(tmp_path / "poems", format="stanza")
+    assert "'hugging_face' or 'stanzas'; found 'stanza'" in run_extended("stanzas", error_of, dataset)
+    told = error_of(dataset)
+    assert "'parquet' or 'hugging_face'; found 'stanza'" in told
+    assert "stanzas: unknown key" in told
+
+
+def test_its_options_are_refused_with_another_format(tmp_path: Path) -> None:
+    told = run_extended("stanzas", error_of, poems(tmp_path / "poems", format="text_files"))
+    assert "stanzas: belongs to format stanzas, found text_files; leave it out" in told
