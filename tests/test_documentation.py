@@ -7,24 +7,29 @@ from pathlib import Path
 
 import pytest
 
+from small_project import CHECKOUT
+
+PAGES = sorted([*CHECKOUT.glob("*.md"), *(CHECKOUT / "docs").glob("*.md")])
+
 
 def test_generated_parts_are_current(checkout: Path) -> None:
     done = subprocess.run([sys.executable, "docs/generate.py", "--check"], cwd=checkout, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize(
-    "page",
-    [
-        *("README.md", "CONTRIBUTING.md", "docs/running.md", "docs/recipes.md", "docs/trust.md", "docs/examples.md"),
-        *("docs/storage.md", "docs/as_published.md", "docs/evaluation.md", "docs/generate.md"),
-        *("docs/devices.md", "docs/tpu.md", "docs/containers.md"),
-    ],
-)
-def test_every_link_inside_the_repository_leads_somewhere(page: str, checkout: Path) -> None:
-    path = checkout / page
-    links = re.findall(r"\]\(([^)#\s]+)[^)]*\)", path.read_text())
-    assert [link for link in links if not link.startswith("http") and not (path.parent / link).exists()] == []
+def read_anchors(page: Path) -> set[str]:
+    """Return the addresses that GitHub gives the headings of a page."""
+    headings = re.findall(r"^#+ (.+)$", re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.M | re.S), re.M)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_link_inside_the_repository_leads_somewhere(page: Path) -> None:
+    for file, anchor in re.findall(r"\]\(([^)#\s]*)#?([^)]*)\)", page.read_text()):
+        if not file.startswith("http"):
+            target = page.parent / file if file else page
+            assert target.exists(), file
+            assert not anchor or anchor in read_anchors(target), f"{file}#{anchor}"
 
 
 def test_every_path_that_a_page_names_is_there(checkout: Path) -> None:
