@@ -190,7 +190,7 @@ def measure_roberta(inputs: Inputs) -> None:
     default = default_masks(default_table(inputs, inputs.roberta, 512), objective, loaded)
     unknown, mask = loaded.required("unk"), loaded.required("mask")
     row(
-        "tpu_pretrain, a: hidden tokens that training reads as `<unk>`, and as `<mask>`",
+        "tpu_pretrain, a: masked tokens that training reads as `<unk>`, and as `<mask>`",
         *(
             f"{share((made.ids[made.hidden] == unknown).sum(), made.hidden.sum())}, "
             f"{share((made.ids[made.hidden] == mask).sum(), made.hidden.sum())}"
@@ -198,15 +198,15 @@ def measure_roberta(inputs: Inputs) -> None:
         ),
     )
     row(
-        "tpu_pretrain, b: words of several tokens that are hidden in part, of those that are hidden at all, with the option "
-        "that should hide whole words",
+        "tpu_pretrain, b: words of several tokens that are masked in part, of those that are masked at all, with the option "
+        "that should mask whole words",
         f"{in_part(published)}; without the option {in_part(without)}",
         in_part(default),
     )
     row(
-        "tpu_pretrain, d: sequences with sentences of a random document glued on, although next sentences are off",
+        "tpu_pretrain, d: sequences with sentences of a random document appended, although next sentences are off",
         share(random_next.sum(), len(random_next)),
-        "none: what is packed together stands in the text's order, with a separator between documents",
+        "none: sentences are packed in the text's order, with a separator between documents",
     )
     row(
         "tpu_pretrain, f: sentences without a space before them",
@@ -214,7 +214,7 @@ def measure_roberta(inputs: Inputs) -> None:
         unspaced(inputs.articles, loaded),
     )
     row(
-        "tpu_pretrain, h: tokens of the longest sequence of 512, and places that hold a token",
+        "tpu_pretrain, h: tokens of the longest sequence of 512, and positions that hold a token",
         *(f"{made.lengths.max()}, {share(made.lengths.sum(), made.ids.size)}" for made in (published, default)),
     )
 
@@ -284,13 +284,13 @@ def measure_bert(inputs: Inputs, length: int, predictions: int) -> None:
     tokens, kept = int(columns["length"].sum()), fields["mask_padding_index"] + fields["seq_padding_index"] - predictions
     lost = int(columns["masked_count"].sum() - fields["mask_padding_index"].sum())
     row(
-        f"{name}: tokens that remasking drops because their id is 0, and hidden ones among them, whose label is lost",
+        f"{name}: tokens that remasking drops because their id is 0, and masked ones among them, whose label is lost",
         f"{share(tokens - kept.sum(), tokens, 5)}, {lost:,}",
-        "none: padding is told by length",
+        "none: the length says where padding begins",
     )
     wanted = np.minimum(predictions, np.maximum(1, np.round(columns["length"] * settings.probability)))
     more = columns["masked_count"] > wanted
-    row(f"{name}: sequences with more hidden tokens than the probability gives", share(more.sum(), len(more)), "none")
+    row(f"{name}: sequences with more masked tokens than the probability gives", share(more.sum(), len(more)), "none")
 
 
 def documents_of(sentence_starts: Integers, document_starts: Integers, tokens: Integers) -> Integers:
@@ -330,7 +330,7 @@ def measure_run_mlm(inputs: Inputs) -> None:
     ids, lengths = default.rows("input_ids", numbers), default.rows("length", numbers).astype(np.int64)
     ours = np.isin(ids, [loaded.required("cls"), loaded.required("sep")]).sum()
     row("run_mlm: sequences", f"{facts['examples']:,} of {facts['rows']:,} rows", f"{len(default):,}")
-    row("run_mlm: tokens dropped, what is left of each 1,000 rows", share(facts["dropped_tokens"], tokens, 2), "0")
+    row("run_mlm: tokens dropped, the remainder of each 1,000 rows", share(facts["dropped_tokens"], tokens, 2), "0")
     row("run_mlm: tokens that are `[CLS]` or `[SEP]`", share(special, blocks.size), share(ours, lengths.sum()))
     row("run_mlm: of these, those of blank lines", share(2 * blank, special), "0")
 
@@ -345,8 +345,12 @@ def measure_gpt2(inputs: Inputs) -> None:
         tail = tokens - 1 - 1024 * len(maps.shuffle_idx)
         several = np.diff(maps.sample_idx[:, 0]) > 0
         name = f"graphcore_gpt2, epochs {epochs}"
-        row(f"{name}: tokens at the end of the stream that no sample predicts", share(tail, tokens, 4), "so too, in each epoch")
-        row(f"{name}: samples that span documents", share(several.sum(), len(several)), "so too, unless document_attention")
+        row(
+            f"{name}: tokens at the end of the stream that no sample predicts",
+            share(tail, tokens, 4),
+            "the same, in each epoch",
+        )
+        row(f"{name}: samples that span documents", share(several.sum(), len(several)), "the same, unless document_attention")
 
 
 def main() -> None:
