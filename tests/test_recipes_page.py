@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from relm.recipes.catalogue import load_dataset, load_model
+from relm.recipes.datasets import load_dataset
 from relm.recipes.evaluations import HARNESS, OWN_DATA, load_test
+from relm.recipes.published_models import load_model
 from relm.recipes.recipe import load_recipe
 from relm.recipes.section import Section, read_extended, read_yaml
 from small_project import CHECKOUT

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from tiny_runs import TinyRun, pregenerate_examples, write_examples
 
 

@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 import psutil
 from safetensors.numpy import load_file
-from tiny_runs import TinyRun
 
 from relm.recipes.section import merge
+from tiny_runs import TinyRun
 
 # A batch for four processes with two micro-batches each, in the precision in which equal sums are equal.
 SHARED: dict[str, Any] = {

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tiny_runs import TinyRun
 
 from relm.errors import RelmError
 from relm.recipes.run_folder import CHECKPOINT_FILES
+from tiny_runs import TinyRun
 
 
 @pytest.fixture

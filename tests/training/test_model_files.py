@@ -5,12 +5,12 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tiny_runs import TinyRun
 
 from relm.artifact import read_json, sha256_of, sidecar_of, write_json
 from relm.errors import RelmError
 from relm.evaluation.training_speed import LoggedPhase, evaluate_training
 from relm.training.model_files import NOTICED, checked_model, checked_weights
+from tiny_runs import TinyRun
 
 SHORT = {"pretrain": {"main": {"steps": 6}}, "run": {"checkpoint_interval": 2}}
 NAMES = ["config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"]

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import torch
 from small_phases import cases, phase
-from tiny_runs import TinyRun
 
 from relm.errors import RelmError
 from relm.models.gpt2 import Gpt2Config
@@ -17,6 +16,7 @@ from relm.recipes.recipe import Phase, Run
 from relm.training.architecture import unset_model
 from relm.training.optimizers import build_optimizer, optimizer_tensors, weight_type
 from relm.training.resources import BASE, LARGE, disk, memory, optimizer_bytes, require_resources
+from tiny_runs import TinyRun
 
 OPTIMIZERS = {
     "adamw": {},

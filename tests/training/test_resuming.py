@@ -11,10 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tiny_runs import TinyRun
 
 from relm.errors import RelmError
 from relm.training.interruption import Preempted, run_lock
+from tiny_runs import TinyRun
 
 
 def assert_same(run: TinyRun, uninterrupted: TinyRun) -> None:

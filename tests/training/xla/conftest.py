@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from tiny_runs import FORKS
 
 IS_HERE = os.environ.get("PJRT_DEVICE") == "CPU" and importlib.util.find_spec("torch_xla") is not None

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tiny_runs import byte_tokenizer, write_documents
 from xla_runs import XlaRun
 
 from relm.examples.builders import pregenerate
@@ -14,6 +13,7 @@ from relm.examples.tokenizers import train_tokenizer
 from relm.recipes.plan import Project
 from relm.recipes.recipe import Phase, Recipe
 from small_project import CHECKOUT
+from tiny_runs import byte_tokenizer, write_documents
 
 # Architecture -> special tokens of its published tokenizer, beside <|endoftext|>; BERT's WordPiece is trained.
 SPECIAL = {"roberta": ("<s>", "<pad>", "</s>", "<unk>", "<mask>"), "mt5": ("<pad>", "</s>", "<unk>")}

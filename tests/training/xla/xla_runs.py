@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from safetensors.numpy import load_file
-from tiny_runs import FORKS, TinyRun, _attempt
 
 from relm.recipes.recipe import Recipe
 from relm.recipes.section import merge
 from relm.training.loop import pretrain
+from tiny_runs import FORKS, TinyRun, _attempt
 
 # Objective -> what turns its dropout off.
 WITHOUT_DROPOUT: dict[str, dict[str, Any]] = {
