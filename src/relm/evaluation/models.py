@@ -19,7 +19,8 @@ from relm.errors import RelmError
 from relm.evaluation.last_layer import hidden_at
 from relm.evaluation.model_folder import WEIGHTS, configuration, model_type, readable, weights_sha256
 from relm.models.configuration import OWN, folder_config
-from relm.models.gpt2 import Gpt2, Gpt2Config
+from relm.models.gpt2 import Gpt2
+from relm.models.gpt2_configuration import Gpt2Config
 from relm.recipes.recipe import Run
 
 # Tokens on which a model is tried once: whether a head by itself gives its logits, and whether it sees what follows.

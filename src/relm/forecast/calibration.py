@@ -32,8 +32,8 @@ from relm.models.t5_configuration import T5Config
 from relm.recipes.recipe import Phase, Run
 from relm.training.architecture import Config, unset_model
 from relm.training.arithmetic import parameters
-from relm.training.input import micro_batch_size
 from relm.training.loss_scaling import build_loss_scaler, finish_gradients
+from relm.training.micro_batches import micro_batch_size
 from relm.training.optimizers import build_optimizer, weight_type
 from relm.training.resources import memory
 from relm.training.step import accumulate_terms, loss_denominators, scored_counts

@@ -24,9 +24,10 @@ from relm.forecast.profiling import Profile, profiled
 from relm.limits import size_in_words
 from relm.recipes.recipe import Phase, Recipe
 from relm.training.architecture import Config, configuration
-from relm.training.input import Reader, StepInput, micro_batch_size, shortened
+from relm.training.input import Reader, StepInput
 from relm.training.learner import Learner, begin
 from relm.training.loop import WARM_UP, Forward, take_step
+from relm.training.micro_batches import micro_batch_size, shortened
 from relm.training.phase_run import PhaseRun, derived_seed, reader_of
 from relm.training.resources import require_training_memory
 

@@ -21,7 +21,7 @@ from relm.models.bert_configuration import FREE_FIELDS, BertConfig
 from relm.models.configuration import folder_config
 from relm.models.contract import LanguageModel
 from relm.models.gathering import gathered
-from relm.models.layers import GELU, Linear, embedding, through_layers, truncated_normal
+from relm.models.layers import GELU, Linear, embedding, layer_norm, through_layers, truncated_normal
 from relm.models.losses import Term, cross_entropy
 from relm.models.weights import read_weights, write_folder
 
@@ -42,7 +42,7 @@ class Embeddings(nn.Module):
         self.word_embeddings = embedding(config.vocabulary_size, config.hidden_size)
         self.position_embeddings = embedding(config.first_position + config.positions, config.hidden_size)
         self.token_type_embeddings = embedding(config.type_vocabulary_size, config.hidden_size)
-        self.LayerNorm = config.normalisation()
+        self.LayerNorm = layer_norm(config.hidden_size, config.layer_norm_epsilon)
 
     def forward(self, input_ids: Tensor, token_type_ids: Tensor | None) -> Tensor:
         """(batch, sequence) ids -> (batch, sequence, hidden)"""
@@ -87,7 +87,7 @@ class AddedProjection(nn.Module):
         super().__init__()
         self.dropout = config.hidden_dropout
         self.dense = Linear(inputs, config.hidden_size, bias)
-        self.LayerNorm = config.normalisation()
+        self.LayerNorm = layer_norm(config.hidden_size, config.layer_norm_epsilon)
 
     def forward(self, x: Tensor, residual: Tensor) -> Tensor:
         """(..., inputs) and (..., hidden) -> (..., hidden)"""
@@ -113,7 +113,7 @@ class Transform(Activated):
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__(config.hidden_size, config)
-        self.LayerNorm = config.normalisation()
+        self.LayerNorm = layer_norm(config.hidden_size, config.layer_norm_epsilon)
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., hidden) -> the same shape"""

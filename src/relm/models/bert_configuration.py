@@ -6,10 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from torch import nn
-
 from relm.models.configuration import HUGGINGFACE_ACTIVATIONS, Published, own_switches, require_consistent
-from relm.models.layers import layer_norm
 
 # Two models that differ in these alone have interchangeable weights; whether there is a head for sentence pairs, they show.
 FREE_FIELDS = (
@@ -162,10 +159,6 @@ class BertConfig:
         if self.transform_layer:
             return "BertForPreTraining" if self.next_sentence else "BertForMaskedLM"
         return "BertForNextSentencePrediction" if self.next_sentence else "BertModel"
-
-    def normalisation(self) -> nn.LayerNorm:
-        """A layer normalisation of this model."""
-        return layer_norm(self.hidden_size, self.layer_norm_epsilon)
 
     def own_name(self, published: str) -> str | None:
         """The module's name for a name in a file; None for what a file holds and this model does not want."""

@@ -8,8 +8,6 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from relm.models.layers import GELU
-
 # Switches that `transformers` does not know stand in `config.json` under this key, which it carries along unread.
 OWN = "relm"
 _ACTIVATIONS = {"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu": "gelu_erf"}
@@ -112,8 +110,8 @@ def require_consistent(config: Any, heads: int, hidden_size: int, activation: st
             faults.append(f"{field.name} is {value!r}, expected a whole number from 1 on")
     if not faults and hidden_size % heads:
         faults.append(f"heads is {heads}, expected a divisor of hidden_size, {hidden_size}")
-    if activation not in GELU:
-        faults.append(f"activation is {activation!r}, expected {' or '.join(GELU)}")
+    if activation not in HUGGINGFACE_ACTIVATIONS:
+        faults.append(f"activation is {activation!r}, expected {' or '.join(HUGGINGFACE_ACTIVATIONS)}")
     if faults:
         raise ValueError("; ".join(faults))
 

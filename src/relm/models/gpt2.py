@@ -7,25 +7,18 @@ normalisation before each sublayer, and a head tied to the token embedding. Impo
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from relm.models.attention import attention
-from relm.models.configuration import (
-    HUGGINGFACE_ACTIVATIONS,
-    Published,
-    folder_config,
-    own_switches,
-    require_consistent,
-)
+from relm.models.configuration import folder_config
 from relm.models.contract import LanguageModel
+from relm.models.gpt2_configuration import FREE_FIELDS, Gpt2Config
 from relm.models.layers import GELU, embedding, layer_norm, through_layers
 from relm.models.losses import Term, cross_entropy
 from relm.models.weights import read_weights, write_folder
@@ -33,93 +26,6 @@ from relm.models.weights import read_weights, write_folder
 # What a published file may hold beside the parameters: buffers with the causal mask.
 _MASK_BUFFERS = (".attn.bias", ".attn.masked_bias")
 _COPIES = {"lm_head.weight": "transformer.wte.weight"}
-# Two models that differ in these alone have interchangeable weights.
-_FREE_FIELDS = ("dropout", "initializer_range")
-_OWN_FIELDS = ("biases",)
-
-
-@dataclasses.dataclass(frozen=True)
-class Gpt2Config:
-    """The architecture: what `config.json` says, in this project's words.
-
-    Raises:
-        ValueError: the heads do not divide the width, or the activation is unknown.
-    """
-
-    layers: int
-    heads: int
-    hidden_size: int
-    positions: int
-    """The longest sequence."""
-    vocabulary_size: int
-    activation: str = "gelu_tanh"
-    """gelu_tanh: the approximation of the original; gelu_erf: the exact one."""
-    dropout: float = 0.1
-    """On embeddings, attention and residuals alike."""
-    initializer_range: float = 0.02
-    layer_norm_epsilon: float = 1e-5
-    biases: bool = True
-    """Of projections and normalisations. `transformers` has no GPT-2 without; there they are zeros, and learn if trained on."""
-
-    def __post_init__(self) -> None:
-        require_consistent(self, self.heads, self.hidden_size, self.activation)
-
-    @classmethod
-    def from_huggingface(cls, config: Mapping[str, Any]) -> Gpt2Config:
-        """The architecture in a `config.json` of `GPT2LMHeadModel`.
-
-        Raises:
-            ValueError: it describes a model that this class cannot be; names the key.
-        """
-        published = Published(config)
-        hidden_size = published.whole("n_embd", 768)
-        dropout = published.number("resid_pdrop", 0.1)
-        published.required("model_type", "gpt2", ("gpt2",))
-        published.required("n_inner", None, (None, 4 * hidden_size))
-        published.required("tie_word_embeddings", True, (True,))
-        published.required("scale_attn_weights", True, (True,))
-        published.required("scale_attn_by_inverse_layer_idx", False, (False,))
-        published.required("add_cross_attention", False, (False,))
-        published.required("embd_pdrop", 0.1, (dropout,))
-        published.required("attn_pdrop", 0.1, (dropout,))
-        return cls(
-            layers=published.whole("n_layer", 12),
-            heads=published.heads("n_head", 12, "n_embd", hidden_size),
-            hidden_size=hidden_size,
-            positions=published.whole("n_positions", 1024),
-            vocabulary_size=published.whole("vocab_size", 50257),
-            activation=published.activation("activation_function", "gelu_new"),
-            dropout=dropout,
-            initializer_range=published.number("initializer_range", 0.02),
-            layer_norm_epsilon=published.number("layer_norm_epsilon", 1e-5),
-            **published.own(_OWN_FIELDS),
-        )
-
-    def to_huggingface(self) -> dict[str, Any]:
-        """The content of `config.json`, without the ids of special tokens, which belong to the tokenizer."""
-        return {
-            "architectures": ["GPT2LMHeadModel"],
-            "model_type": "gpt2",
-            "vocab_size": self.vocabulary_size,
-            "n_positions": self.positions,
-            "n_ctx": self.positions,
-            "n_embd": self.hidden_size,
-            "n_layer": self.layers,
-            "n_head": self.heads,
-            "n_inner": None,
-            "activation_function": HUGGINGFACE_ACTIVATIONS[self.activation],
-            "resid_pdrop": self.dropout,
-            "embd_pdrop": self.dropout,
-            "attn_pdrop": self.dropout,
-            "layer_norm_epsilon": self.layer_norm_epsilon,
-            "initializer_range": self.initializer_range,
-            "tie_word_embeddings": True,
-            **own_switches(self, _OWN_FIELDS),
-        }
-
-    def normalisation(self) -> nn.LayerNorm:
-        """A layer normalisation of this model."""
-        return layer_norm(self.hidden_size, self.layer_norm_epsilon, self.biases)
 
 
 class Projection(nn.Module):
@@ -190,9 +96,9 @@ class Block(nn.Module):
 
     def __init__(self, config: Gpt2Config) -> None:
         super().__init__()
-        self.ln_1 = config.normalisation()
+        self.ln_1 = layer_norm(config.hidden_size, config.layer_norm_epsilon, config.biases)
         self.attn = Attention(config)
-        self.ln_2 = config.normalisation()
+        self.ln_2 = layer_norm(config.hidden_size, config.layer_norm_epsilon, config.biases)
         self.mlp = FeedForward(config)
 
     def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
@@ -211,7 +117,7 @@ class Transformer(nn.Module):
         self.wte = embedding(config.vocabulary_size, config.hidden_size)
         self.wpe = embedding(config.positions, config.hidden_size)
         self.h = nn.ModuleList([Block(config) for _ in range(config.layers)])
-        self.ln_f = config.normalisation()
+        self.ln_f = layer_norm(config.hidden_size, config.layer_norm_epsilon, config.biases)
 
     def forward(self, input_ids: Tensor, mask: Tensor | None, recompute: Callable[..., Tensor] | None) -> Tensor:
         """(batch, sequence) ids -> (batch, sequence, hidden)"""
@@ -309,7 +215,7 @@ class Gpt2(LanguageModel):
             ValueError: the architecture is another one, or parameters are missing, unknown, or of another shape.
             OSError: a file is absent.
         """
-        model = cls(folder_config(folder, Gpt2Config, expected, _FREE_FIELDS))
+        model = cls(folder_config(folder, Gpt2Config, expected, FREE_FIELDS))
         weights = read_weights(folder, model.state_dict(), _own_name, _COPIES, model._absent_biases())
         model.load_state_dict(weights)
         return model

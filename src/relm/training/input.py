@@ -1,7 +1,6 @@
 """What each step reads, made ready by a thread while the device computes the steps before it."""
 
 import dataclasses
-import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -14,7 +13,7 @@ from relm.devices.contract import Device
 from relm.errors import RelmError
 from relm.examples.contract import Batch, Examples, Integers, numbers_at
 from relm.examples.order import rank_positions
-from relm.recipes.recipe import Phase, Recipe
+from relm.recipes.recipe import Phase
 from relm.training.kill_points import kill_point
 from relm.training.step import loss_denominators, scored_counts
 
@@ -133,27 +132,6 @@ def require_same_batch(step: int, counts: Integers) -> None:
             f"step {step:,}: rank {', '.join(map(str, others))} read other examples than rank 0; give every machine the same "
             "recipe and the same work folder (RELM_WORK), or a copy of it"
         )
-
-
-def micro_batch_size(settings: Phase, wanted: int | None, parts: int) -> int:
-    """Sequences of a forward pass: as wanted, or as many as belong both to one part and to one share of the loss."""
-    return wanted or math.gcd(settings.share_size, settings.global_batch_size // parts)
-
-
-def shortened(recipe: Recipe, phase: str, most: int, parts: int) -> tuple[Recipe, Phase]:
-    """A recipe and its phase with at most so many micro-batches a step, each as large as before.
-
-    Args:
-        most: micro-batches of each part.
-        parts: to which the global batch is dealt out.
-    """
-    settings = recipe.pretrain[phase]
-    size = micro_batch_size(settings, recipe.run.micro_batch_size, parts)
-    if settings.global_batch_size <= most * parts * size:
-        return recipe, settings
-    few = {"global_batch_size": most * parts * size, "loss_shares": 1, "loss_normalisation": "global_tokens"}
-    run = recipe.run.model_copy(update={"micro_batch_size": size})  # else all of one share would be one micro-batch
-    return recipe.model_copy(update={"run": run}), settings.model_copy(update=few)
 
 
 def ahead(make: Callable[[int], Result], numbers: Iterable[int], depth: int) -> Iterator[Result]:

@@ -18,8 +18,9 @@ from relm.recipes.run_folder import ORDER
 from relm.training.architecture import Config
 from relm.training.arithmetic import model_flops
 from relm.training.checkpoints import newest_checkpoint
-from relm.training.input import Reader, micro_batch_size
+from relm.training.input import Reader
 from relm.training.meter import Work
+from relm.training.micro_batches import micro_batch_size
 
 # So many example numbers are named when a step fails.
 NAMED_EXAMPLES = 64

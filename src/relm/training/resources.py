@@ -24,7 +24,7 @@ from relm.recipes.topologies import TOPOLOGIES
 from relm.training.activations import FLOAT, Activations, Tensors, activations
 from relm.training.architecture import Config
 from relm.training.arithmetic import parameter_shapes
-from relm.training.input import micro_batch_size
+from relm.training.micro_batches import micro_batch_size
 
 # Of a trainer on a CPU, before there is a model: `python benchmarks/estimate.py base` measures it.
 BASE = 375 * 10**6

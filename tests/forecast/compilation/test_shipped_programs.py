@@ -31,7 +31,7 @@ from relm.forecast.expected_tokenizer import tokenizer_of
 from relm.recipes.plan import Project
 from relm.recipes.topologies import TOPOLOGIES
 from relm.training.architecture import configuration, unset_model
-from relm.training.input import micro_batch_size, shortened
+from relm.training.micro_batches import micro_batch_size, shortened
 from small_project import CHECKOUT
 
 PROJECT = Project(CHECKOUT)

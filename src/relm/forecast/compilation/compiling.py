@@ -25,7 +25,7 @@ from relm.forecast.compilation.tpu_environment import python, run_module, tail_o
 from relm.recipes.identity import work_folder
 from relm.recipes.plan import Plan
 from relm.recipes.topologies import TOPOLOGIES
-from relm.training.input import micro_batch_size
+from relm.training.micro_batches import micro_batch_size
 
 # Written by relm.forecast.compilation.tracing.
 INDEX, REFUSED = "programs.json", "refused.txt"

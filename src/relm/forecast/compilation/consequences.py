@@ -14,7 +14,7 @@ from relm.errors import RelmError
 from relm.forecast.compilation.compile_record import Compilation, Compiled
 from relm.forecast.compilation.compiling import HELD_OUT
 from relm.recipes.recipe import Phase, Recipe
-from relm.training.input import micro_batch_size
+from relm.training.micro_batches import micro_batch_size
 
 SHARES = (1.0, 0.5, 0.25)
 """Of the roofline's speed that a step may reach."""

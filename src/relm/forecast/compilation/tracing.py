@@ -31,10 +31,10 @@ from relm.forecast.rehearsal import generated_reader
 from relm.recipes.plan import Project
 from relm.recipes.recipe import Recipe, Run
 from relm.training.architecture import configuration, unset_model
-from relm.training.input import shortened
 from relm.training.interruption import stop_with_parent
 from relm.training.learner import learner_of
 from relm.training.loop import take_step
+from relm.training.micro_batches import shortened
 from relm.training.phase_run import PhaseRun
 from relm.training.validation import HeldOut
 
