@@ -37,7 +37,7 @@ def made(recipe: str = "on_tpu") -> Compilation:
 
 
 def test_a_recipe_for_a_tpu_is_told_how_to_ask_its_compiler(plan: Plan) -> None:
-    told = describe_estimate(plan, None, None, calibrates=False)
+    told = describe_estimate(plan, None, None, trial=False)
     assert told.splitlines()[-1].endswith(f": relm compile on_tpu --output {plan.compilation}")
     assert [*compiled_lines(Project().plan("tiny"), None, None, None)] == []
 
@@ -61,7 +61,7 @@ def test_a_shipped_recipe_that_was_edited_is_told_to_compile(monkeypatch: pytest
 
 def test_what_lies_in_the_work_folder_is_found(plan: Plan) -> None:
     write_compilation(plan.compilation, made())
-    told = describe_estimate(plan, None, 2.0, calibrates=False)
+    told = describe_estimate(plan, None, 2.0, trial=False)
     assert "device-hours by arithmetic" in told
     assert "\n\nas compiled for v3-8 by jax 0.7.1, libtpu 0.0.21\n" in told
     assert "at least 4 s: operations 2 s" in told
@@ -88,11 +88,11 @@ def test_a_recipe_that_changed_since_is_estimated_and_says_so(plan: Plan) -> Non
 
 def test_the_command_takes_a_file_and_a_price(plan: Plan, project: Commands) -> None:
     write_compilation(project.folder / "compile.json", made())
-    done = project.relm("estimate", "on_tpu", "--no-calibration", "--compiled", "compile.json", "--price-per-hour", "2")
+    done = project.relm("estimate", "on_tpu", "--compiled", "compile.json", "--price-per-hour", "2")
     assert done.returncode == 0, done.stderr
     assert "operations 2 s at 61.5 TFLOP/s, memory 4 s at 450 GB/s; memory decides" in done.stdout
     (project.folder / "compile.json").write_text("{}")
-    done = project.relm("estimate", "on_tpu", "--no-calibration", "--compiled", "compile.json")
+    done = project.relm("estimate", "on_tpu", "--compiled", "compile.json")
     assert done.returncode == 1
     assert "make it again with `relm compile`" in done.stderr
     assert "Traceback" not in done.stderr

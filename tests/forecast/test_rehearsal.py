@@ -15,7 +15,8 @@ from relm.cli import main
 from relm.errors import RelmError
 from relm.examples.manifest import TokenizerFacts
 from relm.forecast.profiling import Event, profile_of
-from relm.forecast.rehearsal import Rehearsal, memory_line, rehearse
+from relm.forecast.rehearsal import Rehearsal, measure_trial, memory_line, rehearse
+from relm.forecast.trial import Trial
 from relm.recipes.recipe import Recipe
 from relm.recipes.section import merge
 
@@ -78,7 +79,7 @@ def test_every_objective_takes_steps_on_generated_examples(objective: str) -> No
 
 @pytest.mark.parametrize("objective", ["causal", "masked"])
 def test_the_first_loss_is_that_of_a_guess(objective: str) -> None:
-    told = rehearse(rehearsal(objective, compile_only=True))
+    told = rehearse(rehearsal(objective, few_micro_batches=True, steps=1))
     term = {"causal": "next_token", "masked": "masked_token"}[objective]
     assert f"{term} " in told
     assert f"(a guess among 300: {math.log(300):.3f})" in told
@@ -90,13 +91,13 @@ def test_the_first_loss_is_that_of_a_guess(objective: str) -> None:
 def test_compile_only_takes_one_step_of_at_most_two_micro_batches() -> None:
     shares = {"pretrain": {"main": {"loss_shares": 4, "loss_normalisation": "per_micro_batch"}}}
     for changes in ({}, shares):
-        told = rehearse(rehearsal(changes=changes, compile_only=True))
+        told = rehearse(rehearsal(changes=changes, few_micro_batches=True, steps=1))
         assert "4 sequences of 24 tokens a step in 2 micro-batches" in told
         assert "the first step took" in told
         assert "speed" not in told
-    told = rehearse(rehearsal(changes={**shares, "run": {"micro_batch_size": None}}, compile_only=True))
+    told = rehearse(rehearsal(changes={**shares, "run": {"micro_batch_size": None}}, few_micro_batches=True, steps=1))
     assert "4 sequences of 24 tokens a step in 2 micro-batches" in told, "a micro-batch is one share"
-    told = rehearse(rehearsal(changes={"run": {"micro_batch_size": 8}}, compile_only=True))
+    told = rehearse(rehearsal(changes={"run": {"micro_batch_size": 8}}, few_micro_batches=True, steps=1))
     assert "8 sequences of 24 tokens a step in 1 micro-batch" in told
 
 
@@ -160,7 +161,7 @@ def test_an_operation_counts_without_those_inside_it() -> None:
 
 @pytest.mark.full
 def test_a_compiled_step_is_rehearsed() -> None:
-    told = rehearse(rehearsal(changes={"run": {"compile": True}}, compile_only=True))
+    told = rehearse(rehearsal(changes={"run": {"compile": True}}, few_micro_batches=True, steps=1))
     assert number(r"; (\d+) compiled programs", told) >= 1
 
 
@@ -169,8 +170,21 @@ def test_nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
     monkeypatch.chdir(tmp_path)
     rehearse(rehearsal(steps=4))
-    rehearse(rehearsal(compile_only=True))
+    rehearse(rehearsal(few_micro_batches=True, steps=1))
     assert [path.name for path in tmp_path.rglob("*")] == ["tmp"]
+
+
+@pytest.mark.parametrize("micro_batch_size", [2, 8])
+def test_a_trial_measures_passes_and_update_of_at_most_two_micro_batches(tmp_path: Path, micro_batch_size: int) -> None:
+    changes = {"run": {"micro_batch_size": micro_batch_size}}
+    told = measure_trial(rehearsal(changes=changes), tmp_path / "trial.json")
+    trial = Trial(**json.loads((tmp_path / "trial.json").read_text()))
+    assert told == f"measured steps: 20; {tmp_path / 'trial.json'}"
+    assert trial.micro_batches == (2 if micro_batch_size == 2 else 1)
+    assert 0 < trial.update < 10 * trial.passes
+    assert trial.memory is not None
+    assert trial.memory > 50e6
+    assert trial.device.startswith("cpu, ")
 
 
 def test_real_examples_are_read_where_they_are_given(examples: Path) -> None:
@@ -225,6 +239,10 @@ def test_the_command_rehearses_a_recipe_before_anything_was_made(project, capsys
         (["tiny", "--compile-only", "--profile", "t.json"], "leave --profile or --compile-only out"),
         (["tiny", "--profile", "recipes"], "--profile recipes: cannot be written as a file"),
         (["tiny", "--profile", "recipes/tiny.yaml/t.json"], "t.json: cannot be written as a file"),
+        (
+            ["tiny", "--trial", "t.json", "--steps", "9"],
+            "--trial takes steps of its own kind on generated examples; leave --steps",
+        ),
         (["tiny", "--manifest", "nowhere.json"], "no such file: nowhere.json"),
         (["tiny", "--tokenizer", "recipes/tiny.yaml"], "recipes/tiny.yaml"),
         (["tyni"], "did you mean results/tiny?"),

@@ -1,20 +1,51 @@
 """Operations and parameters are those of the real models."""
 
+import subprocess
+import sys
+from collections import Counter
+
 import pytest
 import torch
-from small_phases import BATCH, CASES, LENGTH, VOCABULARY, cases, model_and_batch, phase
+from small_phases import BATCH, LENGTH, VOCABULARY, cases, model_and_batch, phase
 from torch.utils.flop_counter import FlopCounterMode
 
 from relm.models.bert_configuration import BertConfig
-from relm.models.gpt2 import Gpt2Config
+from relm.models.gpt2_configuration import Gpt2Config
 from relm.models.t5_configuration import T5Config
-from relm.recipes.recipe import Run
+from relm.recipes.recipe import Phase, Run
 from relm.training.architecture import Config, unset_model
-from relm.training.arithmetic import model_flops, operations, parameters, products
+from relm.training.arithmetic import model_flops, model_weights, operations, parameters, products
 
 ATTENTION = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 ATTENTION_BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
 PAIRS: list[int] = []
+
+
+def counted_cases(dropout: float = 0.1) -> dict[str, tuple[Config, Phase]]:
+    """The small phases, and one of each family that shares its configuration with another."""
+    dropouts = {"hidden_dropout": dropout, "attention_dropout": dropout}
+    roberta = BertConfig(2, 4, 32, 80, 64, VOCABULARY, family="roberta", padding_id=1, type_vocabulary_size=1, **dropouts)
+    bare = BertConfig(
+        2,
+        4,
+        32,
+        80,
+        64,
+        VOCABULARY,
+        query_key_value_bias=False,
+        attention_projection_bias=False,
+        prediction_bias=False,
+        **dropouts,
+    )
+    mt5 = T5Config(2, 4, 12, 32, 48, VOCABULARY, family="mt5", dropout=dropout)
+    return cases(dropout) | {
+        "roberta": (roberta, phase("masked", masked={"selection": "bernoulli"})),
+        "bert, few biases": (bare, phase("masked")),
+        "mt5": (mt5, phase("span_corruption")),
+    }
+
+
+CASES = list(counted_cases())
 
 
 def attention(query, key, value, *others, out_shape=None, **options) -> int:
@@ -47,7 +78,7 @@ def counted(config: Config, settings, run: Run) -> tuple[int, int, int]:
 @pytest.mark.parametrize("checkpointing", [False, True])
 @pytest.mark.parametrize("case", CASES)
 def test_operations_are_what_torch_counts_in_a_real_step(case: str, checkpointing: bool, dropout: float) -> None:
-    config, settings = cases(dropout)[case]
+    config, settings = counted_cases(dropout)[case]
     run = Run(activation_checkpointing=checkpointing)
     forward, backward, scores_again = counted(config, settings, run)
     found = operations(config, settings, run)
@@ -78,21 +109,32 @@ def test_gpt2_124m_at_1024_tokens() -> None:
 def test_a_berts_head_and_last_layer_run_at_scored_places_only() -> None:
     config = BertConfig(2, 2, 4, 16, 8, 100)
     settings = phase("masked", sequence_length=8, masked={"max_predictions": 1})
-    head = [product for product in products(config, settings) if product.part == "head"]
+    head = [product for product in products(config, settings) if not product.recomputed]
     assert [product.operations for product in head] == [2 * 1 * 4 * 4, 2 * 1 * 4 * 100]
     rows = [product.rows for product in products(config, settings) if (product.inner, product.columns) == (4, 16)]
     assert rows == [8, 1]
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_parameters_by_kind_are_all_of_them(case: str) -> None:
-    config, _ = cases()[case]
+def test_weights_have_the_shapes_of_the_real_models_parameters(case: str) -> None:
+    config, _ = counted_cases()[case]
+    shapes = Counter(tuple(parameter.shape) for parameter in unset_model(config).parameters())
+    counted = Counter[tuple[int, ...]]()
+    for weights in model_weights(config):
+        counted[weights.shape] += weights.times
+    assert counted == shapes
     assert parameters(config).total == unset_model(config).parameter_count()
+
+
+def test_arithmetic_and_estimate_need_no_torch() -> None:
+    modules = "relm.training.arithmetic", "relm.training.resources", "relm.forecast.estimate", "relm.graph"
+    code = f"import sys, importlib; [importlib.import_module(name) for name in {modules}]; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_parameters_of_each_kind_in_a_t5_with_a_head_of_its_own() -> None:
     found = parameters(T5Config(1, 2, 3, 4, 5, 7, relative_attention_buckets=8))
     assert found.token_embedding == found.head == 7 * 4
-    assert found.place_embeddings == 2 * 8 * 2
+    assert found.position_embeddings == 2 * 8 * 2
     assert found.vectors == 4 * (2 + 3 + 2)
     assert found.matrices == 3 * 4 * (4 * 6) + 2 * 3 * 4 * 5

@@ -1,7 +1,7 @@
 """What a recipe will take before it is run: parameters, operations, memory, disk, time and money.
 
-From the recipe alone, before there are data. Memory, disk and operations are arithmetic; time is measured on this machine where
-it is the recipe's device, and arithmetic for all others.
+From the recipe alone, before there are data. Operations, disk, and the memory of weights, gradients and optimizer are
+arithmetic; all memory and the time on this machine are measured by a trial, on request. No torch is imported.
 """
 
 import shutil
@@ -12,15 +12,16 @@ from typing import NamedTuple
 from relm.devices.peaks import PEAKS, Peak
 from relm.errors import RelmError
 from relm.examples.manifest import TokenizerFacts
-from relm.forecast.calibration import StepTime, calibrate
 from relm.forecast.compiled_estimate import compiled_lines
-from relm.forecast.expected_tokenizer import made_tokenizer, tokenizer_of
+from relm.forecast.expected_tokenizer import KINDS, made_tokenizer, tokenizer_kind, tokenizer_of
+from relm.forecast.trial import Trial, take_trial
 from relm.limits import available_memory, duration_in_words, size_in_words
 from relm.recipes.plan import Plan
 from relm.recipes.recipe import Phase, Run
 from relm.training.architecture import Config, configuration
 from relm.training.arithmetic import Operations, lengths, operations, parameters
-from relm.training.resources import devices_of_slice, disk, memory, sequences_per_device
+from relm.training.micro_batches import micro_batch_size
+from relm.training.resources import disk_bytes, require_state_memory, sequences_per_device, state_bytes
 
 ASSUMED_CHARACTERS, ASSUMED_TOKENS = 256, 32_000
 SHARES = (0.2, 0.4, 0.6)
@@ -32,6 +33,8 @@ ELSEWHERE = {
     "tpu": ("TPU v2", "TPU v3", "TPU v4", "TPU v5e", "TPU v5p", "TPU v6e"),
     "ipu": ("IPU GC200",),
 }
+# Devices that a trial measures; of a TPU its compiler says more.
+MEASURED = ("cpu", "cuda")
 
 
 class PhaseEstimate(NamedTuple):
@@ -39,26 +42,36 @@ class PhaseEstimate(NamedTuple):
 
     name: str
     phase: Phase
+    run: Run
     operations: Operations
     """Of a step."""
-    tokens: int
-    """Of all steps, padding included; of an encoder and decoder those of the encoder."""
-    time: StepTime | str
-    """Of a step on this machine, or why that was not measured."""
+    trial: Trial | str
+    """On this machine, or why there was none."""
+
+    @property
+    def tokens(self) -> int:
+        """Of all steps, padding included; of an encoder and decoder those of the encoder."""
+        return self.phase.steps * self.phase.global_batch_size * self.phase.sequence_length
+
+    @property
+    def micro_batches(self) -> int:
+        """Of one process in a step."""
+        size = micro_batch_size(self.phase, self.run.micro_batch_size, self.run.processes)
+        return self.phase.global_batch_size // self.run.processes // size
 
     @property
     def seconds(self) -> float | None:
-        """Of the whole phase on this machine."""
-        return self.phase.steps * self.time.total if isinstance(self.time, StepTime) else None
+        """Of all steps on this machine; None: they were not measured."""
+        return self.phase.steps * self.trial.step_seconds(self.micro_batches) if isinstance(self.trial, Trial) else None
 
 
-def describe_estimate(plan: Plan, only: str | None, price: float | None, calibrates: bool, compiled: Path | None = None) -> str:
-    """A table for each phase, and for all of them together.
+def describe_estimate(plan: Plan, only: str | None, price: float | None, trial: bool, compiled: Path | None = None) -> str:
+    """Return a table for each phase, and for all of them together.
 
     Args:
         only: one phase; None: all of them.
         price: of an hour of one device, a TPU's being a chip, in any currency.
-        calibrates: measure, for some seconds a phase, how fast this machine is.
+        trial: take and measure a step of each phase on this machine.
         compiled: what `relm compile` wrote; None: what it wrote for this recipe into the work folder, if it did.
 
     Raises:
@@ -69,7 +82,7 @@ def describe_estimate(plan: Plan, only: str | None, price: float | None, calibra
     if price is not None and not 0 <= price < float("inf"):
         raise RelmError(f"--price-per-hour: expected a number from 0 on, found {price}")
     tokenizer, origin = vocabulary(plan)
-    config, run = configuration(plan.recipe, tokenizer), plan.recipe.run
+    config = configuration(plan.recipe, tokenizer)
     kinds = parameters(config)
     counts = ", ".join(f"{name.replace('_', ' ')} {count:,}" for name, count in kinds._asdict().items() if count)
     lines = [
@@ -79,22 +92,22 @@ def describe_estimate(plan: Plan, only: str | None, price: float | None, calibra
     ]
     estimates = []
     for name in plan.phases if only is None else [only]:
-        estimates.append(_estimated(name, plan.recipe.pretrain[name], config, run, calibrates))
-        lines += ["", *_phase_lines(estimates[-1], config, run, plan.work)]
-    lines += ["", *_total_lines(estimates, price), *_elsewhere(estimates, run, price)]
+        estimates.append(_phase_estimate(plan, name, config, trial))
+        lines += ["", *_phase_lines(estimates[-1], config, plan.work)]
+    lines += ["", *_total_lines(estimates, price), *_elsewhere(estimates, plan.recipe.run, price)]
     return "\n".join([*lines, *compiled_lines(plan, only, price, compiled)])
 
 
 def vocabulary(plan: Plan) -> tuple[TokenizerFacts, str]:
-    """What is known of a recipe's tokenizer before there are data, or is assumed, and in words how."""
+    """Return what is known of a recipe's tokenizer before there are data, or is assumed, and a phrase that says which."""
     try:
         return tokenizer_of(plan)
     except RelmError:
         if made_tokenizer(plan) is not None:  # and it is damaged
             raise
         size, words = _assumed_tokens(plan)
-        special = {"pad": 0}  # any token will do
-        return TokenizerFacts(sha256="", vocabulary_size=size, end_of_text_id=None, special={**special}), words
+        special: dict[str, int | None] = {**KINDS[tokenizer_kind(plan)].special}
+        return TokenizerFacts("", size, special.get("end_of_text"), special), words
 
 
 def _assumed_tokens(plan: Plan) -> tuple[int, str]:
@@ -103,22 +116,22 @@ def _assumed_tokens(plan: Plan) -> tuple[int, str]:
     return ASSUMED_TOKENS, f"{ASSUMED_TOKENS:,} tokens are ASSUMED: {plan.recipe.tokenizer.from_model} is not here yet"
 
 
-def _estimated(name: str, phase: Phase, config: Config, run: Run, calibrates: bool) -> PhaseEstimate:
-    time: StepTime | str = "not measured"
-    if run.device != "cpu":
-        time = f"not measured: run.device is {run.device}"
-    elif calibrates:
+def _phase_estimate(plan: Plan, name: str, config: Config, wants_trial: bool) -> PhaseEstimate:
+    phase, run = plan.recipe.pretrain[name], plan.recipe.run
+    trial: Trial | str = "not measured: --trial takes a step here and measures it"
+    if run.device not in MEASURED:
+        trial = f"not measured: run.device is {run.device}"
+    elif wants_trial:
         try:
-            time = calibrate(config, phase, run)
+            require_state_memory(config, phase, run)
+            trial = take_trial(plan.name, name, run.processes)
         except RelmError as error:
-            time = f"not measured: {error}"
-    tokens = phase.steps * phase.global_batch_size * phase.sequence_length
-    return PhaseEstimate(name, phase, operations(config, phase, run), tokens, time)
+            trial = f"not measured: {error}"
+    return PhaseEstimate(name, phase, run, operations(config, phase, run), trial)
 
 
-def _phase_lines(estimate: PhaseEstimate, config: Config, run: Run, work: Path) -> Iterator[str]:
-    phase, counted = estimate.phase, estimate.operations
-    where = lengths(config, phase)
+def _phase_lines(estimate: PhaseEstimate, config: Config, work: Path) -> Iterator[str]:
+    phase, counted, where = estimate.phase, estimate.operations, lengths(estimate.phase)
     yield (
         f"phase {estimate.name}: {phase.objective}, {phase.steps:,} steps of {phase.global_batch_size:,} sequences of "
         f"{phase.sequence_length:,} tokens, {phase.precision}, {phase.optimizer.name}"
@@ -134,50 +147,35 @@ def _phase_lines(estimate: PhaseEstimate, config: Config, run: Run, work: Path) 
         f"{counted.model:.3g} a step (forward {counted.forward:.3g}, backward {counted.backward:.3g}){again}; "
         f"{phase.steps * counted.hardware:.3g} in all",
     )
-    yield from _memory_lines(phase, config, run)
-    files, free = disk(config, phase, run), _free_disk(work)
+    yield from _memory_lines(estimate, config)
+    files, free = disk_bytes(config, phase, estimate.run), _free_disk(work)
     yield _row(
         "disk",
         f"{size_in_words(files.total)} of {size_in_words(free)} free: {files.checkpoints} checkpoints of "
         f"{size_in_words(files.checkpoint)} and a model of {size_in_words(files.model)}{_warning(files.total, free)}",
     )
-    yield _row("time here", _time_in_words(estimate, run))
+    yield _row("time here", _format_time(estimate))
 
 
-def _memory_lines(phase: Phase, config: Config, run: Run) -> Iterator[str]:
-    wanted, sequences, devices = memory(config, phase, run), sequences_per_device(phase, run), devices_of_slice(run)
-    needed = run.processes * wanted.peak if run.device == "cpu" else wanted.peak
-    available = _available(run)
-    there = "of a device that is not here" if available is None else f"of {size_in_words(available)} available"
-    if devices > 1:
-        there = f"of each of {devices} devices that are not here"
-    each = f"{run.processes} processes of {size_in_words(wanted.peak)}, " if run.processes > 1 else ""
+def _memory_lines(estimate: PhaseEstimate, config: Config) -> Iterator[str]:
+    phase, run, trial = estimate.phase, estimate.run, estimate.trial
+    sequences, state = sequences_per_device(phase, run), state_bytes(config, phase.optimizer)
     at_once = f"{sequences:,} sequence{'' if sequences == 1 else 's'} at once"
-    yield _row(
-        "memory",
-        f"{size_in_words(needed)} {there}: {each}{at_once}, most at {wanted.peak_moment}"
-        + ("" if available is None else _warning(needed, available)),
-    )
-    parts = {
-        "interpreter and libraries": wanted.base,
-        "weights": wanted.weights,
-        "gradients": wanted.gradients,
-        "optimizer": wanted.optimizer,
-        "activations": wanted.activations,
-    }
-    yield _row("", ", ".join(f"{name} {size_in_words(size)}" for name, size in parts.items() if size))
+    if isinstance(trial, Trial) and trial.memory is not None:
+        yield _row("memory", f"{_format_memory(trial.memory, run)}; measured, {at_once}")
+    else:
+        yield _row("memory", f"at least {_format_memory(state.total, run)}, and activations of {at_once}")
+    parts = ", ".join(f"{name} {size_in_words(size)}" for name, size in state._asdict().items() if size)
+    yield _row("", f"by arithmetic: {parts}")
 
 
-def _available(run: Run) -> int | None:
-    """Bytes that the recipe's device has free; None: it is not here."""
-    if run.device == "cpu":
-        return available_memory()
-    if run.device == "cuda":
-        import torch
-
-        if torch.cuda.is_available():
-            return int(torch.cuda.mem_get_info()[0])
-    return None
+def _format_memory(needed: int, run: Run) -> str:
+    """Return the memory of one process or device, and of a CPU beside what is available."""
+    if run.device != "cpu":
+        return f"{size_in_words(needed)} of each device"
+    available, total = available_memory(), run.processes * needed
+    each = f" ({run.processes} processes of {size_in_words(needed)})" if run.processes > 1 else ""
+    return f"{size_in_words(total)}{each} of {size_in_words(available)} available{_warning(total, available)}"
 
 
 def _free_disk(folder: Path) -> int:
@@ -189,15 +187,16 @@ def _warning(needed: int, available: int) -> str:
     return " -- TOO LITTLE" if needed > available else ""
 
 
-def _time_in_words(estimate: PhaseEstimate, run: Run) -> str:
-    time, seconds = estimate.time, estimate.seconds
-    if isinstance(time, str) or seconds is None:
-        return str(time)
-    rate = estimate.operations.hardware / time.total
-    compiled = "; without torch.compile" if run.compile else ""
+def _format_time(estimate: PhaseEstimate) -> str:
+    trial, count = estimate.trial, estimate.micro_batches
+    if isinstance(trial, str) or estimate.seconds is None:
+        return str(trial)
+    step = trial.step_seconds(count)
+    rate = estimate.operations.hardware / step / 1e9
     return (
-        f"{duration_in_words(seconds)}: {time.total:.3g} s a step (passes {time.passes:.3g}, update {time.update:.3g}), "
-        f"{rate / 1e9:,.0f} GFLOP/s; measured now, {time.sequences} sequences at once, {time.threads} threads{compiled}"
+        f"{duration_in_words(estimate.seconds)}: {step:.3g} s a step (passes {step - trial.update:.3g}, update "
+        f"{trial.update:.3g}), {rate:,.0f} GFLOP/s; measured now in {trial.micro_batches} of {count:,} "
+        f"micro-batch{'' if count == 1 else 'es'}, {trial.device}"
     )
 
 
@@ -212,7 +211,7 @@ def _total_lines(estimates: Sequence[PhaseEstimate], price: float | None) -> Ite
 
 
 def _elsewhere(estimates: Sequence[PhaseEstimate], run: Run, price: float | None) -> Iterator[str]:
-    """Hours of one device by arithmetic alone."""
+    """Yield the hours of one device by arithmetic alone."""
     precisions = sorted({str(estimate.phase.precision) for estimate in estimates})
     yield ""
     yield f"device-hours by arithmetic: operations / (published peak in {' and '.join(precisions)} x the share that is used)"
@@ -231,7 +230,7 @@ def _elsewhere(estimates: Sequence[PhaseEstimate], run: Run, price: float | None
 
 
 def _devices(run: Run, precisions: Sequence[str]) -> Iterator[tuple[Peak, str]]:
-    """The devices of the table, with their peaks in words; one that the recipe itself states comes first."""
+    """Yield the devices of the table and their formatted peaks; one that the recipe itself states comes first."""
     if run.peak_teraflops is not None:
         yield Peak("run's own", "", *[run.peak_teraflops] * 3), f"{run.peak_teraflops:g}"
     for peak in PEAKS:
@@ -241,7 +240,7 @@ def _devices(run: Run, precisions: Sequence[str]) -> Iterator[tuple[Peak, str]]:
 
 
 def _hours(estimates: Sequence[PhaseEstimate], peak: Peak) -> float | None:
-    """Device-hours at the whole peak; None: a phase's precision has none."""
+    """Return device-hours at the whole peak; None: a phase's precision has none."""
     hours = 0.0
     for estimate in estimates:
         teraflops = getattr(peak, estimate.phase.precision)

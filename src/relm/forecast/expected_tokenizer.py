@@ -40,7 +40,7 @@ SENTENCEPIECES = {
 
 
 def tokenizer_of(plan: Plan, manifest: Path | None = None, tokenizer: Path | None = None) -> tuple[TokenizerFacts, str]:
-    """Facts on the tokenizer that a recipe is trained with, and in words how they are known.
+    """Return facts on the tokenizer that a recipe is trained with, and a phrase that says how they are known.
 
     They are those of the files given; else those of the recipe's own tokenizer where that is made already; else what recipe and
     kind of tokenizer say.
@@ -62,13 +62,12 @@ def tokenizer_of(plan: Plan, manifest: Path | None = None, tokenizer: Path | Non
 
 
 def expected_tokenizer(plan: Plan) -> tuple[TokenizerFacts, str]:
-    """What recipe and kind of tokenizer say of it, and which of them says how many tokens it will have.
+    """Return what recipe and kind of tokenizer say of it, and which of them says how many tokens it will have.
 
     Raises:
         RelmError: nothing does.
     """
-    choice = plan.recipe.tokenizer
-    kind = choice.train or (plan.tokenizer_model and plan.tokenizer_model.tokenizer) or "tokenizers_json"
+    choice, kind = plan.recipe.tokenizer, tokenizer_kind(plan)
     expected = KINDS[kind]
     sizes = {
         "tokenizer.vocabulary_size": choice.vocabulary_size,
@@ -86,13 +85,18 @@ def expected_tokenizer(plan: Plan) -> tuple[TokenizerFacts, str]:
     return TokenizerFacts("", size, special.get("end_of_text"), special), source
 
 
+def tokenizer_kind(plan: Plan) -> str:
+    """Return the kind of tokenizer that a recipe trains or takes."""
+    return plan.recipe.tokenizer.train or (plan.tokenizer_model and plan.tokenizer_model.tokenizer) or "tokenizers_json"
+
+
 def _published_sentencepiece(plan: Plan) -> int | None:
     files = plan.tokenizer_model.files.values() if plan.tokenizer_model else ()
     return next((SENTENCEPIECES[file.sha256] for file in files if file.sha256 in SENTENCEPIECES), None)
 
 
 def made_tokenizer(plan: Plan) -> Path | None:
-    """The recipe's tokenizer, if it is there."""
+    """Return the recipe's tokenizer, if it is there."""
     try:
         return plan.tokenizer if plan.tokenizer.exists() else None
     except RelmError:  # what it is made from is a folder that is not on this machine

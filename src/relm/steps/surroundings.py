@@ -20,7 +20,7 @@ def estimate_job(a: Arguments) -> Job:
     from relm.forecast.estimate import describe_estimate
 
     plan = plan_of(a)
-    return Job(lambda: describe_estimate(plan, a.phase, a.price_per_hour, not a.no_calibration, a.compiled))
+    return Job(lambda: describe_estimate(plan, a.phase, a.price_per_hour, a.trial, a.compiled))
 
 
 def compile_job(a: Arguments) -> Job:
@@ -70,12 +70,13 @@ STEPS: dict[str, Step] = {
             RECIPE,
             argument("--phase", metavar="PHASE", help="one phase; default: all of them"),
             argument("--price-per-hour", type=float, metavar="X", help="of one device, of a TPU one chip, in any currency"),
-            argument("--no-calibration", action="store_true", help="measure nothing: leave out the time on this machine"),
+            argument("--trial", action="store_true", help="take a step of each phase here: measure its memory and time"),
             path("--compiled", "compile.json of `relm compile`; default: the recipe's in the work folder", required=False),
         ],
         estimate_job,
         records=False,
-        epilog="Where run.device is cpu, some steps of a model of few layers are timed for some seconds a phase.",
+        epilog="With --trial a process of its own takes some steps of each phase on this CPU or GPU, at full size but of "
+        "at most two micro-batches, and measures them. For a TPU ask `relm compile`.",
     ),
     "command": Step(
         "the command of a step, to be copied: plain and as `docker run`, from the published result or the recipe's plan",

@@ -1,28 +1,33 @@
-"""From a recipe's section on its model to the model."""
+"""From a recipe's section on its model to the model; torch is imported only where a model is made."""
 
+import importlib
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
 from safetensors import SafetensorError
 
 from relm.errors import RelmError
 from relm.examples.manifest import TokenizerFacts
-from relm.models.bert import Bert
 from relm.models.bert_configuration import BertConfig
-from relm.models.contract import LanguageModel
-from relm.models.gpt2 import Gpt2, Gpt2Config
-from relm.models.t5 import T5
+from relm.models.gpt2_configuration import Gpt2Config
 from relm.models.t5_configuration import T5Config
 from relm.recipes.architectures import BertArchitecture, T5Architecture
 from relm.recipes.recipe import Recipe
 
+if TYPE_CHECKING:
+    from relm.models.contract import LanguageModel
+
 Config = Gpt2Config | BertConfig | T5Config
-MODELS: dict[type, Any] = {Gpt2Config: Gpt2, BertConfig: Bert, T5Config: T5}
+# Configuration -> module and class of the model.
+MODELS: dict[type, tuple[str, str]] = {
+    Gpt2Config: ("relm.models.gpt2", "Gpt2"),
+    BertConfig: ("relm.models.bert", "Bert"),
+    T5Config: ("relm.models.t5", "T5"),
+}
 
 
 def configuration(recipe: Recipe, tokenizer: TokenizerFacts) -> Config:
-    """The recipe's model for the tokens of a tokenizer.
+    """Return the configuration of a recipe's model for the tokens of a tokenizer.
 
     Raises:
         RelmError: the recipe asks for fewer rows than there are tokens, or for a model that cannot be.
@@ -59,14 +64,20 @@ def _bert(recipe: Recipe, section: BertArchitecture, tokenizer: TokenizerFacts, 
     )
 
 
-def unset_model(config: Config) -> LanguageModel:
-    """A model whose weights are yet to be set."""
-    model: LanguageModel = MODELS[type(config)](config)
+def model_class(config: Config) -> Any:
+    """Return the class of the model that a configuration describes."""
+    module, name = MODELS[type(config)]
+    return getattr(importlib.import_module(module), name)
+
+
+def unset_model(config: Config) -> "LanguageModel":
+    """Return a model whose weights are yet to be set."""
+    model: LanguageModel = model_class(config)(config)
     return model
 
 
-def initial_model(config: Config, seed: int, init_from: Path | None) -> LanguageModel:
-    """A model with the weights of a folder, or with random ones, drawn on the CPU.
+def initial_model(config: Config, seed: int, init_from: Path | None) -> "LanguageModel":
+    """Return a model with the weights of a folder, or with random ones, drawn on the CPU.
 
     Args:
         seed: of the random weights, any integer.
@@ -74,12 +85,14 @@ def initial_model(config: Config, seed: int, init_from: Path | None) -> Language
     Raises:
         RelmError: the folder holds a model of another architecture.
     """
+    from torch import Generator
+
     if init_from is not None:
         try:
-            published: LanguageModel = MODELS[type(config)].from_folder(init_from, expected=config)
+            published: LanguageModel = model_class(config).from_folder(init_from, expected=config)
             return published
         except (ValueError, OSError, SafetensorError) as error:
             raise RelmError(f"init_from: {init_from} has not the weights that the recipe needs: {error}") from error
     model = unset_model(config)
-    model.initialise(torch.Generator().manual_seed(seed))
+    model.initialise(Generator().manual_seed(seed))
     return model
