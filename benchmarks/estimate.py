@@ -1,13 +1,11 @@
-"""What `relm estimate` says beside what a real run takes: `python benchmarks/estimate.py gpt2` or `bert` (or `base`).
+"""What `relm estimate --trial` measures beside what a real run takes: `python benchmarks/estimate.py gpt2` or `bert`.
 
 A recipe is written into a temporary folder with made-up documents, `relm pretrain` trains it in a process of its own, and the
 process's peak resident memory (VmHWM of the kernel, read while it runs) and the time of its steps (`train.jsonl`, the first
-left out, the median) stand beside the estimate, which is made before and after the run, so that both see the same machine.
-`base` measures the same of a model of next to nothing: what the estimate takes for interpreter and libraries.
+left out, the median) stand beside two trials, one before and one after the run, so that both see the same machine.
 """
 
 import argparse
-import dataclasses
 import itertools
 import json
 import os
@@ -24,11 +22,11 @@ from typing import Any, NamedTuple
 import yaml
 
 from relm.examples.manifest import TokenizerFacts
-from relm.forecast.calibration import StepTime, calibrate
+from relm.forecast.trial import Trial, take_trial
 from relm.recipes.plan import Project
 from relm.training.architecture import configuration
-from relm.training.arithmetic import parameters
-from relm.training.resources import Memory, memory
+from relm.training.arithmetic import parameter_count
+from relm.training.micro_batches import micro_batch_size
 
 WORDS = 400
 DOCUMENTS = 600
@@ -55,12 +53,6 @@ RECIPES: dict[str, dict[str, Any]] = {
             "optimizer": {"name": "lamb", "epsilon": 1e-6},
         },
         "run": {"micro_batch_size": 4},
-    },
-    "base": {
-        "tokenizer": {"train": "byte_level_bpe", "vocabulary_size": 400},
-        "model": {"architecture": "gpt2", "layers": 1, "heads": 2, "hidden_size": 16, "positions": 16},
-        "vocabulary": 400,
-        "phase": {"objective": "causal", "sequence_length": 16, "global_batch_size": 2},
     },
 }
 
@@ -118,14 +110,12 @@ def relm(folder: Path, *arguments: str) -> str:
 
 
 class Trained(NamedTuple):
-    """What a run took."""
+    """Measurements of a run."""
 
     peak: int
     """Bytes of resident memory."""
     seconds: list[float]
     """Of each step but the first."""
-    processor: float
-    """Seconds of processor a step, all threads together, of the same steps."""
 
 
 def trained(folder: Path, name: str) -> Trained:
@@ -135,29 +125,14 @@ def trained(folder: Path, name: str) -> Trained:
     process = subprocess.Popen(
         [sys.executable, "-m", "relm", *command, "--output", output], cwd=folder, stdout=subprocess.DEVNULL
     )
-    log, peak, used = folder / "run/main/train.jsonl", 0, {}
+    peak = 0
     while process.poll() is None:
         peak = max(peak, high_water_mark(process.pid))
-        if log.exists():
-            used.setdefault(log.read_bytes().count(b"\n"), processor_seconds(process.pid))
         time.sleep(0.01)
     if process.returncode:
         raise SystemExit(f"the run ended with {process.returncode}")
-    seconds = [json.loads(line)["seconds"] for line in log.read_text().splitlines()]
-    first, last = min((step for step in used if step), default=0), max(used, default=0)
-    if last == first:
-        raise SystemExit(f"{len(seconds)} steps were too quick to be timed while they ran: take more with --steps")
-    steps = [after - before for before, after in itertools.pairwise(seconds)]
-    return Trained(peak, steps, (used[last] - used[first]) / (last - first))
-
-
-def processor_seconds(process: int) -> float:
-    """Of a process so far, all threads together."""
-    try:
-        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return 0.0
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    seconds = [json.loads(line)["seconds"] for line in (folder / "run/main/train.jsonl").read_text().splitlines()]
+    return Trained(peak, [after - before for before, after in itertools.pairwise(seconds)])
 
 
 def high_water_mark(process: int) -> int:
@@ -170,27 +145,16 @@ def high_water_mark(process: int) -> int:
     return 1024 * int(found[0]) if found else 0
 
 
-def print_memory(wanted: Memory, run: Trained) -> None:
-    """Estimate, measurement and ratio."""
-    parts = {field.name: getattr(wanted, field.name) for field in dataclasses.fields(wanted) if field.name != "large"}
-    print(", ".join(f"{name} {size / 1e6:,.1f}" for name, size in parts.items()))
-    print(", ".join(f"{moment} {size / 1e6:,.1f}" for moment, size in wanted.large.items()))
-    peak = wanted.peak
-    print(f"memory: estimated {peak / 1e6:,.0f} MB, measured {run.peak / 1e6:,.0f} MB, ratio {peak / run.peak:.3f}")
-
-
-def print_times(before: Sequence[StepTime], after: Sequence[StepTime], run: Trained) -> None:
-    """The same by the clock, and by processor, which a crowded machine disturbs less."""
-    measured = statistics.median(run.seconds), run.processor
-    for name, first, last, real in zip(("clock", "processor"), before, after, measured, strict=True):
-        mean = (first.total + last.total) / 2
-        ratios = (
-            f"ratio {mean / real:.3f} ({first.total / real:.3f}, {last.total / real:.3f})" if real else "too short for a ratio"
-        )
-        print(
-            f"seconds a step by the {name}: estimated {first.total:.3f} before, {last.total:.3f} after, measured {real:.3f}, "
-            f"{ratios}"
-        )
+def print_comparison(trials: Sequence[Trial], run: Trained, micro_batches: int) -> None:
+    """Print trial, measurement and ratio of memory and time."""
+    memory = max(trial.memory or 0 for trial in trials)
+    print(f"memory: trial {memory / 1e6:,.0f} MB, run {run.peak / 1e6:,.0f} MB, ratio {memory / run.peak:.3f}")
+    before, after = (trial.step_seconds(micro_batches) for trial in trials)
+    real, mean = statistics.median(run.seconds), (before + after) / 2
+    print(
+        f"seconds a step: trial {before:.3f} before, {after:.3f} after, run {real:.3f}, "
+        f"ratio {mean / real:.3f} ({before / real:.3f}, {after / real:.3f})"
+    )
 
 
 def main() -> None:
@@ -204,16 +168,17 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         write_project(folder, recipe(given.model, given.steps, given.threads, given.changes))
+        os.chdir(folder)  # where a trial looks for its recipe
         chosen = Project(folder).plan(given.model).recipe
         phase = chosen.pretrain["main"]
         config = configuration(chosen, TokenizerFacts("", 400, None, {"pad": 0}))
-        clocks = time.perf_counter, time.process_time
-        before = [calibrate(config, phase, chosen.run, clock) for clock in clocks]
+        before = take_trial(given.model, "main", processes=1)
         run = trained(folder, given.model)
-        after = [calibrate(config, phase, chosen.run, clock) for clock in clocks]
-    print(f"{given.model}: {parameters(config).total:,} parameters, {phase.steps} steps, {given.threads} threads, {before[0]}")
-    print_memory(memory(config, phase, chosen.run), run)
-    print_times(before, after, run)
+        after = take_trial(given.model, "main", processes=1)
+        os.chdir("/")  # a folder in use cannot be removed everywhere
+    print(f"{given.model}: {parameter_count(config):,} parameters, {phase.steps} steps, {given.threads} threads, {before}")
+    micro_batches = phase.global_batch_size // micro_batch_size(phase, chosen.run.micro_batch_size, parts=1)
+    print_comparison([before, after], run, micro_batches)
 
 
 if __name__ == "__main__":

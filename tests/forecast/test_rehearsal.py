@@ -4,7 +4,10 @@ import json
 import math
 import os
 import re
+import subprocess
+import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +22,7 @@ from relm.forecast.rehearsal import Rehearsal, measure_trial, memory_line, rehea
 from relm.forecast.trial import Trial
 from relm.recipes.recipe import Recipe
 from relm.recipes.section import merge
+from tiny_runs import TinyRun
 
 TOKENS = 300
 SPECIAL = {"pad": 0, "end_of_text": 1, "unk": 2, "cls": 3, "sep": 4, "mask": 5}
@@ -185,6 +189,44 @@ def test_a_trial_measures_passes_and_update_of_at_most_two_micro_batches(tmp_pat
     assert trial.memory is not None
     assert trial.memory > 50e6
     assert trial.device.startswith("cpu, ")
+
+
+TRIAL = """
+import json, sys
+from pathlib import Path
+from relm.examples.manifest import TokenizerFacts
+from relm.recipes.recipe import Recipe
+from relm.forecast.rehearsal import Rehearsal, measure_trial
+recipe = Recipe.model_validate_json(Path(sys.argv[1]).read_text())
+measure_trial(Rehearsal(recipe, "main", TokenizerFacts("", 257, 256, {"end_of_text": 256})), Path(sys.argv[2]))
+"""
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("micro_batch_size", [None, 4])
+def test_a_trial_holds_as_much_memory_as_a_real_run(tmp_path: Path, examples: Path, micro_batch_size: int | None) -> None:
+    model = {"layers": 6, "heads": 6, "hidden_size": 384, "positions": 128, "vocabulary_size": 24_000}
+    pretrain = {"main": {"sequence_length": 128, "steps": 4}}
+    changes = {"model": model, "pretrain": pretrain, "run": {"micro_batch_size": micro_batch_size, "log_interval": 1}}
+    run = TinyRun(tmp_path / "run", examples, changes)
+    process, peak = run.start(), 0
+    while process.poll() is None:
+        peak = max(peak, high_water_mark(process.pid))
+        time.sleep(0.01)
+    assert process.returncode == 0
+    (tmp_path / "recipe.json").write_text(run.recipe.model_dump_json())
+    subprocess.run([sys.executable, "-c", TRIAL, tmp_path / "recipe.json", tmp_path / "trial.json"], check=True)
+    trial = Trial(**json.loads((tmp_path / "trial.json").read_text()))
+    assert trial.memory == pytest.approx(peak, rel=0.15)
+
+
+def high_water_mark(process: int) -> int:
+    """Return the most bytes that a process had in memory so far; 0 when it is gone."""
+    try:
+        status = Path(f"/proc/{process}/status").read_text()
+    except OSError:
+        return 0
+    return sum(1024 * int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM"))
 
 
 def test_real_examples_are_read_where_they_are_given(examples: Path) -> None:
