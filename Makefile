@@ -53,7 +53,9 @@ test-containers: environment   ## images built for real, and steps in them, by p
 	  $(BIN)/python -m pytest -q -p no:xdist -m "containers and not full" tests/containers
 
 images: environment   ## build the images of ROLES (default: cpu) here; BASE=IMAGE stands for the Dockerfile's base
-	$(BIN)/python -m relm.containers.build $(or $(ROLES),cpu) $(if $(BASE),--base BASE=$(BASE)) $(if $(PYTHON_BASE),--base PYTHON=$(PYTHON_BASE))
+	@set -e; for role in $(or $(ROLES),cpu); do \
+	  $(BIN)/relm images build $$role $(if $(BASE),--base BASE=$(BASE)) $(if $(PYTHON_BASE),--base PYTHON=$(PYTHON_BASE)); \
+	done
 
 test-xla: .venv-tpu/made-from   ## what needs the TPU's packages: training on PyTorch/XLA, a CPU standing for eight devices; gs://
 	PJRT_DEVICE=CPU $(subst $(BIN),.venv-tpu/bin,$(PYTEST)) -m "not full" tests/training/xla tests/forecast/compilation/xla tests/devices tests/cluster/bucket/test_google_storage.py

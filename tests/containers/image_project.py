@@ -73,11 +73,8 @@ def make_image_project(folder: Path, engine: Engine) -> ImageProject:
     return project
 
 
-def build(project: ImageProject, role: Role, bases: dict[str, str], *options: str) -> None:
-    """`make images` of one role, without the network, on stand-ins; without a cache of layers, which nothing here would use."""
+def build(project: ImageProject, role: Role, bases: dict[str, str]) -> None:
+    """Build one role's image on stand-ins by `relm images build`."""
     words = [f"--base={name}={image}" for name, image in bases.items()]
-    words += ["--option=--network=none", *(f"--option={option}" for option in options)]
-    if project.engine.name == "podman":
-        words.append("--option=--layers=false")
-    done = project.command(sys.executable, "-m", "relm.containers.build", role, *words)
+    done = project.command(sys.executable, "-m", "relm", "images", "build", role, *words)
     assert done.returncode == 0, done.stdout[-4000:]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from relm.containers.lock import Built, record_built
-from relm.containers.shim import as_last, engine, main, run_of
+from relm.containers.shim import main, parse_exec, replace_shell
 from relm.errors import RelmError
 from small_project import Commands
 
@@ -37,32 +37,32 @@ def call(project: Commands, command: str, *options: str) -> list[str]:
 
 
 def test_a_rules_command_becomes_a_run_of_its_image(with_image: Commands) -> None:
-    run = run_of(call(with_image, "python -m relm verify tiny --log a.log", "--bind", "/root/.cache/snakemake"))
+    run = parse_exec(call(with_image, "python -m relm verify tiny --log a.log", "--bind", "/root/.cache/snakemake"))
     assert (run.reference, run.entry_point, run.network) == (ID, "bash", False)
     assert run.command == ["-c", "set -euo pipefail;  exec python -m relm verify tiny --log a.log"]
     assert (list(run.writable), run.working_folder) == ([with_image.folder], with_image.folder)
-    assert run_of(call(with_image, "python -m relm download --dataset recipes/data/sample.yaml")).network
+    assert parse_exec(call(with_image, "python -m relm download --dataset recipes/data/sample.yaml")).network
 
 
 def test_a_work_folder_elsewhere_is_mounted_too(with_image: Commands, tmp_path_factory: pytest.TempPathFactory) -> None:
     elsewhere = tmp_path_factory.mktemp("elsewhere") / "work"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RELM_WORK", str(elsewhere))
-        assert list(run_of(call(with_image, "python -m relm list")).writable) == [with_image.folder, elsewhere]
+        assert list(parse_exec(call(with_image, "python -m relm list")).writable) == [with_image.folder, elsewhere]
     assert elsewhere.is_dir()  # else the engine would make it, as root
 
 
 def test_options_for_real_apptainer_are_refused(with_image: Commands) -> None:
     with pytest.raises(RelmError, match=r"--nv: --apptainer-args are for real Apptainer; .* stands in the lock"):
-        run_of(call(with_image, "python -m relm list", "--nv"))
+        parse_exec(call(with_image, "python -m relm list", "--nv"))
 
 
 def test_the_step_takes_the_shells_place_unless_the_shell_is_still_needed() -> None:
-    assert as_last("set -eu;  python -m relm list") == "set -eu;  exec python -m relm list"
+    assert replace_shell("set -eu;  python -m relm list") == "set -eu;  exec python -m relm list"
     torchrun = "torchrun --standalone --nproc-per-node 2 --shutdown-timeout 1800 -m -- relm pretrain x"
-    assert as_last(torchrun) == f"exec {torchrun}"
+    assert replace_shell(torchrun) == f"exec {torchrun}"
     for command in ("python -m relm list | tee x", "python -m relm list; rm x", "echo a"):
-        assert as_last(command) == command
+        assert replace_shell(command) == command
 
 
 def test_a_call_that_snakemake_does_not_make_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
@@ -70,16 +70,6 @@ def test_a_call_that_snakemake_does_not_make_is_refused(capsys: pytest.CaptureFi
     assert "only what Snakemake asks for is known: --version, pull and exec; found 'build x'" in capsys.readouterr().err
     assert main(["--version"], os.environ) == 0
     assert re.fullmatch(r"apptainer version \d+\.\d+\.\d+\n", capsys.readouterr().out)
-
-
-def test_no_engine_and_a_strange_engine_are_said_in_words(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.delenv("RELM_ENGINE", raising=False)
-    with pytest.raises(RelmError, match="neither podman nor docker is installed"):
-        engine()
-    monkeypatch.setenv("RELM_ENGINE", "rkt")
-    with pytest.raises(RelmError, match="RELM_ENGINE: expected podman or docker, found 'rkt'"):
-        engine()
 
 
 def test_the_program_itself_answers_snakemakes_first_question(checkout: Path) -> None:

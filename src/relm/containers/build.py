@@ -1,71 +1,108 @@
-"""`make images`: build roles' images with Docker or podman and write their ids into the lock's override.
+"""`relm images build`: build a role's image through the engine's API and record its id, which `reference` then returns."""
 
-python -m relm.containers.build ROLE... [--base NAME=IMAGE]
-"""
-
-import argparse
 import datetime
-import subprocess
-import sys
+import logging
+import re
 import tempfile
-from collections.abc import Sequence
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from relm.containers.context import Context, lay_out
-from relm.containers.lock import ROLES, Built, Role, image_of, record_built
-from relm.containers.run_line import Engine
-from relm.containers.shim import engine
+from relm.containers.engine import connect, report_engine_errors
+from relm.containers.lock import OVERRIDE, Built, Image, Role, image_of, record_built
 from relm.errors import RelmError
 
+log = logging.getLogger(__name__)
+TIMEOUT = 6 * 3600.0  # seconds between two messages of the engine; installing torch prints nothing for minutes
+LAST_LINES = 15
+# Its Dockerfile fetches compilers from the package mirror of its base; the others build without a network.
+ROLES_WITH_NETWORK: frozenset[Role] = frozenset({"cuda"})
+# As Docker and podman print it: "Step 3/25 : COPY ..." and "[1/4] STEP 3/9: COPY ...".
+_STEP = re.compile(
+    r"(?:\[(?P<stage>\d+)/(?P<stages>\d+)\] )?step (?P<step>\d+)/(?P<steps>\d+) ?: (?P<instruction>.*)", re.IGNORECASE
+)
 
-def build_line(asked: Engine, context: Context, tag: str, id_file: Path, options: Sequence[str] = ()) -> list[str]:
-    """The words of `docker build` or `podman build`."""
-    line = [asked, "build", "--iidfile", str(id_file), "--tag", tag, *options]
-    for name, value in context.arguments.items():
-        line += ["--build-arg", f"{name}={value}"]
-    return [*line, str(context.folder)]
 
+def build(role: Role, bases: dict[str, str] | None, folder: Path = Path()) -> str:
+    """Build a role's image, record its id in the override file, and return a sentence that says so.
 
-def build(role: Role, given_bases: dict[str, str], options: Sequence[str] = (), checkout: Path = Path()) -> Built:
-    """Build one role's image and write down its id; the engine's own words go to the terminal.
+    Args:
+        role: whose image.
+        bases: build argument -> image, instead of the lock's bases.
+        folder: the checkout.
 
     Raises:
-        RelmError: no engine, unverified bases, wheels that cannot be fetched, or a build that failed.
+        RelmError: there is no engine, the context cannot be made, or the build fails; nothing is recorded then.
     """
-    asked, entry = engine(), image_of(role, checkout)
-    with tempfile.TemporaryDirectory(prefix=f"relm-{role}-") as scratch:
-        context = lay_out(role, Path(scratch) / "context", checkout, given_bases)
-        id_file = Path(scratch) / "id"
-        line = build_line(asked, context, f"{entry.image}:{entry.tag}", id_file, options)
-        if status := subprocess.run(line).returncode:
-            raise RelmError(f"{role}: {asked} build ended with {status}, its message is above; nothing was written down")
-        made = Built(
-            id=id_file.read_text().strip() if ":" in id_file.read_text() else f"sha256:{id_file.read_text().strip()}",
-            bases={name: value for name, value in context.arguments.items() if name in entry.bases},
-            built=datetime.datetime.now(datetime.UTC).date(),
-            commit=None if context.arguments["COMMIT"] == "unknown" else context.arguments["COMMIT"],
+    image, started = image_of(role, folder), time.monotonic()
+    with connect() as client, tempfile.TemporaryDirectory(prefix=f"relm-{role}-") as scratch:
+        log.info("laying out the build context of %s", role)
+        context = lay_out(role, Path(scratch) / "context", folder, bases)
+        identifier, size = build_context(client, context, image, role)
+    commit = context.arguments["COMMIT"]
+    built = Built(
+        id=identifier,
+        bases={name: value for name, value in context.arguments.items() if name in image.bases},
+        built=datetime.datetime.now(datetime.UTC).date(),
+        commit=None if commit == "unknown" else commit,
+    )
+    record_built(role, built, folder)
+    seconds = time.monotonic() - started
+    return f"built {image.image}:{image.tag} in {seconds:.0f} s, {size / 1e9:.2f} GB, {identifier}; noted in {OVERRIDE}"
+
+
+def build_context(client: Any, context: Context, image: Image, role: Role) -> tuple[str, int]:
+    """Let the engine build a context; return the image's id, ``sha256:...``, and its size in bytes."""
+    tag = f"{image.image}:{image.tag}"
+    with report_engine_errors(f"building {tag}"):
+        answers = client.api.build(
+            path=str(context.folder),
+            tag=tag,
+            buildargs=dict(context.arguments),
+            network_mode=None if role in ROLES_WITH_NETWORK else "none",
+            rm=True,
+            forcerm=True,
+            decode=True,
+            timeout=TIMEOUT,
         )
-    record_built(role, made, checkout)
-    return made
+        log_steps(answers, role)
+        built = client.images.get(tag)
+    return str(built.id), int(built.attrs.get("Size", 0))
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Build the roles that are named, one after the other."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("roles", nargs="+", choices=ROLES, metavar="ROLE", help=", ".join(ROLES))
-    parser.add_argument("--base", action="append", default=[], metavar="NAME=IMAGE", help="an image instead of the lock's base")
-    parser.add_argument("--option", action="append", default=[], metavar="WORD", help="one more word for the engine's build")
-    given = parser.parse_args(arguments)
-    try:
-        bases = dict(word.split("=", 1) for word in given.base)
-        for role in given.roles:
-            made = build(role, bases, given.option)
-            print(f"{role}: {made.id}, written into containers/lock.local.yaml")
-    except RelmError as error:
-        print(f"relm.containers.build: {error}", file=sys.stderr)
-        return error.exit_code
-    return 0
+def log_steps(answers: Iterable[Mapping[str, Any]], role: str) -> None:
+    """Log each instruction of a Dockerfile as the engine begins it, with the seconds until then.
+
+    Raises:
+        RelmError: the build failed; has the last lines that the engine printed.
+    """
+    last: deque[str] = deque(maxlen=LAST_LINES)
+    started = time.monotonic()
+    for line in _read_lines(answers, last):
+        if found := _STEP.match(line):
+            log.info("%s: %6.1f s  %s", role, time.monotonic() - started, _format_step(found))
+            last.clear()
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def _read_lines(answers: Iterable[Mapping[str, Any]], last: deque[str]) -> Iterator[str]:
+    """Yield an engine's output by whole lines, and keep the last ones."""
+    rest = ""
+    for answer in answers:
+        if "error" in answer:
+            output = "\n  ".join([*last, rest.strip(), str(answer["error"]).strip()]).replace("\n  \n", "\n")
+            raise RelmError(f"the build failed; the engine's last words:\n  {output}")
+        *lines, rest = (rest + str(answer.get("stream", ""))).split("\n")
+        for line in lines:
+            if line.strip():
+                last.append(line.rstrip())
+                yield line
+
+
+def _format_step(found: re.Match[str]) -> str:
+    stage = f"{found['stage']}/{found['stages']}: " if found["stage"] else ""
+    instruction = found["instruction"]
+    shortened = instruction if len(instruction) <= 80 else f"{instruction[:79]}…"
+    return f"{stage}{found['step']}/{found['steps']} {shortened}"

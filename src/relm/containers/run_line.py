@@ -6,7 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from relm.containers.lock import Image
+from relm.containers.lock import Image, Role, image_of
+from relm.containers.placement import Placement
+from relm.recipes.identity import work_folder
 
 Engine = Literal["docker", "podman"]
 # Taken over from the caller where they are set: by name alone, so that no secret stands on the line. Proxies and tokens go only
@@ -48,6 +50,25 @@ class Run:
     """The machine's device files that fit the image's patterns."""
     entry_point: str | None = None
     """Instead of the image's own."""
+
+
+def prepare_run(
+    role: Role, reference: str, placed: Placement, command: Sequence[str], *, checkout: Path, entry_point: str | None = None
+) -> Run:
+    """Return the run of a step with the checkout, the work folder and the folders that it reads, and nothing else."""
+    image, work = image_of(role), work_folder().resolve()
+    work.mkdir(parents=True, exist_ok=True)  # or the engine would make it, as root
+    return Run(
+        image=image,
+        reference=reference,
+        command=command,
+        writable=[checkout] if work.is_relative_to(checkout.resolve()) else [checkout, work],
+        read=placed.reads,
+        working_folder=checkout,
+        network=placed.network,
+        devices=devices_here(image),
+        entry_point=entry_point,
+    )
 
 
 def run_line(engine: Engine, run: Run, caller: Mapping[str, str]) -> list[str]:

@@ -1,13 +1,15 @@
 """The images that steps run in: built, compared with their registry, and used."""
 
+import os
 from collections.abc import Callable
-from typing import Any
+from pathlib import Path
+from typing import Any, NoReturn
 
 from relm.errors import RelmError
 from relm.recipes.plan import Project
 from relm.steps.contract import Arguments, Job, Step, argument
 
-# Option -> the action that it belongs to, and what it is called.
+# Option -> the action that it belongs to, and its name in messages.
 BELONGS = {
     "write": ("resolve", "--write"),
     "update": ("resolve", "--update"),
@@ -23,7 +25,7 @@ def images_job(a: Arguments) -> Job:
     return Job({"build": _build, "resolve": _resolve, "run": _run}[a.action](a))
 
 
-def _role(a: Arguments) -> Any:
+def _require_role(a: Arguments) -> Any:
     from relm.containers.lock import ROLES
 
     if a.role not in ROLES:
@@ -38,27 +40,37 @@ def _resolve(a: Arguments) -> Callable[[], str]:
 
 
 def _build(a: Arguments) -> Callable[[], str]:
-    from relm.containers.engine_socket import connected
-    from relm.containers.socket_build import build
+    from relm.containers.build import build
 
-    role, bases = _role(a), dict(_base(word) for word in a.base)
-    return lambda: build(connected(), role, bases or None)
+    role, bases = _require_role(a), dict(_parse_base(word) for word in a.base)
+    return lambda: build(role, bases or None)
 
 
-def _base(word: str) -> tuple[str, str]:
-    """ARGUMENT=IMAGE; a name alone stands for the Dockerfile's BASE."""
+def _parse_base(word: str) -> tuple[str, str]:
+    """Split ARGUMENT=IMAGE; an image alone stands for the Dockerfile's BASE."""
     name, given, image = word.rpartition("=")
     return (name, image) if given else ("BASE", word)
 
 
 def _run(a: Arguments) -> Callable[[], str]:
-    from relm.containers.engine_socket import connected
-    from relm.containers.socket_run import run_in_image, run_of
+    from relm.containers.engine import choose_engine, execute, require_image
+    from relm.containers.lock import reference
+    from relm.containers.placement import placement
+    from relm.containers.run_line import prepare_run
 
-    role = _role(a)
+    role = _require_role(a)
     if not a.inner:
-        raise RelmError(f"say which step runs in the image: relm images run {role} -- STEP ARGUMENTS")
-    return lambda: run_in_image(connected(), run_of(role, a.inner, Project()))
+        raise RelmError(f"no step was given; expected: relm images run {role} -- STEP ARGUMENTS")
+    if a.log is not None:
+        raise RelmError("--log belongs to the step that runs in the image; put it after --")
+
+    def run() -> NoReturn:
+        image, engine = reference(role), choose_engine()
+        require_image(engine, image)
+        placed = placement(a.inner, Project())
+        execute(engine, prepare_run(role, image, placed, a.inner, checkout=Path.cwd()), os.environ)
+
+    return run
 
 
 STEPS: dict[str, Step] = {
@@ -76,6 +88,6 @@ STEPS: dict[str, Step] = {
         ],
         images_job,
         records=False,
-        epilog="`relm images run cpu -- held-out --model ...`. The engine is DOCKER_HOST's, else Docker's or podman's socket.",
+        epilog="`relm images run cpu -- held-out --model ...`. RELM_ENGINE chooses podman or docker.",
     ),
 }

@@ -1,16 +1,12 @@
-"""A real podman or Docker at a socket, and an image that takes no time to build, in which a program tells what it sees."""
+"""An image that takes no time to build, in which a program prints what it sees."""
 
-import contextlib
-import os
 import shutil
-import socket
 import subprocess
-import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from engines import docker, podman
+
+from relm.containers.context import Context
 
 # Stands for relm in the image.
 PROBE = r"""
@@ -45,39 +41,8 @@ int main(int count, char **words) {
 DOCKERFILE = 'FROM scratch\nCOPY relm /relm\nENTRYPOINT ["/relm"]\n'
 
 
-@contextlib.contextmanager
-def podman_socket(folder: Path) -> Iterator[Path]:
-    """The socket of a podman whose files all lie below ``folder``, which is gone afterwards; ended by its number."""
-    with podman(folder) as engine:
-        path = folder / "engine.sock"
-        command = ["podman", "system", "service", "--time", "0", f"unix://{path}"]
-        with open(folder / "service.log", "w") as log:
-            process = subprocess.Popen(command, env=os.environ | engine.environment, stdout=log, stderr=log)
-        try:
-            for _ in range(400):
-                with contextlib.suppress(OSError), contextlib.closing(socket.socket(socket.AF_UNIX)) as probe:
-                    probe.connect(str(path))
-                    break
-                assert process.poll() is None, (folder / "service.log").read_text()[-2000:]
-                time.sleep(0.05)
-            yield path
-        finally:
-            process.terminate()
-            process.wait()
-
-
-@contextlib.contextmanager
-def docker_socket(folder: Path) -> Iterator[Path]:
-    """The same of Docker's daemon."""
-    with docker(folder) as engine:
-        yield Path(engine.environment["DOCKER_HOST"].removeprefix("unix://"))
-
-
-SOCKETS = {"podman": podman_socket, "docker": docker_socket}
-
-
-def probe_context(folder: Path) -> Path:
-    """A build context of the probe alone."""
+def make_probe_context(folder: Path) -> Context:
+    """Make a build context of the probe alone."""
     folder.mkdir()
     (folder / "relm.c").write_text(PROBE)
     if shutil.which("cc") is None:
@@ -86,4 +51,4 @@ def probe_context(folder: Path) -> Path:
     assert built.returncode == 0, built.stderr
     (folder / "relm.c").unlink()
     (folder / "Dockerfile").write_text(DOCKERFILE)
-    return folder
+    return Context(folder, {})

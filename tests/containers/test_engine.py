@@ -1,0 +1,170 @@
+"""The engine is chosen once, and whatever keeps relm from it is one clear sentence."""
+
+import contextlib
+import os
+import socket
+import stat
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from relm.containers import engine
+from relm.containers.engine import ENGINES, choose_engine, connect, explain_refusal
+from relm.errors import RelmError
+from small_project import Commands
+
+
+@contextlib.contextmanager
+def talker(path: Path, says: bytes) -> Iterator[None]:
+    """Something that listens at a socket and answers every request with the same bytes."""
+    with contextlib.closing(socket.socket(socket.AF_UNIX)) as listening:
+        listening.bind(str(path))
+        listening.listen()
+
+        def serve() -> None:
+            while True:
+                try:
+                    connection, _ = listening.accept()
+                except OSError:
+                    return
+                with connection, contextlib.suppress(OSError):  # one that only looks whether somebody listens
+                    connection.recv(65536)
+                    connection.sendall(says)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield
+        listening.shutdown(socket.SHUT_RDWR)
+        thread.join()
+
+
+def install_programs(folder: Path, *names: str) -> str:
+    """Make programs that do nothing, and return the PATH that has them alone."""
+    folder.mkdir()
+    for name in names:
+        (folder / name).write_text("#!/bin/sh\n")
+        (folder / name).chmod(0o755)
+    return str(folder)
+
+
+def test_podman_comes_before_docker_and_relm_engine_before_both(tmp_path: Path) -> None:
+    both, docker = install_programs(tmp_path / "both", *ENGINES), install_programs(tmp_path / "one", "docker")
+    assert choose_engine({"PATH": both}) == "podman"
+    assert choose_engine({"PATH": docker}) == "docker"
+    assert choose_engine({"PATH": both, "RELM_ENGINE": "docker"}) == "docker"
+
+
+@pytest.mark.parametrize(
+    ("chosen", "words"),
+    [
+        ({}, "neither podman nor docker is installed; install one"),
+        ({"RELM_ENGINE": "rkt"}, "RELM_ENGINE: 'rkt' is no engine; expected podman or docker"),
+        ({"RELM_ENGINE": "podman"}, "RELM_ENGINE: 'podman' is not installed; expected podman or docker"),
+    ],
+)
+def test_no_engine_and_a_strange_engine_are_named(chosen: dict[str, str], words: str, tmp_path: Path) -> None:
+    with pytest.raises(RelmError, match=words):
+        choose_engine({"PATH": str(tmp_path), **chosen})
+
+
+def test_docker_is_looked_for_at_its_socket_and_at_docker_host_alone_where_that_is_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "DOCKER", tmp_path / "docker.sock")
+    path = install_programs(tmp_path / "bin", "docker")
+    with (
+        pytest.raises(RelmError, match=rf"^{tmp_path}/docker.sock: there is no such socket; start Docker"),
+        connect({"PATH": path}),
+    ):
+        pass
+    with contextlib.closing(socket.socket(socket.AF_UNIX)) as dead:
+        dead.bind(str(tmp_path / "docker.sock"))
+    with pytest.raises(RelmError, match=r"docker\.sock: no engine listens there any more; start"), connect({"PATH": path}):
+        pass
+    (tmp_path / "docker.sock").unlink()
+    with (
+        talker(tmp_path / "docker.sock", b""),
+        pytest.raises(RelmError, match=r"^DOCKER_HOST: /no/such: there is no such socket"),
+        connect({"PATH": path, "DOCKER_HOST": "unix:///no/such"}),
+    ):
+        pass
+
+
+def test_a_podman_that_starts_no_service_is_quoted(tmp_path: Path) -> None:
+    path = install_programs(tmp_path / "bin", "podman")
+    (tmp_path / "bin/podman").write_text('#!/bin/sh\necho "begin"; echo "unknown command: $*" >&2; exit 125\n')
+    with (
+        pytest.raises(RelmError, match=r"podman does not start its service \(unknown command: system service"),
+        connect({"PATH": path}),
+    ):
+        pass
+
+
+def test_a_file_in_the_place_of_a_socket_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    assert str(explain_refusal(tmp_path / "file")).startswith(f"{tmp_path}/file: this is a file, not a socket; start")
+    assert "path too long" in str(explain_refusal(tmp_path / ("x" * 200)))
+
+
+def test_a_socket_of_others_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    """As somebody who may not: root may everything, so another process drops its rights first."""
+    path = tmp_path / "docker.sock"
+    for folder in (tmp_path, *tmp_path.parents):
+        with contextlib.suppress(PermissionError):
+            folder.chmod(folder.stat().st_mode | stat.S_IXOTH | stat.S_IXGRP)
+    with talker(path, b""):
+        path.chmod(0)
+        program = "import os, sys; from pathlib import Path; from relm.containers.engine import explain_refusal\n"
+        program += "os.getuid() or os.setuid(65534)\nprint(explain_refusal(Path(sys.argv[1])))"
+        done = subprocess.run([sys.executable, "-c", program, str(path)], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith(f"{path}: this user has no right to it; join its group (docker)")
+
+
+@pytest.mark.parametrize(
+    "says",
+    [b"", b"what do you want?\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi", b"HTTP/1.1 404 Not Found\r\n\r\n"],
+    ids=["nothing", "nonsense", "text", "another server"],
+)
+def test_what_answers_otherwise_is_said_to_be_no_engine(tmp_path: Path, says: bytes) -> None:
+    with talker(tmp_path / "s", says), pytest.raises(RelmError) as caught, connect({"DOCKER_HOST": f"unix://{tmp_path}/s"}):
+        pass
+    words = str(caught.value)
+    assert words.startswith(f"unix://{tmp_path}/s: what answers there is neither Docker nor podman (")
+    assert words.endswith("); correct DOCKER_HOST")
+    assert "\n" not in words
+
+
+@pytest.mark.parametrize("host", ["tcp://127.0.0.1:9", "nonsense://x", "tcp://"])
+def test_another_address_without_an_engine_is_one_sentence_too(host: str) -> None:
+    with pytest.raises(RelmError, match=f"^{host}: what answers there is neither"), connect({"DOCKER_HOST": host}):
+        pass
+
+
+def test_the_command_says_it_without_a_traceback(project: Commands) -> None:
+    done = project.relm("images", "build", "cpu", "--base", "x", DOCKER_HOST=f"unix://{project.folder}/none")
+    assert done.returncode == 1
+    assert done.stderr.startswith("relm images: DOCKER_HOST: ")
+    assert done.stderr.count("\n") == 1
+    assert os.listdir(project.folder / "containers") == os.listdir(Path("containers").resolve())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["run"], "run needs a role, one of cpu, cuda, tpu, ipu; found none"),
+        (["build", "gpu"], "build needs a role, one of cpu, cuda, tpu, ipu; found gpu"),
+        (["run", "cpu"], "no step was given; expected: relm images run cpu -- STEP ARGUMENTS"),
+        (["run", "cpu", "list", "--log", "x"], "--log belongs to the step that runs in the image; put it after --"),
+        (["build", "cpu", "--write"], "--write belongs to `relm images resolve`; leave it out"),
+        (["resolve", "cpu", "--base", "x"], "--base belongs to `relm images build`; leave it out"),
+        (["resolve", "cpu", "list"], "a step belongs to `relm images run`; leave it out"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_mistake_in_the_command_is_told(arguments: list[str], words: str, project: Commands) -> None:
+    done = project.relm("images", *arguments)
+    assert (done.returncode, done.stderr) == (1, f"relm images: {words}\n")
