@@ -1,4 +1,4 @@
-"""What a registry says of a tag: asked for a token where it wants one, believed where it answers as a registry does."""
+"""A registry's digest of a tag: requested with a token where it wants one, believed where it answers as a registry does."""
 
 import json
 from collections.abc import Iterator
@@ -8,7 +8,15 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from local_registry import MANIFEST, Answer, digest_of, docker_registry, free_port, push_image, push_index, server
 
-from relm.containers.registry import OutOfReach, Registry, Repository, by_hand, challenge, is_this_machine, repository
+from relm.containers.registry import (
+    OutOfReach,
+    Registry,
+    Repository,
+    format_commands,
+    is_loopback,
+    parse_challenge,
+    parse_repository,
+)
 from relm.errors import RelmError
 
 ID = "sha256:" + "1" * 64
@@ -30,14 +38,14 @@ ID = "sha256:" + "1" * 64
     ],
 )
 def test_a_name_is_read_as_docker_reads_it(image: str, host: str, name: str, address: str) -> None:
-    assert repository(image) == Repository(host, name)
-    assert repository(image).address == address
+    assert parse_repository(image) == Repository(host, name)
+    assert parse_repository(image).address == address
 
 
 @pytest.mark.parametrize("image", ["Python", "python:3.11", f"python@{ID}", "a//b", "", "host.org/", "../x", "a b", "x?y"])
 def test_what_is_no_name_is_refused(image: str) -> None:
     with pytest.raises(RelmError, match="expected a name like"):
-        repository(image)
+        parse_repository(image)
 
 
 @pytest.mark.parametrize(
@@ -51,7 +59,7 @@ def test_what_is_no_name_is_refused(image: str) -> None:
     ],
 )
 def test_only_this_machine_is_asked_without_tls(host: str, here: bool) -> None:
-    assert is_this_machine(host) is here
+    assert is_loopback(host) is here
 
 
 @pytest.mark.parametrize(
@@ -73,11 +81,11 @@ def test_only_this_machine_is_asked_without_tls(host: str, here: bool) -> None:
     ],
 )
 def test_a_challenge_is_taken_apart(header: str, scheme: str, told: dict[str, str]) -> None:
-    assert challenge(header) == (scheme, told)
+    assert parse_challenge(header) == (scheme, told)
 
 
 def test_the_commands_for_another_machine_name_the_tag() -> None:
-    assert by_hand("docker.io/library/python", "3.11") == [
+    assert format_commands("docker.io/library/python", "3.11") == [
         "skopeo inspect --format '{{.Digest}}' docker://docker.io/library/python:3.11",
         "docker buildx imagetools inspect docker.io/library/python:3.11 --format '{{.Manifest.Digest}}'",
     ]
@@ -94,28 +102,28 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 def test_a_tag_is_confirmed_moved_or_absent_as_the_registry_has_it(host: str) -> None:
     first = push_image(host, "moving", "latest", "the first")
-    assert Registry(f"{host}/moving").answer("latest", first).noted == "same"
-    assert Registry(f"{host}/moving").answer("latest", None).tag_digest == first
+    assert Registry(f"{host}/moving").compare("latest", first).locked == "same"
+    assert Registry(f"{host}/moving").compare("latest", None).tag_digest == first
     second = push_image(host, "moving", "latest", "the second")
-    moved = Registry(f"{host}/moving").answer("latest", first)
-    assert (moved.tag_digest, moved.noted, moved.confirms) == (second, "moved", False)
-    absent = Registry(f"{host}/moving").answer("latest", ID)
-    assert (absent.tag_digest, absent.noted, absent.confirms) == (second, "absent", False)
+    moved = Registry(f"{host}/moving").compare("latest", first)
+    assert (moved.tag_digest, moved.locked, moved.confirms) == (second, "moved", False)
+    absent = Registry(f"{host}/moving").compare("latest", ID)
+    assert (absent.tag_digest, absent.locked, absent.confirms) == (second, "absent", False)
 
 
 def test_one_platforms_image_of_an_index_is_confirmed_and_named(host: str) -> None:
     image = push_image(host, "several", "amd64", "of one platform")
     index = push_index(host, "several", "all", image)
-    assert Registry(f"{host}/several").answer("all", index).noted == "same"
-    found = Registry(f"{host}/several").answer("all", image)
-    assert (found.tag_digest, found.noted, found.platform, found.confirms) == (index, "platform", "linux/amd64", True)
+    assert Registry(f"{host}/several").compare("all", index).locked == "same"
+    found = Registry(f"{host}/several").compare("all", image)
+    assert (found.tag_digest, found.locked, found.platform, found.confirms) == (index, "platform", "linux/amd64", True)
 
 
 def test_an_absent_tag_or_repository_is_named(host: str) -> None:
     push_image(host, "there", "1", "x")
     for image, tag in (("there", "2"), ("not/there", "1")):
         with pytest.raises(RelmError, match=f"{host} has no image {host}/{image}:{tag}; correct"):
-            Registry(f"{host}/{image}").answer(tag, None)
+            Registry(f"{host}/{image}").compare(tag, None)
 
 
 # --- servers that behave otherwise -------------------------------------------------------------------------------------------
@@ -137,7 +145,7 @@ def test_a_token_is_fetched_for_what_the_registry_asks_and_sent_to_it_alone() ->
         return 401, {"WWW-Authenticate": realm}, b""
 
     with server(answer) as host:
-        assert Registry(f"{host}/a/b").answer("1", digest_of(BODY)).noted == "same"
+        assert Registry(f"{host}/a/b").compare("1", digest_of(BODY)).locked == "same"
     tokens = [(path, sent) for path, sent in asked if path.startswith("/token")]
     assert parse_qs(urlsplit(tokens[0][0]).query) == {"service": ["me, myself"], "scope": ["repository:a/b:pull"]}
     assert [sent for _, sent in tokens] == [None]
@@ -157,25 +165,25 @@ def test_a_token_wins_over_a_login_that_netrc_has_for_the_registry(tmp_path: Pat
         return 401, {"WWW-Authenticate": f'Bearer realm="http://{headers["host"]}/token"'}, b""
 
     with server(answer) as host:
-        assert Registry(f"{host}/a").answer("1", digest_of(BODY)).noted == "same"
+        assert Registry(f"{host}/a").compare("1", digest_of(BODY)).locked == "same"
 
 
 def test_without_a_digest_in_the_header_the_manifests_own_hash_counts() -> None:
     with server(lambda *_: (200, {"Content-Type": MANIFEST}, BODY)) as host:
-        assert Registry(f"{host}/a").answer("1", None).tag_digest == digest_of(BODY)
+        assert Registry(f"{host}/a").compare("1", None).tag_digest == digest_of(BODY)
 
 
 def refused(status: int, headers: dict[str, str], body: bytes = b"") -> str:
     """What is said of a server that always answers this."""
     with server(lambda *_: (status, headers, body)) as host, pytest.raises(RelmError) as caught:
-        Registry(f"{host}/a").answer("1", None)
+        Registry(f"{host}/a").compare("1", None)
     return str(caught.value)
 
 
 def test_what_is_no_registry_is_said_to_be_none() -> None:
     assert "text/html; expected a manifest" in refused(200, {"Content-Type": "text/html"}, b"<html>")
     assert "gives the digest 'sha256:abc'" in refused(200, {**GOOD, "Docker-Content-Digest": "sha256:abc"})
-    assert "a manifest of 0 bytes is none" in refused(200, {"Content-Type": MANIFEST})
+    assert "the manifest has 0 bytes" in refused(200, {"Content-Type": MANIFEST})
     assert "wants a login of the kind 'basic'" in refused(401, {"WWW-Authenticate": 'Basic realm="x"'})
     assert "wants a login of the kind 'unknown'" in refused(401, {})
     assert "that it shows to everybody" in refused(403, {})
@@ -183,8 +191,11 @@ def test_what_is_no_registry_is_said_to_be_none() -> None:
 
 def test_an_index_with_other_bytes_than_its_digest_is_refused() -> None:
     told = {"Content-Type": "application/vnd.oci.image.index.v1+json", "Docker-Content-Digest": ID}
-    with server(lambda *_: (200, told, b'{"manifests": []}')) as host, pytest.raises(RelmError, match="gives other bytes"):
-        Registry(f"{host}/a").answer("1", digest_of(BODY))
+    with (
+        server(lambda *_: (200, told, b'{"manifests": []}')) as host,
+        pytest.raises(RelmError, match="with other bytes than its digest's"),
+    ):
+        Registry(f"{host}/a").compare("1", digest_of(BODY))
 
 
 def test_a_realm_that_gives_no_token_is_named() -> None:
@@ -193,17 +204,17 @@ def test_a_realm_that_gives_no_token_is_named() -> None:
             return 200, {}, b"[]"
         return 401, {"WWW-Authenticate": f'Bearer realm="http://me:word@{headers["host"]}/token"'}, b""
 
-    with server(answer) as host, pytest.raises(RelmError, match=f"^http://{host}/token: gives no token") as caught:
-        Registry(f"{host}/a").answer("1", None)
+    with server(answer) as host, pytest.raises(RelmError, match=f"^http://{host}/token: there is no token") as caught:
+        Registry(f"{host}/a").compare("1", None)
     assert "word" not in str(caught.value)
 
 
 @pytest.mark.parametrize("status", [429, 500, 503])
 def test_a_busy_registry_is_out_of_reach(status: int) -> None:
     with server(lambda *_: (status, {}, b"")) as host, pytest.raises(OutOfReach, match=f"HTTP {status}"):
-        Registry(f"{host}/a").answer("1", None)
+        Registry(f"{host}/a").compare("1", None)
 
 
 def test_nobody_there_is_out_of_reach() -> None:
     with pytest.raises(OutOfReach, match="the connection failed"):
-        Registry(f"127.0.0.1:{free_port()}/a").answer("1", None)
+        Registry(f"127.0.0.1:{free_port()}/a").compare("1", None)

@@ -8,7 +8,7 @@ import pytest
 from local_registry import docker_registry, free_port, push_image
 
 from relm.containers.lock import read_lock
-from relm.containers.resolution import resolve, with_values
+from relm.containers.resolution import resolve, set_values
 from relm.errors import RelmError
 
 ID = "sha256:" + "1" * 64
@@ -66,7 +66,7 @@ def test_another_digest_is_refused_and_taken_only_when_asked_for(host: str, tmp_
     with pytest.raises(RelmError, match=rf"is {digest} and the registry does not have the lock's {ID}: not verified"):
         resolve("bases.python", write=True, update=False, folder=tmp_path)
     assert path.read_text() == before
-    assert "are to follow" in resolve("bases.python", write=False, update=True, folder=tmp_path, today=TODAY)
+    assert "change the Dockerfiles that name" in resolve("bases.python", write=False, update=True, folder=tmp_path, today=TODAY)
     found = read_lock(tmp_path).bases["python"]
     assert (found.digest, found.verified, found.checked) == (digest, True, TODAY)
     assert found.source == f"the registry, {host}"
@@ -77,7 +77,7 @@ def test_a_tag_that_moved_is_told_apart_from_a_digest_that_never_was(host: str, 
     old = push_image(host, "python", "3.11", "old")
     push_image(host, "python", "3.11", "new")
     checkout_with(tmp_path, host, old)
-    with pytest.raises(RelmError, match=rf"has the lock's {old} as well, but the tag names it no more: not verified"):
+    with pytest.raises(RelmError, match=rf"has the lock's {old} as well, but the tag no longer names it: not verified"):
         resolve("bases.python", write=True, update=False, folder=tmp_path)
 
 
@@ -129,4 +129,4 @@ def test_an_unknown_entry_is_named_with_those_that_there_are(tmp_path: Path) -> 
     ],
 )
 def test_values_are_set_in_the_text_and_nothing_else_is_touched(text: str, result: str) -> None:
-    assert with_values(text, ["a", "b"], {"c": "2", "d": "3"}) == result
+    assert set_values(text, ["a", "b"], {"c": "2", "d": "3"}) == result

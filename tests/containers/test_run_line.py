@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from relm.containers.lock import Role, image_of
-from relm.containers.run_line import Run, devices_here, run_line
+from relm.containers.run_line import Run, list_devices, run_line
 
 ID = f"sha256:{'a' * 64}"
 
@@ -74,7 +74,7 @@ def test_an_ipus_devices_are_those_that_the_machine_has(checkout: Path, tmp_path
     (tmp_path / "dev").mkdir()
     for name in ("ipu0", "ipu0_ex", "null"):
         (tmp_path / "dev" / name).touch()
-    found = devices_here(image_of("ipu", checkout), tmp_path)
+    found = list_devices(image_of("ipu", checkout), tmp_path)
     assert found == ["/dev/ipu0", "/dev/ipu0_ex"]
     line = run_line("docker", replace(run_in("ipu", checkout), devices=found), {})
     assert " ".join(line).count("--device /dev/ipu0") == 2

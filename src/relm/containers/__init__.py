@@ -1,5 +1,5 @@
-"""The images that steps run in: what is pinned, where a step belongs, and the line that runs it there.
+"""The images that steps run in: how they are pinned and built, where a step belongs, and the line that runs it there.
 
-`lock` reads `containers/lock.yaml`; `placement` says which image and whether the network a step needs; `run_line` makes the
-command of Docker or podman. What runs inside an image imports nothing of this.
+`lock` reads `containers/lock.yaml`; `placement` decides which image a step needs and whether the network; `run_line` makes the
+command of Docker or podman, which `engine` runs. What runs inside an image imports nothing of this.
 """

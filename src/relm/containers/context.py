@@ -1,4 +1,4 @@
-"""What an image is built from: wheels that the lock files hash, the locks, relm itself, and the Dockerfile, in one folder.
+"""The build context of an image: wheels that the lock files hash, the locks, relm itself, and the Dockerfile, in one folder.
 
     python -m relm.containers.context ROLE FOLDER
 
@@ -25,13 +25,13 @@ TORCH = {"cpu": "torch-cpu.txt", "cuda": "torch-cuda.txt", "tpu": "torch-tpu.txt
 PACKAGES = "cpu.txt"
 # Lock file -> the names of its packages that no step of an image imports.
 LEFT_OUT = {PACKAGES: "containers/left-out.txt", TORCH["tpu"]: "containers/tpu/left-out.txt"}
-# What of the checkout is relm.
+# The files of the checkout that pip installs relm from.
 SOURCES = ("pyproject.toml", "README.md", "LICENSE", "src/relm")
 
 
 @dataclass(frozen=True)
 class Context:
-    """A folder that `docker build` or `podman build` takes."""
+    """A folder that an engine builds an image from, and the build's arguments."""
 
     folder: Path
     arguments: dict[str, str]
@@ -39,17 +39,17 @@ class Context:
 
 
 def cache_folder() -> Path:
-    """Where environments, wheels and the like are kept for all checkouts."""
+    """Return the folder in which environments, wheels and the like are kept for all checkouts."""
     return Path(os.environ.get("RELM_ENVS") or Path.home() / ".cache" / "relm" / "environments")
 
 
 def locks_of(role: Role, checkout: Path = Path()) -> list[Path]:
-    """The lock files whose packages an image has, torch's first."""
+    """Return the lock files whose packages an image has, torch's first."""
     return [checkout / "envs" / name for name in (TORCH[role], PACKAGES)]
 
 
 def lock_hash(locks: list[Path]) -> str:
-    """The sha256 over names and content of lock files."""
+    """Return the sha256 over names and content of lock files."""
     digest = hashlib.sha256()
     for lock in locks:
         digest.update(lock.name.encode() + b"\0" + lock.read_bytes())
@@ -57,18 +57,18 @@ def lock_hash(locks: list[Path]) -> str:
 
 
 def entries(lock: Path) -> list[tuple[str, str]]:
-    """A lock file's packages: name, and its lines with the hashes. Options of pip's, such as an index, are none."""
+    """Return a lock file's packages, each as its name and its lines with the hashes; pip's options are left out."""
     found = re.findall(r"^[A-Za-z0-9](?:.*\\\n)*.*\n", lock.read_text(), re.MULTILINE)
     return [(entry.partition("==")[0].lower().replace("_", "-"), entry) for entry in found]
 
 
 def requirements(lock: Path, left_out: frozenset[str] = frozenset()) -> str:
-    """What an image takes of a lock file."""
+    """Return a lock file without the packages that an image lacks."""
     return "".join(entry for name, entry in entries(lock) if name not in left_out)
 
 
 def left_out(lock: Path) -> frozenset[str]:
-    """Packages of a checkout's lock file that no step imports, in an image that has this lock."""
+    """Return the packages of a checkout's lock file that no step in its image imports."""
     if lock.name not in LEFT_OUT:
         return frozenset()
     lines = (lock.parents[1] / LEFT_OUT[lock.name]).read_text().splitlines()
@@ -76,8 +76,9 @@ def left_out(lock: Path) -> frozenset[str]:
 
 
 def wheels_of(lock: Path, wanted: str) -> Path:
-    """A folder with the wheels that a part of a lock file names, fetched once for all checkouts; an interrupted fetch is begun
-    again.
+    """Return a folder with the wheels that a part of a lock file names, fetched once for all checkouts.
+
+    An interrupted fetch begins again.
 
     Raises:
         RelmError: pip could not get a file, or got one with another hash.
@@ -99,21 +100,21 @@ def wheels_of(lock: Path, wanted: str) -> Path:
         ]
         ended = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         if ended.returncode:
-            said = [line for line in ended.stdout.splitlines() if not line.startswith("WARNING")]
-            raise RelmError(f"{lock}: pip could not fetch what it names:\n" + "\n".join(said[-12:]))
+            output = [line for line in ended.stdout.splitlines() if not line.startswith("WARNING")]
+            raise RelmError(f"{lock}: pip could not fetch what it names:\n" + "\n".join(output[-12:]))
         (folder / "complete").write_text("")
     return folder
 
 
 def lay_out(role: Role, folder: Path, checkout: Path = Path(), given_bases: dict[str, str] | None = None) -> Context:
-    """Make the build context of a role.
+    """Lay out the build context of a role.
 
     Args:
-        folder: made; must not exist yet.
-        given_bases: build argument -> image, instead of the lock's bases, whatever these are verified to be.
+        folder: the context's folder, which must not exist yet.
+        given_bases: build argument -> image, instead of the lock's bases, which then need not be verified.
 
     Raises:
-        RelmError: a base's digest is not verified and none is given in its stead, or wheels cannot be fetched.
+        RelmError: a base's digest is not verified and none is given instead, or wheels cannot be fetched.
     """
     bases = given_bases or {name: base.pinned for name, base in bases_of(role, checkout).items()}
     folder.mkdir(parents=True)
@@ -160,8 +161,8 @@ def main() -> int:
     except RelmError as error:
         print(f"relm.containers.context: {error}", file=sys.stderr)
         return error.exit_code
-    words = " ".join(f"--build-arg {name}={value}" for name, value in made.arguments.items())
-    print(f"docker build {words} --tag {image.image}:{image.tag} {made.folder}")
+    options = " ".join(f"--build-arg {name}={value}" for name, value in made.arguments.items())
+    print(f"docker build {options} --tag {image.image}:{image.tag} {made.folder}")
     return 0
 
 

@@ -1,6 +1,6 @@
 """`containers/lock.yaml`: role -> image by digest, the bases they are built on, and the device flags an image runs with.
 
-What is built here and never published has no digest of its own: `make images` writes the image's id into the override
+An image that is built here and never published has no digest of its own: `relm images build` writes its id into the override
 `containers/lock.local.yaml`, which git ignores.
 """
 
@@ -20,26 +20,26 @@ Role = Literal["cpu", "cuda", "tpu", "ipu"]
 ROLES: tuple[Role, ...] = get_args(Role)
 Digest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
 LOCK = Path("containers/lock.yaml")
-# What an engine may be asked for: never an option, a path or two words.
+# An image as an engine takes it: never an option, a path or two words.
 REFERENCE = re.compile(r"sha256:[0-9a-f]{64}|[a-z0-9][a-z0-9._:/-]*(:[A-Za-z0-9_][A-Za-z0-9._-]*)?(@sha256:[0-9a-f]{64})?")
 OVERRIDE = Path("containers/lock.local.yaml")
 
 
 class Pinned(Section):
-    """An image by name and tag, and by digest where that is known from somewhere."""
+    """An image by name and tag, and by digest where one is known."""
 
     image: str = Field(pattern=r"^[a-z0-9][a-z0-9._:/-]*$")
     """Registry and name, such as docker.io/library/python."""
-    tag: str = Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]*$")
-    """What the digest was looked up for."""
+    tag: str = Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]{0,127}$")
+    """The tag that the digest was looked up for."""
     digest: Digest | None = None
-    """Of the registry; none: never published."""
+    """The registry's digest; none: never published."""
     source: str | None = None
-    """Where the digest is from: the registry itself, or a public file that names it."""
+    """The digest's origin: the registry itself, or the address of a public file that names it."""
     verified: bool = False
-    """Whether the registry itself was asked that the tag has this digest."""
+    """True if the registry itself confirmed that the tag has this digest."""
     checked: datetime.date | None = None
-    """When the source was read."""
+    """The day on which the source was read."""
 
     @model_validator(mode="after")
     def a_digest_says_where_it_is_from(self) -> Self:
@@ -56,18 +56,18 @@ class Pinned(Section):
 
 
 class Image(Pinned):
-    """The image of one role, and what an engine must give it beside the folders."""
+    """The image of one role, with the rights and devices that its steps need."""
 
     bases: dict[Annotated[str, Field(pattern=r"^[A-Z_]+$")], Slug] = Field(min_length=1)
-    """The Dockerfile's argument -> which of the bases it stands for: BASE is what the image begins with."""
+    """The Dockerfile's argument -> one of the bases: BASE is the one that the image begins with."""
     gpus: bool = False
-    """Whether it sees all NVIDIA GPUs."""
+    """True if it sees all NVIDIA GPUs."""
     privileged: bool = False
-    """Whether it may do all that root may with the machine's devices."""
+    """True if it may do all that root may with the machine's devices."""
     network: Literal["none", "host"] = "none"
-    """What its steps see beside those that need the network anyway."""
+    """The network of all its steps; one that needs the network for itself has it anyway."""
     devices: list[str] = Field(default_factory=list)
-    """Device files, as patterns: /dev/ipu* stands for those that the machine has."""
+    """Device files, as patterns: /dev/ipu* means those that the machine has."""
     capabilities: list[str] = Field(default_factory=list)
     """Linux capabilities that are kept though all others are dropped."""
     ulimits: dict[str, str] = Field(default_factory=dict)
@@ -75,15 +75,15 @@ class Image(Pinned):
     shm_size: str | None = Field(default=None, pattern=r"^[0-9]+[bkmg]$")
     """Size of /dev/shm; none: the engine's."""
     ipc: Literal["private", "host"] = "private"
-    """Whether shared memory is the machine's."""
+    """Whose shared memory it uses: its own or the machine's."""
     environment: dict[str, str] = Field(default_factory=dict)
-    """Variables that its steps have."""
+    """Variables of its steps, with their values."""
     passed: list[str] = Field(default_factory=list)
-    """Variables that its steps take over from the caller, where they are set."""
+    """Variables that its steps inherit from the caller, where they are set."""
 
 
 class Base(Pinned):
-    """What a Dockerfile begins with."""
+    """An image that a Dockerfile begins with."""
 
 
 class Lock(Section):
@@ -105,12 +105,12 @@ class Built(Section):
     """A role's image as it was built here."""
 
     id: Digest
-    """The engine's name of it, which is the hash of its configuration."""
+    """The engine's id of it: the hash of its configuration."""
     bases: dict[str, str]
-    """The Dockerfile's argument -> what it stood for: the lock's base, or what was given in its stead."""
+    """The Dockerfile's argument -> the image it was built on: the lock's base, or the one given instead."""
     built: datetime.date
     commit: str | None = None
-    """Of the checkout it was built from; with `+changes` where that had some; none: no checkout."""
+    """The commit of the checkout it was built from, with `+changes` where that had some; none: no checkout."""
     apptainer: Path | None = None
     """The same image as Apptainer runs it: a .sif file or a folder."""
 
@@ -122,7 +122,7 @@ class Override(Section):
 
 
 def read_lock(folder: Path = Path()) -> Lock:
-    """The lock of a checkout.
+    """Read the lock of a checkout.
 
     Raises:
         RelmError: the file is absent or has a fault; names the key.
@@ -131,13 +131,13 @@ def read_lock(folder: Path = Path()) -> Lock:
 
 
 def read_override(folder: Path = Path()) -> Override:
-    """What was built here; empty where nothing was."""
+    """Read the images that were built here; empty where none was."""
     path = folder / OVERRIDE
     return validate(Override, read_yaml(path), path) if path.exists() else Override()
 
 
 def image_of(role: Role, folder: Path = Path()) -> Image:
-    """A role's entry in the lock.
+    """Return a role's entry in the lock.
 
     Raises:
         RelmError: it has none.
@@ -149,7 +149,7 @@ def image_of(role: Role, folder: Path = Path()) -> Image:
 
 
 def reference(role: Role, folder: Path = Path()) -> str:
-    """What an engine is asked for: ``sha256:...``, an image built here, or ``NAME:TAG@sha256:...``, a published one.
+    """Return a role's image as an engine takes it: ``sha256:...``, built here, or ``NAME:TAG@sha256:...``, published.
 
     Raises:
         RelmError: the role has no entry, was neither built here nor published, or its digest was never verified.
@@ -168,7 +168,7 @@ def reference(role: Role, folder: Path = Path()) -> str:
 
 
 def bases_of(role: Role, folder: Path = Path()) -> dict[str, Base]:
-    """The Dockerfile's argument -> what it stands for, by verified digests.
+    """Return the Dockerfile's arguments with the bases they stand for, by verified digests.
 
     Raises:
         RelmError: a digest was never verified.
@@ -183,30 +183,30 @@ def bases_of(role: Role, folder: Path = Path()) -> dict[str, Base]:
 
 
 def record_built(role: Role, built: Built, folder: Path = Path()) -> None:
-    """Write into the override that a role's image was built here."""
+    """Record in the override that a role's image was built here."""
     known = read_override(folder).images | {role: built}
     content = {"images": {name: entry.model_dump(mode="json", exclude_none=True) for name, entry in known.items()}}
-    words = "# Written by `make images`: images that were built here and stand for the lock's. Delete it to be rid of them.\n"
+    comment = "# Written by `make images`: images that were built here and replace the lock's. Delete it to be rid of them.\n"
     with atomic_file(folder / OVERRIDE, "w") as file:
-        file.write(words + yaml.safe_dump(content, sort_keys=False))
+        file.write(comment + yaml.safe_dump(content, sort_keys=False))
 
 
 def refuse_unverified(pinned: Pinned, key: str, otherwise: str) -> None:
-    """Raise for an image whose digest the registry was never asked about."""
+    """Raise for an image whose digest the registry never confirmed."""
     if pinned.verified:
         return
-    where = f"from {pinned.source}, read {pinned.checked}" if pinned.digest else "there is none"
+    origin = f"from {pinned.source}, read {pinned.checked}" if pinned.digest else "there is none"
     raise RelmError(
-        f"{LOCK}: {key}: the digest of {pinned.image}:{pinned.tag} is not verified ({where}); ask the registry, which needs "
+        f"{LOCK}: {key}: the digest of {pinned.image}:{pinned.tag} is not verified ({origin}); ask the registry, which needs "
         f"the network: relm images resolve {key}; {otherwise}"
     )
 
 
 def role_of(given: str, folder: Path = Path()) -> Role:
-    """Whose image a reference is: the other way round from `reference`; the path that Apptainer runs counts as well.
+    """Return the role that an image belongs to: its reference, or the path that Apptainer runs.
 
     Raises:
-        RelmError: no role's.
+        RelmError: it is no role's.
     """
     for role, built in read_override(folder).images.items():
         if given in (built.id, str(built.apptainer)):

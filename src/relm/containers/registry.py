@@ -1,5 +1,6 @@
-"""What a registry says of an image's tag and digest, by the OCI distribution specification 1.1 and Docker's token flow
-(https://distribution.github.io/distribution/spec/auth/token/). Only manifests are asked for, no layer.
+"""The digests that a registry has for a tag, by the OCI distribution specification 1.1 and Docker's token flow
+(https://distribution.github.io/distribution/spec/auth/token/). Only manifests are requested, no layer, and no engine is needed:
+podman does not answer the requests that the `docker` package has for it.
 
 A login is taken from `~/.netrc`, as `requests` does; public images need none.
 """
@@ -25,35 +26,34 @@ READ_TIMEOUT = 30.0  # seconds; a manifest is a few kB
 LARGEST_MANIFEST = 4 << 20  # bytes; the least that the specification has registries take
 _SHA256 = re.compile(r"sha256:[0-9a-f]{64}")
 _REPOSITORY = re.compile(r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*(?:/[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*)*")
-_TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 
 
 class OutOfReach(RelmError):
-    """The registry does not answer from here; another machine may ask it."""
+    """The registry does not answer from here; another machine may reach it."""
 
 
 @dataclass(frozen=True)
 class Repository:
-    """Where the manifests of an image lie: a registry's host, with its port if it has one, and a name in it."""
+    """A repository of images: a registry's host, with its port if it has one, and a name in it."""
 
     host: str
     name: str
 
     @property
     def address(self) -> str:
-        """Of its manifests; without TLS on this machine alone, as Docker does."""
+        """The address of its manifests; without TLS on this machine alone, as Docker does."""
         host = DOCKER_HUB_API if self.host == DOCKER_HUB else self.host
-        return f"{'http' if is_this_machine(host) else 'https'}://{host}/v2/{self.name}/manifests"
+        return f"{'http' if is_loopback(host) else 'https'}://{host}/v2/{self.name}/manifests"
 
 
-def repository(image: str) -> Repository:
-    """The repository of an image's name as Docker reads it: without a host it is Docker Hub's, with one word `library/`'s.
+def parse_repository(image: str) -> Repository:
+    """Return the repository of an image's name as Docker reads it: without a host Docker Hub's, of one word `library/`'s.
 
-    >>> repository("python"), repository("gcr.io/tpu-pytorch/xla")
+    >>> parse_repository("python"), parse_repository("gcr.io/tpu-pytorch/xla")
     (Repository(host='docker.io', name='library/python'), Repository(host='gcr.io', name='tpu-pytorch/xla'))
 
     Raises:
-        RelmError: no image can have this name; a tag or a digest is none of the name.
+        RelmError: no image can have this name; a tag or a digest is not part of it.
     """
     first, slash, rest = image.partition("/")
     has_host = slash and ("." in first or ":" in first or first == "localhost")
@@ -65,8 +65,8 @@ def repository(image: str) -> Repository:
     return Repository(host, name)
 
 
-def is_this_machine(host: str) -> bool:
-    """Whether an address is a loopback one."""
+def is_loopback(host: str) -> bool:
+    """Return whether an address is a loopback one."""
     name = host.rpartition(":")[0] if re.search(r":\d+$", host) else host
     try:
         return name == "localhost" or ipaddress.ip_address(name).is_loopback
@@ -74,10 +74,10 @@ def is_this_machine(host: str) -> bool:
         return False
 
 
-def challenge(header: str) -> tuple[str, dict[str, str]]:
-    """Scheme, in lower case, and parameters of a `WWW-Authenticate` header (RFC 9110, 11.6.1).
+def parse_challenge(header: str) -> tuple[str, dict[str, str]]:
+    """Return scheme, in lower case, and parameters of a `WWW-Authenticate` header (RFC 9110, 11.6.1).
 
-    >>> challenge('Bearer realm="https://auth.example.org/token",service="registry",scope="repository:a/b:pull,push"')[1]["scope"]
+    >>> parse_challenge('Bearer realm="https://auth.example.org/token",service="registry",scope="repository:a/b:pull,push"')[1]["scope"]
     'repository:a/b:pull,push'
     """
     scheme, _, rest = header.strip().partition(" ")
@@ -87,74 +87,73 @@ def challenge(header: str) -> tuple[str, dict[str, str]]:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a registry says of a tag and of the digest that somebody noted for it."""
+    """A tag's digest in its registry, compared with the digest that the lock has for it."""
 
     tag_digest: str
-    noted: Literal["none", "same", "platform", "moved", "absent"]
-    """``same``: the tag names it; ``platform``: it is one platform's image of the tag; ``moved``: the registry has it, the tag
-    names another one now; ``absent``: the registry does not have it."""
+    locked: Literal["none", "same", "platform", "moved", "absent"]
+    """The lock's digest: ``none``: it has none; ``same``: the tag's; ``platform``: that of one platform's image of the tag;
+    ``moved``: the registry has it, but the tag has moved on; ``absent``: the registry does not have it."""
     platform: str = ""
 
     @property
     def confirms(self) -> bool:
-        """Whether the noted digest is an image of this tag."""
-        return self.noted in ("same", "platform")
+        """Whether the lock's digest is an image of this tag."""
+        return self.locked in ("same", "platform")
 
 
 class Registry:
-    """One repository's manifests, asked with the token that its registry hands out."""
+    """The manifests of one repository, requested with the token that its registry hands out."""
 
-    def __init__(self, image: str, session: requests.Session | None = None) -> None:
-        self.image, self.repository = image, repository(image)
-        self.session = session or requests.Session()
+    def __init__(self, image: str) -> None:
+        self.image, self.repository = image, parse_repository(image)
+        self.session = requests.Session()
         self.token = ""
 
-    def answer(self, tag: str, digest: str | None) -> Answer:
-        """What the registry says of ``tag`` and of ``digest``, if one is noted.
+    def compare(self, tag: str, digest: str | None) -> Answer:
+        """Return the digest of ``tag``, compared with ``digest`` if the lock has one.
 
         Raises:
             OutOfReach: the registry does not answer.
-            RelmError: there is no such tag, it needs a login, or what comes is no registry's answer.
+            RelmError: there is no such tag, it needs a login, or what answers is not a registry.
         """
-        if not _TAG.fullmatch(tag):
-            raise RelmError(f"image {self.image}: {tag!r} is no tag")
-        asked = self.ask("HEAD", tag)
-        if asked is None:
+        response = self.request_manifest("HEAD", tag)
+        if response is None:
             raise RelmError(f"{self.repository.host} has no image {self.image}:{tag}; correct the image or its tag")
-        found = self.digest(asked, tag)
+        found = self.read_digest(response, tag)
         if digest is None or found == digest:
             return Answer(found, "none" if digest is None else "same")
-        if asked.headers.get("Content-Type", "").partition(";")[0] in INDEXES:
-            for entry in self.manifest(found).get("manifests", []):
+        if response.headers.get("Content-Type", "").partition(";")[0] in INDEXES:
+            for entry in self.fetch_manifest(found).get("manifests", []):
                 if entry.get("digest") == digest:
-                    return Answer(found, "platform", _platform(entry.get("platform", {})))
-        return Answer(found, "absent" if self.ask("HEAD", digest) is None else "moved")
+                    return Answer(found, "platform", _format_platform(entry.get("platform", {})))
+        return Answer(found, "absent" if self.request_manifest("HEAD", digest) is None else "moved")
 
-    def digest(self, asked: requests.Response, reference: str) -> str:
-        """The digest of an answer: its header's or, of a registry that sends none, that of the manifest itself."""
-        told = asked.headers.get("Docker-Content-Digest")
-        if told is None:
-            got = self.ask("GET", reference)
-            return f"sha256:{hashlib.sha256(_content(got)).hexdigest()}"
-        if not _SHA256.fullmatch(told):
-            raise RelmError(f"{self.repository.host} gives the digest {told[:80]!r} of {self.image}; expected sha256:...")
-        return told
+    def read_digest(self, response: requests.Response, reference: str) -> str:
+        """Return a response's digest: its header's or, where the registry sends none, that of the manifest itself."""
+        digest = response.headers.get("Docker-Content-Digest")
+        if digest is None:
+            return f"sha256:{hashlib.sha256(_read_body(self.request_manifest('GET', reference))).hexdigest()}"
+        if not _SHA256.fullmatch(digest):
+            raise RelmError(f"{self.repository.host} gives the digest {digest[:80]!r} of {self.image}; expected sha256:...")
+        return digest
 
-    def manifest(self, digest: str) -> dict[str, Any]:
-        """The manifest of a digest, which its bytes must have."""
-        got = self.ask("GET", digest)
-        if got is None:
+    def fetch_manifest(self, digest: str) -> dict[str, Any]:
+        """Return the manifest of a digest, which its bytes must have."""
+        response = self.request_manifest("GET", digest)
+        if response is None:
             raise RelmError(
                 f"{self.repository.host} says that {self.image} is {digest}, and does not have that; ask again later"
             )
-        content = _content(got)
+        content = _read_body(response)
         if f"sha256:{hashlib.sha256(content).hexdigest()}" != digest:
-            raise RelmError(f"{self.repository.host} gives other bytes for {self.image}@{digest}; ask again, then distrust it")
+            raise RelmError(
+                f"{self.repository.host} sends {self.image}@{digest} with other bytes than its digest's; do not trust it"
+            )
         manifest: dict[str, Any] = json.loads(content)
         return manifest
 
-    def ask(self, method: str, reference: str) -> requests.Response | None:
-        """The answer to one request, after a token was fetched if the registry wants one; None: there is no such manifest."""
+    def request_manifest(self, method: str, reference: str) -> requests.Response | None:
+        """Return the response to one request, with a token if the registry wants one; None: there is no such manifest."""
         url, headers = f"{self.repository.address}/{reference}", {"Accept": ", ".join((*INDEXES, *MANIFESTS))}
         response = self._request(method, url, headers)
         if response.status_code == 401 and not self.token:
@@ -172,27 +171,27 @@ class Registry:
         kind = response.headers.get("Content-Type", "").partition(";")[0]
         if response.status_code != 200 or kind not in (*INDEXES, *MANIFESTS):
             what = f"HTTP {response.status_code} {response.reason}, {kind or 'nothing'}"
-            raise RelmError(f"{self.repository.host}: {what}; expected a manifest of {self.image}: is this a registry?")
+            raise RelmError(f"{self.repository.host}: {what}; expected a manifest of {self.image}; is this a registry?")
         return response
 
     def _fetch_token(self, header: str) -> None:
-        scheme, told = challenge(header)
-        realm = told.get("realm", "")
+        scheme, parameters = parse_challenge(header)
+        realm = parameters.get("realm", "")
         if scheme != "bearer" or not realm:
             raise RelmError(
-                f"{self.repository.host} wants a login of the kind {scheme or 'unknown'!r} for {self.image}: give it one"
+                f"{self.repository.host} wants a login of the kind {scheme or 'unknown'!r} for {self.image}; see ~/.netrc"
             )
-        if urlsplit(realm).scheme != "https" and not is_this_machine(self.repository.host):
-            raise RelmError(f"{self.repository.host} sends us to {shown(realm)} for a token; expected an https address")
-        asked = {key: value for key, value in told.items() if key in ("service", "scope")}
-        response = self._request("GET", realm, {}, asked)
+        if urlsplit(realm).scheme != "https" and not is_loopback(self.repository.host):
+            raise RelmError(f"{self.repository.host} names {shown(realm)} for a token; expected an https address")
+        query = {key: value for key, value in parameters.items() if key in ("service", "scope")}
+        response = self._request("GET", realm, {}, query)
         try:
-            said = response.json() if response.status_code == 200 else {}
-            self.token = str(said.get("token") or said.get("access_token") or "")
+            content = response.json() if response.status_code == 200 else {}
+            self.token = str(content.get("token") or content.get("access_token") or "")
         except (ValueError, AttributeError):
             self.token = ""
         if not self.token:
-            raise RelmError(f"{shown(realm)}: gives no token for {self.image} (HTTP {response.status_code})")
+            raise RelmError(f"{shown(realm)}: there is no token for {self.image} (HTTP {response.status_code})")
 
     def _request(
         self, method: str, url: str, headers: dict[str, str], parameters: dict[str, str] | None = None
@@ -206,20 +205,20 @@ class Registry:
             raise OutOfReach(f"{urlsplit(url).netloc.rsplit('@')[-1]}: {in_words(error)}") from None
 
 
-def _content(response: requests.Response | None) -> bytes:
-    """The body, which is a manifest's: small."""
+def _read_body(response: requests.Response | None) -> bytes:
+    """Return a manifest's bytes, which are few."""
     content = b"" if response is None else response.raw.read(LARGEST_MANIFEST + 1, decode_content=True)
     if not 0 < len(content) <= LARGEST_MANIFEST:
-        raise RelmError(f"a manifest of {len(content)} bytes is none")
+        raise RelmError(f"the manifest has {len(content)} bytes; expected 1 to {LARGEST_MANIFEST}")
     return content
 
 
-def _platform(told: dict[str, Any]) -> str:
-    return "/".join(str(told[key]) for key in ("os", "architecture", "variant") if told.get(key))
+def _format_platform(platform: dict[str, Any]) -> str:
+    return "/".join(str(platform[key]) for key in ("os", "architecture", "variant") if platform.get(key))
 
 
-def by_hand(image: str, tag: str) -> list[str]:
-    """Commands that print the digest of a tag, for a machine from which the registry can be reached."""
+def format_commands(image: str, tag: str) -> list[str]:
+    """Return commands that print the digest of a tag, for a machine from which the registry can be reached."""
     return [
         f"skopeo inspect --format '{{{{.Digest}}}}' docker://{image}:{tag}",
         f"docker buildx imagetools inspect {image}:{tag} --format '{{{{.Manifest.Digest}}}}'",

@@ -1,7 +1,8 @@
-"""`relm images resolve`: asks registries whether the digests in the lock are what they say, and notes it there."""
+"""`relm images resolve`: compare the digests in the lock with the registries', and write the result into the lock."""
 
 import datetime
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -9,53 +10,72 @@ import yaml
 
 from relm.artifact import atomic_file
 from relm.containers.lock import LOCK, ROLES, Lock, Pinned, read_lock
-from relm.containers.registry import Answer, OutOfReach, Registry, by_hand, repository
+from relm.containers.registry import Answer, OutOfReach, Registry, format_commands, parse_repository
 from relm.errors import RelmError
 from relm.recipes.section import validate
 from relm.recipes.yaml_file import parse_yaml, read_text
 
 
 def resolve(wanted: str | None, write: bool, update: bool, folder: Path = Path(), today: datetime.date | None = None) -> str:
-    """Ask for one entry of the lock or for all of them, and say of each whether the registry confirms it.
+    """Compare one entry of the lock or all of them with the registry, and return a line for each.
 
     Args:
-        wanted: ``images.ROLE``, ``bases.NAME``, or a role, which means its image and what that is built on; none: all.
-        write: note in the lock what is confirmed.
-        update: note what the registry says now, too, where it is something else.
-        today: noted as `checked`; by default the day in UTC.
+        wanted: ``images.ROLE``, ``bases.NAME``, or a role, which means its image and its bases; none: all.
+        write: write into the lock what is confirmed.
+        update: write the registry's digest where it is another one.
+        today: written as `checked`; by default the day in UTC.
 
     Raises:
-        RelmError: an entry is not confirmed; the others are noted all the same.
+        RelmError: an entry is not confirmed; the others are written all the same.
     """
-    told, faults = [], 0
     today = today or datetime.datetime.now(datetime.UTC).date()
-    for key, entry in _entries(read_lock(folder), wanted):
-        if key.startswith("images.") and entry.digest is None:
-            told.append(f"{key}: {entry.pinned} was never published, so there is no registry to ask")
-            continue
+    lines, faults = [], 0
+    for key, entry in _select_entries(read_lock(folder), wanted):
         try:
-            answer = Registry(entry.image).answer(entry.tag, entry.digest)
+            line = _resolve_entry(key, entry, _Writing(folder / LOCK, write, update, today))
         except OutOfReach as error:
-            asked = [f"{key}: {error}; where it can be reached, one of these asks it:", *by_hand(entry.image, entry.tag)]
-            told.append("\n  ".join(asked))
             faults += 1
-            continue
+            commands = format_commands(entry.image, entry.tag)
+            line = "\n  ".join([f"{error}; where it can be reached, one of these asks it:", *commands])
         except RelmError as error:
-            told.append(f"{key}: {error}")
             faults += 1
-            continue
-        noted = _noted(entry, answer, write, update, today)
-        if noted:
-            _write(folder / LOCK, key, noted)
-        told.append(f"{key}: {_in_words(entry, answer, bool(noted))}")
-        faults += not (answer.confirms or noted)
+            line = str(error)
+        lines.append(f"{key}: {line}")
     if faults:
-        raise RelmError("\n".join(told))
-    return "\n".join(told)
+        raise RelmError("\n".join(lines))
+    return "\n".join(lines)
 
 
-def _entries(lock: Lock, wanted: str | None) -> Iterator[tuple[str, Pinned]]:
-    """(key, entry) of what is to be asked for."""
+@dataclass(frozen=True)
+class _Writing:
+    """The lock's file, and what is to be written into it."""
+
+    path: Path
+    confirmed: bool
+    other: bool
+    today: datetime.date
+
+
+def _resolve_entry(key: str, entry: Pinned, writing: _Writing) -> str:
+    """Compare one entry with its registry, and return a sentence about it.
+
+    Raises:
+        RelmError: it is not confirmed.
+    """
+    if key.startswith("images.") and entry.digest is None:
+        return f"{entry.pinned} was never published, so there is no registry to ask"
+    answer = Registry(entry.image).compare(entry.tag, entry.digest)
+    values = _choose_values(entry, answer, writing)
+    if values:
+        _write(writing.path, key, values)
+    sentence = _format_answer(entry, answer, written=bool(values))
+    if not (answer.confirms or values):
+        raise RelmError(sentence)
+    return sentence
+
+
+def _select_entries(lock: Lock, wanted: str | None) -> Iterator[tuple[str, Pinned]]:
+    """Yield key and entry of what is wanted."""
     entries: dict[str, Pinned] = {f"images.{role}": image for role, image in lock.images.items()}
     entries |= {f"bases.{name}": base for name, base in lock.bases.items()}
     keys = list(entries)
@@ -69,49 +89,49 @@ def _entries(lock: Lock, wanted: str | None) -> Iterator[tuple[str, Pinned]]:
         yield key, entries[key]
 
 
-def _noted(entry: Pinned, answer: Answer, write: bool, update: bool, today: datetime.date) -> dict[str, str]:
-    """Keys of the entry with what is to be written there; empty for nothing."""
-    if write and answer.confirms:
-        return {"verified": "true", "checked": today.isoformat()}
-    if update and not answer.confirms:
-        where = f"the registry, {repository(entry.image).host}"
-        return {"digest": answer.tag_digest, "source": where, "verified": "true", "checked": today.isoformat()}
+def _choose_values(entry: Pinned, answer: Answer, writing: _Writing) -> dict[str, str]:
+    """Return the keys of an entry that change, with their new values."""
+    checked = {"verified": "true", "checked": writing.today.isoformat()}
+    if writing.confirmed and answer.confirms:
+        return checked
+    if writing.other and not answer.confirms:
+        return {"digest": answer.tag_digest, "source": f"the registry, {parse_repository(entry.image).host}", **checked}
     return {}
 
 
-def _in_words(entry: Pinned, answer: Answer, noted: bool) -> str:
-    named = f"{entry.image}:{entry.tag} is {answer.tag_digest}"
-    written = f"; {LOCK} says so now" if noted else ""
+def _format_answer(entry: Pinned, answer: Answer, written: bool) -> str:
+    found = f"{entry.image}:{entry.tag} is {answer.tag_digest}"
     if answer.confirms:
-        of = f", whose image for {answer.platform} is {entry.digest}" if answer.noted == "platform" else ""
-        return f"{named}{of}, as the lock has it: verified{written or ' (--write notes it there)'}"
-    if noted:
-        return f"{named}{written}, and the Dockerfiles that name {entry.digest or 'another one'} are to follow"
-    why = {
+        image = f", whose image for {answer.platform} is {entry.digest}" if answer.locked == "platform" else ""
+        now = f"; {LOCK} has it now" if written else " (--write notes it there)"
+        return f"{found}{image}, as the lock has it: verified{now}"
+    if written:
+        return f"{found}; {LOCK} has it now; change the Dockerfiles that name {entry.digest or 'another one'}"
+    reason = {
         "none": "the lock has no digest",
-        "moved": f"the registry has the lock's {entry.digest} as well, but the tag names it no more",
+        "moved": f"the registry has the lock's {entry.digest} as well, but the tag no longer names it",
         "absent": f"the registry does not have the lock's {entry.digest}",
-    }[answer.noted]
-    return f"{named} and {why}: not verified; --update takes the registry's"
+    }[answer.locked]
+    return f"{found} and {reason}: not verified; --update takes the registry's"
 
 
 def _write(path: Path, key: str, values: Mapping[str, str]) -> None:
-    """Note values in the lock, which must be one afterwards too."""
-    text = with_values(read_text(path), key.split("."), values)
+    """Write values into the lock, which must stay valid."""
+    text = set_values(read_text(path), key.split("."), values)
     validate(Lock, parse_yaml(text, path), path)
     with atomic_file(path, "w") as file:
         file.write(text)
 
 
-def with_values(text: str, place: list[str], values: Mapping[str, str]) -> str:
-    """YAML text in which keys of one mapping have other values; every other character, comments as well, stays as it was.
+def set_values(text: str, keys: list[str], values: Mapping[str, str]) -> str:
+    """Return YAML text in which one mapping has other values; every other character, comments included, stays.
 
     Args:
-        place: keys that lead to the mapping.
-        values: plain scalars as they are to stand there; a key that is not there yet follows the last one.
+        keys: the keys that lead to the mapping.
+        values: plain scalars, written unchanged; a key that is not there yet follows the last one.
     """
     node: Any = yaml.compose(text, yaml.SafeLoader)
-    for name in place:
+    for name in keys:
         node = next(value for key, value in node.value if key.value == name)
     there = {key.value: value for key, value in node.value}
     last, column = node.value[-1][1], node.value[0][0].start_mark.column

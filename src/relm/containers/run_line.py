@@ -1,4 +1,4 @@
-"""The command that runs a step in its image by Docker or podman: nothing of the machine but what the step is given."""
+"""The command that runs a step in its image by Docker or podman, with the given parts of the machine and nothing else of it."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -11,8 +11,8 @@ from relm.containers.placement import Placement
 from relm.recipes.identity import work_folder
 
 Engine = Literal["docker", "podman"]
-# Taken over from the caller where they are set: by name alone, so that no secret stands on the line. Proxies and tokens go only
-# where the network is.
+# Inherited from the caller where they are set, by name alone, so that no secret stands on the line. Proxies and tokens go only
+# to steps that have the network.
 ALWAYS_PASSED = (
     "RELM_WORK", "RELM_IGNORE_LIMITS", "RELM_MAX_HOURS", "RELM_ENCODER", "RELM_STOP_WITH_PARENT", "RELM_KILL_AT",
     "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "WANDB_MODE",
@@ -21,7 +21,7 @@ PASSED_WITH_NETWORK = (
     "RELM_MIRROR", "HF_TOKEN", "HF_ENDPOINT", "WANDB_API_KEY", "WANDB_BASE_URL",
     "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy",
 )  # fmt: skip
-# What the image's caches are in, its HOME as well. Compiled kernels are loaded from there, so it may hold programs.
+# The image's caches and its HOME lie here. Compiled kernels are loaded from it, so it may hold programs.
 SCRATCH = "/tmp:rw,exec,nosuid,nodev,mode=1777"
 
 
@@ -32,24 +32,24 @@ class Run:
     image: Image
     """Its entry in the lock, with the device's flags."""
     reference: str
-    """What the engine is asked for."""
+    """The image as the engine takes it."""
     command: Sequence[str]
-    """What is run: for an image's own entry point the words after `relm`."""
+    """The words after the entry point: after `relm`, if that is the image's own."""
     writable: Sequence[Path]
-    """Folders that are mounted where they are: the checkout and, where that lies elsewhere, the work folder."""
+    """Folders mounted at their own path: the checkout and, where that lies elsewhere, the work folder."""
     read: Sequence[Path] = ()
-    """Folders that are mounted where they are, only to be read."""
+    """Folders mounted at their own path, read-only."""
     working_folder: Path = field(default_factory=Path.cwd)
     network: bool = False
-    """Whether the step needs the network, whatever its device needs."""
+    """True if the step needs the network, whatever its device needs."""
     user: tuple[int, int] = field(default_factory=lambda: (os.getuid(), os.getgid()))
-    """Whose the files are that it writes: user and group."""
+    """The user and the group that own the files it writes."""
     rootless: bool = field(default_factory=lambda: os.getuid() != 0)
-    """Whether the engine's caller is not root: podman then has to be told that inside, too, the user is that one."""
+    """True if the caller of the engine is not root: podman then has to keep the user's id inside."""
     devices: Sequence[str] = ()
-    """The machine's device files that fit the image's patterns."""
+    """The machine's device files that match the image's patterns."""
     entry_point: str | None = None
-    """Instead of the image's own."""
+    """The entry point instead of the image's own."""
 
 
 def prepare_run(
@@ -66,32 +66,42 @@ def prepare_run(
         read=placed.reads,
         working_folder=checkout,
         network=placed.network,
-        devices=devices_here(image),
+        devices=list_devices(image),
         entry_point=entry_point,
     )
 
 
 def run_line(engine: Engine, run: Run, caller: Mapping[str, str]) -> list[str]:
-    """The words of `docker run` or `podman run`.
+    """Return the words of `docker run` or `podman run`.
 
     Args:
         caller: the caller's variables; of those that are passed on, only the names stand on the line.
     """
-    line = [engine, "run", "--rm", "--init", "--read-only", "--tmpfs", SCRATCH, *_rights(engine, run), *_device(engine, run)]
-    # Without a network Docker's name for the container leads nowhere, and torchrun waits for ever to find itself by it.
+    line = [
+        engine,
+        "run",
+        "--rm",
+        "--init",
+        "--read-only",
+        "--tmpfs",
+        SCRATCH,
+        *_format_rights(engine, run),
+        *_format_device(engine, run),
+    ]
+    # Without a network Docker's name for the container leads nowhere, and torchrun waits for it for ever.
     line += ["--network", "host"] if _has_network(run) else ["--network", "none", "--hostname", "localhost"]
     for folder in run.writable:
         line += ["--volume", f"{folder}:{folder}"]
     for folder in run.read:
         line += ["--volume", f"{folder}:{folder}:ro"]
-    line += ["--workdir", str(run.working_folder), *_variables(run, caller)]
+    line += ["--workdir", str(run.working_folder), *_format_variables(run, caller)]
     if run.entry_point is not None:
         line += ["--entrypoint", run.entry_point]
     return [*line, run.reference, *run.command]
 
 
-def devices_here(image: Image, root: Path = Path("/")) -> list[str]:
-    """The machine's device files that fit an image's patterns, sorted."""
+def list_devices(image: Image, root: Path = Path("/")) -> list[str]:
+    """Return the machine's device files that match an image's patterns, sorted."""
     patterns = [pattern.removeprefix("/") for pattern in image.devices]
     return sorted({f"/{path.relative_to(root)}" for pattern in patterns for path in root.glob(pattern)})
 
@@ -100,8 +110,8 @@ def _has_network(run: Run) -> bool:
     return run.network or run.image.network == "host"
 
 
-def _rights(engine: Engine, run: Run) -> list[str]:
-    """The caller's own files and no more; what the image's device cannot do without."""
+def _format_rights(engine: Engine, run: Run) -> list[str]:
+    """Return the flags that give a step the caller's own files, and the rights that its image's device needs."""
     rights = ["--user", f"{run.user[0]}:{run.user[1]}"]
     if engine == "podman" and run.rootless:
         rights += ["--userns", "keep-id"]
@@ -111,7 +121,7 @@ def _rights(engine: Engine, run: Run) -> list[str]:
     return [*rights, "--cap-drop", "ALL", *kept, "--security-opt", "no-new-privileges"]
 
 
-def _device(engine: Engine, run: Run) -> list[str]:
+def _format_device(engine: Engine, run: Run) -> list[str]:
     image = run.image
     flags = []
     if image.gpus:
@@ -125,8 +135,8 @@ def _device(engine: Engine, run: Run) -> list[str]:
     return [*flags, "--ipc", "host"] if image.ipc == "host" else flags
 
 
-def _variables(run: Run, caller: Mapping[str, str]) -> list[str]:
-    """RELM_IMAGE tells the step inside what it runs in."""
+def _format_variables(run: Run, caller: Mapping[str, str]) -> list[str]:
+    """Return the flags of the step's variables; RELM_IMAGE names the image for the record."""
     fixed = {"RELM_IMAGE": run.reference, **run.image.environment}
     names = [*ALWAYS_PASSED, *(PASSED_WITH_NETWORK if _has_network(run) else ()), *run.image.passed]
     passed = [name for name in dict.fromkeys(names) if name in caller and name not in fixed]
