@@ -1,4 +1,4 @@
-"""Registries on this machine: Debian's `docker-registry`, and a server that behaves as a test needs it."""
+"""Registries on this machine: Debian's `docker-registry`, and a server with the behaviour that a test needs."""
 
 import contextlib
 import hashlib
@@ -27,12 +27,12 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
-def docker_registry(folder: Path) -> Iterator[str]:
-    """A running registry of Debian's package; its HOST:PORT."""
+def docker_registry(folder: Path, address: str | None = None) -> Iterator[str]:
+    """Run the registry of Debian's package at an address, by default at a free port; yield its HOST:PORT."""
     program = shutil.which("docker-registry")
     if program is None:
         pytest.skip("there is no docker-registry on this machine (apt-get install docker-registry)")
-    host = f"127.0.0.1:{free_port()}"
+    host = address or f"127.0.0.1:{free_port()}"
     configuration = {
         "version": "0.1",
         "log": {"level": "error"},
@@ -60,7 +60,7 @@ def digest_of(content: bytes) -> str:
 
 
 def push_blob(host: str, name: str, content: bytes) -> dict[str, Any]:
-    """Upload bytes; how a manifest refers to them."""
+    """Upload bytes, and return how a manifest refers to them."""
     begun = requests.post(f"http://{host}/v2/{name}/blobs/uploads/", timeout=10)
     begun.raise_for_status()
     place, digest = begun.headers["Location"], digest_of(content)
@@ -70,7 +70,7 @@ def push_blob(host: str, name: str, content: bytes) -> dict[str, Any]:
 
 
 def push_manifest(host: str, name: str, reference: str, manifest: dict[str, Any]) -> str:
-    """Put a manifest under a tag or its digest; its digest."""
+    """Push a manifest under a tag or its digest, and return its digest."""
     content = json.dumps(manifest).encode()
     headers = {"Content-Type": manifest["mediaType"]}
     url = f"http://{host}/v2/{name}/manifests/{reference}"
@@ -79,7 +79,7 @@ def push_manifest(host: str, name: str, reference: str, manifest: dict[str, Any]
 
 
 def push_image(host: str, name: str, tag: str, words: str) -> str:
-    """A tiny image whose configuration says ``words``; its digest."""
+    """Push a tiny image whose configuration has ``words``, and return its digest."""
     configuration = json.dumps({"architecture": "amd64", "os": "linux", "author": words}).encode()
     layer = push_blob(host, name, b"a layer")
     manifest = {
@@ -92,7 +92,7 @@ def push_image(host: str, name: str, tag: str, words: str) -> str:
 
 
 def push_index(host: str, name: str, tag: str, digest: str) -> str:
-    """An index of one platform's image that is there already; the index's digest."""
+    """Push an index of one platform's image that is there already, and return the index's digest."""
     size = len(requests.get(f"http://{host}/v2/{name}/manifests/{digest}", headers={"Accept": MANIFEST}, timeout=10).content)
     platform = {"os": "linux", "architecture": "amd64"}
     entry = {"mediaType": MANIFEST, "digest": digest, "size": size, "platform": platform}
@@ -104,7 +104,7 @@ Answer = tuple[int, dict[str, str], bytes]
 
 @contextlib.contextmanager
 def server(answer: Callable[[str, str, dict[str, str]], Answer]) -> Iterator[str]:
-    """An HTTP server that answers (method, path, headers) as it is told; its HOST:PORT."""
+    """Run an HTTP server that answers (method, path, headers) as given; yield its HOST:PORT."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_HEAD(self) -> None:

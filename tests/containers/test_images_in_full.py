@@ -5,7 +5,6 @@ import json
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -16,6 +15,7 @@ import pytest
 import yaml
 from engines import STAND_IN, Engine, install, real_apptainer
 from image_project import ImageProject, build, make_image_project
+from local_registry import docker_registry
 from test_steps_in_images import in_image
 
 from relm.artifact import sha256_of
@@ -29,28 +29,10 @@ SMALL_RULE = "work/downloads/data/enwiki_206_pages/a53f4648dec4/enwiki-206-pages
 
 @pytest.fixture
 def registry(tmp_path: Path) -> Iterator[str]:
-    """A registry of this machine's own, ended by its process number."""
+    """A registry of this machine's own, at the address that podman's settings allow without TLS."""
     install("docker-registry")
-    settings = {
-        "version": 0.1,
-        "storage": {"filesystem": {"rootdirectory": str(tmp_path / "registry")}},
-        "http": {"addr": REGISTRY},
-        "log": {"level": "error"},
-    }
-    (tmp_path / "registry.yml").write_text(yaml.safe_dump(settings))
-    with open(tmp_path / "registry.log", "wb") as log:
-        process = subprocess.Popen(["docker-registry", "serve", str(tmp_path / "registry.yml")], stdout=log, stderr=log)
-    try:
-        for _ in range(100):
-            with socket.socket() as asked:
-                if asked.connect_ex(("127.0.0.1", 5555)) == 0:
-                    break
-            time.sleep(0.1)
-        yield REGISTRY
-    finally:
-        process.terminate()
-        process.wait()
-        shutil.rmtree(tmp_path)
+    with docker_registry(tmp_path, REGISTRY) as host:
+        yield host
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -189,6 +190,7 @@ def test_term_to_snakemake_reaches_the_trainer_in_its_container(project: ImagePr
     )
     assert process.stdout is not None
     assert process.stdout.readline() == "on\n"
+    time.sleep(1)  # podman passes signals on from some milliseconds after the start; before, they end podman alone
     process.terminate()
     assert process.stdout.read() == "saved\n"
     assert process.wait(30) == 75
