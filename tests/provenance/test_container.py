@@ -12,6 +12,8 @@ import yaml
 
 from relm.provenance import surroundings
 from relm.provenance.container import container, in_words, packages
+from relm.recipes.checkout import read_commit
+from relm.recipes.redaction import mask_value, shorten_path
 
 ID = "sha256:" + "5" * 64
 PUBLISHED = f"docker.io/relm/cpu:0.1.0@{ID}"
@@ -124,18 +126,18 @@ def test_in_an_image_the_code_is_of_the_commit_that_it_was_built_from(
     installed.mkdir(parents=True)
     monkeypatch.setattr("relm.__file__", str(installed / "__init__.py"))
     monkeypatch.setenv("RELM_IMAGE_COMMIT", said)
-    told = surroundings.code()
+    told = read_commit()
     assert (told["commit"], told["changed"]) == (commit, changed)
 
 
 def test_a_checkout_tells_its_own_commit_whatever_the_variable_says(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RELM_IMAGE_COMMIT", "a" * 40)
-    assert surroundings.code()["commit"] != "a" * 40
+    assert read_commit()["commit"] != "a" * 40
 
 
 def test_in_a_container_the_home_of_the_caller_is_not_told_either(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HOME", "/tmp")
     monkeypatch.setenv("LOGNAME", "nobody")
     monkeypatch.chdir(tmp_path)
-    assert surroundings.shown(Path("/home/alice/texts/a.txt")) == "/home/USER/texts/a.txt"
-    assert "alice" not in json.dumps(surroundings.cleaned(["--from=/home/alice/x", "in '/home/alice' and /Users/alice/y"]))
+    assert shorten_path(Path("/home/alice/texts/a.txt")) == "/home/USER/texts/a.txt"
+    assert "alice" not in json.dumps(mask_value(["--from=/home/alice/x", "in '/home/alice' and /Users/alice/y"]))

@@ -13,6 +13,7 @@ from relm.artifact import sidecar_of, write_json, write_sidecar
 from relm.errors import RelmError
 from relm.provenance import surroundings
 from relm.provenance.step_record import collect, record, record_of
+from relm.recipes.checkout import read_commit
 
 
 def made(path: Path, content: str = "content") -> Path:
@@ -140,16 +141,16 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_commit_is_told_and_whether_the_code_differs_from_it(checkout: Path) -> None:
     head = subprocess.run(["git", "-C", str(checkout), "rev-parse", "HEAD"], capture_output=True, text=True, check=True)
     (checkout / "notes.txt").write_text("beside the code")
-    assert surroundings.code() == {"commit": head.stdout.strip(), "changed": False}
+    assert read_commit() == {"commit": head.stdout.strip(), "changed": False}
     (checkout / "src/relm/new.py").write_text("x = 1")
-    assert surroundings.code() == {"commit": head.stdout.strip(), "changed": True}
+    assert read_commit() == {"commit": head.stdout.strip(), "changed": True}
 
 
 def test_a_package_installed_inside_another_checkout_has_no_commit(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     installed = checkout / ".venv/lib/site-packages/relm"
     installed.mkdir(parents=True)
     monkeypatch.setattr(relm, "__file__", str(installed / "__init__.py"))
-    told = surroundings.code()
+    told = read_commit()
     assert told["commit"] is None
     assert "installed as a package" in told["reason"]
 
@@ -158,11 +159,11 @@ def test_without_git_or_checkout_the_reason_is_told(tmp_path: Path, monkeypatch:
     (tmp_path / "src/relm").mkdir(parents=True)
     monkeypatch.setattr(relm, "__file__", str(tmp_path / "src/relm/__init__.py"))
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
-    told = surroundings.code()
+    told = read_commit()
     assert told["commit"] is None
     assert "not a git repository" in told["reason"]
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert surroundings.code()["reason"] == "git is not installed"
+    assert read_commit()["reason"] == "git is not installed"
 
 
 # --- the way back -----------------------------------------------------------------------------------------------------------

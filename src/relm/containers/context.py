@@ -19,7 +19,7 @@ from pathlib import Path
 
 from relm.containers.lock import ROLES, Role, bases_of, image_of
 from relm.errors import RelmError
-from relm.provenance import surroundings
+from relm.recipes.checkout import read_commit
 
 TORCH = {"cpu": "torch-cpu.txt", "cuda": "torch-cuda.txt", "tpu": "torch-tpu.txt", "ipu": "torch-cpu.txt"}
 PACKAGES = "cpu.txt"
@@ -129,7 +129,7 @@ def lay_out(role: Role, folder: Path, checkout: Path = Path(), given_bases: dict
             _link(wheel, folder / "wheels" / name / wheel.name)
     for source in SOURCES:
         _copy(checkout / source, folder / "relm" / source)
-    code = surroundings.code()
+    code = read_commit()
     commit = f"{code['commit']}{'+changes' if code['changed'] else ''}" if code["commit"] else "unknown"
     return Context(folder, {"COMMIT": commit, "LOCK": lock_hash(locks), **bases})
 

@@ -15,8 +15,8 @@ from relm.containers.lock import REFERENCE, Image, Role, image_of, reference
 from relm.containers.placement import Placement, placement
 from relm.containers.run_line import PASSED_WITH_NETWORK, Run, run_line
 from relm.errors import RelmError
-from relm.provenance.surroundings import shown
 from relm.recipes.plan import Project
+from relm.recipes.redaction import shorten_path
 
 # A variable in a word, which has no NUL of its own: one that has is refused.
 _VARIABLE = re.compile("\0([A-Z_]+)\0")
@@ -106,7 +106,7 @@ def _prepare_run(argv: Sequence[str], placed: Placement, image: Image, named: st
         writable=[Path(CHECKOUT), *([Path(WORK)] if elsewhere else [])],
         read=[
             Path(word)
-            for word in _insert_variables([str(folder) if environment else shown(folder) for folder in placed.reads], {})
+            for word in _insert_variables([str(folder) if environment else shorten_path(folder) for folder in placed.reads], {})
         ],
         working_folder=Path(CHECKOUT),
         network=placed.network,

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from relm.provenance.surroundings import shown
 from relm.recipes.datasets import Dataset
-from relm.recipes.evaluations import PublishedTest
 from relm.recipes.published_models import PretrainedModel
 from relm.recipes.remote_files import RemoteFile, Source
+from relm.recipes.evaluations import PublishedTest
+from relm.recipes.redaction import shorten_path
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Origin:
 def origin_of(use: str, name: str, spec: Dataset | PretrainedModel | PublishedTest) -> Origin:
     """Return the origin of a dataset, model or test that a recipe names, with what it is used for."""
     folder = getattr(spec, "folder", None)
-    folder_name = None if folder is None else shown(Path(folder).expanduser())
+    folder_name = None if folder is None else shorten_path(Path(folder).expanduser())
     return Origin(use, name, spec.title, spec.licence, spec.homepage, list(dict(spec.files).items()), folder_name)
 
 

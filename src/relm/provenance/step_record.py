@@ -10,8 +10,9 @@ from typing import Any
 from relm.artifact import read_json, sha256_of, sidecar_of, write_json
 from relm.errors import RelmError
 from relm.provenance import container, surroundings
-from relm.provenance.surroundings import cleaned, located, shown
+from relm.recipes.checkout import read_commit
 from relm.recipes.identity import work_folder
+from relm.recipes.redaction import expand_path, mask_value, shorten_path
 
 Record = dict[str, Any]
 
@@ -32,7 +33,7 @@ def record(step: str, inputs: Sequence[Path], outputs: Sequence[Path], argv: Seq
         RelmError: the step ended well but one of its outputs is absent.
     """
     facts: Record = {}
-    code, read = surroundings.code(), [file_facts(path) for path in inputs]  # as they are now: what will run and be read
+    code, read = read_commit(), [file_facts(path) for path in inputs]  # as they are now: what will run and be read
     started, clock = datetime.datetime.now(datetime.UTC), time.monotonic()
     yield facts
     seconds = time.monotonic() - clock
@@ -53,7 +54,7 @@ def record(step: str, inputs: Sequence[Path], outputs: Sequence[Path], argv: Seq
         "packages": container.packages(),
     }
     files = {"inputs": read, "outputs": [file_facts(path) for path in outputs]}
-    write_json(record_of(outputs[0]), cleaned(told) | files)
+    write_json(record_of(outputs[0]), mask_value(told) | files)
 
 
 def _utc(moment: datetime.datetime) -> str:
@@ -63,11 +64,11 @@ def _utc(moment: datetime.datetime) -> str:
 def file_facts(path: Path) -> dict[str, Any]:
     """Path, sha256 and size of a file; the sha256 is its sidecar's if that tells of a file of this size. Null for folders."""
     if not path.is_file():
-        return {"path": shown(path), "sha256": None, "size": None}
+        return {"path": shorten_path(path), "sha256": None, "size": None}
     size = path.stat().st_size
     told = sidecar(path)
     known = told is not None and told.get("size") == size
-    return {"path": shown(path), "sha256": told["sha256"] if told and known else sha256_of(path), "size": size}
+    return {"path": shorten_path(path), "sha256": told["sha256"] if told and known else sha256_of(path), "size": size}
 
 
 def sidecar(path: Path) -> Record | None:
@@ -118,7 +119,7 @@ class _Walk:
             self.found.append(_missing(path, "the record beside it tells of other content"))
             return
         for entry in content["inputs"]:
-            self.visit(located(entry["path"]))
+            self.visit(expand_path(entry["path"]))
         self.found.append(content)
 
     def maker(self, path: Path) -> Path | None:
@@ -133,7 +134,7 @@ class _Walk:
         """Output -> record, of all records in a folder."""
         if folder not in self.folders:
             self.folders[folder] = {
-                _described_by(located(entry["path"]).absolute()): place
+                _described_by(expand_path(entry["path"]).absolute()): place
                 for place in sorted(folder.glob("*.record.json"))
                 for entry in read_json(place)["outputs"]
             }
@@ -148,7 +149,7 @@ def _described_by(path: Path) -> Path:
 
 def _tells_of(content: Record, path: Path) -> bool:
     """Whether a record's hash of a file is that of its sidecar or, where it has none, of its content: such files are small."""
-    told = [entry["sha256"] for entry in content["outputs"] if entry["path"] == shown(path)]
+    told = [entry["sha256"] for entry in content["outputs"] if entry["path"] == shorten_path(path)]
     if not told or not path.is_file():
         return True
     beside = sidecar(path)
@@ -156,4 +157,9 @@ def _tells_of(content: Record, path: Path) -> bool:
 
 
 def _missing(path: Path, reason: str) -> Record:
-    return {"step": None, "missing": reason, "inputs": [], "outputs": [{"path": shown(path), "sha256": None, "size": None}]}
+    return {
+        "step": None,
+        "missing": reason,
+        "inputs": [],
+        "outputs": [{"path": shorten_path(path), "sha256": None, "size": None}],
+    }

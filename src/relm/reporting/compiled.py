@@ -20,8 +20,8 @@ from relm.forecast.compilation.consequence_lines import (
     work_in_words,
 )
 from relm.forecast.compilation.consequences import PhaseConsequences, consequences
-from relm.provenance.surroundings import shown
 from relm.recipes.recipe import Recipe
+from relm.recipes.redaction import shorten_path
 
 
 class PhaseTold(NamedTuple):
@@ -78,7 +78,7 @@ class AsCompiled:
             for each in self.told.programs
         ]
         return {
-            "path": shown(self.path),
+            "path": shorten_path(self.path),
             "sha256": hashlib.sha256(self.content).hexdigest(),
             "size": len(self.content),
             "topology": self.told.topology,

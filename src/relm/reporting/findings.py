@@ -13,8 +13,8 @@ from relm.containers.shell_line import docker_line
 from relm.provenance.container import in_words
 from relm.provenance.origin import Origin, origin_of
 from relm.provenance.step_record import Record, collect
-from relm.provenance.surroundings import cleaned
 from relm.recipes.plan import Plan, Project
+from relm.recipes.redaction import mask_value
 from relm.recipes.run_folder import LOG
 from relm.reporting.compiled import AsCompiled, as_compiled
 from relm.reporting.device import OnDevice, on_device
@@ -212,7 +212,7 @@ class Findings:
         parts = {"dataset": self.plan.dataset, "tokenizer_model": self.plan.tokenizer_model, "init_model": self.plan.init_model}
         files = {name: part.model_dump(mode="json") if part else None for name, part in parts.items()}
         recipe = self.plan.recipe.model_dump(mode="json")
-        told: dict[str, Any] = cleaned(
+        told: dict[str, Any] = mask_value(
             {"name": self.plan.name, "fingerprint": self.plan.fingerprint, "recipe": recipe, **files}
         )
         return told
@@ -255,7 +255,7 @@ def with_docker_line(record: Record, project: Project) -> Record:
         return record
     image = (record.get("container") or {}).get("image")
     found = docker_line(record["argv"], project, ran_in=image)
-    return record | {"docker": {"line": found.line, "image": found.image, "caveat": cleaned(found.caveat)}}
+    return record | {"docker": {"line": found.line, "image": found.image, "caveat": mask_value(found.caveat)}}
 
 
 def _in_order(plan: Plan, files: Mapping[str, Path]) -> dict[str, Mapping[str, Any]]:

@@ -11,8 +11,8 @@ from pathlib import Path
 from relm.containers.placement import OF_A_RECIPE
 from relm.devices.ranks import launcher
 from relm.errors import RelmError
-from relm.provenance.surroundings import shown
 from relm.recipes.datasets import load_dataset
+from relm.recipes.redaction import shorten_path
 from relm.steps.parser import parser
 
 # The steps that rules run and record; tests/provenance/test_step_commands.py compares them with src/rules.
@@ -110,5 +110,5 @@ def _own_sources(dataset: Path) -> list[str]:
     """Return what records call the source of a dataset of the checkout that lies in a folder of one's own, or on the hub."""
     _require_place("extract", "dataset", dataset, argparse.Namespace())
     spec = load_dataset(dataset)
-    folder = [shown(Path(spec.folder).expanduser()), str(spec.folder)] if spec.folder is not None else []
+    folder = [shorten_path(Path(spec.folder).expanduser()), str(spec.folder)] if spec.folder is not None else []
     return [*folder, *([f"{spec.hub.name}@{spec.hub.revision}"] if spec.hub is not None else [])]

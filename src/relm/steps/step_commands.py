@@ -18,8 +18,8 @@ from relm.artifact import read_json
 from relm.containers.lock import LOCK, OVERRIDE, role_of
 from relm.containers.shell_line import DockerLine, docker_line, plain_line
 from relm.errors import RelmError
-from relm.provenance.surroundings import cleaned
 from relm.recipes.plan import Project
+from relm.recipes.redaction import mask_value
 from relm.steps.recorded_steps import comment, is_plain, require_graph_step
 
 SAYS_COMMAND = "Shell command: "  # before each command that Snakemake would run
@@ -89,7 +89,7 @@ def planned(project: Project, name: str) -> list[StepCommand]:
 
 def _planned(words: Sequence[str]) -> StepCommand:
     """A rule's command as the step will record it."""
-    argv = cleaned(list(words[2:] if tuple(words[:3]) == ("python", "-m", "relm") else words))
+    argv = mask_value(list(words[2:] if tuple(words[:3]) == ("python", "-m", "relm") else words))
     option = next((option for option in ("--output", "--train") if option in argv), None)
     return StepCommand(argv, argv[argv.index(option) + 1] if option else "")
 

@@ -1,0 +1,72 @@
+"""Paths and texts as records show them: without the user's name, the home folder or a secret."""
+
+import getpass
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from relm.recipes.identity import work_folder
+
+TOKENS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "WANDB_API_KEY")
+_SECRET_NAME = re.compile(r"TOKEN|SECRET|PASSWORD|API_KEY|CREDENTIAL", re.IGNORECASE)
+_SECRET_TEXT = re.compile(r"\bhf_[A-Za-z0-9]{16,}")
+_URL_LOGIN = re.compile(r"(?<=://)[^/\s@]+@")
+_HOME = re.compile(r"^(/(?:home|Users)/)[^/\s'\",;:]+")
+_ABSOLUTE_PATH = re.compile(r"(?<![\w.~:/-])/[^\s'\"]+")
+
+
+def _list_short_names() -> list[tuple[str, str]]:
+    """Return absolute folders with their short names in records, the most specific first."""
+    folders = [(os.path.abspath(work_folder()), "work"), (os.getcwd(), "."), (os.path.expanduser("~"), "~")]
+    return [(folder, name) for folder, name in folders if len(folder) > 1]
+
+
+def shorten_path(path: Path) -> str:
+    """Return a path as records show it: `work/...` wherever the work folder is, relative to the current folder or to `~`."""
+    absolute = os.path.abspath(path)
+    for folder, name in _list_short_names():
+        if absolute == folder:
+            return name
+        if absolute.startswith(folder + os.sep):
+            return absolute[len(folder) + 1 :] if name == "." else f"{name}{absolute[len(folder) :]}"
+    return mask_secrets(absolute)
+
+
+def expand_path(path: str) -> Path:
+    """Return the file that `shorten_path` showed as ``path``."""
+    first, _, rest = path.partition("/")
+    if first == "work":
+        return work_folder() / rest
+    return Path(path).expanduser()
+
+
+def mask_secrets(text: str) -> str:
+    """Return ``text`` with tokens masked, and without the current folder, the home and the user's name in its paths."""
+    for name, value in os.environ.items():
+        if len(value) >= (4 if name in TOKENS else 8) and (name in TOKENS or _SECRET_NAME.search(name)):
+            text = text.replace(value, "***")
+    text = _URL_LOGIN.sub("***@", _SECRET_TEXT.sub("***", text))
+    for folder, name in _list_short_names():
+        text = re.sub(rf"(?<![\w.~-]){re.escape(folder)}(?=[/\s'\",;:)]|$)", name, text)
+    return _ABSOLUTE_PATH.sub(_mask_user, text)
+
+
+def _mask_user(match: re.Match[str]) -> str:
+    path = _HOME.sub(r"\1USER", match[0])  # in a container the caller's name and home are not known
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        return path
+    return "/".join("USER" if part == user else part for part in path.split("/"))
+
+
+def mask_value(value: Any) -> Any:
+    """Return a JSON value in which every string went through `mask_secrets`."""
+    if isinstance(value, str):
+        return mask_secrets(value)
+    if isinstance(value, dict):
+        return {key: mask_value(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [mask_value(inner) for inner in value]
+    return value
