@@ -11,7 +11,7 @@ import pytest
 from engines import STAND_IN, Engine, base_archive, docker, import_stand_in, podman
 from image_project import ImageProject, build, make_image_project
 
-from relm.containers.context import left_out, locks_of, requirements, wheels_of
+from relm.containers.context import fetch_wheels, list_locks, read_left_out, select_requirements
 
 
 @pytest.fixture(scope="session")
@@ -28,7 +28,10 @@ def an_end_by_term_cleans_up() -> None:
 def started(engine: Callable[[Path], AbstractContextManager[Engine]], checkout: Path) -> Iterator[Engine]:
     """An engine with the stand-in for the official base; wheels and base are fetched side by side."""
     with ThreadPoolExecutor() as pool:
-        waiting = [pool.submit(wheels_of, lock, requirements(lock, left_out(lock))) for lock in locks_of("cpu", checkout)]
+        waiting = [
+            pool.submit(fetch_wheels, lock, select_requirements(lock, read_left_out(lock)))
+            for lock in list_locks("cpu", checkout)
+        ]
         waiting.append(pool.submit(base_archive))
     for fetched in waiting:
         fetched.result()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from relm.containers.context import entries, left_out, requirements
+from relm.containers.context import read_entries, read_left_out, select_requirements
 from relm.containers.lock import ROLES
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -76,23 +76,23 @@ def test_an_image_lacks_only_what_no_step_imports() -> None:
     """What is left out is what Snakemake and the docker package need and nothing else does."""
     text = re.sub(r"#.*|[<>=].*", "", (CHECKOUT / "envs/cpu.in").read_text())
     roots = {name.strip() for name in text.splitlines() if name.strip()}
-    locked = {name for name, _ in entries(CHECKOUT / "envs/cpu.txt")}
-    assert left_out(CHECKOUT / "envs/cpu.txt") == locked - needed_by(roots - {"snakemake", "docker"})
+    locked = {name for name, _ in read_entries(CHECKOUT / "envs/cpu.txt")}
+    assert read_left_out(CHECKOUT / "envs/cpu.txt") == locked - needed_by(roots - {"snakemake", "docker"})
 
 
 def test_the_tpu_image_lacks_parts_of_cuda_and_nothing_else() -> None:
     lock = CHECKOUT / "envs/torch-tpu.txt"
-    lacks = left_out(lock)
-    assert lacks < {name for name, _ in entries(lock)}
+    lacks = read_left_out(lock)
+    assert lacks < {name for name, _ in read_entries(lock)}
     assert all(name == "triton" or name.startswith("nvidia-") for name in lacks)
 
 
 def test_what_one_lock_leaves_out_another_keeps() -> None:
     """Only Snakemake needs attrs among the packages of all, but so does what reads gs:// on a TPU."""
-    assert "attrs" in left_out(CHECKOUT / "envs/cpu.txt")
+    assert "attrs" in read_left_out(CHECKOUT / "envs/cpu.txt")
     tpu, cuda = CHECKOUT / "envs/torch-tpu.txt", CHECKOUT / "envs/torch-cuda.txt"
-    assert "\nattrs==" in requirements(tpu, left_out(tpu))
-    assert "\ntriton==" in requirements(cuda, left_out(cuda))
+    assert "\nattrs==" in select_requirements(tpu, read_left_out(tpu))
+    assert "\ntriton==" in select_requirements(cuda, read_left_out(cuda))
 
 
 def needed_by(roots: set[str]) -> set[str]:
@@ -117,5 +117,5 @@ def test_an_entry_is_left_out_whole_with_its_hashes(tmp_path: Path) -> None:
     lock.write_text(
         "--extra-index-url https://x\na==1 \\\n    --hash=sha256:1 \\\n    --hash=sha256:2\nB_c==2 \\\n    --hash=sha256:3\n"
     )
-    assert requirements(lock, frozenset({"a"})) == "B_c==2 \\\n    --hash=sha256:3\n"
-    assert [name for name, _ in entries(lock)] == ["a", "b-c"]
+    assert select_requirements(lock, frozenset({"a"})) == "B_c==2 \\\n    --hash=sha256:3\n"
+    assert [name for name, _ in read_entries(lock)] == ["a", "b-c"]

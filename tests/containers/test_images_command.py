@@ -18,7 +18,7 @@ from probe_image import make_probe_context
 from relm.containers.build import build_context
 from relm.containers.context import Context
 from relm.containers.engine import connect, name_engine
-from relm.containers.lock import OVERRIDE, Built, image_of, record_built
+from relm.containers.lock import OVERRIDE, Built, find_image, record_built
 from relm.errors import RelmError
 
 pytestmark = pytest.mark.containers
@@ -43,7 +43,7 @@ def client(engine: Engine) -> Iterator[Any]:
 def probe(client: Any, tmp_path_factory: pytest.TempPathFactory, checkout: Path) -> str:
     """The id of an image in which the probe stands for relm."""
     context = make_probe_context(tmp_path_factory.mktemp("probe") / "context")
-    identifier, size = build_context(client, context, image_of("cpu", checkout), "cpu")
+    identifier, size = build_context(client, context, find_image("cpu", checkout), "cpu")
     assert size >= (context.folder / "relm").stat().st_size
     return identifier
 
@@ -149,6 +149,6 @@ def test_a_failing_build_has_the_engines_last_lines_and_leaves_no_image(client: 
     (context / "Dockerfile").write_text("FROM scratch\nCOPY absent /\n")
     before = (folder / OVERRIDE).read_text()
     with pytest.raises(RelmError, match=r"the build failed; the engine's last words:\n(.*\n)*.*absent"):
-        build_context(client, Context(context, {}), image_of("cuda", folder), "cuda")
+        build_context(client, Context(context, {}), find_image("cuda", folder), "cuda")
     assert (folder / OVERRIDE).read_text() == before
     assert not [tag for image in client.images.list() for tag in image.tags if "cuda" in tag]

@@ -12,13 +12,13 @@ from relm.containers.lock import (
     OVERRIDE,
     ROLES,
     Built,
-    bases_of,
-    image_of,
+    find_bases,
+    find_image,
+    find_reference,
+    find_role,
     read_lock,
     read_override,
     record_built,
-    reference,
-    role_of,
 )
 from relm.errors import RelmError
 
@@ -69,22 +69,22 @@ def test_a_base_that_is_not_there_is_refused_by_name(tmp_path: Path) -> None:
 
 def test_an_image_that_was_never_published_says_how_to_build_it(tmp_path: Path) -> None:
     with pytest.raises(RelmError, match=r"was never published; build it here: make images ROLES=cpu"):
-        reference("cpu", written(tmp_path))
+        find_reference("cpu", written(tmp_path))
 
 
 def test_an_unverified_digest_is_refused_with_the_command_that_verifies_it(tmp_path: Path) -> None:
     folder = written(tmp_path, PINNED, PINNED)
     with pytest.raises(RelmError, match=r"not verified \(from https://example.org/digests.*relm images resolve images\.cpu"):
-        reference("cpu", folder)
+        find_reference("cpu", folder)
     with pytest.raises(RelmError, match=r"relm images resolve bases\.python; or .*make images ROLES=cpu BASE=NAME"):
-        bases_of("cpu", folder)
+        find_bases("cpu", folder)
 
 
 def test_a_verified_digest_is_what_an_engine_is_asked_for(tmp_path: Path) -> None:
     folder = written(tmp_path, {**PINNED, "verified": True}, {**PINNED, "verified": True})
-    assert reference("cpu", folder) == f"relm/cpu:1@{DIGEST}"
-    assert bases_of("cpu", folder)["BASE"].pinned == f"docker.io/library/python:3.11@{DIGEST}"
-    assert role_of(f"relm/cpu:1@{DIGEST}", folder) == "cpu"
+    assert find_reference("cpu", folder) == f"relm/cpu:1@{DIGEST}"
+    assert find_bases("cpu", folder)["BASE"].pinned == f"docker.io/library/python:3.11@{DIGEST}"
+    assert find_role(f"relm/cpu:1@{DIGEST}", folder) == "cpu"
 
 
 def test_what_was_built_here_stands_for_the_lock(tmp_path: Path) -> None:
@@ -92,18 +92,18 @@ def test_what_was_built_here_stands_for_the_lock(tmp_path: Path) -> None:
     built = Built(id=f"sha256:{'b' * 64}", bases={"BASE": "localhost/python"}, built=datetime.date(2026, 11, 20))
     record_built("cpu", built, folder)
     assert read_override(folder).images == {"cpu": built}
-    assert reference("cpu", folder) == built.id
-    assert role_of(built.id, folder) == "cpu"
+    assert find_reference("cpu", folder) == built.id
+    assert find_role(built.id, folder) == "cpu"
 
 
 def test_a_strange_image_has_no_role_and_so_no_flags(tmp_path: Path) -> None:
     with pytest.raises(RelmError, match=r"no role in .* has this image, so its device flags are not known"):
-        role_of("docker.io/library/debian:12", written(tmp_path))
+        find_role("docker.io/library/debian:12", written(tmp_path))
 
 
 def test_a_role_without_an_entry_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RelmError, match="has no image for tpu; it has cpu"):
-        image_of("tpu", written(tmp_path))
+        find_image("tpu", written(tmp_path))
 
 
 def test_git_ignores_what_was_built_here(checkout: Path) -> None:

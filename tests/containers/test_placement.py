@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from relm.containers.placement import evaluation_role, placement, training_role, words_of
+from relm.containers.placement import evaluation_role, parse_step_command, place_step, training_role
 from relm.recipes.plan import Project
 from relm.steps import STEPS
 from small_project import Commands
@@ -14,7 +14,7 @@ from small_project import Commands
 
 def placed(project: Commands, monkeypatch: pytest.MonkeyPatch, *words: str):  # type: ignore[no-untyped-def]
     monkeypatch.chdir(project.folder)
-    return placement(words, Project())
+    return place_step(words, Project())
 
 
 def edited(path: Path, **keys: object) -> None:
@@ -95,11 +95,11 @@ def test_every_rule_starts_a_step_that_is_recognised(checkout: Path) -> None:
     assert len(shells) > 20
     for shell in shells:
         text = "".join(re.findall(r'"(.*)"', shell)).replace("{params.launcher}", "python -m relm")
-        found = words_of(f"set -euo pipefail;  {text}")
+        found = parse_step_command(f"set -euo pipefail;  {text}")
         assert found[0] in STEPS or found[0] == "{params.step}", text
 
 
 def test_several_processes_are_recognised_as_well() -> None:
     command = "torchrun --standalone --nproc-per-node 2 --shutdown-timeout 1800 -m -- relm pretrain smoke/x --phase main"
-    assert words_of(command) == ["pretrain", "smoke/x", "--phase", "main"]
-    assert words_of("echo relm pretrain x") == []
+    assert parse_step_command(command) == ["pretrain", "smoke/x", "--phase", "main"]
+    assert parse_step_command("echo relm pretrain x") == []

@@ -14,7 +14,7 @@ from engines import install, podman_settings, remove
 from image_project import ImageProject
 
 from relm.artifact import sha256_of
-from relm.containers.lock import image_of
+from relm.containers.lock import find_image
 from relm.containers.run_line import Run, run_line
 from relm.recipes.plan import Project
 
@@ -88,7 +88,7 @@ def test_a_user_without_root_trains_to_the_same_bytes_and_owns_them(in_podman: I
         (phase,) = plan.phases
         files = ["--manifest", str(plan.manifest(phase)), "--tokenizer", str(plan.tokenizer)]
         run = Run(
-            image=image_of("cpu", checkout),
+            image=find_image("cpu", checkout),
             reference=image,
             command=["pretrain", plan.name, "--phase", phase, *files, "--output", "work/run/model/model.safetensors"],
             writable=[checkout],

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from relm.containers.lock import Role, image_of
+from relm.containers.lock import Role, find_image
 from relm.containers.run_line import Run, list_devices, run_line
 
 ID = f"sha256:{'a' * 64}"
@@ -14,7 +14,7 @@ ID = f"sha256:{'a' * 64}"
 def run_in(role: Role, checkout: Path, **given: object) -> Run:
     """A step of an ordinary user's in a role's image."""
     return Run(
-        image=image_of(role, checkout),
+        image=find_image(role, checkout),
         reference=ID,
         command=["verify", "quickstart"],
         **{"writable": [Path("/project")], "working_folder": Path("/project"), "user": (1000, 100), "rootless": True, **given},  # type: ignore[arg-type]
@@ -74,7 +74,7 @@ def test_an_ipus_devices_are_those_that_the_machine_has(checkout: Path, tmp_path
     (tmp_path / "dev").mkdir()
     for name in ("ipu0", "ipu0_ex", "null"):
         (tmp_path / "dev" / name).touch()
-    found = list_devices(image_of("ipu", checkout), tmp_path)
+    found = list_devices(find_image("ipu", checkout), tmp_path)
     assert found == ["/dev/ipu0", "/dev/ipu0_ex"]
     line = run_line("docker", replace(run_in("ipu", checkout), devices=found), {})
     assert " ".join(line).count("--device /dev/ipu0") == 2

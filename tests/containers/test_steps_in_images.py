@@ -14,7 +14,7 @@ import pytest
 from image_project import ImageProject
 
 from relm.artifact import sha256_of
-from relm.containers.lock import image_of
+from relm.containers.lock import find_image
 from relm.containers.run_line import Run, run_line
 from relm.recipes.plan import Project
 
@@ -42,7 +42,7 @@ def project(request: pytest.FixtureRequest) -> ImageProject:
 def in_image(project: ImageProject, *command: str, user: tuple[int, int] = (1234, 1234), **given: object) -> list[str]:
     """The line that runs a command in the cpu image as an ordinary user."""
     run = Run(
-        image=image_of("cpu", project.folder),
+        image=find_image("cpu", project.folder),
         reference=project.built("cpu").id,
         command=list(command),
         user=user,

@@ -17,8 +17,8 @@ from engines import STAND_IN
 from image_project import ImageProject, build
 from safetensors.numpy import load_file
 
-from relm.containers.context import left_out
-from relm.containers.lock import image_of
+from relm.containers.context import read_left_out
+from relm.containers.lock import find_image
 from relm.containers.run_line import Run, run_line
 from relm.recipes.plan import Project
 
@@ -70,7 +70,7 @@ def tpu(in_podman: ImageProject) -> ImageProject:
 
 def in_tpu_image(project: ImageProject, *command: str, entry_point: str | None = None) -> str:
     """What a command says in it, on XLA's CPU client and with no more rights than any step."""
-    entry = image_of("tpu", project.folder)
+    entry = find_image("tpu", project.folder)
     run = Run(
         image=entry.model_copy(update={"privileged": False, "network": "none", "environment": {"PJRT_DEVICE": "CPU"}}),
         reference=project.built("tpu").id,
@@ -89,7 +89,7 @@ def test_all_that_its_packages_ask_for_is_there_but_what_is_left_out(tpu: ImageP
     assert said["has"].startswith("2.9.0")
     assert said["has"].endswith(" 2.9.0 xla:0")
     locks = [tpu.folder / "envs" / name for name in ("torch-tpu.txt", "cpu.txt")]
-    assert set(said["lacks"].split()) <= frozenset().union(*map(left_out, locks))
+    assert set(said["lacks"].split()) <= frozenset().union(*map(read_left_out, locks))
 
 
 def test_a_phase_trained_in_it_is_the_cpus_up_to_rounding(tpu: ImageProject) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from relm.containers.context import Context, lay_out
 from relm.containers.engine import connect, report_engine_errors
-from relm.containers.lock import OVERRIDE, Built, Image, Role, image_of, record_built
+from relm.containers.lock import OVERRIDE, Built, Image, Role, find_image, record_built
 from relm.errors import RelmError
 
 log = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ def build(role: Role, bases: dict[str, str] | None, folder: Path = Path()) -> st
     Raises:
         RelmError: there is no engine, the context cannot be made, or the build fails; nothing is recorded then.
     """
-    image, started = image_of(role, folder), time.monotonic()
+    image, started = find_image(role, folder), time.monotonic()
     with connect() as client, tempfile.TemporaryDirectory(prefix=f"relm-{role}-") as scratch:
         log.info("laying out the build context of %s", role)
         context = lay_out(role, Path(scratch) / "context", folder, bases)

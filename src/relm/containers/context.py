@@ -17,7 +17,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from relm.containers.lock import ROLES, Role, bases_of, image_of
+from relm.containers.lock import ROLES, Role, find_bases, find_image
 from relm.errors import RelmError
 from relm.recipes.checkout import read_commit
 
@@ -43,12 +43,12 @@ def cache_folder() -> Path:
     return Path(os.environ.get("RELM_ENVS") or Path.home() / ".cache" / "relm" / "environments")
 
 
-def locks_of(role: Role, checkout: Path = Path()) -> list[Path]:
+def list_locks(role: Role, checkout: Path = Path()) -> list[Path]:
     """Return the lock files whose packages an image has, torch's first."""
     return [checkout / "envs" / name for name in (TORCH[role], PACKAGES)]
 
 
-def lock_hash(locks: list[Path]) -> str:
+def hash_locks(locks: list[Path]) -> str:
     """Return the sha256 over names and content of lock files."""
     digest = hashlib.sha256()
     for lock in locks:
@@ -56,18 +56,18 @@ def lock_hash(locks: list[Path]) -> str:
     return digest.hexdigest()
 
 
-def entries(lock: Path) -> list[tuple[str, str]]:
+def read_entries(lock: Path) -> list[tuple[str, str]]:
     """Return a lock file's packages, each as its name and its lines with the hashes; pip's options are left out."""
     found = re.findall(r"^[A-Za-z0-9](?:.*\\\n)*.*\n", lock.read_text(), re.MULTILINE)
     return [(entry.partition("==")[0].lower().replace("_", "-"), entry) for entry in found]
 
 
-def requirements(lock: Path, left_out: frozenset[str] = frozenset()) -> str:
+def select_requirements(lock: Path, left_out: frozenset[str] = frozenset()) -> str:
     """Return a lock file without the packages that an image lacks."""
-    return "".join(entry for name, entry in entries(lock) if name not in left_out)
+    return "".join(entry for name, entry in read_entries(lock) if name not in left_out)
 
 
-def left_out(lock: Path) -> frozenset[str]:
+def read_left_out(lock: Path) -> frozenset[str]:
     """Return the packages of a checkout's lock file that no step in its image imports."""
     if lock.name not in LEFT_OUT:
         return frozenset()
@@ -75,7 +75,7 @@ def left_out(lock: Path) -> frozenset[str]:
     return frozenset(line for line in lines if line and not line.startswith("#"))
 
 
-def wheels_of(lock: Path, wanted: str) -> Path:
+def fetch_wheels(lock: Path, wanted: str) -> Path:
     """Return a folder with the wheels that a part of a lock file names, fetched once for all checkouts.
 
     An interrupted fetch begins again.
@@ -116,22 +116,22 @@ def lay_out(role: Role, folder: Path, checkout: Path = Path(), given_bases: dict
     Raises:
         RelmError: a base's digest is not verified and none is given instead, or wheels cannot be fetched.
     """
-    bases = given_bases or {name: base.pinned for name, base in bases_of(role, checkout).items()}
+    bases = given_bases or {name: base.pinned for name, base in find_bases(role, checkout).items()}
     folder.mkdir(parents=True)
     (folder / "locks").mkdir()
     shutil.copyfile(checkout / "containers" / role / "Dockerfile", folder / "Dockerfile")
-    locks = locks_of(role, checkout)
+    locks = list_locks(role, checkout)
     for name, lock in zip(("torch", "packages"), locks, strict=True):
-        wanted = requirements(lock, left_out(lock))
+        wanted = select_requirements(lock, read_left_out(lock))
         (folder / "locks" / f"{name}.txt").write_text(wanted)
         (folder / "wheels" / name).mkdir(parents=True)
-        for wheel in wheels_of(lock, wanted).glob("*.whl"):
+        for wheel in fetch_wheels(lock, wanted).glob("*.whl"):
             _link(wheel, folder / "wheels" / name / wheel.name)
     for source in SOURCES:
         _copy(checkout / source, folder / "relm" / source)
     code = read_commit()
     commit = f"{code['commit']}{'+changes' if code['changed'] else ''}" if code["commit"] else "unknown"
-    return Context(folder, {"COMMIT": commit, "LOCK": lock_hash(locks), **bases})
+    return Context(folder, {"COMMIT": commit, "LOCK": hash_locks(locks), **bases})
 
 
 def _link(source: Path, destination: Path) -> None:
@@ -157,7 +157,7 @@ def main() -> int:
     given = parser.parse_args()
     try:
         made = lay_out(given.role, given.folder)
-        image = image_of(given.role)
+        image = find_image(given.role)
     except RelmError as error:
         print(f"relm.containers.context: {error}", file=sys.stderr)
         return error.exit_code

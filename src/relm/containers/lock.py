@@ -136,7 +136,7 @@ def read_override(folder: Path = Path()) -> Override:
     return validate(Override, read_yaml(path), path) if path.exists() else Override()
 
 
-def image_of(role: Role, folder: Path = Path()) -> Image:
+def find_image(role: Role, folder: Path = Path()) -> Image:
     """Return a role's entry in the lock.
 
     Raises:
@@ -148,7 +148,7 @@ def image_of(role: Role, folder: Path = Path()) -> Image:
     return lock.images[role]
 
 
-def reference(role: Role, folder: Path = Path()) -> str:
+def find_reference(role: Role, folder: Path = Path()) -> str:
     """Return a role's image as an engine takes it: ``sha256:...``, built here, or ``NAME:TAG@sha256:...``, published.
 
     Raises:
@@ -157,25 +157,25 @@ def reference(role: Role, folder: Path = Path()) -> str:
     built = read_override(folder).images.get(role)
     if built is not None:
         return built.id
-    image = image_of(role, folder)
+    image = find_image(role, folder)
     if image.digest is None:
         raise RelmError(
             f"{LOCK}: the image of {role} ({image.pinned}) has no digest, for it was never published; "
             f"build it here: make images ROLES={role}"
         )
-    refuse_unverified(image, f"images.{role}", f"or build it here: make images ROLES={role}")
+    require_verified(image, f"images.{role}", f"or build it here: make images ROLES={role}")
     return image.pinned
 
 
-def bases_of(role: Role, folder: Path = Path()) -> dict[str, Base]:
+def find_bases(role: Role, folder: Path = Path()) -> dict[str, Base]:
     """Return the Dockerfile's arguments with the bases they stand for, by verified digests.
 
     Raises:
         RelmError: a digest was never verified.
     """
     known, bases = read_lock(folder).bases, {}
-    for argument, name in image_of(role, folder).bases.items():
-        refuse_unverified(
+    for argument, name in find_image(role, folder).bases.items():
+        require_verified(
             known[name], f"bases.{name}", f"or name an image of your own: make images ROLES={role} {argument}=NAME"
         )
         bases[argument] = known[name]
@@ -191,7 +191,7 @@ def record_built(role: Role, built: Built, folder: Path = Path()) -> None:
         file.write(comment + yaml.safe_dump(content, sort_keys=False))
 
 
-def refuse_unverified(pinned: Pinned, key: str, otherwise: str) -> None:
+def require_verified(pinned: Pinned, key: str, otherwise: str) -> None:
     """Raise for an image whose digest the registry never confirmed."""
     if pinned.verified:
         return
@@ -202,7 +202,7 @@ def refuse_unverified(pinned: Pinned, key: str, otherwise: str) -> None:
     )
 
 
-def role_of(given: str, folder: Path = Path()) -> Role:
+def find_role(given: str, folder: Path = Path()) -> Role:
     """Return the role that an image belongs to: its reference, or the path that Apptainer runs.
 
     Raises:

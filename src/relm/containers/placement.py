@@ -49,13 +49,13 @@ def evaluation_role(recipe: Recipe) -> Role:
     return "cuda" if recipe.run.device == "cuda" else "cpu"
 
 
-def words_of(command: str) -> list[str]:
+def parse_step_command(command: str) -> list[str]:
     """Return the words after `relm` in a shell command of Snakemake's; empty where it runs no step of relm."""
     found = STEP_COMMAND.search(command)
     return shlex.split(command[found.end() :]) if found else []
 
 
-def placement(words: Sequence[str], project: Project) -> Placement:
+def place_step(words: Sequence[str], project: Project) -> Placement:
     """Decide where a step runs.
 
     Args:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from relm.containers.lock import Image, Role, image_of
+from relm.containers.lock import Image, Role, find_image
 from relm.containers.placement import Placement
 from relm.recipes.identity import work_folder
 
@@ -56,7 +56,7 @@ def prepare_run(
     role: Role, reference: str, placed: Placement, command: Sequence[str], *, checkout: Path, entry_point: str | None = None
 ) -> Run:
     """Return the run of a step with the checkout, the work folder and the folders that it reads, and nothing else."""
-    image, work = image_of(role), work_folder().resolve()
+    image, work = find_image(role), work_folder().resolve()
     work.mkdir(parents=True, exist_ok=True)  # or the engine would make it, as root
     return Run(
         image=image,

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from relm.containers.lock import REFERENCE, Image, Role, image_of, reference
-from relm.containers.placement import Placement, placement
+from relm.containers.lock import REFERENCE, Image, Role, find_image, find_reference
+from relm.containers.placement import Placement, place_step
 from relm.containers.run_line import PASSED_WITH_NETWORK, Run, run_line
 from relm.errors import RelmError
 from relm.recipes.plan import Project
@@ -67,8 +67,8 @@ def docker_line(
         return DockerLine(None, caveat=f"{ran_in!r} is not an image's name")
     words = argv[argv.index("relm") + 1 :]
     try:
-        placed = placement(words, project)
-        image = image_of(placed.role)
+        placed = place_step(words, project)
+        image = find_image(placed.role)
     except RelmError as error:
         return DockerLine(None, caveat=str(error))
     named, caveat = (ran_in, None) if ran_in else _name_image(placed.role, image, own=environment is not None)
@@ -86,7 +86,7 @@ def _name_image(role: Role, image: Image, own: bool) -> tuple[str, str | None]:
     """Return a role's image as a line names it, and a caveat if that does not pin it."""
     if own:
         try:
-            return reference(role), None
+            return find_reference(role), None
         except RelmError as error:
             return f"{image.image}:{image.tag}", str(error)
     if image.digest and image.verified:

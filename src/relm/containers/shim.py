@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from relm.containers.engine import choose_engine, execute, require_image
-from relm.containers.lock import read_override, role_of
-from relm.containers.placement import STEP_COMMAND, placement, words_of
+from relm.containers.lock import find_role, read_override
+from relm.containers.placement import STEP_COMMAND, parse_step_command, place_step
 from relm.containers.run_line import Run, prepare_run
 from relm.errors import RelmError
 from relm.recipes.plan import Project
@@ -48,7 +48,7 @@ def parse_exec(arguments: Sequence[str]) -> Run:
             raise RelmError(f"{option}: --apptainer-args are for real Apptainer; what Docker and podman get stands in the lock")
     given, shell, _, command = words
     image = read_pulled(given)
-    role, placed = role_of(image), placement(words_of(command), Project())
+    role, placed = find_role(image), place_step(parse_step_command(command), Project())
     built = read_override().images.get(role)
     if built is not None and image == str(built.apptainer):  # the engine knows it by its id
         image = built.id

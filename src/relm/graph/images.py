@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from relm.containers.lock import Role, read_override, reference
+from relm.containers.lock import Role, find_reference, read_override
 from relm.containers.placement import COMPILERS, evaluation_role, training_role
 from relm.graph.asking import PROJECT, in_words
 
@@ -49,4 +49,4 @@ def in_snakemakes_words(role: Role, checkout: Path = Path()) -> str:
     built = read_override(checkout).images.get(role)
     if built is not None and built.apptainer is not None:
         return str(built.apptainer)
-    return f"docker://{reference(role, checkout)}"
+    return f"docker://{find_reference(role, checkout)}"

@@ -54,8 +54,8 @@ def _parse_base(word: str) -> tuple[str, str]:
 
 def _run(a: Arguments) -> Callable[[], str]:
     from relm.containers.engine import choose_engine, execute, require_image
-    from relm.containers.lock import reference
-    from relm.containers.placement import placement
+    from relm.containers.lock import find_reference
+    from relm.containers.placement import place_step
     from relm.containers.run_line import prepare_run
 
     role = _require_role(a)
@@ -65,9 +65,9 @@ def _run(a: Arguments) -> Callable[[], str]:
         raise RelmError("--log belongs to the step that runs in the image; put it after --")
 
     def run() -> NoReturn:
-        image, engine = reference(role), choose_engine()
+        image, engine = find_reference(role), choose_engine()
         require_image(engine, image)
-        placed = placement(a.inner, Project())
+        placed = place_step(a.inner, Project())
         execute(engine, prepare_run(role, image, placed, a.inner, checkout=Path.cwd()), os.environ)
 
     return run

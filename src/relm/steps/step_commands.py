@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from relm.artifact import read_json
-from relm.containers.lock import LOCK, OVERRIDE, role_of
+from relm.containers.lock import LOCK, OVERRIDE, find_role
 from relm.containers.shell_line import DockerLine, docker_line, plain_line
 from relm.errors import RelmError
 from relm.recipes.plan import Project
@@ -136,7 +136,7 @@ def _docker_line(found: StepCommand, project: Project, trust_image: bool) -> Doc
     """The line of `docker run`; none where the step ran in an image that the checkout does not know and nobody vouches for."""
     if found.image is not None and not trust_image:
         try:
-            role_of(found.image)
+            find_role(found.image)
         except RelmError:
             why = f"it ran in {found.image}, which neither {LOCK} nor {OVERRIDE} has; --trust-image prints its line"
             return DockerLine(None, caveat=why)
