@@ -1,12 +1,9 @@
 """The build context of an image: wheels that the lock files hash, the locks, relm itself, and the Dockerfile, in one folder.
 
-    python -m relm.containers.context ROLE FOLDER
-
-lays it out for a build by hand. Wheels are fetched by pip from wherever pip is configured to look, and kept beside the cached
-environments, one folder per content of the locks.
+Wheels are fetched by pip from wherever pip is configured to look, and kept beside the cached environments, one folder for each
+content of the locks.
 """
 
-import argparse
 import fcntl
 import hashlib
 import os
@@ -17,7 +14,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from relm.containers.lock import ROLES, Role, find_bases, find_image
+from relm.containers.lock import Role, find_bases
 from relm.errors import RelmError
 from relm.recipes.checkout import read_commit
 
@@ -147,24 +144,3 @@ def _copy(source: Path, destination: Path) -> None:
         shutil.copytree(source, destination, ignore=shutil.ignore_patterns("__pycache__"))
     else:
         shutil.copyfile(source, destination)
-
-
-def main() -> int:
-    """Lay out one context and print the command that builds it."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("role", choices=ROLES)
-    parser.add_argument("folder", type=Path)
-    given = parser.parse_args()
-    try:
-        made = lay_out(given.role, given.folder)
-        image = find_image(given.role)
-    except RelmError as error:
-        print(f"relm.containers.context: {error}", file=sys.stderr)
-        return error.exit_code
-    options = " ".join(f"--build-arg {name}={value}" for name, value in made.arguments.items())
-    print(f"docker build {options} --tag {image.image}:{image.tag} {made.folder}")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

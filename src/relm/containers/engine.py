@@ -9,7 +9,6 @@ import contextlib
 import os
 import shlex
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -116,7 +115,7 @@ def podman_service(environment: Mapping[str, str]) -> Iterator[str]:
             service = subprocess.Popen(command, env=dict(environment), stdout=output, stderr=output, start_new_session=True)
             stack.callback(service.wait)
             stack.callback(service.terminate)
-            while explain_refusal(path):
+            while not path.is_socket():
                 if service.poll() is not None:
                     *_, message = ["no message", *log.read_text(errors="replace").strip().splitlines()]
                     raise RelmError(f"podman does not start its service ({message[:200]}); see podman system service")
@@ -134,34 +133,22 @@ def open_client(address: str, environment: Mapping[str, str]) -> Any:
     from docker.errors import DockerException
     from docker.utils import kwargs_from_env
 
-    if address.startswith("unix://") and (reason := explain_refusal(Path(address.removeprefix("unix://")))):
-        raise RelmError(f"{'DOCKER_HOST: ' if environment.get('DOCKER_HOST') else ''}{reason}")
     try:
         return docker.DockerClient(**{**kwargs_from_env(dict(environment)), "base_url": address}, version="auto", timeout=60)
     except (DockerException, OSError, ValueError) as error:
-        message = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
-        raise RelmError(
-            f"{address}: what answers there is neither Docker nor podman ({message}); correct DOCKER_HOST"
-        ) from None
+        raise RelmError(f"{address}: {_explain_failure(error)}, or correct DOCKER_HOST") from None
 
 
-def explain_refusal(path: Path) -> str | None:
-    """Return why nobody can speak to an engine at a socket; None if one listens there and accepts this user."""
-    start = "start Docker (systemctl start docker), or choose podman (RELM_ENGINE=podman)"
-    with contextlib.closing(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)) as probe:
-        probe.settimeout(10)
-        try:
-            probe.connect(str(path))
-        except FileNotFoundError:
-            return f"{path}: there is no such socket; {start}"
-        except PermissionError:
-            return f"{path}: this user has no right to it; join its group (docker) and log in anew, or use podman"
-        except ConnectionRefusedError:
-            fault = "no engine listens there any more" if path.is_socket() else "this is a file, not a socket"
-            return f"{path}: {fault}; {start}"
-        except OSError as error:  # a path too long for a socket, a loop of links, a time-out
-            return f"{path}: {error.strerror or error}; {start}"
-    return None
+def _explain_failure(error: BaseException) -> str:
+    cause = error
+    while cause.__context__ is not None:
+        cause = cause.__context__
+    if isinstance(cause, PermissionError):
+        return "this user has no right to it; join its group (docker) and log in anew, choose podman (RELM_ENGINE=podman)"
+    if isinstance(cause, FileNotFoundError | ConnectionRefusedError):
+        return "no engine listens there; start Docker (systemctl start docker), choose podman (RELM_ENGINE=podman)"
+    message = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+    return f"what answers there is neither Docker nor podman ({message}); start one"
 
 
 def name_engine(client: Any) -> Engine:

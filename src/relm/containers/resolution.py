@@ -2,7 +2,6 @@
 
 import datetime
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +31,9 @@ def resolve(wanted: str | None, write: bool, update: bool, folder: Path = Path()
     lines, faults = [], 0
     for key, entry in _select_entries(read_lock(folder), wanted):
         try:
-            line = _resolve_entry(key, entry, _Writing(folder / LOCK, write, update, today))
+            line, values = _resolve_entry(key, entry, write=write, update=update, today=today)
+            if values:
+                _write(folder / LOCK, key, values)
         except OutOfReach as error:
             faults += 1
             commands = format_commands(entry.image, entry.tag)
@@ -46,32 +47,26 @@ def resolve(wanted: str | None, write: bool, update: bool, folder: Path = Path()
     return "\n".join(lines)
 
 
-@dataclass(frozen=True)
-class _Writing:
-    """The lock's file, and what is to be written into it."""
-
-    path: Path
-    confirmed: bool
-    other: bool
-    today: datetime.date
-
-
-def _resolve_entry(key: str, entry: Pinned, writing: _Writing) -> str:
-    """Compare one entry with its registry, and return a sentence about it.
+def _resolve_entry(
+    key: str, entry: Pinned, *, write: bool, update: bool, today: datetime.date
+) -> tuple[str, Mapping[str, str]]:
+    """Compare one entry with its registry; return a sentence about it, and the keys to be written with their values.
 
     Raises:
         RelmError: it is not confirmed.
     """
     if key.startswith("images.") and entry.digest is None:
-        return f"{entry.pinned} was never published, so there is no registry to ask"
+        return f"{entry.pinned} was never published, so there is no registry to ask", {}
     answer = Registry(entry.image).compare(entry.tag, entry.digest)
-    values = _choose_values(entry, answer, writing)
-    if values:
-        _write(writing.path, key, values)
+    values = {"verified": "true", "checked": today.isoformat()}
+    if update and not answer.confirms:
+        values = {"digest": answer.tag_digest, "source": f"the registry, {parse_repository(entry.image).host}", **values}
+    elif not write or not answer.confirms:
+        values = {}
     sentence = _format_answer(entry, answer, written=bool(values))
     if not (answer.confirms or values):
         raise RelmError(sentence)
-    return sentence
+    return sentence, values
 
 
 def _select_entries(lock: Lock, wanted: str | None) -> Iterator[tuple[str, Pinned]]:
@@ -87,16 +82,6 @@ def _select_entries(lock: Lock, wanted: str | None) -> Iterator[tuple[str, Pinne
         if key not in entries:
             raise RelmError(f"{LOCK}: has no entry {key!r}; it has {', '.join([*lock.images, *entries])}")
         yield key, entries[key]
-
-
-def _choose_values(entry: Pinned, answer: Answer, writing: _Writing) -> dict[str, str]:
-    """Return the keys of an entry that change, with their new values."""
-    checked = {"verified": "true", "checked": writing.today.isoformat()}
-    if writing.confirmed and answer.confirms:
-        return checked
-    if writing.other and not answer.confirms:
-        return {"digest": answer.tag_digest, "source": f"the registry, {parse_repository(entry.image).host}", **checked}
-    return {}
 
 
 def _format_answer(entry: Pinned, answer: Answer, written: bool) -> str:
