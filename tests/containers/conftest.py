@@ -26,7 +26,7 @@ def an_end_by_term_cleans_up() -> None:
 
 
 def started(engine: Callable[[Path], AbstractContextManager[Engine]], checkout: Path) -> Iterator[Engine]:
-    """An engine with the stand-in for the official base; wheels and base are fetched side by side."""
+    """Yield an engine with the stand-in for the official base; wheels and base are fetched side by side."""
     with ThreadPoolExecutor() as pool:
         waiting = [
             pool.submit(fetch_wheels, lock, select_requirements(lock, read_left_out(lock)))

@@ -1,5 +1,5 @@
-"""Real engines for the tests, from Debian's packages: started by what needs them, ended by their process number, all below one
-folder that is removed.
+"""Real engines for the tests, from Debian's packages: ended by their process number, with all files below one folder, which is
+removed.
 
 Debian's podman does not run as installed on a virtual machine without all rights: it gets a runtime, limits and control groups
 that do. Nothing is pulled unnoticed: Docker Hub is blocked.
@@ -27,14 +27,14 @@ PROGRAMS = {"podman": "/usr/bin/podman", "docker": "/usr/sbin/dockerd"}
 
 @dataclass(frozen=True)
 class Engine:
-    """A running engine: what its commands need in their environment."""
+    """A running engine, with the variables that its commands need."""
 
     name: str
     folder: Path
     environment: dict[str, str]
 
     def run(self, *words: str, check: bool = True, **options: object) -> subprocess.CompletedProcess[str]:
-        """One command of the engine; its two streams together in `stdout`."""
+        """Run one command of the engine; its two streams are together in `stdout`."""
         done = subprocess.run(
             [self.name, *words],
             env=os.environ | self.environment,
@@ -49,7 +49,7 @@ class Engine:
 
 
 def install(*packages: str) -> None:
-    """Debian packages that are not there yet."""
+    """Install the Debian packages that are missing."""
     known = subprocess.run(["dpkg", "-s", *packages], capture_output=True)
     if known.returncode == 0:
         return
@@ -62,7 +62,7 @@ def install(*packages: str) -> None:
 
 @contextlib.contextmanager
 def podman(folder: Path) -> Iterator[Engine]:
-    """Podman with all its files below a folder, which is gone afterwards."""
+    """Yield podman with all its files below a folder, which is removed afterwards."""
     install(*PACKAGES["podman"])
     environment = {"RELM_ENGINE": "podman", **podman_settings(folder)}
     engine = Engine("podman", folder, environment)
@@ -74,7 +74,7 @@ def podman(folder: Path) -> Iterator[Engine]:
 
 
 def podman_settings(folder: Path) -> dict[str, str]:
-    """Podman's settings, written into the folder that is to hold all its files: the variables that name them."""
+    """Write podman's settings into the folder that is to hold all its files, and return the variables that name them."""
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     settings = {
         "containers.conf": f'[containers]\ndefault_ulimits = ["nofile={files}:{files}", "nproc=16384:16384"]\nnetns = "host"\n'
@@ -91,7 +91,7 @@ def podman_settings(folder: Path) -> dict[str, str]:
 
 @contextlib.contextmanager
 def docker(folder: Path) -> Iterator[Engine]:
-    """Docker's daemon as a child of this process, with all its files below a folder, which is gone afterwards."""
+    """Yield Docker's daemon, a child of this process, with all its files below a folder, which is removed afterwards."""
     install(*PACKAGES["docker"])
     (folder / "bin").mkdir()
     (folder / "bin" / "docker").symlink_to("/usr/bin/docker")  # another client may come earlier in PATH
@@ -128,7 +128,7 @@ def docker(folder: Path) -> Iterator[Engine]:
 
 
 def remove(folder: Path) -> None:
-    """A folder of an engine's, with what still runs in a container of it, a build that was interrupted, and what is mounted."""
+    """Remove an engine's folder, after ending what runs in its containers and builds and unmounting what is mounted there."""
     for _ in range(50):
         end_what_runs_in(folder)
         mounts = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
@@ -142,7 +142,7 @@ def remove(folder: Path) -> None:
 
 
 def end_what_runs_in(folder: Path) -> None:
-    """Kill processes whose root is a file system of the folder's: those of its containers. Others may see it as well."""
+    """Kill the processes whose root is a file system of the folder's: those of its containers. Others may see it as well."""
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # it has ended meanwhile, or is the kernel's
             mounts = (process / "mountinfo").read_text().splitlines()
@@ -151,10 +151,11 @@ def end_what_runs_in(folder: Path) -> None:
 
 
 def base_archive() -> Path:
-    """A Debian 12 with its Python 3.11 and pip, made from this machine's own package mirror: it stands in for the official
-    image, which comes from a registry. Kept beside the cached environments for a day.
+    """Return a Debian 12 with its Python 3.11 and pip, made from this machine's own package mirror: the stand-in for the
+    official image, which comes from a registry. It is kept beside the cached environments for a day.
 
-    Like that image it has Python as a library too, which torch_xla is linked to, and not all of Perl."""
+    Like that image it has Python as a library too, which torch_xla is linked to, and not all of Perl.
+    """
     command = [
         *("mmdebstrap", "--quiet", "--variant=apt"),
         "--include=ca-certificates,python3,python3-venv,python3-pip,libpython3.11,libgomp1",
@@ -180,7 +181,7 @@ SOURCES = ("/etc/apt/sources.list.d/debian.sources", "/etc/apt/sources.list")
 
 
 def import_stand_in(engine: Engine) -> None:
-    """Give an engine the stand-in, where the official image has its Python: below /usr/local."""
+    """Import the stand-in into an engine, with Python where the official image has it: below /usr/local."""
     path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
     debian = "localhost/standin/debian:bookworm"
     engine.run("import", "--change", f"ENV PATH={path}", "--change", 'CMD ["bash"]', str(base_archive()), debian)
@@ -192,9 +193,9 @@ def import_stand_in(engine: Engine) -> None:
 
 
 def real_apptainer(folder: Path) -> Path:
-    """Apptainer itself, out of Debian sid's package, with sid's C library for its two programs alone; nothing is installed.
+    """Unpack Apptainer from Debian sid's package, with sid's C library for its two programs alone; return its program.
 
-    Returns its program. It lies in a folder of its own with its settings: root asks for no rights that these machines lack.
+    Nothing is installed. It lies in a folder of its own with its settings: root asks for no rights that these machines lack.
     """
     install("patchelf")
     (folder / "debs").mkdir(parents=True)
@@ -210,8 +211,8 @@ def real_apptainer(folder: Path) -> Path:
     # A moved Apptainer looks for its files beside itself, and its starter takes usr/lib for the place it was installed to.
     (folder / "usr/etc").symlink_to("../etc")
     (folder / "usr/lib/etc").symlink_to("../../etc")
-    for place in ("usr/var", "usr/lib/var"):
-        (folder / place / "lib/apptainer/mnt/session").mkdir(parents=True)
+    for prefix in ("usr/var", "usr/lib/var"):
+        (folder / prefix / "lib/apptainer/mnt/session").mkdir(parents=True)
     settings = folder / "etc/apptainer/apptainer.conf"
     lines = settings.read_text().splitlines()
     changed = {"root default capabilities": "no", "mount home": "no"}
@@ -223,7 +224,7 @@ def real_apptainer(folder: Path) -> Path:
 
 
 def fetch_from_sid(folder: Path, *packages: str) -> None:
-    """Packages of another suite, checked by apt's signatures, into `debs`, without touching the machine's own lists."""
+    """Fetch packages of another suite, checked by apt's signatures, into `debs`; the machine's own lists stay."""
     state = folder / "apt"
     for name in ("lists/partial", "cache/archives/partial"):
         (state / name).mkdir(parents=True)

@@ -25,7 +25,7 @@ class ImageProject:
 
     @property
     def environment(self) -> dict[str, str]:
-        """The engine's, with the shim for Apptainer first in PATH."""
+        """Return the engine's variables, with the shim for Apptainer first in PATH."""
         search = [str(CHECKOUT / "containers" / "bin"), str(Path(sys.executable).parent)]
         path = self.engine.environment.get("PATH", os.environ["PATH"])
         given = {"PATH": os.pathsep.join([*search, path]), "RELM_SHOW_COMMANDS": "1", "OMP_NUM_THREADS": "1"}
@@ -33,7 +33,7 @@ class ImageProject:
         return kept | self.engine.environment | given | self.variables
 
     def command(self, *words: str) -> subprocess.CompletedProcess[str]:
-        """Any command in the folder; its two streams together in `stdout`."""
+        """Run any command in the folder; its two streams are together in `stdout`."""
         return subprocess.run(
             words,
             cwd=self.folder,
@@ -45,16 +45,16 @@ class ImageProject:
         )
 
     def snakemake(self, *words: str) -> subprocess.CompletedProcess[str]:
-        """Snakemake in the folder, one job after the other."""
+        """Run Snakemake in the folder, one job after the other."""
         return self.command("snakemake", *words, "--cores", "1", "--nocolor")
 
     def built(self, role: Role) -> Built:
-        """What was built here for a role."""
+        """Return the image that was built here for a role."""
         return read_override(self.folder).images[role]
 
 
 def make_image_project(folder: Path, engine: Engine) -> ImageProject:
-    """A fresh one, with what the checkout has downloaded already as its mirror."""
+    """Make a project, whose mirror has the file that the checkout has downloaded already."""
     folder.chmod(0o755)  # pytest's folders are closed to the other users that steps run as
     for name in COPIED:
         source = CHECKOUT / name

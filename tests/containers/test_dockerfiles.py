@@ -21,8 +21,8 @@ def dockerfile(request: pytest.FixtureRequest) -> Path:
     return CHECKOUT / "containers" / str(request.param) / "Dockerfile"
 
 
-def unpinned(text: str) -> list[str]:
-    """What a Dockerfile begins a stage with that is neither a digest nor an earlier stage."""
+def find_unpinned(text: str) -> list[str]:
+    """Return the images of a Dockerfile's stages that are neither a digest nor an earlier stage."""
     given = dict(re.findall(r"^ARG (\w+)=(\S+)$", text, re.M))
     stages, found = set(), []
     for name, stage in re.findall(r"^FROM (\S+)(?: AS (\S+))?$", text, re.M):
@@ -40,13 +40,13 @@ def test_hadolint_finds_nothing(dockerfile: Path) -> None:
 
 
 def test_every_stage_begins_with_a_digest(dockerfile: Path) -> None:
-    assert unpinned(dockerfile.read_text()) == []
+    assert find_unpinned(dockerfile.read_text()) == []
 
 
 @pytest.mark.parametrize("name", ["python:3.11-slim-bookworm", "python@sha256:abc", "${OTHER}", "debian"])
 def test_a_stage_without_a_digest_is_found(name: str) -> None:
     text = (CHECKOUT / "containers/cpu/Dockerfile").read_text()
-    assert unpinned(text.replace("FROM ${BASE} AS torch", f"FROM {name} AS torch")) == [name]
+    assert find_unpinned(text.replace("FROM ${BASE} AS torch", f"FROM {name} AS torch")) == [name]
 
 
 def test_plain_engines_can_build_them(dockerfile: Path) -> None:
@@ -73,11 +73,11 @@ def test_compilers_are_where_torch_compile_needs_them_alone(dockerfile: Path) ->
 
 
 def test_an_image_lacks_only_what_no_step_imports() -> None:
-    """What is left out is what Snakemake and the docker package need and nothing else does."""
+    """The packages left out are those that Snakemake and the docker package alone need."""
     text = re.sub(r"#.*|[<>=].*", "", (CHECKOUT / "envs/cpu.in").read_text())
     roots = {name.strip() for name in text.splitlines() if name.strip()}
     locked = {name for name, _ in read_entries(CHECKOUT / "envs/cpu.txt")}
-    assert read_left_out(CHECKOUT / "envs/cpu.txt") == locked - needed_by(roots - {"snakemake", "docker"})
+    assert read_left_out(CHECKOUT / "envs/cpu.txt") == locked - list_required(roots - {"snakemake", "docker"})
 
 
 def test_the_tpu_image_lacks_parts_of_cuda_and_nothing_else() -> None:
@@ -95,8 +95,8 @@ def test_what_one_lock_leaves_out_another_keeps() -> None:
     assert "\ntriton==" in select_requirements(cuda, read_left_out(cuda))
 
 
-def needed_by(roots: set[str]) -> set[str]:
-    """Packages and all that they ask for."""
+def list_required(roots: set[str]) -> set[str]:
+    """Return packages and all that they require."""
     found: set[str] = set()
     waiting = list(roots)
     while waiting:
@@ -105,10 +105,10 @@ def needed_by(roots: set[str]) -> set[str]:
             continue
         found.add(name)
         try:
-            asked = [Requirement(line) for line in requires(name) or []]
+            required = [Requirement(line) for line in requires(name) or []]
         except PackageNotFoundError:  # for another system than this
             continue
-        waiting += [one.name for one in asked if one.marker is None or one.marker.evaluate({"extra": ""})]
+        waiting += [one.name for one in required if one.marker is None or one.marker.evaluate({"extra": ""})]
     return found
 
 

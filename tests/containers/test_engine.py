@@ -20,8 +20,8 @@ from small_project import Commands
 
 
 @contextlib.contextmanager
-def talker(path: Path, says: bytes) -> Iterator[None]:
-    """Something that listens at a socket and answers every request with the same bytes."""
+def answering(path: Path, answer: bytes) -> Iterator[None]:
+    """Listen at a socket, and answer every request with the same bytes."""
     with contextlib.closing(socket.socket(socket.AF_UNIX)) as listening:
         listening.bind(str(path))
         listening.listen()
@@ -34,7 +34,7 @@ def talker(path: Path, says: bytes) -> Iterator[None]:
                     return
                 with connection, contextlib.suppress(OSError):  # one that only looks whether somebody listens
                     connection.recv(65536)
-                    connection.sendall(says)
+                    connection.sendall(answer)
 
         thread = threading.Thread(target=serve, daemon=True)
         thread.start()
@@ -73,7 +73,7 @@ def test_no_engine_and_a_strange_engine_are_named(chosen: dict[str, str], words:
 
 
 def refused(address: str | None, **environment: str) -> str:
-    """Return what is said of an engine that cannot be reached."""
+    """Return the message about an engine that cannot be reached."""
     with pytest.raises(RelmError) as caught, connect(environment | ({"DOCKER_HOST": address} if address else {})):
         pass
     return str(caught.value)
@@ -108,7 +108,7 @@ def test_a_socket_of_others_is_refused_with_what_to_do(tmp_path: Path) -> None:
     for folder in (tmp_path, *tmp_path.parents):
         with contextlib.suppress(PermissionError):
             folder.chmod(folder.stat().st_mode | stat.S_IXOTH | stat.S_IXGRP)
-    with talker(path, b""):
+    with answering(path, b""):
         path.chmod(0)
         program = "import docker, os, sys; from relm.containers.engine import open_client\n"
         program += "os.getuid() or os.setuid(65534)\nopen_client(sys.argv[1], {})"
@@ -117,12 +117,12 @@ def test_a_socket_of_others_is_refused_with_what_to_do(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "says",
+    "answer",
     [b"", b"what do you want?\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi", b"HTTP/1.1 404 Not Found\r\n\r\n"],
     ids=["nothing", "nonsense", "text", "another server"],
 )
-def test_what_answers_otherwise_is_said_to_be_no_engine(tmp_path: Path, says: bytes) -> None:
-    with talker(tmp_path / "s", says):
+def test_what_answers_otherwise_is_not_taken_for_an_engine(tmp_path: Path, answer: bytes) -> None:
+    with answering(tmp_path / "s", answer):
         message = refused(f"unix://{tmp_path}/s")
     assert message.startswith(f"unix://{tmp_path}/s: what answers there is neither Docker nor podman (")
     assert message.endswith("); start one, or correct DOCKER_HOST")
@@ -142,7 +142,7 @@ def test_another_address_without_an_engine_is_one_sentence_too(host: str, words:
     assert re.match(f"{host}: {words}".replace("podman (", r"podman \("), refused(host))
 
 
-def test_the_command_says_it_without_a_traceback(project: Commands) -> None:
+def test_the_command_reports_it_without_a_traceback(project: Commands) -> None:
     done = project.relm("images", "build", "cpu", "--base", "x", DOCKER_HOST=f"unix://{project.folder}/none")
     assert done.returncode == 1
     assert done.stderr.startswith(f"relm images: unix://{project.folder}/none: no engine listens there")
@@ -163,6 +163,6 @@ def test_the_command_says_it_without_a_traceback(project: Commands) -> None:
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_a_mistake_in_the_command_is_told(arguments: list[str], words: str, project: Commands) -> None:
+def test_a_mistake_in_the_command_is_named(arguments: list[str], words: str, project: Commands) -> None:
     done = project.relm("images", *arguments)
     assert (done.returncode, done.stderr) == (1, f"relm images: {words}\n")

@@ -1,4 +1,4 @@
-"""What the tests' engines end when they are done with."""
+"""The engines of the tests end the processes that they started, and no others."""
 
 import subprocess
 import time

@@ -41,7 +41,7 @@ def client(engine: Engine) -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def probe(client: Any, tmp_path_factory: pytest.TempPathFactory, checkout: Path) -> str:
-    """The id of an image in which the probe stands for relm."""
+    """The id of an image in which the probe takes relm's part."""
     context = make_probe_context(tmp_path_factory.mktemp("probe") / "context")
     identifier, size = build_context(client, context, find_image("cpu", checkout), "cpu")
     assert size >= (context.folder / "relm").stat().st_size

@@ -1,4 +1,4 @@
-"""What takes long: a registry, real Apptainer, failures in the middle, and the images whose bases are out of reach here."""
+"""Long tests: a registry, real Apptainer, failures in the middle, and the images whose bases are out of reach here."""
 
 import dataclasses
 import json
@@ -88,7 +88,7 @@ def test_a_wheel_with_another_hash_ends_the_build(in_podman: ImageProject) -> No
     assert "DO NOT MATCH THE HASHES" in done.stdout
 
 
-def test_a_full_disk_is_said_in_words(in_podman: ImageProject) -> None:
+def test_a_full_disk_is_named_without_a_traceback(in_podman: ImageProject) -> None:
     small = in_podman.folder / "work" / "small"
     small.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "none", str(small)], check=True)
@@ -152,8 +152,8 @@ def test_real_apptainer_runs_a_rule(in_podman: ImageProject, tmp_path: Path) -> 
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Activating singularity image" in done.stdout + done.stderr
     assert "podman run" not in done.stdout + done.stderr
-    told = json.loads((in_podman.folder / f"{rule}.record.json").read_text())
-    assert told["container"]["engine"] == "apptainer"
+    record = json.loads((in_podman.folder / f"{rule}.record.json").read_text())
+    assert record["container"]["engine"] == "apptainer"
 
 
 @pytest.mark.parametrize("role", ["cuda", "ipu"])

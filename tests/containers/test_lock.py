@@ -80,14 +80,14 @@ def test_an_unverified_digest_is_refused_with_the_command_that_verifies_it(tmp_p
         find_bases("cpu", folder)
 
 
-def test_a_verified_digest_is_what_an_engine_is_asked_for(tmp_path: Path) -> None:
+def test_an_engine_gets_the_verified_digest(tmp_path: Path) -> None:
     folder = written(tmp_path, {**PINNED, "verified": True}, {**PINNED, "verified": True})
     assert find_reference("cpu", folder) == f"relm/cpu:1@{DIGEST}"
     assert find_bases("cpu", folder)["BASE"].pinned == f"docker.io/library/python:3.11@{DIGEST}"
     assert find_role(f"relm/cpu:1@{DIGEST}", folder) == "cpu"
 
 
-def test_what_was_built_here_stands_for_the_lock(tmp_path: Path) -> None:
+def test_an_image_built_here_replaces_the_locks(tmp_path: Path) -> None:
     folder = written(tmp_path, {**PINNED, "verified": True})
     built = Built(id=f"sha256:{'b' * 64}", bases={"BASE": "localhost/python"}, built=datetime.date(2026, 11, 20))
     record_built("cpu", built, folder)

@@ -1,4 +1,4 @@
-"""Which image a step runs in, and whether it has the network: decided once, for the rules, the shim and the command alike."""
+"""The image and the network of a step are decided once, for the rules, the shim and the command alike."""
 
 import re
 from pathlib import Path

@@ -22,8 +22,8 @@ def project(request: pytest.FixtureRequest) -> ImageProject:
 
 
 def provenance(project: ImageProject) -> dict[str, Any]:
-    told: dict[str, Any] = json.loads((project.folder / "results/smoke/quickstart/provenance.json").read_text())
-    return told
+    content: dict[str, Any] = json.loads((project.folder / "results/smoke/quickstart/provenance.json").read_text())
+    return content
 
 
 def in_a_shell(project: ImageProject, line: str, programs: Path) -> str:
@@ -58,15 +58,15 @@ def test_a_published_line_makes_the_bytes_that_were_published_and_that_come_with
 
 
 def test_every_step_says_in_which_image_it_ran_with_which_packages_and_of_which_commit(project: ImageProject) -> None:
-    told, built = provenance(project), project.built("cpu")
-    assert {record["container"]["image"] for record in told["steps"]} == {built.id}
-    assert {record["container"]["digest"] for record in told["steps"]} == {built.id}
-    assert {record["container"]["engine"] for record in told["steps"]} == {project.engine.name}
-    assert {record["docker"]["image"] for record in told["steps"]} == {built.id}
-    assert {record["code"]["commit"] for record in told["steps"]} == {(built.commit or "").partition("+")[0] or None}
-    ((sha256, installed),) = told["packages"].items()
-    assert {record["packages"] for record in told["steps"]} == {sha256}
+    published, built = provenance(project), project.built("cpu")
+    assert {record["container"]["image"] for record in published["steps"]} == {built.id}
+    assert {record["container"]["digest"] for record in published["steps"]} == {built.id}
+    assert {record["container"]["engine"] for record in published["steps"]} == {project.engine.name}
+    assert {record["docker"]["image"] for record in published["steps"]} == {built.id}
+    assert {record["code"]["commit"] for record in published["steps"]} == {(built.commit or "").partition("+")[0] or None}
+    ((sha256, installed),) = published["packages"].items()
+    assert {record["packages"] for record in published["steps"]} == {sha256}
     assert any(line.startswith("torch==") for line in installed)
     assert not any(line.startswith("pytest==") for line in installed)
     page = (project.folder / "results/smoke/quickstart/report.html").read_text()
-    assert f"{len(told['steps'])} steps in the image {built.id} (relm&#39;s for cpu) by " in page
+    assert f"{len(published['steps'])} steps in the image {built.id} (relm&#39;s for cpu) by " in page

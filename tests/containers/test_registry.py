@@ -58,12 +58,12 @@ def test_what_is_no_name_is_refused(image: str) -> None:
         ("10.0.0.1:5000", False),
     ],
 )
-def test_only_this_machine_is_asked_without_tls(host: str, here: bool) -> None:
+def test_only_this_machine_is_reached_without_tls(host: str, here: bool) -> None:
     assert is_loopback(host) is here
 
 
 @pytest.mark.parametrize(
-    ("header", "scheme", "told"),
+    ("header", "scheme", "parameters"),
     [
         (
             'Bearer realm="https://auth.docker.io/token",service="registry.docker.io",scope="repository:library/python:pull"',
@@ -80,8 +80,8 @@ def test_only_this_machine_is_asked_without_tls(host: str, here: bool) -> None:
         ("", "", {}),
     ],
 )
-def test_a_challenge_is_taken_apart(header: str, scheme: str, told: dict[str, str]) -> None:
-    assert parse_challenge(header) == (scheme, told)
+def test_a_challenge_is_parsed(header: str, scheme: str, parameters: dict[str, str]) -> None:
+    assert parse_challenge(header) == (scheme, parameters)
 
 
 def test_the_commands_for_another_machine_name_the_tag() -> None:
@@ -133,10 +133,10 @@ GOOD = {"Content-Type": MANIFEST, "Docker-Content-Digest": digest_of(BODY)}
 
 
 def test_a_token_is_fetched_for_what_the_registry_asks_and_sent_to_it_alone() -> None:
-    asked = []
+    requests = []
 
     def answer(method: str, path: str, headers: dict[str, str]) -> Answer:
-        asked.append((path, headers.get("authorization")))
+        requests.append((path, headers.get("authorization")))
         if path.startswith("/token"):
             return 200, {"Content-Type": "application/json"}, json.dumps({"token": "opaque"}).encode()
         if headers.get("authorization") == "Bearer opaque":
@@ -146,7 +146,7 @@ def test_a_token_is_fetched_for_what_the_registry_asks_and_sent_to_it_alone() ->
 
     with server(answer) as host:
         assert Registry(f"{host}/a/b").compare("1", digest_of(BODY)).locked == "same"
-    tokens = [(path, sent) for path, sent in asked if path.startswith("/token")]
+    tokens = [(path, sent) for path, sent in requests if path.startswith("/token")]
     assert parse_qs(urlsplit(tokens[0][0]).query) == {"service": ["me, myself"], "scope": ["repository:a/b:pull"]}
     assert [sent for _, sent in tokens] == [None]
 
@@ -174,13 +174,13 @@ def test_without_a_digest_in_the_header_the_manifests_own_hash_counts() -> None:
 
 
 def refused(status: int, headers: dict[str, str], body: bytes = b"") -> str:
-    """What is said of a server that always answers this."""
+    """Return the message about a server that always answers this."""
     with server(lambda *_: (status, headers, body)) as host, pytest.raises(RelmError) as caught:
         Registry(f"{host}/a").compare("1", None)
     return str(caught.value)
 
 
-def test_what_is_no_registry_is_said_to_be_none() -> None:
+def test_a_server_that_is_no_registry_is_named() -> None:
     assert "text/html; expected a manifest" in refused(200, {"Content-Type": "text/html"}, b"<html>")
     assert "gives the digest 'sha256:abc'" in refused(200, {**GOOD, "Docker-Content-Digest": "sha256:abc"})
     assert "the manifest has 0 bytes" in refused(200, {"Content-Type": MANIFEST})
@@ -190,9 +190,9 @@ def test_what_is_no_registry_is_said_to_be_none() -> None:
 
 
 def test_an_index_with_other_bytes_than_its_digest_is_refused() -> None:
-    told = {"Content-Type": "application/vnd.oci.image.index.v1+json", "Docker-Content-Digest": ID}
+    headers = {"Content-Type": "application/vnd.oci.image.index.v1+json", "Docker-Content-Digest": ID}
     with (
-        server(lambda *_: (200, told, b'{"manifests": []}')) as host,
+        server(lambda *_: (200, headers, b'{"manifests": []}')) as host,
         pytest.raises(RelmError, match="with other bytes than its digest's"),
     ):
         Registry(f"{host}/a").compare("1", digest_of(BODY))

@@ -51,15 +51,15 @@ def test_a_confirmed_digest_is_noted_with_the_day_and_every_comment_stays(host: 
     digest = push_image(host, "python", "3.11", "it")
     path = checkout_with(tmp_path, host, digest)
     before = path.read_text()
-    told = resolve("bases.python", write=False, update=False, folder=tmp_path)
-    assert told.endswith("as the lock has it: verified (--write notes it there)")
+    answer = resolve("bases.python", write=False, update=False, folder=tmp_path)
+    assert answer.endswith("as the lock has it: verified (--write notes it there)")
     assert path.read_text() == before
     resolve("bases.python", write=True, update=False, folder=tmp_path, today=TODAY)
     assert path.read_text() == before.replace("verified: false", "verified: true").replace("2026-01-01", "2030-01-02")
     assert read_lock(tmp_path).bases["python"].verified
 
 
-def test_another_digest_is_refused_and_taken_only_when_asked_for(host: str, tmp_path: Path) -> None:
+def test_another_digest_is_refused_and_taken_only_with_update(host: str, tmp_path: Path) -> None:
     digest = push_image(host, "python", "3.11", "it")
     path = checkout_with(tmp_path, host, ID)
     before = path.read_text()

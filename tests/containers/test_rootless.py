@@ -33,13 +33,14 @@ AsUser = Callable[..., "subprocess.CompletedProcess[str]"]
 
 @contextlib.contextmanager
 def podman_without_root(folder: Path) -> Iterator[AsUser]:
-    """What runs a command as an ordinary user with a podman of its own, whose files all lie below a folder, which is gone
-    afterwards."""
+    """Yield a function that runs a command as an ordinary user with a podman of its own, whose files lie below a folder.
+
+    The folder is removed afterwards."""
     install("podman", "runc", "catatonit", "uidmap")
-    asked = subprocess.run([*BECOME, "unshare", "--user", "--map-root-user", "true"], capture_output=True, text=True)
-    if asked.returncode:
+    tried = subprocess.run([*BECOME, "unshare", "--user", "--map-root-user", "true"], capture_output=True, text=True)
+    if tried.returncode:
         folder.rmdir()
-        pytest.skip(f"an ordinary user gets no user namespace from this machine's kernel: {asked.stderr.strip()}")
+        pytest.skip(f"an ordinary user gets no user namespace from this machine's kernel: {tried.stderr.strip()}")
     environment = {"PATH": os.environ["PATH"], "HOME": str(folder), "XDG_RUNTIME_DIR": f"{folder}/runtime"}
     environment |= podman_settings(folder)
     (folder / "etc").mkdir()

@@ -31,12 +31,12 @@ def test_a_step_gets_the_project_and_nothing_else(checkout: Path) -> None:
     ]
 
 
-def test_podman_without_root_is_told_that_the_user_stays_who_it_is(checkout: Path) -> None:
-    def told(rootless: bool) -> bool:
+def test_podman_without_root_keeps_the_users_id(checkout: Path) -> None:
+    def keeps_id(rootless: bool) -> bool:
         return "keep-id" in run_line("podman", run_in("cpu", checkout, rootless=rootless), {})
 
-    assert told(True)
-    assert not told(False)
+    assert keeps_id(True)
+    assert not keeps_id(False)
 
 
 def test_tokens_go_by_name_alone_and_only_where_the_network_is(checkout: Path) -> None:

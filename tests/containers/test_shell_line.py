@@ -19,7 +19,7 @@ HELD_OUT = ["relm", "held-out", "--model", "work/a model.st", "--output", "work/
 
 @pytest.fixture
 def project(tmp_path: Path, checkout: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
-    """The checkout's recipes and lock, in the current folder and free to be changed."""
+    """The checkout's recipes and lock, in the current folder, free to be changed."""
     (tmp_path / "containers").mkdir()
     shutil.copyfile(checkout / "containers/lock.yaml", tmp_path / "containers/lock.yaml")
     (tmp_path / "recipes").symlink_to(checkout / "recipes")
@@ -36,7 +36,7 @@ def with_lock(role: str, **changes: object) -> None:
 
 
 def words_read_by_a_shell(line: str, folder: Path, **environment: str) -> list[str]:
-    """What a program gets as its words when a shell runs the line with it in the stead of `docker` and `relm`."""
+    """Return the words that a program gets when a shell runs the line with it instead of `docker` and `relm`."""
     program = folder / "bin" / "show"
     program.parent.mkdir(exist_ok=True)
     program.write_text('#!/bin/sh\nprintf "%s\\0" "$@"\n')

@@ -29,7 +29,7 @@ def with_image(project: Commands, monkeypatch: pytest.MonkeyPatch) -> Commands:
 
 
 def call(project: Commands, command: str, *options: str) -> list[str]:
-    """What Snakemake hands over for a rule's command."""
+    """Return the words that Snakemake passes for a rule's command."""
     image = project.folder / ".snakemake" / "image.simg"
     image.parent.mkdir(exist_ok=True)
     image.write_text(f"{ID}\n")

@@ -40,7 +40,7 @@ def project(request: pytest.FixtureRequest) -> ImageProject:
 
 
 def in_image(project: ImageProject, *command: str, user: tuple[int, int] = (1234, 1234), **given: object) -> list[str]:
-    """The line that runs a command in the cpu image as an ordinary user."""
+    """Return the line that runs a command in the cpu image as an ordinary user."""
     run = Run(
         image=find_image("cpu", project.folder),
         reference=project.built("cpu").id,
@@ -52,9 +52,9 @@ def in_image(project: ImageProject, *command: str, user: tuple[int, int] = (1234
 
 
 def published_steps(project: ImageProject) -> list[dict[str, Any]]:
-    """The records of all steps that led to the published smoke twin."""
-    told = json.loads((project.folder / "results/smoke/quickstart/provenance.json").read_text())
-    steps: list[dict[str, Any]] = told["steps"]
+    """Return the records of all steps that led to the published smoke twin."""
+    record = json.loads((project.folder / "results/smoke/quickstart/provenance.json").read_text())
+    steps: list[dict[str, Any]] = record["steps"]
     return steps
 
 
@@ -103,7 +103,7 @@ def test_the_entry_point_is_relm(project: ImageProject) -> None:
 
 
 def test_several_processes_find_each_other_without_a_network(project: ImageProject) -> None:
-    """What `run.processes` starts: torchrun and Gloo, over the container's own loopback."""
+    """`run.processes` starts torchrun and Gloo, over the container's own loopback."""
     (project.folder / "work" / "sum.py").write_text(SUM)
     words = ["--standalone", "--nproc-per-node", "2", "work/sum.py"]
     done = project.command(*in_image(project, *words, entry_point="torchrun"))
@@ -167,13 +167,13 @@ def test_the_packages_are_the_locks_and_fit_together(project: ImageProject) -> N
 
 
 def test_the_image_is_small_and_says_what_it_was_made_of(project: ImageProject) -> None:
-    told = json.loads(project.engine.run("image", "inspect", project.built("cpu").id).stdout)[0]
-    print(f"{project.engine.name}: the cpu image has {told['Size'] / 1e9:.2f} GB")
-    assert told["Size"] < LARGEST
-    labels = told["Config"]["Labels"]
+    image = json.loads(project.engine.run("image", "inspect", project.built("cpu").id).stdout)[0]
+    print(f"{project.engine.name}: the cpu image has {image['Size'] / 1e9:.2f} GB")
+    assert image["Size"] < LARGEST
+    labels = image["Config"]["Labels"]
     assert len(labels["relm.lock"]) == 64
     assert labels["org.opencontainers.image.revision"]
-    assert told["Config"]["User"] == "1000:1000"
+    assert image["Config"]["User"] == "1000:1000"
 
 
 def test_term_to_snakemake_reaches_the_trainer_in_its_container(project: ImageProject) -> None:

@@ -1,6 +1,6 @@
 """The tpu image, with torch as PyPI has it: gigabytes of CUDA, of which it keeps what torch is linked to.
 
-XLA's CPU client stands for the TPU, whose own compiler really runs.
+XLA's CPU client takes the TPU's part; the TPU's own compiler really runs.
 """
 
 import contextlib
@@ -30,10 +30,10 @@ ASK = """
 import importlib.metadata, sys, torch, torch_xla, gcsfs
 from packaging.requirements import Requirement
 there = {one.name.lower().replace("_", "-") for one in importlib.metadata.distributions()}
-asked = [Requirement(line) for one in importlib.metadata.distributions() for line in one.requires or []]
-asked = {one.name.lower().replace("_", "-") for one in asked if one.marker is None or one.marker.evaluate({"extra": ""})}
+required = [Requirement(line) for one in importlib.metadata.distributions() for line in one.requires or []]
+required = {one.name.lower().replace("_", "-") for one in required if one.marker is None or one.marker.evaluate({"extra": ""})}
 print("has", torch.__version__, torch_xla.__version__, torch_xla.device())
-print("lacks", *sorted(asked - there))
+print("lacks", *sorted(required - there))
 """
 
 
@@ -69,7 +69,7 @@ def tpu(in_podman: ImageProject) -> ImageProject:
 
 
 def in_tpu_image(project: ImageProject, *command: str, entry_point: str | None = None) -> str:
-    """What a command says in it, on XLA's CPU client and with no more rights than any step."""
+    """Return the output of a command in it, on XLA's CPU client and with no more rights than any step."""
     entry = find_image("tpu", project.folder)
     run = Run(
         image=entry.model_copy(update={"privileged": False, "network": "none", "environment": {"PJRT_DEVICE": "CPU"}}),
@@ -85,11 +85,11 @@ def in_tpu_image(project: ImageProject, *command: str, entry_point: str | None =
 
 
 def test_all_that_its_packages_ask_for_is_there_but_what_is_left_out(tpu: ImageProject) -> None:
-    said = dict(line.partition(" ")[::2] for line in in_tpu_image(tpu, "-c", ASK, entry_point="python").splitlines())
-    assert said["has"].startswith("2.9.0")
-    assert said["has"].endswith(" 2.9.0 xla:0")
+    output = dict(line.partition(" ")[::2] for line in in_tpu_image(tpu, "-c", ASK, entry_point="python").splitlines())
+    assert output["has"].startswith("2.9.0")
+    assert output["has"].endswith(" 2.9.0 xla:0")
     locks = [tpu.folder / "envs" / name for name in ("torch-tpu.txt", "cpu.txt")]
-    assert set(said["lacks"].split()) <= frozenset().union(*map(read_left_out, locks))
+    assert set(output["lacks"].split()) <= frozenset().union(*map(read_left_out, locks))
 
 
 def test_a_phase_trained_in_it_is_the_cpus_up_to_rounding(tpu: ImageProject) -> None:
@@ -106,7 +106,7 @@ def test_a_phase_trained_in_it_is_the_cpus_up_to_rounding(tpu: ImageProject) -> 
 
 
 def test_the_tpus_own_compiler_is_in_it(tpu: ImageProject) -> None:
-    said = in_tpu_image(tpu, "compile", NAME, "--topology", "v3-8", "--output", "work/on-xla/compile.json")
+    output = in_tpu_image(tpu, "compile", NAME, "--topology", "v3-8", "--output", "work/on-xla/compile.json")
     programs = json.loads((tpu.folder / "work/on-xla/compile.json").read_text())["programs"]
-    assert [program["compiled"]["fits"] for program in programs] == [True] * len(programs), said
+    assert [program["compiled"]["fits"] for program in programs] == [True] * len(programs), output
     assert "step" in {program["name"] for program in programs}

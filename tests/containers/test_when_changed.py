@@ -19,7 +19,7 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def runs(tree: Path, status: int = 0, *options: str) -> bool:
-    """Whether the command was run; what it ends with is passed on."""
+    """Run the command if something changed, check that its status is passed on, and return True if it was run."""
     code = f"open('ran', 'w'); raise SystemExit({status})"
     assert main([*options, "--", sys.executable, "-c", code], tree) in (0, status)
     ran = (tree / "ran").exists()

@@ -18,7 +18,7 @@ WATCHED = (
 
 
 def tree_hash(checkout: Path) -> str:
-    """The sha256 over names and content of what is watched: files that git knows or would take."""
+    """Return the sha256 over names and content of the watched files, those that git knows or would add."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z", "--", *WATCHED]
     listed = subprocess.run(command, cwd=checkout, capture_output=True, check=True).stdout
     digest = hashlib.sha256()
@@ -30,7 +30,7 @@ def tree_hash(checkout: Path) -> str:
 
 
 def main(arguments: list[str], checkout: Path) -> int:
-    """The command's exit status; 0 where it was not run."""
+    """Run the command if something changed; return its exit status, or 0 where it was not run."""
     options, command = arguments[: arguments.index("--")], arguments[arguments.index("--") + 1 :]
     green, now = cache_folder() / "containers-green", tree_hash(checkout)
     if "--always" not in options and green.exists() and green.read_text() == now:

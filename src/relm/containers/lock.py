@@ -75,7 +75,7 @@ class Image(Pinned):
     shm_size: str | None = Field(default=None, pattern=r"^[0-9]+[bkmg]$")
     """Size of /dev/shm; none: the engine's."""
     ipc: Literal["private", "host"] = "private"
-    """Whose shared memory it uses: its own or the machine's."""
+    """The shared memory it uses: its own or the machine's."""
     environment: dict[str, str] = Field(default_factory=dict)
     """Variables of its steps, with their values."""
     passed: list[str] = Field(default_factory=list)

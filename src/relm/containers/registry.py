@@ -97,7 +97,7 @@ class Answer:
 
     @property
     def confirms(self) -> bool:
-        """Whether the lock's digest is an image of this tag."""
+        """True if the lock's digest is an image of this tag."""
         return self.locked in ("same", "platform")
 
 
@@ -141,9 +141,7 @@ class Registry:
         """Return the manifest of a digest, which its bytes must have."""
         response = self.request_manifest("GET", digest)
         if response is None:
-            raise RelmError(
-                f"{self.repository.host} says that {self.image} is {digest}, and does not have that; ask again later"
-            )
+            raise RelmError(f"{self.repository.host} names {digest} for {self.image}, and does not have it; ask again later")
         content = _read_body(response)
         if f"sha256:{hashlib.sha256(content).hexdigest()}" != digest:
             raise RelmError(
@@ -161,7 +159,7 @@ class Registry:
             response = self._request(method, url, headers)
         if response.status_code == 404:
             return None
-        if response.status_code in (401, 403):  # Docker Hub says so of a repository that does not exist as well
+        if response.status_code in (401, 403):  # Docker Hub answers so for a repository that does not exist, too
             raise RelmError(
                 f"{self.repository.host} has no image {self.image} that it shows to everybody; correct the name, or give a "
                 "login in ~/.netrc"

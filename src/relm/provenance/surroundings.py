@@ -58,7 +58,7 @@ def host() -> dict[str, Any]:
 
 
 def device() -> str:
-    """What this process computed on: the CUDA device if torch has used one, else the CPU."""
+    """Return the device that this process computed on: the CUDA device if torch has used one, else the CPU."""
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
         return str(torch.cuda.get_device_name())
