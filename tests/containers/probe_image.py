@@ -18,7 +18,14 @@ PROBE = r"""
 #include <unistd.h>
 static void ended(int number) { _exit(number == SIGTERM ? 75 : 76); }
 static int writes(const char *path) { FILE *file = fopen(path, "w"); if (!file) return 0; fclose(file); return 1; }
+static int network(void) {
+    struct if_nameindex *interfaces = if_nameindex();
+    int others = 0;
+    for (int i = 0; interfaces && interfaces[i].if_name; i++) others += strcmp(interfaces[i].if_name, "lo") != 0;
+    return others > 0;
+}
 int main(int count, char **words) {
+    if (count > 1 && !strcmp(words[1], "offline")) return network() ? 4 : 0;
     if (count > 1 && !strcmp(words[1], "fail")) { fputs("it is broken\n", stderr); return 3; }
     if (count > 1 && !strcmp(words[1], "wait")) {
         signal(SIGTERM, ended); signal(SIGINT, ended);
@@ -31,10 +38,7 @@ int main(int count, char **words) {
     printf("root %d\nscratch %d\nhere %d\n", writes("/x"), writes("/tmp/x"), writes("made"));
     printf("beside %d\n", writes("../beside"));
     printf("container %s\n", getenv("container") ? getenv("container") : "-");
-    struct if_nameindex *interfaces = if_nameindex();
-    int others = 0;
-    for (int i = 0; interfaces && interfaces[i].if_name; i++) others += strcmp(interfaces[i].if_name, "lo") != 0;
-    printf("network %d\n", others > 0);
+    printf("network %d\n", network());
     return 0;
 }
 """

@@ -143,6 +143,18 @@ def test_what_stops_the_command_stops_the_step_which_may_save(
     assert engine.run("ps", "--all", "--quiet").stdout == ""
 
 
+def test_only_the_image_with_compilers_has_the_network_while_it_is_built(
+    engine: Engine, client: Any, tmp_path: Path, checkout: Path
+) -> None:
+    context = make_probe_context(tmp_path / "context")
+    with open(context.folder / "Dockerfile", "a") as file:
+        file.write('RUN ["/relm", "offline"]\n')
+    if engine.name == "podman":  # the tests' Docker has no network to give
+        with pytest.raises(RelmError, match="the build failed"):
+            build_context(client, context, find_image("cuda", checkout), "cuda")
+    build_context(client, context, find_image("ipu", checkout), "ipu")
+
+
 def test_a_failing_build_has_the_engines_last_lines_and_leaves_no_image(client: Any, folder: Path) -> None:
     context = folder / "context"
     context.mkdir()
