@@ -14,7 +14,7 @@ import pytest
 from relm.artifact import read_json, write_json
 from relm.errors import RelmError
 from relm.provenance.step_record import record_of
-from relm.reporting.findings import bytes_in_words, duration, gather
+from relm.reporting.findings import gather
 from relm.reporting.publish import publish, published_files
 from relm.reporting.report import scale, write_report
 
@@ -237,19 +237,6 @@ def test_the_diagram_places_band_interval_and_point() -> None:
     # 4.6 is the reach: 50 + 50 * x / 4.6
     assert told == {"band": [28.26, 71.74], "span": [28.26, 93.48], "point": 60.87}
     assert scale({"tolerance": 2.0}) == {}
-
-
-@pytest.mark.parametrize(
-    ("seconds", "words"),
-    [(0.04, "0.0 s"), (12.4, "12 s"), (59.7, "1 min 0 s"), (185, "3 min 5 s"), (7440, "2 h 4 min"), (273600, "3 d 4 h")],
-)
-def test_durations_are_told_in_words(seconds: float, words: str) -> None:
-    assert duration(seconds) == words
-
-
-@pytest.mark.parametrize(("size", "words"), [(912, "912 B"), (1234, "1.23 kB"), (100_000_000, "100 MB"), (999_700, "1 MB")])
-def test_sizes_are_told_in_powers_of_ten(size: int, words: str) -> None:
-    assert bytes_in_words(size) == words
 
 
 # --- the crate -----------------------------------------------------------------------------------------------------------

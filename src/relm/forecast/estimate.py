@@ -15,6 +15,7 @@ from relm.examples.manifest import TokenizerFacts
 from relm.forecast.compiled_estimate import compiled_lines
 from relm.forecast.expected_tokenizer import KINDS, made_tokenizer, tokenizer_kind, tokenizer_of
 from relm.forecast.trial import Trial, take_trial
+from relm.formatting import format_hours, format_row
 from relm.limits import available_memory, duration_in_words, size_in_words
 from relm.recipes.plan import Plan
 from relm.recipes.recipe import Phase, Run
@@ -87,8 +88,8 @@ def describe_estimate(plan: Plan, only: str | None, price: float | None, trial: 
     counts = ", ".join(f"{name.replace('_', ' ')} {count:,}" for name, count in kinds._asdict().items() if count)
     lines = [
         f"{plan.name}: {plan.recipe.title}",
-        _row("vocabulary", f"{config.vocabulary_size:,} rows; {origin}"),
-        _row("parameters", f"{kinds.total:,}: {counts}"),
+        format_row("vocabulary", f"{config.vocabulary_size:,} rows; {origin}"),
+        format_row("parameters", f"{kinds.total:,}: {counts}"),
     ]
     estimates = []
     for name in plan.phases if only is None else [only]:
@@ -137,24 +138,24 @@ def _phase_lines(estimate: PhaseEstimate, config: Config, work: Path) -> Iterato
         f"{phase.sequence_length:,} tokens, {phase.precision}, {phase.optimizer.name}"
     )
     target = f", and as many targets of {where.target:,}" if where.target else ""
-    yield _row(
+    yield format_row(
         "tokens",
         f"{estimate.tokens:,}; {estimate.tokens // phase.steps:,} a step{target}; {where.scored:,} of a sequence scored",
     )
     again = f", {counted.recomputed:.3g} once more for activations that are not kept" if counted.recomputed else ""
-    yield _row(
+    yield format_row(
         "operations",
         f"{counted.model:.3g} a step (forward {counted.forward:.3g}, backward {counted.backward:.3g}){again}; "
         f"{phase.steps * counted.hardware:.3g} in all",
     )
     yield from _memory_lines(estimate, config)
     files, free = disk_bytes(config, phase, estimate.run), _free_disk(work)
-    yield _row(
+    yield format_row(
         "disk",
         f"{size_in_words(files.total)} of {size_in_words(free)} free: {files.checkpoints} checkpoints of "
         f"{size_in_words(files.checkpoint)} and a model of {size_in_words(files.model)}{_warning(files.total, free)}",
     )
-    yield _row("time here", _format_time(estimate))
+    yield format_row("time here", _format_time(estimate))
 
 
 def _memory_lines(estimate: PhaseEstimate, config: Config) -> Iterator[str]:
@@ -162,11 +163,11 @@ def _memory_lines(estimate: PhaseEstimate, config: Config) -> Iterator[str]:
     sequences, state = sequences_per_device(phase, run), state_bytes(config, phase.optimizer)
     at_once = f"{sequences:,} sequence{'' if sequences == 1 else 's'} at once"
     if isinstance(trial, Trial) and trial.memory is not None:
-        yield _row("memory", f"{_format_memory(trial.memory, run)}; measured, {at_once}")
+        yield format_row("memory", f"{_format_memory(trial.memory, run)}; measured, {at_once}")
     else:
-        yield _row("memory", f"at least {_format_memory(state.total, run)}, and activations of {at_once}")
+        yield format_row("memory", f"at least {_format_memory(state.total, run)}, and activations of {at_once}")
     parts = ", ".join(f"{name} {size_in_words(size)}" for name, size in state._asdict().items() if size)
-    yield _row("", f"by arithmetic: {parts}")
+    yield format_row("", f"by arithmetic: {parts}")
 
 
 def _format_memory(needed: int, run: Run) -> str:
@@ -202,12 +203,12 @@ def _format_time(estimate: PhaseEstimate) -> str:
 
 def _total_lines(estimates: Sequence[PhaseEstimate], price: float | None) -> Iterator[str]:
     yield "in all"
-    yield _row("tokens", f"{sum(estimate.tokens for estimate in estimates):,}")
-    yield _row("operations", f"{sum(each.phase.steps * each.operations.hardware for each in estimates):.3g}")
+    yield format_row("tokens", f"{sum(estimate.tokens for estimate in estimates):,}")
+    yield format_row("operations", f"{sum(each.phase.steps * each.operations.hardware for each in estimates):.3g}")
     seconds = [estimate.seconds for estimate in estimates if estimate.seconds is not None]
     if len(seconds) == len(estimates):
         cost = "" if price is None else f", {price * sum(seconds) / 3600:,.2f} at {price:g} an hour"
-        yield _row("time here", f"{duration_in_words(sum(seconds))}{cost}")
+        yield format_row("time here", f"{duration_in_words(sum(seconds))}{cost}")
 
 
 def _elsewhere(estimates: Sequence[PhaseEstimate], run: Run, price: float | None) -> Iterator[str]:
@@ -221,7 +222,7 @@ def _elsewhere(estimates: Sequence[PhaseEstimate], run: Run, price: float | None
         if hours is None:
             yield f"  {peak.name:<14} {'none published':>14}"
             continue
-        cells = [f"{hours / share:,.2f}" if hours / share >= 0.01 else "< 0.01" for share in SHARES]
+        cells = [format_hours(hours / share) for share in SHARES]
         if price is not None:
             cells = [f"{cell} ({price * hours / share:,.2f})" for cell, share in zip(cells, SHARES, strict=True)]
         yield f"  {peak.name:<14} {teraflops:>14}" + "".join(f"{cell:>16}" for cell in cells)
@@ -248,7 +249,3 @@ def _hours(estimates: Sequence[PhaseEstimate], peak: Peak) -> float | None:
             return None
         hours += estimate.phase.steps * estimate.operations.hardware / (teraflops * 1e12) / 3600
     return hours
-
-
-def _row(name: str, words: str) -> str:
-    return f"  {name:<12} {words}"

@@ -11,15 +11,14 @@ from relm.forecast.compilation.compile_record import Compilation, read_compilati
 from relm.forecast.compilation.consequence_lines import (
     assumptions,
     device,
-    hours_in_words,
     look_in_words,
     memory_in_words,
     roofline_in_words,
-    seconds_in_words,
     versions,
     work_in_words,
 )
 from relm.forecast.compilation.consequences import PhaseConsequences, consequences
+from relm.formatting import format_hours, format_step_time
 from relm.recipes.recipe import Recipe
 from relm.recipes.redaction import shorten_path
 
@@ -114,10 +113,10 @@ def _told(phase: PhaseConsequences) -> PhaseTold:
     paces = [
         [
             f"{pace.share:.0%}",
-            seconds_in_words(pace.step_seconds),
+            format_step_time(pace.step_seconds),
             f"{pace.tokens_per_second:,.0f}",
-            hours_in_words(pace.hours),
-            hours_in_words(pace.chip_hours),
+            format_hours(pace.hours),
+            format_hours(pace.chip_hours),
         ]
         for pace in phase.paces
     ]

@@ -271,24 +271,3 @@ def _last_moment(records: Sequence[Record], verify: Path) -> str:
 
 def _machine(host: Mapping[str, Any]) -> str:
     return f"{host['processor']}, {host['cores_usable']} cores, {host['memory_bytes'] / 2**30:.0f} GiB of memory"
-
-
-def duration(seconds: float) -> str:
-    """Seconds in words: 0.4 s, 12 s, 3 min 5 s, 2 h 4 min, 3 d 2 h."""
-    if seconds < 10:
-        return f"{seconds:.1f} s"
-    whole = round(seconds)
-    for unit, name, smaller, smaller_name in ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
-        if whole >= unit:
-            return f"{whole // unit} {name} {whole % unit // smaller} {smaller_name}"
-    return f"{whole} s"
-
-
-def bytes_in_words(size: int) -> str:
-    """A size in powers of ten: 912 B, 1.2 MB."""
-    amount, unit = float(size), "B"
-    for larger in ("kB", "MB", "GB", "TB"):
-        if amount < 999.5:
-            break
-        amount, unit = amount / 1000, larger
-    return f"{amount:.0f} B" if unit == "B" else f"{amount:.3g} {unit}"

@@ -10,7 +10,7 @@ import yaml
 from markupsafe import Markup, escape
 
 from relm.containers.shell_line import plain_line
-from relm.reporting.findings import bytes_in_words, duration
+from relm.formatting import format_bytes, format_duration
 
 
 @functools.cache
@@ -24,8 +24,8 @@ def _environment() -> jinja2.Environment:
         keep_trailing_newline=True,
     )
     environment.filters |= {
-        "duration": duration,
-        "bytes": bytes_in_words,
+        "duration": format_duration,
+        "bytes": format_bytes,
         "command": lambda record: breakable_line(plain_line(record["argv"])),
         "line": breakable_line,
         "path": breakable,

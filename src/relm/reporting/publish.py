@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from relm.errors import RelmError
+from relm.formatting import format_bytes
 from relm.recipes.plan import BEFORE, Plan
 from relm.recipes.run_folder import DEVICE_FIGURES, RECORDS, WEIGHTS
 from relm.replay.attested_run import published_name
-from relm.reporting.findings import bytes_in_words
 from relm.training.model_files import checked_model
 
 REPORT_FILES = ("README.md", "report.html", "recipe.json", "provenance.json", "ro-crate-metadata.json")
@@ -80,7 +80,7 @@ def publish(plan_files: Mapping[str, Path], folder: Path) -> str:
         raise RelmError(f"{folder}: cannot be written: {error.strerror} ({error.filename}); nothing was changed") from error
     size = sum(path.stat().st_size for path in plan_files.values())
     how = f"{copied} of them copied from another file system" if copied else "hard-linked"
-    return f"{folder} has {len(plan_files)} files of {bytes_in_words(size)}, {how}"
+    return f"{folder} has {len(plan_files)} files of {format_bytes(size)}, {how}"
 
 
 def _require_present(plan_files: Mapping[str, Path], folder: Path) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from relm.errors import RelmError
 from relm.forecast.compilation.compile_record import Compilation, Compiled
 from relm.forecast.compilation.consequences import Ceiling, PhaseConsequences, Roofline, Work, consequences
+from relm.formatting import format_hours, format_row, format_step_time
 from relm.limits import duration_in_words
 from relm.recipes.recipe import Recipe
 
@@ -66,9 +67,9 @@ def work_in_words(work: Work) -> str:
 def roofline_in_words(found: Roofline, ceiling: Ceiling) -> str:
     """Both times and which of them decides."""
     return (
-        f"{'at least ' if ceiling.binds else ''}{seconds_in_words(found.seconds)}: operations "
-        f"{seconds_in_words(found.operations)} at {ceiling.flops / 1e12:g} TFLOP/s, memory "
-        f"{seconds_in_words(found.memory)} at {ceiling.bandwidth / 1e9:g} GB/s; {found.limit} "
+        f"{'at least ' if ceiling.binds else ''}{format_step_time(found.seconds)}: operations "
+        f"{format_step_time(found.operations)} at {ceiling.flops / 1e12:g} TFLOP/s, memory "
+        f"{format_step_time(found.memory)} at {ceiling.bandwidth / 1e9:g} GB/s; {found.limit} "
         f"{'decide' if found.limit == 'operations' else 'decides'}"
     )
 
@@ -91,47 +92,31 @@ def assumptions(phase: PhaseConsequences) -> list[str]:
     return told
 
 
-def seconds_in_words(seconds: float) -> str:
-    """
-    >>> seconds_in_words(0.71892), seconds_in_words(0.00012), seconds_in_words(75)
-    ('0.719 s', '0.12 ms', '75 s')
-    """
-    return f"{seconds * 1000:.3g} ms" if seconds < 0.01 else f"{seconds:.3g} s"
-
-
 def look_in_words(phase: PhaseConsequences) -> str:
     """What is held-out looks' part of a phase, or what one global batch of them would take."""
     found = phase.look_roofline
     if found is None:
         return "not known"
     if not phase.looks:
-        return f"{seconds_in_words(found.seconds)} a global batch, of which the recipe takes none while it trains"
+        return f"{format_step_time(found.seconds)} a global batch, of which the recipe takes none while it trains"
     return (
-        f"{phase.looks:,} looks of at most {phase.batches:,} global batches, {seconds_in_words(found.seconds)} each, "
+        f"{phase.looks:,} looks of at most {phase.batches:,} global batches, {format_step_time(found.seconds)} each, "
         f"{duration_in_words(phase.looks * found.seconds)} in all"
     )
-
-
-def hours_in_words(hours: float) -> str:
-    """
-    >>> hours_in_words(1064.5), hours_in_words(0.001)
-    ('1,064.50', '< 0.01')
-    """
-    return f"{hours:,.2f}" if hours >= 0.01 else "< 0.01"
 
 
 def _phase_lines(phase: PhaseConsequences, price: float | None) -> Iterator[str]:
     number = phase.micro_batches
     yield f"phase {phase.name}: a step in {number:,} micro-batch{'' if number == 1 else 'es'}"
     for name, compiled in phase.programs.items():
-        yield _row(name, memory_in_words(compiled))
+        yield format_row(name, memory_in_words(compiled))
     if phase.step is None or phase.roofline is None:
-        yield _row("time", "not known: a program of the step does not fit")
+        yield format_row("time", "not known: a program of the step does not fit")
         return
-    yield _row("work", work_in_words(phase.step))
-    yield _row("roofline", f"{roofline_in_words(phase.roofline, phase.ceiling)}")
+    yield format_row("work", work_in_words(phase.step))
+    yield format_row("roofline", f"{roofline_in_words(phase.roofline, phase.ceiling)}")
     if phase.look is not None or phase.looks:
-        yield _row("held-out", look_in_words(phase))
+        yield format_row("held-out", look_in_words(phase))
     yield from _pace_lines(phase, price)
     for sentence in assumptions(phase):
         yield f"  {sentence}"
@@ -142,15 +127,11 @@ def _pace_lines(phase: PhaseConsequences, price: float | None) -> Iterator[str]:
     yield _cells(titles)
     for pace in phase.paces:
         cost = [f"{price * pace.chip_hours:,.2f}"] if price is not None else []
-        hours = [hours_in_words(pace.hours), hours_in_words(pace.chip_hours)]
+        hours = [format_hours(pace.hours), format_hours(pace.chip_hours)]
         yield _cells(
-            [f"{pace.share:.0%}", seconds_in_words(pace.step_seconds), f"{pace.tokens_per_second:,.0f}", *hours, *cost]
+            [f"{pace.share:.0%}", format_step_time(pace.step_seconds), f"{pace.tokens_per_second:,.0f}", *hours, *cost]
         )
 
 
 def _cells(cells: Sequence[str]) -> str:
     return f"  {cells[0]:<12}" + "".join(f"{cell:>14}" for cell in cells[1:])
-
-
-def _row(name: str, words: str) -> str:
-    return f"  {name:<12} {words}"

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from relm.forecast.compilation.compile_record import Compilation, Compiled, CompiledProgram
 from relm.forecast.compilation.program_facts import carried_beyond_gradients
+from relm.formatting import format_row
 
 GIB = 2**30
 
@@ -40,23 +41,23 @@ def _program_lines(each: CompiledProgram) -> Iterator[str]:
     yield f"phase {each.phase}, {each.name}: {'fits' if made.fits else 'DOES NOT FIT'}; program {program.sha256[:12]}"
     yield from _memory_lines(made)
     if made.flops is not None and made.bytes_accessed is not None:
-        yield _row("work", f"{made.flops:.4g} FLOPs, {made.bytes_accessed:.4g} bytes read and written")
+        yield format_row("work", f"{made.flops:.4g} FLOPs, {made.bytes_accessed:.4g} bytes read and written")
     sent = ", ".join(f"{count} {kind}" for kind, count in made.operations.items()) or "none"
     if made.fits:
         size = sum(item.elements * item.count for item in made.collectives)
         beyond = carried_beyond_gradients(made.collectives, program)
         other = f"; the largest that is no gradient has {beyond[0].elements:,}" if beyond else ""
-        yield _row("collectives", f"{sent}; {size:,} numbers{other}")
-    yield _row("compiled in", f"{made.seconds:.0f} s")
+        yield format_row("collectives", f"{sent}; {size:,} numbers{other}")
+    yield format_row("compiled in", f"{made.seconds:.0f} s")
     for name, lines in made.findings.model_dump().items():
         for line in lines:
-            yield _row(name.replace("_", " "), line)
+            yield format_row(name.replace("_", " "), line)
 
 
 def _memory_lines(made: Compiled) -> Iterator[str]:
     if made.memory is not None:
         memory = made.memory
-        yield _row(
+        yield format_row(
             "HBM", f"{memory.peak / GIB:.2f} GiB at most, of {memory.capacity / GIB:.2f}: {memory.peak / memory.capacity:.0%}"
         )
         parts = {
@@ -66,12 +67,8 @@ def _memory_lines(made: Compiled) -> Iterator[str]:
             "temporaries": memory.temporaries,
             "code": memory.code,
         }
-        yield _row("", ", ".join(f"{name} {size / GIB:.2f}" for name, size in parts.items()))
+        yield format_row("", ", ".join(f"{name} {size / GIB:.2f}" for name, size in parts.items()))
     if made.refusal is not None:
-        yield _row("HBM", made.refusal.words)
+        yield format_row("HBM", made.refusal.words)
         for allocation in made.refusal.largest:
-            yield _row("", f"{allocation.bytes / GIB:.2f} GiB {allocation.shape} {allocation.operation}")
-
-
-def _row(name: str, words: str) -> str:
-    return f"  {name:<12} {words}"
+            yield format_row("", f"{allocation.bytes / GIB:.2f} GiB {allocation.shape} {allocation.operation}")

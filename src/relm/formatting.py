@@ -1,0 +1,53 @@
+"""Durations, sizes and rows as text, for messages, tables and reports."""
+
+
+def format_duration(seconds: float) -> str:
+    """Return a duration in its two largest units.
+
+    >>> format_duration(0.4), format_duration(12), format_duration(185), format_duration(7440), format_duration(273_600)
+    ('0.4 s', '12 s', '3 min 5 s', '2 h 4 min', '3 d 4 h')
+    """
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    for unit, name, smaller, smaller_name in ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
+        if whole >= unit:
+            return f"{whole // unit} {name} {whole % unit // smaller} {smaller_name}"
+    return f"{whole} s"
+
+
+def format_step_time(seconds: float) -> str:
+    """Return a time that is measured or computed of one step, with three digits.
+
+    >>> format_step_time(0.71892), format_step_time(0.00012), format_step_time(75)
+    ('0.719 s', '0.12 ms', '75 s')
+    """
+    return f"{seconds * 1000:.3g} ms" if seconds < 0.01 else f"{seconds:.3g} s"
+
+
+def format_hours(hours: float) -> str:
+    """Return hours as a bill counts them.
+
+    >>> format_hours(1064.5), format_hours(0.001)
+    ('1,064.50', '< 0.01')
+    """
+    return f"{hours:,.2f}" if hours >= 0.01 else "< 0.01"
+
+
+def format_bytes(size: int) -> str:
+    """Return a size in powers of ten, with three digits.
+
+    >>> format_bytes(912), format_bytes(1234), format_bytes(100_000_000)
+    ('912 B', '1.23 kB', '100 MB')
+    """
+    amount, unit = float(size), "B"
+    for larger in ("kB", "MB", "GB", "TB"):
+        if amount < 999.5:
+            break
+        amount, unit = amount / 1000, larger
+    return f"{amount:.0f} B" if unit == "B" else f"{amount:.3g} {unit}"
+
+
+def format_row(name: str, text: str) -> str:
+    """Return a row of a table of two columns; the name may be empty."""
+    return f"  {name:<12} {text}"
