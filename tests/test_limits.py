@@ -179,3 +179,19 @@ def test_sizes_are_written_for_people() -> None:
         "1.5 MB",
         "2.0 GB",
     ]
+
+
+def test_total_memory_is_the_strictest_limit_of_the_groups(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert 0 < limits.total_memory() <= psutil.virtual_memory().total
+    mount, membership = version_2(tmp_path)
+    write(mount / "user", memory__max="2000")
+    write(mount / "user" / "job", memory__max="max")
+    monkeypatch.setattr(limits, "CGROUPS", mount)
+    monkeypatch.setattr(limits, "MEMBERSHIP", membership)
+    assert limits.total_memory() == 2000
+
+
+def test_free_disk_is_that_of_the_first_parent_that_exists(tmp_path: Path) -> None:
+    assert limits.nearest_existing(tmp_path / "a" / "b") == tmp_path
+    assert limits.nearest_existing(tmp_path) == tmp_path
+    assert limits.free_disk(tmp_path / "a" / "b") > 0

@@ -1,9 +1,10 @@
-"""What this machine can give: disk, memory, time, cores. Asked before long work, so that it is refused at once.
+"""The disk, memory, time and cores that this machine can give: checked before long work, so that it is refused at once.
 
 Memory and cores respect the container: control groups of version 2 and version 1 are read, their ancestors too.
 """
 
 import os
+import resource
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,8 +29,7 @@ def require_disk(folder: Path, needed: int, what: str) -> None:
     Raises:
         RelmError: fewer bytes are free, and RELM_IGNORE_LIMITS is not 1.
     """
-    existing = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
-    free = shutil.disk_usage(existing).free
+    free = free_disk(folder)
     if needed > free and not _limits_ignored():
         raise RelmError(
             f"{what}: needs {size_in_words(needed)} on the disk of {folder}, which has {size_in_words(free)} free; "
@@ -73,22 +73,45 @@ def require_time(seconds: float, what: str) -> None:
         )
 
 
+def nearest_existing(path: Path) -> Path:
+    """Return the path itself, or the first of its parents that exists."""
+    return next(each for each in (path.absolute(), *path.absolute().parents) if each.exists())
+
+
+def free_disk(folder: Path) -> int:
+    """Return the free bytes on the disk of a folder, which need not exist yet."""
+    return shutil.disk_usage(nearest_existing(folder)).free
+
+
 def usable_cores() -> int:
-    """How many cores this process may keep busy: those it is bound to, at most the container's CPU quota, at least one."""
+    """Return the number of cores that this process may keep busy.
+
+    They are those it is bound to, at most the container's CPU quota, and at least one.
+    """
     bound = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = cgroup_cores(CGROUPS, MEMBERSHIP)
     return bound if quota is None else max(1, min(bound, int(quota)))
 
 
 def available_memory() -> int:
-    """Bytes that can be used before the machine swaps or the container's limit kills: the lesser of the two."""
+    """Return the bytes that can be used before the machine swaps or the container's limit kills: the lesser of the two."""
     host = int(psutil.virtual_memory().available)
     container = cgroup_memory(CGROUPS, MEMBERSHIP)
     return host if container is None else min(host, container)
 
 
+def total_memory() -> int:
+    """Return the bytes of main memory, or the strictest limit on this process's control groups where that is lower."""
+    return min([int(psutil.virtual_memory().total), *(limit for _, limit, _ in _memory_limits(CGROUPS, MEMBERSHIP))])
+
+
+def peak_resident_memory() -> int:
+    """Return the largest resident size that this process has had, in bytes."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
 def cgroup_memory(mount: Path, membership: Path) -> int | None:
-    """Bytes left under the strictest memory limit on this process's control groups; None: no limit.
+    """Return the bytes left under the strictest memory limit on this process's control groups, None where there is no limit.
 
     Page cache that the kernel gives back under pressure (`inactive_file`) counts as left.
 
@@ -97,19 +120,15 @@ def cgroup_memory(mount: Path, membership: Path) -> int | None:
         membership: the kernel's list of this process's groups, `/proc/self/cgroup`.
     """
     left = []
-    for group in _groups(mount, membership, "memory"):
-        for limit_name, usage_name, cache_name in (
-            ("memory.max", "memory.current", "inactive_file"),
-            ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
-        ):
-            limit, usage = _number(group / limit_name), _number(group / usage_name)
-            if limit is not None and usage is not None and limit < V1_UNLIMITED:
-                left.append(max(0, limit - usage + _statistic(group / "memory.stat", cache_name)))
+    for group, limit, (usage_name, cache_name) in _memory_limits(mount, membership):
+        usage = _number(group / usage_name)
+        if usage is not None:
+            left.append(max(0, limit - usage + _statistic(group / "memory.stat", cache_name)))
     return min(left, default=None)
 
 
 def cgroup_cores(mount: Path, membership: Path) -> float | None:
-    """The strictest CPU quota on this process's control groups, in cores; None: no quota. Arguments as in `cgroup_memory`."""
+    """Return the strictest CPU quota on this process's control groups, in cores, or None; arguments as in `cgroup_memory`."""
     quotas = []
     for group in _groups(mount, membership, "cpu"):
         quota, period = [*_words(group / "cpu.max"), "", ""][:2]
@@ -146,8 +165,20 @@ def _limits_ignored() -> bool:
     return os.environ.get(OVERRIDE) == "1"
 
 
+def _memory_limits(mount: Path, membership: Path) -> Iterator[tuple[Path, int, tuple[str, str]]]:
+    """Yield each group with a limit in bytes, and the names under which it has its usage and its page cache."""
+    for group in _groups(mount, membership, "memory"):
+        for limit_name, *others in (
+            ("memory.max", "memory.current", "inactive_file"),
+            ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+        ):
+            limit = _number(group / limit_name)
+            if limit is not None and limit < V1_UNLIMITED:
+                yield group, limit, (others[0], others[1])
+
+
 def _groups(mount: Path, membership: Path, controller: str) -> Iterator[Path]:
-    """The folders of this process's control groups and their ancestors, for version 2 and for one controller of version 1."""
+    """Yield the folders of this process's control groups and their ancestors: version 2, and one controller of version 1."""
     try:
         lines = membership.read_text().splitlines()
     except OSError:

@@ -1,7 +1,6 @@
 """CPU and CUDA, which torch itself drives."""
 
 import os
-import resource
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, cast
@@ -14,7 +13,7 @@ from torch import Tensor, nn
 from relm.devices.contract import Forward, Model
 from relm.devices.processes import Processes, place_of_this_process
 from relm.errors import RelmError
-from relm.limits import usable_cores
+from relm.limits import peak_resident_memory, usable_cores
 from relm.models.layers import recomputed
 from relm.recipes.recipe import Run
 
@@ -127,7 +126,7 @@ class TorchDevice:
         """Of the GPU what torch's allocator held; on a CPU the resident size of this process."""
         if self._device.type == "cuda":
             return torch.cuda.max_memory_reserved()
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        return peak_resident_memory()
 
     def programs(self) -> int:
         """Graphs that torch.compile made."""

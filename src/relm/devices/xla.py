@@ -11,7 +11,6 @@ sends of it what the host's own devices have, by the mesh. What hosts must agree
 """
 
 import os
-import resource
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
@@ -38,6 +37,7 @@ from relm.devices.xla_opening import (
 )
 from relm.devices.xla_recomputing import recomputed
 from relm.errors import RelmError
+from relm.limits import peak_resident_memory
 from relm.recipes.recipe import Run
 
 NANOSECONDS = 10**9
@@ -192,7 +192,7 @@ class XlaDevice:
 
     def peak_memory(self) -> int | None:
         """Return the resident size of this process, or None on a TPU, of whose memory PyTorch/XLA tells nothing under SPMD."""
-        return None if self._kind == "TPU" else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        return None if self._kind == "TPU" else peak_resident_memory()
 
     def programs(self) -> int:
         """Graphs that XLA compiled in this process."""

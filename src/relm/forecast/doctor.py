@@ -7,10 +7,8 @@ import platform
 import shutil
 from pathlib import Path
 
-import psutil
-
 from relm.devices.tpu_chips import chips_here
-from relm.limits import usable_cores
+from relm.limits import available_memory, free_disk, nearest_existing, total_memory, usable_cores
 from relm.recipes.identity import work_folder
 
 
@@ -52,7 +50,7 @@ def _containers() -> str:
 
 
 def _not_writable(folder: Path) -> str:
-    existing = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    existing = nearest_existing(folder)
     return "" if os.access(existing, os.W_OK) else f", but {existing} is NOT WRITABLE: set RELM_WORK to another folder"
 
 
@@ -65,14 +63,12 @@ def _mirrors() -> str:
 
 def describe_machine() -> str:
     """A table of what is here: processor, memory, disk, packages, devices, mirrors and tokens (their presence only)."""
-    memory = psutil.virtual_memory()
-    disk = shutil.disk_usage(work_folder() if work_folder().exists() else Path())
     packages = ("snakemake", "torch", "tokenizers", "transformers", "numpy")
     rows = {
         "system": f"{platform.system()} {platform.release()} {platform.machine()}, Python {platform.python_version()}",
         "cores": f"{usable_cores()} usable of {os.cpu_count()}",
-        "memory": f"{memory.available / 2**30:.1f} GiB available of {memory.total / 2**30:.1f}",
-        "disk": f"{disk.free / 2**30:.1f} GiB free where {work_folder()}/ lies{_not_writable(work_folder())}",
+        "memory": f"{available_memory() / 2**30:.1f} GiB available of {total_memory() / 2**30:.1f}",
+        "disk": f"{free_disk(work_folder()) / 2**30:.1f} GiB free where {work_folder()}/ lies{_not_writable(work_folder())}",
         "packages": ", ".join(f"{name} {_installed(name) or 'MISSING'}" for name in packages),
         "cpu": "yes",
         "cuda": _cuda(),

@@ -4,7 +4,6 @@ From the recipe alone, before there are data. Operations, disk, and the memory o
 arithmetic; all memory and the time on this machine are measured by a trial, on request. No torch is imported.
 """
 
-import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -16,7 +15,7 @@ from relm.forecast.compiled_estimate import compiled_lines
 from relm.forecast.expected_tokenizer import KINDS, made_tokenizer, tokenizer_kind, tokenizer_of
 from relm.forecast.trial import Trial, take_trial
 from relm.formatting import format_hours, format_row
-from relm.limits import available_memory, duration_in_words, size_in_words
+from relm.limits import available_memory, duration_in_words, free_disk, size_in_words
 from relm.recipes.plan import Plan
 from relm.recipes.recipe import Phase, Run
 from relm.training.architecture import Config, configuration
@@ -149,7 +148,7 @@ def _phase_lines(estimate: PhaseEstimate, config: Config, work: Path) -> Iterato
         f"{phase.steps * counted.hardware:.3g} in all",
     )
     yield from _memory_lines(estimate, config)
-    files, free = disk_bytes(config, phase, estimate.run), _free_disk(work)
+    files, free = disk_bytes(config, phase, estimate.run), free_disk(work)
     yield format_row(
         "disk",
         f"{size_in_words(files.total)} of {size_in_words(free)} free: {files.checkpoints} checkpoints of "
@@ -177,11 +176,6 @@ def _format_memory(needed: int, run: Run) -> str:
     available, total = available_memory(), run.processes * needed
     each = f" ({run.processes} processes of {size_in_words(needed)})" if run.processes > 1 else ""
     return f"{size_in_words(total)}{each} of {size_in_words(available)} available{_warning(total, available)}"
-
-
-def _free_disk(folder: Path) -> int:
-    existing = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
-    return shutil.disk_usage(existing).free
 
 
 def _warning(needed: int, available: int) -> str:

@@ -24,7 +24,7 @@ from relm.examples.manifest import TokenizerFacts
 from relm.examples.tokenizers import SpecialIds
 from relm.forecast.profiling import Profile, profiled
 from relm.forecast.trial import Trial, write_trial
-from relm.limits import size_in_words
+from relm.limits import nearest_existing, size_in_words
 from relm.recipes.recipe import Phase, Recipe
 from relm.training.architecture import Config, configuration
 from relm.training.arithmetic import model_flops
@@ -342,6 +342,6 @@ def require_options(steps: int | None, compile_only: bool, trace: Path | None) -
     if steps is not None and steps <= WARM_UP:
         raise RelmError(f"--steps {steps}: the first {WARM_UP} steps are the warm-up; give more, or --compile-only")
     if trace is not None:
-        existing = next(path for path in trace.absolute().parents if path.exists())
+        existing = nearest_existing(trace.absolute().parent)
         if trace.is_dir() or not existing.is_dir() or not os.access(existing, os.W_OK):
             raise RelmError(f"--profile {trace}: cannot be written as a file; correct the path or its permissions")

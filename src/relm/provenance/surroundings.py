@@ -2,13 +2,12 @@
 
 import contextlib
 import importlib.metadata
-import os
 import platform
 import sys
 from pathlib import Path
 from typing import Any
 
-from relm.limits import usable_cores
+from relm.limits import total_memory, usable_cores
 
 PACKAGES = (
     "torch",
@@ -39,21 +38,13 @@ def processor() -> str:
     return platform.processor() or platform.machine()
 
 
-def memory_bytes() -> int:
-    """Main memory, or the control group's limit where that is lower."""
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    with contextlib.suppress(OSError, ValueError):
-        memory = min(memory, int(Path("/sys/fs/cgroup/memory.max").read_text()))
-    return memory
-
-
 def host() -> dict[str, Any]:
     """The machine, without its name."""
     return {
         "platform": platform.platform(),
         "processor": processor(),
         "cores_usable": usable_cores(),
-        "memory_bytes": memory_bytes(),
+        "memory_bytes": total_memory(),
     }
 
 
