@@ -11,6 +11,8 @@ def test_durations_are_told_in_words(seconds: float, words: str) -> None:
     assert format_duration(seconds) == words
 
 
-@pytest.mark.parametrize(("size", "words"), [(912, "912 B"), (1234, "1.23 kB"), (100_000_000, "100 MB"), (999_700, "1 MB")])
+@pytest.mark.parametrize(
+    ("size", "words"), [(912, "912 B"), (1234, "1.23 kB"), (100_000_000, "100 MB"), (999_700, "1 MB"), (10**18, "1,000,000 TB")]
+)
 def test_sizes_are_told_in_powers_of_ten(size: int, words: str) -> None:
     assert format_bytes(size) == words

@@ -37,15 +37,15 @@ def format_hours(hours: float) -> str:
 def format_bytes(size: int) -> str:
     """Return a size in powers of ten, with three digits.
 
-    >>> format_bytes(912), format_bytes(1234), format_bytes(100_000_000)
-    ('912 B', '1.23 kB', '100 MB')
+    >>> format_bytes(912), format_bytes(1234), format_bytes(100_000_000), format_bytes(10**18)
+    ('912 B', '1.23 kB', '100 MB', '1,000,000 TB')
     """
     amount, unit = float(size), "B"
     for larger in ("kB", "MB", "GB", "TB"):
         if amount < 999.5:
             break
         amount, unit = amount / 1000, larger
-    return f"{amount:.0f} B" if unit == "B" else f"{amount:.3g} {unit}"
+    return f"{amount:,.0f} {unit}" if unit == "B" or amount >= 999.5 else f"{amount:.3g} {unit}"
 
 
 def format_row(name: str, text: str) -> str:

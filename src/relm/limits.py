@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 
 from relm.errors import RelmError
+from relm.formatting import format_bytes
 
 OVERRIDE = "RELM_IGNORE_LIMITS"
 CGROUPS = Path("/sys/fs/cgroup")
@@ -32,7 +33,7 @@ def require_disk(folder: Path, needed: int, what: str) -> None:
     free = free_disk(folder)
     if needed > free and not _limits_ignored():
         raise RelmError(
-            f"{what}: needs {size_in_words(needed)} on the disk of {folder}, which has {size_in_words(free)} free; "
+            f"{what}: needs {format_bytes(needed)} on the disk of {folder}, which has {format_bytes(free)} free; "
             f"make room, or move the work with RELM_WORK, or set {OVERRIDE}=1 to try anyway"
         )
 
@@ -46,7 +47,7 @@ def require_memory(needed: int, what: str) -> None:
     available = available_memory()
     if needed > available and not _limits_ignored():
         raise RelmError(
-            f"{what}: needs {size_in_words(needed)} of memory, {size_in_words(available)} is available; "
+            f"{what}: needs {format_bytes(needed)} of memory, {format_bytes(available)} is available; "
             f"close other programs or give the container more, or set {OVERRIDE}=1 to try anyway"
         )
 
@@ -137,28 +138,6 @@ def cgroup_cores(mount: Path, membership: Path) -> float | None:
         if quota.isdigit() and period.isdigit() and int(period) > 0:
             quotas.append(int(quota) / int(period))
     return min(quotas, default=None)
-
-
-def size_in_words(size: int) -> str:
-    """
-    >>> size_in_words(999), size_in_words(1_500_000), size_in_words(20_000_000_000)
-    ('999 bytes', '1.5 MB', '20.0 GB')
-    """
-    for unit, scale in (("TB", 10**12), ("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
-        if size >= scale:
-            return f"{size / scale:.1f} {unit}"
-    return f"{size} bytes"
-
-
-def duration_in_words(seconds: float) -> str:
-    """
-    >>> duration_in_words(42), duration_in_words(5400), duration_in_words(10**6)
-    ('42 s', '1.5 h', '11.6 days')
-    """
-    for unit, scale in (("days", 86_400), ("h", 3600), ("min", 60)):
-        if seconds >= (2 if scale == 86_400 else 1) * scale:
-            return f"{seconds / scale:.1f} {unit}"
-    return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s"
 
 
 def _limits_ignored() -> bool:

@@ -175,7 +175,7 @@ def test_a_file_larger_than_the_disk_is_refused_before_a_byte_comes(server: Loca
     server.answers["/thing.bin"] = status(200, {"Content-Length": str(huge)})
     remote = RemoteFile(sha256="0" * 64, size=huge, sources=[Source(url=server.url("/thing.bin"))])
     message = fault(remote, destination)
-    assert "needs 1000000.0 TB" in message
+    assert "needs 1,000,000 TB" in message
     assert "RELM_IGNORE_LIMITS=1" in message
     assert left_beside(destination) == []
 
@@ -183,7 +183,7 @@ def test_a_file_larger_than_the_disk_is_refused_before_a_byte_comes(server: Loca
 def test_the_archive_counts_too_in_the_disk_check(server: LocalServer, destination: Path) -> None:
     server.answers["/pack"] = status(200, {"Content-Length": str(2 * 10**18)})
     remote = RemoteFile(sha256="0" * 64, size=10**18, sources=[Source(url=server.url("/pack"), member="thing")])
-    assert "needs 3000000.0 TB" in fault(remote, destination)
+    assert "needs 3,000,000 TB" in fault(remote, destination)
 
 
 SMALL_DISK = """

@@ -155,12 +155,12 @@ def test_one_line_must_not_be_a_whole_library(tmp_path: Path, monkeypatch: pytes
     for module in (lines, line_documents):
         monkeypatch.setattr(module, "LONGEST", 3000)
     source = written(tmp_path, "a\nb\n" + "word " * 1000 + "\n")
-    with pytest.raises(RelmError, match=r"dump\.xml, line 3: longer than 3\.0 kB: is this file made of lines"):
+    with pytest.raises(RelmError, match=r"dump\.xml, line 3: longer than 3 kB: is this file made of lines"):
         extracted(source, tmp_path / "out", format="text_lines")
     source = written(tmp_path, "a\n\n" + "word\n" * 1000)
-    with pytest.raises(RelmError, match=r"line 3: the document that begins here exceeds 3\.0 kB; put blank lines between"):
+    with pytest.raises(RelmError, match=r"line 3: the document that begins here exceeds 3 kB; put blank lines between"):
         extracted(source, tmp_path / "out", format="text_sentences")
-    with pytest.raises(RelmError, match=r"line 1: the document that begins here exceeds 3\.0 kB; is this a WikiText"):
+    with pytest.raises(RelmError, match=r"line 1: the document that begins here exceeds 3 kB; is this a WikiText"):
         extracted(source, tmp_path / "out", format="wikitext")
 
 

@@ -10,7 +10,6 @@ from relm.forecast import trial
 from relm.forecast.estimate import describe_estimate, vocabulary
 from relm.forecast.expected_tokenizer import SENTENCEPIECES
 from relm.forecast.trial import Trial, take_trial
-from relm.limits import duration_in_words
 from relm.recipes.plan import Plan, Project
 from relm.recipes.section import read_yaml
 from small_project import Commands
@@ -168,13 +167,3 @@ def test_a_damaged_tokenizer_is_an_error_and_not_an_assumption(plans: Project) -
     plan.tokenizer.write_text("{")
     with pytest.raises(RelmError, match=r"tokenizer.json"):
         vocabulary(plan)
-
-
-def test_durations_have_the_unit_that_suits_them() -> None:
-    assert [duration_in_words(s) for s in (0.25, 59, 61, 7200, 3 * 86_400)] == [
-        "0.25 s",
-        "59 s",
-        "1.0 min",
-        "2.0 h",
-        "3.0 days",
-    ]

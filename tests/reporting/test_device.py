@@ -42,9 +42,9 @@ def test_figures_are_summed_over_processes_and_divided_by_all_steps() -> None:
         "Executions": ("62", "1.24"),
         "Executing": ("2.5 s", "50.0 ms"),
         "Transfers to the devices": ("190", "3.80"),
-        "Bytes to the devices": ("6.0 MB", "120.0 kB"),
+        "Bytes to the devices": ("6 MB", "120 kB"),
         "Transfers from the devices": ("24", "0.48"),
-        "Bytes from the devices": ("600 bytes", "12 bytes"),
+        "Bytes from the devices": ("600 B", "12 B"),
     }
     assert [row[:2] for row in told.processes] == [["1 to 30", "2"], ["31 to 50", "1"]]
 

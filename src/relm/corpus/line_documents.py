@@ -8,7 +8,7 @@ from pathlib import Path
 from relm.corpus.documents import LONGEST, Document, Encoded, Skipped, encoded
 from relm.corpus.lines import LineBlock, line_blocks, lines_in, lines_of
 from relm.errors import RelmError
-from relm.limits import size_in_words
+from relm.formatting import format_bytes
 from relm.recipes.datasets import Dataset
 
 # Characters of documents that travel to a worker at once.
@@ -123,7 +123,7 @@ def _joined(lines: list[tuple[int, str]], title: str = "") -> NumberedText:
 
 
 def _too_long(path: Path, line: int, hint: str) -> RelmError:
-    return RelmError(f"{path}, line {line}: the document that begins here exceeds {size_in_words(LONGEST)}; {hint}")
+    return RelmError(f"{path}, line {line}: the document that begins here exceeds {format_bytes(LONGEST)}; {hint}")
 
 
 def _batches(texts: Iterable[NumberedText]) -> Iterator[list[NumberedText]]:

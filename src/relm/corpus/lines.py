@@ -12,7 +12,7 @@ from typing import NamedTuple
 from relm.corpus.documents import LONGEST
 from relm.corpus.wikipedia import decompressed_blocks
 from relm.errors import RelmError
-from relm.limits import size_in_words
+from relm.formatting import format_bytes
 
 
 class LineBlock(NamedTuple):
@@ -44,7 +44,7 @@ def line_blocks(path: Path) -> Iterator[LineBlock]:
             line, byte = line + content.count(b"\n"), byte + len(content)
             waiting = [block[cut:]]
         if sum(map(len, waiting)) > LONGEST:
-            raise RelmError(f"{path}, line {line}: longer than {size_in_words(LONGEST)}: is this file made of lines of text?")
+            raise RelmError(f"{path}, line {line}: longer than {format_bytes(LONGEST)}: is this file made of lines of text?")
     if rest := b"".join(waiting):
         yield LineBlock(path, rest, line, byte)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from relm.corpus.documents import LONGEST, Document, Encoded, Skipped, encoded
 from relm.errors import RelmError
-from relm.limits import size_in_words
+from relm.formatting import format_bytes
 from relm.recipes.datasets import Dataset
 
 # Numbers that `split_of` makes one split of, whatever share of documents is held out.
@@ -26,7 +26,7 @@ def read_text(path: Path) -> str:
         raise RelmError(f"{path}: cannot be read: {error.strerror}") from None
     if size > LONGEST:
         raise RelmError(
-            f"{path}: {size_in_words(size)} are too long for one document, of at most {size_in_words(LONGEST)}; if it holds "
+            f"{path}: {format_bytes(size)} are too long for one document, of at most {format_bytes(LONGEST)}; if it holds "
             "many, read it with format: text_lines or text_sentences"
         )
     try:

@@ -14,8 +14,8 @@ from relm.examples.manifest import TokenizerFacts
 from relm.forecast.compiled_estimate import compiled_lines
 from relm.forecast.expected_tokenizer import KINDS, made_tokenizer, tokenizer_kind, tokenizer_of
 from relm.forecast.trial import Trial, take_trial
-from relm.formatting import format_hours, format_row
-from relm.limits import available_memory, duration_in_words, free_disk, size_in_words
+from relm.formatting import format_bytes, format_duration, format_hours, format_row
+from relm.limits import available_memory, free_disk
 from relm.recipes.plan import Plan
 from relm.recipes.recipe import Phase, Run
 from relm.training.architecture import Config, configuration
@@ -151,8 +151,8 @@ def _phase_lines(estimate: PhaseEstimate, config: Config, work: Path) -> Iterato
     files, free = disk_bytes(config, phase, estimate.run), free_disk(work)
     yield format_row(
         "disk",
-        f"{size_in_words(files.total)} of {size_in_words(free)} free: {files.checkpoints} checkpoints of "
-        f"{size_in_words(files.checkpoint)} and a model of {size_in_words(files.model)}{_warning(files.total, free)}",
+        f"{format_bytes(files.total)} of {format_bytes(free)} free: {files.checkpoints} checkpoints of "
+        f"{format_bytes(files.checkpoint)} and a model of {format_bytes(files.model)}{_warning(files.total, free)}",
     )
     yield format_row("time here", _format_time(estimate))
 
@@ -165,17 +165,17 @@ def _memory_lines(estimate: PhaseEstimate, config: Config) -> Iterator[str]:
         yield format_row("memory", f"{_format_memory(trial.memory, run)}; measured, {at_once}")
     else:
         yield format_row("memory", f"at least {_format_memory(state.total, run)}, and activations of {at_once}")
-    parts = ", ".join(f"{name} {size_in_words(size)}" for name, size in state._asdict().items() if size)
+    parts = ", ".join(f"{name} {format_bytes(size)}" for name, size in state._asdict().items() if size)
     yield format_row("", f"by arithmetic: {parts}")
 
 
 def _format_memory(needed: int, run: Run) -> str:
     """Return the memory of one process or device, and of a CPU beside what is available."""
     if run.device != "cpu":
-        return f"{size_in_words(needed)} of each device"
+        return f"{format_bytes(needed)} of each device"
     available, total = available_memory(), run.processes * needed
-    each = f" ({run.processes} processes of {size_in_words(needed)})" if run.processes > 1 else ""
-    return f"{size_in_words(total)}{each} of {size_in_words(available)} available{_warning(total, available)}"
+    each = f" ({run.processes} processes of {format_bytes(needed)})" if run.processes > 1 else ""
+    return f"{format_bytes(total)}{each} of {format_bytes(available)} available{_warning(total, available)}"
 
 
 def _warning(needed: int, available: int) -> str:
@@ -189,7 +189,7 @@ def _format_time(estimate: PhaseEstimate) -> str:
     step = trial.step_seconds(count)
     rate = estimate.operations.hardware / step / 1e9
     return (
-        f"{duration_in_words(estimate.seconds)}: {step:.3g} s a step (passes {step - trial.update:.3g}, update "
+        f"{format_duration(estimate.seconds)}: {step:.3g} s a step (passes {step - trial.update:.3g}, update "
         f"{trial.update:.3g}), {rate:,.0f} GFLOP/s; measured now in {trial.micro_batches} of {count:,} "
         f"micro-batch{'' if count == 1 else 'es'}, {trial.device}"
     )
@@ -202,7 +202,7 @@ def _total_lines(estimates: Sequence[PhaseEstimate], price: float | None) -> Ite
     seconds = [estimate.seconds for estimate in estimates if estimate.seconds is not None]
     if len(seconds) == len(estimates):
         cost = "" if price is None else f", {price * sum(seconds) / 3600:,.2f} at {price:g} an hour"
-        yield format_row("time here", f"{duration_in_words(sum(seconds))}{cost}")
+        yield format_row("time here", f"{format_duration(sum(seconds))}{cost}")
 
 
 def _elsewhere(estimates: Sequence[PhaseEstimate], run: Run, price: float | None) -> Iterator[str]:

@@ -24,7 +24,8 @@ from relm.examples.manifest import TokenizerFacts
 from relm.examples.tokenizers import SpecialIds
 from relm.forecast.profiling import Profile, profiled
 from relm.forecast.trial import Trial, write_trial
-from relm.limits import nearest_existing, size_in_words
+from relm.formatting import format_bytes
+from relm.limits import nearest_existing
 from relm.recipes.recipe import Phase, Recipe
 from relm.training.architecture import Config, configuration
 from relm.training.arithmetic import model_flops
@@ -311,7 +312,7 @@ def memory_line(memory: int | None) -> str:
     """
     if memory is None:
         return "not reported by this device, which had enough; `relm compile NAME` says what a step needs"
-    return f"{size_in_words(memory)} at most"
+    return f"{format_bytes(memory)} at most"
 
 
 def describe_first_step(steps: Steps) -> str:

@@ -20,7 +20,7 @@ from relm.errors import RelmError
 from relm.examples.attestation import check_attestation
 from relm.examples.builders import open_examples
 from relm.examples.manifest import read_manifest
-from relm.limits import duration_in_words
+from relm.formatting import format_duration
 from relm.recipes.plan import Project
 from relm.recipes.recipe import Recipe
 from relm.recipes.run_folder import CHECKPOINTS, LOG, ORDER, WEIGHTS, checkpoint_folder
@@ -360,8 +360,8 @@ def in_words(replay: Replay, comparison: Comparison) -> str:
     run, segment = replay.run, replay.segment
     total, seconds = run.settings.steps, replay.seconds
     place = f"segment {segment.number} of {run.plan.name}, phase {run.phase}, steps {segment.first:,} to {segment.last:,}"
-    cost = f"{segment.steps:,} of {total:,} steps ({segment.steps / total:.2%}) in {duration_in_words(seconds)}"
-    whole = f"all of them would take {duration_in_words(seconds / segment.steps * total)} here"
+    cost = f"{segment.steps:,} of {total:,} steps ({segment.steps / total:.2%}) in {format_duration(seconds)}"
+    whole = f"all of them would take {format_duration(seconds / segment.steps * total)} here"
     verdict = comparison.verdict if comparison.holds else "NOT reproduced"
     checked = "; ".join([*files_in_words(run), *attested_in_words(run, segment)])
     return f"{verdict}: {place}: {'; '.join(comparison.said)}; {ORDER} holds; {cost}, {whole}. Checked before: {checked}"

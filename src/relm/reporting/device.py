@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from relm.limits import size_in_words
+from relm.formatting import format_bytes
 
 # Key of device.json -> its name, how it is told ("count", "seconds" or "bytes"), and whether it is told of a step as well.
 KEYS = {
@@ -67,7 +67,7 @@ def _seconds(seconds: float) -> str:
 
 
 def _bytes(size: float) -> str:
-    return size_in_words(round(size))
+    return format_bytes(round(size))
 
 
 _WRITTEN: dict[str, Callable[[float], str]] = {"count": _count, "seconds": _seconds, "bytes": _bytes}

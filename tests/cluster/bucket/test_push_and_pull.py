@@ -102,7 +102,7 @@ def test_what_is_pulled_into_a_fresh_clone_leaves_nothing_to_be_done(
     assert "0 of them fetched" in told(project, "pull", str(store))
 
     before = {path: path.stat().st_mtime_ns for path in store.rglob("*") if path.is_file()}
-    assert "0 of them sent (0 bytes)" in told(finished_project, "push", str(store))
+    assert "0 of them sent (0 B)" in told(finished_project, "push", str(store))
     assert {path: path.stat().st_mtime_ns for path in store.rglob("*") if path.is_file()} == before, "written once"
 
 

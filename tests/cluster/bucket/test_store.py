@@ -197,7 +197,7 @@ def test_a_disk_that_is_full_is_refused_before_anything_is_written(
     store = Store("memory://bucket")
     index = store.index(store.indexes()[-1])
     huge = [file._replace(size=10**18) if file.name.endswith("/sample.xml") else file for file in index.files]
-    with pytest.raises(RelmError, match=r"pull tiny: needs 1000000.0 TB on the disk of work, which has"):
+    with pytest.raises(RelmError, match=r"pull tiny: needs 1,000,000 TB on the disk of work, which has"):
         Puller(store, Project().plan("tiny"), Index(index.name, index.fingerprint, huge)).pull()
     assert not Path("work").exists()
 

@@ -19,7 +19,8 @@ from relm.cluster.bucket.placing import Kept, Place, kept, pieces_of, require_no
 from relm.cluster.bucket.run_files import last_of_all, own_folders, own_paths, paths_of
 from relm.cluster.bucket.store import Store
 from relm.errors import RelmError
-from relm.limits import require_disk, size_in_words
+from relm.formatting import format_bytes
+from relm.limits import require_disk
 from relm.recipes.plan import Plan, Project
 from relm.reporting.publish import publish
 from relm.training.interruption import run_lock
@@ -58,7 +59,7 @@ class Puller:
         self.plan = dataclasses.replace(self.plan)
         _require_same_meaning(self.plan, self.index.fingerprint)
         fetched += self._bring_rest(entries, self._targets(set(entries) - set(own), "no more than folders of your own"))
-        size = size_in_words(sum(entry.size for entry in fetched))
+        size = format_bytes(sum(entry.size for entry in fetched))
         return f"{self.index.name}: {len(self.index.files):,} files, {len(fetched):,} of them fetched ({size})"
 
     def _targets(self, names: Collection[str], pulled: str) -> dict[str, Place]:

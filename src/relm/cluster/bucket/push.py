@@ -16,7 +16,7 @@ from relm.cluster.bucket.index import Entry, Index, next_time
 from relm.cluster.bucket.run_files import files_of, others_of, own_folders, together, told_sha256
 from relm.cluster.bucket.store import Changed, Store
 from relm.errors import RelmError
-from relm.limits import size_in_words
+from relm.formatting import format_bytes
 from relm.recipes.plan import Plan
 
 logger = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ class Pushed(NamedTuple):
     def in_words(self, name: str) -> str:
         """One line."""
         left = f"; {self.left} changed or went meanwhile, and are left to the next push" if self.left else ""
-        return f"{name}: {self.files:,} files, {self.sent:,} of them sent ({size_in_words(self.sent_bytes)}){left}"
+        return f"{name}: {self.files:,} files, {self.sent:,} of them sent ({format_bytes(self.sent_bytes)}){left}"
 
 
 @dataclass

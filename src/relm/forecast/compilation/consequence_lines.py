@@ -5,8 +5,7 @@ from collections.abc import Iterator, Sequence
 from relm.errors import RelmError
 from relm.forecast.compilation.compile_record import Compilation, Compiled
 from relm.forecast.compilation.consequences import Ceiling, PhaseConsequences, Roofline, Work, consequences
-from relm.formatting import format_hours, format_row, format_step_time
-from relm.limits import duration_in_words
+from relm.formatting import format_duration, format_hours, format_row, format_step_time
 from relm.recipes.recipe import Recipe
 
 GIB = 2**30
@@ -101,7 +100,7 @@ def look_in_words(phase: PhaseConsequences) -> str:
         return f"{format_step_time(found.seconds)} a global batch, of which the recipe takes none while it trains"
     return (
         f"{phase.looks:,} looks of at most {phase.batches:,} global batches, {format_step_time(found.seconds)} each, "
-        f"{duration_in_words(phase.looks * found.seconds)} in all"
+        f"{format_duration(phase.looks * found.seconds)} in all"
     )
 
 
