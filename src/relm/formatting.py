@@ -1,5 +1,8 @@
 """Durations, sizes and rows as text, for messages, tables and reports."""
 
+GIB = 2**30
+"""The bytes of a GiB, in which memory is counted."""
+
 
 def format_duration(seconds: float) -> str:
     """Return a duration in its two largest units.

@@ -1,4 +1,4 @@
-"""What this machine can run, and why not the rest."""
+"""A table of what this machine can run, and why it cannot run the rest."""
 
 import importlib.metadata
 import importlib.util
@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 
 from relm.devices.tpu_chips import chips_here
+from relm.formatting import GIB
 from relm.limits import available_memory, free_disk, nearest_existing, total_memory, usable_cores
 from relm.recipes.identity import work_folder
 
@@ -55,20 +56,20 @@ def _not_writable(folder: Path) -> str:
 
 
 def _mirrors() -> str:
-    """The folders that are searched first, and whether they are there."""
+    """Return the folders that are searched before a source is fetched, with a note where one is not a folder."""
     folders = [name for name in os.environ.get("RELM_MIRROR", "").split(os.pathsep) if name]
-    told = [name if Path(name).is_dir() else f"{name} (NOT A FOLDER: correct or unset it)" for name in folders]
-    return ", ".join(told) or "not set: sources are asked directly"
+    folders = [name if Path(name).is_dir() else f"{name} (NOT A FOLDER: correct or unset it)" for name in folders]
+    return ", ".join(folders) or "not set: sources are asked directly"
 
 
 def describe_machine() -> str:
-    """A table of what is here: processor, memory, disk, packages, devices, mirrors and tokens (their presence only)."""
+    """Return a table of what is here: processor, memory, disk, packages, devices, mirrors and tokens (their presence only)."""
     packages = ("snakemake", "torch", "tokenizers", "transformers", "numpy")
     rows = {
         "system": f"{platform.system()} {platform.release()} {platform.machine()}, Python {platform.python_version()}",
         "cores": f"{usable_cores()} usable of {os.cpu_count()}",
-        "memory": f"{available_memory() / 2**30:.1f} GiB available of {total_memory() / 2**30:.1f}",
-        "disk": f"{free_disk(work_folder()) / 2**30:.1f} GiB free where {work_folder()}/ lies{_not_writable(work_folder())}",
+        "memory": f"{available_memory() / GIB:.1f} GiB available of {total_memory() / GIB:.1f}",
+        "disk": f"{free_disk(work_folder()) / GIB:.1f} GiB free where {work_folder()}/ lies{_not_writable(work_folder())}",
         "packages": ", ".join(f"{name} {_installed(name) or 'MISSING'}" for name in packages),
         "cpu": "yes",
         "cuda": _cuda(),
@@ -79,4 +80,4 @@ def describe_machine() -> str:
         "RELM_MIRROR": _mirrors(),
         "HF_TOKEN": "set" if os.environ.get("HF_TOKEN") else "not set: only needed for gated repositories",
     }
-    return "\n".join(f"{name:<12} {words}" for name, words in rows.items())
+    return "\n".join(f"{name:<12} {text}" for name, text in rows.items())

@@ -10,6 +10,7 @@ from typing import Any
 
 from relm.artifact import read_json, sidecar_of
 from relm.containers.shell_line import docker_line
+from relm.formatting import GIB
 from relm.provenance.container import in_words
 from relm.provenance.origin import Origin, origin_of
 from relm.provenance.step_record import Record, collect
@@ -270,4 +271,4 @@ def _last_moment(records: Sequence[Record], verify: Path) -> str:
 
 
 def _machine(host: Mapping[str, Any]) -> str:
-    return f"{host['processor']}, {host['cores_usable']} cores, {host['memory_bytes'] / 2**30:.0f} GiB of memory"
+    return f"{host['processor']}, {host['cores_usable']} cores, {host['memory_bytes'] / GIB:.0f} GiB of memory"

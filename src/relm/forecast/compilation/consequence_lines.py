@@ -5,10 +5,8 @@ from collections.abc import Iterator, Sequence
 from relm.errors import RelmError
 from relm.forecast.compilation.compile_record import Compilation, Compiled
 from relm.forecast.compilation.consequences import Ceiling, PhaseConsequences, Roofline, Work, consequences
-from relm.formatting import format_duration, format_hours, format_row, format_step_time
+from relm.formatting import GIB, format_duration, format_hours, format_row, format_step_time
 from relm.recipes.recipe import Recipe
-
-GIB = 2**30
 
 
 def consequences_lines(

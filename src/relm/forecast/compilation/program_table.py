@@ -4,9 +4,7 @@ from collections.abc import Iterator
 
 from relm.forecast.compilation.compile_record import Compilation, Compiled, CompiledProgram
 from relm.forecast.compilation.program_facts import carried_beyond_gradients
-from relm.formatting import format_row
-
-GIB = 2**30
+from relm.formatting import GIB, format_row
 
 
 def described(compilation: Compilation) -> str:
