@@ -25,7 +25,7 @@ from relm.examples.as_published.instances import columns_of, packed
 from relm.examples.as_published.pairs import Corpus
 from relm.examples.as_published.tables import read_documents
 from relm.examples.builders import pregenerate
-from relm.examples.encoder import Encoder
+from relm.examples.encoder import TextEncoder
 from relm.examples.masking import capacity, masked_rows
 from relm.examples.order import row_keys
 from relm.examples.packing import Text
@@ -165,7 +165,7 @@ def default_masks(table: ExampleTable, objective: Objective, loaded: LoadedToken
 
 
 def measure_pairs(inputs: Inputs) -> None:
-    settings = tpu_pretrain.Settings(128, 20, next_sentences=True)
+    settings = tpu_pretrain.TpuPretrainOptions(128, 20, next_sentences=True)
     with read_documents(inputs.sentences, inputs.bert, "lines", "en", 1) as (corpus, _, loaded):
         made = list(tpu_pretrain.instances(corpus, settings, tpu_pretrain.vocabulary_of(loaded), random.Random(SEED)))
     positive = [instance for instance in made if not instance.is_random]
@@ -221,7 +221,7 @@ def measure_roberta(inputs: Inputs) -> None:
 
 def published_masks(inputs: Inputs, whole_words: bool) -> tuple[Masks, Flags]:
     """The instances of one epoch, and whether they have tokens of a random document."""
-    settings = tpu_pretrain.Settings(512, 75, whole_words=whole_words)
+    settings = tpu_pretrain.TpuPretrainOptions(512, 75, whole_words=whole_words)
     with (
         read_documents(inputs.sentences, inputs.roberta, "lines", "en", 1) as (corpus, _, loaded),
         tokenized_documents(inputs.spaced, inputs.roberta, "lines", "en", 1) as with_words,
@@ -266,7 +266,7 @@ def unspaced(documents: Path, loaded: LoadedTokenizer) -> str:
 
 
 def measure_bert(inputs: Inputs, length: int, predictions: int) -> None:
-    settings = graphcore_bert.Settings(length, predictions, duplication_factor=5)
+    settings = graphcore_bert.GraphcoreBertOptions(length, predictions, duplication_factor=5)
     with read_documents(inputs.sentences, inputs.bert, "lines", "en", 1) as (corpus, _, loaded):
         corpus = noted(corpus)
         made = list(graphcore_bert.instances(corpus, settings, graphcore_bert.vocabulary_of(loaded), random.Random(SEED)))
@@ -337,7 +337,7 @@ def measure_run_mlm(inputs: Inputs) -> None:
 
 def measure_gpt2(inputs: Inputs) -> None:
     texts = [document.text for document in read_documents_file(inputs.articles)]
-    sizes = Encoder(load_tokenizer(inputs.gpt2).tokenizer).encoded(texts).sizes + np.int32(1)  # the end of text
+    sizes = TextEncoder(load_tokenizer(inputs.gpt2).tokenizer).encoded(texts).sizes + np.int32(1)  # the end of text
     for epochs in (1, 20):
         documents = np.array(graphcore_gpt2.document_split(len(sizes), "train"))
         maps = graphcore_gpt2.index_maps(sizes, documents, epochs, 1024, 1234)

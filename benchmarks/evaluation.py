@@ -42,7 +42,7 @@ def relm_lambada(ask: dict[str, Any]) -> Callable[[], float]:
 
 
 def relm_rolling(ask: dict[str, Any]) -> Callable[[], float]:
-    from relm.evaluation.scoring import Sequences, score
+    from relm.evaluation.scoring import ScoredSequences, score
     from relm.evaluation.text_perplexity import TextPerplexity, figures, mean_nats, prepared_text
     from relm.evaluation.windows import windows_of_documents
 
@@ -52,7 +52,7 @@ def relm_rolling(ask: dict[str, Any]) -> Callable[[], float]:
 
     def run() -> float:
         windows = windows_of_documents("rolling", text.sizes, CONTEXT, CONTEXT)
-        sequences = Sequences(text.array, windows.starts, windows.ends, windows.scored)
+        sequences = ScoredSequences(text.array, windows.starts, windows.ends, windows.scored)
         scores = score(model, sequences, execution.batch_tokens)
         return figures(mean_nats(scores, sequences, windows), text, windows)["bits_per_byte"]
 
@@ -62,12 +62,12 @@ def relm_rolling(ask: dict[str, Any]) -> Callable[[], float]:
 def relm_strided(ask: dict[str, Any]) -> Callable[[], float]:
     import numpy as np
 
-    from relm.evaluation.scoring import Sequences, score
+    from relm.evaluation.scoring import ScoredSequences, score
 
     model, _, execution = _loaded(ask)
     tokens = np.array(json.loads(Path(ask["tokens"]).read_text()))
     starts = np.arange(STRIDE, len(tokens) - CONTEXT + 1, STRIDE)
-    sequences = Sequences(tokens, starts, starts + CONTEXT, np.full(len(starts), STRIDE))
+    sequences = ScoredSequences(tokens, starts, starts + CONTEXT, np.full(len(starts), STRIDE))
     return lambda: float(score(model, sequences, execution.batch_tokens).nats.mean())
 
 

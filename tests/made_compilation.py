@@ -2,21 +2,21 @@
 
 from typing import Any
 
-from relm.forecast.compilation.compile_record import Compilation, Compiled, CompiledProgram, Memory, Program, Refusal
+from relm.forecast.compilation.compile_record import Compilation, Compiled, CompiledProgram, Program, ProgramMemory, Refusal
 from relm.recipes.recipe import Recipe
 
 VERSIONS = {"jax": "0.7.1", "libtpu": "0.0.21"}
 GIB = 2**30
 
 
-def program(name: str, flops: float, size: float, phase: str = "main", memory: Memory | None = None) -> CompiledProgram:
+def program(name: str, flops: float, size: float, phase: str = "main", memory: ProgramMemory | None = None) -> CompiledProgram:
     """One that fits: 1.5 GiB of 15.
 
     Args:
         size: bytes read and written.
     """
     half = GIB // 2
-    taken = memory or Memory(
+    taken = memory or ProgramMemory(
         capacity=15 * GIB, peak=3 * half, arguments=half, results=half, shared=half, temporaries=GIB, code=0
     )
     return _made(phase, name, fits=True, memory=taken, flops=flops, bytes_accessed=size)
@@ -78,7 +78,7 @@ def recipe(
 
 
 # What libtpu 0.0.21 said of a step of bert_large_wikitext103_v3-8_bf16.
-REAL_MEMORY = Memory(
+REAL_MEMORY = ProgramMemory(
     capacity=16_621_523_436,
     peak=14_678_704_128,
     arguments=4_022_366_208,

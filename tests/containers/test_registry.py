@@ -9,8 +9,8 @@ import pytest
 from local_registry import MANIFEST, Answer, digest_of, docker_registry, free_port, push_image, push_index, server
 
 from relm.containers.registry import (
+    ImageRegistry,
     OutOfReach,
-    Registry,
     Repository,
     format_commands,
     is_loopback,
@@ -102,20 +102,20 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 def test_a_tag_is_confirmed_moved_or_absent_as_the_registry_has_it(host: str) -> None:
     first = push_image(host, "moving", "latest", "the first")
-    assert Registry(f"{host}/moving").compare("latest", first).locked == "same"
-    assert Registry(f"{host}/moving").compare("latest", None).tag_digest == first
+    assert ImageRegistry(f"{host}/moving").compare("latest", first).locked == "same"
+    assert ImageRegistry(f"{host}/moving").compare("latest", None).tag_digest == first
     second = push_image(host, "moving", "latest", "the second")
-    moved = Registry(f"{host}/moving").compare("latest", first)
+    moved = ImageRegistry(f"{host}/moving").compare("latest", first)
     assert (moved.tag_digest, moved.locked, moved.confirms) == (second, "moved", False)
-    absent = Registry(f"{host}/moving").compare("latest", ID)
+    absent = ImageRegistry(f"{host}/moving").compare("latest", ID)
     assert (absent.tag_digest, absent.locked, absent.confirms) == (second, "absent", False)
 
 
 def test_one_platforms_image_of_an_index_is_confirmed_and_named(host: str) -> None:
     image = push_image(host, "several", "amd64", "of one platform")
     index = push_index(host, "several", "all", image)
-    assert Registry(f"{host}/several").compare("all", index).locked == "same"
-    found = Registry(f"{host}/several").compare("all", image)
+    assert ImageRegistry(f"{host}/several").compare("all", index).locked == "same"
+    found = ImageRegistry(f"{host}/several").compare("all", image)
     assert (found.tag_digest, found.locked, found.platform, found.confirms) == (index, "platform", "linux/amd64", True)
 
 
@@ -123,7 +123,7 @@ def test_an_absent_tag_or_repository_is_named(host: str) -> None:
     push_image(host, "there", "1", "x")
     for image, tag in (("there", "2"), ("not/there", "1")):
         with pytest.raises(RelmError, match=f"{host} has no image {host}/{image}:{tag}; correct"):
-            Registry(f"{host}/{image}").compare(tag, None)
+            ImageRegistry(f"{host}/{image}").compare(tag, None)
 
 
 # --- servers that behave otherwise -------------------------------------------------------------------------------------------
@@ -145,7 +145,7 @@ def test_a_token_is_fetched_for_what_the_registry_asks_and_sent_to_it_alone() ->
         return 401, {"WWW-Authenticate": realm}, b""
 
     with server(answer) as host:
-        assert Registry(f"{host}/a/b").compare("1", digest_of(BODY)).locked == "same"
+        assert ImageRegistry(f"{host}/a/b").compare("1", digest_of(BODY)).locked == "same"
     tokens = [(path, sent) for path, sent in requests if path.startswith("/token")]
     assert parse_qs(urlsplit(tokens[0][0]).query) == {"service": ["me, myself"], "scope": ["repository:a/b:pull"]}
     assert [sent for _, sent in tokens] == [None]
@@ -165,18 +165,18 @@ def test_a_token_wins_over_a_login_that_netrc_has_for_the_registry(tmp_path: Pat
         return 401, {"WWW-Authenticate": f'Bearer realm="http://{headers["host"]}/token"'}, b""
 
     with server(answer) as host:
-        assert Registry(f"{host}/a").compare("1", digest_of(BODY)).locked == "same"
+        assert ImageRegistry(f"{host}/a").compare("1", digest_of(BODY)).locked == "same"
 
 
 def test_without_a_digest_in_the_header_the_manifests_own_hash_counts() -> None:
     with server(lambda *_: (200, {"Content-Type": MANIFEST}, BODY)) as host:
-        assert Registry(f"{host}/a").compare("1", None).tag_digest == digest_of(BODY)
+        assert ImageRegistry(f"{host}/a").compare("1", None).tag_digest == digest_of(BODY)
 
 
 def refused(status: int, headers: dict[str, str], body: bytes = b"") -> str:
     """Return the message about a server that always answers this."""
     with server(lambda *_: (status, headers, body)) as host, pytest.raises(RelmError) as caught:
-        Registry(f"{host}/a").compare("1", None)
+        ImageRegistry(f"{host}/a").compare("1", None)
     return str(caught.value)
 
 
@@ -195,7 +195,7 @@ def test_an_index_with_other_bytes_than_its_digest_is_refused() -> None:
         server(lambda *_: (200, headers, b'{"manifests": []}')) as host,
         pytest.raises(RelmError, match="with other bytes than its digest's"),
     ):
-        Registry(f"{host}/a").compare("1", digest_of(BODY))
+        ImageRegistry(f"{host}/a").compare("1", digest_of(BODY))
 
 
 def test_a_realm_that_gives_no_token_is_named() -> None:
@@ -205,16 +205,16 @@ def test_a_realm_that_gives_no_token_is_named() -> None:
         return 401, {"WWW-Authenticate": f'Bearer realm="http://me:word@{headers["host"]}/token"'}, b""
 
     with server(answer) as host, pytest.raises(RelmError, match=f"^http://{host}/token: there is no token") as caught:
-        Registry(f"{host}/a").compare("1", None)
+        ImageRegistry(f"{host}/a").compare("1", None)
     assert "word" not in str(caught.value)
 
 
 @pytest.mark.parametrize("status", [429, 500, 503])
 def test_a_busy_registry_is_out_of_reach(status: int) -> None:
     with server(lambda *_: (status, {}, b"")) as host, pytest.raises(OutOfReach, match=f"HTTP {status}"):
-        Registry(f"{host}/a").compare("1", None)
+        ImageRegistry(f"{host}/a").compare("1", None)
 
 
 def test_nobody_there_is_out_of_reach() -> None:
     with pytest.raises(OutOfReach, match="the connection failed"):
-        Registry(f"127.0.0.1:{free_port()}/a").compare("1", None)
+        ImageRegistry(f"127.0.0.1:{free_port()}/a").compare("1", None)

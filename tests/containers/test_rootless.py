@@ -15,7 +15,7 @@ from image_project import ImageProject
 
 from relm.artifact import sha256_of
 from relm.containers.lock import find_image
-from relm.containers.run_line import Run, run_line
+from relm.containers.run_line import ContainerRun, run_line
 from relm.recipes.plan import Project
 
 pytestmark = [pytest.mark.containers, pytest.mark.full, pytest.mark.timeout(1500)]
@@ -88,7 +88,7 @@ def test_a_user_without_root_trains_to_the_same_bytes_and_owns_them(in_podman: I
         plan = Project(checkout).plan("smoke/quickstart")
         (phase,) = plan.phases
         files = ["--manifest", str(plan.manifest(phase)), "--tokenizer", str(plan.tokenizer)]
-        run = Run(
+        run = ContainerRun(
             image=find_image("cpu", checkout),
             reference=image,
             command=["pretrain", plan.name, "--phase", phase, *files, "--output", "work/run/model/model.safetensors"],

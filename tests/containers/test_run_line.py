@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 
 from relm.containers.lock import Role, find_image
-from relm.containers.run_line import Run, list_devices, run_line
+from relm.containers.run_line import ContainerRun, list_devices, run_line
 
 ID = f"sha256:{'a' * 64}"
 
 
-def run_in(role: Role, checkout: Path, **given: object) -> Run:
+def run_in(role: Role, checkout: Path, **given: object) -> ContainerRun:
     """A step of an ordinary user's in a role's image."""
-    return Run(
+    return ContainerRun(
         image=find_image(role, checkout),
         reference=ID,
         command=["verify", "quickstart"],

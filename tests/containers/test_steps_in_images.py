@@ -15,7 +15,7 @@ from image_project import ImageProject
 
 from relm.artifact import sha256_of
 from relm.containers.lock import find_image
-from relm.containers.run_line import Run, run_line
+from relm.containers.run_line import ContainerRun, run_line
 from relm.recipes.plan import Project
 
 pytestmark = [pytest.mark.containers, pytest.mark.timeout(1500)]
@@ -41,7 +41,7 @@ def project(request: pytest.FixtureRequest) -> ImageProject:
 
 def in_image(project: ImageProject, *command: str, user: tuple[int, int] = (1234, 1234), **given: object) -> list[str]:
     """Return the line that runs a command in the cpu image as an ordinary user."""
-    run = Run(
+    run = ContainerRun(
         image=find_image("cpu", project.folder),
         reference=project.built("cpu").id,
         command=list(command),

@@ -19,7 +19,7 @@ from safetensors.numpy import load_file
 
 from relm.containers.context import read_left_out
 from relm.containers.lock import find_image
-from relm.containers.run_line import Run, run_line
+from relm.containers.run_line import ContainerRun, run_line
 from relm.recipes.plan import Project
 
 pytestmark = [pytest.mark.containers, pytest.mark.full, pytest.mark.timeout(3600)]
@@ -71,7 +71,7 @@ def tpu(in_podman: ImageProject) -> ImageProject:
 def in_tpu_image(project: ImageProject, *command: str, entry_point: str | None = None) -> str:
     """Return the output of a command in it, on XLA's CPU client and with no more rights than any step."""
     entry = find_image("tpu", project.folder)
-    run = Run(
+    run = ContainerRun(
         image=entry.model_copy(update={"privileged": False, "network": "none", "environment": {"PJRT_DEVICE": "CPU"}}),
         reference=project.built("tpu").id,
         command=command,

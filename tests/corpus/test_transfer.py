@@ -117,7 +117,7 @@ def test_a_range_that_cannot_be_satisfied_is_understood(
 ) -> None:
     remote = from_server(server)
     destination.parent.mkdir(parents=True)
-    with transfer.Part(destination) as part:
+    with transfer.PartialFile(destination) as part:
         part.begin(remote.sources[0], "")
         part.append(already)
     server.answers["/thing.bin"] = Served(BODY)

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from relm.devices import processes
-from relm.devices.processes import Processes, buckets, lost_ranks_in_words, place_of_this_process
+from relm.devices.processes import Processes, buckets, lost_ranks_in_words, rank_of_this_process
 from relm.errors import RelmError
 
 
@@ -70,7 +70,7 @@ def test_sums_are_of_what_was_given_and_leave_it_alone(alone: Processes) -> None
 def test_another_number_of_processes_is_refused(monkeypatch: pytest.MonkeyPatch, started: str, wanted: int, words: str) -> None:
     monkeypatch.setenv("WORLD_SIZE", started)
     with pytest.raises(RelmError, match=f"run.processes is {wanted}, but {words}; .*--nproc-per-node 2 -m -- relm"):
-        place_of_this_process(wanted)
+        rank_of_this_process(wanted)
 
 
 def test_nobody_there_is_said_in_words() -> None:

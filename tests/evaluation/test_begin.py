@@ -25,7 +25,7 @@ from relm.evaluation.harness_process import beginnings
 from relm.evaluation.lambada import evaluate_lambada, lambada_scores, tokenised_passages
 from relm.evaluation.models import Execution, load_causal
 from relm.evaluation.samples import write_samples
-from relm.evaluation.scoring import Sequences, score
+from relm.evaluation.scoring import ScoredSequences, score
 from relm.evaluation.text_perplexity import evaluate_text, pages, prepared_text
 from relm.evaluation.windows import windows_of_documents
 from relm.examples.tokenizers import load_tokenizer
@@ -124,7 +124,7 @@ def test_pages_are_lm_eval_s_one_by_one(
     loaded, options = load_tokenizer(folder / "tokenizer.json"), TextPerplexity(**ROLLING, begin=begin)
     text = prepared_text(WIKI, loaded, options, None)
     windows = windows_of_documents("rolling", text.sizes, POSITIONS, POSITIONS)
-    sequences = Sequences(text.array, windows.starts, windows.ends, windows.scored)
+    sequences = ScoredSequences(text.array, windows.starts, windows.ends, windows.scored)
     first = np.searchsorted(windows.starts, np.cumsum(text.sizes) - text.sizes)
     model = load_causal(folder, loaded.vocabulary_size, ONE_THREAD)
     sums = np.add.reduceat(score(model, sequences, 1000).nats, sequences.offsets[first])

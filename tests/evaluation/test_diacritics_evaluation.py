@@ -16,7 +16,7 @@ from relm.errors import RelmError
 from relm.evaluation import diacritics_baselines
 from relm.evaluation.diacritics import WORKED_EXAMPLES, evaluate_diacritics
 from relm.evaluation.diacritics_baselines import Training, training_forms
-from relm.evaluation.diacritics_scoring import Counts, scored
+from relm.evaluation.diacritics_scoring import RestorationCounts, scored
 from relm.evaluation.models import Execution
 from relm.evaluation.restoration import halves
 from relm.evaluation.result import Result
@@ -119,10 +119,12 @@ def restoring(random_model: Path, tmp_path: Path) -> Restoring:
     return Restoring(random_model, word_tokenizer(tmp_path / "words.json"), tmp_path)
 
 
-def expected_counts(model: Path, tokenizer: Path, texts: list[str], ambiguous: set[str], most: int) -> tuple[Counts, int]:
+def expected_counts(
+    model: Path, tokenizer: Path, texts: list[str], ambiguous: set[str], most: int
+) -> tuple[RestorationCounts, int]:
     """By transformers' own generation, one text at a time; and how many came to no end."""
     theirs = T5ForConditionalGeneration.from_pretrained(model).eval()
-    loaded, counts, truncated = load_tokenizer(tokenizer), Counts(), 0
+    loaded, counts, truncated = load_tokenizer(tokenizer), RestorationCounts(), 0
     for text in texts:
         ids = [*loaded.tokenizer.encode(without_diacritics(text)).ids, END]
         written = theirs.generate(input_ids=torch.tensor([ids]), max_new_tokens=most, num_beams=1, do_sample=False)[

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import relm.evaluation.diacritics_scoring as scoring
 from relm.evaluation.diacritics import WORKED_EXAMPLES
 from relm.evaluation.diacritics_baselines import Forms, form_counts, forms_of
-from relm.evaluation.diacritics_scoring import Counts, aligned, letters_of, plain, scored, words_of
+from relm.evaluation.diacritics_scoring import RestorationCounts, aligned, letters_of, plain, scored, words_of
 from relm.examples.diacritics import with_standard_letters, without_diacritics
 
 ROMANIAN = "AaĂăÂâÎîȘșȚțTtBb -.,2S"
@@ -20,7 +20,7 @@ ROMANIAN = "AaĂăÂâÎîȘșȚțTtBb -.,2S"
 def test_every_count_of_a_sentence_by_hand() -> None:
     """Right are Fata, which is ambiguous, în and casei; wrong are sta and fata, both ambiguous, each by one diacritic."""
     found = scored("Fata stă în fața casei.", "Fata sta în fata casei.", {"fata", "sta"})
-    assert found == Counts(
+    assert found == RestorationCounts(
         words=5, right_words=3, ambiguous_words=3, right_ambiguous_words=1,
         characters=18, right_characters=16, diacritics=3, right_diacritics=1,
     )  # fmt: skip
@@ -34,28 +34,28 @@ def test_every_count_of_a_sentence_by_hand() -> None:
 
 def test_counts_add_up_and_shares_of_nothing_are_left_out() -> None:
     a, b = scored("să", "sa", {"sa"}), scored("in 2", "in 2 ani", ())
-    assert a + b == Counts(2, 1, 1, 0, 4, 3, 1, 0, extra_words=1)
+    assert a + b == RestorationCounts(2, 1, 1, 0, 4, 3, 1, 0, extra_words=1)
     assert b.accuracies() == {"character_accuracy": 1.0, "word_accuracy": 1.0}
-    assert scored("", "", ()) == Counts()
+    assert scored("", "", ()) == RestorationCounts()
     assert scored("... 2", "", ()).accuracies() == {}
 
 
 def test_case_and_false_diacritics_are_faults_and_what_is_between_words_is_not() -> None:
-    assert scored("Țara", "țara", ()) == Counts(1, 0, 0, 0, 4, 3, 1, 0)
-    assert scored("casa", "casă", ()) == Counts(1, 0, 0, 0, 4, 3, 0, 0)
+    assert scored("Țara", "țara", ()) == RestorationCounts(1, 0, 0, 0, 4, 3, 1, 0)
+    assert scored("casa", "casă", ()) == RestorationCounts(1, 0, 0, 0, 4, 3, 0, 0)
     assert scored("într-o zi, da", "într – o\nzi da!", ()).right_words == 4
 
 
 @pytest.mark.parametrize("output", ["ştiinţa", "s\u0327tiint\u0327a", "s\u0326tiint\u0326a", "știința"])
 def test_cedilla_comma_and_marks_of_their_own_are_one_letter(output: str) -> None:
-    assert scored("știința", with_standard_letters(output, "ro"), ()) == Counts(1, 1, 0, 0, 7, 7, 2, 2)
+    assert scored("știința", with_standard_letters(output, "ro"), ()) == RestorationCounts(1, 1, 0, 0, 7, 7, 2, 2)
 
 
 def test_a_letter_keeps_the_marks_that_no_letter_of_unicode_has() -> None:
     assert letters_of("q\u0303a\u0331\u0301") == ["q\u0303", "a\u0331\u0301"]
     assert words_of("q\u0303a b") == ["q\u0303a", "b"]
-    assert scored("q\u0303a", "qa", ()) == Counts(1, 0, 0, 0, 2, 1, 1, 0)
-    assert scored("q\u0303a", "qa\u0331", ()) == Counts(1, 0, 0, 0, 2, 0, 1, 0)
+    assert scored("q\u0303a", "qa", ()) == RestorationCounts(1, 0, 0, 0, 2, 1, 1, 0)
+    assert scored("q\u0303a", "qa\u0331", ()) == RestorationCounts(1, 0, 0, 0, 2, 0, 1, 0)
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ def test_baselines_on_real_romanian_are_where_they_should_be(shared_data: Path) 
     """RO-STS as training text, UD's Romanian sentences as held-out ones; prints the figures with `pytest -s`."""
     training, held_out = romanian(shared_data, "ro-sts-train.ro.txt.xz"), romanian(shared_data, "ud-ro-rrt.txt.xz")
     forms = forms_of([form_counts(training)], {plain(word) for text in held_out for word in words_of(text)})
-    nothing, likeliest = Counts(), Counts()
+    nothing, likeliest = RestorationCounts(), RestorationCounts()
     for text in held_out:
         source = without_diacritics(text)
         nothing += scored(text, source, forms.ambiguous)

@@ -25,7 +25,7 @@ from relm.evaluation.models import (
     require_context,
     require_finite_weights,
 )
-from relm.evaluation.scoring import Scores, Sequences, score
+from relm.evaluation.scoring import ScoredSequences, Scores, score
 
 ONE_THREAD = Execution(threads=1)
 TOKENS = 61
@@ -68,13 +68,13 @@ def saved(folder: Path, kind: Callable[..., Any], config: Any, **options: Any) -
     return model
 
 
-def windows(tokens: int = TOKENS, count: int = 30, longest: int = 20) -> Sequences:
+def windows(tokens: int = TOKENS, count: int = 30, longest: int = 20) -> ScoredSequences:
     generator = np.random.default_rng(2)
     starts, lengths = generator.integers(0, 60, count), generator.integers(2, longest + 1, count)
-    return Sequences(generator.integers(2, tokens, 100), starts, starts + lengths, 1 + generator.integers(0, lengths - 1))
+    return ScoredSequences(generator.integers(2, tokens, 100), starts, starts + lengths, 1 + generator.integers(0, lengths - 1))
 
 
-def expected(model: Any, asked: Sequences) -> np.ndarray:
+def expected(model: Any, asked: ScoredSequences) -> np.ndarray:
     """What transformers says of each sequence alone."""
     nats = []
     for start, end, scored in zip(asked.starts, asked.ends, asked.scored, strict=True):
@@ -85,7 +85,7 @@ def expected(model: Any, asked: Sequences) -> np.ndarray:
     return torch.cat(nats).numpy()
 
 
-def scored(model: Any, asked: Sequences) -> Scores:
+def scored(model: Any, asked: ScoredSequences) -> Scores:
     return score(model, asked, 100)
 
 
@@ -183,18 +183,18 @@ def test_a_trained_llama_knows_how_a_story_goes_on(tmp_path: Path, shared_data: 
             ids.append(int(model.head(model.hidden(torch.tensor([ids]))[:, -1]).argmax()))
     text = b"".join(texts[token] for token in ids[1:]).decode()
     assert text.startswith(" Once upon a time, there was a little girl named Lily.")
-    asked = Sequences(np.array(ids), np.array([0]), np.array([26]), np.array([25]))
+    asked = ScoredSequences(np.array(ids), np.array([0]), np.array([26]), np.array([25]))
     found = scored(model, asked)
     assert found.likeliest.all()
     assert found.nats.mean() < 0.5
     shuffled = np.array([ids[0], *reversed(ids[1:])])
-    assert scored(model, Sequences(shuffled, asked.starts, asked.ends, asked.scored)).nats.mean() > 5
+    assert scored(model, ScoredSequences(shuffled, asked.starts, asked.ends, asked.scored)).nats.mean() > 5
 
 
 def test_bfloat16_moves_the_loss_of_a_trained_model_by_less_than_a_hundredth(tmp_path: Path, shared_data: Path) -> None:
     folder = stories(shared_data, tmp_path)
     tokens = np.random.default_rng(0).integers(3, 512, 400)
-    asked = Sequences(tokens, np.array([0, 200]), np.array([200, 400]), np.array([199, 199]))
+    asked = ScoredSequences(tokens, np.array([0, 200]), np.array([200, 400]), np.array([199, 199]))
     nats = [
         score(load_causal(folder, 512, Execution(precision=precision, threads=1)), asked, 1000).nats
         for precision in ("float32", "bfloat16")

@@ -14,7 +14,7 @@ from tokenizer_forms import legacy_sentencepiece
 
 from relm.evaluation.lambada import evaluate_lambada, lambada_scores, tokenised_passages
 from relm.evaluation.models import Execution, load_causal
-from relm.evaluation.scoring import Sequences, score
+from relm.evaluation.scoring import ScoredSequences, score
 from relm.evaluation.text_perplexity import evaluate_text, pages, prepared_text
 from relm.evaluation.windows import windows_of_documents
 from relm.examples.tokenizers import load_tokenizer
@@ -74,7 +74,7 @@ def require_same_wikitext(case: Compared) -> int:
     model = load_causal(case.model, loaded.vocabulary_size, ONE_THREAD)
     text = prepared_text(case.document, loaded, WIKITEXT, None)
     windows = windows_of_documents("rolling", text.sizes, model.positions, model.positions)
-    sequences = Sequences(text.array, windows.starts, windows.ends, windows.scored)
+    sequences = ScoredSequences(text.array, windows.starts, windows.ends, windows.scored)
     first = np.searchsorted(windows.starts, np.cumsum(text.sizes) - text.sizes)
     sums = np.add.reduceat(score(model, sequences, 1000).nats, sequences.offsets[first])
     theirs = [sample["filtered_resps"][0] for sample in case.found["samples"]["own_wikitext"]]

@@ -11,7 +11,7 @@ import torch
 from relm.errors import RelmError
 from relm.evaluation import scoring
 from relm.evaluation.models import Execution, load_causal
-from relm.evaluation.scoring import Sequences, batches, score
+from relm.evaluation.scoring import ScoredSequences, batches, score
 
 ONE_THREAD = Execution(threads=1)
 # Row: the token seen. Column: how likely each of four tokens is to follow it.
@@ -37,10 +37,10 @@ class Table:
         return hidden @ torch.tensor(FOLLOWING).log()
 
 
-def sequences(tokens: list[int], *rows: tuple[int, int, int]) -> Sequences:
+def sequences(tokens: list[int], *rows: tuple[int, int, int]) -> ScoredSequences:
     """Rows of start, end, and how many are scored."""
     starts, ends, scored = np.array(rows, dtype=np.int64).reshape(-1, 3).T
-    return Sequences(np.array(tokens), starts, ends, scored)
+    return ScoredSequences(np.array(tokens), starts, ends, scored)
 
 
 def test_each_scored_token_is_given_the_one_before_it() -> None:
@@ -117,7 +117,7 @@ def test_sequences_that_cannot_be_scored_are_refused(row: tuple[int, int, int]) 
     with pytest.raises(ValueError, match=rf"sequence 1 scores {row[2]} tokens of {row[0]} to {row[1]} of 4: expected at least"):
         sequences([0, 1, 2, 3], (0, 2, 1), row)
     with pytest.raises(ValueError, match="2 starts, 1 ends, 1 numbers of scored tokens"):
-        Sequences(np.array([0, 1]), np.array([0, 0]), np.array([2]), np.array([1]))
+        ScoredSequences(np.array([0, 1]), np.array([0, 0]), np.array([2]), np.array([1]))
 
 
 def test_a_sequence_longer_than_the_model_takes_is_refused() -> None:
@@ -140,16 +140,16 @@ def test_a_loss_that_is_no_number_is_refused_by_name(value: float) -> None:
 # --- models that attend ----------------------------------------------------------------------------------------------------
 
 
-def ragged(count: int = 40, longest: int = 17) -> Sequences:
+def ragged(count: int = 40, longest: int = 17) -> ScoredSequences:
     """Sequences of a model of 16 positions and 257 tokens, which score from one token up to all but the first."""
     generator = np.random.default_rng(1)
     tokens = generator.integers(0, 257, 200)
     starts = generator.integers(0, 180, count)
     lengths = generator.integers(2, longest + 1, count)
-    return Sequences(tokens, starts, starts + lengths, 1 + generator.integers(0, lengths - 1))
+    return ScoredSequences(tokens, starts, starts + lengths, 1 + generator.integers(0, lengths - 1))
 
 
-def one_by_one(model, asked: Sequences) -> tuple[np.ndarray, np.ndarray]:
+def one_by_one(model, asked: ScoredSequences) -> tuple[np.ndarray, np.ndarray]:
     """Nats and likeliest ids, from the logits of each sequence alone."""
     nats, likeliest = [], []
     for start, end, scored in zip(asked.starts, asked.ends, asked.scored, strict=True):
@@ -180,8 +180,8 @@ def test_the_last_layer_is_computed_where_it_is_read_alone(evaluated) -> None:
     last.register_forward_pre_hook(lambda _module, inputs: fed.append(inputs[0].numel() // 32))
     tokens = evaluated.held_out
     starts = np.array([0, 7, 31])
-    score(model, Sequences(tokens, starts, starts + 17, np.array([1, 3, 2])), 1000)
-    score(model, Sequences(tokens, starts, starts + 17, np.array([16, 3, 2])), 1000)
+    score(model, ScoredSequences(tokens, starts, starts + 17, np.array([1, 3, 2])), 1000)
+    score(model, ScoredSequences(tokens, starts, starts + 17, np.array([16, 3, 2])), 1000)
     assert fed == [6, 3 * 16]
 
 
@@ -189,7 +189,7 @@ def test_memory_is_bounded_by_the_scores_and_a_batch() -> None:
     """Windows that share their tokens cost numbers alone: none is copied before its batch comes."""
     tokens = np.arange(2000) % 4
     starts = np.arange(1000)
-    asked = Sequences(tokens, starts, starts + 1001, np.ones(1000, np.int64))
+    asked = ScoredSequences(tokens, starts, starts + 1001, np.ones(1000, np.int64))
 
     class Quiet(Table):
         def hidden(self, input_ids: torch.Tensor) -> torch.Tensor:

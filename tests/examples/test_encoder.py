@@ -14,7 +14,7 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
 from relm.examples import encoder as module
 from relm.examples.byte_level import ByteLevel, characters_of, without_added_tokens
-from relm.examples.encoder import Disagreement, Encoder, ids_by_library
+from relm.examples.encoder import Disagreement, TextEncoder, ids_by_library
 from relm.examples.spaced_words import Characters, SpacedWords
 from relm.examples.tokenizer_models import characters, wordpiece
 from relm.examples.tokenizers import load_tokenizer
@@ -55,11 +55,11 @@ def character_tokenizer() -> Tokenizer:
 
 
 TOKENIZERS = [byte_tokenizer(), word_tokenizer(True), word_tokenizer(False), character_tokenizer()]
-FAST = [Encoder(tokenizer) for tokenizer in TOKENIZERS]
-SLOW = [Encoder(tokenizer, fast=False) for tokenizer in TOKENIZERS]
+FAST = [TextEncoder(tokenizer) for tokenizer in TOKENIZERS]
+SLOW = [TextEncoder(tokenizer, fast=False) for tokenizer in TOKENIZERS]
 
 
-def assert_alike(fast: Encoder, slow: Encoder, texts: Sequence[str]) -> None:
+def assert_alike(fast: TextEncoder, slow: TextEncoder, texts: Sequence[str]) -> None:
     """Ids, sizes and beginnings of words are the library's."""
     assert fast.way is not None
     assert slow.way is None
@@ -121,7 +121,7 @@ def test_beginnings_of_words_by_hand() -> None:
 
 
 def test_the_first_token_of_a_text_begins_a_word_whatever_it_is() -> None:
-    encoder = Encoder(word_tokenizer(True))
+    encoder = TextEncoder(word_tokenizer(True))
     assert isinstance(encoder.way, SpacedWords)
     encoder.way.begins_word[:] = False
     assert encoder.with_word_starts(["abab", "", "a b"])[1].tolist() == [True, False, True, False]
@@ -135,7 +135,7 @@ def test_a_character_split_over_tokens_begins_one_word() -> None:
 
 
 def test_no_character_of_unicode_is_encoded_otherwise() -> None:
-    fast, slow = Encoder(byte_tokenizer()), SLOW[0]
+    fast, slow = TextEncoder(byte_tokenizer()), SLOW[0]
     assert isinstance(fast.way, ByteLevel)
     # All of the first two planes but the ideographs and Hangul, which are tens of thousands of letters of one kind.
     for start in (*range(0, 0x3400, 64), *range(0xA000, 0xAC00, 64), *range(0xD800, 0x12800, 64), *range(0x1D000, 0x1FB00, 64)):
@@ -148,7 +148,7 @@ def test_no_character_of_unicode_is_encoded_otherwise() -> None:
 
 
 def test_only_texts_with_a_disputed_character_go_to_the_library() -> None:
-    encoder = Encoder(byte_tokenizer())
+    encoder = TextEncoder(byte_tokenizer())
     assert isinstance(encoder.way, ByteLevel)
     texts = ["plain", "né ț 中 🙂", "a \u088f b", "a \u0890 b"]
     assert encoder.way._left_to_library(texts) == {2}
@@ -171,13 +171,13 @@ def test_names_of_added_tokens_are_taken_out_whatever_they_look_like() -> None:
     tokenizer.add_special_tokens(['],"added_tokens":[{', '"model":', "}]"])
     content = without_added_tokens(tokenizer.to_str())
     assert len(Tokenizer.from_str(content).get_added_tokens_decoder()) == 0
-    assert_alike(Encoder(tokenizer), Encoder(tokenizer, fast=False), ['a],"added_tokens":[{b "model": }]'])
+    assert_alike(TextEncoder(tokenizer), TextEncoder(tokenizer, fast=False), ['a],"added_tokens":[{b "model": }]'])
 
 
 @pytest.mark.parametrize("name", ["gpt2", "roberta", "bert", "t5"])
 def test_real_text_is_encoded_as_by_the_library(published, shared_data, name) -> None:
     loaded = load_tokenizer(published(name))
-    fast, slow = Encoder(loaded.tokenizer), Encoder(loaded.tokenizer, fast=False)
+    fast, slow = TextEncoder(loaded.tokenizer), TextEncoder(loaded.tokenizer, fast=False)
     for file in ("wikitext-2-raw/wiki.valid.raw.xz", "romanian/ud-ro-rrt.txt.xz", "romanian/manpages-ro.jsonl.xz"):
         with lzma.open(shared_data / file, "rt", encoding="utf-8") as lines:
             assert_alike(fast, slow, list(itertools.islice(lines, 40)))
@@ -185,7 +185,7 @@ def test_real_text_is_encoded_as_by_the_library(published, shared_data, name) ->
 
 def test_spaces_that_belong_to_what_stands_beside_them_are_left_to_the_library(published) -> None:
     tokenizer = load_tokenizer(published("t5")).tokenizer
-    fast, slow = Encoder(tokenizer), Encoder(tokenizer, fast=False)
+    fast, slow = TextEncoder(tokenizer), TextEncoder(tokenizer, fast=False)
     # Marks, a joiner, a Thai vowel, a skin tone: each is in one grapheme cluster with the space before; two, with that after.
     texts = [f"ab {mark}ab ab" for mark in "\u0301\u200d\u0e33\U0001f3fd\u0903\ufe0f"]
     assert_alike(fast, slow, [*texts, "ab\u0600 ab", "\u0d4e ab", "½\u0301 a"])
@@ -199,7 +199,7 @@ def test_every_token_of_gpt2_and_roberta_is_encoded_as_by_the_library(published)
         tokenizer = load_tokenizer(published(name)).tokenizer
         texts = [tokenizer.decode([number], skip_special_tokens=False) for number in range(tokenizer.get_vocab_size())]
         texts = [text for text in texts if "\ufffd" not in text]
-        found = Encoder(tokenizer).encoded(texts)
+        found = TextEncoder(tokenizer).encoded(texts)
         expected = [row.ids for row in tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
         assert found.sizes.tolist() == list(map(len, expected))
         assert found.tokens.tolist() == list(itertools.chain.from_iterable(expected))
@@ -212,7 +212,7 @@ def test_any_other_tokenizer_is_left_to_the_library() -> None:
     added.add_tokens(["ab ab"])
     spaced.add_tokens(["ab ab"])
     for tokenizer in (lowercased, prefixed, added, spaced):
-        encoder = Encoder(tokenizer)
+        encoder = TextEncoder(tokenizer)
         assert encoder.way is None
         for text in ("Abs ab ab", "Élan 12"):
             assert encoder.encoded([text]).tokens.tolist() == ids_by_library(tokenizer, text).tolist()
@@ -220,7 +220,7 @@ def test_any_other_tokenizer_is_left_to_the_library() -> None:
 
 def test_the_library_alone_can_be_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RELM_ENCODER", "library")
-    assert Encoder(byte_tokenizer()).way is None
+    assert TextEncoder(byte_tokenizer()).way is None
 
 
 class Wrong(Characters):
@@ -231,7 +231,7 @@ class Wrong(Characters):
 
 
 def test_a_way_that_gives_other_ids_is_found_out_by_samples() -> None:
-    encoder = Encoder(character_tokenizer())
+    encoder = TextEncoder(character_tokenizer())
     assert isinstance(encoder.way, Characters)
     encoder.fast_way = Wrong(encoder.way.ids)
     encoder.encoded(["b", "a" * 99, "b"])  # the text in the middle is tried
@@ -249,7 +249,7 @@ def test_long_texts_are_encoded_in_parts_with_the_same_ids(monkeypatch: pytest.M
 
 def test_memory_for_words_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("relm.examples.spaced_words.REMEMBERED_WORDS", 3)
-    encoder = Encoder(word_tokenizer(True))
+    encoder = TextEncoder(word_tokenizer(True))
     assert_alike(encoder, SLOW[1], [" ".join("ab" * number for number in range(80))])
     assert isinstance(encoder.way, SpacedWords)
     assert len(encoder.way) == 3
@@ -259,9 +259,9 @@ MANY_WORDS = """
 import random, sys
 from pathlib import Path
 from relm.examples import byte_level
-from relm.examples.encoder import Encoder
+from relm.examples.encoder import TextEncoder
 from relm.examples.tokenizers import load_tokenizer
-encoder = Encoder(load_tokenizer(Path(sys.argv[1])).tokenizer)
+encoder = TextEncoder(load_tokenizer(Path(sys.argv[1])).tokenizer)
 first = encoder.way._gigatoken
 generator = random.Random(1)
 text = " ".join(str(generator.randrange(10**11, 10**12)) for _ in range(300_000))
@@ -280,4 +280,4 @@ def test_gigatoken_is_made_anew_when_it_remembers_too_much(tokenizer) -> None:
 
 def test_the_ids_are_those_of_the_trained_tokenizer(tokenizer: Path, prose: list[str]) -> None:
     loaded = load_tokenizer(tokenizer).tokenizer
-    assert_alike(Encoder(loaded), Encoder(loaded, fast=False), prose)
+    assert_alike(TextEncoder(loaded), TextEncoder(loaded, fast=False), prose)

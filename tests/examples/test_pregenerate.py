@@ -13,9 +13,9 @@ from relm.artifact import read_json, sha256_of, sidecar_of
 from relm.errors import RelmError
 from relm.examples import documents as documents_module
 from relm.examples import pregenerate as module
-from relm.examples.chunks import Chunk, Encoding, _encoder, encoded_chunk
+from relm.examples.chunks import Chunk, ChunkEncoding, _encoder, encoded_chunk
 from relm.examples.documents import AFTER_NEWLINE, BEFORE_SPACE, Lines, chunks_of, counts_of
-from relm.examples.encoder import WAYS, Disagreement, Encoder
+from relm.examples.encoder import WAYS, Disagreement, TextEncoder
 from relm.examples.pregenerate import pregenerate_stream
 from relm.examples.tokenizers import load_tokenizer, train_tokenizer
 from relm.recipes.objectives import Objective
@@ -122,7 +122,7 @@ def test_a_broken_line_is_named(tmp_path, tokenizer, prose, write_documents, mon
     assert not list(tmp_path.glob("*.bin*")) + list(tmp_path.glob(".*.partial"))
 
 
-def killed_at(victim: int, encoding: Encoding, end_of_text_id: int, lines: Lines) -> Chunk:
+def killed_at(victim: int, encoding: ChunkEncoding, end_of_text_id: int, lines: Lines) -> Chunk:
     """`encoded_chunk` in a worker that the system kills at one line."""
     if lines.first >= victim:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -167,7 +167,7 @@ def test_inputs_that_are_absent_or_changed_are_refused(tmp_path, tokenizer, writ
 def test_a_tokenizer_that_changes_midway_is_noticed(tmp_path, tokenizer, write_documents) -> None:
     documents = write_documents("a.jsonl", ["one"])
     with pytest.raises(RelmError, match=r"tokenizer\.json: changed while documents were encoded"):
-        encoded_chunk(Encoding(tokenizer, "0" * 64, "uint16", True), 0, Lines(documents, 1, 0, documents.stat().st_size))
+        encoded_chunk(ChunkEncoding(tokenizer, "0" * 64, "uint16", True), 0, Lines(documents, 1, 0, documents.stat().st_size))
 
 
 def test_making_a_shard_again_never_leaves_the_old_sidecar_beside_new_bytes(
@@ -186,7 +186,7 @@ def test_making_a_shard_again_never_leaves_the_old_sidecar_beside_new_bytes(
 
 @pytest.mark.parametrize("number", [400, 65_536, -1])
 def test_ids_beyond_the_vocabulary_are_refused(tmp_path, tokenizer, prose, write_documents, monkeypatch, number) -> None:
-    def strange(encoding: Encoding, end_of_text_id: int, lines: Lines) -> Chunk:
+    def strange(encoding: ChunkEncoding, end_of_text_id: int, lines: Lines) -> Chunk:
         chunk = encoded_chunk(encoding, end_of_text_id, lines)
         return chunk._replace(tokens=np.full(len(chunk.tokens), number, dtype=np.int32))
 
@@ -311,7 +311,7 @@ def test_where_the_fast_way_fails_the_library_encodes_everything_and_the_step_sa
     monkeypatch.setitem(WAYS, "byte_level_bpe", lambda *_: Wrong())
     _encoder.cache_clear()
     with pytest.raises(Disagreement):
-        Encoder(load_tokenizer(tokenizer).tokenizer).encoded(prose)
+        TextEncoder(load_tokenizer(tokenizer).tokenizer).encoded(prose)
     said = pregenerate(documents, tokenizer, tmp_path / "a.bin", 1)
     assert "; by the tokenizers library alone, for the tokenizers library and Wrong give other ids for" in said
     assert files_of(tmp_path / "a.bin") == files_of(tmp_path / "right.bin")

@@ -14,7 +14,7 @@ from relm.errors import RelmError
 from relm.examples.order import row_keys
 from relm.examples.span_corruption import (
     SENTINELS,
-    Shape,
+    CorruptionShape,
     SpanCorruptionExamples,
     fitting_shape,
     hidden_tokens,
@@ -33,7 +33,7 @@ def keys(rows: int, seed: int = 0) -> np.ndarray:
 
 def test_t5s_sequence_of_512_is_made_of_568_tokens_and_its_targets_are_114() -> None:
     shape = fitting_shape(512, SpanCorruption())
-    assert shape == Shape(raw_length=568, hidden=85, spans=28)
+    assert shape == CorruptionShape(raw_length=568, hidden=85, spans=28)
     assert (shape.input_length, shape.target_length) == (512, 114)
 
 
@@ -170,7 +170,9 @@ def test_an_example_is_the_same_in_every_batch_and_new_in_every_epoch(manifest) 
 
 def test_the_spans_never_change() -> None:
     # Runs are resumed by these: they may not change for any reason.
-    found = hidden_tokens(row_keys("hidden spans", 0, np.array([0, 1]), np.array([0, 5])), Shape(20, 6, 2)).astype(int)
+    found = hidden_tokens(row_keys("hidden spans", 0, np.array([0, 1]), np.array([0, 5])), CorruptionShape(20, 6, 2)).astype(
+        int
+    )
     assert ["".join(map(str, row)) for row in found] == ["00000000000001110111", "00000000011110000011"]
 
 

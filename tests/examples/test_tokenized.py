@@ -14,7 +14,7 @@ from relm.artifact import sha256_of, sidecar_of
 from relm.errors import RelmError
 from relm.examples import documents as documents_module
 from relm.examples import tokenized as module
-from relm.examples.encoder import Encoder
+from relm.examples.encoder import TextEncoder
 from relm.examples.tokenized import TokenizedDocuments, encoded_part, tokenized_documents
 from relm.examples.tokenizers import load_tokenizer, train_tokenizer
 
@@ -58,7 +58,7 @@ def test_word_starts_are_the_encoders(tokenizer, write_documents, prose) -> None
     documents = write_documents("a.jsonl", prose[:5])
     with tokenized_documents(documents, tokenizer, "lines", "en", 1) as found:
         lines = [line for text in prose[:5] for line in text.split("\n") if line.strip()]
-        (tokens, sizes), starts = Encoder(load_tokenizer(tokenizer).tokenizer, fast=False).with_word_starts(lines)
+        (tokens, sizes), starts = TextEncoder(load_tokenizer(tokenizer).tokenizer, fast=False).with_word_starts(lines)
         assert found.tokens.tolist() == tokens.tolist()
         assert found.word_starts.tolist() == starts.tolist()
         assert np.diff(found.sentence_starts).tolist() == sizes.tolist()
@@ -112,7 +112,7 @@ def test_very_long_documents_are_encoded_in_parts_between_their_lines(wordpiece,
         assert arrays_of(found) == expected
 
 
-def killed(victim: int, encoding: module.Encoding, lines: documents_module.Lines) -> module.Part:
+def killed(victim: int, encoding: module.SentenceEncoding, lines: documents_module.Lines) -> module.Part:
     """`encoded_part` in a worker that the system kills at one line."""
     if lines.first >= victim:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -180,7 +180,7 @@ def test_faulty_inputs_are_refused_by_name(tmp_path, wordpiece, write_documents)
 
 
 def test_ids_that_are_not_in_the_vocabulary_are_refused(wordpiece, write_documents, monkeypatch) -> None:
-    def strange(encoding: module.Encoding, lines: documents_module.Lines) -> module.Part:
+    def strange(encoding: module.SentenceEncoding, lines: documents_module.Lines) -> module.Part:
         return encoded_part(encoding, lines)._replace(tokens=np.array([300], dtype=np.int32))
 
     monkeypatch.setattr(module, "encoded_part", strange)

@@ -16,7 +16,7 @@ from transformers import BertTokenizer
 from relm.artifact import read_json, sha256_of, sidecar_of
 from relm.errors import RelmError
 from relm.examples.documents import first_texts
-from relm.examples.encoder import Encoder, ids_by_library
+from relm.examples.encoder import TextEncoder, ids_by_library
 from relm.examples.tokenizers import LoadedTokenizer, SpecialIds, import_tokenizer, load_tokenizer, train_tokenizer
 
 TRAIN = """
@@ -248,11 +248,11 @@ def test_characters_without_special_tokens_are_the_texts_own(tmp_path, write_doc
     train_tokenizer("characters", [documents], None, 10**9, tmp_path / "t.json", special_tokens=False)
     loaded = load_tokenizer(tmp_path / "t.json")
     assert (loaded.vocabulary_size, loaded.kind, loaded.special) == (6, "characters", SpecialIds())
-    assert Encoder(loaded.tokenizer).encoded(["ab\nză "]).tokens.tolist() == [2, 3, 0, 4, 5, 1]
+    assert TextEncoder(loaded.tokenizer).encoded(["ab\nză "]).tokens.tolist() == [2, 3, 0, 4, 5, 1]
     assert ids_by_library(loaded.tokenizer, "ab\nză ").tolist() == [2, 3, 0, 4, 5, 1]
     assert loaded.tokenizer.decode([2, 3, 0, 4, 5]) == "ab\nză"
     with pytest.raises(RelmError, match=r"the character 'x' is not in the tokenizer's vocabulary"):
-        Encoder(loaded.tokenizer).encoded(["a", "abxa"])
+        TextEncoder(loaded.tokenizer).encoded(["a", "abxa"])
 
 
 def test_a_kind_that_is_not_trained_is_refused(tmp_path, write_documents) -> None:

@@ -143,7 +143,7 @@ def test_a_held_out_loss_that_is_no_number_stops_too(tiny_run) -> None:
 def test_the_steps_before_the_rate_is_steady_are_not_extrapolated(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
     monkeypatch.setattr(meter.time, "monotonic", lambda: now[0])
-    measured = meter.Meter(open_device(Run(threads=1)), meter.Work(1, 1, 1.0, None))
+    measured = meter.Meter(open_device(Run(threads=1)), meter.StepWork(1, 1, 1.0, None))
     scalar = torch.tensor(1.0)
     for step, seconds in enumerate([60.0, 1.0, 1.0, 0.5, 0.5], start=1):
         now[0] += seconds

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
-from relm.containers.run_line import Engine, Run, run_line
+from relm.containers.run_line import ContainerRun, Engine, run_line
 from relm.errors import RelmError
 
 ENGINES: tuple[Engine, ...] = ("podman", "docker")
@@ -66,7 +66,7 @@ def require_image(engine: Engine, reference: str) -> None:
         raise RelmError(f"{engine} could not pull {reference}; its message is above")
 
 
-def execute(engine: Engine, run: Run, caller: Mapping[str, str]) -> NoReturn:
+def execute(engine: Engine, run: ContainerRun, caller: Mapping[str, str]) -> NoReturn:
     """Run a step in its image in the place of this process: its output, its signals and its exit status are the engine's."""
     line = run_line(engine, run, caller)
     if caller.get(SHOW_COMMANDS):

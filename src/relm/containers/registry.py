@@ -101,7 +101,7 @@ class Answer:
         return self.locked in ("same", "platform")
 
 
-class Registry:
+class ImageRegistry:
     """The manifests of one repository, requested with the token that its registry hands out."""
 
     def __init__(self, image: str) -> None:

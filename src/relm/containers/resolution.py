@@ -9,7 +9,7 @@ import yaml
 
 from relm.artifact import atomic_file
 from relm.containers.lock import LOCK, ROLES, Lock, Pinned, read_lock
-from relm.containers.registry import Answer, OutOfReach, Registry, format_commands, parse_repository
+from relm.containers.registry import Answer, ImageRegistry, OutOfReach, format_commands, parse_repository
 from relm.errors import RelmError
 from relm.recipes.section import validate
 from relm.recipes.yaml_file import parse_yaml, read_text
@@ -57,7 +57,7 @@ def _resolve_entry(
     """
     if key.startswith("images.") and entry.digest is None:
         return f"{entry.pinned} was never published, so there is no registry to ask", {}
-    answer = Registry(entry.image).compare(entry.tag, entry.digest)
+    answer = ImageRegistry(entry.image).compare(entry.tag, entry.digest)
     values = {"verified": "true", "checked": today.isoformat()}
     if update and not answer.confirms:
         values = {"digest": answer.tag_digest, "source": f"the registry, {parse_repository(entry.image).host}", **values}

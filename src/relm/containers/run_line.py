@@ -26,7 +26,7 @@ SCRATCH = "/tmp:rw,exec,nosuid,nodev,mode=1777"
 
 
 @dataclass(frozen=True)
-class Run:
+class ContainerRun:
     """One step in one image."""
 
     image: Image
@@ -54,11 +54,11 @@ class Run:
 
 def prepare_run(
     role: Role, reference: str, placed: Placement, command: Sequence[str], *, checkout: Path, entry_point: str | None = None
-) -> Run:
+) -> ContainerRun:
     """Return the run of a step with the checkout, the work folder and the folders that it reads, and nothing else."""
     image, work = find_image(role), work_folder().resolve()
     work.mkdir(parents=True, exist_ok=True)  # or the engine would make it, as root
-    return Run(
+    return ContainerRun(
         image=image,
         reference=reference,
         command=command,
@@ -71,7 +71,7 @@ def prepare_run(
     )
 
 
-def run_line(engine: Engine, run: Run, caller: Mapping[str, str]) -> list[str]:
+def run_line(engine: Engine, run: ContainerRun, caller: Mapping[str, str]) -> list[str]:
     """Return the words of `docker run` or `podman run`.
 
     Args:
@@ -106,11 +106,11 @@ def list_devices(image: Image, root: Path = Path("/")) -> list[str]:
     return sorted({f"/{path.relative_to(root)}" for pattern in patterns for path in root.glob(pattern)})
 
 
-def _has_network(run: Run) -> bool:
+def _has_network(run: ContainerRun) -> bool:
     return run.network or run.image.network == "host"
 
 
-def _format_rights(engine: Engine, run: Run) -> list[str]:
+def _format_rights(engine: Engine, run: ContainerRun) -> list[str]:
     """Return the flags that give a step the caller's own files, and the rights that its image's device needs."""
     rights = ["--user", f"{run.user[0]}:{run.user[1]}"]
     if engine == "podman" and run.rootless:
@@ -121,7 +121,7 @@ def _format_rights(engine: Engine, run: Run) -> list[str]:
     return [*rights, "--cap-drop", "ALL", *kept, "--security-opt", "no-new-privileges"]
 
 
-def _format_device(engine: Engine, run: Run) -> list[str]:
+def _format_device(engine: Engine, run: ContainerRun) -> list[str]:
     image = run.image
     flags = []
     if image.gpus:
@@ -135,7 +135,7 @@ def _format_device(engine: Engine, run: Run) -> list[str]:
     return [*flags, "--ipc", "host"] if image.ipc == "host" else flags
 
 
-def _format_variables(run: Run, caller: Mapping[str, str]) -> list[str]:
+def _format_variables(run: ContainerRun, caller: Mapping[str, str]) -> list[str]:
     """Return the flags of the step's variables; RELM_IMAGE names the image for the record."""
     fixed = {"RELM_IMAGE": run.reference, **run.image.environment}
     names = [*ALWAYS_PASSED, *(PASSED_WITH_NETWORK if _has_network(run) else ()), *run.image.passed]

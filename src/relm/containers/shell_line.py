@@ -13,7 +13,7 @@ from pathlib import Path
 
 from relm.containers.lock import REFERENCE, Image, Role, find_image, find_reference
 from relm.containers.placement import Placement, place_step
-from relm.containers.run_line import PASSED_WITH_NETWORK, Run, run_line
+from relm.containers.run_line import PASSED_WITH_NETWORK, ContainerRun, run_line
 from relm.errors import RelmError
 from relm.recipes.plan import Project
 from relm.recipes.redaction import shorten_path
@@ -96,10 +96,12 @@ def _name_image(role: Role, image: Image, own: bool) -> tuple[str, str | None]:
     return tag, f"{tag} is not pinned by a digest, for {why}; make images ROLES={role} builds it"
 
 
-def _prepare_run(argv: Sequence[str], placed: Placement, image: Image, named: str, environment: Mapping[str, str]) -> Run:
+def _prepare_run(
+    argv: Sequence[str], placed: Placement, image: Image, named: str, environment: Mapping[str, str]
+) -> ContainerRun:
     """Return the step as `run_line` takes it, with variables for its folders; the command is appended later."""
     elsewhere = os.path.isabs(environment.get("RELM_WORK", ""))
-    return Run(
+    return ContainerRun(
         image=image,
         reference=named,
         command=(),

@@ -16,7 +16,7 @@ from pathlib import Path
 from relm.containers.engine import choose_engine, execute, require_image
 from relm.containers.lock import find_role, read_override
 from relm.containers.placement import STEP_COMMAND, parse_step_command, place_step
-from relm.containers.run_line import Run, prepare_run
+from relm.containers.run_line import ContainerRun, prepare_run
 from relm.errors import RelmError
 from relm.recipes.plan import Project
 
@@ -31,7 +31,7 @@ def pull(arguments: Sequence[str]) -> None:
     file.write_text(f"{reference}\n")
 
 
-def parse_exec(arguments: Sequence[str]) -> Run:
+def parse_exec(arguments: Sequence[str]) -> ContainerRun:
     """Return ``exec --home FOLDER IMAGE SHELL -c COMMAND`` as a run: its image, its mounts, its network.
 
     Raises:

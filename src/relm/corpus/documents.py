@@ -58,7 +58,7 @@ class Skipped(NamedTuple):
 
 
 @dataclass
-class Counts:
+class DocumentCounts:
     """Sums over the documents of a file."""
 
     documents: int = 0

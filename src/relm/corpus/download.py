@@ -16,7 +16,7 @@ import requests
 from relm.artifact import atomic_file, checked_sidecar, sha256_of, write_sidecar
 from relm.corpus.archive import BLOCK, content_blocks
 from relm.corpus.sources import Location, SourceFault, described, kept_names
-from relm.corpus.transfer import Part, transfer
+from relm.corpus.transfer import PartialFile, transfer
 from relm.errors import RelmError
 from relm.limits import require_disk
 from relm.recipes.remote_files import RemoteFile, Source
@@ -44,7 +44,7 @@ def download(name: str, remote: RemoteFile, destination: Path) -> str:
     faults: list[str] = []
     with _disk_faults_explained(destination):
         destination.parent.mkdir(parents=True, exist_ok=True)
-        with Part(destination) as part:
+        with PartialFile(destination) as part:
             origin = _from_mirrors(name, remote, destination, faults) or _from_sources(remote, part, faults)
             if origin is None:
                 raise RelmError(_all_failed(name, remote, faults))
@@ -76,7 +76,7 @@ def _disk_faults_explained(destination: Path) -> Iterator[None]:
         cause = error if isinstance(error, OSError) else error.__cause__
         if not isinstance(cause, OSError):
             raise
-        part = Part(destination).path
+        part = PartialFile(destination).path
         kept = f"what had come is kept in {part} and is gone on from" if part.exists() else "nothing is kept"
         raise RelmError(
             f"{destination}: cannot be written: {cause.strerror}; {kept}; put that right, or move the "
@@ -165,7 +165,7 @@ def _store(blocks: Iterable[bytes], remote: RemoteFile, destination: Path) -> No
 # --- the sources of the recipe ---------------------------------------------------------------------------------------------
 
 
-def _from_sources(remote: RemoteFile, part: Part, faults: list[str]) -> str | None:
+def _from_sources(remote: RemoteFile, part: PartialFile, faults: list[str]) -> str | None:
     """Try each source; returns the description of the one that gave the right bytes."""
     with requests.Session() as session:
         for source in remote.sources:
@@ -177,7 +177,7 @@ def _from_sources(remote: RemoteFile, part: Part, faults: list[str]) -> str | No
     return None
 
 
-def _from_source(source: Source, remote: RemoteFile, part: Part, session: requests.Session) -> None:
+def _from_source(source: Source, remote: RemoteFile, part: PartialFile, session: requests.Session) -> None:
     for attempt in range(2):
         location = transfer(source, part, session, remote)
         try:
@@ -192,7 +192,7 @@ def _from_source(source: Source, remote: RemoteFile, part: Part, session: reques
             return
 
 
-def _accept(location: Location, source: Source, remote: RemoteFile, part: Part) -> None:
+def _accept(location: Location, source: Source, remote: RemoteFile, part: PartialFile) -> None:
     """Make the destination from what was fetched, if that is right."""
     _check(part.path, location.checks)
     if source.member is None and source.decompress is None:

@@ -12,7 +12,7 @@ from relm.artifact import write_sidecar
 from relm.corpus.documents import (
     HELD_OUT,
     TRAIN,
-    Counts,
+    DocumentCounts,
     Encoded,
     Skipped,
     fitting_held_out_one_in,
@@ -62,7 +62,7 @@ class Made(NamedTuple):
 class Tally(NamedTuple):
     """What was written and what was not."""
 
-    counts: dict[str, Counts]
+    counts: dict[str, DocumentCounts]
     skipped: dict[str, int]
     numbers: list[int]
 
@@ -97,7 +97,7 @@ def extract(
         RelmError: the source is absent or damaged, a worker died, or a split would have no document.
     """
     started = time.perf_counter()
-    tally = Tally({TRAIN: Counts(), HELD_OUT: Counts()}, dict.fromkeys(FORMATS[dataset.format].skipped, 0), [])
+    tally = Tally({TRAIN: DocumentCounts(), HELD_OUT: DocumentCounts()}, dict.fromkeys(FORMATS[dataset.format].skipped, 0), [])
     files = _source_files(dataset, source)
     split_in = _splitter(dataset, source, files, documents)
     outcomes = _outcomes(dataset, files, usable_cores() if workers is None else workers)

@@ -15,7 +15,7 @@ from huggingface_hub import DatasetCard
 from tqdm import tqdm
 
 from relm.artifact import read_json
-from relm.corpus.records import Rows, check_keys, keys_of
+from relm.corpus.records import RowRange, check_keys, keys_of
 from relm.errors import RelmError
 from relm.recipes.datasets import Dataset, Hub
 
@@ -24,7 +24,7 @@ ROWS = 256
 MOST_NAMES = 100_000
 
 
-def batches_of_hugging_face(dataset: Dataset, folder: Path | None) -> Iterator[Rows]:
+def batches_of_hugging_face(dataset: Dataset, folder: Path | None) -> Iterator[RowRange]:
     """The rows of one split, streamed; only the columns that are read.
 
     Args:
@@ -40,7 +40,7 @@ def batches_of_hugging_face(dataset: Dataset, folder: Path | None) -> Iterator[R
         with tempfile.TemporaryDirectory() as cache, tqdm(desc=place, unit=" rows", disable=None) as bar:
             for table in _stream(dataset, folder, cache).with_format("arrow").iter(ROWS):
                 check_keys(dataset, table.column_names, f"split {dataset.split}")
-                yield Rows(place, first, table.select(keys_of(dataset)))
+                yield RowRange(place, first, table.select(keys_of(dataset)))
                 first += len(table)
                 bar.update(len(table))
     except RelmError as error:

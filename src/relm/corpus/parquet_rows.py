@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from tqdm import tqdm
 
-from relm.corpus.records import Rows, check_keys, keys_of
+from relm.corpus.records import RowRange, check_keys, keys_of
 from relm.errors import RelmError
 from relm.recipes.datasets import Dataset
 
@@ -15,7 +15,7 @@ from relm.recipes.datasets import Dataset
 BATCH, ROWS = 1 << 20, 4096
 
 
-def batches_of_parquet(dataset: Dataset, path: Path) -> Iterator[Rows]:
+def batches_of_parquet(dataset: Dataset, path: Path) -> Iterator[RowRange]:
     """The rows of a Parquet file, only the columns that are read, a piece of a row group at a time.
 
     Raises:
@@ -28,7 +28,7 @@ def batches_of_parquet(dataset: Dataset, path: Path) -> Iterator[Rows]:
             check_keys(dataset, file.schema_arrow.names, str(path))
             with tqdm(total=file.metadata.num_rows, desc=path.name, unit=" rows", disable=None) as bar:
                 for table in file.iter_batches(_rows_at_once(file.metadata), columns=keys_of(dataset), use_threads=False):
-                    yield Rows(str(path), first, table)
+                    yield RowRange(str(path), first, table)
                     first += len(table)
                     bar.update(len(table))
     except (pa.ArrowException, OSError) as error:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-class Rows(NamedTuple):
+class RowRange(NamedTuple):
     """Some consecutive rows of a table."""
 
     place: str
@@ -109,7 +109,7 @@ def documents_of_json_lines(dataset: Dataset, file: str, block: LineBlock) -> It
 # --- rows ------------------------------------------------------------------------------------------------------------------
 
 
-def documents_of_rows(dataset: Dataset, file: str, rows: Rows) -> Iterator[Encoded | Skipped]:
+def documents_of_rows(dataset: Dataset, file: str, rows: RowRange) -> Iterator[Encoded | Skipped]:
     """One document a row, called FILE:ROW unless it has an id."""
     try:
         columns = [rows.table.column(key).to_pylist() for key in keys_of(dataset)]

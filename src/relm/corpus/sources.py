@@ -57,7 +57,7 @@ class Location:
 
 
 @dataclass(frozen=True)
-class Page:
+class IndexPage:
     """An index page: its address after redirects, its Content-Type, its content."""
 
     url: str
@@ -145,7 +145,7 @@ def _on_package_index(source: Source, session: requests.Session) -> Location:
     )
 
 
-def _links_of_json(page: Page) -> Iterator[tuple[str, str, str | None]]:
+def _links_of_json(page: IndexPage) -> Iterator[tuple[str, str, str | None]]:
     """(file name, link, sha256) of a PEP 691 page."""
     try:
         for entry in json.loads(page.content)["files"]:
@@ -165,7 +165,7 @@ class _Anchors(HTMLParser):
         self.links += [value for key, value in attrs if tag == "a" and key == "href" and value]
 
 
-def _links_of_html(page: Page) -> Iterator[tuple[str, str, str | None]]:
+def _links_of_html(page: IndexPage) -> Iterator[tuple[str, str, str | None]]:
     """(file name, link, sha256) of a PEP 503 page."""
     anchors = _Anchors()
     anchors.feed(page.content.decode("utf-8", errors="replace"))
@@ -323,7 +323,7 @@ def opened(session: requests.Session, location: Location, headers: dict[str, str
     raise SourceFault(f"{status}{hint}")
 
 
-def _metadata(session: requests.Session, url: str, accept: str) -> Page:
+def _metadata(session: requests.Session, url: str, accept: str) -> IndexPage:
     try:
         with opened(session, Location(url), {"Accept": accept, "Accept-Encoding": "gzip, identity"}) as response:
             if response.status_code != 200:
@@ -333,7 +333,7 @@ def _metadata(session: requests.Session, url: str, accept: str) -> Page:
                 content += block
                 if len(content) > LARGEST_METADATA:
                     raise SourceFault(f"over {LARGEST_METADATA:,} bytes where an index page was expected")
-            return Page(response.url or url, response.headers.get("Content-Type", ""), content)
+            return IndexPage(response.url or url, response.headers.get("Content-Type", ""), content)
     except requests.RequestException as error:
         raise TemporaryFault(f"{shown(url)}: {in_words(error)}") from None
     except SourceFault as fault:

@@ -29,7 +29,7 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.5, 8.0  # seconds before another attempt, doubled
 PIECE = 1 << 18  # bytes asked of the connection at once; fewer are taken when fewer have come
 
 
-class Part:
+class PartialFile:
     """`.FILE.part` beside FILE, and `.FILE.part.json` that says what it is of; held by one process at a time.
 
     An empty part is removed at the end, another one stays for the next attempt.
@@ -110,7 +110,7 @@ class Part:
         self.note.unlink(missing_ok=True)
 
 
-def transfer(source: Source, part: Part, session: requests.Session, wanted: RemoteFile) -> Location:
+def transfer(source: Source, part: PartialFile, session: requests.Session, wanted: RemoteFile) -> Location:
     """Bring all bytes behind a source into the part, as often as it takes; returns where they were.
 
     Args:
@@ -138,7 +138,7 @@ def transfer(source: Source, part: Part, session: requests.Session, wanted: Remo
             time.sleep(min(FIRST_PAUSE * 2 ** (failures - 1), LONGEST_PAUSE))
 
 
-def _fetch_rest(source: Source, location: Location, part: Part, session: requests.Session, wanted: RemoteFile) -> None:
+def _fetch_rest(source: Source, location: Location, part: PartialFile, session: requests.Session, wanted: RemoteFile) -> None:
     have, validator = part.progress(source)
     headers = {"Range": f"bytes={have}-"} if have else {}
     if have and validator:
@@ -164,7 +164,7 @@ def _fetch_rest(source: Source, location: Location, part: Part, session: request
         _append_all(response, part, total or (wanted.size if is_plain else None), most=most if is_plain else None)
 
 
-def _append_all(response: requests.Response, part: Part, total: int | None, most: int | None) -> None:
+def _append_all(response: requests.Response, part: PartialFile, total: int | None, most: int | None) -> None:
     """Write the body to the part: `total` bytes where that is known, `most` bytes of it if it never ends.
 
     Raises:

@@ -30,8 +30,8 @@ _meetings = itertools.count()
 
 
 @dataclass(frozen=True)
-class Place:
-    """Which of several processes this one is, as torchrun says it in the environment."""
+class ProcessRank:
+    """The rank of this process among several, as torchrun sets it in the environment."""
 
     rank: int
     ranks: int
@@ -40,8 +40,8 @@ class Place:
     local_ranks: int
 
 
-def place_of_this_process(processes: int) -> Place:
-    """Where this process stands.
+def rank_of_this_process(processes: int) -> ProcessRank:
+    """Return the rank of this process among `processes`.
 
     Args:
         processes: how many the recipe wants.
@@ -56,7 +56,7 @@ def place_of_this_process(processes: int) -> Place:
             f"run.processes is {processes}, but {'one was' if ranks == 1 else f'{ranks} were'} started; start them with "
             f"`torchrun --standalone --nproc-per-node {processes} -m -- relm pretrain ...`, or correct run.processes"
         )
-    return Place(rank, ranks, local_rank, local_ranks)
+    return ProcessRank(rank, ranks, local_rank, local_ranks)
 
 
 class Processes:

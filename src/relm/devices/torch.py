@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from relm.devices.contract import Forward, Model
-from relm.devices.processes import Processes, place_of_this_process
+from relm.devices.processes import Processes, rank_of_this_process
 from relm.errors import RelmError
 from relm.limits import peak_resident_memory, usable_cores
 from relm.models.layers import recomputed
@@ -33,7 +33,7 @@ class TorchDevice:
         Raises:
             RelmError: there is no CUDA here, fewer GPUs than processes, or another number of processes was started.
         """
-        place = place_of_this_process(run.processes)
+        place = rank_of_this_process(run.processes)
         self.rank, self.ranks = self.part, self.parts = place.rank, place.ranks
         if run.device == "cuda":
             for name, value in _SAME_BITS.items() if run.deterministic else ():

@@ -14,7 +14,7 @@ from tqdm import tqdm
 from relm.artifact import sha256_of
 from relm.errors import RelmError
 from relm.evaluation.diacritics_baselines import Forms, Training, training_forms
-from relm.evaluation.diacritics_scoring import Counts, plain, scored, words_of
+from relm.evaluation.diacritics_scoring import RestorationCounts, plain, scored, words_of
 from relm.evaluation.models import Execution
 from relm.evaluation.restoration import Restored, Restorer
 from relm.evaluation.result import Result, Sample
@@ -139,7 +139,7 @@ def _wanted(manifest: Path, held_out: Texts) -> set[str]:
 
 def _figures(manifest: Path, held_out: Texts, restorer: Restorer, forms: Forms) -> dict[str, float | int]:
     """All figures but that of the worked example."""
-    counts = {name: Counts() for name in ("", *BASELINES)}
+    counts = {name: RestorationCounts() for name in ("", *BASELINES)}
     events: Counter[str] = Counter()
     with tqdm(total=held_out.count, unit=" texts", disable=None) as bar:
         for texts in held_out:
@@ -178,9 +178,9 @@ def _figures(manifest: Path, held_out: Texts, restorer: Restorer, forms: Forms) 
     }
 
 
-def _compared(restored: Restored, restorer: Restorer, forms: Forms) -> Mapping[str, Counts]:
+def _compared(restored: Restored, restorer: Restorer, forms: Forms) -> Mapping[str, RestorationCounts]:
     """One text as the model writes it and as each baseline does, all cut into the same parts."""
-    counts = {name: Counts() for name in ("", *BASELINES)}
+    counts = {name: RestorationCounts() for name in ("", *BASELINES)}
     for part, output in restored.parts:
         source = restorer.source(part)
         likeliest = with_standard_letters(forms.restored(source), restorer.language)

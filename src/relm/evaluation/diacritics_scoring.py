@@ -29,8 +29,8 @@ Integers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Counts:
-    """What was compared, and how much of it was right."""
+class RestorationCounts:
+    """Counts of compared words and letters, and of the right ones among them."""
 
     words: int = 0
     right_words: int = 0
@@ -46,8 +46,8 @@ class Counts:
     extra_words: int = 0
     """Words of the output without a partner."""
 
-    def __add__(self, other: "Counts") -> "Counts":
-        return Counts(*map(sum, zip(vars(self).values(), vars(other).values(), strict=True)))
+    def __add__(self, other: "RestorationCounts") -> "RestorationCounts":
+        return RestorationCounts(*map(sum, zip(vars(self).values(), vars(other).values(), strict=True)))
 
     def accuracies(self) -> dict[str, float]:
         """Shares that are right, from 0 to 1; without those of which there was nothing."""
@@ -83,7 +83,7 @@ def plain(word: str) -> str:
     return without_diacritics(word).lower()
 
 
-def scored(reference: str, output: str, ambiguous: Container[str]) -> Counts:
+def scored(reference: str, output: str, ambiguous: Container[str]) -> RestorationCounts:
     """Compare an output with the text that it should be.
 
     Args:
@@ -98,11 +98,11 @@ def scored(reference: str, output: str, ambiguous: Container[str]) -> Counts:
         partners[place] = found[other]
     of_words = [_of_word(word, partner, plain(word) in ambiguous) for word, partner in zip(expected, partners, strict=True)]
     sums = [sum(column) for column in zip(*of_words, strict=True)] or [0] * 8
-    return Counts(*[*sums, len(found) - len(pairs)])
+    return RestorationCounts(*[*sums, len(found) - len(pairs)])
 
 
 def _of_word(word: str, partner: str | None, is_ambiguous: bool) -> tuple[int, ...]:
-    """The fields of `Counts` for one word of the reference, all but the last."""
+    """The fields of `RestorationCounts` for one word of the reference, all but the last."""
     right = word == partner
     letters = letters_of(word)
     same = [right] * len(letters)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from relm.errors import RelmError
-from relm.examples.encoder import Disagreement, Encoder, Ragged
+from relm.examples.encoder import Disagreement, EncodedTexts, TextEncoder
 from relm.examples.tokenizers import LoadedTokenizer
 
 
@@ -36,9 +36,9 @@ def read_text(path: Path, sha256: str | None) -> tuple[str, str]:
         raise RelmError(f"{path}: byte {error.start} is not UTF-8; save the file as UTF-8") from None
 
 
-def encoded(tokenizer: LoadedTokenizer, texts: Sequence[str]) -> Ragged:
+def encoded(tokenizer: LoadedTokenizer, texts: Sequence[str]) -> EncodedTexts:
     """The ids of each text, each encoded as one piece and as it stands."""
     try:
-        return Encoder(tokenizer.tokenizer).encoded(texts)
+        return TextEncoder(tokenizer.tokenizer).encoded(texts)
     except Disagreement:  # with the library about the ids of a sample: it encodes everything
-        return Encoder(tokenizer.tokenizer, fast=False).encoded(texts)
+        return TextEncoder(tokenizer.tokenizer, fast=False).encoded(texts)

@@ -28,8 +28,8 @@ from relm.evaluation.beginning import Beginning, beginning_of, put_before_each
 from relm.evaluation.evaluated_text import encoded, read_text
 from relm.evaluation.models import CausalModel, Execution, load_causal
 from relm.evaluation.result import Result, perplexity
-from relm.evaluation.scoring import Scores, Sequences, score
-from relm.examples.encoder import Ragged
+from relm.evaluation.scoring import ScoredSequences, Scores, score
+from relm.examples.encoder import EncodedTexts
 from relm.examples.tokenizers import LoadedTokenizer, load_tokenizer
 from relm.recipes.evaluations import Lambada
 
@@ -147,11 +147,11 @@ def _before_last_space(text: str) -> str:
 class Passages:
     """Passages as tokens, as each protocol wants them."""
 
-    whole: Ragged
+    whole: EncodedTexts
     """Each as one piece: for the last token, and for lambada_openai."""
-    strict: Ragged
+    strict: EncodedTexts
     """Each as its stripped beginning, a space, and its last word."""
-    harness: Ragged
+    harness: EncodedTexts
     """Each as lm_eval has it: the tokens of the context by itself, then those of `whole` from that many on."""
     harness_targets: Integers
     """(passages,) how many of the last tokens of `harness` lambada_openai scores."""
@@ -217,12 +217,12 @@ def _require_separable(passages: Passages, tokenizer: Path) -> None:
         )
 
 
-def _rows(ragged: Ragged) -> list[npt.NDArray[np.int32]]:
+def _rows(ragged: EncodedTexts) -> list[npt.NDArray[np.int32]]:
     """Return the tokens of each row."""
     return np.split(ragged.tokens, np.cumsum(ragged.sizes, dtype=np.int64)[:-1])
 
 
-def _shared_beginnings(left: Ragged, right: Ragged) -> Integers:
+def _shared_beginnings(left: EncodedTexts, right: EncodedTexts) -> Integers:
     """Count the tokens with which each row of `left` and that of `right` begin alike."""
     sizes = np.minimum(left.sizes, right.sizes).astype(np.int64)
     for row, (one, other) in enumerate(zip(_rows(left), _rows(right), strict=True)):
@@ -231,16 +231,16 @@ def _shared_beginnings(left: Ragged, right: Ragged) -> Integers:
     return sizes
 
 
-def _different(left: Ragged, right: Ragged) -> Flags:
+def _different(left: EncodedTexts, right: EncodedTexts) -> Flags:
     """Return which rows are not the same."""
     different: Flags = _shared_beginnings(left, right) < np.maximum(left.sizes, right.sizes)
     return different
 
 
-def _completed(beginnings: Ragged, whole: Ragged) -> Ragged:
+def _completed(beginnings: EncodedTexts, whole: EncodedTexts) -> EncodedTexts:
     """Return each row of `beginnings`, then that of `whole` from as many tokens on."""
     rows = [np.concatenate([told, row[len(told) :]]) for told, row in zip(_rows(beginnings), _rows(whole), strict=True)]
-    return Ragged(np.concatenate(rows), np.maximum(beginnings.sizes, whole.sizes))
+    return EncodedTexts(np.concatenate(rows), np.maximum(beginnings.sizes, whole.sizes))
 
 
 # --- scores ----------------------------------------------------------------------------------------------------------------
@@ -288,7 +288,7 @@ def lambada_scores(
     )
 
 
-def _sequences(passages: Passages, model: CausalModel, beginning: Beginning) -> tuple[Sequences, list[Integers], Flags]:
+def _sequences(passages: Passages, model: CausalModel, beginning: Beginning) -> tuple[ScoredSequences, list[Integers], Flags]:
     """Lay out what goes through the model: each passage, then those with other tokens when strict, then those lm_eval alters.
 
     Returns:
@@ -313,7 +313,7 @@ def _sequences(passages: Passages, model: CausalModel, beginning: Beginning) -> 
             f"{model.folder} has {model.positions} positions; evaluate a model with more"
         )
     ends = np.cumsum(sizes)
-    sequences = Sequences(tokens, ends - np.minimum(sizes, longest), ends, scored, beginning.every_window)
+    sequences = ScoredSequences(tokens, ends - np.minimum(sizes, longest), ends, scored, beginning.every_window)
     truncated = np.maximum(passages.whole.sizes, passages.strict.sizes) + len(beginning.ids) > longest
     return sequences, places, truncated
 

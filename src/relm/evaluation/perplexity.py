@@ -14,7 +14,7 @@ from relm.errors import RelmError
 from relm.evaluation.baselines import BLOCK, LARGEST_TRAINING, BigramModel, Tokens, blocks, unigram_entropy
 from relm.evaluation.models import CausalModel, Execution, load_causal, require_context
 from relm.evaluation.result import Result, perplexity
-from relm.evaluation.scoring import Sequences, score
+from relm.evaluation.scoring import ScoredSequences, score
 from relm.examples.manifest import Manifest, Split, read_manifest
 from relm.examples.storage import TokenStream
 
@@ -68,7 +68,7 @@ def stream_nats(model: CausalModel, stream: TokenStream, context: int, batch_tok
         for tokens in _whole_windows(stream, context):
             starts = np.arange(0, len(tokens) - 1, context)
             ends = np.minimum(starts + context + 1, len(tokens))
-            sequences = Sequences(tokens, starts, ends, scored=ends - starts - 1)
+            sequences = ScoredSequences(tokens, starts, ends, scored=ends - starts - 1)
             sums.append(float(score(model, sequences, batch_tokens, bar.update).nats.sum()))
     return math.fsum(sums)
 

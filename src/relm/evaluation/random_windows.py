@@ -12,7 +12,7 @@ from relm.artifact import sha256_of
 from relm.evaluation.baselines import BLOCK
 from relm.evaluation.models import CausalModel, Execution, load_causal, require_context
 from relm.evaluation.result import Result
-from relm.evaluation.scoring import Sequences, score
+from relm.evaluation.scoring import ScoredSequences, score
 from relm.examples.causal import CausalExamples
 from relm.examples.contract import numbers_at
 from relm.examples.manifest import read_manifest
@@ -107,7 +107,7 @@ def window_losses(model: CausalModel, examples: CausalExamples, seed: int, windo
             numbers, _epochs = numbers_at(examples, seed, positions)
             tokens = examples.windows(numbers).reshape(-1)
             starts = np.arange(len(positions)) * (length + 1)
-            sequences = Sequences(tokens, starts, starts + length + 1, np.full(len(positions), length))
+            sequences = ScoredSequences(tokens, starts, starts + length + 1, np.full(len(positions), length))
             losses[positions] = score(model, sequences, batch_tokens, bar.update).nats.reshape(-1, length).mean(axis=1)
     return losses
 

@@ -12,7 +12,7 @@ from relm.evaluation.text_to_text import TextToTextModel, texts_written
 from relm.examples.causal import with_end_of_text
 from relm.examples.columns import Ragged
 from relm.examples.diacritics import with_standard_letters
-from relm.examples.encoder import Encoder
+from relm.examples.encoder import TextEncoder
 from relm.examples.seq2seq import SOURCES, Seq2SeqExamples
 from relm.examples.tokenizers import LoadedTokenizer
 
@@ -89,7 +89,7 @@ class Restorer:
 
     def _encoded(self, texts: Sequence[str]) -> tuple[Ragged, list[bool]]:
         """The sources, each with its end, and whether source and target fit."""
-        tokens, sizes = Encoder(self.loaded.tokenizer, fast=False).encoded([*map(self.source, texts), *texts])
+        tokens, sizes = TextEncoder(self.loaded.tokenizer, fast=False).encoded([*map(self.source, texts), *texts])
         source_sizes, target_sizes = np.split(sizes, 2)
         fits = (source_sizes < self.examples.source_length) & (target_sizes < self.examples.target_length)
         tokens, sizes = with_end_of_text(tokens[: source_sizes.sum()], source_sizes, self.examples.end_of_text_id)

@@ -26,7 +26,7 @@ LARGEST_LOGITS = 2**25
 
 
 @dataclass(frozen=True)
-class Sequences:
+class ScoredSequences:
     """Sequences of tokens of which the last ones are scored, each given those before it in the sequence.
 
     Raises:
@@ -75,7 +75,9 @@ class Scores:
     """(scored,) whether no other token had a higher probability: of equal ones the first id counts."""
 
 
-def score(model: CausalModel, sequences: Sequences, batch_tokens: int, done: Callable[[int], Any] | None = None) -> Scores:
+def score(
+    model: CausalModel, sequences: ScoredSequences, batch_tokens: int, done: Callable[[int], Any] | None = None
+) -> Scores:
     """The loss of every scored token; batches change it by rounding at most.
 
     Memory is bounded by a batch: its activations, and `LARGEST_LOGITS` logits.
@@ -133,7 +135,7 @@ def _concatenated_ranges(starts: Integers, sizes: Integers) -> Integers:
     return found
 
 
-def _batch_scores(model: CausalModel, sequences: Sequences, rows: Integers) -> tuple[Floats, Flags]:
+def _batch_scores(model: CausalModel, sequences: ScoredSequences, rows: Integers) -> tuple[Floats, Flags]:
     """(scored,) nats, and whether each token is the likeliest, of some sequences together."""
     starts, scored = sequences.starts[rows], sequences.scored[rows]
     lengths = sequences.ends[rows] - starts - 1

@@ -20,7 +20,7 @@ from relm.evaluation.detokenisers import DETOKENISERS
 from relm.evaluation.evaluated_text import encoded, read_text
 from relm.evaluation.models import CausalModel, Execution, load_causal, require_context
 from relm.evaluation.result import Result, perplexity
-from relm.evaluation.scoring import Scores, Sequences, score
+from relm.evaluation.scoring import ScoredSequences, Scores, score
 from relm.evaluation.windows import Windows, windows_of_documents
 from relm.examples.tokenizers import SPECIAL_TOKENS, LoadedTokenizer, load_tokenizer
 from relm.recipes.evaluations import TextPerplexity
@@ -73,7 +73,7 @@ def evaluate_text(
     context, stride = _reach(model, options)
     windows = windows_of_documents(options.windows, prepared.sizes, context, stride)
     windows = windows.first(limit) if options.documents != "level_1_headings" else windows
-    sequences = Sequences(prepared.array, windows.starts, windows.ends, windows.scored, beginning.every_window)
+    sequences = ScoredSequences(prepared.array, windows.starts, windows.ends, windows.scored, beginning.every_window)
     found = figures(mean_nats(score(model, sequences, execution.batch_tokens), sequences, windows), prepared, windows)
     if options.documents == "level_1_headings":
         found["documents"] = len(prepared.sizes)
@@ -196,7 +196,7 @@ def _reach(model: CausalModel, options: TextPerplexity) -> tuple[int, int]:
     return context, min(options.stride or longest, longest)
 
 
-def mean_nats(scores: Scores, sequences: Sequences, windows: Windows) -> float:
+def mean_nats(scores: Scores, sequences: ScoredSequences, windows: Windows) -> float:
     """Mean of -ln P: of the windows' means, each with its weight."""
     sums = np.add.reduceat(scores.nats, sequences.offsets[:-1])
     return math.fsum(sums / windows.scored * windows.weights) / float(windows.weights.sum())

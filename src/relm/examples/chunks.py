@@ -8,12 +8,12 @@ import numpy as np
 import numpy.typing as npt
 
 from relm.examples.documents import Lines, counts_of
-from relm.examples.encoder import Encoder
+from relm.examples.encoder import TextEncoder
 from relm.examples.tokenizers import loaded_as
 
 
-class Encoding(NamedTuple):
-    """What a worker is told."""
+class ChunkEncoding(NamedTuple):
+    """The options by which a worker encodes a chunk."""
 
     tokenizer: Path
     tokenizer_sha256: str
@@ -39,7 +39,7 @@ class Chunk(NamedTuple):
     """Whether the last document ends here."""
 
 
-def encoded_chunk(encoding: Encoding, end_of_text_id: int | None, lines: Lines) -> Chunk:
+def encoded_chunk(encoding: ChunkEncoding, end_of_text_id: int | None, lines: Lines) -> Chunk:
     """The tokens of some lines of a documents file.
 
     Args:
@@ -60,5 +60,5 @@ def encoded_chunk(encoding: Encoding, end_of_text_id: int | None, lines: Lines) 
 
 
 @functools.lru_cache(maxsize=1)
-def _encoder(encoding: Encoding) -> Encoder:
-    return Encoder(loaded_as(encoding.tokenizer, encoding.tokenizer_sha256).tokenizer, encoding.fast)
+def _encoder(encoding: ChunkEncoding) -> TextEncoder:
+    return TextEncoder(loaded_as(encoding.tokenizer, encoding.tokenizer_sha256).tokenizer, encoding.fast)

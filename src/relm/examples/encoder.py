@@ -33,7 +33,7 @@ _BEFORE_SPACE = re.compile(r"\w(?= )")
 CHOICE = "RELM_ENCODER"
 
 
-class Ragged(NamedTuple):
+class EncodedTexts(NamedTuple):
     """Sequences of different lengths, one after the other."""
 
     tokens: Tokens
@@ -65,7 +65,7 @@ WAYS: dict[str, Callable[[Tokenizer, str, Mapping[str, Any]], FastWay | None]] =
 }
 
 
-class Encoder:
+class TextEncoder:
     """Encodes texts with one tokenizer; not for several threads at once."""
 
     def __init__(self, tokenizer: Tokenizer, fast: bool = True) -> None:
@@ -87,7 +87,7 @@ class Encoder:
         """What encodes; None: the library."""
         return None if os.environ.get(CHOICE) == "library" else self.fast_way
 
-    def encoded(self, texts: Sequence[str]) -> Ragged:
+    def encoded(self, texts: Sequence[str]) -> EncodedTexts:
         """The ids of each text, without any special tokens.
 
         Raises:
@@ -95,7 +95,7 @@ class Encoder:
         """
         return _joined(self._rows(texts))
 
-    def with_word_starts(self, texts: Sequence[str]) -> tuple[Ragged, Flags]:
+    def with_word_starts(self, texts: Sequence[str]) -> tuple[EncodedTexts, Flags]:
         """The ids of each text, and which of them begin a word: bool (n,).
 
         A word of WordPiece is a token with the `##` tokens after it; of byte-level BPE a piece of GPT-2's pattern, with the
@@ -160,9 +160,9 @@ def _starts_by_library(tokenizer: Tokenizer, texts: Sequence[str]) -> Flags:
     return np.concatenate(starts)
 
 
-def _joined(rows: Sequence[Tokens]) -> Ragged:
+def _joined(rows: Sequence[Tokens]) -> EncodedTexts:
     sizes = np.fromiter(map(len, rows), dtype=np.int32, count=len(rows))
-    return Ragged(np.concatenate([np.empty(0, np.int32), *rows], dtype=np.int32, casting="unsafe"), sizes)
+    return EncodedTexts(np.concatenate([np.empty(0, np.int32), *rows], dtype=np.int32, casting="unsafe"), sizes)
 
 
 def _parts(text: str) -> list[str]:

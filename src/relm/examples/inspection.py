@@ -32,8 +32,8 @@ ROWS_AT_ONCE = 2**16
 
 
 @dataclass
-class Statistics:
-    """Of one split or file."""
+class SplitStatistics:
+    """The counts of one split or file."""
 
     name: str
     counts: Mapping[str, Any]
@@ -49,12 +49,12 @@ class Contents:
     kind: str
     """In a few words."""
     notes: dict[str, str] = field(default_factory=dict)
-    statistics: list[Statistics] = field(default_factory=list)
+    statistics: list[SplitStatistics] = field(default_factory=list)
     examples: list[tuple[str, list[str]]] = field(default_factory=list)
     """A heading and lines of text, for each example."""
 
 
-class Rows(Protocol):
+class RowTable(Protocol):
     """A table, or several as one."""
 
     @property
@@ -120,7 +120,7 @@ def _manifest(path: Path, loaded: LoadedTokenizer | None, examples: int) -> Cont
             "words": split.words,
             "bytes": split.bytes,
         }
-        contents.statistics.append(Statistics(name, counts, split.length_histogram))
+        contents.statistics.append(SplitStatistics(name, counts, split.length_histogram))
     name = next(iter(facts.splits))
     if facts.layout == TABLE:
         contents.examples = _rows_in_words(ExampleTables(path, name, check_content=False), loaded, examples)
@@ -155,7 +155,7 @@ def _stream(path: Path, loaded: LoadedTokenizer | None, examples: int) -> Conten
     notes = {"type": str(opened.tokens.dtype), "index": index_of(opened.path).name}
     shown = _documents_in_words(opened.path, loaded, examples)
     return Contents(
-        opened.path, "a stream of tokens in Megatron-LM's format", notes, [Statistics("all", counts, histogram)], shown
+        opened.path, "a stream of tokens in Megatron-LM's format", notes, [SplitStatistics("all", counts, histogram)], shown
     )
 
 
@@ -172,7 +172,7 @@ def _table(path: Path, loaded: LoadedTokenizer | None, examples: int) -> Content
         notes["settings"] = ", ".join(f"{key} {value}" for key, value in _flat(settings))
     kind = f"a table of {table.facts.get('objective', 'unknown')} examples"
     shown = _rows_in_words(table, loaded, examples)
-    return Contents(path, kind, notes, [Statistics("all", counts, length_histogram(lengths))], shown)
+    return Contents(path, kind, notes, [SplitStatistics("all", counts, length_histogram(lengths))], shown)
 
 
 def _tfrecord(path: Path, loaded: LoadedTokenizer | None, examples: int) -> Contents:
@@ -191,7 +191,7 @@ def _tfrecord(path: Path, loaded: LoadedTokenizer | None, examples: int) -> Cont
             shown.append((f"record {number:,}", _record_in_words(features, place, TokenTexts(loaded))))
     notes = {"features": ", ".join(f"{name} ({len(values)})" for name, values in sorted(features.items()))}
     counts = {"records": records, "tokens": tokens or None}
-    return Contents(path, "TFRecord of tf.train.Example", notes, [Statistics("all", counts, histogram)], shown)
+    return Contents(path, "TFRecord of tf.train.Example", notes, [SplitStatistics("all", counts, histogram)], shown)
 
 
 def _record_length(features: Mapping[str, Any]) -> int:
@@ -228,11 +228,11 @@ def _tpu_pretrain(path: Path, loaded: LoadedTokenizer | None, examples: int) -> 
             heading = f"line {number + 1:,}{', is_random_next' if example['is_random_next'] else ''}"
             contents.examples.append((heading, [_cut(words, lambda tokens: " ".join(tokens))]))
     counts = {"examples": len(sizes), "tokens": sum(sizes), "hidden tokens": hidden}
-    contents.statistics.append(Statistics("all", counts, length_histogram(np.array(sizes, dtype=np.int64))))
+    contents.statistics.append(SplitStatistics("all", counts, length_histogram(np.array(sizes, dtype=np.int64))))
     return contents
 
 
-def _rows_in_words(table: Rows, loaded: LoadedTokenizer | None, examples: int) -> list[tuple[str, list[str]]]:
+def _rows_in_words(table: RowTable, loaded: LoadedTokenizer | None, examples: int) -> list[tuple[str, list[str]]]:
     texts, shown = TokenTexts(loaded), []
     for number in _spread(len(table), examples):
         row = {name: _row(table, name, number) for name in table.columns}
@@ -246,7 +246,7 @@ def _rows_in_words(table: Rows, loaded: LoadedTokenizer | None, examples: int) -
     return shown
 
 
-def _row(table: Rows, name: str, number: int) -> Any:
+def _row(table: RowTable, name: str, number: int) -> Any:
     found = table.rows(name, np.array([number]))
     return found.values if isinstance(found, Ragged) else found[0]
 

@@ -41,7 +41,7 @@ Columns = dict[str, npt.NDArray[Any]]
 BLOCK = 2**17
 
 
-class Block(NamedTuple):
+class SequenceBatch(NamedTuple):
     """Sequences that become rows together."""
 
     packing: Packing
@@ -52,7 +52,7 @@ class Block(NamedTuple):
     """Tokens of the text up to its end, of all repetitions."""
 
 
-class Statistics:
+class MaskedStatistics:
     """Sums over the rows of a table."""
 
     def __init__(self) -> None:
@@ -94,7 +94,7 @@ def pregenerate_masked(
     require_room(_packing(objective, ""))
     require_special(load_tokenizer(tokenizer))
     cores = usable_cores() if workers is None else workers
-    statistics = Statistics()
+    statistics = MaskedStatistics()
     with tokenized_documents(
         documents, tokenizer, objective.masked.sentences, language, workers, folder=output.parent
     ) as found:
@@ -157,7 +157,7 @@ def table_columns(objective: Objective, vocabulary_size: int) -> list[Column]:
     ]
 
 
-def blocks_of(found: TokenizedDocuments, objective: Objective) -> Iterator[Block]:
+def blocks_of(found: TokenizedDocuments, objective: Objective) -> Iterator[SequenceBatch]:
     """All sequences, repetition by repetition, in blocks."""
     text = Text(found.sentence_starts, found.document_starts)
     size = max(1, BLOCK // objective.sequence_length)
@@ -168,11 +168,11 @@ def blocks_of(found: TokenizedDocuments, objective: Objective) -> Iterator[Block
             for start in range(0, len(sequences.label), size):
                 part = sequences.between(start, start + size)
                 part = part._replace(truncated=0 if start else sequences.truncated)
-                yield Block(packing, part, row, repetition * len(found.tokens) + int(part.first_stop[-1]))
+                yield SequenceBatch(packing, part, row, repetition * len(found.tokens) + int(part.first_stop[-1]))
                 row += len(part.label)
 
 
-def made_columns(found: TokenizedDocuments, objective: Objective, block: Block) -> Columns:
+def made_columns(found: TokenizedDocuments, objective: Objective, block: SequenceBatch) -> Columns:
     """The rows of a block, as the table has them."""
     options, special = objective.masked, found.loaded.special
     assert special.cls is not None and special.sep is not None, "see `require_special`"  # noqa: PT018
@@ -197,12 +197,12 @@ def made_columns(found: TokenizedDocuments, objective: Objective, block: Block) 
     }
 
 
-Made = Generator[tuple[Block, Columns], None, None]
+Made = Generator[tuple[SequenceBatch, Columns], None, None]
 
 
-def _in_threads(make: Callable[[Block], Columns], blocks: Iterator[Block], threads: int) -> Made:
+def _in_threads(make: Callable[[SequenceBatch], Columns], blocks: Iterator[SequenceBatch], threads: int) -> Made:
     """Each block with its rows, in order; numpy works on several at once."""
-    waiting: collections.deque[tuple[Block, Future[Columns]]] = collections.deque()
+    waiting: collections.deque[tuple[SequenceBatch, Future[Columns]]] = collections.deque()
     with ThreadPoolExecutor(threads) as pool:
         for block in blocks:
             waiting.append((block, pool.submit(make, block)))

@@ -105,8 +105,8 @@ class Window(NamedTuple):
     """How many pieces have all that a sequence can reach inside the window."""
 
 
-class Plan(NamedTuple):
-    """For each piece of a window: the sequence that begins there, and where the next one would. All are numbers of pieces."""
+class PackingPlan(NamedTuple):
+    """The sequence that begins at each piece of a window, and where the next one would; all are counts of pieces."""
 
     first_stops: Integers
     stops: Integers
@@ -203,7 +203,7 @@ def _targets(packing: Packing, keys: Draws) -> Integers:
     return np.where(happens(drawn(keys, IS_SHORT), probability), short, room)
 
 
-def _runs(window: Window, packing: Packing, keys: Draws) -> Plan:
+def _runs(window: Window, packing: Packing, keys: Draws) -> PackingPlan:
     """As many whole pieces as fit, one at least; with `full_sentences` documents follow each other, a separator between."""
     count = window.beginnings
     starts, stops, document_stops = window.starts[:-1], window.starts[1:], window.document_stops[window.document[:count]]
@@ -212,10 +212,10 @@ def _runs(window: Window, packing: Packing, keys: Draws) -> Plan:
         starts, stops, document_stops = starts + window.document, stops + window.document, np.array([len(starts)])
     found = np.searchsorted(stops, starts[:count] + _targets(packing, keys), "right")
     ends = np.clip(found, np.arange(1, count + 1), document_stops)
-    return Plan(ends, ends, np.full(count, NO_PAIR, np.int8), ends)
+    return PackingPlan(ends, ends, np.full(count, NO_PAIR, np.int8), ends)
 
 
-def _pairs(window: Window, packing: Packing, keys: Draws) -> Plan:
+def _pairs(window: Window, packing: Packing, keys: Draws) -> PackingPlan:
     """Pieces until the target is reached or the document ends; a random number of them is the first segment."""
     count = window.beginnings
     pieces = np.arange(count)
@@ -225,7 +225,7 @@ def _pairs(window: Window, packing: Packing, keys: Draws) -> Plan:
     first_stops = pieces + 1 + below(drawn(keys, FIRST_SENTENCES), np.maximum(sizes - 1, 1))
     is_random = (sizes == 1) | happens(drawn(keys, IS_RANDOM), 0.5)
     label = np.where(is_random, np.int8(RANDOM), np.int8(FOLLOWS))
-    return Plan(first_stops, stops, label, np.where(is_random, first_stops, stops))
+    return PackingPlan(first_stops, stops, label, np.where(is_random, first_stops, stops))
 
 
 def _chain(nexts: list[int]) -> tuple[Integers, int]:
@@ -237,7 +237,7 @@ def _chain(nexts: list[int]) -> tuple[Integers, int]:
     return np.array(chosen), place
 
 
-def _sequences(text: Text, window: Window, packing: Packing, keys: Draws, plan: Plan, chosen: Integers) -> Sequences:
+def _sequences(text: Text, window: Window, packing: Packing, keys: Draws, plan: PackingPlan, chosen: Integers) -> Sequences:
     """The sequences that begin at the chosen pieces."""
     starts, label, keys = window.starts, plan.label[chosen], keys[chosen]
     first_start, first_stop = starts[chosen], starts[plan.first_stops[chosen]]

@@ -13,7 +13,7 @@ from tqdm import tqdm
 from relm.artifact import sha256_of, write_sidecar
 from relm.corpus.workers import ordered_map
 from relm.errors import RelmError
-from relm.examples.chunks import Chunk, Encoding, encoded_chunk
+from relm.examples.chunks import Chunk, ChunkEncoding, encoded_chunk
 from relm.examples.documents import BEFORE_SPACE, CHUNK, checked_documents, chunks_of
 from relm.examples.encoder import Disagreement
 from relm.examples.manifest import length_histogram, summed
@@ -24,7 +24,7 @@ from relm.recipes.objectives import Objective
 
 
 @dataclass
-class Counts:
+class ShardCounts:
     """Sums over the documents of a file."""
 
     words: int = 0
@@ -97,15 +97,17 @@ def pregenerate_stream(
 
 def _written(
     documents: Path, loaded: LoadedTokenizer, output: Path, workers: int | None, fast: bool
-) -> tuple[ShardWriter, Counts]:
+) -> tuple[ShardWriter, ShardCounts]:
     """Write the shard and its index."""
     size = documents.stat().st_size
     wanted = min(usable_cores() if workers is None else workers, 1 + size // CHUNK)
     encode = functools.partial(
-        encoded_chunk, Encoding(loaded.path, loaded.sha256, dtype_of(loaded.vocabulary_size), fast), loaded.special.end_of_text
+        encoded_chunk,
+        ChunkEncoding(loaded.path, loaded.sha256, dtype_of(loaded.vocabulary_size), fast),
+        loaded.special.end_of_text,
     )
     parting = None if loaded.kind == "other" else BEFORE_SPACE
-    counts = Counts()
+    counts = ShardCounts()
     started = perf_counter()
     with (
         open(documents, "rb") as file,

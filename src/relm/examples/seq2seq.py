@@ -25,7 +25,7 @@ from relm.examples.columns import Column, Kind, Ragged
 from relm.examples.contract import IGNORED, Batch, Integers
 from relm.examples.diacritics import with_standard_letters, without_diacritics
 from relm.examples.documents import AFTER_NEWLINE, CHUNK, Lines, checked_documents, chunks_of
-from relm.examples.encoder import Encoder
+from relm.examples.encoder import TextEncoder
 from relm.examples.manifest import length_histogram, summed
 from relm.examples.storage import dtype_of
 from relm.examples.table import ExampleTables, table_writer
@@ -37,8 +37,8 @@ from relm.recipes.objectives import TABLE, Objective, Seq2Seq
 SOURCES: dict[str, Callable[[str], str]] = {"without_diacritics": without_diacritics}
 
 
-class Encoding(NamedTuple):
-    """How documents become pairs: what a worker is told."""
+class PairEncoding(NamedTuple):
+    """The options by which a worker makes pairs from documents."""
 
     documents: Path
     tokenizer: Path
@@ -60,7 +60,7 @@ class Pairs(NamedTuple):
 
 
 @dataclass
-class Counts:
+class PairCounts:
     """Sums over the pairs of a file."""
 
     tokens: int = 0
@@ -114,8 +114,8 @@ def pregenerate_seq2seq(
         "settings": objective.what_is_stored(),
         "source": source,
     }
-    encoding = Encoding(documents, tokenizer, loaded.sha256, objective.seq2seq, language)
-    counts = Counts()
+    encoding = PairEncoding(documents, tokenizer, loaded.sha256, objective.seq2seq, language)
+    counts = PairCounts()
     with (
         table_writer(output, pair_columns(loaded.vocabulary_size), facts) as table,
         contextlib.closing(_encoded(encoding, workers, started)) as encoded,
@@ -139,7 +139,7 @@ def pair_columns(vocabulary_size: int) -> list[Column]:
     return [Column(name, kind, "ragged", below=vocabulary_size) for name in ("source", "target")]
 
 
-def _encoded(encoding: Encoding, workers: int | None, started: float) -> Generator[Pairs, None, None]:
+def _encoded(encoding: PairEncoding, workers: int | None, started: float) -> Generator[Pairs, None, None]:
     """The pairs of all documents, some at a time."""
     size = encoding.documents.stat().st_size
     wanted = min(usable_cores() if workers is None else workers, 1 + size // CHUNK)
@@ -158,7 +158,7 @@ def _encoded(encoding: Encoding, workers: int | None, started: float) -> Generat
             bar.set_postfix_str(f"{tokens / (perf_counter() - started):,.0f} tokens/s")
 
 
-def encoded_pairs(encoding: Encoding, chunk: Lines) -> Pairs:
+def encoded_pairs(encoding: PairEncoding, chunk: Lines) -> Pairs:
     """The pairs of some lines of a documents file.
 
     Raises:
@@ -194,9 +194,9 @@ def target_texts(text: str, options: Seq2Seq, language: str) -> list[str]:
 
 
 @functools.lru_cache(maxsize=1)
-def _encoder(tokenizer: Path, sha256: str) -> tuple[Encoder, int]:
+def _encoder(tokenizer: Path, sha256: str) -> tuple[TextEncoder, int]:
     loaded = loaded_as(tokenizer, sha256)
-    return Encoder(loaded.tokenizer), loaded.end_of_text_id
+    return TextEncoder(loaded.tokenizer), loaded.end_of_text_id
 
 
 def padded(rows: Ragged, length: int, end_of_text_id: int, padding: int) -> tuple[Integers, npt.NDArray[np.bool_]]:

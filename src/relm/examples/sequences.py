@@ -10,7 +10,7 @@ from relm.examples.packing import Packing, Sequences
 Array = npt.NDArray[Any]
 
 
-class Rows(NamedTuple):
+class SequenceRows(NamedTuple):
     """Sequences of one length L, as the columns of a masked table are."""
 
     input_ids: npt.NDArray[np.integer]
@@ -20,7 +20,7 @@ class Rows(NamedTuple):
     second_start: npt.NDArray[np.uint16]
     """(rows,), where the second segment begins; the length where there is none."""
     next_sentence_label: npt.NDArray[np.int8]
-    """(rows,), as in `Sequences`."""
+    """(rows,), as in `packing.Sequences`."""
     word_starts: npt.NDArray[np.bool_]
     """(rows, L), True at the first token of each word or what is left of one, and at special tokens; False at padding."""
 
@@ -39,7 +39,7 @@ def rows_of(
     sequences: Sequences,
     packing: Packing,
     special: Specials,
-) -> Rows:
+) -> SequenceRows:
     """Gather the tokens of consecutive sequences.
 
     Args:
@@ -67,7 +67,7 @@ def rows_of(
     if paired:
         starts[numbers, first_end + 1] = True
     second = first_end + 1 if paired else sizes
-    return Rows(ids, sizes.astype(np.uint16), second.astype(np.uint16), label, starts)
+    return SequenceRows(ids, sizes.astype(np.uint16), second.astype(np.uint16), label, starts)
 
 
 def with_separators(

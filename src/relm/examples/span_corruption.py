@@ -29,8 +29,8 @@ INSPECTED_TOKENS, MOST_SENTINELS = 2**20, 1e-3
 Mask = npt.NDArray[np.bool_]
 
 
-class Shape(NamedTuple):
-    """How a text is corrupted; all counts are of tokens but `spans`."""
+class CorruptionShape(NamedTuple):
+    """The sizes of a text's corruption; all are counts of tokens but `spans`."""
 
     raw_length: int
     """Of the text."""
@@ -54,17 +54,17 @@ class Shape(NamedTuple):
         return self.hidden + self.spans + 1
 
 
-def shape_of(raw_length: int, options: SpanCorruption) -> Shape:
+def shape_of(raw_length: int, options: SpanCorruption) -> CorruptionShape:
     """How a text of two tokens or more is corrupted: at least one span is hidden and one token kept.
 
     >>> shape_of(568, SpanCorruption())
-    Shape(raw_length=568, hidden=85, spans=28)
+    CorruptionShape(raw_length=568, hidden=85, spans=28)
     """
     hidden = min(max(round(raw_length * options.noise_density), 1), raw_length - 1)
-    return Shape(raw_length, hidden, max(round(hidden / options.mean_span_length), 1))
+    return CorruptionShape(raw_length, hidden, max(round(hidden / options.mean_span_length), 1))
 
 
-def fitting_shape(sequence_length: int, options: SpanCorruption) -> Shape:
+def fitting_shape(sequence_length: int, options: SpanCorruption) -> CorruptionShape:
     """The shape whose inputs are exactly `sequence_length` tokens, of the longest text that has one.
 
     Raises:
@@ -110,7 +110,7 @@ def segment_starts(keys: Draws, length: int, segments: int) -> Mask:
     return starts
 
 
-def hidden_tokens(keys: Draws, shape: Shape) -> Mask:
+def hidden_tokens(keys: Draws, shape: CorruptionShape) -> Mask:
     """Which tokens are hidden, (rows, raw_length): spans of random lengths, kept and hidden ones in turn."""
     lengths = np.empty((len(keys), shape.spans, 2), dtype=np.int64)
     for place, (number, total) in enumerate(((0, shape.kept), (1, shape.hidden))):
@@ -139,7 +139,7 @@ def with_sentinels(tokens: Integers, replaced: Mask, length: int, first_sentinel
     return np.insert(kept, length - 1, end_of_text_id, axis=1)
 
 
-def corrupted(tokens: Integers, keys: Draws, shape: Shape, first_sentinel: int, end_of_text_id: int) -> Batch:
+def corrupted(tokens: Integers, keys: Draws, shape: CorruptionShape, first_sentinel: int, end_of_text_id: int) -> Batch:
     """Texts as a batch of examples.
 
     Args:

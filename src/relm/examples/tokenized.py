@@ -19,7 +19,7 @@ from relm.corpus.sentences import split_sentences
 from relm.corpus.workers import ordered_map
 from relm.errors import RelmError
 from relm.examples.documents import AFTER_NEWLINE, CHUNK, Lines, checked_documents, chunks_of, counts_of
-from relm.examples.encoder import Disagreement, Encoder
+from relm.examples.encoder import Disagreement, TextEncoder
 from relm.examples.storage import DTYPES, dtype_of
 from relm.examples.tokenizers import LoadedTokenizer, load_tokenizer, loaded_as
 from relm.limits import usable_cores
@@ -47,8 +47,8 @@ class TokenizedDocuments(NamedTuple):
     loaded: LoadedTokenizer
 
 
-class Encoding(NamedTuple):
-    """What a worker is told: how texts become sentences, and these tokens."""
+class SentenceEncoding(NamedTuple):
+    """The options by which a worker cuts texts into sentences and encodes these."""
 
     tokenizer: Path
     tokenizer_sha256: str
@@ -100,7 +100,7 @@ def tokenized_documents(
     """
     loaded = load_tokenizer(tokenizer)
     source, _ = checked_documents(documents)
-    encoding = Encoding(loaded.path, loaded.sha256, sentences, language, stripped_lines, fast=True)
+    encoding = SentenceEncoding(loaded.path, loaded.sha256, sentences, language, stripped_lines, fast=True)
     with contextlib.ExitStack() as stack:
         spool = stack.enter_context(_Spool(documents, folder or documents.parent, loaded.vocabulary_size))
         try:
@@ -114,7 +114,7 @@ def tokenized_documents(
         )
 
 
-def encoded_part(encoding: Encoding, lines: Lines) -> Part:
+def encoded_part(encoding: SentenceEncoding, lines: Lines) -> Part:
     """The documents of some lines of a documents file.
 
     Raises:
@@ -128,7 +128,7 @@ def encoded_part(encoding: Encoding, lines: Lines) -> Part:
     return Part(ragged.tokens, word_starts, ragged.sizes[ragged.sizes > 0], document_sizes, words, text_bytes, lines)
 
 
-def sentences_of(text: str, encoding: Encoding) -> list[str]:
+def sentences_of(text: str, encoding: SentenceEncoding) -> list[str]:
     """The sentences of a document that are not blank, in order."""
     lines = text.split("\n")
     if encoding.stripped_lines:
@@ -148,8 +148,8 @@ def _kept_of_each(sentences: Sequence[Sequence[str]], sizes: npt.NDArray[np.int3
 
 
 @functools.lru_cache(maxsize=1)
-def _encoder(encoding: Encoding) -> Encoder:
-    return Encoder(loaded_as(encoding.tokenizer, encoding.tokenizer_sha256).tokenizer, encoding.fast)
+def _encoder(encoding: SentenceEncoding) -> TextEncoder:
+    return TextEncoder(loaded_as(encoding.tokenizer, encoding.tokenizer_sha256).tokenizer, encoding.fast)
 
 
 class _Spool:
@@ -177,7 +177,7 @@ class _Spool:
             with contextlib.suppress(OSError):  # what a full disk left in a buffer
                 file.close()
 
-    def fill(self, encoding: Encoding, workers: int | None) -> None:
+    def fill(self, encoding: SentenceEncoding, workers: int | None) -> None:
         """Write all documents."""
         size = self.documents.stat().st_size
         wanted = min(usable_cores() if workers is None else workers, 1 + size // CHUNK)

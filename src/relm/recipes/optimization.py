@@ -39,7 +39,7 @@ class ScheduleDeclaration:
     """A section of keys of its own, which lies under the schedule's name."""
 
 
-class Lamb(Section):
+class LambOptions(Section):
     """Keys of LAMB alone (You et al. 2020)."""
 
     adapted: Literal["matrices", "all"] = "matrices"
@@ -50,7 +50,7 @@ class Lamb(Section):
     """Divide the whole gradient by its norm first, where that exceeds 1 (NVLAMB)."""
 
 
-class Adafactor(Section):
+class AdafactorOptions(Section):
     """Keys of Adafactor alone (Shazeer and Stern 2018), with the names and formulas of transformers' optimizer."""
 
     epsilons: tuple[Positive, Positive] = (1e-30, 1e-3)
@@ -75,7 +75,7 @@ class Adafactor(Section):
         return self
 
 
-class Sgd(Section):
+class SgdOptions(Section):
     """Keys of stochastic gradient descent alone."""
 
     momentum: Share = 0.0
@@ -95,9 +95,9 @@ OPTIMIZERS: Registry[OptimizerDeclaration] = Registry(
     "optimizer",
     OptimizerDeclaration("adamw", "relm.training.optimizers.adam:build_adamw", keys=(*_MOMENTS, "form")),
     OptimizerDeclaration("adam", "relm.training.optimizers.adam:build_adam", keys=(*_MOMENTS, "form")),
-    OptimizerDeclaration("lamb", "relm.training.optimizers.lamb:build_lamb", keys=_MOMENTS, options=Lamb),
-    OptimizerDeclaration("adafactor", "relm.training.optimizers.adafactor:build_adafactor", options=Adafactor),
-    OptimizerDeclaration("sgd", "relm.training.optimizers.sgd:build_sgd", options=Sgd),
+    OptimizerDeclaration("lamb", "relm.training.optimizers.lamb:build_lamb", keys=_MOMENTS, options=LambOptions),
+    OptimizerDeclaration("adafactor", "relm.training.optimizers.adafactor:build_adafactor", options=AdafactorOptions),
+    OptimizerDeclaration("sgd", "relm.training.optimizers.sgd:build_sgd", options=SgdOptions),
 )
 
 
@@ -129,11 +129,11 @@ class Optimizer(Section):
     state_precision: Literal["float32", "bfloat16"] = "float32"
     """Of the optimizer's state and the weights that it updates. bfloat16 is what PyTorch/XLA's XLA_USE_BF16 did: small updates
     are rounded away, so it is for reproducing that alone."""
-    lamb: Lamb = Lamb()
+    lamb: LambOptions = LambOptions()
     """Keys of lamb alone."""
-    adafactor: Adafactor = Adafactor()
+    adafactor: AdafactorOptions = AdafactorOptions()
     """Keys of adafactor alone."""
-    sgd: Sgd = Sgd()
+    sgd: SgdOptions = SgdOptions()
     """Keys of sgd alone."""
 
     @model_validator(mode="after")

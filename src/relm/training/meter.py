@@ -13,8 +13,8 @@ from relm.models.losses import Term
 from relm.training.step import Accumulated
 
 
-class Work(NamedTuple):
-    """What one step does, by which rates are counted."""
+class StepWork(NamedTuple):
+    """The tokens, samples and operations of one step, from which rates follow."""
 
     samples: int
     """Sequences of the global batch."""
@@ -29,7 +29,7 @@ class Work(NamedTuple):
 class Meter:
     """Counts steps, and keeps loss, gradient norm and time of the newest."""
 
-    def __init__(self, device: Device, work: Work, state: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, device: Device, work: StepWork, state: Mapping[str, Any] | None = None) -> None:
         """Begin at step 0, or where `state`, from a checkpoint, was left."""
         self.step = self.first_step = int(state["step"]) if state else 0
         self.loss = float(state["loss"]) if state else math.nan

@@ -19,7 +19,7 @@ from relm.training.architecture import Config
 from relm.training.arithmetic import model_flops
 from relm.training.checkpoints import newest_checkpoint
 from relm.training.input import Reader
-from relm.training.meter import Work
+from relm.training.meter import StepWork
 from relm.training.micro_batches import micro_batch_size
 
 # So many example numbers are named when a step fails.
@@ -59,12 +59,12 @@ class PhaseRun:
         """What decides how sums are rounded: only where this agrees are two runs the same bytes."""
         return {**self.device.describe(), "micro_batch_size": self.reader.micro_batch_size}
 
-    def work(self, config: Config) -> Work:
+    def work(self, config: Config) -> StepWork:
         """What a step of a model of this configuration does."""
         stated = self.recipe.run.peak_teraflops
         known = peak_flops(self.made_on["name"], self.settings.precision)
         peak = stated * 1e12 if stated is not None else known
-        return Work(
+        return StepWork(
             samples=self.settings.global_batch_size,
             tokens=self.tokens_per_step,
             flops=model_flops(config, self.settings),

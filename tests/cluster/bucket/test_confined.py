@@ -14,7 +14,7 @@ import fsspec
 import pytest
 
 from relm.artifact import sha256_of
-from relm.cluster.bucket.index import Index, Place, next_time, read_index
+from relm.cluster.bucket.index import Index, IndexName, next_time, read_index
 from relm.cluster.bucket.pull import Puller, pull
 from relm.cluster.bucket.push import push
 from relm.cluster.bucket.store import Store
@@ -166,7 +166,7 @@ def test_one_file_named_twice_or_as_a_folder_too_is_refused(plan: Plan, memory: 
 def test_a_size_that_is_none_is_refused(size: Any) -> None:
     document = Index("tiny", "0" * 12, []).document() | {"files": [{"path": "work/a", "sha256": "0" * 64, "size": size}]}
     with pytest.raises(RelmError, match="work/a: expected a sha256 and a size, found 0000"):
-        read_index(document, "here", Place("tiny", "0" * 12, "x"))
+        read_index(document, "here", IndexName("tiny", "0" * 12, "x"))
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,7 @@ def test_a_size_that_is_none_is_refused(size: Any) -> None:
 def test_an_entry_of_other_types_is_refused(entry: dict[str, Any]) -> None:
     document = Index("tiny", "0" * 12, []).document() | {"files": [{"path": "work/a", "sha256": "0" * 64, "size": 1, **entry}]}
     with pytest.raises(RelmError, match=r"^here: "):
-        read_index(document, "here", Place("tiny", "0" * 12, "x"))
+        read_index(document, "here", IndexName("tiny", "0" * 12, "x"))
 
 
 @pytest.mark.parametrize(
@@ -188,7 +188,7 @@ def test_an_entry_of_other_types_is_refused(entry: dict[str, Any]) -> None:
 )
 def test_what_an_index_holds_gives_a_terminal_no_commands(changed: dict[str, Any]) -> None:
     with pytest.raises(RelmError) as caught:
-        read_index(Index("tiny", "0" * 12, []).document() | changed, "here", Place("tiny", "0" * 12, "x"))
+        read_index(Index("tiny", "0" * 12, []).document() | changed, "here", IndexName("tiny", "0" * 12, "x"))
     assert str(caught.value).isprintable()
     assert len(str(caught.value)) < 300
 

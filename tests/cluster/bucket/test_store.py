@@ -12,7 +12,7 @@ import fsspec
 import pytest
 
 from relm.artifact import companions, sha256_of, stamp_of, write_sidecar
-from relm.cluster.bucket.index import Index, Place, next_time, read_index
+from relm.cluster.bucket.index import Index, IndexName, next_time, read_index
 from relm.cluster.bucket.pull import Puller, pull
 from relm.cluster.bucket.push import Pusher, push
 from relm.cluster.bucket.run_files import files_of, last_of_all, own_folders, told_sha256
@@ -22,7 +22,7 @@ from relm.recipes.plan import Plan, Project
 from small_project import Commands
 
 FINGERPRINT = "0123456789ab"
-PLACE = Place("tiny", FINGERPRINT, "20261120T223000.000000Z")
+PLACE = IndexName("tiny", FINGERPRINT, "20261120T223000.000000Z")
 
 
 @pytest.fixture

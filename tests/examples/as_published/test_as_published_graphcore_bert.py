@@ -13,8 +13,8 @@ from relm.artifact import checked_sidecar
 from relm.errors import RelmError
 from relm.examples.as_published.graphcore_bert import (
     REMASKED,
-    Settings,
-    Vocabulary,
+    GraphcoreBertOptions,
+    GraphcoreBertVocabulary,
     instances,
     pregenerate_graphcore_bert,
     remasked,
@@ -31,27 +31,27 @@ from relm.recipes.objectives import AsPublished, Objective
 # a few lines that keep each record's features) on tests/data/prose-sample.txt with prose-vocabulary.txt.
 PUBLISHED = [
     (
-        Settings(128, 20, duplication_factor=5), 1984, 104,
+        GraphcoreBertOptions(128, 20, duplication_factor=5), 1984, 104,
         "3812d2e74b5683f77e2edf91e2daf947c7e9ae7d0cf4a5a49d6856016df410e0",
         "a76aa1fb3501666d7b30f3e7fce64d919b800286e9f0d07f265f61a221c7a04f",
     ),
     (
-        Settings(384, 58, duplication_factor=5), 1984, 73,
+        GraphcoreBertOptions(384, 58, duplication_factor=5), 1984, 73,
         "274e4fbf109629b46bc59516fb34fbf35f7052b0cfd8c8e4ff2d3524f8134b31",
         "0f0d4a4c9224d61bf6e66ae538e3e1c03fcc8e1455447505394ea3c8ca0da711",
     ),
     (
-        Settings(128, 20, duplication_factor=1), 7, 25,
+        GraphcoreBertOptions(128, 20, duplication_factor=1), 7, 25,
         "e98995a5ec7235183eabbf7c55eb1424d6fe8ac84cd2d3bd29c4316929064723",
         "6392f7b54984fbf7747a5e1421eb612436ff8364b94e355ebd8a615f940974d4",
     ),
     (
-        Settings(64, 30, 0.3, 0.9, 3), 0, 93,
+        GraphcoreBertOptions(64, 30, 0.3, 0.9, 3), 0, 93,
         "692fc062468b5183b803829925da01b18f4af9bfa566c28e0b600a05c8be6201",
         "4c716f38bb8956b233201e9a705b8a224ebff4f36288c601c03e5977e84a2868",
     ),
     (
-        Settings(512, 80, 0.15, 0.0, 2), 42, 25,
+        GraphcoreBertOptions(512, 80, 0.15, 0.0, 2), 42, 25,
         "a17236be60ffb4faf132c3b1c810b710730e31a4a1fc30f9f71594ae335573be",
         "587edc4ed56187ab0e87300eb103212aed2ca7c995f35210c22cc88240680af8",
     ),
@@ -70,7 +70,7 @@ def digest_of(records: list[dict[str, list[float]]]) -> str:
     return hashlib.sha256("".join(json.dumps(record) + "\n" for record in records).encode()).hexdigest()
 
 
-def shuffled_columns(corpus, settings: Settings, vocabulary: Vocabulary, seed: int) -> dict[str, Any]:
+def shuffled_columns(corpus, settings: GraphcoreBertOptions, vocabulary: GraphcoreBertVocabulary, seed: int) -> dict[str, Any]:
     """What the original holds in memory before it writes."""
     draws = random.Random(seed)
     made = list(instances(corpus, settings, vocabulary, draws))
@@ -85,7 +85,7 @@ def corpus(blocks, write_documents, make_corpus, wordpiece):
 
 
 @pytest.fixture
-def vocabulary(wordpiece) -> Vocabulary:
+def vocabulary(wordpiece) -> GraphcoreBertVocabulary:
     return vocabulary_of(load_tokenizer(wordpiece))
 
 
@@ -98,7 +98,7 @@ def test_records_are_those_of_the_original(settings, seed, count, plain, moved, 
 
 
 def test_several_output_files_get_every_so_many_th_record(corpus, vocabulary) -> None:
-    columns = shuffled_columns(corpus, Settings(128, 20, duplication_factor=5), vocabulary, 1984)
+    columns = shuffled_columns(corpus, GraphcoreBertOptions(128, 20, duplication_factor=5), vocabulary, 1984)
     records = list(records_of(columns, remask=True, pad_position=512))
     # The same original with --output-file o0,o1,o2 --pad-position-value 512 --remask, its files one after the other.
     published = "144eba80a92f7c19938b9dcbaa63bb4ad0ed5f790b0915b30b5f104dc325c688"
@@ -110,7 +110,7 @@ def test_goldens_are_matched_bit_for_bit(goldens, tmp_path, write_documents, mak
     texts = blocks_of((goldens / "sample.txt").read_text(encoding="utf-8"))
     corpus = make_corpus(write_documents("golden.jsonl", texts), tokenizer)
     vocabulary = vocabulary_of(load_tokenizer(tokenizer))
-    columns = shuffled_columns(corpus, Settings(128, 20, duplication_factor=5), vocabulary, 1984)
+    columns = shuffled_columns(corpus, GraphcoreBertOptions(128, 20, duplication_factor=5), vocabulary, 1984)
     for name, remask in (("", False), ("_remask", True)):
         lines = "".join(json.dumps(record) + "\n" for record in records_of(columns, remask))
         assert lines == (goldens / f"bert_seq128_mask20_dup5_seed1984{name}.jsonl").read_text(encoding="utf-8")
@@ -168,7 +168,7 @@ def test_the_table_has_the_records_in_the_order_of_the_original(
     table = ExampleTable(output)
     columns = {name: table.rows(name, np.arange(104)) for name in table.columns}
     assert digest_of(list(records_of(columns, remask=False))) == PUBLISHED[0][3]
-    expected = remasked(shuffled_columns(corpus, Settings(128, 20, duplication_factor=5), vocabulary, 1984), 20)
+    expected = remasked(shuffled_columns(corpus, GraphcoreBertOptions(128, 20, duplication_factor=5), vocabulary, 1984), 20)
     assert set(REMASKED) & set(columns) == (set(REMASKED) if remask else set())
     for name, field in REMASKED.items():
         assert not remask or columns[name].tolist() == expected[field].tolist()

@@ -8,9 +8,9 @@ from prose_sample import blocks_of, save_wordpiece, words_of
 
 from relm.artifact import checked_sidecar
 from relm.errors import RelmError
+from relm.examples.as_published.tpu_pretrain import TpuPretrainOptions as Options
 from relm.examples.as_published.tpu_pretrain import (
-    Settings,
-    Vocabulary,
+    TpuPretrainVocabulary,
     epoch_files,
     instances,
     json_line,
@@ -22,31 +22,31 @@ from relm.examples.tokenizers import load_tokenizer
 from relm.recipes.objectives import AsPublished, Objective
 
 # The original's options for sequences of 128 tokens, as RoBERTa's and as BERT's.
-PLAIN = Settings(128, 20)
-PAIRS = Settings(128, 20, next_sentences=True)
+PLAIN = Options(128, 20)
+PAIRS = Options(128, 20, next_sentences=True)
 # Settings, seed, epochs -> instances, and the sha256 of the files epoch_0.json, epoch_1.json ... one after the other. Facts,
 # computed by running the original's own input_file_to_training_data (allenai/tpu_pretrain at 10e8f26, with pytorch_transformers
 # 1.2.0) on tests/data/prose-sample.txt with prose-vocabulary.txt after random.seed(seed).
 PUBLISHED = [
     (PLAIN, 42, 2, 32, "164fd9aaf8ad34c2bddef1829f44230035fed0e95c9fdea1d5d05c828bd9eeef"),
     (PAIRS, 42, 2, 45, "6b12ed39162fa61317a0cdf089c509b81f70dc8268080383fdf1e9882c267a15"),
-    (Settings(128, 20, whole_words=True), 0, 1, 15, "3d58fc393017aef97a6ac41169f4d689c81dbc5851b95abda5c8a1687e94a91f"),
+    (Options(128, 20, whole_words=True), 0, 1, 15, "3d58fc393017aef97a6ac41169f4d689c81dbc5851b95abda5c8a1687e94a91f"),
     (
-        Settings(128, 20, whole_words=True, next_sentences=True),
+        Options(128, 20, whole_words=True, next_sentences=True),
         7, 2, 49, "e6f9bb3d531cabb4d95f7efa64db671c683158fa1536f4b487d5ff185c0c02f8",
     ),
-    (Settings(384, 58, next_sentences=True), 1, 3, 53, "5e5b4769c2d8ac68a5e5290ea598b38c6a993de65a814ed8aa85842b1104ed4e"),
-    (Settings(384, 58, whole_words=True), 1, 3, 25, "86aac1493219a70a3bf1e072e3776cb9eb34feb39e04e2f69c6ae4d51a11ef3a"),
-    (Settings(512, 75, whole_words=True), 42, 2, 17, "a9a3b02dc9d21801dc16b8cdab4065dbc227cd78e97afa3b606a2f5bd7bfb87b"),
+    (Options(384, 58, next_sentences=True), 1, 3, 53, "5e5b4769c2d8ac68a5e5290ea598b38c6a993de65a814ed8aa85842b1104ed4e"),
+    (Options(384, 58, whole_words=True), 1, 3, 25, "86aac1493219a70a3bf1e072e3776cb9eb34feb39e04e2f69c6ae4d51a11ef3a"),
+    (Options(512, 75, whole_words=True), 42, 2, 17, "a9a3b02dc9d21801dc16b8cdab4065dbc227cd78e97afa3b606a2f5bd7bfb87b"),
     (
-        Settings(32, 20, 0.5, 0.9, whole_words=True, next_sentences=True),
+        Options(32, 20, 0.5, 0.9, whole_words=True, next_sentences=True),
         1234, 3, 112, "fc181e7deea0328198e3ad3fd44889d91ace9ac8fca74678a7f65c747b264aad",
     ),
-    (Settings(64, 3, 0.15, 0.0), 99, 2, 48, "c2939d7259e0808084d3bfe05c7158274c73f9ba4cee6a95f330a5bb1c17f3a9"),
+    (Options(64, 3, 0.15, 0.0), 99, 2, 48, "c2939d7259e0808084d3bfe05c7158274c73f9ba4cee6a95f330a5bb1c17f3a9"),
 ]  # fmt: skip
 
 
-def digest_of_files(corpora, epochs: int, settings: Settings, vocabulary: Vocabulary, seed: int) -> tuple[int, str]:
+def digest_of_files(corpora, epochs: int, settings: Options, vocabulary: TpuPretrainVocabulary, seed: int) -> tuple[int, str]:
     """Lines, and the sha256 of the original's files by number."""
     files = {
         number: [json_line(instance, vocabulary.tokens) + "\n" for instance in made]
@@ -58,8 +58,8 @@ def digest_of_files(corpora, epochs: int, settings: Settings, vocabulary: Vocabu
 
 
 @pytest.fixture
-def vocabulary(words) -> Vocabulary:
-    return Vocabulary(words, words.index("[CLS]"), words.index("[SEP]"))
+def vocabulary(words) -> TpuPretrainVocabulary:
+    return TpuPretrainVocabulary(words, words.index("[CLS]"), words.index("[SEP]"))
 
 
 @pytest.mark.parametrize(("settings", "seed", "epochs", "count", "sha256"), PUBLISHED)
@@ -74,7 +74,7 @@ def test_several_input_files_share_one_generator_and_interleave_their_epochs(
     blocks, write_documents, make_corpus, wordpiece, vocabulary
 ) -> None:
     corpora = [make_corpus(write_documents(f"{at}.jsonl", blocks[at : at + 3]), wordpiece) for at in (0, 3, 6)]
-    settings = Settings(128, 20, whole_words=True, next_sentences=True)
+    settings = Options(128, 20, whole_words=True, next_sentences=True)
     # The same original, given three files of three, three and two documents.
     published = "303746fef89f10191c420e0d7abf21d73fff545841ee66da0891f60a89b60117"
     assert digest_of_files(corpora, 2, settings, vocabulary, 42) == (39, published)
@@ -94,8 +94,8 @@ def test_a_byte_level_vocabulary_gives_the_files_of_the_original(
     texts = [block.replace("and", "a##nd") for block in blocks]
     corpus = make_corpus(write_documents("all.jsonl", texts), byte_level)
     tokens = vocabulary_of(load_tokenizer(byte_level)).tokens
-    settings = Settings(128, 20, whole_words=whole_words)
-    assert digest_of_files([corpus], 1, settings, Vocabulary(tokens, 0, 2), 42) == (26, sha256)
+    settings = Options(128, 20, whole_words=whole_words)
+    assert digest_of_files([corpus], 1, settings, TpuPretrainVocabulary(tokens, 0, 2), 42) == (26, sha256)
 
 
 def test_training_reads_the_unknown_token_where_a_byte_level_vocabulary_has_no_mask_of_that_name(byte_level, wordpiece) -> None:
@@ -115,9 +115,9 @@ def test_goldens_are_matched_bit_for_bit(goldens, tmp_path, write_documents, mak
     tokenizer = save_wordpiece(words, tmp_path / "golden" / "tokenizer.json")
     text = (goldens / "sample.txt").read_text(encoding="utf-8")
     corpus = make_corpus(write_documents("golden.jsonl", blocks_of(text)), tokenizer)
-    vocabulary = Vocabulary(words, words.index("[CLS]"), words.index("[SEP]"))
+    vocabulary = TpuPretrainVocabulary(words, words.index("[CLS]"), words.index("[SEP]"))
     for name, whole_words in (("", False), ("wwm_", True)):
-        for epoch, made in epoch_files([corpus], 2, Settings(128, 20, whole_words=whole_words), vocabulary, 42):
+        for epoch, made in epoch_files([corpus], 2, Options(128, 20, whole_words=whole_words), vocabulary, 42):
             lines = "".join(json_line(instance, words) + "\n" for instance in made)
             golden = goldens / f"tpu_pretrain_seed42_{name}epoch_{epoch}.json"
             assert lines == golden.read_text(encoding="utf-8")

@@ -4,7 +4,16 @@ import numpy as np
 import pytest
 
 from relm.errors import RelmError
-from relm.examples.formats.json_lines import Shape, columns_of, ids_of, lines_of, metrics, read_lines, shape_of, vocabulary
+from relm.examples.formats.json_lines import (
+    ExampleShape,
+    columns_of,
+    ids_of,
+    lines_of,
+    metrics,
+    read_lines,
+    shape_of,
+    vocabulary,
+)
 
 LINE = (
     '{"tokens": ["[CLS]", "caf\\u00e9", "[MASK]", "[SEP]", "ran", "[SEP]"], "segment_ids": [0, 0, 0, 0, 1, 1], '
@@ -20,7 +29,7 @@ ROW = {
     "masked_count": 1,
 }
 TOKENS = ["[CLS]", "café", "[MASK]", "[SEP]", "ran", "sat"]
-SHAPE = Shape(examples=1, longest=8, predictions=2, pairs=True)
+SHAPE = ExampleShape(examples=1, longest=8, predictions=2, pairs=True)
 
 
 def test_a_line_is_the_originals_to_the_space() -> None:
@@ -50,8 +59,8 @@ def test_the_widths_of_a_table_are_found_in_all_files(tmp_path) -> None:
     (tmp_path / "epoch_0.json").write_text(LINE * 2)
     (tmp_path / "epoch_1.json").write_text(json.dumps({**single, "masked_lm_labels": ["x", "y"]}) + "\n")
     files = [tmp_path / "epoch_0.json", tmp_path / "epoch_1.json"]
-    assert shape_of(files) == Shape(examples=3, longest=9, predictions=2, pairs=True)
-    assert shape_of(files[1:]) == Shape(examples=1, longest=9, predictions=2, pairs=False)
+    assert shape_of(files) == ExampleShape(examples=3, longest=9, predictions=2, pairs=True)
+    assert shape_of(files[1:]) == ExampleShape(examples=1, longest=9, predictions=2, pairs=False)
     (tmp_path / "epoch_0_metrics.json").write_text(metrics(2, 128))
     assert shape_of(files).longest == 128
     (tmp_path / "epoch_0_metrics.json").write_text("{}")

@@ -9,7 +9,15 @@ import pytest
 from made_compilation import REAL_BERT_LARGE, compilation, program, recipe, refused
 from relm.errors import RelmError
 from relm.forecast.compilation.consequence_lines import consequences_lines
-from relm.forecast.compilation.consequences import Ceiling, Roofline, Work, ceiling_of, consequences, roofline, step_programs
+from relm.forecast.compilation.consequences import (
+    Ceiling,
+    ProgramWork,
+    Roofline,
+    ceiling_of,
+    consequences,
+    roofline,
+    step_programs,
+)
 from relm.forecast.compilation.tracing import step_names
 
 
@@ -19,7 +27,7 @@ def words(*arguments: Any, **options: Any) -> str:
 
 def test_the_slower_of_operations_and_memory_decides() -> None:
     ceiling = Ceiling("TPU v3", flops=10.0, bandwidth=2.0)
-    assert roofline(Work(flops=50.0, bytes=4.0), ceiling) == Roofline(operations=5.0, memory=2.0)
+    assert roofline(ProgramWork(flops=50.0, bytes=4.0), ceiling) == Roofline(operations=5.0, memory=2.0)
     assert (Roofline(5.0, 2.0).seconds, Roofline(5.0, 2.0).limit) == (5.0, "operations")
     assert (Roofline(5.0, 6.0).seconds, Roofline(5.0, 6.0).limit) == (6.0, "memory")
 
@@ -65,9 +73,9 @@ def test_micro_batches_are_summed_the_one_between_as_often_as_it_runs() -> None:
     assert step_programs(3) == {"first": 1, "between": 1, "last": 1}
     programs = [program("first", 1.0, 10.0), program("between", 2.0, 20.0), program("last", 5.0, 50.0)]
     (phase,) = consequences(compilation(*programs, micro_batches={"main": 2}), recipe(batch=16, micro_batch=2))
-    assert (phase.micro_batches, phase.step) == (8, Work(1.0 + 6 * 2.0 + 5.0, 10.0 + 6 * 20.0 + 50.0))
+    assert (phase.micro_batches, phase.step) == (8, ProgramWork(1.0 + 6 * 2.0 + 5.0, 10.0 + 6 * 20.0 + 50.0))
     (phase,) = consequences(compilation(programs[0], programs[2], micro_batches={"main": 8}), recipe(batch=16, micro_batch=8))
-    assert (phase.micro_batches, phase.step) == (2, Work(6.0, 60.0))
+    assert (phase.micro_batches, phase.step) == (2, ProgramWork(6.0, 60.0))
 
 
 @pytest.mark.parametrize("micro_batches", [1, 2, 3])

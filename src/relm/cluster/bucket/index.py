@@ -30,7 +30,7 @@ class Entry(NamedTuple):
     size: int
 
 
-class Place(NamedTuple):
+class IndexName(NamedTuple):
     """An index by its name in the store: a run, its fingerprint, and the time of the push."""
 
     name: str
@@ -55,20 +55,20 @@ class Index:
         return {"format": FORMAT, "name": self.name, "fingerprint": self.fingerprint, "files": files}
 
 
-def place_of(path: str) -> Place | None:
-    """The place that a path inside `runs/` names; None: it is no index.
+def parse_index_name(path: str) -> IndexName | None:
+    """Return the name of an index from its path inside `runs/`, or None where the path is no index's.
 
-    >>> place_of("smoke/tiny/0123456789ab/20261120T223000.000000Z.json").name
+    >>> parse_index_name("smoke/tiny/0123456789ab/20261120T223000.000000Z.json").name
     'smoke/tiny'
-    >>> place_of("tiny/latest.json")
-    >>> place_of("tiny/0123456789ab/20269920T223000.000000Z.json")
+    >>> parse_index_name("tiny/latest.json")
+    >>> parse_index_name("tiny/0123456789ab/20269920T223000.000000Z.json")
     """
     found = _PLACE.fullmatch(path)
     if found is None:
         return None
     with contextlib.suppress(ValueError):  # no such day
         datetime.datetime.strptime(found[3], TIME)
-        return Place(*found.groups())
+        return IndexName(*found.groups())
     return None
 
 
@@ -87,7 +87,7 @@ def next_time(newest: str | None, now: datetime.datetime) -> str:
     return max(now, after).strftime(TIME)
 
 
-def read_index(told: Any, where: str, place: Place) -> Index:
+def read_index(told: Any, where: str, place: IndexName) -> Index:
     """The index in a JSON document.
 
     Args:

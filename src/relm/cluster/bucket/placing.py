@@ -19,7 +19,7 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 _WHAT_TO_DO = "move what it stands for here and give the same command again (the work folder as a whole may be a link)"
 
 
-class Place(NamedTuple):
+class ConfinedPath(NamedTuple):
     """A file beneath a root, by the folders that lead to it."""
 
     root: Path
@@ -41,7 +41,7 @@ class Kept(NamedTuple):
 
 
 @contextlib.contextmanager
-def _folder_of(place: Place, makes: bool) -> Iterator[int]:
+def _folder_of(place: ConfinedPath, makes: bool) -> Iterator[int]:
     """Open the folder that a file belongs in.
 
     Raises:
@@ -74,7 +74,7 @@ def _inner(descriptor: int, name: str, path: Path, makes: bool) -> int:
         raise RelmError(f"{path}: is {found}, and nothing is pulled through it; {_WHAT_TO_DO}") from None
 
 
-def kept(place: Place) -> Kept | None:
+def kept(place: ConfinedPath) -> Kept | None:
     """Return size and sha256 of a file; None where there is none.
 
     Raises:
@@ -89,7 +89,7 @@ def kept(place: Place) -> Kept | None:
         return None
 
 
-def _require_file_or_nothing(folder: int, place: Place) -> None:
+def _require_file_or_nothing(folder: int, place: ConfinedPath) -> None:
     try:
         kind = stat.S_IFMT(os.stat(place.inside[-1], dir_fd=folder, follow_symlinks=False).st_mode)
     except FileNotFoundError:
@@ -99,24 +99,24 @@ def _require_file_or_nothing(folder: int, place: Place) -> None:
         raise RelmError(f"{place.path}: is {found}, and a file is to be pulled there; {_WHAT_TO_DO}")
 
 
-def pieces_of(place: Place) -> Iterator[bytes]:
+def pieces_of(place: ConfinedPath) -> Iterator[bytes]:
     """Yield the bytes of a file that is there."""
     with _folder_of(place, makes=False) as folder, _opened(folder, place) as file:
         while piece := file.read(PIECE):
             yield piece
 
 
-def _opened(folder: int, place: Place) -> BufferedReader:
+def _opened(folder: int, place: ConfinedPath) -> BufferedReader:
     return open(os.open(place.inside[-1], os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder), "rb")
 
 
-def set_time(place: Place, seconds: int) -> None:
+def set_time(place: ConfinedPath, seconds: int) -> None:
     """Give a file its time."""
     with _folder_of(place, makes=False) as folder:
         os.utime(place.inside[-1], (seconds, seconds), dir_fd=folder, follow_symlinks=False)
 
 
-def write(place: Place, pieces: Iterable[bytes], seconds: int) -> None:
+def write(place: ConfinedPath, pieces: Iterable[bytes], seconds: int) -> None:
     """Write a file whole or not at all, with its time.
 
     Raises:
@@ -149,7 +149,7 @@ def _write_new(folder: int, name: str, pieces: Iterable[bytes], seconds: int) ->
         os.utime(file.fileno(), (seconds, seconds))
 
 
-def require_no_link(place: Place) -> None:
+def require_no_link(place: ConfinedPath) -> None:
     """Refuse a place that a link leads away from; its last part, too, which need not be a file.
 
     Raises:

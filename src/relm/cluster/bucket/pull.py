@@ -13,9 +13,8 @@ from typing import Any
 
 from tqdm import tqdm
 
-from relm.cluster.bucket.index import Entry, Index
-from relm.cluster.bucket.index import Place as Listed
-from relm.cluster.bucket.placing import Kept, Place, kept, pieces_of, require_no_link, set_time, write
+from relm.cluster.bucket.index import Entry, Index, IndexName
+from relm.cluster.bucket.placing import ConfinedPath, Kept, kept, pieces_of, require_no_link, set_time, write
 from relm.cluster.bucket.run_files import last_of_all, own_folders, own_paths, paths_of
 from relm.cluster.bucket.store import Store
 from relm.errors import RelmError
@@ -38,7 +37,7 @@ class Puller:
     store: Store
     plan: Plan
     index: Index
-    here: dict[str, Place] = field(default_factory=dict)
+    here: dict[str, ConfinedPath] = field(default_factory=dict)
     """sha256 -> a file that was found to have it."""
 
     def pull(self) -> str:
@@ -49,7 +48,7 @@ class Puller:
                 trainer is at work here, or the run is further here.
         """
         entries = {entry.name: entry for entry in self.index.files}
-        own = {name: Place(Path(), path.parts) for name, path in own_paths(self.plan, entries).items()}
+        own = {name: ConfinedPath(Path(), path.parts) for name, path in own_paths(self.plan, entries).items()}
         if outside := sorted(name for name in set(entries) - set(own) if not name.startswith(("work/", "results/"))):
             raise self._strange(outside[0], "nothing")
         if _has_its_folders(self.plan):
@@ -62,7 +61,7 @@ class Puller:
         size = format_bytes(sum(entry.size for entry in fetched))
         return f"{self.index.name}: {len(self.index.files):,} files, {len(fetched):,} of them fetched ({size})"
 
-    def _targets(self, names: Collection[str], pulled: str) -> dict[str, Place]:
+    def _targets(self, names: Collection[str], pulled: str) -> dict[str, ConfinedPath]:
         """Return where each name belongs here.
 
         Raises:
@@ -82,12 +81,12 @@ class Puller:
             "pulled: this is not what `relm push` wrote. Pull with the version of relm that pushed it, or push it again"
         )
 
-    def _place(self, path: Path) -> Place:
+    def _place(self, path: Path) -> ConfinedPath:
         if path.is_relative_to(self.plan.work):
-            return Place(self.plan.work, path.relative_to(self.plan.work).parts)
-        return Place(Path(path.parts[0]), path.parts[1:])
+            return ConfinedPath(self.plan.work, path.relative_to(self.plan.work).parts)
+        return ConfinedPath(Path(path.parts[0]), path.parts[1:])
 
-    def _bring_own(self, entries: Mapping[str, Entry], places: Mapping[str, Place]) -> list[Entry]:
+    def _bring_own(self, entries: Mapping[str, Entry], places: Mapping[str, ConfinedPath]) -> list[Entry]:
         """Bring what folders of one's own lack; a file that is there is never written over.
 
         Raises:
@@ -107,7 +106,7 @@ class Puller:
                 self._bring(entry, places[entry.name], bar)
         return lacking
 
-    def _bring_rest(self, entries: Mapping[str, Entry], targets: Mapping[str, Place]) -> list[Entry]:
+    def _bring_rest(self, entries: Mapping[str, Entry], targets: Mapping[str, ConfinedPath]) -> list[Entry]:
         """Bring what belongs in the work folder, then the published folders; return what was lacking in the former."""
         in_work = {name: place for name, place in targets.items() if name.startswith("work/")}
         published = {name: place for name, place in targets.items() if name not in in_work}
@@ -158,14 +157,14 @@ class Puller:
                     stack.enter_context(run_lock(lock))
             yield
 
-    def _is_there(self, entry: Entry, place: Place) -> bool:
+    def _is_there(self, entry: Entry, place: ConfinedPath) -> bool:
         if kept(place) != (entry.size, entry.sha256):
             return False
         set_time(place, PULLED)
         self.here.setdefault(entry.sha256, place)
         return True
 
-    def _bring(self, entry: Entry, place: Place, bar: "tqdm[Any]") -> None:
+    def _bring(self, entry: Entry, place: ConfinedPath, bar: "tqdm[Any]") -> None:
         copied = self.here.get(entry.sha256)
         pieces = self.store.pieces(entry.sha256) if copied is None else pieces_of(copied)
         source = f"{self.store.url}/objects/{entry.sha256}" if copied is None else str(copied.path)
@@ -174,7 +173,7 @@ class Puller:
             kill_point("pull-file")
         self.here.setdefault(entry.sha256, place)
 
-    def _publish(self, entries: Mapping[str, Entry], targets: Mapping[str, Place], bar: "tqdm[Any]") -> None:
+    def _publish(self, entries: Mapping[str, Entry], targets: Mapping[str, ConfinedPath], bar: "tqdm[Any]") -> None:
         """Make published folders, complete or not at all, of what was brought: linked with it as `relm publish` links."""
         staged = self.plan.work / "pulled"
         for folder in (self.plan.reference_results, self.plan.results):
@@ -267,7 +266,7 @@ def _is_here(project: Project, name: str) -> bool:
     return True
 
 
-def chosen(plan: Plan, places: Sequence[Listed], url: str) -> Listed:
+def chosen(plan: Plan, places: Sequence[IndexName], url: str) -> IndexName:
     """The newest index of a run that means what its recipe means here.
 
     Where that depends on a folder of one's own that is not here yet, the newest there is.

@@ -20,7 +20,7 @@ from fsspec.callbacks import Callback
 from tqdm import tqdm
 
 from relm.artifact import stamp_of
-from relm.cluster.bucket.index import Index, Place, place_of, read_index
+from relm.cluster.bucket.index import Index, IndexName, parse_index_name, read_index
 from relm.errors import RelmError
 from relm.training.kill_points import kill_point
 
@@ -67,14 +67,14 @@ class Store:
             found = self._files.find(f"{self._root}/objects", detail=True)
         return {path.rsplit("/", 1)[-1]: int(told["size"]) for path, told in found.items()}
 
-    def indexes(self) -> list[Place]:
+    def indexes(self) -> list[IndexName]:
         """Those of all runs, oldest first."""
         with self._told("cannot be listed"):
             found = self._files.find(f"{self._root}/runs")
-        places = [place_of(path.rpartition(f"{self._root}/runs/")[2]) for path in found]
+        places = [parse_index_name(path.rpartition(f"{self._root}/runs/")[2]) for path in found]
         return sorted((place for place in places if place), key=lambda place: place.time)
 
-    def index(self, place: Place) -> Index:
+    def index(self, place: IndexName) -> Index:
         """One of them.
 
         Raises:
@@ -96,7 +96,7 @@ class Store:
     def write_index(self, index: Index, time: str) -> None:
         """Add one."""
         content = json.dumps(index.document(), indent=1).encode() + b"\n"
-        self._write(str(Place(index.name, index.fingerprint, time)), content)
+        self._write(str(IndexName(index.name, index.fingerprint, time)), content)
 
     def put_bytes(self, sha256: str, content: bytes) -> None:
         """Store a content that is in memory."""

@@ -67,7 +67,7 @@ TRIES = 10
 
 
 @dataclass(frozen=True)
-class Settings:
+class GraphcoreBertOptions:
     """The original's options, under this project's names; the defaults are the original's."""
 
     sequence_length: int = 128
@@ -83,8 +83,8 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class Vocabulary:
-    """What the original asks of a tokenizer."""
+class GraphcoreBertVocabulary:
+    """The special tokens that the original needs."""
 
     size: int
     cls: int
@@ -92,7 +92,9 @@ class Vocabulary:
     mask: int
 
 
-def instances(corpus: Corpus, settings: Settings, vocabulary: Vocabulary, draws: random.Random) -> Iterator[Instance]:
+def instances(
+    corpus: Corpus, settings: GraphcoreBertOptions, vocabulary: GraphcoreBertVocabulary, draws: random.Random
+) -> Iterator[Instance]:
     """All instances, before the original shuffles them: for each duplicate the documents, in one shuffled order.
 
     `draws.shuffle` of a list of all of them, afterwards, gives the order of the original's files; with several output files,
@@ -121,7 +123,9 @@ def instances(corpus: Corpus, settings: Settings, vocabulary: Vocabulary, draws:
                 yield _instance(corpus, pair, settings, vocabulary, draws)
 
 
-def _instance(corpus: Corpus, pair: Pair, settings: Settings, vocabulary: Vocabulary, draws: random.Random) -> Instance:
+def _instance(
+    corpus: Corpus, pair: Pair, settings: GraphcoreBertOptions, vocabulary: GraphcoreBertVocabulary, draws: random.Random
+) -> Instance:
     first, second = corpus.between(pair.a_start, pair.a_stop), corpus.between(pair.b_start, pair.b_stop)
     tokens = [vocabulary.cls, *first, vocabulary.sep, *second, vocabulary.sep]
     special = (vocabulary.cls, vocabulary.sep)
@@ -131,10 +135,10 @@ def _instance(corpus: Corpus, pair: Pair, settings: Settings, vocabulary: Vocabu
     return Instance(tokens, len(first) + 2, pair.is_random, positions, labels)
 
 
-def mask_count(length: int, settings: Settings) -> int:
+def mask_count(length: int, settings: GraphcoreBertOptions) -> int:
     """How many of `length` tokens are hidden: the rest has to fit behind the places reserved for hidden ones.
 
-    >>> [mask_count(length, Settings(128, 20)) for length in (10, 100, 118, 123, 128)]
+    >>> [mask_count(length, GraphcoreBertOptions(128, 20)) for length in (10, 100, 118, 123, 128)]
     [2, 15, 18, 18, 20]
     """
     wanted = min(settings.max_predictions, max(1, round(length * settings.probability)))
@@ -192,7 +196,7 @@ def remasked(plain: Mapping[str, Array], predictions: int, pad_position: int = P
     }
 
 
-def vocabulary_of(loaded: LoadedTokenizer) -> Vocabulary:
+def vocabulary_of(loaded: LoadedTokenizer) -> GraphcoreBertVocabulary:
     """The original's special tokens, by their names.
 
     Raises:
@@ -202,7 +206,7 @@ def vocabulary_of(loaded: LoadedTokenizer) -> Vocabulary:
     special = ("[CLS]", "[SEP]", "[MASK]")
     if lacking := [token for token in special if token not in tokens]:
         raise RelmError(f"{loaded.path}: has no token {lacking[0]}; {ORIGINAL.name} knows BERT's vocabularies only: use one")
-    return Vocabulary(len(tokens), *map(tokens.index, special))
+    return GraphcoreBertVocabulary(len(tokens), *map(tokens.index, special))
 
 
 def pregenerate_graphcore_bert(
@@ -256,7 +260,7 @@ def pregenerate_graphcore_bert(
     return sentence(ORIGINAL.name, table, source, started)
 
 
-def _settings(objective: Objective) -> Settings:
+def _settings(objective: Objective) -> GraphcoreBertOptions:
     masked, length = objective.masked, require_length(ORIGINAL.name, objective)
     predictions = required_predictions(ORIGINAL.name, masked)
     if predictions > length - SPECIAL_TOKENS:
@@ -264,7 +268,9 @@ def _settings(objective: Objective) -> Settings:
             f"masked.max_predictions: {predictions}, but of a sequence of {length} at most {length - SPECIAL_TOKENS} can be "
             "hidden; lower it"
         )
-    return Settings(length, predictions, masked.probability, masked.short_sequence_probability, masked.duplication_factor)
+    return GraphcoreBertOptions(
+        length, predictions, masked.probability, masked.short_sequence_probability, masked.duplication_factor
+    )
 
 
 def _keep(rows: Rows, spool: IO[bytes], output: Path) -> None:

@@ -24,10 +24,10 @@ from relm.corpus.documents import Document, read_documents
 from relm.corpus.workers import ordered_map
 from relm.examples.as_published.instances import NO_PAIR
 from relm.examples.as_published.options import Original, require_options
-from relm.examples.as_published.tables import Source, opened_table, require_documents, sentence
+from relm.examples.as_published.tables import TableSource, opened_table, require_documents, sentence
 from relm.examples.columns import Column
 from relm.examples.documents import checked_documents
-from relm.examples.encoder import Encoder
+from relm.examples.encoder import TextEncoder
 from relm.examples.storage import dtype_of
 from relm.examples.tokenizers import load_tokenizer, loaded_as
 from relm.limits import usable_cores
@@ -114,9 +114,9 @@ def encoded_batch(tokenizer: Path, tokenizer_sha256: str, sequence_length: int, 
 
 
 @functools.lru_cache(maxsize=1)
-def _encoder(tokenizer: Path, sha256: str) -> tuple[Encoder, int, int]:
+def _encoder(tokenizer: Path, sha256: str) -> tuple[TextEncoder, int, int]:
     loaded = loaded_as(tokenizer, sha256)
-    return Encoder(loaded.tokenizer), loaded.required("cls"), loaded.required("sep")
+    return TextEncoder(loaded.tokenizer), loaded.required("cls"), loaded.required("sep")
 
 
 class _Counted:
@@ -165,7 +165,7 @@ def pregenerate_run_mlm(
     for _ in read:  # facts stand at the head of the table, so what is counted has to be known before its rows
         pass
     require_documents(documents, read.documents)
-    source = Source(sha256, read.documents, read.words, read.bytes)
+    source = TableSource(sha256, read.documents, read.words, read.bytes)
     encode = functools.partial(encoded_batch, tokenizer, loaded.sha256, objective.sequence_length)
     count = min(usable_cores() if workers is None else workers, 1 + read.rows // BATCH)
     columns = _columns(objective.sequence_length, loaded.vocabulary_size)

@@ -24,8 +24,8 @@ from relm.examples.tokenizers import LoadedTokenizer, load_tokenizer
 from relm.recipes.objectives import TABLE, Objective
 
 
-class Source(NamedTuple):
-    """What a table is made of."""
+class TableSource(NamedTuple):
+    """The documents file from which a table is built."""
 
     sha256: str
     documents: int
@@ -64,7 +64,7 @@ class Table:
 
 @contextlib.contextmanager
 def opened_table(
-    output: Path, objective: Objective, loaded: LoadedTokenizer, source: Source, columns: Sequence[Column], **more: Any
+    output: Path, objective: Objective, loaded: LoadedTokenizer, source: TableSource, columns: Sequence[Column], **more: Any
 ) -> Iterator[Table]:
     """Write the table `output`, and its sidecar when the block ends without an error.
 
@@ -96,7 +96,7 @@ class Documents(NamedTuple):
     """Documents as tokens, with what is recorded of their file."""
 
     corpus: Corpus
-    source: Source
+    source: TableSource
     loaded: LoadedTokenizer
 
 
@@ -124,7 +124,7 @@ def read_documents(
     ):
         corpus = Corpus(found.tokens, found.sentence_starts, found.document_starts)
         require_documents(documents, corpus.documents)
-        yield Documents(corpus, Source(found.source_sha256, corpus.documents, found.words, found.bytes), loaded)
+        yield Documents(corpus, TableSource(found.source_sha256, corpus.documents, found.words, found.bytes), loaded)
 
 
 @contextlib.contextmanager
@@ -155,7 +155,7 @@ def require_documents(path: Path, documents: int) -> None:
     raise RelmError(f"{path}: holds no text; run the step that extracts the documents again")
 
 
-def sentence(original: str, table: Table, source: Source, started: float) -> str:
+def sentence(original: str, table: Table, source: TableSource, started: float) -> str:
     """What was made, how fast since `started`."""
     seconds = perf_counter() - started
     return (

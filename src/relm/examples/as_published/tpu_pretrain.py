@@ -58,7 +58,7 @@ MASK_TOKEN = "[MASK]"
 
 
 @dataclass(frozen=True)
-class Settings:
+class TpuPretrainOptions:
     """The original's options, under this project's names."""
 
     sequence_length: int
@@ -76,8 +76,8 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class Vocabulary:
-    """What the original asks of a tokenizer."""
+class TpuPretrainVocabulary:
+    """The tokens and special tokens that the original needs."""
 
     tokens: Sequence[str]
     """By id."""
@@ -91,7 +91,9 @@ class Vocabulary:
         return [token.startswith("##") for token in self.tokens]
 
 
-def instances(corpus: Corpus, settings: Settings, vocabulary: Vocabulary, draws: random.Random) -> Iterator[Instance]:
+def instances(
+    corpus: Corpus, settings: TpuPretrainOptions, vocabulary: TpuPretrainVocabulary, draws: random.Random
+) -> Iterator[Instance]:
     """The instances of one epoch, in the order of the original's file; `draws` goes on from epoch to epoch, and file to file.
 
     Raises:
@@ -124,7 +126,12 @@ def _other_document(starts: npt.NDArray[np.int64], document: int, draws: random.
 
 
 def _instance(
-    corpus: Corpus, pair: Pair, settings: Settings, vocabulary: Vocabulary, continues: list[bool], draws: random.Random
+    corpus: Corpus,
+    pair: Pair,
+    settings: TpuPretrainOptions,
+    vocabulary: TpuPretrainVocabulary,
+    continues: list[bool],
+    draws: random.Random,
 ) -> Instance:
     first, second = corpus.between(pair.a_start, pair.a_stop), corpus.between(pair.b_start, pair.b_stop)
     between = [vocabulary.sep] if settings.next_sentences else []
@@ -144,7 +151,7 @@ def _instance(
 
 
 def epoch_files(
-    corpora: Sequence[Corpus], epochs: int, settings: Settings, vocabulary: Vocabulary, seed: int
+    corpora: Sequence[Corpus], epochs: int, settings: TpuPretrainOptions, vocabulary: TpuPretrainVocabulary, seed: int
 ) -> Iterator[tuple[int, Iterator[Instance]]]:
     """For each input file and epoch, in the original's order: the number N of ``epoch_N.json``, and its instances.
 
@@ -174,7 +181,7 @@ def json_line(instance: Instance, tokens: Sequence[str]) -> str:
     )
 
 
-def vocabulary_of(loaded: LoadedTokenizer) -> Vocabulary:
+def vocabulary_of(loaded: LoadedTokenizer) -> TpuPretrainVocabulary:
     """What training reads: a hidden token has the id of ``[MASK]``, or that of the unknown token where there is none.
 
     Raises:
@@ -182,7 +189,7 @@ def vocabulary_of(loaded: LoadedTokenizer) -> Vocabulary:
     """
     tokens = model_vocabulary(loaded, ORIGINAL.name)
     mask = tokens.index(MASK_TOKEN) if MASK_TOKEN in tokens else loaded.required("unk")
-    return Vocabulary(tokens, loaded.required("cls"), loaded.required("sep"), mask)
+    return TpuPretrainVocabulary(tokens, loaded.required("cls"), loaded.required("sep"), mask)
 
 
 def pregenerate_tpu_pretrain(
@@ -202,7 +209,7 @@ def pregenerate_tpu_pretrain(
     """
     chosen = require_options(ORIGINAL, objective)
     masked = objective.masked
-    settings = Settings(
+    settings = TpuPretrainOptions(
         require_length(ORIGINAL.name, objective),
         required_predictions(ORIGINAL.name, masked),
         masked.probability,

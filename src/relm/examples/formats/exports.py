@@ -32,8 +32,8 @@ NAMES = (
 
 
 @dataclass(frozen=True)
-class Source:
-    """What is exported."""
+class ExportSource:
+    """The examples to export, and where they lie."""
 
     path: Path
     """Of the manifest."""
@@ -47,7 +47,7 @@ class Source:
         return {"exported_from": sha256_of(self.path), "split": self.split, "tokenizer_sha256": self.tokenizer.sha256}
 
 
-def opened_split(path: Path, split: str, tokenizer: Path) -> Source:
+def opened_split(path: Path, split: str, tokenizer: Path) -> ExportSource:
     """A manifest and the tokenizer that its examples were made with.
 
     Raises:
@@ -60,10 +60,10 @@ def opened_split(path: Path, split: str, tokenizer: Path) -> Source:
             f"{tokenizer}: sha256 is {loaded.sha256}, but {path} was made with a tokenizer of sha256 "
             f"{manifest.tokenizer.sha256}; give the tokenizer that belongs to it"
         )
-    return Source(path, manifest, split, loaded)
+    return ExportSource(path, manifest, split, loaded)
 
 
-def export_megatron(source: Source, output: Path) -> str:
+def export_megatron(source: ExportSource, output: Path) -> str:
     """All shards as one `.bin` and its `.idx`."""
     _require_layout(source, TOKEN_STREAM, "megatron", "a table of sequences; Megatron-LM packs and masks such by itself")
     shards = [shard for shard in source.manifest.split(source.split, source.path) if shard.tokens]
@@ -75,7 +75,7 @@ def export_megatron(source: Source, output: Path) -> str:
     return f"wrote {writer.tokens:,} tokens of {writer.documents:,} documents: {output}, {index_of(output).name}"
 
 
-def export_tfrecord(source: Source, output: Path, sequence_length: int | None = None) -> str:
+def export_tfrecord(source: ExportSource, output: Path, sequence_length: int | None = None) -> str:
     """Masked examples as plain records, or windows of a stream, with an index."""
     if source.manifest.layout == TOKEN_STREAM:
         if sequence_length is None:
@@ -85,7 +85,7 @@ def export_tfrecord(source: Source, output: Path, sequence_length: int | None = 
     return _write_records(source, output, (record for columns in rows for record in plain_records(columns)))
 
 
-def export_remasked_tfrecord(source: Source, output: Path) -> str:
+def export_remasked_tfrecord(source: ExportSource, output: Path) -> str:
     """Masked examples with the hidden tokens first, as the original's --remask writes them."""
     dropped = [0]
     layouts = (_remasked(source, columns, dropped) for columns in _static_rows(source, "tfrecord_remasked"))
@@ -93,7 +93,7 @@ def export_remasked_tfrecord(source: Source, output: Path) -> str:
     return said + (f"; {dropped[0]:,} tokens with id 0 were left out, which is padding in this layout" if dropped[0] else "")
 
 
-def export_tpu_pretrain(source: Source, output: Path) -> str:
+def export_tpu_pretrain(source: ExportSource, output: Path) -> str:
     """Masked examples as JSON lines, and their counts beside them."""
     tokens, written = vocabulary(source.tokenizer), 0
     rows = _static_rows(source, "tpu_pretrain")
@@ -109,12 +109,12 @@ def export_tpu_pretrain(source: Source, output: Path) -> str:
     return f"wrote {written:,} examples: {output}, {metrics_path(output).name}"
 
 
-def _require_layout(source: Source, layout: str, format: str, why: str) -> None:
+def _require_layout(source: ExportSource, layout: str, format: str, why: str) -> None:
     if source.manifest.layout != layout:
         raise RelmError(f"{source.path}: format {format} cannot hold {why}; export it in another format")
 
 
-def _write_records(source: Source, output: Path, records: Iterable[Mapping[str, Any]]) -> str:
+def _write_records(source: ExportSource, output: Path, records: Iterable[Mapping[str, Any]]) -> str:
     waiting: list[bytes] = []
     with record_writer(output) as writer, tqdm(unit="records", unit_scale=True, desc=output.name, disable=None) as bar:
         for record in records:
@@ -128,7 +128,7 @@ def _write_records(source: Source, output: Path, records: Iterable[Mapping[str, 
     return f"wrote {writer.records:,} records: {output}, {output.with_suffix('.index').name}"
 
 
-def _windows(source: Source, length: int) -> Iterator[npt.NDArray[np.int64]]:
+def _windows(source: ExportSource, length: int) -> Iterator[npt.NDArray[np.int64]]:
     """Windows that touch but do not overlap; what remains at the end is one more if it is longer than half a window."""
     if length < 2:
         raise RelmError(f"--sequence-length: expected 2 or more, found {length}")
@@ -141,7 +141,7 @@ def _windows(source: Source, length: int) -> Iterator[npt.NDArray[np.int64]]:
                 yield window
 
 
-def _static_rows(source: Source, format: str) -> Iterator[Columns]:
+def _static_rows(source: ExportSource, format: str) -> Iterator[Columns]:
     """The rows of all tables, some at a time, which must have static masks."""
     _require_layout(source, TABLE, format, "a stream of tokens without masks")
     tables = ExampleTables(source.path, source.split)
@@ -158,7 +158,7 @@ def _blocks(tables: ExampleTables, names: tuple[str, ...]) -> Iterator[Columns]:
         yield {name: tables.rows(name, indices).astype(np.int64) for name in names}
 
 
-def _remasked(source: Source, columns: Columns, dropped: list[int]) -> Columns:
+def _remasked(source: ExportSource, columns: Columns, dropped: list[int]) -> Columns:
     """Rows in the remasked layout; `dropped` counts tokens that it cannot hold."""
     if source.tokenizer.special.pad != 0:
         raise RelmError(f"{source.path}: the remasked layout takes id 0 for padding, but in this tokenizer it is another token")

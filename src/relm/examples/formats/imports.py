@@ -32,8 +32,8 @@ Documents = tuple[Integers, Integers, Callable[[int], str]]
 EXAMPLES_AT_ONCE = 1024
 
 
-class Counts:
-    """What is counted of imported examples."""
+class ImportCounts:
+    """Sums over imported examples."""
 
     def __init__(self, loaded: LoadedTokenizer) -> None:
         self.tokens = self.documents = self.words = self.bytes = 0
@@ -108,7 +108,7 @@ def _import_stream(
     documents: Iterator[Documents], sources: Sequence[Path], format: str, loaded: LoadedTokenizer, output: Path
 ) -> str:
     _require_suffix(output, ".bin", "a stream of tokens")
-    counts, end, without_end = Counts(loaded), loaded.special.end_of_text, 0
+    counts, end, without_end = ImportCounts(loaded), loaded.special.end_of_text, 0
     with shard_writer(output, loaded.vocabulary_size) as writer, tqdm(unit=" tokens", unit_scale=True, disable=None) as bar:
         for tokens, sizes, place in documents:
             _require_stream_ids(tokens, sizes, loaded, place)
@@ -133,7 +133,7 @@ def _import_table(
     _require_suffix(output, ".arrow", "masked examples")
     length, predictions = objective.sequence_length, objective.masked.max_predictions or 1
     facts = _facts(loaded, "masked", TABLE, objective.what_is_stored(), sources, format)
-    counts = Counts(loaded)
+    counts = ImportCounts(loaded)
     with (
         table_writer(output, table_columns(length, predictions, loaded.vocabulary_size), facts) as writer,
         tqdm(unit=" examples", unit_scale=True, disable=None) as bar,

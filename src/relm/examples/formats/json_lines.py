@@ -22,8 +22,8 @@ KEYS = ("tokens", "segment_ids", "is_random_next", "masked_lm_positions", "maske
 MASK = "[MASK]"
 
 
-class Shape(NamedTuple):
-    """What a table needs to know of a file before its first row."""
+class ExampleShape(NamedTuple):
+    """The facts about a file that a table needs before its first row."""
 
     examples: int
     longest: int
@@ -77,7 +77,7 @@ def read_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
             yield place, _example(line, place)
 
 
-def shape_of(paths: Sequence[Path]) -> Shape:
+def shape_of(paths: Sequence[Path]) -> ExampleShape:
     """Read all files once, for the widths of a table that will hold them; `longest` is at least what their counts say."""
     examples = longest = predictions = 0
     pairs = False
@@ -88,11 +88,11 @@ def shape_of(paths: Sequence[Path]) -> Shape:
             predictions = max(predictions, len(example["masked_lm_positions"]))
             pairs = pairs or any(example["segment_ids"])
         longest = max(longest, _stated_length(path))
-    return Shape(examples, longest, predictions, pairs)
+    return ExampleShape(examples, longest, predictions, pairs)
 
 
 def columns_of(
-    examples: Sequence[tuple[str, dict[str, Any]]], shape: Shape, ids: Mapping[str, int], padding: int
+    examples: Sequence[tuple[str, dict[str, Any]]], shape: ExampleShape, ids: Mapping[str, int], padding: int
 ) -> dict[str, Array]:
     """Examples as rows of a table; without pairs, the label of the next sentence says so and `is_random_next` is dropped.
 

@@ -40,8 +40,8 @@ class Program(Facts):
     """The numbers of elements that the model's parameters have, each size once: so large are the sums over devices."""
 
 
-class Memory(Facts):
-    """Where a program's memory goes, in bytes of one device."""
+class ProgramMemory(Facts):
+    """A program's memory by use, in bytes of one device."""
 
     capacity: int
     """What the compiler has to deal out, by its own words, which have two decimals of a GiB."""
@@ -66,8 +66,8 @@ class Collective(Facts):
     """Arrays."""
 
 
-class Findings(Facts):
-    """What is in a program that should not be: each a line of its HLO, at most a few of each kind."""
+class ProgramFindings(Facts):
+    """Lines of a program's HLO that should not be there, at most a few of each kind."""
 
     float64: tuple[str, ...] = ()
     """Arrays of float64 with more than one element."""
@@ -111,7 +111,7 @@ class Compiled(Facts):
     """Of the compiler, beside its own."""
     fits: bool
     refusal: Refusal | None = None
-    memory: Memory | None = None
+    memory: ProgramMemory | None = None
     flops: float | None = None
     bytes_accessed: float | None = None
     """Read and written in the memory of one device, as the compiler counts it."""
@@ -119,7 +119,7 @@ class Compiled(Facts):
     collectives: tuple[Collective, ...] = ()
     operations: dict[str, int] = Field(default_factory=dict)
     """Of the optimised program: how many sums over devices (all-reduce), fusions, and so on, by kind of collective."""
-    findings: Findings = Findings()
+    findings: ProgramFindings = ProgramFindings()
     seconds: float
     """What compiling took, on whatever machine that was."""
 

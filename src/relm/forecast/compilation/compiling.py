@@ -18,7 +18,15 @@ from pydantic import ValidationError
 from relm.artifact import canonical_json, read_json, write_json
 from relm.devices.tpu_options import OPTIONS, VARIABLE
 from relm.errors import RelmError
-from relm.forecast.compilation.compile_record import REVISION, Compilation, Compiled, CompiledProgram, Memory, Program, in_words
+from relm.forecast.compilation.compile_record import (
+    REVISION,
+    Compilation,
+    Compiled,
+    CompiledProgram,
+    Program,
+    ProgramMemory,
+    in_words,
+)
 from relm.forecast.compilation.program_facts import collective_operations, collectives, findings, refusal_of
 from relm.forecast.compilation.tpu_compiler import PACKAGES
 from relm.forecast.compilation.tpu_environment import python, run_module, tail_of
@@ -193,7 +201,7 @@ def judged(answer: Mapping[str, Any], text: str, source: str, key: str, layout: 
     return Compiled(
         **facts,
         fits=True,
-        memory=Memory(capacity=answer["capacity"], **answer["memory"]),
+        memory=ProgramMemory(capacity=answer["capacity"], **answer["memory"]),
         flops=answer["flops"],
         bytes_accessed=answer["bytes_accessed"],
         transcendentals=answer["transcendentals"],

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from relm.errors import RelmError
 from relm.forecast.compilation.compile_record import Compilation, Compiled
-from relm.forecast.compilation.consequences import Ceiling, PhaseConsequences, Roofline, Work, consequences
+from relm.forecast.compilation.consequences import Ceiling, PhaseConsequences, ProgramWork, Roofline, consequences
 from relm.formatting import GIB, format_duration, format_hours, format_row, format_step_time
 from relm.recipes.recipe import Recipe
 
@@ -56,7 +56,7 @@ def memory_in_words(compiled: Compiled) -> str:
     return "DOES NOT FIT" if compiled.refusal is None else f"DOES NOT FIT: {compiled.refusal.figures}"
 
 
-def work_in_words(work: Work) -> str:
+def work_in_words(work: ProgramWork) -> str:
     """What is counted, in one phrase."""
     return f"{work.flops:.4g} operations, {work.bytes:.4g} bytes read and written"
 

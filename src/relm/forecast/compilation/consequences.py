@@ -40,8 +40,8 @@ class Ceiling(NamedTuple):
         return self.chip in BOUNDED
 
 
-class Work(NamedTuple):
-    """What a program or some of them do, as the compiler counts it of one device."""
+class ProgramWork(NamedTuple):
+    """The operations and bytes of programs, as the compiler counts them for one device."""
 
     flops: float
     bytes: float
@@ -92,9 +92,9 @@ class PhaseConsequences:
     batches: int
     """Global batches of a look, or fewer where there are not so many."""
     ceiling: Ceiling
-    step: Work | None
+    step: ProgramWork | None
     """Of one device; None: a program does not fit."""
-    look: Work | None
+    look: ProgramWork | None
     """Of a look; of one global batch where the recipe has no looks. None: it does not fit, or was not compiled."""
 
     @property
@@ -139,10 +139,10 @@ def ceiling_of(compilation: Compilation) -> Ceiling:
     return Ceiling(peak.name, peak.bfloat16 * 1e12 * part, HBM_BANDWIDTHS[peak.name] * part)
 
 
-def roofline(work: Work, ceiling: Ceiling) -> Roofline:
+def roofline(work: ProgramWork, ceiling: Ceiling) -> Roofline:
     """How long work takes at a device's peak and at its bandwidth.
 
-    >>> roofline(Work(flops=2e12, bytes=8e9), Ceiling("TPU v3", 1e12, 1e9))
+    >>> roofline(ProgramWork(flops=2e12, bytes=8e9), Ceiling("TPU v3", 1e12, 1e9))
     Roofline(operations=2.0, memory=8.0)
     """
     return Roofline(work.flops / ceiling.flops, work.bytes / ceiling.bandwidth)
@@ -204,11 +204,11 @@ def _stale(words: str) -> RelmError:
     return RelmError(f"{words}; the recipe has changed since: make it again with `relm compile`")
 
 
-def _work(programs: Sequence[tuple[Compiled, int]]) -> Work | None:
+def _work(programs: Sequence[tuple[Compiled, int]]) -> ProgramWork | None:
     """Of programs that run so often; None: the compiler counted nothing of one of them."""
     flops, size = 0.0, 0.0
     for compiled, times in programs:
         if compiled.flops is None or compiled.bytes_accessed is None:
             return None
         flops, size = flops + compiled.flops * times, size + compiled.bytes_accessed * times
-    return Work(flops, size)
+    return ProgramWork(flops, size)

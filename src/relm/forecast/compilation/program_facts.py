@@ -5,7 +5,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from relm.forecast.compilation.compile_record import Allocation, Collective, Findings, Program, Refusal
+from relm.forecast.compilation.compile_record import Allocation, Collective, Program, ProgramFindings, Refusal
 
 # A collective may be one operation or a start and a done; what comes out of the start holds what went in as well.
 _OPERATION = re.compile(
@@ -53,7 +53,7 @@ def carried_beyond_gradients(carried: Iterable[Collective], program: Program) ->
     return sorted(others, key=lambda each: -each.elements)
 
 
-def findings(source: str, optimised: str) -> Findings:
+def findings(source: str, optimised: str) -> ProgramFindings:
     """What should not be in a program, looked for before the compiler and after it.
 
     Args:
@@ -64,7 +64,7 @@ def findings(source: str, optimised: str) -> Findings:
     wide = (line for line in source.splitlines() if any(_elements(sizes) > 1 for sizes in _FLOAT64.findall(_body(line))))
     hosts = (line for line in both.splitlines() if _HOST.search(line))
     dynamic = (line for line in both.splitlines() if _DYNAMIC.search(_body(line)))
-    return Findings(float64=_shown(wide), host_transfers=_shown(hosts), dynamic_shapes=_shown(dynamic))
+    return ProgramFindings(float64=_shown(wide), host_transfers=_shown(hosts), dynamic_shapes=_shown(dynamic))
 
 
 def refusal_of(message: str) -> Refusal:

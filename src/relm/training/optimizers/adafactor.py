@@ -29,7 +29,7 @@ class Adafactor(TensorOptimizer):
         relative_step: bool = True,
         warmup_init: bool = False,
     ) -> None:
-        """Make the state; see `relm.recipes.optimization.Adafactor` for the arguments."""
+        """Make the state; see `relm.recipes.optimization.AdafactorOptions` for the arguments."""
         self.beta1 = beta1
         super().__init__(groups, learning_rate)
         self.epsilons, self.clip_threshold, self.decay_rate = epsilons, clip_threshold, decay_rate
