@@ -29,7 +29,7 @@ class Pinned(Section):
     """An image by name and tag, and by digest where one is known."""
 
     image: str = Field(pattern=r"^[a-z0-9][a-z0-9._:/-]*$")
-    """ImageRegistry and name, such as docker.io/library/python."""
+    """Registry and name, such as docker.io/library/python."""
     tag: str = Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]{0,127}$")
     """The tag that the digest was looked up for."""
     digest: Digest | None = None
