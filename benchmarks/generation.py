@@ -1,8 +1,9 @@
-"""Tokens a second beside `transformers`: `python benchmarks/generation.py gpt2 --batch 1 8`.
+"""Tokens a second beside plain `generate` of `transformers`: `python benchmarks/generation.py gpt2 --batch 1 8`.
 
-A random GPT-2 with the same weights in both, prompts of one length, precision and threads; attention through
-`scaled_dot_product_attention` in both. The two take turns, so that both see the same machine; that greedy texts are the same,
-token for token, is checked first. Peak memory is measured in a fresh process each.
+relm writes with `generate` too; the ratio is what its own streams of random numbers, stops and windows cost. A random GPT-2
+with the same weights in both, prompts of one length, precision and threads; attention through `scaled_dot_product_attention` in
+both. The two take turns, so that both see the same machine; that greedy texts are the same, token for token, is checked first.
+Peak memory is measured in a fresh process each.
 """
 
 import argparse
@@ -18,8 +19,7 @@ from typing import Any
 
 import torch
 
-from relm.evaluation.decoders import decoder_of
-from relm.evaluation.generation import continuations
+from relm.evaluation.continuation import TransformersContinuer, continuations
 from relm.evaluation.models import Execution, OwnCausalModel
 from relm.evaluation.sampling import GREEDY, Sampling, random_stream
 from relm.models.gpt2 import Gpt2, Gpt2Config
@@ -35,7 +35,7 @@ Texts = list[list[int]]
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """What is measured."""
+    """The settings of a measurement."""
 
     model: str
     prompt: int
@@ -66,12 +66,12 @@ def weights(setting: Setting) -> Gpt2:
 
 def ours(setting: Setting, model: Gpt2) -> Callable[[Texts], Texts]:
     execution = Execution(threads=setting.threads)
-    decoder = decoder_of(OwnCausalModel(Path(setting.model), "", model, execution), execution)
+    continuer = TransformersContinuer(OwnCausalModel(Path(setting.model), "", model, execution), execution)
 
     def write(prompts: Texts) -> Texts:
-        streams = [random_stream(0, place) for place in range(len(prompts))]
+        streams = [random_stream(0, number) for number in range(len(prompts))]
         sampling = SAMPLED if setting.sampled else GREEDY
-        return [found.ids for found in continuations(decoder, prompts, setting.length, sampling, streams)]
+        return [found.ids for found in continuations(continuer, prompts, setting.length, sampling, streams)]
 
     return write
 

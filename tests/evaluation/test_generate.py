@@ -1,5 +1,6 @@
 """Texts against those of `transformers`, and of a model that keeps nothing; and the command."""
 
+import functools
 import json
 import logging
 import os
@@ -19,11 +20,13 @@ import transformers as hf
 from tokenizers import processors
 
 from relm.errors import RelmError
-from relm.evaluation.decoders import WindowedDecoder, decoder_of
-from relm.evaluation.generate import generate_texts, prompts_in, run_generate
-from relm.evaluation.generation import Stop, Timing, Writer, Writing, continuations
+from relm.evaluation.continuation import Timing, TransformersContinuer, continuations
+from relm.evaluation.generate import generate_texts, read_prompts, run_generate
+from relm.evaluation.generation import Writer, Writing
+from relm.evaluation.logits_processors import logits_processors
 from relm.evaluation.models import CausalModel, Execution, load_causal
 from relm.evaluation.sampling import GREEDY, Sampling, random_stream
+from relm.evaluation.stop import Stop
 from relm.examples.tokenizers import load_tokenizer
 
 ONE_THREAD = Execution(threads=1)
@@ -43,8 +46,11 @@ FOREIGN = {
         hf.GPT2Config(**SMALL, max_position_embeddings=20, scale_attn_by_inverse_layer_idx=True),
         hf.GPT2LMHeadModel,
     ),
+    "mamba, another kind of cache": (
+        hf.MambaConfig(vocab_size=61, hidden_size=16, num_hidden_layers=2, state_size=4, initializer_range=0.4),
+        hf.MambaForCausalLM,
+    ),
 }
-MAMBA = hf.MambaConfig(vocab_size=61, hidden_size=16, num_hidden_layers=2, state_size=4, initializer_range=0.4)
 
 
 @pytest.fixture(scope="module")
@@ -65,18 +71,21 @@ def saved(folder: Path, config, kind) -> CausalModel:
 
 
 def written(model: CausalModel, texts: Sequence[Sequence[int]], length: int, sampling: Sampling = GREEDY) -> list[list[int]]:
-    streams = [random_stream(0, place) for place in range(len(texts))]
-    decoder = decoder_of(model, ONE_THREAD)
-    return [found.ids for found in continuations(decoder, texts, length, sampling, streams)]
+    streams = [random_stream(0, number) for number in range(len(texts))]
+    return [found.ids for found in continuations(TransformersContinuer(model, ONE_THREAD), texts, length, sampling, streams)]
 
 
-def uncached(model: CausalModel, texts, length: int, sampling: Sampling = GREEDY) -> list[list[int]]:
-    """The same from a model that sees each window anew, one text at a time."""
-    found = []
-    for place, text in enumerate(texts):
-        decoder = WindowedDecoder(None, model, 8192)
-        found += continuations(decoder, [text], length, sampling, [random_stream(0, place)])
-    return [text.ids for text in found]
+def uncached(model: CausalModel, texts: Sequence[Sequence[int]], length: int, sampling: Sampling = GREEDY) -> list[list[int]]:
+    """The same, text by text and each token from the newest window alone, which keeps nothing."""
+    whole = [list(text) for text in texts]
+    for number, text in enumerate(whole):
+        choose = logits_processors(sampling, [text], [random_stream(0, number)])
+        for _ in range(length):
+            window = torch.tensor([text if model.positions is None else text[-model.positions :]])
+            with torch.inference_mode():
+                logits = model.head(model.hidden(window)[:, -1])
+                text.append(int(choose(None, logits).argmax()))
+    return [text[len(prompt) :] for text, prompt in zip(whole, texts, strict=True)]
 
 
 def generated(model, texts: list[list[int]], length: int, **options) -> list[list[int]]:
@@ -109,14 +118,49 @@ def test_any_model_of_transformers_continues_as_its_generate_does(tmp_path, name
     texts = [[3, 50, 51], [7], [9, 2, 6, 5, 3, 20], [4, 4]]
     assert written(model, texts, 9) == generated(model.model, texts, 9)
     assert written(model, texts, 9) == uncached(model, texts, 9)
-    assert not caplog.records
+    assert not [record for record in caplog.records if record.name.startswith("relm")]
 
 
-def test_a_model_whose_cache_is_another_is_computed_anew_and_says_so(tmp_path, caplog) -> None:
-    model = saved(tmp_path, MAMBA, hf.MambaForCausalLM)
-    texts = [[3, 50, 51], [7], [4, 4]]
-    assert written(model, texts, 6) == [generated(model.model, [text], 6)[0] for text in texts]
+def test_a_model_that_takes_padding_for_text_writes_one_text_at_a_time(tmp_path, evaluated, caplog) -> None:
+    config = hf.RwkvConfig(vocab_size=257, hidden_size=16, num_hidden_layers=2)
+    model = saved(tmp_path, config, hf.RwkvForCausalLM)
+    said, prompts = (
+        f"{tmp_path}: padding changes what the model gives; texts are written one by one",
+        ["abc", "d"],
+    )
+    texts = list(generate_texts(tmp_path, evaluated.tokenizer, prompts, Writing(6, GREEDY), ONE_THREAD))
+    assert [record.getMessage() for record in caplog.records] == [said]
+    decode = load_tokenizer(evaluated.tokenizer).tokenizer.decode
+    for prompt, text in zip(prompts, texts, strict=True):
+        ids = [Writer(tmp_path, evaluated.tokenizer, ONE_THREAD).prompt(prompt).ids]
+        assert text.text == prompt + decode(generated(model.model, ids, 6)[0], skip_special_tokens=False)
+
+
+def test_a_model_whose_cache_forgets_computes_each_token_anew_and_says_so(tmp_path, caplog) -> None:
+    model = saved(tmp_path, *FOREIGN["llama"])
+    expected = [generated(model.model, [text], 6)[0] for text in TEXTS[1:4:2]]
+    forget(model.model)
+    continuer = TransformersContinuer(model, ONE_THREAD)
+    assert not continuer.pads
     assert "its cache does not give what the model gives; each token takes a pass over those before" in caplog.text
+    found = [continuations(continuer, [text], 6, GREEDY, STREAMS[:1])[0].ids for text in TEXTS[1:4:2]]
+    assert found == expected
+
+
+def forget(model: torch.nn.Module) -> None:
+    """Let a model see nothing of what its cache has."""
+    inner = model.forward
+
+    @functools.wraps(inner)
+    def forward(**given):
+        cache = given.get("past_key_values")
+        if cache is None or not cache.get_seq_length():
+            return inner(**given)
+        found = inner(input_ids=given["input_ids"], return_dict=True)
+        found.past_key_values = cache
+        return found
+
+    model.forward = forward
 
 
 # --- the window ------------------------------------------------------------------------------------------------------------
@@ -136,42 +180,50 @@ def test_a_foreign_model_sees_the_newest_too(tmp_path) -> None:
 
 
 class Counting:
-    """A model that is sure of last + 1 of ten, and remembers what it was shown."""
+    """A continuer that is sure of last + 1 of ten, and remembers what it was given."""
 
-    folder, sha256, vocabulary_size = Path("counting"), "", 10
     positions: int | None = 3
+    pads = True
 
     def __init__(self) -> None:
-        self.shown: list[list[list[int]]] = []
+        self.given: list[tuple[list[list[int]], int]] = []
 
-    def hidden(self, input_ids: torch.Tensor) -> torch.Tensor:
-        self.shown.append(input_ids.tolist())
-        return torch.nn.functional.one_hot((input_ids + 1) % 10, 10) * 100.0
+    def extend(self, texts, tokens, processors, criterion) -> None:
+        self.given.append(([list(text) for text in texts], tokens))
+        ids = torch.tensor([text[-1:] for text in texts])
+        for _ in range(tokens):
+            newest = processors(ids, self.logits(ids[:, -1])).argmax(-1, keepdim=True)
+            ids = torch.cat([ids, newest], dim=1)
+            if bool(criterion(ids, None).all()):
+                break
 
-    def head(self, hidden: torch.Tensor) -> torch.Tensor:
-        return hidden
+    def logits(self, tokens: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.one_hot((tokens + 1) % 10, 10) * 100.0
 
 
-def test_windows_are_of_the_newest_tokens_and_no_larger_than_a_batch() -> None:
+def test_windows_are_of_the_newest_tokens() -> None:
     model = Counting()
-    decoder = WindowedDecoder(None, model, batch_tokens=6)
-    found = continuations(decoder, [[0, 1, 2], [5], [7, 7]], 3, GREEDY, STREAMS)
-    assert [text.ids for text in found] == [[3, 4, 5], [6, 7, 8], [8, 9, 0]]
-    first_step, second_step = model.shown[:2], model.shown[2:4]
-    assert first_step == [[[0, 1, 2], [5, 0, 0]], [[7, 7]]]
-    assert second_step == [[[1, 2, 3], [5, 6, 0]], [[7, 7, 8]]]
+    found = continuations(model, [[1], [5, 6], [4]], 5, GREEDY, STREAMS)
+    assert [text.ids for text in found] == [[2, 3, 4, 5, 6], [7, 8, 9, 0, 1], [5, 6, 7, 8, 9]]
+    assert model.given == [
+        ([[1], [5, 6], [4]], 2),  # the third token is chosen after three
+        ([[1, 2, 3], [6, 7, 8], [4, 5, 6]], 1),
+        ([[2, 3, 4], [7, 8, 9], [5, 6, 7]], 1),
+        ([[3, 4, 5], [8, 9, 0], [6, 7, 8]], 1),
+    ]
 
 
-def test_a_text_that_has_ended_leaves_the_batch(evaluated) -> None:
+def test_texts_that_have_ended_leave_the_batch_when_they_are_half_of_it(evaluated) -> None:
     model = Counting()
+    model.positions = None
     stop = Stop(load_tokenizer(evaluated.tokenizer), None, {9})
-    found = continuations(WindowedDecoder(None, model, 100), [[6], [1], [7]], 4, GREEDY, STREAMS, stop)
+    found = continuations(model, [[6], [1], [7]], 4, GREEDY, STREAMS, stop)
     assert [(text.ids, text.ended) for text in found] == [
         ([7, 8], "end_of_text"),
         ([2, 3, 4, 5], "length"),
         ([8], "end_of_text"),
     ]
-    assert [len(rows) for rows in model.shown] == [3, 3, 2, 1]
+    assert model.given == [([[6], [1], [7]], 4), ([[1, 2, 3, 4]], 1)]
 
 
 # --- sampling --------------------------------------------------------------------------------------------------------------
@@ -193,39 +245,36 @@ def test_a_text_does_not_depend_on_the_rest_of_its_batch_or_its_size(evaluated) 
 
 def test_logits_that_are_no_numbers_are_refused(own) -> None:
     class Broken(Counting):
-        def head(self, hidden: torch.Tensor) -> torch.Tensor:
-            return hidden * torch.nan
+        def logits(self, tokens: torch.Tensor) -> torch.Tensor:
+            return super().logits(tokens) * torch.nan
 
     with pytest.raises(RelmError, match="the model's logits are not finite: training diverged"):
-        continuations(WindowedDecoder(None, Broken(), 100), [[1]], 4, GREEDY, STREAMS[:1])
+        continuations(Broken(), [[1]], 4, GREEDY, STREAMS[:1])
 
 
 # --- where texts end -------------------------------------------------------------------------------------------------------
 
 
-class Speaking:
-    """A decoder that says the bytes of a text, whatever it is told."""
+class Speaking(Counting):
+    """A continuer that says the bytes of a text, whatever it is given."""
+
+    positions = None
 
     def __init__(self, evaluated, text: str) -> None:
+        super().__init__()
         self.ids = load_tokenizer(evaluated.tokenizer).tokenizer.encode(text).ids
         self.said = 0
 
-    def begin(self, texts: Sequence[Sequence[int]], length: int) -> torch.Tensor:
+    def logits(self, tokens: torch.Tensor) -> torch.Tensor:
         self.said += 1
-        return torch.nn.functional.one_hot(torch.tensor([self.ids[self.said - 1]] * len(texts)), 257).float()
-
-    def append(self, tokens: torch.Tensor) -> torch.Tensor:
-        return self.begin(tokens[:, None].tolist(), 0)
-
-    def keep(self, rows: Sequence[int]) -> None:
-        pass
+        return torch.nn.functional.one_hot(torch.tensor([self.ids[self.said - 1]] * len(tokens)), 257).float()
 
 
 def spoken(evaluated, said: str, length: int, stop: str | None, prompt: str = "p") -> tuple[str, str, int]:
     writer = Writer(evaluated.model, evaluated.tokenizer, ONE_THREAD)
-    writer.decoder = Speaking(evaluated, said)
+    writer.continuer = Speaking(evaluated, said)
     (text,) = writer.texts([writer.prompt(prompt)], Writing(length, GREEDY, stop))
-    return text.text, text.ended, writer.decoder.said
+    return text.text, text.ended, writer.continuer.said
 
 
 def test_without_a_stop_no_character_is_cut(evaluated) -> None:
@@ -289,7 +338,7 @@ def test_only_another_models_prompt_begins_as_its_tokenizer_begins_texts(tmp_pat
 
 
 def test_prompts_are_the_lines_that_are_not_blank() -> None:
-    assert prompts_in("\ufeffone \r\n\n \ntwo\u2028three".encode(), "f") == ["one ", "two\u2028three"]
+    assert read_prompts("\ufeffone \r\n\n \ntwo\u2028three".encode(), "f") == ["one ", "two\u2028three"]
 
 
 @pytest.mark.parametrize(
@@ -302,7 +351,7 @@ def test_prompts_are_the_lines_that_are_not_blank() -> None:
 )
 def test_a_file_without_prompts_or_in_another_encoding_is_refused(content: bytes, message: str) -> None:
     with pytest.raises(RelmError, match=message):
-        prompts_in(content, "f")
+        read_prompts(content, "f")
 
 
 # --- the command -----------------------------------------------------------------------------------------------------------
@@ -341,17 +390,17 @@ def test_a_files_texts_go_to_json_lines(tmp_path, evaluated, capsys) -> None:
 
 def test_a_batch_takes_as_long_as_its_last_token() -> None:
     timing = Timing()
-    timing.add([[1], [1, 2, 3]], [[1] * 4, [1, 2]], passes=4, first=0.25, all_of_it=1.0)
-    timing.add([[1, 1]], [[1] * 3], passes=4, first=0.25, all_of_it=0.5)
-    assert timing.in_words() == (
+    timing.add([[1], [1, 2, 3]], [[1] * 4, [1, 2]], passes=4, first=0.25, whole=1.0)
+    timing.add([[1, 1]], [[1] * 3], passes=4, first=0.25, whole=0.5)
+    assert timing.describe() == (
         "latency avg per sentence: 833.333 ms/sentence_(3)\n"  # two took a second, one half of that
         "Per-token latency avg: 187.500 ms/token\n"  # 1.5 s, 8 passes
         "Batch size: 2; Input length 2; Output length 3, throughput: 2.000 samples/sec\n"
         "First token: 250.000 ms a batch; each later one: 166.667 ms; 6.0 tokens/s"  # 1 s, 6 passes
     )
     alone = Timing()
-    alone.add([[1]], [[1]], passes=1, first=0.5, all_of_it=0.5)
-    assert "each later one: none" in alone.in_words()
+    alone.add([[1]], [[1]], passes=1, first=0.5, whole=0.5)
+    assert "each later one: none" in alone.describe()
 
 
 def test_what_a_model_cannot_see_is_said(evaluated, caplog) -> None:

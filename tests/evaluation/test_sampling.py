@@ -1,6 +1,7 @@
 """Filters against those of `transformers`, and draws against the probabilities that these give."""
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -13,7 +14,8 @@ from transformers import TopKLogitsWarper as TopK
 from transformers import TopPLogitsWarper as TopP
 
 from relm.errors import RelmError
-from relm.evaluation.sampling import GREEDY, NUCLEUS_FIRST, Sampling, asked_sampling, chosen, kept_logits, random_stream
+from relm.evaluation.logits_processors import NUCLEUS_FIRST, filters, logits_processors
+from relm.evaluation.sampling import GREEDY, Sampling, random_stream, requested_sampling
 
 LOGITS = torch.log(torch.tensor([[0.1, 0.4, 0.2, 0.3]]))
 ALL = Sampling(temperature=1, top_k=None, top_p=1)
@@ -30,9 +32,21 @@ SETTINGS = [
 ]
 
 
+def kept_logits(logits: torch.Tensor, texts: Sequence[Sequence[int]], sampling: Sampling) -> torch.Tensor:
+    """Logits of the distribution that is drawn from."""
+    return filters(sampling, texts)(torch.tensor([[0]] * len(logits)), logits)
+
+
+def chosen(
+    logits: torch.Tensor, texts: Sequence[Sequence[int]], sampling: Sampling, streams: Sequence[torch.Generator]
+) -> torch.Tensor:
+    """(batch,) the next token of each text."""
+    return logits_processors(sampling, texts, streams)(torch.tensor([[0]] * len(logits)), logits).argmax(-1)
+
+
 def probabilities(**settings) -> list[float]:
     return (
-        kept_logits(LOGITS, None, Sampling(**{"temperature": 1, "top_k": None, "top_p": 1, **settings})).softmax(-1)[0].tolist()
+        kept_logits(LOGITS, [[]], Sampling(**{"temperature": 1, "top_k": None, "top_p": 1, **settings})).softmax(-1)[0].tolist()
     )
 
 
@@ -72,23 +86,21 @@ def test_uniform_top_k_takes_each_of_the_likeliest_alike() -> None:
     assert probabilities(uniform_top_k=3) == pytest.approx([0, 1 / 3, 1 / 3, 1 / 3])
     # Temperature, top-k and top-p decide nothing, a penalty does: 0.4 and 0.3 fall behind 0.2 and 0.1.
     assert probabilities(uniform_top_k=2, temperature=0.1, top_k=1, top_p=0.1) == pytest.approx([0, 1 / 2, 0, 1 / 2])
-    seen = torch.tensor([[False, True, False, True]])
-    logits = kept_logits(LOGITS, seen, Sampling(uniform_top_k=2, repetition_penalty=9))
+    logits = kept_logits(LOGITS, [[1, 3]], Sampling(uniform_top_k=2, repetition_penalty=9))
     assert logits.softmax(-1)[0].tolist() == pytest.approx([1 / 2, 0, 1 / 2, 0])
 
 
 def test_a_penalty_makes_what_a_text_has_less_likely_whatever_its_sign() -> None:
     logits = torch.tensor([[2.0, 2.0, -2.0, -2.0]])
-    seen = torch.tensor([[True, False, True, False]])
-    assert kept_logits(logits, seen, Sampling(1, None, 1, 4.0)).tolist() == [[0.5, 2.0, -8.0, -2.0]]
+    assert kept_logits(logits, [[0, 2]], Sampling(1, None, 1, 4.0)).tolist() == [[0.5, 2.0, -8.0, -2.0]]
 
 
 def test_equally_likely_tokens_stay_or_go_together() -> None:
     logits = torch.tensor([[1.0, 3.0, 2.0, 2.0, 2.0]])
-    kept = kept_logits(logits, None, Sampling(1, 2, 1)).isfinite()
+    kept = kept_logits(logits, [[]], Sampling(1, 2, 1)).isfinite()
     assert kept.tolist() == [[False, True, True, True, True]]
     assert torch.equal(kept, TopK(2)(None, logits).isfinite())
-    assert kept_logits(logits, None, Sampling(1, None, 0.6)).isfinite().tolist() == [[False, True, True, True, True]]
+    assert kept_logits(logits, [[]], Sampling(1, None, 0.6)).isfinite().tolist() == [[False, True, True, True, True]]
 
 
 @pytest.mark.parametrize("sampling", SETTINGS, ids=str)
@@ -98,8 +110,7 @@ def test_what_is_kept_is_what_transformers_keeps(sampling: Sampling, vocabulary:
     generator = torch.Generator().manual_seed(2)
     logits = torch.randn(40, vocabulary, generator=generator).double() * torch.linspace(0.1, 6, 40)[:, None]
     ids = torch.randint(vocabulary, (40, 5), generator=generator)
-    seen = torch.zeros(40, vocabulary, dtype=torch.bool).scatter_(1, ids, True)
-    ours, expected = kept_logits(logits, seen, sampling), theirs(sampling)(ids, logits.clone())
+    ours, expected = kept_logits(logits, ids.tolist(), sampling), theirs(sampling)(ids, logits.clone())
     assert torch.equal(ours.isfinite(), expected.isfinite())
     torch.testing.assert_close(ours, expected, rtol=1e-6, atol=1e-6)
 
@@ -136,8 +147,7 @@ def drawn_pairs(model: GPT2LMHeadModel, sampling: Sampling) -> np.ndarray:
     for _ in range(2):
         with torch.no_grad():
             logits = model(texts).logits[:, -1]
-        seen = torch.zeros_like(logits, dtype=torch.bool).scatter_(1, texts, True)
-        texts = torch.cat([texts, chosen(logits, seen, sampling, streams)[:, None]], dim=1)
+        texts = torch.cat([texts, chosen(logits, texts.tolist(), sampling, streams)[:, None]], dim=1)
     return np.bincount(texts[:, 2] * VOCABULARY + texts[:, 3], minlength=VOCABULARY**2)
 
 
@@ -189,22 +199,21 @@ def test_the_expected_shares_are_those_of_transformers_own_draws(model) -> None:
 
 def test_uniform_top_k_draws_each_as_often() -> None:
     streams = [random_stream(5, place) for place in range(3000)]
-    drawn = chosen(LOGITS.expand(3000, -1), None, Sampling(uniform_top_k=3), streams)
+    drawn = chosen(LOGITS.expand(3000, -1), [[]] * 3000, Sampling(uniform_top_k=3), streams)
     assert p_value(np.bincount(drawn, minlength=4), np.array([0, 1 / 3, 1 / 3, 1 / 3])) > 0.001
 
 
 def test_what_is_drawn_for_a_text_does_not_depend_on_the_others() -> None:
     logits = torch.randn(5, 50, generator=torch.Generator().manual_seed(1))
-    together = chosen(logits, None, ALL, [random_stream(3, place) for place in range(5)])
+    together = chosen(logits, [[]] * 5, ALL, [random_stream(3, place) for place in range(5)])
     for place in range(5):
-        assert chosen(logits[place : place + 1], None, ALL, [random_stream(3, place)])[0] == together[place]
-    assert not torch.equal(together, chosen(logits, None, ALL, [random_stream(4, place) for place in range(5)]))
+        assert chosen(logits[place : place + 1], [[]], ALL, [random_stream(3, place)])[0] == together[place]
+    assert not torch.equal(together, chosen(logits, [[]] * 5, ALL, [random_stream(4, place) for place in range(5)]))
 
 
 def test_greedy_takes_the_likeliest_after_the_penalty() -> None:
-    assert chosen(LOGITS, None, GREEDY, []).tolist() == [1]
-    seen = torch.tensor([[False, True, False, False]])
-    assert chosen(LOGITS, seen, Sampling(0, None, 1, repetition_penalty=2), []).tolist() == [3]
+    assert chosen(LOGITS, [[]], GREEDY, []).tolist() == [1]
+    assert chosen(LOGITS, [[1]], Sampling(0, None, 1, repetition_penalty=2), []).tolist() == [3]
 
 
 @pytest.mark.parametrize(
@@ -234,16 +243,16 @@ def test_settings_out_of_range_are_refused(settings: dict[str, float], message: 
     ],
 )
 def test_a_reader_is_told_how_tokens_were_chosen(sampling: Sampling, words: str) -> None:
-    assert sampling.in_words() == words
+    assert sampling.describe() == words
 
 
 def test_what_is_not_asked_for_is_as_ever() -> None:
-    assert asked_sampling() == Sampling()
-    assert asked_sampling(greedy=True) == GREEDY
-    assert asked_sampling(True, repetition_penalty=1.2) == Sampling(0, None, 1, 1.2)
-    assert asked_sampling(temperature=1, top_k=0, top_p=1) == ALL
-    assert asked_sampling(top_k=7) == Sampling(top_k=7)
-    assert asked_sampling(uniform_top_k=4, repetition_penalty=2) == Sampling(uniform_top_k=4, repetition_penalty=2)
+    assert requested_sampling() == Sampling()
+    assert requested_sampling(greedy=True) == GREEDY
+    assert requested_sampling(True, repetition_penalty=1.2) == Sampling(0, None, 1, 1.2)
+    assert requested_sampling(temperature=1, top_k=0, top_p=1) == ALL
+    assert requested_sampling(top_k=7) == Sampling(top_k=7)
+    assert requested_sampling(uniform_top_k=4, repetition_penalty=2) == Sampling(uniform_top_k=4, repetition_penalty=2)
 
 
 @pytest.mark.parametrize(
@@ -257,4 +266,4 @@ def test_what_is_not_asked_for_is_as_ever() -> None:
 )
 def test_what_has_no_say_is_refused(asked: dict[str, float], message: str) -> None:
     with pytest.raises(RelmError, match=message):
-        asked_sampling(**asked)
+        requested_sampling(**asked)

@@ -11,7 +11,8 @@ from tokenizers import AddedToken, Tokenizer
 
 from relm.artifact import read_json
 from relm.errors import RelmError
-from relm.evaluation.generation import Writer, Writing, continuations
+from relm.evaluation.continuation import continuations
+from relm.evaluation.generation import Writer, Writing
 from relm.evaluation.models import Execution
 from relm.evaluation.samples import write_samples
 from relm.evaluation.sampling import GREEDY, random_stream
@@ -93,7 +94,7 @@ def test_a_name_that_the_tokenizer_does_not_know_is_refused(folder: Path, name: 
 
 def test_a_text_begins_and_ends_with_the_tokens_that_the_folder_names(folder: Path) -> None:
     writer = Writer(folder, folder / "tokenizer.json", ONE_THREAD)
-    (spoken,) = continuations(writer.decoder, [writer.prompt("The ").ids], 8, GREEDY, [random_stream(0, 0)])
+    (spoken,) = continuations(writer.continuer, [writer.prompt("The ").ids], 8, GREEDY, [random_stream(0, 0)])
     (text,) = writer.texts([writer.prompt("The ")], Writing(8, GREEDY))
     assert (text.ended, text.tokens) == ("length", 8)
     end = spoken.ids[3]

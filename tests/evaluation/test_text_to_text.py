@@ -20,12 +20,10 @@ from transformers import T5Config as TheirT5Config
 from relm.errors import RelmError
 from relm.evaluation.models import Execution
 from relm.evaluation.text_to_text import (
-    ForeignTextToTextModel,
-    OwnT5,
     TextToTextModel,
     load_text_to_text,
     require_lengths,
-    texts_written,
+    write_texts,
 )
 from relm.examples.columns import Ragged
 from relm.models.t5 import T5, T5Config
@@ -73,7 +71,7 @@ def rows_of(sources: Ragged) -> list[list[int]]:
 
 
 def written(model: TextToTextModel, sources: Ragged, batch_tokens: int, length: int = 15) -> list[tuple[list[int], bool]]:
-    texts, ended = texts_written(model, sources, length, MOST, END, batch_tokens)
+    texts, ended = write_texts(model, sources, length, MOST, END, batch_tokens)
     return [(text.tolist(), bool(end)) for text, end in zip(texts, ended, strict=True)]
 
 
@@ -93,7 +91,6 @@ def greedily(model: torch.nn.Module, start: int, source: list[int]) -> tuple[lis
 )
 def test_batches_of_any_size_give_what_each_source_gives_alone(folders, name: str, kind: type, start: int) -> None:
     model = load_text_to_text(folders[name], VOCABULARY, EXECUTION)
-    assert isinstance(model, {"t5": OwnT5, "bart": ForeignTextToTextModel}[name])
     sources = ragged()
     reference = kind.from_pretrained(folders[name]).eval()
     with torch.inference_mode():
@@ -102,6 +99,30 @@ def test_batches_of_any_size_give_what_each_source_gives_alone(folders, name: st
     assert len({len(text) for text, _ in expected}) > 3
     for batch_tokens in (40, 10_000):
         assert written(model, sources, batch_tokens) == expected
+
+
+def until(row: list[int], end: int) -> list[int]:
+    return row[: row.index(end)] if end in row else row
+
+
+@pytest.mark.parametrize("name", ["t5", "bart"])
+def test_texts_that_have_ended_leave_the_batch_and_the_others_go_on(folders, name: str, monkeypatch) -> None:
+    model, counts = load_text_to_text(folders[name], VOCABULARY, EXECUTION), []
+    generate = model.model.generate
+    monkeypatch.setattr(model.model, "generate", lambda **given: (counts.append(len(given["input_ids"])), generate(**given))[1])
+    rows = rows_of(ragged())
+    ids = torch.tensor([row + [END] * (15 - len(row)) for row in rows])
+    mask = torch.arange(15) < torch.tensor([[len(row)] for row in rows])
+    with torch.inference_mode():
+        endless = model.write(ids, mask, VOCABULARY - 1, MOST).tolist()
+        end = max(range(VOCABULARY - 1), key=lambda token: sum(token in row for row in endless))
+        early = [row for row, text in enumerate(endless) if end in text[:-2]]
+        late = [row for row, text in enumerate(endless) if end not in text and VOCABULARY - 1 not in text]
+        order = [late[0], *early[:4], late[1]]
+        counts.clear()
+        written = model.write(ids[order], mask[order], end, MOST).tolist()
+    assert (len(order), counts[0], counts[-1]) == (6, 6, 2)
+    assert [until(row, end) for row in written] == [until(endless[row], end) for row in order]
 
 
 def test_a_source_that_is_too_long_is_cut_and_keeps_its_end(folders) -> None:
@@ -115,10 +136,10 @@ def test_a_source_that_is_too_long_is_cut_and_keeps_its_end(folders) -> None:
 def test_memory_is_bounded_by_the_tokens_of_a_batch(folders) -> None:
     model = load_text_to_text(folders["t5"], VOCABULARY, EXECUTION)
     shapes = []
-    inner = model.written
-    model.written = lambda ids, mask, end, most: (shapes.append((*ids.shape, most)), inner(ids, mask, end, most))[1]
+    inner = model.write
+    model.write = lambda ids, mask, end, most: (shapes.append((*ids.shape, most)), inner(ids, mask, end, most))[1]
     told = []
-    texts_written(model, ragged(), 15, MOST, END, 90, told.append)
+    write_texts(model, ragged(), 15, MOST, END, 90, told.append)
     assert all(rows * (width + most) <= 90 for rows, width, most in shapes)
     assert [width for _, width, _ in shapes] == sorted((width for _, width, _ in shapes), reverse=True)
     assert told == [rows for rows, _, _ in shapes]
@@ -138,7 +159,6 @@ def test_a_t5_with_other_switches_is_read_by_transformers(tmp_path: Path) -> Non
     )
     T5ForConditionalGeneration(config).save_pretrained(tmp_path)
     model = load_text_to_text(tmp_path, VOCABULARY, EXECUTION)
-    assert isinstance(model, ForeignTextToTextModel)
     assert model.positions is None
     assert len(written(model, ragged(3), 100)) == 3
 

@@ -12,7 +12,8 @@ from tqdm import tqdm
 
 from relm.artifact import atomic_file
 from relm.errors import RelmError
-from relm.evaluation.generation import Prompt, Timing, Writer, Writing, Written
+from relm.evaluation.continuation import Timing
+from relm.evaluation.generation import Prompt, Writer, Writing, Written
 from relm.evaluation.models import Execution
 
 log = logging.getLogger(__name__)
@@ -27,7 +28,7 @@ def generate_texts(
     writing: Writing | None = None,
     execution: Execution | None = None,
 ) -> Iterator[Written]:
-    """What a model writes after each prompt, in the order of the prompts.
+    """Return what a model writes after each prompt, in the order of the prompts.
 
     Args:
         model_folder: of any causal language model, as `save_pretrained` writes it.
@@ -38,7 +39,7 @@ def generate_texts(
         RelmError: model or tokenizer cannot be read, or they do not belong together.
     """
     writer, writing = Writer(model_folder, tokenizer, execution), writing or Writing()
-    return writer.texts(_prompts(writer, prompts, writing), writing)
+    return writer.texts(_encode_prompts(writer, prompts, writing), writing)
 
 
 def run_generate(
@@ -50,7 +51,7 @@ def run_generate(
     output: Path | None,
     execution: Execution | None = None,
 ) -> str:
-    """Print what a model writes, or write it to a file; return latency and throughput in words.
+    """Print what a model writes, or write it to a file; return latency and throughput as text.
 
     With neither prompts nor a file, prompts are typed at the terminal until its input ends or Ctrl-C is pressed; where there is
     no terminal, the standard input is the file.
@@ -63,22 +64,22 @@ def run_generate(
         RelmError: as of `generate_texts`; or there is no prompt.
     """
     if not prompts and file is not None:
-        prompts = prompts_in(file.read_bytes(), str(file))
+        prompts = read_prompts(file.read_bytes(), str(file))
     elif not prompts and not sys.stdin.isatty():
-        prompts = prompts_in(sys.stdin.buffer.read(), "standard input")
+        prompts = read_prompts(sys.stdin.buffer.read(), "standard input")
     writer = Writer(model_folder, tokenizer, execution)
-    with _shown(output) as show:
+    with _open_output(output) as show:
         if not prompts:
-            return _conversation(writer, writing, show)
+            return _converse(writer, writing, show)
         timing = Timing()
-        texts = writer.texts(_prompts(writer, prompts, writing), writing, timing=timing)
+        texts = writer.texts(_encode_prompts(writer, prompts, writing), writing, timing=timing)
         for text in tqdm(texts, total=len(prompts), unit=" texts", disable=None if output else True):
             show(text)
-        return timing.in_words()
+        return timing.describe()
 
 
-def prompts_in(content: bytes, source: str) -> list[str]:
-    """The prompts of a file, a line each; a blank line is none.
+def read_prompts(content: bytes, source: str) -> list[str]:
+    """Return the prompts of a file, a line each; a blank line is none.
 
     Raises:
         RelmError: it is not UTF-8, or there is no prompt in it.
@@ -94,8 +95,8 @@ def prompts_in(content: bytes, source: str) -> list[str]:
     return prompts
 
 
-def _prompts(writer: Writer, texts: Sequence[str], writing: Writing) -> list[Prompt]:
-    """What the model is given, with a word where it cannot see all of it."""
+def _encode_prompts(writer: Writer, texts: Sequence[str], writing: Writing) -> list[Prompt]:
+    """Return the prompts as the model is given them, with a warning where it cannot see all of one."""
     prompts, positions = [writer.prompt(text) for text in texts], writer.model.positions
     for number, prompt in enumerate(prompts, 1):
         if positions is not None and len(prompt.ids) > positions:
@@ -112,8 +113,8 @@ def _prompts(writer: Writer, texts: Sequence[str], writing: Writing) -> list[Pro
 
 
 @contextlib.contextmanager
-def _shown(output: Path | None) -> Iterator[Callable[[Written], None]]:
-    """Where texts go: to the terminal as they are, or to a file, which appears when all of them are written."""
+def _open_output(output: Path | None) -> Iterator[Callable[[Written], None]]:
+    """Yield a function that prints a text, or writes it to a file, which appears when all of them are written."""
     if output is None:
         yield lambda written: print(written.text, flush=True)
         return
@@ -121,8 +122,8 @@ def _shown(output: Path | None) -> Iterator[Callable[[Written], None]]:
         yield lambda written: print(json.dumps(asdict(written), ensure_ascii=False), file=file)
 
 
-def _conversation(writer: Writer, writing: Writing, show: Callable[[Written], None]) -> str:
-    """A text for each prompt that is typed, each with its time."""
+def _converse(writer: Writer, writing: Writing, show: Callable[[Written], None]) -> str:
+    """Print a text for each prompt that is typed, each with its time; return how many there were."""
     with contextlib.suppress(ImportError):
         import readline  # noqa: F401  # makes `input` a line that can be edited
     written = 0
@@ -132,8 +133,8 @@ def _conversation(writer: Writer, writing: Writing, show: Callable[[Written], No
             if not prompt.strip():
                 continue
             timing = Timing()
-            for text in writer.texts(_prompts(writer, [prompt], writing), writing, written, timing):
+            for text in writer.texts(_encode_prompts(writer, [prompt], writing), writing, written, timing):
                 show(text)
-            print(timing.in_words(), flush=True)
+            print(timing.describe(), flush=True)
             written += 1
     return f"\n{written} texts"

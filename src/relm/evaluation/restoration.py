@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from relm.evaluation.text_to_text import TextToTextModel, texts_written
+from relm.evaluation.text_to_text import TextToTextModel, write_texts
 from relm.examples.causal import with_end_of_text
 from relm.examples.columns import Ragged
 from relm.examples.diacritics import with_standard_letters
@@ -61,7 +61,7 @@ class Restorer:
         numbers, parts, sources = self._fitting(texts)
         if bar is not None and bar.total is not None:
             bar.total += len(parts) - len(texts)
-        written, ended = texts_written(
+        written, ended = write_texts(
             self.model,
             sources,
             self.examples.source_length,

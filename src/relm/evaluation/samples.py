@@ -32,7 +32,7 @@ def write_samples(
     Every text begins after the token that begins texts or else after an end of text, as documents did in training; where the
     tokenizer has neither, after the end of a line. A model that was not trained by relm writes after what its tokenizer puts
     before a text, where it puts anything there. Each text has a random stream of its own, which follows from `seed` and its
-    place, so that another prompt changes no other text.
+    number, so that another prompt changes no other text.
 
     Args:
         model_folder: of any causal language model, as `save_pretrained` writes it.
@@ -84,7 +84,7 @@ def _protocol(writer: Writer, writing: Writing) -> dict[str, object]:
     begins_with = _begins_with(writer)
     return {
         "in_words": f"What the model wrote at the first attempt, each text after {begins_with}, up to {writing.length} tokens: "
-        f"{sampling.in_words()}. Nothing was selected.",
+        f"{sampling.describe()}. Nothing was selected.",
         "tokenizer_sha256": writer.loaded.sha256,
         **asdict(sampling),
         "seed": writing.seed,

@@ -1,38 +1,44 @@
-"""Text from text, the likeliest token at each step: by relm's own T5, or by whatever encoder-decoder `transformers` knows."""
+"""Text from text, the likeliest token at each step, by whatever encoder-decoder `transformers` knows."""
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+from transformers import GenerationConfig, StoppingCriteria, StoppingCriteriaList
 
 from relm.errors import RelmError
 from relm.evaluation.model_folder import WEIGHTS, model_type, readable, weights_sha256
 from relm.evaluation.models import Execution, foreign, require_finite_weights, require_vocabulary
 from relm.evaluation.scoring import batches
+from relm.evaluation.transformers_form import as_transformers
 from relm.examples.columns import Ragged
 from relm.examples.seq2seq import padded
 from relm.models.t5 import T5
-from relm.models.t5_decoding import Decoding
 
 Integers = npt.NDArray[np.int64]
 
 
-class TextToTextModel(Protocol):
-    """An encoder-decoder, dropout off, on its device."""
+class TextToTextModel:
+    """An encoder-decoder of `transformers`, or relm's own T5 as one, dropout off, on its device."""
 
-    folder: Path
-    sha256: str
-    """Of the weights."""
-    positions: int | None
-    """The longest source or target; None: any length."""
-    vocabulary_size: int
+    def __init__(self, folder: Path, sha256: str, model: Any, execution: Execution) -> None:
+        self.folder, self.sha256 = folder, sha256
+        self.positions: int | None = getattr(model.config, "max_position_embeddings", None)
+        """The longest source or target; None: any length."""
+        self.vocabulary_size = int(model.get_input_embeddings().num_embeddings)
+        self._device, self._precision = execution.open(), execution.precision
+        self.model: Any = self._device.place(model.eval())
+        self._beginning = _beginning(model, folder)
 
-    def written(self, input_ids: Tensor, attention_mask: Tensor, end: int, most: int) -> Tensor:
-        """What the model writes for each source, taking the likeliest token at each step.
+    def write(self, input_ids: Tensor, attention_mask: Tensor, end: int, most: int) -> Tensor:
+        """Return what the model writes for each source, taking the likeliest token at each step.
+
+        Of the folder's `generation_config.json` only the tokens to begin with are heeded. Texts that have ended leave the batch
+        as soon as they are half of it.
 
         Args:
             input_ids: (batch, source) int64 on the host, padded at the end.
@@ -43,51 +49,47 @@ class TextToTextModel(Protocol):
         Returns:
             (batch, at most `most`) int64 on the host; what follows a row's first `end` means nothing.
         """
-
-
-class OwnT5:
-    """A T5 or mT5 of relm's own; fulfils `TextToTextModel`."""
-
-    def __init__(self, folder: Path, sha256: str, model: T5, execution: Execution) -> None:
-        self.folder, self.sha256 = folder, sha256
-        self.positions: int | None = None
-        self.vocabulary_size = model.config.vocabulary_size
-        self._device, self._precision = execution.open(), execution.precision
-        self.model = self._device.place(model.eval())
-
-    def written(self, input_ids: Tensor, attention_mask: Tensor, end: int, most: int) -> Tensor:
-        """See `TextToTextModel`."""
         source = self._device.feed({"input_ids": input_ids, "attention_mask": attention_mask})
+        written = torch.full((len(input_ids), 1 + most), end, device=source["input_ids"].device)
+        written[:, 0] = self._beginning["decoder_start_token_id"]
+        rows, length = torch.arange(len(written), device=written.device), 1
         with self._device.autocast(self._precision):  # around all steps, so that weights are converted once
-            return greedy(self.model, source["input_ids"], source["attention_mask"], end, most).cpu()
+            while len(rows) and length <= most:
+                given = {name: values[rows] for name, values in source.items()}
+                found = self._generate({**given, "decoder_input_ids": written[rows, :length]}, end, 1 + most - length)
+                length = found.shape[1]
+                written[rows, :length] = found
+                rows = rows[~_have_ended(found, end)]
+        return written[:, 1:length].cpu()
 
-
-class ForeignTextToTextModel:
-    """A model of `transformers`; fulfils `TextToTextModel`."""
-
-    def __init__(self, folder: Path, sha256: str, model: Any, execution: Execution) -> None:
-        self.folder, self.sha256 = folder, sha256
-        self.positions: int | None = getattr(model.config, "max_position_embeddings", None)
-        self.vocabulary_size = int(model.get_input_embeddings().num_embeddings)
-        self._device, self._precision = execution.open(), execution.precision
-        self.model: Any = self._device.place(model.eval())
-        self._beginning = _beginning(model, folder)
-
-    def written(self, input_ids: Tensor, attention_mask: Tensor, end: int, most: int) -> Tensor:
-        """See `TextToTextModel`. Of the folder's `generation_config.json` only the tokens to begin with are heeded."""
-        import transformers
-
-        self.model.generation_config = transformers.GenerationConfig(  # type: ignore[no-untyped-call]
-            max_new_tokens=most, eos_token_id=end, pad_token_id=end, **self._beginning
+    def _generate(self, given: dict[str, Tensor], end: int, most: int) -> Tensor:
+        """Return the texts with up to `most` more tokens; once half of them have ended, the others wait for another call."""
+        self.model.generation_config = GenerationConfig(  # type: ignore[no-untyped-call]
+            max_new_tokens=most, eos_token_id=end, pad_token_id=end, num_beams=1, do_sample=False, **self._beginning
         )
-        source = self._device.feed({"input_ids": input_ids, "attention_mask": attention_mask})
-        with self._device.autocast(self._precision):
-            written: Tensor = self.model.generate(**source, num_beams=1, do_sample=False)
-        return written[:, 1:].cpu()  # without the token to begin with
+        found: Tensor = self.model.generate(**given, stopping_criteria=StoppingCriteriaList([_HalfEnded(end)]))
+        return found
 
 
-def _beginning(model: Any, folder: Path) -> dict[str, int | None]:
-    """The tokens that a text begins with though nobody wrote them."""
+class _HalfEnded(StoppingCriteria):
+    """Ends a call of `generate` once half of its texts have ended, so that they leave the batch."""
+
+    def __init__(self, end: int) -> None:
+        self._end = end
+
+    def __call__(self, input_ids: Tensor, scores: Any, **options: Any) -> Tensor:
+        """Return the same for all texts, (batch,) bool."""
+        ended = _have_ended(input_ids, self._end)
+        return (2 * ended.sum() >= len(ended)).expand(len(ended))
+
+
+def _have_ended(written: Tensor, end: int) -> Tensor:
+    """Return which texts hold the end after the token that they begin with, (batch,) bool."""
+    return (written[:, 1:] == end).any(1)
+
+
+def _beginning(model: Any, folder: Path) -> dict[str, Any]:
+    """Return the tokens that a text begins with though nobody wrote them."""
     given = model.generation_config
     start = given.decoder_start_token_id
     if start is None:
@@ -97,32 +99,8 @@ def _beginning(model: Any, folder: Path) -> dict[str, int | None]:
     return {"decoder_start_token_id": start, "forced_bos_token_id": getattr(given, "forced_bos_token_id", None)}
 
 
-def greedy(model: T5, input_ids: Tensor, attention_mask: Tensor, end: int, most: int) -> Tensor:
-    """What a T5 in evaluation mode writes, the likeliest token at each step; arguments as in `TextToTextModel.written`.
-
-    Rows that are finished leave the batch as soon as they are half of it.
-    """
-    decoding = Decoding(model, input_ids, attention_mask)
-    written = torch.full((len(input_ids), most), end, device=input_ids.device)
-    rows = torch.arange(len(input_ids), device=input_ids.device)
-    tokens = torch.full_like(rows, model.config.decoder_start_token_id)
-    unfinished = torch.ones_like(rows, dtype=torch.bool)
-    for place in range(most):
-        tokens = decoding.next_logits(tokens).float().argmax(-1)
-        written[rows, place] = tokens.where(unfinished, end)
-        unfinished &= tokens != end
-        left = int(unfinished.sum())
-        if not left:
-            return written[:, : place + 1]
-        if 2 * left <= len(rows):
-            kept = unfinished.nonzero()[:, 0]
-            decoding.keep(kept)
-            rows, tokens, unfinished = rows[kept], tokens[kept], unfinished[kept]
-    return written
-
-
 def load_text_to_text(folder: Path, vocabulary_size: int, execution: Execution | None = None) -> TextToTextModel:
-    """The encoder-decoder in a folder, as `save_pretrained` writes it.
+    """Return the encoder-decoder in a folder, as `save_pretrained` writes it.
 
     Args:
         vocabulary_size: of the tokenizer whose ids it will be given.
@@ -134,18 +112,16 @@ def load_text_to_text(folder: Path, vocabulary_size: int, execution: Execution |
     with readable(folder, "model from text to text"):
         sha256 = weights_sha256(folder)
         own = _own_t5(folder)
-        model: TextToTextModel
         if own is not None:
             require_finite_weights(folder, own)
-            model = OwnT5(folder, sha256, own, execution)
-        else:
-            model = ForeignTextToTextModel(folder, sha256, foreign(folder, "AutoModelForSeq2SeqLM"), execution)
+        found = foreign(folder, "AutoModelForSeq2SeqLM") if own is None else as_transformers(own)
+        model = TextToTextModel(folder, sha256, found, execution)
     require_vocabulary(folder, model.vocabulary_size, vocabulary_size)
     return model
 
 
 def _own_t5(folder: Path) -> T5 | None:
-    """The folder's T5, if it is one with the switches of relm's."""
+    """Return the folder's T5, if it is one with the switches of relm's."""
     if model_type(folder) not in ("t5", "mt5") or not (folder / WEIGHTS).exists():
         return None
     try:
@@ -167,16 +143,16 @@ def require_lengths(model: TextToTextModel, source_length: int, target_length: i
         raise RelmError(f"{model.folder}: has {model.positions} positions; {longest} tokens do not fit")
 
 
-def texts_written(
+def write_texts(
     model: TextToTextModel,
     sources: Ragged,
     source_length: int,
     most: int,
     end: int,
     batch_tokens: int,
-    told: Callable[[int], object] = int,
+    report: Callable[[int], object] = int,
 ) -> tuple[list[Integers], npt.NDArray[np.bool_]]:
-    """What the model writes for each source; batches change it by rounding at most.
+    """Return what the model writes for each source; batches change it by rounding at most.
 
     Memory is bounded by a batch, in which sources are of nearly the same length.
 
@@ -185,7 +161,7 @@ def texts_written(
         source_length: what is longer is cut, and keeps its end.
         most: tokens of a text at most, its end included.
         batch_tokens: tokens at once, those of sources and as many as may be written together.
-        told: is called with how many more sources are done.
+        report: is called with the count of sources that a batch has finished.
 
     Returns:
         The ids of each text, without its end, and (sources,) whether it came to its end.
@@ -198,10 +174,10 @@ def texts_written(
         for rows in batches(sizes + most, batch_tokens):
             picked = np.concatenate([sources.values[starts[row] : starts[row] + sources.sizes[row]] for row in rows])
             ids, present = padded(Ragged(picked, sources.sizes[rows]), int(sizes[rows].max()), end, end)
-            written = model.written(torch.from_numpy(ids), torch.from_numpy(present), end, most).numpy()
+            written = model.write(torch.from_numpy(ids), torch.from_numpy(present), end, most).numpy()
             for row, tokens in zip(rows.tolist(), written, strict=True):
                 ends = np.flatnonzero(tokens == end)
                 ended[row] = len(ends) > 0
                 texts[row] = tokens[: ends[0]] if len(ends) else tokens
-            told(len(rows))
+            report(len(rows))
     return texts, ended

@@ -48,6 +48,10 @@ class LanguageModel(nn.Module):
         """Draw the initial weights on the CPU, in the order of the parameters: a seed gives the same on every device."""
         raise NotImplementedError
 
+    def huggingface_weights(self) -> dict[str, Tensor]:
+        """Return the weights under the names of the class of `transformers`."""
+        return dict(self.state_dict())
+
     def save_folder(self, folder: Path, tokens: Mapping[str, int]) -> None:
         """Write a folder that `transformers` reads, with the ids of special tokens, such as `bos_token_id`."""
         raise NotImplementedError

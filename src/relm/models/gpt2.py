@@ -226,8 +226,11 @@ class Gpt2(LanguageModel):
         Args:
             tokens: such as `bos_token_id` and `eos_token_id`.
         """
-        weights = {**self.state_dict(), **self._absent_biases()}
-        write_folder(folder, self.config.to_huggingface(), tokens, weights, generates=True)
+        write_folder(folder, self.config.to_huggingface(), tokens, self.huggingface_weights(), generates=True)
+
+    def huggingface_weights(self) -> dict[str, Tensor]:
+        """Return the weights under the names of `GPT2LMHeadModel`, with zeros for biases that this model lacks."""
+        return {**self.state_dict(), **self._absent_biases()}
 
     def _absent_biases(self) -> dict[str, Tensor]:
         """Zeros for the biases that `transformers` has and this model has not."""

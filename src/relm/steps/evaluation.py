@@ -235,11 +235,11 @@ def generate_job(a: Arguments) -> Job:
     from relm.evaluation.generate import run_generate
     from relm.evaluation.generation import Writing
     from relm.evaluation.models import Execution
-    from relm.evaluation.sampling import asked_sampling
+    from relm.evaluation.sampling import requested_sampling
 
     if a.prompt and a.file is not None:
         raise RelmError("generate: give either --prompt or --file")
-    sampling = asked_sampling(a.greedy, a.temperature, a.top_k, a.top_p, a.repetition_penalty, a.uniform_top_k)
+    sampling = requested_sampling(a.greedy, a.temperature, a.top_k, a.top_p, a.repetition_penalty, a.uniform_top_k)
     writing = Writing(a.length, sampling, a.stop, a.seed, a.batch_size)
     execution = Execution(a.device, a.precision, a.threads)
     return Job(
