@@ -1,5 +1,7 @@
 """relm's own models as classes of `transformers`, which then write text with its `generate`."""
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 from relm.models.gpt2 import Gpt2
@@ -23,4 +25,18 @@ def as_transformers(model: Gpt2 | T5) -> Any:
     for name in ACTIVATIONS:
         if getattr(config, name, None) == "gelu_new":
             setattr(config, name, "gelu_pytorch_tanh")  # the same function, as one operation in place of eight
-    return kind.from_pretrained(None, config=config, state_dict=model.huggingface_weights())
+    with _only_errors_logged():  # a head of a T5's own is taken for a mistake in its configuration
+        return kind.from_pretrained(None, config=config, state_dict=model.huggingface_weights())
+
+
+@contextlib.contextmanager
+def _only_errors_logged() -> Iterator[None]:
+    """Keep `transformers` from logging warnings."""
+    from transformers.utils import logging
+
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
