@@ -243,6 +243,15 @@ def test_a_text_does_not_depend_on_the_rest_of_its_batch_or_its_size(evaluated) 
     assert list(generate_texts(evaluated.model, evaluated.tokenizer, prompts, Writing(14, ALL, seed=1), ONE_THREAD)) != texts[1]
 
 
+def test_a_drawn_text_goes_on_as_if_alone_when_others_have_left_the_batch(own, evaluated) -> None:
+    stop, continuer = Stop(load_tokenizer(evaluated.tokenizer), None, set(range(40))), TransformersContinuer(own, ONE_THREAD)
+    streams = [[random_stream(1, number) for number in range(4)] for _ in range(2)]
+    together = continuations(continuer, TEXTS, 12, ALL, streams[0], stop)
+    alone = [continuations(continuer, [text], 12, ALL, [streams[1][row]], stop)[0] for row, text in enumerate(TEXTS)]
+    assert together == alone
+    assert len({len(text.ids) for text in together}) > 2
+
+
 def test_logits_that_are_no_numbers_are_refused(own) -> None:
     class Broken(Counting):
         def logits(self, tokens: torch.Tensor) -> torch.Tensor:
