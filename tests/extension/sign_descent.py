@@ -44,6 +44,10 @@ class SignDescentOptimizer(torch.optim.Optimizer):
                 parameter.sub_(gradient.sign(), alpha=group["lr"] * self.share)
 
 
+def count_state(shape: tuple[int, ...], settings: Optimizer) -> int:
+    return 0
+
+
 def build(groups: list[dict[str, Any]], settings: Optimizer) -> SignDescentOptimizer:
     return SignDescentOptimizer(groups, settings.learning_rate, settings.sign_descent.share)
 
@@ -52,5 +56,5 @@ def scale(schedule: Schedule, number: int, steps: int) -> float:
     return 0.5 ** ((number - 1) * schedule.stairs.count // steps)
 
 
-register_optimizer(OptimizerDeclaration("sign_descent", "sign_descent:build", options=SignDescent))
+register_optimizer(OptimizerDeclaration("sign_descent", "sign_descent:build", count_state, options=SignDescent))
 register_schedule(ScheduleDeclaration("stairs", "sign_descent:scale", options=Stairs))

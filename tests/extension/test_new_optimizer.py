@@ -39,7 +39,7 @@ def schema() -> dict[str, Any]:
 
 def test_a_run_is_trained_with_an_optimizer_and_a_schedule_from_outside(tmp_path: Path) -> None:
     lines = run_extended("sign_descent", train, tmp_path)
-    assert [line["learning_rate"] for line in lines] == [0.001, 0.001, 0.0005, 0.0005, 0.00025, 0.00025]
+    assert [line["learning_rate"] for line in lines] == [0.001, 0.001, 0.001, 0.0005, 0.0005, 0.00025, 0.00025]
     assert lines[-1]["loss"] < lines[0]["loss"]
 
 

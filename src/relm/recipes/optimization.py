@@ -1,6 +1,7 @@
 """How a phase's gradients become updates: the sections of a recipe for optimizer, learning rate and loss scaling."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self
 
@@ -20,6 +21,8 @@ class OptimizerDeclaration:
     name: str
     build: str
     """Reference to a function of parameter groups and an `Optimizer` section that returns a `torch.optim.Optimizer`."""
+    count_state: Callable[[tuple[int, ...], "Optimizer"], int]
+    """Returns the count of numbers that it keeps for a parameter of a shape."""
     keys: tuple[str, ...] = ()
     """The keys of `Optimizer` that it reads beside those that every optimizer reads."""
     options: type[Section] | None = None
@@ -90,14 +93,31 @@ class SgdOptions(Section):
         return self
 
 
+def count_moments(shape: tuple[int, ...], settings: "Optimizer") -> int:
+    """Return the count of numbers in two moments of a parameter: those of Adam and LAMB."""
+    return 2 * math.prod(shape)
+
+
+def count_velocity(shape: tuple[int, ...], settings: "Optimizer") -> int:
+    """Return the count of numbers in the velocity of a parameter, which SGD has with momentum alone."""
+    return math.prod(shape) if settings.sgd.momentum > 0 else 0
+
+
+def count_factors(shape: tuple[int, ...], settings: "Optimizer") -> int:
+    """Return the count of numbers in the row and column means of Adafactor, and in its first moment where it has one."""
+    return (math.prod(shape) if settings.adafactor.beta1 is not None else 0) + sum(shape)
+
+
 _MOMENTS = ("betas", "epsilon", "bias_correction")
 OPTIMIZERS: Registry[OptimizerDeclaration] = Registry(
     "optimizer",
-    OptimizerDeclaration("adamw", "relm.training.optimizers.adam:build_adamw", keys=(*_MOMENTS, "form")),
-    OptimizerDeclaration("adam", "relm.training.optimizers.adam:build_adam", keys=(*_MOMENTS, "form")),
-    OptimizerDeclaration("lamb", "relm.training.optimizers.lamb:build_lamb", keys=_MOMENTS, options=LambOptions),
-    OptimizerDeclaration("adafactor", "relm.training.optimizers.adafactor:build_adafactor", options=AdafactorOptions),
-    OptimizerDeclaration("sgd", "relm.training.optimizers.sgd:build_sgd", options=SgdOptions),
+    OptimizerDeclaration("adamw", "relm.training.optimizers.adam:build_adamw", count_moments, keys=(*_MOMENTS, "form")),
+    OptimizerDeclaration("adam", "relm.training.optimizers.adam:build_adam", count_moments, keys=(*_MOMENTS, "form")),
+    OptimizerDeclaration("lamb", "relm.training.optimizers.lamb:build_lamb", count_moments, keys=_MOMENTS, options=LambOptions),
+    OptimizerDeclaration(
+        "adafactor", "relm.training.optimizers.adafactor:build_adafactor", count_factors, options=AdafactorOptions
+    ),
+    OptimizerDeclaration("sgd", "relm.training.optimizers.sgd:build_sgd", count_velocity, options=SgdOptions),
 )
 
 

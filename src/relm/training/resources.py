@@ -3,12 +3,11 @@
 Activations are measured and not modelled: by a trial (`relm estimate --trial`, `relm rehearse`). Imports no torch.
 """
 
-import math
 from pathlib import Path
 from typing import NamedTuple
 
 from relm.limits import require_disk, require_memory
-from relm.recipes.optimization import Optimizer
+from relm.recipes.optimization import OPTIMIZERS, Optimizer
 from relm.recipes.recipe import Phase, Run
 from relm.recipes.topologies import TOPOLOGIES
 from relm.training.architecture import Config
@@ -17,8 +16,6 @@ from relm.training.micro_batches import micro_batch_size
 
 # Bytes of a number.
 FLOAT, HALF = 4, 2
-# Optimizer -> numbers that it remembers of each parameter.
-MOMENTS = {"adamw": 2, "adam": 2, "lamb": 2}
 
 
 class State(NamedTuple):
@@ -56,20 +53,10 @@ def _bytes_of_number(optimizer: Optimizer) -> int:
 
 
 def optimizer_bytes(config: Config, optimizer: Optimizer) -> int:
-    """Return the size of an optimizer's state.
-
-    Two moments in Adam and LAMB, one velocity in SGD with momentum, row and column means in Adafactor.
-    """
-    numbers = sum(weights.times * _remembered(weights.shape, optimizer) for weights in model_weights(config))
+    """Return the size of an optimizer's state."""
+    count = OPTIMIZERS[optimizer.name].count_state
+    numbers = sum(weights.times * count(weights.shape, optimizer) for weights in model_weights(config))
     return _bytes_of_number(optimizer) * numbers
-
-
-def _remembered(shape: tuple[int, ...], optimizer: Optimizer) -> int:
-    """Return how many numbers an optimizer remembers of a parameter."""
-    if optimizer.name == "adafactor":
-        return (math.prod(shape) if optimizer.adafactor.beta1 is not None else 0) + sum(shape)
-    moments = int(optimizer.sgd.momentum > 0) if optimizer.name == "sgd" else MOMENTS[optimizer.name]
-    return moments * math.prod(shape)
 
 
 class Disk(NamedTuple):
