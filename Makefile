@@ -13,7 +13,7 @@ BIN := .venv/bin
 LOCKS := $(wildcard envs/*.txt) pyproject.toml envs/make_environment.py
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(or $(WORKERS),2)
 
-.PHONY: compile-all compile-check help environment harness quickstart test test-quickstart test-containers images check check-full format types workflow lock schema clean
+.PHONY: language compile-all compile-check help environment harness quickstart test test-quickstart test-containers images check check-full format types workflow lock schema clean
 
 help:            ## what there is to make
 	@grep -hE '^[a-z/%-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 20
@@ -68,11 +68,14 @@ compile-check: environment .venv-tpu/made-from   ## is docs/compiled.json of the
 	$(BIN)/python -m relm.forecast.compilation.shipped_programs --check
 	$(PYTEST) -m full tests/forecast/compilation/xla/test_golden_facts.py
 
-check: environment format types workflow   ## format, lint, types
+check: environment format language types workflow   ## format, lint, language, types
 
 format:
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+
+language:   ## docstrings, names and calls, as far as a program can judge them
+	$(BIN)/python tests/language.py
 
 types:
 	$(BIN)/mypy
