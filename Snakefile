@@ -36,7 +36,7 @@ wildcard_constraints:
     fingerprint=graph.KEY,
     phase=graph.NAME,
     of="eval|before|reference",
-    test=rf"(?!({graph.OWN_DATA})\.json$)(?!lm_eval_){graph.NAME}",
+    test=graph.NAME,
     task=graph.NAME,
 
 

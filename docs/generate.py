@@ -27,8 +27,7 @@ LABELS = {
     "pregenerate": "pregenerate {shard}",
     "manifest": "manifest {dataset}",
     "pretrain": "pretrain {phase}",
-    "evaluate_held_out": "evaluate held out",
-    "write_samples": "write samples",
+    "evaluate": "evaluate {task}",
     "publish": "publish: results/NAME",
 }
 

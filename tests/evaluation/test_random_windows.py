@@ -13,13 +13,15 @@ from relm.evaluation.random_windows import estimate, evaluate_random_windows
 from relm.examples.contract import drawn_indices
 from relm.examples.manifest import read_manifest
 from relm.examples.storage import TokenStream
+from relm.recipes.evaluations import RandomWindows
 
 ONE_THREAD = Execution(threads=1)
 
 
 def found(tmp_path, evaluated, **settings) -> dict:
     output = tmp_path / "random_windows.json"
-    sizes = {"context": 16, "batch_size": 3, "batches": 4, "seed": 9, "execution": ONE_THREAD, **settings}
+    options = RandomWindows(batches=4, seed=settings.pop("seed", 9))
+    sizes = {"context": 16, "batch_size": 3, "options": options, "execution": ONE_THREAD, **settings}
     evaluate_random_windows(evaluated.model, evaluated.manifest, output, **sizes)
     return read_json(output)
 
@@ -102,5 +104,6 @@ def test_a_stream_without_ends_of_text_is_evaluated_too(tmp_path, evaluated) -> 
     manifest = folder / "manifest.json"
     manifest.write_text(manifest.read_text().replace('"end_of_text_id": 0', '"end_of_text_id": null'))
     assert read_manifest(manifest).tokenizer.end_of_text_id is None
-    evaluate_random_windows(evaluated.model, manifest, tmp_path / "e.json", 16, 3, batches=4, seed=9, execution=ONE_THREAD)
+    options = RandomWindows(batches=4, seed=9)
+    evaluate_random_windows(evaluated.model, manifest, tmp_path / "e.json", 16, 3, options, execution=ONE_THREAD)
     assert read_json(tmp_path / "e.json")["figures"] == found(tmp_path, evaluated)["figures"]

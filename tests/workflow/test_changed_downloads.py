@@ -180,6 +180,5 @@ def test_every_changed_download_is_planned_and_every_step_refuses_a_forged_one(
         forge(path, right)
     assert not read
     assert {job.rule for job, _ in readings} == {
-        *("extract", "import_tokenizer", "convert_weights", "pretrain", "verify_reference"),
-        *("evaluate_held_out", "evaluate_random_windows", "evaluate_test", "evaluate_harness"),
+        *("extract", "import_tokenizer", "convert_weights", "pretrain", "verify_reference", "evaluate"),
     }

@@ -18,8 +18,7 @@ ALL_STEPS = {
     "pregenerate": 1,
     "manifest": 1,
     "pretrain": 1,
-    "evaluate_held_out": 1,
-    "write_samples": 1,
+    "evaluate": 2,
     "verify": 1,
     "report": 1,
     "publish": 1,
@@ -133,7 +132,7 @@ def test_thirty_recipes_of_fifty_shards_share_their_data(project: Commands) -> N
         "train_tokenizer": 1,
         "pregenerate": 50,
         "manifest": 1,
-        **dict.fromkeys(("pretrain", "evaluate_held_out", "verify", "report", "publish"), 30),
+        **dict.fromkeys(("pretrain", "evaluate", "verify", "report", "publish"), 30),
         "all": 1,
     }
 

@@ -11,7 +11,7 @@ from small_project import Commands
 
 REPORTED = {"report": 1, "publish": 1}
 JUDGED = {"verify": 1, **REPORTED}
-EVALUATED = {"evaluate_held_out": 1, "write_samples": 1, **JUDGED}
+EVALUATED = {"evaluate": 2, **JUDGED}
 TRAINED = {"pretrain": 1, **EVALUATED}
 PREPARED = {"extract": 1, "train_tokenizer": 1, "pregenerate": 1, "manifest": 1, **TRAINED}
 
@@ -146,7 +146,7 @@ def test_a_changed_model_is_written_again_from_its_checkpoint_by_what_the_error_
     log, whole = one(folder, "work/runs/tiny/*/main/train.jsonl"), config.read_bytes()
     before = log.read_bytes()
     edit("work/runs/tiny/*/main/model/config.json", '"layer_norm_epsilon": 1e-05', '"layer_norm_epsilon": 10')(folder)
-    command = ("results/tiny", "--forcerun", "evaluate_held_out")
+    command = ("results/tiny", "--forcerun", "evaluate")
     done = finished_copy.snakemake(*command)
     assert done.returncode != 0
     said = f"{config.relative_to(folder)}: has "

@@ -25,7 +25,12 @@ IN_WORDS = (
 
 
 def evaluate_held_out(
-    model_folder: Path, manifest: Path, output: Path, context: int, execution: Execution | None = None
+    model_folder: Path,
+    manifest: Path,
+    output: Path,
+    context: int,
+    execution: Execution | None = None,
+    task: str = "held_out",
 ) -> str:
     """Score the held-out documents and write `eval/held_out.json`.
 
@@ -38,7 +43,8 @@ def evaluate_held_out(
         manifest: of the examples; its tokenizer is the model's.
         output: the JSON file.
         context: tokens that the model sees at once.
-        execution: where and how; figures change by rounding at most.
+        execution: device and precision; figures change by rounding at most.
+        task: its name in the file.
 
     Raises:
         RelmError: model, manifest and context do not fit together, or the loss is not finite.
@@ -57,7 +63,7 @@ def evaluate_held_out(
     levels = baseline_nats(training, stream, facts.tokenizer.vocabulary_size)
     found = figures(nats, len(stream) - 1, held_out, *levels)
     told = protocol(facts, context, training, execution) | {"manifest_sha256": sha256_of(manifest)}
-    Result(task="held_out", protocol=told, figures=found, model_sha256=model.sha256).write(output)
+    Result(task=task, protocol=told, figures=found, model_sha256=model.sha256).write(output)
     return _sentence(found, perf_counter() - started)
 
 

@@ -16,6 +16,7 @@ from relm.evaluation.scoring import ScoredSequences, score
 from relm.examples.causal import CausalExamples
 from relm.examples.contract import numbers_at
 from relm.examples.manifest import read_manifest
+from relm.recipes.evaluations import RandomWindows
 from relm.recipes.objectives import Causal
 
 Floats = npt.NDArray[np.float64]
@@ -38,9 +39,9 @@ def evaluate_random_windows(
     output: Path,
     context: int,
     batch_size: int,
-    batches: int = 20,
-    seed: int = 0,
+    options: RandomWindows | None = None,
     execution: Execution | None = None,
+    task: str = "random_windows",
 ) -> str:
     """Estimate the loss on both splits and write `eval/random_windows.json`.
 
@@ -54,25 +55,26 @@ def evaluate_random_windows(
         output: the JSON file.
         context: tokens that the model sees at once.
         batch_size: windows in a batch.
-        batches: how many are drawn from each split.
-        seed: of the draws.
-        execution: where and how; figures change by rounding at most.
+        options: the number of batches that are drawn from each split, and the seed.
+        execution: device and precision; figures change by rounding at most.
+        task: its name in the file.
 
     Raises:
         RelmError: model, manifest and context do not fit together, or the loss is not finite.
     """
     started = perf_counter()
-    execution = execution or Execution()
+    options, execution = options or RandomWindows(), execution or Execution()
+    batches, seed = options.batches, options.seed
     facts = read_manifest(manifest)
     model = load_causal(model_folder, facts.tokenizer.vocabulary_size, execution)
     require_context(model, context)
-    options = Causal(
+    windows = Causal(
         stride=1, sampling="with_replacement", end_of_text="never" if facts.tokenizer.end_of_text_id is None else "after"
     )
     drawn = {"context": context, "batch_size": batch_size, "batches": batches, "seed": seed}
     figures: dict[str, float | int] = {}
     for name, split in SPLITS.items():
-        examples = CausalExamples(manifest, split, context, options)
+        examples = CausalExamples(manifest, split, context, windows)
         losses = window_losses(model, examples, seed, batches * batch_size, execution.batch_tokens)
         figures |= estimate(name, losses.reshape(batches, batch_size).mean(axis=1))
     figures |= {"windows": batches * batch_size}
@@ -84,7 +86,7 @@ def evaluate_random_windows(
         **PROTOCOL,
         "precision": f"{execution.precision}, means in float64, natural logarithms",
     }
-    Result(task="random_windows", protocol=protocol, figures=figures, model_sha256=model.sha256).write(output)
+    Result(task=task, protocol=protocol, figures=figures, model_sha256=model.sha256).write(output)
     seconds = perf_counter() - started
     return (
         f"estimated from {batches} batches of {batch_size} windows: loss {figures['loss']:.4f} held out, "

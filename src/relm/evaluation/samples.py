@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from time import perf_counter
+from typing import Any
 
 from tqdm import tqdm
 
@@ -11,6 +12,7 @@ from relm.evaluation.generation import Prompt, Writer, Writing
 from relm.evaluation.models import Execution
 from relm.evaluation.result import Result, Sample
 from relm.evaluation.sampling import Sampling
+from relm.recipes.evaluations import Samples
 
 # Openings of an encyclopedia's articles; the empty one lets the model choose what it writes about.
 PROMPTS = ("", "", "The history of", "In mathematics,", "He was born in", "The city of")
@@ -62,6 +64,11 @@ def write_samples(
     ).write(output)
     written = sum(text.tokens for text in texts)
     return f"wrote {len(texts)} texts of {written:,} tokens; {written / (perf_counter() - started):,.0f} tokens/s"
+
+
+def write_declared_samples(*, options: Samples, **where: Any) -> str:
+    """Write samples as the declared evaluation has its options; all else as for `write_samples`."""
+    return write_samples(prompts=options.prompt, seed=options.seed, **where)
 
 
 def _prompt(writer: Writer, text: str) -> Prompt:

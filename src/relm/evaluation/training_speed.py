@@ -1,4 +1,4 @@
-"""What training took, by its own log: the figures of a published run's time and speed."""
+"""The time and the speed of training, by its own log: figures that a published run states."""
 
 import json
 import math
@@ -9,6 +9,7 @@ from statistics import median
 
 from relm.errors import RelmError
 from relm.evaluation.result import Result
+from relm.recipes.evaluations import PhaseLength
 from relm.training.model_files import checked_model
 
 IN_WORDS = (
@@ -61,6 +62,37 @@ def evaluate_training(phases: Sequence[LoggedPhase], model: Path, output: Path, 
     protocol = {"in_words": IN_WORDS, "made_on": dict(made_on), "phases": [phase.name for phase in phases]}
     Result(task=task, protocol=protocol, figures=figures, model_sha256=checked_model(model)["sha256"]).write(output)
     return f"training took {figures['minutes']:.1f} minutes, {figures['sequences_per_second']:.2f} sequences/s"
+
+
+def evaluate_logs(
+    *,
+    model_folder: Path,
+    output: Path,
+    task: str,
+    phases: Mapping[str, PhaseLength],
+    logs: Sequence[Path],
+    trained_on: Mapping[str, str],
+) -> str:
+    """Write `eval/training.json` as the declared evaluation asks for it.
+
+    Args:
+        model_folder: of the last phase's model.
+        output: the JSON file.
+        task: its name.
+        phases: phase -> its length, in order.
+        logs: the `train.jsonl` of each phase, in this order.
+        trained_on: device and topology, for the protocol.
+
+    Raises:
+        RelmError: there are more or fewer logs than phases, or one does not reach its phase's last step.
+    """
+    if len(logs) != len(phases):
+        raise RelmError(f"--logs names {len(logs)} files; give the train.jsonl of each phase: {', '.join(phases)}")
+    logged = [
+        LoggedPhase(name, log, length.steps, length.global_batch_size)
+        for (name, length), log in zip(phases.items(), logs, strict=True)
+    ]
+    return evaluate_training(logged, model_folder / "model.safetensors", output, task, made_on=trained_on)
 
 
 def _rows(phase: LoggedPhase) -> list[dict[str, float]]:

@@ -10,7 +10,6 @@ from snakemake_interface_common.exceptions import WorkflowError
 
 from relm.artifact import sidecar_of
 from relm.errors import RelmError
-from relm.recipes import evaluations
 from relm.recipes.declaration import load_extensions
 from relm.recipes.plan import Project
 from relm.recipes.published_models import ModelFile
@@ -19,8 +18,6 @@ PROJECT = Project()
 NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 KEY = "[0-9a-f]{12}"
 FILE = "|".join(re.escape(name) for name in get_args(ModelFile))
-# Evaluations on a recipe's own examples, as a pattern.
-OWN_DATA = "|".join(evaluations.OWN_DATA)
 
 load_extensions()
 

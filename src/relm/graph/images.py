@@ -29,8 +29,12 @@ class Images:
 
     @in_words
     def of_evaluation(self, wildcards: Any) -> str | None:
-        """Of an evaluation, which follows its recipe to a GPU alone."""
-        return self._of(evaluation_role(PROJECT.plan(wildcards["recipe"]).recipe)) if self.asked else None
+        """Return that of an evaluation, which follows its recipe to a GPU alone, and only if it scores weights."""
+        if not self.asked:
+            return None
+        plan = PROJECT.plan(wildcards["recipe"])
+        reads_log_alone = plan.evaluation(wildcards["task"]).reads_log_alone
+        return self._of("cpu" if reads_log_alone else evaluation_role(plan.recipe))
 
     @in_words
     def of_compiling(self, wildcards: Any) -> str | None:

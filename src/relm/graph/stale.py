@@ -13,7 +13,7 @@ from typing import Any
 from relm.artifact import sidecar_of
 from relm.cluster.supervision import is_main_process
 from relm.graph.asking import in_words
-from relm.graph.evaluations import evaluated_sidecars, test_sidecar
+from relm.graph.evaluations import evaluation_inputs
 from relm.graph.runs import plan_of_run, published
 from relm.recipes.plan import REFERENCE, Plan
 
@@ -33,22 +33,15 @@ class Stale:
         return published(wildcards)
 
     @in_words
-    def evaluated_sidecars(self, wildcards: Any) -> list[str]:
-        """Return the sidecars of the weights that are evaluated."""
+    def evaluation_inputs(self, wildcards: Any) -> dict[str, Any]:
+        """Return the inputs of an evaluation."""
+        plan = plan_of_run(wildcards)
+        figures = plan.run_folder / wildcards.of / f"{wildcards.task}.json"
         if wildcards.of == REFERENCE:
-            plan = plan_of_run(wildcards)
-            for path in plan.evaluations(REFERENCE).values():
-                self._compare(path, reference_sha256(plan), "model_sha256")
-        return evaluated_sidecars(wildcards)
-
-    @in_words
-    def test_sidecar(self, wildcards: Any) -> str:
-        """Return the sidecar of a published test's file."""
-        plan, sidecar = plan_of_run(wildcards), test_sidecar(wildcards)
-        test = plan.tests[wildcards.test]
-        figures = plan.run_folder / wildcards.of / f"{wildcards.test}.json"
-        self._compare(figures, test.files[test.file].sha256, "protocol", "file_sha256")
-        return sidecar
+            self._compare(figures, reference_sha256(plan), "model_sha256")
+        if test := plan.tests.get(wildcards.task):
+            self._compare(figures, test.files[test.file].sha256, "protocol", "file_sha256")
+        return evaluation_inputs(wildcards)
 
     def _compare(self, path: Path, expected: str | None, *keys: str, output: Path | None = None) -> None:
         """Have `output`, or else the file, made again where the file is there and has another value than the expected one."""

@@ -1,36 +1,94 @@
-"""The protocols of evaluation, option by option, and what an evaluation on a published test file is.
+"""Evaluations: their declarations, their options, and the job that one is.
 
-Such a file is described in `recipes/evaluations/NAME.yaml`; a recipe's `evaluate` names it.
+An evaluation reads a model's weights, or a run's log, and writes `eval/TASK.json`. Most are named in a recipe's `evaluate` as
+declared here. Those that score a published test file are its protocol: `recipes/evaluations/NAME.yaml` describes the file, and
+`evaluate` names that. Tasks of the language-model evaluation harness are named `lm_eval:TASK`.
 """
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
+from relm.recipes.declaration import NameIn, Registry, add_options
+from relm.recipes.objectives import Objective
 from relm.recipes.remote_files import RemoteFile
 from relm.recipes.section import Section, Slug, read_yaml, validate
 
-# What a recipe may evaluate on its own held-out examples -> the objectives of a last phase that it fits.
-OWN_DATA = {
-    "held_out": ("causal",),
-    "random_windows": ("causal",),
-    "samples": ("causal",),
-    "masked_lm": ("masked",),
-    "pseudo_perplexity": ("masked",),
-    "diacritics": ("seq2seq",),
-    "training": ("causal", "masked", "seq2seq", "span_corruption"),
-}
-# Those that are of the trained weights alone: texts for a reader, and what training took.
-OF_TRAINED_ALONE = ("samples", "training")
+Input = Literal["manifest", "tokenizer", "file", "task_folder", "log"]
+"""A file that an evaluation reads beside the model: the manifest of the last phase's examples, with their shards; the recipe's
+tokenizer; a published test file; the folder of the harness's task files; the logs of all phases, and then no weights."""
+
+Fact = Literal["context", "batch_size", "phase", "language", "phases", "harness_task", "task_files"]
+"""A key of `EvaluationJob` that follows from the recipe beside the options."""
+
+
+@dataclass(frozen=True)
+class EvaluationDeclaration:
+    """One kind of evaluation."""
+
+    name: str
+    """In a recipe's `evaluate`, in metrics and in the name of the result; of a test file's evaluation, the protocol."""
+    summary: str
+    """Help of the command, which begins in lower case and has no full stop."""
+    run: str
+    """The function, as "module:function". It gets keyword arguments: `model_folder`, `output`, `task`; each input and fact by
+    its name; `options`, if it has any; `limit`, if it takes one; `execution`, unless it reads the log alone. For a `file` it
+    gets `file_sha256` as well, for a `log` `logs` and `trained_on`. It returns a sentence for the user."""
+    inputs: tuple[Input, ...]
+    """Files that are read beside the model."""
+    objectives: tuple[str, ...] = ("causal",)
+    """Objectives of a last phase that it fits."""
+    facts: tuple[Fact, ...] = ()
+    """Facts of the recipe that change the figures."""
+    options: type[Section] | None = None
+    """Its options: a recipe's key of the same name, or a test file's."""
+    of_trained_weights_alone: bool = False
+    """Weights before training and the authors' are not evaluated: the result is for a reader, or about the training."""
+    takes_limit: bool = False
+    """Can score the first N examples alone, as a smoke twin does."""
+    names_result_by_output: bool = True
+    """The command that people use calls the result as its file; false: always by the evaluation's name."""
+    command: str = ""
+    """That command; default: the name with hyphens."""
+    epilog: str = ""
+    """A sentence at the end of its help."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "command", self.command or self.name.replace("_", "-"))
+
+    @property
+    def reads_log_alone(self) -> bool:
+        """True if no weights are scored."""
+        return "log" in self.inputs
+
+    @property
+    def is_protocol(self) -> bool:
+        """True if it scores a published test file."""
+        return "file" in self.inputs
+
+    @property
+    def is_named_in_recipes(self) -> bool:
+        """True if a recipe's `evaluate` has the name as it is declared."""
+        return not self.is_protocol and "harness_task" not in self.facts
+
+
+EVALUATIONS: Registry[EvaluationDeclaration] = Registry("evaluation")
+PROTOCOLS: Registry[EvaluationDeclaration] = Registry("protocol")
+"""Those evaluations that score a published test file."""
+
 HARNESS = "lm_eval:"
-"""What precedes the name of a task of the language-model evaluation harness."""
+"""Prefix of a task of the language-model evaluation harness, in `evaluate`."""
+HARNESS_TASKS = Path("recipes/harness")
+"""Folder of task files of one's own for the harness."""
 
 Evaluation = Annotated[str, Field(pattern=r"^(lm_eval:)?[A-Za-z0-9][A-Za-z0-9_.-]*$")]
 
 
 def task_of(evaluation: str) -> str:
-    """What an entry of `evaluate` is called in file names and metrics.
+    """Return the name of an entry of `evaluate` in file names and metrics.
 
     >>> task_of("lambada"), task_of("lm_eval:hellaswag")
     ('lambada', 'lm_eval_hellaswag')
@@ -38,22 +96,32 @@ def task_of(evaluation: str) -> str:
     return evaluation.replace(":", "_")
 
 
+def names_in_recipes() -> list[str]:
+    """Return the evaluations that a recipe names as they are declared."""
+    return [declaration.name for declaration in EVALUATIONS if declaration.is_named_in_recipes]
+
+
 def objectives_of(evaluation: str) -> tuple[str, ...]:
-    """The objectives of a last phase that an entry of `evaluate` fits: tests on published files score next tokens."""
-    return OWN_DATA.get(evaluation, ("causal",))
+    """Return the objectives of a last phase that an entry of `evaluate` fits: tests on published files score next tokens."""
+    return EVALUATIONS[evaluation].objectives if evaluation in names_in_recipes() else ("causal",)
+
+
+def is_of_trained_weights_alone(evaluation: str) -> bool:
+    """Return whether an entry of `evaluate` is left out for weights before training and for the authors'."""
+    return evaluation in names_in_recipes() and EVALUATIONS[evaluation].of_trained_weights_alone
 
 
 Begin = Literal["none", "tokenizer", "every_window"]
-"""What is put before a text that a causal model scores."""
+"""Tokens that are put before a text that a causal model scores."""
 
 
 class RandomWindows(Section):
     """The loss on windows that begin at random tokens, as nanoGPT estimates it while it trains."""
 
     batches: int = Field(default=20, gt=0)
-    """How many, each of the last phase's global batch size; the figure is the mean of their mean losses."""
+    """Number of batches, each of the last phase's global batch size; the figure is the mean of their mean losses."""
     seed: int = Field(default=0, ge=0)
-    """Of the windows' beginnings."""
+    """Seed of the windows' beginnings."""
 
 
 class TextPerplexity(Section):
@@ -63,10 +131,11 @@ class TextPerplexity(Section):
     """none: the text as it is; gpt2_wikitext: WikiText's spaces around punctuation removed as Graphcore's GPT-2, which has the
     rules from Megatron-LM, removes them."""
     documents: Literal["one", "joined_rows", "level_1_headings"] = "one"
-    """one: the whole file is one document; joined_rows: one document of its lines, as Hugging Face's page on perplexity joins
-    the rows of its WikiText; level_1_headings: WikiText's pages, each beginning at ` = Title = `, as in lm_eval's data set."""
+    """one: the whole file is one document; joined_rows: one document of its lines, as Hugging Face's page on perplexity
+    concatenates the rows of its WikiText; level_1_headings: WikiText's pages, each beginning at ` = Title = `, as in lm_eval's
+    data set."""
     windows: Literal["overlapping", "rolling", "strided"] = "overlapping"
-    """How a document longer than the context is cut. overlapping: windows begin every `stride` tokens, the first one scores all
+    """Cut of a document longer than the context. overlapping: windows begin every `stride` tokens, the first one scores all
     its tokens and each later one its last `stride` (Megatron-LM, and so Graphcore's GPT-2); rolling: windows do not overlap but
     for one token, and the last one reaches back as far as the context allows (lm_eval); strided: as in Hugging Face's page on
     perplexity, where each window scores what the one before did not reach."""
@@ -83,8 +152,8 @@ class TextPerplexity(Section):
     """given: a document's first token, which is bos where one is put before it, is not scored; scored: it is, after the
     tokenizer's bos or else its end of text. So lm_eval scores a bos that the tokenizer adds."""
     words: Literal["single_spaces", "whitespace"] = "whitespace"
-    """What perplexity per word counts, in the text before the detokeniser. single_spaces: parts between single spaces of the
-    stripped text, minus one, as Megatron-LM counts; whitespace: parts between runs of whitespace, as lm_eval counts."""
+    """Words that perplexity per word counts, in the text before the detokeniser. single_spaces: parts between single spaces of
+    the stripped text, minus one, as Megatron-LM counts; whitespace: parts between runs of whitespace, as lm_eval counts."""
 
     @model_validator(mode="after")
     def windows_have_their_options(self) -> Self:
@@ -97,7 +166,7 @@ class TextPerplexity(Section):
         return self
 
     def longest_stride(self, context: int) -> int:
-        """The most tokens from one window to the next that leave none out: strided windows score none beyond their context."""
+        """Return the longest stride that leaves no token out: strided windows score none beyond their context."""
         return context - 1 if self.begin == "every_window" and self.windows == "strided" else context
 
 
@@ -112,56 +181,65 @@ class Lambada(Section):
 
 
 class MaskedLm(Section):
-    """The loss of hidden tokens on held-out examples, by two protocols: one whose masks never change, and that of run_mlm.py.
+    """The loss of masked tokens on held-out examples, by two protocols: one whose masks never change, and that of run_mlm.py.
 
     That is the script which the Hugging Face blog ran, of transformers 4.2.2: masks drawn anew at each evaluation, the means of
     batches averaged. Masks that are stored with the examples are never drawn, so only the first protocol remains.
     """
 
     seed: int = Field(default=0, ge=0)
-    """Of all masks. Those of the first protocol follow from it and an example's number alone, whatever the model."""
+    """Seed of all masks. Those of the first protocol follow from it and an example's number alone, whatever the model."""
     redraws: int = Field(default=3, gt=0)
-    """How often the masks are drawn anew for the second protocol; its figures are a mean, and of several the spread."""
+    """Times that the masks are drawn anew for the second protocol; its figures are a mean, and of several the spread."""
     batch_size: int = Field(default=8, gt=0)
-    """Of the second protocol: sequences over whose hidden tokens each mean is taken (its per_device_eval_batch_size)."""
+    """Sequences over whose masked tokens the second protocol takes each mean (its per_device_eval_batch_size)."""
     processes: int = Field(default=1, gt=0)
-    """Of the second protocol: equal pieces that the examples were cut into, each batched by itself; 8 on a TPU v3-8."""
+    """Equal pieces into which the second protocol cuts the examples, each batched by itself; 8 on a TPU v3-8."""
+
+
+class Samples(Section):
+    """Texts that the model writes, for a person to read."""
+
+    prompt: list[str] | None = None
+    """Beginnings of the texts; null: a few that suit an encyclopedia."""
+    seed: int = Field(default=0, ge=0)
+    """Seed of the sampling."""
 
 
 class PseudoPerplexity(Section):
-    """Each token predicted from all others, as if it alone were hidden (Salazar et al. 2020)."""
+    """Each token predicted from all others, as if it alone were masked (Salazar et al. 2020)."""
 
     examples: int = Field(default=100, gt=0)
-    """How many held-out examples, the first ones: each goes through the model as many times as it has tokens."""
+    """Number of held-out examples, the first ones: each goes through the model as many times as it has tokens."""
 
 
 class Diacritics(Section):
-    """How well diacritics are restored, by letter, word and ambiguous word.
+    """The accuracy of restored diacritics, by letter, word and ambiguous word.
 
     Beside it the same figures of the text without diacritics, and of each word's most frequent form in the training text.
     """
 
     examples: int | None = Field(default=None, gt=0)
-    """How many held-out texts, the first ones; null: all."""
+    """Number of held-out texts, the first ones; null: all."""
 
 
 class PublishedTest(Section):
-    """`recipes/evaluations/NAME.yaml`: one test file, and how it is scored."""
+    """`recipes/evaluations/NAME.yaml`: one test file, and the protocol by which it is scored."""
 
     title: str
-    """What it is, in a few words."""
+    """A few words about the text."""
     licence: str
     """SPDX identifier, or the licence's name."""
     homepage: str | None = Field(default=None, pattern=r"^https?://")
     """A page about the data."""
-    protocol: Literal["perplexity", "lambada"]
+    protocol: Annotated[str, NameIn(PROTOCOLS)]
     """perplexity: of a UTF-8 text; lambada: the last words of passages, a JSON object a line."""
     files: dict[Slug, RemoteFile] = Field(min_length=1, max_length=1)
-    """The file's name -> what it is."""
+    """The file's name -> its content and sources."""
     perplexity: TextPerplexity = TextPerplexity()
-    """How text is scored, where that is the protocol."""
+    """Options of the protocol perplexity."""
     lambada: Lambada = Lambada()
-    """How last words are scored, where that is the protocol."""
+    """Options of the protocol lambada."""
 
     @property
     def file(self) -> str:
@@ -170,12 +248,221 @@ class PublishedTest(Section):
 
     @model_validator(mode="after")
     def options_belong_to_the_protocol(self) -> Self:
-        for other in {"perplexity", "lambada"} - {self.protocol}:
-            if getattr(self, other) != type(self).model_fields[other].default:
+        for other in PROTOCOLS.names:
+            if other != self.protocol and getattr(self, other) != type(self).model_fields[other].default:
                 raise ValueError(f"{other}: options of another protocol than {self.protocol}; leave them out")
         return self
 
 
 def load_test(path: Path) -> PublishedTest:
-    """The test in a file of `recipes/evaluations/`."""
+    """Return the test in a file of `recipes/evaluations/`."""
     return validate(PublishedTest, read_yaml(path), path)
+
+
+class PhaseLength(Section):
+    """The work of a phase, which its log reports."""
+
+    steps: int = Field(gt=0)
+    """Optimizer steps."""
+    global_batch_size: int = Field(gt=0)
+    """Sequences per step."""
+
+
+class EvaluationJob(Section):
+    """The identity of an evaluation: everything that changes its figures, beside the files that it reads.
+
+    The graph decides it when recipes are resolved, and `relm evaluate --job` takes it.
+    """
+
+    revision: int | None = None
+    """Number of the evaluations' meaning that the graph asks for; it alone decides whether one runs again."""
+    evaluation: Annotated[str, NameIn(EVALUATIONS)]
+    """Name of the declaration."""
+    task: str | None = Field(default=None, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    """Name of the result; null: the evaluation's."""
+    options: dict[str, Any] = Field(default_factory=dict)
+    """Options of the evaluation that differ from their defaults."""
+    context: int | None = Field(default=None, gt=0)
+    """Tokens that the model sees at once: the last phase's sequence length."""
+    batch_size: int | None = Field(default=None, gt=0)
+    """Sequences of a batch: the last phase's global batch size."""
+    phase: Objective | None = None
+    """Objective of the last phase with its options, as a recipe's phase has them."""
+    language: str | None = None
+    """Language of the dataset, such as ro."""
+    phases: dict[Slug, PhaseLength] | None = None
+    """All phases, in order."""
+    harness_task: str | None = None
+    """Name of the task, as the harness calls it."""
+    task_files: dict[str, str] | None = None
+    """Path inside the folder of the harness's task files -> sha256."""
+
+    @model_validator(mode="after")
+    def has_the_facts_of_its_evaluation(self) -> Self:
+        declaration = EVALUATIONS[self.evaluation]
+        if missing := [fact for fact in declaration.facts if fact != "task_files" and getattr(self, fact) is None]:
+            raise ValueError(
+                f"{self.evaluation} depends on {' and '.join(missing)}; give {'it' if len(missing) == 1 else 'them'}"
+            )
+        return self
+
+    def arguments(self, source: Path) -> dict[str, Any]:
+        """Return the keyword arguments of the evaluation's function that the job decides.
+
+        Args:
+            source: name of the job in errors.
+
+        Raises:
+            RelmError: the options have faults, or the evaluation has none.
+        """
+        declaration = EVALUATIONS[self.evaluation]
+        facts: dict[str, Any] = {fact: getattr(self, fact) for fact in declaration.facts if fact != "task_files"}
+        options = validate(declaration.options or Section, self.options, source)
+        return {"task": self.task or self.evaluation, **facts, **({"options": options} if declaration.options else {})}
+
+
+def register_evaluation(declaration: EvaluationDeclaration) -> EvaluationDeclaration:
+    """Add an evaluation; one with options gets a key of its name in recipes or, if it is a protocol, in test files.
+
+    Raises:
+        RelmError: the name is taken.
+    """
+    from relm.recipes.recipe import Recipe  # which reads this module
+
+    _declare(declaration)
+    if declaration.options is not None:
+        owner = PublishedTest if declaration.is_protocol else Recipe
+        add_options(owner, declaration.name, declaration.options, f"Options of the evaluation {declaration.name}.")
+    return declaration
+
+
+def _declare(declaration: EvaluationDeclaration) -> None:
+    EVALUATIONS.register(declaration)
+    if declaration.is_protocol:
+        PROTOCOLS.register(declaration)
+
+
+def find_evaluation(task: str, tests: Mapping[str, PublishedTest]) -> EvaluationDeclaration | None:
+    """Return the declaration behind the name of a result; None: there is no such evaluation.
+
+    Args:
+        tests: the published tests that the recipe evaluates.
+    """
+    if task in names_in_recipes():
+        return EVALUATIONS[task]
+    if task.startswith(task_of(HARNESS)):
+        return EVALUATIONS["lm_eval"]
+    return EVALUATIONS[tests[task].protocol] if task in tests else None
+
+
+_declare(
+    EvaluationDeclaration(
+        name="held_out",
+        summary="perplexity by token, word and byte on the held-out documents, beside unigram and bigram models",
+        run="relm.evaluation.perplexity:evaluate_held_out",
+        inputs=("manifest",),
+        facts=("context",),
+        names_result_by_output=False,
+    )
+)
+_declare(
+    EvaluationDeclaration(
+        name="random_windows",
+        summary="the loss on windows that begin at random tokens, held out and in training, as nanoGPT estimates it",
+        run="relm.evaluation.random_windows:evaluate_random_windows",
+        inputs=("manifest",),
+        facts=("context", "batch_size"),
+        options=RandomWindows,
+        names_result_by_output=False,
+    )
+)
+_declare(
+    EvaluationDeclaration(
+        name="samples",
+        summary="let the model write a few texts",
+        run="relm.evaluation.samples:write_declared_samples",
+        inputs=("tokenizer",),
+        options=Samples,
+        of_trained_weights_alone=True,
+        names_result_by_output=False,
+    )
+)
+_declare(
+    EvaluationDeclaration(
+        name="masked_lm",
+        summary="perplexity and accuracy of masked tokens: with masks that stay, and as transformers' Trainer draws them",
+        run="relm.evaluation.masked_lm:evaluate_masked_lm",
+        objectives=("masked",),
+        inputs=("manifest",),
+        facts=("phase",),
+        options=MaskedLm,
+        takes_limit=True,
+    )
+)
+_declare(
+    EvaluationDeclaration(
+        name="pseudo_perplexity",
+        summary="each token predicted from all others, masked alone (Salazar et al. 2020)",
+        run="relm.evaluation.pseudo_perplexity:evaluate_pseudo_perplexity",
+        objectives=("masked",),
+        inputs=("manifest",),
+        options=PseudoPerplexity,
+        takes_limit=True,
+    )
+)
+_declare(
+    EvaluationDeclaration(
+        name="diacritics",
+        summary="the accuracy of restored diacritics: by character, word and ambiguous word, beside two baselines",
+        run="relm.evaluation.diacritics:evaluate_diacritics",
+        objectives=("seq2seq",),
+        inputs=("manifest", "tokenizer"),
+        facts=("phase", "language"),
+        options=Diacritics,
+        takes_limit=True,
+    )
+)
+_declare(
+    EvaluationDeclaration(
+        name="training",
+        summary="the time and the speed of training, by its own log",
+        run="relm.evaluation.training_speed:evaluate_logs",
+        objectives=("causal", "masked", "seq2seq", "span_corruption"),
+        inputs=("log",),
+        facts=("phases",),
+        of_trained_weights_alone=True,
+        command="training-speed",
+    )
+)
+_declare(
+    EvaluationDeclaration(
+        name="perplexity",
+        summary="perplexity of a text by token, word and byte, by a published protocol or one of your own",
+        run="relm.evaluation.text_perplexity:evaluate_text",
+        inputs=("file", "tokenizer"),
+        options=TextPerplexity,
+        takes_limit=True,
+        epilog="docs/evaluation.md says which published number is which protocol.",
+    )
+)
+_declare(
+    EvaluationDeclaration(
+        name="lambada",
+        summary="the last words of passages by three protocols at once: last token, last word, and lm_eval's lambada_openai",
+        run="relm.evaluation.lambada:evaluate_lambada",
+        inputs=("file", "tokenizer"),
+        options=Lambada,
+        takes_limit=True,
+    )
+)
+_declare(
+    EvaluationDeclaration(
+        name="lm_eval",
+        summary="any task of the language-model evaluation harness, in an environment of its own (make harness)",
+        run="relm.evaluation.harness:evaluate_harness",
+        inputs=("task_folder", "tokenizer"),
+        facts=("harness_task", "task_files"),
+        takes_limit=True,
+        command="harness",
+    )
+)

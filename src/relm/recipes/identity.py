@@ -6,13 +6,14 @@ leaves every old fingerprint as it was. Where a recipe runs is never hashed.
 
 import hashlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from relm.artifact import canonical_json, read_json, sha256_of, stamp_of, write_json
 from relm.errors import RelmError
 from relm.recipes.datasets import Dataset
+from relm.recipes.evaluations import HARNESS, HARNESS_TASKS, EvaluationDeclaration, PublishedTest, task_of
 from relm.recipes.objectives import Objective
 from relm.recipes.published_models import PretrainedModel
 from relm.recipes.recipe import DataChoice, Recipe, TokenizerChoice
@@ -188,6 +189,52 @@ def fingerprint(recipe: Recipe, examples: Sequence[Mapping[str, Any]], weights: 
             "pretrain": [[name, given(phase)] for name, phase in recipe.pretrain.items()],
         }
     )
+
+
+def evaluation_identity(
+    declaration: EvaluationDeclaration, task: str, recipe: Recipe, *, test: PublishedTest | None, language: str
+) -> dict[str, Any]:
+    """Return the identity of an evaluation: an `EvaluationJob`, in which only options that differ from their defaults stand.
+
+    Args:
+        task: name of the result.
+        test: the published test that is scored, if it is one.
+        language: of the dataset.
+    """
+    options = getattr(test or recipe, declaration.name, None) if declaration.options else None
+    facts = evaluation_facts(declaration, task, recipe, language)
+    return {
+        "revision": REVISIONS["evaluation"],
+        "evaluation": declaration.name,
+        **({"task": task} if task != declaration.name else {}),
+        **({"options": given(options)} if options is not None and given(options) else {}),
+        **{fact: value for fact, value in facts.items() if value},
+    }
+
+
+def evaluation_facts(declaration: EvaluationDeclaration, task: str, recipe: Recipe, language: str) -> dict[str, Any]:
+    """Return the facts of a recipe, and above all of its last phase, that an evaluation depends on."""
+    last = list(recipe.pretrain.values())[-1]
+    decided: dict[str, Callable[[], Any]] = {
+        "context": lambda: last.sequence_length,
+        "batch_size": lambda: last.global_batch_size,
+        "phase": lambda: last.model_dump(mode="json", include=set(Objective.model_fields), exclude_defaults=True),
+        "language": lambda: language,
+        "phases": lambda: {
+            name: {"steps": phase.steps, "global_batch_size": phase.global_batch_size}
+            for name, phase in recipe.pretrain.items()
+        },
+        "harness_task": lambda: task.removeprefix(task_of(HARNESS)),
+        "task_files": harness_task_files,
+    }
+    return {fact: decided[fact]() for fact in declaration.facts}
+
+
+def harness_task_files() -> dict[str, str]:
+    """Return path inside the folder -> sha256 of one's own task files for the harness; none where there is no folder."""
+    found = sorted(HARNESS_TASKS.rglob("*")) if HARNESS_TASKS.is_dir() else []
+    files = [path for path in found if path.is_file() and "__pycache__" not in path.parts]
+    return {path.relative_to(HARNESS_TASKS).as_posix(): sha256_of(path) for path in files}
 
 
 def work_folder() -> Path:

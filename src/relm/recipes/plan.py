@@ -14,11 +14,20 @@ from typing import Any
 from relm.errors import RelmError
 from relm.recipes import identity
 from relm.recipes.datasets import Dataset, load_dataset
-from relm.recipes.evaluations import HARNESS, OF_TRAINED_ALONE, OWN_DATA, PublishedTest, load_test, task_of
+from relm.recipes.evaluations import (
+    HARNESS,
+    EvaluationDeclaration,
+    PublishedTest,
+    find_evaluation,
+    is_of_trained_weights_alone,
+    load_test,
+    names_in_recipes,
+    task_of,
+)
 from relm.recipes.published_models import WEIGHTS_FILES, ModelFile, PretrainedModel, load_model
 from relm.recipes.recipe import Recipe, load_recipe
 from relm.recipes.remote_files import RemoteFile
-from relm.recipes.run_folder import DEVICE_FIGURES, checkpoint_folder
+from relm.recipes.run_folder import DEVICE_FIGURES, LOG, checkpoint_folder
 from relm.recipes.section import NAME
 from relm.recipes.smoke import smoke_twin
 
@@ -216,6 +225,11 @@ class Plan:
         """The trained model of a phase, as `transformers` reads it."""
         return self.run_folder / phase / "model"
 
+    @property
+    def logs(self) -> list[Path]:
+        """The `train.jsonl` of each phase, in order."""
+        return [self.run_folder / phase / LOG for phase in self.phases]
+
     def device_figures(self) -> dict[str, Path]:
         """Phase -> its `device.json`, where there is one: of phases that trained on a device that compiles."""
         files = {phase: self.run_folder / phase / DEVICE_FIGURES for phase in self.phases}
@@ -237,8 +251,25 @@ class Plan:
         """Task -> its figures, of the trained model, of the weights it started from, or of the authors' released ones."""
         if (of == BEFORE and self.init_model is None) or (of == REFERENCE and self.reference_model is None):
             return {}
-        names = [name for name in self.recipe.evaluate if of == TRAINED or name not in OF_TRAINED_ALONE]
+        names = [name for name in self.recipe.evaluate if of == TRAINED or not is_of_trained_weights_alone(name)]
         return {task_of(name): self.run_folder / of / f"{task_of(name)}.json" for name in names}
+
+    def evaluation(self, task: str) -> EvaluationDeclaration:
+        """Return the declaration of the evaluation that gives a result its figures.
+
+        Raises:
+            RelmError: the recipe has none of this name.
+        """
+        declaration = find_evaluation(task, self.tests)
+        if declaration is None:
+            known = ", ".join([*names_in_recipes(), *self.tests])
+            raise RelmError(f"recipe {self.name} evaluates no {task}: give evaluate: [...] one of {known}")
+        return declaration
+
+    def evaluation_identity(self, task: str) -> dict[str, Any]:
+        """Return the identity of the evaluation that gives a result its figures, as `relm evaluate --job` takes it."""
+        declaration, test = self.evaluation(task), self.tests.get(task)
+        return identity.evaluation_identity(declaration, task, self.recipe, test=test, language=self.dataset.language)
 
     def evaluated_model(self, of: str) -> list[Path]:
         """The weights that are evaluated, and their configuration."""
@@ -349,12 +380,12 @@ class Project:
 
     def _tests_of(self, recipe: Recipe, path: Path) -> dict[str, PublishedTest]:
         """The published tests that a recipe evaluates."""
-        names = [name for name in recipe.evaluate if name not in OWN_DATA and not name.startswith(HARNESS)]
+        names = [name for name in recipe.evaluate if name not in names_in_recipes() and not name.startswith(HARNESS)]
         for name in names:
             if name.startswith(task_of(HARNESS)):
                 raise RelmError(f"{path}: evaluate: {name}: names with {task_of(HARNESS)} are the harness's: {HARNESS}TASK")
             if not os.path.lexists(self.test_path(name)):
-                known = [*OWN_DATA, *sorted(other.stem for other in self.test_path(name).parent.glob("*.yaml"))]
+                known = [*names_in_recipes(), *sorted(other.stem for other in self.test_path(name).parent.glob("*.yaml"))]
                 near = difflib.get_close_matches(name, known, n=1)
                 hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}, and {HARNESS}TASK"
                 raise RelmError(f"{path}: evaluate: there is no evaluation {name!r} ({self.test_path(name)}); {hint}")

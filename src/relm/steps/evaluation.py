@@ -1,21 +1,19 @@
-"""From a model to figures."""
+"""From a model to figures: `relm evaluate`, its short forms for people, and `relm generate`."""
 
+import argparse
+import functools
 import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, get_args
+from types import UnionType
+from typing import Any, Literal, get_args, get_origin
+
+import annotated_types
+from pydantic.fields import FieldInfo
 
 from relm.errors import RelmError
-from relm.recipes.evaluations import (
-    Begin,
-    Diacritics,
-    Lambada,
-    MaskedLm,
-    PseudoPerplexity,
-    PublishedTest,
-    TextPerplexity,
-    load_test,
-)
-from relm.recipes.run_folder import LOG
+from relm.recipes.declaration import load
+from relm.recipes.evaluations import EVALUATIONS, EvaluationDeclaration, EvaluationJob, PublishedTest, load_test
 from relm.recipes.section import validate
 from relm.steps.contract import (
     EXPECTED,
@@ -29,20 +27,15 @@ from relm.steps.contract import (
     path,
     plan_of,
     positive,
+    recipe_name,
 )
-from relm.steps.data import objective_of
+from relm.steps.job_spec import JOB, read_job
+
+ArgumentOfStep = tuple[tuple[str, ...], dict[str, Any]]
 
 MODEL = path("--model", "MODEL/model.safetensors, or the folder: relm's own, or any that save_pretrained wrote")
-MANIFEST = path("--manifest", "the examples' manifest; its held-out split is scored")
 TOKENIZER = path("--tokenizer", "the model's tokenizer.json; default: the one beside the weights", required=False)
-CONTEXT = argument("--context", type=positive, required=True, metavar="TOKENS", help="window length")
-BEGIN = argument(
-    "--begin", choices=get_args(Begin), help="what is put before a text; default: the test's, or what the tokenizer puts there"
-)
 OUTPUT = path("--output", "TASK.json, whose name is the task's")
-SETTINGS = argument(
-    "--settings", required=True, metavar="JSON", help="objective, sequence_length and options as in a recipe's phase"
-)
 EXECUTION = (
     argument("--device", default="cpu", choices=("cpu", "cuda"), help="default: cpu"),
     argument("--precision", default="float32", choices=("float32", "bfloat16"), help="of matrix products; default: float32"),
@@ -50,17 +43,44 @@ EXECUTION = (
     argument("--batch-tokens", type=positive, metavar="N", help="tokens at once; default: what suits the device"),
 )
 LIMIT = argument("--limit", type=positive, metavar="N", help="only the first N examples; the figures are then of these")
-TESTED = (
-    path("--test", "the test's file, such as recipes/evaluations/lambada.yaml", required=False),
-    path("--file", "the text that it names, or one of your own"),
-    MODEL,
-    EXPECTED,
-    TOKENIZER,
-)
+# Arguments of a short form for each input and each fact of an evaluation; it takes facts without one from the recipe.
+INPUT_ARGUMENTS: dict[str, list[ArgumentOfStep]] = {
+    "manifest": [path("--manifest", "the examples' manifest")],
+    "tokenizer": [TOKENIZER],
+    "file": [
+        path("--test", "the test's file, such as recipes/evaluations/lambada.yaml", required=False),
+        path("--file", "the text that it names, or one of your own"),
+    ],
+    "task_folder": [path("--task-folder", "with task files of your own, such as recipes/harness", required=False)],
+    "log": [RECIPE, FINGERPRINT],
+}
+FACT_ARGUMENTS: dict[str, list[ArgumentOfStep]] = {
+    "context": [argument("--context", type=positive, required=True, metavar="TOKENS", help="window length")],
+    "batch_size": [argument("--batch-size", type=positive, required=True, metavar="N", help="windows of a batch")],
+    "phase": [
+        argument(
+            "--recipe",
+            type=recipe_name,
+            required=True,
+            metavar="NAME",
+            help="a recipe whose last phase has the objective that the examples were made for",
+        )
+    ],
+    "language": [argument("--language", metavar="CODE", help="of the text, such as ro; default: the recipe's")],
+    "harness_task": [
+        argument(
+            "--task", dest="harness_task", required=True, metavar="NAME", help="as the harness calls it, such as hellaswag"
+        )
+    ],
+}
+# Inputs that are one file each, in the order in which a record names them.
+FILES = ("manifest", "tokenizer", "file")
+# Inputs that `relm evaluate` takes -> whether an evaluation that reads one can do without it.
+OPTIONAL = {"manifest": False, "tokenizer": True, "file": False, "task_folder": True, "logs": False}
 
 
 def _folder(a: Arguments) -> Path:
-    """The model's folder, which may be named by its weights."""
+    """Return the model's folder, which may be named by its weights."""
     model: Path = a.model
     if not model.exists():
         raise RelmError(f"{model}: no such file or folder; --model names a model's folder, or the weights in it")
@@ -68,22 +88,25 @@ def _folder(a: Arguments) -> Path:
 
 
 def _task(a: Arguments) -> str:
-    """What the figures are called: as their file."""
+    """Return the name of the result of a short form: its file's."""
     output: Path = a.output
     if output.suffix != ".json" or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", output.stem):
         raise RelmError(f"--output {output}: expected TASK.json, of letters, digits, . _ and -: so the task is called")
     return output.stem
 
 
-def _read(a: Arguments) -> list[Path]:
-    """Return the files of the model that a record names: its weights, where they are one file, and all that --sha256 names."""
+def _weights(a: Arguments) -> list[Path]:
+    """Return the files of the model that a record names: its weights, if they are one file, and all that --sha256 names."""
     weights = _folder(a) / "model.safetensors"
     return list(dict.fromkeys([*([weights] if weights.exists() else []), *_expected(a)]))
 
 
 def _expected(a: Arguments) -> dict[Path, str]:
-    """Return the files of a published model with the sha256 that the command gives for each."""
-    return expected_sha256(a, [_folder(a) / name for name in ("model.safetensors", "config.json")])
+    """Return the files of a published model, and the test file, with the sha256 that the command gives for each."""
+    file = getattr(a, "file", None)
+    return expected_sha256(
+        a, [*(_folder(a) / name for name in ("model.safetensors", "config.json")), *([file] if file else [])]
+    )
 
 
 def _tokenizer(a: Arguments) -> Path:
@@ -104,131 +127,168 @@ def _execution(a: Arguments) -> Any:
     return Execution(a.device, a.precision, a.threads, a.batch_tokens or BATCH_TOKENS[a.device])
 
 
-def held_out_job(a: Arguments) -> Job:
-    from relm.evaluation.perplexity import evaluate_held_out
+# --- one command for all evaluations ----------------------------------------------------------------------------------------
 
-    return Job(
-        lambda: evaluate_held_out(_folder(a), a.manifest, a.output, a.context, _execution(a)),
-        inputs=[*_read(a), a.manifest],
-        outputs=[a.output],
-        expected_sha256=_expected(a),
+
+def evaluate_job(a: Arguments) -> Job:
+    """Return the job of `relm evaluate`.
+
+    Raises:
+        RelmError: the identity has faults, or the evaluation reads other files than those that are given.
+    """
+    job = validate(EvaluationJob, read_job(a.job), Path("--job"))
+    declaration = EVALUATIONS[job.evaluation]
+    _require_inputs(declaration, a)
+    return _job(job, a, source=Path("--job: options"))
+
+
+def _require_inputs(declaration: EvaluationDeclaration, a: Arguments) -> None:
+    read = {"logs" if name == "log" else name for name in declaration.inputs}
+    for name, optional in OPTIONAL.items():
+        option, is_given = f"--{name.replace('_', '-')}", getattr(a, name) is not None
+        if is_given and name not in read:
+            raise RelmError(f"{option}: {declaration.name} does not read it; leave it out")
+        if not is_given and name in read and not optional:
+            raise RelmError(f"{option} is missing: {declaration.name} reads it; give it")
+    if a.limit is not None and not declaration.takes_limit:
+        raise RelmError(f"--limit: {declaration.name} takes none; leave it out")
+
+
+def _job(job: EvaluationJob, a: Arguments, source: Path) -> Job:
+    """Return the job that an identity and the paths and execution options of a command make."""
+    declaration = EVALUATIONS[job.evaluation]
+    expected = _expected(a)
+    arguments = {
+        "model_folder": _folder(a),
+        "output": a.output,
+        **job.arguments(source),
+        **_input_arguments(declaration, a, expected),
+        **({"limit": a.limit} if declaration.takes_limit else {}),
+    }
+
+    def run() -> str:
+        execution = {} if declaration.reads_log_alone else {"execution": _execution(a)}
+        return str(load(declaration.run)(**arguments, **execution))
+
+    return Job(run, [*_weights(a), *_inputs(declaration, a, job)], [a.output], expected | _expected_task_files(job, a))
+
+
+def _input_arguments(declaration: EvaluationDeclaration, a: Arguments, expected: Mapping[Path, str]) -> dict[str, Any]:
+    """Return the keyword arguments of the evaluation's function that are files, or are about these."""
+    found: dict[str, Any] = {}
+    for name in declaration.inputs:
+        if name == "tokenizer":
+            found[name] = _tokenizer(a)
+        elif name == "log":
+            found |= {"logs": a.logs, "trained_on": dict(zip(("device", "topology"), a.trained_on, strict=False))}
+        else:
+            found[name] = getattr(a, name)
+    return found | ({"file_sha256": expected.get(a.file)} if declaration.is_protocol else {})
+
+
+def _inputs(declaration: EvaluationDeclaration, a: Arguments, job: EvaluationJob) -> list[Path]:
+    """Return the files beside the model that the record names."""
+    read = [_tokenizer(a) if name == "tokenizer" else getattr(a, name) for name in FILES if name in declaration.inputs]
+    return [*read, *_expected_task_files(job, a)]
+
+
+def _expected_task_files(job: EvaluationJob, a: Arguments) -> dict[Path, str]:
+    """Return the harness's task files of one's own, with the sha256 that the identity gives for each."""
+    if job.task_files and a.task_folder is None:
+        raise RelmError("--task-folder is missing: the job has files of this folder; give it, such as recipes/harness")
+    return {a.task_folder / name: sha256 for name, sha256 in (job.task_files or {}).items()}
+
+
+# --- its short forms --------------------------------------------------------------------------------------------------------
+
+
+def short_form(declaration: EvaluationDeclaration) -> Step:
+    """Return the command of one evaluation, whose options are its arguments."""
+    inputs = [found for name in declaration.inputs for found in INPUT_ARGUMENTS[name]]
+    facts = [found for fact in declaration.facts for found in FACT_ARGUMENTS.get(fact, ())]
+    options = declaration.options.model_fields if declaration.options else {}
+    execution = [] if declaration.reads_log_alone else [EXPECTED, *EXECUTION]
+    own = [
+        option_argument(name, field, "the test's, or " if declaration.is_protocol else "") for name, field in options.items()
+    ]
+    limit = [LIMIT] if declaration.takes_limit else []
+    return Step(
+        declaration.summary,
+        [MODEL, *inputs, *facts, *own, *execution, *limit, OUTPUT],
+        functools.partial(short_form_job, declaration),
+        epilog=f"{declaration.epilog} A short form of `relm evaluate`.".strip(),
     )
 
 
-def random_windows_job(a: Arguments) -> Job:
-    from relm.evaluation.random_windows import evaluate_random_windows
-
-    sizes = {"context": a.context, "batch_size": a.batch_size, "batches": a.batches, "seed": a.seed}
-    return Job(
-        lambda: evaluate_random_windows(_folder(a), a.manifest, a.output, **sizes, execution=_execution(a)),
-        inputs=[*_read(a), a.manifest],
-        outputs=[a.output],
-        expected_sha256=_expected(a),
-    )
-
-
-def masked_lm_job(a: Arguments) -> Job:
-    from relm.evaluation.masked_lm import evaluate_masked_lm
-
-    options = validate(MaskedLm, {key: getattr(a, key) for key in MaskedLm.model_fields}, Path("masked-lm"))
-    phase, places = objective_of(a.settings), (_folder(a), a.manifest, a.output, _task(a))
-    return Job(
-        lambda: evaluate_masked_lm(*places, phase, options, a.limit, _execution(a)),
-        inputs=[*_read(a), a.manifest],
-        outputs=[a.output],
-        expected_sha256=_expected(a),
-    )
+def option_argument(name: str, field: FieldInfo, before_default: str = "") -> ArgumentOfStep:
+    """Return the argument for an option of an evaluation, with the option's own description as help."""
+    annotation = field.annotation
+    if get_origin(annotation) is UnionType:
+        annotation = next(kind for kind in get_args(annotation) if kind is not type(None))
+    default = f" Default: {before_default}{field.default}." if field.default is not None else ""
+    text = " ".join(f"{field.description}{default}".split()).replace("%", "%%").replace("null", "not given")
+    option = f"--{name.replace('_', '-')}"
+    if get_origin(annotation) is Literal:
+        return argument(option, choices=get_args(annotation), help=text)
+    if get_origin(annotation) is list:
+        return argument(option, nargs="*", metavar="TEXT", help=text)
+    is_positive = any(isinstance(limit, annotated_types.Gt) for limit in field.metadata)
+    kind = positive if annotation is int and is_positive else annotation
+    return argument(option, type=kind, metavar="TEXT" if annotation is str else "N", help=text)
 
 
-def pseudo_perplexity_job(a: Arguments) -> Job:
-    from relm.evaluation.pseudo_perplexity import evaluate_pseudo_perplexity
+def short_form_job(declaration: EvaluationDeclaration, a: Arguments) -> Job:
+    """Return the job of a short form.
 
-    options, task = PseudoPerplexity(examples=a.examples), _task(a)
-    return Job(
-        lambda: evaluate_pseudo_perplexity(_folder(a), a.manifest, a.output, task, options, a.limit, _execution(a)),
-        inputs=[*_read(a), a.manifest],
-        outputs=[a.output],
-        expected_sha256=_expected(a),
-    )
-
-
-def diacritics_job(a: Arguments) -> Job:
-    from relm.evaluation.diacritics import evaluate_diacritics
-
-    options, phase, tokenizer = Diacritics(examples=a.examples), objective_of(a.settings), _tokenizer(a)
-    places = _folder(a), a.manifest, tokenizer, a.output, _task(a)
-    return Job(
-        lambda: evaluate_diacritics(*places, phase, options, a.limit, _execution(a), a.language),
-        inputs=[*_read(a), a.manifest, tokenizer],
-        outputs=[a.output],
-        expected_sha256=_expected(a),
-    )
+    Raises:
+        RelmError: an option, the recipe or the test's file has faults.
+    """
+    test = _test(a, declaration) if declaration.is_protocol else None
+    source = a.test if test else Path(declaration.command)
+    content = {
+        "evaluation": declaration.name,
+        **({"task": _task(a)} if declaration.names_result_by_output else {}),
+        **({"options": _options(declaration, a, test)} if declaration.options else {}),
+        **_facts(declaration, a),
+    }
+    job = validate(EvaluationJob, content, source)
+    given = vars(a) | _logs(declaration, a)
+    if test is not None:
+        given["sha256"] = [*a.sha256, (a.file.name, test.files[test.file].sha256)]
+    return _job(job, argparse.Namespace(**given), source)
 
 
-def _given(a: Arguments, keys: tuple[str, ...]) -> dict[str, Any]:
-    return {key: getattr(a, key) for key in keys if getattr(a, key) is not None}
+def _options(declaration: EvaluationDeclaration, a: Arguments, test: PublishedTest | None) -> dict[str, Any]:
+    """Return the options that a short form gives, over those of the test's file."""
+    assert declaration.options is not None
+    given = {key: getattr(a, key) for key in declaration.options.model_fields if getattr(a, key) is not None}
+    return (getattr(test, declaration.name).model_dump(exclude_unset=True) if test else {}) | given
 
 
-def _test(a: Arguments, protocol: str) -> tuple[PublishedTest | None, str | None]:
-    """The test that a command names, and the sha256 of its file; neither where the text is one's own."""
+def _facts(declaration: EvaluationDeclaration, a: Arguments) -> dict[str, Any]:
+    """Return the facts that a short form gives, over those of its recipe."""
+    planned = plan_of(a).evaluation_identity(declaration.name) if hasattr(a, "recipe") else {}
+    facts = {fact: getattr(a, fact, None) or planned.get(fact) for fact in declaration.facts}
+    return {fact: value for fact, value in facts.items() if value is not None}
+
+
+def _logs(declaration: EvaluationDeclaration, a: Arguments) -> dict[str, Any]:
+    """Return the logs of a recipe's phases, and what trained them, as `relm evaluate` has them."""
+    if not declaration.reads_log_alone:
+        return {}
+    plan = plan_of(a)
+    run = plan.recipe.run
+    return {"logs": plan.logs, "trained_on": [run.device, *([run.topology] if run.topology else [])]}
+
+
+def _test(a: Arguments, declaration: EvaluationDeclaration) -> PublishedTest | None:
+    """Return the test that a command names; None: the text is one's own."""
     if a.test is None:
-        return None, None
+        return None
     test = load_test(a.test)
-    if test.protocol != protocol:
-        raise RelmError(f"{a.test}: has protocol {test.protocol}; give it to `relm {test.protocol}`")
-    return test, test.files[test.file].sha256
-
-
-def perplexity_job(a: Arguments) -> Job:
-    from relm.evaluation.text_perplexity import evaluate_text
-
-    test, sha256 = _test(a, "perplexity")
-    told = test.perplexity.model_dump(exclude_unset=True) if test else {}
-    options = validate(TextPerplexity, told | _given(a, tuple(TextPerplexity.model_fields)), a.test or Path("perplexity"))
-    places = _folder(a), _tokenizer(a), a.file, a.output, _task(a)
-    return Job(
-        lambda: evaluate_text(*places, options, sha256, a.limit, _execution(a)),
-        inputs=[*_read(a), _tokenizer(a), a.file],
-        outputs=[a.output],
-        expected_sha256=_expected(a) | ({a.file: sha256} if sha256 else {}),
-    )
-
-
-def lambada_job(a: Arguments) -> Job:
-    from relm.evaluation.lambada import evaluate_lambada
-
-    test, sha256 = _test(a, "lambada")
-    options = (test.lambada if test else Lambada()).model_copy(update=_given(a, ("begin",)))
-    places = _folder(a), _tokenizer(a), a.file, a.output, _task(a)
-    return Job(
-        lambda: evaluate_lambada(*places, options, sha256, a.limit, _execution(a)),
-        inputs=[*_read(a), _tokenizer(a), a.file],
-        outputs=[a.output],
-        expected_sha256=_expected(a) | ({a.file: sha256} if sha256 else {}),
-    )
-
-
-def harness_job(a: Arguments) -> Job:
-    from relm.evaluation.harness import evaluate_harness
-
-    places, tokenizer = (_folder(a), a.task, a.output, _task(a)), _tokenizer(a)
-    return Job(
-        lambda: evaluate_harness(*places, None, a.task_folder, a.limit, _execution(a), tokenizer),
-        inputs=[*_read(a), tokenizer],
-        outputs=[a.output],
-        expected_sha256=_expected(a),
-    )
-
-
-def samples_job(a: Arguments) -> Job:
-    from relm.evaluation.samples import write_samples
-
-    return Job(
-        lambda: write_samples(_folder(a), _tokenizer(a), a.output, prompts=a.prompt, seed=a.seed, execution=_execution(a)),
-        inputs=[*_read(a), _tokenizer(a)],
-        outputs=[a.output],
-        expected_sha256=_expected(a),
-    )
+    if test.protocol != declaration.name:
+        raise RelmError(f"{a.test}: has protocol {test.protocol}; give it to `relm {EVALUATIONS[test.protocol].command}`")
+    return test
 
 
 def generate_job(a: Arguments) -> Job:
@@ -244,156 +304,37 @@ def generate_job(a: Arguments) -> Job:
     execution = Execution(a.device, a.precision, a.threads)
     return Job(
         lambda: run_generate(_folder(a), _tokenizer(a), a.prompt, a.file, writing, a.output, execution),
-        inputs=[*_read(a), _tokenizer(a), *([a.file] if a.file else [])],
+        inputs=[*_weights(a), _tokenizer(a), *([a.file] if a.file else [])],
     )
-
-
-def training_speed_job(a: Arguments) -> Job:
-    from relm.evaluation.training_speed import LoggedPhase, evaluate_training
-
-    plan = plan_of(a)
-    phases = [
-        LoggedPhase(name, plan.run_folder / name / LOG, phase.steps, phase.global_batch_size)
-        for name, phase in plan.recipe.pretrain.items()
-    ]
-    run = plan.recipe.run
-    made_on = {"device": run.device, **({"topology": run.topology} if run.topology else {})}
-    places = _folder(a) / "model.safetensors", a.output, _task(a)
-    return Job(
-        lambda: evaluate_training(phases, *places, made_on),
-        inputs=_read(a),
-        outputs=[a.output],
-    )
-
-
-def _choices(key: str) -> tuple[str, ...]:
-    """What a key of the text's protocol may be."""
-    return tuple(TextPerplexity.model_fields[key].annotation.__args__)  # type: ignore[union-attr]
 
 
 STEPS: dict[str, Step] = {
-    "held-out": Step(
-        "perplexity by token, word and byte on the held-out documents, beside unigram and bigram models",
-        [MODEL, EXPECTED, MANIFEST, CONTEXT, *EXECUTION, OUTPUT],
-        held_out_job,
-    ),
-    "random-windows": Step(
-        "the loss on windows that begin at random tokens, held out and in training, as nanoGPT estimates it",
+    "evaluate": Step(
+        "run one evaluation, as the graph asks for it by its identity",
         [
+            (JOB[0], {**JOB[1], "required": True}),
             MODEL,
             EXPECTED,
-            path("--manifest", "the examples' manifest"),
-            CONTEXT,
-            argument("--batch-size", type=positive, required=True, metavar="N", help="windows of a batch"),
-            argument("--batches", type=positive, default=20, metavar="N", help="of each split; default: 20"),
-            argument("--seed", type=int, default=0, metavar="N", help="of the windows' beginnings"),
-            *EXECUTION,
-            OUTPUT,
-        ],
-        random_windows_job,
-    ),
-    "masked-lm": Step(
-        "perplexity and accuracy of masked tokens: with masks that stay, and as transformers' Trainer draws them",
-        [
-            MODEL,
-            EXPECTED,
-            MANIFEST,
-            SETTINGS,
-            argument("--seed", type=int, default=0, metavar="N", help="of the masks; default: 0"),
-            argument("--redraws", type=positive, default=3, metavar="N", help="how often they are drawn anew; default: 3"),
-            argument("--batch-size", type=positive, default=8, metavar="N", help="over which the Trainer averages; default: 8"),
-            argument("--processes", type=positive, default=1, metavar="N", help="batched apart, as on N cores; default: 1"),
-            *EXECUTION,
-            LIMIT,
-            OUTPUT,
-        ],
-        masked_lm_job,
-    ),
-    "pseudo-perplexity": Step(
-        "each token predicted from all others, masked alone (Salazar et al. 2020)",
-        [
-            MODEL,
-            EXPECTED,
-            MANIFEST,
-            argument("--examples", type=positive, default=100, metavar="N", help="the first N examples; default: 100"),
-            *EXECUTION,
-            LIMIT,
-            OUTPUT,
-        ],
-        pseudo_perplexity_job,
-    ),
-    "diacritics": Step(
-        "how well diacritics are restored: by character, word and ambiguous word, beside two baselines",
-        [
-            MODEL,
-            EXPECTED,
-            MANIFEST,
+            path("--manifest", "the examples' manifest", required=False),
             TOKENIZER,
-            SETTINGS,
-            argument("--language", default="ro", metavar="CODE", help="of the text; default: ro"),
-            argument("--examples", type=positive, metavar="N", help="the first N held-out texts; default: all"),
+            path("--file", "the text of a published test", required=False),
+            path("--task-folder", "with task files of your own for the harness, such as recipes/harness", required=False),
+            argument("--logs", type=Path, nargs="+", metavar="PATH", help="the train.jsonl of each phase, in order"),
+            argument(
+                "--trained-on",
+                nargs="+",
+                default=[],
+                metavar="DEVICE",
+                help="with --logs: device and topology, such as tpu v3-8",
+            ),
             *EXECUTION,
             LIMIT,
             OUTPUT,
         ],
-        diacritics_job,
+        evaluate_job,
+        epilog="Each evaluation has a command of its own as well, whose options are arguments.",
     ),
-    "perplexity": Step(
-        "perplexity of a text by token, word and byte, by a published protocol or one of your own",
-        [
-            *TESTED,
-            argument("--detokeniser", choices=_choices("detokeniser"), help="default: the test's, or none"),
-            argument("--documents", choices=_choices("documents"), help="default: the test's, or one"),
-            argument("--windows", choices=_choices("windows"), help="how a long document is cut; default: the test's"),
-            argument("--context", type=positive, metavar="TOKENS", help="default: the test's, or the model's positions"),
-            argument("--stride", type=positive, metavar="TOKENS", help="default: the test's, or the context"),
-            BEGIN,
-            argument("--first-token", choices=_choices("first_token"), help="default: the test's, or given"),
-            argument("--words", choices=_choices("words"), help="default: the test's, or whitespace"),
-            *EXECUTION,
-            LIMIT,
-            OUTPUT,
-        ],
-        perplexity_job,
-        epilog="docs/evaluation.md says which published number is which protocol.",
-    ),
-    "lambada": Step(
-        "the last words of passages by three protocols at once: last token, last word, and lm_eval's lambada_openai",
-        [*TESTED, BEGIN, *EXECUTION, LIMIT, OUTPUT],
-        lambada_job,
-    ),
-    "harness": Step(
-        "any task of the language-model evaluation harness, in an environment of its own (make harness)",
-        [
-            argument("--task", required=True, metavar="NAME", help="as the harness calls it, such as hellaswag"),
-            path("--task-folder", "with task files of your own, such as recipes/harness", required=False),
-            MODEL,
-            EXPECTED,
-            TOKENIZER,
-            *EXECUTION,
-            LIMIT,
-            OUTPUT,
-        ],
-        harness_job,
-    ),
-    "training-speed": Step(
-        "what training took, by its own log: time and speed",
-        [RECIPE, FINGERPRINT, MODEL, OUTPUT],
-        training_speed_job,
-    ),
-    "samples": Step(
-        "let the model write a few texts",
-        [
-            MODEL,
-            EXPECTED,
-            TOKENIZER,
-            argument("--prompt", nargs="*", metavar="TEXT", help="beginnings; default: a few that suit an encyclopedia"),
-            argument("--seed", type=int, default=0, metavar="N", help="of the sampling"),
-            *EXECUTION,
-            OUTPUT,
-        ],
-        samples_job,
-    ),
+    **{declaration.command: short_form(declaration) for declaration in EVALUATIONS},
     "generate": Step(
         "let a model continue prompts, and say how long it takes",
         [
