@@ -40,7 +40,7 @@ def in_a_shell(project: ImageProject, line: str, programs: Path) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("step", ["held-out"])
+@pytest.mark.parametrize("step", ["evaluate"])
 def test_a_published_line_makes_the_bytes_that_were_published_and_that_come_without_a_container(
     project: ImageProject, tmp_path: Path, step: str
 ) -> None:

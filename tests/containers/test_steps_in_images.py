@@ -60,7 +60,7 @@ def published_steps(project: ImageProject) -> list[dict[str, Any]]:
 
 def test_every_step_of_the_published_smoke_twin_says_that_it_ran_in_the_image(project: ImageProject) -> None:
     steps = published_steps(project)
-    assert {"download", "extract", "pregenerate", "pretrain", "held-out", "verify"} <= {step["step"] for step in steps}
+    assert {"download", "extract", "pregenerate", "pretrain", "evaluate", "verify"} <= {step["step"] for step in steps}
     assert {(step["container"]["engine"], step["container"]["digest"]) for step in steps} == {
         (project.engine.name, project.built("cpu").id)
     }

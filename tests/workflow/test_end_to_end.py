@@ -63,8 +63,7 @@ def test_the_provenance_names_every_step_and_every_byte_from_the_dump_on(finishe
         "pregenerate",
         "manifest",
         "pretrain",
-        "held-out",
-        "samples",
+        "evaluate",
         "verify",
     ):
         assert f'"step": "{step}"' in text, step

@@ -1,6 +1,7 @@
 """Evaluations in the graph: on published files, before and after, of the authors' weights, and one that fails."""
 
 import json
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -96,15 +97,17 @@ def test_what_is_evaluated_is_not_evaluated_again(tuned: Commands) -> None:
 
 
 def test_the_steps_of_both_are_in_the_provenance(tuned: Commands) -> None:
-    text = (tuned.folder / "results" / "tuned" / "provenance.json").read_text()
-    for step in ("held-out", "perplexity", "lambada"):
-        assert text.count(f'"step": "{step}"') == 2, step
+    steps = json.loads((tuned.folder / "results" / "tuned" / "provenance.json").read_text())["steps"]
+    commands = [step["argv"] for step in steps if step["step"] == "evaluate"]
+    evaluated = [json.loads(argv[argv.index("--job") + 1])["evaluation"] for argv in commands]
+    for evaluation in ("held_out", "perplexity", "lambada"):
+        assert evaluated.count(evaluation) == 2, evaluation
 
 
 def test_weights_of_the_authors_are_judged_by_the_same_code_and_nothing_is_trained(tuned: Commands) -> None:
     jobs = tuned.jobs("results/reference/tuned")
     assert "pretrain" not in jobs
-    assert jobs["evaluate_test"] == 2
+    assert jobs["evaluate"] == 3
     done = tuned.snakemake("results/reference/tuned")
     assert done.returncode == 0, done.stdout
     folder = tuned.folder / "results" / "reference" / "tuned"
@@ -137,8 +140,7 @@ def test_figures_of_another_file_or_other_weights_are_made_again_without_snakema
     (folder / of_others).write_text('{"task": "held_out", "model_sha256": "of other weights"}')
     assert project.jobs(f"{run}/eval/river.json", f"{run}/before/river.json", str(of_others)) == {
         "download_test": 1,
-        "evaluate_test": 2,
-        "evaluate_held_out": 1,
+        "evaluate": 3,
     }
 
 
@@ -183,8 +185,8 @@ def test_an_evaluation_that_fails_leaves_the_others_and_is_made_up_for(tuned: Co
     assert (run / "held_out.json").exists()
     assert not (run / "brook.json").exists()
     (folder / "mirror" / "brook.txt").write_text(right)
-    jobs = project.jobs("results/tuned")
-    assert {"evaluate_test": jobs["evaluate_test"], "held": jobs.get("evaluate_held_out")} == {"evaluate_test": 2, "held": None}
+    shown = project.snakemake("results/tuned", "--dry-run").stdout
+    assert set(re.findall(r"output: .*/((?:eval|before)/\w+)\.json", shown)) == {"eval/brook", "before/brook"}
 
 
 def test_an_edited_protocol_evaluates_again_and_trains_nothing(tuned: Commands, tmp_path: Path) -> None:
@@ -193,7 +195,7 @@ def test_an_edited_protocol_evaluates_again_and_trains_nothing(tuned: Commands, 
     with open(folder / "recipes" / "evaluations" / "river.yaml", "a", encoding="utf-8") as file:
         file.write("perplexity: {stride: 8}\n")
     jobs = Commands(folder).jobs("results/tuned")
-    assert jobs["evaluate_test"] == 2, "before and after"
+    assert jobs["evaluate"] == 2, "before and after"
     assert "pretrain" not in jobs
 
 
@@ -209,17 +211,17 @@ def test_a_misspelt_evaluation_names_the_nearest(project: Commands) -> None:
 
 def test_a_smoke_twin_evaluates_a_few_examples_of_the_same_tests(tuned: Commands) -> None:
     shown = tuned.snakemake("results/smoke/tuned", "--dry-run", "--printshellcmds").stdout
-    commands = [line for line in shown.splitlines() if "relm perplexity" in line or "relm lambada" in line]
+    commands = [line for line in shown.splitlines() if '"evaluation":"perplexity"' in line or '"evaluation":"lambada"' in line]
     assert len(commands) == 2, "there is nothing before: a twin starts with random weights"
     assert all("--limit 20" in command for command in commands)
 
 
-def test_a_task_of_the_harness_is_one_rule(project: Commands) -> None:
+def test_a_task_of_the_harness_is_one_job(project: Commands) -> None:
     recipe = project.folder / "recipes" / "tiny.yaml"
     recipe.write_text(recipe.read_text().replace("[held_out, samples]", '["lm_eval:hellaswag"]'))
     shown = project.snakemake("results/tiny", "--dry-run", "--printshellcmds").stdout
-    (command,) = [line for line in shown.splitlines() if "relm harness" in line]
-    assert "--task hellaswag" in command
+    (command,) = [line for line in shown.splitlines() if "relm evaluate" in line]
+    assert '"evaluation":"lm_eval","harness_task":"hellaswag"' in command
     assert "/eval/lm_eval_hellaswag.json" in command
 
 

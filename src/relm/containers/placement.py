@@ -12,6 +12,7 @@ from pathlib import Path
 
 from relm.containers.lock import ROLES, Role
 from relm.recipes.datasets import Dataset, load_dataset
+from relm.recipes.evaluations import EVALUATIONS
 from relm.recipes.identity import work_folder
 from relm.recipes.plan import Plan, Project
 from relm.recipes.published_models import PretrainedModel, load_model
@@ -23,7 +24,11 @@ TRAINING = frozenset({"pretrain", "rehearse", "estimate"})
 COMPILERS: dict[str, Role] = {"compile": "tpu"}
 STORES: dict[str, Role] = {"gs": "tpu"}
 # Steps whose first argument is a recipe's name.
-OF_A_RECIPE = TRAINING | {"compile", "training-speed", "verify", "report", "publish", "status"}
+OF_A_RECIPE = (
+    TRAINING
+    | {"compile", "verify", "report", "publish", "status"}
+    | {declaration.command for declaration in EVALUATIONS if declaration.reads_log_alone}
+)
 # How a rule starts a step: alone or, of several processes, by torchrun.
 STEP_COMMAND = re.compile(r"\b(?:python|torchrun (?:--[\w-]+(?:[ =]\w+)? )*)\s*-m (?:-- )?relm(?:\s+|$)")
 

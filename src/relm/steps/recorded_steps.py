@@ -12,14 +12,15 @@ from relm.containers.placement import OF_A_RECIPE
 from relm.devices.ranks import launcher
 from relm.errors import RelmError
 from relm.recipes.datasets import load_dataset
+from relm.recipes.evaluations import EVALUATIONS
 from relm.recipes.redaction import shorten_path
 from relm.steps.parser import parser
 
-# The steps that rules run and record; tests/provenance/test_step_commands.py compares them with src/rules.
+# The steps that rules run and record; tests/steps/test_step_commands.py compares them with src/rules. Runs that were published
+# before there was one command for evaluations have its short forms.
 GRAPH_STEPS = frozenset({
     "download", "convert-weights", "extract", "train-tokenizer", "import-tokenizer", "pregenerate", "manifest", "pretrain",
-    "held-out", "random-windows", "masked-lm", "pseudo-perplexity", "diacritics", "perplexity", "lambada", "harness", "samples",
-    "training-speed", "verify", "report",
+    "evaluate", "verify", "report", *(declaration.command for declaration in EVALUATIONS),
 })  # fmt: skip
 _RECIPE = re.compile(r"(smoke/)?[A-Za-z0-9][A-Za-z0-9._-]*")
 # Options that name what a step writes.
