@@ -137,12 +137,12 @@ def evaluate_job(a: Arguments) -> Job:
         RelmError: the identity has faults, or the evaluation reads other files than those that are given.
     """
     job = validate(EvaluationJob, read_job(a.job), Path("--job"))
-    declaration = EVALUATIONS[job.evaluation]
-    _require_inputs(declaration, a)
+    _require_inputs(job, a)
     return _job(job, a, source=Path("--job: options"))
 
 
-def _require_inputs(declaration: EvaluationDeclaration, a: Arguments) -> None:
+def _require_inputs(job: EvaluationJob, a: Arguments) -> None:
+    declaration = EVALUATIONS[job.evaluation]
     read = {"logs" if name == "log" else name for name in declaration.inputs}
     for name, optional in OPTIONAL.items():
         option, is_given = f"--{name.replace('_', '-')}", getattr(a, name) is not None
@@ -150,6 +150,8 @@ def _require_inputs(declaration: EvaluationDeclaration, a: Arguments) -> None:
             raise RelmError(f"{option}: {declaration.name} does not read it; leave it out")
         if not is_given and name in read and not optional:
             raise RelmError(f"{option} is missing: {declaration.name} reads it; give it")
+    if job.task_files and a.task_folder is None:
+        raise RelmError("--task-folder is missing: the job has files of this folder; give it, such as recipes/harness")
     if a.limit is not None and not declaration.takes_limit:
         raise RelmError(f"--limit: {declaration.name} takes none; leave it out")
 
@@ -194,8 +196,6 @@ def _inputs(declaration: EvaluationDeclaration, a: Arguments, job: EvaluationJob
 
 def _expected_task_files(job: EvaluationJob, a: Arguments) -> dict[Path, str]:
     """Return the harness's task files of one's own, with the sha256 that the identity gives for each."""
-    if job.task_files and a.task_folder is None:
-        raise RelmError("--task-folder is missing: the job has files of this folder; give it, such as recipes/harness")
     return {a.task_folder / name: sha256 for name, sha256 in (job.task_files or {}).items()}
 
 

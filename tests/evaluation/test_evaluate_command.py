@@ -1,0 +1,87 @@
+"""`relm evaluate` runs what its job says, its short forms make the same bytes, and a job with faults is refused."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from relm.artifact import sha256_of
+from relm.cli import main
+from relm.recipes.evaluations import EVALUATIONS, EvaluationJob
+from relm.recipes.plan import Project
+from relm.recipes.section import validate
+from small_project import Commands
+
+
+def evaluate(evaluated: Any, output: Path, job: Any, *options: str) -> int:
+    """Return the exit status of `relm evaluate` on the small model."""
+    text = job if isinstance(job, str) else json.dumps(job)
+    return main(
+        ["evaluate", "--job", text, "--model", str(evaluated.model), "--output", str(output), "--threads", "1", *options]
+    )
+
+
+def test_a_job_and_its_short_form_make_the_same_bytes(evaluated: Any, tmp_path: Path) -> None:
+    manifest = ["--manifest", str(evaluated.manifest)]
+    job = {"evaluation": "random_windows", "context": 16, "batch_size": 2, "options": {"seed": 3}}
+    assert evaluate(evaluated, tmp_path / "a.json", job, *manifest) == 0
+    options = ["--context", "16", "--batch-size", "2", "--seed", "3", "--threads", "1", "--output", str(tmp_path / "b.json")]
+    assert main(["random-windows", "--model", str(evaluated.model), *manifest, *options]) == 0
+    assert (tmp_path / "a.json").read_bytes() == (tmp_path / "b.json").read_bytes()
+    assert json.loads((tmp_path / "a.json").read_text())["protocol"]["seed"] == 3
+
+
+@pytest.mark.parametrize(
+    ("job", "options", "message"),
+    [
+        ("{", [], "--job: not valid JSON"),
+        ({"evaluation": "held_in", "context": 16}, [], "evaluation: Input should be 'held_out', "),
+        ({"evaluation": "held_out"}, ["--manifest", "m.json"], "held_out depends on context; give it"),
+        ({"evaluation": "held_out", "context": 16}, [], "--manifest is missing: held_out reads it; give it"),
+        ({"evaluation": "samples"}, ["--manifest", "m.json"], "--manifest: samples does not read it; leave it out"),
+        ({"evaluation": "samples"}, ["--limit", "3"], "--limit: samples takes none; leave it out"),
+        (
+            {"evaluation": "samples", "options": {"sed": 3}},
+            [],
+            "--job: options: 1 error\n  sed: unknown key; did you mean seed?",
+        ),
+        ({"evaluation": "lm_eval", "harness_task": "x", "task_files": {"x.yaml": "0" * 64}}, [], "--task-folder is missing"),
+    ],
+)
+def test_a_job_with_faults_is_refused(
+    evaluated: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], job: Any, options: list[str], message: str
+) -> None:
+    assert evaluate(evaluated, tmp_path / "a.json", job, *options) == 1
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "a.json").exists()
+
+
+def test_task_files_of_ones_own_are_part_of_the_identity_and_are_checked(
+    project: Commands, evaluated: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(project.folder)
+    file = Path("recipes/harness/own.yaml")
+    file.parent.mkdir()
+    file.write_text("task: own")
+    job = Project().plan("tiny").evaluation_identity("lm_eval_own")
+    assert job["harness_task"] == "own"
+    assert job["task_files"] == {"own.yaml": sha256_of(file)}
+    file.write_text("task: other")
+    tokenizer = ["--tokenizer", str(evaluated.tokenizer)]
+    assert evaluate(evaluated, tmp_path / "a.json", job, "--task-folder", str(file.parent), *tokenizer) == 1
+    assert f"{file}: sha256 is {sha256_of(file)}" in capsys.readouterr().err
+
+
+def test_the_job_of_every_shipped_evaluation_is_one_that_the_command_takes(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(checkout)
+    jobs = []
+    for plan in map(Project().plan, Project().names()):
+        for task in plan.evaluations():
+            job = validate(EvaluationJob, plan.evaluation_identity(task), checkout)
+            assert job.arguments(checkout)["task"] == task
+            jobs.append(job.evaluation)
+    assert set(jobs) >= {"held_out", "random_windows", "samples", "masked_lm", "diacritics", "training"}
+    assert set(jobs) <= set(EVALUATIONS.names)
