@@ -136,7 +136,7 @@ def test_a_changed_byte_of_content_runs_everything_after_it(finished_copy: Comma
     assert finished_copy.jobs("results/tiny") == NOTHING, "the same bytes again are no reason"
     sidecar = documents.with_name(documents.name + ".json")
     sidecar.write_text(sidecar.read_text().replace('"documents":', '"documents" :'))
-    assert finished_copy.jobs("results/tiny") == {rule: 1 for rule in PREPARED if rule != "extract"}
+    assert finished_copy.jobs("results/tiny") == {rule: count for rule, count in PREPARED.items() if rule != "extract"}
 
 
 @pytest.mark.full
