@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from relm.models.bert import Bert, BertConfig
 from relm.models.gpt2 import Gpt2, Gpt2Config
+from relm.models.layers import set_traced
 
 GPT2 = Gpt2Config(layers=3, heads=2, hidden_size=8, positions=6, vocabulary_size=11, dropout=0.3)
 BERT = BertConfig(
@@ -63,6 +64,23 @@ def test_dropout_acts_in_training_only(model, layers, batch: dict[str, Tensor]) 
     assert nats() != nats()
     built.eval()
     assert nats() == nats()
+
+
+@BOTH
+def test_the_form_for_a_compiler_gives_the_values_and_gradients_of_the_other(model, layers, batch: dict[str, Tensor]) -> None:
+    operations, outcomes = [], []
+    for traced in (False, True):
+        built = randomised(model()).eval()
+        set_traced(built, traced)
+        with torch.profiler.profile() as profile:
+            terms = built.terms(batch)
+        operations.append({event.key for event in profile.key_averages()})
+        sum(term.nats for term in terms.values()).backward()
+        outcomes.append(([value.double() for term in terms.values() for value in term], gradients(built)))
+    written_out = {"aten::scaled_dot_product_attention", "aten::cross_entropy_loss"}
+    assert [operations_of & written_out for operations_of in operations] == [written_out, set()]
+    torch.testing.assert_close(outcomes[1][0], outcomes[0][0], rtol=1e-5, atol=1e-6)
+    assert_same_gradients(outcomes[1][1], outcomes[0][1], atol=1e-5)
 
 
 @BOTH

@@ -283,7 +283,7 @@ def test_no_step_reads_a_value_back(name: str, skips: bool) -> None:
 def test_a_step_needs_no_values_at_all(name: str) -> None:
     """Meta tensors have none, down to the last kernel; torch's own AdamW is not built for them."""
     model = Mixed().to("meta")
-    optimizer = build_optimizer(model, settings_of(name))
+    optimizer = build_optimizer(model, settings_of(name), traced=True)
     for _ in range(2):
         take_step(optimizer, model, 0.5)
 
@@ -306,7 +306,7 @@ class Program(TorchDispatchMode):
 def test_every_step_is_the_same_program_whatever_the_learning_rate(name: str) -> None:
     """So a compiler that traces steps compiles one. torch's own AdamW is for devices that trace nothing."""
     model = Mixed().to("meta")
-    optimizer = build_optimizer(model, settings_of(name))
+    optimizer = build_optimizer(model, settings_of(name), traced=True)
     programs = []
     for learning_rate in (0.5, 0.25, 0.0):
         for parameter in model.parameters():

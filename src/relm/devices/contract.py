@@ -28,10 +28,14 @@ class Device(Protocol):
     parts: int
     """How many parts there are: as many as ranks, or 1 where every rank reads all and the device takes what is its own."""
     traces: bool
-    """Whether it makes programs of all that it is asked, so that what runs for the first time is compiled first."""
+    """Whether a compiler makes programs of all that it is given: what runs for the first time is compiled first, and models
+    and optimizers compute some operations in another form."""
+    numbers_at_once: int
+    """Numbers that one operation of an optimizer updates. On a CPU one operation's result should be in its cache when the next
+    one reads it; elsewhere this bounds the memory of intermediate results."""
 
     def place(self, model: Model) -> Model:
-        """The model with its parameters on the device, the ones to optimize and save."""
+        """Return the model with its parameters on the device, the ones to optimize and save, and its parts `traced` or not."""
 
     def hold(self, tensors: Iterable[Tensor]) -> None:
         """Have what every step changes in place where the first step finds it as all later ones will."""

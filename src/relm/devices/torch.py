@@ -41,6 +41,7 @@ class TorchDevice:
             require_gpus(place.local_ranks)
             torch.cuda.set_device(place.local_rank)
         self._device = torch.device(run.device, place.local_rank) if run.device == "cuda" else torch.device("cpu")
+        self.numbers_at_once = 1 << 18 if run.device == "cpu" else 1 << 26
         self._run = run
         self._compiles = run.device == "cuda" if run.compile is None else run.compile
         if self._compiles:

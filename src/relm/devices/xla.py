@@ -38,6 +38,7 @@ from relm.devices.xla_opening import (
 from relm.devices.xla_recomputing import recomputed
 from relm.errors import RelmError
 from relm.limits import peak_resident_memory
+from relm.models.layers import set_traced
 from relm.recipes.recipe import Run
 
 NANOSECONDS = 10**9
@@ -48,6 +49,7 @@ class XlaDevice:
 
     part, parts = 0, 1
     traces = True
+    numbers_at_once = 1 << 26
 
     def __init__(self, run: Run, cache: Path | None = None, one: bool = False) -> None:
         """Open the TPU, or what PJRT_DEVICE names.
@@ -87,9 +89,10 @@ class XlaDevice:
         self._run, self._failed = run, False
 
     def place(self, model: Model) -> Model:
-        """The model with parameters on every device; those that were one before are one again."""
+        """Return the model with parameters on every device, `traced`; those that were one before are one again."""
         shared = shared_parameters(model)
         moved = model.to(self._device)
+        set_traced(moved, self.traces)
         for (owner, name), *others in shared:
             for module, other in others:
                 setattr(module, other, getattr(owner, name))

@@ -1,4 +1,4 @@
-"""Attention over heads: by torch's own kernels where a device has some, and written out where a compiler makes them.
+"""Attention over heads: by torch's own kernels, or written out for a compiler that makes them.
 
 Vaswani et al. 2017, "Attention Is All You Need": softmax(query @ key.T * scale) @ value, with dropout on the softmax.
 """
@@ -25,24 +25,26 @@ def attention(
     dropout: float = 0.0,
     scale: float | None = None,
     causal: bool = False,
+    traced: bool = False,
 ) -> Tensor:
-    """What each place makes of those that it sees.
+    """Return for each query the mean of the values that it sees, weighted by its attention.
 
     Args:
         query: (batch, heads, sequence, head_size).
         key: (batch, heads, keys, head_size).
         value: (batch, heads, keys, head_size).
-        seen: bool, true for a key that a query sees, or a floating addend to the logits; of a shape that fits
+        seen: bool, true for a key that a query sees, or a floating bias of the logits; of a shape that fits
             (batch, heads, sequence, keys). None: everything.
         dropout: share of the weights that are left out.
         scale: of the logits; None: 1 / sqrt(head_size).
         causal: nothing after the query is seen; without `seen`.
+        traced: as of `relm.models.layers.Traced`.
 
     Returns:
         (batch, heads, sequence, head_size).
     """
-    if query.device.type == "xla":
-        with torch.autocast("xla", enabled=False):  # logits and weights are kept in the type of what they are made of
+    if traced:
+        with torch.autocast(query.device.type, enabled=False):  # logits and weights keep the type of query and value
             return written_out(query, key, value, seen, dropout, scale, causal)
     given: dict[str, Any] = {} if scale is None else {"scale": scale}  # torch 2.0 has no such argument
     return F.scaled_dot_product_attention(query, key, value, attn_mask=seen, dropout_p=dropout, is_causal=causal, **given)

@@ -21,7 +21,7 @@ from relm.models.bert_configuration import FREE_FIELDS, BertConfig
 from relm.models.configuration import folder_config
 from relm.models.contract import LanguageModel
 from relm.models.gathering import gathered
-from relm.models.layers import GELU, Linear, embedding, layer_norm, through_layers, truncated_normal
+from relm.models.layers import GELU, Linear, Traced, embedding, layer_norm, through_layers, truncated_normal
 from relm.models.losses import Term, cross_entropy
 from relm.models.weights import read_weights, write_folder
 
@@ -57,7 +57,7 @@ class Embeddings(nn.Module):
         return F.dropout(self.LayerNorm(x), self.dropout, self.training)
 
 
-class SelfAttention(nn.Module):
+class SelfAttention(Traced):
     """Attention over several heads, both ways."""
 
     def __init__(self, config: BertConfig) -> None:
@@ -72,7 +72,7 @@ class SelfAttention(nn.Module):
         """Those who ask, (batch, rows, hidden), and who is asked, (batch, sequence, hidden) -> (batch, rows, hidden)"""
         query, key, value = self._heads(self.query(rows)), self._heads(self.key(x)), self._heads(self.value(x))
         dropout = self.dropout if self.training else 0.0
-        mixed = attention(query, key, value, mask, dropout)
+        mixed = attention(query, key, value, mask, dropout, traced=self.traced)
         return mixed.transpose(1, 2).reshape(rows.shape)
 
     def _heads(self, x: Tensor) -> Tensor:
@@ -135,7 +135,7 @@ class Attention(nn.Module):
         return normalised
 
 
-class Layer(nn.Module):
+class Layer(Traced):
     """Attention and feed-forward, the stream normalised after each."""
 
     def __init__(self, config: BertConfig) -> None:
@@ -146,7 +146,7 @@ class Layer(nn.Module):
 
     def forward(self, x: Tensor, mask: Tensor | None, positions: Tensor | None = None) -> Tensor:
         """(batch, sequence, hidden) -> the same shape, or (batch, places, hidden): only what comes out at `positions`"""
-        x = self.attention(gathered(x, positions), x, mask)
+        x = self.attention(gathered(x, positions, self.traced), x, mask)
         normalised: Tensor = self.output(self.intermediate(x), x)
         return normalised
 
@@ -262,9 +262,10 @@ class Bert(LanguageModel):
             positions = F.pad(positions, (1, 0))  # the first token, beside those that are masked
         hidden = self.encoded(batch["input_ids"], batch.get("attention_mask"), batch.get("token_type_ids"), positions)
         masked = hidden[:, -batch["masked_positions"].shape[1] :]
-        terms = {"masked_token": cross_entropy(self._predicted(masked), batch["masked_labels"])}
+        terms = {"masked_token": cross_entropy(self._predicted(masked), batch["masked_labels"], self.traced)}
         if self.config.next_sentence:
-            terms["next_sentence"] = cross_entropy(self._related(hidden[:, 0]), batch["next_sentence_labels"])
+            related = self._related(hidden[:, 0])
+            terms["next_sentence"] = cross_entropy(related, batch["next_sentence_labels"], self.traced)
         return terms
 
     def logits(

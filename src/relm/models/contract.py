@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from relm.models.layers import recomputed
+from relm.models.layers import Traced, recomputed
 from relm.models.losses import Term
 
 
-class LanguageModel(nn.Module):
+class LanguageModel(Traced):
     """A model whose parameters are unset until `initialise`, a folder or a state dict sets them.
 
     Shapes in a batch are static, and nothing in a forward pass waits for the device.

@@ -1,4 +1,4 @@
-"""Taking places out of sequences, forwards and backwards, so that each sequence stays on its device."""
+"""Gather positions of sequences, forwards and backwards, so that each sequence stays on its device."""
 
 from __future__ import annotations
 
@@ -8,19 +8,20 @@ import torch
 from torch import Tensor
 
 
-def gathered(hidden: Tensor, positions: Tensor | None) -> Tensor:
-    """Some places of each sequence, taken out of it by itself, so that sequences may lie on different devices.
+def gathered(hidden: Tensor, positions: Tensor | None, traced: bool = False) -> Tensor:
+    """Gather some positions of each sequence by itself, so that sequences may lie on different devices.
 
     Args:
         hidden: (batch, sequence, hidden).
-        positions: (batch, places) int64, in which one may be given several times; None: all places.
+        positions: (batch, gathered) int64, in which one may be given several times; None: all positions.
+        traced: as of `relm.models.layers.Traced`.
 
     Returns:
-        (batch, places, hidden).
+        (batch, gathered, hidden).
     """
     if positions is None:
         return hidden
-    if hidden.device.type == "xla":
+    if traced:
         rows: Tensor = _Gathered.apply(hidden, positions)  # type: ignore[no-untyped-call]
         return rows
     return hidden.gather(1, _indices(positions, hidden))
@@ -31,7 +32,7 @@ def _indices(positions: Tensor, hidden: Tensor) -> Tensor:
 
 
 class _Gathered(torch.autograd.Function):
-    """The same, with a backward pass in which each sequence stays where it is.
+    """The same gather, with a matrix product for its backward pass, in which each sequence stays where it is.
 
     Its own one, to add up rows at indices, has XLA send the gradients and indices of all sequences to every TPU core.
     """

@@ -19,7 +19,7 @@ from relm.models.attention import attention
 from relm.models.configuration import folder_config
 from relm.models.contract import LanguageModel
 from relm.models.gpt2_configuration import FREE_FIELDS, Gpt2Config
-from relm.models.layers import GELU, embedding, layer_norm, through_layers
+from relm.models.layers import GELU, Traced, embedding, layer_norm, through_layers
 from relm.models.losses import Term, cross_entropy
 from relm.models.weights import read_weights, write_folder
 
@@ -43,7 +43,7 @@ class Projection(nn.Module):
         return F.linear(x, self.weight.t(), self.bias)
 
 
-class Attention(nn.Module):
+class Attention(Traced):
     """Causal self-attention over several heads."""
 
     def __init__(self, config: Gpt2Config) -> None:
@@ -57,7 +57,7 @@ class Attention(nn.Module):
         """(batch, sequence, hidden) -> the same shape; `mask` as in `document_mask`, None: causal alone"""
         query, key, value = self.parts(x)
         dropout = self.dropout if self.training else 0.0
-        mixed = attention(query, key, value, mask, dropout, causal=mask is None)
+        mixed = attention(query, key, value, mask, dropout, causal=mask is None, traced=self.traced)
         return F.dropout(self.joined(mixed), self.dropout, self.training)
 
     def parts(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -157,7 +157,7 @@ class Gpt2(LanguageModel):
                 attention is to stay within documents.
         """
         logits = self.logits(batch["input_ids"], batch.get("document_ids"))
-        return {"next_token": cross_entropy(logits, batch["labels"])}
+        return {"next_token": cross_entropy(logits, batch["labels"], self.traced)}
 
     def logits(self, input_ids: Tensor, document_ids: Tensor | None = None) -> Tensor:
         """Logits of the token after each one.

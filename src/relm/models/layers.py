@@ -1,4 +1,4 @@
-"""Parts of which every model is made. None draws initial weights: a model's `initialise` does, or a state dict brings them."""
+"""Parts that all models share. None draws initial weights: a model's `initialise` does, or a state dict brings them."""
 
 from __future__ import annotations
 
@@ -11,6 +11,21 @@ from torch.utils.checkpoint import checkpoint
 
 # Activation -> what `torch.nn.functional.gelu` calls it.
 GELU = {"gelu_tanh": "tanh", "gelu_erf": "none"}
+
+
+class Traced(nn.Module):
+    """A module with operations that it computes in another form where a compiler makes one program of a whole step."""
+
+    traced: bool = False
+    """Whether such a compiler runs it. To it a gather, attention and a loss are written out, mostly as matrix products, in
+    which it merges and distributes more than in torch's own kernels (docs/tpu.md)."""
+
+
+def set_traced(model: nn.Module, traced: bool) -> None:
+    """Set `traced` of all parts of a model, as a device does where the model is placed."""
+    for module in model.modules():
+        if isinstance(module, Traced):
+            module.traced = traced
 
 
 class Linear(nn.Module):

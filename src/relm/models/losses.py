@@ -22,16 +22,17 @@ class Term(NamedTuple):
     """How many of them are the likeliest token; the first of several equally likely ones."""
 
 
-def cross_entropy(logits: Tensor, labels: Tensor) -> Term:
+def cross_entropy(logits: Tensor, labels: Tensor, traced: bool = False) -> Term:
     """Score labels under logits.
 
     Args:
         logits: (..., classes), any floating type; logarithms and sums are taken in float32.
         labels: (...) int64; -100 is not scored, and sends no gradient.
+        traced: as of `relm.models.layers.Traced`.
     """
     flat, wanted = logits.reshape(-1, logits.shape[-1]), labels.reshape(-1)
     scored = wanted != IGNORED_LABEL
-    if logits.device.type == "xla":
+    if traced:
         each, likeliest = scored_in_one_pass(flat.float(), wanted)
         return Term(torch.where(scored, each, 0.0).sum(), scored.sum(), (likeliest & scored).sum())
     nats = F.cross_entropy(flat.float(), wanted, ignore_index=IGNORED_LABEL, reduction="sum")

@@ -213,11 +213,8 @@ class T5(LanguageModel):
                 padding, optional; `labels` (batch, target) int64, -100 where nothing is scored.
         """
         labels = batch["labels"]
-        return {
-            "target_token": cross_entropy(
-                self.logits(batch["input_ids"], self.decoder_inputs(labels), batch.get("attention_mask")), labels
-            )
-        }
+        logits = self.logits(batch["input_ids"], self.decoder_inputs(labels), batch.get("attention_mask"))
+        return {"target_token": cross_entropy(logits, labels, self.traced)}
 
     def decoder_inputs(self, labels: Tensor) -> Tensor:
         """What the decoder reads to predict labels: one place later, a start token first, padding where nothing is scored."""

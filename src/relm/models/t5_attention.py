@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from relm.models.attention import attention
-from relm.models.layers import Linear, embedding
+from relm.models.layers import Linear, Traced, embedding
 from relm.models.t5_configuration import T5Config
 
 
-class Attention(nn.Module):
+class Attention(Traced):
     """Attention over several heads, to the sequence itself or to another one."""
 
     relative_attention_bias: nn.Embedding | None
@@ -61,7 +61,7 @@ class Attention(nn.Module):
         """As `forward`, of queries, keys and values that are made already: (batch, sequence, hidden)."""
         mask = None if addend is None else addend.to(query.dtype)
         dropout = self.dropout if self.training else 0.0
-        mixed = attention(query, key, value, mask, dropout, scale=1.0)
+        mixed = attention(query, key, value, mask, dropout, scale=1.0, traced=self.traced)
         output: Tensor = self.o(mixed.transpose(1, 2).flatten(2))
         return output
 

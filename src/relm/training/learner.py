@@ -99,7 +99,7 @@ def learner_of(run: PhaseRun, config: Config, start: LanguageModel, state: Mappi
     model = run.device.place(start).to(weight_type(settings.optimizer))
     model.activation_checkpointing = run.recipe.run.activation_checkpointing
     model.recomputed = run.device.recomputed
-    optimizer = build_optimizer(model, settings.optimizer)
+    optimizer = build_optimizer(model, settings.optimizer, run.device.traces, run.device.numbers_at_once)
     scaler = build_loss_scaler(settings.loss_scaling, settings.precision, next(model.parameters()).device)
     if scaler is not None:
         scaler.attach(optimizer)

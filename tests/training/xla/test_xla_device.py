@@ -104,7 +104,7 @@ def test_a_tpu_takes_masked_positions_without_a_gather_and_to_the_same_numbers(
     for kind in ("CPU", "TPU"):
         monkeypatch.setenv("PJRT_DEVICE", kind)
         learnt = batch["hidden"].clone().requires_grad_()
-        taken = gathered(learnt, batch["positions"])
+        taken = gathered(learnt, batch["positions"], traced=True)
         (gradient,) = torch.autograd.grad((taken * taken).sum(), learnt)
         programs.append(torch_xla._XLAC._get_xla_tensors_hlo([taken]))
         found.append([taken.detach().cpu(), gradient.cpu()])

@@ -28,6 +28,7 @@ from relm.forecast.compilation.compile_record import Program
 from relm.forecast.compilation.compiling import HELD_OUT, INDEX, REFUSED
 from relm.forecast.expected_tokenizer import tokenizer_of
 from relm.forecast.rehearsal import generated_reader
+from relm.models.layers import set_traced
 from relm.recipes.plan import Project
 from relm.recipes.recipe import Recipe, Run
 from relm.training.architecture import configuration, unset_model
@@ -74,7 +75,7 @@ class TracingDevice(XlaDevice):
         """Tensors that stand for data on the devices, and the numbers of that data."""
 
     def place(self, model: Model) -> Model:
-        """The model with parameters and buffers that are nowhere; parameters that were one before are one again."""
+        """Return the model, `traced`, with its arrays nowhere; parameters that were one before are one again."""
         shared = shared_parameters(model)
         for module in model.modules():
             for name, buffer in list(module.named_buffers(recurse=False)):
@@ -84,6 +85,7 @@ class TracingDevice(XlaDevice):
         for (owner, name), *others in shared:
             for module, other in others:
                 setattr(module, other, getattr(owner, name))
+        set_traced(model, self.traces)
         self._model = model
         return model
 

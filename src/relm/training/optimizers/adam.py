@@ -8,9 +8,6 @@ from torch import Tensor
 from relm.recipes.optimization import Optimizer
 from relm.training.optimizers.tensor_optimizer import Groups, TensorOptimizer, Tensors, lack
 
-# Device types for which torch has a kernel for a whole step of AdamW.
-_FUSED_ON = ("cpu", "cuda")
-
 
 class MomentOptimizer(TensorOptimizer):
     """Keeps the decaying means of the gradient and of its square: `exp_avg` and `exp_avg_sq` of every parameter."""
@@ -112,10 +109,9 @@ def build_adam(groups: Groups, settings: Optimizer) -> Adam:
 
 
 def build_adamw(groups: Groups, settings: Optimizer) -> torch.optim.Optimizer:
-    """Return a recipe's AdamW: torch's fused one where it does the same on the parameters' device, or else our own."""
-    devices = {parameter.device.type for group in groups for parameter in group["params"]}
+    """Return a recipe's AdamW: torch's fused one where it does the same and no compiler runs it, or else our own."""
     plain = settings.bias_correction and settings.form == "pytorch" and settings.state_precision == "float32"
-    if plain and devices <= set(_FUSED_ON):
+    if plain and not any(group["traced"] for group in groups):
         return torch.optim.AdamW(groups, lr=settings.learning_rate, betas=settings.betas, eps=settings.epsilon, fused=True)
     return _own_adam(groups, settings, decoupled=True)
 

@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from relm.recipes.declaration import load
 from relm.recipes.optimization import OPTIMIZERS, Optimizer
-from relm.training.optimizers.tensor_optimizer import Groups, TensorOptimizer
+from relm.training.optimizers.tensor_optimizer import NUMBERS_AT_ONCE, Groups, TensorOptimizer
 
 
 def weight_type(settings: Optimizer) -> torch.dtype:
@@ -13,10 +13,16 @@ def weight_type(settings: Optimizer) -> torch.dtype:
     return torch.bfloat16 if settings.state_precision == "bfloat16" else torch.float32
 
 
-def build_optimizer(model: nn.Module, settings: Optimizer) -> torch.optim.Optimizer:
+def build_optimizer(
+    model: nn.Module, settings: Optimizer, traced: bool = False, numbers_at_once: int = NUMBERS_AT_ONCE
+) -> torch.optim.Optimizer:
     """Return the optimizer of a recipe for the parameters of `model`, which stay where they are.
 
     Weight decay is for matrices and embeddings alone, or with ``decayed: all_but_biases`` for normalisation too.
+
+    Args:
+        traced: as `traces` of the model's device says; see `relm.devices.contract.Device`.
+        numbers_at_once: as that device says.
 
     Raises:
         ValueError: a parameter is not of `weight_type`.
@@ -25,7 +31,8 @@ def build_optimizer(model: nn.Module, settings: Optimizer) -> torch.optim.Optimi
     for name, parameter in model.named_parameters():
         if parameter.dtype != expected:
             raise ValueError(f"{name} is {parameter.dtype}, expected {expected}: convert the model first")
-    optimizer: torch.optim.Optimizer = load(OPTIMIZERS[settings.name].build)(parameter_groups(model, settings), settings)
+    groups = [{**group, "traced": traced, "numbers_at_once": numbers_at_once} for group in parameter_groups(model, settings)]
+    optimizer: torch.optim.Optimizer = load(OPTIMIZERS[settings.name].build)(groups, settings)
     return optimizer
 
 

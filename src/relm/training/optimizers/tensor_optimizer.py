@@ -1,4 +1,4 @@
-"""What our own optimizers share: everything that changes from step to step is a tensor on the device, from the beginning."""
+"""The base of relm's own optimizers: what changes from step to step is a tensor on the device, from the beginning."""
 
 import math
 from abc import abstractmethod
@@ -10,10 +10,7 @@ from torch import Tensor
 
 Groups = list[dict[str, Any]]
 Tensors = list[Tensor] | tuple[Tensor, ...]
-# Numbers of a parameter list that are updated together. On a CPU one operation's result should be in its cache when the next
-# one reads it; elsewhere this bounds the memory of intermediate results.
-_TOGETHER = {"cpu": 1 << 18}
-_TOGETHER_ELSEWHERE = 1 << 26
+NUMBERS_AT_ONCE = 1 << 18
 
 
 class TensorOptimizer(torch.optim.Optimizer):
@@ -26,13 +23,16 @@ class TensorOptimizer(torch.optim.Optimizer):
     found_inf: Tensor | None = None
     """Scalar float32 on the device; where it is 1, `step` changes nothing and gradients must be finite. None: never."""
 
-    def __init__(self, groups: list[dict[str, Any]], learning_rate: float) -> None:
+    def __init__(self, groups: Groups, learning_rate: float) -> None:
         """Make the state of all parameters in `groups`, as zeros of each parameter's own type.
 
         Args:
-            groups: `params` and `weight_decay`, and what else a subclass reads of a group.
+            groups: `params` and `weight_decay`, and what else a subclass reads of a group; `traced`: whether a compiler makes
+                programs of all that the parameters' device is given; `numbers_at_once`, as that device says (see
+                `relm.devices.contract.Device`).
         """
-        super().__init__(groups, {})
+        super().__init__(groups, {"traced": False, "numbers_at_once": NUMBERS_AT_ONCE})
+        self.traced: bool = any(group["traced"] for group in self.param_groups)
         first = self.param_groups[0]["params"][0]
         self.learning_rate = torch.full((), learning_rate, dtype=torch.float32, device=first.device)
         self.updates = torch.zeros((), dtype=torch.float32, device=first.device)
@@ -59,7 +59,7 @@ class TensorOptimizer(torch.optim.Optimizer):
         self.updates.add_(1.0 if self.found_inf is None else 1.0 - self.found_inf)
         self.begin_step()
         for group in self.param_groups:
-            for parameters in _pieces([p for p in group["params"] if p.grad is not None]):
+            for parameters in _pieces([p for p in group["params"] if p.grad is not None], group["numbers_at_once"]):
                 self.update(group, parameters, [p.grad for p in parameters if p.grad is not None])
 
     def states(self, key: str, parameters: Tensors) -> list[Tensor]:
@@ -84,7 +84,7 @@ class TensorOptimizer(torch.optim.Optimizer):
         """Move `averages` by `share` of the way to `values`, in place."""
         share = self.unless_skipped(share, 0.0)
         weight = [share.to(averages[0].dtype)] * len(averages) if isinstance(share, Tensor) else share
-        if averages[0].device.type == "xla":
+        if self.traced:
             for average, value in zip(averages, values, strict=True):
                 average.copy_(_between(average, value, share))
         else:
@@ -116,11 +116,10 @@ def _between(start: Tensor, end: Tensor, share: float | Tensor) -> Tensor:
     return torch.where(share < 0.5, start + way * share, end - way * (1 - share)).to(start.dtype)
 
 
-def _pieces(parameters: list[Tensor]) -> Iterator[list[Tensor]]:
-    """The parameters in order, in lists of bounded size; a big one comes alone."""
+def _pieces(parameters: list[Tensor], bound: int) -> Iterator[list[Tensor]]:
+    """Yield the parameters in order, in lists of at most so many numbers; a big one comes alone."""
     if not parameters:
         return
-    bound = _TOGETHER.get(parameters[0].device.type, _TOGETHER_ELSEWHERE)
     piece: list[Tensor] = []
     size = 0
     for parameter in parameters:
