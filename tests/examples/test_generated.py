@@ -8,9 +8,10 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from relm.errors import RelmError
 from relm.examples.causal import CausalExamples
 from relm.examples.contract import IGNORED, Batch
-from relm.examples.generated import GeneratedExamples, masked_places
+from relm.examples.generated import GeneratedExamples
 from relm.examples.manifest import write_manifest
 from relm.examples.masked import MaskedExamples, pregenerate_masked
+from relm.examples.masking import prediction_capacity
 from relm.examples.seq2seq import Seq2SeqExamples, pregenerate_seq2seq
 from relm.examples.span_corruption import SpanCorruptionExamples
 from relm.examples.table import ExampleTables
@@ -105,8 +106,8 @@ def test_originals_leave_room_for_all_predictions() -> None:
     options = {"masks": "static", "max_predictions": 20}
     plain = objective("masked", 128, **options)
     published = plain.model_copy(update={"as_published": Objective.model_fields["as_published"].annotation})
-    assert masked_places(plain) == 19
-    assert masked_places(published) == 20
+    assert prediction_capacity(plain) == 19
+    assert prediction_capacity(published) == 20
 
 
 @pytest.mark.parametrize("name", ["causal", "masked", "seq2seq", "span_corruption"])

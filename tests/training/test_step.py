@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from relm.models.losses import Term
+from relm.recipes.objectives import OBJECTIVES
 from relm.training import step as step_module
 from relm.training.step import accumulate_terms, loss_denominators, scored_counts
 
@@ -63,7 +64,7 @@ def cut(sizes: list[int]) -> list[dict[str, Tensor]]:
 
 
 def counts_of(micro_batches: list[dict[str, Tensor]]) -> list[dict[str, int]]:
-    return [scored_counts(micro_batch, "masked") for micro_batch in micro_batches]
+    return [scored_counts(micro_batch, OBJECTIVES["masked"].labels) for micro_batch in micro_batches]
 
 
 def result(sizes: list[int], shares: int = 1, **options: Any) -> tuple[Tensor, list[Tensor], Any]:
@@ -135,11 +136,11 @@ def test_per_micro_batch_is_the_mean_of_the_micro_batches_means() -> None:
 
 def test_labels_are_counted_on_the_host_by_the_names_of_their_terms() -> None:
     labels = np.array([[5, -100], [-100, -100]])
-    assert scored_counts({"labels": labels}, "causal") == {"next_token": 1}
-    assert scored_counts({"labels": labels}, "seq2seq") == {"target_token": 1}
-    assert scored_counts({"masked_labels": labels}, "masked") == {"masked_token": 1}
+    assert scored_counts({"labels": labels}, OBJECTIVES["causal"].labels) == {"next_token": 1}
+    assert scored_counts({"labels": labels}, OBJECTIVES["seq2seq"].labels) == {"target_token": 1}
+    assert scored_counts({"masked_labels": labels}, OBJECTIVES["masked"].labels) == {"masked_token": 1}
     both = {"masked_labels": labels, "next_sentence_labels": np.array([0, 1])}
-    assert scored_counts(both, "masked") == {"masked_token": 1, "next_sentence": 2}
+    assert scored_counts(both, OBJECTIVES["masked"].labels) == {"masked_token": 1, "next_sentence": 2}
 
 
 def test_a_share_without_a_scored_label_adds_nothing_and_stays_finite() -> None:

@@ -1,18 +1,14 @@
-"""Which code makes the examples of an objective, and which reads them: one table each, so that an objective is added here."""
+"""Make the examples of an objective, and open them, by the code that its declaration names."""
 
 from collections.abc import Callable
 from pathlib import Path
 
-from relm.artifact import canonical_json
-from relm.errors import RelmError
-from relm.examples.causal import CausalExamples
 from relm.examples.contract import Examples
 from relm.examples.encoder import Disagreement, library_only
-from relm.examples.table import ExampleTables
-from relm.examples.tokenizers import SpecialIds
-from relm.recipes.objectives import TABLE, Objective
+from relm.recipes.declaration import load
+from relm.recipes.objectives import Objective
 
-Build = Callable[[Path, Path, Path, Objective, str, int | None], str]
+Pregenerate = Callable[[Path, Path, Path, Objective, str, int | None], str]
 
 
 def pregenerate(
@@ -23,7 +19,7 @@ def pregenerate(
     Args:
         documents: JSON lines; compared with its sidecar if it has one.
         tokenizer: `tokenizer.json`.
-        objective: what is made; of a stream of tokens every objective makes the same.
+        objective: what is made; every objective that reads a stream of tokens makes the same.
         language: BCP 47 code of the text, for the sentence splitter.
         workers: processes; None: as many as there are cores. They change no byte.
 
@@ -33,7 +29,7 @@ def pregenerate(
     Raises:
         RelmError: an input is absent, changed or faulty (file and line are named), or a worker was killed.
     """
-    build = _builder(objective)
+    build = _pregenerate(objective)
     try:
         return build(documents, tokenizer, output, objective, language, workers)
     except Disagreement as disagreement:
@@ -42,26 +38,14 @@ def pregenerate(
         return f"{sentence}; by the tokenizers library alone, for {disagreement}"
 
 
-def _builder(objective: Objective) -> Build:
-    if objective.as_published is not None and objective.as_published.builder != "graphcore_gpt2":
-        from relm.examples.as_published import BUILDERS
-
-        return BUILDERS[objective.as_published.builder]
-    if objective.objective == "masked":
-        from relm.examples.masked import pregenerate_masked
-
-        return pregenerate_masked
-    if objective.objective == "seq2seq":
-        from relm.examples.seq2seq import pregenerate_seq2seq
-
-        return pregenerate_seq2seq
-    from relm.examples.pregenerate import pregenerate_stream
-
-    return pregenerate_stream
+def _pregenerate(objective: Objective) -> Pregenerate:
+    original = objective.original
+    function: Pregenerate = load((original and original.pregenerate) or objective.declaration.pregenerate)
+    return function
 
 
 def open_examples(manifest: Path, split: str, objective: Objective, seed: int, check_content: bool = True) -> Examples:
-    """The examples of one split, ready to be read in any order.
+    """Return the examples of one split, ready to be read in any order.
 
     Args:
         seed: of what is drawn as they are read: dynamic masks, hidden spans.
@@ -70,33 +54,7 @@ def open_examples(manifest: Path, split: str, objective: Objective, seed: int, c
     Raises:
         RelmError: a shard is absent or not the manifest's, the manifest is of another objective, or the split is too short.
     """
-    if objective.layout == TABLE:
-        return _opened_table(ExampleTables(manifest, split, check_content), manifest, objective, seed)
-    if objective.objective == "span_corruption":
-        from relm.examples.span_corruption import SpanCorruptionExamples
-
-        return SpanCorruptionExamples(manifest, split, objective, seed, check_content)
-    if objective.as_published is not None:
-        from relm.examples.as_published.graphcore_gpt2 import GraphcoreGpt2Examples
-
-        return GraphcoreGpt2Examples(manifest, split, objective, check_content)
-    return CausalExamples(manifest, split, objective.sequence_length, objective.causal, check_content)
-
-
-def _opened_table(tables: ExampleTables, manifest: Path, objective: Objective, seed: int) -> Examples:
-    facts = tables.manifest
-    if facts.objective != objective.objective:
-        raise RelmError(f"{manifest}: holds {facts.objective} examples, expected {objective.objective}; pregenerate them again")
-    if facts.settings and facts.settings != (wanted := objective.what_is_stored()):
-        raise RelmError(
-            f"{manifest}: was made with {canonical_json(facts.settings)}, but the phase wants {canonical_json(wanted)}; "
-            "pregenerate them again"
-        )
-    special = SpecialIds(**facts.tokenizer.special)
-    if objective.objective == "seq2seq":
-        from relm.examples.seq2seq import Seq2SeqExamples
-
-        return Seq2SeqExamples(tables, objective, special)
-    from relm.examples.masked import MaskedExamples
-
-    return MaskedExamples(tables, objective, seed, special, facts.tokenizer.vocabulary_size)
+    original = objective.original
+    read = load((original and original.read) or objective.declaration.read)
+    examples: Examples = read(manifest, split, objective, seed, check_content)
+    return examples

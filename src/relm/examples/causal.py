@@ -13,10 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from relm.errors import RelmError
-from relm.examples.contract import Batch, Integers, require_indices
+from relm.examples.contract import Batch, Integers, Vocabulary, require_indices
+from relm.examples.draws import Draws, drawn_tokens
 from relm.examples.manifest import Manifest, read_manifest
 from relm.examples.storage import TokenStream
-from relm.recipes.objectives import TOKEN_STREAM, Causal
+from relm.recipes.objectives import TOKEN_STREAM, Causal, Objective
 
 
 def with_end_of_text(
@@ -149,3 +150,22 @@ class CausalExamples:
             assert self.end_of_text_id is not None
             batch["document_ids"] = document_ids(batch["input_ids"], self.end_of_text_id)
         return batch
+
+
+def open_causal(manifest: Path, split: str, objective: Objective, seed: int, check_content: bool = True) -> CausalExamples:
+    """Open the examples of a split as `relm.examples.builders.open_examples` does; nothing is drawn."""
+    return CausalExamples(manifest, split, objective.sequence_length, objective.causal, check_content)
+
+
+def generate_causal(objective: Objective, vocabulary: Vocabulary, keys: Draws) -> Batch:
+    """Return a batch of random windows, one for each key."""
+    windows = drawn_tokens(keys, objective.sequence_length + 1, vocabulary.size)
+    batch = {"input_ids": windows[:, :-1].copy(), "labels": windows[:, 1:].copy()}
+    if objective.causal.document_attention:
+        batch["document_ids"] = document_ids(batch["input_ids"], vocabulary.special.end_of_text or 0)
+    return batch
+
+
+def causal_lengths(objective: Objective) -> tuple[int, int, int]:
+    """Return the lengths of an example, which is scored at every position."""
+    return objective.sequence_length, 0, objective.sequence_length

@@ -1,12 +1,13 @@
 """What training asks of examples, whatever the objective: how many there are, and a batch of those with given numbers."""
 
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from relm.examples.draws import below
 from relm.examples.order import epochs_of, example_indices, row_keys
+from relm.examples.tokenizers import SpecialIds
 
 Integers = npt.NDArray[np.int64]
 # Name -> (examples, ...) array; integers as int64 and flags as bool, ready for `torch.from_numpy`.
@@ -14,6 +15,14 @@ Batch = dict[str, npt.NDArray[Any]]
 
 IGNORED = -100
 """A label that is not scored, as in PyTorch's cross-entropy."""
+
+
+class Vocabulary(NamedTuple):
+    """The tokens that examples have."""
+
+    size: int
+    """Ids are below it."""
+    special: SpecialIds
 
 
 class Examples(Protocol):

@@ -24,6 +24,17 @@ def drawn(keys: Draws, number: int | npt.NDArray[np.integer]) -> Draws:
     return mixed(keys + (steps if np.ndim(number) else steps[0]))
 
 
+def drawn_tokens(
+    keys: Draws, length: int, vocabulary_size: int, last: int | None = None, first: int | None = None
+) -> npt.NDArray[np.int64]:
+    """Draw (rows, length) tokens below `vocabulary_size`, the first and last of each row given or drawn as well."""
+    tokens = below(drawn(keys[:, None], np.arange(length)[None]), vocabulary_size)
+    for position, token in ((-1, last), (0, first)):
+        if token is not None:
+            tokens[:, position] = token
+    return tokens
+
+
 def happens(draws: Draws, probability: float) -> npt.NDArray[np.bool_]:
     """True for this share of draws."""
     return (draws >> np.uint64(11)) * 2.0**-53 < probability

@@ -12,9 +12,8 @@ import numpy.typing as npt
 
 from relm.artifact import read_json, sha256_of, sidecar_of, write_json
 from relm.errors import RelmError
-from relm.recipes.objectives import TABLE, TOKEN_STREAM
+from relm.recipes.objectives import OBJECTIVES, TABLE, TOKEN_STREAM
 
-OBJECTIVES = ("causal", "masked", "seq2seq", "span_corruption")
 LAYOUTS = (TOKEN_STREAM, TABLE)
 AGAIN = "make the manifest again"
 AGAIN_SHARD = "delete it with its sidecar and give the same command again"
@@ -138,7 +137,7 @@ def read_manifest(path: Path) -> Manifest:
         RelmError: the file is absent or has not the keys and types of a manifest; names the key.
     """
     manifest = _built(Manifest, read_json(path), str(path))
-    for key, known in (("objective", OBJECTIVES), ("layout", LAYOUTS)):
+    for key, known in (("objective", OBJECTIVES.names), ("layout", LAYOUTS)):
         if (found := getattr(manifest, key)) not in known:
             raise RelmError(f"{path}: {key}: expected {', '.join(known)}, found {found!r}; {AGAIN}")
     return manifest

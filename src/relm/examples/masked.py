@@ -21,15 +21,16 @@ from tqdm import tqdm
 
 from relm.artifact import write_sidecar
 from relm.errors import RelmError
-from relm.examples.contract import IGNORED, Batch, Integers
+from relm.examples.contract import IGNORED, Batch, Integers, Vocabulary
 from relm.examples.documents import checked_documents
+from relm.examples.draws import Draws, below, drawn, drawn_tokens
 from relm.examples.manifest import length_histogram, summed
-from relm.examples.masking import MaskedRows, capacity, masked_rows
+from relm.examples.masking import MaskedRows, capacity, masked_rows, prediction_capacity
 from relm.examples.order import row_keys
 from relm.examples.packing import FOLLOWS, RANDOM, Packing, Sequences, Text, packed, require_room
 from relm.examples.sequences import Specials, rows_of
 from relm.examples.storage import dtype_of
-from relm.examples.table import Column, ExampleTables, table_writer
+from relm.examples.table import Column, ExampleTables, open_tables, table_writer
 from relm.examples.tokenized import TokenizedDocuments, tokenized_documents
 from relm.examples.tokenizers import SPECIAL_TOKENS, LoadedTokenizer, SpecialIds, load_tokenizer
 from relm.limits import usable_cores
@@ -320,3 +321,36 @@ class MaskedExamples:
             self.places,
             self.tables.rows("word_starts", indices) if self.options.whole_words else None,
         )
+
+
+def open_masked(manifest: Path, split: str, objective: Objective, seed: int, check_content: bool = True) -> MaskedExamples:
+    """Open the examples of a split; arguments and errors as of `relm.examples.builders.open_examples`."""
+    tables = open_tables(manifest, split, objective, check_content)
+    tokenizer = tables.manifest.tokenizer
+    return MaskedExamples(tables, objective, seed, SpecialIds(**tokenizer.special), tokenizer.vocabulary_size)
+
+
+def generate_masked(objective: Objective, vocabulary: Vocabulary, keys: Draws) -> Batch:
+    """Return a batch of random sequences, one for each key, masked as real ones are.
+
+    Raises:
+        RelmError: the tokenizer has no mask token.
+    """
+    options, length, special = objective.masked, objective.sequence_length, vocabulary.special
+    if special.mask is None:
+        raise RelmError("masked: the tokenizer has no mask token; use another one")
+    tokens = drawn_tokens(keys, length, vocabulary.size, last=special.sep, first=special.cls)
+    lengths, capacity_of_rows = np.full(len(keys), length), prediction_capacity(objective)
+    rows = masked_rows(tokens, lengths, drawn(keys, length), options, special, vocabulary.size, capacity_of_rows)
+    unused = np.arange(rows.labels.shape[1]) >= rows.counts[:, None]
+    second = np.arange(length) >= length // 2 if options.packing == "sentence_pairs" else np.zeros(length, np.bool_)
+    batch: Batch = {
+        "input_ids": rows.input_ids.astype(np.int64),
+        "attention_mask": np.ones(tokens.shape, dtype=np.bool_),
+        "token_type_ids": np.broadcast_to(second, tokens.shape).astype(np.int64),
+        "masked_positions": rows.positions.astype(np.int64),
+        "masked_labels": np.where(unused, np.int64(IGNORED), rows.labels),
+    }
+    if options.packing == "sentence_pairs":
+        batch["next_sentence_labels"] = below(drawn(keys, length + 1), 2)
+    return batch

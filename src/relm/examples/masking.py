@@ -16,7 +16,7 @@ import numpy.typing as npt
 from relm.errors import RelmError
 from relm.examples.draws import Draws, drawn
 from relm.examples.tokenizers import SpecialIds
-from relm.recipes.objectives import Masked
+from relm.recipes.objectives import Masked, Objective
 
 Flags = npt.NDArray[np.bool_]
 Integers = npt.NDArray[np.int64]
@@ -44,7 +44,7 @@ class MaskedRows(NamedTuple):
 
 
 def capacity(options: Masked, sequence_length: int) -> int:
-    """How many places for hidden tokens each row has.
+    """Return the positions for masked tokens that each row has.
 
     With `bernoulli` and no `max_predictions` it is the least multiple of 8 that more tokens than it fill with a chance below
     1e-8 in a row: 128 of 512 at 15 %.
@@ -55,6 +55,18 @@ def capacity(options: Masked, sequence_length: int) -> int:
     if options.max_predictions is not None:
         return min(options.max_predictions, sequence_length)
     return min(sequence_length, -(-_binomial_bound(sequence_length, options.probability) // 8) * 8)
+
+
+def prediction_capacity(objective: Objective) -> int:
+    """Return the positions for masked tokens of a row: `capacity`, or what the scripts of originals always leave room for."""
+    if objective.as_published is not None and objective.masked.masks == "static" and objective.masked.max_predictions:
+        return objective.masked.max_predictions
+    return capacity(objective.masked, objective.sequence_length)
+
+
+def masked_lengths(objective: Objective) -> tuple[int, int, int]:
+    """Return the lengths of an example, which is scored at positions for masked tokens alone."""
+    return objective.sequence_length, 0, prediction_capacity(objective)
 
 
 def _binomial_bound(number: int, probability: float) -> int:

@@ -22,13 +22,14 @@ from relm.corpus.workers import ordered_map
 from relm.errors import RelmError
 from relm.examples.causal import with_end_of_text
 from relm.examples.columns import Column, Kind, Ragged
-from relm.examples.contract import IGNORED, Batch, Integers
+from relm.examples.contract import IGNORED, Batch, Integers, Vocabulary
 from relm.examples.diacritics import with_standard_letters, without_diacritics
 from relm.examples.documents import AFTER_NEWLINE, CHUNK, Lines, checked_documents, chunks_of
+from relm.examples.draws import Draws, drawn, drawn_tokens
 from relm.examples.encoder import TextEncoder
 from relm.examples.manifest import length_histogram, summed
 from relm.examples.storage import dtype_of
-from relm.examples.table import ExampleTables, table_writer
+from relm.examples.table import ExampleTables, open_tables, table_writer
 from relm.examples.tokenizers import SpecialIds, load_tokenizer, loaded_as
 from relm.limits import usable_cores
 from relm.recipes.objectives import TABLE, Objective, Seq2Seq
@@ -254,3 +255,23 @@ class Seq2SeqExamples:
         inputs, present = padded(source, self.source_length, self.end_of_text_id, self.pad_id)
         labels, _ = padded(target, self.target_length, self.end_of_text_id, IGNORED)
         return {"input_ids": inputs, "attention_mask": present, "labels": labels}
+
+
+def open_seq2seq(manifest: Path, split: str, objective: Objective, seed: int, check_content: bool = True) -> Seq2SeqExamples:
+    """Open the pairs of a split as `relm.examples.builders.open_examples` does; nothing is drawn."""
+    tables = open_tables(manifest, split, objective, check_content)
+    return Seq2SeqExamples(tables, objective, SpecialIds(**tables.manifest.tokenizer.special))
+
+
+def generate_seq2seq(objective: Objective, vocabulary: Vocabulary, keys: Draws) -> Batch:
+    """Return a batch of random pairs, one for each key."""
+    end, (length, target_length, _) = vocabulary.special.end_of_text, seq2seq_lengths(objective)
+    source = drawn_tokens(keys, length, vocabulary.size, last=end)
+    target = drawn_tokens(drawn(keys, length), target_length, vocabulary.size, last=end)
+    return {"input_ids": source, "attention_mask": np.ones(source.shape, dtype=np.bool_), "labels": target}
+
+
+def seq2seq_lengths(objective: Objective) -> tuple[int, int, int]:
+    """Return the lengths of a pair, which is scored at every position of its target."""
+    target = objective.seq2seq.target_length or objective.sequence_length
+    return objective.sequence_length, target, target

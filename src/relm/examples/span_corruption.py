@@ -16,8 +16,8 @@ import numpy.typing as npt
 
 from relm.errors import RelmError
 from relm.examples.causal import TokenWindows, open_windows
-from relm.examples.contract import Batch, Integers, require_indices
-from relm.examples.draws import Draws, drawn
+from relm.examples.contract import Batch, Integers, Vocabulary, require_indices
+from relm.examples.draws import Draws, drawn, drawn_tokens
 from relm.examples.order import row_keys
 from relm.recipes.objectives import Objective, SpanCorruption
 
@@ -208,3 +208,17 @@ def _require_sentinels(stream: TokenWindows, first_sentinel: int, end_of_text_id
             f"<extra_id_N>, but they are {found:,} of its first {len(tokens):,} tokens, and {end_of_text_id} is the end of "
             "text; use a tokenizer that has sentinels"
         )
+
+
+def generate_span_corruption(objective: Objective, vocabulary: Vocabulary, keys: Draws) -> Batch:
+    """Return a batch of random texts, one for each key, corrupted as real ones are."""
+    shape = fitting_shape(objective.sequence_length, objective.span_corruption)
+    tokens = drawn_tokens(keys, shape.raw_length, vocabulary.size)
+    draws = drawn(keys, shape.raw_length)
+    return corrupted(tokens, draws, shape, vocabulary.size - 1, vocabulary.special.end_of_text or 0)
+
+
+def span_corruption_lengths(objective: Objective) -> tuple[int, int, int]:
+    """Return the lengths of an example, which is scored at every position of its target."""
+    target = fitting_shape(objective.sequence_length, objective.span_corruption).target_length
+    return objective.sequence_length, target, target

@@ -24,6 +24,7 @@ from relm.errors import RelmError
 from relm.examples.columns import AGAIN, ARROW, FACTS, Array, Column, Integers, Ragged, described
 from relm.examples.contract import require_indices
 from relm.examples.manifest import Manifest, read_manifest, require_shard
+from relm.recipes.objectives import Objective
 
 ROWS = 4096
 
@@ -338,6 +339,24 @@ class ExampleTables:
             if first < last
         ]
         return _in_order(pieces, order) if pieces else self._tables[0].rows(name, indices)
+
+
+def open_tables(manifest: Path, split: str, objective: Objective, check_content: bool) -> ExampleTables:
+    """Open the tables of a split, which must have been made for an objective.
+
+    Raises:
+        RelmError: a shard is absent or not the manifest's, or the tables were made for another objective or other options.
+    """
+    tables = ExampleTables(manifest, split, check_content)
+    facts = tables.manifest
+    if facts.objective != objective.objective:
+        raise RelmError(f"{manifest}: holds {facts.objective} examples, expected {objective.objective}; pregenerate them again")
+    if facts.settings and facts.settings != (wanted := objective.what_is_stored()):
+        raise RelmError(
+            f"{manifest}: was made with {canonical_json(facts.settings)}, but the phase wants {canonical_json(wanted)}; "
+            "pregenerate them again"
+        )
+    return tables
 
 
 def _in_order(pieces: list[Any], order: Integers) -> Any:

@@ -111,6 +111,7 @@ def add_options(owner: type[Section], name: str, options: type[Section], descrip
         options: all its keys have defaults.
         description: a sentence for the schema.
     """
+    owner.__annotations__[name] = options  # which sections that are defined later inherit
     for kind in (owner, *_subclasses(owner)):
         kind.__pydantic_fields__[name] = FieldInfo(annotation=options, default=options(), description=description)
         kind.model_rebuild(force=True)

@@ -1,12 +1,90 @@
-"""What a phase predicts, and how documents become the sequences it is trained on: sections of a recipe's phase."""
+"""Objectives: what a phase predicts, and how documents become the sequences it is trained on.
 
-from typing import Any, ClassVar, Literal, Self, get_args
+To add one, declare it and give the declaration to `register_objective`; `causal` at the end of this file shows how.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
+from relm.recipes.declaration import NameIn, Registry, add_options
 from relm.recipes.section import Section
 
-ObjectiveName = Literal["causal", "masked", "seq2seq", "span_corruption"]
+# The layout of stored examples: a stream of tokens that windows are cut from as they are read, or a table of sequences.
+TOKEN_STREAM, TABLE = "tokens", "table"
+
+
+def _no_keys(objective: "Objective") -> Collection[str]:
+    return ()
+
+
+def _no_language(objective: "Objective") -> bool:
+    return False
+
+
+@dataclass(frozen=True)
+class ObjectiveDeclaration:
+    """The facts on an objective, and references to the code that makes and reads its examples.
+
+    It can be trained with every architecture whose models return the terms that it labels.
+    """
+
+    name: str
+    """As recipes have it, and of the key with its options."""
+    layout: str
+    """`TOKEN_STREAM` or `TABLE`: how examples are stored."""
+    labels: Mapping[str, str]
+    """Term of a model's loss -> the array of a batch with the labels that it scores."""
+    pregenerate: str
+    """A function as `relm.examples.builders.pregenerate`: makes a shard of examples of a file of documents."""
+    read: str
+    """A function as `relm.examples.builders.open_examples`: opens a split of examples to be read in any order."""
+    generate: str
+    """A function (`Objective`, `relm.examples.contract.Vocabulary`, keys of rows) -> a batch of random examples, for runs that
+    measure speed and memory."""
+    lengths: str
+    """A function from a phase to the positions of one example, padding included: those of its source (or of all of it), of the
+    target in a decoder (0 where there is none), and those that the vocabulary's logits are computed for."""
+    options: type[Section] | None = None
+    """Its own keys, all with defaults; None: it has none."""
+    stores_length: bool = False
+    """Whether stored examples have the phase's sequence length; else they are cut to it as they are read."""
+    drawn_later: Callable[["Objective"], Collection[str]] = _no_keys
+    """Returns the options that are applied as examples are read, and so change nothing that is stored."""
+    depends_on_language: Callable[["Objective"], bool] = _no_language
+    """Returns True if the text's language decides what is stored."""
+    option_lengths: Collection[str] = ()
+    """Options that are lengths in tokens, which the smoke twin cuts as it does `sequence_length`."""
+
+
+@dataclass(frozen=True)
+class BuilderDeclaration:
+    """An original's script whose examples can be built bit for bit."""
+
+    name: str
+    """As `as_published.builder` has it."""
+    objective: str
+    """The objective of its examples."""
+    options: Collection[str] = ()
+    """Keys of `as_published` that it has, beside `builder`."""
+    pregenerate: str | None = None
+    """As of `ObjectiveDeclaration`; None: the objective's own."""
+    read: str | None = None
+    """As of `ObjectiveDeclaration`; None: the objective's own."""
+
+
+OBJECTIVES = Registry[ObjectiveDeclaration]("objective")
+BUILDERS = Registry[BuilderDeclaration]("builder")
+
+
+def register_objective(declaration: ObjectiveDeclaration) -> None:
+    """Make an objective known to recipes, with a key for its options whose description is their docstring's first line."""
+    OBJECTIVES.register(declaration)
+    if declaration.options is not None:
+        description = (declaration.options.__doc__ or declaration.name).partition("\n")[0]
+        add_options(Objective, declaration.name, declaration.options, description)
 
 
 class Causal(Section):
@@ -93,18 +171,10 @@ class SpanCorruption(Section):
     """Tokens of a hidden span, on average."""
 
 
-# Key of `as_published` -> the originals that have it.
-BUILDERS_WITH = {
-    "seed": ("tpu_pretrain", "graphcore_bert", "graphcore_gpt2"),
-    "epochs": ("graphcore_gpt2",),
-    "remask": ("graphcore_bert",),
-}
-
-
 class AsPublished(Section):
     """Build the examples bit for bit as an original's script did, its defects included."""
 
-    builder: Literal["tpu_pretrain", "graphcore_bert", "graphcore_gpt2", "run_mlm"]
+    builder: Annotated[str, NameIn(BUILDERS)]
     """tpu_pretrain: allenai/tpu_pretrain, pregenerate_training_data.py; graphcore_bert: Graphcore's BERT for TensorFlow 1,
     create_pretraining_data.py; graphcore_gpt2: Graphcore's GPT-2, the index maps of its GPTDataset; run_mlm: run_mlm.py of
     transformers 4.2.2."""
@@ -117,15 +187,11 @@ class AsPublished(Section):
 
     @model_validator(mode="after")
     def options_belong_to_the_builder(self) -> Self:
-        for key, owners in BUILDERS_WITH.items():
-            if self.builder not in owners and getattr(self, key) != type(self).model_fields[key].default:
+        for key, field in type(self).model_fields.items():
+            owners = [builder.name for builder in BUILDERS if key in builder.options]
+            if owners and self.builder not in owners and getattr(self, key) != field.default:
                 raise ValueError(f"{key}: {self.builder} has no such option, but {' and '.join(owners)}; leave it out")
         return self
-
-
-BUILDERS = {"tpu_pretrain": "masked", "graphcore_bert": "masked", "run_mlm": "masked", "graphcore_gpt2": "causal"}
-# The layout of stored examples: a stream of tokens that windows are cut from as they are read, or a table of sequences.
-TOKEN_STREAM, TABLE = "tokens", "table"
 
 
 class Objective(Section):
@@ -133,7 +199,7 @@ class Objective(Section):
 
     LONGEST: ClassVar[int] = 65_535
 
-    objective: ObjectiveName
+    objective: Annotated[str, NameIn(OBJECTIVES)]
     """causal: predict each next token; masked: hidden tokens; seq2seq: a text from another; span_corruption: hidden spans."""
     sequence_length: int = Field(gt=1, le=65_535)  # a position is 16 bits in stored examples
     """Tokens the model sees at once; of seq2seq and span_corruption, those of the encoder."""
@@ -150,53 +216,154 @@ class Objective(Section):
 
     @model_validator(mode="after")
     def options_belong_to_the_objective(self) -> Self:
-        others = [name for name in get_args(ObjectiveName) if name != self.objective]
+        others = [other.name for other in OBJECTIVES if other.options is not None and other.name != self.objective]
         if strange := [name for name in others if getattr(self, name) != type(self).model_fields[name].default]:
             raise ValueError(f"{strange[0]}: options of another objective than {self.objective}; leave them out")
         if self.as_published is not None and self.causal.sampling != "each_once":
             raise ValueError(f"causal.sampling: {self.as_published.builder} has no such option; leave it out")
-        if self.as_published is not None and BUILDERS[self.as_published.builder] != self.objective:
-            builder = self.as_published.builder
-            raise ValueError(f"as_published.builder: {builder} builds objective {BUILDERS[builder]}, found {self.objective}")
+        if (builder := self.original) is not None and builder.objective != self.objective:
+            raise ValueError(
+                f"as_published.builder: {builder.name} builds objective {builder.objective}, found {self.objective}"
+            )
         return self
+
+    @property
+    def declaration(self) -> ObjectiveDeclaration:
+        """The facts on the objective."""
+        return OBJECTIVES[self.objective]
+
+    @property
+    def original(self) -> BuilderDeclaration | None:
+        """The facts on the original whose examples are built; None: none's."""
+        return None if self.as_published is None else BUILDERS[self.as_published.builder]
 
     @property
     def layout(self) -> str:
         """`TOKEN_STREAM` or `TABLE`: how pregenerated examples are stored."""
-        return TABLE if self.objective in ("masked", "seq2seq") else TOKEN_STREAM
+        return self.declaration.layout
 
     @property
     def suffix(self) -> str:
-        """Of a shard of pregenerated examples: .bin for a stream of tokens, .arrow for a table."""
+        """The suffix of a shard of pregenerated examples: .bin for a stream of tokens, .arrow for a table."""
         return {TOKEN_STREAM: ".bin", TABLE: ".arrow"}[self.layout]
 
     def what_is_stored(self) -> dict[str, Any]:
-        """The keys that decide the stored examples; what is drawn or cut as they are read is left out.
+        """Return the keys that decide the stored examples; what is drawn or cut as they are read is left out.
 
         Empty for a stream of tokens, which is the same for every objective that reads one.
         """
         if self.layout == TOKEN_STREAM:
             return {}
         given = self.model_dump(mode="json", include={"objective", "as_published", self.objective}, exclude_defaults=True)
+        drawn_later = self.declaration.drawn_later(self)
         options = given.pop(self.objective, {})
-        drawn_later: tuple[str, ...] = ()
-        if self.objective == "seq2seq":
-            drawn_later = ("target_length",)
-        elif self.masked.masks == "dynamic" and self.as_published is None:
-            drawn_later = DRAWN_WITH_DYNAMIC_MASKS
         if options := {key: value for key, value in options.items() if key not in drawn_later}:
             given[self.objective] = options
-        return given if self.objective == "seq2seq" else {**given, "sequence_length": self.sequence_length}
+        return {**given, "sequence_length": self.sequence_length} if self.declaration.stores_length else given
 
     @property
     def depends_on_language(self) -> bool:
         """Whether the text's language decides what is stored: where sentences end, which letters are the standard ones."""
-        if self.objective == "seq2seq":
-            return True
-        reads_rows = self.as_published is not None and self.as_published.builder == "run_mlm"
-        return self.objective == "masked" and self.masked.sentences == "split" and not reads_rows
+        return self.declaration.depends_on_language(self)
 
 
 DRAWN_WITH_DYNAMIC_MASKS = (
     "probability", "max_predictions", "selection", "whole_words", "mask_share", "random_share",
 )  # fmt: skip
+
+
+def _drawn_with_masks(objective: Objective) -> Collection[str]:
+    stored = objective.masked.masks == "static" or objective.as_published is not None
+    return () if stored else DRAWN_WITH_DYNAMIC_MASKS
+
+
+def _splits_sentences(objective: Objective) -> bool:
+    reads_rows = objective.as_published is not None and objective.as_published.builder == "run_mlm"
+    return objective.masked.sentences == "split" and not reads_rows
+
+
+OBJECTIVES.register(
+    ObjectiveDeclaration(
+        name="causal",
+        layout=TOKEN_STREAM,
+        labels={"next_token": "labels"},
+        pregenerate="relm.examples.pregenerate:pregenerate_stream",
+        read="relm.examples.causal:open_causal",
+        generate="relm.examples.causal:generate_causal",
+        lengths="relm.examples.causal:causal_lengths",
+        options=Causal,
+    )
+)
+OBJECTIVES.register(
+    ObjectiveDeclaration(
+        name="masked",
+        layout=TABLE,
+        labels={"masked_token": "masked_labels", "next_sentence": "next_sentence_labels"},
+        pregenerate="relm.examples.masked:pregenerate_masked",
+        read="relm.examples.masked:open_masked",
+        generate="relm.examples.masked:generate_masked",
+        lengths="relm.examples.masking:masked_lengths",
+        options=Masked,
+        stores_length=True,
+        drawn_later=_drawn_with_masks,
+        depends_on_language=_splits_sentences,
+    )
+)
+OBJECTIVES.register(
+    ObjectiveDeclaration(
+        name="seq2seq",
+        layout=TABLE,
+        labels={"target_token": "labels"},
+        pregenerate="relm.examples.seq2seq:pregenerate_seq2seq",
+        read="relm.examples.seq2seq:open_seq2seq",
+        generate="relm.examples.seq2seq:generate_seq2seq",
+        lengths="relm.examples.seq2seq:seq2seq_lengths",
+        options=Seq2Seq,
+        drawn_later=lambda objective: ("target_length",),
+        depends_on_language=lambda objective: True,
+        option_lengths=("target_length",),
+    )
+)
+OBJECTIVES.register(
+    ObjectiveDeclaration(
+        name="span_corruption",
+        layout=TOKEN_STREAM,
+        labels={"target_token": "labels"},
+        pregenerate="relm.examples.pregenerate:pregenerate_stream",
+        read="relm.examples.span_corruption:SpanCorruptionExamples",
+        generate="relm.examples.span_corruption:generate_span_corruption",
+        lengths="relm.examples.span_corruption:span_corruption_lengths",
+        options=SpanCorruption,
+    )
+)
+BUILDERS.register(
+    BuilderDeclaration(
+        name="tpu_pretrain",
+        objective="masked",
+        options=("seed",),
+        pregenerate="relm.examples.as_published.tpu_pretrain:pregenerate_tpu_pretrain",
+    )
+)
+BUILDERS.register(
+    BuilderDeclaration(
+        name="graphcore_bert",
+        objective="masked",
+        options=("seed", "remask"),
+        pregenerate="relm.examples.as_published.graphcore_bert:pregenerate_graphcore_bert",
+    )
+)
+BUILDERS.register(
+    BuilderDeclaration(
+        name="graphcore_gpt2",
+        objective="causal",
+        options=("seed", "epochs"),
+        read="relm.examples.as_published.graphcore_gpt2:open_graphcore_gpt2",
+    )
+)
+BUILDERS.register(
+    BuilderDeclaration(
+        name="run_mlm",
+        objective="masked",
+        pregenerate="relm.examples.as_published.run_mlm:pregenerate_run_mlm",
+    )
+)

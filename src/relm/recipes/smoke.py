@@ -12,9 +12,10 @@ from typing import Any
 
 from relm.recipes.architectures import Architecture, BertArchitecture, T5Architecture
 from relm.recipes.datasets import Dataset
+from relm.recipes.objectives import OBJECTIVES
 from relm.recipes.recipe import Recipe
 
-# Every key that the transformation may touch, as a pattern of dotted paths.
+# Every key that the transformation may touch, as a pattern of dotted paths, beside those that objectives declare.
 MAY_CHANGE = (
     "data.dataset",  # to the small dataset of the same format that the dataset itself names
     "data.documents",
@@ -36,7 +37,6 @@ MAY_CHANGE = (
     "pretrain.*.schedule.warmup_steps",
     "pretrain.*.schedule.updates_per_step",
     "pretrain.*.schedule.decay_end",
-    "pretrain.*.seq2seq.target_length",
     "pretrain.*.loss_shares",
     "run.*",
     "expect",  # emptied: figures of a twin mean nothing
@@ -71,8 +71,9 @@ def smoke_twin(recipe: Recipe, dataset: Dataset) -> Recipe:
         phase["steps"] = min(phase["steps"], STEPS)
         if phase["loss_shares"] > 1:
             phase["loss_shares"] = phase["global_batch_size"] if phase["global_batch_size"] % 2 else 2
-        if phase["seq2seq"]["target_length"]:
-            phase["seq2seq"]["target_length"] = min(phase["seq2seq"]["target_length"], SEQUENCE_LENGTH)
+        for name, key in _option_lengths():
+            if phase[name][key]:
+                phase[name][key] = min(phase[name][key], SEQUENCE_LENGTH)
         schedule["updates_per_step"] = min(schedule["updates_per_step"], UPDATES_PER_STEP)
         schedule["decay_end"] = None
         small = math.ceil(phase["steps"] / schedule["updates_per_step"])
@@ -112,5 +113,11 @@ def changed_keys(before: Mapping[str, Any], after: Mapping[str, Any], prefix: st
 
 
 def may_change(path: str) -> bool:
-    """Whether the transformation is allowed to change the key at a dotted path."""
-    return any(fnmatch.fnmatchcase(path, pattern) for pattern in MAY_CHANGE)
+    """Return True if the transformation is allowed to change the key at a dotted path."""
+    patterns = (*MAY_CHANGE, *(f"pretrain.*.{name}.{key}" for name, key in _option_lengths()))
+    return any(fnmatch.fnmatchcase(path, pattern) for pattern in patterns)
+
+
+def _option_lengths() -> list[tuple[str, str]]:
+    """Return objective and key of each option that is a length."""
+    return [(objective.name, key) for objective in OBJECTIVES for key in objective.option_lengths]

@@ -7,7 +7,7 @@ from relm.errors import RelmError
 from relm.recipes.datasets import Dataset, load_dataset
 from relm.recipes.evaluations import PublishedTest, load_test
 from relm.recipes.identity import digest, documents_identity, model_content, part_of, work_folder
-from relm.recipes.objectives import Objective
+from relm.recipes.objectives import OBJECTIVES, Objective
 from relm.recipes.published_models import PICKLED_WEIGHTS, TOKENIZER_FILES, PretrainedModel, load_model
 from relm.recipes.recipe import DataChoice
 from relm.recipes.section import validate
@@ -162,8 +162,12 @@ def objective_of(settings: str | None) -> Objective:
         raise RelmError(f"--settings: not valid JSON ({error}); quote it for the shell, as in --settings '{{...}}'") from None
     if not isinstance(given, dict):
         raise RelmError(f"--settings: expected an object, found {settings}")
-    if given.get("objective") != "masked":  # all others are stored whole, and cut to a length as they are read
-        given = {"sequence_length": Objective.LONGEST, **given}
+    name = given.get("objective")
+    if not (isinstance(name, str) and name in OBJECTIVES and OBJECTIVES[name].stores_length):
+        given = {
+            "sequence_length": Objective.LONGEST,
+            **given,
+        }  # examples are stored whole, and cut to a length as they are read
     return validate(Objective, given, Path("--settings"))
 
 

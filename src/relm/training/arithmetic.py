@@ -10,8 +10,6 @@ arXiv 2204.02311), appendix B.
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from relm.examples.generated import masked_places
-from relm.examples.span_corruption import fitting_shape
 from relm.models.bert_configuration import BertConfig
 from relm.models.bert_counting import bert_products, bert_weights
 from relm.models.counting import Lengths, Product, Weights
@@ -19,6 +17,7 @@ from relm.models.gpt2_configuration import Gpt2Config
 from relm.models.gpt2_counting import gpt2_products, gpt2_weights
 from relm.models.t5_configuration import T5Config
 from relm.models.t5_counting import t5_products, t5_weights
+from relm.recipes.declaration import load
 from relm.recipes.recipe import Phase, Run
 from relm.training.architecture import Config
 
@@ -82,33 +81,7 @@ def parameter_count(config: Config) -> int:
 
 def lengths(phase: Phase) -> Lengths:
     """Return the lengths of a phase's sequences, padding included."""
-    return LENGTHS[phase.objective](phase)
-
-
-def _causal_lengths(phase: Phase) -> Lengths:
-    return Lengths(phase.sequence_length, target=0, scored=phase.sequence_length)
-
-
-def _masked_lengths(phase: Phase) -> Lengths:
-    return Lengths(phase.sequence_length, target=0, scored=masked_places(phase))
-
-
-def _seq2seq_lengths(phase: Phase) -> Lengths:
-    target = phase.seq2seq.target_length or phase.sequence_length
-    return Lengths(phase.sequence_length, target, scored=target)
-
-
-def _span_corruption_lengths(phase: Phase) -> Lengths:
-    target = fitting_shape(phase.sequence_length, phase.span_corruption).target_length
-    return Lengths(phase.sequence_length, target, scored=target)
-
-
-LENGTHS: dict[str, Callable[[Phase], Lengths]] = {
-    "causal": _causal_lengths,
-    "masked": _masked_lengths,
-    "seq2seq": _seq2seq_lengths,
-    "span_corruption": _span_corruption_lengths,
-}
+    return Lengths(*load(phase.declaration.lengths)(phase))
 
 
 def products(config: Config, phase: Phase) -> list[Product]:

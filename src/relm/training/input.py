@@ -66,7 +66,7 @@ class Reader:
         """Everything that a step needs of the host; ranks tell each other how many labels their pieces score."""
         kill_point("data")
         micro_batches = self.micro_batches(step)
-        counts = [scored_counts(batch, self.settings.objective) for batch in micro_batches]
+        counts = [scored_counts(batch, self.settings.declaration.labels) for batch in micro_batches]
         names = list(counts[0])
         told = np.zeros((self.device.ranks, 2 + len(counts) * len(names)), dtype=np.int64)
         told[self.device.rank] = [step, stop_requested, *(count[name] for count in counts for name in names)]

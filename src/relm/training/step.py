@@ -11,14 +11,6 @@ from torch import Tensor
 
 from relm.models.losses import IGNORED_LABEL, Term
 
-# Objective -> term of the loss -> the labels in a batch that it scores.
-_LABELS = {
-    "causal": {"next_token": "labels"},
-    "masked": {"masked_token": "masked_labels", "next_sentence": "next_sentence_labels"},
-    "seq2seq": {"target_token": "labels"},
-    "span_corruption": {"target_token": "labels"},
-}
-
 
 class Accumulated(NamedTuple):
     """What a global batch came to."""
@@ -29,14 +21,14 @@ class Accumulated(NamedTuple):
     """Each term's sums over all micro-batches."""
 
 
-def scored_counts(batch: Mapping[str, Any], objective: str) -> dict[str, int]:
-    """How many labels each term of a model's loss scores in a batch that is still on the host.
+def scored_counts(batch: Mapping[str, Any], labels: Mapping[str, str]) -> dict[str, int]:
+    """Return how many labels each term of a model's loss scores in a batch that is still on the host.
 
     Args:
         batch: arrays by name, see `relm.examples.contract.Examples`.
+        labels: term -> name of its labels, of which a batch may lack some; see `relm.recipes.objectives`.
     """
-    names = _LABELS[objective]
-    return {term: int((batch[name] != IGNORED_LABEL).sum()) for term, name in names.items() if name in batch}
+    return {term: int((batch[name] != IGNORED_LABEL).sum()) for term, name in labels.items() if name in batch}
 
 
 def loss_denominators(counts: Sequence[Mapping[str, int]], shares: int = 1) -> list[dict[str, float]]:

@@ -179,6 +179,13 @@ class GraphcoreGpt2Examples:
         return np.concatenate([self.stream.tokens(*span) for span in zip(starts.tolist(), stops.tolist(), strict=True)])
 
 
+def open_graphcore_gpt2(
+    manifest: Path, split: str, objective: Objective, seed: int, check_content: bool = True
+) -> GraphcoreGpt2Examples:
+    """Open the samples of a split as `relm.examples.builders.open_examples` does; the original's own seed orders them."""
+    return GraphcoreGpt2Examples(manifest, split, objective, check_content)
+
+
 def document_sizes(manifest: Path, shards: Sequence[Shard]) -> npt.NDArray[np.int32]:
     """Tokens of every document of several shards, from their .idx files.
 
