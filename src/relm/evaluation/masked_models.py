@@ -33,10 +33,10 @@ from relm.models.bert import Bert
 from relm.models.bert_configuration import BertConfig
 from relm.models.configuration import OWN, folder_config
 from relm.models.gathering import gathered
+from relm.recipes.architectures import BertArchitecture, names_with
 
 # A tensor by which one sees that a file holds a head for sentence pairs, whatever its configuration calls the model.
 PAIRS_HEAD = "cls.seq_relationship.weight"
-OWN_TYPES = ("bert", "roberta")
 # Places without a token, by which one sees whether these change anything.
 PADDING = 2
 WANTED = "give a folder of a masked language model, such as one of BertForMaskedLM"
@@ -230,7 +230,7 @@ def _tensor_names(folder: Path) -> set[str]:
 
 def _own_bert(folder: Path, pairs: bool) -> Bert | None:
     """The folder's model, if it is a BERT or RoBERTa with the switches of relm's."""
-    if configuration(folder).get("model_type") not in OWN_TYPES or not (folder / WEIGHTS).exists():
+    if configuration(folder).get("model_type") not in names_with(BertArchitecture) or not (folder / WEIGHTS).exists():
         return None
     try:
         config = folder_config(folder, BertConfig, None, ())

@@ -21,6 +21,7 @@ from relm.evaluation.model_folder import WEIGHTS, configuration, model_type, rea
 from relm.models.configuration import OWN, folder_config
 from relm.models.gpt2 import Gpt2
 from relm.models.gpt2_configuration import Gpt2Config
+from relm.recipes.architectures import Gpt2Architecture, names_with
 from relm.recipes.recipe import Run
 
 # Tokens on which a model is tried once: whether a head by itself gives its logits, and whether it sees what follows.
@@ -297,7 +298,7 @@ def _require_causal_kind(folder: Path) -> None:
 def _own_gpt2(folder: Path) -> Gpt2 | None:
     """The folder's GPT-2, if it is one with the switches of relm's."""
     config = configuration(folder)
-    if config.get("model_type") != "gpt2" or not (folder / WEIGHTS).exists():
+    if config.get("model_type") not in names_with(Gpt2Architecture) or not (folder / WEIGHTS).exists():
         return None
     try:
         folder_config(folder, Gpt2Config, None, ())

@@ -18,6 +18,7 @@ from relm.evaluation.transformers_form import as_transformers
 from relm.examples.columns import Ragged
 from relm.examples.seq2seq import padded
 from relm.models.t5 import T5
+from relm.recipes.architectures import T5Architecture, names_with
 
 Integers = npt.NDArray[np.int64]
 
@@ -122,7 +123,7 @@ def load_text_to_text(folder: Path, vocabulary_size: int, execution: Execution |
 
 def _own_t5(folder: Path) -> T5 | None:
     """Return the folder's T5, if it is one with the switches of relm's."""
-    if model_type(folder) not in ("t5", "mt5") or not (folder / WEIGHTS).exists():
+    if model_type(folder) not in names_with(T5Architecture) or not (folder / WEIGHTS).exists():
         return None
     try:
         return T5.from_folder(folder)

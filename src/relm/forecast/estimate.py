@@ -16,9 +16,10 @@ from relm.forecast.expected_tokenizer import KINDS, made_tokenizer, tokenizer_ki
 from relm.forecast.trial import Trial, take_trial
 from relm.formatting import format_bytes, format_duration, format_hours, format_row
 from relm.limits import available_memory, free_disk
+from relm.models.configuration import Configuration
 from relm.recipes.plan import Plan
 from relm.recipes.recipe import Phase, Run
-from relm.training.architecture import Config, configuration
+from relm.training.architecture import configuration
 from relm.training.arithmetic import Operations, lengths, operations, parameters
 from relm.training.micro_batches import micro_batch_size
 from relm.training.resources import disk_bytes, require_state_memory, sequences_per_device, state_bytes
@@ -116,7 +117,7 @@ def _assumed_tokens(plan: Plan) -> tuple[int, str]:
     return ASSUMED_TOKENS, f"{ASSUMED_TOKENS:,} tokens are ASSUMED: {plan.recipe.tokenizer.from_model} is not here yet"
 
 
-def _phase_estimate(plan: Plan, name: str, config: Config, wants_trial: bool) -> PhaseEstimate:
+def _phase_estimate(plan: Plan, name: str, config: Configuration, wants_trial: bool) -> PhaseEstimate:
     phase, run = plan.recipe.pretrain[name], plan.recipe.run
     trial: Trial | str = "not measured: --trial takes a step here and measures it"
     if run.device not in MEASURED:
@@ -130,7 +131,7 @@ def _phase_estimate(plan: Plan, name: str, config: Config, wants_trial: bool) ->
     return PhaseEstimate(name, phase, run, operations(config, phase, run), trial)
 
 
-def _phase_lines(estimate: PhaseEstimate, config: Config, work: Path) -> Iterator[str]:
+def _phase_lines(estimate: PhaseEstimate, config: Configuration, work: Path) -> Iterator[str]:
     phase, counted, where = estimate.phase, estimate.operations, lengths(estimate.phase)
     yield (
         f"phase {estimate.name}: {phase.objective}, {phase.steps:,} steps of {phase.global_batch_size:,} sequences of "
@@ -157,7 +158,7 @@ def _phase_lines(estimate: PhaseEstimate, config: Config, work: Path) -> Iterato
     yield format_row("time here", _format_time(estimate))
 
 
-def _memory_lines(estimate: PhaseEstimate, config: Config) -> Iterator[str]:
+def _memory_lines(estimate: PhaseEstimate, config: Configuration) -> Iterator[str]:
     phase, run, trial = estimate.phase, estimate.run, estimate.trial
     sequences, state = sequences_per_device(phase, run), state_bytes(config, phase.optimizer)
     at_once = f"{sequences:,} sequence{'' if sequences == 1 else 's'} at once"

@@ -26,8 +26,9 @@ from relm.forecast.profiling import Profile, profiled
 from relm.forecast.trial import Trial, write_trial
 from relm.formatting import format_bytes
 from relm.limits import nearest_existing
+from relm.models.configuration import Configuration
 from relm.recipes.recipe import Phase, Recipe
-from relm.training.architecture import Config, configuration
+from relm.training.architecture import configuration
 from relm.training.arithmetic import model_flops
 from relm.training.input import Reader, StepInput
 from relm.training.learner import Learner, begin
@@ -103,7 +104,7 @@ class Prepared:
     rehearsal: Rehearsal
     """As it is taken."""
     run: PhaseRun
-    config: Config
+    config: Configuration
     learner: Learner
     forward: Forward
     made_in: float
@@ -146,7 +147,7 @@ def measure_trial(rehearsal: Rehearsal, output: Path) -> str:
     return f"measured steps: {steps.steady}; {output}"
 
 
-def trial_steps(config: Config, settings: Phase) -> int:
+def trial_steps(config: Configuration, settings: Phase) -> int:
     """Return how many steps of a trial are measured."""
     return max(1, min(MOST_TRIAL_STEPS, int(TRIAL_OPERATIONS / model_flops(config, settings))))
 
@@ -321,7 +322,7 @@ def describe_first_step(steps: Steps) -> str:
     return f"{first}, {max(0.0, steps.first_seconds - steps.seconds):.2f} s more than a steady one" if steps.steady else first
 
 
-def describe_loss(steps: Steps, config: Config) -> str:
+def describe_loss(steps: Steps, config: Configuration) -> str:
     """Return the first loss beside that of a guess; they differ much where weights or data are not what they should be."""
     parts = []
     for name, value in steps.first_terms.items():

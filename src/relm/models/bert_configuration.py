@@ -91,6 +91,11 @@ class BertConfig:
         """The row of the first token's position."""
         return self.padding_id + 1 if self.family == "roberta" and self.padding_id is not None else 0
 
+    @property
+    def architecture(self) -> str:
+        """The architecture, as `config.json` names it."""
+        return self.family
+
     @classmethod
     def from_huggingface(cls, config: Mapping[str, Any]) -> BertConfig:
         """The architecture in a `config.json` of `BertForPreTraining`, `BertForMaskedLM` or `RobertaForMaskedLM`.

@@ -1,4 +1,4 @@
-"""What the architectures share: reading `config.json` key by key, and comparing it with what a recipe asks for."""
+"""Read `config.json` key by key, and compare it with what a recipe asks for; all architectures do so."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import dataclasses
 import json
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 # Switches that `transformers` does not know stand in `config.json` under this key, which it carries along unread.
 OWN = "relm"
@@ -14,6 +14,18 @@ _ACTIVATIONS = {"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu
 HUGGINGFACE_ACTIVATIONS = {"gelu_tanh": "gelu_new", "gelu_erf": "gelu"}
 
 Config = TypeVar("Config")
+
+
+class Configuration(Protocol):
+    """The sizes and switches of a model, as a frozen dataclass; those that every architecture has."""
+
+    @property
+    def architecture(self) -> str:
+        """The architecture, as `config.json` names it."""
+
+    @property
+    def vocabulary_size(self) -> int:
+        """Rows of the embedding."""
 
 
 class Published:

@@ -21,6 +21,9 @@ class Gpt2Config:
         ValueError: the heads do not divide the width, or the activation is unknown.
     """
 
+    architecture = "gpt2"
+    """As `config.json` names it."""
+
     layers: int
     heads: int
     hidden_size: int

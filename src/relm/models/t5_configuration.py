@@ -94,6 +94,11 @@ class T5Config:
         """
         return self.tied_head and self.family == "t5"
 
+    @property
+    def architecture(self) -> str:
+        """The architecture, as `config.json` names it."""
+        return self.family
+
     @classmethod
     def from_huggingface(cls, config: Mapping[str, Any]) -> T5Config:
         """The architecture in a `config.json` of `T5ForConditionalGeneration` or `MT5ForConditionalGeneration`.

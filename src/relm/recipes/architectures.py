@@ -1,21 +1,58 @@
-"""What is trained: the sections of a recipe for each family of models."""
+"""Model architectures: a section of recipes for each family, and the facts on each architecture.
 
-from typing import Annotated, Any, ClassVar, Literal, Self
+To add one, declare it with a section that has ``architecture: Literal["NAME"]``, and give the declaration to
+`register_architecture`.
+"""
 
-from pydantic import Discriminator, Field, Tag, model_validator
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, Literal, Self
 
-from relm.recipes.section import Section
+from pydantic import Field, model_validator
+
+from relm.recipes.declaration import Registry, rebuild_sections
+from relm.recipes.section import Section, SectionOf
 
 Rate = Annotated[float, Field(ge=0, lt=1)]
+# Layers, heads and width of the smoke twin's model.
+TWIN_LAYERS, TWIN_HEADS, TWIN_WIDTH = 2, 2, 64
+
+
+@dataclass(frozen=True)
+class ArchitectureDeclaration:
+    """The facts on an architecture, and references to the code of its models.
+
+    It can be trained with every objective that labels a term of its loss.
+    """
+
+    name: str
+    """As recipes and `config.json` have it."""
+    section: "type[Sizes]"
+    """Its keys in recipes."""
+    auto_class: str
+    """The class of `transformers` that loads it."""
+    pipeline: str
+    """The task, in the hub's words, that its models are for."""
+    model: str
+    """A subclass of `relm.models.contract.LanguageModel`, built from a configuration."""
+    configuration: str
+    """A function (recipe, facts on its tokenizer, the section's keys with the vocabulary's size) -> a model's configuration, a
+    frozen dataclass whose `architecture` is the declared name."""
+    weights: str
+    """A function from a configuration to records of its parameters, see `relm.models.counting`; imports no torch."""
+    products: str
+    """A function (configuration, lengths of a sequence) -> records of its matrix products; imports no torch."""
+    terms: tuple[str, ...]
+    """Terms that its models' loss can have."""
+    twin_sizes: Mapping[str, Any] = field(default_factory=dict)
+    """Key of the section -> its value in the smoke twin; layers, heads, width, positions and vocabulary shrink anyway."""
+
+
+ARCHITECTURES = Registry[ArchitectureDeclaration]("architecture")
 
 
 class Sizes(Section):
-    """What every family has."""
-
-    auto_class: ClassVar[str]
-    """The class of `transformers` that loads it."""
-    pipeline: ClassVar[str]
-    """What it is for, in the hub's words."""
+    """Keys that every family has, beside `architecture`."""
 
     layers: int = Field(gt=0)
     """Transformer blocks; of an encoder and decoder, in each."""
@@ -27,6 +64,11 @@ class Sizes(Section):
     """Rows of the embedding; null: the tokenizer's size."""
 
     @property
+    def declaration(self) -> ArchitectureDeclaration:
+        """The facts on the architecture."""
+        return ARCHITECTURES[self.architecture]  # type: ignore[attr-defined]  # each family has its own names
+
+    @property
     def longest_sequence(self) -> int | None:
         """Tokens of the longest sequence; None: any length will do."""
         return None
@@ -34,17 +76,17 @@ class Sizes(Section):
     @property
     def generates(self) -> bool:
         """Whether it writes text, and so has a `generation_config.json`."""
-        return self.pipeline != "fill-mask"
+        return self.declaration.pipeline != "fill-mask"
 
     @property
     def sizes_in_words(self) -> str:
-        """Layers, heads, width, and how long a sequence may be."""
+        """Layers, heads, width, and the longest sequence."""
         words = f"{self.layers} layers, {self.heads} heads, width {self.hidden_size}"
         return words if self.longest_sequence is None else f"{words}, {self.longest_sequence} positions"
 
 
 class LearntPositions(Sizes):
-    """What the families have that learn a vector for each position."""
+    """Keys of the families that learn a vector for each position."""
 
     positions: int = Field(gt=0)
     """The longest sequence."""
@@ -64,9 +106,6 @@ class LearntPositions(Sizes):
 class Gpt2Architecture(LearntPositions):
     """A GPT-2: decoder-only, learnt positions, normalisation first, head tied to the token embedding."""
 
-    auto_class: ClassVar[str] = "AutoModelForCausalLM"
-    pipeline: ClassVar[str] = "text-generation"
-
     architecture: Literal["gpt2"]
     """Which family."""
     activation: Literal["gelu_tanh", "gelu_erf"] = "gelu_tanh"
@@ -83,9 +122,6 @@ class Gpt2Architecture(LearntPositions):
 
 class BertArchitecture(LearntPositions):
     """A BERT or RoBERTa: an encoder with learnt positions, normalisation last, a head tied to the token embedding."""
-
-    auto_class: ClassVar[str] = "AutoModelForMaskedLM"
-    pipeline: ClassVar[str] = "fill-mask"
 
     architecture: Literal["bert", "roberta"]
     """Which family: RoBERTa counts positions from another number on, and its files have other names."""
@@ -118,9 +154,6 @@ class BertArchitecture(LearntPositions):
 class T5Architecture(Sizes):
     """A T5 or mT5: encoder and decoder, relative positions, normalisation first, no biases."""
 
-    auto_class: ClassVar[str] = "AutoModelForSeq2SeqLM"
-    pipeline: ClassVar[str] = "text2text-generation"
-
     architecture: Literal["t5", "mt5"]
     """Which family: the same model under two names."""
     decoder_layers: int | None = Field(default=None, gt=0)
@@ -145,27 +178,56 @@ class T5Architecture(Sizes):
     """Added to the mean square."""
 
 
-def _architecture(value: Any) -> Any:
-    return value.get("architecture") if isinstance(value, dict) else getattr(value, "architecture", None)
-
-
 Architecture = Annotated[
-    Annotated[Gpt2Architecture, Tag("gpt2")]
-    | Annotated[BertArchitecture, Tag("bert")]
-    | Annotated[BertArchitecture, Tag("roberta")]
-    | Annotated[T5Architecture, Tag("t5")]
-    | Annotated[T5Architecture, Tag("mt5")],
-    Discriminator(
-        _architecture,
-        custom_error_type="architecture",
-        custom_error_message="expected architecture: gpt2, bert, roberta, t5 or mt5",
-    ),
+    Gpt2Architecture | BertArchitecture | T5Architecture,
+    SectionOf("architecture", lambda: {architecture.name: architecture.section for architecture in ARCHITECTURES}),
 ]
-# Architecture -> the objectives that it can be trained with.
-OBJECTIVES = {
-    "gpt2": ("causal",),
-    "bert": ("masked",),
-    "roberta": ("masked",),
-    "t5": ("seq2seq", "span_corruption"),
-    "mt5": ("seq2seq", "span_corruption"),
-}
+
+_GPT2 = ArchitectureDeclaration(
+    name="gpt2",
+    section=Gpt2Architecture,
+    auto_class="AutoModelForCausalLM",
+    pipeline="text-generation",
+    model="relm.models.gpt2:Gpt2",
+    configuration="relm.training.architecture:gpt2_configuration",
+    weights="relm.models.gpt2_counting:gpt2_weights",
+    products="relm.models.gpt2_counting:gpt2_products",
+    terms=("next_token",),
+)
+_BERT = ArchitectureDeclaration(
+    name="bert",
+    section=BertArchitecture,
+    auto_class="AutoModelForMaskedLM",
+    pipeline="fill-mask",
+    model="relm.models.bert:Bert",
+    configuration="relm.training.architecture:bert_configuration",
+    weights="relm.models.bert_counting:bert_weights",
+    products="relm.models.bert_counting:bert_products",
+    terms=("masked_token", "next_sentence"),
+    twin_sizes={"intermediate_size": None},
+)
+_T5 = ArchitectureDeclaration(
+    name="t5",
+    section=T5Architecture,
+    auto_class="AutoModelForSeq2SeqLM",
+    pipeline="text2text-generation",
+    model="relm.models.t5:T5",
+    configuration="relm.training.architecture:t5_configuration",
+    weights="relm.models.t5_counting:t5_weights",
+    products="relm.models.t5_counting:t5_products",
+    terms=("target_token",),
+    twin_sizes={"decoder_layers": None, "head_size": TWIN_WIDTH // TWIN_HEADS, "intermediate_size": 2 * TWIN_WIDTH},
+)
+for _declaration in (_GPT2, _BERT, replace(_BERT, name="roberta"), _T5, replace(_T5, name="mt5")):
+    ARCHITECTURES.register(_declaration)
+
+
+def register_architecture(declaration: ArchitectureDeclaration) -> None:
+    """Make an architecture known to recipes."""
+    ARCHITECTURES.register(declaration)
+    rebuild_sections()
+
+
+def names_with(section: type[Sizes]) -> tuple[str, ...]:
+    """Return the names of the architectures whose section in recipes is the given one."""
+    return tuple(architecture.name for architecture in ARCHITECTURES if architecture.section is section)

@@ -114,7 +114,11 @@ def add_options(owner: type[Section], name: str, options: type[Section], descrip
     owner.__annotations__[name] = options  # which sections that are defined later inherit
     for kind in (owner, *_subclasses(owner)):
         kind.__pydantic_fields__[name] = FieldInfo(annotation=options, default=options(), description=description)
-        kind.model_rebuild(force=True)
+    rebuild_sections()
+
+
+def rebuild_sections() -> None:
+    """Build the validators of all sections again, with the names and keys that are known now."""
     for _ in range(2):  # a section is built from those inside it, whatever the order
         for kind in _subclasses(Section):
             kind.model_rebuild(force=True)

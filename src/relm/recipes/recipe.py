@@ -9,9 +9,9 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from relm.recipes.architectures import OBJECTIVES, Architecture
+from relm.recipes.architectures import Architecture
 from relm.recipes.evaluations import Diacritics, Evaluation, MaskedLm, PseudoPerplexity, RandomWindows, objectives_of
-from relm.recipes.objectives import Objective
+from relm.recipes.objectives import OBJECTIVES, Objective
 from relm.recipes.optimization import LossScaling, Optimizer, Schedule
 from relm.recipes.section import Section, Slug, read_extended, validate
 from relm.recipes.topologies import TOPOLOGIES
@@ -247,7 +247,8 @@ class Recipe(Section):
 
     @model_validator(mode="after")
     def objectives_fit_the_model(self) -> Self:
-        possible = OBJECTIVES[self.model.architecture]
+        terms = set(self.model.declaration.terms)
+        possible = [objective.name for objective in OBJECTIVES if terms & set(objective.labels)]
         for name, phase in self.pretrain.items():
             if phase.objective not in possible:
                 raise ValueError(

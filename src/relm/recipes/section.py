@@ -3,12 +3,24 @@
 import difflib
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, Field, Tag, ValidationError, ValidationInfo, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    GetCoreSchemaHandler,
+    Tag,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
+from pydantic.fields import FieldInfo
+from pydantic_core import core_schema
 
 from relm.errors import RelmError
 from relm.recipes.yaml_file import parse_yaml, read_text
@@ -44,6 +56,27 @@ def _takes_truth_values(annotation: Any) -> bool:
     if get_origin(annotation) in (Union, UnionType):
         return all(_takes_truth_values(option) for option in get_args(annotation))
     return annotation not in (int, float)
+
+
+class SectionOf:
+    """An annotation of a key with one of several sections, of which a key inside, such as ``architecture: gpt2``, chooses one.
+
+    The sections are looked up whenever the section with the key is built.
+    """
+
+    def __init__(self, key: str, sections: Callable[[], Mapping[str, type[Section]]]) -> None:
+        """Take the key that chooses, and a function that returns the section of each of its values."""
+        self.key, self.sections = key, sections
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
+        *most, last = self.sections()
+        message = f"expected {self.key}: {', '.join(most)}{' or ' if most else ''}{last}"
+        options = [Annotated[section, Tag(name)] for name, section in self.sections().items()]
+        chosen = Discriminator(self._value, custom_error_type=self.key, custom_error_message=message)
+        return handler.generate_schema(Annotated[Union[tuple(options)], chosen])  # noqa: UP007
+
+    def _value(self, content: Any) -> Any:
+        return content.get(self.key) if isinstance(content, dict) else getattr(content, self.key, None)
 
 
 Document = TypeVar("Document", bound=Section)
@@ -150,19 +183,21 @@ def _place(kind: Any, location: tuple[Any, ...]) -> tuple[list[Any], list[str]]:
             kind = choices[None]
         if isinstance(kind, type) and issubclass(kind, Section):
             keys = list(kind.model_fields)
-            kind = kind.model_fields[part].annotation if part in kind.model_fields else None
+            kind = _kind_of(kind.model_fields[part]) if part in kind.model_fields else None
         else:  # a dict's or list's item: its last type argument
             keys, kind = [], getattr(kind, "__args__", (None,))[-1]
     return place, keys
 
 
+def _kind_of(field: FieldInfo) -> Any:
+    """Return a key's annotation: one that chooses a section, or else its type."""
+    return next((mark for mark in field.metadata if isinstance(mark, SectionOf)), field.annotation)
+
+
 def _choices(kind: Any) -> dict[Any, Any]:
-    """Tag -> section, of a union of tagged sections; None -> section, of an optional one."""
-    choices: dict[Any, Any] = {}
-    if get_origin(kind) in (Union, UnionType):
-        for option in get_args(kind):
-            section = get_args(option)[0] if get_origin(option) is Annotated else option
-            tags = [mark.tag for mark in getattr(option, "__metadata__", ()) if isinstance(mark, Tag)]
-            if isinstance(section, type) and issubclass(section, Section):
-                choices[tags[0] if tags else None] = section
-    return choices
+    """Return choice -> section of a key with one of several, and None -> section of an optional one."""
+    if isinstance(kind, SectionOf):
+        return dict(kind.sections())
+    options = get_args(kind) if get_origin(kind) in (Union, UnionType) else ()
+    sections = [option for option in options if isinstance(option, type) and issubclass(option, Section)]
+    return {None: sections[-1]} if sections else {}

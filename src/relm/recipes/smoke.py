@@ -10,12 +10,12 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from relm.recipes.architectures import Architecture, BertArchitecture, T5Architecture
+from relm.recipes.architectures import ARCHITECTURES, TWIN_HEADS, TWIN_LAYERS, TWIN_WIDTH, Architecture
 from relm.recipes.datasets import Dataset
 from relm.recipes.objectives import OBJECTIVES
 from relm.recipes.recipe import Recipe
 
-# Every key that the transformation may touch, as a pattern of dotted paths, beside those that objectives declare.
+# Every key that the transformation may touch, as a pattern of dotted paths, beside those that are declared.
 MAY_CHANGE = (
     "data.dataset",  # to the small dataset of the same format that the dataset itself names
     "data.documents",
@@ -25,9 +25,6 @@ MAY_CHANGE = (
     "model.heads",
     "model.hidden_size",
     "model.positions",
-    "model.decoder_layers",
-    "model.head_size",
-    "model.intermediate_size",
     "model.vocabulary_size",
     "init_from",  # to random weights
     "expect_reference",  # to none
@@ -43,7 +40,6 @@ MAY_CHANGE = (
     "title",
 )
 
-LAYERS, HEADS, HIDDEN_SIZE = 2, 2, 64
 SEQUENCE_LENGTH, GLOBAL_BATCH_SIZE, STEPS, UPDATES_PER_STEP = 64, 8, 20, 4
 DOCUMENTS, VOCABULARY_SIZE = 200, 1000
 
@@ -93,13 +89,10 @@ def _device(recipe: Recipe) -> str:
 
 
 def _small_model(model: Architecture) -> dict[str, Any]:
-    small: dict[str, Any] = {"layers": min(model.layers, LAYERS), "heads": HEADS, "hidden_size": HIDDEN_SIZE}
-    small["vocabulary_size"] = None
-    if isinstance(model, T5Architecture):
-        return {**small, "decoder_layers": None, "head_size": HIDDEN_SIZE // HEADS, "intermediate_size": 2 * HIDDEN_SIZE}
-    if isinstance(model, BertArchitecture):
-        small["intermediate_size"] = None
-    return {**small, "positions": min(model.positions, SEQUENCE_LENGTH)}
+    small: dict[str, Any] = {"layers": min(model.layers, TWIN_LAYERS), "heads": TWIN_HEADS, "hidden_size": TWIN_WIDTH}
+    if model.longest_sequence is not None:
+        small["positions"] = min(model.longest_sequence, SEQUENCE_LENGTH)
+    return {**small, "vocabulary_size": None, **model.declaration.twin_sizes}
 
 
 def changed_keys(before: Mapping[str, Any], after: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
@@ -114,7 +107,8 @@ def changed_keys(before: Mapping[str, Any], after: Mapping[str, Any], prefix: st
 
 def may_change(path: str) -> bool:
     """Return True if the transformation is allowed to change the key at a dotted path."""
-    patterns = (*MAY_CHANGE, *(f"pretrain.*.{name}.{key}" for name, key in _option_lengths()))
+    sizes = (f"model.{key}" for architecture in ARCHITECTURES for key in architecture.twin_sizes)
+    patterns = (*MAY_CHANGE, *sizes, *(f"pretrain.*.{name}.{key}" for name, key in _option_lengths()))
     return any(fnmatch.fnmatchcase(path, pattern) for pattern in patterns)
 
 

@@ -185,7 +185,7 @@ class Findings:
     @property
     def loading(self) -> list[str]:
         """The three lines that load the model, to be run from the checkout."""
-        model = self.plan.recipe.model.auto_class
+        model = self.plan.recipe.model.declaration.auto_class
         return [
             f"from transformers import {model}, AutoTokenizer",
             f'tokenizer = AutoTokenizer.from_pretrained("{self.plan.results}")',

@@ -36,7 +36,7 @@ def front_matter(findings: Findings) -> str:
         "language": dataset.language,
         **licence(dataset.licence),
         "library_name": "transformers",
-        "pipeline_tag": findings.plan.recipe.model.pipeline,
+        "pipeline_tag": findings.plan.recipe.model.declaration.pipeline,
         "tags": ["relm", findings.plan.recipe.model.architecture],
         **({"datasets": hub} if hub else {}),
     }

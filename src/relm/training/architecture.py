@@ -1,6 +1,8 @@
-"""From a recipe's section on its model to the model; torch is imported only where a model is made."""
+"""Build a recipe's model from its section, by the code that the architecture's declaration names.
 
-import importlib
+Torch is imported only where a model is made.
+"""
+
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,24 +11,18 @@ from safetensors import SafetensorError
 from relm.errors import RelmError
 from relm.examples.manifest import TokenizerFacts
 from relm.models.bert_configuration import BertConfig
+from relm.models.configuration import Configuration
 from relm.models.gpt2_configuration import Gpt2Config
 from relm.models.t5_configuration import T5Config
-from relm.recipes.architectures import BertArchitecture, T5Architecture
+from relm.recipes.architectures import ARCHITECTURES
+from relm.recipes.declaration import load
 from relm.recipes.recipe import Recipe
 
 if TYPE_CHECKING:
     from relm.models.contract import LanguageModel
 
-Config = Gpt2Config | BertConfig | T5Config
-# Configuration -> module and class of the model.
-MODELS: dict[type, tuple[str, str]] = {
-    Gpt2Config: ("relm.models.gpt2", "Gpt2"),
-    BertConfig: ("relm.models.bert", "Bert"),
-    T5Config: ("relm.models.t5", "T5"),
-}
 
-
-def configuration(recipe: Recipe, tokenizer: TokenizerFacts) -> Config:
+def configuration(recipe: Recipe, tokenizer: TokenizerFacts) -> Configuration:
     """Return the configuration of a recipe's model for the tokens of a tokenizer.
 
     Raises:
@@ -38,7 +34,7 @@ def configuration(recipe: Recipe, tokenizer: TokenizerFacts) -> Config:
         raise RelmError(f"model: {error}; correct it in the recipe") from None
 
 
-def _configuration(recipe: Recipe, tokenizer: TokenizerFacts) -> Config:
+def _configuration(recipe: Recipe, tokenizer: TokenizerFacts) -> Configuration:
     wanted: dict[str, Any] = recipe.model.model_dump(exclude={"architecture"})
     wanted["vocabulary_size"] = wanted["vocabulary_size"] or tokenizer.vocabulary_size
     if wanted["vocabulary_size"] < tokenizer.vocabulary_size:
@@ -46,37 +42,44 @@ def _configuration(recipe: Recipe, tokenizer: TokenizerFacts) -> Config:
             f"model.vocabulary_size is {wanted['vocabulary_size']}, but the tokenizer has {tokenizer.vocabulary_size} tokens; "
             "raise it, or leave it out"
         )
-    if isinstance(recipe.model, BertArchitecture):
-        return _bert(recipe, recipe.model, tokenizer, wanted)
-    if isinstance(recipe.model, T5Architecture):
-        pad = tokenizer.special.get("pad") or 0
-        return T5Config(**wanted, family=recipe.model.architecture, pad_token_id=pad, decoder_start_token_id=pad)
-    return Gpt2Config(**wanted)
+    config: Configuration = load(recipe.model.declaration.configuration)(recipe, tokenizer, wanted)
+    return config
 
 
-def _bert(recipe: Recipe, section: BertArchitecture, tokenizer: TokenizerFacts, wanted: dict[str, Any]) -> BertConfig:
+def gpt2_configuration(recipe: Recipe, tokenizer: TokenizerFacts, sizes: dict[str, Any]) -> Gpt2Config:
+    """Return the configuration of a GPT-2."""
+    return Gpt2Config(**sizes)
+
+
+def bert_configuration(recipe: Recipe, tokenizer: TokenizerFacts, sizes: dict[str, Any]) -> BertConfig:
+    """Return the configuration of a BERT or RoBERTa, which has a head for sentence pairs where the phases have these."""
     packings = [phase.masked.packing for phase in recipe.pretrain.values()]
     return BertConfig(
-        **{**wanted, "intermediate_size": section.intermediate_size or 4 * section.hidden_size},
-        family=section.architecture,
+        **{**sizes, "intermediate_size": sizes["intermediate_size"] or 4 * sizes["hidden_size"]},
+        family=recipe.model.architecture,
         next_sentence="sentence_pairs" in packings,
         padding_id=tokenizer.special.get("pad"),
     )
 
 
-def model_class(config: Config) -> Any:
+def t5_configuration(recipe: Recipe, tokenizer: TokenizerFacts, sizes: dict[str, Any]) -> T5Config:
+    """Return the configuration of a T5 or mT5, whose decoder begins with the token for padding."""
+    pad = tokenizer.special.get("pad") or 0
+    return T5Config(**sizes, family=recipe.model.architecture, pad_token_id=pad, decoder_start_token_id=pad)
+
+
+def model_class(config: Configuration) -> Any:
     """Return the class of the model that a configuration describes."""
-    module, name = MODELS[type(config)]
-    return getattr(importlib.import_module(module), name)
+    return load(ARCHITECTURES[config.architecture].model)
 
 
-def unset_model(config: Config) -> "LanguageModel":
+def unset_model(config: Configuration) -> "LanguageModel":
     """Return a model whose weights are yet to be set."""
     model: LanguageModel = model_class(config)(config)
     return model
 
 
-def initial_model(config: Config, seed: int, init_from: Path | None) -> "LanguageModel":
+def initial_model(config: Configuration, seed: int, init_from: Path | None) -> "LanguageModel":
     """Return a model with the weights of a folder, or with random ones, drawn on the CPU.
 
     Args:

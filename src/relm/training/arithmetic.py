@@ -7,38 +7,16 @@ that utilisation is usually computed by: Narayanan et al. 2021 (arXiv 2104.04473
 arXiv 2204.02311), appendix B.
 """
 
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from relm.models.bert_configuration import BertConfig
-from relm.models.bert_counting import bert_products, bert_weights
+from relm.models.configuration import Configuration
 from relm.models.counting import Lengths, Product, Weights
-from relm.models.gpt2_configuration import Gpt2Config
-from relm.models.gpt2_counting import gpt2_products, gpt2_weights
-from relm.models.t5_configuration import T5Config
-from relm.models.t5_counting import t5_products, t5_weights
+from relm.recipes.architectures import ARCHITECTURES
 from relm.recipes.declaration import load
 from relm.recipes.recipe import Phase, Run
-from relm.training.architecture import Config
 
 # The gradient of a product is two products of its size: by its input, and by its weight.
 BACKWARD = 2
-
-
-class Counting(NamedTuple):
-    """The two functions with which an architecture counts itself."""
-
-    weights: Callable[[Any], Iterator[Weights]]
-    """Configuration -> its parameters."""
-    products: Callable[[Any, Lengths], Iterator[Product]]
-    """Configuration and lengths -> the products of one sequence's forward pass."""
-
-
-COUNTINGS: dict[type, Counting] = {
-    Gpt2Config: Counting(gpt2_weights, gpt2_products),
-    BertConfig: Counting(bert_weights, bert_products),
-    T5Config: Counting(t5_weights, t5_products),
-}
 
 
 class Parameters(NamedTuple):
@@ -61,12 +39,12 @@ class Parameters(NamedTuple):
         return sum(self)
 
 
-def model_weights(config: Config) -> list[Weights]:
+def model_weights(config: Configuration) -> list[Weights]:
     """Return a model's parameters by kind and shape."""
-    return list(COUNTINGS[type(config)].weights(config))
+    return list(load(ARCHITECTURES[config.architecture].weights)(config))
 
 
-def parameters(config: Config) -> Parameters:
+def parameters(config: Configuration) -> Parameters:
     """Return how many parameters of each kind a model has."""
     kinds = dict.fromkeys(Parameters._fields, 0)
     for weights in model_weights(config):
@@ -74,7 +52,7 @@ def parameters(config: Config) -> Parameters:
     return Parameters(**kinds)
 
 
-def parameter_count(config: Config) -> int:
+def parameter_count(config: Configuration) -> int:
     """Return how many numbers a model learns."""
     return parameters(config).total
 
@@ -84,9 +62,9 @@ def lengths(phase: Phase) -> Lengths:
     return Lengths(*load(phase.declaration.lengths)(phase))
 
 
-def products(config: Config, phase: Phase) -> list[Product]:
+def products(config: Configuration, phase: Phase) -> list[Product]:
     """Return all matrix products of one sequence's forward pass, attention's scores and values included."""
-    return list(COUNTINGS[type(config)].products(config, lengths(phase)))
+    return list(load(ARCHITECTURES[config.architecture].products)(config, lengths(phase)))
 
 
 class Operations(NamedTuple):
@@ -108,7 +86,7 @@ class Operations(NamedTuple):
         return self.model + self.recomputed
 
 
-def operations(config: Config, phase: Phase, run: Run) -> Operations:
+def operations(config: Configuration, phase: Phase, run: Run) -> Operations:
     """Return the operations of one optimizer step over all devices."""
     made = products(config, phase)
     forward = phase.global_batch_size * sum(product.operations for product in made)
@@ -116,7 +94,7 @@ def operations(config: Config, phase: Phase, run: Run) -> Operations:
     return Operations(forward, BACKWARD * forward, again if run.activation_checkpointing else 0)
 
 
-def model_flops(config: Config, phase: Phase) -> float:
+def model_flops(config: Configuration, phase: Phase) -> float:
     """Return the floating-point operations of one optimizer step, for utilisation: forward and backward over the global batch.
 
     With B sequences a batch, it is ``3 * B * sum(2 * rows * inner * columns)`` over `products`: 1 for the forward pass and 2

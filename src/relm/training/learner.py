@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from relm.models.configuration import Configuration
 from relm.models.contract import LanguageModel
-from relm.training.architecture import Config, initial_model, unset_model
+from relm.training.architecture import initial_model, unset_model
 from relm.training.checkpoints import Checkpoint, load_checkpoint
 from relm.training.loss_scaling import LossScaler, build_loss_scaler
 from relm.training.meter import Meter
@@ -62,7 +63,7 @@ class Learner:
         restore_optimizer(self.optimizer, self.model, as_kept_here(self.optimizer, remembered), copy=False)
 
 
-def begin(run: PhaseRun, config: Config, init_from: Path | None, optimizer_from: Path | None = None) -> Learner:
+def begin(run: PhaseRun, config: Configuration, init_from: Path | None, optimizer_from: Path | None = None) -> Learner:
     """Everything as it was at the newest checkpoint, or as it is before the first step.
 
     Args:
@@ -88,7 +89,7 @@ def begin(run: PhaseRun, config: Config, init_from: Path | None, optimizer_from:
     return learner
 
 
-def learner_of(run: PhaseRun, config: Config, start: LanguageModel, state: Mapping[str, Any] | None = None) -> Learner:
+def learner_of(run: PhaseRun, config: Configuration, start: LanguageModel, state: Mapping[str, Any] | None = None) -> Learner:
     """A model on the run's device with a new optimizer.
 
     Args:

@@ -13,9 +13,9 @@ from relm.devices.contract import Device
 from relm.devices.peaks import peak_flops
 from relm.examples.attestation import attest, check_attestation
 from relm.examples.builders import open_examples
+from relm.models.configuration import Configuration
 from relm.recipes.recipe import Phase, Recipe
 from relm.recipes.run_folder import ORDER
-from relm.training.architecture import Config
 from relm.training.arithmetic import model_flops
 from relm.training.checkpoints import newest_checkpoint
 from relm.training.input import Reader
@@ -59,7 +59,7 @@ class PhaseRun:
         """What decides how sums are rounded: only where this agrees are two runs the same bytes."""
         return {**self.device.describe(), "micro_batch_size": self.reader.micro_batch_size}
 
-    def work(self, config: Config) -> StepWork:
+    def work(self, config: Configuration) -> StepWork:
         """What a step of a model of this configuration does."""
         stated = self.recipe.run.peak_teraflops
         known = peak_flops(self.made_on["name"], self.settings.precision)

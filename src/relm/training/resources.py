@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from relm.limits import require_disk, require_memory
+from relm.models.configuration import Configuration
 from relm.recipes.optimization import OPTIMIZERS, Optimizer
 from relm.recipes.recipe import Phase, Run
 from relm.recipes.topologies import TOPOLOGIES
-from relm.training.architecture import Config
 from relm.training.arithmetic import model_weights, parameter_count
 from relm.training.micro_batches import micro_batch_size
 
@@ -41,7 +41,7 @@ def sequences_per_device(phase: Phase, run: Run) -> int:
     return -(-micro_batch_size(phase, run.micro_batch_size, run.processes) // devices_of_slice(run))
 
 
-def state_bytes(config: Config, optimizer: Optimizer) -> State:
+def state_bytes(config: Configuration, optimizer: Optimizer) -> State:
     """Return what each process holds of a model, on an accelerator each device."""
     weights = _bytes_of_number(optimizer) * parameter_count(config)
     return State(weights, gradients=weights, optimizer=optimizer_bytes(config, optimizer))
@@ -52,7 +52,7 @@ def _bytes_of_number(optimizer: Optimizer) -> int:
     return HALF if optimizer.state_precision == "bfloat16" else FLOAT
 
 
-def optimizer_bytes(config: Config, optimizer: Optimizer) -> int:
+def optimizer_bytes(config: Configuration, optimizer: Optimizer) -> int:
     """Return the size of an optimizer's state."""
     count = OPTIMIZERS[optimizer.name].count_state
     numbers = sum(weights.times * count(weights.shape, optimizer) for weights in model_weights(config))
@@ -75,14 +75,14 @@ class Disk(NamedTuple):
         return self.checkpoints * self.checkpoint + self.model
 
 
-def disk_bytes(config: Config, phase: Phase, run: Run) -> Disk:
+def disk_bytes(config: Configuration, phase: Phase, run: Run) -> Disk:
     """Return what the run folder of a phase holds at most."""
     state = state_bytes(config, phase.optimizer)
     forever = phase.steps // (run.checkpoint_interval * run.keep_every) if run.keep_every else 0
     return Disk(state.weights + state.optimizer, run.keep_checkpoints + 2 + forever, FLOAT * parameter_count(config))
 
 
-def require_resources(config: Config, phase: Phase, run: Run, run_folder: Path) -> None:
+def require_resources(config: Configuration, phase: Phase, run: Run, run_folder: Path) -> None:
     """Refuse a phase that cannot fit into memory, or does not fit onto the disk of its run folder.
 
     Raises:
@@ -97,7 +97,7 @@ def require_resources(config: Config, phase: Phase, run: Run, run_folder: Path) 
     require_disk(run_folder, needed, f"{missing:,} checkpoints (run.keep_checkpoints) and {model}")
 
 
-def require_state_memory(config: Config, phase: Phase, run: Run) -> None:
+def require_state_memory(config: Configuration, phase: Phase, run: Run) -> None:
     """Refuse a phase whose weights, gradients and optimizer state alone exceed the memory of this machine.
 
     Activations are not counted, so a phase that passes may still not fit. An accelerator's own memory is not asked.
