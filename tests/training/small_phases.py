@@ -9,11 +9,12 @@ from torch import Tensor
 from relm.examples.generated import GeneratedExamples
 from relm.examples.tokenizers import SpecialIds
 from relm.models.bert_configuration import BertConfig
+from relm.models.configuration import Configuration
 from relm.models.contract import LanguageModel
 from relm.models.gpt2 import Gpt2Config
 from relm.models.t5_configuration import T5Config
 from relm.recipes.recipe import Phase
-from relm.training.architecture import Config, unset_model
+from relm.training.architecture import unset_model
 
 BATCH, LENGTH, VOCABULARY = 3, 48, 120
 
@@ -24,7 +25,7 @@ def phase(objective: str, **changes: Any) -> Phase:
     return Phase.model_validate({"objective": objective, **settings, **changes})
 
 
-def cases(dropout: float = 0.1, **changes: Any) -> dict[str, tuple[Config, Phase]]:
+def cases(dropout: float = 0.1, **changes: Any) -> dict[str, tuple[Configuration, Phase]]:
     """Each architecture, with what makes its shapes differ."""
     pairs = {"masked": {"packing": "sentence_pairs"}}
     dropouts = {"hidden_dropout": dropout, "attention_dropout": dropout}
@@ -56,7 +57,7 @@ def cases(dropout: float = 0.1, **changes: Any) -> dict[str, tuple[Config, Phase
 CASES = list(cases())
 
 
-def model_and_batch(config: Config, settings: Phase) -> tuple[LanguageModel, dict[str, Tensor]]:
+def model_and_batch(config: Configuration, settings: Phase) -> tuple[LanguageModel, dict[str, Tensor]]:
     """A model with random weights in training mode, and a global batch."""
     model = unset_model(config)
     model.initialise(torch.Generator().manual_seed(0))

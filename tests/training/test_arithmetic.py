@@ -10,10 +10,11 @@ from small_phases import BATCH, LENGTH, VOCABULARY, cases, model_and_batch, phas
 from torch.utils.flop_counter import FlopCounterMode
 
 from relm.models.bert_configuration import BertConfig
+from relm.models.configuration import Configuration
 from relm.models.gpt2_configuration import Gpt2Config
 from relm.models.t5_configuration import T5Config
 from relm.recipes.recipe import Phase, Run
-from relm.training.architecture import Config, unset_model
+from relm.training.architecture import unset_model
 from relm.training.arithmetic import model_flops, model_weights, operations, parameters, products
 
 ATTENTION = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
@@ -21,7 +22,7 @@ ATTENTION_BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_
 PAIRS: list[int] = []
 
 
-def counted_cases(dropout: float = 0.1) -> dict[str, tuple[Config, Phase]]:
+def counted_cases(dropout: float = 0.1) -> dict[str, tuple[Configuration, Phase]]:
     """The small phases, and one of each family that shares its configuration with another."""
     dropouts = {"hidden_dropout": dropout, "attention_dropout": dropout}
     roberta = BertConfig(2, 4, 32, 80, 64, VOCABULARY, family="roberta", padding_id=1, type_vocabulary_size=1, **dropouts)
@@ -61,7 +62,7 @@ def attention_backward(gradient, query, key, *others, out_shape=None, **options)
     return 5 * 2 * batch * heads * queries * key[2] * size
 
 
-def counted(config: Config, settings, run: Run) -> tuple[int, int, int]:
+def counted(config: Configuration, settings, run: Run) -> tuple[int, int, int]:
     """Operations of the forward pass, of the backward pass, and of scores that a kernel computes anew in the latter."""
     model, batch = model_and_batch(config, settings)
     model.activation_checkpointing = run.activation_checkpointing

@@ -80,11 +80,10 @@ BUILDERS = Registry[BuilderDeclaration]("builder")
 
 
 def register_objective(declaration: ObjectiveDeclaration) -> None:
-    """Make an objective known to recipes, with a key for its options whose description is their docstring's first line."""
+    """Make an objective known to recipes, with a key for its options."""
     OBJECTIVES.register(declaration)
     if declaration.options is not None:
-        description = (declaration.options.__doc__ or declaration.name).partition("\n")[0]
-        add_options(Objective, declaration.name, declaration.options, description)
+        add_options(Objective, declaration.name, declaration.options, f"Keys of {declaration.name} alone.")
 
 
 class Causal(Section):

@@ -1,0 +1,90 @@
+"""An architecture from outside the package: each token's logits follow from the mean of the embeddings up to it."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor
+
+from relm.examples.manifest import TokenizerFacts
+from relm.models.contract import LanguageModel
+from relm.models.counting import Lengths, Product, Weights
+from relm.models.layers import embedding
+from relm.models.losses import Term, cross_entropy
+from relm.models.weights import write_folder
+from relm.recipes.architectures import ArchitectureDeclaration, Sizes, register_architecture
+from relm.recipes.recipe import Recipe
+
+
+class AveragerSizes(Sizes):
+    """Means of embeddings."""
+
+    architecture: Literal["averager"]
+    """Which family."""
+    spread: float = Field(default=0.5, gt=0)
+    """Standard deviation of the initial weights."""
+    window: int = Field(default=4, gt=0)
+    """Tokens of a mean."""
+
+
+@dataclass(frozen=True)
+class AveragerConfig:
+    vocabulary_size: int
+    hidden_size: int
+    spread: float
+    window: int
+    architecture = "averager"
+
+    def to_huggingface(self) -> dict[str, Any]:
+        return {"model_type": self.architecture, "vocab_size": self.vocabulary_size, "hidden_size": self.hidden_size}
+
+
+class Averager(LanguageModel):
+    def __init__(self, config: AveragerConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.tokens = embedding(config.vocabulary_size, config.hidden_size)
+
+    def terms(self, batch: Mapping[str, Tensor]) -> dict[str, Term]:
+        embedded = F.pad(self.tokens(batch["input_ids"]), (0, 0, self.config.window - 1, 0))
+        means = embedded.unfold(1, self.config.window, 1).mean(-1)
+        return {"next_token": cross_entropy(F.linear(means, self.tokens.weight), batch["labels"], self.traced)}
+
+    def initialise(self, generator: torch.Generator) -> None:
+        with torch.no_grad():
+            self.tokens.weight.normal_(0.0, self.config.spread, generator=generator)
+
+    def save_folder(self, folder: Path, tokens: Mapping[str, int]) -> None:
+        write_folder(folder, self.config.to_huggingface(), tokens, self.state_dict(), generates=True)
+
+
+def configuration(recipe: Recipe, tokenizer: TokenizerFacts, sizes: dict[str, Any]) -> AveragerConfig:
+    return AveragerConfig(sizes["vocabulary_size"], sizes["hidden_size"], sizes["spread"], sizes["window"])
+
+
+def weights(config: AveragerConfig) -> Iterator[Weights]:
+    yield Weights("token_embedding", (config.vocabulary_size, config.hidden_size))
+
+
+def products(config: AveragerConfig, lengths: Lengths) -> Iterator[Product]:
+    yield Product(lengths.scored, config.hidden_size, config.vocabulary_size, recomputed=False)
+
+
+register_architecture(
+    ArchitectureDeclaration(
+        name="averager",
+        section=AveragerSizes,
+        auto_class="AutoModelForCausalLM",
+        pipeline="text-generation",
+        model="averager:Averager",
+        configuration="averager:configuration",
+        weights="averager:weights",
+        products="averager:products",
+        terms=("next_token",),
+        twin_sizes={"window": 2},
+    )
+)

@@ -1,0 +1,84 @@
+"""An objective that is declared outside the package trains a run and is known to recipes."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from extended_process import extended_environment, run_extended
+
+from relm.errors import RelmError
+from relm.examples.builders import open_examples
+from relm.examples.generated import GeneratedExamples
+from relm.examples.tokenizers import SpecialIds
+from relm.recipes.recipe import Recipe
+from relm.recipes.section import validate
+from relm.reporting.json_schema import schema_of
+from tiny_runs import RECIPE, TinyRun, write_examples
+
+CHANGES = {
+    "pretrain": {"main": {"objective": "backwards", "backwards": {"unscored": 3}, "steps": 12}},
+    "run": {"validation_interval": 6},
+}
+LATE = "import backwards; from relm.recipes.recipe import Phase; print('backwards' in Phase.model_fields)"
+
+
+def train(folder: Path) -> tuple[list[dict[str, Any]], dict[str, Any], dict[str, Any]]:
+    """Train the tiny recipe with the toy objective; the lines of its log, and a batch of it, real and generated."""
+    run = TinyRun(folder / "run", write_examples(folder / "examples", seed=0), CHANGES)
+    run.train()
+    phase, row = run.recipe.pretrain["main"], np.zeros(1, np.int64)
+    real = open_examples(run.examples / "manifest.json", "train", phase, seed=0).batch(row, row)
+    generated = GeneratedExamples(phase, 257, SpecialIds(), size=1, seed=0).batch(row, row)
+    return run.lines(), real, generated
+
+
+def error_of(content: dict[str, Any]) -> str:
+    """The error of a recipe with faults."""
+    with pytest.raises(RelmError) as error:
+        validate(Recipe, content, Path("toy.yaml"))
+    return str(error.value)
+
+
+def schema() -> dict[str, Any]:
+    return schema_of(Recipe)["$defs"]  # type: ignore[return-value]
+
+
+def recipe_with(**phase: Any) -> dict[str, Any]:
+    return {**RECIPE, "pretrain": {"main": {**RECIPE["pretrain"]["main"], **phase}}}
+
+
+def test_a_run_is_trained_with_an_objective_from_outside(tmp_path: Path) -> None:
+    lines, real, generated = run_extended("backwards", train, tmp_path)
+    assert lines[-1]["next_token_loss"] < lines[0]["next_token_loss"]
+    assert lines[-1]["validation_next_token_loss"] > 0
+    assert real["labels"][0, :3].tolist() == [-100] * 3
+    np.testing.assert_array_equal(real["labels"][0, 3:-1], real["input_ids"][0, 4:])
+    assert {name: array.shape for name, array in generated.items()} == {name: array.shape for name, array in real.items()}
+
+
+def test_its_options_are_in_the_schema_and_its_name_among_the_known() -> None:
+    found = run_extended("backwards", schema)
+    assert found["Phase"]["properties"]["objective"]["enum"][-1] == "backwards"
+    assert found["Phase"]["properties"]["backwards"]["description"] == "Keys of backwards alone."
+    assert found["Backwards"]["properties"]["unscored"]["default"] == 0
+    told = run_extended("backwards", error_of, recipe_with(objective="backward"))
+    assert "objective: Input should be 'causal', 'masked', 'seq2seq', 'span_corruption' or 'backwards'" in told
+    told = run_extended("backwards", error_of, recipe_with(objective="masked"))
+    assert "a gpt2 is trained with causal or backwards, found masked" in told
+    assert "'seq2seq' or 'span_corruption'" in error_of(recipe_with(objective="backwards")), "not known to this process"
+
+
+def test_its_options_are_refused_with_another_objective() -> None:
+    told = run_extended("backwards", error_of, recipe_with(backwards={"unscored": 1}))
+    assert "backwards: options of another objective than causal; leave them out" in told
+
+
+def test_sections_that_are_defined_after_it_is_registered_have_its_options() -> None:
+    environment = extended_environment("backwards", dict(os.environ))
+    done = subprocess.run([sys.executable, "-c", LATE], env=environment, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout.lower()) is True
