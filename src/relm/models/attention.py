@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-# Added to the logit of what must not be seen. Every floating type has it, so it may be cast; it leaves nothing after softmax,
-# and a sequence without a single token stays finite, which it would not with infinity.
+# The bias of a logit that must not be attended to. Every floating type can represent it, so it may be cast; nothing is left of
+# it after softmax, and a sequence without a single token stays finite, which it would not with infinity.
 MASKED = -6e4
 
 
@@ -33,12 +33,12 @@ def attention(
         query: (batch, heads, sequence, head_size).
         key: (batch, heads, keys, head_size).
         value: (batch, heads, keys, head_size).
-        seen: bool, true for a key that a query sees, or a floating bias of the logits; of a shape that fits
+        seen: bool, true for a key that a query attends to, or a floating bias of the logits; of a shape that fits
             (batch, heads, sequence, keys). None: everything.
         dropout: share of the weights that are left out.
         scale: of the logits; None: 1 / sqrt(head_size).
         causal: nothing after the query is seen; without `seen`.
-        traced: as of `relm.models.layers.Traced`.
+        traced: as of `relm.models.layers.TracedModule`.
 
     Returns:
         (batch, heads, sequence, head_size).
@@ -53,11 +53,11 @@ def attention(
 def written_out(
     query: Tensor, key: Tensor, value: Tensor, seen: Tensor | None, dropout: float, scale: float | None, causal: bool
 ) -> Tensor:
-    """As `attention`, for a TPU's compiler, by which a step reads and writes less than with torch's own form (docs/tpu.md).
+    """Compute `attention` in the form for a compiler, in which a step reads and writes less on a TPU (docs/tpu.md).
 
-    That form looks through all logits once more for places that see nothing, and keeps dropout's choice beside what it chose
-    of. Softmax is computed in float32 whatever the type. Logits are (..., keys, sequence) here, since the compiler would lay
-    out the others so, and copy them.
+    Torch's own form reads all logits once more to find queries that attend to nothing, and keeps dropout's mask beside its
+    input. Softmax is computed in float32 whatever the type. Logits are (..., keys, sequence) here, since the compiler would
+    choose that layout, and copy any other into it.
     """
     scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
     logits = key @ (query * scale).transpose(-2, -1)

@@ -21,7 +21,7 @@ from relm.models.bert_configuration import FREE_FIELDS, BertConfig
 from relm.models.configuration import folder_config
 from relm.models.contract import LanguageModel
 from relm.models.gathering import gathered
-from relm.models.layers import GELU, Linear, Traced, embedding, layer_norm, through_layers, truncated_normal
+from relm.models.layers import GELU, Linear, TracedModule, embedding, layer_norm, through_layers, truncated_normal
 from relm.models.losses import Term, cross_entropy
 from relm.models.weights import read_weights, write_folder
 
@@ -57,7 +57,7 @@ class Embeddings(nn.Module):
         return F.dropout(self.LayerNorm(x), self.dropout, self.training)
 
 
-class SelfAttention(Traced):
+class SelfAttention(TracedModule):
     """Attention over several heads, both ways."""
 
     def __init__(self, config: BertConfig) -> None:
@@ -135,7 +135,7 @@ class Attention(nn.Module):
         return normalised
 
 
-class Layer(Traced):
+class Layer(TracedModule):
     """Attention and feed-forward, the stream normalised after each."""
 
     def __init__(self, config: BertConfig) -> None:

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from relm.models.layers import Traced, recomputed
+from relm.models.layers import TracedModule, recomputed
 from relm.models.losses import Term
 
 
-class LanguageModel(Traced):
+class LanguageModel(TracedModule):
     """A model whose parameters are unset until `initialise`, a folder or a state dict sets them.
 
     Shapes in a batch are static, and nothing in a forward pass waits for the device.

@@ -14,7 +14,7 @@ def gathered(hidden: Tensor, positions: Tensor | None, traced: bool = False) -> 
     Args:
         hidden: (batch, sequence, hidden).
         positions: (batch, gathered) int64, in which one may be given several times; None: all positions.
-        traced: as of `relm.models.layers.Traced`.
+        traced: as of `relm.models.layers.TracedModule`.
 
     Returns:
         (batch, gathered, hidden).

@@ -19,7 +19,7 @@ from relm.models.attention import attention
 from relm.models.configuration import folder_config
 from relm.models.contract import LanguageModel
 from relm.models.gpt2_configuration import FREE_FIELDS, Gpt2Config
-from relm.models.layers import GELU, Traced, embedding, layer_norm, through_layers
+from relm.models.layers import GELU, TracedModule, embedding, layer_norm, through_layers
 from relm.models.losses import Term, cross_entropy
 from relm.models.weights import read_weights, write_folder
 
@@ -43,7 +43,7 @@ class Projection(nn.Module):
         return F.linear(x, self.weight.t(), self.bias)
 
 
-class Attention(Traced):
+class Attention(TracedModule):
     """Causal self-attention over several heads."""
 
     def __init__(self, config: Gpt2Config) -> None:

@@ -13,18 +13,18 @@ from torch.utils.checkpoint import checkpoint
 GELU = {"gelu_tanh": "tanh", "gelu_erf": "none"}
 
 
-class Traced(nn.Module):
+class TracedModule(nn.Module):
     """A module with operations that it computes in another form where a compiler makes one program of a whole step."""
 
     traced: bool = False
-    """Whether such a compiler runs it. To it a gather, attention and a loss are written out, mostly as matrix products, in
-    which it merges and distributes more than in torch's own kernels (docs/tpu.md)."""
+    """Whether such a compiler runs it. Gathers, attention and losses are then written out in plain operations, mostly matrix
+    products, of which it merges and distributes more than of torch's own kernels (docs/tpu.md)."""
 
 
 def set_traced(model: nn.Module, traced: bool) -> None:
     """Set `traced` of all parts of a model, as a device does where the model is placed."""
     for module in model.modules():
-        if isinstance(module, Traced):
+        if isinstance(module, TracedModule):
             module.traced = traced
 
 
@@ -44,12 +44,12 @@ class Linear(nn.Module):
 
 
 def embedding(rows: int, width: int) -> nn.Embedding:
-    """A table of (rows, width), without the draw from the global generator that `nn.Embedding` makes by itself."""
+    """Return an embedding of (rows, width), without the draw from the global generator that `nn.Embedding` makes."""
     return nn.Embedding(rows, width, _weight=torch.empty(rows, width))
 
 
 def layer_norm(width: int, epsilon: float, bias: bool = True) -> nn.LayerNorm:
-    """A layer normalisation (Ba et al. 2016), with or without an addend; torch 2.0 has no argument for that."""
+    """Return a layer normalisation (Ba et al. 2016), with or without a bias; torch 2.0 has no argument for that."""
     norm = nn.LayerNorm(width, eps=epsilon)
     if not bias:
         norm.bias = None  # type: ignore[assignment]
@@ -57,8 +57,8 @@ def layer_norm(width: int, epsilon: float, bias: bool = True) -> nn.LayerNorm:
 
 
 def recomputed(layer: nn.Module, *inputs: Tensor | None) -> Tensor:
-    """`layer(*inputs)`, of which only the inputs are kept; the rest is computed anew in the backward pass, with the same
-    random numbers (Chen et al. 2016): a third more work, a fraction of the memory, the same values and gradients."""
+    """Return `layer(*inputs)`, keeping only the inputs; the rest is computed again in the backward pass, with the same random
+    numbers (Chen et al. 2016): a third more work, a fraction of the memory, the same values and gradients."""
     output: Tensor = checkpoint(layer, *inputs, use_reentrant=False)
     return output
 
@@ -66,7 +66,7 @@ def recomputed(layer: nn.Module, *inputs: Tensor | None) -> Tensor:
 def through_layers(
     layers: Iterable[nn.Module], x: Tensor, *others: Tensor | None, recompute: Callable[..., Tensor] | None
 ) -> Tensor:
-    """`x` after all layers, each called as `layer(x, *others)`.
+    """Return `x` after all layers, each called as `layer(x, *others)`.
 
     Args:
         recompute: calls a layer so that what it computed is not kept, as `recomputed` does; None: it is kept.
@@ -77,7 +77,7 @@ def through_layers(
 
 
 def truncated_normal(shape: torch.Size, std: float, generator: torch.Generator) -> Tensor:
-    """Numbers from a normal distribution of which nothing beyond two sigma is left: drawn again until they fall within.
+    """Draw numbers from a normal distribution truncated at two sigma: those beyond are drawn again.
 
     As TensorFlow's `truncated_normal_initializer`, `std` is that before truncation; what remains has 0.8796 times as much.
     """

@@ -1,4 +1,4 @@
-"""What a model returns to be trained on: sums over scored labels, so that the caller says what they are divided by."""
+"""The terms of a loss: sums over scored labels, so that the caller decides what they are divided by."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class Term(NamedTuple):
     nats: Tensor
     """Sum of -ln P over the scored labels, float32, with a gradient."""
     count: Tensor  # type: ignore[assignment]
-    """How many labels were scored, int64."""
+    """Labels that were scored, int64."""
     correct: Tensor
-    """How many of them are the likeliest token; the first of several equally likely ones."""
+    """Scored labels that are the likeliest token; the first of several equally likely ones."""
 
 
 def cross_entropy(logits: Tensor, labels: Tensor, traced: bool = False) -> Term:
@@ -28,7 +28,7 @@ def cross_entropy(logits: Tensor, labels: Tensor, traced: bool = False) -> Term:
     Args:
         logits: (..., classes), any floating type; logarithms and sums are taken in float32.
         labels: (...) int64; -100 is not scored, and sends no gradient.
-        traced: as of `relm.models.layers.Traced`.
+        traced: as of `relm.models.layers.TracedModule`.
     """
     flat, wanted = logits.reshape(-1, logits.shape[-1]), labels.reshape(-1)
     scored = wanted != IGNORED_LABEL
@@ -41,12 +41,14 @@ def cross_entropy(logits: Tensor, labels: Tensor, traced: bool = False) -> Term:
 
 
 def scored_in_one_pass(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """-ln P of each label, and whether it is the likeliest, for a compiler: beside the greatest of all logits, which it takes
-    as they are made, all is read in one pass through them, which of 250,000 classes are as many bytes as a small model.
+    """Return -ln P of each label, and whether it is the likeliest, in the form for a compiler.
+
+    The compiler takes the greatest logits as it computes them, and all else in one pass over the logits; those of 250,000
+    classes are as many bytes as a small model.
 
     Args:
-        logits: (places, classes) float32.
-        labels: (places,) int64.
+        logits: (positions, classes) float32.
+        labels: (positions,) int64.
     """
     classes = torch.arange(logits.shape[1], device=logits.device)
     best = logits.detach().amax(1, keepdim=True)

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from relm.models.attention import attention
-from relm.models.layers import Linear, Traced, embedding
+from relm.models.layers import Linear, TracedModule, embedding
 from relm.models.t5_configuration import T5Config
 
 
-class Attention(Traced):
+class Attention(TracedModule):
     """Attention over several heads, to the sequence itself or to another one."""
 
     relative_attention_bias: nn.Embedding | None

@@ -45,7 +45,7 @@ DOCUMENTS, VOCABULARY_SIZE = 200, 1000
 
 
 def smoke_twin(recipe: Recipe, dataset: Dataset) -> Recipe:
-    """The small twin of `recipe`, whose dataset is `dataset`."""
+    """Return the small twin of `recipe`, whose dataset is `dataset`."""
     twin = recipe.model_dump()
     twin["title"] = f"Smoke twin of: {recipe.title}"
     twin["data"] = {
@@ -84,7 +84,7 @@ def smoke_twin(recipe: Recipe, dataset: Dataset) -> Recipe:
 
 
 def _device(recipe: Recipe) -> str:
-    """The CPU; of a TPU's run, where PJRT_DEVICE=CPU asks for XLA's CPU client, that, by the code that trains on a TPU."""
+    """Return the CPU, or a TPU where PJRT_DEVICE=CPU asks for XLA's CPU client, which the code for TPUs then drives."""
     return "tpu" if recipe.run.device == "tpu" and os.environ.get("PJRT_DEVICE") == "CPU" else "cpu"
 
 
@@ -96,7 +96,7 @@ def _small_model(model: Architecture) -> dict[str, Any]:
 
 
 def changed_keys(before: Mapping[str, Any], after: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    """Dotted paths at which two resolved recipes differ."""
+    """Yield the dotted paths at which two resolved recipes differ."""
     for key in {**before, **after}:
         old, new = before.get(key), after.get(key)
         if isinstance(old, Mapping) and isinstance(new, Mapping):
