@@ -1,6 +1,6 @@
 """An architecture from outside the package: each token's logits follow from the mean of the embeddings up to it."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -10,14 +10,12 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from relm.examples.manifest import TokenizerFacts
 from relm.models.contract import LanguageModel
 from relm.models.counting import Lengths, Product, Weights
 from relm.models.layers import embedding
 from relm.models.losses import Term, cross_entropy
 from relm.models.weights import write_folder
 from relm.recipes.architectures import ArchitectureDeclaration, Sizes, register_architecture
-from relm.recipes.recipe import Recipe
 
 
 class AveragerSizes(Sizes):
@@ -62,8 +60,8 @@ class Averager(LanguageModel):
         write_folder(folder, self.config.to_huggingface(), tokens, self.state_dict(), generates=True)
 
 
-def configuration(recipe: Recipe, tokenizer: TokenizerFacts, sizes: dict[str, Any]) -> AveragerConfig:
-    return AveragerConfig(sizes["vocabulary_size"], sizes["hidden_size"], sizes["spread"], sizes["window"])
+def configuration(settings: dict[str, Any], special: Mapping[str, int | None], terms: Collection[str]) -> AveragerConfig:
+    return AveragerConfig(**{key: settings[key] for key in ("vocabulary_size", "hidden_size", "spread", "window")})
 
 
 def weights(config: AveragerConfig) -> Iterator[Weights]:

@@ -46,8 +46,6 @@ PROFILED_STEPS, PROFILED_MICRO_BATCHES = 3, 24
 TRIAL_OPERATIONS, MOST_TRIAL_STEPS = 5e10, 20
 # A trial and --compile-only take at most so many micro-batches a step: the second adds to the gradients of the first.
 FEW_MICRO_BATCHES = 2
-# Classes that a term of the loss tells apart; of all others it is the tokens.
-CLASSES = {"next_sentence": 2}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -287,7 +285,7 @@ def describe_steps(ready: Prepared, steps: Steps) -> list[str]:
         f"ready: {describe_first_step(steps)}; {steps.programs} compiled programs",
         *([describe_speed(run, steps)] if steps.steady else []),
         f"memory: {memory_line(steps.memory)}",
-        f"loss: {describe_loss(steps, ready.config)}",
+        f"loss: {describe_loss(steps, ready.run.settings, ready.config)}",
     ]
 
 
@@ -322,12 +320,12 @@ def describe_first_step(steps: Steps) -> str:
     return f"{first}, {max(0.0, steps.first_seconds - steps.seconds):.2f} s more than a steady one" if steps.steady else first
 
 
-def describe_loss(steps: Steps, config: Configuration) -> str:
+def describe_loss(steps: Steps, phase: Phase, config: Configuration) -> str:
     """Return the first loss beside that of a guess; they differ much where weights or data are not what they should be."""
     parts = []
     for name, value in steps.first_terms.items():
         if term := name.removesuffix("_loss") if name.endswith("_loss") else "":
-            classes = CLASSES.get(term, config.vocabulary_size)
+            classes = phase.declaration.classes.get(term, config.vocabulary_size)
             parts.append(f"{term} {value:.3f} (a guess among {classes:,}: {math.log(classes):.3f})")
     return ", ".join(parts) + (f"; of the last: {steps.last_loss:.3f} in all" if steps.steady else "")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from relm.models.configuration import HUGGINGFACE_ACTIVATIONS, Published, own_switches, require_consistent
@@ -195,3 +195,15 @@ class BertConfig:
             ("cls.predictions.transform.LayerNorm.", "lm_head.layer_norm."),
             ("cls.predictions.", "lm_head."),
         )
+
+
+def bert_configuration(settings: Mapping[str, Any], special: Mapping[str, int | None], terms: Collection[str]) -> BertConfig:
+    """Return the configuration of a BERT or RoBERTa, which has a head for sentence pairs where these are scored.
+
+    Arguments as of `relm.recipes.architectures.ArchitectureDeclaration`.
+    """
+    sizes = {key: value for key, value in settings.items() if key != "architecture"}
+    sizes["intermediate_size"] = sizes["intermediate_size"] or 4 * sizes["hidden_size"]
+    return BertConfig(
+        **sizes, family=settings["architecture"], next_sentence="next_sentence" in terms, padding_id=special.get("pad")
+    )

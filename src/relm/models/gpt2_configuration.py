@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from relm.models.configuration import HUGGINGFACE_ACTIVATIONS, Published, own_switches, require_consistent
@@ -94,3 +94,8 @@ class Gpt2Config:
             "tie_word_embeddings": True,
             **own_switches(self, _OWN_FIELDS),
         }
+
+
+def gpt2_configuration(settings: Mapping[str, Any], special: Mapping[str, int | None], terms: Collection[str]) -> Gpt2Config:
+    """Return the configuration of a GPT-2; arguments as of `relm.recipes.architectures.ArchitectureDeclaration`."""
+    return Gpt2Config(**{key: value for key, value in settings.items() if key != "architecture"})

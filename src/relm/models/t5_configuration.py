@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from relm.models.configuration import Published, require_consistent
@@ -181,3 +181,13 @@ def _feed_forward(published: Published, default: str) -> str:
         expected = _FEED_FORWARDS[name][key]
         published.required(key, expected, (expected,))
     return name
+
+
+def t5_configuration(settings: Mapping[str, Any], special: Mapping[str, int | None], terms: Collection[str]) -> T5Config:
+    """Return the configuration of a T5 or mT5, whose decoder begins with the token for padding.
+
+    Arguments as of `relm.recipes.architectures.ArchitectureDeclaration`.
+    """
+    pad = special.get("pad") or 0
+    sizes = {key: value for key, value in settings.items() if key != "architecture"}
+    return T5Config(**sizes, family=settings["architecture"], pad_token_id=pad, decoder_start_token_id=pad)

@@ -36,8 +36,9 @@ class ArchitectureDeclaration:
     model: str
     """A subclass of `relm.models.contract.LanguageModel`, built from a configuration."""
     configuration: str
-    """A function (recipe, facts on its tokenizer, the section's keys with the vocabulary's size) -> a model's configuration, a
-    frozen dataclass whose `architecture` is the declared name."""
+    """A function that returns a model's configuration, a frozen dataclass whose `architecture` is the declared name. Its
+    arguments are the section's keys with the vocabulary's size, the tokenizer's special tokens (name -> id or None), and the
+    terms of the loss."""
     weights: str
     """A function from a configuration to records of its parameters, see `relm.models.counting`; imports no torch."""
     products: str
@@ -189,7 +190,7 @@ _GPT2 = ArchitectureDeclaration(
     auto_class="AutoModelForCausalLM",
     pipeline="text-generation",
     model="relm.models.gpt2:Gpt2",
-    configuration="relm.training.architecture:gpt2_configuration",
+    configuration="relm.models.gpt2_configuration:gpt2_configuration",
     weights="relm.models.gpt2_counting:gpt2_weights",
     products="relm.models.gpt2_counting:gpt2_products",
     terms=("next_token",),
@@ -200,7 +201,7 @@ _BERT = ArchitectureDeclaration(
     auto_class="AutoModelForMaskedLM",
     pipeline="fill-mask",
     model="relm.models.bert:Bert",
-    configuration="relm.training.architecture:bert_configuration",
+    configuration="relm.models.bert_configuration:bert_configuration",
     weights="relm.models.bert_counting:bert_weights",
     products="relm.models.bert_counting:bert_products",
     terms=("masked_token", "next_sentence"),
@@ -212,7 +213,7 @@ _T5 = ArchitectureDeclaration(
     auto_class="AutoModelForSeq2SeqLM",
     pipeline="text2text-generation",
     model="relm.models.t5:T5",
-    configuration="relm.training.architecture:t5_configuration",
+    configuration="relm.models.t5_configuration:t5_configuration",
     weights="relm.models.t5_counting:t5_weights",
     products="relm.models.t5_counting:t5_products",
     terms=("target_token",),

@@ -4,7 +4,7 @@ To add one, declare it and give the declaration to `register_objective`; `causal
 """
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
@@ -47,6 +47,10 @@ class ObjectiveDeclaration:
     lengths: str
     """A function from a phase to the positions of one example, padding included: those of its source (or of all of it), of the
     target in a decoder (0 where there is none), and those that the vocabulary's logits are computed for."""
+    terms: Callable[["Objective"], Collection[str]] | None = None
+    """Returns the terms that a phase's options give labels for; None: all of them."""
+    classes: Mapping[str, int] = field(default_factory=dict)
+    """Term -> classes that it tells apart, where these are not the tokens."""
     options: type[Section] | None = None
     """Its own keys, all with defaults; None: it has none."""
     stores_length: bool = False
@@ -186,9 +190,9 @@ class AsPublished(Section):
 
     @model_validator(mode="after")
     def options_belong_to_the_builder(self) -> Self:
-        for key, field in type(self).model_fields.items():
+        for key, known in type(self).model_fields.items():
             owners = [builder.name for builder in BUILDERS if key in builder.options]
-            if owners and self.builder not in owners and getattr(self, key) != field.default:
+            if owners and self.builder not in owners and getattr(self, key) != known.default:
                 raise ValueError(f"{key}: {self.builder} has no such option, but {' and '.join(owners)}; leave it out")
         return self
 
@@ -232,6 +236,11 @@ class Objective(Section):
         return OBJECTIVES[self.objective]
 
     @property
+    def terms(self) -> Collection[str]:
+        """The terms of the loss that examples have labels for."""
+        return self.declaration.labels.keys() if self.declaration.terms is None else self.declaration.terms(self)
+
+    @property
     def original(self) -> BuilderDeclaration | None:
         """The facts on the original whose examples are built; None: none's."""
         return None if self.as_published is None else BUILDERS[self.as_published.builder]
@@ -271,6 +280,10 @@ DRAWN_WITH_DYNAMIC_MASKS = (
 )  # fmt: skip
 
 
+def _masked_terms(objective: Objective) -> Collection[str]:
+    return ("masked_token", "next_sentence") if objective.masked.packing == "sentence_pairs" else ("masked_token",)
+
+
 def _drawn_with_masks(objective: Objective) -> Collection[str]:
     stored = objective.masked.masks == "static" or objective.as_published is not None
     return () if stored else DRAWN_WITH_DYNAMIC_MASKS
@@ -298,6 +311,8 @@ OBJECTIVES.register(
         name="masked",
         layout=TABLE,
         labels={"masked_token": "masked_labels", "next_sentence": "next_sentence_labels"},
+        terms=_masked_terms,
+        classes={"next_sentence": 2},
         pregenerate="relm.examples.masked:pregenerate_masked",
         read="relm.examples.masked:open_masked",
         generate="relm.examples.masked:generate_masked",

@@ -10,10 +10,7 @@ from safetensors import SafetensorError
 
 from relm.errors import RelmError
 from relm.examples.manifest import TokenizerFacts
-from relm.models.bert_configuration import BertConfig
 from relm.models.configuration import Configuration
-from relm.models.gpt2_configuration import Gpt2Config
-from relm.models.t5_configuration import T5Config
 from relm.recipes.architectures import ARCHITECTURES
 from relm.recipes.declaration import load
 from relm.recipes.recipe import Recipe
@@ -35,37 +32,16 @@ def configuration(recipe: Recipe, tokenizer: TokenizerFacts) -> Configuration:
 
 
 def _configuration(recipe: Recipe, tokenizer: TokenizerFacts) -> Configuration:
-    wanted: dict[str, Any] = recipe.model.model_dump(exclude={"architecture"})
+    wanted: dict[str, Any] = recipe.model.model_dump()
     wanted["vocabulary_size"] = wanted["vocabulary_size"] or tokenizer.vocabulary_size
     if wanted["vocabulary_size"] < tokenizer.vocabulary_size:
         raise RelmError(
             f"model.vocabulary_size is {wanted['vocabulary_size']}, but the tokenizer has {tokenizer.vocabulary_size} tokens; "
             "raise it, or leave it out"
         )
-    config: Configuration = load(recipe.model.declaration.configuration)(recipe, tokenizer, wanted)
+    terms = {term for phase in recipe.pretrain.values() for term in phase.terms}
+    config: Configuration = load(recipe.model.declaration.configuration)(wanted, tokenizer.special, terms)
     return config
-
-
-def gpt2_configuration(recipe: Recipe, tokenizer: TokenizerFacts, sizes: dict[str, Any]) -> Gpt2Config:
-    """Return the configuration of a GPT-2."""
-    return Gpt2Config(**sizes)
-
-
-def bert_configuration(recipe: Recipe, tokenizer: TokenizerFacts, sizes: dict[str, Any]) -> BertConfig:
-    """Return the configuration of a BERT or RoBERTa, which has a head for sentence pairs where the phases have these."""
-    packings = [phase.masked.packing for phase in recipe.pretrain.values()]
-    return BertConfig(
-        **{**sizes, "intermediate_size": sizes["intermediate_size"] or 4 * sizes["hidden_size"]},
-        family=recipe.model.architecture,
-        next_sentence="sentence_pairs" in packings,
-        padding_id=tokenizer.special.get("pad"),
-    )
-
-
-def t5_configuration(recipe: Recipe, tokenizer: TokenizerFacts, sizes: dict[str, Any]) -> T5Config:
-    """Return the configuration of a T5 or mT5, whose decoder begins with the token for padding."""
-    pad = tokenizer.special.get("pad") or 0
-    return T5Config(**sizes, family=recipe.model.architecture, pad_token_id=pad, decoder_start_token_id=pad)
 
 
 def model_class(config: Configuration) -> Any:
