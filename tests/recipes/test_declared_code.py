@@ -12,9 +12,7 @@ from relm.recipes.objectives import BUILDERS, OBJECTIVES
 from relm.recipes.optimization import OPTIMIZERS, SCHEDULES
 
 REFERENCE = re.compile(r"relm(\.\w+)+:\w+")
-DECLARATIONS = [
-    declaration for registry in (ARCHITECTURES, BUILDERS, OBJECTIVES, OPTIMIZERS, SCHEDULES) for declaration in registry
-]
+DECLARATIONS = [*ARCHITECTURES, *BUILDERS, *OBJECTIVES, *OPTIMIZERS, *SCHEDULES]
 
 
 @pytest.mark.parametrize("declaration", DECLARATIONS, ids=lambda declaration: declaration.name)
