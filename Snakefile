@@ -18,6 +18,7 @@ LOGS = f"{WORK}/logs"
 IMAGES = graph.Images(workflow)
 STALE = graph.Stale(workflow)
 
+graph.compare_no_absent_parameters()
 supervision.run_steps_with_this_environment()
 if supervision.is_main_process(workflow):
     supervision.clear_dead_locks()

@@ -1,6 +1,7 @@
 # From the dump to examples: download -> extract -> tokenizer -> pregenerate -> manifest.
 # A big file is `ancient()` everywhere; the sidecar beside it stands for its content. A download's folder is named by its content,
-# so that an edited sha256 is a missing file, with or without Snakemake's records.
+# so that an edited sha256 is a missing file, with or without Snakemake's records. What a job is stands on its command as --job:
+# the document whose digest is the key in its path.
 
 
 rule download_data:
@@ -62,8 +63,7 @@ rule convert_weights:
 
 rule extract:
     input:
-        sidecar=graph.source_sidecar,
-        source=lambda wildcards: ancient(graph.source(wildcards)),
+        unpack(graph.documents_inputs),
     output:
         train=f"{DOCUMENTS}.train.jsonl",
         train_sidecar=f"{DOCUMENTS}.train.jsonl.json",
@@ -73,18 +73,15 @@ rule extract:
         f"{LOGS}/documents/{{dataset}}-{{key}}/{{shard}}.log",
     threads: workflow.cores or 1
     params:
-        source=graph.source_path,
-        limit=graph.documents_limit,
+        job=graph.documents_job,
     shell:
-        "python -m relm extract --dataset recipes/data/{wildcards.dataset}.yaml --key {wildcards.key}"
-        " --source {params.source} {params.limit} --workers {threads}"
+        "python -m relm extract {params.job} --workers {threads}"
         " --train {output.train:q} --held-out {output.held_out:q} --log {log:q}"
 
 
 rule train_tokenizer:
     input:
-        sidecars=graph.tokenizer_training_sidecars,
-        documents=lambda wildcards: ancient(graph.tokenizer_training_documents(wildcards)),
+        unpack(graph.tokenizer_inputs),
     output:
         tokenizer=f"{WORK}/tokenizers/trained-{{key}}/tokenizer.json",
         sidecar=f"{WORK}/tokenizers/trained-{{key}}/tokenizer.json.json",
@@ -92,34 +89,30 @@ rule train_tokenizer:
         f"{LOGS}/tokenizers/{{key}}.log",
     threads: workflow.cores or 1
     params:
-        options=graph.tokenizer_training_options,
+        job=graph.tokenizer_job,
     shell:
-        "python -m relm train-tokenizer {params.options} --documents {input.documents:q}"
+        "python -m relm train-tokenizer {params.job} --documents {input.files:q}"
         " --output {output.tokenizer:q} --log {log:q}"
 
 
 rule import_tokenizer:
     input:
-        sidecars=graph.imported_tokenizer_sidecars,
-        files=lambda wildcards: ancient(graph.imported_tokenizer_files(wildcards)),
+        unpack(graph.tokenizer_inputs),
     output:
         tokenizer=f"{WORK}/tokenizers/imported-{{key}}/tokenizer.json",
         sidecar=f"{WORK}/tokenizers/imported-{{key}}/tokenizer.json.json",
     log:
         f"{LOGS}/tokenizers/{{key}}.log",
     params:
-        kind=graph.imported_tokenizer_kind,
-        expected=graph.imported_tokenizer_sha256,
+        job=graph.tokenizer_job,
     shell:
-        "python -m relm import-tokenizer --kind {params.kind} --files {input.files:q} {params.expected}"
+        "python -m relm import-tokenizer {params.job} --files {input.files:q}"
         " --output {output.tokenizer:q} --log {log:q}"
 
 
 rule pregenerate:
     input:
-        sidecars=graph.example_documents_sidecars,
-        documents=lambda wildcards: ancient(graph.example_documents(wildcards)),
-        tokenizer=lambda wildcards: ancient(graph.example_tokenizer(wildcards)),
+        unpack(graph.examples_inputs),
     output:
         train=f"{EXAMPLES}.train.bin",
         train_index=f"{EXAMPLES}.train.idx",
@@ -130,32 +123,20 @@ rule pregenerate:
     log:
         f"{LOGS}/examples/{{dataset}}-{{key}}/{{shard}}.log",
     threads: workflow.cores or 1
+    params:
+        job=graph.examples_job,
     shell:
-        "python -m relm pregenerate --tokenizer {input.tokenizer:q} --documents {input.documents:q} --workers {threads}"
-        " --output {output.train:q} {output.held_out:q} --log {log:q}"
+        "python -m relm pregenerate {params.job} --tokenizer {input.tokenizer:q} --documents {input.documents:q}"
+        " --workers {threads} --output {output.train:q} {output.held_out:q} --log {log:q}"
 
 
 # Sequences of a fixed length, or pairs of texts: what masked and seq2seq phases read.
-rule pregenerate_table:
-    input:
-        sidecars=graph.example_documents_sidecars,
-        documents=lambda wildcards: ancient(graph.example_documents(wildcards)),
-        tokenizer=lambda wildcards: ancient(graph.example_tokenizer(wildcards)),
+use rule pregenerate as pregenerate_table with:
     output:
         train=f"{EXAMPLES}.train.arrow",
         train_sidecar=f"{EXAMPLES}.train.arrow.json",
         held_out=f"{EXAMPLES}.held_out.arrow",
         held_out_sidecar=f"{EXAMPLES}.held_out.arrow.json",
-    log:
-        f"{LOGS}/examples/{{dataset}}-{{key}}/{{shard}}.log",
-    threads: workflow.cores or 1
-    params:
-        settings=graph.table_settings,
-        language=graph.language,
-    shell:
-        "python -m relm pregenerate {params.settings} --language {params.language} --tokenizer {input.tokenizer:q}"
-        " --documents {input.documents:q} --workers {threads}"
-        " --output {output.train:q} {output.held_out:q} --log {log:q}"
 
 
 rule manifest:
@@ -167,7 +148,7 @@ rule manifest:
     log:
         f"{LOGS}/examples/{{dataset}}-{{key}}/manifest.log",
     params:
-        described=graph.dataset_in_words,
+        described=graph.dataset_description,
     shell:
         "python -m relm manifest --dataset recipes/data/{wildcards.dataset}.yaml --sidecars {input:q}"
         " --output {output.manifest:q} --log {log:q}"

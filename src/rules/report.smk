@@ -3,9 +3,7 @@
 
 rule verify:
     input:
-        evaluations=graph.evaluations,
-        sidecar=graph.final_model_sidecar,
-        model=lambda wildcards: ancient(graph.final_model(wildcards)),
+        unpack(graph.judged_inputs),
     output:
         f"{RUN}/verify.json",
     log:
@@ -20,11 +18,9 @@ rule verify:
 
 rule report:
     input:
+        unpack(graph.judged_inputs),
         verify=f"{RUN}/verify.json",
-        evaluations=graph.evaluations,
         before=graph.evaluations_before,
-        sidecar=graph.final_model_sidecar,
-        model=lambda wildcards: ancient(graph.final_model(wildcards)),
     output:
         report=f"{RUN}/report/report.html",
         card=f"{RUN}/report/README.md",

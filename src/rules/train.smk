@@ -2,13 +2,10 @@
 # Checkpoints are nobody's output: they lie beside `model/` and outlive a trainer that is stopped.
 
 
+# Its job is named and not spelled out: the whole document of a run is pages long. The command refuses another fingerprint.
 rule pretrain:
     input:
-        manifest=graph.manifest,
-        shards=lambda wildcards: ancient(graph.shards(wildcards)),
-        tokenizer=lambda wildcards: ancient(graph.tokenizer(wildcards)),
-        start_sidecar=graph.starting_weights_sidecars,
-        start=lambda wildcards: ancient(graph.starting_weights(wildcards)),
+        unpack(graph.training_inputs),
     output:
         model=f"{RUN}/{{phase}}/model/model.safetensors",
         sidecar=f"{RUN}/{{phase}}/model/model.safetensors.json",

@@ -89,7 +89,7 @@ def test_one_document_in_so_many_is_held_out_by_default() -> None:
 
 
 def key(**keys: Any) -> str:
-    return digest(dataset_identity("letters", dataset(**keys), Path("unused")))
+    return digest(dataset_identity(dataset(**keys), Path("unused")))
 
 
 LINES = {"format": "json_lines", "files": TWO}
@@ -133,9 +133,7 @@ def test_a_default_written_out_and_words_are_none(before: dict) -> None:
 def test_the_split_is_read_from_the_identity_of_a_folder_too(tmp_path: Path) -> None:
     (tmp_path / "a.parquet").write_bytes(b"x")
     keys = {"format": "hugging_face", "folder": str(tmp_path)}
-    first, second = (
-        dataset_identity("letters", dataset(**keys, split=split), tmp_path.parent / "cache") for split in ("train", "test")
-    )
+    first, second = (dataset_identity(dataset(**keys, split=split), tmp_path.parent / "cache") for split in ("train", "test"))
     assert first["content"] == second["content"] == [["a.parquet", first["content"][0][1]]]
     assert first != second
 

@@ -1,5 +1,6 @@
 """Fingerprints: what changes them, what does not, and golden values that no release may change."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -7,11 +8,11 @@ import pytest
 from relm.artifact import canonical_json
 from relm.errors import RelmError
 from relm.recipes.datasets import Dataset
-from relm.recipes.identity import examples_identity
+from relm.recipes.identity import examples_identity, stored_identity
+from relm.recipes.jobs import objective_of_examples
 from relm.recipes.objectives import Objective
 from relm.recipes.plan import Plan, Project
 from relm.recipes.recipe import Recipe
-from relm.steps.data import objective_of
 
 DATASET = {
     "title": "Letters",
@@ -168,7 +169,7 @@ SHIPPED = {
 def test_what_is_stored_says_enough_to_store_it_again(phase: dict) -> None:
     objective = Objective.model_validate(phase)
     stored = objective.what_is_stored()
-    again = objective_of(canonical_json(stored) if stored else None)
+    again = objective_of_examples(json.loads(canonical_json(stored_identity(objective, "en"))))
     assert again.what_is_stored() == stored
     assert again.as_published == objective.as_published
     if objective.as_published is not None:

@@ -7,6 +7,7 @@ import pytest
 
 from relm.errors import RelmError
 from relm.graph.targets import all_results
+from relm.recipes.jobs import DocumentsJob
 from relm.recipes.plan import Project
 from relm.reporting.status import describe_recipes
 from small_project import Commands
@@ -71,8 +72,8 @@ def test_each_broken_file_is_named_by_those_who_ask_for_it(broken_project: Comma
         for folder in USES:
             with pytest.raises(RelmError, match=rf"^recipes/{folder}/{kind}\.yaml"):
                 project.plan(f"of-{folder}-{kind}")
-    found = project.plan_where("sample", documents_key=project.plan("tiny").documents_key)
-    assert found.name == "tiny"
+    key = Project().plan("tiny").documents_key
+    assert Project().find_job(DocumentsJob, key, "sample").key == key
 
 
 @pytest.mark.timeout(60)

@@ -3,12 +3,14 @@
 The rules, the shim for Snakemake, `relm images run` and `relm command` all ask here.
 """
 
+import json
 import os
 import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from relm.containers.lock import ROLES, Role
 from relm.recipes.datasets import Dataset, load_dataset
@@ -106,12 +108,21 @@ def _load_dataset(words: Sequence[str]) -> Dataset | None:
     return load_dataset(Path(path)) if path and Path(path).exists() else None
 
 
+def _find_content(words: Sequence[str]) -> Any:
+    """Return the content in a job's document: the list of files, the mapping of a dataset of the hub, or a folder's digest."""
+    try:
+        document = json.loads(_find_option(words, "--job") or "{}")
+    except (ValueError, RecursionError):
+        return None  # the step itself reports what is wrong
+    return document.get("content") if isinstance(document, dict) else None
+
+
 def _needs_network(words: Sequence[str], plan: Plan | None) -> bool:
     """Return True for downloads, a bucket, documents read from the hub, and a log that goes to a server while training."""
     step = words[0]
     if step == "extract":
         dataset = _load_dataset(words)
-        return dataset is not None and dataset.hub is not None
+        return isinstance(_find_content(words), dict) or (dataset is not None and dataset.hub is not None)
     if step == "pretrain" and plan is not None:
         return "wandb" in plan.recipe.run.loggers and os.environ.get("WANDB_MODE") == "online"
     return step in ("download", "push", "pull")
@@ -126,6 +137,8 @@ def _list_read(words: Sequence[str], plan: Plan | None) -> list[Path]:
     if step == "download" and (model := _find_option(words, "--model")):
         parts.append(load_model(Path(model)))
     given = [part.folder for part in parts if part is not None and part.folder is not None]
+    if step == "extract" and isinstance(_find_content(words), str):
+        given.append(_find_option(words, "--source") or "")
     if step == "download":
         given += [folder for folder in os.environ.get("RELM_MIRROR", "").split(os.pathsep) if folder]
     inside = (Path.cwd(), work_folder().resolve())

@@ -102,12 +102,6 @@ def evaluation_accelerators(wildcards: Any) -> int:
 
 
 @in_words
-def evaluations(wildcards: Any) -> list[str]:
-    """Return the figures of all tasks the recipe evaluates, of the trained model."""
-    return strings(list(plan_of_run(wildcards).evaluations().values()))
-
-
-@in_words
 def evaluations_before(wildcards: Any) -> list[str]:
     """Return the figures of the weights that training started from, if the recipe names some."""
     return strings(list(plan_of_run(wildcards).evaluations(BEFORE).values()))

@@ -1,17 +1,23 @@
 """What the rules of train.smk and report.smk ask: from examples to the published folder."""
 
 import shlex
-from pathlib import Path
 from typing import Any
+
+from snakemake.io import ancient
 
 from relm.artifact import sha256_of, sidecar_of
 from relm.devices import ranks
 from relm.errors import RelmError
 from relm.graph.asking import PROJECT, in_words, sidecars, strings
-from relm.recipes.plan import Plan
+from relm.recipes.plan import TRAINED, Plan
 
 
 def plan_of_run(wildcards: Any) -> Plan:
+    """Return the plan of the recipe that a path names.
+
+    Raises:
+        RelmError: the recipe has another fingerprint than the path.
+    """
     plan = PROJECT.plan(wildcards.recipe)
     if hasattr(wildcards, "fingerprint") and plan.fingerprint != wildcards.fingerprint:
         raise RelmError(
@@ -22,40 +28,22 @@ def plan_of_run(wildcards: Any) -> Plan:
 
 
 @in_words
-def manifest(wildcards: Any) -> str:
-    """The manifest of a phase's examples; in an evaluation, of the last phase's."""
-    plan = plan_of_run(wildcards)
-    return str(plan.manifest(getattr(wildcards, "phase", plan.phases[-1])))
-
-
-@in_words
-def shards(wildcards: Any) -> list[str]:
-    """The training shards of a phase's examples; the manifest stands for their content, and a lost one is made again."""
-    plan = plan_of_run(wildcards)
-    return strings([plan.examples(wildcards.phase, shard, "train") for shard in plan.shards])
-
-
-@in_words
-def tokenizer(wildcards: Any) -> str:
-    """The recipe's tokenizer."""
-    return str(plan_of_run(wildcards).tokenizer)
-
-
-@in_words
-def starting_weights_sidecars(wildcards: Any) -> list[str]:
-    """What stands for the starting weights."""
-    return sidecars(plan_of_run(wildcards).starting_weights(wildcards.phase)[:1])
-
-
-@in_words
-def starting_weights(wildcards: Any) -> list[str]:
-    """The starting weights and their configuration."""
-    return strings(plan_of_run(wildcards).starting_weights(wildcards.phase))
+def training_inputs(wildcards: Any) -> dict[str, Any]:
+    """Return what a phase reads: the manifest stands for the content of the shards, and a lost shard is made again."""
+    plan, phase = plan_of_run(wildcards), wildcards.phase
+    start = plan.starting_weights(phase)
+    return {
+        "manifest": str(plan.manifest(phase)),
+        "shards": ancient(strings([plan.examples(phase, shard, "train") for shard in plan.shards])),
+        "tokenizer": ancient(str(plan.tokenizer)),
+        "start_sidecar": sidecars(start[:1]),
+        "start": ancient(strings(start)),
+    }
 
 
 @in_words
 def start_options(wildcards: Any) -> str:
-    """`--init-from FOLDER` where there are starting weights, and `--optimizer-from CHECKPOINT` where the optimizer is kept."""
+    """Return `--init-from FOLDER` if there are starting weights, `--optimizer-from CHECKPOINT` if the optimizer is kept."""
     plan = plan_of_run(wildcards)
     files, kept = plan.starting_weights(wildcards.phase), plan.kept_optimizer(wildcards.phase)
     start = [f"--init-from {shlex.quote(str(files[0].parent))}"] if files else []
@@ -64,13 +52,13 @@ def start_options(wildcards: Any) -> str:
 
 @in_words
 def processes(wildcards: Any) -> int:
-    """How many processes train together."""
+    """Return the number of processes that train together."""
     return PROJECT.plan(wildcards.recipe).recipe.run.processes
 
 
 @in_words
 def compiled_for(wildcards: Any) -> dict[str, Any]:
-    """What a recipe's programs follow from beside its fingerprint: an edited setting compiles anew and trains nothing."""
+    """Return what the programs follow from beside the fingerprint: an edited setting compiles anew and trains nothing."""
     from relm.forecast.compilation.compiling import topology_of
 
     plan = plan_of_run(wildcards)
@@ -80,42 +68,37 @@ def compiled_for(wildcards: Any) -> dict[str, Any]:
 
 @in_words
 def trainer_threads(wildcards: Any) -> int:
-    """CPU threads of the trainer, as the recipe fixes them, over all its processes."""
+    """Return the CPU threads of the trainer, as the recipe fixes them, over all its processes."""
     run = PROJECT.plan(wildcards.recipe).recipe.run
     return run.threads * run.processes if run.threads else 1_000_000  # Snakemake scales it down to the cores there are
 
 
 def launcher(wildcards: Any, resources: Any) -> str:
-    """What starts the trainer. Snakemake holds what comes of resources for no reason to train again."""
+    """Return what starts the trainer. Snakemake holds what comes of resources for no reason to train again."""
     return shlex.join(ranks.launcher(resources.processes))
 
 
-def _final_model(wildcards: Any) -> Path:
+@in_words
+def judged_inputs(wildcards: Any) -> dict[str, Any]:
+    """Return the figures of all tasks that the recipe evaluates, and the weights of the last phase, which they are of."""
     plan = plan_of_run(wildcards)
-    return plan.model_folder(plan.phases[-1]) / "model.safetensors"
-
-
-@in_words
-def final_model(wildcards: Any) -> str:
-    """The weights of the last phase."""
-    return str(_final_model(wildcards))
-
-
-@in_words
-def final_model_sidecar(wildcards: Any) -> str:
-    """What stands for them."""
-    return str(sidecar_of(_final_model(wildcards)))
+    weights = plan.evaluated_model(TRAINED)[0]
+    return {
+        "evaluations": strings(list(plan.evaluations().values())),
+        "sidecar": str(sidecar_of(weights)),
+        "model": ancient(str(weights)),
+    }
 
 
 @in_words
 def judged(wildcards: Any) -> list[Any]:
-    """What the verdict depends on beside the figures: an edited expectation judges again and trains nothing."""
+    """Return what the verdict depends on beside the figures: an edited expectation judges again and trains nothing."""
     return [row.model_dump(mode="json") for row in plan_of_run(wildcards).recipe.expect]
 
 
 @in_words
 def described(wildcards: Any) -> dict[str, Any]:
-    """What the report says beside the figures: edited words are reported again."""
+    """Return what the report says beside the figures: edited words are reported again."""
     plan = plan_of_run(wildcards)
     words = plan.recipe.model_dump(mode="json", include={"title", "paper", "source", "deviations", "expect", "run"})
     named = [plan.dataset, plan.tokenizer_model, plan.init_model, *plan.tests.values()]
@@ -125,13 +108,13 @@ def described(wildcards: Any) -> dict[str, Any]:
 
 @in_words
 def fingerprint(wildcards: Any) -> str:
-    """What the recipe means now: `publish` refuses another run's files."""
+    """Return the fingerprint that the recipe has now: `publish` refuses another run's files."""
     return PROJECT.plan(wildcards.recipe).fingerprint
 
 
 @in_words
 def published(wildcards: Any) -> dict[str, str]:
-    """Every file that the report and the run give to `results/NAME`."""
+    """Return every file that the report and the run give to `results/NAME`."""
     plan = PROJECT.plan(wildcards.recipe)
     folder = plan.run_folder
     return {

@@ -18,6 +18,23 @@ from relm.graph.runs import plan_of_run, published
 from relm.recipes.plan import REFERENCE, Plan
 
 
+def compare_no_absent_parameters() -> None:
+    """Have Snakemake compare parameters with its records only for rules that declare some.
+
+    A rule whose products have their whole identity in their path declares none: what is asked of resources does not count. So
+    an edit makes another path, and never another parameter of the same one. Left to itself, Snakemake would make everything
+    again that a version of the rule with parameters has made.
+    """
+    from snakemake.persistence import NO_PARAMS_CHANGE, PersistenceBase
+
+    compare = PersistenceBase.params_changed
+
+    def compare_declared(self: Any, job: Any, file: Any = None) -> Any:
+        return compare(self, job, file) if job.non_derived_params else NO_PARAMS_CHANGE
+
+    PersistenceBase.params_changed = compare_declared
+
+
 class Stale:
     """Input functions that also have Snakemake make again what was made for another recipe."""
 

@@ -16,7 +16,7 @@ from relm.recipes.datasets import Dataset
 from relm.recipes.evaluations import HARNESS, HARNESS_TASKS, EvaluationDeclaration, PublishedTest, task_of
 from relm.recipes.objectives import Objective
 from relm.recipes.published_models import PretrainedModel
-from relm.recipes.recipe import DataChoice, Recipe, TokenizerChoice
+from relm.recipes.recipe import Recipe, TokenizerChoice
 from relm.recipes.section import Section
 
 # A step whose output changes meaning for the same input gets the next number here; a mere speed-up does not.
@@ -61,11 +61,12 @@ def folder_files(dataset: Dataset) -> list[Path]:
     return files
 
 
-def folder_content(name: str, dataset: Dataset, cache: Path) -> list[list[str]]:
-    """[[path inside the folder, sha256]] of every document; unchanged files are not hashed again."""
+def folder_content(dataset: Dataset, cache: Path) -> list[list[str]]:
+    """Return [[path inside the folder, sha256]] of every document; unchanged files are not hashed again."""
     folder = Path(str(dataset.folder)).expanduser()
     files = {path.relative_to(folder).as_posix(): path for path in folder_files(dataset)}
-    return [[inside, sha256] for inside, sha256 in content_of(files, cache / f"{name}.json").items()]
+    known_contents = cache / f"{folder.name}-{digest(str(folder.resolve()))}.json"
+    return [[inside, sha256] for inside, sha256 in content_of(files, known_contents).items()]
 
 
 def content_of(files: Mapping[str, Path], known_contents: Path) -> dict[str, str]:
@@ -84,21 +85,22 @@ def content_of(files: Mapping[str, Path], known_contents: Path) -> dict[str, str
     return {name: entry[1] for name, entry in now.items()}
 
 
-def dataset_identity(name: str, dataset: Dataset, cache: Path) -> dict[str, Any]:
-    """What the documents of a dataset depend on, by content; where the bytes come from and words do not count."""
+def dataset_identity(dataset: Dataset, cache: Path) -> dict[str, Any]:
+    """Return all that the documents of a dataset depend on, by content; sources of the bytes and words do not count."""
     if dataset.folder is not None:
-        content: Any = folder_content(name, dataset, cache)
+        content: Any = folder_content(dataset, cache)
     elif dataset.hub is not None:
         content = given(dataset.hub)
     else:
         content = [[file, remote.sha256] for file, remote in dataset.files.items()]
-    return {"content": content, **dataset.model_dump(mode="json", include=HOW_DOCUMENTS_ARE_READ, exclude_defaults=True)}
+    keys = HOW_DOCUMENTS_ARE_READ | {dataset.format}  # a format's options lie under its name
+    return {"content": content, **dataset.model_dump(mode="json", include=keys, exclude_defaults=True)}
 
 
-def documents_identity(choice: DataChoice, dataset: Dataset, cache: Path) -> dict[str, Any]:
-    """Of the extracted documents: the dataset's content and how many documents are read."""
-    identity = {"revision": REVISIONS["documents"], **dataset_identity(choice.dataset, dataset, cache)}
-    return identity if choice.documents is None else {**identity, "documents": choice.documents}
+def documents_identity(dataset: Dataset, limit: int | None, cache: Path) -> dict[str, Any]:
+    """Return the identity of extracted documents: the dataset's, and how many documents of each shard are read."""
+    identity = {"revision": REVISIONS["documents"], **dataset_identity(dataset, cache)}
+    return identity if limit is None else {**identity, "documents": limit}
 
 
 def model_content(name: str, model: PretrainedModel, cache: Path) -> dict[str, str]:
@@ -148,7 +150,7 @@ def part_of(content: Mapping[str, str], files: Sequence[str]) -> dict[str, str]:
 def tokenizer_identity(
     choice: TokenizerChoice, model: PretrainedModel | None, documents: Mapping[str, Any], cache: Path
 ) -> dict[str, Any]:
-    """Of a tokenizer: the hashes of its files, or what it is trained on."""
+    """Return the identity of a tokenizer: its kind and the hashes of its files, or how it is trained on which documents."""
     if model is not None:
         files = part_of(model_content(str(choice.from_model), model, cache), model.tokenizer_files)
         return {"revision": REVISIONS["tokenizer"], "kind": model.tokenizer, "files": files}
@@ -158,12 +160,15 @@ def tokenizer_identity(
 def examples_identity(
     documents: Mapping[str, Any], tokenizer: Mapping[str, Any], objective: Objective, language: str
 ) -> dict[str, Any]:
-    """Of pregenerated examples: the documents, the tokenizer and those keys of the objective that decide what is stored."""
+    """Return the identity of pregenerated examples: documents, tokenizer, and what of the objective decides what is stored."""
+    return {"documents": digest(documents), "tokenizer": digest(tokenizer), **stored_identity(objective, language)}
+
+
+def stored_identity(objective: Objective, language: str) -> dict[str, Any]:
+    """Return the identity of examples, whatever documents and tokenizer they are made from."""
     stored = objective.what_is_stored()
     return {
         "revision": REVISIONS["examples"],
-        "documents": digest(documents),
-        "tokenizer": digest(tokenizer),
         "objectives": [stored.pop("objective", "causal")],
         **stored,
         **({"language": language} if objective.depends_on_language else {}),

@@ -3,13 +3,14 @@
 The graph's rules and the commands both ask here, so a path is written down once. A project is a folder with `recipes/`.
 """
 
+import contextlib
 import difflib
 import functools
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from relm.errors import RelmError
 from relm.recipes import identity
@@ -24,9 +25,9 @@ from relm.recipes.evaluations import (
     names_in_recipes,
     task_of,
 )
+from relm.recipes.jobs import DataJob, DocumentsJob, ExamplesJob, TokenizerJob
 from relm.recipes.published_models import WEIGHTS_FILES, ModelFile, PretrainedModel, load_model
 from relm.recipes.recipe import Recipe, load_recipe
-from relm.recipes.remote_files import RemoteFile
 from relm.recipes.run_folder import DEVICE_FIGURES, LOG, checkpoint_folder
 from relm.recipes.section import NAME
 from relm.recipes.smoke import smoke_twin
@@ -38,6 +39,9 @@ TRAINED, BEFORE, REFERENCE = "eval", "before", "reference"
 SMOKE_EXAMPLES = 20
 # Folders of `results/` that are no recipe's.
 NOT_RECIPES = ("smoke", "reference")
+J = TypeVar("J", bound=DataJob)
+# Kind, key, and the dataset in the path.
+JobKey = tuple[type, str, str | None]
 
 
 @dataclass(frozen=True)
@@ -57,54 +61,61 @@ class Plan:
     work: Path = field(default_factory=identity.work_folder)
 
     @functools.cached_property
-    def _documents_identity(self) -> dict[str, Any]:
-        return identity.documents_identity(self.recipe.data, self.dataset, self.work / "folders")
+    def documents_job(self) -> DocumentsJob:
+        """The job that extracts the documents."""
+        document = identity.documents_identity(self.dataset, self.recipe.data.documents, self.work / "folders")
+        return DocumentsJob(document, self.recipe.data.dataset, self.dataset, self.work)
 
     @functools.cached_property
-    def _tokenizer_identity(self) -> dict[str, Any]:
-        parts = self.recipe.tokenizer, self.tokenizer_model, self._documents_identity
-        return identity.tokenizer_identity(*parts, self.work / "folders")
+    def tokenizer_job(self) -> TokenizerJob:
+        """The job that trains or imports the tokenizer."""
+        parts = self.recipe.tokenizer, self.tokenizer_model, self.documents_job.document
+        document = identity.tokenizer_identity(*parts, self.work / "folders")
+        texts = [self.documents(shard, "train") for shard in self.shards]
+        return TokenizerJob(document, tuple(self.tokenizer_files if self.tokenizer_model else texts), self.work)
 
     @functools.cached_property
-    def _examples_identities(self) -> dict[str, dict[str, Any]]:
-        """By phase."""
-        parts = self._documents_identity, self._tokenizer_identity
-        language = self.dataset.language
-        return {name: identity.examples_identity(*parts, phase, language) for name, phase in self.recipe.pretrain.items()}
+    def examples_jobs(self) -> dict[str, ExamplesJob]:
+        """Phase -> the job that pregenerates its examples; phases that read the same ones share it."""
+        jobs: dict[str, ExamplesJob] = {}
+        for name, phase in self.recipe.pretrain.items():
+            parts = self.documents_job.document, self.tokenizer_job.document, phase, self.dataset.language
+            jobs[name] = ExamplesJob(identity.examples_identity(*parts), self.documents_job, self.tokenizer_job, phase.suffix)
+        return jobs
 
-    @functools.cached_property
+    @property
+    def data_jobs(self) -> list[DataJob]:
+        """All jobs that prepare data."""
+        return [self.documents_job, self.tokenizer_job, *self.examples_jobs.values()]
+
+    @property
     def documents_key(self) -> str:
         """Identity of the extracted documents, in their path."""
-        return identity.digest(self._documents_identity)
+        return self.documents_job.key
 
-    @functools.cached_property
+    @property
     def tokenizer_key(self) -> str:
         """Identity of the tokenizer, in its path."""
-        return identity.digest(self._tokenizer_identity)
+        return self.tokenizer_job.key
 
-    @functools.cached_property
-    def _examples_key_of(self) -> dict[str, str]:
-        """Phase -> identity of its examples, hashed once: a graph asks for every shard."""
-        return {phase: identity.digest(found) for phase, found in self._examples_identities.items()}
-
-    @functools.cached_property
+    @property
     def examples_keys(self) -> dict[str, str]:
         """Identity of the pregenerated examples, in their path -> the first phase that reads them."""
         keys: dict[str, str] = {}
-        for phase, key in self._examples_key_of.items():
-            keys.setdefault(key, phase)
+        for phase, job in self.examples_jobs.items():
+            keys.setdefault(job.key, phase)
         return keys
 
     @functools.cached_property
     def fingerprint(self) -> str:
         """What the run means, in its path."""
         weights = self._content(self._init_from, self.init_model.weights_files) if self.init_model else None
-        return identity.fingerprint(self.recipe, list(self._examples_identities.values()), weights)
+        return identity.fingerprint(self.recipe, [job.document for job in self.examples_jobs.values()], weights)
 
     @property
     def shards(self) -> list[str]:
         """Names of the dataset's shards: its files, or one for a folder."""
-        return list(self.dataset.files) or ["folder"]
+        return self.documents_job.shards
 
     @property
     def phases(self) -> list[str]:
@@ -112,21 +123,12 @@ class Plan:
         return list(self.recipe.pretrain)
 
     def download(self, shard: str) -> Path:
-        """Return the path of a source file of the dataset, in a folder named by its content.
-
-        So an edited sha256 is a missing file, and checkouts with different recipes can share a work folder.
-        """
-        return self.work / "downloads" / "data" / self.recipe.data.dataset / self._source(shard).sha256[:12] / shard
-
-    def _source(self, shard: str) -> RemoteFile:
-        if shard not in self.dataset.files:
-            name, known = self.recipe.data.dataset, ", ".join(self.dataset.files)
-            raise RelmError(f"recipes/data/{name}.yaml: has no file {shard}; it has {known or 'none'}")
-        return self.dataset.files[shard]
+        """Return the path of a source file of the dataset, in a folder named by its content."""
+        return self.documents_job.download(shard)
 
     def documents(self, shard: str, split: str) -> Path:
-        """Extracted documents of one shard and split, JSON lines."""
-        return self.work / "documents" / f"{self.recipe.data.dataset}-{self.documents_key}" / f"{shard}.{split}.jsonl"
+        """Return the path of the extracted documents of one shard and split, JSON lines."""
+        return self.documents_job.documents(shard, split)
 
     def model_download(self, name: str, model: PretrainedModel, file: ModelFile) -> Path:
         """Return the path of a file of a published model, in a folder named by the content of those used together."""
@@ -196,16 +198,15 @@ class Plan:
     @property
     def tokenizer(self) -> Path:
         """The tokenizer, in the format of the `tokenizers` library."""
-        origin = "trained" if self.tokenizer_model is None else "imported"
-        return self.work / "tokenizers" / f"{origin}-{self.tokenizer_key}" / "tokenizer.json"
+        return self.tokenizer_job.tokenizer
 
     def examples_folder(self, phase: str) -> Path:
-        """Shards of a phase's examples, their sidecars and the manifest; phases that read the same ones share it."""
-        return self.work / "examples" / f"{self.recipe.data.dataset}-{self._examples_key_of[phase]}"
+        """Return the folder of a phase's examples, their sidecars and the manifest; phases that read the same ones share it."""
+        return self.examples_jobs[phase].folder
 
     def examples(self, phase: str, shard: str, split: str) -> Path:
-        """Pregenerated examples of one shard and split: a stream of tokens, or a table."""
-        return self.examples_folder(phase) / f"{shard}.{split}{self.recipe.pretrain[phase].suffix}"
+        """Return the path of the pregenerated examples of one shard and split: a stream of tokens, or a table."""
+        return self.examples_jobs[phase].examples(shard, split)
 
     def manifest(self, phase: str) -> Path:
         """What all shards of a phase's examples hold, with their hashes."""
@@ -311,6 +312,8 @@ class Project:
         self._datasets: dict[str, Dataset] = {}
         self._models: dict[str, PretrainedModel] = {}
         self._tests: dict[str, PublishedTest] = {}
+        self._jobs: dict[JobKey, DataJob] = {}
+        self._indexed: set[str] = set()
 
     def names(self) -> list[str]:
         """All recipes, smoke twins not included, sorted."""
@@ -423,21 +426,35 @@ class Project:
                 found = getattr(recipe, key)
                 raise RelmError(f"{path}: {key}: {found} has no weights among its files; weights: true says it has")
 
-    def plan_where(self, dataset: str | None = None, **wanted: str) -> Plan:
-        """The first plan (over one dataset) with the wanted attributes, such as ``documents_key="3f..."``: a job's recipe.
-        An attribute that is a mapping has the wanted value among its keys.
+    def find_job(self, kind: type[J], key: str, dataset: str | None = None) -> J:
+        """Return the job of a kind with a key; a tokenizer's has no dataset in its path.
 
-        Recipes with faults are passed over: they cannot have asked for anything. So are those whose folders cannot be read.
+        Recipes that were planned already are asked first: whoever asks for `results/NAME` planned it. Then the others, one
+        after the other. One with faults is passed over, for it cannot have requested anything, and so is one whose folders
+        cannot be read.
+
+        Raises:
+            RelmError: no recipe makes it.
         """
-        for name in [*self.names(), *(f"smoke/{name}" for name in self.names())]:
-            try:
-                plan = self.plan(name)
-                if dataset in (None, plan.recipe.data.dataset) and all(_has(plan, *item) for item in wanted.items()):
-                    return plan
-            except (RelmError, OSError):
-                continue
-        described = ", ".join(f"{attribute} {value}" for attribute, value in wanted.items())
-        raise RelmError(f"no recipe makes {described}: was a recipe edited while this ran? Give the same command again")
+        wanted = (kind, key, dataset)
+        if wanted not in self._jobs:
+            self._index_jobs(wanted)
+        job = self._jobs.get(wanted)
+        if not isinstance(job, kind):
+            product = f"{kind.product} with key {key}"
+            raise RelmError(f"no recipe makes {product}: was a recipe edited while this ran? Give the same command again")
+        return job
+
+    def _index_jobs(self, wanted: JobKey) -> None:
+        names = self.names()
+        for name in dict.fromkeys([*self._plans, *names, *(f"smoke/{name}" for name in names)]):
+            if name not in self._indexed:
+                self._indexed.add(name)
+                with contextlib.suppress(RelmError, OSError):
+                    for job in self.plan(name).data_jobs:
+                        self._jobs.setdefault((type(job), job.key, job.dataset_name), job)
+            if wanted in self._jobs:
+                return
 
 
 def _is_name(stem: str) -> bool:
@@ -457,8 +474,3 @@ def in_one_line(error: RelmError) -> str:
     first, *others = str(error).splitlines()
     more = f", and {len(others) - 1} more" if len(others) > 1 else ""
     return f"{first}: {others[0].strip()}{more}" if others else first
-
-
-def _has(plan: Plan, attribute: str, wanted: str) -> bool:
-    found = getattr(plan, attribute)
-    return wanted in found if isinstance(found, dict) else bool(found == wanted)

@@ -1,31 +1,41 @@
 """From the dump to examples."""
 
-import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from relm.errors import RelmError
 from relm.recipes.datasets import Dataset, load_dataset
 from relm.recipes.evaluations import PublishedTest, load_test
-from relm.recipes.identity import digest, documents_identity, model_content, part_of, work_folder
+from relm.recipes.identity import (
+    REVISIONS,
+    digest,
+    documents_identity,
+    folder_content,
+    given,
+    model_content,
+    part_of,
+    stored_identity,
+    work_folder,
+)
+from relm.recipes.jobs import (
+    choice_of_tokenizer,
+    dataset_of_documents,
+    document_without_folder,
+    objective_of_examples,
+    require_revision,
+)
 from relm.recipes.objectives import OBJECTIVES, Objective
 from relm.recipes.published_models import PICKLED_WEIGHTS, TOKENIZER_FILES, PretrainedModel, load_model
-from relm.recipes.recipe import DataChoice
+from relm.recipes.recipe import TokenizerChoice
 from relm.recipes.section import validate
-from relm.steps.contract import (
-    EXPECTED,
-    WORKERS,
-    Arguments,
-    Job,
-    Step,
-    argument,
-    expected_sha256,
-    path,
-    paths,
-    positive,
-)
+from relm.recipes.yaml_file import parse_yaml
+from relm.steps.contract import EXPECTED, WORKERS, Arguments, Job, Step, argument, path, paths, positive
+from relm.steps.job_spec import JOB, document_of
 
 TRAINED = ("byte_level_bpe", "wordpiece", "characters")
 EXPORTED = ("tfrecord", "tfrecord_remasked", "megatron", "tpu_pretrain")
+DEFAULT_LANGUAGE = "en"
 IMPORTED = ("tfrecord", "megatron", "tpu_pretrain", "pickle")
 
 
@@ -77,59 +87,112 @@ def convert_weights_job(a: Arguments) -> Job:
 def extract_job(a: Arguments) -> Job:
     from relm.corpus.extract import extract
 
-    dataset = load_dataset(a.dataset)
-    source = None if dataset.hub is not None else a.source
+    if a.job is None and a.dataset is None:
+        raise RelmError("extract: expected --dataset FILE, or --job as the graph passes it, found neither")
+    named = None if a.dataset is None else load_dataset(a.dataset)
+    pattern = a.pattern or (named.pattern if named else None)
+    document = document_of(a, ("dataset", "limit"), lambda: document_of_dataset(named, a.source, pattern, a.limit))
+    dataset = dataset_of_documents(document, a.source, pattern)
+    if dataset.hub is not None and a.job is not None and str(a.source) != f"{dataset.hub.name}@{dataset.hub.revision}":
+        raise RelmError(f"--source: expected {dataset.hub.name}@{dataset.hub.revision} as in --job, found {a.source}")
     if dataset.files and a.source.name not in dataset.files:
-        raise RelmError(f"{a.dataset}: has no file {a.source.name!r}; it has {', '.join(dataset.files)}")
+        raise RelmError(f"{a.dataset or '--job'}: has no file {a.source.name!r}; it has {', '.join(dataset.files)}")
     outputs = {"train": a.train, "held_out": a.held_out}
 
-    def refuse_another_key() -> None:
-        choice = DataChoice(dataset=a.dataset.stem, documents=a.documents)
-        found = digest(documents_identity(choice, dataset, work_folder() / "folders"))
-        if a.key not in (None, found):
-            raise RelmError(
-                f"{a.dataset}: the documents have key {found} now, this command was planned for {a.key}: the dataset or its "
-                "texts were edited in between; give the snakemake command again"
-            )
-
     def run() -> str:
-        refuse_another_key()
-        sentence = extract(dataset, source, outputs, a.documents, a.workers)
-        refuse_another_key()
+        refuse_edited_texts(dataset, document)
+        source = None if dataset.hub is not None else a.source
+        sentence = extract(dataset, source, outputs, document.get("documents"), a.workers)
+        refuse_edited_texts(dataset, document)
         return sentence
 
     return Job(
         run,
-        inputs=[source] if source else [],
+        inputs=[] if dataset.hub is not None else [a.source],
         outputs=list(outputs.values()),
         expected_sha256={a.source: dataset.files[a.source.name].sha256} if dataset.files else {},
     )
 
 
+def document_of_dataset(dataset: Dataset | None, source: Path, pattern: str | None, limit: int | None) -> dict[str, Any]:
+    """Return the document of documents that are read from a source as the dataset's file says."""
+    assert dataset is not None
+    if dataset.folder is not None:
+        dataset = dataset.model_copy(update={"folder": str(source), "pattern": pattern})
+    return document_without_folder(documents_identity(dataset, limit, work_folder() / "folders"), dataset)
+
+
+def refuse_edited_texts(dataset: Dataset, document: Mapping[str, Any]) -> None:
+    """Compare the files of a folder with the document; those of other datasets are compared with their sha256 as they are read.
+
+    Raises:
+        RelmError: they are not those that the command was planned for.
+    """
+    if dataset.folder is None:
+        return
+    found = digest(folder_content(dataset, work_folder() / "folders"))
+    if found != document["content"]:
+        raise RelmError(
+            f"{dataset.folder}: its texts have the digest {found}, this command was planned for {document['content']}: they "
+            "were edited in between; give the snakemake command again"
+        )
+
+
 def train_tokenizer_job(a: Arguments) -> Job:
     from relm.examples.tokenizers import train_tokenizer
 
-    options = {"lower_case": a.lower_case, "special_tokens": not a.no_special_tokens}
+    flags = ("kind", "vocabulary_size", "lower_case", "no_special_tokens", "training_bytes")
+    choice = choice_of_tokenizer(document_of(a, flags, lambda: document_of_training(a)))
+    if choice.train is None:
+        raise RelmError("--job: expected a tokenizer that is trained, found one that is taken from a model: import-tokenizer")
     return Job(
-        lambda: train_tokenizer(a.kind, a.documents, a.vocabulary_size, a.training_bytes, a.output, **options),
+        lambda: train_tokenizer(
+            str(choice.train),
+            a.documents,
+            choice.vocabulary_size,
+            choice.training_bytes,
+            a.output,
+            lower_case=choice.lower_case,
+            special_tokens=choice.special_tokens,
+        ),
         inputs=a.documents,
         outputs=[a.output],
     )
 
 
+def document_of_training(a: Arguments) -> dict[str, Any]:
+    """Return the document of a tokenizer whose training the flags describe."""
+    options = {"vocabulary_size": a.vocabulary_size, "training_bytes": a.training_bytes, "lower_case": a.lower_case}
+    options |= {"train": a.kind or TRAINED[0], "special_tokens": not a.no_special_tokens}
+    given_options = {key: value for key, value in options.items() if value is not None}
+    return {"revision": REVISIONS["tokenizer"], **given(validate(TokenizerChoice, given_options, Path("train-tokenizer")))}
+
+
 def import_tokenizer_job(a: Arguments) -> Job:
     from relm.examples.tokenizers import import_tokenizer
 
-    files = {file.name: file for file in a.files}
-    if absent := [name for name in TOKENIZER_FILES[a.kind] if name not in files]:
+    if a.job is None and a.kind is None:
+        raise RelmError("import-tokenizer: expected --kind, or --job as the graph passes it, found neither")
+    revision = REVISIONS["tokenizer"]
+    document = document_of(a, ("kind",), lambda: {"revision": revision, "kind": a.kind, "files": dict(a.sha256)})
+    require_revision(document, "tokenizer")
+    kind, expected = document.get("kind"), document.get("files")
+    if kind not in TOKENIZER_FILES or not isinstance(expected, dict):
         raise RelmError(
-            f"import-tokenizer: a {a.kind} is made of {', '.join(TOKENIZER_FILES[a.kind])}; lacking: {', '.join(absent)}"
+            f"--job: expected a kind of {', '.join(TOKENIZER_FILES)} and the sha256 of its files, found {kind!r:.99}"
         )
+    files = {file.name: file for file in a.files}
+    if absent := [name for name in TOKENIZER_FILES[kind] if name not in files]:
+        raise RelmError(
+            f"import-tokenizer: a {kind} is made of {', '.join(TOKENIZER_FILES[kind])}; lacking: {', '.join(absent)}"
+        )
+    if unknown := sorted(expected.keys() - files.keys()):
+        raise RelmError(f"import-tokenizer: {unknown[0]} has a sha256 and is none of --files, which are {', '.join(files)}")
     return Job(
-        lambda: import_tokenizer(a.kind, files, a.output),
+        lambda: import_tokenizer(kind, files, a.output),
         inputs=a.files,
         outputs=[a.output],
-        expected_sha256=expected_sha256(a, a.files),
+        expected_sha256={files[name]: sha256 for name, sha256 in expected.items()},
     )
 
 
@@ -140,35 +203,49 @@ def pregenerate_job(a: Arguments) -> Job:
         raise RelmError(f"pregenerate: {len(a.documents)} files of --documents need as many of --output, found {len(a.output)}")
     if len(set(a.output)) < len(a.output):
         raise RelmError("pregenerate: --output names a file twice; give each file of documents one of its own")
-    objective = objective_of(a.settings)
+    document = document_of(a, ("objective", "sequence_length", "option", "language"), lambda: document_of_examples(a))
+    objective, language = objective_of_examples(document), str(document.get("language", DEFAULT_LANGUAGE))
     for output in a.output:
         if output.suffix != objective.suffix:
             raise RelmError(f"pregenerate: --output {output}: objective {objective.objective} makes a {objective.suffix} file")
 
     def run() -> str:
         return "; ".join(
-            pregenerate(documents, a.tokenizer, output, objective, a.language, a.workers)
+            pregenerate(documents, a.tokenizer, output, objective, language, a.workers)
             for documents, output in zip(a.documents, a.output, strict=True)
         )
 
     return Job(run, inputs=[*a.documents, a.tokenizer], outputs=a.output)
 
 
-def objective_of(settings: str | None) -> Objective:
-    """The objective in a command's JSON: the keys of a recipe's phase that decide what is stored."""
+def document_of_examples(a: Arguments) -> dict[str, Any]:
+    """Return the document of examples that the flags describe, whatever documents and tokenizer they are made from."""
+    options: dict[str, Any] = {"objective": a.objective or "causal"}
+    stores_length = options["objective"] in OBJECTIVES and OBJECTIVES[options["objective"]].stores_length
+    if a.sequence_length is not None or not stores_length:  # all others are cut to a length as they are read
+        options["sequence_length"] = a.sequence_length or Objective.LONGEST
+    for section, key, value in a.option or ():
+        options[section] = {**options.get(section, {}), key: value}
+    return stored_identity(validate(Objective, options, Path("pregenerate")), a.language or DEFAULT_LANGUAGE)
+
+
+def objective_option(text: str) -> tuple[str, str, Any]:
+    """Return section, key and value of `SECTION.KEY=VALUE`; the value is read as in a recipe.
+
+    >>> objective_option("masked.duplication_factor=10")
+    ('masked', 'duplication_factor', 10)
+
+    Raises:
+        ValueError: the text is something else.
+    """
+    name, _, value = text.partition("=")
+    section, _, key = name.partition(".")
+    if not (section and key and value):
+        raise ValueError(text)
     try:
-        given = json.loads(settings) if settings else {"objective": "causal"}
-    except (ValueError, RecursionError) as error:
-        raise RelmError(f"--settings: not valid JSON ({error}); quote it for the shell, as in --settings '{{...}}'") from None
-    if not isinstance(given, dict):
-        raise RelmError(f"--settings: expected an object, found {settings}")
-    name = given.get("objective")
-    if not (isinstance(name, str) and name in OBJECTIVES and OBJECTIVES[name].stores_length):
-        given = {
-            "sequence_length": Objective.LONGEST,
-            **given,
-        }  # examples are stored whole, and cut to a length as they are read
-    return validate(Objective, given, Path("--settings"))
+        return section, key, parse_yaml(value, Path("--option"))
+    except RelmError:
+        raise ValueError(text) from None
 
 
 def inspect_job(a: Arguments) -> Job:
@@ -248,10 +325,11 @@ STEPS: dict[str, Step] = {
     "extract": Step(
         "turn a source file, or a folder of text, into documents (JSON lines), training and held out apart",
         [
-            path("--dataset", "the dataset's file"),
-            path("--source", "the downloaded file, or the folder; of a dataset of the hub only its name"),
-            argument("--documents", type=positive, metavar="N", help="read only the first N documents"),
-            argument("--key", metavar="KEY", help="refuse to run when the dataset's identity is another one"),
+            JOB,
+            path("--dataset", "the dataset's file, instead of --job", required=False),
+            argument("--documents", dest="limit", type=positive, metavar="N", help="with it: read only the first N documents"),
+            path("--source", "the downloaded file, or the folder; of a dataset of the hub NAME@REVISION"),
+            argument("--pattern", metavar="GLOB", help="the files of the folder that are read; default: the format's"),
             path("--train", "where the training documents go"),
             path("--held-out", "where the held-out documents go"),
             WORKERS,
@@ -261,12 +339,13 @@ STEPS: dict[str, Step] = {
     "train-tokenizer": Step(
         "train a tokenizer on documents",
         [
-            argument("--kind", default="byte_level_bpe", choices=TRAINED, help="default: byte_level_bpe"),
+            JOB,
+            argument("--kind", choices=TRAINED, help="instead of --job: what is trained; default: byte_level_bpe"),
             paths("--documents", "documents, JSON lines"),
             argument("--vocabulary-size", type=int, metavar="N", help="special tokens included; not of characters"),
             argument("--lower-case", action="store_true", help="of wordpiece: fold case and accents"),
             argument("--no-special-tokens", action="store_true", help="of characters: the text's own and no others"),
-            argument("--training-bytes", type=int, default=50_000_000, metavar="N", help="how much text to read"),
+            argument("--training-bytes", type=int, metavar="N", help="how much text to read; default: 50,000,000"),
             path("--output", "tokenizer.json"),
         ],
         train_tokenizer_job,
@@ -274,7 +353,8 @@ STEPS: dict[str, Step] = {
     "import-tokenizer": Step(
         "turn a published tokenizer into one tokenizer.json",
         [
-            argument("--kind", required=True, choices=list(TOKENIZER_FILES), help="the format of its files"),
+            JOB,
+            argument("--kind", choices=list(TOKENIZER_FILES), help="instead of --job: the format of its files"),
             paths("--files", "its files"),
             EXPECTED,
             path("--output", "tokenizer.json"),
@@ -284,13 +364,17 @@ STEPS: dict[str, Step] = {
     "pregenerate": Step(
         "turn documents into training examples: a stream of tokens, or a table of sequences",
         [
+            JOB,
+            argument("--objective", metavar="NAME", help="instead of --job: as in a recipe's phase; default: causal"),
+            argument("--sequence-length", type=positive, metavar="N", help="with it, of masked: tokens of a sequence"),
             argument(
-                "--settings",
-                metavar="JSON",
-                help='objective, sequence_length and options as in a recipe\'s phase, such as {"objective": "masked", '
-                '"sequence_length": 128, "masked": {"packing": "sentence_pairs"}}; default: a stream for causal',
+                "--option",
+                type=objective_option,
+                nargs="+",
+                metavar="SECTION.KEY=VALUE",
+                help="with it: options as in a recipe's phase, such as masked.packing=sentence_pairs",
             ),
-            argument("--language", default="en", metavar="CODE", help="of the text, for the sentence splitter; default: en"),
+            argument("--language", metavar="CODE", help="with it: of the text, for the sentence splitter; default: en"),
             path("--tokenizer", "tokenizer.json"),
             paths("--documents", "documents, JSON lines"),
             paths("--output", "a .bin (an .idx goes beside it) or .arrow file for each file of documents"),

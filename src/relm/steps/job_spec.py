@@ -5,14 +5,34 @@ ordinary options of the command, and change no key.
 """
 
 import json
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from relm.errors import RelmError
-from relm.steps.contract import argument
+from relm.steps.contract import Arguments, argument
 
 JOB = argument(
     "--job", metavar="JSON", help="the identity of what is made, as the graph passes it; `relm command NAME STEP` prints one"
 )
+
+
+def document_of(arguments: Arguments, short_form: Sequence[str], build: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:
+    """Return the document of a command: that of `--job`, or what is built from the flags of its short form.
+
+    Args:
+        arguments: of the command.
+        short_form: the flags that `--job` takes the place of; each is None or False where it is not given.
+        build: makes the document of the flags.
+
+    Raises:
+        RelmError: both are given, or the document is invalid.
+    """
+    if arguments.job is None:
+        return build()
+    given = [name for name in short_form if getattr(arguments, name) not in (None, False)]
+    if given:
+        raise RelmError(f"--job: has all that decides what is made; leave --{given[0].replace('_', '-')} out")
+    return read_job(arguments.job)
 
 
 def read_job(text: str) -> dict[str, Any]:

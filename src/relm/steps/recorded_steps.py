@@ -100,16 +100,21 @@ def _require_place(step: str, option: str, path: Path, given: argparse.Namespace
     if option in ("dataset", "test") or (option == "model" and step in ("download", "convert-weights")):
         folders = ("recipes",)
     inside = path.parts[:1] and path.parts[0] in folders and ".." not in path.parts
-    if not inside and not (option == "source" and str(path) in _own_sources(given.dataset)):
+    if not inside and not (option == "source" and str(path) in _own_sources()):
         raise RelmError(
             f"the recorded {step} has --{option.replace('_', '-')} {path}, expected a path in {' or '.join(folders)}; "
             "nothing is printed"
         )
 
 
-def _own_sources(dataset: Path) -> list[str]:
-    """Return what records call the source of a dataset of the checkout that lies in a folder of one's own, or on the hub."""
-    _require_place("extract", "dataset", dataset, argparse.Namespace())
-    spec = load_dataset(dataset)
-    folder = [shorten_path(Path(spec.folder).expanduser()), str(spec.folder)] if spec.folder is not None else []
-    return [*folder, *([f"{spec.hub.name}@{spec.hub.revision}"] if spec.hub is not None else [])]
+def _own_sources() -> list[str]:
+    """Return what records call the sources of the checkout's datasets that lie in a folder of one's own, or on the hub."""
+    sources: list[str] = []
+    for path in sorted(Path("recipes/data").glob("*.yaml")):
+        with contextlib.suppress(RelmError):
+            spec = load_dataset(path)
+            if spec.folder is not None:
+                sources += [shorten_path(Path(spec.folder).expanduser()), str(spec.folder)]
+            if spec.hub is not None:
+                sources.append(f"{spec.hub.name}@{spec.hub.revision}")
+    return sources

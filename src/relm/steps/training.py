@@ -21,13 +21,22 @@ def pretrain_job(a: Arguments) -> Job:
             raise RelmError(f"{option}: recipe {a.recipe} has run.device: {plan.recipe.run.device}; leave it out")
 
     def run() -> str:
-        places = a.manifest, a.tokenizer, a.init_from, a.output.parent
-        said = pretrain(plan.recipe, a.phase, *places, plan.fingerprint, a.optimizer_from, one_tpu=a.one_tpu)
+        sentence = pretrain(
+            plan.recipe,
+            a.phase,
+            manifest=a.manifest,
+            tokenizer=a.tokenizer,
+            init_from=a.init_from,
+            model_folder=a.output.parent,
+            run_fingerprint=plan.fingerprint,
+            optimizer_from=a.optimizer_from,
+            one_tpu=a.one_tpu,
+        )
         if a.tpu_report:
             from relm.devices.xla import metrics_report
 
             print(metrics_report())
-        return said
+        return sentence
 
     start = [a.init_from / name for name in ("model.safetensors", "config.json")] if a.init_from else []
     expected = plan.starting_sha256(a.phase)

@@ -1,0 +1,227 @@
+"""The jobs that prepare data: what each makes, as an identity document whose digest is the key in the path, and where it lies.
+
+A plan decides its jobs once. The graph passes a job's document to the step that does it, and the step reads nothing else about
+the recipe: `dataset_of_documents`, `choice_of_tokenizer` and `objective_of_examples` turn a document into what the code takes.
+"""
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from relm.errors import RelmError
+from relm.recipes.datasets import FORMATS, Dataset
+from relm.recipes.identity import REVISIONS, digest
+from relm.recipes.objectives import Objective
+from relm.recipes.recipe import TokenizerChoice
+from relm.recipes.remote_files import RemoteFile
+from relm.recipes.section import validate
+
+# A dataset of more files than this stands in a command by the file that the command reads: a person shall be able to read it.
+LISTED_FILES = 20
+# Errors about a document name the option that has it.
+IN_JOB = Path("--job")
+# What a dataset says beside how its documents are read: a document has none of it, and `extract` needs none.
+_NO_WORDS = {"title": "", "licence": "", "language": "en"}
+# Keys of documents that are not an option of the dataset, tokenizer or objective.
+_OF_DOCUMENTS = frozenset({"revision", "content", "documents"})
+_OF_TOKENIZER = frozenset({"revision", "documents"})
+_OF_EXAMPLES = frozenset({"revision", "documents", "tokenizer", "objectives", "language"})
+
+
+@dataclass(frozen=True, eq=False)
+class DocumentsJob:
+    """Documents that are read from a dataset, and split into those for training and those held out."""
+
+    product: ClassVar[str] = "documents"
+    document: Mapping[str, Any]
+    """Identity: the dataset's content and how it is read."""
+    dataset_name: str
+    """In the path."""
+    dataset: Dataset
+    work: Path
+
+    @functools.cached_property
+    def key(self) -> str:
+        """The key in the path."""
+        return digest(self.document)
+
+    @property
+    def folder(self) -> Path:
+        """The folder of all shards."""
+        return self.work / "documents" / f"{self.dataset_name}-{self.key}"
+
+    @property
+    def shards(self) -> list[str]:
+        """Names of the shards: the dataset's files, or one for a folder."""
+        return list(self.dataset.files) or ["folder"]
+
+    def documents(self, shard: str, split: str) -> Path:
+        """Return the path of the documents of one shard and split, JSON lines."""
+        return self.folder / f"{shard}.{split}.jsonl"
+
+    def download(self, shard: str) -> Path:
+        """Return the path of a source file of the dataset, in a folder named by its content.
+
+        So an edited sha256 is a missing file, and checkouts with different recipes can share a work folder.
+
+        Raises:
+            RelmError: the dataset has no such file.
+        """
+        if shard not in self.dataset.files:
+            known = ", ".join(self.dataset.files)
+            raise RelmError(f"recipes/data/{self.dataset_name}.yaml: has no file {shard}; it has {known or 'none'}")
+        return self.work / "downloads" / "data" / self.dataset_name / self.dataset.files[shard].sha256[:12] / shard
+
+    def passed_document(self, shard: str) -> dict[str, Any]:
+        """Return the document as the command of one shard has it: short enough for a person, and for the kernel.
+
+        A long list of files is cut to the shard's; but where each file is one document, the names of all decide the split. For
+        a folder, whose files may be thousands, a digest of the content is enough to find it changed.
+        """
+        document = document_without_folder(self.document, self.dataset)
+        cut = len(self.dataset.files) > LISTED_FILES and not FORMATS[self.dataset.format].one_document_a_file
+        return {**document, "content": [[shard, self.dataset.files[shard].sha256]]} if cut else document
+
+
+@dataclass(frozen=True, eq=False)
+class TokenizerJob:
+    """A tokenizer that is trained on documents, or imported from published files."""
+
+    product: ClassVar[str] = "tokenizer"
+    dataset_name: ClassVar[None] = None
+    document: Mapping[str, Any]
+    """Identity: the documents and how it is trained on them, or its kind and its files' sha256."""
+    inputs: tuple[Path, ...]
+    """The documents that it is trained on, or the published files."""
+    work: Path
+
+    @functools.cached_property
+    def key(self) -> str:
+        """The key in the path."""
+        return digest(self.document)
+
+    @property
+    def folder(self) -> Path:
+        """The tokenizer's own folder."""
+        origin = "trained" if "train" in self.document else "imported"
+        return self.work / "tokenizers" / f"{origin}-{self.key}"
+
+    @property
+    def tokenizer(self) -> Path:
+        """The tokenizer, in the format of the `tokenizers` library."""
+        return self.folder / "tokenizer.json"
+
+
+@dataclass(frozen=True, eq=False)
+class ExamplesJob:
+    """Examples that are pregenerated from documents with a tokenizer."""
+
+    product: ClassVar[str] = "examples"
+    document: Mapping[str, Any]
+    """Identity: documents, tokenizer, and what of the objective decides the stored examples."""
+    documents: DocumentsJob
+    tokenizer: TokenizerJob
+    suffix: str
+    """Of a shard: .bin for a stream of tokens, .arrow for a table."""
+
+    @property
+    def dataset_name(self) -> str:
+        """In the path."""
+        return self.documents.dataset_name
+
+    @functools.cached_property
+    def key(self) -> str:
+        """The key in the path."""
+        return digest(self.document)
+
+    @property
+    def folder(self) -> Path:
+        """The folder of all shards, their sidecars and the manifest."""
+        return self.documents.work / "examples" / f"{self.dataset_name}-{self.key}"
+
+    def examples(self, shard: str, split: str) -> Path:
+        """Return the path of the examples of one shard and split."""
+        return self.folder / f"{shard}.{split}{self.suffix}"
+
+
+DataJob = DocumentsJob | TokenizerJob | ExamplesJob
+
+
+# --- from a document to what the code takes ---------------------------------------------------------------------------------
+
+
+def document_without_folder(document: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
+    """Return the document of a dataset's documents, with a digest for the content of a folder of one's own."""
+    return {**document, "content": digest(document["content"])} if dataset.folder is not None else dict(document)
+
+
+def dataset_of_documents(document: Mapping[str, Any], source: Path, pattern: str | None = None) -> Dataset:
+    """Return the dataset of a document, as far as documents depend on it.
+
+    Args:
+        document: of documents; its content is [[file, sha256], ...], a dataset of the hub, or the digest of a folder.
+        source: the folder, where the content is one.
+        pattern: the files of the folder that are documents.
+
+    Raises:
+        RelmError: the document is none of documents; names the faulty key.
+    """
+    require_revision(document, "documents")
+    content, keys = document.get("content"), _options(document, _OF_DOCUMENTS)
+    if isinstance(content, dict):
+        return validate(Dataset, {**_NO_WORDS, **keys, "hub": content}, IN_JOB)
+    dataset = validate(Dataset, {**_NO_WORDS, **keys, "folder": str(source), "pattern": pattern}, IN_JOB)
+    if isinstance(content, str):
+        return dataset
+    try:
+        files = {str(file): RemoteFile.model_construct(sha256=str(sha256), sources=[]) for file, sha256 in content or ()}
+    except (TypeError, ValueError):
+        files = {}
+    if not files:
+        raise RelmError(
+            f"--job: content: expected [[file, sha256], ...], a dataset of the hub or a digest, found {content!r:.99}"
+        )
+    return dataset.model_copy(update={"folder": None, "files": files})
+
+
+def choice_of_tokenizer(document: Mapping[str, Any]) -> TokenizerChoice:
+    """Return how a tokenizer is trained.
+
+    Raises:
+        RelmError: the document is none of a trained tokenizer; names the faulty key.
+    """
+    require_revision(document, "tokenizer")
+    return validate(TokenizerChoice, _options(document, _OF_TOKENIZER), IN_JOB)
+
+
+def objective_of_examples(document: Mapping[str, Any]) -> Objective:
+    """Return the objective of a document, with the options that decide the stored examples.
+
+    Raises:
+        RelmError: the document is none of examples; names the faulty key.
+    """
+    require_revision(document, "examples")
+    objectives = document.get("objectives")
+    if not isinstance(objectives, list) or len(objectives) != 1:
+        raise RelmError(f"--job: objectives: expected a list of one objective, found {objectives!r:.99}")
+    stored = {"sequence_length": Objective.LONGEST, **_options(document, _OF_EXAMPLES)}  # those cut as they are read have none
+    return validate(Objective, {**stored, "objective": objectives[0]}, IN_JOB)
+
+
+def require_revision(document: Mapping[str, Any], product: str) -> None:
+    """Raise unless a document is of the revision of the product that this code makes.
+
+    Raises:
+        RelmError: it is of another one, and so of other code.
+    """
+    if document.get("revision") != REVISIONS[product]:
+        raise RelmError(
+            f"--job: revision: this code makes {product} of revision {REVISIONS[product]}, found {document.get('revision')}; "
+            "give the snakemake command again"
+        )
+
+
+def _options(document: Mapping[str, Any], others: frozenset[str]) -> dict[str, Any]:
+    return {key: value for key, value in document.items() if key not in others}
