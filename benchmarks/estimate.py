@@ -87,17 +87,15 @@ def write_project(folder: Path, written: dict[str, Any]) -> None:
             for number in range(DOCUMENTS):
                 text = ". ".join(" ".join(draw.choices(words, k=12)).capitalize() for _ in range(20))
                 file.write(json.dumps({"id": str(number), "title": f"{split} {number}", "text": f"{text}."}) + "\n")
-    phase = {
-        key: value for key, value in written["pretrain"]["main"].items() if key in ("objective", "sequence_length", "masked")
-    }
+    phase = written["pretrain"]["main"]
     suffix = ".bin" if phase["objective"] == "causal" else ".arrow"
     tokenizer = written["tokenizer"]
     relm(folder, "train-tokenizer", "--kind", tokenizer["train"], "--documents", "a.train.jsonl", "--vocabulary-size",
          str(tokenizer["vocabulary_size"]), "--output", "tokenizer.json")  # fmt: skip
-    stored = {key: value for key, value in phase.items() if key != "masked"}
     outputs = [f"a.{split}{suffix}" for split in ("train", "held_out")]
-    relm(folder, "pregenerate", "--settings", json.dumps(stored), "--tokenizer", "tokenizer.json", "--workers", "1",
-         "--documents", "a.train.jsonl", "a.held_out.jsonl", "--output", *outputs)  # fmt: skip
+    relm(folder, "pregenerate", "--objective", phase["objective"], "--sequence-length", str(phase["sequence_length"]),
+         "--tokenizer", "tokenizer.json", "--workers", "1", "--documents", "a.train.jsonl", "a.held_out.jsonl",
+         "--output", *outputs)  # fmt: skip
     relm(folder, "manifest", "--sidecars", *(f"{output}.json" for output in outputs), "--output", "manifest.json")
 
 

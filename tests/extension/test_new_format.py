@@ -10,6 +10,7 @@ from relm.corpus import extract as extraction
 from relm.corpus.documents import read_documents
 from relm.errors import RelmError
 from relm.recipes.datasets import Dataset, load_dataset
+from relm.recipes.identity import documents_identity
 from relm.reporting.json_schema import schema_of
 
 DATASET = """
@@ -50,6 +51,11 @@ def error_of(dataset: Path) -> str:
     return str(error.value)
 
 
+def documents_document(dataset: Path) -> dict[str, Any]:
+    """The document of the dataset's documents."""
+    return documents_identity(load_dataset(dataset), None, dataset.parent / "cache")
+
+
 def schema() -> dict[str, Any]:
     return schema_of(Dataset)
 
@@ -72,6 +78,11 @@ def test_its_options_are_in_the_schema_and_its_name_among_the_known(tmp_path: Pa
     told = error_of(dataset)
     assert "'parquet' or 'hugging_face'; found 'stanza'" in told
     assert "stanzas: unknown key" in told
+
+
+def test_its_options_decide_the_documents(tmp_path: Path) -> None:
+    dataset = poems(tmp_path / "poems")
+    assert run_extended("stanzas", documents_document, dataset)["stanzas"] == {"separator": "***"}
 
 
 def test_its_options_are_refused_with_another_format(tmp_path: Path) -> None:

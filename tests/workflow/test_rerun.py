@@ -1,5 +1,6 @@
 """What runs again after what: content decides, not time."""
 
+import json
 import os
 import shutil
 from collections.abc import Callable
@@ -111,6 +112,18 @@ def test_what_runs_again_after(change: str, finished_copy: Commands) -> None:
     make_change, expected = CHANGES[change]
     make_change(finished_copy.folder)
     assert finished_copy.jobs("results/tiny") == expected
+
+
+def test_records_of_a_version_whose_rules_had_other_parameters_make_no_data_again(finished_copy: Commands) -> None:
+    keyed = {"extract", "train_tokenizer", "pregenerate"}
+    changed = set()
+    for path in (finished_copy.folder / ".snakemake" / "metadata").rglob("*"):
+        record = json.loads(path.read_text()) if path.is_file() else {}
+        if record.get("rule") in keyed:
+            path.write_text(json.dumps({**record, "params": ["'--documents 3'", "''"]}))
+            changed.add(record["rule"])
+    assert changed == keyed
+    assert finished_copy.jobs("results/tiny") == NOTHING
 
 
 def test_an_edited_recipe_trains_beside_the_old_model(finished_copy: Commands) -> None:

@@ -1,0 +1,151 @@
+"""Data commands by hand: the flags of the short form build the document that the graph passes as --job."""
+
+import json
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from relm.corpus import extract as extraction
+from relm.errors import RelmError
+from relm.recipes.datasets import load_dataset
+from relm.recipes.identity import given, stored_identity
+from relm.recipes.objectives import Objective
+from relm.recipes.plan import Project
+from relm.recipes.recipe import TokenizerChoice
+from relm.steps import STEPS
+from relm.steps.data import document_of_dataset, document_of_examples, document_of_training, extract_job
+from relm.steps.parser import parser
+from small_project import Commands
+
+TEXTS = "title: Texts\nlicence: MIT\nlanguage: en\nformat: text_files\nfolder: texts\npattern: '*.txt'\n"
+
+
+def parsed(*words: str) -> Namespace:
+    """Return the arguments of a command."""
+    return parser().parse_args(list(words))
+
+
+PREGENERATE = ("pregenerate", "--tokenizer", "t", "--documents", "d", "--output", "o")
+
+
+@pytest.mark.parametrize(
+    ("flags", "phase"),
+    [
+        ([], {"objective": "causal", "sequence_length": 8, "causal": {"stride": 1}}),
+        (["--objective", "span_corruption"], {"objective": "span_corruption", "sequence_length": 8}),
+        (
+            ["--objective", "masked", "--sequence-length", "128", "--option", "masked.packing=sentence_pairs"],
+            {"objective": "masked", "sequence_length": 128, "masked": {"packing": "sentence_pairs", "probability": 0.3}},
+        ),
+        (
+            [
+                *("--objective", "masked", "--sequence-length", "64", "--language", "ro"),
+                *("--option", "masked.masks=static", "masked.whole_words=true", "as_published.builder=tpu_pretrain"),
+            ],
+            {
+                "objective": "masked",
+                "sequence_length": 64,
+                "masked": {"masks": "static", "whole_words": True},
+                "as_published": {"builder": "tpu_pretrain"},
+            },
+        ),
+        (
+            ["--objective", "seq2seq", "--option", "seq2seq.texts=documents", "--language", "ro"],
+            {"objective": "seq2seq", "sequence_length": 256, "seq2seq": {"texts": "documents"}},
+        ),
+    ],
+)
+def test_flags_describe_the_examples_of_a_recipes_phase(flags: list[str], phase: dict[str, Any]) -> None:
+    language = "ro" if "ro" in flags else "en"
+    assert document_of_examples(parsed(*PREGENERATE, *flags)) == stored_identity(Objective.model_validate(phase), language)
+
+
+@pytest.mark.parametrize(
+    ("flags", "choice"),
+    [
+        (["--vocabulary-size", "400"], {"train": "byte_level_bpe", "vocabulary_size": 400}),
+        (
+            ["--kind", "wordpiece", "--vocabulary-size", "300", "--lower-case", "--training-bytes", "7"],
+            {"train": "wordpiece", "vocabulary_size": 300, "lower_case": True, "training_bytes": 7},
+        ),
+        (["--kind", "characters", "--no-special-tokens"], {"train": "characters", "special_tokens": False}),
+    ],
+)
+def test_flags_describe_the_tokenizer_of_a_recipe(flags: list[str], choice: dict[str, Any]) -> None:
+    document = document_of_training(parsed("train-tokenizer", "--documents", "d", "--output", "o", *flags))
+    assert document == {"revision": 1, **given(TokenizerChoice.model_validate(choice))}
+
+
+def test_a_datasets_file_describes_the_documents_of_the_recipes_that_name_it(
+    project: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(project.folder)
+    job = Project().plan("tiny").documents_job
+    dataset = load_dataset(Path("recipes/data/sample.yaml"))
+    found = document_of_dataset(dataset, source=Path("sample.xml"), pattern=None, limit=None)
+    assert found == job.passed_document("sample.xml")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([*PREGENERATE, "--job", "{}", "--objective", "masked"], "--job: has all that decides what is made; leave --objective"),
+        ([*PREGENERATE, "--job", "[1]"], "--job: expected an object, found [1]"),
+        ([*PREGENERATE, "--objective", "masked"], "sequence_length: missing, and it has no default"),
+        ([*PREGENERATE, "--option", "masked.packing=pairs", "--objective", "masked"], "pregenerate: 2 errors"),
+        (["extract", "--source", "s", "--train", "t", "--held-out", "h"], "expected --dataset FILE, or --job"),
+        (["import-tokenizer", "--files", "f", "--output", "o"], "expected --kind, or --job"),
+        (["train-tokenizer", "--kind", "wordpiece", "--documents", "d", "--output", "o"], "vocabulary_size goes with train"),
+    ],
+)
+def test_a_faulty_command_is_refused_in_a_sentence(words: list[str], message: str) -> None:
+    arguments = parsed(*words)
+    with pytest.raises(RelmError) as caught:
+        STEPS[arguments.step].job(arguments)
+    assert message in str(caught.value)
+
+
+@pytest.fixture
+def texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Namespace:
+    """A command that extracts a folder of one's own in the current folder."""
+    monkeypatch.chdir(tmp_path)
+    Path("texts").mkdir()
+    for name in "abcd":
+        Path(f"texts/{name}.txt").write_text(f"The text {name}.\n")
+    Path("texts.yaml").write_text(TEXTS)
+    named = ("--dataset", "texts.yaml", "--source", "texts", "--workers", "1")
+    return parsed("extract", *named, "--train", "t.jsonl", "--held-out", "h.jsonl")
+
+
+def test_texts_that_are_edited_while_they_are_read_are_refused(texts: Namespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert extract_job(texts).run().startswith("extracted 4 documents")
+    read = extraction.extract
+
+    def read_and_edit(*arguments: Any) -> str:
+        sentence = read(*arguments)
+        Path("texts/a.txt").write_text("Edited.\n")
+        return sentence
+
+    monkeypatch.setattr(extraction, "extract", read_and_edit)
+    job = extract_job(texts)
+    with pytest.raises(RelmError, match=r"texts: its texts have the digest .* they were edited in between"):
+        job.run()
+
+
+def test_texts_that_were_edited_since_they_were_planned_are_refused(texts: Namespace) -> None:
+    document = document_of_dataset(load_dataset(texts.dataset), texts.source, "*.txt", None)
+    by_job = Namespace(**{**vars(texts), "dataset": None, "job": json.dumps(document), "pattern": "*.txt"})
+    assert extract_job(by_job).run().startswith("extracted 4 documents")
+    Path("texts/a.txt").write_text("Edited.\n")
+    with pytest.raises(RelmError, match="edited in between"):
+        extract_job(by_job).run()
+
+
+def test_a_dataset_of_the_hub_is_read_from_where_the_command_says(texts: Namespace) -> None:
+    hub = {"name": "somebody/texts", "revision": "0" * 40}
+    document = {"revision": 1, "content": hub, "format": "hugging_face"}
+    arguments = Namespace(**{**vars(texts), "dataset": None, "job": json.dumps(document)})
+    with pytest.raises(RelmError, match="--source: expected somebody/texts@0000000000"):
+        extract_job(arguments)
