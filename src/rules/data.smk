@@ -91,8 +91,7 @@ rule train_tokenizer:
     params:
         job=graph.tokenizer_job,
     shell:
-        "python -m relm train-tokenizer {params.job} --documents {input.files:q}"
-        " --output {output.tokenizer:q} --log {log:q}"
+        "python -m relm train-tokenizer {params.job} --documents {input.files:q}" " --output {output.tokenizer:q} --log {log:q}"
 
 
 rule import_tokenizer:
@@ -106,8 +105,7 @@ rule import_tokenizer:
     params:
         job=graph.tokenizer_job,
     shell:
-        "python -m relm import-tokenizer {params.job} --files {input.files:q}"
-        " --output {output.tokenizer:q} --log {log:q}"
+        "python -m relm import-tokenizer {params.job} --files {input.files:q}" " --output {output.tokenizer:q} --log {log:q}"
 
 
 rule pregenerate:
