@@ -20,7 +20,7 @@ from relm.artifact import (
     write_sidecar,
 )
 from relm.errors import RelmError
-from relm.steps.data import objective_of
+from relm.steps.job_spec import read_job
 
 
 def test_a_file_appears_only_when_its_block_ends(tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ def test_json_that_cannot_be_read_is_refused_with_its_path(tmp_path: Path, conte
         read_json(tmp_path / "facts.json")
 
 
-def test_settings_on_the_command_line_that_are_no_json_are_refused() -> None:
-    for settings in ("[" * 100_000, "{"):
-        with pytest.raises(RelmError, match="--settings: not valid JSON"):
-            objective_of(settings)
+def test_a_job_on_the_command_line_that_is_no_json_is_refused() -> None:
+    for text in ("[" * 100_000, "{"):
+        with pytest.raises(RelmError, match="--job: not valid JSON"):
+            read_job(text)
