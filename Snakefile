@@ -6,6 +6,7 @@ from snakemake.utils import min_version
 
 from relm import graph
 from relm.recipes.identity import REVISIONS, work_folder
+from relm.recipes.run_folder import MODEL_PARTS
 from relm.cluster import supervision
 
 min_version("9.27")

@@ -11,7 +11,7 @@ rule download_data:
     log:
         f"{LOGS}/download/data/{{dataset}}/{{key}}/{{shard}}.log",
     params:
-        sha256=graph.dataset_file_sha256,
+        sha256=graph.download_sha256,
     shell:
         "python -m relm download --dataset recipes/data/{wildcards.dataset}.yaml --file {wildcards.shard}"
         " --sha256 {params.sha256} --output {output.file:q} --log {log:q}"
@@ -24,7 +24,7 @@ rule download_model:
     log:
         f"{LOGS}/download/models/{{model}}/{{key}}/{{file}}.log",
     params:
-        sha256=graph.model_file_sha256,
+        sha256=graph.download_sha256,
     shell:
         "python -m relm download --model recipes/models/{wildcards.model}.yaml --file {wildcards.file}"
         " --sha256 {params.sha256} --output {output.file:q} --log {log:q}"
@@ -38,7 +38,7 @@ rule copy_model:
     log:
         f"{LOGS}/models/{{model}}-{{key}}/{{file}}.log",
     params:
-        sha256=graph.model_file_sha256,
+        sha256=graph.download_sha256,
     shell:
         "python -m relm download --model recipes/models/{wildcards.model}.yaml --file {wildcards.file}"
         " --sha256 {params.sha256} --output {output.file:q} --log {log:q}"

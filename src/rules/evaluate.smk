@@ -9,7 +9,7 @@ rule download_test:
     log:
         f"{LOGS}/download/evaluations/{{test}}/{{key}}/{{shard}}.log",
     params:
-        sha256=graph.test_file_sha256,
+        sha256=graph.download_sha256,
     shell:
         "python -m relm download --test recipes/evaluations/{wildcards.test}.yaml --file {wildcards.shard}"
         " --sha256 {params.sha256} --output {output.file:q} --log {log:q}"

@@ -54,8 +54,7 @@ rule publish:
 # The authors' released weights by the same code, so that a wrong evaluation is found before a run is paid for.
 rule verify_reference:
     input:
-        evaluations=graph.reference_evaluations,
-        model=lambda wildcards: ancient(graph.reference_weights(wildcards)),
+        unpack(graph.reference_inputs),
     output:
         f"{RUN}/verify_reference.json",
     log:

@@ -11,7 +11,7 @@ rule pretrain:
         sidecar=f"{RUN}/{{phase}}/model/model.safetensors.json",
         parts=expand(
             f"{RUN}/{{{{phase}}}}/model/{{part}}",
-            part=graph.MODEL_PARTS,
+            part=MODEL_PARTS,
             allow_missing=True,
         ),
     log:

@@ -46,7 +46,7 @@ def test_a_dry_run_needs_no_network(project: Commands) -> None:
 def test_parsing_imports_nothing_heavy(project: Commands) -> None:
     code = (
         "import sys; from relm import graph; from relm.cluster import supervision; graph.papers(); "
-        "graph.PROJECT.plan('tiny').fingerprint; "
+        "graph.asking.PROJECT.plan('tiny').fingerprint; "
         "heavy = ('torch', 'numpy', 'tokenizers', 'transformers', 'matplotlib', 'scipy'); "
         "print([name for name in heavy if name in sys.modules])"
     )

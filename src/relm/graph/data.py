@@ -21,12 +21,16 @@ from relm.recipes.remote_files import RemoteFile
 
 
 @in_words
-def dataset_file_sha256(wildcards: Any) -> str:
-    """Return the sha256 that a dataset's file must have."""
-    return sha256_of_key(PROJECT.dataset_path(wildcards.dataset), PROJECT.dataset(wildcards.dataset).files, wildcards)
+def download_sha256(wildcards: Any) -> str:
+    """Return the sha256 that a file of a model, a published test or a dataset must have."""
+    if hasattr(wildcards, "model"):
+        return _model_file_sha256(wildcards)
+    if hasattr(wildcards, "test"):
+        return _sha256_of_key(PROJECT.test_path(wildcards.test), PROJECT.test(wildcards.test).files, wildcards)
+    return _sha256_of_key(PROJECT.dataset_path(wildcards.dataset), PROJECT.dataset(wildcards.dataset).files, wildcards)
 
 
-def sha256_of_key(spec: Path, files: Mapping[str, RemoteFile], wildcards: Any) -> str:
+def _sha256_of_key(spec: Path, files: Mapping[str, RemoteFile], wildcards: Any) -> str:
     """Return the sha256 of the file that a download's path names.
 
     Raises:
@@ -43,9 +47,8 @@ def sha256_of_key(spec: Path, files: Mapping[str, RemoteFile], wildcards: Any) -
     return sha256
 
 
-@in_words
-def model_file_sha256(wildcards: Any) -> str:
-    """Return the sha256 that a model's file must have: as published, or as a folder of one's own has it."""
+def _model_file_sha256(wildcards: Any) -> str:
+    """Return the sha256 of a model's file: as published, or as a folder of one's own has it."""
     model = PROJECT.model(wildcards.model)
     content = identity.model_content(wildcards.model, model, work_folder() / "folders")
     parts = [identity.part_of(content, files) for files in (model.weights_files, model.tokenizer_files)]

@@ -10,16 +10,9 @@ from relm.artifact import canonical_json, sidecar_of
 from relm.containers.placement import evaluation_role
 from relm.errors import RelmError
 from relm.graph.asking import PROJECT, in_words, sha256_option, sidecars, strings
-from relm.graph.data import sha256_of_key
 from relm.graph.runs import plan_of_run
 from relm.recipes.evaluations import HARNESS_TASKS
 from relm.recipes.plan import BEFORE, REFERENCE, SPLITS, TRAINED, Plan
-
-
-@in_words
-def test_file_sha256(wildcards: Any) -> str:
-    """Return the sha256 that the file of a published test must have."""
-    return sha256_of_key(PROJECT.test_path(wildcards.test), PROJECT.test(wildcards.test).files, wildcards)
 
 
 @in_words
@@ -108,12 +101,16 @@ def evaluations_before(wildcards: Any) -> list[str]:
 
 
 @in_words
-def reference_evaluations(wildcards: Any) -> list[str]:
-    """Return the figures of the authors' released weights."""
+def reference_inputs(wildcards: Any) -> dict[str, Any]:
+    """Return the figures of the authors' released weights, and these weights."""
     plan = plan_of_run(wildcards)
+    return {"evaluations": _reference_evaluations(plan), "model": ancient(str(plan.evaluated_model(REFERENCE)[0]))}
+
+
+def _reference_evaluations(plan: Plan) -> list[str]:
     if plan.reference_model is None:
         raise RelmError(
-            f"recipe {wildcards.recipe} names no weights of its authors; expect_reference: NAME, of a model in "
+            f"recipe {plan.name} names no weights of its authors; expect_reference: NAME, of a model in "
             "recipes/models/ with weights, would have them evaluated"
         )
     return strings(list(plan.evaluations(REFERENCE).values()))
@@ -123,10 +120,4 @@ def reference_evaluations(wildcards: Any) -> list[str]:
 def published_reference(wildcards: Any) -> list[str]:
     """Return everything that `results/reference/NAME` has."""
     plan = PROJECT.plan(wildcards.recipe)
-    return [*reference_evaluations(wildcards), str(plan.run_folder / "verify_reference.json")]
-
-
-@in_words
-def reference_weights(wildcards: Any) -> str:
-    """Return the authors' released weights."""
-    return str(plan_of_run(wildcards).evaluated_model(REFERENCE)[0])
+    return [*_reference_evaluations(plan), str(plan.run_folder / "verify_reference.json")]
