@@ -1,4 +1,4 @@
-"""What all answers to a rule have in common: the project, what its names look like, and how a fault reaches the user."""
+"""The project that all answers to rules share, patterns of its names, and the way of a fault to the user."""
 
 import functools
 import re
@@ -25,7 +25,7 @@ Arguments = ParamSpec("Arguments")
 Answer = TypeVar("Answer")
 
 
-def in_words(function: Callable[Arguments, Answer]) -> Callable[Arguments, Answer]:
+def report_faults(function: Callable[Arguments, Answer]) -> Callable[Arguments, Answer]:
     """Let a RelmError reach the user as Snakemake's own kind of error: its message and no traceback."""
 
     @functools.wraps(function)
@@ -39,7 +39,7 @@ def in_words(function: Callable[Arguments, Answer]) -> Callable[Arguments, Answe
 
 
 def sidecars(paths: list[Path]) -> list[str]:
-    """The sidecars of files, which stand for their content."""
+    """Return the sidecars of files, which stand for their content."""
     return [str(sidecar_of(path)) for path in paths]
 
 
@@ -49,5 +49,5 @@ def sha256_option(expected: Mapping[str, str]) -> str:
 
 
 def strings(paths: list[Path]) -> list[str]:
-    """Paths as Snakemake wants them."""
+    """Return paths as Snakemake takes them."""
     return [str(path) for path in paths]

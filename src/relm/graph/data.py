@@ -12,7 +12,7 @@ from snakemake.io import ancient
 
 from relm.artifact import canonical_json
 from relm.errors import RelmError
-from relm.graph.asking import PROJECT, in_words, sidecars, strings
+from relm.graph.asking import PROJECT, report_faults, sidecars, strings
 from relm.recipes import identity
 from relm.recipes.identity import work_folder
 from relm.recipes.jobs import DocumentsJob, ExamplesJob, TokenizerJob
@@ -20,7 +20,7 @@ from relm.recipes.plan import SPLITS
 from relm.recipes.remote_files import RemoteFile
 
 
-@in_words
+@report_faults
 def download_sha256(wildcards: Any) -> str:
     """Return the sha256 that a file of a model, a published test or a dataset must have."""
     if hasattr(wildcards, "model"):
@@ -72,14 +72,14 @@ def _documents_job(wildcards: Any) -> DocumentsJob:
     return PROJECT.find_job(DocumentsJob, wildcards.key, wildcards.dataset)
 
 
-@in_words
+@report_faults
 def documents_inputs(wildcards: Any) -> dict[str, list[Any]]:
     """Return the downloaded file of a shard; nothing for a folder, which is no rule's business: its content is in the path."""
     job = _documents_job(wildcards)
     return list_inputs(source=[job.download(wildcards.shard)] if job.dataset.files else [])
 
 
-@in_words
+@report_faults
 def documents_job(wildcards: Any, resources: Any) -> str:
     """Return `--job JSON --source SOURCE` of one shard of documents.
 
@@ -103,13 +103,13 @@ def _tokenizer_job(wildcards: Any) -> TokenizerJob:
     return PROJECT.find_job(TokenizerJob, wildcards.key)
 
 
-@in_words
+@report_faults
 def tokenizer_inputs(wildcards: Any) -> dict[str, list[Any]]:
     """Return the documents that a tokenizer is trained on, or the published files that it is imported from."""
     return list_inputs(files=list(_tokenizer_job(wildcards).inputs))
 
 
-@in_words
+@report_faults
 def tokenizer_job(wildcards: Any, resources: Any) -> str:
     """Return `--job JSON` of a tokenizer."""
     return _job_option(_tokenizer_job(wildcards).document)
@@ -119,7 +119,7 @@ def _examples_job(wildcards: Any) -> ExamplesJob:
     return PROJECT.find_job(ExamplesJob, wildcards.key, wildcards.dataset)
 
 
-@in_words
+@report_faults
 def examples_inputs(wildcards: Any) -> dict[str, list[Any]]:
     """Return the documents of a shard, both splits, and the tokenizer."""
     job = _examples_job(wildcards)
@@ -127,20 +127,20 @@ def examples_inputs(wildcards: Any) -> dict[str, list[Any]]:
     return list_inputs(documents=documents, tokenizer=[job.tokenizer.tokenizer])
 
 
-@in_words
+@report_faults
 def examples_job(wildcards: Any, resources: Any) -> str:
     """Return `--job JSON` of examples."""
     return _job_option(_examples_job(wildcards).document)
 
 
-@in_words
+@report_faults
 def shard_sidecars(wildcards: Any) -> list[str]:
     """Return the sidecars of all shards of examples, training first."""
     job = _examples_job(wildcards)
     return sidecars([job.examples(shard, split) for split in SPLITS for shard in job.documents.shards])
 
 
-@in_words
+@report_faults
 def dataset_description(wildcards: Any) -> dict[str, Any]:
     """Return what Croissant says of a dataset beside its content: edited words are written again."""
     dataset = PROJECT.dataset(wildcards.dataset)

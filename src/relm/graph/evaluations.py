@@ -9,13 +9,13 @@ from snakemake.io import ancient
 from relm.artifact import canonical_json, sidecar_of
 from relm.containers.placement import evaluation_role
 from relm.errors import RelmError
-from relm.graph.asking import PROJECT, in_words, sha256_option, sidecars, strings
+from relm.graph.asking import PROJECT, report_faults, sha256_option, sidecars, strings
 from relm.graph.runs import plan_of_run
 from relm.recipes.evaluations import HARNESS_TASKS
 from relm.recipes.plan import BEFORE, REFERENCE, SPLITS, TRAINED, Plan
 
 
-@in_words
+@report_faults
 def evaluated_weights(wildcards: Any) -> str:
     """Return the weights that are evaluated."""
     return str(plan_of_run(wildcards).evaluated_model(wildcards.of)[0])
@@ -27,13 +27,13 @@ def _with_sidecars(plan: Plan, of: str) -> list[Path]:
     return [weights] if of == TRAINED else [weights, configuration]
 
 
-@in_words
+@report_faults
 def evaluation_job(wildcards: Any) -> str:
     """Return the identity of an evaluation as JSON: whatever changes in it evaluates again."""
     return canonical_json(plan_of_run(wildcards).evaluation_identity(wildcards.task))
 
 
-@in_words
+@report_faults
 def evaluation_inputs(wildcards: Any) -> dict[str, Any]:
     """Return the files that an evaluation reads, and the sidecars that it runs again after.
 
@@ -60,7 +60,7 @@ def _example_shards(plan: Plan) -> list[Path]:
     return [plan.examples(plan.phases[-1], shard, split) for split in SPLITS for shard in plan.shards]
 
 
-@in_words
+@report_faults
 def evaluation_options(wildcards: Any, input: Any, resources: Any) -> str:
     """Return the options of `relm evaluate` for the files it reads, the hashes these must have, and the device.
 
@@ -88,19 +88,19 @@ def _expected_sha256(plan: Plan, wildcards: Any) -> dict[str, str]:
     return {**plan.evaluated_sha256(wildcards.of), **({test.file: test.files[test.file].sha256} if test else {})}
 
 
-@in_words
+@report_faults
 def evaluation_accelerators(wildcards: Any) -> int:
     """Return the number of accelerators that an evaluation takes: none where no weights are scored."""
     return 0 if plan_of_run(wildcards).evaluation(wildcards.task).reads_log_alone else 1
 
 
-@in_words
+@report_faults
 def evaluations_before(wildcards: Any) -> list[str]:
     """Return the figures of the weights that training started from, if the recipe names some."""
     return strings(list(plan_of_run(wildcards).evaluations(BEFORE).values()))
 
 
-@in_words
+@report_faults
 def reference_inputs(wildcards: Any) -> dict[str, Any]:
     """Return the figures of the authors' released weights, and these weights."""
     plan = plan_of_run(wildcards)
@@ -116,7 +116,7 @@ def _reference_evaluations(plan: Plan) -> list[str]:
     return strings(list(plan.evaluations(REFERENCE).values()))
 
 
-@in_words
+@report_faults
 def published_reference(wildcards: Any) -> list[str]:
     """Return everything that `results/reference/NAME` has."""
     plan = PROJECT.plan(wildcards.recipe)

@@ -5,7 +5,7 @@ from typing import Any
 
 from relm.containers.lock import Role, find_reference, read_override
 from relm.containers.placement import COMPILERS, evaluation_role, training_role
-from relm.graph.asking import PROJECT, in_words
+from relm.graph.asking import PROJECT, report_faults
 
 
 class Images:
@@ -17,17 +17,17 @@ class Images:
         self.asked = any(method.name == "APPTAINER" for method in methods)
         self._found: dict[Role, str] = {}
 
-    @in_words
+    @report_faults
     def of_step(self, wildcards: Any) -> str | None:
         """Of a step that needs no accelerator; None where no images are asked for."""
         return self._of("cpu") if self.asked else None
 
-    @in_words
+    @report_faults
     def of_training(self, wildcards: Any) -> str | None:
         """Of a trainer: that of the recipe's device."""
         return self._of(training_role(PROJECT.plan(wildcards["recipe"]).recipe)) if self.asked else None
 
-    @in_words
+    @report_faults
     def of_evaluation(self, wildcards: Any) -> str | None:
         """Return that of an evaluation, which follows its recipe to a GPU alone, and only if it scores weights."""
         if not self.asked:
@@ -36,7 +36,7 @@ class Images:
         reads_log_alone = plan.evaluation(wildcards["task"]).reads_log_alone
         return self._of("cpu" if reads_log_alone else evaluation_role(plan.recipe))
 
-    @in_words
+    @report_faults
     def of_compiling(self, wildcards: Any) -> str | None:
         """Of what asks the TPU's compiler without a TPU."""
         return self._of(COMPILERS["compile"]) if self.asked else None

@@ -8,7 +8,7 @@ from snakemake.io import ancient
 from relm.artifact import sha256_of, sidecar_of
 from relm.devices import ranks
 from relm.errors import RelmError
-from relm.graph.asking import PROJECT, in_words, sidecars, strings
+from relm.graph.asking import PROJECT, report_faults, sidecars, strings
 from relm.recipes.plan import TRAINED, Plan
 
 
@@ -27,7 +27,7 @@ def plan_of_run(wildcards: Any) -> Plan:
     return plan
 
 
-@in_words
+@report_faults
 def training_inputs(wildcards: Any) -> dict[str, Any]:
     """Return what a phase reads: the manifest stands for the content of the shards, and a lost shard is made again."""
     plan, phase = plan_of_run(wildcards), wildcards.phase
@@ -41,7 +41,7 @@ def training_inputs(wildcards: Any) -> dict[str, Any]:
     }
 
 
-@in_words
+@report_faults
 def start_options(wildcards: Any) -> str:
     """Return `--init-from FOLDER` if there are starting weights, `--optimizer-from CHECKPOINT` if the optimizer is kept."""
     plan = plan_of_run(wildcards)
@@ -50,13 +50,13 @@ def start_options(wildcards: Any) -> str:
     return " ".join([*start, *([f"--optimizer-from {shlex.quote(str(kept))}"] if kept else [])])
 
 
-@in_words
+@report_faults
 def processes(wildcards: Any) -> int:
     """Return the number of processes that train together."""
     return PROJECT.plan(wildcards.recipe).recipe.run.processes
 
 
-@in_words
+@report_faults
 def compiled_for(wildcards: Any) -> dict[str, Any]:
     """Return what the programs follow from beside the fingerprint: an edited setting compiles anew and trains nothing."""
     from relm.forecast.compilation.compiling import topology_of
@@ -66,7 +66,7 @@ def compiled_for(wildcards: Any) -> dict[str, Any]:
     return {"topology": topology_of(plan, None), **settings}
 
 
-@in_words
+@report_faults
 def trainer_threads(wildcards: Any) -> int:
     """Return the CPU threads of the trainer, as the recipe fixes them, over all its processes."""
     run = PROJECT.plan(wildcards.recipe).recipe.run
@@ -78,7 +78,7 @@ def launcher(wildcards: Any, resources: Any) -> str:
     return shlex.join(ranks.launcher(resources.processes))
 
 
-@in_words
+@report_faults
 def judged_inputs(wildcards: Any) -> dict[str, Any]:
     """Return the figures of all tasks that the recipe evaluates, and the weights of the last phase, which they are of."""
     plan = plan_of_run(wildcards)
@@ -90,13 +90,13 @@ def judged_inputs(wildcards: Any) -> dict[str, Any]:
     }
 
 
-@in_words
+@report_faults
 def judged(wildcards: Any) -> list[Any]:
     """Return what the verdict depends on beside the figures: an edited expectation judges again and trains nothing."""
     return [row.model_dump(mode="json") for row in plan_of_run(wildcards).recipe.expect]
 
 
-@in_words
+@report_faults
 def described(wildcards: Any) -> dict[str, Any]:
     """Return what the report says beside the figures: edited words are reported again."""
     plan = plan_of_run(wildcards)
@@ -106,13 +106,13 @@ def described(wildcards: Any) -> dict[str, Any]:
     return {**words, "named": [part.model_dump(mode="json") if part else None for part in named], **compiled}
 
 
-@in_words
+@report_faults
 def fingerprint(wildcards: Any) -> str:
     """Return the fingerprint that the recipe has now: `publish` refuses another run's files."""
     return PROJECT.plan(wildcards.recipe).fingerprint
 
 
-@in_words
+@report_faults
 def published(wildcards: Any) -> dict[str, str]:
     """Return every file that the report and the run give to `results/NAME`."""
     plan = PROJECT.plan(wildcards.recipe)

@@ -12,7 +12,7 @@ from typing import Any
 
 from relm.artifact import sidecar_of
 from relm.cluster.supervision import is_main_process
-from relm.graph.asking import in_words
+from relm.graph.asking import report_faults
 from relm.graph.evaluations import evaluation_inputs
 from relm.graph.runs import plan_of_run, published
 from relm.recipes.plan import REFERENCE, Plan
@@ -42,14 +42,14 @@ class Stale:
         """Keep Snakemake's workflow, whose graph has the set of files that are made in any case."""
         self.workflow = workflow
 
-    @in_words
+    @report_faults
     def published(self, wildcards: Any) -> dict[str, str]:
         """Return the inputs of a published folder."""
         plan = plan_of_run(wildcards)
         self._compare(plan.results / "recipe.json", plan.fingerprint, "fingerprint", output=plan.results)
         return published(wildcards)
 
-    @in_words
+    @report_faults
     def evaluation_inputs(self, wildcards: Any) -> dict[str, Any]:
         """Return the inputs of an evaluation."""
         plan = plan_of_run(wildcards)

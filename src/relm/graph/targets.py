@@ -5,7 +5,7 @@ import difflib
 from typing import Any
 
 from relm.errors import RelmError
-from relm.graph.asking import PROJECT, in_words
+from relm.graph.asking import PROJECT, report_faults
 
 
 def papers() -> dict[str, list[str]]:
@@ -19,7 +19,7 @@ def papers() -> dict[str, list[str]]:
     return targets
 
 
-@in_words
+@report_faults
 def all_results(wildcards: Any) -> list[str]:
     """Return the results of all recipes.
 
@@ -35,7 +35,7 @@ def all_results(wildcards: Any) -> list[str]:
     return [f"results/{name}" for name in PROJECT.names()]
 
 
-@in_words
+@report_faults
 def nearest_target(wildcards: Any) -> list[str]:
     """Nothing makes this target: say so, and name the nearest one."""
     results = [f"results/{prefix}{name}" for name in PROJECT.names() for prefix in ("", "smoke/")]
