@@ -21,7 +21,7 @@ from relm.forecast.compilation.program_table import GIB
 from relm.forecast.compilation.shipped_programs import read_shipped
 from relm.forecast.compilation.tpu_environment import CHECKOUT, python
 from relm.forecast.expected_tokenizer import tokenizer_of
-from relm.recipes.plan import Project
+from relm.recipes.project import Project
 from relm.recipes.topologies import TOPOLOGIES
 from relm.training.architecture import configuration
 

@@ -23,7 +23,7 @@ import yaml
 
 from relm.examples.manifest import TokenizerFacts
 from relm.forecast.trial import Trial, take_trial
-from relm.recipes.plan import Project
+from relm.recipes.project import Project
 from relm.training.architecture import configuration
 from relm.training.arithmetic import parameter_count
 from relm.training.micro_batches import micro_batch_size

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from relm.examples.manifest import TokenizerFacts
-from relm.recipes.plan import Project
+from relm.recipes.project import Project
 from relm.training.architecture import configuration, unset_model
 from relm.training.loss_scaling import finish_gradients
 from relm.training.optimizers import build_optimizer, set_learning_rate

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from relm.forecast.compilation.tracing import TracingDevice, traced_phase
 from relm.forecast.expected_tokenizer import tokenizer_of
-from relm.recipes.plan import Project
+from relm.recipes.project import Project
 from relm.recipes.recipe import Recipe
 from relm.recipes.topologies import TOPOLOGIES
 

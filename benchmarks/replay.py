@@ -20,7 +20,8 @@ from unittest.mock import patch
 import torch
 from safetensors import safe_open
 
-from relm.recipes.plan import Plan, Project
+from relm.recipes.plan import Plan
+from relm.recipes.project import Project
 from relm.recipes.recipe import Recipe
 from relm.recipes.run_folder import checkpoint_folder
 from relm.recipes.section import merge

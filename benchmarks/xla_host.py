@@ -30,7 +30,7 @@ from models import CLASSES, clocks, spread
 from relm.devices.xla import XlaDevice
 from relm.models.bert import Bert
 from relm.models.bert_configuration import BertConfig
-from relm.recipes.plan import Project
+from relm.recipes.project import Project
 from relm.recipes.recipe import Recipe
 from relm.training.input import Reader
 from relm.training.loss_scaling import finish_gradients

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from relm.cli import parser
-from relm.recipes.plan import Plan, Project
+from relm.recipes.plan import Plan
+from relm.recipes.project import Project
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 DATA = Path(__file__).resolve().parent / "data"

@@ -20,7 +20,7 @@ from test_steps_in_images import in_image
 
 from relm.artifact import sha256_of
 from relm.containers.lock import LOCK, OVERRIDE, Role
-from relm.recipes.plan import Project
+from relm.recipes.project import Project
 
 pytestmark = [pytest.mark.containers, pytest.mark.full, pytest.mark.timeout(3600)]
 REGISTRY = "127.0.0.1:5555"

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from relm.containers.placement import evaluation_role, parse_step_command, place_step, training_role
-from relm.recipes.plan import Project
+from relm.recipes.project import Project
 from relm.steps import STEPS
 from small_project import Commands
 

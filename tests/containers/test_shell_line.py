@@ -11,7 +11,7 @@ import yaml
 
 from relm.containers.shell_line import docker_line, plain_line
 from relm.devices.ranks import launcher
-from relm.recipes.plan import Project
+from relm.recipes.project import Project
 
 ID = "sha256:" + "7" * 64
 HELD_OUT = ["relm", "held-out", "--model", "work/a model.st", "--output", "work/$(touch /x).json", "--log", "it's"]

@@ -16,7 +16,7 @@ from image_project import ImageProject
 from relm.artifact import sha256_of
 from relm.containers.lock import find_image
 from relm.containers.run_line import ContainerRun, run_line
-from relm.recipes.plan import Project
+from relm.recipes.project import Project
 
 pytestmark = [pytest.mark.containers, pytest.mark.timeout(1500)]
 LARGEST = 1_500_000_000

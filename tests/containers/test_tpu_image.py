@@ -20,7 +20,7 @@ from safetensors.numpy import load_file
 from relm.containers.context import read_left_out
 from relm.containers.lock import find_image
 from relm.containers.run_line import ContainerRun, run_line
-from relm.recipes.plan import Project
+from relm.recipes.project import Project
 
 pytestmark = [pytest.mark.containers, pytest.mark.full, pytest.mark.timeout(3600)]
 NAME = "smoke/quickstart_on_xla"

@@ -17,7 +17,7 @@ from relm.evaluation.text_perplexity import evaluate_text
 from relm.graph.evaluations import test_protocol as protocol_of
 from relm.models.gpt2 import Gpt2, Gpt2Config
 from relm.recipes.evaluations import load_test
-from relm.recipes.plan import Project
+from relm.recipes.project import Project
 from small_project import CHECKOUT
 
 TESTS = sorted((CHECKOUT / "recipes" / "evaluations").glob("*.yaml"))

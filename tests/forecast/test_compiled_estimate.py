@@ -10,7 +10,8 @@ from relm.forecast.compilation.compile_record import Compilation, write_compilat
 from relm.forecast.compilation.shipped_programs import read_shipped, shipped_compilation
 from relm.forecast.compiled_estimate import compiled_lines
 from relm.forecast.estimate import describe_estimate
-from relm.recipes.plan import Plan, Project
+from relm.recipes.plan import Plan
+from relm.recipes.project import Project
 from small_project import CHECKOUT, Commands
 
 TPU = """

@@ -10,7 +10,8 @@ from relm.forecast import trial
 from relm.forecast.estimate import describe_estimate, vocabulary
 from relm.forecast.expected_tokenizer import SENTENCEPIECES
 from relm.forecast.trial import Trial, take_trial
-from relm.recipes.plan import Plan, Project
+from relm.recipes.plan import Plan
+from relm.recipes.project import Project
 from relm.recipes.section import read_yaml
 from small_project import Commands
 

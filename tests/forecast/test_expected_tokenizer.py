@@ -9,7 +9,8 @@ import pytest
 from relm.errors import RelmError
 from relm.examples.tokenizers import LoadedTokenizer, import_tokenizer, load_tokenizer, train_tokenizer
 from relm.forecast.expected_tokenizer import KINDS, tokenizer_of
-from relm.recipes.plan import Plan, Project
+from relm.recipes.plan import Plan
+from relm.recipes.project import Project
 from small_project import Commands
 
 PUBLISHED = {

@@ -6,7 +6,8 @@ import pytest
 
 from relm.errors import RelmError
 from relm.recipes.evaluations import PublishedTest, TextPerplexity, load_test, objectives_of, task_of
-from relm.recipes.plan import BEFORE, REFERENCE, TRAINED, Project
+from relm.recipes.plan import BEFORE, REFERENCE, TRAINED
+from relm.recipes.project import Project
 from relm.recipes.recipe import Recipe, load_recipe
 from small_project import Commands
 

@@ -11,7 +11,8 @@ from relm.recipes.datasets import Dataset
 from relm.recipes.identity import examples_identity, stored_identity
 from relm.recipes.jobs import objective_of_examples
 from relm.recipes.objectives import Objective
-from relm.recipes.plan import Plan, Project
+from relm.recipes.plan import Plan
+from relm.recipes.project import Project
 from relm.recipes.recipe import Recipe
 
 DATASET = {

@@ -20,7 +20,7 @@ from relm.recipes.jobs import (
     dataset_of_documents,
     objective_of_examples,
 )
-from relm.recipes.plan import Project
+from relm.recipes.project import Project
 from small_project import Commands
 
 

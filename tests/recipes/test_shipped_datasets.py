@@ -9,7 +9,8 @@ from relm.artifact import checked_sidecar
 from relm.corpus.download import download
 from relm.corpus.extract import extract
 from relm.recipes.datasets import load_dataset
-from relm.recipes.plan import SPLITS, Project
+from relm.recipes.plan import SPLITS
+from relm.recipes.project import Project
 from relm.recipes.published_models import load_model
 
 CHECKOUT = Path(__file__).resolve().parents[2]

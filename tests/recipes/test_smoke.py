@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from relm.recipes.datasets import load_dataset
-from relm.recipes.plan import Project
+from relm.recipes.project import Project
 from relm.recipes.recipe import Recipe
 from relm.recipes.smoke import MAY_CHANGE, changed_keys, may_change, smoke_twin
 

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from relm.artifact import read_json
-from relm.recipes.plan import Project
+from relm.recipes.project import Project
 from relm.recipes.recipe import Recipe
 from relm.recipes.smoke import changed_keys
 from small_project import CHECKOUT, Commands, shipped_project

@@ -14,7 +14,8 @@ import pytest
 from relm.artifact import read_json, sha256_of, write_json
 from relm.cli import main
 from relm.errors import RelmError
-from relm.recipes.plan import Plan, Project
+from relm.recipes.plan import Plan
+from relm.recipes.project import Project
 from relm.recipes.run_folder import RECORDS, WEIGHTS
 from relm.replay.attested_run import find_run, read_lines
 from relm.replay.segment import NotReproduced, recipe_as_attested, reproduce, scratch_folder, train_again

@@ -12,7 +12,7 @@ from relm.errors import RelmError
 from relm.recipes.datasets import load_dataset
 from relm.recipes.identity import given, stored_identity
 from relm.recipes.objectives import Objective
-from relm.recipes.plan import Project
+from relm.recipes.project import Project
 from relm.recipes.recipe import TokenizerChoice
 from relm.steps import STEPS
 from relm.steps.data import document_of_dataset, document_of_examples, document_of_training, extract_job

@@ -16,7 +16,7 @@ from relm.containers.shell_line import docker_line, plain_line
 from relm.devices.ranks import launcher
 from relm.errors import RelmError
 from relm.recipes.evaluations import EVALUATIONS
-from relm.recipes.plan import Project
+from relm.recipes.project import Project
 from relm.steps import STEPS
 from relm.steps.recorded_steps import GRAPH_STEPS, comment
 from relm.steps.step_commands import describe_command, planned

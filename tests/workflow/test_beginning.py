@@ -16,7 +16,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from relm.artifact import sha256_of
 from relm.errors import RelmError
-from relm.recipes.plan import Project
+from relm.recipes.project import Project
 from relm.recipes.published_models import PretrainedModel
 from relm.recipes.section import validate
 from relm.steps.training import refuse_another_start

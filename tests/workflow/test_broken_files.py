@@ -8,7 +8,7 @@ import pytest
 from relm.errors import RelmError
 from relm.graph.targets import all_results
 from relm.recipes.jobs import DocumentsJob
-from relm.recipes.plan import Project
+from relm.recipes.project import Project
 from relm.reporting.status import describe_recipes
 from small_project import Commands
 

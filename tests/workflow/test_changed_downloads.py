@@ -12,7 +12,8 @@ import pytest
 
 from relm import cli
 from relm.artifact import sha256_of, write_sidecar
-from relm.recipes.plan import REFERENCE, Project
+from relm.recipes.plan import REFERENCE
+from relm.recipes.project import Project
 from small_project import TINY_DATASET, Commands, make_project
 
 PAGE = "<page><title>Emended</title><ns>0</ns><id>9</id><revision><id>9</id><text>An emended page.</text></revision></page>"

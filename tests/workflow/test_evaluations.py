@@ -11,7 +11,7 @@ import pytest
 
 from relm.artifact import sha256_of, write_sidecar
 from relm.errors import RelmError
-from relm.recipes.plan import Project
+from relm.recipes.project import Project
 from relm.replay.segment import reproduce
 from small_project import Commands
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from relm.recipes.plan import Project
+from relm.recipes.project import Project
 from small_project import CHECKOUT, TINY_RECIPE, Commands
 
 ALL_STEPS = {

@@ -7,7 +7,7 @@ import pytest
 import transformers
 
 from relm.artifact import read_json
-from relm.recipes.plan import Project
+from relm.recipes.project import Project
 from small_project import Commands
 
 PHASE = "global_batch_size: 4, steps: 6, optimizer: {learning_rate: 1e-3}"

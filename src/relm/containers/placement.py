@@ -16,7 +16,8 @@ from relm.containers.lock import ROLES, Role
 from relm.recipes.datasets import Dataset, load_dataset
 from relm.recipes.evaluations import EVALUATIONS
 from relm.recipes.identity import work_folder
-from relm.recipes.plan import Plan, Project
+from relm.recipes.plan import Plan
+from relm.recipes.project import Project
 from relm.recipes.published_models import PretrainedModel, load_model
 from relm.recipes.recipe import Recipe
 

@@ -15,7 +15,7 @@ from relm.containers.lock import REFERENCE, Image, Role, find_image, find_refere
 from relm.containers.placement import Placement, place_step
 from relm.containers.run_line import PASSED_WITH_NETWORK, ContainerRun, run_line
 from relm.errors import RelmError
-from relm.recipes.plan import Project
+from relm.recipes.project import Project
 from relm.recipes.redaction import shorten_path
 
 # A variable in a word, which has no NUL of its own: one that has is refused.

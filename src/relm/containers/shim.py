@@ -18,7 +18,7 @@ from relm.containers.lock import find_role, read_override
 from relm.containers.placement import STEP_COMMAND, parse_step_command, place_step
 from relm.containers.run_line import ContainerRun, prepare_run
 from relm.errors import RelmError
-from relm.recipes.plan import Project
+from relm.recipes.project import Project
 
 # Snakemake reads the first word and the last.
 VERSION = "apptainer version 1.4.0"

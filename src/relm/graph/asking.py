@@ -11,7 +11,7 @@ from snakemake_interface_common.exceptions import WorkflowError
 from relm.artifact import sidecar_of
 from relm.errors import RelmError
 from relm.recipes.declaration import load_extensions
-from relm.recipes.plan import Project
+from relm.recipes.project import Project
 from relm.recipes.published_models import ModelFile
 
 PROJECT = Project()

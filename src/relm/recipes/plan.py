@@ -1,47 +1,35 @@
-"""Everything that follows from a recipe's name: the resolved recipe, its datasets and models, and every path of its products.
+"""The plan of one recipe: the resolved recipe, its dataset and models, its jobs, and every path of its products.
 
-The graph's rules and the commands both ask here, so a path is written down once. A project is a folder with `recipes/`.
+The graph's rules and the commands both ask here, so a path is written down once.
 """
 
-import contextlib
-import difflib
 import functools
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from relm.errors import RelmError
 from relm.recipes import identity
-from relm.recipes.datasets import Dataset, load_dataset
+from relm.recipes.datasets import Dataset
 from relm.recipes.evaluations import (
-    HARNESS,
     EvaluationDeclaration,
     PublishedTest,
     find_evaluation,
     is_of_trained_weights_alone,
-    load_test,
     names_in_recipes,
     task_of,
 )
 from relm.recipes.jobs import DataJob, DocumentsJob, ExamplesJob, TokenizerJob
-from relm.recipes.published_models import WEIGHTS_FILES, ModelFile, PretrainedModel, load_model
-from relm.recipes.recipe import Recipe, load_recipe
+from relm.recipes.published_models import WEIGHTS_FILES, ModelFile, PretrainedModel
+from relm.recipes.recipe import Recipe
 from relm.recipes.run_folder import DEVICE_FIGURES, LOG, checkpoint_folder
-from relm.recipes.section import NAME
-from relm.recipes.smoke import smoke_twin
 
 SPLITS = ("train", "held_out")
 # Which weights are evaluated, and the folder inside the run's that has the figures: the trained ones, those that training
 # started from, the authors' released ones.
 TRAINED, BEFORE, REFERENCE = "eval", "before", "reference"
 SMOKE_EXAMPLES = 20
-# Folders of `results/` that are no recipe's.
-NOT_RECIPES = ("smoke", "reference")
-J = TypeVar("J", bound=DataJob)
-# Kind, key, and the dataset in the path.
-JobKey = tuple[type, str, str | None]
 
 
 @dataclass(frozen=True)
@@ -108,7 +96,7 @@ class Plan:
 
     @functools.cached_property
     def fingerprint(self) -> str:
-        """What the run means, in its path."""
+        """Identity of what the run means, in its path."""
         weights = self._content(self._init_from, self.init_model.weights_files) if self.init_model else None
         return identity.fingerprint(self.recipe, [job.document for job in self.examples_jobs.values()], weights)
 
@@ -143,7 +131,7 @@ class Plan:
         return self._model_files(named, self.tokenizer_model.tokenizer_files)
 
     def starting_weights(self, phase: str) -> list[Path]:
-        """Weights and configuration that a phase starts from: the previous phase's, the recipe's `init_from`, or none."""
+        """Return the weights and configuration a phase starts from: the previous phase's, the recipe's `init_from`, or none."""
         before = self.phase_before(phase)
         if before is not None:
             return [self.model_folder(before) / file for file in ("model.safetensors", "config.json")]
@@ -209,11 +197,11 @@ class Plan:
         return self.examples_jobs[phase].examples(shard, split)
 
     def manifest(self, phase: str) -> Path:
-        """What all shards of a phase's examples hold, with their hashes."""
+        """Return the path of the manifest: the content of all shards of a phase's examples, with their hashes."""
         return self.examples_folder(phase) / "manifest.json"
 
     def phase_before(self, phase: str) -> str | None:
-        """The phase that a phase goes on from; None for the first."""
+        """Return the phase whose weights a phase starts from; None for the first."""
         position = self.phases.index(phase)
         return self.phases[position - 1] if position else None
 
@@ -223,7 +211,7 @@ class Plan:
         return self.work / "runs" / self.name / self.fingerprint
 
     def model_folder(self, phase: str) -> Path:
-        """The trained model of a phase, as `transformers` reads it."""
+        """Return the folder of the trained model of a phase, as `transformers` reads it."""
         return self.run_folder / phase / "model"
 
     @property
@@ -232,24 +220,24 @@ class Plan:
         return [self.run_folder / phase / LOG for phase in self.phases]
 
     def device_figures(self) -> dict[str, Path]:
-        """Phase -> its `device.json`, where there is one: of phases that trained on a device that compiles."""
+        """Return phase -> its `device.json`, if there is one: of phases that trained on a device that compiles."""
         files = {phase: self.run_folder / phase / DEVICE_FIGURES for phase in self.phases}
         return {phase: path for phase, path in files.items() if path.is_file()}
 
     @property
     def compilation(self) -> Path:
-        """What `relm compile` found of the recipe, where it was asked for it."""
+        """The findings of `relm compile`, if it was run."""
         return self.run_folder / "compile.json"
 
     def kept_optimizer(self, phase: str) -> Path | None:
-        """The checkpoint whose optimizer a phase goes on with: of the last step of the phase before; None: a fresh one."""
+        """Return the checkpoint whose optimizer a phase resumes: of the last step of the phase before; None: a fresh one."""
         before = self.phase_before(phase)
         if before is None or self.recipe.pretrain[phase].optimizer_state == "fresh":
             return None
         return checkpoint_folder(self.run_folder / before / "checkpoints", self.recipe.pretrain[before].steps)
 
     def evaluations(self, of: str = TRAINED) -> dict[str, Path]:
-        """Task -> its figures, of the trained model, of the weights it started from, or of the authors' released ones."""
+        """Return task -> its figures, of the trained model, the weights it started from, or the authors' released ones."""
         if (of == BEFORE and self.init_model is None) or (of == REFERENCE and self.reference_model is None):
             return {}
         names = [name for name in self.recipe.evaluate if of == TRAINED or not is_of_trained_weights_alone(name)]
@@ -273,7 +261,7 @@ class Plan:
         return identity.evaluation_identity(declaration, task, self.recipe, test=test, language=self.dataset.language)
 
     def evaluated_model(self, of: str) -> list[Path]:
-        """The weights that are evaluated, and their configuration."""
+        """Return the weights that are evaluated, and their configuration."""
         if of == TRAINED:
             folder = self.model_folder(self.phases[-1])
             return [folder / "model.safetensors", folder / "config.json"]
@@ -283,7 +271,7 @@ class Plan:
 
     @property
     def evaluation_limit(self) -> int | None:
-        """How many examples of each evaluation a smoke twin looks at; None: all."""
+        """The number of examples of each evaluation that a smoke twin reads; None: all."""
         return SMOKE_EXAMPLES if self.name.startswith("smoke/") else None
 
     def test_download(self, test: str) -> Path:
@@ -300,177 +288,3 @@ class Plan:
     def reference_results(self) -> Path:
         """The figures of the authors' released weights."""
         return Path("results") / "reference" / self.name
-
-
-class Project:
-    """A folder with `recipes/`, and the plans of the recipes in it."""
-
-    def __init__(self, root: Path = Path()) -> None:
-        self.recipes = root / "recipes"
-        self._plans: dict[str, Plan] = {}
-        # A graph asks for the same file once a shard; it is read once.
-        self._datasets: dict[str, Dataset] = {}
-        self._models: dict[str, PretrainedModel] = {}
-        self._tests: dict[str, PublishedTest] = {}
-        self._jobs: dict[JobKey, DataJob] = {}
-        self._indexed: set[str] = set()
-
-    def names(self) -> list[str]:
-        """All recipes, smoke twins not included, sorted."""
-        return sorted(path.stem for path in self.recipes.glob("*.yaml") if _is_name(path.stem))
-
-    def misnamed(self) -> list[Path]:
-        """Return files whose names cannot be a recipe's, sorted; hidden ones, such as an editor's locks, are passed over."""
-        found = self.recipes.glob("*.yaml")
-        return sorted(path for path in found if not _is_name(path.stem) and not path.name.startswith("."))
-
-    def faults(self) -> list[str]:
-        """Return a line for each recipe that cannot be used, and for each file whose name cannot be a recipe's."""
-        lines = [misnamed_in_words(path) for path in self.misnamed()]
-        for name in self.names():
-            try:
-                self.plan(name)
-            except RelmError as error:
-                line, path = in_one_line(error), str(self.recipe_path(name))
-                lines.append(line if path in line else f"{path}: {line}")
-        return lines
-
-    def recipe_path(self, name: str) -> Path:
-        """The recipe's file; for a smoke twin, that of its recipe.
-
-        Raises:
-            RelmError: there is no such recipe; suggests the nearest name.
-        """
-        plain = name.removeprefix("smoke/")
-        path = self.recipes / f"{plain}.yaml"
-        if not _is_name(plain) or not os.path.lexists(path):  # reading says what is wrong with a broken link
-            near = difflib.get_close_matches(Path(plain).name.removesuffix(".yaml"), self.names(), n=1, cutoff=0.5)
-            prefix = name[: len(name) - len(plain)]
-            hint = f"did you mean results/{prefix}{near[0]}?" if near else f"there are: {', '.join(self.names()) or 'none'}"
-            absent = f" ({path} does not exist)" if _is_name(plain) else ""
-            raise RelmError(f"there is no recipe {plain!r}{absent}; {hint}")
-        return path
-
-    def dataset_path(self, name: str) -> Path:
-        """A dataset's file."""
-        return self.recipes / "data" / f"{name}.yaml"
-
-    def model_path(self, name: str) -> Path:
-        """A pretrained model's file."""
-        return self.recipes / "models" / f"{name}.yaml"
-
-    def dataset(self, name: str) -> Dataset:
-        """The dataset of a name."""
-        if name not in self._datasets:
-            self._datasets[name] = load_dataset(self.dataset_path(name))
-        return self._datasets[name]
-
-    def model(self, name: str) -> PretrainedModel:
-        """The pretrained model of a name."""
-        if name not in self._models:
-            self._models[name] = load_model(self.model_path(name))
-        return self._models[name]
-
-    def test_path(self, name: str) -> Path:
-        """The file of an evaluation on published data."""
-        return self.recipes / "evaluations" / f"{name}.yaml"
-
-    def test(self, name: str) -> PublishedTest:
-        """The published test of a name."""
-        if name not in self._tests:
-            self._tests[name] = load_test(self.test_path(name))
-        return self._tests[name]
-
-    def _tests_of(self, recipe: Recipe, path: Path) -> dict[str, PublishedTest]:
-        """The published tests that a recipe evaluates."""
-        names = [name for name in recipe.evaluate if name not in names_in_recipes() and not name.startswith(HARNESS)]
-        for name in names:
-            if name.startswith(task_of(HARNESS)):
-                raise RelmError(f"{path}: evaluate: {name}: names with {task_of(HARNESS)} are the harness's: {HARNESS}TASK")
-            if not os.path.lexists(self.test_path(name)):
-                known = [*names_in_recipes(), *sorted(other.stem for other in self.test_path(name).parent.glob("*.yaml"))]
-                near = difflib.get_close_matches(name, known, n=1)
-                hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}, and {HARNESS}TASK"
-                raise RelmError(f"{path}: evaluate: there is no evaluation {name!r} ({self.test_path(name)}); {hint}")
-        return {name: self.test(name) for name in names}
-
-    def plan(self, name: str) -> Plan:
-        """The plan of a recipe, or of its smoke twin for ``smoke/NAME``; read once.
-
-        Raises:
-            RelmError: the recipe, or a dataset or model it names, is absent or has faults.
-        """
-        if name not in self._plans:
-            recipe = load_recipe(self.recipe_path(name))
-            if name.startswith("smoke/"):
-                recipe = smoke_twin(recipe, self.dataset(recipe.data.dataset))
-            models = [recipe.tokenizer.from_model, recipe.init_from, recipe.expect_reference]
-            tokenizer_model, init_model, reference = [self.model(model) if model else None for model in models]
-            self._check_uses(name, recipe, tokenizer_model, {"init_from": init_model, "expect_reference": reference})
-            dataset, tests = self.dataset(recipe.data.dataset), self._tests_of(recipe, self.recipe_path(name))
-            self._plans[name] = Plan(name, recipe, dataset, tokenizer_model, init_model, reference, tests)
-        return self._plans[name]
-
-    def _check_uses(
-        self,
-        name: str,
-        recipe: Recipe,
-        tokenizer: PretrainedModel | None,
-        weights: Mapping[str, PretrainedModel | None],
-    ) -> None:
-        path = self.recipe_path(name)
-        if tokenizer is not None and tokenizer.tokenizer is None:
-            raise RelmError(f"{path}: tokenizer.from_model: {recipe.tokenizer.from_model} has no tokenizer among its files")
-        for key, model in weights.items():
-            if model is not None and not model.weights:
-                found = getattr(recipe, key)
-                raise RelmError(f"{path}: {key}: {found} has no weights among its files; weights: true says it has")
-
-    def find_job(self, kind: type[J], key: str, dataset: str | None = None) -> J:
-        """Return the job of a kind with a key; a tokenizer's has no dataset in its path.
-
-        Recipes that were planned already are asked first: whoever asks for `results/NAME` planned it. Then the others, one
-        after the other. One with faults is passed over, for it cannot have requested anything, and so is one whose folders
-        cannot be read.
-
-        Raises:
-            RelmError: no recipe makes it.
-        """
-        wanted = (kind, key, dataset)
-        if wanted not in self._jobs:
-            self._index_jobs(wanted)
-        job = self._jobs.get(wanted)
-        if not isinstance(job, kind):
-            product = f"{kind.product} with key {key}"
-            raise RelmError(f"no recipe makes {product}: was a recipe edited while this ran? Give the same command again")
-        return job
-
-    def _index_jobs(self, wanted: JobKey) -> None:
-        names = self.names()
-        for name in dict.fromkeys([*self._plans, *names, *(f"smoke/{name}" for name in names)]):
-            if name not in self._indexed:
-                self._indexed.add(name)
-                with contextlib.suppress(RelmError, OSError):
-                    for job in self.plan(name).data_jobs:
-                        self._jobs.setdefault((type(job), job.key, job.dataset_name), job)
-            if wanted in self._jobs:
-                return
-
-
-def _is_name(stem: str) -> bool:
-    return NAME.fullmatch(stem) is not None and stem not in NOT_RECIPES
-
-
-def misnamed_in_words(path: Path) -> str:
-    """Return a sentence about a file whose name cannot be a recipe's."""
-    return (
-        f"{path.parent}/{path.name!r}: cannot be a recipe's name, which has letters, digits, '.', '_' and '-' and is none of "
-        f"{', '.join(NOT_RECIPES)}; rename the file"
-    )
-
-
-def in_one_line(error: RelmError) -> str:
-    """Return an error with the first of the faults that it lists, for a place where others stand beside it."""
-    first, *others = str(error).splitlines()
-    more = f", and {len(others) - 1} more" if len(others) > 1 else ""
-    return f"{first}: {others[0].strip()}{more}" if others else first

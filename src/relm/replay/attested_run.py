@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 
 from relm.artifact import read_json, sha256_of
 from relm.errors import RelmError
-from relm.recipes.plan import Plan, Project
+from relm.recipes.plan import Plan
+from relm.recipes.project import Project
 from relm.recipes.recipe import Phase
 from relm.recipes.run_folder import CHECKPOINT_FILES, CHECKPOINTS, LOG, RECORDS, WEIGHTS, checkpoint_folder
 from relm.training.attested_hashes import line_facts, state_sha256

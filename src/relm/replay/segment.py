@@ -21,7 +21,7 @@ from relm.examples.attestation import check_attestation
 from relm.examples.builders import open_examples
 from relm.examples.manifest import read_manifest
 from relm.formatting import format_duration
-from relm.recipes.plan import Project
+from relm.recipes.project import Project
 from relm.recipes.recipe import Recipe
 from relm.recipes.run_folder import CHECKPOINTS, LOG, ORDER, WEIGHTS, checkpoint_folder
 from relm.recipes.section import validate

@@ -14,7 +14,8 @@ from relm.formatting import GIB
 from relm.provenance.container import in_words
 from relm.provenance.origin import Origin, origin_of
 from relm.provenance.step_record import Record, collect
-from relm.recipes.plan import Plan, Project
+from relm.recipes.plan import Plan
+from relm.recipes.project import Project
 from relm.recipes.redaction import mask_value
 from relm.recipes.run_folder import LOG
 from relm.reporting.compiled import AsCompiled, as_compiled

@@ -10,7 +10,8 @@ import psutil
 
 from relm.artifact import sidecar_of
 from relm.errors import RelmError
-from relm.recipes.plan import SPLITS, Plan, Project, in_one_line, misnamed_in_words
+from relm.recipes.plan import SPLITS, Plan
+from relm.recipes.project import Project, describe_misnamed, shorten_error
 from relm.recipes.run_folder import LOG
 
 
@@ -24,10 +25,10 @@ def describe_recipes(project: Project) -> str:
             plan = project.plan(name)
             words = plan.recipe.title + ("" if plan.recipe.paper is None else f" [paper_{plan.recipe.paper.key}]")
         except RelmError as error:
-            words = f"has faults: {in_one_line(error)}"
+            words = f"has faults: {shorten_error(error)}"
         done = "done" if (Path("results") / name).is_dir() else "    "
         lines.append(f"{name:<{width}}  {done}  {words}")
-    lines += [misnamed_in_words(path) for path in project.misnamed()]
+    lines += [describe_misnamed(path) for path in project.misnamed()]
     return "\n".join(
         [*lines, "", "snakemake results/NAME runs one; snakemake results/smoke/NAME runs its small twin on any CPU."]
     )

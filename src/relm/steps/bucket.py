@@ -1,7 +1,8 @@
 """A run's files to another machine and back, by a bucket."""
 
 from relm.errors import RelmError
-from relm.recipes.plan import Plan, Project
+from relm.recipes.plan import Plan
+from relm.recipes.project import Project
 from relm.steps.contract import Arguments, Job, Step, argument, positive, recipe_name
 
 STORE = argument("store", metavar="STORE", help="gs://BUCKET/FOLDER, file:///FOLDER, or what else fsspec knows")

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from relm.errors import RelmError
-from relm.recipes.plan import Plan, Project
+from relm.recipes.plan import Plan
+from relm.recipes.project import Project
 
 Arguments = argparse.Namespace
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from relm.errors import RelmError
-from relm.recipes.plan import Project
+from relm.recipes.project import Project
 from relm.steps.contract import Arguments, Job, Step, argument
 
 # Option -> the action that it belongs to, and its name in messages.

@@ -18,7 +18,7 @@ from relm.artifact import read_json
 from relm.containers.lock import LOCK, OVERRIDE, find_role
 from relm.containers.shell_line import DockerLine, docker_line, plain_line
 from relm.errors import RelmError
-from relm.recipes.plan import Project
+from relm.recipes.project import Project
 from relm.recipes.redaction import mask_value
 from relm.steps.recorded_steps import comment, is_plain, require_graph_step
 

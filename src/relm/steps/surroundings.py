@@ -1,6 +1,6 @@
 """What looks at recipes and machines, and makes nothing of the graph."""
 
-from relm.recipes.plan import Project
+from relm.recipes.project import Project
 from relm.steps.contract import FINGERPRINT, RECIPE, Arguments, Job, Step, argument, path, plan_of
 
 

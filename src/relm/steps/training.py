@@ -4,7 +4,8 @@ import os
 from pathlib import Path
 
 from relm.errors import RelmError
-from relm.recipes.plan import Plan, Project
+from relm.recipes.plan import Plan
+from relm.recipes.project import Project
 from relm.recipes.run_folder import MODEL_PARTS, RECORDS
 from relm.steps.contract import FINGERPRINT, RECIPE, Arguments, Job, Step, argument, path, plan_of, positive
 

@@ -19,7 +19,8 @@ from relm.cluster.bucket.pull import Puller, pull
 from relm.cluster.bucket.push import push
 from relm.cluster.bucket.store import Store
 from relm.errors import RelmError
-from relm.recipes.plan import Plan, Project
+from relm.recipes.plan import Plan
+from relm.recipes.project import Project
 from small_project import Commands
 
 URL = "memory://confined"

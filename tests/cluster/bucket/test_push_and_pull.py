@@ -15,7 +15,7 @@ import pytest
 from relm.artifact import sha256_of
 from relm.cli import main
 from relm.errors import RelmError
-from relm.recipes.plan import Project
+from relm.recipes.project import Project
 from small_project import Commands
 
 TIMES = ("seconds", "per_second", "memory")

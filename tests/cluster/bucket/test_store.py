@@ -18,7 +18,8 @@ from relm.cluster.bucket.push import Pusher, push
 from relm.cluster.bucket.run_files import files_of, last_of_all, own_folders, told_sha256
 from relm.cluster.bucket.store import Changed, Store, reason
 from relm.errors import RelmError
-from relm.recipes.plan import Plan, Project
+from relm.recipes.plan import Plan
+from relm.recipes.project import Project
 from small_project import Commands
 
 FINGERPRINT = "0123456789ab"

@@ -21,7 +21,7 @@ from relm.forecast.compilation.compiling import (
 )
 from relm.forecast.compilation.consequence_lines import memory_in_words
 from relm.forecast.compilation.program_table import advice, described
-from relm.recipes.plan import Project
+from relm.recipes.project import Project
 from small_project import CHECKOUT
 
 PLAN = Project(CHECKOUT).plan("roberta_base_v3-8")

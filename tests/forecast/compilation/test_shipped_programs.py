@@ -28,7 +28,7 @@ from relm.forecast.compilation.shipped_programs import (
     wishes,
 )
 from relm.forecast.expected_tokenizer import tokenizer_of
-from relm.recipes.plan import Project
+from relm.recipes.project import Project
 from relm.recipes.topologies import TOPOLOGIES
 from relm.training.architecture import configuration, unset_model
 from relm.training.micro_batches import micro_batch_size, shortened

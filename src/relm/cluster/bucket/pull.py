@@ -20,7 +20,8 @@ from relm.cluster.bucket.store import Store
 from relm.errors import RelmError
 from relm.formatting import format_bytes
 from relm.limits import require_disk
-from relm.recipes.plan import Plan, Project
+from relm.recipes.plan import Plan
+from relm.recipes.project import Project
 from relm.reporting.publish import publish
 from relm.training.interruption import run_lock
 from relm.training.kill_points import kill_point

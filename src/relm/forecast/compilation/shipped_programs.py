@@ -30,7 +30,8 @@ from relm.forecast.compilation.compiling import (
 )
 from relm.forecast.compilation.tpu_environment import CHECKOUT
 from relm.limits import available_memory, usable_cores
-from relm.recipes.plan import Plan, Project
+from relm.recipes.plan import Plan
+from relm.recipes.project import Project
 from relm.recipes.topologies import TOPOLOGIES
 
 TABLE = CHECKOUT / "docs" / "compiled.json"

@@ -29,7 +29,7 @@ from relm.forecast.compilation.compiling import HELD_OUT, INDEX, REFUSED
 from relm.forecast.expected_tokenizer import tokenizer_of
 from relm.forecast.rehearsal import generated_reader
 from relm.models.layers import set_traced
-from relm.recipes.plan import Project
+from relm.recipes.project import Project
 from relm.recipes.recipe import Recipe, Run
 from relm.training.architecture import configuration, unset_model
 from relm.training.interruption import stop_with_parent

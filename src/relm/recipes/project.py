@@ -1,0 +1,198 @@
+"""A project: the recipes of a folder, the plan of each, and the job behind each key."""
+
+import contextlib
+import difflib
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TypeVar
+
+from relm.errors import RelmError
+from relm.recipes.datasets import Dataset, load_dataset
+from relm.recipes.evaluations import HARNESS, PublishedTest, load_test, names_in_recipes, task_of
+from relm.recipes.jobs import DataJob
+from relm.recipes.plan import Plan
+from relm.recipes.published_models import PretrainedModel, load_model
+from relm.recipes.recipe import Recipe, load_recipe
+from relm.recipes.section import NAME
+from relm.recipes.smoke import smoke_twin
+
+# Folders of `results/` that are no recipe's.
+NOT_RECIPES = ("smoke", "reference")
+J = TypeVar("J", bound=DataJob)
+# Kind, key, and the dataset in the path.
+JobKey = tuple[type, str, str | None]
+
+
+class Project:
+    """A folder with `recipes/`, and the plans of the recipes in it."""
+
+    def __init__(self, root: Path = Path()) -> None:
+        self.recipes = root / "recipes"
+        self._plans: dict[str, Plan] = {}
+        # A graph asks for the same file once a shard; it is read once.
+        self._datasets: dict[str, Dataset] = {}
+        self._models: dict[str, PretrainedModel] = {}
+        self._tests: dict[str, PublishedTest] = {}
+        self._jobs: dict[JobKey, DataJob] = {}
+        self._indexed: set[str] = set()
+
+    def names(self) -> list[str]:
+        """Return the names of all recipes, sorted; smoke twins are not among them."""
+        return sorted(path.stem for path in self.recipes.glob("*.yaml") if _is_name(path.stem))
+
+    def misnamed(self) -> list[Path]:
+        """Return files whose names cannot be a recipe's, sorted; hidden ones, such as an editor's locks, are passed over."""
+        found = self.recipes.glob("*.yaml")
+        return sorted(path for path in found if not _is_name(path.stem) and not path.name.startswith("."))
+
+    def faults(self) -> list[str]:
+        """Return a line for each recipe that cannot be used, and for each file whose name cannot be a recipe's."""
+        lines = [describe_misnamed(path) for path in self.misnamed()]
+        for name in self.names():
+            try:
+                self.plan(name)
+            except RelmError as error:
+                line, path = shorten_error(error), str(self.recipe_path(name))
+                lines.append(line if path in line else f"{path}: {line}")
+        return lines
+
+    def recipe_path(self, name: str) -> Path:
+        """Return the path of a recipe's file; for a smoke twin, that of its recipe.
+
+        Raises:
+            RelmError: there is no such recipe; suggests the nearest name.
+        """
+        plain = name.removeprefix("smoke/")
+        path = self.recipes / f"{plain}.yaml"
+        if not _is_name(plain) or not os.path.lexists(path):  # reading says what is wrong with a broken link
+            near = difflib.get_close_matches(Path(plain).name.removesuffix(".yaml"), self.names(), n=1, cutoff=0.5)
+            prefix = name[: len(name) - len(plain)]
+            hint = f"did you mean results/{prefix}{near[0]}?" if near else f"there are: {', '.join(self.names()) or 'none'}"
+            absent = f" ({path} does not exist)" if _is_name(plain) else ""
+            raise RelmError(f"there is no recipe {plain!r}{absent}; {hint}")
+        return path
+
+    def dataset_path(self, name: str) -> Path:
+        """Return the path of a dataset's file."""
+        return self.recipes / "data" / f"{name}.yaml"
+
+    def model_path(self, name: str) -> Path:
+        """Return the path of a pretrained model's file."""
+        return self.recipes / "models" / f"{name}.yaml"
+
+    def dataset(self, name: str) -> Dataset:
+        """Return the dataset of a name."""
+        if name not in self._datasets:
+            self._datasets[name] = load_dataset(self.dataset_path(name))
+        return self._datasets[name]
+
+    def model(self, name: str) -> PretrainedModel:
+        """Return the pretrained model of a name."""
+        if name not in self._models:
+            self._models[name] = load_model(self.model_path(name))
+        return self._models[name]
+
+    def test_path(self, name: str) -> Path:
+        """Return the path of the file of an evaluation on published data."""
+        return self.recipes / "evaluations" / f"{name}.yaml"
+
+    def test(self, name: str) -> PublishedTest:
+        """Return the published test of a name."""
+        if name not in self._tests:
+            self._tests[name] = load_test(self.test_path(name))
+        return self._tests[name]
+
+    def _tests_of(self, recipe: Recipe, path: Path) -> dict[str, PublishedTest]:
+        """Return the published tests that a recipe evaluates."""
+        names = [name for name in recipe.evaluate if name not in names_in_recipes() and not name.startswith(HARNESS)]
+        for name in names:
+            if name.startswith(task_of(HARNESS)):
+                raise RelmError(f"{path}: evaluate: {name}: names with {task_of(HARNESS)} are the harness's: {HARNESS}TASK")
+            if not os.path.lexists(self.test_path(name)):
+                known = [*names_in_recipes(), *sorted(other.stem for other in self.test_path(name).parent.glob("*.yaml"))]
+                near = difflib.get_close_matches(name, known, n=1)
+                hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}, and {HARNESS}TASK"
+                raise RelmError(f"{path}: evaluate: there is no evaluation {name!r} ({self.test_path(name)}); {hint}")
+        return {name: self.test(name) for name in names}
+
+    def plan(self, name: str) -> Plan:
+        """Return the plan of a recipe, or of its smoke twin for ``smoke/NAME``; read once.
+
+        Raises:
+            RelmError: the recipe, or a dataset or model it names, is absent or has faults.
+        """
+        if name not in self._plans:
+            recipe = load_recipe(self.recipe_path(name))
+            if name.startswith("smoke/"):
+                recipe = smoke_twin(recipe, self.dataset(recipe.data.dataset))
+            models = [recipe.tokenizer.from_model, recipe.init_from, recipe.expect_reference]
+            tokenizer_model, init_model, reference = [self.model(model) if model else None for model in models]
+            self._check_uses(name, recipe, tokenizer_model, {"init_from": init_model, "expect_reference": reference})
+            dataset, tests = self.dataset(recipe.data.dataset), self._tests_of(recipe, self.recipe_path(name))
+            self._plans[name] = Plan(name, recipe, dataset, tokenizer_model, init_model, reference, tests)
+        return self._plans[name]
+
+    def _check_uses(
+        self,
+        name: str,
+        recipe: Recipe,
+        tokenizer: PretrainedModel | None,
+        weights: Mapping[str, PretrainedModel | None],
+    ) -> None:
+        path = self.recipe_path(name)
+        if tokenizer is not None and tokenizer.tokenizer is None:
+            raise RelmError(f"{path}: tokenizer.from_model: {recipe.tokenizer.from_model} has no tokenizer among its files")
+        for key, model in weights.items():
+            if model is not None and not model.weights:
+                found = getattr(recipe, key)
+                raise RelmError(f"{path}: {key}: {found} has no weights among its files; weights: true says it has")
+
+    def find_job(self, kind: type[J], key: str, dataset: str | None = None) -> J:
+        """Return the job of a kind with a key; a tokenizer's has no dataset in its path.
+
+        Recipes that were planned already are asked first: whoever asks for `results/NAME` planned it. Then the others, one
+        after the other. One with faults is passed over, for it cannot have requested anything, and so is one whose folders
+        cannot be read.
+
+        Raises:
+            RelmError: no recipe makes it.
+        """
+        wanted = (kind, key, dataset)
+        if wanted not in self._jobs:
+            self._index_jobs(wanted)
+        job = self._jobs.get(wanted)
+        if not isinstance(job, kind):
+            product = f"{kind.product} with key {key}"
+            raise RelmError(f"no recipe makes {product}: was a recipe edited while this ran? Give the same command again")
+        return job
+
+    def _index_jobs(self, wanted: JobKey) -> None:
+        names = self.names()
+        for name in dict.fromkeys([*self._plans, *names, *(f"smoke/{name}" for name in names)]):
+            if name not in self._indexed:
+                self._indexed.add(name)
+                with contextlib.suppress(RelmError, OSError):
+                    for job in self.plan(name).data_jobs:
+                        self._jobs.setdefault((type(job), job.key, job.dataset_name), job)
+            if wanted in self._jobs:
+                return
+
+
+def _is_name(stem: str) -> bool:
+    return NAME.fullmatch(stem) is not None and stem not in NOT_RECIPES
+
+
+def describe_misnamed(path: Path) -> str:
+    """Return a sentence about a file whose name cannot be a recipe's."""
+    return (
+        f"{path.parent}/{path.name!r}: cannot be a recipe's name, which has letters, digits, '.', '_' and '-' and is none of "
+        f"{', '.join(NOT_RECIPES)}; rename the file"
+    )
+
+
+def shorten_error(error: RelmError) -> str:
+    """Return an error with the first of the faults that it lists, for a place where others stand beside it."""
+    first, *others = str(error).splitlines()
+    more = f", and {len(others) - 1} more" if len(others) > 1 else ""
+    return f"{first}: {others[0].strip()}{more}" if others else first
