@@ -1,5 +1,6 @@
 """The image and the network of a step are decided once, for the rules, the shim and the command alike."""
 
+import json
 import re
 from pathlib import Path
 
@@ -33,6 +34,9 @@ def test_documents_of_the_hub_are_read_over_the_network(project: Commands, monke
     source = {"name": "a/b", "revision": "0" * 40}
     (project.folder / "recipes/data/hub.yaml").write_text(yaml.safe_dump({**hub, "hub": source}))
     assert placed(project, monkeypatch, "extract", "--dataset", "recipes/data/hub.yaml").network
+    assert placed(project, monkeypatch, "extract", "--job", json.dumps({"content": source})).network
+    assert not placed(project, monkeypatch, "extract", "--job", json.dumps({"content": [["a.xml", "0"]]})).network
+    assert not placed(project, monkeypatch, "extract", "--job", "{").network
 
 
 def test_a_log_that_goes_to_a_server_needs_the_network(project: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,6 +87,7 @@ def test_folders_of_ones_own_are_named_to_be_mounted(
     (project.folder / "recipes/data/sample.yaml").write_text(yaml.safe_dump(own_dataset))
     assert placed(project, monkeypatch, "pretrain", "tiny", "--phase", "main").reads == (own,)
     assert placed(project, monkeypatch, "extract", "--dataset=recipes/data/sample.yaml").reads == (own,)
+    assert placed(project, monkeypatch, "extract", "--job", '{"content": "012"}', "--source", str(own)).reads == (own,)
     monkeypatch.setenv("RELM_MIRROR", str(own))
     assert placed(project, monkeypatch, "download", "--dataset", "recipes/data/sample.yaml").reads == (own,)
     monkeypatch.setenv("RELM_MIRROR", str(project.folder / "mirror"))

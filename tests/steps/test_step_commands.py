@@ -173,6 +173,10 @@ STRANGE_STEPS: dict[str, list[str]] = {
     "verify": ["relm", "verify", "../results/tiny/evil", "--model", "work/m", "--output", "work/verify.json"],
     "download": ["relm", "download", "--dataset", "results/tiny/evil.yaml", "--file", "x", "--output", "work/x"],
     "extract": [
+        *("relm", "extract", "--job", '{"content": {"name": "some/body", "revision": "0"}}', "--source", "some/body@0"),
+        *("--train", "work/t", "--held-out", "work/h"),
+    ],
+    "extract a folder": [
         *("relm", "extract", "--dataset", "recipes/data/none.yaml", "--source", "~/.ssh"),
         *("--train", "work/t", "--held-out", "work/h"),
     ],
@@ -181,7 +185,7 @@ STRANGE_STEPS: dict[str, list[str]] = {
 
 @pytest.mark.parametrize(
     ("step", "argv"),
-    [*(("samples", argv) for argv in STRANGE_WORDS.values()), *STRANGE_STEPS.items()],
+    [*(("samples", argv) for argv in STRANGE_WORDS.values()), *((argv[1], argv) for argv in STRANGE_STEPS.values())],
     ids=[*STRANGE_WORDS, *STRANGE_STEPS],
 )
 def test_what_is_no_step_of_the_graph_on_files_of_the_checkout_is_not_printed(
