@@ -9,7 +9,7 @@ import pytest
 from relm.artifact import sha256_of
 from relm.cli import main
 from relm.recipes.evaluations import EVALUATIONS, EvaluationJob
-from relm.recipes.plan import Project
+from relm.recipes.project import Project
 from relm.recipes.section import validate
 from small_project import Commands
 

@@ -10,7 +10,7 @@ from relm.artifact import read_json
 from relm.errors import RelmError
 from relm.examples.manifest import TokenizerFacts
 from relm.recipes.datasets import load_dataset
-from relm.recipes.plan import Project
+from relm.recipes.project import Project
 from relm.recipes.recipe import Recipe
 from relm.recipes.section import validate
 from relm.recipes.smoke import changed_keys, may_change, smoke_twin
