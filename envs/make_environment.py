@@ -21,12 +21,19 @@ from collections.abc import Callable
 from pathlib import Path
 
 CHECKOUT = Path(__file__).resolve().parent.parent
-LOCKS = {
-    "cpu": ("torch-cpu.txt", "cpu.txt", "test.txt"),
-    "cuda": ("torch-cuda.txt", "cpu.txt", "test.txt"),
-    "tpu": ("torch-tpu.txt", "cpu.txt", "test.txt"),
-}
+# A device has an environment if there is a lock of its torch, torch-DEVICE.txt; all have these packages beside it.
+PACKAGES = ("cpu.txt", "test.txt")
 HARNESS_LOCK = CHECKOUT / "envs" / "harness.txt"
+
+
+def list_devices() -> list[str]:
+    """Return the devices with a lock."""
+    return sorted(lock.stem.removeprefix("torch-") for lock in (CHECKOUT / "envs").glob("torch-*.txt"))
+
+
+def find_locks(device: str) -> list[Path]:
+    """Return the lock files of a device's environment, torch's first."""
+    return [CHECKOUT / "envs" / name for name in (f"torch-{device}.txt", *PACKAGES)]
 
 
 def lock_hash(locks: list[Path]) -> str:
@@ -82,9 +89,9 @@ def layer(environment: Path, below: Path) -> None:
     )
 
 
-def harness_name(below: tuple[str, ...]) -> str:
-    """The name of the harness's environment: another one for any other lock of its own or of the device's."""
-    return f"harness-{lock_hash([*(CHECKOUT / 'envs' / name for name in below), HARNESS_LOCK])}"
+def harness_name(below: list[Path]) -> str:
+    """Return the name of the harness's environment: another one for any other lock of its own or of the device's."""
+    return f"harness-{lock_hash([*below, HARNESS_LOCK])}"
 
 
 def install_harness(environment: Path, below: Path) -> None:
@@ -156,12 +163,9 @@ def main() -> None:
             "make_environment: DEVICE=ipu cannot be installed with pip: poptorch comes only with Graphcore's Poplar SDK\n"
             "(Python 3.8, torch 2.0.1) and lives in its own image. Use DEVICE=cpu to prepare data and to evaluate."
         )
-    if device not in LOCKS:
-        sys.exit(f"make_environment: DEVICE={device} is unknown; one of {', '.join(sorted(LOCKS))}, ipu.")
-    locks = [CHECKOUT / "envs" / name for name in LOCKS[device]]
-    missing = [lock.name for lock in locks if not lock.exists()]
-    if missing:
-        sys.exit(f"make_environment: there is no lock for DEVICE={device} yet: envs/{missing[0]} is missing. Use DEVICE=cpu.")
+    if device not in (known := list_devices()):
+        sys.exit(f"make_environment: DEVICE={device} is unknown; one of {', '.join(known)}, ipu.")
+    locks = find_locks(device)
     cache = Path(os.environ.get("RELM_ENVS") or Path.home() / ".cache" / "relm" / "environments")
     cached = cache / f"{device}-{lock_hash(locks)}"
     once(cached, locks, lambda: install_locked(cached, locks))
@@ -170,7 +174,7 @@ def main() -> None:
     if not (here / "made-from").exists() or (here / "made-from").read_text() != stamp:
         make_checkout_environment(cached, here, stamp)
     if options.harness:
-        harness = cache / harness_name(LOCKS[device])
+        harness = cache / harness_name(locks)
         once(harness, [*locks, HARNESS_LOCK], lambda: install_harness(harness, cached))
         link_harness(harness, here)
 

@@ -118,7 +118,9 @@ def test_the_harness_is_the_pinned_one_with_the_torch_and_transformers_of_this_e
 
 def test_the_harness_s_environment_is_another_one_when_any_lock_below_it_is(checkout: Path, tmp_path: Path) -> None:
     """Its name has the hash of all of them, so that none is ever on top of packages it was not checked with."""
-    program = "import sys; sys.path.insert(0, sys.argv[1]); import make_environment as m; print(m.harness_name(m.LOCKS['cpu']))"
+    program = (
+        "import sys; sys.path.insert(0, sys.argv[1]); import make_environment as m; print(m.harness_name(m.find_locks('cpu')))"
+    )
     found = []
     for changed in ("nothing.txt", "cpu.txt", "harness.txt"):
         folder = tmp_path / changed / "envs"
