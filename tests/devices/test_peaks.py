@@ -2,7 +2,8 @@
 
 import pytest
 
-from relm.devices.peaks import PEAKS, known_peak, peak_flops
+from relm.devices.peaks import find_accelerator, find_peak_flops
+from relm.recipes.accelerators import GPUS, IPUS, TPUS
 
 
 @pytest.mark.parametrize(
@@ -31,7 +32,7 @@ from relm.devices.peaks import PEAKS, known_peak, peak_flops
     ],
 )
 def test_a_device_is_found_by_its_name(name: str, entry: str) -> None:
-    found = known_peak(name)
+    found = find_accelerator(name)
     assert found is not None
     assert found.name == entry
 
@@ -49,19 +50,20 @@ def test_a_device_is_found_by_its_name(name: str, entry: str) -> None:
     ],
 )
 def test_of_another_device_or_a_part_of_one_nothing_is_said(name: str) -> None:
-    assert peak_flops(name, "bfloat16") is None
+    assert find_peak_flops(name, "bfloat16") is None
 
 
 def test_a_precision_that_a_device_lacks_has_no_peak() -> None:
-    assert peak_flops("Tesla V100-SXM2-16GB", "float16") == 125e12
-    assert peak_flops("Tesla V100-SXM2-16GB", "bfloat16") is None
-    assert peak_flops("TPU v3", "bfloat16") == 123e12
-    assert peak_flops("TPU v3", "float32") is None
+    assert find_peak_flops("Tesla V100-SXM2-16GB", "float16") == 125e12
+    assert find_peak_flops("Tesla V100-SXM2-16GB", "bfloat16") is None
+    assert find_peak_flops("TPU v3", "bfloat16") == 123e12
+    assert find_peak_flops("TPU v3", "float32") is None
 
 
 def test_every_entry_finds_itself_by_its_own_name_or_by_what_torch_calls_it() -> None:
-    assert len({peak.name for peak in PEAKS}) == len(PEAKS)
-    for peak in PEAKS:
+    accelerators = (*GPUS, *TPUS, *IPUS)
+    assert len({accelerator.name for accelerator in accelerators}) == len(accelerators)
+    for accelerator in accelerators:
         for precision in ("float32", "bfloat16", "float16"):
-            teraflops = getattr(peak, precision)
+            teraflops = getattr(accelerator, precision)
             assert teraflops is None or 1 < teraflops < 1000

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from relm.devices import tpu_chips
-from relm.devices.peaks import peak_flops
+from relm.devices.detection import describe_tpu
+from relm.devices.peaks import find_peak_flops
 from relm.devices.tpu_chips import UNKNOWN_V2_OR_V3, V2_OR_V3, chip_count, chips_here
-from relm.forecast import doctor
 from small_pci import NUMBERS, pci_bus
 
 
@@ -28,7 +28,7 @@ def test_chips_are_those_of_google_that_are_tpus(there: str, name: str, devices:
     found = chips_here()
     assert [chip.name for chip in found] == [name] * 4
     assert chip_count(devices, found[0]) == 4
-    assert peak_flops(found[0].name, "bfloat16") is not None, "the name is not one that the table of peaks knows"
+    assert find_peak_flops(found[0].name, "bfloat16") is not None, "the name is not one that the table of peaks knows"
 
 
 def test_without_a_tpu_or_a_bus_there_are_no_chips(bus: Path) -> None:
@@ -46,7 +46,7 @@ def test_an_unknown_subsystem_is_taken_for_neither_v2_nor_v3(bus: Path) -> None:
     pci_bus(bus, "v3")
     (bus / "0000:00:00.0" / "subsystem_device").write_text("0x0050\n")
     assert chips_here() == [UNKNOWN_V2_OR_V3]
-    assert peak_flops(UNKNOWN_V2_OR_V3.name, "bfloat16") is None
+    assert find_peak_flops(UNKNOWN_V2_OR_V3.name, "bfloat16") is None
 
 
 def test_a_device_that_cannot_be_read_is_passed_over(bus: Path) -> None:
@@ -70,8 +70,8 @@ def test_numbers_names_and_devices_of_a_chip_are_those_of_googles_tools(bus: Pat
 
 
 def test_doctor_counts_chips_and_not_whatever_vfio_has(bus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "_installed", lambda package: "2.9.0")
+    monkeypatch.setattr("importlib.metadata.version", lambda package: "2.9.0")
     pci_bus(bus, "google's network card")
-    assert doctor._tpu() == "no: there is no TPU chip on the PCI bus of this machine"
+    assert describe_tpu() == "no: there is no TPU chip on the PCI bus of this machine"
     (bus / "0000:00:00.0" / "device").write_text("0x0063\n")
-    assert doctor._tpu() == "yes: TPU v5e, chips on this machine: 1, torch_xla 2.9.0"
+    assert describe_tpu() == "yes: TPU v5e, chips on this machine: 1, torch_xla 2.9.0"

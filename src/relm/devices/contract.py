@@ -10,6 +10,8 @@ import numpy.typing as npt
 from torch import Tensor, nn
 
 from relm.errors import RelmError
+from relm.recipes.declaration import load
+from relm.recipes.devices import DEVICES
 from relm.recipes.recipe import Run
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -113,12 +115,11 @@ def open_device(run: Run, cache: Path | None = None, one_tpu: bool = False) -> D
     Raises:
         RelmError: it is not there, or another number of processes was started; says what to do.
     """
-    if run.device in ("cpu", "cuda"):
-        from relm.devices.torch import TorchDevice
-
-        return TorchDevice(run)
-    if run.device == "tpu":
-        from relm.devices.xla import XlaDevice
-
-        return XlaDevice(run, cache, one_tpu)
-    raise RelmError(f"run.device: {run.device} is not available in this version; set run.device to cpu, cuda or tpu")
+    function = DEVICES[run.device].open
+    if function is None:
+        *most, last = [declaration.name for declaration in DEVICES if declaration.open is not None]
+        raise RelmError(
+            f"run.device: {run.device} is not available in this version; set run.device to {', '.join(most)} or {last}"
+        )
+    device: Device = load(function)(run, cache, one_tpu)
+    return device

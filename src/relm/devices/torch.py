@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -15,6 +16,7 @@ from relm.devices.processes import Processes, rank_of_this_process
 from relm.errors import RelmError
 from relm.limits import peak_resident_memory, usable_cores
 from relm.models.layers import recomputed
+from relm.recipes.devices import DEVICES
 from relm.recipes.recipe import Run
 
 # What the same bits twice ask of CUDA's libraries, which read it when they start: of cuBLAS a workspace of its own for each
@@ -43,7 +45,7 @@ class TorchDevice:
         self._device = torch.device(run.device, place.local_rank) if run.device == "cuda" else torch.device("cpu")
         self.numbers_at_once = 1 << 18 if run.device == "cpu" else 1 << 26
         self._run = run
-        self._compiles = run.device == "cuda" if run.compile is None else run.compile
+        self._compiles = DEVICES[run.device].compiles if run.compile is None else run.compile
         if self._compiles:
             prepare_compiler(run)
         self.threads = run.threads or max(1, usable_cores() // place.local_ranks)
@@ -158,6 +160,11 @@ class TorchDevice:
         """Take leave of the other ranks."""
         if self._processes is not None:
             self._processes.close()
+
+
+def open_torch_device(run: Run, cache: Path | None, one_tpu: bool) -> TorchDevice:
+    """Return the CPU or GPUs, ready; the folder for programs and `one_tpu` mean nothing here."""
+    return TorchDevice(run)
 
 
 def prepare_compiler(run: Run) -> None:

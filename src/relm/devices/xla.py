@@ -268,6 +268,11 @@ class XlaDevice:
         return self._shardings[dimensions]
 
 
+def open_xla_device(run: Run, cache: Path | None, one_tpu: bool) -> XlaDevice:
+    """Return the devices of a TPU, ready, or one of them."""
+    return XlaDevice(run, cache, one_tpu)
+
+
 def counted(metric: str) -> tuple[int, float]:
     """How often PyTorch/XLA took a measurement in this process, and the sum: seconds in nanoseconds, data in bytes."""
     import torch_xla.debug.metrics as metrics

@@ -23,11 +23,12 @@ from relm.artifact import read_json, sha256_of, write_json
 from relm.errors import RelmError
 from relm.evaluation.beginning import prefix_token
 from relm.evaluation.model_folder import readable, weights_sha256
-from relm.evaluation.models import BATCH_TOKENS, Execution
+from relm.evaluation.models import Execution
 from relm.evaluation.result import Result
 from relm.evaluation.special_tokens import TOKENIZER_SETTINGS, named_tokens
 from relm.examples.tokenizers import load_tokenizer
 from relm.limits import usable_cores
+from relm.recipes.devices import DEVICES, HOST
 from relm.training.export import tokenizer_config
 
 PROCESS = Path(__file__).with_name("harness_process.py")
@@ -175,7 +176,7 @@ def batch_size(config: Mapping[str, Any], batch_tokens: int) -> int:
         batch_tokens: where these are fewer than a CPU's usual ones, no more tokens than these are at once.
     """
     positions = next((int(config[key]) for key in ("n_positions", "max_position_embeddings") if config.get(key)), POSITIONS)
-    least = LEAST_BATCH * positions if batch_tokens >= BATCH_TOKENS["cpu"] else 0
+    least = LEAST_BATCH * positions if batch_tokens >= DEVICES[HOST].evaluation_batch_tokens else 0
     return max(1, min(max(batch_tokens, least), LARGEST_LOGITS // int(config.get("vocab_size", 1))) // positions)
 
 

@@ -22,25 +22,25 @@ from relm.models.configuration import OWN, folder_config
 from relm.models.gpt2 import Gpt2
 from relm.models.gpt2_configuration import Gpt2Config
 from relm.recipes.architectures import Gpt2Architecture, names_with
+from relm.recipes.devices import DEVICES, HOST
 from relm.recipes.recipe import Run
 
 # Tokens on which a model is tried once: whether a head by itself gives its logits, and whether it sees what follows.
 PROBE = 8
 PROBE_TOLERANCE = 1e-4
-# Tokens at once, by device: what a layer makes of more leaves the caches of a CPU, and of fewer a GPU idle.
-BATCH_TOKENS = {"cpu": 1024, "cuda": 16_384}
 
 
 @dataclass(frozen=True)
 class Execution:
     """Where and how an evaluation computes: figures change by rounding at most."""
 
-    device: Literal["cpu", "cuda"] = "cpu"
+    device: str = HOST
+    """One that evaluations run on."""
     precision: Literal["float32", "bfloat16"] = "float32"
     """Of matrix products before the head; it and probabilities are computed in float32, and summed in float64."""
     threads: int | None = None
     """Of the CPU; None: all cores this process may use."""
-    batch_tokens: int = BATCH_TOKENS["cpu"]
+    batch_tokens: int = DEVICES[HOST].evaluation_batch_tokens
     """Tokens at once, padding included; a longer sequence is a batch by itself."""
 
     def open(self) -> Device:

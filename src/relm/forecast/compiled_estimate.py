@@ -7,6 +7,7 @@ from relm.errors import RelmError
 from relm.forecast.compilation.compile_record import read_compilation
 from relm.forecast.compilation.consequence_lines import consequences_lines
 from relm.forecast.compilation.shipped_programs import read_shipped, shipped_compilation
+from relm.recipes.devices import DEVICES
 from relm.recipes.plan import Plan
 
 
@@ -36,7 +37,7 @@ def compiled_lines(plan: Plan, only: str | None, price: float | None, stated: Pa
             found = _shipped_lines(plan, only, price)
     except RelmError as error:
         found = [f"{source} is left out: {error}: {again}"]
-    if not found and plan.recipe.run.device == "tpu":
+    if not found and "compile" in DEVICES[plan.recipe.run.device].steps:
         found = [f"the TPU's own compiler says, without a TPU, whether it fits and how many bytes a step moves: {again}"]
     yield from ["", *found] if found else []
 

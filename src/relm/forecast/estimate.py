@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from relm.devices.peaks import PEAKS, Peak
 from relm.errors import RelmError
 from relm.examples.manifest import TokenizerFacts
 from relm.forecast.compiled_estimate import compiled_lines
@@ -17,6 +16,8 @@ from relm.forecast.trial import Trial, take_trial
 from relm.formatting import format_bytes, format_duration, format_hours, format_row
 from relm.limits import available_memory, free_disk
 from relm.models.configuration import Configuration
+from relm.recipes.accelerators import Accelerator
+from relm.recipes.devices import DEVICES
 from relm.recipes.plan import Plan
 from relm.recipes.recipe import Phase, Run
 from relm.training.architecture import configuration
@@ -27,15 +28,6 @@ from relm.training.resources import disk_bytes, require_state_memory, sequences_
 ASSUMED_CHARACTERS, ASSUMED_TOKENS = 256, 32_000
 SHARES = (0.2, 0.4, 0.6)
 """Of its published peak that a device may reach: with a small or badly fed model, usually, and at best."""
-# run.device -> names in the table of peaks; a CPU's recipe may be meant for any of them.
-ELSEWHERE = {
-    "cpu": ("L4", "A100", "H100 SXM", "TPU v3", "TPU v4"),
-    "cuda": ("V100 SXM2", "T4", "L4", "A10", "A100", "H100 PCIe", "H100 SXM", "H200"),
-    "tpu": ("TPU v2", "TPU v3", "TPU v4", "TPU v5e", "TPU v5p", "TPU v6e"),
-    "ipu": ("IPU GC200",),
-}
-# Devices that a trial measures; of a TPU its compiler says more.
-MEASURED = ("cpu", "cuda")
 
 
 class PhaseEstimate(NamedTuple):
@@ -120,7 +112,7 @@ def _assumed_tokens(plan: Plan) -> tuple[int, str]:
 def _phase_estimate(plan: Plan, name: str, config: Configuration, wants_trial: bool) -> PhaseEstimate:
     phase, run = plan.recipe.pretrain[name], plan.recipe.run
     trial: Trial | str = "not measured: --trial takes a step here and measures it"
-    if run.device not in MEASURED:
+    if not DEVICES[run.device].takes_trials:
         trial = f"not measured: run.device is {run.device}"
     elif wants_trial:
         try:
@@ -172,7 +164,7 @@ def _memory_lines(estimate: PhaseEstimate, config: Configuration) -> Iterator[st
 
 def _format_memory(needed: int, run: Run) -> str:
     """Return the memory of one process or device, and of a CPU beside what is available."""
-    if run.device != "cpu":
+    if not DEVICES[run.device].in_main_memory:
         return f"{format_bytes(needed)} of each device"
     available, total = available_memory(), run.processes * needed
     each = f" ({run.processes} processes of {format_bytes(needed)})" if run.processes > 1 else ""
@@ -212,34 +204,33 @@ def _elsewhere(estimates: Sequence[PhaseEstimate], run: Run, price: float | None
     yield ""
     yield f"device-hours by arithmetic: operations / (published peak in {' and '.join(precisions)} x the share that is used)"
     yield f"  {'device':<14} {'peak, TFLOP/s':>14}" + "".join(f"{f'at {share:.0%}':>16}" for share in SHARES)
-    for peak, teraflops in _devices(run, precisions):
-        hours = _hours(estimates, peak)
+    for accelerator, teraflops in _devices(run, precisions):
+        hours = _hours(estimates, accelerator)
         if hours is None:
-            yield f"  {peak.name:<14} {'none published':>14}"
+            yield f"  {accelerator.name:<14} {'none published':>14}"
             continue
         cells = [format_hours(hours / share) for share in SHARES]
         if price is not None:
             cells = [f"{cell} ({price * hours / share:,.2f})" for cell, share in zip(cells, SHARES, strict=True)]
-        yield f"  {peak.name:<14} {teraflops:>14}" + "".join(f"{cell:>16}" for cell in cells)
+        yield f"  {accelerator.name:<14} {teraflops:>14}" + "".join(f"{cell:>16}" for cell in cells)
     if price is not None:
         yield f"  in brackets what they cost at {price:g} an hour"
 
 
-def _devices(run: Run, precisions: Sequence[str]) -> Iterator[tuple[Peak, str]]:
+def _devices(run: Run, precisions: Sequence[str]) -> Iterator[tuple[Accelerator, str]]:
     """Yield the devices of the table and their formatted peaks; one that the recipe itself states comes first."""
     if run.peak_teraflops is not None:
-        yield Peak("run's own", "", *[run.peak_teraflops] * 3), f"{run.peak_teraflops:g}"
-    for peak in PEAKS:
-        if peak.name in ELSEWHERE[run.device]:
-            figures = [getattr(peak, precision) for precision in precisions]
-            yield peak, " and ".join(f"{figure:g}" for figure in figures if figure is not None)
+        yield Accelerator("run's own", "", *[run.peak_teraflops] * 3), f"{run.peak_teraflops:g}"
+    for accelerator in DEVICES[run.device].estimated_accelerators:
+        figures = [getattr(accelerator, precision) for precision in precisions]
+        yield accelerator, " and ".join(f"{figure:g}" for figure in figures if figure is not None)
 
 
-def _hours(estimates: Sequence[PhaseEstimate], peak: Peak) -> float | None:
+def _hours(estimates: Sequence[PhaseEstimate], accelerator: Accelerator) -> float | None:
     """Return device-hours at the whole peak; None: a phase's precision has none."""
     hours = 0.0
     for estimate in estimates:
-        teraflops = getattr(peak, estimate.phase.precision)
+        teraflops = getattr(accelerator, estimate.phase.precision)
         if teraflops is None:
             return None
         hours += estimate.phase.steps * estimate.operations.hardware / (teraflops * 1e12) / 3600

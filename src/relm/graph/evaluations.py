@@ -7,10 +7,10 @@ from typing import Any
 from snakemake.io import ancient
 
 from relm.artifact import canonical_json, sidecar_of
-from relm.containers.placement import evaluation_role
 from relm.errors import RelmError
 from relm.graph.asking import PROJECT, report_faults, sha256_option, sidecars, strings
 from relm.graph.runs import plan_of_run
+from relm.recipes.devices import HOST, find_evaluation_device
 from relm.recipes.evaluations import HARNESS_TASKS
 from relm.recipes.plan import BEFORE, REFERENCE, SPLITS, TRAINED, Plan
 
@@ -76,7 +76,8 @@ def evaluation_options(wildcards: Any, input: Any, resources: Any) -> str:
     ]
     folder = ["--task-folder", str(HARNESS_TASKS)] if "task_folder" in declaration.inputs and HARNESS_TASKS.is_dir() else []
     limit = ["--limit", str(plan.evaluation_limit)] if declaration.takes_limit and plan.evaluation_limit else []
-    device = ["--device", "cuda"] if evaluation_role(plan.recipe) == "cuda" else []
+    found = find_evaluation_device(plan.recipe.run.device)
+    device = [] if found == HOST else ["--device", found]
     return " ".join(
         filter(None, [sha256_option(_expected_sha256(plan, wildcards)), shlex.join([*read, *folder, *device, *limit])])
     )

@@ -5,16 +5,17 @@ reads recipes whenever it starts.
 """
 
 from pathlib import Path
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
 from relm.recipes.architectures import Architecture
+from relm.recipes.declaration import NameIn
+from relm.recipes.devices import DEVICES, HOST
 from relm.recipes.evaluations import Diacritics, Evaluation, MaskedLm, PseudoPerplexity, RandomWindows, objectives_of
 from relm.recipes.objectives import OBJECTIVES, Objective
 from relm.recipes.optimization import LossScaling, Optimizer, Schedule
 from relm.recipes.section import Section, Slug, read_extended, validate
-from relm.recipes.topologies import TOPOLOGIES
 
 
 class Paper(Section):
@@ -122,7 +123,7 @@ class Phase(Objective):
 class Run(Section):
     """Where and how it runs. Nothing here changes what the run means, and nothing here is in the fingerprint."""
 
-    device: Literal["cpu", "cuda", "tpu", "ipu"] = "cpu"
+    device: Annotated[str, NameIn(DEVICES)] = HOST
     """Which accelerator trains."""
     processes: int = Field(default=1, gt=0)
     """How many processes share each global batch: one a GPU, or on a CPU as many as are wanted."""
@@ -157,14 +158,22 @@ class Run(Section):
     of a known accelerator, and nothing for a CPU."""
 
     @model_validator(mode="after")
-    def topologies_are_of_tpus(self) -> Self:
+    def topologies_are_of_the_device(self) -> Self:
         if self.topology is None:
             return self
-        if self.topology not in TOPOLOGIES:
-            raise ValueError(f"topology: expected one of {', '.join(TOPOLOGIES)}; found {self.topology}")
-        if self.device != "tpu":
-            raise ValueError(f"topology ({self.topology}) goes with device: tpu, found {self.device}; leave it out")
+        owners = [declaration.name for declaration in DEVICES if self.topology in declaration.topologies]
+        if not owners:
+            known = ", ".join(name for declaration in DEVICES for name in declaration.topologies)
+            raise ValueError(f"topology: expected one of {known}; found {self.topology}")
+        if self.device not in owners:
+            expected = " or ".join(owners)
+            raise ValueError(f"topology ({self.topology}) goes with device: {expected}, found {self.device}; leave it out")
         return self
+
+    @property
+    def devices_of_process(self) -> int:
+        """How many devices one process splits its micro-batch over: those of its topology, otherwise 1."""
+        return DEVICES[self.device].topologies[self.topology].devices if self.topology else 1
 
 
 class Noise(Section):
@@ -292,8 +301,7 @@ class Recipe(Section):
             processes, batch = self.run.processes, f"pretrain.{name}.global_batch_size ({phase.global_batch_size})"
             if phase.global_batch_size % processes:
                 raise ValueError(f"run.processes ({processes}) must divide {batch}")
-            if self.run.topology and phase.global_batch_size % TOPOLOGIES[self.run.topology].devices:
-                devices = TOPOLOGIES[self.run.topology].devices
+            if phase.global_batch_size % (devices := self.run.devices_of_process):
                 raise ValueError(f"the {devices} devices of run.topology ({self.run.topology}) must divide {batch}")
             if self.run.micro_batch_size is None:
                 continue

@@ -12,6 +12,7 @@ from typing import Any
 
 from relm.recipes.architectures import ARCHITECTURES, TWIN_HEADS, TWIN_LAYERS, TWIN_WIDTH, Architecture
 from relm.recipes.datasets import Dataset
+from relm.recipes.devices import DEVICES, HOST
 from relm.recipes.objectives import OBJECTIVES
 from relm.recipes.recipe import Recipe
 
@@ -84,8 +85,9 @@ def smoke_twin(recipe: Recipe, dataset: Dataset) -> Recipe:
 
 
 def _device(recipe: Recipe) -> str:
-    """Return the CPU, or a TPU where PJRT_DEVICE=CPU asks for XLA's CPU client, which the code for TPUs then drives."""
-    return "tpu" if recipe.run.device == "tpu" and os.environ.get("PJRT_DEVICE") == "CPU" else "cpu"
+    """Return the recipe's device where the environment asks the CPU to emulate it, otherwise the CPU."""
+    emulation = DEVICES[recipe.run.device].emulation
+    return recipe.run.device if emulation and os.environ.get(emulation[0]) == emulation[1] else HOST
 
 
 def _small_model(model: Architecture) -> dict[str, Any]:

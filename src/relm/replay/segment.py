@@ -21,6 +21,7 @@ from relm.examples.attestation import check_attestation
 from relm.examples.builders import open_examples
 from relm.examples.manifest import read_manifest
 from relm.formatting import format_duration
+from relm.recipes.devices import DEVICES
 from relm.recipes.project import Project
 from relm.recipes.recipe import Recipe
 from relm.recipes.run_folder import CHECKPOINTS, LOG, ORDER, WEIGHTS, checkpoint_folder
@@ -324,7 +325,7 @@ def compared_bits(replay: Replay) -> Comparison:
 
 def draws_alike(recipe: Recipe, attested: Mapping[str, Any], here: Mapping[str, Any]) -> bool:
     """Whether dropout hides the same numbers in both places: on a CPU for any number of threads, on a GPU on the same one."""
-    keys = ["device", "micro_batch_size", "compile", *(["name", "torch"] if attested["device"] == "cuda" else [])]
+    keys = ["device", "micro_batch_size", "compile", *DEVICES[attested["device"]].draws_depend_on]
     rates = [rate for key, rate in recipe.model.model_dump().items() if key.endswith("dropout")]
     return not any(rates) or all(attested.get(key) == here.get(key) for key in keys)
 

@@ -13,6 +13,7 @@ from pydantic.fields import FieldInfo
 
 from relm.errors import RelmError
 from relm.recipes.declaration import load
+from relm.recipes.devices import DEVICES, HOST, list_evaluation_devices
 from relm.recipes.evaluations import EVALUATIONS, EvaluationDeclaration, EvaluationJob, PublishedTest, load_test
 from relm.recipes.section import validate
 from relm.steps.contract import (
@@ -37,7 +38,7 @@ MODEL = path("--model", "MODEL/model.safetensors, or the folder: relm's own, or 
 TOKENIZER = path("--tokenizer", "the model's tokenizer.json; default: the one beside the weights", required=False)
 OUTPUT = path("--output", "TASK.json, whose name is the task's")
 EXECUTION = (
-    argument("--device", default="cpu", choices=("cpu", "cuda"), help="default: cpu"),
+    argument("--device", default=HOST, choices=list_evaluation_devices, help="default: cpu"),
     argument("--precision", default="float32", choices=("float32", "bfloat16"), help="of matrix products; default: float32"),
     argument("--threads", type=positive, metavar="N", help="of the CPU; default: every core this process may use"),
     argument("--batch-tokens", type=positive, metavar="N", help="tokens at once; default: what suits the device"),
@@ -122,9 +123,9 @@ def _tokenizer(a: Arguments) -> Path:
 
 
 def _execution(a: Arguments) -> Any:
-    from relm.evaluation.models import BATCH_TOKENS, Execution
+    from relm.evaluation.models import Execution
 
-    return Execution(a.device, a.precision, a.threads, a.batch_tokens or BATCH_TOKENS[a.device])
+    return Execution(a.device, a.precision, a.threads, a.batch_tokens or DEVICES[a.device].evaluation_batch_tokens)
 
 
 # --- one command for all evaluations ----------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 from relm.steps import STEPS
 
@@ -19,6 +20,12 @@ def parser() -> argparse.ArgumentParser:
             name, help=step.help, description=f"{step.help[0].upper()}{step.help[1:]}.", epilog=step.epilog
         )
         for names, options in step.arguments:
-            command.add_argument(*names, **options)
+            command.add_argument(*names, **_list_choices(options))
         command.add_argument("--log", type=Path, metavar="PATH", help="also write the last line here")
     return top
+
+
+def _list_choices(options: dict[str, Any]) -> dict[str, Any]:
+    """Return an argument's options with its choices; where they are a function, extensions may have added to them."""
+    choices = options.get("choices")
+    return {**options, "choices": choices()} if callable(choices) else options

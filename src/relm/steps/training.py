@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 from relm.errors import RelmError
+from relm.recipes.devices import DEVICES, list_evaluation_devices
 from relm.recipes.plan import Plan
 from relm.recipes.project import Project
 from relm.recipes.run_folder import MODEL_PARTS, RECORDS
@@ -18,7 +19,7 @@ def pretrain_job(a: Arguments) -> Job:
         raise RelmError(f"recipe {a.recipe} has no phase {a.phase!r}; it has {', '.join(plan.phases)}")
     refuse_another_start(plan, a)
     for option, given in (("--tpu-report", a.tpu_report), ("--one-tpu", a.one_tpu)):
-        if given and plan.recipe.run.device != "tpu":
+        if given and option not in DEVICES[plan.recipe.run.device].training_options:
             raise RelmError(f"{option}: recipe {a.recipe} has run.device: {plan.recipe.run.device}; leave it out")
 
     def run() -> str:
@@ -166,7 +167,7 @@ STEPS: dict[str, Step] = {
             argument("--segment", type=int, metavar="K", help="from 0; left out, the segments are listed"),
             argument("--phase", metavar="PHASE", help="which phase, where there are several"),
             path("--checkpoints", "where the checkpoints lie; default: in the run's folder", required=False),
-            argument("--device", choices=("cpu", "cuda"), help="default: the one it was trained on"),
+            argument("--device", choices=list_evaluation_devices, help="default: the one it was trained on"),
             argument("--threads", type=positive, metavar="N", help="default: as it was trained"),
             argument("--micro-batch-size", type=positive, metavar="N", help="default: as it was trained"),
         ],

@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from relm.devices.contract import Device
-from relm.devices.peaks import peak_flops
+from relm.devices.peaks import find_peak_flops
 from relm.examples.attestation import attest, check_attestation
 from relm.examples.builders import open_examples
 from relm.models.configuration import Configuration
@@ -62,7 +62,7 @@ class PhaseRun:
     def work(self, config: Configuration) -> StepWork:
         """What a step of a model of this configuration does."""
         stated = self.recipe.run.peak_teraflops
-        known = peak_flops(self.made_on["name"], self.settings.precision)
+        known = find_peak_flops(self.made_on["name"], self.settings.precision)
         peak = stated * 1e12 if stated is not None else known
         return StepWork(
             samples=self.settings.global_batch_size,

@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 from relm.limits import require_disk, require_memory
 from relm.models.configuration import Configuration
+from relm.recipes.devices import DEVICES
 from relm.recipes.optimization import OPTIMIZERS, Optimizer
 from relm.recipes.recipe import Phase, Run
-from relm.recipes.topologies import TOPOLOGIES
 from relm.training.arithmetic import model_weights, parameter_count
 from relm.training.micro_batches import micro_batch_size
 
@@ -31,14 +31,9 @@ class State(NamedTuple):
         return sum(self)
 
 
-def devices_of_slice(run: Run) -> int:
-    """Return how many devices one process splits its micro-batch over: those of a TPU's slice, otherwise 1."""
-    return TOPOLOGIES[run.topology].devices if run.device == "tpu" and run.topology else 1
-
-
 def sequences_per_device(phase: Phase, run: Run) -> int:
     """Return how many sequences of a micro-batch each device computes at once."""
-    return -(-micro_batch_size(phase, run.micro_batch_size, run.processes) // devices_of_slice(run))
+    return -(-micro_batch_size(phase, run.micro_batch_size, run.processes) // run.devices_of_process)
 
 
 def state_bytes(config: Configuration, optimizer: Optimizer) -> State:
@@ -105,7 +100,7 @@ def require_state_memory(config: Configuration, phase: Phase, run: Run) -> None:
     Raises:
         RelmError: they do; says how much is missing.
     """
-    if run.device != "cpu":
+    if not DEVICES[run.device].in_main_memory:
         return
     held = "weights, gradients and optimizer state alone"
     needed = run.processes * state_bytes(config, phase.optimizer).total

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from relm.devices.peaks import HBM_BANDWIDTHS, known_peak
+from relm.devices.peaks import find_accelerator
 from relm.errors import RelmError
 from relm.forecast.compilation.compile_record import Compilation, Compiled
 from relm.forecast.compilation.compiling import HELD_OUT
@@ -132,11 +132,13 @@ def ceiling_of(compilation: Compilation) -> Ceiling:
     Raises:
         RelmError: nothing is published of such a slice.
     """
-    peak = known_peak(compilation.topology)
-    if peak is None or peak.bfloat16 is None or peak.name not in HBM_BANDWIDTHS:
-        raise RelmError(f"no peak and bandwidth are known of a slice {compilation.topology!r}; see src/relm/devices/peaks.py")
+    chip = find_accelerator(compilation.topology)
+    if chip is None or chip.bfloat16 is None or chip.bandwidth is None:
+        raise RelmError(
+            f"no peak and bandwidth are known of a slice {compilation.topology!r}; see src/relm/recipes/accelerators.py"
+        )
     part = compilation.chips / compilation.devices
-    return Ceiling(peak.name, peak.bfloat16 * 1e12 * part, HBM_BANDWIDTHS[peak.name] * part)
+    return Ceiling(chip.name, chip.bfloat16 * 1e12 * part, chip.bandwidth * part)
 
 
 def roofline(work: ProgramWork, ceiling: Ceiling) -> Roofline:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from relm.devices.peaks import known_peak
+from relm.devices.peaks import find_accelerator
 from relm.forecast.compilation.consequences import BOUNDED
 
 # Two products of matrices of 1,024 x 1,024 numbers with a function in between; its result fits into a chip's own memory.
@@ -52,5 +52,5 @@ def test_a_v3_keeps_no_array_on_the_chip_and_a_v6e_does_and_counts_it(counts: di
     assert counts["v6e:2x4", "default"][2] > 0
     # Two matrices are read and one is written; everything else never leaves a v6e's chip.
     assert counts["v6e:2x4", "default"][1] > 4 * MATRIX
-    found = {name: known_peak(name) for name in ("v3-8", "v6e-8")}
+    found = {name: find_accelerator(name) for name in ("v3-8", "v6e-8")}
     assert [peak is not None and peak.name in BOUNDED for peak in found.values()] == [True, False]

@@ -1,0 +1,41 @@
+"""Each device's line of `relm doctor`: whether this machine has it, and if not, why."""
+
+import importlib.metadata
+from pathlib import Path
+
+from relm.devices.tpu_chips import chips_here
+
+
+def describe_cpu() -> str:
+    """Return yes: every machine has one."""
+    return "yes"
+
+
+def describe_cuda() -> str:
+    """Return the name and count of NVIDIA GPUs, or why torch finds none."""
+    import torch
+
+    if torch.cuda.is_available():
+        return f"yes: {torch.cuda.get_device_name(0)}, {torch.cuda.device_count()} in all"
+    if torch.version.cuda is None:
+        return f"no: torch {torch.__version__} is built without CUDA; make the environment with `make DEVICE=cuda environment`"
+    return "no: torch finds no NVIDIA GPU or driver; `nvidia-smi` says more"
+
+
+def describe_tpu() -> str:
+    """Return the generation and count of TPU chips, or what is missing."""
+    try:
+        version = importlib.metadata.version("torch_xla")
+    except importlib.metadata.PackageNotFoundError:
+        return "no: torch_xla is not installed; make the environment with `make DEVICE=tpu environment`"
+    chips = chips_here()
+    if not chips:
+        return "no: there is no TPU chip on the PCI bus of this machine"
+    return f"yes: {chips[0].name}, chips on this machine: {len(chips)}, torch_xla {version}"
+
+
+def describe_ipu() -> str:
+    """Return no, with the count of IPU devices: there is no module for them."""
+    devices = sorted(Path("/dev").glob("ipu*"))
+    found = f"{len(devices)} devices in /dev" if devices else "no /dev/ipu*"
+    return f"no: {found}, and this version of relm has no IPU trainer yet (poptorch lives in Graphcore's image)"

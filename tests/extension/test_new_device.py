@@ -1,0 +1,110 @@
+"""A device that is declared outside the package trains a run, and recipes, evaluations and `relm doctor` know it."""
+
+import contextlib
+import io
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from extended_process import run_extended
+
+from relm.cli import main
+from relm.devices.peaks import find_peak_flops
+from relm.errors import RelmError
+from relm.evaluation.models import Execution
+from relm.recipes.datasets import Dataset
+from relm.recipes.devices import DEVICES
+from relm.recipes.recipe import Recipe
+from relm.recipes.section import validate
+from relm.recipes.smoke import smoke_twin
+from relm.reporting.json_schema import schema_of
+from tiny_runs import RECIPE, TinyRun, write_examples
+
+PHASE = {"steps": 4, "schedule": {"name": "constant", "warmup_steps": 0, "floor": 0.0}}
+DATASET = {"title": "t", "licence": "l", "language": "en", "format": "text_files", "folder": "texts"}
+
+
+def train(folder: Path, device: str) -> TinyRun:
+    """Train the tiny recipe on a device."""
+    examples = write_examples(folder / "examples", seed=0)
+    run = TinyRun(folder / "run", examples, {"pretrain": {"main": PHASE}, "run": {"device": device}})
+    run.train()
+    return run
+
+
+def errors_of(*runs: dict[str, Any]) -> list[str]:
+    """The errors of recipes with faults in their section `run`."""
+    found = []
+    for run in runs:
+        with pytest.raises(RelmError) as error:
+            validate(Recipe, {**RECIPE, "run": run}, Path("toy.yaml"))
+        found.append(str(error.value))
+    return found
+
+
+def names_in_schema() -> list[str]:
+    return schema_of(Recipe)["$defs"]["Run"]["properties"]["device"]["enum"]  # type: ignore[index]
+
+
+def outputs_of(*commands: list[str]) -> list[str]:
+    """Run commands in this process; all that each of them prints."""
+    found = []
+    for words in commands:
+        with contextlib.redirect_stdout(io.StringIO()) as printed, contextlib.suppress(SystemExit):
+            main(words)
+        found.append(printed.getvalue())
+    return found
+
+
+def facts() -> dict[str, Any]:
+    """What other packages make of the declaration."""
+    recipe, dataset = Recipe.model_validate({**RECIPE, "run": {"device": "staged"}}), Dataset.model_validate(DATASET)
+    twin = smoke_twin(recipe, dataset)
+    os.environ["STAGED_ON"] = "CPU"
+    return {
+        "evaluates on": Execution("staged").open().describe()["device"],
+        "twin trains on": twin.run.device,
+        "twin trains on, emulated": smoke_twin(recipe, dataset).run.device,
+        "peaks": [find_peak_flops("Stage 1", precision) for precision in ("float32", "bfloat16")],
+        "estimated": [accelerator.name for accelerator in DEVICES["staged"].estimated_accelerators],
+    }
+
+
+def test_a_run_is_trained_on_a_device_from_outside_to_the_same_numbers(tmp_path: Path) -> None:
+    staged, plain = (run_extended("staged_device", train, tmp_path / device, device) for device in ("staged", "cpu"))
+    assert [line["loss"] for line in staged.lines()] == [line["loss"] for line in plain.lines()]
+    assert staged.sha256() == plain.sha256()
+    assert json.loads((staged.folder / "main" / "device.json").read_text())["processes"][0]["copied"] > 0
+
+
+def test_its_name_is_in_the_schema_and_among_the_known() -> None:
+    assert run_extended("staged_device", names_in_schema) == ["cpu", "cuda", "tpu", "ipu", "staged"]
+    assert names_in_schema() == ["cpu", "cuda", "tpu", "ipu"], "this process does not know the extension"
+    faults = [
+        {"device": "stage"},
+        {"device": "cpu", "topology": "stage-2"},
+        {"device": "staged", "topology": "stage-3"},
+    ]
+    unknown, other, slice = run_extended("staged_device", errors_of, *faults)
+    assert "'tpu', 'ipu' or 'staged'" in unknown
+    assert "topology (stage-2) goes with device: staged, found cpu" in other
+    assert "v6e-16, stage-2; found stage-3" in slice
+
+
+def test_commands_know_it() -> None:
+    doctor, held_out = run_extended("staged_device", outputs_of, ["doctor"], ["held-out", "--help"])
+    assert re.search("^staged +yes: wherever there is a CPU$", doctor, re.M)
+    assert "--device {cpu,cuda,staged}" in held_out
+
+
+def test_its_declaration_decides_evaluations_smoke_twins_and_peaks() -> None:
+    assert run_extended("staged_device", facts) == {
+        "evaluates on": "staged",
+        "twin trains on": "cpu",
+        "twin trains on, emulated": "staged",
+        "peaks": [0.5e12, None],
+        "estimated": ["Stage 1"],
+    }

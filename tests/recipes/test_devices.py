@@ -1,0 +1,31 @@
+"""What declarations of devices refer to exists."""
+
+from pathlib import Path
+
+import pytest
+
+from relm.recipes.declaration import load
+from relm.recipes.devices import DEVICES, HOST, DeviceDeclaration, find_evaluation_device, list_evaluation_devices
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.parametrize("declaration", list(DEVICES), ids=lambda declaration: declaration.name)
+def test_functions_lock_image_and_accelerators_of_a_device_exist(declaration: DeviceDeclaration) -> None:
+    assert load(declaration.check)().startswith(("yes", "no: "))
+    assert declaration.open is None or callable(load(declaration.open))
+    assert (CHECKOUT / "envs" / declaration.lock).exists()
+    assert (CHECKOUT / "containers" / DEVICES[declaration.image].image / "Dockerfile").exists()
+    found = [accelerator.name for accelerator in declaration.estimated_accelerators]
+    assert found
+    assert set(declaration.estimated_on) <= set(found)
+
+
+def test_a_device_with_an_environment_uses_its_lock() -> None:
+    locked = {lock.stem.removeprefix("torch-") for lock in (CHECKOUT / "envs").glob("torch-*.txt")}
+    assert {declaration.name for declaration in DEVICES if declaration.lock == f"torch-{declaration.name}.txt"} == locked
+
+
+def test_evaluations_follow_to_a_gpu_alone() -> None:
+    assert list_evaluation_devices() == [HOST, "cuda"]
+    assert [find_evaluation_device(name) for name in DEVICES.names] == ["cpu", "cuda", "cpu", "cpu"]
