@@ -10,12 +10,12 @@ import pytest
 from packaging.requirements import Requirement
 
 from relm.containers.context import read_entries, read_left_out, select_requirements
-from relm.containers.lock import ROLES
+from relm.recipes.devices import list_image_roles
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 
 
-@pytest.fixture(params=ROLES)
+@pytest.fixture(params=list_image_roles())
 def dockerfile(request: pytest.FixtureRequest) -> Path:
     """Each of the four."""
     return CHECKOUT / "containers" / str(request.param) / "Dockerfile"

@@ -10,7 +10,6 @@ import yaml
 from relm.containers.lock import (
     LOCK,
     OVERRIDE,
-    ROLES,
     Built,
     find_bases,
     find_image,
@@ -21,6 +20,7 @@ from relm.containers.lock import (
     record_built,
 )
 from relm.errors import RelmError
+from relm.recipes.devices import list_image_roles
 
 DIGEST = f"sha256:{'a' * 64}"
 PINNED = {"digest": DIGEST, "source": "https://example.org/digests", "checked": "2026-11-20"}
@@ -39,7 +39,7 @@ def written(folder: Path, image: dict[str, object] | None = None, base: dict[str
 
 def test_every_digest_of_the_shipped_lock_says_where_it_is_from(checkout: Path) -> None:
     lock = read_lock(checkout)
-    assert set(lock.images) == set(ROLES)
+    assert set(lock.images) == set(list_image_roles())
     for pinned in (*lock.images.values(), *lock.bases.values()):
         assert pinned.digest is None or (pinned.source and pinned.source.startswith("https://") and pinned.checked)
 

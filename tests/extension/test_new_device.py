@@ -12,6 +12,7 @@ import pytest
 from extended_process import run_extended
 
 from relm.cli import main
+from relm.containers.placement import evaluation_role, training_role
 from relm.devices.peaks import find_peak_flops
 from relm.errors import RelmError
 from relm.evaluation.models import Execution
@@ -65,6 +66,7 @@ def facts() -> dict[str, Any]:
     twin = smoke_twin(recipe, dataset)
     os.environ["STAGED_ON"] = "CPU"
     return {
+        "images": [training_role(recipe), evaluation_role(recipe)],
         "evaluates on": Execution("staged").open().describe()["device"],
         "twin trains on": twin.run.device,
         "twin trains on, emulated": smoke_twin(recipe, dataset).run.device,
@@ -102,6 +104,7 @@ def test_commands_know_it() -> None:
 
 def test_its_declaration_decides_evaluations_smoke_twins_and_peaks() -> None:
     assert run_extended("staged_device", facts) == {
+        "images": ["cpu", "cpu"],
         "evaluates on": "staged",
         "twin trains on": "cpu",
         "twin trains on, emulated": "staged",

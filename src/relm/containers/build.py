@@ -15,12 +15,11 @@ from relm.containers.engine import connect, name_engine, report_engine_errors
 from relm.containers.lock import OVERRIDE, Built, Image, Role, find_image, record_built
 from relm.containers.run_line import Engine
 from relm.errors import RelmError
+from relm.recipes.devices import DEVICES
 
 log = logging.getLogger(__name__)
 TIMEOUT = 6 * 3600.0  # seconds between two messages of the engine; installing torch prints nothing for minutes
 LAST_LINES = 15
-# Its Dockerfile fetches compilers from the package mirror of its base; the others build without a network.
-ROLES_WITH_NETWORK: frozenset[Role] = frozenset({"cuda"})
 NO_NETWORK: dict[Engine, str] = {"docker": "none", "podman": "NetworkDisabled"}  # podman 4 passes over "none"
 # As Docker and podman print it: "Step 3/25 : COPY ..." and "[1/4] STEP 3/9: COPY ...".
 _STEP = re.compile(
@@ -64,7 +63,7 @@ def build_context(client: Any, context: Context, image: Image, role: Role) -> tu
             path=str(context.folder),
             tag=tag,
             buildargs=dict(context.arguments),
-            network_mode=None if role in ROLES_WITH_NETWORK else NO_NETWORK[name_engine(client)],
+            network_mode=None if DEVICES[role].builds_with_network else NO_NETWORK[name_engine(client)],
             rm=True,
             forcerm=True,
             decode=True,

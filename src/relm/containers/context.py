@@ -17,11 +17,9 @@ from pathlib import Path
 from relm.containers.lock import Role, find_bases
 from relm.errors import RelmError
 from relm.recipes.checkout import read_commit
+from relm.recipes.devices import DEVICES
 
-TORCH = {"cpu": "torch-cpu.txt", "cuda": "torch-cuda.txt", "tpu": "torch-tpu.txt", "ipu": "torch-cpu.txt"}
 PACKAGES = "cpu.txt"
-# Lock file -> the names of its packages that no step of an image imports.
-LEFT_OUT = {PACKAGES: "containers/left-out.txt", TORCH["tpu"]: "containers/tpu/left-out.txt"}
 # The files of the checkout that pip installs relm from.
 SOURCES = ("pyproject.toml", "README.md", "LICENSE", "src/relm")
 
@@ -42,7 +40,7 @@ def cache_folder() -> Path:
 
 def list_locks(role: Role, checkout: Path = Path()) -> list[Path]:
     """Return the lock files whose packages an image has, torch's first."""
-    return [checkout / "envs" / name for name in (TORCH[role], PACKAGES)]
+    return [checkout / "envs" / name for name in (DEVICES[role].lock, PACKAGES)]
 
 
 def hash_locks(locks: list[Path]) -> str:
@@ -65,10 +63,13 @@ def select_requirements(lock: Path, left_out: frozenset[str] = frozenset()) -> s
 
 
 def read_left_out(lock: Path) -> frozenset[str]:
-    """Return the packages of a checkout's lock file that no step in its image imports."""
-    if lock.name not in LEFT_OUT:
-        return frozenset()
-    lines = (lock.parents[1] / LEFT_OUT[lock.name]).read_text().splitlines()
+    """Return the packages of a checkout's lock file that no step in its image imports.
+
+    They stand in `containers/left-out.txt`, those of torch-NAME.txt in `containers/NAME/left-out.txt`.
+    """
+    folder = lock.parents[1] / "containers" / ("" if lock.name == PACKAGES else lock.stem.removeprefix("torch-"))
+    path = folder / "left-out.txt"
+    lines = path.read_text().splitlines() if path.exists() else []
     return frozenset(line for line in lines if line and not line.startswith("#"))
 
 

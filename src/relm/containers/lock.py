@@ -7,17 +7,18 @@ An image that is built here and never published has no digest of its own: `relm 
 import datetime
 import re
 from pathlib import Path
-from typing import Annotated, Literal, Self, get_args
+from typing import Annotated, Literal, Self
 
 import yaml
 from pydantic import Field, model_validator
 
 from relm.artifact import atomic_file
 from relm.errors import RelmError
+from relm.recipes.declaration import NameIn
+from relm.recipes.devices import DEVICES
 from relm.recipes.section import Section, Slug, read_yaml, validate
 
-Role = Literal["cpu", "cuda", "tpu", "ipu"]
-ROLES: tuple[Role, ...] = get_args(Role)
+Role = Annotated[str, NameIn(DEVICES)]
 Digest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
 LOCK = Path("containers/lock.yaml")
 # An image as an engine takes it: never an option, a path or two words.

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from relm.containers.lock import ROLES, Role
+from relm.containers.lock import Role
 from relm.recipes.datasets import Dataset, load_dataset
+from relm.recipes.devices import DEVICES, HOST, find_evaluation_device
 from relm.recipes.evaluations import EVALUATIONS
 from relm.recipes.identity import work_folder
 from relm.recipes.plan import Plan
@@ -23,9 +24,6 @@ from relm.recipes.recipe import Recipe
 
 # Steps that run where the recipe trains; evaluations follow it to a GPU alone, all others stay on the CPU.
 TRAINING = frozenset({"pretrain", "rehearse", "estimate"})
-# Only one image has the packages of a compiler, or of a store that a step reads or writes.
-COMPILERS: dict[str, Role] = {"compile": "tpu"}
-STORES: dict[str, Role] = {"gs": "tpu"}
 # Steps whose first argument is a recipe's name.
 OF_A_RECIPE = (
     TRAINING
@@ -49,12 +47,17 @@ class Placement:
 
 def training_role(recipe: Recipe) -> Role:
     """Return the role of the image that a recipe is trained in."""
-    return recipe.run.device
+    return DEVICES[recipe.run.device].image
 
 
 def evaluation_role(recipe: Recipe) -> Role:
     """Return the role of the image that its evaluations run in."""
-    return "cuda" if recipe.run.device == "cuda" else "cpu"
+    return DEVICES[find_evaluation_device(recipe.run.device)].image
+
+
+def step_role(step: str) -> Role:
+    """Return the role of the image that has a step's packages, whatever its recipe's device."""
+    return next((declaration.image for declaration in DEVICES if step in declaration.steps), HOST)
 
 
 def parse_step_command(command: str) -> list[str]:
@@ -71,10 +74,10 @@ def place_step(words: Sequence[str], project: Project) -> Placement:
         project: the project whose recipes the arguments name.
     """
     if not words:
-        return Placement("cpu", network=False)
+        return Placement(HOST, network=False)
     plan = _find_plan(words, project)
     device = _find_option(words, "--device")
-    role: Role = next((role for role in ROLES if role == device), _find_packaged(words))
+    role = DEVICES[device].image if device and device in DEVICES else _find_packaged(words)
     if plan is not None and words[0] in TRAINING:
         role = training_role(plan.recipe)
     return Placement(role, _needs_network(words, plan), tuple(_list_read(words, plan)))
@@ -83,9 +86,9 @@ def place_step(words: Sequence[str], project: Project) -> Placement:
 def _find_packaged(words: Sequence[str]) -> Role:
     """Return the role whose image has a step's packages."""
     if words[0] in ("push", "pull"):
-        schemes = (word.partition("://")[0] for word in words if "://" in word)
-        return next((STORES[scheme] for scheme in schemes if scheme in STORES), "cpu")
-    return COMPILERS.get(words[0], "cpu")
+        schemes = {word.partition("://")[0] for word in words if "://" in word}
+        return next((declaration.image for declaration in DEVICES if schemes.intersection(declaration.stores)), HOST)
+    return step_role(words[0])
 
 
 def _find_option(words: Sequence[str], name: str) -> str | None:

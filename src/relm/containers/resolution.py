@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from relm.artifact import atomic_file
-from relm.containers.lock import LOCK, ROLES, Lock, Pinned, read_lock
+from relm.containers.lock import LOCK, Lock, Pinned, read_lock
 from relm.containers.registry import Answer, ImageRegistry, OutOfReach, format_commands, parse_repository
 from relm.errors import RelmError
 from relm.recipes.section import validate
@@ -74,7 +74,7 @@ def _select_entries(lock: Lock, wanted: str | None) -> Iterator[tuple[str, Pinne
     entries: dict[str, Pinned] = {f"images.{role}": image for role, image in lock.images.items()}
     entries |= {f"bases.{name}": base for name, base in lock.bases.items()}
     keys = list(entries)
-    if wanted in ROLES and f"images.{wanted}" in entries:
+    if wanted is not None and f"images.{wanted}" in entries:
         keys = [f"images.{wanted}", *(f"bases.{name}" for name in lock.images[wanted].bases.values())]
     elif wanted is not None:
         keys = [wanted]

@@ -4,8 +4,9 @@ from pathlib import Path
 from typing import Any
 
 from relm.containers.lock import Role, find_reference, read_override
-from relm.containers.placement import COMPILERS, evaluation_role, training_role
+from relm.containers.placement import evaluation_role, step_role, training_role
 from relm.graph.asking import PROJECT, report_faults
+from relm.recipes.devices import HOST
 
 
 class Images:
@@ -20,7 +21,7 @@ class Images:
     @report_faults
     def of_step(self, wildcards: Any) -> str | None:
         """Of a step that needs no accelerator; None where no images are asked for."""
-        return self._of("cpu") if self.asked else None
+        return self._of(HOST) if self.asked else None
 
     @report_faults
     def of_training(self, wildcards: Any) -> str | None:
@@ -39,7 +40,7 @@ class Images:
     @report_faults
     def of_compiling(self, wildcards: Any) -> str | None:
         """Of what asks the TPU's compiler without a TPU."""
-        return self._of(COMPILERS["compile"]) if self.asked else None
+        return self._of(step_role("compile")) if self.asked else None
 
     def _of(self, role: Role) -> str:
         """Once a role: a graph asks for every job."""

@@ -26,6 +26,8 @@ class DeviceDeclaration:
     makes an environment as well."""
     image: str
     """The device whose image its steps run in: built from `containers/NAME/Dockerfile`, pinned in `containers/lock.yaml`."""
+    builds_with_network: bool = False
+    """Its Dockerfile fetches packages; the others are built without a network."""
     evaluation_batch_tokens: int = 0
     """Tokens that an evaluation computes at once; 0: evaluations run on the CPU, and no option `--device` may name it."""
     in_main_memory: bool = False
@@ -80,6 +82,7 @@ DEVICES: Registry[DeviceDeclaration] = Registry(
         check="relm.devices.detection:describe_cuda",
         lock="torch-cuda.txt",
         image="cuda",
+        builds_with_network=True,  # compilers, from the package mirror of its base
         evaluation_batch_tokens=16_384,  # of fewer a GPU idles
         takes_trials=True,
         compiles=True,

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from relm.errors import RelmError
+from relm.recipes.devices import list_image_roles
 from relm.recipes.project import Project
 from relm.steps.contract import Arguments, Job, Step, argument
 
@@ -26,10 +27,8 @@ def images_job(a: Arguments) -> Job:
 
 
 def _require_role(a: Arguments) -> Any:
-    from relm.containers.lock import ROLES
-
-    if a.role not in ROLES:
-        raise RelmError(f"{a.action} needs a role, one of {', '.join(ROLES)}; found {a.role or 'none'}")
+    if a.role not in (roles := list_image_roles()):
+        raise RelmError(f"{a.action} needs a role, one of {', '.join(roles)}; found {a.role or 'none'}")
     return a.role
 
 
