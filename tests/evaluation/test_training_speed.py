@@ -1,4 +1,4 @@
-"""What training took is what its log says."""
+"""The time and speed of training are those of its log."""
 
 import json
 from pathlib import Path

@@ -114,7 +114,7 @@ def figures(nats: float, tokens: int, split: Split, unigram: float, bigram: floa
 
 
 def protocol(facts: Manifest, context: int, training: TokenStream, execution: Execution) -> dict[str, Any]:
-    """How it was measured, in words and values."""
+    """Return the protocol of the result: a description, and the values of all options."""
     ends = "an end of text follows each document" if facts.tokenizer.end_of_text_id is not None else "nothing between these"
     return {
         "in_words": IN_WORDS.format(context=f"{context:,}"),

@@ -28,7 +28,7 @@ class LoggedPhase:
     """Its `train.jsonl`."""
     steps: int
     sequences: int
-    """Of a global batch."""
+    """Sequences of a global batch."""
 
 
 def evaluate_training(phases: Sequence[LoggedPhase], model: Path, output: Path, task: str, made_on: Mapping[str, str]) -> str:

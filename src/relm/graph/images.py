@@ -1,4 +1,4 @@
-"""Which image a rule runs in under `--sdm apptainer`. Without it nothing is looked up: the lock may be empty or absent."""
+"""The image of each rule under `--sdm apptainer`. Without it nothing is looked up: the lock may be empty or absent."""
 
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from relm.recipes.devices import HOST
 
 
 class Images:
-    """What the `container:` directives ask."""
+    """Answers to the `container:` directives."""
 
     def __init__(self, workflow: Any) -> None:
         """Take from Snakemake's workflow whether images are asked for."""
@@ -20,12 +20,12 @@ class Images:
 
     @report_faults
     def of_step(self, wildcards: Any) -> str | None:
-        """Of a step that needs no accelerator; None where no images are asked for."""
+        """Return that of a step without an accelerator; None if no images are wanted."""
         return self._of(HOST) if self.asked else None
 
     @report_faults
     def of_training(self, wildcards: Any) -> str | None:
-        """Of a trainer: that of the recipe's device."""
+        """Return that of the recipe's device, for the trainer."""
         return self._of(training_role(PROJECT.plan(wildcards["recipe"]).recipe)) if self.asked else None
 
     @report_faults
@@ -39,7 +39,7 @@ class Images:
 
     @report_faults
     def of_compiling(self, wildcards: Any) -> str | None:
-        """Of what asks the TPU's compiler without a TPU."""
+        """Return that with the TPU's compiler, which needs no TPU."""
         return self._of(step_role("compile")) if self.asked else None
 
     def _of(self, role: Role) -> str:
