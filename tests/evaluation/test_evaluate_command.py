@@ -1,5 +1,6 @@
 """`relm evaluate` runs what its job says, its short forms make the same bytes, and a job with faults is refused."""
 
+import inspect
 import json
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ import pytest
 
 from relm.artifact import sha256_of
 from relm.cli import main
+from relm.recipes.declaration import load
 from relm.recipes.evaluations import EVALUATIONS, EvaluationJob
 from relm.recipes.project import Project
 from relm.recipes.section import validate
@@ -85,3 +87,15 @@ def test_the_job_of_every_shipped_evaluation_is_one_that_the_command_takes(
             jobs.append(job.evaluation)
     assert set(jobs) >= {"held_out", "random_windows", "samples", "masked_lm", "diacritics", "training"}
     assert set(jobs) <= set(EVALUATIONS.names)
+
+
+@pytest.mark.parametrize("name", EVALUATIONS.names)
+def test_the_function_of_an_evaluation_takes_what_its_declaration_says(name: str) -> None:
+    declaration = EVALUATIONS[name]
+    inputs = {"file": ["file", "file_sha256"], "log": ["logs", "trained_on"]}
+    arguments = ["model_folder", "output", "task", *(word for key in declaration.inputs for word in inputs.get(key, [key]))]
+    arguments += [fact for fact in declaration.facts if fact != "task_files"]
+    arguments += ["options"] if declaration.options else []
+    arguments += ["limit"] if declaration.takes_limit else []
+    arguments += [] if declaration.reads_log_alone else ["execution"]
+    inspect.signature(load(declaration.run)).bind(**dict.fromkeys(arguments))
