@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from relm.recipes.datasets import load_dataset
-from relm.recipes.evaluations import HARNESS, OWN_DATA, load_test
+from relm.recipes.evaluations import EVALUATIONS, HARNESS, load_test
 from relm.recipes.published_models import load_model
 from relm.recipes.recipe import load_recipe
 from relm.recipes.section import Section, read_extended, read_yaml
@@ -73,7 +73,7 @@ def test_an_example_loads_and_names_files_that_exist(path: str, folder: Path) ->
         for name in re.findall(rf"'{key}': '([^']+)'", repr(content)):
             assert (folder / "recipes" / kind / f"{name}.yaml").exists(), f"{key}: {name}"
     for task in content.get("evaluate", []):
-        known = task in OWN_DATA or task.startswith(HARNESS)
+        known = task in EVALUATIONS or task.startswith(HARNESS)
         assert known or (folder / "recipes" / "evaluations" / f"{task}.yaml").exists(), task
 
 

@@ -2,7 +2,6 @@
 
 import math
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,9 +13,9 @@ from relm.errors import RelmError
 from relm.evaluation.lambada import evaluate_lambada
 from relm.evaluation.models import Execution
 from relm.evaluation.text_perplexity import evaluate_text
-from relm.graph.evaluations import test_protocol as protocol_of
 from relm.models.gpt2 import Gpt2, Gpt2Config
-from relm.recipes.evaluations import load_test
+from relm.recipes.evaluations import EVALUATIONS, load_test
+from relm.recipes.identity import evaluation_identity
 from relm.recipes.project import Project
 from small_project import CHECKOUT
 
@@ -116,5 +115,7 @@ def test_only_options_that_differ_from_their_defaults_decide_whether_a_test_runs
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(CHECKOUT)
-    found = protocol_of(SimpleNamespace(test="wikitext2_raw"))
-    assert found == {"protocol": "perplexity", "perplexity": {"documents": "joined_rows", "windows": "strided", "stride": 512}}
+    plan = Project().plan("quickstart")
+    test = load_test(CHECKOUT / "recipes" / "evaluations" / "wikitext2_raw.yaml")
+    found = evaluation_identity(EVALUATIONS["perplexity"], "wikitext2_raw", plan.recipe, test=test, language="en")
+    assert found["options"] == {"documents": "joined_rows", "windows": "strided", "stride": 512}
