@@ -32,7 +32,7 @@ def comparable() -> list[str]:
 
 
 def slice_of(recipe_name: str) -> str:
-    """The TPUs that a recipe is for."""
+    """Return the TPUs that a recipe is for."""
     return topology_of(Project(CHECKOUT).plan(recipe_name), None)
 
 
@@ -59,7 +59,7 @@ def shape_of(recipe_name: str, alone: bool) -> dict[str, Any]:
 
 
 def traced_by(script: str, argument: str, devices: int, wish: Wish, folder: Path) -> TracedProgram:
-    """A program traced by a script beside this one, in a process that has so many devices."""
+    """Return a program traced by a script beside this one, in a process that has so many devices."""
     hlo = folder / "step.hlo"
     variables = {"PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": str(devices), "PYTHONPATH": str(CHECKOUT / "src")}
     command = [str(python()), str(CHECKOUT / "benchmarks" / script), argument, str(hlo)]
@@ -69,7 +69,7 @@ def traced_by(script: str, argument: str, devices: int, wish: Wish, folder: Path
 
 
 def their_program(name: str, topology: str, shape: dict[str, Any], folder: Path) -> TracedProgram:
-    """The library's step."""
+    """Return the library's step."""
     (folder / "shape.json").write_text(json.dumps(shape))
     wish = Wish(f"transformers' step of {name}, devices: {shape['devices']}", "main", topology)
     return traced_by("transformers_step.py", str(folder / "shape.json"), shape["devices"], wish, folder)
@@ -103,7 +103,7 @@ def figures(made: Compiled) -> dict[str, float]:
 
 
 def said(name: str, made: Compiled) -> str:
-    """One side in words."""
+    """Return one side in words."""
     if made.refusal is not None:
         return f"{name} REFUSED: {made.refusal.figures}"
     return f"{name} " + ", ".join(f"{what} {value:.4g}" for what, value in figures(made).items())

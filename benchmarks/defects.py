@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from relm.artifact import checked_sidecar
-from relm.corpus.documents import Document, encoded
+from relm.corpus.documents import Document, encode_document
 from relm.corpus.documents import read_documents as read_documents_file
-from relm.corpus.line_documents import batches_of_articles
+from relm.corpus.line_documents import batch_articles
 from relm.corpus.sentences import split_sentences
 from relm.examples import packing
 from relm.examples.as_published import graphcore_bert, graphcore_gpt2, tpu_pretrain
@@ -102,9 +102,9 @@ def prepared(wikitext: Path, bert: Path, roberta: Path, gpt2: Path, work: Path) 
     with open(files[0], "wb") as articles, open(files[1], "wb") as sentences, open(files[2], "wb") as spaced:
         for article in articles_of(wikitext):
             lines = sentences_of(article.text)
-            articles.write(encoded(article).line)
-            sentences.write(encoded(article._replace(text="\n".join(lines))).line)
-            spaced.write(encoded(article._replace(text="\n".join(f" {line}" for line in lines))).line)
+            articles.write(encode_document(article).line)
+            sentences.write(encode_document(article._replace(text="\n".join(lines))).line)
+            spaced.write(encode_document(article._replace(text="\n".join(f" {line}" for line in lines))).line)
     tokenizers = []
     for kind, folder, names in (
         ("bert_wordpiece_uncased", bert, ("vocab.txt",)),
@@ -118,7 +118,7 @@ def prepared(wikitext: Path, bert: Path, roberta: Path, gpt2: Path, work: Path) 
 
 def articles_of(path: Path) -> Iterator[Document]:
     source = {"title": "", "licence": "", "language": "en", "format": "wikitext", "folder": str(path.parent)}
-    for batch in batches_of_articles(Dataset.model_validate(source), path):
+    for batch in batch_articles(Dataset.model_validate(source), path):
         yield from (Document(str(number), title, text) for number, title, text in batch)
 
 
@@ -128,7 +128,7 @@ def sentences_of(text: str) -> list[str]:
 
 
 def published_file(folder: Path, name: str) -> Path:
-    """A tokenizer's file, which OpenAI calls otherwise."""
+    """Return a tokenizer's file, which OpenAI calls otherwise."""
     other = {"vocab.json": "encoder.json", "merges.txt": "vocab.bpe"}.get(name, name)
     return folder / (name if (folder / name).exists() else other)
 
@@ -148,7 +148,7 @@ def masked_objective(length: int, **masked: object) -> Objective:
 
 
 def default_masks(table: ExampleTable, objective: Objective, loaded: LoadedTokenizer) -> Masks:
-    """All of them, as in the first epoch."""
+    """Return all of them, as in the first epoch."""
     numbers = np.arange(len(table))
     ids, lengths, starts = (table.rows(name, numbers) for name in ("input_ids", "length", "word_starts"))
     keys = row_keys("masks", SEED, np.zeros_like(numbers), numbers)
@@ -220,7 +220,7 @@ def measure_roberta(inputs: Inputs) -> None:
 
 
 def published_masks(inputs: Inputs, whole_words: bool) -> tuple[Masks, Flags]:
-    """The instances of one epoch, and whether they have tokens of a random document."""
+    """Return the instances of one epoch, and whether they have tokens of a random document."""
     settings = tpu_pretrain.TpuPretrainOptions(512, 75, whole_words=whole_words)
     with (
         read_documents(inputs.sentences, inputs.roberta, "lines", "en", 1) as (corpus, _, loaded),

@@ -100,7 +100,7 @@ def write_project(folder: Path, written: dict[str, Any]) -> None:
 
 
 def relm(folder: Path, *arguments: str) -> str:
-    """One step, run to its end; what it printed."""
+    """Return one step, run to its end; what it printed."""
     done = subprocess.run([sys.executable, "-m", "relm", *arguments], cwd=folder, text=True, capture_output=True)
     if done.returncode:
         raise SystemExit(done.stderr)

@@ -120,7 +120,7 @@ def harness_rolling(ask: dict[str, Any]) -> Callable[[], float]:
 
 
 def huggingface_strided(ask: dict[str, Any]) -> Callable[[], float]:
-    """The loop of https://huggingface.co/docs/transformers/perplexity, begun at its second window, as ours is."""
+    """Return the loop of https://huggingface.co/docs/transformers/perplexity, begun at its second window, as ours is."""
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -245,7 +245,7 @@ def compare(title: str, needed: Sequence[float], contenders: list[Contender], pa
 
 
 def prepare(folder: Path, a: argparse.Namespace) -> dict[str, Any]:
-    """A model and the beginnings of the texts, in a folder; and how much of each there is."""
+    """Return a model and the beginnings of the texts, in a folder; and how much of each there is."""
     from dataclasses import asdict
 
     import torch

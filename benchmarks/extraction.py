@@ -17,8 +17,8 @@ from pathlib import Path
 
 from relm.artifact import checked_sidecar
 from relm.corpus.extract import extract
-from relm.corpus.wikipedia import Dump, Page, decompressed_blocks
-from relm.corpus.wikitext_markup import plain_text
+from relm.corpus.wikipedia import Dump, Page, read_decompressed
+from relm.corpus.wikitext_markup import extract_plain_text
 from relm.recipes.datasets import Dataset
 
 COMPARED_ARTICLES = 100
@@ -58,7 +58,7 @@ def compare(dump: Path) -> None:
 
     pages = (page for page in Dump(dump, ends_mid_page=True) if isinstance(page, Page))
     texts = [page.wikitext for page in itertools.islice(pages, COMPARED_ARTICLES)]
-    times = [(seconds_of(plain_text, text), seconds_of(peer, text)) for text in texts]
+    times = [(seconds_of(extract_plain_text, text), seconds_of(peer, text)) for text in texts]
     ours, theirs = (sum(column) for column in zip(*times, strict=True))
     size = sum(len(text.encode()) for text in texts) / 1e6
     print(f"the first {len(texts)} articles, {size:.1f} MB of wikitext, cleaned alone:")
@@ -69,7 +69,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Measure extraction.")
     parser.add_argument("dump", type=Path, metavar="DUMP")
     dump = parser.parse_args().dump
-    size = sum(len(block) for block in decompressed_blocks(dump)) / 1e6
+    size = sum(len(block) for block in read_decompressed(dump)) / 1e6
     for workers in (1, 2):
         with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as fresh:
             seconds, pages, parent, worker = fresh.submit(measure, dump, workers).result()

@@ -47,7 +47,7 @@ def opening(path: Path) -> float:
 
 
 def readers(path: Path) -> dict[str, Callable[[Any], Any]]:
-    """Name -> a function from row numbers to their token ids, (rows, LENGTH)."""
+    """Return name -> a function from row numbers to their token ids, (rows, LENGTH)."""
     ours = ExampleTable(path)
     whole = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
     column = whole["input_ids"]

@@ -47,7 +47,7 @@ def measure(given: argparse.Namespace, folder: Path) -> None:
 
 
 def in_words(values: list[float]) -> str:
-    """A median with its spread."""
+    """Return a median with its spread."""
     low, middle, high = min(values), sorted(values)[len(values) // 2], max(values)
     return f"{middle:,.0f} ({low:,.0f} to {high:,.0f})"
 

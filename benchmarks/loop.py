@@ -111,7 +111,7 @@ def write_examples(folder: Path, recipe: Recipe) -> Path:
 
 
 def with_sentinels(path: Path) -> Path:
-    """A tokenizer with T5's 100 sentinels behind its other tokens."""
+    """Return a tokenizer with T5's 100 sentinels behind its other tokens."""
     tokenizer = Tokenizer.from_file(str(path))
     tokenizer.add_special_tokens([f"<extra_id_{number}>" for number in reversed(range(100))])
     tokenizer.save(str(path.with_name("with_sentinels.json")))
@@ -126,7 +126,7 @@ def our_run(recipe: Recipe, examples: Path) -> None:
 
 
 def as_they_take_it(batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """A batch of ours as `transformers` takes it: a label for every place of a BERT; a GPT-2's are shifted by its loss."""
+    """Return a batch of ours as `transformers` takes it: a label for every place of a BERT; a GPT-2's are shifted by its loss."""
     if "masked_labels" in batch:
         dense = torch.full((len(batch["input_ids"]), batch["input_ids"].shape[1] + 1), -100)
         unused = batch["masked_labels"] == -100
@@ -207,7 +207,7 @@ def bare_steps(model: nn.Module, loss: Callable[..., Tensor], batch: Mapping[str
 
 
 def setting_of(given: argparse.Namespace, masked: int) -> Setting:
-    """The same in the words of `benchmarks/models.py`."""
+    """Return the same in the words of `benchmarks/models.py`."""
     if given.length > POSITIONS and given.objective in ("causal", "masked"):
         CONFIGS[given.objective] = dataclasses.replace(CONFIGS[given.objective], positions=given.length)
     return Setting(

@@ -71,7 +71,7 @@ class Case(NamedTuple):
 
 
 def made_up_text(documents: int) -> TokenizedDocuments:
-    """The same documents for everybody."""
+    """Return the same documents for everybody."""
     generator = np.random.default_rng(0)
     sentences = generator.geometric(1 / 20, documents)
     sizes = np.maximum(1, generator.lognormal(3.05, 0.6, sentences.sum())).astype(np.int64)
@@ -144,7 +144,7 @@ def tpu_pretrain(case: Case, text: TokenizedDocuments) -> Iterator[int]:
 
 
 def original(case: Case) -> Any:
-    """An original's script as a module."""
+    """Return an original's script as a module."""
     assert case.folder is not None
     inside, name = SCRIPTS[case.who]
     folder = case.folder / inside if (case.folder / inside).is_dir() else case.folder

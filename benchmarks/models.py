@@ -85,7 +85,7 @@ class Setting:
         }
 
     def their_batch(self) -> dict[str, Tensor]:
-        """The same, as `transformers` takes it: a label for every place."""
+        """Return the same, as `transformers` takes it: a label for every place."""
         batch = self.our_batch()
         if isinstance(self.config, T5Config):
             return batch

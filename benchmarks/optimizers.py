@@ -60,7 +60,7 @@ class Weights(nn.Module):
 
 
 def contestant(name: str, model: Weights) -> Step:
-    """One step of an optimizer of its own on the model's weights."""
+    """Return one step of an optimizer of its own on the model's weights."""
     if name in RECIPES:
         settings = Optimizer.model_validate({"learning_rate": 1e-5, "weight_decay": 0.01, **RECIPES[name]})
         return build_optimizer(model, settings).step

@@ -20,7 +20,7 @@ def devices_of(recipe: Recipe) -> int:
 
 
 def part_of(recipe: Recipe) -> Recipe:
-    """The recipe of one phase with one device's part of its batch."""
+    """Return the recipe of one phase with one device's part of its batch."""
     ((name, phase),) = recipe.pretrain.items()
     part = phase.model_copy(update={"global_batch_size": phase.global_batch_size // devices_of(recipe)})
     run = recipe.run.model_copy(update={"topology": None})

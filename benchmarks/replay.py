@@ -33,7 +33,7 @@ Fault = Callable[[], contextlib.AbstractContextManager[Any]]
 
 
 def with_scale(factor: float) -> Fault:
-    """The learning rate, times a factor."""
+    """Return the learning rate, times a factor."""
     scale = loop.learning_rate_scale
     return lambda: patch.object(loop, "learning_rate_scale", lambda *given: factor * scale(*given))
 

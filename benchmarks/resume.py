@@ -77,7 +77,7 @@ def make_examples(folder: Path, tokens: int) -> None:
 
 
 def train(folder: Path, run: Path, until: int | None) -> str:
-    """The run's own command, without what surrounds it."""
+    """Return the run's own command, without what surrounds it."""
     from relm.recipes.recipe import Recipe
     from relm.training.loop import pretrain
 

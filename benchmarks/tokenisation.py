@@ -90,7 +90,7 @@ class Peak:
             self.peak = max(self.peak, sum(map(resident, self.processes)))
 
     def stop(self) -> float:
-        """The peak in MB."""
+        """Return the peak in MB."""
         self.stopped.set()
         self.thread.join()
         return self.peak / 1e6
@@ -154,7 +154,7 @@ def commands_of(arguments: argparse.Namespace, documents: Path, folder: Path) ->
 
 
 def prepared(arguments: argparse.Namespace, folder: Path) -> Path:
-    """The input, as often as asked for, and the tokenizer as Hugging Face has it."""
+    """Return the input, as often as asked for, and the tokenizer as Hugging Face has it."""
     documents = folder / "documents.jsonl"
     with open(documents, "wb") as copy:
         for _ in range(arguments.copies):

@@ -46,7 +46,7 @@ class Shape:
 
 
 def model_of(shape: Shape) -> nn.Module:
-    """The library's model, its weights nowhere."""
+    """Return the library's model, its weights nowhere."""
     described = dict(shape.config)
     (kind,) = described.pop("architectures")
     config = transformers.AutoConfig.for_model(described.pop("model_type"), **described, use_cache=False)
@@ -88,7 +88,7 @@ def step_of(shape: Shape, model: nn.Module, optimizer: torch.optim.Optimizer, de
 
 
 def program_of(shape: Shape) -> tuple[Traced, tuple[int, ...]]:
-    """The step's program, and the sizes of the model's parameters."""
+    """Return the step's program, and the sizes of the model's parameters."""
     with closing(TracingDevice(Run(device="tpu"), one=shape.devices == 1)) as device:
         model: Any = device.place(model_of(shape))  # type: ignore[arg-type]
         optimizer = optimizer_of(shape, model)

@@ -72,7 +72,7 @@ class Side:
 
 
 def our_side(recipe: Recipe, config: BertConfig, device: XlaDevice, reader: Reader) -> Side:
-    """A step as `relm.training.loop.take_step` takes it."""
+    """Return a step as `relm.training.loop.take_step` takes it."""
     settings = recipe.pretrain["main"]
     with torch.device("meta"):
         model = Bert(config)
@@ -123,7 +123,7 @@ def backward_apart(side: Side) -> Iterator[None]:
 
 
 def their_side(recipe: Recipe, config: BertConfig, device: XlaDevice, reader: Reader, foreach: bool) -> Side:
-    """The same with a model of `transformers` and torch's AdamW."""
+    """Return the same with a model of `transformers` and torch's AdamW."""
     import transformers
 
     settings, described = recipe.pretrain["main"], config.to_huggingface()
@@ -173,7 +173,7 @@ def whole_everywhere(tensors: list[Tensor], device: XlaDevice) -> None:
 
 
 def shrunk(recipe: Recipe, given: argparse.Namespace) -> Recipe:
-    """The recipe with what the command line changes, for made-up words."""
+    """Return the recipe with what the command line changes, for made-up words."""
     changed: dict[str, Any] = recipe.model_dump()
     changed["tokenizer"] = {"train": "wordpiece", "vocabulary_size": 400}
     changed["model"]["layers"] = given.layers or recipe.model.layers
@@ -184,7 +184,7 @@ def shrunk(recipe: Recipe, given: argparse.Namespace) -> Recipe:
 
 
 def config_of(recipe: Recipe) -> BertConfig:
-    """The recipe's architecture, with the rows of its published vocabulary."""
+    """Return the recipe's architecture, with the rows of its published vocabulary."""
     model = recipe.model
     return BertConfig(
         model.layers,

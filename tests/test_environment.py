@@ -89,7 +89,7 @@ def test_this_environment_is_the_locked_one(checkout: Path) -> None:
 
 
 def names(lock: Path) -> set[str]:
-    """The packages of a lock, in one spelling."""
+    """Return the packages of a lock, in one spelling."""
     return {re.sub(r"[-_.]+", "-", name).lower() for name in re.findall(r"^([\w.-]+)==", lock.read_text(), re.M)}
 
 

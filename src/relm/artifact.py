@@ -22,7 +22,7 @@ def canonical_json(value: Any) -> str:
 
 
 def sidecar_of(path: Path) -> Path:
-    """``FILE.json`` for ``FILE``."""
+    """Return ``FILE.json`` for ``FILE``."""
     return path.with_name(path.name + ".json")
 
 
@@ -71,7 +71,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """The content of a JSON file that a step wrote."""
+    """Return the content of a JSON file that a step wrote."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

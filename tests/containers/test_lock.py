@@ -27,7 +27,7 @@ PINNED = {"digest": DIGEST, "source": "https://example.org/digests", "checked": 
 
 
 def written(folder: Path, image: dict[str, object] | None = None, base: dict[str, object] | None = None) -> Path:
-    """A folder whose lock has one image and one base."""
+    """Return a folder whose lock has one image and one base."""
     content = {
         "images": {"cpu": {"image": "relm/cpu", "tag": "1", "bases": {"BASE": "python"}, **(image or {})}},
         "bases": {"python": {"image": "docker.io/library/python", "tag": "3.11", **(base or {})}},

@@ -12,7 +12,7 @@ ID = f"sha256:{'a' * 64}"
 
 
 def run_in(role: Role, checkout: Path, **given: object) -> ContainerRun:
-    """A step of an ordinary user's in a role's image."""
+    """Return a step of an ordinary user's in a role's image."""
     return ContainerRun(
         image=find_image(role, checkout),
         reference=ID,

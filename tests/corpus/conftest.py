@@ -1,4 +1,4 @@
-"""Fixtures of the downloads' tests: a server of our own, and surroundings without the settings of whoever runs them."""
+"""Fixtures of the downloads' tests: a local server, and an environment without the user's own settings."""
 
 import os
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from relm.corpus import transfer
 
 @pytest.fixture
 def plain_surroundings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No proxy, mirror, token, index or configuration file; a failed attempt is repeated at once."""
+    """Remove proxies, mirrors, tokens, indexes and configuration files; repeat a failed attempt at once."""
     for variable in list(os.environ):
         if variable.lower().endswith("_proxy") or variable.lower().startswith(("relm_", "hf_", "pip_", "npm_config")):
             monkeypatch.delenv(variable)

@@ -1,4 +1,4 @@
-"""A real HTTP server on this machine whose faults a test can order: cuts, stalls, errors, redirects, with or without ranges."""
+"""A real HTTP server on this machine with faults on request: cuts, stalls, errors, redirects, with or without ranges."""
 
 import contextlib
 import hashlib
@@ -32,7 +32,7 @@ class Request:
 
 
 class LocalServer(ThreadingHTTPServer):
-    """Answers GET by path; remembers what it was asked."""
+    """Answers GET by path; records all requests."""
 
     daemon_threads = True
 
@@ -48,7 +48,7 @@ class LocalServer(ThreadingHTTPServer):
         return [request for request in self.asked if request.path == path]
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """A client that goes away in the middle is part of the tests, not worth a traceback."""
+        """Print no traceback for a client that disconnects in the middle: that is part of the tests."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -91,26 +91,26 @@ def redirect(to: str) -> Answer:
 
 
 def in_turn(*answers: Answer) -> Answer:
-    """The first answer to the first request and so on; the last one for ever."""
+    """Return an answer that gives the first request the first answer and so on, and the last one for ever."""
     left = list(answers)
     return lambda handler: (left.pop(0) if len(left) > 1 else left[0])(handler)
 
 
 @dataclass
 class Served:
-    """A file as a server gives it."""
+    """A file as a server sends it."""
 
     body: bytes
     etag: str | None = None
     ranges: bool = True
     length: bool = True
-    """Whether Content-Length is told."""
+    """True if the response has a Content-Length."""
     cut_after: int | None = None
-    """Close the connection after so many bytes of the body."""
+    """Close the connection after this many bytes of the body."""
     stall: threading.Event | None = None
     """With cut_after: wait for this instead of closing."""
     pieces: tuple[int, float] | None = None
-    """Send so many bytes at once, and wait so many seconds after each."""
+    """Send this many bytes at once, and wait this many seconds after each."""
     headers: dict[str, str] = field(default_factory=dict)
 
     def __call__(self, handler: BaseHTTPRequestHandler) -> None:
@@ -152,17 +152,17 @@ def remote_file(body: bytes, *sources: Source) -> RemoteFile:
 
 
 def from_server(server: LocalServer, path: str = "/thing.bin", body: bytes = BODY, **source: str) -> RemoteFile:
-    """`body`, whose one source is an address of the server."""
+    """Return a remote file with the content `body`, whose one source is an address of the server."""
     return remote_file(body, Source(url=server.url(path), **source))
 
 
 def left_beside(destination: Path) -> list[str]:
-    """Names of all files in the destination's folder."""
+    """Return the names of all files in the destination's folder."""
     return sorted(path.name for path in destination.parent.iterdir())
 
 
 def fault(remote: RemoteFile, destination: Path) -> str:
-    """The message of a download that must fail and leave nothing that looks finished."""
+    """Return the message of a download that must fail and leave nothing that looks finished."""
     with pytest.raises(RelmError) as caught:
         download("thing.bin", remote, destination)
     assert not destination.exists()

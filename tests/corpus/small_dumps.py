@@ -11,7 +11,7 @@ ANY_FILE = {"sha256": "0" * 64, "size": 1, "sources": [{"url": "https://example.
 
 
 def dataset(*names: str, **settings: Any) -> Dataset:
-    """A Wikipedia dataset unless told otherwise; of files, where names are given or there is no folder."""
+    """Return a dataset, by default of Wikipedia; of files, where names are given or there is no folder."""
     if not {"folder", "hub"} & set(settings):
         settings["files"] = dict.fromkeys(names or ("dump.xml",), ANY_FILE)
     return Dataset.model_validate(
@@ -33,7 +33,7 @@ def dump(*pages: str, namespaces: str = "") -> str:
 
 
 def articles(count: int, words: int = 5) -> str:
-    """A dump of articles that differ in title and text."""
+    """Return a dump of articles that differ in title and text."""
     return dump(*(page(f"Title {i}", f"'''Title {i}''' is [[number|the number]] {i}. " * words, i + 1) for i in range(count)))
 
 

@@ -1,4 +1,4 @@
-"""As much of a Hugging Face hub as `datasets` asks of one, on this machine: one dataset at one commit."""
+"""The part of a Hugging Face hub that `datasets` needs, on this machine: one dataset at one commit."""
 
 import contextlib
 import json
@@ -24,7 +24,7 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def log_message(self, *_: object) -> None:
-        """The terminal is not ours."""
+        """Print nothing."""
 
     def do_GET(self) -> None:
         path = unquote(urlparse(self.path).path)

@@ -1,4 +1,4 @@
-"""Sources of a few lines, and what `extract` makes of them."""
+"""Sources of a few lines, and the documents that `extract` makes of them."""
 
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from small_dumps import dataset
 
 from relm.artifact import checked_sidecar
-from relm.corpus.documents import Document, Skipped, parsed_document, read_documents
+from relm.corpus.documents import Document, Skipped, parse_document, read_documents
 from relm.corpus.extract import extract
 from relm.recipes.datasets import FORMATS
 from relm.recipes.declaration import load
@@ -20,7 +20,7 @@ class Extracted(NamedTuple):
 
     @property
     def documents(self) -> list[Document]:
-        """Of both splits, in the order of the lines or rows they are called after."""
+        """The documents of both splits, in the order of the lines or rows they are named after."""
         return sorted(self.train + self.held_out, key=_place)
 
 
@@ -34,7 +34,7 @@ def files_of(folder: Path) -> dict[str, Path]:
 
 
 def extracted(source: Path | None, out: Path, documents: int | None = None, workers: int = 1, **settings: Any) -> Extracted:
-    """What becomes of a source: a file, or with `folder` in the settings a folder."""
+    """Extract a source, a file or, with `folder` in the settings, a folder, and return the result."""
     if source is not None and source.is_dir():
         settings["folder"] = str(source)
     names = [source.name] if source is not None else []
@@ -44,11 +44,11 @@ def extracted(source: Path | None, out: Path, documents: int | None = None, work
 
 
 def read(path: Path, **settings: Any) -> list[Document | str]:
-    """The documents of one file, and the reason for each that is skipped, before they are split."""
+    """Return the documents of one file, and the reason for each that is skipped, before they are split."""
     chosen = dataset(folder=str(path.parent), **settings)
     made = FORMATS[chosen.format]
     outcomes = [one for batch in load(made.batches)(chosen, path) for one in load(made.documents)(chosen, path.name, batch)]
-    return [one.reason if isinstance(one, Skipped) else parsed_document(one.line, path.name) for one in outcomes]
+    return [one.reason if isinstance(one, Skipped) else parse_document(one.line, path.name) for one in outcomes]
 
 
 def content(folder: Path) -> dict[str, bytes]:

@@ -64,7 +64,7 @@ def test_a_compressed_file_is_unpacked(server: LocalServer, destination: Path, k
 @pytest.mark.parametrize("kind", ["gzip", "bzip2", "xz"])
 def test_a_truncated_compressed_file_is_refused(server: LocalServer, destination: Path, kind: str) -> None:
     server.answers["/thing"] = Served(COMPRESS[kind](BODY)[:-2000])
-    assert "damaged or cut off" in fault(from_server(server, "/thing", decompress=kind), destination)
+    assert "damaged or truncated" in fault(from_server(server, "/thing", decompress=kind), destination)
     assert left_beside(destination) == []
 
 
@@ -97,11 +97,11 @@ def test_a_compressed_member_is_unpacked_twice(server: LocalServer, destination:
         (zip_of({"pack/thong": b"x"}), "no pack/thing among its 1 members, such as pack/thong"),
         (tar_of({"../pack/thing": b"x"}), "no pack/thing among its 1 members"),
         (tar_of({}, links={"pack/thing": "/etc/passwd"}), "a link or a device"),
-        (zip_of({"pack/thing": BODY})[:-1000], "damaged or cut off"),
-        (tar_of({"pack/thing": BODY})[:-1000], "damaged or cut off"),
+        (zip_of({"pack/thing": BODY})[:-1000], "damaged or truncated"),
+        (tar_of({"pack/thing": BODY})[:-1000], "damaged or truncated"),
         (zip_of({"pack/thing": bytes(50_000_000)}), "more than the expected 300,000 bytes"),
         (zip_of({"pack/thing": BODY[:-1]}), "has 299,999 bytes with sha256"),
-        (b"<html>Sign in</html>", "damaged or cut off"),
+        (b"<html>Sign in</html>", "damaged or truncated"),
     ],
     ids=["absent", "outside", "link", "cut zip", "cut tar", "bomb", "short", "page"],
 )

@@ -11,18 +11,18 @@ from relm.artifact import sidecar_of
 from relm.corpus import documents
 from relm.corpus.documents import (
     Document,
-    encoded,
-    fitting_held_out_one_in,
+    choose_split,
+    encode_document,
+    find_held_out_one_in,
+    hash_title,
     read_documents,
     split_files,
-    split_of,
-    title_number,
 )
 from relm.errors import RelmError
 
 
 def test_a_document_is_one_line_of_compact_json_in_utf8() -> None:
-    found = encoded(Document("7", 'Ţară "x"', "un\ndoi  trei\u2028patru"))
+    found = encode_document(Document("7", 'Ţară "x"', "un\ndoi  trei\u2028patru"))
     assert found.line == '{"id":"7","title":"Ţară \\"x\\"","text":"un\\ndoi  trei\u2028patru"}\n'.encode()
     assert (found.words, found.bytes) == (4, len("un\ndoi  trei\u2028patru".encode()))
 
@@ -30,18 +30,18 @@ def test_a_document_is_one_line_of_compact_json_in_utf8() -> None:
 def test_what_is_written_reads_back(tmp_path: Path) -> None:
     documents = [Document("1", "A", "a\r\nb \x00 \u0085c"), Document("2", "ß", "")]
     path = tmp_path / "x.jsonl"
-    path.write_bytes(b"".join(encoded(document).line for document in documents))
+    path.write_bytes(b"".join(encode_document(document).line for document in documents))
     assert list(read_documents(path)) == documents
 
 
 def test_the_held_out_choice_is_the_sha256_of_the_title() -> None:
     digest = hashlib.sha256("Übung".encode()).hexdigest()
-    assert title_number("Übung") == int(digest[:16], 16)
-    assert [split_of(number, 3) for number in (0, 1, 2, 3, 300)] == ["held_out", "train", "train", "held_out", "held_out"]
+    assert hash_title("Übung") == int(digest[:16], 16)
+    assert [choose_split(number, 3) for number in (0, 1, 2, 3, 300)] == ["held_out", "train", "train", "held_out", "held_out"]
 
 
 def test_about_one_title_in_so_many_is_held_out() -> None:
-    held_out = sum(split_of(title_number(f"Title {i}"), 100) == "held_out" for i in range(10_000))
+    held_out = sum(choose_split(hash_title(f"Title {i}"), 100) == "held_out" for i in range(10_000))
     assert 70 <= held_out <= 130
 
 
@@ -51,7 +51,7 @@ def test_about_one_title_in_so_many_is_held_out() -> None:
 def test_a_fitting_held_out_one_in_leaves_documents_in_both_splits(
     numbers: list[int], wanted: int, fitting: int | None
 ) -> None:
-    assert fitting_held_out_one_in(numbers, wanted) == fitting
+    assert find_held_out_one_in(numbers, wanted) == fitting
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_a_fitting_held_out_one_in_leaves_documents_in_both_splits(
 )
 def test_a_bad_line_is_named(tmp_path: Path, line: bytes, message: str) -> None:
     path = tmp_path / "x.jsonl"
-    path.write_bytes(encoded(Document("1", "A", "a")).line + line + b"\n")
+    path.write_bytes(encode_document(Document("1", "A", "a")).line + line + b"\n")
     with pytest.raises(RelmError, match=r"x\.jsonl, line 2: .*" + message):
         list(read_documents(path))
 
@@ -97,18 +97,18 @@ def test_both_splits_appear_or_none(tmp_path: Path) -> None:
 def test_words_are_counted_in_pieces_as_in_one(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for size in range(1, 8):
         monkeypatch.setattr(documents, "COUNTED", size)
-        assert documents.words_in(text) == len(text.split())
+        assert documents.count_words(text) == len(text.split())
 
 
 @given(st.lists(st.text(st.characters(exclude_categories=("Cs",))), min_size=3, max_size=3))
 def test_a_line_is_what_the_json_module_writes(texts: list[str]) -> None:
     document = Document(*texts)
     written = json.dumps(document._asdict(), ensure_ascii=False, separators=(",", ":")) + "\n"
-    assert encoded(document).line == written.encode()
+    assert encode_document(document).line == written.encode()
 
 
 def test_the_split_is_decided_by_the_title_or_by_what_is_given() -> None:
     document = Document("1", "Title", "text")
-    assert encoded(document).number == title_number("Title")
-    assert encoded(document, decided_by="text").number == title_number("text")
-    assert encoded(document).line == encoded(document, decided_by="text").line
+    assert encode_document(document).number == hash_title("Title")
+    assert encode_document(document, decided_by="text").number == hash_title("text")
+    assert encode_document(document).line == encode_document(document, decided_by="text").line

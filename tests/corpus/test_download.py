@@ -27,7 +27,7 @@ from relm.recipes.remote_files import RemoteFile, Source
 
 pytestmark = pytest.mark.usefixtures("plain_surroundings")
 
-# --- the plain way --------------------------------------------------------------------------------------------------------
+# --- right answers --------------------------------------------------------------------------------------------------------
 
 
 def test_the_right_bytes_arrive_with_a_sidecar_and_nothing_else(server: LocalServer, destination: Path) -> None:
@@ -219,7 +219,7 @@ def can_mount(folder: Path) -> bool:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs Linux's mount namespaces")
 @pytest.mark.parametrize("compression", [None, "gzip"])
-def test_a_full_disk_is_told_and_gone_on_from(server: LocalServer, tmp_path: Path, compression: str | None) -> None:
+def test_a_full_disk_is_reported_and_the_download_resumes(server: LocalServer, tmp_path: Path, compression: str | None) -> None:
     disk = tmp_path / "disk"
     if not can_mount(disk):
         pytest.skip("this system does not let tests mount a small disk")
@@ -235,7 +235,7 @@ def test_a_full_disk_is_told_and_gone_on_from(server: LocalServer, tmp_path: Pat
     said = json.loads(done.stdout)
     assert "RELM_IGNORE_LIMITS=1" in said["refused"]
     assert said["refused left"] == []
-    assert "cannot be written: No space left on device; what had come is kept in" in said["full"]
+    assert "cannot be written: No space left on device; the bytes received so far are kept in" in said["full"]
     assert said["full left"] == [".thing.bin.part", ".thing.bin.part.json"]
     assert "300,000 bytes from" in said["room"]
     assert said["room left"] == ["thing.bin", "thing.bin.json"]
@@ -257,12 +257,12 @@ except RelmError as error:
 """
 
 
-def test_a_file_size_limit_is_told_and_gone_on_from(server: LocalServer, destination: Path) -> None:
+def test_a_file_size_limit_is_reported_and_the_download_resumes(server: LocalServer, destination: Path) -> None:
     server.answers["/thing.bin"] = Served(BODY)
     remote = from_server(server)
     arguments = [sys.executable, "-c", LIMITED, remote.model_dump_json(), str(destination)]
     done = subprocess.run(arguments, capture_output=True, text=True, check=True)
-    assert "cannot be written: File too large; what had come is kept in" in done.stdout
+    assert "cannot be written: File too large; the bytes received so far are kept in" in done.stdout
     assert not destination.exists()
     download("thing.bin", remote, destination)
     assert server.asked[-1].headers["range"] == "bytes=100000-"

@@ -12,7 +12,7 @@ import pytest
 from small_dumps import SAMPLE, articles, dataset, dump, page, written
 
 from relm.artifact import checked_sidecar
-from relm.corpus.documents import read_documents, split_of, title_number
+from relm.corpus.documents import choose_split, hash_title, read_documents
 from relm.corpus.extract import extract
 from relm.errors import RelmError
 from relm.recipes.datasets import Dataset
@@ -25,7 +25,7 @@ def outputs(folder: Path) -> dict[str, Path]:
 def run(
     source: Path, out: Path, documents: int | None = None, workers: int | None = 1, **settings: Any
 ) -> tuple[str, dict[str, list[str]], Mapping[str, Mapping[str, Any]]]:
-    """The sentence, the titles of each split and the sidecars."""
+    """Return the sentence, the titles of each split and the sidecars."""
     chosen = dataset(**{"held_out_one_in": 3, **settings})
     sentence = extract(chosen, source, outputs(out), documents, workers)
     titles = {split: [document.title for document in read_documents(path)] for split, path in outputs(out).items()}
@@ -35,7 +35,7 @@ def run(
 def test_a_dump_becomes_documents_of_two_splits_in_its_order(tmp_path: Path) -> None:
     _, titles, _ = run(written(tmp_path, articles(40)), tmp_path)
     every = [f"Title {i}" for i in range(40)]
-    assert titles["held_out"] == [title for title in every if split_of(title_number(title), 3) == "held_out"]
+    assert titles["held_out"] == [title for title in every if choose_split(hash_title(title), 3) == "held_out"]
     assert titles["train"] == [title for title in every if title not in titles["held_out"]]
     (first, *_) = read_documents(outputs(tmp_path)["train"])
     assert first.text.startswith(f"{first.title} is the number ")
@@ -185,7 +185,7 @@ def test_one_document_cannot_be_two_splits(tmp_path: Path) -> None:
 
 def test_a_dump_without_articles_is_an_error_that_counts_what_there_is(tmp_path: Path) -> None:
     source = written(tmp_path, dump(page("A", "#redirect [[B]]"), page("B", "{{x}}")))
-    with pytest.raises(RelmError, match=r"dump\.xml: there is no document in it; skipped: redirects 1, empty 1; nothing"):
+    with pytest.raises(RelmError, match=r"dump\.xml: contains no document; skipped: redirects 1, empty 1; nothing"):
         run(source, tmp_path / "out")
 
 

@@ -1,4 +1,4 @@
-"""Datasets that the `datasets` library reads: what `save_to_disk` wrote, folders of files, and a hub."""
+"""Datasets that the `datasets` library reads: output of `save_to_disk`, folders of files, and a hub."""
 
 import json
 import os
@@ -45,7 +45,7 @@ def test_a_saved_dataset_is_read_row_by_row(tmp_path: Path) -> None:
     found = extracted(tmp_path / "saved", tmp_path / "out", **SETTINGS)
     assert found.documents == expected("train")
     assert found.sentence.startswith("extracted 20 documents with 40 words from saved, ")
-    with pytest.raises(RelmError, match=r"saved: holds split train; set `split: train` in the dataset's file, found test"):
+    with pytest.raises(RelmError, match=r"saved: has the split train, expected test; set `split: train`"):
         extracted(tmp_path / "saved", tmp_path / "out", split="test", **SETTINGS)
 
 
@@ -94,14 +94,17 @@ def test_the_same_bytes_for_any_number_of_workers_and_wherever_the_folder_is(
     ("files", "message"),
     [
         ({"folder.py": b"raise SystemExit('it ran')", "a.txt": b"x"}, "Dataset scripts are no longer supported"),
-        ({"a.xml": b"<a/>"}, r"read by datasets\.packaged_modules\.xml\.xml; only arrow, csv, json, parquet, text are"),
+        (
+            {"a.xml": b"<a/>"},
+            r"need the reader datasets\.packaged_modules\.xml\.xml; only the readers arrow, csv, json, parquet, text are",
+        ),
         ({"a.pkl": b"cos\nsystem\n(S'false'\ntR."}, r"No \(supported\) data files found"),
         (
             {"README.md": b"---\nconfigs:\n- config_name: a\n  data_files: '*.txt'\n---\n", "b.txt": b"x"},
             "no document|held out",
         ),
         ({"a.parquet": b"PAR1 and no more"}, "after row 0: cannot be read"),
-        ({"a.jsonl": b'{"body": "x"}\n'}, "split train: no key 'text', it has 'body'; say which key has the text"),
+        ({"a.jsonl": b'{"body": "x"}\n'}, "split train: no key 'text', it has 'body'; set `text_key`"),
         ({"a.jsonl": b'{"text": 3}\n'}, "row 1: text: expected a text, found 3"),
         ({"a.jsonl": b'{"text": "x"}\n{"text": \n'}, "cannot be read"),
     ],
@@ -124,7 +127,7 @@ def test_what_must_not_or_cannot_be_read_is_an_error_and_nothing_is_written(
 
 
 def outside(folder: Path) -> Path:
-    """A folder beside the one that is read, with files of every kind that could become documents."""
+    """Return a folder beside the one that is read, with files of every kind that could become documents."""
     place = folder.parent / "outside"
     place.mkdir()
     rows = "".join(f"secret {n}\n" for n in range(20))
@@ -136,7 +139,7 @@ def outside(folder: Path) -> Path:
 
 
 def card(folder: Path, *configs: Mapping[str, Any], name: str = "README.md") -> None:
-    """The configurations of a dataset, in its card or in the file that stands for one."""
+    """Write the configurations of a dataset into its card or the file that replaces one."""
     words = json.dumps({"configs": [{"config_name": "default", **config} for config in configs]})
     (folder / name).write_text(words if name.endswith(".yaml") else f"---\n{words}\n---\n")
 
@@ -146,7 +149,7 @@ def link(place: Path, target: Path) -> None:
 
 
 def saved_elsewhere(folder: Path, target: Path, arrow: str) -> None:
-    """A saved dataset whose `state.json` names an Arrow file of another folder."""
+    """Write a saved dataset whose `state.json` names an Arrow file of another folder."""
     datasets.Dataset.from_dict(texts("train")).save_to_disk(folder)
     state = json.loads((folder / "state.json").read_text())
     state["_data_files"] = [{"filename": arrow or str(next(target.glob("saved/*.arrow")))}]
@@ -254,7 +257,7 @@ except RelmError as error:
 
 
 def extracted_apart(endpoint: str, tmp_path: Path, **settings: Any) -> str:
-    """The sentence or error of a process of its own: the library reads HF_ENDPOINT once."""
+    """Return the sentence or error of a separate process: the library reads HF_ENDPOINT once."""
     chosen = dataset(**{**SETTINGS, **settings}).model_dump(mode="json", exclude_defaults=True)
     home = {"HF_ENDPOINT": endpoint, "HF_HOME": str(tmp_path / "home"), "NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}
     command = [sys.executable, "-c", PROGRAM, json.dumps(chosen), str(tmp_path / "out")]

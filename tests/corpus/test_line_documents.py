@@ -12,7 +12,7 @@ from small_dumps import written
 from small_sources import content, extracted, files_of, read
 
 from relm.corpus import line_documents, lines
-from relm.corpus.documents import split_of, title_number
+from relm.corpus.documents import choose_split, hash_title
 from relm.errors import RelmError
 
 WIKITEXT = (
@@ -44,7 +44,7 @@ def test_the_text_of_a_line_decides_its_split_wherever_it_stands(tmp_path: Path)
     texts = [f"line {number}" for number in range(300)]
     forwards = extracted(written(tmp_path, "\n".join(texts)), tmp_path / "a", format="text_lines")
     backwards = extracted(written(tmp_path, "\n".join(texts[::-1])), tmp_path / "b", format="text_lines")
-    held_out = [text for text in texts if split_of(title_number(text), 100) == "held_out"]
+    held_out = [text for text in texts if choose_split(hash_title(text), 100) == "held_out"]
     assert [document.text for document in forwards.held_out] == held_out
     assert [document.text for document in backwards.held_out] == held_out[::-1]
     assert held_out
@@ -113,7 +113,7 @@ def test_real_wikitext_has_the_published_number_of_articles_and_keeps_every_line
 
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Blocks of a few lines, and workers however small a file is."""
+    """Read blocks of a few lines, and use workers for files of any size."""
     monkeypatch.setattr("relm.corpus.wikipedia.BLOCK", 777)
     monkeypatch.setattr("relm.corpus.extract.BYTES_PER_WORKER", 1)
 
@@ -155,7 +155,7 @@ def test_one_line_must_not_be_a_whole_library(tmp_path: Path, monkeypatch: pytes
     for module in (lines, line_documents):
         monkeypatch.setattr(module, "LONGEST", 3000)
     source = written(tmp_path, "a\nb\n" + "word " * 1000 + "\n")
-    with pytest.raises(RelmError, match=r"dump\.xml, line 3: longer than 3 kB: is this file made of lines"):
+    with pytest.raises(RelmError, match=r"dump\.xml, line 3: longer than 3 kB: is this a file of text lines"):
         extracted(source, tmp_path / "out", format="text_lines")
     source = written(tmp_path, "a\n\n" + "word\n" * 1000)
     with pytest.raises(RelmError, match=r"line 3: the document that begins here exceeds 3 kB; put blank lines between"):
@@ -177,14 +177,14 @@ def test_compressed_files_are_read_and_a_cut_one_leaves_nothing(
     assert len(found.documents) > 2000
     source.write_bytes(packed[: len(packed) // 2])
     for text_format in ("text_lines", "json_lines", "text_sentences", "wikitext"):
-        with pytest.raises(RelmError, match=r"lines\.txt\.packed.*(ends too early|damaged|not valid JSON|no heading)"):
+        with pytest.raises(RelmError, match=r"lines\.txt\.packed.*(truncated|damaged|not valid JSON|no heading)"):
             extracted(source, tmp_path / "out", format=text_format)
         assert list((tmp_path / "out").iterdir()) == []
 
 
 @pytest.mark.parametrize("text_format", ["text_lines", "text_sentences", "wikitext", "json_lines"])
 def test_bytes_that_are_no_text_are_named_with_line_and_byte(text_format: str, tmp_path: Path) -> None:
-    for bad, what in ((b"\xe9t", "not valid UTF-8"), (b"\0", "a NUL: not a file of text, or one in UTF-16")):
+    for bad, what in ((b"\xe9t", "not valid UTF-8"), (b"\0", "a NUL: not a text file, or one in UTF-16")):
         source = written(tmp_path, b"\xef\xbb\xbf{}\n\xc3\xa9" + bad + b"\n")
         with pytest.raises(RelmError, match=rf"dump\.xml, line 2, byte 8: {what}"):
             extracted(source, tmp_path / "out", format=text_format)
@@ -194,7 +194,7 @@ def test_bytes_that_are_no_text_are_named_with_line_and_byte(text_format: str, t
 @pytest.mark.parametrize("text_format", ["text_lines", "text_sentences", "wikitext", "json_lines"])
 @pytest.mark.parametrize("nothing", ["", "\n \n"])
 def test_an_empty_file_is_an_error(text_format: str, nothing: str, tmp_path: Path) -> None:
-    with pytest.raises(RelmError, match=r"dump\.xml: (there is no document in it|no heading)"):
+    with pytest.raises(RelmError, match=r"dump\.xml: (contains no document|no heading)"):
         extracted(written(tmp_path, nothing), tmp_path / "out", format=text_format)
 
 

@@ -1,4 +1,4 @@
-"""A folder of one's own instead of the network: found by name, trusted only by content."""
+"""The user's own folder instead of the network: files are found by name and trusted only by content."""
 
 import bz2
 import gzip
@@ -36,7 +36,7 @@ def zip_of(members: dict[str, bytes]) -> bytes:
     return archive.getvalue()
 
 
-# --- folders of one's own -------------------------------------------------------------------------------------------------
+# --- the user's own folders -----------------------------------------------------------------------------------------------
 
 
 def unreachable(name: str = "thing.bin", **source: str) -> RemoteFile:
@@ -97,7 +97,7 @@ def test_a_wrong_file_of_the_right_name_in_a_mirror_is_passed_over(
     destination.with_name("thing.bin.json").unlink()
     message = fault(from_server(server), destination)
     assert "a/thing.bin: has 300,000 bytes with sha256" in message
-    assert "a/thing.bin.gz: is damaged or cut off" in message
+    assert "a/thing.bin.gz: is damaged or truncated" in message
     assert "b/thing.bin: has 5 bytes, expected 300,000" in message
     assert "b/thing.bin.xz: cannot be read: No such file" in message
 

@@ -1,4 +1,4 @@
-"""Weights released as a pickle: what becomes of tensors, and that nothing else is read or run."""
+"""Weights released as a pickle: tensors are converted, and nothing else is read or run."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from relm.errors import RelmError
 
 
 class Program:
-    """What a pickle can be: a call of any function, made by whoever loads it."""
+    """An object whose pickle calls a function of its choice when it is loaded."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -55,7 +55,7 @@ def test_a_pickle_that_holds_a_program_is_refused_and_the_program_does_not_run(f
         file.write_bytes(pickle.dumps(content))
     else:
         torch.save(content, file, _use_new_zipfile_serialization=form == "zip")
-    with pytest.raises(RelmError, match=r"cannot be read as tensors and nothing else: .*; use another release"):
+    with pytest.raises(RelmError, match=r"cannot be read as tensors alone: .*; use another release"):
         convert_weights(file, {}, tmp_path / "model.safetensors")
     assert not proof.exists()
     assert [path.name for path in tmp_path.iterdir()] == ["pytorch_model.bin"]
@@ -87,5 +87,5 @@ def test_what_is_no_weights_of_a_model_is_refused(content, message: str, tmp_pat
 def test_a_file_that_was_cut_short_is_refused(left: int, tmp_path: Path) -> None:
     torch.save({"weight": torch.ones(200)}, tmp_path / "whole")
     (tmp_path / "p.bin").write_bytes((tmp_path / "whole").read_bytes()[:left])
-    with pytest.raises(RelmError, match="cannot be read as tensors and nothing else"):
+    with pytest.raises(RelmError, match="cannot be read as tensors alone"):
         convert_weights(tmp_path / "p.bin", {}, tmp_path / "m.safetensors")

@@ -12,8 +12,8 @@ from small_dumps import dataset, written
 from small_sources import content, extracted, read
 
 from relm.corpus import parquet_rows
-from relm.corpus.documents import Encoded, Skipped, split_of, title_number
-from relm.corpus.extract import SourceFile, _batches, _made
+from relm.corpus.documents import Encoded, Skipped, choose_split, hash_title
+from relm.corpus.extract import SourceFile, _process_batch, _read_batches
 from relm.errors import RelmError
 
 JSON = {"format": "json_lines"}
@@ -29,7 +29,7 @@ def parquet(folder: Path, rows_a_group: int = 2, **columns: Any) -> Path:
     return folder / "r.parquet"
 
 
-# --- what is read ----------------------------------------------------------------------------------------------------------
+# --- good records ----------------------------------------------------------------------------------------------------------
 
 
 def test_the_text_of_an_object_is_a_document_called_by_file_and_line(tmp_path: Path) -> None:
@@ -68,12 +68,12 @@ def test_the_title_decides_the_split_where_there_is_one_and_else_the_text(tmp_pa
     source = json_lines(tmp_path, *records)
     by_text = extracted(source, tmp_path / "a", held_out_one_in=5, **JSON)
     assert [d.text for d in by_text.held_out] == [
-        r["text"] for r in records if split_of(title_number(r["text"]), 5) == "held_out"
+        r["text"] for r in records if choose_split(hash_title(r["text"]), 5) == "held_out"
     ]
     assert not {d.text for d in by_text.held_out} & {d.text for d in by_text.train}  # the same text twice is in one split
     by_title = extracted(source, tmp_path / "b", held_out_one_in=5, title_key="title", **JSON)
     assert [d.title for d in by_title.held_out] == [
-        r["title"] for r in records if split_of(title_number(r["title"]), 5) == "held_out"
+        r["title"] for r in records if choose_split(hash_title(r["title"]), 5) == "held_out"
     ]
 
 
@@ -94,13 +94,13 @@ def test_the_same_bytes_for_any_blocks_and_workers(tmp_path: Path, monkeypatch: 
 def test_a_row_group_larger_than_a_batch_is_read_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parquet_rows, "BATCH", 5000)
     source = parquet(tmp_path, 1000, text=[f"{n:050}" for n in range(1000)])
-    sizes = [len(rows.table) for rows in parquet_rows.batches_of_parquet(dataset(folder=".", **PARQUET), source)]
+    sizes = [len(rows.table) for rows in parquet_rows.batch_parquet(dataset(folder=".", **PARQUET), source)]
     assert sum(sizes) == 1000
     assert 10 < len(sizes) < 200
     assert read(source, **PARQUET)[999] == ("r.parquet:1000", "r.parquet:1000", f"{999:050}")
 
 
-# --- what is wrong ---------------------------------------------------------------------------------------------------------
+# --- bad records -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -110,12 +110,12 @@ def test_a_row_group_larger_than_a_batch_is_read_in_pieces(tmp_path: Path, monke
         ('{"text": "a\tb"}', "line 2: not valid JSON"),
         ("[" * 100_000, "line 2: not valid JSON"),
         ('["x"]', r"line 2: expected an object, as in {\"text\": \.\.\.}, found \[\"x\"\]"),
-        ('{"txt": "x", "id": 1}', r"line 2: no key 'text', it has 'txt', 'id'; say which key has the text with `text_key`"),
+        ('{"txt": "x", "id": 1}', r"line 2: no key 'text', it has 'txt', 'id'; set `text_key`"),
         ("{}", "line 2: no key 'text', it has none"),
         ('{"text": 3}', "line 2: text: expected a text, found 3"),
         ('{"text": ["x"]}', r"line 2: text: expected a text, found \['x'\]"),
-        ('{"text": "ab\\ud800"}', r"line 2: text: character 2: half of a surrogate pair \('\\ud800'\), which is no text"),
-        ('{"text": "a\\u0000"}', "line 2: text: character 1: a NUL, which is no text"),
+        ('{"text": "ab\\ud800"}', r"line 2: text: character 2: half of a surrogate pair \('\\ud800'\), which is not text"),
+        ('{"text": "a\\u0000"}', "line 2: text: character 1: a NUL, which is not text"),
     ],
     ids=lambda value: value[:20],
 )
@@ -133,8 +133,8 @@ def test_a_bad_line_is_named_and_nothing_is_written(
 def test_a_worker_hands_its_fault_back_with_what_comes_before_it(tmp_path: Path) -> None:
     source = written(tmp_path, '{"text": "a"}\n{"text": ""}\n{"text": \n{"text": "b"}\n', "r.jsonl")
     chosen = dataset("r.jsonl", **JSON)
-    (batch,) = _batches(chosen, [SourceFile("r.jsonl", source)])
-    made = _made(chosen, batch)
+    (batch,) = _read_batches(chosen, [SourceFile("r.jsonl", source)])
+    made = _process_batch(chosen, batch)
     assert [type(outcome) for outcome in made.outcomes] == [Encoded, Skipped]
     assert "line 3" in str(made.fault)
 
@@ -155,7 +155,7 @@ def test_ids_and_titles_are_checked(record: dict, message: str, tmp_path: Path) 
 
 
 def test_a_missing_column_is_an_error_before_anything_is_read(tmp_path: Path) -> None:
-    with pytest.raises(RelmError, match=r"r\.parquet: no key 'text', it has 'body', 'n'; say which"):
+    with pytest.raises(RelmError, match=r"r\.parquet: no key 'text', it has 'body', 'n'; set `text_key`"):
         read(parquet(tmp_path, body=["x"], n=[1]), **PARQUET)
 
 
@@ -177,12 +177,12 @@ def test_a_parquet_file_cut_or_damaged_is_an_error_and_nothing_is_written(tmp_pa
     for name, bad in {"cut": whole[:-50], "half": whole[:middle], "empty": b"", "text": b"x" * 99, "damaged": damaged}.items():
         source = written(tmp_path, bad, f"{name}.parquet")
         with pytest.raises(
-            RelmError, match=rf"{name}\.parquet: after row \d+: cut, damaged or not Parquet \(.+\); get it again"
+            RelmError, match=rf"{name}\.parquet: after row \d+: truncated, damaged or not Parquet \(.+\); download it again"
         ):
             extracted(source, tmp_path / "out", **PARQUET)
         assert list((tmp_path / "out").iterdir()) == []
 
 
 def test_a_parquet_file_without_rows_has_no_document(tmp_path: Path) -> None:
-    with pytest.raises(RelmError, match=r"r\.parquet: there is no document in it; skipped: empty 1"):
+    with pytest.raises(RelmError, match=r"r\.parquet: contains no document; skipped: empty 1"):
         extracted(parquet(tmp_path, text=pa.array([], pa.string())), tmp_path / "out", **PARQUET)

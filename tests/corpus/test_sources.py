@@ -1,4 +1,4 @@
-"""Where files lie: package indexes, the npm registry and the Hugging Face hub, each spoken by a real server of our own."""
+"""Locations of files: package indexes, the npm registry and the Hugging Face hub, each served by a real local server."""
 
 import base64
 import functools
@@ -101,7 +101,7 @@ def test_a_wheel_that_is_not_the_one_of_the_index_is_refused(index: LocalServer,
 
 def test_an_index_that_contradicts_the_recipe_is_refused_before_the_download(index: LocalServer, destination: Path) -> None:
     message = fault(in_wheel(sha256="3" * 64), destination)
-    assert f"the package index gives sha256 {sha256(wheel())}, the recipe expects {'3' * 64}" in message
+    assert f"the package index has sha256 {sha256(wheel())}, the recipe expects {'3' * 64}" in message
     assert len(index.asked) == 1
 
 
@@ -161,7 +161,7 @@ def test_the_password_of_an_index_goes_to_its_own_host_only(
 
 
 def test_the_index_is_the_one_of_pip(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    assert sources.package_index() == "https://pypi.org/simple"
+    assert sources.find_package_index() == "https://pypi.org/simple"
     monkeypatch.delenv("PIP_CONFIG_FILE")
     monkeypatch.setenv("XDG_CONFIG_DIRS", str(tmp_path / "shared"))
     monkeypatch.setattr(sys, "prefix", str(tmp_path / "environment"))
@@ -174,9 +174,9 @@ def test_the_index_is_the_one_of_pip(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     for path, content in levels:
         path.parent.mkdir(parents=True)
         path.write_text(content)
-        assert sources.package_index() in content
+        assert sources.find_package_index() in content
     monkeypatch.setenv("PIP_INDEX_URL", "http://variable.example")
-    assert sources.package_index() == "http://variable.example"
+    assert sources.find_package_index() == "http://variable.example"
 
 
 def test_the_file_that_pip_is_told_of_replaces_the_users(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -187,7 +187,7 @@ def test_the_file_that_pip_is_told_of_replaces_the_users(monkeypatch: pytest.Mon
     monkeypatch.setenv("PIP_CONFIG_FILE", str(tmp_path / "own.conf"))
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
     monkeypatch.setenv("XDG_CONFIG_DIRS", str(tmp_path))
-    assert sources.package_index() == "http://own.example"
+    assert sources.find_package_index() == "http://own.example"
 
 
 # --- the npm registry ------------------------------------------------------------------------------------------------------
@@ -238,7 +238,7 @@ def test_a_scoped_npm_package_arrives(registry: LocalServer, destination: Path) 
 def test_an_npm_package_without_its_integrity_is_refused(registry: LocalServer, destination: Path) -> None:
     registry.answers["/npm/set"] = package(registry.url("/files/set.tgz"), integrity(b"another package"))
     message = fault(in_package(), destination)
-    assert f"the sha512 of what came is {hashlib.sha512(tarball()).hexdigest()}" in message
+    assert f"the received bytes have sha512 {hashlib.sha512(tarball()).hexdigest()}" in message
     assert f"the npm registry expects {hashlib.sha512(b'another package').hexdigest()}" in message
 
 
@@ -262,15 +262,15 @@ def test_an_answer_that_is_no_npm_metadata_is_told(registry: LocalServer, destin
 
 
 def test_the_registry_is_the_one_of_npm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    assert sources.npm_registry() == "https://registry.npmjs.org"
+    assert sources.find_npm_registry() == "https://registry.npmjs.org"
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / ".npmrc").write_text("; mine\nfund=false\nregistry = http://user.example/npm/\n")
-    assert sources.npm_registry() == "http://user.example/npm/"
+    assert sources.find_npm_registry() == "http://user.example/npm/"
     (tmp_path / "npmrc").write_text("registry=http://other.example")
     monkeypatch.setenv("npm_config_userconfig", str(tmp_path / "npmrc"))
-    assert sources.npm_registry() == "http://other.example"
+    assert sources.find_npm_registry() == "http://other.example"
     monkeypatch.setenv("NPM_CONFIG_REGISTRY", "http://variable.example")
-    assert sources.npm_registry() == "http://variable.example"
+    assert sources.find_npm_registry() == "http://variable.example"
 
 
 # --- proxies and tokens ----------------------------------------------------------------------------------------------------
@@ -340,9 +340,11 @@ def test_a_token_that_cannot_be_sent_is_refused_unseen(
 def test_the_hubs_addresses_are_its_clients_own() -> None:
     with requests.Session() as session:
         model = Source(huggingface="gpt2", revision="refs/pr/1", file="onnx/model 1.bin")
-        assert sources.located(model, session).url == "https://huggingface.co/gpt2/resolve/refs%2Fpr%2F1/onnx/model%201.bin"
+        assert (
+            sources.locate_source(model, session).url == "https://huggingface.co/gpt2/resolve/refs%2Fpr%2F1/onnx/model%201.bin"
+        )
         dataset = Source(huggingface="a/b", repository_type="dataset", revision="c", file="d")
-        assert sources.located(dataset, session).url == "https://huggingface.co/datasets/a/b/resolve/c/d"
+        assert sources.locate_source(dataset, session).url == "https://huggingface.co/datasets/a/b/resolve/c/d"
 
 
 def test_too_many_redirects_are_told(server: LocalServer, destination: Path) -> None:

@@ -174,7 +174,7 @@ def test_invalid_utf8_is_an_error_that_names_the_byte(tmp_path: Path, before: in
 @pytest.mark.parametrize("compress", [bz2.compress, gzip.compress, lzma.compress], ids=["bzip2", "gzip", "xz"])
 def test_a_truncated_compressed_file_is_an_error(tmp_path: Path, compress) -> None:  # type: ignore[no-untyped-def]
     path = written(tmp_path, compress(articles(300).encode())[:-20])
-    with pytest.raises(RelmError, match=r"dump\.xml: the compressed file ends too early, after \d+ bytes"):
+    with pytest.raises(RelmError, match=r"dump\.xml: the compressed file is truncated after \d+ bytes"):
         list(Dump(path, ends_mid_page=True))
 
 
@@ -203,7 +203,7 @@ def test_another_kind_of_file_is_refused(tmp_path: Path, content: str, found: st
 
 
 def test_a_page_without_a_title_is_an_error_with_its_line(tmp_path: Path) -> None:
-    with pytest.raises(RelmError, match="line 3: a <page> ends here that has no <title>"):
+    with pytest.raises(RelmError, match="line 3: a <page> without <title> or <id> ends here"):
         read(tmp_path, dump("<page><id>1</id></page>"))
 
 

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from relm.corpus.wikitext_markup import plain_text
+from relm.corpus.wikitext_markup import extract_plain_text
 
 PIECES = [
     "{{", "}}", "{{{", "}}}", "[[", "]]", "{|", "|}", "|-", "|", "||", "!", "<ref>", "</ref>", '<ref name="x" />',
@@ -16,7 +16,7 @@ MARKUP = st.lists(st.one_of(st.sampled_from(PIECES), st.text(max_size=5)), max_s
 
 
 def check(cases: dict[str, str]) -> None:
-    assert {source: plain_text(source) for source in cases} == cases
+    assert {source: extract_plain_text(source) for source in cases} == cases
 
 
 def test_prose_stays_as_it_is() -> None:
@@ -45,7 +45,7 @@ def test_images_categories_and_other_languages_show_nothing() -> None:
         "one[[Category:Dogs]][[category:Cats|*]] [[de:Hund]] [[zh-min-nan:Káu]] [[simple:Dog]] two": "one two",
         "([[Media:Dog.ogg|listen]]) [[Bild:Dog.svg|mini|Hund]]x": "x",
     })  # fmt: skip
-    assert plain_text("[[Файл:x|y]] [[File:x]]ok [[Файл]]", {"файл", "file"}) == "ok Файл"
+    assert extract_plain_text("[[Файл:x|y]] [[File:x]]ok [[Файл]]", {"файл", "file"}) == "ok Файл"
 
 
 def test_templates_vanish_but_those_that_belong_to_the_sentence() -> None:
@@ -123,7 +123,7 @@ def test_paragraphs_headings_and_items_are_lines() -> None:
         "One\nparagraph.\n\n\nTwo.\n== Head ==\nThree.\n* item\n** [[sub|sub item]]\n# first\n:indented\n;term\n----\n  Four"
     )
     lines = ["One paragraph.", "Two.", "Head", "Three.", "item", "sub item", "first", "indented", "term", "Four"]
-    assert plain_text(source).split("\n") == lines
+    assert extract_plain_text(source).split("\n") == lines
 
 
 def test_sections_without_content_lose_their_heading() -> None:
@@ -162,7 +162,7 @@ def test_drawings_in_typewriter_style_go_and_prose_stays() -> None:
 @settings(max_examples=300, deadline=None)
 @given(MARKUP)
 def test_any_markup_gives_clean_lines_not_longer_than_it(source: str) -> None:
-    text = plain_text(source)
+    text = extract_plain_text(source)
     assert len(text) <= len(source)
     assert text == text.strip()
     assert "\n\n" not in text
@@ -176,7 +176,7 @@ def test_any_markup_gives_clean_lines_not_longer_than_it(source: str) -> None:
     )
 )
 def test_text_without_markup_keeps_its_words(source: str) -> None:
-    assert plain_text(source).split() == source.split()
+    assert extract_plain_text(source).split() == source.split()
 
 
 HOSTILE = [
@@ -190,12 +190,12 @@ HOSTILE = [
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("piece", HOSTILE)
 def test_a_megabyte_of_unbalanced_markup_ends(piece: str) -> None:
-    """Each takes a fraction of a second; what is quadratic in the length would take hours and run into the time limit."""
+    """Each takes a fraction of a second; quadratic work would take hours and run into the time limit."""
     source = piece * (1_000_000 // len(piece))
-    assert len(plain_text(f"x{source}x")) <= len(source) + 2
+    assert len(extract_plain_text(f"x{source}x")) <= len(source) + 2
     part = source[:200_000]
-    assert len(plain_text(part)) <= len(part)
-    assert len(plain_text(f"[[{part}|]] {{{{x|{part}}}}}")) <= 2 * len(part) + 12
+    assert len(extract_plain_text(part)) <= len(part)
+    assert len(extract_plain_text(f"[[{part}|]] {{{{x|{part}}}}}")) <= 2 * len(part) + 12
 
 
 @pytest.mark.timeout(120)
@@ -204,5 +204,5 @@ def test_a_megabyte_of_unbalanced_markup_ends(piece: str) -> None:
 )
 def test_deep_nesting_ends(opening: str, closing: str) -> None:
     depth = 500_000 // len(opening + closing)
-    assert plain_text(f"a {opening * depth}{closing * depth}").startswith("a")
-    assert plain_text(f"a {opening * 8}x{closing * 8}b") in ("a b", "a xb", "a\nb")
+    assert extract_plain_text(f"a {opening * depth}{closing * depth}").startswith("a")
+    assert extract_plain_text(f"a {opening * 8}x{closing * 8}b") in ("a b", "a xb", "a\nb")

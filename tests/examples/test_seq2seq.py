@@ -7,7 +7,7 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from relm.artifact import read_json, sha256_of, sidecar_of
-from relm.corpus.documents import Document, encoded
+from relm.corpus.documents import Document, encode_document
 from relm.errors import RelmError
 from relm.examples.columns import Ragged
 from relm.examples.contract import IGNORED
@@ -121,7 +121,7 @@ def test_workers_and_chunks_change_no_byte(tmp_path, tokenizer, prose, write_doc
 def test_a_very_long_document_is_taken_in_parts_and_gives_the_same_pairs(tmp_path, words, monkeypatch) -> None:
     documents = tmp_path / "a.jsonl"
     texts = ["și", "să ții\nîn casă\n" * 100, "în"]
-    documents.write_bytes(b"".join(encoded(Document(str(n), "", text)).line for n, text in enumerate(texts)))
+    documents.write_bytes(b"".join(encode_document(Document(str(n), "", text)).line for n, text in enumerate(texts)))
     pregenerate_seq2seq(documents, words, tmp_path / "whole.arrow", objective(), "ro", workers=1)
     for name, size in {"CHUNK": 64, "LONG_LINE": 256, "LONGEST_PART": 1024}.items():
         monkeypatch.setattr(f"relm.examples.documents.{name}", size)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from relm.corpus.documents import Document, Encoded, Skipped, encoded
+from relm.corpus.documents import Document, Encoded, Skipped, encode_document
 from relm.recipes.datasets import Dataset, FormatDeclaration, register_format
 from relm.recipes.section import Section
 
@@ -23,7 +23,7 @@ def batches(dataset: Dataset, path: Path) -> Iterator[list[tuple[int, str]]]:
 def documents(dataset: Dataset, file: str, batch: list[tuple[int, str]]) -> Iterator[Encoded | Skipped]:
     for number, text in batch:
         if text.strip():
-            yield encoded(Document(f"{file}:{number}", f"{file}:{number}", text), decided_by=text)
+            yield encode_document(Document(f"{file}:{number}", f"{file}:{number}", text), decided_by=text)
         else:
             yield Skipped("empty")
 

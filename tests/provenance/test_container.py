@@ -20,7 +20,7 @@ PUBLISHED = f"docker.io/relm/cpu:0.1.0@{ID}"
 
 
 def at(root: Path, mark: str) -> Path:
-    """A root folder with the sign that an engine leaves."""
+    """Return a root folder with the sign that an engine leaves."""
     (root / mark).parent.mkdir(parents=True, exist_ok=True)
     (root / mark).touch()
     return root

@@ -17,7 +17,7 @@ from relm.recipes.checkout import read_commit
 
 
 def made(path: Path, content: str = "content") -> Path:
-    """A file with its sidecar."""
+    """Return a file with its sidecar."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(content)
     write_sidecar(path)

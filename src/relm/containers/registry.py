@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import requests
 import urllib3
 
-from relm.corpus.sources import CONNECT_TIMEOUT, BearerToken, in_words, shown
+from relm.corpus.sources import CONNECT_TIMEOUT, BearerToken, explain_connection_error, redact_url
 from relm.errors import RelmError
 
 DOCKER_HUB, DOCKER_HUB_API = "docker.io", "registry-1.docker.io"
@@ -180,7 +180,7 @@ class ImageRegistry:
                 f"{self.repository.host} wants a login of the kind {scheme or 'unknown'!r} for {self.image}; see ~/.netrc"
             )
         if urlsplit(realm).scheme != "https" and not is_loopback(self.repository.host):
-            raise RelmError(f"{self.repository.host} names {shown(realm)} for a token; expected an https address")
+            raise RelmError(f"{self.repository.host} names {redact_url(realm)} for a token; expected an https address")
         query = {key: value for key, value in parameters.items() if key in ("service", "scope")}
         response = self._request("GET", realm, {}, query)
         try:
@@ -189,7 +189,7 @@ class ImageRegistry:
         except (ValueError, AttributeError):
             self.token = ""
         if not self.token:
-            raise RelmError(f"{shown(realm)}: there is no token for {self.image} (HTTP {response.status_code})")
+            raise RelmError(f"{redact_url(realm)}: there is no token for {self.image} (HTTP {response.status_code})")
 
     def _request(
         self, method: str, url: str, headers: dict[str, str], parameters: dict[str, str] | None = None
@@ -200,7 +200,7 @@ class ImageRegistry:
                 method, url, params=parameters, headers=headers, auth=auth, timeout=timeout, stream=True
             )
         except (requests.RequestException, urllib3.exceptions.HTTPError) as error:
-            raise OutOfReach(f"{urlsplit(url).netloc.rsplit('@')[-1]}: {in_words(error)}") from None
+            raise OutOfReach(f"{urlsplit(url).netloc.rsplit('@')[-1]}: {explain_connection_error(error)}") from None
 
 
 def _read_body(response: requests.Response | None) -> bytes:

@@ -20,9 +20,9 @@ from relm.errors import RelmError
 
 TRAIN, HELD_OUT = "train", "held_out"
 
-# The longest document, in bytes of the source: what is longer is not one document, and would not fit into memory everywhere.
+# The longest document, in bytes of the source: anything longer is not one document and may not fit into memory.
 LONGEST = 1 << 26
-# Characters of which words are counted at once: a list of all words of a long text would take ten times its memory.
+# Words are counted in pieces of this many characters: a list of all words of a long text takes ten times its memory.
 COUNTED = 1 << 20
 
 
@@ -30,31 +30,31 @@ class Document(NamedTuple):
     """One article, page or file."""
 
     id: str
-    """What the source calls it: a page id, a path."""
+    """The source's own name for it: a page id, a path."""
     title: str
-    """For a reader; decides the split, unless the source has no titles."""
+    """The title; it decides the split, unless the source has no titles."""
     text: str
     """Plain text."""
 
 
 class Encoded(NamedTuple):
-    """A document ready to be written, and what is counted of it."""
+    """A document ready to be written, with its counts."""
 
     number: int
-    """What decides the split: `title_number` of its title or of its text, or which end of a file it is."""
+    """The number that decides the split: `hash_title` of its title or of its text, or 0 and 1 for the two parts of a file."""
     line: bytes
     """Its JSON and a newline."""
     words: int
     """Runs of non-space characters of its text."""
     bytes: int
-    """Of its text in UTF-8."""
+    """The size of its text in UTF-8."""
 
 
 class Skipped(NamedTuple):
     """Something in the source that does not become a document."""
 
     reason: str
-    """Under which name it is counted, such as redirects."""
+    """The name under which it is counted, such as redirects."""
 
 
 @dataclass
@@ -66,33 +66,33 @@ class DocumentCounts:
     bytes: int = 0
 
     def add(self, document: Encoded) -> None:
-        """Count one more."""
+        """Count one more document."""
         self.documents += 1
         self.words += document.words
         self.bytes += document.bytes
 
 
-def title_number(title: str) -> int:
-    """The first eight bytes, big-endian, of the sha256 of a title in UTF-8: it depends on nothing but the title."""
+def hash_title(title: str) -> int:
+    """Return the first eight bytes, big-endian, of the sha256 of a title in UTF-8: it depends on nothing but the title."""
     return int.from_bytes(hashlib.sha256(title.encode()).digest()[:8], "big")
 
 
-def split_of(number: int, held_out_one_in: int) -> str:
-    """``held_out`` for one document in so many, by the `title_number` of its title; else ``train``."""
+def choose_split(number: int, held_out_one_in: int) -> str:
+    """Return ``held_out`` for one document in ``held_out_one_in``, by the `hash_title` of its title; else ``train``."""
     return TRAIN if number % held_out_one_in else HELD_OUT
 
 
-def fitting_held_out_one_in(numbers: Sequence[int], wanted: int) -> int | None:
-    """The value of `held_out_one_in` nearest below ``wanted``, else above it, that leaves documents in both splits."""
+def find_held_out_one_in(numbers: Sequence[int], wanted: int) -> int | None:
+    """Return the value of `held_out_one_in` nearest below ``wanted``, else above it, that leaves documents in both splits."""
     for one_in in itertools.chain(range(wanted, 1, -1), range(wanted + 1, wanted + 1000)):
-        held_out = sum(split_of(number, one_in) == HELD_OUT for number in numbers)
+        held_out = sum(choose_split(number, one_in) == HELD_OUT for number in numbers)
         if 0 < held_out < len(numbers):
             return one_in
     return None
 
 
-def words_in(text: str) -> int:
-    """How many runs of non-space characters there are: ``len(text.split())``, in little memory."""
+def count_words(text: str) -> int:
+    """Return the number of runs of non-space characters: ``len(text.split())``, in little memory."""
     words = 0
     for start in range(0, len(text), COUNTED):
         words += len(text[start : start + COUNTED].split())
@@ -100,17 +100,17 @@ def words_in(text: str) -> int:
     return words
 
 
-def encoded(document: Document, decided_by: str | None = None) -> Encoded:
-    """The document's line of JSON, and its counts.
+def encode_document(document: Document, decided_by: str | None = None) -> Encoded:
+    """Return the document's line of JSON and its counts.
 
     Args:
-        decided_by: what decides the split; None: the title.
+        decided_by: the text that decides the split; None: the title.
     """
     name, title, text = map(encode_basestring, document)  # three times as fast as json.dumps of a mapping
     line = f'{{"id":{name},"title":{title},"text":{text}}}\n'.encode()
     text = document.text
-    number = title_number(document.title if decided_by is None else decided_by)
-    return Encoded(number, line, words_in(text), len(text.encode()))
+    number = hash_title(document.title if decided_by is None else decided_by)
+    return Encoded(number, line, count_words(text), len(text.encode()))
 
 
 @contextlib.contextmanager
@@ -122,7 +122,7 @@ def split_files(outputs: Mapping[str, Path]) -> Iterator[Mapping[str, IO[bytes]]
     with contextlib.ExitStack() as stack:
         files = {split: stack.enter_context(atomic_file(path)) for split, path in outputs.items()}
         yield files
-        for file in files.values():  # what can fail for want of space fails here, before the first file gets its name
+        for file in files.values():  # a full disk fails here, before the first file gets its name
             file.flush()
             os.fsync(file.fileno())
         for path in outputs.values():
@@ -130,7 +130,7 @@ def split_files(outputs: Mapping[str, Path]) -> Iterator[Mapping[str, IO[bytes]]
 
 
 def read_documents(path: Path) -> Iterator[Document]:
-    """The documents of a file of JSON lines, one after the other.
+    """Yield the documents of a file of JSON lines in order.
 
     Raises:
         RelmError: the file is absent, or a line is not a document; names the file and line.
@@ -141,14 +141,14 @@ def read_documents(path: Path) -> Iterator[Document]:
         raise RelmError(f"{path}: cannot be read: {error.strerror}; run the step that makes it") from None
     with file:
         for number, line in enumerate(file, 1):
-            yield parsed_document(line, f"{path}, line {number}")
+            yield parse_document(line, f"{path}, line {number}")
 
 
-def parsed_document(line: bytes, place: str) -> Document:
-    """The document of one line of JSON.
+def parse_document(line: bytes, location: str) -> Document:
+    """Return the document of one line of JSON.
 
     Args:
-        place: file and line, for the message.
+        location: file and line, for the message.
 
     Raises:
         RelmError: the line is not JSON, not UTF-8, or not an object with exactly the keys of a document, all strings.
@@ -156,12 +156,12 @@ def parsed_document(line: bytes, place: str) -> Document:
     try:
         value = json.loads(line)
         if isinstance(value, dict):
-            "".join(map(str, value.values())).encode()  # half of a surrogate pair, spelt out in JSON, is no text
+            "".join(map(str, value.values())).encode()  # an escaped half of a surrogate pair is not text
     except (json.JSONDecodeError, UnicodeError) as error:
-        raise RelmError(f"{place}: not valid JSON in UTF-8 ({error}); delete the file and extract it again") from None
+        raise RelmError(f"{location}: not valid JSON in UTF-8 ({error}); delete the file and extract it again") from None
     if not isinstance(value, dict) or set(value) != set(Document._fields):
         found = ", ".join(value) if isinstance(value, dict) else type(value).__name__
-        raise RelmError(f"{place}: expected the keys id, title and text, found {found or 'none'}")
+        raise RelmError(f"{location}: expected the keys id, title and text, found {found or 'none'}")
     if wrong := [key for key, field in value.items() if not isinstance(field, str)]:
-        raise RelmError(f"{place}: {wrong[0]}: expected a string, found {value[wrong[0]]!r}")
+        raise RelmError(f"{location}: {wrong[0]}: expected a string, found {value[wrong[0]]!r}")
     return Document(**value)

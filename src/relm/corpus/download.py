@@ -1,7 +1,7 @@
-"""A recipe's file from the first source that gives the right bytes: a folder of one's own, then each source in order.
+"""Download a recipe's file from the first source with the right bytes: the user's own folders, then each source in order.
 
-The destination appears whole, by rename, once its sha256 is the recipe's; a source is never trusted for anything else. What
-came before an interruption is kept beside it and is gone on from.
+The destination appears whole, by rename, once its sha256 is the recipe's; a source is never trusted for anything else. The
+bytes received before an interruption are kept beside it, and the download resumes from them.
 """
 
 import contextlib
@@ -14,8 +14,8 @@ from pathlib import Path
 import requests
 
 from relm.artifact import atomic_file, checked_sidecar, sha256_of, write_sidecar
-from relm.corpus.archive import BLOCK, content_blocks
-from relm.corpus.sources import Location, SourceFault, described, kept_names
+from relm.corpus.archive import BLOCK, read_content
+from relm.corpus.sources import Location, SourceFault, describe_source, list_kept_names
 from relm.corpus.transfer import PartialFile, transfer
 from relm.errors import RelmError
 from relm.limits import require_disk
@@ -27,13 +27,13 @@ COMPRESSIONS = {".xz": "xz", ".gz": "gzip", ".bz2": "bzip2"}
 def download(name: str, remote: RemoteFile, destination: Path) -> str:
     """Make `destination` and its sidecar from the folders of RELM_MIRROR or the first source that gives the right bytes.
 
-    A file that is there and right is left alone. The sidecar is the same whichever source served.
+    A correct file that is already there is left unchanged. The sidecar is the same for every source.
 
     Args:
-        name: the file's name in its recipe, by which it is looked for in RELM_MIRROR.
+        name: the file's name in its recipe, by which RELM_MIRROR is searched.
 
     Returns:
-        A sentence: where the bytes came from, how many, how fast.
+        A sentence with the source of the bytes, their count and the speed.
 
     Raises:
         RelmError: no source gave the right bytes (each is listed with its reason), or the disk is or would be full.
@@ -42,12 +42,12 @@ def download(name: str, remote: RemoteFile, destination: Path) -> str:
         return f"{name}: already there with the right sha256 ({destination.stat().st_size:,} bytes); nothing was downloaded"
     started = time.monotonic()
     faults: list[str] = []
-    with _disk_faults_explained(destination):
+    with _explain_disk_faults(destination):
         destination.parent.mkdir(parents=True, exist_ok=True)
         with PartialFile(destination) as part:
-            origin = _from_mirrors(name, remote, destination, faults) or _from_sources(remote, part, faults)
+            origin = _try_mirrors(name, remote, destination, faults) or _try_sources(remote, part, faults)
             if origin is None:
-                raise RelmError(_all_failed(name, remote, faults))
+                raise RelmError(_format_failure(name, remote, faults))
             write_sidecar(destination)
             part.clear()
     seconds = max(time.monotonic() - started, 1e-3)
@@ -56,7 +56,7 @@ def download(name: str, remote: RemoteFile, destination: Path) -> str:
 
 
 def _is_there(remote: RemoteFile, destination: Path) -> bool:
-    """Whether the destination is the wanted file; a missing or wrong sidecar of a right file is written."""
+    """Return whether the destination is the wanted file, and write a missing or wrong sidecar of a right one."""
     if not destination.is_file() or not remote.may_have(destination.stat().st_size):
         return False
     with contextlib.suppress(RelmError, KeyError, TypeError):
@@ -68,8 +68,8 @@ def _is_there(remote: RemoteFile, destination: Path) -> bool:
 
 
 @contextlib.contextmanager
-def _disk_faults_explained(destination: Path) -> Iterator[None]:
-    """Says after a full or failing disk what is kept; faults of a source never get here as OSError."""
+def _explain_disk_faults(destination: Path) -> Iterator[None]:
+    """Report what is kept after a disk error; faults of a source never arrive here as OSError."""
     try:
         yield
     except (OSError, RelmError) as error:
@@ -77,49 +77,49 @@ def _disk_faults_explained(destination: Path) -> Iterator[None]:
         if not isinstance(cause, OSError):
             raise
         part = PartialFile(destination).path
-        kept = f"what had come is kept in {part} and is gone on from" if part.exists() else "nothing is kept"
+        kept = f"the bytes received so far are kept in {part}" if part.exists() else "nothing is kept"
         raise RelmError(
-            f"{destination}: cannot be written: {cause.strerror}; {kept}; put that right, or move the "
-            "work with RELM_WORK, and give the command again"
+            f"{destination}: cannot be written: {cause.strerror}; {kept}; correct that, or move the work folder "
+            "with RELM_WORK, and run the command again"
         ) from cause
 
 
-def _all_failed(name: str, remote: RemoteFile, faults: list[str]) -> str:
+def _format_failure(name: str, remote: RemoteFile, faults: list[str]) -> str:
     return (
         f"{name}: no source gave the {remote.extent} with sha256 {remote.sha256}:\n"
         + "".join(f"  - {fault}\n" for fault in faults)
-        + f"To provide it by hand, put {' or '.join(_ways(name, remote))} (plain files also as .xz, .gz or .bz2) into any "
+        + f"To provide it by hand, put {' or '.join(_list_ways(name, remote))} (plain files also as .xz, .gz or .bz2) into any "
         + f"folder and name that in RELM_MIRROR (several: separated by {os.pathsep!r}); its content is checked all the same"
     )
 
 
-# --- folders of one's own --------------------------------------------------------------------------------------------------
+# --- the user's own folders ------------------------------------------------------------------------------------------------
 
 
-def _ways(name: str, remote: RemoteFile) -> dict[str, list[tuple[str | None, str | None]]]:
-    """File name in a mirror -> the ways to read such a file: (member of the archive it is, compression)."""
+def _list_ways(name: str, remote: RemoteFile) -> dict[str, list[tuple[str | None, str | None]]]:
+    """Return file name in a mirror -> the ways to read such a file: (member of the archive, compression)."""
     ways: dict[str, list[tuple[str | None, str | None]]] = {name: [(None, None)]}
-    for file, member, compression in (kept for source in remote.sources for kept in kept_names(source)):
+    for file, member, compression in (kept for source in remote.sources for kept in list_kept_names(source)):
         if (member, compression) not in ways.setdefault(file, []):
             ways[file].append((member, compression))
     return ways
 
 
-def _from_mirrors(name: str, remote: RemoteFile, destination: Path, faults: list[str]) -> str | None:
-    """Try every file of a fitting name below the folders of RELM_MIRROR; returns the one that was right."""
+def _try_mirrors(name: str, remote: RemoteFile, destination: Path, faults: list[str]) -> str | None:
+    """Try every file with a matching name below the folders of RELM_MIRROR; return the one that was right."""
     folders = [Path(os.path.expanduser(folder)) for folder in os.environ.get("RELM_MIRROR", "").split(os.pathsep) if folder]
     for folder in folders:
         if not folder.is_dir():
             raise RelmError(f"RELM_MIRROR: {folder} is not a folder; correct or unset it")
-    candidates = [found for folder in folders for found in _candidates(folder, name, remote)]
+    candidates = [found for folder in folders for found in _find_candidates(folder, name, remote)]
     if folders and not candidates:
-        faults.append(f"RELM_MIRROR ({', '.join(map(str, folders))}): no file of a fitting name")
+        faults.append(f"RELM_MIRROR ({', '.join(map(str, folders))}): no file with a matching name")
     for path, member, compression in candidates:
         try:
             if member is None and compression is None:
                 _check_size(path, remote)
             require_disk(destination.parent, remote.most, destination.name)
-            _store(content_blocks(path, member, compression), remote, destination)
+            _store(read_content(path, member, compression), remote, destination)
             return str(path)
         except SourceFault as fault:
             faults.append(f"{path}: {fault}")
@@ -135,9 +135,9 @@ def _check_size(path: Path, remote: RemoteFile) -> None:
         raise SourceFault(f"has {size:,} bytes, expected {remote.extent}")
 
 
-def _candidates(folder: Path, name: str, remote: RemoteFile) -> Iterator[tuple[Path, str | None, str | None]]:
-    """(path, member, compression) of every file of a fitting name below a folder, sorted; linked folders are not entered."""
-    ways = _ways(name, remote)
+def _find_candidates(folder: Path, name: str, remote: RemoteFile) -> Iterator[tuple[Path, str | None, str | None]]:
+    """Yield (path, member, compression) of every file with a matching name below a folder, sorted; links are not followed."""
+    ways = _list_ways(name, remote)
     for parent, folders, found in os.walk(folder):
         folders.sort()
         for file in sorted(found):
@@ -149,7 +149,7 @@ def _candidates(folder: Path, name: str, remote: RemoteFile) -> Iterator[tuple[P
 
 
 def _store(blocks: Iterable[bytes], remote: RemoteFile, destination: Path) -> None:
-    """Write blocks to the destination if they are the wanted bytes; else raise SourceFault and change nothing."""
+    """Write blocks to the destination if they have the wanted sha256; else raise SourceFault and change nothing."""
     digest, size = hashlib.sha256(), 0
     with atomic_file(destination) as file:
         for block in blocks:
@@ -165,26 +165,26 @@ def _store(blocks: Iterable[bytes], remote: RemoteFile, destination: Path) -> No
 # --- the sources of the recipe ---------------------------------------------------------------------------------------------
 
 
-def _from_sources(remote: RemoteFile, part: PartialFile, faults: list[str]) -> str | None:
-    """Try each source; returns the description of the one that gave the right bytes."""
+def _try_sources(remote: RemoteFile, part: PartialFile, faults: list[str]) -> str | None:
+    """Try each source; return the description of the one that gave the right bytes."""
     with requests.Session() as session:
         for source in remote.sources:
             try:
-                _from_source(source, remote, part, session)
-                return described(source)
+                _try_source(source, remote, part, session)
+                return describe_source(source)
             except SourceFault as fault:
-                faults.append(f"{described(source)}: {fault}")
+                faults.append(f"{describe_source(source)}: {fault}")
     return None
 
 
-def _from_source(source: Source, remote: RemoteFile, part: PartialFile, session: requests.Session) -> None:
+def _try_source(source: Source, remote: RemoteFile, part: PartialFile, session: requests.Session) -> None:
     for attempt in range(2):
         location = transfer(source, part, session, remote)
         try:
             _accept(location, source, remote, part)
         except SourceFault:
-            # Pieces of two versions of a file may have been joined: once more then, from the beginning.
-            again = part.joined and attempt == 0
+            # The part may hold pieces of two versions of the file: try once more from the beginning.
+            again = part.is_resumed and attempt == 0
             part.clear()
             if not again:
                 raise
@@ -193,20 +193,20 @@ def _from_source(source: Source, remote: RemoteFile, part: PartialFile, session:
 
 
 def _accept(location: Location, source: Source, remote: RemoteFile, part: PartialFile) -> None:
-    """Make the destination from what was fetched, if that is right."""
+    """Make the destination from the fetched bytes if they are right."""
     _check(part.path, location.checks)
     if source.member is None and source.decompress is None:
         _check(part.path, (("sha256", remote.sha256, "the recipe"),))
         part.become_destination()
     else:
-        _store(content_blocks(part.path, source.member, source.decompress), remote, part.destination)
+        _store(read_content(part.path, source.member, source.decompress), remote, part.destination)
 
 
 def _check(path: Path, checks: tuple[tuple[str, str, str], ...]) -> None:
-    """Compare the digests of a file with (algorithm, expected, who says so), all in one pass.
+    """Compare the digests of a file with (algorithm, expected digest, origin), all in one pass.
 
     Raises:
-        SourceFault: names both digests.
+        SourceFault: a digest differs; names both.
     """
     digests = {algorithm: hashlib.new(algorithm) for algorithm, _, _ in checks}
     with open(path, "rb") as file:
@@ -216,4 +216,4 @@ def _check(path: Path, checks: tuple[tuple[str, str, str], ...]) -> None:
     for algorithm, expected, who in checks:
         found = digests[algorithm].hexdigest()
         if found != expected:
-            raise SourceFault(f"the {algorithm} of what came is {found}, {who} expects {expected}")
+            raise SourceFault(f"the received bytes have {algorithm} {found}, {who} expects {expected}")

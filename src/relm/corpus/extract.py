@@ -15,10 +15,10 @@ from relm.corpus.documents import (
     DocumentCounts,
     Encoded,
     Skipped,
-    fitting_held_out_one_in,
+    choose_split,
+    find_held_out_one_in,
+    hash_title,
     split_files,
-    split_of,
-    title_number,
 )
 from relm.corpus.workers import ordered_map
 from relm.errors import RelmError
@@ -27,10 +27,10 @@ from relm.recipes.datasets import FORMATS, Dataset
 from relm.recipes.declaration import load
 from relm.recipes.identity import folder_files
 
-# A worker more for so many bytes of the source: below that, starting one takes longer than it saves.
+# Bytes of the source for each further worker: with fewer, starting one takes longer than it saves.
 BYTES_PER_WORKER = 300_000
 
-# Of so many documents the numbers are remembered, to suggest a working held_out_one_in should a split stay empty.
+# The numbers of this many documents are remembered, to suggest a working held_out_one_in if a split stays empty.
 REMEMBERED = 1000
 
 
@@ -38,69 +38,69 @@ class SourceFile(NamedTuple):
     """A file that documents are read from."""
 
     name: str
-    """As in the dataset's `files`, or its path inside the folder; what documents without an id are called after."""
+    """Its name in the dataset's `files`, or its path inside the folder; documents without an id are named after it."""
     path: Path
 
 
 class Batch(NamedTuple):
-    """What a worker takes at once."""
+    """One work item of a worker."""
 
     file: str
     content: Any
-    """As the format's reader gives it; None: the file has nothing in it."""
+    """The value that the format's reader yields; None: the file is empty."""
 
 
-class Made(NamedTuple):
-    """What a worker made of a batch."""
+class BatchResult(NamedTuple):
+    """The outcomes of one batch."""
 
     file: str
     outcomes: list[Encoded | Skipped]
     fault: RelmError | None
-    """What is wrong with the entry after the last of them."""
+    """The error in the entry after the last of them, if any."""
 
 
 class Tally(NamedTuple):
-    """What was written and what was not."""
+    """The counts of written and skipped documents."""
 
     counts: dict[str, DocumentCounts]
     skipped: dict[str, int]
     numbers: list[int]
 
     def add(self, document: Encoded, split: str) -> None:
-        """Count one more."""
+        """Count one more document."""
         self.counts[split].add(document)
         if len(self.numbers) < REMEMBERED:
             self.numbers.append(document.number)
 
     @property
     def documents(self) -> int:
-        """Of both splits."""
+        """The documents of both splits."""
         return sum(count.documents for count in self.counts.values())
 
 
 def extract(
     dataset: Dataset, source: Path | None, outputs: Mapping[str, Path], documents: int | None, workers: int | None
 ) -> str:
-    """Write the documents of one shard, those held out apart, and return a sentence about them.
+    """Write the documents of one shard, a file for each split, and return a sentence about them.
 
     The files' bytes do not depend on the number of workers. Their sidecars have the facts documents, words, bytes (of the text
     in UTF-8), and ``skipped``: how many entries of the source became no document, by reason, up to the last document written.
 
     Args:
         dataset: how the source is read and split.
-        source: the downloaded file; for a dataset that is a folder, that folder; for one of the hub, None.
+        source: the downloaded file, or the folder of a dataset in one; None for a dataset of the hub.
         outputs: the .jsonl file of each split, ``train`` and ``held_out``.
-        documents: stop after so many; None: all.
-        workers: processes that make documents; None: as many as there are cores.
+        documents: stop after this many; None: all.
+        workers: processes; None: as many as there are cores.
 
     Raises:
         RelmError: the source is absent or damaged, a worker died, or a split would have no document.
     """
     started = time.perf_counter()
     tally = Tally({TRAIN: DocumentCounts(), HELD_OUT: DocumentCounts()}, dict.fromkeys(FORMATS[dataset.format].skipped, 0), [])
-    files = _source_files(dataset, source)
-    split_in = _splitter(dataset, source, files, documents)
-    outcomes = _outcomes(dataset, files, usable_cores() if workers is None else workers)
+    files = _list_source_files(dataset, source)
+    split_in = _make_splitter(dataset, source, files, documents)
+    outcomes = _read_outcomes(dataset, files, usable_cores() if workers is None else workers)
     with split_files(outputs) as written, contextlib.closing(outcomes):
         for file, outcome in outcomes:
             if isinstance(outcome, Skipped):
@@ -114,14 +114,14 @@ def extract(
         _check_splits(dataset, source, tally)
     for split, path in outputs.items():
         write_sidecar(path, **asdict(tally.counts[split]), skipped=tally.skipped)
-    return _sentence(dataset, _name(dataset, source), tally, time.perf_counter() - started)
+    return _format_summary(dataset, _name_source(dataset, source), tally, time.perf_counter() - started)
 
 
 # --- which files, and which split ------------------------------------------------------------------------------------------
 
 
-def _source_files(dataset: Dataset, source: Path | None) -> list[SourceFile]:
-    """The files in the order in which they are read. A Hugging Face dataset is one, whatever it is made of."""
+def _list_source_files(dataset: Dataset, source: Path | None) -> list[SourceFile]:
+    """Return the files in the order in which they are read; a Hugging Face dataset counts as one."""
     if FORMATS[dataset.format].reads_folders_whole:
         return [SourceFile(dataset.split, source or Path())]
     if source is None:
@@ -129,14 +129,14 @@ def _source_files(dataset: Dataset, source: Path | None) -> list[SourceFile]:
     if not source.is_dir():
         return [SourceFile(source.name, source)]
     paths = folder_files(dataset.model_copy(update={"folder": str(source)}))
-    files = [SourceFile(_inside(source, path), path) for path in paths]
+    files = [SourceFile(_name_inside(source, path), path) for path in paths]
     if absent := set(dataset.held_out_files) - {file.name for file in files}:
         raise RelmError(f"{source}: held_out_files: {min(absent)} is not there; it has {', '.join(f.name for f in files)}")
     # Held-out files first, so that a run with few documents has some of both; within each split the order stays.
     return sorted(files, key=lambda file: file.name not in dataset.held_out_files)
 
 
-def _inside(folder: Path, path: Path) -> str:
+def _name_inside(folder: Path, path: Path) -> str:
     name = path.relative_to(folder).as_posix()
     try:
         name.encode()
@@ -145,32 +145,32 @@ def _inside(folder: Path, path: Path) -> str:
     return name
 
 
-def _splitter(
+def _make_splitter(
     dataset: Dataset, source: Path | None, files: list[SourceFile], documents: int | None
 ) -> Callable[[str, int], str]:
-    """(name of the file, number of the document) -> split."""
+    """Return a function from a file's name and a document's number to the split."""
     if dataset.held_out_files:
         held_out_files = frozenset(dataset.held_out_files)
         return lambda file, _: HELD_OUT if file in held_out_files else TRAIN
     one_document_a_file = FORMATS[dataset.format].one_document_a_file
     if one_document_a_file and dataset.held_out_end is None and source is not None and source.is_dir():
         names = [file.name for file in files if file.path.stat().st_size]
-        held_out = _lowest(dataset, names[:documents])
+        held_out = _choose_held_out(dataset, names[:documents])
         return lambda _, number: HELD_OUT if number in held_out else TRAIN
-    return lambda _, number: split_of(number, dataset.one_in)
+    return lambda _, number: choose_split(number, dataset.one_in)
 
 
-def _lowest(dataset: Dataset, names: list[str]) -> frozenset[int]:
-    """The `title_number` of each file of a folder that is held out: one in so many with the lowest, so one at least."""
-    numbers = sorted(map(title_number, names))
+def _choose_held_out(dataset: Dataset, names: list[str]) -> frozenset[int]:
+    """Return the `hash_title` of each held-out file of a folder: the lowest, one in `held_out_one_in` but at least one."""
+    numbers = sorted(map(hash_title, names))
     return frozenset(numbers[: max(1, len(numbers) // dataset.one_in)] if len(numbers) > 1 else ())
 
 
 def _check_splits(dataset: Dataset, source: Path | None, tally: Tally) -> None:
-    """Raise unless both splits have documents."""
-    name = str(source or _name(dataset, source))
+    """Raise RelmError unless both splits have documents."""
+    name = str(source or _name_source(dataset, source))
     if not tally.documents:
-        raise RelmError(f"{name}: there is no document in it{_listed('; skipped: ', tally)}; nothing was written")
+        raise RelmError(f"{name}: contains no document{_format_skipped('; skipped: ', tally)}; nothing was written")
     if all(count.documents for count in tally.counts.values()):
         return
     if dataset.held_out_end is not None:
@@ -186,13 +186,13 @@ def _check_splits(dataset: Dataset, source: Path | None, tally: Tally) -> None:
     numbers = tally.numbers
     if FORMATS[dataset.format].one_document_a_file and len(dataset.files) > 1:
         # A shard is one file and so one document: it is the dataset that has two splits.
-        numbers = [title_number(file) for file in dataset.files]
+        numbers = [hash_title(file) for file in dataset.files]
     one_in = dataset.one_in
-    held_out = sum(split_of(number, one_in) == HELD_OUT for number in numbers)
+    held_out = sum(choose_split(number, one_in) == HELD_OUT for number in numbers)
     if 0 < held_out < len(numbers):
         return
     lacking = "left for" if held_out else "held out of"
-    fitting = fitting_held_out_one_in(numbers, one_in)
+    fitting = find_held_out_one_in(numbers, one_in)
     raise RelmError(
         f"{name}: with held_out_one_in: {one_in}, no document (of {len(numbers)}) is {lacking} training; "
         + (f"set held_out_one_in: {fitting} in the dataset's file" if fitting else "two documents at least are needed")
@@ -202,23 +202,23 @@ def _check_splits(dataset: Dataset, source: Path | None, tally: Tally) -> None:
 # --- the sentence ----------------------------------------------------------------------------------------------------------
 
 
-def _listed(label: str, tally: Tally) -> str:
+def _format_skipped(label: str, tally: Tally) -> str:
     found = [f"{reason.replace('_', ' ')} {count:,}" for reason, count in tally.skipped.items() if count]
     return label + ", ".join(found) if found else ""
 
 
-def _name(dataset: Dataset, source: Path | None) -> str:
+def _name_source(dataset: Dataset, source: Path | None) -> str:
     return dataset.hub.name if dataset.hub else source.name if source else ""
 
 
-def _sentence(dataset: Dataset, name: str, tally: Tally, seconds: float) -> str:
+def _format_summary(dataset: Dataset, name: str, tally: Tally, seconds: float) -> str:
     words = sum(count.words for count in tally.counts.values())
     entries = tally.documents + sum(tally.skipped.values())
     format_ = FORMATS[dataset.format]
     label = "; skipped: " if format_.skipping_is_usual else f"; warning: skipped {format_.entries}: "
     return (
         f"extracted {tally.documents:,} documents with {words:,} words from {name}, "
-        f"{tally.counts[HELD_OUT].documents:,} of them held out of training{_listed(label, tally)}; "
+        f"{tally.counts[HELD_OUT].documents:,} of them held out of training{_format_skipped(label, tally)}; "
         f"{entries / max(seconds, 1e-9):,.0f} {format_.entries}/s"
     )
 
@@ -226,26 +226,28 @@ def _sentence(dataset: Dataset, name: str, tally: Tally, seconds: float) -> str:
 # --- reading ---------------------------------------------------------------------------------------------------------------
 
 
-def _outcomes(dataset: Dataset, files: list[SourceFile], workers: int) -> Generator[tuple[str, Encoded | Skipped], None, None]:
-    """(name of the file, outcome) in the order of the source; the first fault of the source is raised, whoever finds it."""
+def _read_outcomes(
+    dataset: Dataset, files: list[SourceFile], workers: int
+) -> Generator[tuple[str, Encoded | Skipped], None, None]:
+    """Yield (name of the file, outcome) in the order of the source; raise the source's first fault."""
     if dataset.hub is None:
-        workers = min(workers, 1 + _size(files) // BYTES_PER_WORKER)
-    make = functools.partial(_made, dataset)
+        workers = min(workers, 1 + _count_bytes(files) // BYTES_PER_WORKER)
+    make = functools.partial(_process_batch, dataset)
     task = f"extracting {files[0].path if len(files) == 1 else dataset.folder}"
-    for made in ordered_map(make, _batches(dataset, files), workers, task):
+    for made in ordered_map(make, _read_batches(dataset, files), workers, task):
         for outcome in made.outcomes:
             yield made.file, outcome
         if made.fault:
             raise made.fault
 
 
-def _size(files: list[SourceFile]) -> int:
-    """Bytes of all files; of a folder that is read as one, of all that is in it."""
+def _count_bytes(files: list[SourceFile]) -> int:
+    """Return the bytes of all files, and of all files inside folders."""
     paths = [inside for file in files for inside in (file.path.rglob("*") if file.path.is_dir() else [file.path])]
     return sum(path.stat().st_size for path in paths if path.is_file())
 
 
-def _batches(dataset: Dataset, files: list[SourceFile]) -> Iterator[Batch]:
+def _read_batches(dataset: Dataset, files: list[SourceFile]) -> Iterator[Batch]:
     for file in files:
         empty = True
         for content in load(FORMATS[dataset.format].batches)(dataset, file.path):
@@ -255,12 +257,12 @@ def _batches(dataset: Dataset, files: list[SourceFile]) -> Iterator[Batch]:
             yield Batch(file.name, None)
 
 
-def _made(dataset: Dataset, batch: Batch) -> Made:
-    """A worker's task. A fault is returned, so that it is raised after all that comes before it."""
+def _process_batch(dataset: Dataset, batch: Batch) -> BatchResult:
+    """Return the outcomes of a batch. A fault is part of them, so that it is raised after all documents before it."""
     outcomes: list[Encoded | Skipped] = [] if batch.content is not None else [Skipped("empty")]
     try:
         if batch.content is not None:
             outcomes.extend(load(FORMATS[dataset.format].documents)(dataset, batch.file, batch.content))
     except RelmError as error:
-        return Made(batch.file, outcomes, error)
-    return Made(batch.file, outcomes, None)
+        return BatchResult(batch.file, outcomes, error)
+    return BatchResult(batch.file, outcomes, None)

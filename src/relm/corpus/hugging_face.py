@@ -1,6 +1,6 @@
-"""Rows of a dataset that the `datasets` library reads: of the Hugging Face hub, pinned by commit, or in a folder.
+"""Rows of a dataset that the `datasets` library reads: from the Hugging Face hub, pinned by commit, or from a folder.
 
-Only files of data are read, by five of the library's own readers. There are no loading scripts: the library has refused them
+Only data files are read, by five of the library's own readers. There are no loading scripts: the library has refused them
 since its version 4, and readers that would unpickle are refused here.
 """
 
@@ -15,7 +15,7 @@ from huggingface_hub import DatasetCard
 from tqdm import tqdm
 
 from relm.artifact import read_json
-from relm.corpus.records import RowRange, check_keys, keys_of
+from relm.corpus.records import RowRange, check_keys, list_keys
 from relm.errors import RelmError
 from relm.recipes.datasets import Dataset, Hub
 
@@ -24,55 +24,55 @@ ROWS = 256
 MOST_NAMES = 100_000
 
 
-def batches_of_hugging_face(dataset: Dataset, folder: Path | None) -> Iterator[RowRange]:
-    """The rows of one split, streamed; only the columns that are read.
+def batch_hugging_face(dataset: Dataset, folder: Path | None) -> Iterator[RowRange]:
+    """Yield the rows of one split, streamed; only the columns that are read.
 
     Args:
-        folder: what `save_to_disk` wrote, or files of data; None: `dataset.hub` is read over the network.
+        folder: output of `save_to_disk`, or data files; None: `dataset.hub` is read over the network.
 
     Raises:
         RelmError: the dataset cannot be reached or read, or has no such split or column.
     """
-    place = f"{dataset.hub.name} at {dataset.hub.revision[:7]}" if dataset.hub else str(folder)
+    location = f"{dataset.hub.name} at {dataset.hub.revision[:7]}" if dataset.hub else str(folder)
     first = 1
     try:
-        # The library's cache would answer for the hub with another revision; here nothing is in it.
-        with tempfile.TemporaryDirectory() as cache, tqdm(desc=place, unit=" rows", disable=None) as bar:
-            for table in _stream(dataset, folder, cache).with_format("arrow").iter(ROWS):
+        # The library's own cache could answer with another revision of the hub's dataset; this one is empty.
+        with tempfile.TemporaryDirectory() as cache, tqdm(desc=location, unit=" rows", disable=None) as bar:
+            for table in _open_stream(dataset, folder, cache).with_format("arrow").iter(ROWS):
                 check_keys(dataset, table.column_names, f"split {dataset.split}")
-                yield RowRange(place, first, table.select(keys_of(dataset)))
+                yield RowRange(location, first, table.select(list_keys(dataset)))
                 first += len(table)
                 bar.update(len(table))
     except RelmError as error:
-        raise RelmError(f"{place}: {error}") from None
-    except Exception as error:  # the library raises whatever its many parts raise
+        raise RelmError(f"{location}: {error}") from None
+    except Exception as error:  # the library passes on the exceptions of its many parts
         reason = str(error).split("\n")[0] or type(error).__name__
-        raise RelmError(f"{place}, split {dataset.split}, after row {first - 1}: cannot be read ({reason})") from None
+        raise RelmError(f"{location}, split {dataset.split}, after row {first - 1}: cannot be read ({reason})") from None
 
 
-def _stream(dataset: Dataset, folder: Path | None, cache: str) -> Any:
-    """A `datasets.Dataset` or `datasets.IterableDataset`."""
+def _open_stream(dataset: Dataset, folder: Path | None, cache: str) -> Any:
+    """Return the split as a `datasets.Dataset` or `datasets.IterableDataset`."""
     hub = dataset.hub
-    if hub is None and folder is not None and (saved := _saved(folder)) is not None:
-        return _split_of(saved, dataset.split)
+    if hub is None and folder is not None and (saved := _load_saved(folder)) is not None:
+        return _choose_split(saved, dataset.split)
     if hub is None and folder is not None:
         _check_cards(folder)
-    # With this prefix no folder of the same name is taken for it.
+    # Without this prefix a local folder of the same name would be read instead.
     path = f"hf://datasets/{hub.name}" if hub else str(folder.absolute()) if folder else ""
     builder = datasets.load_dataset_builder(
         path, hub.config if hub else None, revision=hub.revision if hub else None, cache_dir=cache
     )
     reader = type(builder).__module__.split(".")
     if reader[:2] != ["datasets", "packaged_modules"] or reader[2] not in READERS:
-        raise RelmError(f"its files are read by {'.'.join(reader)}; only {', '.join(READERS)} are allowed")
-    _check_places(builder, hub, folder)
+        raise RelmError(f"its files need the reader {'.'.join(reader)}; only the readers {', '.join(READERS)} are allowed")
+    _check_data_files(builder, hub, folder)
     return builder.as_streaming_dataset(dataset.split)
 
 
-def _check_places(builder: Any, hub: Hub | None, folder: Path | None) -> None:
-    """Raise RelmError unless all data files of every split are the folder's own, or of the pinned commit.
+def _check_data_files(builder: Any, hub: Hub | None, folder: Path | None) -> None:
+    """Raise RelmError unless all data files of every split are inside the folder, or part of the pinned commit.
 
-    A dataset card can name any path or address, and nothing outside would count towards the dataset's identity.
+    A dataset card can name any path or address, but files outside would not be part of the dataset's identity.
     """
     files = [str(file) for split in (builder.config.data_files or {}).values() for file in split]
     if hub is None:
@@ -85,29 +85,29 @@ def _check_places(builder: Any, hub: Hub | None, folder: Path | None) -> None:
 
 
 def _check_cards(folder: Path) -> None:
-    """Raise RelmError if a folder's dataset card leads elsewhere: the library looks at all that it names, addresses as well."""
+    """Raise RelmError if a folder's dataset card leads elsewhere: the library opens every path and address that it names."""
     for name, is_card in ((datasets.config.REPOCARD_FILENAME, True), (datasets.config.REPOYAML_FILENAME, False)):
         if not (folder / name).is_file():
             continue
         text = (folder / name).read_text(encoding="utf-8")
-        told = vars(DatasetCard(text, ignore_metadata_errors=True).data) if is_card else yaml.safe_load(text)
-        configs = told.get("configs") if isinstance(told, dict) else None
+        named = vars(DatasetCard(text, ignore_metadata_errors=True).data) if is_card else yaml.safe_load(text)
+        configs = named.get("configs") if isinstance(named, dict) else None
         for config in configs if isinstance(configs, list) else []:
             if isinstance(config, dict):
                 _check_names(name, [config.get("data_files"), config.get("data_dir")])
 
 
-def _check_names(card: str, told: list[Any]) -> None:
-    """Raise RelmError unless all texts in lists and mappings are paths that stay inside a folder, or patterns of such."""
+def _check_names(card: str, named: list[Any]) -> None:
+    """Raise RelmError unless all strings in nested lists and mappings are paths, or patterns, that stay inside a folder."""
     count = 0
-    while told:
-        value, count = told.pop(), count + 1
+    while named:
+        value, count = named.pop(), count + 1
         if count > MOST_NAMES:
             raise RelmError(f"{card}: names more than {MOST_NAMES:,} data files; leave them out, or use patterns")
         if isinstance(value, (list, tuple)):
-            told.extend(value)
+            named.extend(value)
         elif isinstance(value, dict):
-            told.extend(value.values())
+            named.extend(value.values())
         elif isinstance(value, str) and _leads_out(value):
             raise RelmError(
                 f"its data file {value[:200]!r}, which {card} names, lies outside the folder; copy it into the folder, and "
@@ -123,16 +123,16 @@ def _leads_out(path: str) -> bool:
 def _check_inside(folder: Path, files: list[str]) -> None:
     root = folder.resolve()
     for file in files:
-        place = Path(root, file).resolve()
-        if "::" in file or "://" in file or not place.is_relative_to(root):
+        location = Path(root, file).resolve()
+        if "::" in file or "://" in file or not location.is_relative_to(root):
             raise RelmError(
-                f"its data file {file} lies outside the folder, at {place if '://' not in file else file}; copy it into the "
+                f"its data file {file} lies outside the folder, at {location if '://' not in file else file}; copy it into the "
                 "folder, or correct the dataset card or link that leads there"
             )
 
 
-def _saved(folder: Path) -> Any:
-    """What `save_to_disk` wrote, mapped into memory; None: the folder holds something else."""
+def _load_saved(folder: Path) -> Any:
+    """Return the output of `save_to_disk`, mapped into memory; None: the folder holds something else."""
     if not any((folder / name).is_file() for name in ("state.json", "dataset_dict.json")):
         return None
     splits = read_json(folder / "dataset_dict.json")["splits"] if (folder / "dataset_dict.json").is_file() else []
@@ -144,11 +144,11 @@ def _saved(folder: Path) -> Any:
     return datasets.load_from_disk(folder)
 
 
-def _split_of(saved: Any, split: str) -> Any:
+def _choose_split(saved: Any, split: str) -> Any:
     if isinstance(saved, datasets.Dataset):
         held = str(saved.split or "train")
         if held != split:
-            raise RelmError(f"holds split {held}; set `split: {held}` in the dataset's file, found {split}")
+            raise RelmError(f"has the split {held}, expected {split}; set `split: {held}` in the dataset's file")
         return saved
     if split not in saved:
         raise RelmError(f"has no split {split}; it has {', '.join(saved)}")

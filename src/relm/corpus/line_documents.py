@@ -1,17 +1,17 @@
-"""Documents in files of lines: one a line, one sentence a line, or the articles of WikiText."""
+"""Documents in line-based files: one document a line, one sentence a line, or the articles of WikiText."""
 
 import itertools
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from relm.corpus.documents import LONGEST, Document, Encoded, Skipped, encoded
-from relm.corpus.lines import LineBlock, line_blocks, lines_in, lines_of
+from relm.corpus.documents import LONGEST, Document, Encoded, Skipped, encode_document
+from relm.corpus.lines import LineBlock, read_line_blocks, read_lines, split_lines
 from relm.errors import RelmError
 from relm.formatting import format_bytes
 from relm.recipes.datasets import Dataset
 
-# Characters of documents that travel to a worker at once.
+# Characters of the documents in one batch for a worker.
 BATCH = 1 << 20
 
 # A heading of the first level, as in " = Robert Boulter = "; that of the second begins with " = = ".
@@ -24,17 +24,17 @@ NumberedText = tuple[int, str, str]
 # --- one document a line ---------------------------------------------------------------------------------------------------
 
 
-def batches_of_lines(dataset: Dataset, path: Path) -> Iterator[LineBlock]:
-    """The lines of a file, in blocks."""
-    return line_blocks(path)
+def batch_lines(dataset: Dataset, path: Path) -> Iterator[LineBlock]:
+    """Return the lines of a file, in blocks."""
+    return read_line_blocks(path)
 
 
-def documents_of_lines(dataset: Dataset, file: str, block: LineBlock) -> Iterator[Encoded | Skipped]:
-    """Each line that is not blank, called FILE:LINE; its text decides the split."""
-    for number, line in lines_of(block):
+def extract_lines(dataset: Dataset, file: str, block: LineBlock) -> Iterator[Encoded | Skipped]:
+    """Yield each line that is not blank, named FILE:LINE; its text decides the split."""
+    for number, line in split_lines(block):
         if line.strip():
             name = f"{file}:{number}"
-            yield encoded(Document(name, name, line), decided_by=line)
+            yield encode_document(Document(name, name, line), decided_by=line)
         else:
             yield Skipped("empty")
 
@@ -42,57 +42,57 @@ def documents_of_lines(dataset: Dataset, file: str, block: LineBlock) -> Iterato
 # --- one sentence a line ---------------------------------------------------------------------------------------------------
 
 
-def batches_of_sentences(dataset: Dataset, path: Path) -> Iterator[list[NumberedText]]:
-    """The documents of a file with one sentence a line and blank lines between documents."""
-    return _batches(_sentence_documents(path))
+def batch_sentences(dataset: Dataset, path: Path) -> Iterator[list[NumberedText]]:
+    """Yield the documents of a file with one sentence a line and blank lines between documents, in batches."""
+    return _batch(_read_sentence_documents(path))
 
 
-def _sentence_documents(path: Path) -> Iterator[NumberedText]:
+def _read_sentence_documents(path: Path) -> Iterator[NumberedText]:
     lines: list[tuple[int, str]] = []
     length = 0
-    for number, line in itertools.chain(lines_in(path), [(0, "")]):
+    for number, line in itertools.chain(read_lines(path), [(0, "")]):
         if line.strip():
             lines.append((number, line))
             length += len(line) + 1
         elif lines:
-            yield _joined(lines)
+            yield _concatenate(lines)
             lines, length = [], 0
         if length > LONGEST:
             raise _too_long(path, lines[0][0], "put blank lines between documents, or read it with format: text_lines")
 
 
-def documents_of_sentences(dataset: Dataset, file: str, batch: list[NumberedText]) -> Iterator[Encoded]:
-    """Each document, its sentences still one a line, called FILE:LINE; its text decides the split."""
+def extract_sentences(dataset: Dataset, file: str, batch: list[NumberedText]) -> Iterator[Encoded]:
+    """Yield each document, its sentences still one a line, named FILE:LINE; its text decides the split."""
     for number, _, text in batch:
         name = f"{file}:{number}"
-        yield encoded(Document(name, name, text), decided_by=text)
+        yield encode_document(Document(name, name, text), decided_by=text)
 
 
 # --- articles of WikiText --------------------------------------------------------------------------------------------------
 
 
-def batches_of_articles(dataset: Dataset, path: Path) -> Iterator[list[NumberedText]]:
-    """The articles of a WikiText file, raw or processed: https://arxiv.org/abs/1609.07843.
+def batch_articles(dataset: Dataset, path: Path) -> Iterator[list[NumberedText]]:
+    """Yield the articles of a WikiText file, raw or processed, in batches: https://arxiv.org/abs/1609.07843.
 
-    An article begins at a heading of the first level between two blank lines; a line in the form of a heading that stands in
+    An article begins at a heading of the first level between two blank lines; a line in the form of a heading in
     the middle of a text, as formulas and legends of tables do, begins none. What precedes the first heading belongs to the
-    first article. The texts, joined by line ends, are all lines of the file.
+    first article. The texts, concatenated with line ends, are all lines of the file.
 
     Raises:
         RelmError: there is no heading.
     """
-    return _batches(_articles(path))
+    return _batch(_read_articles(path))
 
 
-def _articles(path: Path) -> Iterator[NumberedText]:
+def _read_articles(path: Path) -> Iterator[NumberedText]:
     title = None
     lines: list[tuple[int, str]] = []
     length, follows_blank = 0, True
     # One line ahead is read: a heading has a blank line after it.
-    for (number, line), (_, following) in itertools.pairwise(itertools.chain(lines_in(path), [(0, "")])):
+    for (number, line), (_, following) in itertools.pairwise(itertools.chain(read_lines(path), [(0, "")])):
         heading = _HEADING.fullmatch(line) if follows_blank and not following.strip() else None
         if heading and title is not None:
-            yield _joined(lines, title)
+            yield _concatenate(lines, title)
             lines, length = [], 0
         title = heading[1] if heading else title
         lines.append((number, line))
@@ -101,7 +101,7 @@ def _articles(path: Path) -> Iterator[NumberedText]:
         if length > LONGEST:
             raise _too_long(path, lines[0][0], "is this a WikiText file?")
     if title is not None:
-        yield _joined(lines, title)
+        yield _concatenate(lines, title)
     elif lines:
         raise RelmError(
             f"{path}: no heading of the first level, such as ' = Robert Boulter = ' between blank lines: "
@@ -109,16 +109,16 @@ def _articles(path: Path) -> Iterator[NumberedText]:
         )
 
 
-def documents_of_articles(dataset: Dataset, file: str, batch: list[NumberedText]) -> Iterator[Encoded]:
-    """Each article with its heading and blank lines, called FILE:LINE; its title decides the split."""
+def extract_articles(dataset: Dataset, file: str, batch: list[NumberedText]) -> Iterator[Encoded]:
+    """Yield each article with its heading and blank lines, named FILE:LINE; its title decides the split."""
     for number, title, text in batch:
-        yield encoded(Document(f"{file}:{number}", title, text))
+        yield encode_document(Document(f"{file}:{number}", title, text))
 
 
-# --- all of them -----------------------------------------------------------------------------------------------------------
+# --- batches and errors ----------------------------------------------------------------------------------------------------
 
 
-def _joined(lines: list[tuple[int, str]], title: str = "") -> NumberedText:
+def _concatenate(lines: list[tuple[int, str]], title: str = "") -> NumberedText:
     return lines[0][0], title, "\n".join(line for _, line in lines)
 
 
@@ -126,7 +126,7 @@ def _too_long(path: Path, line: int, hint: str) -> RelmError:
     return RelmError(f"{path}, line {line}: the document that begins here exceeds {format_bytes(LONGEST)}; {hint}")
 
 
-def _batches(texts: Iterable[NumberedText]) -> Iterator[list[NumberedText]]:
+def _batch(texts: Iterable[NumberedText]) -> Iterator[list[NumberedText]]:
     batch: list[NumberedText] = []
     size = 0
     for text in texts:

@@ -1,4 +1,4 @@
-"""A file out of a model's folder of one's own: copied once, so that work on it goes on whatever becomes of the folder."""
+"""Copy a file from the user's own model folder once, so that later steps do not depend on the folder."""
 
 import hashlib
 from pathlib import Path
@@ -11,16 +11,16 @@ BLOCK = 1 << 20
 
 
 def copy_own_file(source: Path, expected_sha256: str | None, destination: Path) -> str:
-    """Make `destination` and its sidecar from a file of a folder; a sentence about it.
+    """Copy a file to `destination`, write its sidecar, and return a sentence about it.
 
     Args:
-        expected_sha256: of the file; None: whatever it holds.
+        expected_sha256: the file's sha256; None: any content.
 
     Raises:
-        RelmError: the file is absent or has other content, or the disk is full; nothing was changed then.
+        RelmError: the file is absent or has other content, or the disk is full; nothing has changed then.
     """
     if not source.is_file():
-        raise RelmError(f"{source}: no such file; correct `folder` in the model's file, or put it there")
+        raise RelmError(f"{source}: no such file; correct `folder` in the model's file, or add the file")
     size, digest = source.stat().st_size, hashlib.sha256()
     require_disk(destination.parent, size, destination.name)
     with open(source, "rb") as original, atomic_file(destination) as copy:
@@ -29,8 +29,8 @@ def copy_own_file(source: Path, expected_sha256: str | None, destination: Path) 
             copy.write(block)
         if expected_sha256 not in (None, digest.hexdigest()):
             raise RelmError(
-                f"{source}: sha256 is {digest.hexdigest()} now, this command was planned for {expected_sha256}: it was "
-                "edited in between; give the snakemake command again"
+                f"{source}: sha256 is {digest.hexdigest()}, but the run was planned with {expected_sha256}: the file was "
+                "edited since; run the snakemake command again"
             )
     write_sidecar(destination)
     return f"{destination.name}: {size:,} bytes from {source}"

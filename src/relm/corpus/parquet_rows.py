@@ -7,19 +7,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from tqdm import tqdm
 
-from relm.corpus.records import RowRange, check_keys, keys_of
+from relm.corpus.records import RowRange, check_keys, list_keys
 from relm.errors import RelmError
 from relm.recipes.datasets import Dataset
 
-# Bytes of a table that travel to a worker at once, and rows at most.
+# Bytes of a table in one batch for a worker, and its most rows.
 BATCH, ROWS = 1 << 20, 4096
 
 
-def batches_of_parquet(dataset: Dataset, path: Path) -> Iterator[RowRange]:
-    """The rows of a Parquet file, only the columns that are read, a piece of a row group at a time.
+def batch_parquet(dataset: Dataset, path: Path) -> Iterator[RowRange]:
+    """Yield the rows of a Parquet file, only the columns that are read, a piece of a row group at a time.
 
     Raises:
-        RelmError: the file is absent, cut, damaged or not Parquet, or lacks a column.
+        RelmError: the file is absent, truncated, damaged or not Parquet, or lacks a column.
     """
     first = 1
     try:
@@ -27,15 +27,19 @@ def batches_of_parquet(dataset: Dataset, path: Path) -> Iterator[RowRange]:
         with pq.ParquetFile(path, pre_buffer=False, buffer_size=BATCH) as file:
             check_keys(dataset, file.schema_arrow.names, str(path))
             with tqdm(total=file.metadata.num_rows, desc=path.name, unit=" rows", disable=None) as bar:
-                for table in file.iter_batches(_rows_at_once(file.metadata), columns=keys_of(dataset), use_threads=False):
+                for table in file.iter_batches(
+                    _choose_batch_rows(file.metadata), columns=list_keys(dataset), use_threads=False
+                ):
                     yield RowRange(str(path), first, table)
                     first += len(table)
                     bar.update(len(table))
     except (pa.ArrowException, OSError) as error:
         reason = str(error).split("\n")[0]
-        raise RelmError(f"{path}: after row {first - 1}: cut, damaged or not Parquet ({reason}); get it again") from None
+        raise RelmError(
+            f"{path}: after row {first - 1}: truncated, damaged or not Parquet ({reason}); download it again"
+        ) from None
 
 
-def _rows_at_once(metadata: pq.FileMetaData) -> int:
+def _choose_batch_rows(metadata: pq.FileMetaData) -> int:
     size = sum(int(metadata.row_group(number).total_byte_size) for number in range(metadata.num_row_groups))
     return max(1, min(ROWS, BATCH * int(metadata.num_rows) // max(size, 1)))

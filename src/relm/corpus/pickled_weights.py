@@ -1,7 +1,7 @@
-"""Weights that were released as `pytorch_model.bin` alone, once made a `model.safetensors`: tensors and nothing else.
+"""Convert weights that were released as `pytorch_model.bin` alone to `model.safetensors`: tensors and nothing else.
 
 Such a file is a pickle, which can hold any program. torch's own reader with `weights_only` builds tensors from it, refuses
-whatever else it asks for, and runs nothing of it.
+everything else, and runs no code of it.
 """
 
 import os
@@ -17,25 +17,25 @@ from relm.limits import require_disk
 
 
 def convert_weights(pickled: Path, configuration: Mapping[str, Any], output: Path) -> str:
-    """Make `output` and the `config.json` beside it, with their sidecars; a sentence about them.
+    """Write `output` and the `config.json` beside it, with their sidecars, and return a sentence about them.
 
-    Of tensors that share their memory (tied ones) the first in the file stands for all.
+    Of tensors that share their memory (tied weights) only the first in the file is kept.
 
     Args:
         pickled: a `pytorch_model.bin`, whose hash was checked as it was downloaded.
         configuration: the content of `config.json`.
 
     Raises:
-        RelmError: it holds something else than tensors by name, or is damaged; or the disk is too small.
+        RelmError: the file holds anything but tensors by name, or is damaged; or the disk is too small.
     """
     from safetensors.torch import save_file
 
-    weights = _without_copies(_tensors(pickled), pickled)
+    weights = _drop_copies(_read_tensors(pickled), pickled)
     size = sum(tensor.nbytes for tensor in weights.values())
     require_disk(output.parent, size, output.name)
     with atomic_file(output) as file:
         save_file(weights, file.name, metadata={"format": "pt"})
-        with open(file.name, "rb") as written:  # the library may have put a file of its own there
+        with open(file.name, "rb") as written:  # the library may have replaced the file
             os.fsync(written.fileno())
     write_sidecar(output)
     beside = output.with_name("config.json")
@@ -44,8 +44,8 @@ def convert_weights(pickled: Path, configuration: Mapping[str, Any], output: Pat
     return f"{output.name}: {len(weights):,} tensors, {size:,} bytes from {pickled.name}"
 
 
-def _tensors(pickled: Path) -> dict[str, Any]:
-    """Name -> tensor, read from the file as they are written where its form allows it."""
+def _read_tensors(pickled: Path) -> dict[str, Any]:
+    """Return name -> tensor, memory-mapped where the file's form allows it."""
     import torch
 
     try:
@@ -53,7 +53,7 @@ def _tensors(pickled: Path) -> dict[str, Any]:
     except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError, IndexError) as error:
         what = str(error).strip().partition("\n")[0] or type(error).__name__
         raise RelmError(
-            f"{pickled}: cannot be read as tensors and nothing else: {what}; use another release of these weights, one with a "
+            f"{pickled}: cannot be read as tensors alone: {what}; use another release of these weights, one with a "
             "model.safetensors"
         ) from None
     if not isinstance(found, dict) or not found or not all(isinstance(value, torch.Tensor) for value in found.values()):
@@ -61,7 +61,7 @@ def _tensors(pickled: Path) -> dict[str, Any]:
     return {str(name): tensor for name, tensor in found.items()}
 
 
-def _without_copies(tensors: Mapping[str, Any], pickled: Path) -> dict[str, Any]:
+def _drop_copies(tensors: Mapping[str, Any], pickled: Path) -> dict[str, Any]:
     seen: dict[tuple[Any, ...], str] = {}
     kept = {}
     for name, tensor in tensors.items():

@@ -1,11 +1,11 @@
-"""Documents in records, a mapping of keys to values each: lines of JSON, rows of Parquet, rows of a Hugging Face dataset."""
+"""Documents in records, mappings of keys to values: lines of JSON, rows of Parquet, rows of a Hugging Face dataset."""
 
 import json
 from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from relm.corpus.documents import Document, Encoded, Skipped, encoded
-from relm.corpus.lines import LineBlock, lines_of
+from relm.corpus.documents import Document, Encoded, Skipped, encode_document
+from relm.corpus.lines import LineBlock, split_lines
 from relm.errors import RelmError
 from relm.recipes.datasets import Dataset
 
@@ -16,106 +16,108 @@ if TYPE_CHECKING:
 class RowRange(NamedTuple):
     """Some consecutive rows of a table."""
 
-    place: str
-    """Where they are, for messages."""
+    source: str
+    """The file or dataset that they are from, for messages."""
     first: int
-    """The number of the first, counted from 1."""
+    """The position of the first row, counted from 1."""
     table: "pa.RecordBatch | pa.Table"
 
 
-def keys_of(dataset: Dataset) -> list[str]:
-    """The keys that are read of a record."""
+def list_keys(dataset: Dataset) -> list[str]:
+    """Return the keys that are read from each record."""
     keys = (dataset.text_key, dataset.id_key, dataset.title_key)
     return list(dict.fromkeys(key for key in keys if key is not None))
 
 
-def check_keys(dataset: Dataset, found: Collection[str], place: str) -> None:
-    """Raise RelmError unless all keys that are read are among those found."""
-    if missing := [key for key in keys_of(dataset) if key not in found]:
+def check_keys(dataset: Dataset, found: Collection[str], location: str) -> None:
+    """Raise RelmError unless all keys that are read are present."""
+    if missing := [key for key in list_keys(dataset) if key not in found]:
         raise RelmError(
-            f"{place}: no key {missing[0]!r}, it has {', '.join(map(repr, found)) or 'none'}; "
-            "say which key has the text with `text_key` (and `id_key`, `title_key`) in the dataset's file"
+            f"{location}: no key {missing[0]!r}, it has {', '.join(map(repr, found)) or 'none'}; "
+            "set `text_key` (and `id_key`, `title_key`) in the dataset's file to the right keys"
         )
 
 
 # --- one record ------------------------------------------------------------------------------------------------------------
 
 
-def document_of_record(dataset: Dataset, record: Mapping[str, Any], name: str, place: str) -> Encoded | Skipped:
-    """The document of a record: the text of ``text_key``; where that is null or blank, it is skipped.
+def extract_record(dataset: Dataset, record: Mapping[str, Any], name: str, location: str) -> Encoded | Skipped:
+    """Return the document of a record, the text of ``text_key``, or `Skipped` where that is null or blank.
 
     Args:
         name: its id, where the dataset has no ``id_key``.
-        place: file and line or row, for messages.
+        location: file and line or row, for messages.
 
     Raises:
-        RelmError: a key is missing, or its value is no text.
+        RelmError: a key is missing, or its value is not text.
     """
     try:
         text, identifier, title = [
             None if key is None else record[key] for key in (dataset.text_key, dataset.id_key, dataset.title_key)
         ]
     except KeyError:
-        check_keys(dataset, record, place)
+        check_keys(dataset, record, location)
         raise
     if text is None or (isinstance(text, str) and not text.strip()):
         return Skipped("empty")
-    text = _text(text, dataset.text_key, place)
-    name = name if dataset.id_key is None else _text(identifier, dataset.id_key, place, whole_number=True)
+    text = _require_text(text, dataset.text_key, location)
+    name = name if dataset.id_key is None else _require_text(identifier, dataset.id_key, location, whole_number=True)
     if dataset.title_key is None:
-        return encoded(Document(name, name, text), decided_by=text)
-    return encoded(Document(name, _text(title, dataset.title_key, place), text))
+        return encode_document(Document(name, name, text), decided_by=text)
+    return encode_document(Document(name, _require_text(title, dataset.title_key, location), text))
 
 
-def _text(value: Any, key: str, place: str, whole_number: bool = False) -> str:
+def _require_text(value: Any, key: str, location: str, whole_number: bool = False) -> str:
     if whole_number and isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     if not isinstance(value, str):
         expected = "a text or a whole number" if whole_number else "a text"
-        raise RelmError(f"{place}: {key}: expected {expected}, found {value!r:.60}")
+        raise RelmError(f"{location}: {key}: expected {expected}, found {value!r:.60}")
     try:
         value.encode()
     except UnicodeEncodeError as error:
         half = f"half of a surrogate pair ({value[error.start]!r})"
-        raise RelmError(f"{place}: {key}: character {error.start}: {half}, which is no text; mend the file") from None
+        raise RelmError(f"{location}: {key}: character {error.start}: {half}, which is not text; correct the file") from None
     if "\0" in value:
-        raise RelmError(f"{place}: {key}: character {value.index(chr(0))}: a NUL, which is no text; mend the file")
+        raise RelmError(f"{location}: {key}: character {value.index(chr(0))}: a NUL, which is not text; correct the file")
     return value
 
 
 # --- lines of JSON ---------------------------------------------------------------------------------------------------------
 
 
-def documents_of_json_lines(dataset: Dataset, file: str, block: LineBlock) -> Iterator[Encoded | Skipped]:
-    """One object a line, called FILE:LINE unless it has an id; blank lines are skipped.
+def extract_json_lines(dataset: Dataset, file: str, block: LineBlock) -> Iterator[Encoded | Skipped]:
+    """Yield the document of each line, one JSON object, named FILE:LINE unless it has an id; blank lines are skipped.
 
     Raises:
-        RelmError: a line is not valid JSON or no object; names file and line.
+        RelmError: a line is not valid JSON or not an object; names file and line.
     """
-    for number, line in lines_of(block):
-        place = f"{block.path}, line {number}"
+    for number, line in split_lines(block):
+        location = f"{block.path}, line {number}"
         if not line.strip():
             yield Skipped("empty")
             continue
         try:
             record = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise RelmError(f"{place}: not valid JSON ({error}); each line holds one object") from None
+            raise RelmError(f"{location}: not valid JSON ({error}); each line holds one object") from None
         if not isinstance(record, dict):
-            raise RelmError(f'{place}: expected an object, as in {{"text": ...}}, found {line:.60}')
-        yield document_of_record(dataset, record, f"{file}:{number}", place)
+            raise RelmError(f'{location}: expected an object, as in {{"text": ...}}, found {line:.60}')
+        yield extract_record(dataset, record, f"{file}:{number}", location)
 
 
 # --- rows ------------------------------------------------------------------------------------------------------------------
 
 
-def documents_of_rows(dataset: Dataset, file: str, rows: RowRange) -> Iterator[Encoded | Skipped]:
-    """One document a row, called FILE:ROW unless it has an id."""
+def extract_rows(dataset: Dataset, file: str, rows: RowRange) -> Iterator[Encoded | Skipped]:
+    """Yield one document a row, named FILE:ROW unless it has an id."""
     try:
-        columns = [rows.table.column(key).to_pylist() for key in keys_of(dataset)]
+        columns = [rows.table.column(key).to_pylist() for key in list_keys(dataset)]
     except UnicodeDecodeError as error:
         last = rows.first + len(rows.table) - 1
-        raise RelmError(f"{rows.place}, rows {rows.first} to {last}: not valid UTF-8 ({error.reason}); mend the file") from None
+        raise RelmError(
+            f"{rows.source}, rows {rows.first} to {last}: not valid UTF-8 ({error.reason}); correct the file"
+        ) from None
     for number, values in enumerate(zip(*columns, strict=True), rows.first):
-        record = dict(zip(keys_of(dataset), values, strict=True))
-        yield document_of_record(dataset, record, f"{file}:{number}", f"{rows.place}, row {number}")
+        record = dict(zip(list_keys(dataset), values, strict=True))
+        yield extract_record(dataset, record, f"{file}:{number}", f"{rows.source}, row {number}")

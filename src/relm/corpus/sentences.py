@@ -1,6 +1,6 @@
-"""Text cut into sentences by rules: the segmenter of Wikimedia, https://github.com/wikimedia/sentencex, which needs no model.
+"""Split text into sentences by rules: Wikimedia's segmenter, https://github.com/wikimedia/sentencex, which needs no model.
 
-A full stop ends a sentence unless what stands before it is an abbreviation of the language, a number, or inside quotes or
+A full stop ends a sentence unless it follows an abbreviation of the language or a number, or is inside quotes or
 parentheses. For English it has lists of abbreviations, for Romanian (as for every language it has no rules for) it applies
 the English ones: "Str. Mare" then becomes two sentences.
 """
@@ -15,9 +15,9 @@ _PLAIN_SPACES = {code: " " for code in range(0x80, 0x3001) if chr(code).isspace(
 
 
 def split_sentences(text: str, language: str) -> list[str]:
-    """The sentences of a text, in order; joined, they are the text, character for character.
+    """Return the sentences of a text in order; concatenated, they are the text, character for character.
 
-    White space between two sentences leads the second one, as a space belongs to the word after it in byte-level BPE; at the
+    White space between two sentences begins the second one, as a space belongs to the word after it in byte-level BPE; at the
     end of the text it stays with the last sentence. No piece is white space alone, unless the whole text is.
 
     Args:
@@ -29,7 +29,7 @@ def split_sentences(text: str, language: str) -> list[str]:
     """
     sentences: list[str] = []
     before = ""
-    for segment in _segments(text, _rules(language)):
+    for segment in _cut_segments(text, _choose_rules(language)):
         sentence = segment.rstrip()
         if sentence:
             sentences.append(before + sentence)
@@ -41,11 +41,11 @@ def split_sentences(text: str, language: str) -> list[str]:
     return sentences
 
 
-def _segments(text: str, rules: str) -> list[str]:
-    """What the segmenter cuts a text into.
+def _cut_segments(text: str, rules: str) -> list[str]:
+    """Return the segments of a text, as the segmenter splits it.
 
-    It panics at a letter that stands alone, a space other than ASCII's and a full stop, as in "plan B .": such spaces are then
-    shown to it as plain ones. What it cannot cut even so stays whole.
+    It panics at a single letter, a non-ASCII space and a full stop, as in "plan B .": such spaces are then replaced by plain
+    ones for it. A text at which it still panics stays whole.
     """
     try:
         return list(sentencex.segment(rules, text))
@@ -60,14 +60,14 @@ def _segments(text: str, rules: str) -> list[str]:
 
 
 def _require_panic(error: BaseException) -> None:
-    """Raise what is none."""
+    """Raise any error that is not a panic of Rust."""
     if type(error).__name__ != "PanicException":
         raise error
 
 
-def _rules(language: str) -> str:
+def _choose_rules(language: str) -> str:
     """
-    >>> _rules("pt-BR"), _rules("EN_us"), _rules("")
+    >>> _choose_rules("pt-BR"), _choose_rules("EN_us"), _choose_rules("")
     ('pt', 'en', 'en')
     """
     subtag = _SUBTAG.match(language)

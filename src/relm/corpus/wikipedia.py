@@ -1,7 +1,7 @@
-"""Pages of a MediaWiki XML dump, read as a stream.
+"""Read the pages of a MediaWiki XML dump as a stream.
 
 Understands the export schemas 0.3 (2005, without ``<ns>``) to 0.11; see https://www.mediawiki.org/wiki/Help:Export. The file
-may be plain or compressed by bzip2 (one stream or many), gzip or xz, which its first bytes tell. At most a block of the file
+may be plain or compressed by bzip2 (one stream or many), gzip or xz, recognised by its first bytes. At most a block of the file
 and the pages that end in it are in memory.
 """
 
@@ -34,7 +34,7 @@ _REDIRECT = re.compile(r"\s*#redirect\b", re.IGNORECASE)
 
 
 class Page(NamedTuple):
-    """An article as its authors wrote it."""
+    """An article in its source form."""
 
     id: str
     title: str
@@ -42,13 +42,13 @@ class Page(NamedTuple):
 
 
 class Dump:
-    """Iterate over it once: articles as `Page`, everything else as `Skipped`, in the order of the file.
+    """A dump to be iterated over once: articles as `Page`, everything else as `Skipped`, in the order of the file.
 
     Of a page with many revisions, the latest counts.
 
     Raises:
-        RelmError: the file is not a dump, is damaged, or is cut although ``ends_mid_page`` is false. What comes before the
-            fault has been yielded by then.
+        RelmError: the file is not a dump, is damaged, or is truncated although ``ends_mid_page`` is false. All pages before the
+            fault have been yielded by then.
     """
 
     def __init__(self, path: Path, ends_mid_page: bool = False) -> None:
@@ -79,7 +79,7 @@ class Dump:
 
     def __iter__(self) -> Iterator[Page | Skipped]:
         before = b""
-        for block in decompressed_blocks(self.path):
+        for block in read_decompressed(self.path):
             fault = self._parse(before, block)
             self._fed += len(block)
             yield from self._ready
@@ -120,23 +120,23 @@ class Dump:
         elif parent == "revision" and tag in ("timestamp", "text"):
             self._revision[tag] = "".join(self._characters)
         elif parent == "namespaces":
-            self._namespace("".join(self._characters).lower())
+            self._note_namespace("".join(self._characters).lower())
         elif tag == "page":
-            self._ready.append(self._classified(self._page))
+            self._ready.append(self._classify(self._page))
             self._page = {}
         self._characters.clear()
 
-    def _namespace(self, name: str) -> None:
+    def _note_namespace(self, name: str) -> None:
         if self._namespace_key != 0:
             self.other_namespaces.add(name)
         if self._namespace_key in (FILE_KEY, CATEGORY_KEY):
             self.hidden_namespaces.add(name)
 
-    def _classified(self, page: Mapping[str, str]) -> Page | Skipped:
+    def _classify(self, page: Mapping[str, str]) -> Page | Skipped:
         title, text = page.get("title", ""), page.get("text", "")
         if not title or "id" not in page:
             line = self._parser.CurrentLineNumber
-            raise RelmError(f"{self.path}: line {line}: a <page> ends here that has no <title> or no <id>: the dump is damaged")
+            raise RelmError(f"{self.path}: line {line}: a <page> without <title> or <id> ends here: the dump is damaged")
         prefix, colon, _ = title.partition(":")
         namespace = page.get("ns") or str(
             int(bool(colon) and prefix.strip().lower().replace("_", " ") in self.other_namespaces)
@@ -161,7 +161,7 @@ class Dump:
         return None
 
     def _finish(self) -> Iterator[Page | Skipped]:
-        """What remains when the file has ended."""
+        """Yield or raise what the end of the file means."""
         try:
             self._parser.Parse(b"", True)
         except expat.ExpatError as error:
@@ -175,7 +175,7 @@ class Dump:
     def _no_dump(self, found: str) -> RelmError:
         return RelmError(
             f"{self.path}: not a MediaWiki dump: expected it to begin with <mediawiki>, found {found}; "
-            "correct where the file comes from"
+            "correct the source of the file"
         )
 
     def _cut(self, error: expat.ExpatError) -> RelmError:
@@ -206,22 +206,22 @@ def _begins_with_invalid_utf8(data: bytes) -> bool:
     return False
 
 
-def decompressed_blocks(path: Path) -> Iterator[bytes]:
-    """The content of a plain or compressed file in blocks of at most `BLOCK` bytes; shows progress on a terminal.
+def read_decompressed(path: Path) -> Iterator[bytes]:
+    """Yield the content of a plain or compressed file in blocks of at most `BLOCK` bytes; shows progress on a terminal.
 
     Raises:
-        RelmError: the file is absent, cut or damaged.
+        RelmError: the file is absent, truncated or damaged.
     """
     try:
         with open(path, "rb") as raw:
             size = path.stat().st_size
             with tqdm(total=size, desc=path.name, unit="B", unit_scale=True, disable=None) as bar:
-                file = _decompressed(raw)
+                file = _decompress(raw)
                 while block := file.read(BLOCK):
                     bar.update(raw.tell() - bar.n)
                     yield block
     except EOFError:
-        raise RelmError(f"{path}: the compressed file ends too early, after {size} bytes; download it again") from None
+        raise RelmError(f"{path}: the compressed file is truncated after {size} bytes; download it again") from None
     except (zlib.error, lzma.LZMAError) as error:
         raise RelmError(f"{path}: the compressed file is damaged ({error}); download it again") from None
     except OSError as error:
@@ -229,7 +229,7 @@ def decompressed_blocks(path: Path) -> Iterator[bytes]:
         raise RelmError(f"{path}: cannot be read: {error.strerror or error}; {hint}") from None
 
 
-def _decompressed(raw: IO[bytes]) -> IO[bytes]:
+def _decompress(raw: IO[bytes]) -> IO[bytes]:
     magic = raw.read(6)
     raw.seek(0)
     if magic.startswith(b"BZh"):

@@ -1,28 +1,28 @@
-"""Documents in a Wikipedia dump: the readable text of its articles."""
+"""The documents of a Wikipedia dump: the readable text of its articles."""
 
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from relm.corpus.documents import Document, Encoded, Skipped, encoded
+from relm.corpus.documents import Document, Encoded, Skipped, encode_document
 from relm.corpus.wikipedia import Dump, Page
-from relm.corpus.wikitext_markup import plain_text
+from relm.corpus.wikitext_markup import extract_plain_text
 from relm.errors import RelmError
 from relm.recipes.datasets import Dataset
 
-# Characters of wikitext that travel to a worker at once: some 50 ms of work.
+# Characters of wikitext in one batch for a worker: some 50 ms of work.
 BATCH = 300_000
 
 
 class PageBatch(NamedTuple):
-    """Pages that one worker takes at once."""
+    """The pages of one work item."""
 
     hidden_namespaces: frozenset[str]
     pages: list[Page | Skipped]
 
 
-def batches_of_pages(dataset: Dataset, path: Path) -> Iterator[PageBatch]:
-    """The pages of a dump in order; an error comes after the pages before it."""
+def batch_pages(dataset: Dataset, path: Path) -> Iterator[PageBatch]:
+    """Yield the pages of a dump in order, in batches; an error is raised after the pages before it."""
     dump = Dump(path, dataset.ends_mid_page)
     pages: list[Page | Skipped] = []
     size = 0
@@ -39,12 +39,12 @@ def batches_of_pages(dataset: Dataset, path: Path) -> Iterator[PageBatch]:
     yield PageBatch(frozenset(dump.hidden_namespaces), pages)
 
 
-def documents_of_pages(dataset: Dataset, file: str, batch: PageBatch) -> Iterator[Encoded | Skipped]:
-    """Each article, cleaned; its title decides the split."""
+def extract_pages(dataset: Dataset, file: str, batch: PageBatch) -> Iterator[Encoded | Skipped]:
+    """Yield each article, cleaned; its title decides the split."""
     for page in batch.pages:
-        yield page if isinstance(page, Skipped) else _article(page, batch.hidden_namespaces)
+        yield page if isinstance(page, Skipped) else _extract_article(page, batch.hidden_namespaces)
 
 
-def _article(page: Page, hidden_namespaces: frozenset[str]) -> Encoded | Skipped:
-    text = plain_text(page.wikitext, hidden_namespaces)
-    return encoded(Document(page.id, page.title, text)) if text else Skipped("empty")
+def _extract_article(page: Page, hidden_namespaces: frozenset[str]) -> Encoded | Skipped:
+    text = extract_plain_text(page.wikitext, hidden_namespaces)
+    return encode_document(Document(page.id, page.title, text)) if text else Skipped("empty")

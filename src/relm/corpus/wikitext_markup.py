@@ -1,10 +1,10 @@
-"""Wikitext, the markup of Wikipedia, to plain text: one paragraph, heading or list item a line.
+"""Convert wikitext, the markup of Wikipedia, to plain text: one paragraph, heading or list item a line.
 
-What a reader would read stays: prose, link labels, list items, headings of sections that have content, formulas as their TeX.
-What surrounds it goes: templates but for a few, tables, images with their captions, references, galleries, code blocks,
-categories, and sections that only point elsewhere (`DROPPED_SECTIONS`).
+Kept is the text of the article: prose, link labels, list items, headings of sections that have content, formulas as their TeX.
+Dropped are most templates, tables, images with their captions, references, galleries, code blocks, categories, and sections
+that only point elsewhere (`DROPPED_SECTIONS`).
 
-Everything is done by regular expressions that look at each character a bounded number of times, also where brackets are
+Everything is done by regular expressions that read each character a bounded number of times, also where brackets are
 unbalanced: nesting is resolved from the inside, in at most `DEEPEST` passes. The output is never longer than the input.
 The markup is described at https://www.mediawiki.org/wiki/Help:Formatting and https://www.mediawiki.org/wiki/Markup_spec.
 """
@@ -14,14 +14,14 @@ import re
 from collections.abc import Callable, Collection
 from html.entities import html5
 
-from relm.corpus.wikitext_templates import shown_text
+from relm.corpus.wikitext_templates import render_template
 
 DEEPEST = 12
 
 # Links into these namespaces show nothing in the text. A dump's own names (Файл, Kategorie) are added from its header.
 HIDDEN_NAMESPACES = frozenset({"file", "image", "media", "category"})
 
-# Sections without text of their own: lists of links, and what remains of references when the references are gone.
+# Sections without text of their own: lists of links, and the remains of reference lists.
 DROPPED_SECTIONS = frozenset({
     "see also", "see also and external links", "related links", "related topics", "links", "weblinks", "gallery",
     "external link", "external links", "external links and references", "external references", "external resources",
@@ -44,8 +44,8 @@ _ELEMENT = re.compile(rf"<!--|<({'|'.join(_VERBATIM)}|{_GONE})(?=[\s/>])[^<>]*>"
 _KEPT = re.compile("\x02([0-9]+)\x03")
 
 
-def _without_elements(text: str, kept: list[str]) -> str:
-    """Remove comments and elements; verbatim ones leave a mark, and their content in ``kept``."""
+def _remove_elements(text: str, kept: list[str]) -> str:
+    """Remove comments and elements; a verbatim one leaves a mark, and its content is appended to ``kept``."""
     pieces: list[str] = []
     position = 0
     unclosed: set[str] = set()
@@ -55,7 +55,7 @@ def _without_elements(text: str, kept: list[str]) -> str:
             continue
         end = inner = opening.end()
         if not opening[0].endswith("/>"):
-            inner, end = _closing(text, name, opening.end())
+            inner, end = _find_closing(text, name, opening.end())
             if inner < 0:
                 # Searched to the end once; another opening tag of this name would search in vain again.
                 unclosed.add(name)
@@ -72,8 +72,8 @@ def _without_elements(text: str, kept: list[str]) -> str:
     return "".join(pieces)
 
 
-def _closing(text: str, name: str, position: int) -> tuple[int, int]:
-    """Start and end of what closes an element; (-1, -1) if nothing does. An unclosed comment lasts to the end."""
+def _find_closing(text: str, name: str, position: int) -> tuple[int, int]:
+    """Return start and end of an element's closing tag, (-1, -1) if there is none; an unclosed comment lasts to the end."""
     if name == "!":
         start = text.find("-->", position)
         return (start, start + 3) if start >= 0 else (len(text), len(text))
@@ -98,7 +98,7 @@ _LANGUAGE = re.compile(r"(?!mw$|wp$)[a-z]{2,3}(?:-[a-z]+)*|simple|nds-nl|be-x-ol
 _PICTURE = re.compile(r"\.(?:jpe?g|png|gif|svg|tiff?|og[gv]|webm|midi?|djvu|pdf|bmp)\s*", re.IGNORECASE)
 
 
-def _unnested(pattern: re.Pattern[str], replacement: str | Callable[[re.Match[str]], str], text: str) -> str:
+def _replace_nested(pattern: re.Pattern[str], replacement: str | Callable[[re.Match[str]], str], text: str) -> str:
     for _ in range(DEEPEST):
         text, found = pattern.subn(replacement, text)
         if not found:
@@ -106,8 +106,8 @@ def _unnested(pattern: re.Pattern[str], replacement: str | Callable[[re.Match[st
     return text
 
 
-def _link_text(body: str, hidden: Collection[str]) -> str:
-    """What a link shows: its label, its target, or nothing for images, categories and other languages' articles."""
+def _choose_link_text(body: str, hidden: Collection[str]) -> str:
+    """Return the text that a link shows: its label, its target, or nothing for images, categories and interlanguage links."""
     target, bar, label = body.partition("|")
     prefix, colon, rest = target.partition(":")
     if colon and prefix.strip():
@@ -139,7 +139,7 @@ _MAGIC_WORD = re.compile(r"__[A-Z]{3,20}__")
 _ENTITY = re.compile(r"&(?:#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[a-zA-Z][a-zA-Z0-9]{1,30});")
 
 
-def _without_inline_markup(text: str) -> str:
+def _remove_inline_markup(text: str) -> str:
     text = _EXTERNAL_LINK.sub(lambda match: " ".join(match[1].split(maxsplit=1)[1:]), text)
     if "<" in text:
         text = _SUPERSCRIPT.sub(lambda match: match[1].translate(_SUPERSCRIPT_SIGNS), text)
@@ -151,8 +151,8 @@ def _without_inline_markup(text: str) -> str:
 # --- lines -----------------------------------------------------------------------------------------------------------------
 
 
-def _heading(line: str) -> tuple[int, str] | None:
-    """Level and title of ``== Title ==``."""
+def _parse_heading(line: str) -> tuple[int, str] | None:
+    """Return level and title of ``== Title ==``, None for other lines."""
     line = line.rstrip()
     if len(line) < 3 or line[-1] != "=":
         return None
@@ -190,19 +190,19 @@ _WORD = re.compile(r"[^\W_]")
 
 
 def _is_text(line: str) -> bool:
-    """Whether a line says anything; rulers and indented drawings and tables in typewriter style do not."""
+    """Return whether a line has text; rulers and indented drawings and tables in typewriter style have none."""
     if line[:1] == " " and ("   " in line.strip() or "|" in line or "___" in line or "---" in line):
         return False
     return bool(_WORD.search(line))
 
 
 def _is_row(line: str) -> bool:
-    """Whether a line belongs to a table or template that was never closed."""
+    """Return whether a line belongs to a table or template that was never closed."""
     return line.startswith(("|", "{|", "{{")) or (line[0] == "!" and "|" in line)
 
 
-def _paragraphs(text: str) -> list[str]:
-    """One paragraph, heading or list item an element; lines of a paragraph are joined."""
+def _collect_paragraphs(text: str) -> list[str]:
+    """Return one paragraph, heading or list item an element; the lines of a paragraph are concatenated."""
     outline = _Outline()
     paragraph: list[str] = []
     for line in text.split("\n"):
@@ -212,7 +212,7 @@ def _paragraphs(text: str) -> list[str]:
             continue
         outline.text(" ".join(paragraph))
         paragraph.clear()
-        if first == "=" and (heading := _heading(line)):
+        if first == "=" and (heading := _parse_heading(line)):
             outline.heading(*heading)
         elif first and not _is_row(line) and _is_text(line):
             outline.text(line.lstrip("*#:; \t"))
@@ -220,7 +220,7 @@ def _paragraphs(text: str) -> list[str]:
     return outline.lines
 
 
-# --- what is left ----------------------------------------------------------------------------------------------------------
+# --- remaining characters --------------------------------------------------------------------------------------------------
 
 _EMPTY_PARENTHESES = re.compile(r"(?<![^ \n])\([ ,;:/|–—-]*\)")
 _OPENED = re.compile(r"\((?:[ ]+|[,;:][ ])[ ,;:]*")
@@ -230,12 +230,12 @@ _SPACES = re.compile(r" {2,}")
 _LINE_ENDS = re.compile(r" *\n[ \n]*")
 
 
-def _decoded(text: str) -> str:
-    """Character references become characters, once: &amp;lt; is how an author shows &lt;."""
-    return _ENTITY.sub(_character, text)
+def _decode(text: str) -> str:
+    """Replace character references by characters, once: &amp;lt; is how an author shows &lt;."""
+    return _ENTITY.sub(_decode_character, text)
 
 
-def _character(match: re.Match[str]) -> str:
+def _decode_character(match: re.Match[str]) -> str:
     reference = match[0]
     # html.unescape alone would find &not in &notes;
     return html.unescape(reference) if reference[1] == "#" else html5.get(reference[1:], reference)
@@ -253,8 +253,8 @@ def _tidy(text: str) -> str:
     return _LINE_ENDS.sub("\n", text).strip()
 
 
-def plain_text(wikitext: str, hidden: Collection[str] = HIDDEN_NAMESPACES) -> str:
-    """The readable text of an article; lines separated by one newline, none empty, no newline at the end.
+def extract_plain_text(wikitext: str, hidden: Collection[str] = HIDDEN_NAMESPACES) -> str:
+    """Return the readable text of an article: lines separated by one newline, none empty, no newline at the end.
 
     Args:
         wikitext: an article's source, XML entities already decoded.
@@ -263,16 +263,16 @@ def plain_text(wikitext: str, hidden: Collection[str] = HIDDEN_NAMESPACES) -> st
     kept: list[str] = []
     text = wikitext.replace("\x02", "").replace("\x03", "")
     text = _POEM.sub(lambda match: match[1].replace("\n", "<br>"), text)
-    text = _without_elements(text, kept)
-    for quotes in ("'''''", "'''", "''"):  # before what stands between them may vanish
+    text = _remove_elements(text, kept)
+    for quotes in ("'''''", "'''", "''"):  # before the text between them may vanish
         text = text.replace(quotes, "")
-    text = _unnested(_LINK, lambda match: _link_text(match[1], hidden), text)
-    text = _unnested(_TEMPLATE, lambda match: shown_text(match[1] or ""), text)
-    text = _unnested(_TABLE, "\n\n", text)
-    text = _unnested(_HTML_TABLE, "\n\n", text)
-    text = _without_inline_markup(text)
-    text = "\n".join(_paragraphs(text))
+    text = _replace_nested(_LINK, lambda match: _choose_link_text(match[1], hidden), text)
+    text = _replace_nested(_TEMPLATE, lambda match: render_template(match[1] or ""), text)
+    text = _replace_nested(_TABLE, "\n\n", text)
+    text = _replace_nested(_HTML_TABLE, "\n\n", text)
+    text = _remove_inline_markup(text)
+    text = "\n".join(_collect_paragraphs(text))
     for residue in ("[[", "]]", "{{", "}}"):
         text = text.replace(residue, "")
-    text = _tidy(_decoded(text))
-    return _KEPT.sub(lambda match: " ".join(_decoded(kept[int(match[1])]).split()), text).strip()
+    text = _tidy(_decode(text))
+    return _KEPT.sub(lambda match: " ".join(_decode(kept[int(match[1])]).split()), text).strip()

@@ -30,7 +30,7 @@ def _before(prefix: str) -> Shown:
     return lambda arguments: prefix + arguments[0] if arguments else ""
 
 
-def _joined(arguments: list[str]) -> str:
+def _concatenate(arguments: list[str]) -> str:
     return "".join(arguments)
 
 
@@ -52,7 +52,7 @@ def _quantity(arguments: list[str]) -> str:
     elif len(arguments) > 1:
         value, unit = arguments[:2]
     else:
-        return _joined(arguments)
+        return _concatenate(arguments)
     return f"{value} {_UNITS.get(unit, unit)}"
 
 
@@ -74,7 +74,7 @@ SHOWN: dict[str, Shown] = {
     **dict.fromkeys(("lang", "wikt-lang", "script/lang"), _argument(1)),
     **dict.fromkeys(("transl", "transliteration"), _last),
     **dict.fromkeys(("convert", "cvt"), _quantity),
-    **dict.fromkeys(("chem", "gaps", "ce", "chem2"), _joined),
+    **dict.fromkeys(("chem", "gaps", "ce", "chem2"), _concatenate),
     **dict.fromkeys(("frac", "fraction", "sfrac"), _fraction),
     **dict.fromkeys(("c.", "circa", "ca."), lambda arguments: " ".join(["c.", *arguments])),
     **dict.fromkeys(("ndash", "–", "spaced ndash", "snd", "spnd", "spndash"), _constant(" – ")),
@@ -92,8 +92,8 @@ SHOWN: dict[str, Shown] = {
 _NAMED = re.compile(r"\s*([\w -]{1,30})=(.*)", re.DOTALL)
 
 
-def _positional(arguments: list[str]) -> list[str]:
-    """Arguments without a name; ``2=text`` counts as one."""
+def _list_positional(arguments: list[str]) -> list[str]:
+    """Return the arguments without a name; ``2=text`` counts as one."""
     found = []
     for argument in arguments:
         named = _NAMED.fullmatch(argument)
@@ -104,10 +104,10 @@ def _positional(arguments: list[str]) -> list[str]:
     return found
 
 
-def shown_text(body: str) -> str:
-    """What the template with this body, the text between its braces, adds to the sentence: mostly nothing.
+def render_template(body: str) -> str:
+    """Return the text that a template with this body, the text between its braces, adds to the sentence: mostly none.
 
-    >>> shown_text("convert|5|km|mi|abbr=on"), shown_text("lang|fr|bonjour"), shown_text("cite book|title=X")
+    >>> render_template("convert|5|km|mi|abbr=on"), render_template("lang|fr|bonjour"), render_template("cite book|title=X")
     ('5 km', 'bonjour', '')
     """
     if len(body) > LONGEST:
@@ -117,4 +117,4 @@ def shown_text(body: str) -> str:
     shown = SHOWN.get(name)
     if shown is None and name.startswith("lang-"):
         shown = _argument(0)
-    return shown(_positional(arguments)) if shown else ""
+    return shown(_list_positional(arguments)) if shown else ""

@@ -1,7 +1,7 @@
-"""A function applied to many items by several processes, with the results in the items' order.
+"""Apply a function to many items by several processes, with the results in the items' order.
 
-The processes are spawned, so they inherit no locks or threads. Each has a pipe of its own: when the parent dies, however it
-dies, they read the end of their pipe and leave; when one of them dies, the parent reads the end of that pipe and says so.
+The processes are spawned, so they inherit no locks or threads. Each has a pipe of its own: when the parent dies for any
+reason, they read the end of their pipe and exit; when one of them dies, the parent reads the end of that pipe and raises.
 """
 
 import collections
@@ -19,19 +19,19 @@ from relm.recipes.declaration import load_extensions
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-# Items read ahead per worker. One is being worked on, one waits; the third bridges an item that takes long.
+# Items read ahead per worker. One is being processed, one waits; the third covers for an item that takes long.
 READ_AHEAD = 3
 
 
 def ordered_map(function: Callable[[Item], Result], items: Iterable[Item], workers: int, task: str) -> Iterator[Result]:
-    """``map(function, items)`` by several processes; one worker means this process.
+    """Yield the results of ``map(function, items)``, computed by several processes; one worker means this process.
 
     An error of ``items`` is raised after the results of all items before it, as ``map`` would. At most `READ_AHEAD` items a
     worker are in memory.
 
     Args:
         function: importable, as are its arguments and results: they are sent to the workers.
-        task: what is being done, for the message when a worker dies.
+        task: a name of the work, for the message when a worker dies.
 
     Raises:
         RelmError: a worker died, by a signal or by itself.
@@ -42,12 +42,12 @@ def ordered_map(function: Callable[[Item], Result], items: Iterable[Item], worke
     team = _Team(function, task)
     try:
         team.hire(workers)
-        yield from _in_order(team, iter(items), READ_AHEAD * workers)
+        yield from _collect_in_order(team, iter(items), READ_AHEAD * workers)
     finally:
         team.dismiss()
 
 
-def _in_order(team: "_Team", items: Iterator[Any], window: int) -> Iterator[Any]:
+def _collect_in_order(team: "_Team", items: Iterator[Any], window: int) -> Iterator[Any]:
     fault: Exception | None = None
     exhausted = False
     ready: collections.deque[tuple[int, Any]] = collections.deque()
@@ -73,7 +73,7 @@ def _in_order(team: "_Team", items: Iterator[Any], window: int) -> Iterator[Any]
 
 
 class _Team:
-    """The worker processes, each at work on one item or idle."""
+    """The worker processes, each busy with one item or idle."""
 
     def __init__(self, function: Callable[[Any], Any], task: str) -> None:
         self.function = function
@@ -109,7 +109,7 @@ class _Team:
         self.busy[connection] = number
 
     def finished(self, block: bool) -> dict[int, Any]:
-        """Results that have arrived, by item number; with ``block`` at least one, if any worker is busy."""
+        """Return the results that have arrived, by item number; with ``block`` at least one, if any worker is busy."""
         results = {}
         for connection in wait(list(self.busy), timeout=None if block else 0) if self.busy else ():
             assert isinstance(connection, Connection)
@@ -128,11 +128,11 @@ class _Team:
         process.join()
         code = process.exitcode or 0
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit status {code}"
-        hint = ", perhaps by the system for want of memory: free some or use fewer workers" if code == -9 else ""
+        hint = ", perhaps by the system because memory ran out: free some or use fewer workers" if code == -9 else ""
         return RelmError(f"{self.task}: worker process {process.pid} {how}{hint}; nothing was written, run it again")
 
     def dismiss(self) -> None:
-        """Stop all workers, at work or not."""
+        """Stop all workers, busy or not."""
         for connection, process in self.processes.items():
             connection.close()
             process.terminate()
@@ -141,7 +141,7 @@ class _Team:
 
 
 def _work(connection: Connection, function: Callable[[Any], Any]) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides what becomes of us
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent ends its workers
     load_extensions()
     with contextlib.suppress(EOFError, ConnectionError):
         while True:

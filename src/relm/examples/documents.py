@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relm.artifact import checked_sidecar, sha256_of, sidecar_of
-from relm.corpus.documents import parsed_document
+from relm.corpus.documents import parse_document
 from relm.errors import RelmError
 
 # Bytes of documents that a worker takes at once: some 20 ms of work.
@@ -200,7 +200,7 @@ def document_texts(lines: Iterable[bytes], path: Path, first_line: int = 1) -> I
         RelmError: a line is not a document; names the file and line.
     """
     for number, line in zip(count(first_line), lines, strict=False):
-        yield parsed_document(line, f"{path}, line {number}").text
+        yield parse_document(line, f"{path}, line {number}").text
 
 
 def first_texts(documents: list[Path], limit: int) -> Iterator[str]:

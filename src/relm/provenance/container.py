@@ -40,7 +40,7 @@ def engine(environment: Mapping[str, str], root: Path) -> str | None:
 
 
 def container(environment: Mapping[str, str] = os.environ, root: Path = Path("/")) -> dict[str, str | None] | None:
-    """``engine``, ``role``, ``image`` and ``digest`` of the container that this process is in; None outside any.
+    """Return ``engine``, ``role``, ``image`` and ``digest`` of the container that this process is in; None outside any.
 
     The image is as the engine was asked for it, NAME:TAG@DIGEST or, of one that was built here, its id, which is its digest
     then; null is what nobody said.
@@ -96,7 +96,7 @@ def _of(told: Mapping[str, Any]) -> str:
 
 @functools.cache
 def packages() -> dict[str, Any]:
-    """Every installed distribution as ``NAME==VERSION``, sorted, and the ``sha256`` of these lines.
+    """Return every installed distribution as ``NAME==VERSION``, sorted, and the ``sha256`` of these lines.
 
     Of a name that is there twice the one that is imported counts: the first on the path.
     """

@@ -93,7 +93,7 @@ def _file(name: str, fact: Mapping[str, Any]) -> Entity:
 
 
 def _action(number: int, record: Record, names: Mapping[str, str]) -> Entity:
-    """One step: what was run, when, on what, and what came out."""
+    """Return one step: what was run, when, on what, and what came out."""
     return {
         "@id": f"#step-{number}",
         "@type": "CreateAction",
@@ -117,7 +117,7 @@ def _instrument_id(record: Record) -> str:
 
 
 def _instruments(run: PublishedRun) -> list[Entity]:
-    """The versions of this package that ran."""
+    """Return the versions of this package that ran."""
     return [
         {
             "@id": _instrument_id(record),

@@ -18,7 +18,7 @@ Record = dict[str, Any]
 
 
 def record_of(output: Path) -> Path:
-    """``FILE.record.json`` for the first output of a step."""
+    """Return ``FILE.record.json`` for the first output of a step."""
     return output.with_name(output.name + ".record.json")
 
 
@@ -72,7 +72,7 @@ def file_facts(path: Path) -> dict[str, Any]:
 
 
 def sidecar(path: Path) -> Record | None:
-    """The sidecar of a file; none if there is none, or if `FILE.json` is something else."""
+    """Return the sidecar of a file; none if there is none, or if `FILE.json` is something else."""
     if not sidecar_of(path).is_file():
         return None
     content = read_json(sidecar_of(path))
@@ -83,7 +83,7 @@ def sidecar(path: Path) -> Record | None:
 
 
 def collect(outputs: Sequence[Path]) -> list[Record]:
-    """The records of everything that led to ``outputs``, in order of the data's way: makers before users, each once.
+    """Return the records of everything that led to ``outputs``, in order of the data's way: makers before users, each once.
 
     A file of the work folder whose record is absent, or tells of other content, is named by an entry without ``step`` whose
     ``missing`` says so. Files outside the work folder, such as recipes, are sources and have no record.
@@ -123,7 +123,7 @@ class _Walk:
         self.found.append(content)
 
     def maker(self, path: Path) -> Path | None:
-        """The record that has a file, or its folder, among its outputs; it lies beside that."""
+        """Return the record that has a file, or its folder, among its outputs; it lies beside that."""
         for output in (path, path.parent):
             place = self.records_in(output.parent).get(output)
             if place is not None:
@@ -142,7 +142,7 @@ class _Walk:
 
 
 def _described_by(path: Path) -> Path:
-    """The file itself where ``path`` is its sidecar, which stands for it."""
+    """Return the file itself where ``path`` is its sidecar, which stands for it."""
     file = path.with_name(path.name.removesuffix(".json"))
     return file if file != path and file.is_file() and sidecar(file) else path
 

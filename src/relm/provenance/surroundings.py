@@ -30,7 +30,7 @@ PACKAGES = (
 
 
 def processor() -> str:
-    """The CPU's model, or its architecture where the system does not tell."""
+    """Return the CPU's model, or its architecture where the system does not tell."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
             if line.startswith("model name"):
@@ -39,7 +39,7 @@ def processor() -> str:
 
 
 def host() -> dict[str, Any]:
-    """The machine, without its name."""
+    """Return the machine, without its name."""
     return {
         "platform": platform.platform(),
         "processor": processor(),

@@ -62,7 +62,7 @@ class _Request(BaseHTTPRequestHandler):
         return {"kind": "storage#object", "name": name, "bucket": "mine", "size": str(len(content)), "md5Hash": md5, **times}
 
     def asked(self) -> tuple[str | None, dict[str, str]]:
-        """The object's name, or None for the list of all; answers by itself for another bucket."""
+        """Return the object's name, or None for the list of all; answers by itself for another bucket."""
         parts = urlsplit(self.path)
         query = {key: values[0] for key, values in parse_qs(parts.query).items()}
         found = re.fullmatch(r"(?:/download|/upload)?/storage/v1/b/([^/]+)(?:/o(?:/(.+))?)?", parts.path)

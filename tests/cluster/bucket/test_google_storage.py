@@ -26,7 +26,7 @@ def bucket() -> Iterator[SmallBucket]:
 
 
 def relm(project: Commands, bucket: SmallBucket, *words: str) -> "subprocess.CompletedProcess[str]":
-    """A command to which gs:// is the server here, without credentials."""
+    """Return a command to which gs:// is the server here, without credentials."""
     here = {"STORAGE_EMULATOR_HOST": bucket.address, "FSSPEC_GCS_TOKEN": "anon", "FSSPEC_GS_TOKEN": "anon"}
     command = [sys.executable, "-m", "relm", *words]
     everything = {**project.environment, **here}
@@ -34,7 +34,7 @@ def relm(project: Commands, bucket: SmallBucket, *words: str) -> "subprocess.Com
 
 
 def downloaded(project: Commands) -> Path:
-    """The project's data: the dump, of over 5 MB, which is sent in pieces, and something small."""
+    """Return the project's data: the dump, of over 5 MB, which is sent in pieces, and something small."""
     sha256 = sha256_of(project.folder / "mirror" / "sample.xml")
     folder = project.folder / "work" / "downloads" / "data" / "sample" / sha256[:12]
     shutil.copytree(project.folder / "mirror", folder)

@@ -59,7 +59,7 @@ def plan(project: Commands, monkeypatch: pytest.MonkeyPatch) -> Plan:
 
 
 def listed(plan: Plan) -> dict[str, int]:
-    """Name inside the run's folder, or else in the project -> size, of the newest index."""
+    """Return name inside the run's folder, or else in the project -> size, of the newest index."""
     store = Store("memory://bucket")
     index = store.index(store.indexes()[-1])
     return {file.name.removeprefix(f"work/runs/tiny/{plan.fingerprint}/main/"): file.size for file in index.files}

@@ -12,17 +12,17 @@ DATA = CHECKOUT / "tests" / "data"
 
 
 def blocks_of(text: str) -> list[str]:
-    """The documents of a text with blank lines between them."""
+    """Return the documents of a text with blank lines between them."""
     return re.split(r"\n\n+", text.strip("\n"))
 
 
 def words_of(path: Path) -> list[str]:
-    """The tokens of a vocabulary file, by id."""
+    """Return the tokens of a vocabulary file, by id."""
     return path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
 
 
 def save_wordpiece(words: Sequence[str], path: Path) -> Path:
-    """A BERT tokenizer with this vocabulary."""
+    """Return a BERT tokenizer with this vocabulary."""
     made = Tokenizer(models.WordPiece({word: number for number, word in enumerate(words)}, unk_token="[UNK]"))
     made.normalizer = normalizers.BertNormalizer(lowercase=True)
     made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
@@ -34,7 +34,7 @@ def save_wordpiece(words: Sequence[str], path: Path) -> Path:
 
 
 def save_byte_level(path: Path, special: Sequence[str] = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")) -> Path:
-    """A tokenizer like RoBERTa's, of single bytes and the token ## only; its last special token comes last."""
+    """Return a tokenizer like RoBERTa's, of single bytes and the token ## only; its last special token comes last."""
     tokens = [*special[:-1], *_characters_of_bytes(), "##", special[-1]]
     made = Tokenizer(models.BPE({token: number for number, token in enumerate(tokens)}, [("#", "#")], unk_token="<unk>"))
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)

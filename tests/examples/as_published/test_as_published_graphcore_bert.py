@@ -59,7 +59,7 @@ PUBLISHED = [
 
 
 def records_of(columns: dict[str, Any], remask: bool, pad_position: int = 384) -> Iterator[dict[str, list[float]]]:
-    """The features of each record as lists, in the original's order."""
+    """Yield the features of each record as lists, in the original's order."""
     predictions = columns["masked_positions"].shape[1]
     made = remasked_records(remasked(columns, predictions, pad_position)) if remask else plain_records(columns)
     for record in made:

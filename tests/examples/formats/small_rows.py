@@ -30,7 +30,7 @@ SINGLE: dict[str, Any] = {
 
 
 def facts_of(loaded: LoadedTokenizer, lengths: list[int], **more: Any) -> dict[str, Any]:
-    """A shard's facts but for those of its layout."""
+    """Return a shard's facts but for those of its layout."""
     return {
         "dtype": "uint16",
         "tokens": sum(lengths),

@@ -57,7 +57,7 @@ def records_in(path: Path) -> list[dict[str, list[float]]]:
 
 
 def listed(path: Path) -> Path:
-    """A manifest of one imported shard."""
+    """Return a manifest of one imported shard."""
     write_manifest({"train": [path]}, path.parent / "imported.json")
     return path.parent / "imported.json"
 

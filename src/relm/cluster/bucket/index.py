@@ -73,7 +73,7 @@ def parse_index_name(path: str) -> IndexName | None:
 
 
 def next_time(newest: str | None, now: datetime.datetime) -> str:
-    """The name of the next index, later than the newest whatever this machine's clock says.
+    """Return the name of the next index, later than the newest whatever this machine's clock says.
 
     Raises:
         RelmError: no time is later.
@@ -88,7 +88,7 @@ def next_time(newest: str | None, now: datetime.datetime) -> str:
 
 
 def read_index(told: Any, where: str, place: IndexName) -> Index:
-    """The index in a JSON document.
+    """Return the index in a JSON document.
 
     Args:
         where: the address it came from, for messages.

@@ -268,7 +268,7 @@ def _is_here(project: Project, name: str) -> bool:
 
 
 def chosen(plan: Plan, places: Sequence[IndexName], url: str) -> IndexName:
-    """The newest index of a run that means what its recipe means here.
+    """Return the newest index of a run that means what its recipe means here.
 
     Where that depends on a folder of one's own that is not here yet, the newest there is.
 

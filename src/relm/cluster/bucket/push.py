@@ -40,7 +40,7 @@ class Pushed(NamedTuple):
     """Files that changed or went meanwhile."""
 
     def in_words(self, name: str) -> str:
-        """One line."""
+        """Return one line."""
         left = f"; {self.left} changed or went meanwhile, and are left to the next push" if self.left else ""
         return f"{name}: {self.files:,} files, {self.sent:,} of them sent ({format_bytes(self.sent_bytes)}){left}"
 
@@ -77,7 +77,7 @@ class Pusher:
         return Pushed(len(kept), len(sent), sum(sent), len(names) - len(kept))
 
     def _hashes(self, names: Mapping[str, Path]) -> tuple[list[File], set[str]]:
-        """All files with their hashes, and what went while they were read."""
+        """Return all files with their hashes, and what went while they were read."""
         files, gone = [], set()
         for name, path in names.items():
             try:
@@ -96,7 +96,7 @@ class Pusher:
         return File(path, Entry(name, self._hashed[key], stamp[0]), stamp)
 
     def _checked(self, path: Path, told: str | None) -> str:
-        """The sha256 of a file that will be sent.
+        """Return the sha256 of a file that will be sent.
 
         Raises:
             RelmError: it is not what its sidecar says.
@@ -110,7 +110,7 @@ class Pusher:
         return found
 
     def _send(self, files: Sequence[File], gone: set[str]) -> tuple[dict[str, Entry], list[int]]:
-        """Name -> entry of what the store has now, and the sizes that were sent; adds to what is `gone`."""
+        """Return name -> entry of what the store has now, and the sizes that were sent; adds to what is `gone`."""
         entries: dict[str, Entry] = {}
         sent: list[int] = []
         lacking = {file.entry.sha256: file.entry.size for file in files if file.entry.sha256 not in self.objects}
@@ -129,7 +129,7 @@ class Pusher:
         return entries, sent
 
     def _send_log(self, name: str, path: Path) -> tuple[Entry, int]:
-        """A log as far as its lines are whole: training appends to it; the bytes that were sent."""
+        """Return a log as far as its lines are whole: training appends to it; the bytes that were sent."""
         content = path.read_bytes()
         content = content[: content.rfind(b"\n") + 1]
         entry = Entry(name, hashlib.sha256(content).hexdigest(), len(content))

@@ -39,7 +39,7 @@ class Folder(NamedTuple):
 
 
 def files_of(plan: Plan) -> dict[str, Path]:
-    """Name -> file, of all that is there: downloads, documents, tokenizer, examples, weights, the run's folder, results."""
+    """Return name -> file, of all that is there: downloads, documents, tokenizer, examples, weights, the run's folder, results."""
     known = {path for path in single_files(plan) if path.is_file()}
     known |= {path for folder in folders(plan) for path in _inside(folder.path) if _is_among(folder, path)}
     # Those in the work folder come first: beside them lies what says their hash, which their published links lack.
@@ -212,7 +212,7 @@ def together(name: str) -> str:
 
 
 def last_of_all(names: Iterable[str]) -> list[str]:
-    """Names in the order in which a run may be written: a checkpoint counts from its `state.json` on, so that comes last."""
+    """Return names in the order in which a run may be written: a checkpoint counts from its `state.json` on, so that comes last."""
     return sorted(names, key=lambda name: ("/checkpoints/" in name and name.endswith("/state.json"), name))
 
 

@@ -75,7 +75,7 @@ class Store:
         return sorted((place for place in places if place), key=lambda place: place.time)
 
     def index(self, place: IndexName) -> Index:
-        """One of them.
+        """Return one of them.
 
         Raises:
             RelmError: it cannot be read, or is damaged.
@@ -126,7 +126,7 @@ class Store:
                 self._settle(target, f"objects/{sha256}")
 
     def pieces(self, sha256: str) -> Iterator[bytes]:
-        """The bytes of an object; whoever takes them compares their hash.
+        """Yield the bytes of an object; whoever takes them compares their hash.
 
         Raises:
             RelmError: it is absent, or cannot be read.

@@ -95,7 +95,7 @@ class GraphcoreBertVocabulary:
 def instances(
     corpus: Corpus, settings: GraphcoreBertOptions, vocabulary: GraphcoreBertVocabulary, draws: random.Random
 ) -> Iterator[Instance]:
-    """All instances, before the original shuffles them: for each duplicate the documents, in one shuffled order.
+    """Yield all instances, before the original shuffles them: for each duplicate the documents, in one shuffled order.
 
     `draws.shuffle` of a list of all of them, afterwards, gives the order of the original's files; with several output files,
     k of n has those numbered k, k + n and so on.
@@ -146,7 +146,7 @@ def mask_count(length: int, settings: GraphcoreBertOptions) -> int:
 
 
 def remasked(plain: Mapping[str, Array], predictions: int, pad_position: int = PAD_POSITION) -> dict[str, Array]:
-    """The instances as the original's --remask writes them: hidden tokens in the first `predictions` places, the rest behind.
+    """Return the instances as the original's --remask writes them: hidden tokens in the first `predictions` places, the rest behind.
 
     A token with id 0 is taken for padding and dropped, with its label if it was hidden (create_pretraining_data.py:113).
 
@@ -197,7 +197,7 @@ def remasked(plain: Mapping[str, Array], predictions: int, pad_position: int = P
 
 
 def vocabulary_of(loaded: LoadedTokenizer) -> GraphcoreBertVocabulary:
-    """The original's special tokens, by their names.
+    """Return the original's special tokens, by their names.
 
     Raises:
         RelmError: the tokenizer lacks one of them, or its ids have gaps.
@@ -284,7 +284,7 @@ def _keep(rows: Rows, spool: IO[bytes], output: Path) -> None:
 
 
 def _shuffled(spool: IO[bytes], count: int, width: int, draws: random.Random) -> Iterator[Rows]:
-    """The rows of a file in the order that shuffling a list of them would give, some at a time."""
+    """Yield the rows of a file in the order that shuffling a list of them would give, some at a time."""
     order = array("q", range(count))
     draws.shuffle(order)
     if not count:
@@ -306,7 +306,7 @@ REMASKED = {
 
 
 def remasked_columns(sequence_length: int, predictions: int, vocabulary_size: int) -> list[Column]:
-    """The columns that the remasked layout adds to a table."""
+    """Return the columns that the remasked layout adds to a table."""
     kind: Any = dtype_of(vocabulary_size)
     return [
         Column("remasked_input_ids", kind, sequence_length, vocabulary_size),

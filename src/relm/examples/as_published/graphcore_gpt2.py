@@ -47,7 +47,7 @@ class IndexMaps(NamedTuple):
 
 
 def document_split(documents: int, split: str) -> range:
-    """The numbers of the documents for training (``train``) or validation (``held_out``).
+    """Return the numbers of the documents for training (``train``) or validation (``held_out``).
 
     >>> document_split(1000, "train"), document_split(1000, "held_out")
     (range(0, 997), range(997, 1000))
@@ -57,7 +57,7 @@ def document_split(documents: int, split: str) -> range:
 
 
 def index_maps(sizes: Integers, documents: Integers, epochs: int, sequence_length: int, seed: int) -> IndexMaps:
-    """All three maps, drawn from one generator in the original's order.
+    """Return all three maps, drawn from one generator in the original's order.
 
     Args:
         sizes: tokens of every document, by number.
@@ -73,7 +73,7 @@ def index_maps(sizes: Integers, documents: Integers, epochs: int, sequence_lengt
 
 
 def doc_idx(documents: Integers, epochs: int, draws: np.random.RandomState) -> npt.NDArray[np.int32]:
-    """The documents of all epochs, shuffled together: int32 (epochs * documents,)."""
+    """Return the documents of all epochs, shuffled together: int32 (epochs * documents,)."""
     order = np.tile(documents.astype(np.int32), epochs)
     draws.shuffle(order)
     return order
@@ -107,7 +107,7 @@ def sample_idx(sizes: Integers, order: Integers, sequence_length: int, tokens: i
 
 
 def shuffle_idx(samples: int, draws: np.random.RandomState) -> Integers:
-    """The samples in random order: uint32, or int64 if there are too many for it."""
+    """Return the samples in random order: uint32, or int64 if there are too many for it."""
     order: Integers = np.arange(samples, dtype=np.uint32 if samples < LARGEST_UINT32_COUNT else np.int64)
     draws.shuffle(order)
     return order
@@ -158,7 +158,7 @@ class GraphcoreGpt2Examples:
         return len(self.maps.shuffle_idx)
 
     def batch(self, indices: npt.NDArray[np.int64], epochs: npt.NDArray[np.int64]) -> Batch:
-        """``input_ids`` and ``labels``, (examples, L), of the samples at these positions; every epoch has the same.
+        """Return ``input_ids`` and ``labels``, (examples, L), of the samples at these positions; every epoch has the same.
 
         Raises:
             IndexError: there is no such example.
@@ -170,7 +170,7 @@ class GraphcoreGpt2Examples:
         return {"input_ids": samples[:, :-1], "labels": samples[:, 1:]}
 
     def _sample(self, number: int) -> npt.NDArray[np.int64]:
-        """The L + 1 tokens of a sample: ends of documents, whole ones, and the beginning of one."""
+        """Return the L + 1 tokens of a sample: ends of documents, whole ones, and the beginning of one."""
         (first, skipped), (last, offset) = self.maps.sample_idx[number : number + 2].tolist()
         documents = self.maps.doc_idx[first : last + 1]
         starts, stops = self._starts[documents], self._starts[documents + 1]

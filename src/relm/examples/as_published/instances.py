@@ -84,7 +84,7 @@ def columns_of(rows: Rows, sequence_length: int, predictions: int) -> dict[str, 
 
 
 def table_columns(sequence_length: int, predictions: int, vocabulary_size: int) -> list[Column]:
-    """The columns of a table of masked examples with static masks."""
+    """Return the columns of a table of masked examples with static masks."""
     kind: Any = dtype_of(vocabulary_size)
     return [
         Column("input_ids", kind, sequence_length, vocabulary_size),

@@ -40,7 +40,7 @@ def require_options(original: Original, objective: Objective) -> AsPublished:
 
 
 def require_length(original: str, objective: Objective) -> int:
-    """The sequence length.
+    """Return the sequence length.
 
     Raises:
         RelmError: the original cannot draw shorter sequences from it.
@@ -51,7 +51,7 @@ def require_length(original: str, objective: Objective) -> int:
 
 
 def required_predictions(original: str, masked: Masked) -> int:
-    """The most tokens that are hidden in one sequence, a number that the originals with static masks always have.
+    """Return the most tokens that are hidden in one sequence, a number that the originals with static masks always have.
 
     Raises:
         RelmError: the recipe has none.
@@ -62,7 +62,7 @@ def required_predictions(original: str, masked: Masked) -> int:
 
 
 def model_vocabulary(loaded: LoadedTokenizer, original: str) -> list[str]:
-    """The tokens of the tokenizer's model by id: those that the originals draw random tokens from.
+    """Return the tokens of the tokenizer's model by id: those that the originals draw random tokens from.
 
     Raises:
         RelmError: their ids are not 0, 1, 2 and so on.

@@ -66,7 +66,7 @@ class Rule(NamedTuple):
 
 
 def pairs_of(corpus: Corpus, document: int, rule: Rule, draws: random.Random) -> Iterator[Pair]:
-    """The pairs of one document, in order; numbers are drawn as each is asked for, so that a caller may draw in between.
+    """Yield the pairs of one document, in order; numbers are drawn as each is asked for, so that a caller may draw in between.
 
     Sentences are gathered until they fill a target length, which is mostly the whole sequence, and divided at a random place.
     Where the second segment comes from elsewhere, the sentences behind that place are used again.
@@ -95,7 +95,7 @@ def pairs_of(corpus: Corpus, document: int, rule: Rule, draws: random.Random) ->
 
 
 def _elsewhere(corpus: Corpus, document: int, wanted: int, rule: Rule, draws: random.Random) -> tuple[int, int]:
-    """The span of whole sentences, at least one, with `wanted` tokens or more from a random sentence of another document on."""
+    """Return the span of whole sentences, at least one, with `wanted` tokens or more from a random sentence of another document on."""
     other = rule.other_document(document, draws)
     first, stop = corpus.document_starts[other : other + 2].tolist()
     begin = first + draws.randrange(0, stop - first)
@@ -105,7 +105,7 @@ def _elsewhere(corpus: Corpus, document: int, wanted: int, rule: Rule, draws: ra
 
 
 def truncated(pair: Pair, room: int, draws: random.Random) -> Pair:
-    """The pair cut to `room` tokens, one by one: from the longer segment (the second, if equal), at either end by chance.
+    """Return the pair cut to `room` tokens, one by one: from the longer segment (the second, if equal), at either end by chance.
 
     >>> truncated(Pair(0, 6, 10, 12, False), 6, random.Random(0))
     Pair(a_start=0, a_stop=4, b_start=10, b_stop=12, is_random=False)

@@ -66,7 +66,7 @@ class Blocks(NamedTuple):
 
 
 def rows_of(text: str) -> list[str]:
-    """The rows that `datasets` makes of some lines of a WikiText file: each with its end, blank ones empty.
+    """Return the rows that `datasets` makes of some lines of a WikiText file: each with its end, blank ones empty.
 
     >>> rows_of(" = Title = \\n \\nText .")
     [' = Title = \\n', '', 'Text .\\n']
@@ -82,7 +82,7 @@ def blocks_of(
     sep: int,
     sequence_length: int,
 ) -> Blocks:
-    """The rows of one batch, each between special tokens, joined and cut.
+    """Return the rows of one batch, each between special tokens, joined and cut.
 
     Args:
         tokens: (n,), of all rows.
@@ -107,7 +107,7 @@ def blocks_of(
 
 
 def encoded_batch(tokenizer: Path, tokenizer_sha256: str, sequence_length: int, rows: list[str]) -> Blocks:
-    """The blocks of one batch of rows."""
+    """Return the blocks of one batch of rows."""
     encoder, cls, sep = _encoder(tokenizer, tokenizer_sha256)
     (tokens, sizes), word_starts = encoder.with_word_starts(rows)
     return blocks_of(tokens, sizes, word_starts, cls, sep, sequence_length)

@@ -94,7 +94,7 @@ class TpuPretrainVocabulary:
 def instances(
     corpus: Corpus, settings: TpuPretrainOptions, vocabulary: TpuPretrainVocabulary, draws: random.Random
 ) -> Iterator[Instance]:
-    """The instances of one epoch, in the order of the original's file; `draws` goes on from epoch to epoch, and file to file.
+    """Yield the instances of one epoch, in the order of the original's file; `draws` goes on from epoch to epoch, and file to file.
 
     Raises:
         RelmError: there is one document or none, so that no other can be drawn.
@@ -119,7 +119,7 @@ def instances(
 
 
 def _other_document(starts: npt.NDArray[np.int64], document: int, draws: random.Random) -> int:
-    """A document other than this one, each with a chance in proportion to its sentences."""
+    """Return a document other than this one, each with a chance in proportion to its sentences."""
     first, stop, sentences = int(starts[document]), int(starts[document + 1]), int(starts[-1])
     drawn = draws.randrange(stop, first + sentences) % sentences
     return bisect_right(starts, drawn) - 1
@@ -164,7 +164,7 @@ def epoch_files(
 
 
 def json_line(instance: Instance, tokens: Sequence[str]) -> str:
-    """An instance as a line of ``epoch_N.json``, without its newline.
+    """Return an instance as a line of ``epoch_N.json``, without its newline.
 
     Args:
         tokens: by id.

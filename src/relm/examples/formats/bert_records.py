@@ -28,7 +28,7 @@ LABEL = "next_sentence_labels"
 
 
 def plain_records(columns: Columns) -> Iterator[dict[str, Array]]:
-    """The features of each row. A row that is no pair has no next-sentence label, and its record no such feature."""
+    """Yield the features of each row. A row that is no pair has no next-sentence label, and its record no such feature."""
     places = np.arange(columns["input_ids"].shape[1])
     within = places < columns["length"][:, None]
     used = np.arange(columns["masked_positions"].shape[1]) < columns["masked_count"][:, None]
@@ -45,7 +45,7 @@ def plain_records(columns: Columns) -> Iterator[dict[str, Array]]:
 
 
 def remasked_records(fields: Mapping[str, Array]) -> Iterator[dict[str, Array]]:
-    """The features of each row of `relm.examples.as_published.graphcore_bert.remasked`."""
+    """Yield the features of each row of `relm.examples.as_published.graphcore_bert.remasked`."""
     counts = fields["masked_lm_weights"].sum(axis=1).astype(np.int64)
     for row, count in enumerate(counts.tolist()):
         features = {name: np.atleast_1d(fields[name][row]) for name in REMASKED}
@@ -54,7 +54,7 @@ def remasked_records(fields: Mapping[str, Array]) -> Iterator[dict[str, Array]]:
 
 
 def from_plain(records: Sequence[Features], places: Sequence[str]) -> Columns:
-    """Rows of a table from plain records.
+    """Return rows of a table from plain records.
 
     Args:
         places: file and record of each, for messages.
@@ -82,7 +82,7 @@ def from_plain(records: Sequence[Features], places: Sequence[str]) -> Columns:
 
 
 def from_remasked(records: Sequence[Features], places: Sequence[str]) -> Columns:
-    """Rows of a table, each token at its position again, from remasked records; arguments and errors as in `from_plain`.
+    """Return rows of a table, each token at its position again, from remasked records; arguments and errors as in `from_plain`.
 
     A token with id 0 was dropped when the record was written; its place gets id 0 again.
     """
@@ -119,7 +119,7 @@ def _labels(records: Sequence[Features]) -> Array:
 
 
 def _padded(record: Features, place: str) -> Array:
-    """The positions of hidden tokens, filled up to as many as there are weights."""
+    """Return the positions of hidden tokens, filled up to as many as there are weights."""
     for name in ("masked_lm_positions", "masked_lm_weights"):
         _require_feature(record, name, place)
     positions, wanted = record["masked_lm_positions"], len(record["masked_lm_weights"])

@@ -23,7 +23,7 @@ MASK_DELTA = 0xA282EAD8
 
 
 def crc32c(records: Sequence[bytes]) -> Checksums:
-    """The checksum of each record; memory grows with the longest record.
+    """Return the checksum of each record; memory grows with the longest record.
 
     >>> hex(crc32c([b"123456789"])[0])
     '0xe3069283'

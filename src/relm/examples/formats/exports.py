@@ -48,7 +48,7 @@ class ExportSource:
 
 
 def opened_split(path: Path, split: str, tokenizer: Path) -> ExportSource:
-    """A manifest and the tokenizer that its examples were made with.
+    """Return a manifest and the tokenizer that its examples were made with.
 
     Raises:
         RelmError: one of them is absent, the tokenizer is another one, or there is no such split.
@@ -64,7 +64,7 @@ def opened_split(path: Path, split: str, tokenizer: Path) -> ExportSource:
 
 
 def export_megatron(source: ExportSource, output: Path) -> str:
-    """All shards as one `.bin` and its `.idx`."""
+    """Return all shards as one `.bin` and its `.idx`."""
     _require_layout(source, TOKEN_STREAM, "megatron", "a table of sequences; Megatron-LM packs and masks such by itself")
     shards = [shard for shard in source.manifest.split(source.split, source.path) if shard.tokens]
     with shard_writer(output, source.manifest.tokenizer.vocabulary_size) as writer:
@@ -142,7 +142,7 @@ def _windows(source: ExportSource, length: int) -> Iterator[npt.NDArray[np.int64
 
 
 def _static_rows(source: ExportSource, format: str) -> Iterator[Columns]:
-    """The rows of all tables, some at a time, which must have static masks."""
+    """Return the rows of all tables, some at a time, which must have static masks."""
     _require_layout(source, TABLE, format, "a stream of tokens without masks")
     tables = ExampleTables(source.path, source.split)
     if missing := [name for name in NAMES if name not in tables.columns]:
@@ -159,7 +159,7 @@ def _blocks(tables: ExampleTables, names: tuple[str, ...]) -> Iterator[Columns]:
 
 
 def _remasked(source: ExportSource, columns: Columns, dropped: list[int]) -> Columns:
-    """Rows in the remasked layout; `dropped` counts tokens that it cannot hold."""
+    """Return rows in the remasked layout; `dropped` counts tokens that it cannot hold."""
     if source.tokenizer.special.pad != 0:
         raise RelmError(f"{source.path}: the remasked layout takes id 0 for padding, but in this tokenizer it is another token")
     width, hidden = columns["input_ids"].shape[1], columns["masked_positions"].shape[1]

@@ -216,7 +216,7 @@ def _numbered(blocks: Iterator[tuple[Integers, Integers]]) -> Iterator[tuple[int
 
 
 def _unmasked(columns: Columns) -> list[list[int]]:
-    """The tokens of each row as they were before some were hidden, without padding."""
+    """Return the tokens of each row as they were before some were hidden, without padding."""
     ids = columns["input_ids"].copy()
     rows, places = np.nonzero(np.arange(columns["masked_positions"].shape[1]) < columns["masked_count"][:, None])
     ids[rows, columns["masked_positions"][rows, places]] = columns["masked_labels"][rows, places]

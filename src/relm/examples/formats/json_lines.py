@@ -35,17 +35,17 @@ class ExampleShape(NamedTuple):
 
 
 def metrics_path(path: Path) -> Path:
-    """``epoch_0_metrics.json`` for ``epoch_0.json``."""
+    """Return ``epoch_0_metrics.json`` for ``epoch_0.json``."""
     return path.with_name(f"{path.stem}_metrics.json")
 
 
 def metrics(examples: int, sequence_length: int) -> str:
-    """The content of the file beside the examples."""
+    """Return the content of the file beside the examples."""
     return json.dumps({"num_training_examples": examples, "max_seq_len": sequence_length})
 
 
 def lines_of(columns: Mapping[str, Array], tokens: Sequence[str]) -> Iterator[str]:
-    """The line of each row of a table with static masks, its newline included.
+    """Yield the line of each row of a table with static masks, its newline included.
 
     Args:
         tokens: by id.
@@ -123,7 +123,7 @@ def columns_of(
 
 
 def vocabulary(loaded: LoadedTokenizer) -> list[str]:
-    """The tokens by id; ids without a token get an empty one."""
+    """Return the tokens by id; ids without a token get an empty one."""
     tokens = [""] * loaded.vocabulary_size
     for token, number in loaded.tokenizer.get_vocab(with_added_tokens=True).items():
         tokens[number] = token
@@ -139,7 +139,7 @@ def ids_of(loaded: LoadedTokenizer) -> dict[str, int]:
 
 
 def _example(line: bytes, place: str) -> dict[str, Any]:
-    """The content of a line, its keys and types checked."""
+    """Return the content of a line, its keys and types checked."""
     try:
         example = json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -165,7 +165,7 @@ def _example(line: bytes, place: str) -> dict[str, Any]:
 
 
 def _stated_length(path: Path) -> int:
-    """`max_seq_len` of the counts beside a file; 0 without them."""
+    """Return `max_seq_len` of the counts beside a file; 0 without them."""
     beside = metrics_path(path)
     if not beside.exists():
         return 0

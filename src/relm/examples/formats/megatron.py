@@ -57,7 +57,7 @@ class IndexedFile:
         return starts
 
     def blocks(self) -> Iterator[tuple[Integers, Integers]]:
-        """All documents in order, some at a time: their tokens one after the other, and how many each has.
+        """Yield all documents in order, some at a time: their tokens one after the other, and how many each has.
 
         Raises:
             RelmError: a token is no whole number; names the document.

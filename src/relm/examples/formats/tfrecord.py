@@ -54,7 +54,7 @@ class RecordWriter:
 
 
 def index_path(path: Path) -> Path:
-    """``NAME.index`` for ``NAME.tfrecord``."""
+    """Return ``NAME.index`` for ``NAME.tfrecord``."""
     return path.with_suffix(".index")
 
 
@@ -68,7 +68,7 @@ def record_writer(path: Path) -> Iterator[RecordWriter]:
 
 
 def read_records(path: Path) -> Iterator[bytes]:
-    """The data of each record, its checksums compared.
+    """Yield the data of each record, its checksums compared.
 
     Raises:
         RelmError: the file is absent, truncated or damaged; names the record, counted from 0, and its first byte.
@@ -89,7 +89,7 @@ def read_records(path: Path) -> Iterator[bytes]:
 
 
 def encoded(features: Mapping[str, npt.ArrayLike | Sequence[bytes]]) -> bytes:
-    """An Example: integers and booleans become int64, floats float32, bytes stay; names are sorted, so its bytes are fixed."""
+    """Return an Example: integers and booleans become int64, floats float32, bytes stay; names are sorted, so its bytes are fixed."""
     example = _example_class()()
     for name, values in features.items():
         feature = example.features.feature[name]
@@ -104,7 +104,7 @@ def encoded(features: Mapping[str, npt.ArrayLike | Sequence[bytes]]) -> bytes:
 
 
 def decoded(record: bytes, place: str) -> Features:
-    """The features of an Example.
+    """Return the features of an Example.
 
     Args:
         place: file and record, for the message.
@@ -143,7 +143,7 @@ def _whole_size(whole: bytes) -> int:
 
 
 def _checked(waiting: list[tuple[int, int, bytes]], path: Path, cut: bool) -> Iterator[bytes]:
-    """The data of records, after comparing both checksums of each; `cut`: the last one is not whole."""
+    """Yield the data of records, after comparing both checksums of each; `cut`: the last one is not whole."""
     whole = [record for _, _, record in (waiting[:-1] if cut else waiting)]
     for what, start, stop in (("length", 0, 8), ("data", HEADER, -TRAILER)):
         found = masked(crc32c([record[start:stop] for record in whole]))
@@ -169,7 +169,7 @@ def _cut_error(number: int, offset: int, record: bytes, path: Path) -> RelmError
 
 @functools.cache
 def _example_class() -> Any:
-    """The message type Example, in a pool of its own: another library of this process may have registered the same names."""
+    """Return the message type Example, in a pool of its own: another library of this process may have registered the same names."""
     file = descriptor_pb2.FileDescriptorProto(name="example.proto", package="tensorflow", syntax="proto3")
     kinds = descriptor_pb2.FieldDescriptorProto
 
