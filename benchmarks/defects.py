@@ -21,7 +21,7 @@ from relm.corpus.line_documents import batch_articles
 from relm.corpus.sentences import split_sentences
 from relm.examples import packing
 from relm.examples.as_published import graphcore_bert, graphcore_gpt2, tpu_pretrain
-from relm.examples.as_published.instances import columns_of, packed
+from relm.examples.as_published.instances import pack_instances, split_columns
 from relm.examples.as_published.pairs import Corpus
 from relm.examples.as_published.tables import read_documents
 from relm.examples.builders import pregenerate
@@ -167,7 +167,7 @@ def default_masks(table: ExampleTable, objective: Objective, loaded: LoadedToken
 def measure_pairs(inputs: Inputs) -> None:
     settings = tpu_pretrain.TpuPretrainOptions(128, 20, next_sentences=True)
     with read_documents(inputs.sentences, inputs.bert, "lines", "en", 1) as (corpus, _, loaded):
-        made = list(tpu_pretrain.instances(corpus, settings, tpu_pretrain.vocabulary_of(loaded), random.Random(SEED)))
+        made = list(tpu_pretrain.make_instances(corpus, settings, tpu_pretrain.read_vocabulary(loaded), random.Random(SEED)))
     positive = [instance for instance in made if not instance.is_random]
     empty = sum(instance.second_start == len(instance.tokens) - 1 for instance in positive)
     table = default_table(inputs, inputs.bert, 128, packing="sentence_pairs", short_sequence_probability=0.1)
@@ -228,7 +228,7 @@ def published_masks(inputs: Inputs, whole_words: bool) -> tuple[Masks, Flags]:
     ):
         assert np.array_equal(corpus.tokens, with_words.tokens)
         corpus = noted(corpus)
-        made = list(tpu_pretrain.instances(corpus, settings, tpu_pretrain.vocabulary_of(loaded), random.Random(SEED)))
+        made = list(tpu_pretrain.make_instances(corpus, settings, tpu_pretrain.read_vocabulary(loaded), random.Random(SEED)))
         word_starts = np.zeros((len(made), 512), dtype=np.bool_)
         spans = iter(corpus.spans)
         for starts, instance in zip(word_starts, made, strict=True):
@@ -236,7 +236,7 @@ def published_masks(inputs: Inputs, whole_words: bool) -> tuple[Masks, Flags]:
             for part in parts:
                 part[:1] = True
             starts[: len(instance.tokens)] = np.concatenate([[True], *parts, [True]])
-    columns = columns_of(packed(made, 512, 75, pairs=False), 512, 75)
+    columns = split_columns(pack_instances(made, 512, 75, pairs=False), 512, 75)
     hidden = np.zeros(word_starts.shape, dtype=np.bool_)
     for flags, instance in zip(hidden, made, strict=True):
         flags[instance.positions] = True
@@ -269,7 +269,8 @@ def measure_bert(inputs: Inputs, length: int, predictions: int) -> None:
     settings = graphcore_bert.GraphcoreBertOptions(length, predictions, duplication_factor=5)
     with read_documents(inputs.sentences, inputs.bert, "lines", "en", 1) as (corpus, _, loaded):
         corpus = noted(corpus)
-        made = list(graphcore_bert.instances(corpus, settings, graphcore_bert.vocabulary_of(loaded), random.Random(SEED)))
+        vocabulary = graphcore_bert.read_vocabulary(loaded)
+        made = list(graphcore_bert.make_instances(corpus, settings, vocabulary, random.Random(SEED)))
         document = documents_of(corpus.sentence_starts, corpus.document_starts, np.array(corpus.spans)[:, 0]).reshape(-1, 2)
     name = f"graphcore_bert, {length} tokens"
     drawn = np.array([instance.is_random for instance in made])
@@ -279,8 +280,8 @@ def measure_bert(inputs: Inputs, length: int, predictions: int) -> None:
         share(same.sum(), drawn.sum(), 3),
         own_negatives(inputs, length),
     )
-    columns = columns_of(packed(made, length, predictions, pairs=True), length, predictions)
-    fields = graphcore_bert.remasked(columns, predictions)
+    columns = split_columns(pack_instances(made, length, predictions, pairs=True), length, predictions)
+    fields = graphcore_bert.remask(columns, predictions)
     tokens, kept = int(columns["length"].sum()), fields["mask_padding_index"] + fields["seq_padding_index"] - predictions
     lost = int(columns["masked_count"].sum() - fields["mask_padding_index"].sum())
     row(
@@ -339,8 +340,8 @@ def measure_gpt2(inputs: Inputs) -> None:
     texts = [document.text for document in read_documents_file(inputs.articles)]
     sizes = TextEncoder(load_tokenizer(inputs.gpt2).tokenizer).encoded(texts).sizes + np.int32(1)  # the end of text
     for epochs in (1, 20):
-        documents = np.array(graphcore_gpt2.document_split(len(sizes), "train"))
-        maps = graphcore_gpt2.index_maps(sizes, documents, epochs, 1024, 1234)
+        documents = np.array(graphcore_gpt2.split_documents(len(sizes), "train"))
+        maps = graphcore_gpt2.draw_index_maps(sizes, documents, epochs, 1024, 1234)
         tokens = epochs * int(sizes[documents].sum())
         tail = tokens - 1 - 1024 * len(maps.shuffle_idx)
         several = np.diff(maps.sample_idx[:, 0]) > 0

@@ -140,7 +140,7 @@ def test_a_server_error_is_asked_again(server: LocalServer, destination: Path) -
     assert destination.read_bytes() == BODY
 
 
-def test_when_all_fail_each_is_listed_and_the_way_by_hand_is_told(server: LocalServer, destination: Path) -> None:
+def test_when_all_fail_each_is_listed_and_the_way_by_hand_is_reported(server: LocalServer, destination: Path) -> None:
     server.answers["/wrong"] = Served(bytes(len(BODY)))
     server.answers["/broken"] = status(500)
     with running_server() as gone:
@@ -269,7 +269,7 @@ def test_a_file_size_limit_is_reported_and_the_download_resumes(server: LocalSer
     assert destination.read_bytes() == BODY
 
 
-def test_a_folder_that_cannot_be_made_is_told(server: LocalServer, tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_made_is_reported(server: LocalServer, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(RelmError, match="cannot be written: File exists"):
         download("thing.bin", from_server(server), tmp_path / "file" / "thing.bin")

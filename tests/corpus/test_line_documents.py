@@ -50,7 +50,7 @@ def test_the_text_of_a_line_decides_its_split_wherever_it_stands(tmp_path: Path)
     assert held_out
 
 
-def test_sentences_are_joined_until_a_blank_line(tmp_path: Path) -> None:
+def test_sentences_are_concatenated_until_a_blank_line(tmp_path: Path) -> None:
     source = written(tmp_path, "\n\nOne.\nTwo.\n\n \t\nThree.\r\n\r\nFour.\nFive. ", "a.txt")
     assert read(source, format="text_sentences") == [
         ("a.txt:3", "a.txt:3", "One.\nTwo."),
@@ -137,7 +137,7 @@ def test_the_same_bytes_for_any_blocks_batches_and_workers(
 
 
 @pytest.mark.parametrize("workers", [1, 3])
-def test_a_fault_after_the_wanted_documents_does_not_matter_and_the_first_fault_is_told(
+def test_a_fault_after_the_wanted_documents_does_not_matter_and_the_first_fault_is_reported(
     workers: int, tmp_path: Path, small_blocks: None
 ) -> None:
     text = "".join(f"line {number}\n" for number in range(4000)).encode()

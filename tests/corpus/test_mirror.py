@@ -82,7 +82,7 @@ def test_a_mirror_serves_under_every_name_of_the_source(
     assert destination.read_bytes() == BODY
 
 
-def test_a_wrong_file_of_the_right_name_in_a_mirror_is_passed_over(
+def test_a_wrong_file_of_the_right_name_in_a_mirror_is_skipped(
     server: LocalServer, destination: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for place, content in {"a": bytes(len(BODY)), "b": b"short", "c": BODY}.items():

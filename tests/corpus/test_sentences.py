@@ -22,7 +22,7 @@ CHARACTERS = st.one_of(
     text=st.lists(CHARACTERS, max_size=40).map("".join),
     language=st.sampled_from(["en", "ro", "de", "ja", "hi", "ru", "zh-Hant", "tlh", "", "en_US"]),
 )
-def test_the_sentences_joined_are_the_text(text: str, language: str) -> None:
+def test_the_concatenated_sentences_are_the_text(text: str, language: str) -> None:
     sentences = split_sentences(text, language)
     assert "".join(sentences) == text
     if text.strip():

@@ -122,7 +122,7 @@ def test_a_hash_on_a_json_page_counts(index: LocalServer, destination: Path) -> 
 
 
 @pytest.mark.parametrize("page", [b"[1, 2]", b'{"files": 3}', b"<html>"])
-def test_a_page_that_is_no_index_is_told(index: LocalServer, destination: Path, page: bytes) -> None:
+def test_a_page_that_is_no_index_is_reported(index: LocalServer, destination: Path, page: bytes) -> None:
     index.answers["/simple/my-set/"] = Served(page, headers={"Content-Type": "application/json"})
     assert "not a simple index page in JSON" in fault(in_wheel(), destination)
 
@@ -179,7 +179,7 @@ def test_the_index_is_the_one_of_pip(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     assert sources.find_package_index() == "http://variable.example"
 
 
-def test_the_file_that_pip_is_told_of_replaces_the_users(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_file_that_pip_is_reported_of_replaces_the_users(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     users = tmp_path / "home" / ".config" / "pip" / "pip.conf"
     users.parent.mkdir(parents=True)
     users.write_text("[global]\nindex-url = http://user.example\n")
@@ -242,7 +242,7 @@ def test_an_npm_package_without_its_integrity_is_refused(registry: LocalServer, 
     assert f"the npm registry expects {hashlib.sha512(b'another package').hexdigest()}" in message
 
 
-def test_an_integrity_that_cannot_be_read_is_told(registry: LocalServer, destination: Path) -> None:
+def test_an_integrity_that_cannot_be_read_is_reported(registry: LocalServer, destination: Path) -> None:
     registry.answers["/npm/set"] = package(registry.url("/files/set.tgz"), "sha512-*not base64*")
     assert "an integrity that is not base64" in fault(in_package(), destination)
 
@@ -256,7 +256,7 @@ def test_a_version_that_npm_lacks_is_named_with_what_there_is(registry: LocalSer
 
 
 @pytest.mark.parametrize("page", [b"<html>", b"[]", b'{"versions": {"1.0.0": {}}}'])
-def test_an_answer_that_is_no_npm_metadata_is_told(registry: LocalServer, destination: Path, page: bytes) -> None:
+def test_an_answer_that_is_no_npm_metadata_is_reported(registry: LocalServer, destination: Path, page: bytes) -> None:
     registry.answers["/npm/set"] = Served(page)
     assert "not the metadata of an npm package" in fault(in_package(), destination)
 
@@ -347,6 +347,6 @@ def test_the_hubs_addresses_are_its_clients_own() -> None:
         assert sources.locate_source(dataset, session).url == "https://huggingface.co/datasets/a/b/resolve/c/d"
 
 
-def test_too_many_redirects_are_told(server: LocalServer, destination: Path) -> None:
+def test_too_many_redirects_are_reported(server: LocalServer, destination: Path) -> None:
     server.answers["/thing.bin"] = redirect("/thing.bin")
     assert "TooManyRedirects" in fault(from_server(server), destination)

@@ -88,7 +88,7 @@ def test_what_came_is_kept_for_the_next_call(server: LocalServer, destination: P
     assert destination.read_bytes() == BODY
 
 
-def test_a_part_of_another_source_is_not_gone_on_from(server: LocalServer, destination: Path) -> None:
+def test_a_part_of_another_source_is_not_resumed(server: LocalServer, destination: Path) -> None:
     server.answers |= {"/old": in_turn(Served(BODY, cut_after=HALF), status(404)), "/new": Served(BODY)}
     fault(from_server(server, "/old"), destination)
     download("thing.bin", from_server(server, "/new"), destination)
@@ -126,7 +126,7 @@ def test_a_range_that_cannot_be_satisfied_is_understood(
     assert len(server.asked) == requests
 
 
-def test_a_server_that_goes_on_elsewhere_is_asked_from_the_beginning(server: LocalServer, destination: Path) -> None:
+def test_a_server_that_resumes_elsewhere_is_asked_from_the_beginning(server: LocalServer, destination: Path) -> None:
     elsewhere = status(206, {"Content-Range": f"bytes 7-{len(BODY) - 1}/{len(BODY)}"}, BODY[7:])
     server.answers["/thing.bin"] = in_turn(Served(BODY, cut_after=HALF), elsewhere, Served(BODY))
     download("thing.bin", from_server(server), destination)
@@ -143,7 +143,7 @@ download("thing.bin", RemoteFile.model_validate_json(sys.argv[1]), Path(sys.argv
 """
 
 
-def test_a_killed_process_is_gone_on_from(server: LocalServer, destination: Path) -> None:
+def test_a_killed_download_resumes(server: LocalServer, destination: Path) -> None:
     release, remote = threading.Event(), from_server(server)
     server.answers["/thing.bin"] = in_turn(Served(BODY, cut_after=HALF, stall=release), Served(BODY))
     child = subprocess.Popen([sys.executable, "-c", CHILD, remote.model_dump_json(), str(destination)])

@@ -9,7 +9,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from relm.artifact import write_sidecar
 from relm.errors import RelmError
-from relm.examples.formats.tfrecord import encoded, record_writer
+from relm.examples.formats.tfrecord import encode_example, record_writer
 from relm.examples.inspection import inspect
 from relm.examples.manifest import length_histogram, write_manifest
 from relm.examples.storage import shard_writer
@@ -193,7 +193,7 @@ def test_records_and_lines_of_other_programs_are_shown(tmp_path, wordpiece) -> N
         "next_sentence_labels": [0],
     }
     with record_writer(tmp_path / "a.tfrecord") as writer:
-        writer.append([encoded(plain)] * 2)
+        writer.append([encode_example(plain)] * 2)
     said = inspect(tmp_path / "a.tfrecord", wordpiece, 1)
     assert "  all        2 records, 6 tokens" in said
     assert "record 0\n  [CLS] [MASK→cat] [SEP]\n  (3 tokens, 1 hidden; the second part follows the first)" in said

@@ -12,11 +12,11 @@ from tqdm import tqdm
 
 from relm.artifact import read_json, sidecar_of
 from relm.errors import RelmError
-from relm.examples.formats.bert_records import from_plain, from_remasked
+from relm.examples.formats.bert_records import parse_plain_records, parse_remasked_records
 from relm.examples.formats.json_lines import KEYS, read_lines
 from relm.examples.formats.megatron import open_indexed
 from relm.examples.formats.pickle_refusal import SUFFIXES, refuse_pickle
-from relm.examples.formats.tfrecord import decoded, read_records
+from relm.examples.formats.tfrecord import decode_example, read_records
 from relm.examples.manifest import length_histogram, read_manifest, require_shard, summed
 from relm.examples.storage import index_of
 from relm.examples.table import Column, ExampleTable, ExampleTables, Ragged
@@ -183,7 +183,7 @@ def _tfrecord(path: Path, loaded: LoadedTokenizer | None, examples: int) -> Cont
     features: dict[str, Any] = {}
     for number, record in enumerate(tqdm(read_records(path), "reading", unit="records", disable=None)):
         place = f"{path}, record {number:,}"
-        features = decoded(record, place)
+        features = decode_example(record, place)
         length = _record_length(features)
         records, tokens = records + 1, tokens + length
         histogram = summed([histogram, length_histogram(np.array([length]))])
@@ -205,7 +205,7 @@ def _record_length(features: Mapping[str, Any]) -> int:
 
 def _record_in_words(features: dict[str, Any], place: str, texts: TokenTexts) -> list[str]:
     if "masked_lm_positions" in features:
-        read = from_remasked if "input_position" in features else from_plain
+        read = parse_remasked_records if "input_position" in features else parse_plain_records
         columns = {name: values[0] for name, values in read([features], [place]).items()}
         return _masked_in_words(columns, None, texts)
     if isinstance(features.get("input_ids"), np.ndarray):

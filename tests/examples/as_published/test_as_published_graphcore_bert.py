@@ -15,13 +15,13 @@ from relm.examples.as_published.graphcore_bert import (
     REMASKED,
     GraphcoreBertOptions,
     GraphcoreBertVocabulary,
-    instances,
+    make_instances,
     pregenerate_graphcore_bert,
-    remasked,
-    vocabulary_of,
+    read_vocabulary,
+    remask,
 )
-from relm.examples.as_published.instances import columns_of, packed
-from relm.examples.formats.bert_records import plain_records, remasked_records
+from relm.examples.as_published.instances import pack_instances, split_columns
+from relm.examples.formats.bert_records import make_plain_records, make_remasked_records
 from relm.examples.table import ExampleTable
 from relm.examples.tokenizers import load_tokenizer
 from relm.recipes.objectives import AsPublished, Objective
@@ -61,7 +61,7 @@ PUBLISHED = [
 def records_of(columns: dict[str, Any], remask: bool, pad_position: int = 384) -> Iterator[dict[str, list[float]]]:
     """Yield the features of each record as lists, in the original's order."""
     predictions = columns["masked_positions"].shape[1]
-    made = remasked_records(remasked(columns, predictions, pad_position)) if remask else plain_records(columns)
+    made = make_remasked_records(remask(columns, predictions, pad_position)) if remask else make_plain_records(columns)
     for record in made:
         yield {name: (values * 1).tolist() for name, values in record.items()}
 
@@ -73,10 +73,10 @@ def digest_of(records: list[dict[str, list[float]]]) -> str:
 def shuffled_columns(corpus, settings: GraphcoreBertOptions, vocabulary: GraphcoreBertVocabulary, seed: int) -> dict[str, Any]:
     """What the original holds in memory before it writes."""
     draws = random.Random(seed)
-    made = list(instances(corpus, settings, vocabulary, draws))
+    made = list(make_instances(corpus, settings, vocabulary, draws))
     draws.shuffle(made)
-    rows = packed(made, settings.sequence_length, settings.max_predictions, pairs=True)
-    return columns_of(rows, settings.sequence_length, settings.max_predictions)
+    rows = pack_instances(made, settings.sequence_length, settings.max_predictions, pairs=True)
+    return split_columns(rows, settings.sequence_length, settings.max_predictions)
 
 
 @pytest.fixture
@@ -86,7 +86,7 @@ def corpus(blocks, write_documents, make_corpus, wordpiece):
 
 @pytest.fixture
 def vocabulary(wordpiece) -> GraphcoreBertVocabulary:
-    return vocabulary_of(load_tokenizer(wordpiece))
+    return read_vocabulary(load_tokenizer(wordpiece))
 
 
 @pytest.mark.parametrize(("settings", "seed", "count", "plain", "moved"), PUBLISHED)
@@ -109,10 +109,10 @@ def test_goldens_are_matched_bit_for_bit(goldens, tmp_path, write_documents, mak
     tokenizer = save_wordpiece(words_of(goldens / "vocab.txt"), tmp_path / "golden" / "tokenizer.json")
     texts = blocks_of((goldens / "sample.txt").read_text(encoding="utf-8"))
     corpus = make_corpus(write_documents("golden.jsonl", texts), tokenizer)
-    vocabulary = vocabulary_of(load_tokenizer(tokenizer))
+    vocabulary = read_vocabulary(load_tokenizer(tokenizer))
     columns = shuffled_columns(corpus, GraphcoreBertOptions(128, 20, duplication_factor=5), vocabulary, 1984)
-    for name, remask in (("", False), ("_remask", True)):
-        lines = "".join(json.dumps(record) + "\n" for record in records_of(columns, remask))
+    for name, is_remasked in (("", False), ("_remask", True)):
+        lines = "".join(json.dumps(record) + "\n" for record in records_of(columns, is_remasked))
         assert lines == (goldens / f"bert_seq128_mask20_dup5_seed1984{name}.jsonl").read_text(encoding="utf-8")
 
 
@@ -126,7 +126,7 @@ def test_remasking_moves_hidden_tokens_first_and_drops_tokens_with_id_zero() -> 
         "masked_labels": np.array([[21, 22, 23, 0]]),
         "masked_count": np.array([3]),
     }
-    fields = {name: values[0].tolist() for name, values in remasked(plain, 4, pad_position=99).items()}
+    fields = {name: values[0].tolist() for name, values in remask(plain, 4, pad_position=99).items()}
     assert fields == {
         "input_ids": [4, 7, 0, 0, 2, 9, 3, 3, 0],
         "input_position": [3, 5, 99, 99, 0, 1, 4, 6, 99],
@@ -168,7 +168,7 @@ def test_the_table_has_the_records_in_the_order_of_the_original(
     table = ExampleTable(output)
     columns = {name: table.rows(name, np.arange(104)) for name in table.columns}
     assert digest_of(list(records_of(columns, remask=False))) == PUBLISHED[0][3]
-    expected = remasked(shuffled_columns(corpus, GraphcoreBertOptions(128, 20, duplication_factor=5), vocabulary, 1984), 20)
+    expected = remask(shuffled_columns(corpus, GraphcoreBertOptions(128, 20, duplication_factor=5), vocabulary, 1984), 20)
     assert set(REMASKED) & set(columns) == (set(REMASKED) if remask else set())
     for name, field in REMASKED.items():
         assert not remask or columns[name].tolist() == expected[field].tolist()
@@ -197,7 +197,7 @@ def test_a_shard_without_documents_gives_an_empty_table(write_documents, wordpie
         ({"packing": "document_sentences"}, "graphcore_bert has no option for; set it to sentence_pairs"),
         ({"whole_words": True}, "masked.whole_words: true, which graphcore_bert has no option for; set it to false"),
         ({"seed": 5}, "masked.seed: 5, which graphcore_bert has no option for; set it to 0"),
-        ({"max_predictions": 126}, "masked.max_predictions: 126, but of a sequence of 128 at most 125 can be hidden"),
+        ({"max_predictions": 126}, "masked.max_predictions: 126, but in a sequence of 128 at most 125 can be masked"),
         ({"max_predictions": None}, "masked.max_predictions: graphcore_bert always has a limit"),
     ],
 )

@@ -8,10 +8,10 @@ from relm.artifact import write_sidecar
 from relm.errors import RelmError
 from relm.examples.as_published.graphcore_gpt2 import (
     GraphcoreGpt2Examples,
-    document_split,
-    index_maps,
+    draw_index_maps,
     sample_idx,
     shuffle_idx,
+    split_documents,
 )
 from relm.examples.manifest import write_manifest
 from relm.examples.storage import shard_writer
@@ -30,7 +30,7 @@ PUBLISHED = [
 
 @pytest.mark.parametrize(("documents", "epochs", "length", "seed", "counts", "sha256"), PUBLISHED)
 def test_maps_are_those_of_the_original(documents, epochs, length, seed, counts, sha256) -> None:
-    maps = index_maps(SIZES, np.arange(documents), epochs, length, seed)
+    maps = draw_index_maps(SIZES, np.arange(documents), epochs, length, seed)
     assert [part.shape for part in maps] == [(documents * epochs,), (counts[0], 2), (counts[1],)]
     assert [part.dtype for part in maps] == [np.int32, np.int32, np.uint32]
     assert hashlib.sha256(b"".join(part.tobytes() for part in maps)).hexdigest() == sha256
@@ -38,7 +38,7 @@ def test_maps_are_those_of_the_original(documents, epochs, length, seed, counts,
 
 def test_goldens_are_matched_bit_for_bit(goldens) -> None:
     sizes = np.random.RandomState(0).randint(5, 400, 200).astype(np.int32)
-    maps = index_maps(sizes, np.array(document_split(200, "train")), 3, 128, 1234)
+    maps = draw_index_maps(sizes, np.array(split_documents(200, "train")), 3, 128, 1234)
     for name, made in maps._asdict().items():
         golden = np.load(goldens / f"gpt2_mmap_{name}.npy")
         assert made.dtype == golden.dtype
@@ -97,7 +97,7 @@ def test_examples_are_the_samples_in_the_order_of_the_shuffle_map(manifest) -> N
     examples = GraphcoreGpt2Examples(manifest, "train", objective())
     sizes = SIZES[:400] % 40
     starts = np.cumsum(sizes) - sizes
-    maps = index_maps(sizes, np.arange(398), 2, 16, 1234)
+    maps = draw_index_maps(sizes, np.arange(398), 2, 16, 1234)
     stream = np.concatenate([np.arange(starts[d], starts[d] + sizes[d]) for d in maps.doc_idx])
     expected = np.stack([stream[16 * sample : 16 * sample + 17] for sample in maps.shuffle_idx.tolist()])
     batch = examples.batch(np.arange(len(examples)), np.zeros(len(examples), np.int64))

@@ -4,7 +4,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from relm.examples.as_published.pairs import Corpus, Pair, Rule, hidden, pairs_of, truncated
+from relm.examples.as_published.pairs import Corpus, Pair, Rule, make_pairs, mask_tokens, truncate
 
 
 class Scripted(random.Random):
@@ -47,13 +47,16 @@ def rule() -> Callable[..., Rule]:
 
 def test_sentences_are_gathered_until_they_fill_the_target(corpus, rule) -> None:
     draws = Scripted(0.5, 1, 0.5, 0, *[0.4] * 4)
-    assert list(pairs_of(corpus, 0, rule(8), draws)) == [Pair(0, 2, 2, 5, is_random=False), Pair(6, 9, 12, 14, is_random=True)]
+    assert list(make_pairs(corpus, 0, rule(8), draws)) == [
+        Pair(0, 2, 2, 5, is_random=False),
+        Pair(6, 9, 12, 14, is_random=True),
+    ]
     assert draws.asked == ["random", "randrange 1 2", "random", "randrange 0 1", *["random"] * 4]
 
 
 def test_sentences_behind_a_random_pair_are_used_again(corpus, rule) -> None:
     draws = Scripted(0.5, 1, 0.4, 0, 1, 0.9)
-    pairs = list(pairs_of(corpus, 0, rule(13), draws))
+    pairs = list(make_pairs(corpus, 0, rule(13), draws))
     assert pairs[0] == Pair(0, 2, 9, 14, is_random=True)
     assert pairs[1] == Pair(2, 5, 5, 9, is_random=False)
     assert draws.asked == ["random", "randrange 1 3", "random", "randrange 0 1", "randrange 1 2", "random"]
@@ -61,32 +64,32 @@ def test_sentences_behind_a_random_pair_are_used_again(corpus, rule) -> None:
 
 def test_a_second_segment_that_follows_can_join_the_first(corpus, rule) -> None:
     draws = Scripted(0.5, 2, 0.9)
-    assert list(pairs_of(corpus, 0, rule(13, second_joins_first=True), draws)) == [Pair(0, 9, 9, 9, is_random=False)]
+    assert list(make_pairs(corpus, 0, rule(13, second_joins_first=True), draws)) == [Pair(0, 9, 9, 9, is_random=False)]
 
 
 def test_without_random_seconds_a_single_sentence_still_gets_one(corpus, rule) -> None:
     draws = Scripted(0.5, 2)
-    assert list(pairs_of(corpus, 1, rule(13, random_second=False), draws)) == [Pair(9, 14, 5, 9, is_random=True)]
+    assert list(make_pairs(corpus, 1, rule(13, random_second=False), draws)) == [Pair(9, 14, 5, 9, is_random=True)]
     assert draws.asked == ["random", "randrange 0 3"]
 
 
 def test_a_short_sequence_has_a_target_between_two_tokens_and_all(corpus, rule) -> None:
     draws = Scripted(0.05, 2, 0, 0, 0)
-    pairs = list(pairs_of(corpus, 0, rule(13), draws))
+    pairs = list(make_pairs(corpus, 0, rule(13), draws))
     assert pairs == [Pair(start, stop, 9, 14, is_random=True) for start, stop in ((0, 2), (2, 5), (5, 9))]
     assert draws.asked == ["random", "randint 2 10", *["randrange 0 1"] * 3]
 
 
 def test_tokens_are_cut_from_the_longer_segment_at_either_end() -> None:
-    assert truncated(Pair(0, 5, 10, 12, False), 5, Scripted(0.4, 0.5)) == Pair(1, 4, 10, 12, False)
-    assert truncated(Pair(0, 3, 10, 13, True), 5, Scripted(0.4)) == Pair(0, 3, 11, 13, True)
-    assert truncated(Pair(0, 3, 10, 12, True), 5, Scripted()) == Pair(0, 3, 10, 12, True)
+    assert truncate(Pair(0, 5, 10, 12, False), 5, Scripted(0.4, 0.5)) == Pair(1, 4, 10, 12, False)
+    assert truncate(Pair(0, 3, 10, 13, True), 5, Scripted(0.4)) == Pair(0, 3, 11, 13, True)
+    assert truncate(Pair(0, 3, 10, 12, True), 5, Scripted()) == Pair(0, 3, 10, 12, True)
 
 
 def test_hidden_tokens_become_the_mask_or_stay_or_become_any_other() -> None:
     tokens = [7, 50, 51, 52, 53, 7]
     draws = Scripted(0.79, 0.8, 0.49, 0.8, 0.5, 33)
-    positions, labels = hidden(tokens, [[1], [2], [3], [4]], 3, 9, 100, draws)
+    positions, labels = mask_tokens(tokens, [[1], [2], [3], [4]], 3, 9, 100, draws)
     assert (positions, labels) == ([2, 3, 4], [51, 52, 53])
     assert tokens == [7, 50, 33, 52, 9, 7]
     assert draws.asked == ["shuffle 4", "random", "random", "random", "random", "random", "randrange 100"]
@@ -94,5 +97,5 @@ def test_hidden_tokens_become_the_mask_or_stay_or_become_any_other() -> None:
 
 def test_a_word_that_would_exceed_the_number_is_passed_over() -> None:
     tokens = [50, 51, 52, 53]
-    positions, _ = hidden(tokens, [[0], [1, 2], [3]], 2, 9, 100, Scripted(0, 0))
+    positions, _ = mask_tokens(tokens, [[0], [1, 2], [3]], 2, 9, 100, Scripted(0, 0))
     assert positions == [0, 3]

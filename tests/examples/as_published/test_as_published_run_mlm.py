@@ -9,7 +9,7 @@ from tokenizers import Tokenizer, processors
 
 from relm.artifact import checked_sidecar
 from relm.errors import RelmError
-from relm.examples.as_published.run_mlm import blocks_of, pregenerate_run_mlm, rows_of
+from relm.examples.as_published.run_mlm import cut_blocks, pregenerate_run_mlm, split_rows
 from relm.examples.table import ExampleTable
 from relm.recipes.objectives import AsPublished, Objective
 
@@ -100,14 +100,14 @@ def test_a_batch_shorter_than_a_block_gives_none(write_documents, wordpiece, tmp
 
 def test_every_row_gets_its_own_special_tokens_and_the_rest_is_dropped() -> None:
     tokens, starts = np.arange(10, 15, dtype=np.int32), np.array([True, False, True, True, False])
-    made = blocks_of(tokens, np.array([2, 0, 3], dtype=np.int32), starts, 1, 2, 4)
+    made = cut_blocks(tokens, np.array([2, 0, 3], dtype=np.int32), starts, 1, 2, 4)
     assert made.input_ids.tolist() == [[1, 10, 11, 2], [1, 2, 1, 12]]
     assert made.word_starts.tolist() == [[True, True, False, True], [True, True, True, True]]
     assert made.dropped == 3
 
 
 def test_blank_lines_are_empty_rows_and_others_keep_their_ends() -> None:
-    assert rows_of("a\n \n\u00a0\nb\r\nc\rd") == ["a\n", "", "", "b\n", "c\n", "d\n"]
+    assert split_rows("a\n \n\u00a0\nb\r\nc\rd") == ["a\n", "", "", "b\n", "c\n", "d\n"]
 
 
 @pytest.mark.parametrize(

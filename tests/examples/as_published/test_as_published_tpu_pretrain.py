@@ -11,11 +11,11 @@ from relm.errors import RelmError
 from relm.examples.as_published.tpu_pretrain import TpuPretrainOptions as Options
 from relm.examples.as_published.tpu_pretrain import (
     TpuPretrainVocabulary,
-    epoch_files,
-    instances,
-    json_line,
+    format_line,
+    make_epochs,
+    make_instances,
     pregenerate_tpu_pretrain,
-    vocabulary_of,
+    read_vocabulary,
 )
 from relm.examples.table import ExampleTable
 from relm.examples.tokenizers import load_tokenizer
@@ -49,8 +49,8 @@ PUBLISHED = [
 def digest_of_files(corpora, epochs: int, settings: Options, vocabulary: TpuPretrainVocabulary, seed: int) -> tuple[int, str]:
     """Lines, and the sha256 of the original's files by number."""
     files = {
-        number: [json_line(instance, vocabulary.tokens) + "\n" for instance in made]
-        for number, made in epoch_files(corpora, epochs, settings, vocabulary, seed)
+        number: [format_line(instance, vocabulary.tokens) + "\n" for instance in made]
+        for number, made in make_epochs(corpora, epochs, settings, vocabulary, seed)
     }
     assert sorted(files) == list(range(len(corpora) * epochs))
     content = "".join(line for number in sorted(files) for line in files[number])
@@ -93,19 +93,19 @@ def test_a_byte_level_vocabulary_gives_the_files_of_the_original(
 ) -> None:
     texts = [block.replace("and", "a##nd") for block in blocks]
     corpus = make_corpus(write_documents("all.jsonl", texts), byte_level)
-    tokens = vocabulary_of(load_tokenizer(byte_level)).tokens
+    tokens = read_vocabulary(load_tokenizer(byte_level)).tokens
     settings = Options(128, 20, whole_words=whole_words)
     assert digest_of_files([corpus], 1, settings, TpuPretrainVocabulary(tokens, 0, 2), 42) == (26, sha256)
 
 
 def test_training_reads_the_unknown_token_where_a_byte_level_vocabulary_has_no_mask_of_that_name(byte_level, wordpiece) -> None:
-    assert vocabulary_of(load_tokenizer(byte_level)).mask == 3  # <unk>, although <mask> is 261
-    assert vocabulary_of(load_tokenizer(wordpiece)).mask == 4
+    assert read_vocabulary(load_tokenizer(byte_level)).mask == 3  # <unk>, although <mask> is 261
+    assert read_vocabulary(load_tokenizer(wordpiece)).mask == 4
 
 
 def test_positive_pairs_have_an_empty_second_segment(blocks, write_documents, make_corpus, wordpiece, vocabulary) -> None:
     corpus = make_corpus(write_documents("all.jsonl", blocks), wordpiece)
-    [(_, made)] = epoch_files([corpus], 1, PAIRS, vocabulary, 42)
+    [(_, made)] = make_epochs([corpus], 1, PAIRS, vocabulary, 42)
     sizes = {(instance.is_random, len(instance.tokens) - instance.second_start - 1 > 0) for instance in made}
     assert sizes == {(True, True), (False, False)}
 
@@ -117,8 +117,8 @@ def test_goldens_are_matched_bit_for_bit(goldens, tmp_path, write_documents, mak
     corpus = make_corpus(write_documents("golden.jsonl", blocks_of(text)), tokenizer)
     vocabulary = TpuPretrainVocabulary(words, words.index("[CLS]"), words.index("[SEP]"))
     for name, whole_words in (("", False), ("wwm_", True)):
-        for epoch, made in epoch_files([corpus], 2, Options(128, 20, whole_words=whole_words), vocabulary, 42):
-            lines = "".join(json_line(instance, words) + "\n" for instance in made)
+        for epoch, made in make_epochs([corpus], 2, Options(128, 20, whole_words=whole_words), vocabulary, 42):
+            lines = "".join(format_line(instance, words) + "\n" for instance in made)
             golden = goldens / f"tpu_pretrain_seed42_{name}epoch_{epoch}.json"
             assert lines == golden.read_text(encoding="utf-8")
 
@@ -148,7 +148,7 @@ def test_the_table_holds_the_instances_of_all_epochs(
     assert said.startswith("made 45 examples as tpu_pretrain does")
     table, sidecar = ExampleTable(output), checked_sidecar(output)
     corpus = make_corpus(documents, wordpiece)
-    made = [i for _, epoch in epoch_files([corpus], 2, PAIRS, vocabulary_of(load_tokenizer(wordpiece)), 42) for i in epoch]
+    made = [i for _, epoch in make_epochs([corpus], 2, PAIRS, read_vocabulary(load_tokenizer(wordpiece)), 42) for i in epoch]
     row = {name: table.rows(name, np.arange(45)) for name in table.columns}
     for number, instance in enumerate(made):
         length, count = len(instance.tokens), len(instance.positions)
@@ -202,7 +202,7 @@ def test_options_that_the_original_lacks_are_refused(change, message, blocks, wr
 
 
 def test_a_single_document_is_refused_and_an_empty_shard_is_not(blocks, write_documents, wordpiece, tmp_path) -> None:
-    with pytest.raises(RelmError, match="draws sentences of other documents, and there is 1; put more"):
+    with pytest.raises(RelmError, match="draws sentences of other documents, but there is 1; put more"):
         pregenerate_tpu_pretrain(
             write_documents("one.jsonl", blocks[:1]), wordpiece, tmp_path / "x.arrow", objective(), "en", 1
         )
@@ -227,15 +227,15 @@ def test_split_sentences_are_refused_where_a_space_would_show(blocks, write_docu
 def test_the_generator_is_read_as_instances_are_asked_for(blocks, write_documents, make_corpus, wordpiece, vocabulary) -> None:
     corpus = make_corpus(write_documents("all.jsonl", blocks), wordpiece)
     draws = random.Random(42)
-    next(instances(corpus, PLAIN, vocabulary, draws))
+    next(make_instances(corpus, PLAIN, vocabulary, draws))
     state = draws.getstate()
     draws.seed(42)
-    list(instances(corpus, PLAIN, vocabulary, draws))
+    list(make_instances(corpus, PLAIN, vocabulary, draws))
     assert draws.getstate() != state
 
 
 def test_a_line_has_the_keys_of_the_original_in_its_order(vocabulary, blocks, write_documents, make_corpus, wordpiece) -> None:
     corpus = make_corpus(write_documents("all.jsonl", blocks), wordpiece)
-    [(_, made)] = epoch_files([corpus], 1, PLAIN, vocabulary, 42)
-    line = json.loads(json_line(next(iter(made)), vocabulary.tokens))
+    [(_, made)] = make_epochs([corpus], 1, PLAIN, vocabulary, 42)
+    line = json.loads(format_line(next(iter(made)), vocabulary.tokens))
     assert list(line) == ["tokens", "segment_ids", "is_random_next", "masked_lm_positions", "masked_lm_labels"]

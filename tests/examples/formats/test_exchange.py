@@ -104,7 +104,7 @@ def test_what_the_remasked_layout_cannot_hold_is_said(make_table, wordpiece, tmp
     assert said.endswith("; 1 tokens with id 0 were left out, which is padding in this layout")
     assert records_in(tmp_path / "a.tfrecord")[0]["mask_padding_index"] == [1]
     full = {**PAIR, "length": 10, "input_ids": [2, 6, 7, 4, 3, 10, 13, 9, 6, 3]}
-    with pytest.raises(RelmError, match=r"of an example 8 tokens are not hidden, but .* has 7 places for these"):
+    with pytest.raises(RelmError, match=r"an example has 8 tokens that are not masked, but .* has 7 positions for them"):
         export_examples(make_table([full]), "train", "tfrecord_remasked", tmp_path / "b.tfrecord", wordpiece)
     assert not (tmp_path / "b.tfrecord").exists()
 
@@ -116,7 +116,7 @@ def test_masked_examples_come_back_as_they_went(make_table, wordpiece, tmp_path,
     out = tmp_path / ("a.json" if format == "tpu_pretrain" else "a.tfrecord")
     export_examples(make_table([PAIR, SINGLE], [PAIR]), "train", format, out, wordpiece)
     said = import_examples(format.removesuffix("_remasked"), [out], wordpiece, tmp_path / "a.arrow")
-    assert said == f"read 3 examples of 10 places, 21 tokens: {tmp_path / 'a.arrow'}"
+    assert said == f"read 3 examples of 10 positions, 21 tokens: {tmp_path / 'a.arrow'}"
     width = 2 if format == "tpu_pretrain" else 3  # the lines do not say how many could be hidden
     cut = {"masked_positions", "masked_labels"}
     expected = [{name: value[:width] if name in cut else value for name, value in row.items()} for row in (PAIR, SINGLE, PAIR)]
@@ -297,7 +297,7 @@ PLAIN = {
         ({"input_mask": [1, 0, 1, 0]}, "input_mask are not ones, then zeros"),
         ({"masked_lm_weights": [0.0, 1.0]}, "masked_lm_weights are not ones, then zeros"),
         ({"segment_ids": [0, 1, 0, 0]}, "segment_ids are not zeros, then ones up to the end"),
-        ({"masked_lm_positions": [3, 0]}, "position 3 is hidden, but there are 3 tokens"),
+        ({"masked_lm_positions": [3, 0]}, "position 3 is masked, but there are 3 tokens"),
         ({"input_ids": [2, 4, 3]}, r"input_ids has 3 values, .*record 0 has 4; import them apart"),
         ({"input_mask": None}, "lacks the feature input_mask as numbers; it has input_ids, "),
     ],

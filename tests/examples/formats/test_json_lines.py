@@ -6,13 +6,13 @@ import pytest
 from relm.errors import RelmError
 from relm.examples.formats.json_lines import (
     ExampleShape,
-    columns_of,
-    ids_of,
-    lines_of,
-    metrics,
+    build_columns,
+    format_lines,
+    format_metrics,
+    list_tokens,
+    map_tokens,
     read_lines,
-    shape_of,
-    vocabulary,
+    read_shape,
 )
 
 LINE = (
@@ -33,13 +33,13 @@ SHAPE = ExampleShape(examples=1, longest=8, predictions=2, pairs=True)
 
 
 def test_a_line_is_the_originals_to_the_space() -> None:
-    assert list(lines_of({name: np.array([value]) for name, value in ROW.items()}, TOKENS)) == [LINE]
-    assert metrics(3, 128) == '{"num_training_examples": 3, "max_seq_len": 128}'
+    assert list(format_lines({name: np.array([value]) for name, value in ROW.items()}, TOKENS)) == [LINE]
+    assert format_metrics(3, 128) == '{"num_training_examples": 3, "max_seq_len": 128}'
 
 
 def test_a_row_without_a_pair_is_all_of_the_first_segment() -> None:
     row = {**ROW, "second_start": 6, "next_sentence_label": -1}
-    example = json.loads(next(lines_of({name: np.array([value]) for name, value in row.items()}, TOKENS)))
+    example = json.loads(next(format_lines({name: np.array([value]) for name, value in row.items()}, TOKENS)))
     assert example["segment_ids"] == [0] * 6
     assert example["is_random_next"] is False
 
@@ -48,9 +48,9 @@ def test_a_line_is_read_back_as_the_row(tmp_path) -> None:
     (tmp_path / "epoch_0.json").write_text(LINE)
     examples = list(read_lines(tmp_path / "epoch_0.json"))
     ids = {token: number for number, token in enumerate(TOKENS)}
-    columns = columns_of(examples, SHAPE, ids, padding=9)
+    columns = build_columns(examples, SHAPE, ids, padding=9)
     assert {name: values.tolist() for name, values in columns.items()} == {name: [value] for name, value in ROW.items()}
-    alone = columns_of(examples, SHAPE._replace(pairs=False), ids, padding=9)
+    alone = build_columns(examples, SHAPE._replace(pairs=False), ids, padding=9)
     assert alone["next_sentence_label"].tolist() == [-1]
 
 
@@ -59,19 +59,19 @@ def test_the_widths_of_a_table_are_found_in_all_files(tmp_path) -> None:
     (tmp_path / "epoch_0.json").write_text(LINE * 2)
     (tmp_path / "epoch_1.json").write_text(json.dumps({**single, "masked_lm_labels": ["x", "y"]}) + "\n")
     files = [tmp_path / "epoch_0.json", tmp_path / "epoch_1.json"]
-    assert shape_of(files) == ExampleShape(examples=3, longest=9, predictions=2, pairs=True)
-    assert shape_of(files[1:]) == ExampleShape(examples=1, longest=9, predictions=2, pairs=False)
-    (tmp_path / "epoch_0_metrics.json").write_text(metrics(2, 128))
-    assert shape_of(files).longest == 128
+    assert read_shape(files) == ExampleShape(examples=3, longest=9, predictions=2, pairs=True)
+    assert read_shape(files[1:]) == ExampleShape(examples=1, longest=9, predictions=2, pairs=False)
+    (tmp_path / "epoch_0_metrics.json").write_text(format_metrics(2, 128))
+    assert read_shape(files).longest == 128
     (tmp_path / "epoch_0_metrics.json").write_text("{}")
     with pytest.raises(RelmError, match=r"epoch_0_metrics\.json: no max_seq_len"):
-        shape_of(files)
+        read_shape(files)
 
 
 def test_the_mask_is_the_tokenizers_own(loaded) -> None:
-    assert ids_of(loaded)["[MASK]"] == 4
-    assert ids_of(loaded)["cat"] == 7
-    assert vocabulary(loaded)[:8] == ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "</s>", "the", "cat"]
+    assert map_tokens(loaded)["[MASK]"] == 4
+    assert map_tokens(loaded)["cat"] == 7
+    assert list_tokens(loaded)[:8] == ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "</s>", "the", "cat"]
 
 
 @pytest.mark.parametrize(
@@ -100,6 +100,6 @@ def test_a_token_that_the_tokenizer_lacks_is_named(tmp_path) -> None:
     path.write_text(LINE)
     ids = {token: number for number, token in enumerate(TOKENS) if token != "ran"}
     with pytest.raises(RelmError, match=r"epoch_0\.json, line 1: token 'ran' is not in the vocabulary"):
-        columns_of(list(read_lines(path)), SHAPE, ids, padding=0)
+        build_columns(list(read_lines(path)), SHAPE, ids, padding=0)
     with pytest.raises(RelmError, match=r"b\.json: no such file"):
         list(read_lines(tmp_path / "b.json"))

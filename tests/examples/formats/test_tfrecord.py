@@ -10,7 +10,7 @@ from tfrecord.writer import TFRecordWriter
 
 from relm.errors import RelmError
 from relm.examples.formats import tfrecord
-from relm.examples.formats.tfrecord import decoded, encoded, index_path, read_records, record_writer
+from relm.examples.formats.tfrecord import decode_example, encode_example, index_path, read_records, record_writer
 
 EXAMPLES: list[dict[str, Any]] = [
     {"input_ids": [0, 1, 127, 128, 50_256, 2**40], "weights": [1.0, 0.5], "text": [b"caf\xc3\xa9", b""]},
@@ -31,7 +31,7 @@ def features_of(example: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_another_package_reads_what_is_written(tmp_path) -> None:
-    path = written(tmp_path / "a.tfrecord", [encoded(features_of(example)) for example in EXAMPLES])
+    path = written(tmp_path / "a.tfrecord", [encode_example(features_of(example)) for example in EXAMPLES])
     found = list(tfrecord_loader(str(path), None, {"input_ids": "int", "weights": "float", "text": "byte"}))
     assert len(found) == len(EXAMPLES)
     for read, example in zip(found, EXAMPLES, strict=True):
@@ -51,7 +51,7 @@ def test_what_another_package_writes_is_read(tmp_path) -> None:
             }
         )
     writer.close()
-    found = [decoded(record, "here") for record in read_records(tmp_path / "a.tfrecord")]
+    found = [decode_example(record, "here") for record in read_records(tmp_path / "a.tfrecord")]
     for read, example in zip(found, EXAMPLES, strict=True):
         assert read["input_ids"].dtype == np.int64
         assert read["input_ids"].tolist() == example["input_ids"]
@@ -78,9 +78,9 @@ def test_a_record_is_length_checksum_data_checksum(tmp_path) -> None:
 
 def test_the_encoding_is_fixed_and_keeps_types(tmp_path) -> None:
     features = {"b": np.array([True, False]), "a": np.array([0.5], dtype=np.float64), "c": np.array([], dtype=np.int64)}
-    record = encoded(features)
-    assert record == encoded(dict(reversed(list(features.items()))))
-    found = decoded(record, "here")
+    record = encode_example(features)
+    assert record == encode_example(dict(reversed(list(features.items()))))
+    found = decode_example(record, "here")
     assert list(map(str, (found[name].dtype for name in "abc"))) == ["float32", "int64", "int64"]
     assert [found[name].tolist() for name in "abc"] == [[0.5], [1, 0], []]
 
@@ -130,7 +130,7 @@ def test_another_kind_of_file_is_refused(tmp_path) -> None:
     with pytest.raises(RelmError, match=r"b\.tfrecord: no such file"):
         list(read_records(tmp_path / "b.tfrecord"))
     with pytest.raises(RelmError, match=r"here: not a tf\.train\.Example"):
-        decoded(b"\xff\xff\xff", "here")
+        decode_example(b"\xff\xff\xff", "here")
 
 
 def test_an_unfinished_file_leaves_nothing(tmp_path) -> None:

@@ -1,10 +1,10 @@
-"""Graphcore's BERT for TensorFlow 1, create_pretraining_data.py of its examples v3.0.0: its instances, bit for bit.
+"""The instances of Graphcore's BERT for TensorFlow 1, create_pretraining_data.py of its examples v3.0.0, bit for bit.
 
 The defaults of this project differ from it in what `docs/as_published.md` lists; here its defects are kept:
 
 - "Another" document is drawn up to ten times, and may be the current one after all.
-- A sequence of nearly full length gets as many masks as its remasked layout has places for, not 15 % of its tokens.
-- In that layout a token with id 0 is dropped, also one that was drawn at random: `remasked`.
+- A sequence of nearly full length gets as many masks as its remasked layout has positions for, not 15 % of its tokens.
+- In that layout a token with id 0 is dropped, also one that was drawn at random: `remask`.
 """
 
 import random
@@ -24,21 +24,21 @@ from relm.examples.as_published.instances import (
     BLOCK,
     Instance,
     Rows,
-    blocks_of,
-    columns_of,
-    packed,
+    batch_instances,
+    pack_instances,
     row_width,
+    split_columns,
     table_columns,
 )
 from relm.examples.as_published.options import (
     Original,
-    model_vocabulary,
+    read_model_vocabulary,
     require_length,
     require_options,
-    required_predictions,
+    require_predictions,
 )
-from relm.examples.as_published.pairs import SPECIAL_TOKENS, Corpus, Pair, Rule, hidden, pairs_of
-from relm.examples.as_published.tables import opened_table, read_documents, sentence
+from relm.examples.as_published.pairs import SPECIAL_TOKENS, Corpus, Pair, Rule, make_pairs, mask_tokens
+from relm.examples.as_published.tables import format_summary, open_table, read_documents
 from relm.examples.columns import Column
 from relm.examples.storage import dtype_of
 from relm.examples.tokenizers import LoadedTokenizer
@@ -60,9 +60,9 @@ ORIGINAL = Original(
         "whole_words": (False,),
     },
 )
-# The position of places that hold no token in the remasked layout: --pad-position-value.
+# `input_position` of slots without a token in the remasked layout: --pad-position-value.
 PAD_POSITION = 384
-# How often another document than the current one is tried for.
+# Attempts to draw another document than the current one.
 TRIES = 10
 
 
@@ -92,7 +92,7 @@ class GraphcoreBertVocabulary:
     mask: int
 
 
-def instances(
+def make_instances(
     corpus: Corpus, settings: GraphcoreBertOptions, vocabulary: GraphcoreBertVocabulary, draws: random.Random
 ) -> Iterator[Instance]:
     """Yield all instances, before the original shuffles them: for each duplicate the documents, in one shuffled order.
@@ -101,7 +101,7 @@ def instances(
     k of n has those numbered k, k + n and so on.
     """
     order = array("q", range(corpus.documents))
-    draws.shuffle(order)  # an array of numbers serves as well as a list of them
+    draws.shuffle(order)  # an array is shuffled as a list is
 
     def other_document(document: int, draws: random.Random) -> int:
         for _ in range(TRIES):
@@ -119,41 +119,41 @@ def instances(
     )
     for _ in range(settings.duplication_factor):
         for document in order:
-            for pair in pairs_of(corpus, document, rule, draws):
-                yield _instance(corpus, pair, settings, vocabulary, draws)
+            for pair in make_pairs(corpus, document, rule, draws):
+                yield _make_instance(corpus, pair, settings, vocabulary, draws)
 
 
-def _instance(
+def _make_instance(
     corpus: Corpus, pair: Pair, settings: GraphcoreBertOptions, vocabulary: GraphcoreBertVocabulary, draws: random.Random
 ) -> Instance:
     first, second = corpus.between(pair.a_start, pair.a_stop), corpus.between(pair.b_start, pair.b_stop)
     tokens = [vocabulary.cls, *first, vocabulary.sep, *second, vocabulary.sep]
     special = (vocabulary.cls, vocabulary.sep)
     candidates = [[place] for place, token in enumerate(tokens) if token not in special]
-    count = mask_count(len(tokens), settings)
-    positions, labels = hidden(tokens, candidates, count, vocabulary.mask, vocabulary.size, draws)
+    count = count_masks(len(tokens), settings)
+    positions, labels = mask_tokens(tokens, candidates, count, vocabulary.mask, vocabulary.size, draws)
     return Instance(tokens, len(first) + 2, pair.is_random, positions, labels)
 
 
-def mask_count(length: int, settings: GraphcoreBertOptions) -> int:
-    """How many of `length` tokens are hidden: the rest has to fit behind the places reserved for hidden ones.
+def count_masks(length: int, settings: GraphcoreBertOptions) -> int:
+    """Return how many of `length` tokens are masked: the rest must fit after the slots reserved for masked ones.
 
-    >>> [mask_count(length, GraphcoreBertOptions(128, 20)) for length in (10, 100, 118, 123, 128)]
+    >>> [count_masks(length, GraphcoreBertOptions(128, 20)) for length in (10, 100, 118, 123, 128)]
     [2, 15, 18, 18, 20]
     """
     wanted = min(settings.max_predictions, max(1, round(length * settings.probability)))
     return max(wanted, length - settings.sequence_length + settings.max_predictions)
 
 
-def remasked(plain: Mapping[str, Array], predictions: int, pad_position: int = PAD_POSITION) -> dict[str, Array]:
-    """Return the instances as the original's --remask writes them: hidden tokens in the first `predictions` places, the rest behind.
+def remask(plain: Mapping[str, Array], predictions: int, pad_position: int = PAD_POSITION) -> dict[str, Array]:
+    """Return the instances in the layout of the original's --remask: masked tokens in the first `predictions` slots.
 
-    A token with id 0 is taken for padding and dropped, with its label if it was hidden (create_pretraining_data.py:113).
+    A token with id 0 is taken for padding and dropped, with its label if it was masked (create_pretraining_data.py:113).
 
     Args:
-        plain: the columns of `columns_of`, padded with id 0.
-        predictions: places reserved for hidden tokens (--mask-tokens).
-        pad_position: the position of places without a token (--pad-position-value).
+        plain: the columns of `split_columns`, padded with id 0.
+        predictions: slots reserved for masked tokens (--mask-tokens).
+        pad_position: the position of slots without a token (--pad-position-value).
 
     Returns:
         The original's fields: ``input_ids``, ``input_position``, ``segment_ids`` (rows, L); ``mask_padding_index``,
@@ -196,13 +196,13 @@ def remasked(plain: Mapping[str, Array], predictions: int, pad_position: int = P
     }
 
 
-def vocabulary_of(loaded: LoadedTokenizer) -> GraphcoreBertVocabulary:
+def read_vocabulary(loaded: LoadedTokenizer) -> GraphcoreBertVocabulary:
     """Return the original's special tokens, by their names.
 
     Raises:
         RelmError: the tokenizer lacks one of them, or its ids have gaps.
     """
-    tokens = model_vocabulary(loaded, ORIGINAL.name)
+    tokens = read_model_vocabulary(loaded, ORIGINAL.name)
     special = ("[CLS]", "[SEP]", "[MASK]")
     if lacking := [token for token in special if token not in tokens]:
         raise RelmError(f"{loaded.path}: has no token {lacking[0]}; {ORIGINAL.name} knows BERT's vocabularies only: use one")
@@ -214,23 +214,23 @@ def pregenerate_graphcore_bert(
 ) -> str:
     """Write all instances as a table, in the order of the original's file.
 
-    With `as_published.remask` the columns named in `REMASKED` are added, for a device that wants hidden tokens in fixed places;
-    the plain ones, which say the same but for the dropped tokens, are what every other reads.
+    With `as_published.remask` the columns named in `REMASKED` are added, for a device that needs masked tokens in fixed slots;
+    all other devices read the plain ones, which differ only in the dropped tokens.
 
-    The original holds all of them in memory to shuffle them; here they wait in a nameless temporary file.
+    The original holds all instances in memory to shuffle them; here they are in an unnamed temporary file.
 
     Args:
         documents: JSON lines; a line of text is a sentence.
         tokenizer: `tokenizer.json`.
-        output: the table; its sidecar's facts are what the manifest is made of.
-        language: of the text, where `masked.sentences` asks for a splitter.
-        workers: processes that encode; None: as many as there are cores. They change no byte.
+        output: the table; the manifest is built from its sidecar's facts.
+        language: language of the text, for `masked.sentences: split`.
+        workers: processes that encode; None: as many as there are cores. Their count changes no byte.
 
     Raises:
         RelmError: an option the original lacks, or an input that is absent or faulty.
     """
     chosen = require_options(ORIGINAL, objective)
-    settings = _settings(objective)
+    settings = _read_options(objective)
     width, places = settings.sequence_length, settings.max_predictions
     started = perf_counter()
     output.parent.mkdir(parents=True, exist_ok=True)
@@ -244,29 +244,29 @@ def pregenerate_graphcore_bert(
     ):
         draws = random.Random(chosen.seed)
         count = 0
-        for block in blocks_of(instances(corpus, settings, vocabulary_of(loaded), draws)):
-            _keep(packed(block, width, places, pairs=True), spool, output)
+        for block in batch_instances(make_instances(corpus, settings, read_vocabulary(loaded), draws)):
+            _keep(pack_instances(block, width, places, pairs=True), spool, output)
             count += len(block)
         kinds = table_columns(width, places, loaded.vocabulary_size)
         if chosen.remask:
             kinds += remasked_columns(width, places, loaded.vocabulary_size)
-        with opened_table(output, objective, loaded, source, kinds) as table:
-            for rows in _shuffled(spool, count, row_width(width, places), draws):
-                columns = columns_of(rows, width, places)
+        with open_table(output, objective, loaded, source, kinds) as table:
+            for rows in _shuffle(spool, count, row_width(width, places), draws):
+                columns = split_columns(rows, width, places)
                 if chosen.remask:
-                    fields = remasked(columns, places)
+                    fields = remask(columns, places)
                     columns |= {name: fields[field] for name, field in REMASKED.items()}
                 table.append(columns, rows[:, 0])
-    return sentence(ORIGINAL.name, table, source, started)
+    return format_summary(ORIGINAL.name, table, source, started)
 
 
-def _settings(objective: Objective) -> GraphcoreBertOptions:
+def _read_options(objective: Objective) -> GraphcoreBertOptions:
     masked, length = objective.masked, require_length(ORIGINAL.name, objective)
-    predictions = required_predictions(ORIGINAL.name, masked)
+    predictions = require_predictions(ORIGINAL.name, masked)
     if predictions > length - SPECIAL_TOKENS:
         raise RelmError(
-            f"masked.max_predictions: {predictions}, but of a sequence of {length} at most {length - SPECIAL_TOKENS} can be "
-            "hidden; lower it"
+            f"masked.max_predictions: {predictions}, but in a sequence of {length} at most {length - SPECIAL_TOKENS} can be "
+            "masked; lower it"
         )
     return GraphcoreBertOptions(
         length, predictions, masked.probability, masked.short_sequence_probability, masked.duplication_factor
@@ -283,8 +283,8 @@ def _keep(rows: Rows, spool: IO[bytes], output: Path) -> None:
         ) from None
 
 
-def _shuffled(spool: IO[bytes], count: int, width: int, draws: random.Random) -> Iterator[Rows]:
-    """Yield the rows of a file in the order that shuffling a list of them would give, some at a time."""
+def _shuffle(spool: IO[bytes], count: int, width: int, draws: random.Random) -> Iterator[Rows]:
+    """Yield the rows of a file in blocks, in the order that shuffling a list of them would give."""
     order = array("q", range(count))
     draws.shuffle(order)
     if not count:
@@ -294,7 +294,7 @@ def _shuffled(spool: IO[bytes], count: int, width: int, draws: random.Random) ->
         yield rows[np.frombuffer(order, dtype=np.int64)[start : start + BLOCK]]
 
 
-# Column of a table -> field of `remasked`. The other fields are columns of the plain layout already.
+# Column of a table -> field of `remask`. The other fields are columns of the plain layout already.
 REMASKED = {
     "remasked_input_ids": "input_ids",
     "remasked_input_position": "input_position",

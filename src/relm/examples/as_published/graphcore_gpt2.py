@@ -1,11 +1,11 @@
-"""Graphcore's GPT-2 for PyTorch v3.4.1, data/indexed_dataset.py: the index maps of its GPTDataset, bit for bit.
+"""The index maps of Graphcore's GPT-2 for PyTorch v3.4.1, GPTDataset in data/indexed_dataset.py, bit for bit.
 
 All epochs are shuffled as one: their documents are put in a random order, the stream of tokens that this gives is cut into
 samples of L + 1 tokens that share one with their neighbours, and the samples are shuffled again. The three maps are Megatron's
 (``doc_idx``, ``sample_idx``, ``shuffle_idx``), drawn from one ``RandomState``; the original fills the second one token span by
 token span in Python, here it is arithmetic.
 
-Known of the original, and not repeated: it keeps the maps in files whose names lack the split, so with as many epochs of
+One defect of the original is not repeated: it keeps the maps in files whose names lack the split, so with as many epochs of
 training as of validation (one) it validates on the training set.
 """
 
@@ -24,45 +24,45 @@ from relm.recipes.objectives import AsPublished, Objective
 
 Integers = npt.NDArray[np.integer]
 
-# Of the documents, rounded down, for training; the rest is for validation.
+# The share of the documents for training, rounded down; the rest is for validation.
 TRAIN_SHARE = 0.997
-# From so many samples on they are numbered in 64 bits.
+# With this many samples or more they are numbered in 64 bits.
 LARGEST_UINT32_COUNT = np.iinfo(np.uint32).max - 1
 LARGEST_SEED = 2**32 - 1
-# Documents whose places are in memory at once.
+# Documents whose offsets are in memory at once.
 BLOCK = 2**16
-# Where the sizes begin in an .idx, behind magic, version, type and the counts of sequences and documents.
+# The offset of the sizes in an .idx, after magic, version, type and the counts of sequences and documents.
 HEADER = 34
 
 
 class IndexMaps(NamedTuple):
-    """Which tokens each sample has."""
+    """The maps from samples to their tokens."""
 
     doc_idx: npt.NDArray[np.int32]
     """(epochs * documents,), document numbers in the order of the stream."""
     sample_idx: npt.NDArray[np.int32]
-    """(samples + 1, 2), place in `doc_idx` and token in that document where each sample begins, and where the last one ends."""
+    """(samples + 1, 2), index into `doc_idx` and token in that document where each sample begins and the last one ends."""
     shuffle_idx: npt.NDArray[np.integer]
-    """(samples,), uint32 or int64: which sample stands at each position of the run."""
+    """(samples,), uint32 or int64: the sample at each position of the run."""
 
 
-def document_split(documents: int, split: str) -> range:
+def split_documents(documents: int, split: str) -> range:
     """Return the numbers of the documents for training (``train``) or validation (``held_out``).
 
-    >>> document_split(1000, "train"), document_split(1000, "held_out")
+    >>> split_documents(1000, "train"), split_documents(1000, "held_out")
     (range(0, 997), range(997, 1000))
     """
     cut = int(documents * TRAIN_SHARE)
     return range(cut) if split == "train" else range(cut, documents)
 
 
-def index_maps(sizes: Integers, documents: Integers, epochs: int, sequence_length: int, seed: int) -> IndexMaps:
+def draw_index_maps(sizes: Integers, documents: Integers, epochs: int, sequence_length: int, seed: int) -> IndexMaps:
     """Return all three maps, drawn from one generator in the original's order.
 
     Args:
         sizes: tokens of every document, by number.
-        documents: the numbers of those that are used.
-        epochs: how often each is used.
+        documents: the numbers of the documents that are used.
+        epochs: count of uses of each document.
         sequence_length: L.
         seed: 0 to 2**32 - 1.
     """
@@ -80,14 +80,14 @@ def doc_idx(documents: Integers, epochs: int, draws: np.random.RandomState) -> n
 
 
 def sample_idx(sizes: Integers, order: Integers, sequence_length: int, tokens: int) -> npt.NDArray[np.int32]:
-    """Where each sample begins: int32 (samples + 1, 2), place in `order` and token in the document there.
+    """Return where each sample begins: int32 (samples + 1, 2), index into `order` and token in the document there.
 
-    Sample k begins at token k L of the stream, L = sequence_length, and there are as many as have L + 1 tokens.
+    Sample k begins at token k L of the stream, L = sequence_length; each sample has L + 1 tokens.
 
     Args:
         sizes: tokens of every document, by number.
         order: the documents of the stream.
-        tokens: of the stream.
+        tokens: count of the stream's tokens.
     """
     count = max(tokens - 1, 0) // sequence_length + 1
     result = np.zeros((count, 2), dtype=np.int32)
@@ -114,7 +114,7 @@ def shuffle_idx(samples: int, draws: np.random.RandomState) -> Integers:
 
 
 class GraphcoreGpt2Examples:
-    """The samples of one split in the original's order: example i is the i-th of its run, number ``shuffle_idx[i]``.
+    """The samples of one split in the original's order: example i is the i-th of its run, sample ``shuffle_idx[i]``.
 
     The original reads the maps from first to last and does not shuffle them again. A run repeats that only if position p reads
     example p, not the example that `relm.examples.order` would put there: `is_ordered` says so.
@@ -138,14 +138,14 @@ class GraphcoreGpt2Examples:
         Raises:
             RelmError: a shard is absent or not the manifest's, an option is not the original's, or there is no sample.
         """
-        chosen = _required(objective)
+        chosen = _require_options(objective)
         shards = read_manifest(manifest).split("train", manifest)
         self.sequence_length = objective.sequence_length
         self.stream = TokenStream(manifest, shards, check_content)
-        sizes = document_sizes(manifest, shards)
-        documents = np.array(document_split(len(sizes), split), dtype=np.int32)
+        sizes = read_document_sizes(manifest, shards)
+        documents = np.array(split_documents(len(sizes), split), dtype=np.int32)
         epochs = chosen.epochs if split == "train" else 1
-        self.maps = index_maps(sizes, documents, epochs, self.sequence_length, chosen.seed)
+        self.maps = draw_index_maps(sizes, documents, epochs, self.sequence_length, chosen.seed)
         self._starts = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
         if not len(self):
             raise RelmError(
@@ -186,8 +186,8 @@ def open_graphcore_gpt2(
     return GraphcoreGpt2Examples(manifest, split, objective, check_content)
 
 
-def document_sizes(manifest: Path, shards: Sequence[Shard]) -> npt.NDArray[np.int32]:
-    """Tokens of every document of several shards, from their .idx files.
+def read_document_sizes(manifest: Path, shards: Sequence[Shard]) -> npt.NDArray[np.int32]:
+    """Return the token count of every document of several shards, from their .idx files.
 
     Raises:
         RelmError: an .idx is absent or too short.
@@ -196,12 +196,14 @@ def document_sizes(manifest: Path, shards: Sequence[Shard]) -> npt.NDArray[np.in
     for shard in shards:
         path = index_of(manifest.parent / shard.file)
         if not path.exists() or path.stat().st_size < HEADER + 4 * shard.documents:
-            raise RelmError(f"{path}: absent or cut; delete the .bin with its sidecar and give the command that makes it again")
+            raise RelmError(
+                f"{path}: absent or truncated; delete the .bin with its sidecar and run the step that makes it again"
+            )
         sizes.append(np.fromfile(path, dtype="<i4", count=shard.documents, offset=HEADER))
     return np.concatenate(sizes)
 
 
-def _required(objective: Objective) -> AsPublished:
+def _require_options(objective: Objective) -> AsPublished:
     chosen = objective.as_published
     if chosen is None or chosen.builder != "graphcore_gpt2":
         raise RelmError(f"as_published.builder: expected graphcore_gpt2, found {getattr(chosen, 'builder', None)}")

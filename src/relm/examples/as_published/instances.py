@@ -1,4 +1,4 @@
-"""Instances with static masks: as objects while they are made, as rows of numbers while they wait, as columns in a table."""
+"""Instances with static masks: as objects, as packed rows of integers, and as the columns of a table."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
@@ -12,38 +12,38 @@ from relm.examples.storage import dtype_of
 
 Rows = npt.NDArray[np.int32]
 
-# Before the tokens of a row: length, second_start, next_sentence_label, masked_count.
+# Values before the tokens of a row: length, second_start, next_sentence_label, masked_count.
 HEAD = 4
 # Instances that are packed at once: some MB of objects.
 BLOCK = 1024
-# The label of a row that is no pair.
+# The label of a row that is not a pair.
 NO_PAIR = -1
-# All originals fill up with zeros, whatever token has that id.
+# All originals pad with zeros, whichever token has that id.
 PADDING = 0
 
 
 class Instance(NamedTuple):
-    """One sequence with some of its tokens hidden."""
+    """One sequence with some of its tokens masked."""
 
     tokens: list[int]
-    """With special tokens; hidden ones replaced."""
+    """The tokens, special ones included, masked ones replaced."""
     second_start: int
-    """Where segment 1 begins; the number of tokens, if all are of segment 0."""
+    """The position at which segment 1 begins; the count of tokens if all are of segment 0."""
     is_random: bool
-    """The second segment does not follow the first in the text."""
+    """True if the second segment does not follow the first in the text."""
     positions: list[int]
-    """Of the hidden tokens, ascending."""
+    """The positions of the masked tokens, ascending."""
     labels: list[int]
-    """The hidden tokens."""
+    """The original tokens at these positions."""
 
 
 def row_width(sequence_length: int, predictions: int) -> int:
-    """Numbers in a packed row."""
+    """Return the count of values in a packed row."""
     return HEAD + sequence_length + 2 * predictions
 
 
-def packed(instances: Sequence[Instance], sequence_length: int, predictions: int, pairs: bool) -> Rows:
-    """Instances as rows of equal width: head, tokens, positions, labels; filled up with 0.
+def pack_instances(instances: Sequence[Instance], sequence_length: int, predictions: int, pairs: bool) -> Rows:
+    """Return instances as rows of equal width: head, tokens, positions, labels; padded with 0.
 
     Args:
         pairs: `is_random` is the label of a pair; else rows have none.
@@ -62,15 +62,15 @@ def packed(instances: Sequence[Instance], sequence_length: int, predictions: int
     return rows
 
 
-def blocks_of(instances: Iterable[Instance]) -> Iterator[list[Instance]]:
-    """Instances, some at a time."""
+def batch_instances(instances: Iterable[Instance]) -> Iterator[list[Instance]]:
+    """Yield instances in blocks."""
     waiting = iter(instances)
     while block := list(islice(waiting, BLOCK)):
         yield block
 
 
-def columns_of(rows: Rows, sequence_length: int, predictions: int) -> dict[str, npt.NDArray[np.int32]]:
-    """Packed rows as the columns of a table; views."""
+def split_columns(rows: Rows, sequence_length: int, predictions: int) -> dict[str, npt.NDArray[np.int32]]:
+    """Return packed rows as the columns of a table, which are views."""
     positions_at = HEAD + sequence_length
     return {
         "input_ids": rows[:, HEAD:positions_at],

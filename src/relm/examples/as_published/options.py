@@ -1,4 +1,4 @@
-"""Which keys of a recipe an original has an option for; the others are refused rather than ignored."""
+"""Check a recipe's keys against an original's options; keys without an option are refused rather than ignored."""
 
 import json
 from collections.abc import Mapping
@@ -18,12 +18,12 @@ class Original(NamedTuple):
     """Key of `masked` -> the values that the original can take, the first named in messages; None: any."""
 
 
-# Every original replaces four of five hidden tokens by the mask and one of ten by a random one.
+# Every original replaces four of five masked tokens by the mask and one of ten by a random one.
 SHARES = {"mask_share": (0.8,), "random_share": (0.1,)}
 
 
 def require_options(original: Original, objective: Objective) -> AsPublished:
-    """Refuse what the original has no option for.
+    """Return the recipe's `as_published` section if the original has an option for every key.
 
     Raises:
         RelmError: a key has a value that the original could not have been given; names it.
@@ -34,8 +34,10 @@ def require_options(original: Original, objective: Objective) -> AsPublished:
     for key, allowed in {**original.masked, **SHARES}.items():
         found = getattr(objective.masked, key)
         if allowed is not None and found not in allowed:
-            words = " or ".join(_in_words(value) for value in allowed)
-            raise RelmError(f"masked.{key}: {_in_words(found)}, which {original.name} has no option for; set it to {words}")
+            known = " or ".join(_format_value(value) for value in allowed)
+            raise RelmError(
+                f"masked.{key}: {_format_value(found)}, which {original.name} has no option for; set it to {known}"
+            )
     return chosen
 
 
@@ -50,19 +52,19 @@ def require_length(original: str, objective: Objective) -> int:
     return objective.sequence_length
 
 
-def required_predictions(original: str, masked: Masked) -> int:
-    """Return the most tokens that are hidden in one sequence, a number that the originals with static masks always have.
+def require_predictions(original: str, masked: Masked) -> int:
+    """Return the most masked tokens of a sequence, a limit that the originals with static masks always have.
 
     Raises:
         RelmError: the recipe has none.
     """
     if masked.max_predictions is None:
-        raise RelmError(f"masked.max_predictions: {original} always has a limit (20, unless told otherwise); set it")
+        raise RelmError(f"masked.max_predictions: {original} always has a limit (20 by default); set it")
     return masked.max_predictions
 
 
-def model_vocabulary(loaded: LoadedTokenizer, original: str) -> list[str]:
-    """Return the tokens of the tokenizer's model by id: those that the originals draw random tokens from.
+def read_model_vocabulary(loaded: LoadedTokenizer, original: str) -> list[str]:
+    """Return the tokens of the tokenizer's model by id; the originals draw random tokens from these.
 
     Raises:
         RelmError: their ids are not 0, 1, 2 and so on.
@@ -71,11 +73,11 @@ def model_vocabulary(loaded: LoadedTokenizer, original: str) -> list[str]:
     tokens = sorted(ids, key=lambda token: ids[token])
     if not tokens or ids[tokens[-1]] != len(tokens) - 1:
         raise RelmError(
-            f"{loaded.path}: {len(tokens):,} tokens do not have the ids 0 to {len(tokens) - 1:,}, and {original} draws random "
+            f"{loaded.path}: {len(tokens):,} tokens do not have the ids 0 to {len(tokens) - 1:,}, but {original} draws random "
             "tokens from its vocabulary by number; use the tokenizer that it was published with"
         )
     return tokens
 
 
-def _in_words(value: Any) -> str:
+def _format_value(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)

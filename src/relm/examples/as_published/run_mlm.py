@@ -1,7 +1,7 @@
-"""run_mlm.py of transformers 4.2.2 on WikiText, as the Hugging Face blog ran it: its blocks of tokens, bit for bit.
+"""The blocks of tokens of run_mlm.py of transformers 4.2.2 on WikiText, as the Hugging Face blog ran it, bit for bit.
 
-Every line of the file is a row, blank ones included, and gets a ``[CLS]`` and a ``[SEP]`` of its own. The rows of each batch of
-1,000 are joined and cut into blocks; what remains of a batch is dropped. The count of blocks therefore depends on which rows
+Every line of the file is a row, blank ones included, with its own ``[CLS]`` and ``[SEP]``. The rows of each batch of
+1,000 are concatenated and cut into blocks; the remainder of a batch is dropped. The count of blocks depends on which rows
 share a batch, and is the original's only if the documents are those of a whole file, in order: the articles of WikiText as this
 project reads them, from a dataset that holds none of them out of this file. Masks are drawn as blocks are read, Bernoulli for
 each token that is not special, as in the original; the draws are this project's own, for the original's come from the
@@ -24,7 +24,7 @@ from relm.corpus.documents import Document, read_documents
 from relm.corpus.workers import ordered_map
 from relm.examples.as_published.instances import NO_PAIR
 from relm.examples.as_published.options import Original, require_options
-from relm.examples.as_published.tables import TableSource, opened_table, require_documents, sentence
+from relm.examples.as_published.tables import TableSource, format_summary, open_table, require_documents
 from relm.examples.columns import Column
 from relm.examples.documents import checked_documents
 from relm.examples.encoder import TextEncoder
@@ -48,14 +48,14 @@ ORIGINAL = Original(
         "whole_words": (False,),
     },
 )
-# Rows that `datasets` hands to a function at once, unless told otherwise.
+# Rows that `datasets` passes to a function at once by default.
 BATCH = 1000
 # The line ends of a text file that Python opens.
 _LINE_END = re.compile("\r\n|\r|\n")
 
 
 class Blocks(NamedTuple):
-    """What becomes of a batch of rows."""
+    """The blocks that a batch of rows gives."""
 
     input_ids: npt.NDArray[np.int32]
     """(blocks, L)."""
@@ -65,16 +65,16 @@ class Blocks(NamedTuple):
     """Tokens, special ones included, that did not fill a block."""
 
 
-def rows_of(text: str) -> list[str]:
+def split_rows(text: str) -> list[str]:
     """Return the rows that `datasets` makes of some lines of a WikiText file: each with its end, blank ones empty.
 
-    >>> rows_of(" = Title = \\n \\nText .")
+    >>> split_rows(" = Title = \\n \\nText .")
     [' = Title = \\n', '', 'Text .\\n']
     """
     return [f"{line}\n" if line.strip() else "" for line in _LINE_END.split(text)]
 
 
-def blocks_of(
+def cut_blocks(
     tokens: npt.NDArray[np.int32],
     sizes: npt.NDArray[np.int32],
     word_starts: npt.NDArray[np.bool_],
@@ -82,7 +82,7 @@ def blocks_of(
     sep: int,
     sequence_length: int,
 ) -> Blocks:
-    """Return the rows of one batch, each between special tokens, joined and cut.
+    """Return the blocks of one batch: its rows between special tokens, concatenated and cut.
 
     Args:
         tokens: (n,), of all rows.
@@ -90,7 +90,7 @@ def blocks_of(
         word_starts: (n,).
         sequence_length: L.
 
-    >>> blocks_of(np.arange(3, dtype="i4"), np.array([2, 0, 1], "i4"), np.ones(3, bool), 8, 9, 4).input_ids
+    >>> cut_blocks(np.arange(3, dtype="i4"), np.array([2, 0, 1], "i4"), np.ones(3, bool), 8, 9, 4).input_ids
     array([[8, 0, 1, 9],
            [8, 9, 8, 2]], dtype=int32)
     """
@@ -106,33 +106,33 @@ def blocks_of(
     return Blocks(joined[:whole].reshape(shape), starts[:whole].reshape(shape), len(joined) - whole)
 
 
-def encoded_batch(tokenizer: Path, tokenizer_sha256: str, sequence_length: int, rows: list[str]) -> Blocks:
-    """Return the blocks of one batch of rows."""
-    encoder, cls, sep = _encoder(tokenizer, tokenizer_sha256)
+def encode_batch(tokenizer: Path, tokenizer_sha256: str, sequence_length: int, rows: list[str]) -> Blocks:
+    """Encode one batch of rows and return its blocks."""
+    encoder, cls, sep = _load_encoder(tokenizer, tokenizer_sha256)
     (tokens, sizes), word_starts = encoder.with_word_starts(rows)
-    return blocks_of(tokens, sizes, word_starts, cls, sep, sequence_length)
+    return cut_blocks(tokens, sizes, word_starts, cls, sep, sequence_length)
 
 
 @functools.lru_cache(maxsize=1)
-def _encoder(tokenizer: Path, sha256: str) -> tuple[TextEncoder, int, int]:
+def _load_encoder(tokenizer: Path, sha256: str) -> tuple[TextEncoder, int, int]:
     loaded = loaded_as(tokenizer, sha256)
     return TextEncoder(loaded.tokenizer), loaded.required("cls"), loaded.required("sep")
 
 
-class _Counted:
-    """Iterates over the batches of rows of a documents file, and knows what it has read."""
+class _CountedBatches:
+    """Iterates over the batches of rows of a documents file, and counts them."""
 
     def __init__(self, documents: Path) -> None:
         self.path = documents
         self.documents = self.rows = self.words = self.bytes = 0
 
     def __iter__(self) -> Iterator[list[str]]:
-        rows = itertools.chain.from_iterable(rows_of(self._noted(document).text) for document in read_documents(self.path))
+        rows = itertools.chain.from_iterable(split_rows(self._count(document).text) for document in read_documents(self.path))
         while batch := list(itertools.islice(rows, BATCH)):
             self.rows += len(batch)
             yield batch
 
-    def _noted(self, document: Document) -> Document:
+    def _count(self, document: Document) -> Document:
         self.documents += 1
         self.words += len(document.text.split())
         self.bytes += len(document.text.encode())
@@ -147,11 +147,11 @@ def pregenerate_run_mlm(
     Facts beside those of every table: ``rows``, of the original's dataset, and in the sidecar ``dropped_tokens``.
 
     Args:
-        documents: JSON lines; the articles of one WikiText file in order, lines and blank lines as they are.
+        documents: JSON lines; the articles of one WikiText file in order, lines and blank lines unchanged.
         tokenizer: `tokenizer.json`.
-        output: the table; its sidecar's facts are what the manifest is made of.
-        language: not asked for; part of every step's signature.
-        workers: processes; None: as many as there are cores. They change no byte.
+        output: the table; the manifest is built from its sidecar's facts.
+        language: not used; part of every builder's signature.
+        workers: processes; None: as many as there are cores. Their count changes no byte.
 
     Raises:
         RelmError: an option the original lacks, or an input that is absent or faulty.
@@ -161,24 +161,24 @@ def pregenerate_run_mlm(
     loaded = load_tokenizer(tokenizer)
     loaded.required("cls"), loaded.required("sep")
     sha256, _ = checked_documents(documents)
-    read = _Counted(documents)
-    for _ in read:  # facts stand at the head of the table, so what is counted has to be known before its rows
+    read = _CountedBatches(documents)
+    for _ in read:  # facts are at the head of the table, so the counts must be known before its rows
         pass
     require_documents(documents, read.documents)
     source = TableSource(sha256, read.documents, read.words, read.bytes)
-    encode = functools.partial(encoded_batch, tokenizer, loaded.sha256, objective.sequence_length)
+    encode = functools.partial(encode_batch, tokenizer, loaded.sha256, objective.sequence_length)
     count = min(usable_cores() if workers is None else workers, 1 + read.rows // BATCH)
     columns = _columns(objective.sequence_length, loaded.vocabulary_size)
     with (
-        opened_table(output, objective, loaded, source, columns, rows=read.rows) as table,
-        contextlib.closing(ordered_map(encode, iter(_Counted(documents)), count, f"encoding {documents}")) as batches,  # type: ignore[type-var]
+        open_table(output, objective, loaded, source, columns, rows=read.rows) as table,
+        contextlib.closing(ordered_map(encode, iter(_CountedBatches(documents)), count, f"encoding {documents}")) as batches,  # type: ignore[type-var]
     ):
         table.counts["dropped_tokens"] = 0
         for blocks in batches:
             table.counts["dropped_tokens"] += blocks.dropped
             lengths = np.full(len(blocks.input_ids), objective.sequence_length)
             table.append(_row_values(blocks, lengths), lengths)
-    return sentence(ORIGINAL.name, table, source, started)
+    return format_summary(ORIGINAL.name, table, source, started)
 
 
 def _row_values(blocks: Blocks, lengths: npt.NDArray[np.integer]) -> dict[str, Any]:

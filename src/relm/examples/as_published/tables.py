@@ -1,4 +1,4 @@
-"""Tables of instances as they are written: progress while it lasts, the sidecar at the end, and a sentence about both."""
+"""Write tables of instances: with progress, the sidecar at the end, and a sentence about the result."""
 
 import contextlib
 import json
@@ -34,11 +34,11 @@ class TableSource(NamedTuple):
 
 
 class Table:
-    """A table that is being written; made by `opened_table`."""
+    """A table that is being written, from `open_table`."""
 
     def __init__(self, writer: TableWriter, bar: "tqdm[Any]") -> None:
         self.tokens = 0
-        """Of all rows so far, padding not counted."""
+        """The tokens of all rows so far, padding not counted."""
         self.histogram: list[list[int]] = []
         self.counts: dict[str, int] = {}
         """Further facts for the sidecar."""
@@ -47,14 +47,14 @@ class Table:
 
     @property
     def examples(self) -> int:
-        """Rows so far."""
+        """The rows so far."""
         return self._writer.rows
 
     def append(self, columns: Mapping[str, Any], lengths: npt.NDArray[np.integer]) -> None:
         """Append rows.
 
         Args:
-            lengths: (rows,) tokens of each.
+            lengths: (rows,), tokens of each.
         """
         self._writer.append(columns)
         self.tokens += int(lengths.sum(dtype=np.int64))
@@ -63,7 +63,7 @@ class Table:
 
 
 @contextlib.contextmanager
-def opened_table(
+def open_table(
     output: Path, objective: Objective, loaded: LoadedTokenizer, source: TableSource, columns: Sequence[Column], **more: Any
 ) -> Iterator[Table]:
     """Write the table `output`, and its sidecar when the block ends without an error.
@@ -93,7 +93,7 @@ def opened_table(
 
 
 class Documents(NamedTuple):
-    """Documents as tokens, with what is recorded of their file."""
+    """Documents as tokens, with the facts of their file."""
 
     corpus: Corpus
     source: TableSource
@@ -104,10 +104,10 @@ class Documents(NamedTuple):
 def read_documents(
     documents: Path, tokenizer: Path, sentences: Sentences, language: str, workers: int | None, folder: Path | None = None
 ) -> Iterator[Documents]:
-    """The documents as the originals read theirs: sentences without the white space around them, blank ones dropped.
+    """Yield the documents as the originals read theirs: sentences without surrounding white space, blank ones dropped.
 
     Args:
-        folder: of temporary files; None: that of the documents.
+        folder: folder for temporary files; None: that of the documents.
 
     Raises:
         RelmError: an input is absent, changed or faulty, or the file should have text and has none.
@@ -129,9 +129,9 @@ def read_documents(
 
 @contextlib.contextmanager
 def _with_space_before_texts(loaded: LoadedTokenizer) -> Iterator[Path]:
-    """A tokenizer file that encodes as pytorch_transformers 1.2.0 did: it puts a space before what byte-level BPE encodes.
+    """Yield a tokenizer file that encodes as pytorch_transformers 1.2.0 did, with a space before each text of byte-level BPE.
 
-    So the first word of a sentence is the token that it would be in the middle of one.
+    The first word of a sentence is then the same token as in the middle of one.
     """
     if loaded.kind != "byte_level_bpe":
         yield loaded.path
@@ -145,18 +145,18 @@ def _with_space_before_texts(loaded: LoadedTokenizer) -> Iterator[Path]:
 
 
 def require_documents(path: Path, documents: int) -> None:
-    """Refuse a file without text, unless its sidecar says that it has no documents, as a shard of one document may.
+    """Raise RelmError for a file without text, unless its sidecar counts no documents, as a shard of one document may.
 
     Raises:
-        RelmError: it should have some.
+        RelmError: the file should have documents.
     """
     if documents or (sidecar_of(path).exists() and read_json(sidecar_of(path)).get("documents") == 0):
         return
     raise RelmError(f"{path}: holds no text; run the step that extracts the documents again")
 
 
-def sentence(original: str, table: Table, source: TableSource, started: float) -> str:
-    """What was made, how fast since `started`."""
+def format_summary(original: str, table: Table, source: TableSource, started: float) -> str:
+    """Return a sentence with the counts of a table and its speed since `started`."""
     seconds = perf_counter() - started
     return (
         f"made {table.examples:,} examples as {original} does, with {table.tokens:,} tokens, of {source.documents:,} documents "

@@ -1,15 +1,15 @@
-"""allenai/tpu_pretrain, pregenerate_training_data.py at 10e8f26 (2019): its instances, bit for bit.
+"""The instances of allenai/tpu_pretrain, pregenerate_training_data.py at 10e8f26 (2019), bit for bit.
 
-Its defects are kept; `docs/as_published.md` says what they do to real text, and what the default does instead:
+Its defects are kept; `docs/as_published.md` describes their effect on real text, and the default's behaviour:
 
-- a: a hidden token becomes the token spelt ``[MASK]``, which RoBERTa does not have: training reads ``<unk>``.
+- a: a masked token becomes the token with the text ``[MASK]``, which RoBERTa does not have: training reads ``<unk>``.
 - b: whole words are those of BERT's ``##``; for byte-level BPE the option changes nothing but where the text has ``##``.
-- c: with next-sentence prediction, a second segment that does follow is put into the first: every such pair has an empty one.
-- d: without it, a chunk of one sentence still gets random sentences of another document glued on.
-- f: each sentence is encoded on its own, with a space put before it by the tokenizer, if that is one of bytes.
-- h: one place always stays empty without next-sentence prediction.
+- c: with next-sentence prediction, a second segment that does follow is appended to the first: every such second one is empty.
+- d: without it, a chunk of one sentence still gets random sentences of another document appended.
+- f: each sentence is encoded on its own, with a space before it if the tokenizer is byte-level BPE.
+- h: one position always stays empty without next-sentence prediction.
 
-The original takes no seed; ours is given to Python's generator before its first draw.
+The original takes no seed; relm seeds Python's generator before its first draw.
 """
 
 import itertools
@@ -25,16 +25,16 @@ import numpy as np
 import numpy.typing as npt
 
 from relm.errors import RelmError
-from relm.examples.as_published.instances import Instance, blocks_of, columns_of, packed, table_columns
+from relm.examples.as_published.instances import Instance, batch_instances, pack_instances, split_columns, table_columns
 from relm.examples.as_published.options import (
     Original,
-    model_vocabulary,
+    read_model_vocabulary,
     require_length,
     require_options,
-    required_predictions,
+    require_predictions,
 )
-from relm.examples.as_published.pairs import Corpus, Pair, Rule, hidden, pairs_of
-from relm.examples.as_published.tables import opened_table, read_documents, sentence
+from relm.examples.as_published.pairs import Corpus, Pair, Rule, make_pairs, mask_tokens
+from relm.examples.as_published.tables import format_summary, open_table, read_documents
 from relm.examples.tokenizers import LoadedTokenizer
 from relm.recipes.objectives import Objective
 
@@ -52,7 +52,7 @@ ORIGINAL = Original(
         "whole_words": (True, False),
     },
 )
-# The token "[MASK]" of instances, before a tokenizer says which id it has: RoBERTa's has none.
+# The token "[MASK]" of instances, before a tokenizer gives its id: RoBERTa's has none.
 MASK = -1
 MASK_TOKEN = "[MASK]"
 
@@ -80,28 +80,28 @@ class TpuPretrainVocabulary:
     """The tokens and special tokens that the original needs."""
 
     tokens: Sequence[str]
-    """By id."""
+    """The tokens by id."""
     cls: int
     sep: int
     mask: int = MASK
-    """What a hidden token becomes."""
+    """The id that replaces a masked token."""
 
     def continues(self) -> list[bool]:
-        """Whether each token begins with ``##``."""
+        """Return whether each token begins with ``##``, by id."""
         return [token.startswith("##") for token in self.tokens]
 
 
-def instances(
+def make_instances(
     corpus: Corpus, settings: TpuPretrainOptions, vocabulary: TpuPretrainVocabulary, draws: random.Random
 ) -> Iterator[Instance]:
-    """Yield the instances of one epoch, in the order of the original's file; `draws` goes on from epoch to epoch, and file to file.
+    """Yield the instances of one epoch in the order of the original's file; `draws` is shared by all epochs and files.
 
     Raises:
         RelmError: there is one document or none, so that no other can be drawn.
     """
     if corpus.documents <= 1:
         raise RelmError(
-            f"tpu_pretrain draws sentences of other documents, and there is {corpus.documents or 'none'}; put more documents "
+            f"tpu_pretrain draws sentences of other documents, but there is {corpus.documents or 'none'}; put more documents "
             "into each shard"
         )
     starts = corpus.document_starts
@@ -110,22 +110,22 @@ def instances(
         settings.short_sequence_probability,
         settings.next_sentences,
         second_joins_first=True,
-        other_document=lambda document, draws: _other_document(starts, document, draws),
+        other_document=lambda document, draws: _draw_other_document(starts, document, draws),
     )
     continues = vocabulary.continues()
     for document in range(corpus.documents):
-        for pair in pairs_of(corpus, document, rule, draws):
-            yield _instance(corpus, pair, settings, vocabulary, continues, draws)
+        for pair in make_pairs(corpus, document, rule, draws):
+            yield _make_instance(corpus, pair, settings, vocabulary, continues, draws)
 
 
-def _other_document(starts: npt.NDArray[np.int64], document: int, draws: random.Random) -> int:
-    """Return a document other than this one, each with a chance in proportion to its sentences."""
+def _draw_other_document(starts: npt.NDArray[np.int64], document: int, draws: random.Random) -> int:
+    """Draw a document other than this one, each with a probability in proportion to its sentences."""
     first, stop, sentences = int(starts[document]), int(starts[document + 1]), int(starts[-1])
     drawn = draws.randrange(stop, first + sentences) % sentences
     return bisect_right(starts, drawn) - 1
 
 
-def _instance(
+def _make_instance(
     corpus: Corpus,
     pair: Pair,
     settings: TpuPretrainOptions,
@@ -145,25 +145,25 @@ def _instance(
         else:
             candidates.append([place])
     count = min(settings.max_predictions, max(1, round(len(tokens) * settings.probability)))
-    positions, labels = hidden(tokens, candidates, count, vocabulary.mask, len(vocabulary.tokens), draws)
+    positions, labels = mask_tokens(tokens, candidates, count, vocabulary.mask, len(vocabulary.tokens), draws)
     second_start = len(first) + 2 if settings.next_sentences else len(tokens)
     return Instance(tokens, second_start, pair.is_random, positions, labels)
 
 
-def epoch_files(
+def make_epochs(
     corpora: Sequence[Corpus], epochs: int, settings: TpuPretrainOptions, vocabulary: TpuPretrainVocabulary, seed: int
 ) -> Iterator[tuple[int, Iterator[Instance]]]:
-    """For each input file and epoch, in the original's order: the number N of ``epoch_N.json``, and its instances.
+    """Yield N of ``epoch_N.json`` and its instances for each input file and epoch, in the original's order.
 
-    The instances of one have to be read before those of the next, for all draw from one generator.
+    The instances of one must be read before those of the next, since all draw from one generator.
     """
     draws = random.Random(seed)
     for number, corpus in enumerate(corpora):
         for epoch in range(epochs):
-            yield number + epoch * len(corpora), instances(corpus, settings, vocabulary, draws)
+            yield number + epoch * len(corpora), make_instances(corpus, settings, vocabulary, draws)
 
 
-def json_line(instance: Instance, tokens: Sequence[str]) -> str:
+def format_line(instance: Instance, tokens: Sequence[str]) -> str:
     """Return an instance as a line of ``epoch_N.json``, without its newline.
 
     Args:
@@ -181,13 +181,13 @@ def json_line(instance: Instance, tokens: Sequence[str]) -> str:
     )
 
 
-def vocabulary_of(loaded: LoadedTokenizer) -> TpuPretrainVocabulary:
-    """What training reads: a hidden token has the id of ``[MASK]``, or that of the unknown token where there is none.
+def read_vocabulary(loaded: LoadedTokenizer) -> TpuPretrainVocabulary:
+    """Return the vocabulary that training reads: the mask is ``[MASK]``, or the unknown token where there is none.
 
     Raises:
         RelmError: the tokenizer lacks the special tokens, or its ids have gaps.
     """
-    tokens = model_vocabulary(loaded, ORIGINAL.name)
+    tokens = read_model_vocabulary(loaded, ORIGINAL.name)
     mask = tokens.index(MASK_TOKEN) if MASK_TOKEN in tokens else loaded.required("unk")
     return TpuPretrainVocabulary(tokens, loaded.required("cls"), loaded.required("sep"), mask)
 
@@ -195,14 +195,14 @@ def vocabulary_of(loaded: LoadedTokenizer) -> TpuPretrainVocabulary:
 def pregenerate_tpu_pretrain(
     documents: Path, tokenizer: Path, output: Path, objective: Objective, language: str, workers: int | None = None
 ) -> str:
-    """Write the instances of all epochs (`masked.duplication_factor`), one after the other, as a table.
+    """Write the instances of all epochs (`masked.duplication_factor`) in order as a table.
 
     Args:
         documents: JSON lines, one input file of the original; a line of text is a sentence.
         tokenizer: `tokenizer.json`.
-        output: the table; its sidecar's facts are what the manifest is made of.
-        language: of the text, where `masked.sentences` asks for a splitter.
-        workers: processes that encode; None: as many as there are cores. They change no byte.
+        output: the table; the manifest is built from its sidecar's facts.
+        language: language of the text, for `masked.sentences: split`.
+        workers: processes that encode; None: as many as there are cores. Their count changes no byte.
 
     Raises:
         RelmError: an option the original lacks, an input that is absent or faulty, or a single document.
@@ -211,7 +211,7 @@ def pregenerate_tpu_pretrain(
     masked = objective.masked
     settings = TpuPretrainOptions(
         require_length(ORIGINAL.name, objective),
-        required_predictions(ORIGINAL.name, masked),
+        require_predictions(ORIGINAL.name, masked),
         masked.probability,
         masked.short_sequence_probability,
         masked.whole_words,
@@ -223,14 +223,14 @@ def pregenerate_tpu_pretrain(
         source,
         loaded,
     ):
-        vocabulary = vocabulary_of(loaded)
+        vocabulary = read_vocabulary(loaded)
         width, places = settings.sequence_length, settings.max_predictions
         columns = table_columns(width, places, loaded.vocabulary_size)
         draws = random.Random(chosen.seed)
         epochs = masked.duplication_factor if corpus.documents else 0
-        with opened_table(output, objective, loaded, source, columns) as table:
-            made = itertools.chain.from_iterable(instances(corpus, settings, vocabulary, draws) for _ in range(epochs))
-            for block in blocks_of(made):
-                rows = packed(block, width, places, settings.next_sentences)
-                table.append(columns_of(rows, width, places), rows[:, 0])
-    return sentence(ORIGINAL.name, table, source, started)
+        with open_table(output, objective, loaded, source, columns) as table:
+            made = itertools.chain.from_iterable(make_instances(corpus, settings, vocabulary, draws) for _ in range(epochs))
+            for block in batch_instances(made):
+                rows = pack_instances(block, width, places, settings.next_sentences)
+                table.append(split_columns(rows, width, places), rows[:, 0])
+    return format_summary(ORIGINAL.name, table, source, started)

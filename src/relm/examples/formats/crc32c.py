@@ -1,7 +1,7 @@
-"""CRC-32C (Castagnoli; RFC 3720, section 12.1) of many records at once, and TensorFlow's masked form of it.
+"""CRC-32C (Castagnoli; RFC 3720, section 12.1) of many records at once, and TensorFlow's masked form.
 
 A CRC without its initial and final inversions is linear: the checksum of a block is the exclusive or of one table entry for
-each of its bytes, by the byte's place. So the blocks of all records are looked up together, and a block's result enters the
+each of its bytes, by the byte's offset. So the blocks of all records are looked up together, and a block's result enters the
 next block as if it were added to its first four bytes.
 """
 
@@ -16,7 +16,7 @@ Checksums = npt.NDArray[np.uint32]
 POLYNOMIAL = 0x82F63B78  # with the bits reversed
 INVERSION = 0xFFFFFFFF
 BLOCK = 128
-# Records at once: what fits into the cache.
+# Records at once: as many as fit into the cache.
 TOGETHER = 256
 # tensorflow/tsl/lib/hash/crc32c.h: a checksum of data that holds checksums is weak, so those that are stored are changed.
 MASK_DELTA = 0xA282EAD8
@@ -28,12 +28,12 @@ def crc32c(records: Sequence[bytes]) -> Checksums:
     >>> hex(crc32c([b"123456789"])[0])
     '0xe3069283'
     """
-    parts = [_checksums(records[first : first + TOGETHER]) for first in range(0, len(records), TOGETHER)]
+    parts = [_compute_checksums(records[first : first + TOGETHER]) for first in range(0, len(records), TOGETHER)]
     return np.concatenate(parts) if parts else np.empty(0, dtype=np.uint32)
 
 
-def _checksums(records: Sequence[bytes]) -> Checksums:
-    # Leading zeros leave a register of zero as it is, so records are filled up in front. The usual initial value, all ones,
+def _compute_checksums(records: Sequence[bytes]) -> Checksums:
+    # Leading zeros leave a register of zero unchanged, so records are padded in front. The usual initial value, all ones,
     # is what `_prefix` leaves in the register.
     lead = _prefix()
     width = -(-(len(lead) + max(map(len, records))) // BLOCK) * BLOCK
@@ -48,14 +48,14 @@ def _checksums(records: Sequence[bytes]) -> Checksums:
     return register ^ np.uint32(INVERSION)
 
 
-def masked(checksums: Checksums) -> Checksums:
-    """Checksums as they stand in a TFRecord: rotated by 15 bits, and a constant added."""
+def mask_checksums(checksums: Checksums) -> Checksums:
+    """Return the checksums in the form of a TFRecord: rotated by 15 bits, and a constant added."""
     return ((checksums >> np.uint32(15)) | (checksums << np.uint32(17))) + np.uint32(MASK_DELTA)
 
 
 @functools.cache
 def _byte_table() -> list[int]:
-    """What each byte leaves in a register of zero."""
+    """Return the register after each byte, from a register of zero."""
     table = []
     for register in range(256):
         for _ in range(8):
@@ -66,13 +66,13 @@ def _byte_table() -> list[int]:
 
 @functools.cache
 def _tables() -> Checksums:
-    """What each byte at each place of a block leaves in a register of zero at the block's end: (BLOCK * 256,)."""
+    """Return the register at a block's end after each byte at each offset, from a register of zero: (BLOCK * 256,)."""
     one_byte = np.array(_byte_table(), dtype="<u4")
     tables = np.empty((BLOCK, 256), dtype="<u4")
     tables[-1] = one_byte
-    for place in range(BLOCK - 2, -1, -1):
-        later = tables[place + 1]
-        tables[place] = (later >> np.uint32(8)) ^ one_byte[later & np.uint32(255)]
+    for offset in range(BLOCK - 2, -1, -1):
+        later = tables[offset + 1]
+        tables[offset] = (later >> np.uint32(8)) ^ one_byte[later & np.uint32(255)]
     return tables.ravel()
 
 
@@ -83,7 +83,7 @@ def _table_starts() -> npt.NDArray[np.intp]:
 
 @functools.cache
 def _prefix() -> bytes:
-    """Four bytes that turn a register of zero into all ones, found by running the register backwards."""
+    """Return the four bytes that turn a register of zero into all ones, found by running the register backwards."""
     by_highest_byte = {entry >> 24: number for number, entry in enumerate(_byte_table())}
     register = INVERSION
     for _ in range(4):

@@ -1,4 +1,4 @@
-"""Examples out to other programs' formats, and in from them: which format is written and read by what."""
+"""Export examples to other programs' formats and import them: the table of formats with their functions."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -29,17 +29,17 @@ def export_examples(
 
     - tfrecord: masked examples with static masks as Graphcore's BERT reads them; a stream of tokens as windows of
       `sequence_length`, as its GPT-2 does. An index goes beside it.
-    - tfrecord_remasked: the former with the hidden tokens first.
+    - tfrecord_remasked: the former with the masked tokens first.
     - megatron: a stream of tokens, all shards as one `.bin` with its `.idx`.
     - tpu_pretrain: masked examples with static masks as JSON lines; ``NAME_metrics.json`` goes beside ``NAME.json``.
 
     Args:
         output: the file to write.
         tokenizer: the `tokenizer.json` that the examples were made with.
-        sequence_length: of a stream of tokens as TFRecord, and of nothing else.
+        sequence_length: tokens of a window, for a stream of tokens as TFRecord only.
 
     Returns:
-        A sentence that says what was written.
+        A sentence with the counts and files written.
 
     Raises:
         RelmError: the examples cannot be written in that format, or the inputs do not belong together.
@@ -49,7 +49,7 @@ def export_examples(
     suffix, export = EXPORTS[format]
     if output.suffix != suffix:
         raise RelmError(f"{output}: a file of format {format} ends in {suffix}; rename it")
-    source = exports.opened_split(manifest, split, tokenizer)
+    source = exports.open_export(manifest, split, tokenizer)
     options: dict[str, Any] = {} if sequence_length is None else {"sequence_length": sequence_length}
     if options and (format, source.manifest.layout) != ("tfrecord", "tokens"):
         raise RelmError("--sequence-length: goes with --format tfrecord of a stream of tokens only; leave it out")
@@ -57,24 +57,24 @@ def export_examples(
 
 
 def import_examples(format: str, files: Sequence[Path], tokenizer: Path, output: Path) -> str:
-    """Read examples that another program wrote, as one shard with its sidecar: a stream of tokens (.bin) or a table (.arrow).
+    """Import examples of another program as one shard with its sidecar: a stream of tokens (.bin) or a table (.arrow).
 
     - tfrecord: records of Graphcore's BERT, plain or remasked, become a table; records of `input_ids` alone a stream.
     - megatron: `.bin` with `.idx`; the sequences of a document become one.
     - tpu_pretrain: JSON lines.
-    - pickle: is refused.
+    - pickle: refused.
 
-    What the formats do not say is found out from the tokens: words and bytes are those of the decoded text.
+    Counts that the formats lack are computed from the tokens: words and bytes are those of the decoded text.
 
     Args:
         files: read in this order.
         tokenizer: the `tokenizer.json` that they were made with.
 
     Returns:
-        A sentence that says what was read.
+        A sentence with the counts read.
 
     Raises:
-        RelmError: a file is absent, damaged or of another format, or a token is not in the vocabulary; names file and place.
+        RelmError: a file is absent, damaged or of another format, or a token is not in the vocabulary; names file and record.
     """
     for path in files:
         if format == "pickle" or path.suffix in SUFFIXES:
@@ -87,10 +87,10 @@ def import_examples(format: str, files: Sequence[Path], tokenizer: Path, output:
 
 
 def _require_tokenizer(path: Path, tokenizer: Path) -> None:
-    """Refuse another tokenizer than the one that a file's sidecar names, if it has one.
+    """Raise RelmError for another tokenizer than the one that a file's sidecar names, if it has one.
 
     Raises:
-        RelmError: it is another one.
+        RelmError: the tokenizers differ.
     """
     if not sidecar_of(path).exists():
         return

@@ -1,4 +1,4 @@
-"""The JSON lines of allenai/tpu_pretrain: a masked example a line, tokens spelt out, and a file of counts beside them.
+"""The JSON lines of allenai/tpu_pretrain: a masked example a line, with tokens as text, and a file of counts beside them.
 
 The keys, their order and the spaces are those that its pregenerate_training_data.py writes into ``epoch_N.json`` and
 ``epoch_N_metrics.json``.
@@ -18,7 +18,7 @@ from relm.examples.tokenizers import LoadedTokenizer
 Array = npt.NDArray[Any]
 
 KEYS = ("tokens", "segment_ids", "is_random_next", "masked_lm_positions", "masked_lm_labels")
-# What the original writes for a hidden token, whatever the tokenizer.
+# The original's text for a masked token, for every tokenizer.
 MASK = "[MASK]"
 
 
@@ -29,9 +29,9 @@ class ExampleShape(NamedTuple):
     longest: int
     """Tokens of the longest example."""
     predictions: int
-    """The most hidden tokens of an example."""
+    """The most masked tokens of an example."""
     pairs: bool
-    """Whether any example has a second segment."""
+    """True if any example has a second segment."""
 
 
 def metrics_path(path: Path) -> Path:
@@ -39,12 +39,12 @@ def metrics_path(path: Path) -> Path:
     return path.with_name(f"{path.stem}_metrics.json")
 
 
-def metrics(examples: int, sequence_length: int) -> str:
+def format_metrics(examples: int, sequence_length: int) -> str:
     """Return the content of the file beside the examples."""
     return json.dumps({"num_training_examples": examples, "max_seq_len": sequence_length})
 
 
-def lines_of(columns: Mapping[str, Array], tokens: Sequence[str]) -> Iterator[str]:
+def format_lines(columns: Mapping[str, Array], tokens: Sequence[str]) -> Iterator[str]:
     """Yield the line of each row of a table with static masks, its newline included.
 
     Args:
@@ -64,21 +64,21 @@ def lines_of(columns: Mapping[str, Array], tokens: Sequence[str]) -> Iterator[st
 
 
 def read_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Place (file and line) and content of each example.
+    """Yield location (file and line) and content of each example.
 
     Raises:
-        RelmError: the file is absent, or a line is no example; names file and line.
+        RelmError: the file is absent, or a line is not an example; names file and line.
     """
     if not path.exists():
         raise RelmError(f"{path}: no such file")
     with open(path, "rb") as file:
         for number, line in enumerate(file, 1):
-            place = f"{path}, line {number}"
-            yield place, _example(line, place)
+            location = f"{path}, line {number}"
+            yield location, _parse_example(line, location)
 
 
-def shape_of(paths: Sequence[Path]) -> ExampleShape:
-    """Read all files once, for the widths of a table that will hold them; `longest` is at least what their counts say."""
+def read_shape(paths: Sequence[Path]) -> ExampleShape:
+    """Read all files once for the widths of their table; `longest` is at least the length in their files of counts."""
     examples = longest = predictions = 0
     pairs = False
     for path in paths:
@@ -87,18 +87,18 @@ def shape_of(paths: Sequence[Path]) -> ExampleShape:
             longest = max(longest, len(example["tokens"]))
             predictions = max(predictions, len(example["masked_lm_positions"]))
             pairs = pairs or any(example["segment_ids"])
-        longest = max(longest, _stated_length(path))
+        longest = max(longest, _read_stated_length(path))
     return ExampleShape(examples, longest, predictions, pairs)
 
 
-def columns_of(
+def build_columns(
     examples: Sequence[tuple[str, dict[str, Any]]], shape: ExampleShape, ids: Mapping[str, int], padding: int
 ) -> dict[str, Array]:
-    """Examples as rows of a table; without pairs, the label of the next sentence says so and `is_random_next` is dropped.
+    """Return examples as columns of a table; without pairs the next-sentence label is -1 and `is_random_next` is dropped.
 
     Args:
         ids: token -> id, with `MASK` among them.
-        padding: id behind the tokens of a short example.
+        padding: id after the tokens of a short example.
 
     Raises:
         RelmError: a token is not in the vocabulary; names file, line and token.
@@ -110,11 +110,11 @@ def columns_of(
         "masked_labels": np.zeros((rows, shape.predictions), dtype=np.int64),
         **{name: np.zeros(rows, dtype=np.int64) for name in ("length", "second_start", "next_sentence_label", "masked_count")},
     }
-    for row, (place, example) in enumerate(examples):
+    for row, (location, example) in enumerate(examples):
         length, count = len(example["tokens"]), len(example["masked_lm_positions"])
-        columns["input_ids"][row, :length] = _ids(example["tokens"], ids, place)
+        columns["input_ids"][row, :length] = _look_up_ids(example["tokens"], ids, location)
         columns["masked_positions"][row, :count] = example["masked_lm_positions"]
-        columns["masked_labels"][row, :count] = _ids(example["masked_lm_labels"], ids, place)
+        columns["masked_labels"][row, :count] = _look_up_ids(example["masked_lm_labels"], ids, location)
         columns["length"][row] = length
         columns["second_start"][row] = length - sum(example["segment_ids"])
         columns["next_sentence_label"][row] = int(example["is_random_next"]) if shape.pairs else -1
@@ -122,7 +122,7 @@ def columns_of(
     return columns
 
 
-def vocabulary(loaded: LoadedTokenizer) -> list[str]:
+def list_tokens(loaded: LoadedTokenizer) -> list[str]:
     """Return the tokens by id; ids without a token get an empty one."""
     tokens = [""] * loaded.vocabulary_size
     for token, number in loaded.tokenizer.get_vocab(with_added_tokens=True).items():
@@ -130,41 +130,41 @@ def vocabulary(loaded: LoadedTokenizer) -> list[str]:
     return tokens
 
 
-def ids_of(loaded: LoadedTokenizer) -> dict[str, int]:
-    """Token -> id. `MASK` is the tokenizer's own mask token, also where that is spelt otherwise.
+def map_tokens(loaded: LoadedTokenizer) -> dict[str, int]:
+    """Return token -> id. `MASK` is the tokenizer's own mask token, also where that has another text.
 
     The original's training reads `[MASK]` as the unknown token there; `as_published` builds examples as it does.
     """
     return {MASK: loaded.required("mask"), **loaded.tokenizer.get_vocab(with_added_tokens=True)}
 
 
-def _example(line: bytes, place: str) -> dict[str, Any]:
+def _parse_example(line: bytes, location: str) -> dict[str, Any]:
     """Return the content of a line, its keys and types checked."""
     try:
         example = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise RelmError(f"{place}: not valid JSON ({error}): truncated, or not a file of tpu_pretrain") from None
+        raise RelmError(f"{location}: not valid JSON ({error}): truncated, or not a file of tpu_pretrain") from None
     if not isinstance(example, dict) or set(example) != set(KEYS):
         found = ", ".join(example) if isinstance(example, dict) else type(example).__name__
-        raise RelmError(f"{place}: expected the keys {', '.join(KEYS)}; found {found or 'none'}")
+        raise RelmError(f"{location}: expected the keys {', '.join(KEYS)}; found {found or 'none'}")
     tokens, segments, positions = example["tokens"], example["segment_ids"], example["masked_lm_positions"]
     for name, kind in (("tokens", str), ("segment_ids", int), ("masked_lm_positions", int), ("masked_lm_labels", str)):
         if not isinstance(example[name], list) or not all(type(value) is kind for value in example[name]):
-            raise RelmError(f"{place}: {name}: expected a list of {kind.__name__}, found {str(example[name])[:80]}")
+            raise RelmError(f"{location}: {name}: expected a list of {kind.__name__}, found {str(example[name])[:80]}")
     if not isinstance(example["is_random_next"], bool):
-        raise RelmError(f"{place}: is_random_next: expected true or false, found {example['is_random_next']!r}")
+        raise RelmError(f"{location}: is_random_next: expected true or false, found {example['is_random_next']!r}")
     if segments != [0] * (len(tokens) - sum(segments)) + [1] * sum(segments):
-        raise RelmError(f"{place}: segment_ids: expected zeros, then ones, as many as tokens ({len(tokens)})")
+        raise RelmError(f"{location}: segment_ids: expected zeros, then ones, as many as tokens ({len(tokens)})")
     if positions != sorted(set(positions)) or len(positions) != len(example["masked_lm_labels"]):
-        raise RelmError(f"{place}: masked_lm_positions: expected ascending ones, as many as masked_lm_labels")
+        raise RelmError(f"{location}: masked_lm_positions: expected ascending ones, as many as masked_lm_labels")
     if positions and not 0 <= positions[0] <= positions[-1] < len(tokens):
         raise RelmError(
-            f"{place}: masked_lm_positions: expected 0 to {len(tokens) - 1}, found {positions[0]} to {positions[-1]}"
+            f"{location}: masked_lm_positions: expected 0 to {len(tokens) - 1}, found {positions[0]} to {positions[-1]}"
         )
     return example
 
 
-def _stated_length(path: Path) -> int:
+def _read_stated_length(path: Path) -> int:
     """Return `max_seq_len` of the counts beside a file; 0 without them."""
     beside = metrics_path(path)
     if not beside.exists():
@@ -175,10 +175,10 @@ def _stated_length(path: Path) -> int:
         raise RelmError(f"{beside}: no max_seq_len in it ({error}); delete it or copy it again") from None
 
 
-def _ids(tokens: Sequence[str], ids: Mapping[str, int], place: str) -> list[int]:
+def _look_up_ids(tokens: Sequence[str], ids: Mapping[str, int], location: str) -> list[int]:
     try:
         return [ids[token] for token in tokens]
     except KeyError as error:
         raise RelmError(
-            f"{place}: token {error.args[0]!r} is not in the vocabulary; give the tokenizer it was made with"
+            f"{location}: token {error.args[0]!r} is not in the vocabulary; give the tokenizer it was made with"
         ) from None

@@ -22,34 +22,34 @@ Integers = npt.NDArray[np.int64]
 
 HEADER = len(MAGIC) + 8 + 1 + 8 + 8
 INTEGER_TYPES = {1: "|u1", 2: "|i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2"}
-# Old and new versions of Megatron mean float32 and float64 by these, but not the same by each: the offsets tell.
+# Old and new versions of Megatron swap float32 and float64 between these codes: the width of a token decides.
 FLOAT_TYPES = {6: {4: "<f4", 8: "<f8"}, 7: {4: "<f4", 8: "<f8"}}
-# Tokens that are read at once, save that documents stay whole; sequences whose offsets are compared at once.
+# Tokens that are read at once, in whole documents; sequences whose offsets are compared at once.
 BLOCK = 2**20
 AGAIN = "copy both files again, or make them again"
 
 
 @dataclass(frozen=True)
 class IndexedFile:
-    """Both files, memory-mapped."""
+    """A pair of `.bin` and `.idx`, memory-mapped."""
 
     path: Path
-    """The `.bin`."""
+    """The path of the `.bin`."""
     tokens: npt.NDArray[Any]
     sizes: npt.NDArray[np.int32]
     """(sequences,), in tokens."""
     offsets: Integers
     """(sequences,), in bytes."""
     boundaries: Integers
-    """(documents + 1,), the sequence at which each document begins, and their number."""
+    """(documents + 1,), the sequence at which each document begins, and the count of sequences."""
 
     @property
     def documents(self) -> int:
-        """How many documents."""
+        """The count of documents."""
         return len(self.boundaries) - 1
 
     def starts(self, first: int, last: int) -> Integers:
-        """Where documents `first` to `last`, both included, begin in `tokens`; the one after the last: where they end."""
+        """Return where documents `first` to `last`, both included, begin in `tokens`; for the one after the last, the end."""
         sequences = np.asarray(self.boundaries[first : last + 1])
         starts = np.full(len(sequences), len(self.tokens), dtype=np.int64)
         inside = sequences < len(self.offsets)
@@ -57,10 +57,10 @@ class IndexedFile:
         return starts
 
     def blocks(self) -> Iterator[tuple[Integers, Integers]]:
-        """Yield all documents in order, some at a time: their tokens one after the other, and how many each has.
+        """Yield all documents in order, in blocks: their tokens in sequence, and the count of each document's tokens.
 
         Raises:
-            RelmError: a token is no whole number; names the document.
+            RelmError: a token is not a whole number; names the document.
         """
         first = 0
         while first < self.documents:
@@ -77,7 +77,7 @@ class IndexedFile:
         if len(wrong := np.flatnonzero(tokens != values)):
             document = first + int(np.searchsorted(np.cumsum(sizes), wrong[0], side="right"))
             raise RelmError(
-                f"{self.path}: document {document:,} has {values[wrong[0]]}, which is no token id: it holds other data"
+                f"{self.path}: document {document:,} has {values[wrong[0]]}, which is not a token id: it holds other data"
             )
         return tokens
 
@@ -95,7 +95,7 @@ def open_indexed(path: Path) -> IndexedFile:
             raise RelmError(f"{file}: no such file; {index.name} and {shard.name} belong together")
     code, sizes, offsets, boundaries = _read_index(index)
     total = int(sizes.sum(dtype=np.int64))
-    tokens = _mapped(shard, _dtype(code, shard, index, total), 0, None)
+    tokens = _map_values(shard, _choose_dtype(code, shard, index, total), 0, None)
     if len(tokens) != total:
         raise RelmError(
             f"{shard}: holds {len(tokens):,} tokens, {index.name} says {total:,}: truncated or another file; {AGAIN}"
@@ -124,13 +124,13 @@ def _read_index(index: Path) -> tuple[int, npt.NDArray[np.int32], Integers, Inte
         )
     return (
         code,
-        _mapped(index, "<i4", HEADER, sequences),
-        _mapped(index, "<i8", HEADER + 4 * sequences, sequences),
-        _mapped(index, "<i8", HEADER + 12 * sequences, boundaries),
+        _map_values(index, "<i4", HEADER, sequences),
+        _map_values(index, "<i8", HEADER + 4 * sequences, sequences),
+        _map_values(index, "<i8", HEADER + 12 * sequences, boundaries),
     )
 
 
-def _dtype(code: int, shard: Path, index: Path, tokens: int) -> str:
+def _choose_dtype(code: int, shard: Path, index: Path, tokens: int) -> str:
     if code in INTEGER_TYPES:
         return INTEGER_TYPES[code]
     width = shard.stat().st_size // tokens if tokens else 4
@@ -140,8 +140,8 @@ def _dtype(code: int, shard: Path, index: Path, tokens: int) -> str:
     return FLOAT_TYPES[code][width]
 
 
-def _mapped(path: Path, dtype: str, offset: int, count: int | None) -> npt.NDArray[Any]:
-    """Part of a file; what does not fill a value at its end is left out."""
+def _map_values(path: Path, dtype: str, offset: int, count: int | None) -> npt.NDArray[Any]:
+    """Return values mapped from a file; an incomplete value at its end is left out."""
     if count is None:
         count = (path.stat().st_size - offset) // np.dtype(dtype).itemsize
     if not count:
@@ -150,7 +150,7 @@ def _mapped(path: Path, dtype: str, offset: int, count: int | None) -> npt.NDArr
 
 
 def _require_order(opened: IndexedFile, index: Path) -> None:
-    """Refuse an index whose sequences do not follow one another, or whose documents are no ranges of them."""
+    """Raise RelmError for an index whose sequences are not adjacent, or whose documents are not ranges of them."""
     expected = 0
     for first in range(0, len(opened.sizes), BLOCK):
         sizes = opened.sizes[first : first + BLOCK]
@@ -158,10 +158,10 @@ def _require_order(opened: IndexedFile, index: Path) -> None:
         starts = np.concatenate([[expected], ends[:-1]])
         wrong = np.flatnonzero((starts != opened.offsets[first : first + BLOCK]) | (sizes < 0))
         if len(wrong):
-            place = first + int(wrong[0])
+            sequence = first + int(wrong[0])
             raise RelmError(
-                f"{index}: sequence {place:,} has {opened.sizes[place]:,} tokens at byte {opened.offsets[place]:,}, expected "
-                f"at byte {starts[wrong[0]]:,}: damaged; {AGAIN}"
+                f"{index}: sequence {sequence:,} has {opened.sizes[sequence]:,} tokens at byte "
+                f"{opened.offsets[sequence]:,}, expected at byte {starts[wrong[0]]:,}: damaged; {AGAIN}"
             )
         expected = int(ends[-1])
     bounds = opened.boundaries

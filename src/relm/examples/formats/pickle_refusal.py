@@ -1,4 +1,4 @@
-"""Graphcore's GPT-2 keeps articles as a Python pickle. Reading one runs whatever code is in it, so it is never opened."""
+"""Refuse Python pickles, in which Graphcore's GPT-2 keeps articles: reading one runs any code in it, so none is opened."""
 
 from pathlib import Path
 from typing import NoReturn
@@ -9,13 +9,13 @@ SUFFIXES = (".pkl", ".pickle")
 
 
 def refuse_pickle(path: Path) -> NoReturn:
-    """Say why, and what to do instead.
+    """Raise RelmError with the reason and what to do instead.
 
     Raises:
         RelmError: always.
     """
     raise RelmError(
-        f"{path}: a pickle is not read: unpickling runs any code that its maker put into it. Take the text that it was made of "
+        f"{path}: a pickle is not read: unpickling runs any code in it. Use the text that it was built from "
         "(wikipedia_preprocess.py reads wikicorpus_en_one_article_per_line.txt) as a dataset, and make the examples with "
         "`relm pregenerate`"
     )

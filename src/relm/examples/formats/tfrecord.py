@@ -2,8 +2,8 @@
 
 A record is its length (uint64), the length's masked CRC-32C, the data and the data's masked CRC-32C, all little-endian
 (tensorflow/core/lib/io/record_writer.h). The data is an Example: a map from names to lists of int64, float32 or bytes
-(tensorflow/core/example/example.proto). Beside `NAME.tfrecord` goes `NAME.index` with a line for each record: its first byte
-and how many it has, as the `tfrecord` package's tfrecord2idx writes it and Graphcore's GPT-2 reads it.
+(tensorflow/core/example/example.proto). Beside `NAME.tfrecord` is `NAME.index` with a line for each record: its first byte
+and its byte count, as the `tfrecord` package's tfrecord2idx writes it and Graphcore's GPT-2 reads it.
 """
 
 import contextlib
@@ -19,13 +19,13 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message, message_fa
 
 from relm.artifact import atomic_file, sidecar_of
 from relm.errors import RelmError
-from relm.examples.formats.crc32c import crc32c, masked
+from relm.examples.formats.crc32c import crc32c, mask_checksums
 from relm.examples.storage import flush_all
 
 Features = dict[str, Any]
 """Name -> int64 array, float32 array, or list of bytes."""
 
-# Records that are checked together: at most so many, or so many bytes.
+# Records that are checked together: the most records, and the most bytes.
 BATCH, BATCH_BYTES = 1024, 2**22
 HEADER, TRAILER = 12, 4
 AGAIN = "copy or make the file again"
@@ -43,10 +43,10 @@ class RecordWriter:
     def append(self, records: Sequence[bytes]) -> None:
         """Append the data of some records."""
         lengths = [struct.pack("<Q", len(record)) for record in records]
-        checks = [masked(crc32c(part)).astype("<u4").tobytes() for part in (lengths, records)]
+        checks = [mask_checksums(crc32c(part)).astype("<u4").tobytes() for part in (lengths, records)]
         for number, (length, record) in enumerate(zip(lengths, records, strict=True)):
-            place = slice(4 * number, 4 * number + 4)
-            whole = b"".join((length, checks[0][place], record, checks[1][place]))
+            span = slice(4 * number, 4 * number + 4)
+            whole = b"".join((length, checks[0][span], record, checks[1][span]))
             self._file.write(whole)
             self._index.write(f"{self._end} {len(whole)}\n")
             self._end += len(whole)
@@ -68,7 +68,7 @@ def record_writer(path: Path) -> Iterator[RecordWriter]:
 
 
 def read_records(path: Path) -> Iterator[bytes]:
-    """Yield the data of each record, its checksums compared.
+    """Yield the data of each record after comparing its checksums.
 
     Raises:
         RelmError: the file is absent, truncated or damaged; names the record, counted from 0, and its first byte.
@@ -78,18 +78,18 @@ def read_records(path: Path) -> Iterator[bytes]:
     size, waiting, waiting_bytes, end, number = path.stat().st_size, [], 0, 0, 0
     with open(path, "rb") as file:
         while end < size:
-            whole = _next_record(file, size - end)
+            whole = _read_record(file, size - end)
             waiting.append((number, end, whole))
             waiting_bytes += len(whole)
-            cut = len(whole) < HEADER + TRAILER or len(whole) != _whole_size(whole)
+            cut = len(whole) < HEADER + TRAILER or len(whole) != _record_size(whole)
             if cut or len(waiting) == BATCH or waiting_bytes >= BATCH_BYTES or end + len(whole) == size:
-                yield from _checked(waiting, path, cut)
+                yield from _check_records(waiting, path, cut)
                 waiting, waiting_bytes = [], 0
             number, end = number + 1, end + len(whole)
 
 
-def encoded(features: Mapping[str, npt.ArrayLike | Sequence[bytes]]) -> bytes:
-    """Return an Example: integers and booleans become int64, floats float32, bytes stay; names are sorted, so its bytes are fixed."""
+def encode_example(features: Mapping[str, npt.ArrayLike | Sequence[bytes]]) -> bytes:
+    """Return an Example as bytes, names sorted; integers and booleans become int64, floats float32, bytes stay."""
     example = _example_class()()
     for name, values in features.items():
         feature = example.features.feature[name]
@@ -103,21 +103,21 @@ def encoded(features: Mapping[str, npt.ArrayLike | Sequence[bytes]]) -> bytes:
     return bytes(example.SerializeToString(deterministic=True))
 
 
-def decoded(record: bytes, place: str) -> Features:
+def decode_example(record: bytes, location: str) -> Features:
     """Return the features of an Example.
 
     Args:
-        place: file and record, for the message.
+        location: file and record, for the message.
 
     Raises:
-        RelmError: the record is no Example.
+        RelmError: the record is not an Example.
     """
     example = _example_class()()
     try:
         example.ParseFromString(record)
     except message.DecodeError as error:
         raise RelmError(
-            f"{place}: not a tf.train.Example ({error}); its data is something else, which cannot be read"
+            f"{location}: not a tf.train.Example ({error}); its data is something else, which cannot be read"
         ) from None
     features: Features = {}
     for name, feature in example.features.feature.items():
@@ -130,29 +130,29 @@ def decoded(record: bytes, place: str) -> Features:
     return features
 
 
-def _next_record(file: IO[bytes], left: int) -> bytes:
-    """Length, data and checksums of a record; fewer bytes where the file ends, or cannot hold what the length says."""
+def _read_record(file: IO[bytes], left: int) -> bytes:
+    """Return length, data and checksums of a record; fewer bytes where the file ends or is shorter than the length."""
     head = file.read(HEADER)
-    if len(head) < HEADER or _whole_size(head) > left:
+    if len(head) < HEADER or _record_size(head) > left:
         return head
-    return head + file.read(_whole_size(head) - HEADER)
+    return head + file.read(_record_size(head) - HEADER)
 
 
-def _whole_size(whole: bytes) -> int:
+def _record_size(whole: bytes) -> int:
     return HEADER + int.from_bytes(whole[:8], "little") + TRAILER
 
 
-def _checked(waiting: list[tuple[int, int, bytes]], path: Path, cut: bool) -> Iterator[bytes]:
+def _check_records(waiting: list[tuple[int, int, bytes]], path: Path, cut: bool) -> Iterator[bytes]:
     """Yield the data of records, after comparing both checksums of each; `cut`: the last one is not whole."""
     whole = [record for _, _, record in (waiting[:-1] if cut else waiting)]
     for what, start, stop in (("length", 0, 8), ("data", HEADER, -TRAILER)):
-        found = masked(crc32c([record[start:stop] for record in whole]))
+        found = mask_checksums(crc32c([record[start:stop] for record in whole]))
         stored = np.array([int.from_bytes(record[stop:][:4], "little") for record in whole], dtype=np.uint32)
-        for place in np.flatnonzero(found != stored)[:1].tolist():
-            number, offset, _ = waiting[place]
+        for index in np.flatnonzero(found != stored)[:1].tolist():
+            number, offset, _ = waiting[index]
             raise RelmError(
-                f"{path}: record {number:,} at byte {offset:,}: the checksum of its {what} is {stored[place]:08x}, "
-                f"but the {what} gives {found[place]:08x}: damaged, or no TFRecord; {AGAIN}"
+                f"{path}: record {number:,} at byte {offset:,}: the checksum of its {what} is {stored[index]:08x}, "
+                f"but the {what} gives {found[index]:08x}: damaged, or no TFRecord; {AGAIN}"
             )
     yield from (record[HEADER:-TRAILER] for record in whole)
     if cut:
@@ -160,16 +160,16 @@ def _checked(waiting: list[tuple[int, int, bytes]], path: Path, cut: bool) -> It
 
 
 def _cut_error(number: int, offset: int, record: bytes, path: Path) -> RelmError:
-    place = f"{path}: record {number:,} at byte {offset:,}"
-    stored, right = record[8:HEADER], masked(crc32c([record[:8]])).astype("<u4").tobytes()
+    location = f"{path}: record {number:,} at byte {offset:,}"
+    stored, right = record[8:HEADER], mask_checksums(crc32c([record[:8]])).astype("<u4").tobytes()
     if len(record) >= HEADER and stored != right:
-        return RelmError(f"{place}: the checksum of its length is wrong: damaged, or no TFRecord; {AGAIN}")
-    return RelmError(f"{place}: the file ends inside it: truncated; {AGAIN}")
+        return RelmError(f"{location}: the checksum of its length is wrong: damaged, or no TFRecord; {AGAIN}")
+    return RelmError(f"{location}: the file ends inside it: truncated; {AGAIN}")
 
 
 @functools.cache
 def _example_class() -> Any:
-    """Return the message type Example, in a pool of its own: another library of this process may have registered the same names."""
+    """Return the message type Example, in its own pool: another library of this process may have registered the same names."""
     file = descriptor_pb2.FileDescriptorProto(name="example.proto", package="tensorflow", syntax="proto3")
     kinds = descriptor_pb2.FieldDescriptorProto
 
