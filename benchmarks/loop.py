@@ -126,7 +126,7 @@ def our_run(recipe: Recipe, examples: Path) -> None:
 
 
 def as_they_take_it(batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return a batch of ours as `transformers` takes it: a label for every place of a BERT; a GPT-2's are shifted by its loss."""
+    """Return relm's batch in the form of `transformers`: a label for every position of a BERT; GPT-2's loss shifts its own."""
     if "masked_labels" in batch:
         dense = torch.full((len(batch["input_ids"]), batch["input_ids"].shape[1] + 1), -100)
         unused = batch["masked_labels"] == -100

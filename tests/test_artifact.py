@@ -1,4 +1,4 @@
-"""Files are whole or absent, and sidecars tell the truth about them."""
+"""Files are whole or absent, and sidecars describe them correctly."""
 
 import os
 import signal

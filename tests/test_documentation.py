@@ -1,4 +1,4 @@
-"""What the documentation says of the code is what the code says."""
+"""The documentation's statements about the code agree with the code."""
 
 import re
 import subprocess

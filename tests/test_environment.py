@@ -1,4 +1,4 @@
-"""The locked environment: everything by hash, no CUDA by accident, and a plain word where a device has none yet."""
+"""The locked environment: everything by hash, no CUDA by accident, and a plain message where a device has none yet."""
 
 import os
 import re
@@ -95,7 +95,7 @@ def names(lock: Path) -> set[str]:
 
 @pytest.mark.parametrize("below", ["torch-cpu.txt", "torch-cuda.txt", "cpu.txt", "test.txt"])
 def test_the_harness_has_nothing_twice(below: str, checkout: Path) -> None:
-    """What is below it, in whichever version, it takes from there: one torch, one transformers."""
+    """It uses the packages of the environment below it in any version: one torch, one transformers."""
     locks = checkout / "envs"
     assert "lm-eval" in names(locks / "harness.txt")
     assert names(locks / "harness.txt") & names(locks / below) == set()

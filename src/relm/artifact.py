@@ -17,7 +17,7 @@ from relm.errors import RelmError
 
 
 def canonical_json(value: Any) -> str:
-    """JSON with sorted keys and no spaces: equal values give equal text."""
+    """Return JSON with sorted keys and no spaces: equal values give equal text."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 
@@ -27,15 +27,15 @@ def sidecar_of(path: Path) -> Path:
 
 
 def sha256_of(path: Path) -> str:
-    """Hexadecimal sha256 of a file's content, read in blocks."""
+    """Return the hexadecimal sha256 of a file's content, read in blocks."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def stamp_of(path: Path) -> list[int]:
-    """What the system tells of a file: its size, the times of its last changes, its number and its device.
+    """Return the system's facts about a file: its size, the times of its last changes, its inode and its device.
 
-    A file of which all of that is the same has not been written since, so it need not be hashed again.
+    A file whose stamp is unchanged has not been written since, so it need not be hashed again.
     """
     status = path.stat()
     return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_dev]
@@ -76,7 +76,7 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise RelmError(f"{path}: no such file; run the step that makes it") from None
-    except (ValueError, RecursionError) as error:  # also a number of thousands of digits, and brackets nested as deep
+    except (ValueError, RecursionError) as error:  # also thousands of digits or of nested brackets
         raise RelmError(f"{path}: not valid JSON ({error}); delete it and run the step that makes it again") from None
 
 

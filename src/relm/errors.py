@@ -1,8 +1,8 @@
-"""The one exception that is meant for a person to read."""
+"""The one exception whose message is written for users."""
 
 
 class RelmError(Exception):
-    """A user's mistake or a fault of the world: names the file, key or line, what was found, what was expected, what to do.
+    """A user's mistake or a fault outside the program: names the file, key or line, what was found and expected, what to do.
 
     The command line prints the message without a traceback and exits with ``exit_code``.
     """

@@ -167,7 +167,7 @@ def _groups(mount: Path, membership: Path, controller: str) -> Iterator[Path]:
         if controllers and controller not in controllers.split(","):
             continue
         # A container often sees its own group as the mount's root while the list still names the path on the host:
-        # folders that are not there are passed over, the root is always looked at.
+        # absent folders are skipped, the root is always read.
         path = Path(inside.lstrip("/"))
         for root in (mount / controller, mount / controllers) if controllers else (mount, mount / "unified"):
             yield from dict.fromkeys(root / ancestor for ancestor in (path, *path.parents))

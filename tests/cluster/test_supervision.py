@@ -21,7 +21,7 @@ def locked_state(folder: Path, *owners: dict[str, object]) -> Path:
 
 
 def owner(pid: int, started: str | None, machine: dict[str, str] | None = None) -> dict[str, object]:
-    return {"machine": machine or supervision._this_machine(), "pid": pid, "started": started}
+    return {"machine": machine or supervision._identify_machine(), "pid": pid, "started": started}
 
 
 def dead_process() -> int:
@@ -46,26 +46,28 @@ def test_a_process_number_used_again_is_no_sign_of_life(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("companions", [0, 1])
 def test_the_lock_of_a_living_owner_stays(tmp_path: Path, companions: int) -> None:
-    alive = owner(os.getpid(), supervision._start_time(os.getpid()))
+    alive = owner(os.getpid(), supervision._read_start_time(os.getpid()))
     lock = locked_state(tmp_path, alive, *[owner(dead_process(), "1")] * companions)
     supervision.clear_dead_locks(tmp_path)
     assert lock.exists()
 
 
 def test_the_lock_of_an_owner_on_another_host_stays(tmp_path: Path) -> None:
-    lock = locked_state(tmp_path, owner(dead_process(), "1", {**supervision._this_machine(), "host": "elsewhere", "boot": "0"}))
+    lock = locked_state(
+        tmp_path, owner(dead_process(), "1", {**supervision._identify_machine(), "host": "elsewhere", "boot": "0"})
+    )
     supervision.clear_dead_locks(tmp_path)
     assert lock.exists()
 
 
 def test_an_owner_before_this_machine_started_anew_is_dead(tmp_path: Path) -> None:
-    lock = locked_state(tmp_path, owner(os.getpid(), "1", {**supervision._this_machine(), "boot": "another-boot"}))
+    lock = locked_state(tmp_path, owner(os.getpid(), "1", {**supervision._identify_machine(), "boot": "another-boot"}))
     supervision.clear_dead_locks(tmp_path)
     assert not lock.exists()
 
 
 def test_the_lock_of_an_owner_in_another_container_stays(tmp_path: Path) -> None:
-    machine = {**supervision._this_machine(), "numbers": "pid:[1]"}
+    machine = {**supervision._identify_machine(), "numbers": "pid:[1]"}
     lock = locked_state(tmp_path, owner(dead_process(), "1", machine))
     supervision.clear_dead_locks(tmp_path)
     assert lock.exists()

@@ -1,4 +1,4 @@
-"""A step's record tells in which image it ran and with which packages, or that it ran in none."""
+"""A step's record names its image and its packages, or the absence of a container."""
 
 import hashlib
 import importlib.metadata
@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from relm.provenance import surroundings
-from relm.provenance.container import container, in_words, packages
+from relm.provenance.container import container, format_container, packages
 from relm.recipes.checkout import read_commit
 from relm.recipes.redaction import mask_value, shorten_path
 
@@ -28,7 +28,7 @@ def at(root: Path, mark: str) -> Path:
 
 def test_outside_any_container_there_is_none_and_the_words_say_so(tmp_path: Path) -> None:
     assert container({"HOME": "/root"}, tmp_path) is None
-    assert in_words(None) == "outside any container"
+    assert format_container(None) == "outside any container"
 
 
 @pytest.mark.parametrize(("mark", "engine"), [(".dockerenv", "docker"), ("run/.containerenv", "podman")])
@@ -50,11 +50,11 @@ def test_podman_is_known_by_its_variable_where_a_read_only_root_hides_its_file(t
 def test_apptainer_is_known_by_its_variable(tmp_path: Path, name: str) -> None:
     told = container({name: "/images/x.sif"}, tmp_path)
     assert told == {"engine": "apptainer", "role": None, "image": None, "digest": None}
-    assert in_words(told) == "in a container of Apptainer that does not say which image it is of"
+    assert format_container(told) == "in a container of Apptainer that does not say which image it is of"
 
 
 def test_what_apptainer_runs_is_told_by_the_image_it_was_made_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As Snakemake names what it pulls, and as the override names what was made here."""
+    """Names are Snakemake's for pulled images, and the override's for images built here."""
     from snakemake.deployment.singularity import Image as SnakemakesImage
 
     lock = {"image": "docker.io/relm/cpu", "tag": "0.1.0", "digest": ID, "source": "s", "checked": "2026-01-01"}
@@ -78,7 +78,7 @@ def test_an_image_that_was_built_here_has_its_id_for_a_digest(tmp_path: Path) ->
     told = container({"RELM_IMAGE": ID}, at(tmp_path, ".dockerenv"))
     assert told is not None
     assert told["digest"] == ID
-    assert in_words(told) == f"in the image {ID} by Docker"
+    assert format_container(told) == f"in the image {ID} by Docker"
 
 
 @pytest.mark.parametrize("image", ["relm/cpu:0.1.0", "relm/cpu@sha256:abc", f"{ID}0"])
@@ -86,13 +86,13 @@ def test_what_is_no_digest_is_not_taken_for_one(tmp_path: Path, image: str) -> N
     told = container({"RELM_IMAGE": image}, at(tmp_path, ".dockerenv"))
     assert told is not None
     assert told["digest"] is None
-    assert in_words(told).endswith("its digest unknown")
+    assert format_container(told).endswith("its digest unknown")
 
 
 def test_an_image_of_ours_is_noticed_under_an_engine_that_leaves_no_sign(tmp_path: Path) -> None:
     told = container({"RELM_IMAGE_ROLE": "tpu"}, tmp_path)
     assert told == {"engine": "unknown", "role": "tpu", "image": None, "digest": None}
-    assert in_words(told).endswith("(relm's for tpu)")
+    assert format_container(told).endswith("(relm's for tpu)")
 
 
 def test_every_installed_package_is_told_with_a_hash_that_anybody_can_check() -> None:

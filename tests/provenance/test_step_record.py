@@ -1,4 +1,4 @@
-"""Records tell what a step did and keep quiet about who and where; from a result they lead back to its sources."""
+"""Records describe a step without its user and host, and lead from a result back to its sources."""
 
 import hashlib
 import json
@@ -25,7 +25,7 @@ def made(path: Path, content: str = "content") -> Path:
 
 
 def recorded(step: str, inputs: list[Path], outputs: list[Path]) -> None:
-    """A record of a step that has already made its outputs."""
+    """Record a step that has already made its outputs."""
     with record(step, inputs, outputs, ["relm", step]):
         pass
 
@@ -127,7 +127,7 @@ def test_only_imported_packages_are_told_with_their_versions() -> None:
 
 @pytest.fixture
 def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A git checkout that this package seems to lie in."""
+    """A git checkout in which this package appears to be."""
     package = tmp_path / "src" / "relm"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text("")

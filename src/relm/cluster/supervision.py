@@ -1,6 +1,6 @@
-"""Snakemake's main process and its jobs: stop signals reach them, and a lock whose owner is dead is cleared.
+"""Supervise Snakemake's main process and its jobs: forward stop signals, and clear a lock whose owner is dead.
 
-Left to itself, Snakemake answers TERM by waiting for its jobs, however long they train, and a TERM or INT sent to it alone
+Without this, Snakemake answers TERM by waiting for its jobs, however long they train, and a TERM or INT sent to it alone
 never reaches them. And after a SIGKILL its lock stays, so that the same command fails until somebody unlocks by hand.
 """
 
@@ -27,7 +27,7 @@ def run_steps_with_this_environment() -> None:
 
 
 def is_main_process(workflow: Any) -> bool:
-    """Whether this is the command a person gave, not a job that Snakemake started on this or another machine."""
+    """Return whether this is the user's own command, not a job that Snakemake started on this or another machine."""
     from snakemake_interface_executor_plugins.settings import ExecMode
 
     return bool(workflow.exec_mode == ExecMode.DEFAULT)
@@ -36,8 +36,8 @@ def is_main_process(workflow: Any) -> bool:
 # --- locks -------------------------------------------------------------------------------------------------------------------
 
 
-def _this_machine() -> dict[str, str]:
-    """Where a process number means something: the host, its boot, and the namespace of the numbers."""
+def _identify_machine() -> dict[str, str]:
+    """Return the scope of a process number: the host, its boot, and the PID namespace."""
     machine, boot = Path("/etc/machine-id"), Path("/proc/sys/kernel/random/boot_id")
     return {
         "host": socket.gethostname(),
@@ -47,8 +47,8 @@ def _this_machine() -> dict[str, str]:
     }
 
 
-def _start_time(pid: int) -> str | None:
-    """When a process started, in the kernel's ticks; None when there is no such process. Guards against a number used again."""
+def _read_start_time(pid: int) -> str | None:
+    """Return when a process started, in the kernel's ticks, None without such a process; guards against a reused number."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
     except (OSError, IndexError):
@@ -56,10 +56,10 @@ def _start_time(pid: int) -> str | None:
 
 
 def _is_proven_dead(owner: dict[str, Any]) -> bool:
-    here, there = _this_machine(), owner["machine"]
+    here, there = _identify_machine(), owner["machine"]
     if there == here:
-        return bool(_start_time(owner["pid"]) != owner["started"])
-    # The same machine, started anew since; of any other host or container nothing is known.
+        return bool(_read_start_time(owner["pid"]) != owner["started"])
+    # The same machine after a reboot; nothing is known about any other host or container.
     same = here["machine"] and all(there.get(key) == here[key] for key in ("host", "machine"))
     return bool(same and there.get("boot") and there["boot"] != here["boot"])
 
@@ -67,26 +67,26 @@ def _is_proven_dead(owner: dict[str, Any]) -> bool:
 def clear_dead_locks(state: Path = STATE) -> None:
     """Remove Snakemake's lock when every process that may own it is proven dead, and note this process as a possible owner.
 
-    An owner on another host cannot be proven dead: its lock stays, and Snakemake says how to remove it.
+    An owner on another host cannot be proven dead: its lock stays, and Snakemake reports how to remove it.
     """
     owners = state / "relm-owners"
     owners.mkdir(parents=True, exist_ok=True)
-    with open(owners / "guard", "w") as guard:  # two commands that start at once look one after the other
+    with open(owners / "guard", "w") as guard:  # commands that start together check one after the other
         fcntl.flock(guard, fcntl.LOCK_EX)
-        records = {path: _owner(path) for path in owners.glob("*.json")}
+        records = {path: _read_owner(path) for path in owners.glob("*.json")}
         dead = [path for path, owner in records.items() if _is_proven_dead(owner)]
         if dead and len(dead) == len(records) and any((state / "locks").glob("*.lock")):
             shutil.rmtree(state / "locks")
-            print("relm: the command that held the lock here is dead; going on where it stopped", file=sys.stderr)
+            print("relm: the command that held the lock here is dead; resuming where it stopped", file=sys.stderr)
         for path in dead:
             path.unlink()
-        me = {"machine": _this_machine(), "pid": os.getpid(), "started": _start_time(os.getpid())}
+        me = {"machine": _identify_machine(), "pid": os.getpid(), "started": _read_start_time(os.getpid())}
         with atomic_file(owners / f"{socket.gethostname()}-{os.getpid()}.json", "w") as file:
             json.dump(me, file)
 
 
-def _owner(path: Path) -> dict[str, Any]:
-    """What is known of a possible owner; of an unreadable record nothing, so that it counts as alive."""
+def _read_owner(path: Path) -> dict[str, Any]:
+    """Return the facts of a possible owner; an unreadable record gives none, so that it counts as alive."""
     try:
         owner = json.loads(path.read_text())
         return {"machine": dict(owner["machine"]), "pid": int(owner["pid"]), "started": owner["started"]}
@@ -97,7 +97,7 @@ def _owner(path: Path) -> dict[str, Any]:
 # --- signals -----------------------------------------------------------------------------------------------------------------
 
 
-def _children(pid: int) -> list[int]:
+def _list_children(pid: int) -> list[int]:
     found: list[int] = []
     for task in Path(f"/proc/{pid}/task").glob("*/children"):
         try:
@@ -116,8 +116,8 @@ def _is_shell(pid: int) -> bool:
 
 def terminate_jobs() -> None:
     """Send TERM to every running step: the children of Snakemake's shells; a shell waits for them."""
-    for child in _children(os.getpid()):
-        for step in (_children(child) if _is_shell(child) else []) or [child]:
+    for child in _list_children(os.getpid()):
+        for step in (_list_children(child) if _is_shell(child) else []) or [child]:
             try:
                 os.kill(step, signal.SIGTERM)
             except ProcessLookupError:
@@ -125,9 +125,9 @@ def terminate_jobs() -> None:
 
 
 def forward_signals_to_jobs() -> None:
-    """Let TERM and INT, sent to Snakemake alone, stop the running steps too; a trainer saves a checkpoint first.
+    """Forward TERM and INT, sent to Snakemake alone, to the running steps; a trainer saves a checkpoint first.
 
-    Called when Snakemake has set its own handlers, which still run afterwards: it starts nothing new and ends.
+    Call it after Snakemake has set its own handlers, which still run afterwards: it starts nothing new and ends.
     """
     for number in (signal.SIGTERM, signal.SIGINT):
         before: Callable[[int, FrameType | None], Any] | int | None = signal.getsignal(number)

@@ -1,8 +1,8 @@
-"""In which container a step ran, by which image, and with which packages: as it looks from inside.
+"""The container, image and packages of a running step, as seen from inside.
 
-An image cannot read its own digest or labels, so the command that starts a container says in `RELM_IMAGE` what it starts
-(`relm.containers.run_line`), and an image in `RELM_IMAGE_ROLE` whose it is. Of there being a container
-at all, each engine leaves a sign.
+An image cannot read its own digest or labels, so the command that starts a container names the image in `RELM_IMAGE`
+(`relm.containers.run_line`), and the image has its role in `RELM_IMAGE_ROLE`. Each engine leaves a sign
+that there is a container at all.
 """
 
 import contextlib
@@ -23,11 +23,11 @@ _APPTAINER = ("APPTAINER_CONTAINER", "SINGULARITY_CONTAINER")
 _DIGEST = re.compile(r"(?:^|@)(sha256:[0-9a-f]{64})$")
 
 
-def engine(environment: Mapping[str, str], root: Path) -> str | None:
-    """What runs the container that this process is in; None outside any.
+def find_engine(environment: Mapping[str, str], root: Path) -> str | None:
+    """Return the engine of the container that this process is in; None outside any.
 
     Podman and Docker put a file at the root, which podman hides again where the root is read-only; it sets a variable as well,
-    and so does Apptainer. Of others nothing is known but what the image says.
+    and so does Apptainer. Other engines are known by the image's variables alone.
     """
     if any(environment.get(name) for name in _APPTAINER):
         return "apptainer"
@@ -40,24 +40,24 @@ def engine(environment: Mapping[str, str], root: Path) -> str | None:
 
 
 def container(environment: Mapping[str, str] = os.environ, root: Path = Path("/")) -> dict[str, str | None] | None:
-    """Return ``engine``, ``role``, ``image`` and ``digest`` of the container that this process is in; None outside any.
+    """Return ``find_engine``, ``role``, ``image`` and ``digest`` of the container that this process is in; None outside any.
 
-    The image is as the engine was asked for it, NAME:TAG@DIGEST or, of one that was built here, its id, which is its digest
-    then; null is what nobody said.
+    The image is as requested from the engine, NAME:TAG@DIGEST or, for one that was built here, its id, which is its digest
+    then; unknown values are null.
     """
-    found = engine(environment, root)
+    found = find_engine(environment, root)
     if found is None:
         return None
-    image = environment.get(IMAGE) or _started_from(environment) or None
+    image = environment.get(IMAGE) or _find_apptainer_image(environment) or None
     digest = _DIGEST.search(image or "")
     told = {"engine": found, "role": environment.get(ROLE) or None, "image": image}
     return {**told, "digest": digest[1] if digest else None}
 
 
-def _started_from(environment: Mapping[str, str]) -> str | None:
-    """Of a file or folder that Apptainer runs, the image it was made of: by the lock, which lies in the current folder.
+def _find_apptainer_image(environment: Mapping[str, str]) -> str | None:
+    """Return the image that Apptainer's file or folder was built from, by the lock in the current folder.
 
-    Snakemake names what it pulls by the MD5 of the image's address, digest included; what was made here has its path in the
+    Snakemake names a pulled image by the MD5 of its address, digest included; one that was built here has its path in the
     override.
     """
     from relm.containers.lock import read_lock, read_override
@@ -74,23 +74,23 @@ def _started_from(environment: Mapping[str, str]) -> str | None:
     return None
 
 
-def in_words(told: Mapping[str, Any] | None) -> str:
-    """What `container` told, as a report says it.
+def format_container(told: Mapping[str, Any] | None) -> str:
+    """Return the facts of `container` as a phrase for a report.
 
-    >>> in_words(None)
+    >>> format_container(None)
     'outside any container'
-    >>> in_words({"engine": "docker", "role": None, "image": None, "digest": None})
+    >>> format_container({"engine": "docker", "role": None, "image": None, "digest": None})
     'in a container of Docker that does not say which image it is of'
     """
     if told is None:
         return "outside any container"
     runs = ENGINES.get(told["engine"], told["engine"])
     if not told["image"]:
-        return f"in a container of {runs} that does not say which image it is of{_of(told)}"
-    return f"in the image {told['image']}{_of(told)} by {runs}{'' if told['digest'] else ', its digest unknown'}"
+        return f"in a container of {runs} that does not say which image it is of{_format_role(told)}"
+    return f"in the image {told['image']}{_format_role(told)} by {runs}{'' if told['digest'] else ', its digest unknown'}"
 
 
-def _of(told: Mapping[str, Any]) -> str:
+def _format_role(told: Mapping[str, Any]) -> str:
     return f" (relm's for {told['role']})" if told.get("role") else ""
 
 
@@ -98,7 +98,7 @@ def _of(told: Mapping[str, Any]) -> str:
 def packages() -> dict[str, Any]:
     """Return every installed distribution as ``NAME==VERSION``, sorted, and the ``sha256`` of these lines.
 
-    Of a name that is there twice the one that is imported counts: the first on the path.
+    Of two distributions with one name the imported one counts: the first on the path.
     """
     versions: dict[str, str] = {}
     for found in importlib.metadata.distributions():

@@ -1,4 +1,4 @@
-"""`ro-crate-metadata.json`: what is in `results/NAME` and how it came about, as RO-Crate 1.1 (https://w3id.org/ro/crate/1.1)."""
+"""`ro-crate-metadata.json`: the content of `results/NAME` and its origin, as RO-Crate 1.1 (https://w3id.org/ro/crate/1.1)."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -35,10 +35,10 @@ class PublishedRun:
     origins: Sequence[Origin]
     """The first one's licence is the folder's."""
     records: Sequence[Record]
-    """Of its steps, in order."""
+    """The records of its steps, in order."""
 
 
-def crate(run: PublishedRun, files: Mapping[str, Path]) -> Entity:
+def build_crate(run: PublishedRun, files: Mapping[str, Path]) -> Entity:
     """Return the JSON-LD document of a folder that holds ``files`` (name -> where it is now) beside this document itself."""
     facts = {name: file_facts(path) for name, path in files.items()}
     names = {fact["path"]: quote(name) for name, fact in facts.items()}
@@ -93,7 +93,7 @@ def _file(name: str, fact: Mapping[str, Any]) -> Entity:
 
 
 def _action(number: int, record: Record, names: Mapping[str, str]) -> Entity:
-    """Return one step: what was run, when, on what, and what came out."""
+    """Return one step as an action: its command, times, inputs and outputs."""
     return {
         "@id": f"#step-{number}",
         "@type": "CreateAction",
@@ -131,7 +131,7 @@ def _instruments(run: PublishedRun) -> list[Entity]:
 
 
 def _intermediates(run: PublishedRun, names: Mapping[str, str]) -> list[Entity]:
-    """Files that steps read or made and that are not in the folder."""
+    """Return the files that steps read or wrote and that are not in the folder."""
     entries = [entry for record in run.records for entry in (*record["inputs"], *record["outputs"])]
     told = []
     for entry in entries:
@@ -150,7 +150,7 @@ def _licence(origin: Origin) -> str:
 
 
 def _basis(origin: Origin) -> list[Entity]:
-    """Something the run rests on, and its licence."""
+    """Return a work that the run is based on, and its licence."""
     work = {
         "@id": _basis_id(origin),
         "@type": "CreativeWork",

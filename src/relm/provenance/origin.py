@@ -1,4 +1,4 @@
-"""The datasets, models and tests that a run rests on, with their licences and where their files come from."""
+"""The datasets, models and tests that a run is based on, with their licences and the sources of their files."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from relm.recipes.remote_files import RemoteFile, Source
 
 @dataclass(frozen=True)
 class Origin:
-    """Something fetched from elsewhere that the run rests on."""
+    """A dataset, model or test that the run is based on."""
 
     use: str
     name: str
@@ -25,19 +25,19 @@ class Origin:
 
     @property
     def places(self) -> list[list[str]]:
-        """For each file, the places that it may be fetched from."""
-        return [[place(source) for source in remote.sources] for _, remote in self.files]
+        """For each file, descriptions of the sources that it may be fetched from."""
+        return [[format_source(source) for source in remote.sources] for _, remote in self.files]
 
 
-def origin_of(use: str, name: str, spec: Dataset | PretrainedModel | PublishedTest) -> Origin:
+def describe_origin(use: str, name: str, spec: Dataset | PretrainedModel | PublishedTest) -> Origin:
     """Return the origin of a dataset, model or test that a recipe names, with what it is used for."""
     folder = getattr(spec, "folder", None)
     folder_name = None if folder is None else shorten_path(Path(folder).expanduser())
     return Origin(use, name, spec.title, spec.licence, spec.homepage, list(dict(spec.files).items()), folder_name)
 
 
-def place(source: Source) -> str:
-    """Return where a source is, in one phrase."""
+def format_source(source: Source) -> str:
+    """Return a source as one phrase."""
     inside = f", {source.member} inside" if source.member else ""
     if source.url:
         return source.url + inside

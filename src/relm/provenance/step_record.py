@@ -1,4 +1,4 @@
-"""Each step's record, `FILE.record.json` beside its first output, and the walk back from a result to all that made it."""
+"""Each step's record, `FILE.record.json` beside its first output, and the path back from a result to its sources."""
 
 import contextlib
 import datetime
@@ -24,7 +24,7 @@ def record_of(output: Path) -> Path:
 
 @contextlib.contextmanager
 def record(step: str, inputs: Sequence[Path], outputs: Sequence[Path], argv: Sequence[str]) -> Iterator[Record]:
-    """Run a step and, if it succeeds, write down what it read, what it made, how long it took, by which code and where.
+    """Run a step and, if it succeeds, record its inputs, outputs, duration, code and machine.
 
     Yields a dict to which the step may add facts, such as ``summary`` or ``device``. A folder among the files is listed
     without a hash. Nothing written holds the host's or user's name, the home folder or a token.
@@ -33,7 +33,10 @@ def record(step: str, inputs: Sequence[Path], outputs: Sequence[Path], argv: Seq
         RelmError: the step ended well but one of its outputs is absent.
     """
     facts: Record = {}
-    code, read = read_commit(), [file_facts(path) for path in inputs]  # as they are now: what will run and be read
+    code, read = (
+        read_commit(),
+        [file_facts(path) for path in inputs],
+    )  # read before the step changes them
     started, clock = datetime.datetime.now(datetime.UTC), time.monotonic()
     yield facts
     seconds = time.monotonic() - clock
@@ -62,7 +65,7 @@ def _utc(moment: datetime.datetime) -> str:
 
 
 def file_facts(path: Path) -> dict[str, Any]:
-    """Path, sha256 and size of a file; the sha256 is its sidecar's if that tells of a file of this size. Null for folders."""
+    """Return path, sha256 and size of a file, null for folders; the sha256 is its sidecar's if the sizes agree."""
     if not path.is_file():
         return {"path": shorten_path(path), "sha256": None, "size": None}
     size = path.stat().st_size
@@ -72,7 +75,7 @@ def file_facts(path: Path) -> dict[str, Any]:
 
 
 def sidecar(path: Path) -> Record | None:
-    """Return the sidecar of a file; none if there is none, or if `FILE.json` is something else."""
+    """Return the sidecar of a file; None if there is none, or if `FILE.json` is something else."""
     if not sidecar_of(path).is_file():
         return None
     content = read_json(sidecar_of(path))
@@ -83,19 +86,19 @@ def sidecar(path: Path) -> Record | None:
 
 
 def collect(outputs: Sequence[Path]) -> list[Record]:
-    """Return the records of everything that led to ``outputs``, in order of the data's way: makers before users, each once.
+    """Return the records of all steps that led to ``outputs``, producers before consumers, each once.
 
-    A file of the work folder whose record is absent, or tells of other content, is named by an entry without ``step`` whose
-    ``missing`` says so. Files outside the work folder, such as recipes, are sources and have no record.
+    A file of the work folder whose record is absent, or describes other content, is named by an entry without ``step`` whose
+    ``missing`` has the reason. Files outside the work folder, such as recipes, are sources and have no record.
     """
-    walk = _Walk()
+    search = _Search()
     for path in outputs:
-        walk.visit(path)
-    return walk.found
+        search.visit(path)
+    return search.found
 
 
-class _Walk:
-    """Depth first, so that a record is appended after the records of its inputs."""
+class _Search:
+    """A depth-first search, which appends a record after the records of its inputs."""
 
     def __init__(self) -> None:
         self.found: list[Record] = []
@@ -103,52 +106,52 @@ class _Walk:
         self.folders: dict[Path, dict[Path, Path]] = {}
 
     def visit(self, path: Path) -> None:
-        """Append the record of what made a file after those of its inputs."""
-        path = _described_by(path.absolute())
-        place = self.maker(path)
-        key = place or path
+        """Append the record of the step that made a file after those of its inputs."""
+        path = _resolve_sidecar(path.absolute())
+        path_of_record = self.maker(path)
+        key = path_of_record or path
         if key in self.seen:
             return
         self.seen.add(key)
-        if place is None:
+        if path_of_record is None:
             if path.is_relative_to(work_folder().absolute()):
-                self.found.append(_missing(path, "no record beside it"))
+                self.found.append(_missing_record(path, "no record beside it"))
             return
-        content = read_json(place)
-        if not _tells_of(content, path):
-            self.found.append(_missing(path, "the record beside it tells of other content"))
+        content = read_json(path_of_record)
+        if not _matches(content, path):
+            self.found.append(_missing_record(path, "the record beside it tells of other content"))
             return
         for entry in content["inputs"]:
             self.visit(expand_path(entry["path"]))
         self.found.append(content)
 
     def maker(self, path: Path) -> Path | None:
-        """Return the record that has a file, or its folder, among its outputs; it lies beside that."""
+        """Return the record beside a file, or beside its folder, that has it among its outputs."""
         for output in (path, path.parent):
-            place = self.records_in(output.parent).get(output)
-            if place is not None:
-                return place
+            path_of_record = self.records_in(output.parent).get(output)
+            if path_of_record is not None:
+                return path_of_record
         return None
 
     def records_in(self, folder: Path) -> dict[Path, Path]:
-        """Output -> record, of all records in a folder."""
+        """Return output -> record for all records in a folder."""
         if folder not in self.folders:
             self.folders[folder] = {
-                _described_by(expand_path(entry["path"]).absolute()): place
-                for place in sorted(folder.glob("*.record.json"))
-                for entry in read_json(place)["outputs"]
+                _resolve_sidecar(expand_path(entry["path"]).absolute()): path_of_record
+                for path_of_record in sorted(folder.glob("*.record.json"))
+                for entry in read_json(path_of_record)["outputs"]
             }
         return self.folders[folder]
 
 
-def _described_by(path: Path) -> Path:
-    """Return the file itself where ``path`` is its sidecar, which stands for it."""
+def _resolve_sidecar(path: Path) -> Path:
+    """Return the file that ``path`` is the sidecar of, or ``path`` if it is not a sidecar."""
     file = path.with_name(path.name.removesuffix(".json"))
     return file if file != path and file.is_file() and sidecar(file) else path
 
 
-def _tells_of(content: Record, path: Path) -> bool:
-    """Whether a record's hash of a file is that of its sidecar or, where it has none, of its content: such files are small."""
+def _matches(content: Record, path: Path) -> bool:
+    """Return whether a record's hash of a file is that of its sidecar or, without one, of its content, which is small."""
     told = [entry["sha256"] for entry in content["outputs"] if entry["path"] == shorten_path(path)]
     if not told or not path.is_file():
         return True
@@ -156,7 +159,7 @@ def _tells_of(content: Record, path: Path) -> bool:
     return bool(told[0] == (beside["sha256"] if beside else sha256_of(path)))
 
 
-def _missing(path: Path, reason: str) -> Record:
+def _missing_record(path: Path, reason: str) -> Record:
     return {
         "step": None,
         "missing": reason,

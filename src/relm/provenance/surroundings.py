@@ -30,7 +30,7 @@ PACKAGES = (
 
 
 def processor() -> str:
-    """Return the CPU's model, or its architecture where the system does not tell."""
+    """Return the CPU's model, or its architecture where the system does not report one."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
             if line.startswith("model name"):
@@ -39,7 +39,7 @@ def processor() -> str:
 
 
 def host() -> dict[str, Any]:
-    """Return the machine, without its name."""
+    """Return the facts of the machine, without its name."""
     return {
         "platform": platform.platform(),
         "processor": processor(),
@@ -60,7 +60,7 @@ def device() -> str:
 
 
 def software() -> dict[str, str]:
-    """Versions of relm, Python and the packages of `PACKAGES` that this process imported."""
+    """Return the versions of relm, Python and the packages of `PACKAGES` that this process imported."""
     versions = {"relm": _version("relm"), "python": platform.python_version()}
     return versions | {name: _version(name) for name in PACKAGES if name in sys.modules}
 

@@ -11,8 +11,8 @@ from typing import Any
 from relm.artifact import read_json, sidecar_of
 from relm.containers.shell_line import docker_line
 from relm.formatting import GIB
-from relm.provenance.container import in_words
-from relm.provenance.origin import Origin, origin_of
+from relm.provenance.container import format_container
+from relm.provenance.origin import Origin, describe_origin
 from relm.provenance.step_record import Record, collect
 from relm.recipes.plan import Plan
 from relm.recipes.project import Project
@@ -156,7 +156,9 @@ class Findings:
     def containers(self) -> dict[str, int]:
         """Where steps ran, in or outside a container -> how many of them; older records do not tell."""
         recorded = [record for record in self.records if record["step"]]
-        return Counter(in_words(record["container"]) if "container" in record else "not recorded" for record in recorded)
+        return Counter(
+            format_container(record["container"]) if "container" in record else "not recorded" for record in recorded
+        )
 
     @property
     def installed(self) -> dict[str, list[str]]:
@@ -176,12 +178,12 @@ class Findings:
     def origins(self) -> list[Origin]:
         """Training data, tokenizer, starting weights and test files, as far as they come from elsewhere."""
         recipe = self.plan.recipe
-        origins = [origin_of("training data", recipe.data.dataset, self.plan.dataset)]
+        origins = [describe_origin("training data", recipe.data.dataset, self.plan.dataset)]
         if self.plan.tokenizer_model is not None:
-            origins.append(origin_of("tokenizer", str(recipe.tokenizer.from_model), self.plan.tokenizer_model))
+            origins.append(describe_origin("tokenizer", str(recipe.tokenizer.from_model), self.plan.tokenizer_model))
         if self.plan.init_model is not None:
-            origins.append(origin_of("starting weights", str(recipe.init_from), self.plan.init_model))
-        return [*origins, *(origin_of("evaluation", name, test) for name, test in self.plan.tests.items())]
+            origins.append(describe_origin("starting weights", str(recipe.init_from), self.plan.init_model))
+        return [*origins, *(describe_origin("evaluation", name, test) for name, test in self.plan.tests.items())]
 
     @property
     def loading(self) -> list[str]:

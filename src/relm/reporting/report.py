@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from relm.artifact import atomic_file, write_json
-from relm.provenance.crate import PublishedRun, crate
+from relm.provenance.crate import PublishedRun, build_crate
 from relm.recipes.plan import Plan
 from relm.recipes.run_folder import METADATA
 from relm.reporting import plots
@@ -40,7 +40,7 @@ def write_report(
     files |= _kept_compilation(findings, output_folder / COMPILATION)
     files |= evaluation_names(evaluations, before or {}) | {"verify.json": verify}
     del files[METADATA]
-    write_json(output_folder / METADATA, crate(_published_run(findings), files))
+    write_json(output_folder / METADATA, build_crate(_published_run(findings), files))
     missing = sum(1 for record in findings.records if not record["step"])
     gaps = f", {missing} files without a record" if missing else ""
     return f"reported {len(findings.figures)} figures and {len(findings.records) - missing} steps{gaps}: {findings.headline}"

@@ -1,4 +1,4 @@
-"""A server that speaks as much of Google Cloud Storage's JSON API as gcsfs asks for, with one bucket in memory."""
+"""A server with the part of Google Cloud Storage's JSON API that gcsfs uses, and one bucket in memory."""
 
 import base64
 import hashlib
@@ -19,17 +19,17 @@ class SmallBucket(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Request)
         self.objects: dict[str, bytes] = {}
         self.uploads: dict[str, tuple[str, bytearray]] = {}
-        """Those that have begun: their object's name, and what has come."""
+        """The unfinished uploads: their object's name, and the bytes received."""
 
     @property
     def address(self) -> str:
-        """For STORAGE_EMULATOR_HOST."""
+        """The address for STORAGE_EMULATOR_HOST."""
         return f"http://127.0.0.1:{self.server_port}"
 
 
 @contextmanager
 def small_bucket() -> Iterator[SmallBucket]:
-    """The server, at work."""
+    """The running server."""
     with SmallBucket() as server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
@@ -115,7 +115,7 @@ class _Request(BaseHTTPRequestHandler):
         self.answer(200, self.told(name))
 
     def go_on(self) -> None:
-        """One piece of an upload; the object is there with the last one."""
+        """Receive one piece of an upload; the last one makes the object."""
         name, come = self.server.uploads[self.path.rsplit("/", 1)[1]]
         come += self.rfile.read(int(self.headers["Content-Length"]))
         found = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+|\*)", self.headers["Content-Range"])

@@ -1,4 +1,4 @@
-"""Whoever may write the bucket decides on a run's data, and on nothing else of the machine that pulls."""
+"""A writer of the bucket can change a run's data, but nothing else on the machine that pulls."""
 
 import datetime
 import hashlib
@@ -62,7 +62,7 @@ def begin(plan: Plan) -> None:
 
 
 def add(memory: Any, *entries: dict[str, Any]) -> None:
-    """Add entries to the index that was pushed, as somebody may who writes the bucket."""
+    """Add entries to the pushed index, as any writer of the bucket can."""
     store = Store(URL)
     place = store.indexes()[-1]
     told = json.loads(memory.cat_file(f"/confined/{place}"))
@@ -299,7 +299,7 @@ OWN_TEXTS = "title: T\nlicence: L\nlanguage: en\nformat: text_files\nfolder: tex
 
 @pytest.fixture
 def own(plan: Plan) -> Plan:
-    """A recipe over a folder of one's own with two texts, pushed; the texts are gone."""
+    """A pushed recipe over the user's own folder with two texts, which are then deleted."""
     Path("recipes/data/mine.yaml").write_text(OWN_TEXTS)
     Path("recipes/mine.yaml").write_text("extends: tiny\ndata: {dataset: mine}\n")
     for name in ("one.txt", "deeper/two.txt"):
@@ -365,19 +365,19 @@ def test_a_folder_of_ones_own_that_is_a_link_is_not_pulled_through(own: Plan, tm
 
 
 def test_a_folder_of_the_projects_code_is_no_folder_of_ones_own(own: Plan) -> None:
-    from relm.cluster.bucket.run_files import own_folders
+    from relm.cluster.bucket.run_files import list_own_folders
 
     for folder in ("src/texts", "recipes", ".git", "profiles/default", "work/x"):
         Path("recipes/data/mine.yaml").write_text(OWN_TEXTS.replace("folder: texts", f"folder: {folder}"))
-        assert own_folders(Project().plan("mine")) == [], folder
+        assert list_own_folders(Project().plan("mine")) == [], folder
 
 
 def test_what_push_sends_of_every_kind_pull_accepts(plan: Plan, caplog: pytest.LogCaptureFixture) -> None:
-    from relm.cluster.bucket.run_files import files_of, paths_of, single_files
+    from relm.cluster.bucket.run_files import find_paths, list_files, list_single_files
 
     run = plan.run_folder
     begun = [
-        *single_files(plan),
+        *list_single_files(plan),
         *(run / "main" / name for name in ("order.json", "device.json", "checkpoints.jsonl")),
         run / "main" / "model" / "model.safetensors.json",
         run / "main" / "model" / "model.safetensors.record.json",
@@ -392,8 +392,8 @@ def test_what_push_sends_of_every_kind_pull_accepts(plan: Plan, caplog: pytest.L
     for path in begun:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
-    assert paths_of(plan, files_of(plan)) == files_of(plan)
-    assert set(files_of(plan).values()) == set(begun)
+    assert find_paths(plan, list_files(plan)) == list_files(plan)
+    assert set(list_files(plan).values()) == set(begun)
     (run / "main" / "notes.txt").write_text("mine")
     with caplog.at_level(logging.WARNING):
         push(URL, [plan], None)

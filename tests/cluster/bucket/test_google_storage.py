@@ -1,4 +1,4 @@
-"""The way to gs:// through gcsfs, to a server here that speaks as Google Cloud Storage does; that itself was not tried."""
+"""gs:// through gcsfs to a local server with Google Cloud Storage's API; the real service is not tested."""
 
 import importlib.util
 import os

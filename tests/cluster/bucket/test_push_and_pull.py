@@ -1,4 +1,4 @@
-"""A run reaches a store and leaves it elsewhere as it was: nothing to do again, and what was interrupted goes on."""
+"""A run is pushed and pulled unchanged: no step is repeated, and an interrupted run resumes."""
 
 import hashlib
 import json
@@ -23,18 +23,18 @@ TIMES = ("seconds", "per_second", "memory")
 
 @pytest.fixture
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder that stands for a bucket."""
+    """A folder in the role of a bucket."""
     return tmp_path_factory.mktemp("store")
 
 
 class Terminal:
-    """The commands, in this process: they are given often here."""
+    """Runs commands in this process, since these tests run many."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
         self._monkeypatch, self._capsys = monkeypatch, capsys
 
     def __call__(self, project: Commands, *words: str, status: int = 0) -> str:
-        """What a command said in a project."""
+        """Run a command in a project and return its output."""
         self._monkeypatch.chdir(project.folder)
         found = main(words)
         said = self._capsys.readouterr()
@@ -70,7 +70,7 @@ def objects(store: Path) -> dict[str, str]:
 
 
 def cut_back(project: Commands, step: int) -> None:
-    """As if training had been killed after a checkpoint, some lines of its log later."""
+    """Leave a run as a kill some log lines after a checkpoint would."""
     run = run_folder(project)
     for made in (run / "main" / "model", run / "eval", run / "report", project.folder / "results" / "tiny"):
         shutil.rmtree(made)

@@ -1,4 +1,4 @@
-"""A store: objects by their hash, indexes that are checked before they are believed, and faults in words."""
+"""A store: objects by their hash, indexes that are checked before they are trusted, and clear errors."""
 
 import datetime
 import errno
@@ -15,8 +15,8 @@ from relm.artifact import companions, sha256_of, stamp_of, write_sidecar
 from relm.cluster.bucket.index import Index, IndexName, next_time, read_index
 from relm.cluster.bucket.pull import Puller, pull
 from relm.cluster.bucket.push import Pusher, push
-from relm.cluster.bucket.run_files import files_of, last_of_all, own_folders, told_sha256
-from relm.cluster.bucket.store import Changed, Store, reason
+from relm.cluster.bucket.run_files import list_files, list_own_folders, read_recorded_sha256, sort_states_last
+from relm.cluster.bucket.store import Changed, Store, explain_error
 from relm.errors import RelmError
 from relm.recipes.plan import Plan
 from relm.recipes.project import Project
@@ -36,7 +36,7 @@ def memory() -> Any:
 
 @pytest.fixture
 def plan(project: Commands, monkeypatch: pytest.MonkeyPatch) -> Plan:
-    """Of the small project, in which there are a downloaded file, two checkpoints and a log."""
+    """The plan of the small project, which has a downloaded file, two checkpoints and a log."""
     monkeypatch.chdir(project.folder)
     monkeypatch.delenv("RELM_WORK", raising=False)
     plan = Project().plan("tiny")
@@ -59,7 +59,7 @@ def plan(project: Commands, monkeypatch: pytest.MonkeyPatch) -> Plan:
 
 
 def listed(plan: Plan) -> dict[str, int]:
-    """Return name inside the run's folder, or else in the project -> size, of the newest index."""
+    """Return name in the run's folder, or else in the project -> size, from the newest index."""
     store = Store("memory://bucket")
     index = store.index(store.indexes()[-1])
     return {file.name.removeprefix(f"work/runs/tiny/{plan.fingerprint}/main/"): file.size for file in index.files}
@@ -94,7 +94,7 @@ def test_a_checkpoint_that_is_deleted_while_it_is_pushed_is_left_out_whole(plan:
     data = plan.download("sample.xml").as_posix()
     assert set(listed(plan)) == {name for name in RUN if "step-00000010" not in name} | {data}
     assert pushed.left == 3
-    assert "3 changed or went meanwhile, and are left to the next push" in pushed.in_words("tiny")
+    assert "3 changed or went meanwhile, and are left to the next push" in pushed.format_summary("tiny")
 
 
 def test_a_file_that_is_written_while_it_is_pushed_is_not_stored_under_its_old_hash(tmp_path: Path, memory: Any) -> None:
@@ -139,7 +139,7 @@ def test_a_pulled_log_may_be_of_any_time_and_a_state_is_written_after_all_else(p
         "work/runs/a/checkpoints/step-00000010/z",
         "work/runs/a/train.jsonl",
     ]
-    assert last_of_all(names) == [names[1], names[2], names[0]]
+    assert sort_states_last(names) == [names[1], names[2], names[0]]
 
 
 @pytest.mark.parametrize(
@@ -220,13 +220,13 @@ def test_a_disk_that_is_full_is_refused_before_anything_is_written(
 def test_a_fault_of_a_store_says_what_to_do_and_no_secret(error: Exception, words: str) -> None:
     import re
 
-    assert re.search(words, reason(error)), reason(error)
-    assert "SECRET" not in reason(error)
+    assert re.search(words, explain_error(error)), explain_error(error)
+    assert "SECRET" not in explain_error(error)
 
 
 def test_without_google_credentials_the_sentence_says_who_gives_them() -> None:
     exceptions = pytest.importorskip("google.auth.exceptions", reason="google-auth is in the TPU's environment alone")
-    assert "there are no credentials for it here (DefaultCredentialsError)" in reason(
+    assert "there are no credentials for it here (DefaultCredentialsError)" in explain_error(
         exceptions.DefaultCredentialsError("none")
     )
 
@@ -264,7 +264,7 @@ def test_a_folder_that_leads_out_of_the_project_does_not_go_with_a_run(plan: Pla
         text = f"title: T\nlicence: L\nlanguage: en\nformat: text_files\nfolder: {folder}\n"
         Path("recipes/data/mine.yaml").write_text(text)
         Path("recipes/mine.yaml").write_text("extends: tiny\ndata: {dataset: mine}\n")
-        assert own_folders(Project().plan("mine")) == ([Path("texts")] if goes else []), folder
+        assert list_own_folders(Project().plan("mine")) == ([Path("texts")] if goes else []), folder
 
 
 def test_weights_that_are_converted_go_with_what_they_were_made_of(plan: Plan) -> None:
@@ -280,13 +280,13 @@ def test_weights_that_are_converted_go_with_what_they_were_made_of(plan: Plan) -
     for path in made:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("x")
-    assert set(made) <= set(files_of(begun).values())
+    assert set(made) <= set(list_files(begun).values())
 
 
 def test_a_sidecar_and_a_checkpoints_state_tell_the_hash_of_their_files_alone(plan: Plan) -> None:
     folder = plan.run_folder / "main" / "checkpoints" / "step-00000010"
-    assert told_sha256(folder / "model.safetensors") == sha256_of(folder / "model.safetensors")
-    assert told_sha256(folder / "state.json") is None
+    assert read_recorded_sha256(folder / "model.safetensors") == sha256_of(folder / "model.safetensors")
+    assert read_recorded_sha256(folder / "state.json") is None
     file = Path("file")
     for sidecar, found in {
         '{"file": "file", "sha256": "a"}': "a",
@@ -294,7 +294,7 @@ def test_a_sidecar_and_a_checkpoints_state_tell_the_hash_of_their_files_alone(pl
         "no JSON": None,
     }.items():
         Path("file.json").write_text(sidecar)
-        assert told_sha256(file) == found
+        assert read_recorded_sha256(file) == found
 
 
 def test_the_sidecar_of_a_model_tells_the_hashes_of_all_its_files(plan: Plan) -> None:
@@ -304,6 +304,6 @@ def test_the_sidecar_of_a_model_tells_the_hashes_of_all_its_files(plan: Plan) ->
         (folder / name).write_text(name)
     write_sidecar(folder / "model.safetensors", files=companions([folder / "config.json"]))
     for name in ("model.safetensors", "config.json"):
-        assert told_sha256(folder / name) == sha256_of(folder / name)
-    assert told_sha256(folder / "notes.md") is None
-    assert told_sha256(folder / "model.safetensors.json") is None
+        assert read_recorded_sha256(folder / name) == sha256_of(folder / name)
+    assert read_recorded_sha256(folder / "notes.md") is None
+    assert read_recorded_sha256(folder / "model.safetensors.json") is None

@@ -40,7 +40,7 @@ def byte_level(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def goldens() -> Path:
-    """Instances that the originals' own functions made, for those who have them."""
+    """Instances that the originals' own functions made, where they are present."""
     folder = CHECKOUT.parent / "shared" / "goldens"
     if not folder.is_dir():
         pytest.skip("the goldens of ../shared/goldens are not on this machine")

@@ -46,7 +46,7 @@ def save_byte_level(path: Path, special: Sequence[str] = ("<s>", "<pad>", "</s>"
 
 
 def _characters_of_bytes() -> list[str]:
-    """What GPT-2 writes for each byte: printable ones stand for themselves, the others follow one another from U+0100 on."""
+    """Return GPT-2's character for each byte: printable bytes are themselves, the others are numbered from U+0100."""
     printable = {*range(33, 127), *range(161, 173), *range(174, 256)}
     others = [byte for byte in range(256) if byte not in printable]
     return [chr(byte) if byte in printable else chr(256 + others.index(byte)) for byte in range(256)]

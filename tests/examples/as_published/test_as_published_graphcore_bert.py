@@ -58,10 +58,10 @@ PUBLISHED = [
 ]  # fmt: skip
 
 
-def records_of(columns: dict[str, Any], remask: bool, pad_position: int = 384) -> Iterator[dict[str, list[float]]]:
+def records_of(columns: dict[str, Any], is_remasked: bool, pad_position: int = 384) -> Iterator[dict[str, list[float]]]:
     """Yield the features of each record as lists, in the original's order."""
     predictions = columns["masked_positions"].shape[1]
-    made = make_remasked_records(remask(columns, predictions, pad_position)) if remask else make_plain_records(columns)
+    made = make_remasked_records(remask(columns, predictions, pad_position)) if is_remasked else make_plain_records(columns)
     for record in made:
         yield {name: (values * 1).tolist() for name, values in record.items()}
 
@@ -71,7 +71,7 @@ def digest_of(records: list[dict[str, list[float]]]) -> str:
 
 
 def shuffled_columns(corpus, settings: GraphcoreBertOptions, vocabulary: GraphcoreBertVocabulary, seed: int) -> dict[str, Any]:
-    """What the original holds in memory before it writes."""
+    """Return the instances that the original holds in memory before it writes."""
     draws = random.Random(seed)
     made = list(make_instances(corpus, settings, vocabulary, draws))
     draws.shuffle(made)
@@ -93,13 +93,13 @@ def vocabulary(wordpiece) -> GraphcoreBertVocabulary:
 def test_records_are_those_of_the_original(settings, seed, count, plain, moved, corpus, vocabulary) -> None:
     columns = shuffled_columns(corpus, settings, vocabulary, seed)
     assert len(columns["length"]) == count
-    assert digest_of(list(records_of(columns, remask=False))) == plain
-    assert digest_of(list(records_of(columns, remask=True))) == moved
+    assert digest_of(list(records_of(columns, is_remasked=False))) == plain
+    assert digest_of(list(records_of(columns, is_remasked=True))) == moved
 
 
 def test_several_output_files_get_every_so_many_th_record(corpus, vocabulary) -> None:
     columns = shuffled_columns(corpus, GraphcoreBertOptions(128, 20, duplication_factor=5), vocabulary, 1984)
-    records = list(records_of(columns, remask=True, pad_position=512))
+    records = list(records_of(columns, is_remasked=True, pad_position=512))
     # The same original with --output-file o0,o1,o2 --pad-position-value 512 --remask, its files one after the other.
     published = "144eba80a92f7c19938b9dcbaa63bb4ad0ed5f790b0915b30b5f104dc325c688"
     assert digest_of(records[0::3] + records[1::3] + records[2::3]) == published
@@ -116,7 +116,7 @@ def test_goldens_are_matched_bit_for_bit(goldens, tmp_path, write_documents, mak
         assert lines == (goldens / f"bert_seq128_mask20_dup5_seed1984{name}.jsonl").read_text(encoding="utf-8")
 
 
-def test_remasking_moves_hidden_tokens_first_and_drops_tokens_with_id_zero() -> None:
+def test_remasking_moves_masked_tokens_first_and_drops_tokens_with_id_zero() -> None:
     plain = {
         "input_ids": np.array([[2, 9, 0, 4, 3, 7, 3, 0, 0]]),  # the token at 2 was hidden, and [PAD] drawn for it
         "length": np.array([7]),
@@ -158,20 +158,20 @@ def objective(**changes: object) -> Objective:
     return Objective.model_validate(given)
 
 
-@pytest.mark.parametrize("remask", [False, True])
+@pytest.mark.parametrize("is_remasked", [False, True])
 def test_the_table_has_the_records_in_the_order_of_the_original(
-    remask, blocks, write_documents, wordpiece, vocabulary, corpus, tmp_path: Path
+    is_remasked, blocks, write_documents, wordpiece, vocabulary, corpus, tmp_path: Path
 ) -> None:
     documents, output = write_documents("all.jsonl", blocks), tmp_path / "shard.arrow"
-    said = pregenerate_graphcore_bert(documents, wordpiece, output, objective(remask=remask), "en", 1)
+    said = pregenerate_graphcore_bert(documents, wordpiece, output, objective(remask=is_remasked), "en", 1)
     assert said.startswith("made 104 examples as graphcore_bert does")
     table = ExampleTable(output)
     columns = {name: table.rows(name, np.arange(104)) for name in table.columns}
-    assert digest_of(list(records_of(columns, remask=False))) == PUBLISHED[0][3]
+    assert digest_of(list(records_of(columns, is_remasked=False))) == PUBLISHED[0][3]
     expected = remask(shuffled_columns(corpus, GraphcoreBertOptions(128, 20, duplication_factor=5), vocabulary, 1984), 20)
-    assert set(REMASKED) & set(columns) == (set(REMASKED) if remask else set())
+    assert set(REMASKED) & set(columns) == (set(REMASKED) if is_remasked else set())
     for name, field in REMASKED.items():
-        assert not remask or columns[name].tolist() == expected[field].tolist()
+        assert not is_remasked or columns[name].tolist() == expected[field].tolist()
     assert checked_sidecar(output)["tokens"] == int(columns["length"].sum())
 
 

@@ -146,5 +146,5 @@ def test_options_that_the_original_lacks_are_refused(change, message, manifest) 
 def test_an_index_that_is_cut_is_refused(manifest) -> None:
     index = manifest.with_name("a.idx")
     index.write_bytes(index.read_bytes()[:100])
-    with pytest.raises(RelmError, match=r"a\.idx: absent or cut"):
+    with pytest.raises(RelmError, match=r"a\.idx: absent or truncated"):
         GraphcoreGpt2Examples(manifest, "train", objective())

@@ -8,7 +8,7 @@ from relm.examples.as_published.pairs import Corpus, Pair, Rule, make_pairs, mas
 
 
 class Scripted(random.Random):
-    """A generator whose numbers are written down; it notes what was asked of it."""
+    """A generator with scripted numbers, which records the calls."""
 
     def __init__(self, *numbers: float) -> None:
         super().__init__()

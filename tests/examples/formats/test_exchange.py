@@ -28,7 +28,7 @@ BERT = "bert_seq128_mask20_dup5_seed1984"
 
 @pytest.fixture
 def goldens() -> Path:
-    """What the originals made of one text."""
+    """The originals' examples of one text."""
     folder = SHARED / "goldens"
     if not folder.is_dir():
         pytest.skip("the originals' examples of ../shared/goldens are not on this machine")

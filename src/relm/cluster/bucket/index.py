@@ -1,6 +1,6 @@
-"""What a store knows of a run: each file's name, sha256 and size. Nothing in it is believed before it is checked.
+"""The index of a run in a store: each file's name, sha256 and size. Nothing in it is trusted before it is checked.
 
-`runs/NAME/FINGERPRINT/TIME.json`, one more with every push that changed something; the newest is the one that is pulled.
+Each push that changes something adds one, `runs/NAME/FINGERPRINT/TIME.json`; pull takes the newest.
 """
 
 import collections
@@ -18,14 +18,14 @@ LARGEST = 1 << 50  # bytes; a petabyte is no file of a run
 TIME = "%Y%m%dT%H%M%S.%fZ"
 _SHA256 = re.compile("[0-9a-f]{64}")
 _STRANGE = re.compile(r"[\x00-\x1f\x7f-\x9f\\\ud800-\udfff]")
-_PLACE = re.compile(r"((?:smoke/)?[A-Za-z0-9][A-Za-z0-9._-]*)/([0-9a-f]{12})/(\d{8}T\d{6}\.\d{6}Z)\.json")
+_INDEX_PATH = re.compile(r"((?:smoke/)?[A-Za-z0-9][A-Za-z0-9._-]*)/([0-9a-f]{12})/(\d{8}T\d{6}\.\d{6}Z)\.json")
 
 
 class Entry(NamedTuple):
     """One file."""
 
     name: str
-    """Where it belongs: `work/...`, `results/...`, or in a folder of one's own that the recipe names."""
+    """Its path: `work/...`, `results/...`, or in one of the user's own folders that the recipe names."""
     sha256: str
     size: int
 
@@ -50,7 +50,7 @@ class Index:
     files: Sequence[Entry]
 
     def document(self) -> dict[str, Any]:
-        """As it is stored."""
+        """Return the index as the JSON document that is stored."""
         files = [{"path": name, "sha256": sha256, "size": size} for name, sha256, size in self.files]
         return {"format": FORMAT, "name": self.name, "fingerprint": self.fingerprint, "files": files}
 
@@ -63,7 +63,7 @@ def parse_index_name(path: str) -> IndexName | None:
     >>> parse_index_name("tiny/latest.json")
     >>> parse_index_name("tiny/0123456789ab/20269920T223000.000000Z.json")
     """
-    found = _PLACE.fullmatch(path)
+    found = _INDEX_PATH.fullmatch(path)
     if found is None:
         return None
     with contextlib.suppress(ValueError):  # no such day
@@ -73,7 +73,7 @@ def parse_index_name(path: str) -> IndexName | None:
 
 
 def next_time(newest: str | None, now: datetime.datetime) -> str:
-    """Return the name of the next index, later than the newest whatever this machine's clock says.
+    """Return the time in the name of the next index, later than the newest even if this machine's clock is behind.
 
     Raises:
         RelmError: no time is later.
@@ -94,12 +94,12 @@ def read_index(told: Any, where: str, place: IndexName) -> Index:
         where: the address it came from, for messages.
 
     Raises:
-        RelmError: it is no index, or another run's, or names a file outside the folders of a run.
+        RelmError: it is not an index, or another run's, or names a file outside the folders of a run.
     """
     if not isinstance(told, Mapping) or told.get("format") != FORMAT:
         found = told.get("format") if isinstance(told, Mapping) else None
         raise RelmError(
-            f"{where}: no index of format {FORMAT} (found {_shown(found)}); pull with the version of relm that pushed it"
+            f"{where}: no index of format {FORMAT} (found {_format_value(found)}); pull with the version of relm that pushed it"
         )
     try:
         files = [Entry(file["path"], file["sha256"], file["size"]) for file in told["files"]]
@@ -108,13 +108,13 @@ def read_index(told: Any, where: str, place: IndexName) -> Index:
         raise RelmError(f"{where}: damaged: {type(error).__name__} {error}; push the run again") from None
     if (index.name, index.fingerprint) != (place.name, place.fingerprint):
         raise RelmError(
-            f"{where}: is of run {_shown(index.name)} {_shown(index.fingerprint)}; it was put in another's place: nothing was "
-            "pulled"
+            f"{where}: is of run {_format_value(index.name)} {_format_value(index.fingerprint)}; "
+            "it was stored under another run's name: nothing was pulled"
         )
     for file in files:
         require_inside(file.name, where)
         if not _is_sha256(file.sha256) or type(file.size) is not int or not 0 <= file.size <= LARGEST:
-            found = f"{_shown(file.sha256)} and {_number(file.size)}"
+            found = f"{_format_value(file.sha256)} and {_format_size(file.size)}"
             raise RelmError(f"{where}: {file.name:.200}: expected a sha256 and a size, found {found}; push the run again")
     _require_each_once([file.name for file in files], where)
     return index
@@ -124,18 +124,20 @@ def _is_sha256(value: Any) -> bool:
     return isinstance(value, str) and _SHA256.fullmatch(value) is not None
 
 
-def _number(value: Any) -> str:
+def _format_size(value: Any) -> str:
     """Return a size as it was found; one of thousands of digits cannot be shown."""
-    return f"a number of {value.bit_length():,} bits" if isinstance(value, int) and abs(value) > LARGEST else _shown(value)
+    return (
+        f"a number of {value.bit_length():,} bits" if isinstance(value, int) and abs(value) > LARGEST else _format_value(value)
+    )
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
     """Return the beginning of what was found, without characters that a terminal obeys."""
     return "".join(character if character.isprintable() else "?" for character in f"{value!s:.70}")
 
 
 def _require_each_once(names: Sequence[str], where: str) -> None:
-    """Refuse two entries for one file, and a file where another entry needs a folder."""
+    """Raise RelmError for two entries of one file, and for a file where another entry needs a folder."""
     files = set(names)
     above = {name.rsplit("/", count)[0] for name in files for count in range(1, name.count("/") + 1)}
     twice = [name for name, count in collections.Counter(names).items() if count > 1]
@@ -146,10 +148,10 @@ def _require_each_once(names: Sequence[str], where: str) -> None:
 
 
 def require_inside(name: Any, where: str) -> None:
-    """Refuse a name that leads out of the folder it is taken for, or that a terminal or another system reads as another.
+    """Raise RelmError for a name that leads out of its folder, or that a terminal or another system reads differently.
 
     Raises:
-        RelmError: it is no text, absolute, or has `..`, a backslash, a control character or half a surrogate pair.
+        RelmError: it is not text, is absolute, or has `..`, a backslash, a control character or half a surrogate pair.
     """
     parts = name.split("/") if isinstance(name, str) else []
     strange = len(parts) < 2 or any(part in ("", ".", "..") for part in parts) or _STRANGE.search(name)

@@ -1,4 +1,4 @@
-"""Files written and read beneath a folder through no link: each folder on the way is opened by itself, and nothing by its path.
+"""Write and read files beneath a folder through no link: each folder on the way is opened on its own, never by a whole path.
 
 A link that appears between a check and a write is refused by the system, since each part is opened relative to the one before.
 """
@@ -16,32 +16,32 @@ from relm.errors import RelmError
 
 PIECE = 1 << 20  # bytes
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
-_WHAT_TO_DO = "move what it stands for here and give the same command again (the work folder as a whole may be a link)"
+_WHAT_TO_DO = "replace it by its target and run the same command again (the work folder as a whole may be a link)"
 
 
 class ConfinedPath(NamedTuple):
-    """A file beneath a root, by the folders that lead to it."""
+    """A file beneath a root, by the folders on the way to it."""
 
     root: Path
-    """May be a link itself: the person who runs this has chosen it."""
+    """The folder at the top, which may be a link: the user has chosen it."""
     inside: tuple[str, ...]
     """Folders beneath the root, and the file's name."""
 
     @property
     def path(self) -> Path:
-        """For messages, and for whoever reads the file."""
+        """The whole path, for messages and for reading."""
         return self.root.joinpath(*self.inside)
 
 
-class Kept(NamedTuple):
-    """One file as it was read."""
+class HashedFile(NamedTuple):
+    """The size and sha256 of a file."""
 
     size: int
     sha256: str
 
 
 @contextlib.contextmanager
-def _folder_of(place: ConfinedPath, makes: bool) -> Iterator[int]:
+def _open_folder(place: ConfinedPath, makes: bool) -> Iterator[int]:
     """Open the folder that a file belongs in.
 
     Raises:
@@ -53,7 +53,7 @@ def _folder_of(place: ConfinedPath, makes: bool) -> Iterator[int]:
     descriptor = os.open(place.root, os.O_RDONLY | os.O_DIRECTORY)
     try:
         for number, part in enumerate(place.inside[:-1], start=1):
-            inner = _inner(descriptor, part, place.root.joinpath(*place.inside[:number]), makes)
+            inner = _open_inner(descriptor, part, place.root.joinpath(*place.inside[:number]), makes)
             os.close(descriptor)
             descriptor = inner
         yield descriptor
@@ -61,7 +61,7 @@ def _folder_of(place: ConfinedPath, makes: bool) -> Iterator[int]:
         os.close(descriptor)
 
 
-def _inner(descriptor: int, name: str, path: Path, makes: bool) -> int:
+def _open_inner(descriptor: int, name: str, path: Path, makes: bool) -> int:
     if makes:
         with contextlib.suppress(FileExistsError):
             os.mkdir(name, dir_fd=descriptor)
@@ -74,17 +74,17 @@ def _inner(descriptor: int, name: str, path: Path, makes: bool) -> int:
         raise RelmError(f"{path}: is {found}, and nothing is pulled through it; {_WHAT_TO_DO}") from None
 
 
-def kept(place: ConfinedPath) -> Kept | None:
+def hash_file(place: ConfinedPath) -> HashedFile | None:
     """Return size and sha256 of a file; None where there is none.
 
     Raises:
         RelmError: a link stands there or on the way, or something that is no file.
     """
     try:
-        with _folder_of(place, makes=False) as folder:
+        with _open_folder(place, makes=False) as folder:
             _require_file_or_nothing(folder, place)
-            with _opened(folder, place) as file:
-                return Kept(os.fstat(file.fileno()).st_size, hashlib.file_digest(file, "sha256").hexdigest())
+            with _open(folder, place) as file:
+                return HashedFile(os.fstat(file.fileno()).st_size, hashlib.file_digest(file, "sha256").hexdigest())
     except FileNotFoundError:
         return None
 
@@ -99,20 +99,20 @@ def _require_file_or_nothing(folder: int, place: ConfinedPath) -> None:
         raise RelmError(f"{place.path}: is {found}, and a file is to be pulled there; {_WHAT_TO_DO}")
 
 
-def pieces_of(place: ConfinedPath) -> Iterator[bytes]:
+def read_pieces(place: ConfinedPath) -> Iterator[bytes]:
     """Yield the bytes of a file that is there."""
-    with _folder_of(place, makes=False) as folder, _opened(folder, place) as file:
+    with _open_folder(place, makes=False) as folder, _open(folder, place) as file:
         while piece := file.read(PIECE):
             yield piece
 
 
-def _opened(folder: int, place: ConfinedPath) -> BufferedReader:
+def _open(folder: int, place: ConfinedPath) -> BufferedReader:
     return open(os.open(place.inside[-1], os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder), "rb")
 
 
 def set_time(place: ConfinedPath, seconds: int) -> None:
-    """Give a file its time."""
-    with _folder_of(place, makes=False) as folder:
+    """Set a file's time of change."""
+    with _open_folder(place, makes=False) as folder:
         os.utime(place.inside[-1], (seconds, seconds), dir_fd=folder, follow_symlinks=False)
 
 
@@ -124,7 +124,7 @@ def write(place: ConfinedPath, pieces: Iterable[bytes], seconds: int) -> None:
     """
     name, partial = place.inside[-1], f".{place.inside[-1]}.partial"
     try:
-        with _folder_of(place, makes=True) as folder:
+        with _open_folder(place, makes=True) as folder:
             _require_file_or_nothing(folder, place)
             with contextlib.suppress(FileNotFoundError):  # of a pull that was killed; or a link, which goes and is not followed
                 os.unlink(partial, dir_fd=folder)
@@ -150,7 +150,7 @@ def _write_new(folder: int, name: str, pieces: Iterable[bytes], seconds: int) ->
 
 
 def require_no_link(place: ConfinedPath) -> None:
-    """Refuse a place that a link leads away from; its last part, too, which need not be a file.
+    """Raise RelmError if any part of a path, the last one included, is a link.
 
     Raises:
         RelmError: names the link.

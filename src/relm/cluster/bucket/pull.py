@@ -1,4 +1,4 @@
-"""A run's files out of a store, each compared with its hash while it is written, so that the same commands go on elsewhere."""
+"""Pull a run's files from a store, each compared with its hash while it is written, so that the run can resume here."""
 
 import contextlib
 import dataclasses
@@ -14,8 +14,8 @@ from typing import Any
 from tqdm import tqdm
 
 from relm.cluster.bucket.index import Entry, Index, IndexName
-from relm.cluster.bucket.placing import ConfinedPath, Kept, kept, pieces_of, require_no_link, set_time, write
-from relm.cluster.bucket.run_files import last_of_all, own_folders, own_paths, paths_of
+from relm.cluster.bucket.placing import ConfinedPath, HashedFile, hash_file, read_pieces, require_no_link, set_time, write
+from relm.cluster.bucket.run_files import find_own_paths, find_paths, list_own_folders, sort_states_last
 from relm.cluster.bucket.store import Store
 from relm.errors import RelmError
 from relm.formatting import format_bytes
@@ -26,7 +26,7 @@ from relm.reporting.publish import publish
 from relm.training.interruption import run_lock
 from relm.training.kill_points import kill_point
 
-# 1 January 2020, of all files alike: none is newer than what was made of it, and none newer than what is made of it here.
+# 1 January 2020, the same for all files: no input is newer than its output, neither of the pulled files nor of later ones.
 PULLED = 1577836800
 _STATE = re.compile("([^/]+)/checkpoints/step-([0-9]{8})/state[.]json")
 
@@ -39,17 +39,17 @@ class Puller:
     plan: Plan
     index: Index
     here: dict[str, ConfinedPath] = field(default_factory=dict)
-    """sha256 -> a file that was found to have it."""
+    """sha256 -> a local file with that content."""
 
     def pull(self) -> str:
-        """Bring all files of the index here; what is there already is not fetched.
+        """Fetch all files of the index that are not here already.
 
         Raises:
-            RelmError: a name is none that push writes, a link leads elsewhere, an object is damaged, the disk is full, a
+            RelmError: push never writes such a name, a link leads elsewhere, an object is damaged, the disk is full, a
                 trainer is at work here, or the run is further here.
         """
         entries = {entry.name: entry for entry in self.index.files}
-        own = {name: ConfinedPath(Path(), path.parts) for name, path in own_paths(self.plan, entries).items()}
+        own = {name: ConfinedPath(Path(), path.parts) for name, path in find_own_paths(self.plan, entries).items()}
         if outside := sorted(name for name in set(entries) - set(own) if not name.startswith(("work/", "results/"))):
             raise self._strange(outside[0], "nothing")
         if _has_its_folders(self.plan):
@@ -63,12 +63,12 @@ class Puller:
         return f"{self.index.name}: {len(self.index.files):,} files, {len(fetched):,} of them fetched ({size})"
 
     def _targets(self, names: Collection[str], pulled: str) -> dict[str, ConfinedPath]:
-        """Return where each name belongs here.
+        """Return name -> path here.
 
         Raises:
             RelmError: push gives no file of this run such a name, or a link leads elsewhere.
         """
-        paths = paths_of(self.plan, names)
+        paths = find_paths(self.plan, names)
         if strange := sorted(set(names) - set(paths)):
             raise self._strange(strange[0], pulled)
         targets = {name: self._place(path) for name, path in paths.items()}
@@ -88,14 +88,14 @@ class Puller:
         return ConfinedPath(Path(path.parts[0]), path.parts[1:])
 
     def _bring_own(self, entries: Mapping[str, Entry], places: Mapping[str, ConfinedPath]) -> list[Entry]:
-        """Bring what folders of one's own lack; a file that is there is never written over.
+        """Fetch the files that the user's own folders lack; a file that is there is never overwritten.
 
         Raises:
             RelmError: one is there with other content.
         """
-        found = {name: kept(places[name]) for name in entries}
+        found = {name: hash_file(places[name]) for name in entries}
         for name, file in found.items():
-            if file is not None and file != Kept(entries[name].size, entries[name].sha256):
+            if file is not None and file != HashedFile(entries[name].size, entries[name].sha256):
                 raise RelmError(
                     f"{name}: has other content here than in {self.store.url}, and a file of your own is not written over; "
                     "move it away to have the store's"
@@ -108,12 +108,12 @@ class Puller:
         return lacking
 
     def _bring_rest(self, entries: Mapping[str, Entry], targets: Mapping[str, ConfinedPath]) -> list[Entry]:
-        """Bring what belongs in the work folder, then the published folders; return what was lacking in the former."""
+        """Fetch the files of the work folder, then the published folders; return the entries that the former lacked."""
         in_work = {name: place for name, place in targets.items() if name.startswith("work/")}
         published = {name: place for name, place in targets.items() if name not in in_work}
         self._require_not_further()
         with self._locks():
-            lacking = [entries[name] for name in last_of_all(in_work) if not self._is_there(entries[name], in_work[name])]
+            lacking = [entries[name] for name in sort_states_last(in_work) if not self._is_there(entries[name], in_work[name])]
             known = {entries[name].sha256 for name in in_work}
             staged = {entries[name].sha256: entries[name].size for name in published if entries[name].sha256 not in known}
             needed = sum(entry.size for entry in lacking) + sum(staged.values())
@@ -125,7 +125,7 @@ class Puller:
         return lacking
 
     def _require_not_further(self) -> None:
-        """Refuse to put an older state over a newer one."""
+        """Raise RelmError rather than replace a newer state by an older one."""
         folder = self.plan.run_folder
         inside = f"work/runs/{self.index.name}/{self.index.fingerprint}/"
         there = self._newest_checkpoint([entry.name.removeprefix(inside) for entry in self.index.files])
@@ -140,7 +140,7 @@ class Puller:
             )
 
     def _newest_checkpoint(self, names: Sequence[str]) -> tuple[int, int]:
-        """Number of the phase and step; (-1, 0) for none."""
+        """Return index of the phase and step of the newest checkpoint; (-1, 0) for none."""
         states = [_STATE.fullmatch(name) for name in names]
         found = [
             (self.plan.phases.index(state[1]), int(state[2])) for state in states if state and state[1] in self.plan.phases
@@ -149,7 +149,7 @@ class Puller:
 
     @contextlib.contextmanager
     def _locks(self) -> Iterator[None]:
-        """Hold the run's folders, so that nobody trains in them."""
+        """Hold the locks of the run's folders, so that no trainer starts in them."""
         with contextlib.ExitStack() as stack:
             for phase in self.plan.phases:
                 lock = self.plan.run_folder / phase / "lock"
@@ -159,7 +159,7 @@ class Puller:
             yield
 
     def _is_there(self, entry: Entry, place: ConfinedPath) -> bool:
-        if kept(place) != (entry.size, entry.sha256):
+        if hash_file(place) != (entry.size, entry.sha256):
             return False
         set_time(place, PULLED)
         self.here.setdefault(entry.sha256, place)
@@ -167,15 +167,15 @@ class Puller:
 
     def _bring(self, entry: Entry, place: ConfinedPath, bar: "tqdm[Any]") -> None:
         copied = self.here.get(entry.sha256)
-        pieces = self.store.pieces(entry.sha256) if copied is None else pieces_of(copied)
+        pieces = self.store.pieces(entry.sha256) if copied is None else read_pieces(copied)
         source = f"{self.store.url}/objects/{entry.sha256}" if copied is None else str(copied.path)
-        write(place, _checked(entry, source, place.path, pieces, bar), PULLED)
+        write(place, _check_pieces(entry, source, place.path, pieces, bar), PULLED)
         if copied is None:
             kill_point("pull-file")
         self.here.setdefault(entry.sha256, place)
 
     def _publish(self, entries: Mapping[str, Entry], targets: Mapping[str, ConfinedPath], bar: "tqdm[Any]") -> None:
-        """Make published folders, complete or not at all, of what was brought: linked with it as `relm publish` links."""
+        """Make published folders, complete or not at all, linked with the fetched files as `relm publish` links them."""
         staged = self.plan.work / "pulled"
         for folder in (self.plan.reference_results, self.plan.results):
             inside = {name: place for name, place in targets.items() if folder in place.path.parents}
@@ -197,7 +197,7 @@ class Puller:
         shutil.rmtree(staged, ignore_errors=True)
 
 
-def _checked(entry: Entry, source: str, target: Path, pieces: Iterator[bytes], bar: "tqdm[Any]") -> Iterator[bytes]:
+def _check_pieces(entry: Entry, source: str, target: Path, pieces: Iterator[bytes], bar: "tqdm[Any]") -> Iterator[bytes]:
     """Yield the pieces of an object, and no byte more than its entry says.
 
     Raises:
@@ -207,24 +207,24 @@ def _checked(entry: Entry, source: str, target: Path, pieces: Iterator[bytes], b
     for piece in pieces:
         size += len(piece)
         if size > entry.size:
-            raise _damaged(source, target, f"it has more than {entry.size:,} bytes")
+            raise _damaged_object(source, target, f"it has more than {entry.size:,} bytes")
         yield piece
         digest.update(piece)
         bar.update(len(piece))
         kill_point("pull-piece")
     if (digest.hexdigest(), size) != (entry.sha256, entry.size):
         found = f"it has {size:,} bytes of sha256 {digest.hexdigest()}, expected {entry.size:,}"
-        raise _damaged(source, target, found)
+        raise _damaged_object(source, target, found)
 
 
-def _damaged(source: str, target: Path, found: str) -> RelmError:
+def _damaged_object(source: str, target: Path, found: str) -> RelmError:
     return RelmError(
         f"{source}: damaged: {found}; {target} was not written. Delete that object, and push again from where the run is"
     )
 
 
 def _has_its_folders(plan: Plan) -> bool:
-    """Tell whether the plan's keys can be computed: those of folders of one's own need their content."""
+    """Return whether the plan's keys can be computed: those of the user's own folders need their content."""
     try:
         _ = plan.fingerprint
     except RelmError:
@@ -254,7 +254,7 @@ def pull(url: str, project: Project, name: str | None) -> str:
     lines = []
     for wanted in names:
         plan = project.plan(wanted)
-        place = chosen(plan, [place for place in places if place.name == wanted], url)
+        place = choose_index(plan, [place for place in places if place.name == wanted], url)
         lines.append(Puller(store, plan, store.index(place)).pull())
     return "\n".join(lines)
 
@@ -267,10 +267,10 @@ def _is_here(project: Project, name: str) -> bool:
     return True
 
 
-def chosen(plan: Plan, places: Sequence[IndexName], url: str) -> IndexName:
+def choose_index(plan: Plan, places: Sequence[IndexName], url: str) -> IndexName:
     """Return the newest index of a run that means what its recipe means here.
 
-    Where that depends on a folder of one's own that is not here yet, the newest there is.
+    If that depends on one of the user's own folders that is not here yet, return the newest index.
 
     Raises:
         RelmError: there is none.
@@ -280,7 +280,7 @@ def chosen(plan: Plan, places: Sequence[IndexName], url: str) -> IndexName:
     try:
         fingerprint = plan.fingerprint
     except RelmError:
-        if not own_folders(plan):
+        if not list_own_folders(plan):
             raise
         return places[-1]
     found = [place for place in places if place.fingerprint == fingerprint]

@@ -1,4 +1,4 @@
-"""A run's files into a store: what is there already is not sent again, and what is sent counts once all of it is listed."""
+"""Push a run's files into a store: files already there are not sent again, and sent ones count once they are listed."""
 
 import datetime
 import hashlib
@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from relm.artifact import sha256_of, stamp_of
 from relm.cluster.bucket.index import Entry, Index, next_time
-from relm.cluster.bucket.run_files import files_of, others_of, own_folders, together, told_sha256
+from relm.cluster.bucket.run_files import choose_group, list_files, list_others, list_own_folders, read_recorded_sha256
 from relm.cluster.bucket.store import Changed, Store
 from relm.errors import RelmError
 from relm.formatting import format_bytes
@@ -22,7 +22,7 @@ from relm.recipes.plan import Plan
 logger = logging.getLogger(__name__)
 
 
-class File(NamedTuple):
+class FileToPush(NamedTuple):
     """One file as it was when its hash was known."""
 
     path: Path
@@ -37,80 +37,80 @@ class Pushed(NamedTuple):
     sent: int
     sent_bytes: int
     left: int
-    """Files that changed or went meanwhile."""
+    """The files that changed or disappeared meanwhile."""
 
-    def in_words(self, name: str) -> str:
-        """Return one line."""
-        left = f"; {self.left} changed or went meanwhile, and are left to the next push" if self.left else ""
+    def format_summary(self, name: str) -> str:
+        """Return the outcome as one line."""
+        left = f"; {self.left} changed or disappeared meanwhile, and are left to the next push" if self.left else ""
         return f"{name}: {self.files:,} files, {self.sent:,} of them sent ({format_bytes(self.sent_bytes)}){left}"
 
 
 @dataclass
 class Pusher:
-    """Pushes runs into one store, and remembers what it has hashed and what is there."""
+    """Pushes runs into one store, and caches its hashes and the store's objects."""
 
     store: Store
     objects: dict[str, int] = field(init=False)
-    """sha256 -> size of what the store has."""
+    """sha256 -> size of the store's objects."""
     _hashed: dict[tuple[int, ...], str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.objects = self.store.objects()
 
     def push(self, plan: Plan) -> Pushed:
-        """Send what the store lacks of a run, then list it.
+        """Send the files of a run that the store lacks, then list all.
 
         Raises:
             RelmError: the store cannot be used, or a file is not what its sidecar says.
         """
-        names = files_of(plan)
+        names = list_files(plan)
         logs = {name: path for name, path in names.items() if path.suffix == ".jsonl" and _is_in(plan.run_folder, path)}
-        files, gone = self._hashes({name: path for name, path in names.items() if name not in logs})
+        files, gone = self._hash_files({name: path for name, path in names.items() if name not in logs})
         entries, sent = self._send(files, gone)
         # Logs are read last: they have a line of every checkpoint before, and training takes lines beyond it away.
         for name, path in logs.items():
             entry, size = self._send_log(name, path)
             entries[name] = entry
             sent.extend([size] if size else [])
-        kept = [entry for name, entry in sorted(entries.items()) if together(name) not in gone]
+        kept = [entry for name, entry in sorted(entries.items()) if choose_group(name) not in gone]
         self._list(Index(plan.name, plan.fingerprint, kept))
         return Pushed(len(kept), len(sent), sum(sent), len(names) - len(kept))
 
-    def _hashes(self, names: Mapping[str, Path]) -> tuple[list[File], set[str]]:
-        """Return all files with their hashes, and what went while they were read."""
+    def _hash_files(self, names: Mapping[str, Path]) -> tuple[list[FileToPush], set[str]]:
+        """Return all files with their hashes, and the groups that disappeared meanwhile."""
         files, gone = [], set()
         for name, path in names.items():
             try:
                 files.append(self._hash(name, path))
             except FileNotFoundError:
-                gone.add(together(name))
+                gone.add(choose_group(name))
         return files, gone
 
-    def _hash(self, name: str, path: Path) -> File:
+    def _hash(self, name: str, path: Path) -> FileToPush:
         stamp = stamp_of(path)
         key = tuple(stamp)
         if key not in self._hashed:
-            told = told_sha256(path)
+            told = read_recorded_sha256(path)
             is_known = told is not None and self.objects.get(told) == stamp[0]
-            self._hashed[key] = told if is_known and told else self._checked(path, told)
-        return File(path, Entry(name, self._hashed[key], stamp[0]), stamp)
+            self._hashed[key] = told if is_known and told else self._check_hash(path, told)
+        return FileToPush(path, Entry(name, self._hashed[key], stamp[0]), stamp)
 
-    def _checked(self, path: Path, told: str | None) -> str:
+    def _check_hash(self, path: Path, told: str | None) -> str:
         """Return the sha256 of a file that will be sent.
 
         Raises:
             RelmError: it is not what its sidecar says.
         """
         found = sha256_of(path)
-        if told is not None and found != told and told_sha256(path) == told:
+        if told is not None and found != told and read_recorded_sha256(path) == told:
             raise RelmError(
                 f"{path}: sha256 is {found}, but what lies beside it says {told}: damaged since it was made; delete it "
                 "and run the step that makes it again. Nothing was listed in the store"
             )
         return found
 
-    def _send(self, files: Sequence[File], gone: set[str]) -> tuple[dict[str, Entry], list[int]]:
-        """Return name -> entry of what the store has now, and the sizes that were sent; adds to what is `gone`."""
+    def _send(self, files: Sequence[FileToPush], gone: set[str]) -> tuple[dict[str, Entry], list[int]]:
+        """Send files; return name -> entry of those that the store has now, and the sizes sent; add the others to `gone`."""
         entries: dict[str, Entry] = {}
         sent: list[int] = []
         lacking = {file.entry.sha256: file.entry.size for file in files if file.entry.sha256 not in self.objects}
@@ -125,11 +125,11 @@ class Pusher:
                     self._require_whole(file.entry)
                     entries[file.entry.name] = file.entry
                 except Changed:
-                    gone.add(together(file.entry.name))
+                    gone.add(choose_group(file.entry.name))
         return entries, sent
 
     def _send_log(self, name: str, path: Path) -> tuple[Entry, int]:
-        """Return a log as far as its lines are whole: training appends to it; the bytes that were sent."""
+        """Send the whole lines of a log, to which training appends; return its entry and the bytes sent."""
         content = path.read_bytes()
         content = content[: content.rfind(b"\n") + 1]
         entry = Entry(name, hashlib.sha256(content).hexdigest(), len(content))
@@ -169,7 +169,7 @@ def push(url: str, plans: Iterable[Plan], watch: float | None) -> str:
 
     Args:
         url: of the store, as fsspec has it.
-        watch: push again and again, with so many seconds between; None: once.
+        watch: push repeatedly, with this many seconds between; None: once.
 
     Returns:
         A line for each run.
@@ -193,19 +193,19 @@ def push(url: str, plans: Iterable[Plan], watch: float | None) -> str:
 def _push_all(pusher: Pusher, plans: Sequence[Plan]) -> str:
     lines = []
     for plan in plans:
-        for folder in _elsewhere(plan):
+        for folder in _list_folders_outside(plan):
             logger.warning(
                 "%s reads the folder %s, which is not pushed: it lies outside the project or holds its code", plan.name, folder
             )
-        if others := others_of(plan):
+        if others := list_others(plan):
             shown = ", ".join(map(str, others[:3])) + (f" and {len(others) - 3:,} more" if len(others) > 3 else "")
             logger.warning("%s: not pushed, since no step of relm writes files of this name: %s", plan.name, shown)
-        lines.append(pusher.push(plan).in_words(plan.name))
+        lines.append(pusher.push(plan).format_summary(plan.name))
     return "\n".join(lines)
 
 
-def _elsewhere(plan: Plan) -> list[str]:
-    """Folders of one's own that an index cannot hold."""
+def _list_folders_outside(plan: Plan) -> list[str]:
+    """Return the user's own folders that an index cannot hold."""
     named = [plan.dataset, plan.tokenizer_model, plan.init_model, plan.reference_model]
     folders = {str(part.folder) for part in named if part is not None and part.folder is not None}
-    return sorted(folders - {str(folder) for folder in own_folders(plan)})
+    return sorted(folders - {str(folder) for folder in list_own_folders(plan)})

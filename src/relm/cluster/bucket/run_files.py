@@ -1,6 +1,6 @@
-"""The files that a run needs to go on elsewhere, under the names that an index has for them.
+"""The files that a run needs to resume elsewhere, under their names in an index.
 
-Push looks for files of these names, and pull accepts no other: both ask here.
+Push searches for files of these names, and pull accepts no others: both use this module.
 """
 
 import json
@@ -22,9 +22,9 @@ from relm.reporting.publish import COMPILATION, MODEL_FILES, REPORT_FILES, publi
 from relm.reporting.reference import PAGE
 from relm.training.shard_stamps import RECORD
 
-# What belongs to one machine: programs of its device, and what it knows of its own files.
+# Files that belong to one machine: programs of its device, and its records of its own files.
 LEFT_OUT = (COMPILED, "lock", RECORD)
-# Folders of a checkout whose files are run, beside those that belong to runs: none of them is a folder of one's own.
+# Folders of a checkout with code that is run, and those of runs: none of them counts as the user's own.
 NOT_OWN = ("work", "results", "src", "recipes", "profiles", "containers", "envs", ".ci")
 _VISIBLE = r"[^./][^/]*"
 _FIGURES = rf"{NAME.pattern}\.json"
@@ -32,44 +32,44 @@ _WITH_RECORDS = r"(\.json|\.record\.json)?"
 
 
 class Folder(NamedTuple):
-    """A folder of files whose number is not known before, and the pattern of their paths inside it."""
+    """A folder with any count of files, and the pattern of their paths inside it."""
 
     path: Path
     names: re.Pattern[str]
 
 
-def files_of(plan: Plan) -> dict[str, Path]:
-    """Return name -> file, of all that is there: downloads, documents, tokenizer, examples, weights, the run's folder, results."""
-    known = {path for path in single_files(plan) if path.is_file()}
-    known |= {path for folder in folders(plan) for path in _inside(folder.path) if _is_among(folder, path)}
-    # Those in the work folder come first: beside them lies what says their hash, which their published links lack.
+def list_files(plan: Plan) -> dict[str, Path]:
+    """Return name -> file of all existing files: downloads, documents, tokenizer, examples, weights, run folder, results."""
+    known = {path for path in list_single_files(plan) if path.is_file()}
+    known |= {path for folder in folders(plan) for path in _list_inside(folder.path) if _is_among(folder, path)}
+    # Those in the work folder come first: their sidecars have the hashes, which their published links lack.
     ordered = sorted(known, key=lambda path: (not path.is_relative_to(plan.work), path))
-    return {_name(plan, path): path for path in ordered} | {path.as_posix(): path for path in _in_own_folders(plan)}
+    return {_name_file(plan, path): path for path in ordered} | {path.as_posix(): path for path in _in_own_folders(plan)}
 
 
-def others_of(plan: Plan) -> list[Path]:
+def list_others(plan: Plan) -> list[Path]:
     """Return the files in the run's folder that no step of relm writes, so that they are not sent."""
     (run, *_) = folders(plan)
-    return [path for path in _inside(run.path) if not _is_among(run, path)]
+    return [path for path in _list_inside(run.path) if not _is_among(run, path)]
 
 
-def paths_of(plan: Plan, names: Iterable[str]) -> dict[str, Path]:
-    """Return where those of the names belong that push gives files of this plan, in folders of one's own aside."""
-    singles, kept = set(single_files(plan)), folders(plan)
+def find_paths(plan: Plan, names: Iterable[str]) -> dict[str, Path]:
+    """Return name -> path of the names that push gives this plan's files, except in the user's own folders."""
+    singles, kept = set(list_single_files(plan)), folders(plan)
     found = {}
     for name in names:
         first, _, rest = name.partition("/")
         path = plan.work / rest if first == "work" else Path(name)
-        if (path in singles or any(_is_among(folder, path) for folder in kept)) and _name(plan, path) == name:
+        if (path in singles or any(_is_among(folder, path) for folder in kept)) and _name_file(plan, path) == name:
             found[name] = path
     return found
 
 
-def _name(plan: Plan, path: Path) -> str:
+def _name_file(plan: Plan, path: Path) -> str:
     return f"work/{path.relative_to(plan.work).as_posix()}" if path.is_relative_to(plan.work) else path.as_posix()
 
 
-def single_files(plan: Plan) -> Iterator[Path]:
+def list_single_files(plan: Plan) -> Iterator[Path]:
     """Yield the files whose names the plan has, there or not: products, each with its sidecar and its record."""
     for product in (*_single_products(plan), *_products_of_data(plan)):
         yield from (product, sidecar_of(product), product.with_name(f"{product.name}.record.json"))
@@ -93,7 +93,7 @@ def _in_run_folder(plan: Plan) -> Iterator[str]:
     yield f"{phase}/model/{_either(*MODEL_FILES, 'generation_config.json')}{_WITH_RECORDS}"
     yield f"{phase}/checkpoints/step-[0-9]{{8}}/{_either(*CHECKPOINT_FILES, 'state.json')}"
     yield f"{phase}/tensorboard/{_VISIBLE}"
-    # Not all that lies there: Weights & Biases would take the address of its server from `settings`.
+    # Not all files there: Weights & Biases would take the address of its server from `settings`.
     yield rf"{phase}/wandb/(run_id|(offline-)?run-{_VISIBLE}(/{_VISIBLE})*)"
     yield f"{_either(TRAINED, BEFORE, REFERENCE)}/{_FIGURES}"
     yield f"{REFERENCE}/{_either(PAGE)}"
@@ -111,7 +111,7 @@ def _is_among(folder: Folder, path: Path) -> bool:
 
 
 def _products_of_data(plan: Plan) -> Iterator[Path]:
-    """Documents, tokenizer and examples: what their keys say, of whichever recipe."""
+    """Yield documents, tokenizer and examples, which recipes with the same keys share."""
     yield from (plan.documents(shard, split) for shard in plan.shards for split in SPLITS)
     yield plan.tokenizer
     for phase in plan.phases:
@@ -124,7 +124,7 @@ def _products_of_data(plan: Plan) -> Iterator[Path]:
 
 
 def _single_products(plan: Plan) -> Iterator[Path]:
-    """Downloads, and what was copied out of folders of one's own: in folders that other recipes may use as well."""
+    """Yield downloads, and copies from the user's own folders: in folders that other recipes may use as well."""
     yield from (plan.download(shard) for shard in plan.dataset.files)
     if plan.tokenizer_model is not None:
         yield from plan.tokenizer_files
@@ -137,7 +137,7 @@ def _single_products(plan: Plan) -> Iterator[Path]:
     yield from (plan.test_download(test) for test in plan.tests)
 
 
-def _inside(folder: Path) -> Iterator[Path]:
+def _list_inside(folder: Path) -> Iterator[Path]:
     """Yield the files in a folder; not hidden ones, links, and what belongs to this machine."""
     for path in sorted(folder.rglob("*")):
         parts = path.relative_to(folder).parts
@@ -145,8 +145,8 @@ def _inside(folder: Path) -> Iterator[Path]:
             yield path
 
 
-def own_folders(plan: Plan) -> list[Path]:
-    """Those inside the project that a recipe names; of one elsewhere an index could not say where it belongs."""
+def list_own_folders(plan: Plan) -> list[Path]:
+    """Return the recipe's own folders inside the project; an index cannot name the path of one elsewhere."""
     named = [plan.dataset, plan.tokenizer_model, plan.init_model, plan.reference_model]
     folders = {Path(folder) for part in named if part is not None and (folder := part.folder) is not None}
     return sorted(folder for folder in folders if folder.parts and not folder.is_absolute() and not _leads_out(folder))
@@ -158,7 +158,7 @@ def _leads_out(folder: Path) -> bool:
 
 
 def _in_own_folders(plan: Plan) -> Iterator[Path]:
-    own = own_folders(plan)
+    own = list_own_folders(plan)
     if plan.dataset.folder is not None and Path(plan.dataset.folder) in own:
         yield from identity.folder_files(plan.dataset)
     for model in (plan.tokenizer_model, plan.init_model, plan.reference_model):
@@ -167,12 +167,12 @@ def _in_own_folders(plan: Plan) -> Iterator[Path]:
             yield from (Path(model.folder) / file for file in files)
 
 
-def own_paths(plan: Plan, names: Iterable[str]) -> dict[str, Path]:
-    """Return where those of the names belong that push gives files in folders of one's own.
+def find_own_paths(plan: Plan, names: Iterable[str]) -> dict[str, Path]:
+    """Return name -> path of the names that push gives files in the user's own folders.
 
     A dataset's pattern is matched by what reads the folder itself, in a copy of it that has empty files of these names.
     """
-    own = own_folders(plan)
+    own = list_own_folders(plan)
     listed = [Path(name) for name in names]
     inside = [path for path in listed if any(path.is_relative_to(folder) for folder in own)]
     found: set[Path] = set()
@@ -182,12 +182,12 @@ def own_paths(plan: Plan, names: Iterable[str]) -> dict[str, Path]:
     if plan.dataset.folder is not None and Path(plan.dataset.folder) in own:
         folder = Path(plan.dataset.folder)
         found |= {
-            folder / path for path in _matching(plan, [p.relative_to(folder) for p in inside if p.is_relative_to(folder)])
+            folder / path for path in _match_patterns(plan, [p.relative_to(folder) for p in inside if p.is_relative_to(folder)])
         }
     return {path.as_posix(): path for path in inside if path in found and not path.is_relative_to(plan.work)}
 
 
-def _matching(plan: Plan, inside: Iterable[Path]) -> set[Path]:
+def _match_patterns(plan: Plan, inside: Iterable[Path]) -> set[Path]:
     with TemporaryDirectory(prefix="relm-pull-") as copy:
         for path in inside:
             (copy / path).parent.mkdir(parents=True, exist_ok=True)
@@ -199,10 +199,10 @@ def _matching(plan: Plan, inside: Iterable[Path]) -> set[Path]:
         return {path.relative_to(copy) for path in found}
 
 
-def together(name: str) -> str:
-    """Return what a file is pushed together with: the folder of its checkpoint, a published folder, or nothing but itself.
+def choose_group(name: str) -> str:
+    """Return the group that a file is pushed with: the folder of its checkpoint, a published folder, or the file itself.
 
-    >>> together("work/runs/a/0123456789ab/main/checkpoints/step-00000010/state.json")
+    >>> choose_group("work/runs/a/0123456789ab/main/checkpoints/step-00000010/state.json")
     'work/runs/a/0123456789ab/main/checkpoints/step-00000010'
     """
     parts = name.split("/")
@@ -211,17 +211,17 @@ def together(name: str) -> str:
     return "results" if parts[0] == "results" else name
 
 
-def last_of_all(names: Iterable[str]) -> list[str]:
-    """Return names in the order in which a run may be written: a checkpoint counts from its `state.json` on, so that comes last."""
+def sort_states_last(names: Iterable[str]) -> list[str]:
+    """Return names in the order for writing: a checkpoint counts once its `state.json` is there, so that comes last."""
     return sorted(names, key=lambda name: ("/checkpoints/" in name and name.endswith("/state.json"), name))
 
 
-def told_sha256(path: Path) -> str | None:
+def read_recorded_sha256(path: Path) -> str | None:
     """Return the sha256 that a file's sidecar, its checkpoint's `state.json` or its model's sidecar has for it, if any."""
     for beside in (sidecar_of(path), path.with_name("state.json"), sidecar_of(path.with_name(WEIGHTS))):
         try:
             told = json.loads(beside.read_text(encoding="utf-8"))
-            sha256 = _named_in(told, path.name, is_state=beside.name == "state.json")
+            sha256 = _find_sha256(told, path.name, is_state=beside.name == "state.json")
         except (OSError, ValueError, KeyError, TypeError, RecursionError):
             continue
         if isinstance(sha256, str):
@@ -229,8 +229,8 @@ def told_sha256(path: Path) -> str | None:
     return None
 
 
-def _named_in(told: Any, name: str, is_state: bool) -> Any:
-    """Return the sha256 that a `state.json` or a sidecar has for the file of a name; a KeyError says that it has none."""
+def _find_sha256(told: Any, name: str, is_state: bool) -> Any:
+    """Return the sha256 that a `state.json` or a sidecar has for the file of a name; raise KeyError without one."""
     if is_state:
         return told["sha256"][name]
     return told["sha256"] if told["file"] == name else told["files"][name]["sha256"]

@@ -1,8 +1,8 @@
-"""A place for the files of runs, by any address that fsspec knows: gs://bucket/folder, file:///disk/folder.
+"""A store for the files of runs, at any address that fsspec knows: gs://bucket/folder, file:///disk/folder.
 
 `objects/SHA256` are contents, each written once and never over; `runs/` has the indexes. An object has its name only when it is
-whole: Google Cloud Storage (gs://) shows an object once all its bytes have come; anywhere else it is written into `partial/`
-and moved. Who may read and write is the environment's matter (the VM's service account, GOOGLE_APPLICATION_CREDENTIALS).
+whole: Google Cloud Storage (gs://) shows an object once it has all its bytes; anywhere else it is written into `partial/`
+and moved. Credentials come from the environment (the VM's service account, GOOGLE_APPLICATION_CREDENTIALS).
 """
 
 import contextlib
@@ -35,14 +35,14 @@ RIGHTS = (
 
 
 class Changed(Exception):
-    """A file is not the one any more that was to be stored."""
+    """The file to be stored has changed or disappeared."""
 
 
 class Store:
-    """One such place."""
+    """One store, by its address."""
 
     def __init__(self, url: str) -> None:
-        """Open it; nothing is asked of it yet.
+        """Open the store without a request.
 
         Raises:
             RelmError: nothing here knows such an address, or there is a secret in it.
@@ -53,36 +53,36 @@ class Store:
                 "credentials by the environment, as GOOGLE_APPLICATION_CREDENTIALS does"
             )
         self.url = url.rstrip("/")
-        # Else gcsfs asks Google's storage control for the kind of bucket, by gRPC, before it does anything.
+        # Otherwise gcsfs first requests the kind of bucket from Google's storage control by gRPC.
         os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
-        with self._told("cannot be opened"):
+        with self._report_errors("cannot be opened"):
             self._files, root = fsspec.core.url_to_fs(self.url, use_listings_cache=False)
             self._root = str(root).rstrip("/")
         protocols = self._files.protocol
         self._is_atomic = bool(set(ATOMIC) & set((protocols,) if isinstance(protocols, str) else protocols))
 
     def objects(self) -> dict[str, int]:
-        """sha256 -> size of all objects."""
-        with self._told("cannot be listed"):
+        """Return sha256 -> size of all objects."""
+        with self._report_errors("cannot be listed"):
             found = self._files.find(f"{self._root}/objects", detail=True)
         return {path.rsplit("/", 1)[-1]: int(told["size"]) for path, told in found.items()}
 
     def indexes(self) -> list[IndexName]:
-        """Those of all runs, oldest first."""
-        with self._told("cannot be listed"):
+        """Return the indexes of all runs, oldest first."""
+        with self._report_errors("cannot be listed"):
             found = self._files.find(f"{self._root}/runs")
-        places = [parse_index_name(path.rpartition(f"{self._root}/runs/")[2]) for path in found]
-        return sorted((place for place in places if place), key=lambda place: place.time)
+        names = [parse_index_name(path.rpartition(f"{self._root}/runs/")[2]) for path in found]
+        return sorted((name for name in names if name), key=lambda name: name.time)
 
-    def index(self, place: IndexName) -> Index:
-        """Return one of them.
+    def index(self, name: IndexName) -> Index:
+        """Return an index by its name.
 
         Raises:
             RelmError: it cannot be read, or is damaged.
         """
-        with self._told(f"{place} cannot be read"), self._files.open(f"{self._root}/{place}", "rb") as file:
+        with self._report_errors(f"{name} cannot be read"), self._files.open(f"{self._root}/{name}", "rb") as file:
             content = file.read(LARGEST_INDEX + 1)
-        where = f"{self.url}/{place}"
+        where = f"{self.url}/{name}"
         if len(content) > LARGEST_INDEX:
             raise RelmError(
                 f"{where}: has more than {LARGEST_INDEX >> 20} MiB, so it is no index; delete it and push the run again"
@@ -91,30 +91,30 @@ class Store:
             told = json.loads(content)
         except (ValueError, RecursionError):
             raise RelmError(f"{where}: damaged: not valid JSON; push the run again") from None
-        return read_index(told, where, place)
+        return read_index(told, where, name)
 
     def write_index(self, index: Index, time: str) -> None:
-        """Add one."""
+        """Add an index."""
         content = json.dumps(index.document(), indent=1).encode() + b"\n"
         self._write(str(IndexName(index.name, index.fingerprint, time)), content)
 
     def put_bytes(self, sha256: str, content: bytes) -> None:
-        """Store a content that is in memory."""
+        """Store bytes that are in memory."""
         self._write(f"objects/{sha256}", content)
 
     def put(self, sha256: str, path: Path, stamp: list[int], bar: "tqdm[Any]") -> None:
         """Store a file.
 
         Args:
-            stamp: of the file when it was hashed, as `relm.artifact.stamp_of` tells it.
-            bar: shows the bytes that have gone.
+            stamp: `relm.artifact.stamp_of` the file when it was hashed.
+            bar: shows the bytes sent.
 
         Raises:
-            Changed: it has another stamp now, or is gone; nothing was stored.
+            Changed: the file has another stamp now, or is gone; nothing was stored.
             RelmError: the store refuses it.
         """
         target = f"{self._root}/objects/{sha256}"
-        with self._told(f"objects/{sha256} cannot be written"):
+        with self._report_errors(f"objects/{sha256} cannot be written"):
             if self._is_atomic:
                 self._put_at_once(path, target, bar)
             else:
@@ -126,13 +126,13 @@ class Store:
                 self._settle(target, f"objects/{sha256}")
 
     def pieces(self, sha256: str) -> Iterator[bytes]:
-        """Yield the bytes of an object; whoever takes them compares their hash.
+        """Yield the bytes of an object; the caller compares their hash.
 
         Raises:
             RelmError: it is absent, or cannot be read.
         """
         path = f"{self._root}/objects/{sha256}"
-        with self._told(f"objects/{sha256} cannot be read"), self._files.open(path, "rb") as file:
+        with self._report_errors(f"objects/{sha256} cannot be read"), self._files.open(path, "rb") as file:
             while piece := file.read(PIECE):
                 yield piece
 
@@ -145,7 +145,7 @@ class Store:
             raise
 
     def _put_aside(self, path: Path, sha256: str, bar: "tqdm[Any]") -> str:
-        """Write a file under a name of its own; that name."""
+        """Write a file under a temporary name and return that name."""
         partial = f"{self._root}/partial/{sha256}-{uuid.uuid4().hex}"
         try:
             source = open(path, "rb")  # noqa: SIM115 - closed by the next block
@@ -160,7 +160,7 @@ class Store:
         return partial
 
     def _write(self, name: str, content: bytes) -> None:
-        with self._told(f"{name} cannot be written"):
+        with self._report_errors(f"{name} cannot be written"):
             if self._is_atomic:
                 self._files.pipe_file(f"{self._root}/{name}", content, consistency="md5")
                 return
@@ -170,24 +170,24 @@ class Store:
             self._settle(partial, name)
 
     def _settle(self, partial: str, name: str) -> None:
-        """Give what is whole its name."""
+        """Move a complete object to its name."""
         kill_point("push-whole")
         self._files.makedirs(f"{self._root}/{name}".rpartition("/")[0], exist_ok=True)
         self._files.mv(partial, f"{self._root}/{name}")
 
     @contextlib.contextmanager
-    def _told(self, what: str) -> Iterator[None]:
-        """Say in words what a store's client raises, each in errors of its own kinds."""
+    def _report_errors(self, what: str) -> Iterator[None]:
+        """Turn the errors of any store's client into RelmError."""
         try:
             yield
         except (RelmError, Changed, GeneratorExit):
             raise
         except Exception as error:
-            raise RelmError(f"{self.url}: {what}: {reason(error)}") from error
+            raise RelmError(f"{self.url}: {what}: {explain_error(error)}") from error
 
 
 class _Advance(Callback):  # type: ignore[misc]
-    """Passes on to a bar what fsspec tells of a transfer."""
+    """Updates a progress bar with fsspec's reports of a transfer."""
 
     def __init__(self, bar: "tqdm[Any]") -> None:
         super().__init__()
@@ -208,8 +208,8 @@ def _is_the_same(path: Path, stamp: list[int]) -> bool:
         return False
 
 
-def reason(error: Exception) -> str:
-    """Return what an error of a store's client means and what to do, without any part of an address behind a question mark."""
+def explain_error(error: Exception) -> str:
+    """Return the meaning of a store client's error and what to do, without any part of an address after a question mark."""
     said = re.sub(r"\?\S+", "?...", str(error).strip().partition("\n")[0])
     if isinstance(error, ImportError):
         package = "gcsfs" if "gcsfs" in said else said

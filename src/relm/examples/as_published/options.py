@@ -35,9 +35,7 @@ def require_options(original: Original, objective: Objective) -> AsPublished:
         found = getattr(objective.masked, key)
         if allowed is not None and found not in allowed:
             known = " or ".join(_format_value(value) for value in allowed)
-            raise RelmError(
-                f"masked.{key}: {_format_value(found)}, which {original.name} has no option for; set it to {known}"
-            )
+            raise RelmError(f"masked.{key}: {_format_value(found)}, which {original.name} has no option for; set it to {known}")
     return chosen
 
 
