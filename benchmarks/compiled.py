@@ -37,7 +37,7 @@ def slice_of(recipe_name: str) -> str:
 
 
 def shape_of(recipe_name: str, alone: bool) -> dict[str, Any]:
-    """What `transformers_step.py` is to trace for a recipe of one phase.
+    """Return the arguments of `transformers_step.py` for a recipe of one phase.
 
     Args:
         alone: only what one device does of its part of the batch.
@@ -76,13 +76,13 @@ def their_program(name: str, topology: str, shape: dict[str, Any], folder: Path)
 
 
 def theirs(name: str, alone: bool) -> Compiled:
-    """What the compiler makes of the library's step."""
+    """Compile the library's step and return the result."""
     with TemporaryDirectory(prefix="relm-compile-") as folder:
         return compiled(their_program(name, slice_of(name), shape_of(name, alone), Path(folder)))
 
 
 def ours(name: str, alone: bool) -> Compiled:
-    """What the compiler made of our step, or makes of it now."""
+    """Return the compiled program of relm's step, from the records or compiled now."""
     topology = slice_of(name)
     with TemporaryDirectory(prefix="relm-compile-") as folder:
         if alone:
@@ -96,7 +96,7 @@ def ours(name: str, alone: bool) -> Compiled:
 
 
 def figures(made: Compiled) -> dict[str, float]:
-    """What is compared; nothing where the program was refused."""
+    """Return the figures to compare; none where the compiler refused the program."""
     if made.memory is None or made.flops is None or made.bytes_accessed is None:
         return {}
     return {"HBM, GiB": made.memory.peak / GIB, "FLOPs": made.flops, "bytes": made.bytes_accessed}

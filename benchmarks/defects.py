@@ -1,4 +1,4 @@
-"""What the originals' defects do to real text, beside the default: `python benchmarks/defects.py WIKITEXT --bert FOLDER ...`.
+"""Measure the originals' defects on real text, beside the default: `python benchmarks/defects.py WIKITEXT --bert FOLDER ...`.
 
 Prints the table of docs/as_published.md. WIKITEXT is a WikiText file such as wiki.train.raw, which may be compressed; the
 folders hold published tokenizers: vocab.txt (BERT), vocab.json and merges.txt (RoBERTa), encoder.json and vocab.bpe (GPT-2).
@@ -44,7 +44,7 @@ class Inputs(NamedTuple):
     """Files that all measurements read."""
 
     articles: Path
-    """Documents as they are."""
+    """The documents, unchanged."""
     sentences: Path
     """The same, each line cut into sentences, one a line."""
     spaced: Path
@@ -56,17 +56,17 @@ class Inputs(NamedTuple):
 
 
 class Masks(NamedTuple):
-    """Sequences with hidden tokens, (rows, L) each, padded."""
+    """Sequences with masked tokens, (rows, L) each, padded."""
 
     hidden: Flags
     word_starts: Flags
     ids: Integers
-    """Hidden tokens replaced."""
+    """The token ids, masked ones replaced."""
     lengths: Integers
 
 
 class Noted(Corpus):
-    """A corpus that notes which spans are taken, two for each instance."""
+    """A corpus that records the spans read, two for each instance."""
 
     spans: list[tuple[int, int]]
 
@@ -97,7 +97,7 @@ def share(part: Any, whole: Any, digits: int = 1) -> str:
 
 
 def prepared(wikitext: Path, bert: Path, roberta: Path, gpt2: Path, work: Path) -> Inputs:
-    """Documents and tokenizers, in `work`."""
+    """Return the documents and tokenizers, in `work`."""
     files = [work / f"{name}.jsonl" for name in ("articles", "sentences", "spaced")]
     with open(files[0], "wb") as articles, open(files[1], "wb") as sentences, open(files[2], "wb") as spaced:
         for article in articles_of(wikitext):
@@ -182,7 +182,7 @@ def measure_pairs(inputs: Inputs) -> None:
 
 
 def measure_roberta(inputs: Inputs) -> None:
-    """The recorded command: roberta-base, whole words, 512 tokens, 75 predictions."""
+    """Measure the recorded command: roberta-base, whole words, 512 tokens, 75 predictions."""
     loaded = load_tokenizer(inputs.roberta)
     published, random_next = published_masks(inputs, whole_words=True)
     without, _ = published_masks(inputs, whole_words=False)
@@ -245,7 +245,7 @@ def published_masks(inputs: Inputs, whole_words: bool) -> tuple[Masks, Flags]:
 
 
 def in_part(masks: Masks) -> str:
-    """Words of several tokens of which some are hidden and some not, of those of which any is."""
+    """Return the share of words of several tokens with a masked token that have an unmasked one, too."""
     within = np.arange(masks.ids.shape[1]) < masks.lengths[:, None]
     words = np.cumsum(masks.word_starts[within]) - 1
     sizes = np.bincount(words)
@@ -255,7 +255,7 @@ def in_part(masks: Masks) -> str:
 
 
 def unspaced(documents: Path, loaded: LoadedTokenizer) -> str:
-    """Sentences whose first token does not begin with a space."""
+    """Return the share of sentences whose first token does not begin with a space."""
     kind = "split" if documents.name == "articles.jsonl" else "lines"
     with tokenized_documents(documents, loaded.path, kind, "en", 1) as found:
         first = found.tokens[found.sentence_starts[:-1]].tolist()
@@ -295,7 +295,7 @@ def measure_bert(inputs: Inputs, length: int, predictions: int) -> None:
 
 
 def documents_of(sentence_starts: Integers, document_starts: Integers, tokens: Integers) -> Integers:
-    """Which document each token belongs to."""
+    """Return the document that each token belongs to."""
     return np.searchsorted(sentence_starts[document_starts], tokens, side="right") - 1
 
 

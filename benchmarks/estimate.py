@@ -1,4 +1,4 @@
-"""What `relm estimate --trial` measures beside what a real run takes: `python benchmarks/estimate.py gpt2` or `bert`.
+"""Compare `relm estimate --trial` with the memory and time of a real run: `python benchmarks/estimate.py gpt2` or `bert`.
 
 A recipe is written into a temporary folder with made-up documents, `relm pretrain` trains it in a process of its own, and the
 process's peak resident memory (VmHWM of the kernel, read while it runs) and the time of its steps (`train.jsonl`, the first
@@ -58,7 +58,7 @@ RECIPES: dict[str, dict[str, Any]] = {
 
 
 def recipe(name: str, steps: int, threads: int, changes: dict[str, Any]) -> dict[str, Any]:
-    """As `recipes/NAME.yaml` has it."""
+    """The phase in the form of `recipes/NAME.yaml`."""
     chosen = RECIPES[name]
     phase = {**STEP, **chosen["phase"], "steps": steps, **changes.get("phase", {})}
     phase["optimizer"] = {**STEP["optimizer"], **chosen["phase"].get("optimizer", {}), **changes.get("optimizer", {})}
@@ -73,7 +73,7 @@ def recipe(name: str, steps: int, threads: int, changes: dict[str, Any]) -> dict
 
 
 def write_project(folder: Path, written: dict[str, Any]) -> None:
-    """The recipe, its dataset, and examples of made-up words."""
+    """Write the recipe, its dataset, and examples of random words."""
     name, draw = written["title"], random.Random(0)
     (folder / "recipes" / "data").mkdir(parents=True)
     (folder / "recipes" / f"{name}.yaml").write_text(yaml.safe_dump(written))
@@ -113,11 +113,11 @@ class Trained(NamedTuple):
     peak: int
     """Bytes of resident memory."""
     seconds: list[float]
-    """Of each step but the first."""
+    """The seconds of each step but the first."""
 
 
 def trained(folder: Path, name: str) -> Trained:
-    """Train in a process of its own."""
+    """Train in a separate process."""
     output = "run/main/model/model.safetensors"
     command = ["pretrain", name, "--phase", "main", "--manifest", "manifest.json", "--tokenizer", "tokenizer.json"]
     process = subprocess.Popen(
@@ -134,7 +134,7 @@ def trained(folder: Path, name: str) -> Trained:
 
 
 def high_water_mark(process: int) -> int:
-    """Most bytes that a process had in memory so far; 0 when it is gone."""
+    """Return the most bytes that a process had in memory so far; 0 when it is gone."""
     try:
         status = Path(f"/proc/{process}/status").read_text()
     except OSError:

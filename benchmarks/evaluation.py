@@ -1,4 +1,4 @@
-"""How fast texts are scored, and how that compares with lm_eval and with Hugging Face's loop for strided windows:
+"""Measure how fast texts are scored, beside lm_eval and Hugging Face's loop for strided windows:
 `python benchmarks/evaluation.py --tokenizer TOKENIZER --lambada FILE --wikitext FILE --harness-python PYTHON`.
 
 A random GPT-2 of the published small shape reads the beginning of LAMBADA's and of WikiText's test file. Each contender is a
@@ -120,7 +120,7 @@ def harness_rolling(ask: dict[str, Any]) -> Callable[[], float]:
 
 
 def huggingface_strided(ask: dict[str, Any]) -> Callable[[], float]:
-    """Return the loop of https://huggingface.co/docs/transformers/perplexity, begun at its second window, as ours is."""
+    """Return the loop of https://huggingface.co/docs/transformers/perplexity, begun at its second window, as relm's is."""
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -171,7 +171,7 @@ def operations(task: str, layers: int, width: int, vocabulary: int = 50_257) -> 
 
 
 def answer(ask: dict[str, Any]) -> None:
-    """Be a contender: a line to the standard output for each line that comes in."""
+    """Act as a contender: answer each input line with an output line."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what libraries print goes elsewhere
     run = SIDES[ask["task"]][ask["side"]](ask)
@@ -185,7 +185,7 @@ def answer(ask: dict[str, Any]) -> None:
 
 
 class Contender:
-    """A process that runs its task whenever it is told to."""
+    """A process that runs its task on request."""
 
     def __init__(self, name: str, python: str, ask: dict[str, Any]) -> None:
         self.name, self.runs = name, list[dict[str, float]]()
@@ -217,7 +217,7 @@ class Contender:
 
 
 def compare(title: str, needed: Sequence[float], contenders: list[Contender], pairs: int) -> None:
-    """Run all in turns, and print what each took beside the first, which is ours."""
+    """Run all in alternation, and print the time of each beside the first, which is relm's."""
     for _ in range(pairs):
         for contender in contenders:
             contender.run()

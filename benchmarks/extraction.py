@@ -1,4 +1,4 @@
-"""How fast a dump becomes documents, and how that compares with mwparserfromhell: `python benchmarks/extraction.py DUMP`.
+"""Measure how fast a dump becomes documents, beside mwparserfromhell: `python benchmarks/extraction.py DUMP`.
 
 Each measurement of the whole step runs in a fresh process, so its peak memory is its own. The comparison is of the cleaners
 alone, on the same articles in turns, so that both see the same machine.
@@ -47,7 +47,7 @@ def seconds_of(clean: Callable[[str], object], text: str) -> float:
 
 
 def compare(dump: Path) -> None:
-    """Print the time of both cleaners on the first articles, in turns."""
+    """Print the time of both cleaners on the first articles, in alternation."""
     if importlib.util.find_spec("mwparserfromhell") is None:
         print("mwparserfromhell is not installed: nothing to compare with")
         return

@@ -1,4 +1,4 @@
-"""How fast rows of a table are gathered at random, beside pyarrow and `datasets`: `python benchmarks/gathering.py`.
+"""Measure how fast rows of a table are gathered at random, beside pyarrow and `datasets`: `python benchmarks/gathering.py`.
 
 The table is written first, into a temporary folder, and read once, so that it is in the page cache as it is during training.
 Each batch is of other random rows, the same for all readers, which take turns; a reader's figure is its median. Then opening,
@@ -40,7 +40,7 @@ def write(path: Path, rows: int) -> tuple[float, int]:
 
 
 def opening(path: Path) -> float:
-    """Seconds until the first row is there."""
+    """Return the seconds until the first row is there."""
     started = time.perf_counter()
     ExampleTable(path).rows("input_ids", np.array([0]))
     return time.perf_counter() - started

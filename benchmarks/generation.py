@@ -97,7 +97,7 @@ def theirs(setting: Setting, model: Gpt2 | None) -> Callable[[Texts], Texts]:
 
 
 def peak_memory(setting: Setting, batch: int, is_ours: bool) -> int:
-    """MB that a process took at most to write once, with weights of its own."""
+    """Return the peak memory in MB of a process to write once, with weights of its own."""
     torch.set_num_threads(setting.threads)
     write = ours(setting, weights(setting)) if is_ours else theirs(setting, None)
     write(setting.prompts(batch))

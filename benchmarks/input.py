@@ -1,4 +1,4 @@
-"""How fast steps could be fed, beside how fast they are taken: `python benchmarks/input.py masked` (or another objective).
+"""Compare the rate of the input with the rate of the steps: `python benchmarks/input.py masked` (or another objective).
 
 A reader makes the inputs of steps from stored examples, as the loop's thread does, with nothing else to do: order, gathering,
 masks and spans, counts of labels, staging. In turns with it, bare steps (forward, backward, clipping, AdamW) are taken of the
@@ -42,11 +42,11 @@ def measure(given: argparse.Namespace, folder: Path) -> None:
     for clock, label in enumerate(("clock", "processor")):
         fed, taken = ([rates[clock] for rates in side] for side in (reading, taking))
         ratios = [a / b for a, b in zip(fed, taken, strict=True)]
-        print(f"{label}: read {in_words(fed)} examples/s, taken {in_words(taken)} examples/s, ratio {spread(ratios)}")
-        print(f"{label}: read {in_words([rate * given.length for rate in fed])} tokens/s")
+        print(f"{label}: read {format_spread(fed)} examples/s, taken {format_spread(taken)} examples/s, ratio {spread(ratios)}")
+        print(f"{label}: read {format_spread([rate * given.length for rate in fed])} tokens/s")
 
 
-def in_words(values: list[float]) -> str:
+def format_spread(values: list[float]) -> str:
     """Return a median with its spread."""
     low, middle, high = min(values), sorted(values)[len(values) // 2], max(values)
     return f"{middle:,.0f} ({low:,.0f} to {high:,.0f})"

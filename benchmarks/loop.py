@@ -66,7 +66,7 @@ TINY = {"layers": 3, "hidden_size": 128, "vocabulary_size": 1024}
 
 
 def recipe_of(given: argparse.Namespace) -> Recipe:
-    """What both train."""
+    """The model and data that both train."""
     sizes = {"layers": 4, "heads": 4, "hidden_size": 256, "vocabulary_size": VOCABULARY, **(TINY if given.tiny else {})}
     if given.objective in ("causal", "masked"):
         sizes["positions"] = max(POSITIONS, given.length)
@@ -91,7 +91,7 @@ def recipe_of(given: argparse.Namespace) -> Recipe:
 
 
 def write_examples(folder: Path, recipe: Recipe) -> Path:
-    """Examples of made-up words, stored as they always are; their manifest."""
+    """Write examples of random words in relm's usual form, and return their manifest."""
     draw = random.Random(0)
     words = ["".join(draw.choices("abcdefghijklmnopqrstuvwxyzăâîșț", k=draw.randint(2, 9))) for _ in range(WORDS)]
     documents, tokenizer = folder / "a.train.jsonl", folder / "tokenizer.json"
@@ -119,7 +119,7 @@ def with_sentinels(path: Path) -> Path:
 
 
 def our_run(recipe: Recipe, examples: Path) -> None:
-    """`relm pretrain`, in a folder that is gone afterwards."""
+    """Run `relm pretrain` in a temporary folder."""
     with tempfile.TemporaryDirectory() as folder:
         model = Path(folder) / "run" / "main" / "model"
         loop.pretrain(recipe, "main", examples / "manifest.json", examples / "tokenizer.json", None, model, "0" * 12)
@@ -140,7 +140,7 @@ def as_they_take_it(batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 class Rows(torch.utils.data.Dataset):
-    """Examples in memory, as the Trainer asks for them."""
+    """Examples in memory, in the form that the Trainer reads."""
 
     def __init__(self, batches: list[dict[str, Tensor]]) -> None:
         names = batches[0]
@@ -159,7 +159,7 @@ def collated(rows: list[dict[str, Tensor]]) -> dict[str, Tensor]:
 
 
 def their_run(given: argparse.Namespace, setting: Setting, rows: Rows) -> None:
-    """The Trainer, in a folder that is gone afterwards."""
+    """Run the Trainer in a temporary folder."""
     import transformers
 
     transformers.utils.logging.set_verbosity_error()
@@ -191,7 +191,7 @@ def their_run(given: argparse.Namespace, setting: Setting, rows: Rows) -> None:
 
 
 def bare_steps(model: nn.Module, loss: Callable[..., Tensor], batch: Mapping[str, Tensor], steps: int) -> Callable[[], None]:
-    """Forward, backward, clipping and AdamW, so many times on one batch."""
+    """Run forward, backward, clipping and AdamW repeatedly on one batch."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY, fused=True)
     model.train()
 
@@ -207,7 +207,7 @@ def bare_steps(model: nn.Module, loss: Callable[..., Tensor], batch: Mapping[str
 
 
 def setting_of(given: argparse.Namespace, masked: int) -> Setting:
-    """Return the same in the words of `benchmarks/models.py`."""
+    """Return the same settings in the form of `benchmarks/models.py`."""
     if given.length > POSITIONS and given.objective in ("causal", "masked"):
         CONFIGS[given.objective] = dataclasses.replace(CONFIGS[given.objective], positions=given.length)
     return Setting(
@@ -216,7 +216,7 @@ def setting_of(given: argparse.Namespace, masked: int) -> Setting:
 
 
 def compare(given: argparse.Namespace, folder: Path) -> None:
-    """Print rates and ratios, in turns."""
+    """Print rates and ratios, measured in alternation."""
     recipe = recipe_of(given)
     reader = reader_of(recipe, "main", write_examples(folder, recipe), "train", open_device(recipe.run))
     batches = [reader.step_input(number).micro_batches[0] for number in range(1, given.steps + 1)]
@@ -245,7 +245,7 @@ def compare(given: argparse.Namespace, folder: Path) -> None:
 
 
 def in_turns(sides: Mapping[str, Any], repeats: int) -> dict[tuple[str, int], list[tuple[float, float]]]:
-    """Seconds by both clocks of each contest and side; a first turn of each is not counted."""
+    """Return the seconds by both clocks of each contest and side; a first round of each is not counted."""
     times = defaultdict(list)
     for turn in range(1 + repeats):
         for name, (_, *both) in sides.items():
@@ -273,7 +273,7 @@ PLACES: list[tuple[Any, str, str]] = [
 
 @contextmanager
 def clocked(times: dict[str, Any]) -> Iterator[None]:
-    """Put a clock around each part of a step, by the names that the loop knows them by."""
+    """Time each part of a step, by its name in the loop."""
 
     def around(part: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def measured(*arguments: Any, **options: Any) -> Any:
@@ -298,12 +298,12 @@ def clocked(times: dict[str, Any]) -> Iterator[None]:
 
 
 def own_clocks() -> Any:
-    """Seconds by the clock, and of processor of this thread alone."""
+    """Return the seconds by the clock, and processor time of this thread alone."""
     return np.array([time.perf_counter(), time.thread_time()])
 
 
 def overhead(given: argparse.Namespace, folder: Path) -> None:
-    """Print what of a run lies outside forward, backward and optimizer."""
+    """Print the share of a run outside forward, backward and optimizer."""
     recipe = recipe_of(given)
     write_examples(folder, recipe)
     turns = []

@@ -1,4 +1,4 @@
-"""How fast sentences become masked examples, and how that compares with two originals.
+"""Measure how fast sentences become masked examples, beside two originals.
 
     python benchmarks/masking.py [--graphcore FOLDER] [--tpu-pretrain FOLDER] [--runs 5] [--documents 8000]
 
@@ -60,7 +60,7 @@ REPETITIONS = 8
 
 
 class Case(NamedTuple):
-    """What is measured."""
+    """The settings of a measurement."""
 
     who: str
     folder: Path | None
@@ -71,7 +71,7 @@ class Case(NamedTuple):
 
 
 def made_up_text(documents: int) -> TokenizedDocuments:
-    """Return the same documents for everybody."""
+    """Return the same documents for all contenders."""
     generator = np.random.default_rng(0)
     sentences = generator.geometric(1 / 20, documents)
     sizes = np.maximum(1, generator.lognormal(3.05, 0.6, sentences.sum())).astype(np.int64)
@@ -85,7 +85,7 @@ def made_up_text(documents: int) -> TokenizedDocuments:
 
 
 def sentences_of(text: TokenizedDocuments) -> list[list[list[str]]]:
-    """Documents of sentences of tokens, as the originals hold them."""
+    """Return the documents of sentences of tokens, as the originals hold them."""
     names = np.array(token_names(), dtype=object)
     pieces = [piece.tolist() for piece in np.split(names[text.tokens], text.sentence_starts[1:-1])]
     bounds = text.document_starts.tolist()
@@ -93,13 +93,13 @@ def sentences_of(text: TokenizedDocuments) -> list[list[list[str]]]:
 
 
 def token_names() -> list[str]:
-    """Of all ids."""
+    """The tokens of all ids."""
     words = (f"##{number}" if number >= CONTINUES else f"w{number}" for number in range(len(SPECIAL), VOCABULARY))
     return [*SPECIAL, *words]
 
 
 def measured(case: Case) -> tuple[float, float]:
-    """Instances in a second of processor time, and the peak memory of the process in MB."""
+    """Return the instances in a second of processor time, and the peak memory of the process in MB."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {random.SystemRandom().choice(sorted(os.sched_getaffinity(0)))})
     text = made_up_text(case.documents)
@@ -111,7 +111,7 @@ def measured(case: Case) -> tuple[float, float]:
 
 
 def ours(case: Case, text: TokenizedDocuments) -> Iterator[int]:
-    """How many instances there are, some at a time."""
+    """Yield the count of instances of each block."""
     masked = {
         "packing": "sentence_pairs",
         "short_sequence_probability": 0.1,
@@ -163,7 +163,7 @@ def empty_module(name: str, attributes: Sequence[str]) -> types.ModuleType:
 
 
 def compare(case: Case, runs: int, peers: dict[str, Path | None]) -> None:
-    """Print ours, and each peer's that is given, in turns."""
+    """Print relm's rate and that of each given peer, measured in alternation."""
     cases = [case] + [case._replace(who=who, folder=folder) for who, folder in peers.items() if folder is not None]
     found: dict[str, list[tuple[float, float]]] = {one.who: [] for one in cases}
     for _ in range(runs):

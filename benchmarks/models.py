@@ -43,7 +43,7 @@ MEASURED = ("forward and backward", "the same, processor", "whole step", "the sa
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """What is measured."""
+    """The settings of a measurement."""
 
     model: str
     length: int
@@ -63,7 +63,7 @@ class Setting:
         return dataclasses.replace(config, layers=self.layers or config.layers, **dropouts)
 
     def our_batch(self) -> dict[str, Tensor]:
-        """As `Examples.batch` gives it."""
+        """Return a batch in the form of `Examples.batch`."""
         draw = torch.Generator().manual_seed(0)
         ids = torch.randint(1000, self.config.vocabulary_size, (self.batch, self.length + 1), generator=draw)
         if isinstance(self.config, Gpt2Config):
@@ -85,7 +85,7 @@ class Setting:
         }
 
     def their_batch(self) -> dict[str, Tensor]:
-        """Return the same, as `transformers` takes it: a label for every place."""
+        """Return the same in the form of `transformers`: a label for every position."""
         batch = self.our_batch()
         if isinstance(self.config, T5Config):
             return batch
@@ -123,7 +123,7 @@ def their_loss(model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
 
 
 def clocks() -> tuple[float, float]:
-    """Seconds by the clock, and of processor, which a crowded machine disturbs less."""
+    """Return the seconds by the clock, and of processor time, which a crowded machine disturbs less."""
     return time.perf_counter(), time.process_time()
 
 
@@ -140,7 +140,7 @@ class Contestant:
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-5)
 
     def step(self) -> tuple[float, ...]:
-        """Seconds by both clocks of forward and backward, then of the whole step."""
+        """Return the seconds by both clocks of forward and backward, then of the whole step."""
         started = clocks()
         self.forward().backward()
         differentiated = clocks()
@@ -161,7 +161,7 @@ def contestant(setting: Setting, ours: bool) -> Contestant:
 
 
 def require_agreement(setting: Setting, ours: Contestant, theirs: Contestant) -> None:
-    """Give both the same weights, and see that they then compute the same loss, dropout off."""
+    """Give both the same weights, and check that they compute the same loss, dropout off."""
     state = theirs.model.state_dict()
     strange = [name for name in ours.model.state_dict() if name not in state]
     assert not strange, strange
@@ -180,7 +180,7 @@ def require_agreement(setting: Setting, ours: Contestant, theirs: Contestant) ->
 
 
 def peak_memory(setting: Setting, ours: bool) -> int:
-    """MB that a process took at most for two steps of one of them."""
+    """Return the peak memory in MB of a process for two steps of one of them."""
     torch.set_num_threads(setting.threads)
     alone = contestant(setting, ours)
     alone.model.train()
@@ -194,7 +194,7 @@ def spread(values: list[float]) -> str:
 
 
 def compare_times(setting: Setting) -> None:
-    """Print seconds and ratios of both, in turns."""
+    """Print seconds and ratios of both, measured in alternation."""
     torch.set_num_threads(setting.threads)
     ours, theirs = contestant(setting, ours=True), contestant(setting, ours=False)
     parameters = sum(parameter.numel() for parameter in ours.model.parameters())
@@ -214,7 +214,7 @@ def compare_times(setting: Setting) -> None:
 
 
 def print_arithmetic(setting: Setting) -> None:
-    """The ratios of multiplications that leaving out unmasked positions gives."""
+    """Print the ratios of multiplications that are saved by leaving out unmasked positions."""
     config = setting.config
     if not isinstance(config, BertConfig):
         return

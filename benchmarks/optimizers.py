@@ -1,4 +1,4 @@
-"""How long one step of each optimizer takes, beside its peer: `python benchmarks/optimizers.py [--layers 12] [--hidden 768]`.
+"""Measure one step of each optimizer, beside its peer: `python benchmarks/optimizers.py [--layers 12] [--hidden 768]`.
 
 The parameters are those of a BERT of this size, the gradients random. Contestants take turns on the same machine, so that both
 see the same load; the figure is the median of the ratios of neighbouring turns, and their quartiles. Peak memory is measured in
@@ -75,7 +75,7 @@ def contestant(name: str, model: Weights) -> Step:
 
 
 def peak_megabytes(name: str | None, layers: int, hidden: int) -> int:
-    """Of two steps, in a process of its own; None: of the weights and gradients alone."""
+    """Return the peak memory of two steps in a separate process; None: of the weights and gradients alone."""
     model = Weights(layers, hidden)
     if name is not None:
         step = contestant(name, model)

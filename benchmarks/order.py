@@ -1,4 +1,4 @@
-"""How fast the order of examples is computed, and in how much memory: `python benchmarks/order.py [--positions N]`.
+"""Measure the time and memory in which the order of examples is computed: `python benchmarks/order.py [--positions N]`.
 
 The peer is a stored permutation (`numpy.random.Generator.permutation`), as large as the set of examples and made once an epoch,
 before the first example. Both are measured in turns, each in a fresh process, so that its peak memory is its own.
@@ -24,7 +24,7 @@ REPETITIONS = 5
 
 
 def computed(size: int, positions: int) -> tuple[float, int]:
-    """Seconds for so many positions somewhere in the second epoch, in batches, and peak memory in MB beyond what was there."""
+    """Return the seconds for positions of the second epoch, in batches, and the peak memory in MB beyond that before."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     started = time.perf_counter()
     for first in range(size + size // 3, size + size // 3 + positions, BATCH):
@@ -34,7 +34,7 @@ def computed(size: int, positions: int) -> tuple[float, int]:
 
 
 def stored(size: int, positions: int) -> tuple[float, int]:
-    """As `computed`, of a stored permutation; the time includes making it."""
+    """Measure a stored permutation as `computed` does; the time includes making it."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     started = time.perf_counter()
     order = np.random.default_rng(1).permutation(size)

@@ -15,7 +15,7 @@ from relm.recipes.topologies import TOPOLOGIES
 
 
 def devices_of(recipe: Recipe) -> int:
-    """Of the slice that it is for."""
+    """Return the count of devices of the slice."""
     return TOPOLOGIES[str(recipe.run.topology)].devices
 
 

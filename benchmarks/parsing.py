@@ -1,4 +1,4 @@
-"""What a dry-run of 30 recipes over 50 shards costs beside an empty workflow: `python benchmarks/parsing.py [--runs 5]`.
+"""Measure a dry-run of 30 recipes over 50 shards beside an empty workflow: `python benchmarks/parsing.py [--runs 5]`.
 
 Both run in turn, so that a noisy machine disturbs them alike; processor time of the whole process is compared.
 """
@@ -21,7 +21,7 @@ from small_project import make_project  # noqa: E402
 
 
 def processor_seconds(command: list[str], folder: Path, environment: dict[str, str]) -> float:
-    """User and system time of one command and its children."""
+    """Return the user and system time of one command and its children."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run(command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     if done.returncode:

@@ -1,4 +1,4 @@
-"""How far a replayed segment lies from the attested one: by rounding alone, and with the smallest faults. The bands of
+"""Measure how far a replayed segment is from the attested one: by rounding alone, and with the smallest faults. The bands of
 `relm.replay.resemblance` lie between the two.
 
     snakemake results/quickstart
@@ -53,7 +53,7 @@ def with_batch(change: Callable[[Any, Any], Any], at: int) -> Fault:
 
 
 def with_seed(purpose: str) -> Fault:
-    """Another seed for one purpose."""
+    """Return another seed for one purpose."""
     drawn = phase_run.derived_seed
 
     @contextlib.contextmanager
@@ -66,7 +66,7 @@ def with_seed(purpose: str) -> Fault:
 
 
 def trained(plan: Plan, recipe: Recipe, folder: Path, until: int) -> Path:
-    """Train the first phase up to a step; its folder."""
+    """Train the first phase up to a step and return its folder."""
     phase = plan.phases[0]
     inputs = plan.manifest(phase), plan.tokenizer, None, folder / phase / "model"
     loop.pretrain(recipe, phase, *inputs, plan.fingerprint, until=until)
@@ -111,7 +111,7 @@ def _first(other: Any, right: Any) -> list[torch.Tensor]:
 
 
 def compared(attested: Path, again: Path, start: int, last: int) -> str:
-    """Distance, length and loss, as a replay compares them."""
+    """Return distance, length and loss, as a replay compares them."""
     with contextlib.ExitStack() as stack:
 
         def weights(folder: Path, step: int) -> Any:

@@ -1,4 +1,4 @@
-"""How long a run takes to go on, at step 10 and at step 1,000,000: `python benchmarks/resume.py [--tokens N] [--layers N]`.
+"""Measure the time to resume a run, at step 10 and step 1,000,000: `python benchmarks/resume.py [--tokens N] [--layers N]`.
 
 A run of 2,000,000 steps on random tokens is trained to step 10. Another folder gets its state saved as that of step 1,000,000,
 with as long a train.jsonl and checkpoints.jsonl as it would have by then. Both are gone on with in turns, each time in a fresh
@@ -45,7 +45,7 @@ def recipe_text(layers: int, hidden: int) -> str:
 
 
 def make_examples(folder: Path, tokens: int) -> None:
-    """A stream of random tokens in documents of 1,000, and a tokenizer that goes with it."""
+    """Write a stream of random tokens in documents of 1,000, and its tokenizer."""
     import numpy as np
     from tokenizers import Tokenizer, models, pre_tokenizers
 
@@ -87,7 +87,7 @@ def train(folder: Path, run: Path, until: int | None) -> str:
 
 
 def save_far_on(near: Path, far: Path) -> None:
-    """The state of `near` as that of step 1,000,000, and the logs that such a run has."""
+    """Write the state of `near` as that of step 1,000,000, with the logs of such a run."""
     from relm.artifact import read_json
     from relm.training.checkpoints import IDENTITY, load_checkpoint, save_checkpoint
 
@@ -115,7 +115,7 @@ def timed(call: Callable[..., Any], part: str, spent: dict[str, float]) -> Calla
 
 
 def go_on(folder: Path, run: Path, started: float) -> None:
-    """In a fresh process: print the seconds of each part since `started`, of the clock, up to the first step."""
+    """Print the seconds of each part since `started`, by the clock, up to the first step; for a fresh process."""
     spent = dict.fromkeys(PARTS, 0.0)
     import torch._dynamo  # noqa: F401
 
@@ -155,7 +155,7 @@ def measured(folder: Path, run: Path) -> dict[str, float]:
 
 
 def show(name: str, seconds: list[dict[str, float]]) -> float:
-    """Print the medians of each part; the median of all but imports."""
+    """Print the medians of each part, and return the median of all but imports."""
     rest = statistics.median(sum(one.values()) - one["imports"] - one["loading the model"] for one in seconds)
     parts = "  ".join(f"{part} {statistics.median(one[part] for one in seconds):.3f}" for part in PARTS)
     whole = statistics.median(sum(one.values()) for one in seconds)

@@ -1,4 +1,4 @@
-"""How fast GPT-2's sample index is made, beside the loops it comes from: `python benchmarks/sample_index.py`.
+"""Measure how fast GPT-2's sample index is made, beside the original's loops: `python benchmarks/sample_index.py`.
 
 `--graphcore FOLDER` names nlp/gpt2/pytorch of a checkout of graphcore/examples v3.4.1, whose loop is Python; `--megatron
 FOLDER` a checkout of Megatron-LM with megatron/core/datasets built by its Makefile, whose loop is C++. All get the same
@@ -26,7 +26,7 @@ SEED = 1234
 
 
 class Job(NamedTuple):
-    """What is measured in one process."""
+    """The figures of one process."""
 
     name: str
     path: Path | None

@@ -1,4 +1,4 @@
-"""How fast documents become a stream of GPT-2's tokens on disk, beside Megatron-LM and `datasets.map`.
+"""Measure how fast documents become a stream of GPT-2's tokens on disk, beside Megatron-LM and `datasets.map`.
 
     python benchmarks/tokenisation.py DOCUMENTS --tokenizer TOKENIZER.json --megatron FOLDER [--workers 2] [--runs 3]
 
@@ -46,7 +46,7 @@ class Measured(NamedTuple):
     """One run of one contender."""
 
     seconds: float
-    """Of the whole command."""
+    """The seconds of the whole command."""
     processor_seconds: float
     """User's and system's time of all its processes, which a busy machine disturbs less."""
     said: float | None
@@ -111,7 +111,7 @@ def resident(process: psutil.Process) -> int:
 
 
 def map_documents(documents: str, tokenizer: str, workers: str, folder: str) -> None:
-    """What `datasets.map` does, as a command of its own."""
+    """Tokenise by `datasets.map`, as a separate command."""
     from datasets import load_dataset
     from transformers import PreTrainedTokenizerFast
 
@@ -138,7 +138,7 @@ def megatron(arguments: argparse.Namespace, script: str, documents: Path, folder
 
 
 def commands_of(arguments: argparse.Namespace, documents: Path, folder: Path) -> dict[str, list[list[str]]]:
-    """Contender -> its commands, which run at the same time."""
+    """Return contender -> its commands, which run at the same time."""
     ours = [relm(documents, arguments.tokenizer, number, folder / f"relm-{number}.bin") for number in (1, arguments.workers)]
     pair = [relm(documents, arguments.tokenizer, 1, folder / f"pair-{number}.bin") for number in range(arguments.workers)]
     found = {"relm, 1 worker": ours[:1], f"relm, {arguments.workers} workers": ours[1:], "relm, independent": pair}
@@ -154,7 +154,7 @@ def commands_of(arguments: argparse.Namespace, documents: Path, folder: Path) ->
 
 
 def prepared(arguments: argparse.Namespace, folder: Path) -> Path:
-    """Return the input, as often as asked for, and the tokenizer as Hugging Face has it."""
+    """Return the input, repeated as requested, and the tokenizer in Hugging Face's form."""
     documents = folder / "documents.jsonl"
     with open(documents, "wb") as copy:
         for _ in range(arguments.copies):

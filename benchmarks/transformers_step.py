@@ -26,19 +26,19 @@ from relm.recipes.recipe import Run
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
-    """What is traced."""
+    """The model and step to trace."""
 
     config: dict[str, Any]
-    """As `to_huggingface` of a configuration gives it."""
+    """The configuration in the form of `to_huggingface`."""
     batch: int
-    """Sequences of all devices."""
+    """The sequences of all devices."""
     devices: int
-    """To which the batch is dealt out: all of a slice, or one, whose part it is then."""
+    """The devices that share the batch: all of a slice, or one with its own part."""
     of: int
-    """How many the slice has; all get the same program."""
+    """The count of the slice's devices; all get the same program."""
     length: int
     target_length: int | None
-    """Of an encoder-decoder."""
+    """The decoder's length, for an encoder-decoder."""
     precision: str
     optimizer: str
     """adamw, or adafactor."""
@@ -46,7 +46,7 @@ class Shape:
 
 
 def model_of(shape: Shape) -> nn.Module:
-    """Return the library's model, its weights nowhere."""
+    """Return the library's model, without memory for its weights."""
     described = dict(shape.config)
     (kind,) = described.pop("architectures")
     config = transformers.AutoConfig.for_model(described.pop("model_type"), **described, use_cache=False)
@@ -65,7 +65,7 @@ def optimizer_of(shape: Shape, model: nn.Module) -> torch.optim.Optimizer:
 
 
 def batch_of(shape: Shape) -> dict[str, np.ndarray]:
-    """Arrays of the right sizes; what is in them is in no program."""
+    """Return arrays of the right sizes; their content is in no program."""
     whole = np.ones((shape.batch, shape.length), dtype=np.int64)
     labels = whole if shape.target_length is None else np.ones((shape.batch, shape.target_length), dtype=np.int64)
     return {"input_ids": whole, "attention_mask": whole, "labels": labels}

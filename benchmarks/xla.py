@@ -39,7 +39,7 @@ def prepare_environment(devices: int) -> None:
 
 
 def recipe_of(given: argparse.Namespace, device: str = "cpu") -> Any:
-    """What all sides train."""
+    """The model and data that all sides train."""
     import loop
 
     from relm.recipes.recipe import Recipe
@@ -51,7 +51,7 @@ def recipe_of(given: argparse.Namespace, device: str = "cpu") -> Any:
 
 
 def our_steps(given: argparse.Namespace, folder: Path, kind: str) -> Iterator[None]:
-    """Our steps on a device, one at a time; after each, the device has done it."""
+    """Yield after each of relm's steps, once the device has finished it."""
 
     from relm.devices.contract import open_device
     from relm.examples.manifest import read_manifest
@@ -73,7 +73,7 @@ def our_steps(given: argparse.Namespace, folder: Path, kind: str) -> Iterator[No
 
 
 def their_steps(given: argparse.Namespace, folder: Path, report: Any) -> None:
-    """The Trainer's steps on the CPU client; `report` is called after each, when the device has done it."""
+    """Run the Trainer's steps on the CPU client; `report` is called after each, when the device has finished it."""
     import loop
     import torch_xla
     import transformers
@@ -120,7 +120,7 @@ def their_steps(given: argparse.Namespace, folder: Path, report: Any) -> None:
 
 
 def serve(given: argparse.Namespace, folder: Path, side: str, pipe: Any) -> None:
-    """Take a turn's steps whenever something is received, and send the seconds by both clocks; peak memory at last."""
+    """Take a round's steps on each message, and send the seconds by both clocks; send the peak memory at the end."""
     prepare_environment(1)
     import torch
 
@@ -146,7 +146,7 @@ def serve(given: argparse.Namespace, folder: Path, side: str, pipe: Any) -> None
 
 
 def step_times(given: argparse.Namespace, folder: Path) -> dict[str, tuple[list[tuple[float, float]], int]]:
-    """Side -> seconds a step of each turn, by the clock and of processor, and MB at most."""
+    """Return side -> seconds a step of each turn, by the clock and of processor time, and peak MB."""
     sides = [side for side in STEP_SIDES if side != "Trainer on XLA" or find_spec("accelerate")]
     processes, pipes = {}, {}
     for side in sides:

@@ -1,4 +1,4 @@
-"""What the host does for one step on PyTorch/XLA, at full size, in milliseconds; `benchmarks/xla.py host` runs it.
+"""Measure the host's work for one step on PyTorch/XLA, at full size, in milliseconds; `benchmarks/xla.py host` runs it.
 
 Nothing is executed, and weights have no memory: a CPU would need minutes for such a step, and its compiler longer. A step of
 ours and of `transformers` with a plain torch AdamW, for each parameter by itself (torch's default on this device) and for lists
@@ -200,7 +200,7 @@ def config_of(recipe: Recipe) -> BertConfig:
 
 
 def measure(given: argparse.Namespace) -> None:
-    """Print the milliseconds of each part of a step, and of all, of all sides in turns."""
+    """Print the milliseconds of each part of a step and of the whole, for all sides in alternation."""
     torch.set_num_threads(1)
     recipe = shrunk(Project(CHECKOUT).plan(given.recipe).recipe, given)
     settings, config, device = recipe.pretrain["main"], config_of(recipe), XlaDevice(recipe.run)

@@ -94,7 +94,7 @@ def test_a_checkpoint_that_is_deleted_while_it_is_pushed_is_left_out_whole(plan:
     data = plan.download("sample.xml").as_posix()
     assert set(listed(plan)) == {name for name in RUN if "step-00000010" not in name} | {data}
     assert pushed.left == 3
-    assert "3 changed or went meanwhile, and are left to the next push" in pushed.format_summary("tiny")
+    assert "3 changed or disappeared meanwhile, and are left to the next push" in pushed.format_summary("tiny")
 
 
 def test_a_file_that_is_written_while_it_is_pushed_is_not_stored_under_its_old_hash(tmp_path: Path, memory: Any) -> None:
@@ -176,7 +176,7 @@ def test_a_name_that_leads_elsewhere_is_refused_and_nothing_is_written(name: str
     ("change", "message"),
     [
         ({"format": 2}, r"no index of format 1 \(found 2\); pull with the version of relm that pushed it"),
-        ({"name": "other"}, "is of run other 0123456789ab; it was put in another's place"),
+        ({"name": "other"}, "is of run other 0123456789ab; it was stored under another run's name"),
         ({"files": [{"path": "work/a"}]}, "damaged: KeyError 'sha256'; push the run again"),
         (
             {"files": [{"path": "work/a", "sha256": "../x", "size": 1}]},
