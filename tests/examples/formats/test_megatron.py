@@ -168,5 +168,5 @@ def test_numbers_that_are_no_token_ids_are_refused(tmp_path) -> None:
     content = np.fromfile(path, "<f8")
     content[5] = 0.5
     content.tofile(path)
-    with pytest.raises(RelmError, match=r"a\.bin: document 3 has 0\.5, which is no token id"):
+    with pytest.raises(RelmError, match=r"a\.bin: document 3 has 0\.5, which is not a token id"):
         read(open_indexed(path))
