@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from relm.recipes.recipe import Phase
-from relm.replay.resemblance import FLOAT32, HALF, Band, band_of, different_line, loss_difference, update_difference
+from relm.replay.resemblance import FLOAT32, HALF, Band, band_of, first_difference, loss_difference, update_difference
 
 
 def compared(start: dict, attested: dict, replayed: dict):
@@ -47,8 +47,8 @@ def test_a_band_has_two_sides() -> None:
     assert found.within(Band(distance=2e-3, length=2e-3, loss=1))
     assert not found.within(Band(distance=2e-3, length=5e-4, loss=1))
     assert not found.within(Band(distance=5e-4, length=2e-3, loss=1))
-    assert "lies 1.0e-03 of its length from the attested one" in found.in_words(FLOAT32)
-    assert "all together are -1.0e-03 longer (band 0.0001)" in found.in_words(FLOAT32)
+    assert "lies 1.0e-03 of its length from the attested one" in found.describe(FLOAT32)
+    assert "all together are -1.0e-03 longer (band 0.0001)" in found.describe(FLOAT32)
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_the_band_is_that_of_the_precision(keys: dict, band: Band) -> None:
 def test_lines_are_compared_where_they_are_attested_and_machines_aside() -> None:
     attested = {2: {"step": 2, "loss": 2.0, "seconds": 1.0, "mfu": 0.1, "validation_loss": 3.0}}
     replayed = {1: {"step": 1, "loss": 9.0}, 2: {"step": 2, "loss": 2.0, "seconds": 8.0}}
-    assert different_line(attested, replayed) is None
-    assert different_line({2: {"step": 2, "loss": 2.0, "epoch": 0.5}}, replayed) == "step 2: epoch is not there, attested 0.5"
+    assert first_difference(attested, replayed) is None
+    assert first_difference({2: {"step": 2, "loss": 2.0, "epoch": 0.5}}, replayed) == "step 2: epoch is missing, attested 0.5"
     assert loss_difference(attested, replayed) == 0.0
     assert loss_difference({}, replayed) is None

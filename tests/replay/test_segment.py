@@ -1,4 +1,4 @@
-"""A segment of a published run, trained again: the same bits, within the band, or not reproduced; and nothing is touched."""
+"""A segment of a published run, trained again: the same bits, within the band, or not reproduced; the run is unchanged."""
 
 import json
 import os
@@ -36,7 +36,7 @@ def replay(folder: Path = TINY, segment: int | None = 3, phase: str | None = Non
 
 
 def edited(path: Path, change: Callable[[str], str]) -> None:
-    """Change a published file, which is another name of one in the run's folder, there alone."""
+    """Change a published file, which is hard-linked to one in the run's folder, there alone."""
     text = change(path.read_text())
     assert text != path.read_text()
     path.unlink()
@@ -44,13 +44,13 @@ def edited(path: Path, change: Callable[[str], str]) -> None:
 
 
 def forged(path: Path, change: Callable[[str], str]) -> None:
-    """Change a published file as one who brings every recorded hash in line, so that only what training gives contradicts."""
+    """Change a published file and every recorded hash of it, so that only the new training contradicts it."""
     edited(path, change)
     hashed_anew(path.parent)
 
 
 def hashed_anew(folder: Path) -> None:
-    """Have `checkpoints.jsonl`, `provenance.json` and the crate record what now lies in a published folder."""
+    """Have `checkpoints.jsonl`, `provenance.json` and the crate record the current content of a published folder."""
     log, checkpoints, after = read_lines(folder / "train.jsonl"), read_lines(folder / "checkpoints.jsonl"), 0
     for line in checkpoints:
         line["log"] = line_facts(found for found in log if after < found["step"] <= line["step"])
@@ -69,7 +69,7 @@ def hashed_anew(folder: Path) -> None:
 
 
 def rewritten(path: Path, text: str) -> None:
-    """Write a published file, which is another name of one in the run's folder, there alone."""
+    """Write a published file, which is hard-linked to one in the run's folder, there alone."""
     path.unlink()
     path.write_text(text)
 
@@ -84,14 +84,14 @@ def flipped(path: Path) -> None:
 
 @pytest.fixture
 def tiny(finished_copy: Commands, monkeypatch: pytest.MonkeyPatch) -> Plan:
-    """The plan of a published run in the current folder: 40 steps, a checkpoint every 10, the last two kept, with dropout."""
+    """Return the plan of a published run with dropout: 40 steps, a checkpoint every 10, the last two kept."""
     monkeypatch.chdir(finished_copy.folder)
     monkeypatch.delenv("RELM_WORK", raising=False)
     return Project().plan("tiny")
 
 
 def trained(name: str, keys: str) -> Plan:
-    """A recipe that extends `tiny`, trained in this process, with what a published folder has of its training."""
+    """Train a recipe that extends `tiny` in this process, and publish the files of its training."""
     Path(f"recipes/{name}.yaml").write_text(f"extends: tiny\ntitle: Another one\n{keys}\n")
     plan = Project().plan(name)
     model = plan.model_folder("main")
@@ -156,7 +156,7 @@ def test_a_published_folder_may_lie_anywhere_and_the_checkpoints_too(tiny: Plan,
     TINY.rename(tmp_path / "downloaded")
     (tiny.run_folder / "main" / "checkpoints").rename(tmp_path / "kept")
     with pytest.raises(
-        RelmError, match=r"segment 3 begins with this checkpoint, which is not there; .*replayed: 0, or give --ch"
+        RelmError, match=r"segment 3 begins with this checkpoint, which does not exist; .*replayed: 0, or give --ch"
     ):
         replay(tmp_path / "downloaded")
     sentence = reproduce(Project(), tmp_path / "downloaded", None, 3, tmp_path / "kept", {})
@@ -301,7 +301,7 @@ def test_an_absent_file_is_named(tiny: Plan, name: str) -> None:
 def test_a_file_that_was_not_published_is_named(tiny: Plan) -> None:
     (TINY / "adapter_config.json").write_text("{}")
     (TINY / ".gitattributes").write_text("")
-    with pytest.raises(NotReproduced, match=r"adapter_config.json: ro-crate-metadata.json records no sha256 of it") as told:
+    with pytest.raises(NotReproduced, match=r"adapter_config.json: ro-crate-metadata.json has no sha256 for it") as told:
         replay(segment=0)
     assert ".gitattributes" not in str(told.value)
 
@@ -425,10 +425,10 @@ def test_what_an_earlier_version_did_not_attest_is_said(tiny: Plan) -> None:
     told = replay(tiny.run_folder)
     assert told.startswith("identical")
     assert (
-        "not checked, for an earlier version of relm attested neither: the content of state.json and the lines of train.jsonl, "
-        "at checkpoints of step 10 to 40" in told
+        "not checked, since an earlier version of relm attested neither: the content of state.json and the lines of train.jsonl"
+        ", at checkpoints of step 10 to 40" in told
     )
-    assert "not checked, for there is no record of it: what phase main read and made" in told
+    assert "not checked for lack of a record: the other inputs and outputs of phase main" in told
 
 
 def test_another_manifest_than_the_run_read_is_refused(tiny: Plan) -> None:
@@ -487,13 +487,13 @@ def test_a_state_that_holds_half_a_pair_is_not_the_attested_one(tiny: Plan) -> N
 def test_a_start_whose_state_is_damaged_is_refused_and_not_trained_from_the_beginning(tiny: Plan) -> None:
     state = tiny.run_folder / "main" / "checkpoints" / "step-00000030" / "state.json"
     edited(state, lambda text: text.replace('"sha256"', '"sha265"'))
-    with pytest.raises(RelmError, match=r"step-00000030/state.json: is not that of these files"):
+    with pytest.raises(RelmError, match=r"step-00000030/state.json: belongs to other files than these"):
         replay()
 
 
 STATES: dict[str, tuple[Callable[[str], str], str]] = {
     "no JSON": (lambda text: text[:-9], "not valid JSON"),
-    "no object": (lambda text: f"[{text}]", "is not that of these files"),
+    "no object": (lambda text: f"[{text}]", "belongs to other files than these"),
     "another step": (lambda text: text.replace('"step": 30', '"step": 10'), "step is 10, attested is 30"),
     "another format": (lambda text: text.replace('"format": 1', '"format": 2'), "is not the state that"),
     "no manifest": (lambda text: text.replace('"manifest_sha256"', '"manifest"'), "is not the state that"),
@@ -584,7 +584,7 @@ def test_a_list_of_checkpoints_that_is_none_is_refused(tiny: Plan, text: str) ->
 
 def test_a_folder_from_before_there_were_segments_says_so(tiny: Plan) -> None:
     os.remove(TINY / "checkpoints.jsonl")
-    with pytest.raises(RelmError, match=r"checkpoints.jsonl: no such file: the folder does not attest how it was trained"):
+    with pytest.raises(RelmError, match=r"checkpoints.jsonl: no such file: the folder does not attest its training"):
         replay()
 
 

@@ -1,6 +1,6 @@
-"""What a published folder, or a run's own folder, attests of one phase: how it ran, what it read, and which checkpoints it had.
+"""The records by which a published folder, or a run's own folder, attests one phase: its machine, its inputs, its checkpoints.
 
-A segment is the way from one line of `checkpoints.jsonl` to the next; segment 0 begins with the phase. Imports no torch.
+A segment is the steps from one line of `checkpoints.jsonl` to the next; segment 0 begins with the phase. Imports no torch.
 """
 
 import json
@@ -19,13 +19,13 @@ from relm.recipes.recipe import Phase
 from relm.recipes.run_folder import CHECKPOINT_FILES, CHECKPOINTS, LOG, RECORDS, WEIGHTS, checkpoint_folder
 from relm.training.attested_hashes import line_facts, state_sha256
 
-# The least that a line of checkpoints.jsonl has to tell of how the files were made.
+# The facts on how its files were made that a line of checkpoints.jsonl must have.
 MADE_ON = {"device", "micro_batch_size"}
 _FINGERPRINT = re.compile(r"[0-9a-f]{12}")
 
 
 def published_name(record: str, phase: str, phases: Sequence[str]) -> str:
-    """What a phase's record is called in `results/NAME`.
+    """Return the name of a phase's record in `results/NAME`.
 
     >>> published_name("train.jsonl", "long", ["short", "long"]), published_name("train.jsonl", "main", ["main"])
     ('train.long.jsonl', 'train.jsonl')
@@ -38,11 +38,11 @@ class AttestedCheckpoint(NamedTuple):
 
     step: int
     sha256: Mapping[str, str]
-    """By file."""
+    """Maps a file to its sha256."""
     made_on: Mapping[str, Any]
-    """What decides how sums are rounded."""
+    """The device and options that decide how sums are rounded."""
     state_sha256: str | None
-    """Of `state.json`; None: an earlier version did not attest it."""
+    """The sha256 of `state.json`; None: an earlier version did not attest it."""
     log: Mapping[str, Any] | None
     """`line_facts` of the lines of `train.jsonl` since the checkpoint before; None: an earlier version did not attest them."""
 
@@ -67,13 +67,13 @@ class Segment(NamedTuple):
 
     @property
     def steps(self) -> int:
-        """How many it has."""
+        """The count of its steps."""
         return self.last - self.first + 1
 
 
 @dataclass(frozen=True)
 class AttestedRun:
-    """One phase of a run, and where its records lie."""
+    """One phase of a run, and the paths of its records."""
 
     plan: Plan
     folder: Path
@@ -81,36 +81,36 @@ class AttestedRun:
     is_published: bool
     phase: str
     records: Mapping[str, Path]
-    """By name, of RECORDS."""
+    """Maps each name of RECORDS to its path."""
     checkpoints: Path
-    """The folder of the checkpoints that were kept."""
+    """The folder of the kept checkpoints."""
     weights: Path
-    """Of the finished model, if it is there."""
+    """The path of the finished model, which need not exist."""
     segments: Sequence[Segment]
 
     @property
     def settings(self) -> Phase:
-        """The phase."""
+        """The phase's section of the recipe."""
         return self.plan.recipe.pretrain[self.phase]
 
     def checkpoint(self, step: int) -> Path:
-        """Where the checkpoint of a step lies, or lay."""
+        """Return the folder of a step's checkpoint, which need not exist any more."""
         return checkpoint_folder(self.checkpoints, step)
 
     def is_kept(self, checkpoint: AttestedCheckpoint) -> bool:
-        """Whether a checkpoint is still there."""
+        """Return True if a checkpoint still exists."""
         folder = self.checkpoint(checkpoint.step)
         return all((folder / name).is_file() for name in (*checkpoint.sha256, "state.json"))
 
     def can_be_replayed(self, segment: Segment) -> bool:
-        """Whether what a segment begins with is there."""
+        """Return True if the checkpoint that a segment begins with exists."""
         return segment.start is None or self.is_kept(segment.start)
 
     def segment(self, number: int) -> Segment:
-        """A segment whose beginning is there, undamaged.
+        """Return a segment whose first checkpoint exists and is undamaged.
 
         Raises:
-            RelmError: there is no such segment, or its first checkpoint is gone or not the attested one.
+            RelmError: the segment is unknown, or its first checkpoint is missing or not the attested one.
         """
         if not 0 <= number < len(self.segments):
             raise RelmError(f"{self.records[CHECKPOINTS]}: its segments are 0 to {len(self.segments) - 1}, found {number}")
@@ -119,8 +119,8 @@ class AttestedRun:
             return segment
         if not self.is_kept(segment.start):
             raise RelmError(
-                f"{self.checkpoint(segment.start.step)}: segment {number} begins with this checkpoint, which is not there; "
-                f"{self._what_there_is()}, or give --checkpoints FOLDER; run.keep_every keeps some for ever"
+                f"{self.checkpoint(segment.start.step)}: segment {number} begins with this checkpoint, which does not exist; "
+                f"{self._list_replayable()}, or give --checkpoints FOLDER; run.keep_every keeps some for ever"
             )
         self.require_attested(segment.start)
         return segment
@@ -129,7 +129,7 @@ class AttestedRun:
         """Compare the files of a checkpoint with their attested hashes.
 
         Raises:
-            RelmError: a file is another one.
+            RelmError: a file differs from the attested one.
         """
         for name, attested in checkpoint.sha256.items():
             path = self.checkpoint(checkpoint.step) / name
@@ -141,11 +141,11 @@ class AttestedRun:
         self._require_state(checkpoint)
 
     def _require_state(self, checkpoint: AttestedCheckpoint) -> None:
-        """Compare `state.json` of a checkpoint with all that is attested of it."""
+        """Compare `state.json` of a checkpoint with its attested facts."""
         path = self.checkpoint(checkpoint.step) / "state.json"
         state, way_out = read_json(path), "bring it back, or replay another segment"
         if not isinstance(state, dict) or state.get("sha256") != dict(checkpoint.sha256):
-            raise RelmError(f"{path}: is not that of these files; {way_out}")
+            raise RelmError(f"{path}: belongs to other files than these; {way_out}")
         named = {"fingerprint": self.plan.fingerprint, "phase": self.phase}
         for key, value in {"step": checkpoint.step, **named, "made_on": dict(checkpoint.made_on)}.items():
             if state.get(key) != value:
@@ -155,30 +155,30 @@ class AttestedRun:
         if checkpoint.state_sha256 not in (None, state_sha256(state)):
             raise RelmError(f"{path}: is not the state that {self.records[CHECKPOINTS]} attests; {way_out}")
 
-    def _what_there_is(self) -> str:
-        there = ", ".join(str(segment.number) for segment in self.segments if self.can_be_replayed(segment))
-        return f"segments that can be replayed: {there}"
+    def _list_replayable(self) -> str:
+        replayable = ", ".join(str(segment.number) for segment in self.segments if self.can_be_replayed(segment))
+        return f"segments that can be replayed: {replayable}"
 
     def differing_lines(self) -> list[str]:
-        """Return a sentence for each stretch of `train.jsonl` that lacks lines, or has others than were attested."""
+        """Return a sentence for each segment of `train.jsonl` that lacks lines, or has others than were attested."""
         path, lines, steps = self.records[LOG], read_lines(self.records[LOG]), self.settings.steps
-        told = []
+        faults = []
         for segment in self.segments:
             found = line_facts(line for line in lines if segment.first <= line["step"] <= segment.last)
             if segment.end.log is not None and found != segment.end.log:
-                attested, where = segment.end.log.get("lines"), f"steps {segment.first:,} to {segment.last:,}"
-                same_count = f"its {attested} lines of {where} are not those"
-                other_count = f"has {found['lines']} lines of {where}, but {attested} are those"
-                told.append(f"{path}: {same_count if found['lines'] == attested else other_count} that were attested")
-        must_have = {1, steps} if self.is_finished else {1}
-        for step in sorted(must_have - {line["step"] for line in lines}):
-            told.append(f"{path}: has no line of step {step:,}, which training always writes")
+                attested, span = segment.end.log.get("lines"), f"steps {segment.first:,} to {segment.last:,}"
+                same_count = f"its {attested} lines of {span} are not those"
+                other_count = f"has {found['lines']} lines of {span}, but {attested} are those"
+                faults.append(f"{path}: {same_count if found['lines'] == attested else other_count} that were attested")
+        required = {1, steps} if self.is_finished else {1}
+        for step in sorted(required - {line["step"] for line in lines}):
+            faults.append(f"{path}: has no line of step {step:,}, which training always writes")
         last = self.segments[-1].last
         if self.is_finished and last != steps:
-            told.append(f"{self.records[CHECKPOINTS]}: ends with step {last:,}, but the finished phase has {steps:,}")
+            faults.append(f"{self.records[CHECKPOINTS]}: ends with step {last:,}, but the finished phase has {steps:,}")
         if lines and lines[-1]["step"] > steps:
-            told.append(f"{path}: ends with step {lines[-1]['step']:,}, but the phase has {steps:,}")
-        return told
+            faults.append(f"{path}: ends with step {lines[-1]['step']:,}, but the phase has {steps:,}")
+        return faults
 
     @property
     def is_finished(self) -> bool:
@@ -186,11 +186,11 @@ class AttestedRun:
         return self.is_published or self.weights.exists()
 
     def lines(self, segment: Segment) -> dict[int, dict[str, Any]]:
-        """Step -> line of `train.jsonl`."""
+        """Return a segment's lines of `train.jsonl` by step."""
         return {line["step"]: line for line in read_lines(self.records[LOG]) if segment.first <= line["step"] <= segment.last}
 
-    def in_words(self) -> str:
-        """A table of all segments."""
+    def describe_segments(self) -> str:
+        """Return a table of all segments."""
         rows = [
             f"{segment.number:>7}  {segment.first:>11,} to {segment.last:<11,}  "
             + ("can be replayed" if self.can_be_replayed(segment) else "its first checkpoint is gone")
@@ -201,28 +201,30 @@ class AttestedRun:
 
 
 def find_run(project: Project, folder: Path, phase: str | None, checkpoints: Path | None = None) -> AttestedRun:
-    """What a folder attests of a phase.
+    """Return one phase of the run in a folder, with its records.
 
     Args:
-        folder: results/NAME, wherever it lies now; or work/runs/NAME/FINGERPRINT, with or without /PHASE.
-        phase: None: the folder's, or the only one.
-        checkpoints: where the checkpoints lie; None: in the run's folder.
+        folder: results/NAME or a copy of it; or work/runs/NAME/FINGERPRINT, with or without /PHASE.
+        phase: the phase; None: the folder's, or the only one.
+        checkpoints: the folder of the checkpoints; None: that in the run's folder.
 
     Raises:
-        RelmError: it is no such folder, its recipe means something else now, or a record is absent or damaged.
+        RelmError: the folder is not that of a run, its recipe has changed since, or a record is absent or damaged.
     """
     if not folder.is_dir():
         raise RelmError(f"{folder}: no such folder; give results/NAME or a run's folder in work/runs")
     published = (folder / "recipe.json").is_file()
-    told = read_json(folder / "recipe.json") if published else None
-    if published and not (isinstance(told, dict) and all(isinstance(told.get(key), str) for key in ("name", "fingerprint"))):
+    stated = read_json(folder / "recipe.json") if published else None
+    if published and not (
+        isinstance(stated, dict) and all(isinstance(stated.get(key), str) for key in ("name", "fingerprint"))
+    ):
         raise RelmError(f"{folder / 'recipe.json'}: names no recipe and fingerprint; it is not what `relm publish` wrote")
-    name, fingerprint, inside = (told["name"], told["fingerprint"], None) if told else _parts_of(folder, project)
+    name, fingerprint, inside = (stated["name"], stated["fingerprint"], None) if stated else _parts_of(folder)
     plan = project.plan(name)
     if plan.fingerprint != fingerprint:
         raise RelmError(
-            f"{folder}: is of a run with fingerprint {fingerprint}, but {project.recipe_path(name)} has {plan.fingerprint}: "
-            "data, model or training changed since; check out the commit that ran it, which provenance.json has"
+            f"{folder}: belongs to a run with fingerprint {fingerprint}, but {project.recipe_path(name)} has "
+            f"{plan.fingerprint}: data, model or training changed since; check out the commit in provenance.json"
         )
     phase = _phase(plan, phase or inside)
     own = plan.run_folder / phase
@@ -240,15 +242,16 @@ def find_run(project: Project, folder: Path, phase: str | None, checkpoints: Pat
     )
 
 
-def _parts_of(folder: Path, project: Project) -> tuple[str, str, str | None]:
-    """NAME, FINGERPRINT and PHASE of a run's folder: .../runs/NAME/FINGERPRINT, perhaps with /PHASE; NAME may have a slash."""
+def _parts_of(folder: Path) -> tuple[str, str, str | None]:
+    """Return NAME, FINGERPRINT and PHASE of a run's folder .../runs/NAME/FINGERPRINT[/PHASE]; NAME may have a slash."""
     parts = folder.resolve().parts
-    places = [number for number, part in enumerate(parts) if _FINGERPRINT.fullmatch(part)]
-    if "runs" in parts and places:
-        first = max(number for number, part in enumerate(parts[: places[-1]]) if part == "runs") + 1
-        after = parts[places[-1] + 1 :]
-        if first < places[-1] and len(after) < 2:
-            return "/".join(parts[first : places[-1]]), parts[places[-1]], after[0] if after else None
+    fingerprints = [index for index, part in enumerate(parts) if _FINGERPRINT.fullmatch(part)]
+    if "runs" in parts and fingerprints:
+        last = fingerprints[-1]
+        first = max(index for index, part in enumerate(parts[:last]) if part == "runs") + 1
+        after = parts[last + 1 :]
+        if first < last and len(after) < 2:
+            return "/".join(parts[first:last]), parts[last], after[0] if after else None
     raise RelmError(
         f"{folder}: is not the folder of a finished run; give results/NAME with its recipe.json, or work/runs/NAME/FINGERPRINT"
     )
@@ -258,21 +261,21 @@ def _phase(plan: Plan, wanted: str | None) -> str:
     if wanted is None and len(plan.phases) == 1:
         return plan.phases[0]
     if wanted not in plan.phases:
-        said = f"has no phase {wanted!r}" if wanted else "has several phases"
-        raise RelmError(f"recipe {plan.name} {said}; give --phase {' or '.join(plan.phases)}")
+        fault = f"has no phase {wanted!r}" if wanted else "has several phases"
+        raise RelmError(f"recipe {plan.name} {fault}; give --phase {' or '.join(plan.phases)}")
     return wanted
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The objects of a file of JSON lines, each with a `step`, ascending.
+    """Return the objects of a file of JSON lines, each with a `step`, in ascending order.
 
     Raises:
-        RelmError: the file is absent, or a line is no such object.
+        RelmError: the file is absent, or a line is not such an object.
     """
     if not path.exists():
-        raise RelmError(f"{path}: no such file: the folder does not attest how it was trained; train again with this version")
+        raise RelmError(f"{path}: no such file: the folder does not attest its training; train again with this version")
     lines: list[dict[str, Any]] = []
-    content = path.read_text(encoding="utf-8", errors="replace")  # what is no UTF-8 is no JSON either, or no attested line
+    content = path.read_text(encoding="utf-8", errors="replace")  # invalid UTF-8 is no JSON, or no attested line
     for number, text in enumerate(content.splitlines(), start=1):
         try:
             line = json.loads(text)
@@ -302,9 +305,9 @@ def _segments(path: Path, steps: int) -> list[Segment]:
         raise RelmError(f"{path}: a line lacks sha256 or made_on; it is not what training wrote") from None
     if not found or any(set(one.sha256) != set(CHECKPOINT_FILES) or not set(one.made_on) >= MADE_ON for one in found):
         raise RelmError(
-            f"{path}: tells of no checkpoint, or of one with other files than {' and '.join(CHECKPOINT_FILES)}, or not "
-            f"on which {' and '.join(sorted(MADE_ON))} it was made; it is not what training wrote"
+            f"{path}: has no checkpoint, or one with other files than {' and '.join(CHECKPOINT_FILES)}, or without its "
+            f"{' and '.join(sorted(MADE_ON))}; it is not what training wrote"
         )
     if found[-1].step > steps:
-        raise RelmError(f"{path}: tells of step {found[-1].step:,}, but the phase has {steps:,}; it is not what training wrote")
+        raise RelmError(f"{path}: has step {found[-1].step:,}, but the phase has {steps:,}; it is not what training wrote")
     return [Segment(number, start, end) for number, (start, end) in enumerate(zip([None, *found], found, strict=False))]

@@ -1,7 +1,7 @@
-"""The files of `results/NAME`, or of a run's own folder, beside the sha256 that was recorded of each. Imports no torch.
+"""Comparison of the files of `results/NAME`, or of a run's own folder, with their recorded sha256s. Imports no torch.
 
 `ro-crate-metadata.json` has the sha256 of every other published file; it cannot have its own. Each step's record has those of
-what the step read and made: beside its output and, of a published run, in `provenance.json`.
+the step's inputs and outputs: it lies beside the output and, for a published run, in `provenance.json`.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -19,28 +19,28 @@ Record = Mapping[str, Any]
 
 
 def wrong_files(run: AttestedRun) -> list[str]:
-    """Return a sentence for each file of a run that is absent, or another one than was recorded.
+    """Return a sentence for each file of a run that is absent, or differs from the recorded one.
 
     Raises:
-        RelmError: what records the hashes is absent or not what relm writes.
+        RelmError: the file with the hashes is absent or not one that relm writes.
     """
     return _wrong_published(run) if run.is_published else _wrong_in_run_folder(run.plan)
 
 
-def files_in_words(run: AttestedRun) -> list[str]:
-    """Return what `wrong_files` compared, and what nothing recorded, as sentences for a verdict."""
-    told = []
+def describe_checked_files(run: AttestedRun) -> list[str]:
+    """Return a sentence on the files that `wrong_files` compared, and one on those without a record."""
+    sentences = []
     if run.is_published:
         crate = run.folder / METADATA
-        told.append(
+        sentences.append(
             f"{len(_published_hashes(crate))} files of {run.folder} have the sha256 that {METADATA} records, which cannot "
             f"record its own: {sha256_of(crate)}"
         )
     elif count := sum(1 for _ in _outputs(_records_beside(run.plan), run.plan)):
-        told.append(f"{count} files of {run.folder} have the sha256 that the steps' records have")
+        sentences.append(f"{count} files of {run.folder} have the sha256 that the steps' records have")
     if _record_of_training(run) is None:
-        told.append(f"not checked, for there is no record of it: what phase {run.phase} read and made, but for the above")
-    return told
+        sentences.append(f"not checked for lack of a record: the other inputs and outputs of phase {run.phase}")
+    return sentences
 
 
 # --- results/NAME ------------------------------------------------------------------------------------------------------------
@@ -54,7 +54,7 @@ def _wrong_published(run: AttestedRun) -> list[str]:
         name = path.relative_to(run.folder).as_posix()
         hidden = any(part.startswith(".") for part in PurePosixPath(name).parts)  # of Snakemake, git or a hub
         if not path.is_dir() and not hidden and name != METADATA and name not in dict(recorded):
-            wrong.append(f"{path}: {METADATA} records no sha256 of it, so it was not published by relm")
+            wrong.append(f"{path}: {METADATA} has no sha256 for it, so relm did not publish it")
     for inside, sha256 in _outputs(_published_records(run), run.plan):
         name = _published_as(inside, run.plan)
         if name in dict(recorded) and sha256 != dict(recorded)[name]:
@@ -80,7 +80,7 @@ def _published_records(run: AttestedRun) -> list[Record]:
 
 
 def _published_as(inside: str, plan: Plan) -> str:
-    """Return what a file of the run's folder is called in `results/NAME`, if it is published."""
+    """Return the name in `results/NAME` of a file of the run's folder, or its path there if it is not published."""
     phase, _, rest = inside.partition("/")
     if phase not in plan.phases:
         return inside
@@ -99,7 +99,7 @@ def _wrong_in_run_folder(plan: Plan) -> list[str]:
         weights = plan.model_folder(phase) / WEIGHTS
         if weights.exists() or sidecar_of(weights).exists():
             try:
-                if "files" in (sidecar := checked_sidecar(weights)):  # an earlier version named none
+                if "files" in (sidecar := checked_sidecar(weights)):  # earlier versions list no files
                     require_no_others(weights, sidecar["files"])
             except RelmError as error:
                 wrong.append(str(error))
@@ -114,13 +114,13 @@ def _records_beside(plan: Plan) -> list[Record]:
 # --- records -----------------------------------------------------------------------------------------------------------------
 
 
-def _checked_records(path: Path, told: Any) -> list[Record]:
-    """Return the records of steps in `told`, whose every file has a path and a sha256."""
+def _checked_records(path: Path, content: Any) -> list[Record]:
+    """Return the records of steps in `content`, each of whose files has a path and a sha256."""
     try:
-        records: list[Record] = [record for record in told["steps"] if record["step"]]
+        records: list[Record] = [record for record in content["steps"] if record["step"]]
         for entry in (entry for record in records for entry in (*record["inputs"], *record["outputs"])):
             if not isinstance(entry["path"], str) or not isinstance(entry["sha256"], str | None):
-                raise TypeError("a path or sha256 is no text")
+                raise TypeError("a path or sha256 is not a string")
     except (KeyError, TypeError) as error:
         raise RelmError(f"{path}: not what relm writes ({type(error).__name__}: {error}); bring the file back") from None
     return records
@@ -143,7 +143,7 @@ def _record_of_training(run: AttestedRun) -> Record | None:
 
 
 def wrong_inputs(run: AttestedRun) -> list[str]:
-    """Return a sentence for each file that a phase read and that lies here as another one: manifest, tokenizer, weights.
+    """Return a sentence for each of a phase's inputs (manifest, tokenizer, weights) that differs here from the recorded one.
 
     Raises:
         RelmError: the record of the phase's training is damaged.

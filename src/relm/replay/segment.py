@@ -1,6 +1,6 @@
-"""Replay: a segment of an attested run is trained again and compared, bit for bit where sums are rounded alike.
+"""Replay of a segment of an attested run: it is trained again and compared, bit for bit where sums are rounded alike.
 
-Nothing in the run's folder is touched: a temporary folder in `work/` has links to the checkpoint that the segment begins with.
+Nothing in the run's folder is changed: a temporary folder in `work/` has links to the checkpoint that the segment begins with.
 """
 
 import contextlib
@@ -27,14 +27,14 @@ from relm.recipes.recipe import Recipe
 from relm.recipes.run_folder import CHECKPOINTS, LOG, ORDER, WEIGHTS, checkpoint_folder
 from relm.recipes.section import validate
 from relm.replay.attested_run import AttestedRun, Segment, find_run, read_lines
-from relm.replay.recorded_files import files_in_words, wrong_files, wrong_inputs
+from relm.replay.recorded_files import describe_checked_files, wrong_files, wrong_inputs
 from relm.replay.resemblance import (
     LOSS_WITH_OTHER_DRAWS,
     Band,
     Read,
     UpdateDifference,
     band_of,
-    different_line,
+    first_difference,
     loss_difference,
     update_difference,
 )
@@ -47,17 +47,17 @@ from relm.training.shard_stamps import known_shards
 
 
 class NotReproduced(RelmError):
-    """A segment, trained again, is not what was attested."""
+    """Raised when a segment, trained again, differs from the attested one."""
 
 
 class Comparison(NamedTuple):
-    """What came of it."""
+    """The result of comparing a replay with the attested run."""
 
     holds: bool
     verdict: str
-    """How alike, where it holds."""
-    said: list[str]
-    """What was compared, and what was found."""
+    """The degree of agreement: identical, or within the band; empty where it does not hold."""
+    sentences: list[str]
+    """A phrase for each comparison and its result."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Replay:
     segment: Segment
     recipe: Recipe
     folder: Path
-    """What training left, like a phase's folder."""
+    """The folder of the new training, laid out like a phase's folder."""
 
     @property
     def end(self) -> Path:
@@ -77,26 +77,26 @@ class Replay:
 
     @property
     def made_on(self) -> dict[str, Any]:
-        """On what it was trained again."""
+        """The device and options of the new training."""
         return dict(read_json(self.end / "state.json")["made_on"])
 
     @property
     def lines(self) -> dict[int, dict[str, Any]]:
-        """Step -> line of train.jsonl."""
+        """The new lines of train.jsonl by step."""
         return {line["step"]: line for line in read_lines(self.folder / LOG)}
 
     @property
     def seconds(self) -> float:
-        """What its steps took."""
+        """The duration of its steps."""
         start = self.segment.start
         before = read_json(self.run.checkpoint(start.step) / "state.json")["seconds"] if start else 0.0
         return float(read_json(self.end / "state.json")["seconds"] - before)
 
     def update(self) -> UpdateDifference | None:
-        """How far the update is from the attested one; None where the checkpoint after the segment was not kept.
+        """Return the update's difference from the attested one; None where the checkpoint after the segment was not kept.
 
         Raises:
-            RelmError: it is there, but is not the attested one.
+            RelmError: that checkpoint exists, but is not the attested one.
         """
         run, segment = self.run, self.segment
         if not run.is_kept(segment.end):
@@ -121,91 +121,91 @@ class Replay:
 def reproduce(
     project: Project, folder: Path, phase: str | None, number: int | None, checkpoints: Path | None, wanted: Mapping[str, Any]
 ) -> str:
-    """Train one segment of a run again and compare it; or, without a number, tell which there are.
+    """Train one segment of a run again and compare it; or, without a number, list the segments.
 
     Args:
         folder: results/NAME or a run's folder.
-        phase: may be left out where there is one.
-        number: of the segment, from 0.
-        checkpoints: where the checkpoints lie; None: in the run's folder.
-        wanted: keys of a recipe's section `run` that are to differ from how it was trained.
+        phase: the phase; None if there is only one.
+        number: the segment's number, from 0.
+        checkpoints: the folder of the checkpoints; None: that in the run's folder.
+        wanted: keys of a recipe's section `run` with values that replace those of the attested training.
 
     Returns:
-        The verdict, what was compared, how long it took, and how long all of it would take.
+        The verdict, the comparisons, the segment's duration, and the expected duration of all steps.
 
     Raises:
-        NotReproduced: it is not what was attested.
-        RelmError: it cannot be trained again; what is lacking, damaged or another one is named.
+        NotReproduced: it differs from the attested segment.
+        RelmError: it cannot be trained again, since a file is missing, damaged or another one; the message names it.
         Preempted: TERM or INT came.
     """
     run = find_run(project, folder, phase, checkpoints)
     if number is None:
-        return run.in_words()
+        return run.describe_segments()
     require_recorded(run)
     segment = run.segment(number)
     require_inputs(run)
     recipe = recipe_as_attested(run, segment, wanted)
-    with scratch_folder(run, segment) as place:
-        require_order(run, place)
-        train_again(run, segment, recipe, place)
+    with scratch_folder(run, segment) as scratch:
+        require_order(run, scratch)
+        train_again(run, segment, recipe, scratch)
         if rank():
             return ""
-        replay = Replay(run, segment, recipe, place)
-        comparison = compared(replay)
-        sentence = in_words(replay, comparison)
+        replay = Replay(run, segment, recipe, scratch)
+        comparison = compare(replay)
+        sentence = describe_comparison(replay, comparison)
     if not comparison.holds:
         raise NotReproduced(sentence)
     return sentence
 
 
 def require_recorded(run: AttestedRun) -> None:
-    """Compare the files that are to be called reproduced with what was recorded of them, before anything is trained.
+    """Compare the run's files with their records, before anything is trained.
 
     Raises:
-        NotReproduced: some are absent or others; names each.
-        RelmError: what records them is absent or damaged.
+        NotReproduced: some are absent or differ; the message names each.
+        RelmError: a record is absent or damaged.
     """
     if wrong := [*wrong_files(run), *run.differing_lines()]:
         listed = "\n  ".join(wrong)
         raise NotReproduced(
-            f"NOT reproduced: {run.folder} is not as it was recorded, so nothing was trained:\n  {listed}\n"
+            f"NOT reproduced: {run.folder} differs from its records, so nothing was trained:\n  {listed}\n"
             "bring these files back, or publish the run again"
         )
 
 
 def require_inputs(run: AttestedRun) -> None:
-    """Refuse to begin without examples, tokenizer and starting weights.
+    """Raise if examples, tokenizer or starting weights are missing or others than those of the run.
 
     Raises:
-        RelmError: some are absent, and the command that makes them is named; some are not what the run read; or the starting
-            weights are not the recipe's.
+        RelmError: some are absent (the message names the command that makes them), differ from those that the run read, or the
+            starting weights are not the recipe's.
     """
     plan, phase = run.plan, run.phase
     shards = [plan.examples(phase, shard, "train") for shard in plan.shards]
     wanted = [*shards, plan.manifest(phase), plan.tokenizer, *plan.starting_weights(phase)]
     if absent := [str(path) for path in wanted if not path.exists()]:
-        raise RelmError(f"{absent[0]}: no such file, and the segment is trained on it; `snakemake {' '.join(absent)}` makes it")
+        raise RelmError(f"{absent[0]}: no such file, but the segment needs it; `snakemake {' '.join(absent)}` makes it")
     expected = plan.starting_sha256(phase)
     for path in plan.starting_weights(phase):
         if path.name in expected:
             require_sha256(path, sha256_of(path), expected[path.name])
     if wrong := wrong_inputs(run):
-        raise RelmError(f"{wrong[0]}: the run read another file; bring that back, or have Snakemake make it again")
+        raise RelmError(f"{wrong[0]}: the run read another file; bring that back, or make it again with Snakemake")
 
 
 def init_from(run: AttestedRun) -> Path | None:
-    """The folder of the weights that a phase starts from; None: random ones."""
+    """Return the folder of the weights that a phase starts from; None: random ones."""
     weights = run.plan.starting_weights(run.phase)
     return weights[0].parent if weights else None
 
 
 def recipe_as_attested(run: AttestedRun, segment: Segment, wanted: Mapping[str, Any]) -> Recipe:
-    """The recipe, to be trained as the segment was, but for what is wanted otherwise.
+    """Return the recipe with the options under which the segment was trained, replaced by those in `wanted`.
 
-    Its section `run` may have been edited since, so what decides anything is taken from the records.
+    Its section `run` may have been edited since, so all options that affect results come from the records.
 
     Raises:
-        RelmError: no batch can be cut like that.
+        RelmError: the options do not fit together or the recipe's batch.
     """
     made_on = segment.end.made_on
     as_made = {
@@ -233,45 +233,45 @@ def recipe_as_attested(run: AttestedRun, segment: Segment, wanted: Mapping[str, 
 
 @contextlib.contextmanager
 def scratch_folder(run: AttestedRun, segment: Segment) -> Iterator[Path]:
-    """A temporary phase's folder that stands where the segment begins."""
+    """Make a temporary phase's folder with the checkpoint that the segment begins with."""
     with TemporaryDirectory(prefix="replay-", dir=run.plan.work) as name:
-        place = Path(name) / run.phase
-        place.mkdir()
-        shutil.copyfile(run.records[ORDER], place / ORDER)
+        scratch = Path(name) / run.phase
+        scratch.mkdir()
+        shutil.copyfile(run.records[ORDER], scratch / ORDER)
         if segment.start is not None:
             kept = run.checkpoint(segment.start.step)
-            linked = place / "checkpoints" / kept.name
+            linked = scratch / "checkpoints" / kept.name
             linked.mkdir(parents=True)
             for file in (*segment.start.sha256, "state.json"):
                 (linked / file).symlink_to((kept / file).resolve())
-        yield place
+        yield scratch
 
 
-def require_order(run: AttestedRun, place: Path) -> None:
-    """Compare the examples that lie here, and their order, with the attested ones; their shards are hashed.
+def require_order(run: AttestedRun, scratch: Path) -> None:
+    """Compare the examples on this machine, and their order, with the attested ones; hash their shards.
 
     Raises:
-        RelmError: a shard is not the manifest's, or the run would read something else.
+        RelmError: a shard is not the manifest's, or examples or order differ from the attested ones.
     """
     plan, phase, settings = run.plan, run.phase, run.settings
     manifest, seed = plan.manifest(phase), plan.recipe.seed
-    with known_shards(place, manifest, ["train"], goes_on=False, writes=True) as check_content:
+    with known_shards(scratch, manifest, ["train"], goes_on=False, writes=True) as check_content:
         examples = open_examples(manifest, "train", settings, derived_seed(seed, "masks", phase), check_content)
     facts = examples, derived_seed(seed, "order", phase), phase, settings.global_batch_size, settings.steps
     check_attestation(run.records[ORDER], *facts)
 
 
-def train_again(run: AttestedRun, segment: Segment, recipe: Recipe, place: Path) -> None:
+def train_again(run: AttestedRun, segment: Segment, recipe: Recipe, scratch: Path) -> None:
     """Take the segment's steps; after the last of the phase write the model as well.
 
     Raises:
         Preempted: TERM or INT came.
-        RelmError: the checkpoint is of another run, or this machine cannot train it.
+        RelmError: the checkpoint belongs to another run, or this machine cannot train it.
     """
     plan, phase = run.plan, run.phase
     until = segment.last if segment.last < run.settings.steps else None
     after = segment.start.step if segment.start else 0
-    inputs = plan.manifest(phase), plan.tokenizer, init_from(run), place / "model"
+    inputs = plan.manifest(phase), plan.tokenizer, init_from(run), scratch / "model"
     try:
         kept = plan.kept_optimizer(phase)
         pretrain(recipe, phase, *inputs, plan.fingerprint, until=until, optimizer_from=kept, resumes_after=after)
@@ -279,8 +279,8 @@ def train_again(run: AttestedRun, segment: Segment, recipe: Recipe, place: Path)
         raise Preempted(f"stopped before step {segment.last:,}; nothing was compared, and nothing is kept") from None
 
 
-def compared(replay: Replay) -> Comparison:
-    """Compare as strictly as the two machines allow."""
+def compare(replay: Replay) -> Comparison:
+    """Compare a replay with the attested run as strictly as the two machines allow."""
     attested, here = replay.segment.end.made_on, replay.made_on
     unlike = [
         f"{key} was {attested.get(key, 'nothing')}, is {here.get(key, 'nothing')}"
@@ -288,59 +288,59 @@ def compared(replay: Replay) -> Comparison:
         if attested.get(key) != here.get(key)
     ]
     if not unlike:
-        return compared_bits(replay)
+        return compare_bits(replay)
     if draws_alike(replay.recipe, attested, here):
-        found = compared_updates(replay, band_of(replay.run.settings))
+        found = compare_updates(replay, band_of(replay.run.settings))
     else:
-        found = compared_losses(replay, LOSS_WITH_OTHER_DRAWS, "dropout was drawn otherwise, so only the losses are compared: ")
-    return found._replace(said=[f"not the same bits, for {', '.join(unlike)}", *found.said])
+        found = compare_losses(replay, LOSS_WITH_OTHER_DRAWS, "dropout was drawn otherwise, so only the losses are compared: ")
+    return found._replace(sentences=[f"not the same bits, for {', '.join(unlike)}", *found.sentences])
 
 
-def compared_bits(replay: Replay) -> Comparison:
-    """Compare files and lines, which must be the same where sums are rounded alike.
+def compare_bits(replay: Replay) -> Comparison:
+    """Compare files and lines, which must be equal where sums are rounded alike.
 
     Raises:
-        RelmError: they are, but the run's own checkpoint after the segment is damaged.
+        RelmError: they are equal, but the run's own checkpoint after the segment is damaged.
     """
     run, segment = replay.run, replay.segment
     hashes = {name: sha256_of(replay.end / name) == attested for name, attested in segment.end.sha256.items()}
     if segment.last == run.settings.steps and run.weights.exists():
         hashes[str(run.weights)] = sha256_of(run.weights) == sha256_of(replay.folder / "model" / WEIGHTS)
     lines = run.lines(segment)
-    difference = different_line(lines, replay.lines)
+    difference = first_difference(lines, replay.lines)
     wrong = [name for name, same in hashes.items() if not same]
     if not wrong and difference is None:
         if run.is_kept(segment.end):
             run.require_attested(segment.end)
         files = f"{', '.join(hashes)} after step {segment.last:,} have the attested sha256"
         return Comparison(True, "identical", [files, f"{len(lines)} lines of train.jsonl are the same, times aside"])
-    said = [f"{', '.join(wrong)} after step {segment.last:,} not of the attested sha256"] if wrong else []
-    said += [f"train.jsonl: {difference}"] if difference else ["train.jsonl is the same"]
+    sentences = [f"{', '.join(wrong)} after step {segment.last:,} not of the attested sha256"] if wrong else []
+    sentences += [f"train.jsonl: {difference}"] if difference else ["train.jsonl is the same"]
     try:
         update = replay.update()
     except RelmError as error:
-        return Comparison(False, "", [*said, str(error)])
-    return Comparison(False, "", said + ([update.in_words(band_of(run.settings))] if update else []))
+        return Comparison(False, "", [*sentences, str(error)])
+    return Comparison(False, "", sentences + ([update.describe(band_of(run.settings))] if update else []))
 
 
 def draws_alike(recipe: Recipe, attested: Mapping[str, Any], here: Mapping[str, Any]) -> bool:
-    """Whether dropout hides the same numbers in both places: on a CPU for any number of threads, on a GPU on the same one."""
+    """Return True if dropout draws the same masks on both machines; its device declares the facts on which that depends."""
     keys = ["device", "micro_batch_size", "compile", *DEVICES[attested["device"]].draws_depend_on]
     rates = [rate for key, rate in recipe.model.model_dump().items() if key.endswith("dropout")]
     return not any(rates) or all(attested.get(key) == here.get(key) for key in keys)
 
 
-def compared_updates(replay: Replay, band: Band) -> Comparison:
-    """Where sums are rounded otherwise: updates and losses must lie within a band."""
-    losses, update = compared_losses(replay, band.loss, ""), replay.update()
+def compare_updates(replay: Replay, band: Band) -> Comparison:
+    """Compare updates and losses, which must lie within a band where sums are rounded otherwise."""
+    losses, update = compare_losses(replay, band.loss, ""), replay.update()
     if update is None:
         end = replay.run.checkpoint(replay.segment.last)
-        return losses._replace(said=[f"{end} is gone, so only the losses are compared", *losses.said])
-    return losses._replace(holds=losses.holds and update.within(band), said=[update.in_words(band), *losses.said])
+        return losses._replace(sentences=[f"{end} is gone, so only the losses are compared", *losses.sentences])
+    return losses._replace(holds=losses.holds and update.within(band), sentences=[update.describe(band), *losses.sentences])
 
 
-def compared_losses(replay: Replay, band: float, why: str) -> Comparison:
-    """The losses of train.jsonl alone.
+def compare_losses(replay: Replay, band: float, reason: str) -> Comparison:
+    """Compare the losses of train.jsonl alone.
 
     Raises:
         RelmError: the segment has no line.
@@ -352,36 +352,36 @@ def compared_losses(replay: Replay, band: float, why: str) -> Comparison:
             f"{replay.run.records[LOG]}: has no line of steps {replay.segment.first:,} to {replay.segment.last:,}, so there is "
             "nothing to compare: replay another segment, or this one as it was trained"
         )
-    said = f"{why}the {len(lines)} losses of train.jsonl are {difference:.1e} apart (band {band:g})"
-    return Comparison(difference <= band, "within the band", [said])
+    sentence = f"{reason}the {len(lines)} losses of train.jsonl are {difference:.1e} apart (band {band:g})"
+    return Comparison(difference <= band, "within the band", [sentence])
 
 
-def in_words(replay: Replay, comparison: Comparison) -> str:
-    """The verdict, and what it rests on."""
+def describe_comparison(replay: Replay, comparison: Comparison) -> str:
+    """Return the verdict with the comparisons that support it."""
     run, segment = replay.run, replay.segment
     total, seconds = run.settings.steps, replay.seconds
-    place = f"segment {segment.number} of {run.plan.name}, phase {run.phase}, steps {segment.first:,} to {segment.last:,}"
+    name = f"segment {segment.number} of {run.plan.name}, phase {run.phase}, steps {segment.first:,} to {segment.last:,}"
     cost = f"{segment.steps:,} of {total:,} steps ({segment.steps / total:.2%}) in {format_duration(seconds)}"
     whole = f"all of them would take {format_duration(seconds / segment.steps * total)} here"
     verdict = comparison.verdict if comparison.holds else "NOT reproduced"
-    checked = "; ".join([*files_in_words(run), *attested_in_words(run, segment)])
-    return f"{verdict}: {place}: {'; '.join(comparison.said)}; {ORDER} holds; {cost}, {whole}. Checked before: {checked}"
+    checked = "; ".join([*describe_checked_files(run), *describe_attested(run, segment)])
+    return f"{verdict}: {name}: {'; '.join(comparison.sentences)}; {ORDER} holds; {cost}, {whole}. Checked before: {checked}"
 
 
-def attested_in_words(run: AttestedRun, segment: Segment) -> list[str]:
-    """Return what was compared with `checkpoints.jsonl` beside the replay, and what an earlier version did not attest."""
-    told, ends = [], [one.end for one in run.segments]
+def describe_attested(run: AttestedRun, segment: Segment) -> list[str]:
+    """Return phrases on the lines and files compared with `checkpoints.jsonl`, and on those not attested."""
+    sentences, ends = [], [one.end for one in run.segments]
     if lines := sum(end.log["lines"] for end in ends if end.log is not None):
-        told.append(f"{lines} lines of {LOG} are those that {CHECKPOINTS} attests")
+        sentences.append(f"{lines} lines of {LOG} are those that {CHECKPOINTS} attests")
     if segment.start is not None:
         state = " and state.json" if segment.start.state_sha256 else ""
-        told.append(f"{', '.join(segment.start.sha256)}{state} of step {segment.start.step:,} are the attested ones")
+        sentences.append(f"{', '.join(segment.start.sha256)}{state} of step {segment.start.step:,} are the attested ones")
         ends.append(segment.start)
     unattested = sorted({end.step for end in ends if end.log is None or end.state_sha256 is None})
     if unattested:
         steps = f"{unattested[0]:,}" + (f" to {unattested[-1]:,}" if len(unattested) > 1 else "")
-        told.append(
-            f"not checked, for an earlier version of relm attested neither: the content of state.json and the lines of {LOG}, "
-            f"at checkpoints of step {steps}"
+        sentences.append(
+            f"not checked, since an earlier version of relm attested neither: the content of state.json and the lines of {LOG}"
+            f", at checkpoints of step {steps}"
         )
-    return told
+    return sentences
