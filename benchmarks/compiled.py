@@ -16,10 +16,10 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from relm.forecast.compilation.compile_record import Compiled, Program
-from relm.forecast.compilation.compiling import TracedProgram, Wish, compiled, topology_of, traced
+from relm.forecast.compilation.compiling import ProgramRequest, TracedProgram, compile_program, topology_of, trace_programs
 from relm.forecast.compilation.program_table import GIB
 from relm.forecast.compilation.shipped_programs import read_shipped
-from relm.forecast.compilation.tpu_environment import CHECKOUT, python
+from relm.forecast.compilation.tpu_environment import CHECKOUT, find_interpreter
 from relm.forecast.expected_tokenizer import tokenizer_of
 from relm.recipes.project import Project
 from relm.recipes.topologies import TOPOLOGIES
@@ -58,27 +58,27 @@ def shape_of(recipe_name: str, alone: bool) -> dict[str, Any]:
     }
 
 
-def traced_by(script: str, argument: str, devices: int, wish: Wish, folder: Path) -> TracedProgram:
-    """Return a program traced by a script beside this one, in a process that has so many devices."""
+def traced_by(script: str, argument: str, devices: int, request: ProgramRequest, folder: Path) -> TracedProgram:
+    """A program traced by a script beside this one, in a process that has so many devices."""
     hlo = folder / "step.hlo"
     variables = {"PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": str(devices), "PYTHONPATH": str(CHECKOUT / "src")}
-    command = [str(python()), str(CHECKOUT / "benchmarks" / script), argument, str(hlo)]
+    command = [str(find_interpreter()), str(CHECKOUT / "benchmarks" / script), argument, str(hlo)]
     done = subprocess.run(command, cwd=CHECKOUT, env={**os.environ, **variables}, check=True, stdout=subprocess.PIPE, text=True)
     program = Program.model_validate_json(done.stdout.splitlines()[-1])
-    return TracedProgram(wish, "step", program, hlo, "")
+    return TracedProgram(request, "step", program, hlo, "")
 
 
 def their_program(name: str, topology: str, shape: dict[str, Any], folder: Path) -> TracedProgram:
     """Return the library's step."""
     (folder / "shape.json").write_text(json.dumps(shape))
-    wish = Wish(f"transformers' step of {name}, devices: {shape['devices']}", "main", topology)
-    return traced_by("transformers_step.py", str(folder / "shape.json"), shape["devices"], wish, folder)
+    request = ProgramRequest(f"transformers' step of {name}, devices: {shape['devices']}", "main", topology)
+    return traced_by("transformers_step.py", str(folder / "shape.json"), shape["devices"], request, folder)
 
 
 def theirs(name: str, alone: bool) -> Compiled:
     """Compile the library's step and return the result."""
     with TemporaryDirectory(prefix="relm-compile-") as folder:
-        return compiled(their_program(name, slice_of(name), shape_of(name, alone), Path(folder)))
+        return compile_program(their_program(name, slice_of(name), shape_of(name, alone), Path(folder)))
 
 
 def ours(name: str, alone: bool) -> Compiled:
@@ -86,13 +86,16 @@ def ours(name: str, alone: bool) -> Compiled:
     topology = slice_of(name)
     with TemporaryDirectory(prefix="relm-compile-") as folder:
         if alone:
-            wish = Wish(f"a device's own step of {name}", "main", topology)
-            return compiled(traced_by("own_step_alone.py", name, 1, wish, Path(folder)))
-        program = next((each for each in traced([Wish(name, "main", topology)], Path(folder)) if each.name == "step"), None)
+            request = ProgramRequest(f"a device's own step of {name}", "main", topology)
+            return compile_program(traced_by("own_step_alone.py", name, 1, request, Path(folder)))
+        program = next(
+            (each for each in trace_programs([ProgramRequest(name, "main", topology)], Path(folder)) if each.name == "step"),
+            None,
+        )
         if program is None:
             raise SystemExit(f"{name}: a step has micro-batches, so several programs; no step of transformers is like it")
         known = read_shipped().compiled.get(program.program.sha256, {})
-        return known.get(TOPOLOGIES[topology].layout) or compiled(program)
+        return known.get(TOPOLOGIES[topology].layout) or compile_program(program)
 
 
 def figures(made: Compiled) -> dict[str, float]:

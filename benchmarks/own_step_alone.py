@@ -7,7 +7,7 @@ import sys
 from contextlib import closing
 from pathlib import Path
 
-from relm.forecast.compilation.tracing import TracingDevice, traced_phase
+from relm.forecast.compilation.tracing import TracingDevice, trace_phase
 from relm.forecast.expected_tokenizer import tokenizer_of
 from relm.recipes.project import Project
 from relm.recipes.recipe import Recipe
@@ -31,9 +31,9 @@ def main(name: str, hlo: Path) -> None:
     plan = Project().plan(name)
     recipe = part_of(plan.recipe)
     with closing(TracingDevice(recipe.run, one=True)) as device:
-        traced, program = traced_phase(recipe, *recipe.pretrain, tokenizer_of(plan)[0], device)["step"]
+        traced, program = trace_phase(recipe, *recipe.pretrain, tokenizer_of(plan)[0], device)["step"]
     hlo.write_bytes(traced.hlo)
-    print(traced.described(devices_of(plan.recipe), program.parameters).model_dump_json())
+    print(traced.to_program(devices_of(plan.recipe), program.parameters).model_dump_json())
 
 
 if __name__ == "__main__":

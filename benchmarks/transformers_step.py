@@ -20,7 +20,7 @@ import torch
 import transformers
 from torch import Tensor, nn
 
-from relm.forecast.compilation.tracing import Traced, TracingDevice, traced_step
+from relm.forecast.compilation.tracing import Traced, TracingDevice, trace_step
 from relm.recipes.recipe import Run
 
 
@@ -93,14 +93,14 @@ def program_of(shape: Shape) -> tuple[Traced, tuple[int, ...]]:
         model: Any = device.place(model_of(shape))  # type: ignore[arg-type]
         optimizer = optimizer_of(shape, model)
         sizes = tuple(sorted({parameter.numel() for parameter in model.parameters()}))
-        return traced_step(device, model, optimizer, step_of(shape, model, optimizer, device)), sizes
+        return trace_step(device, model, optimizer, step_of(shape, model, optimizer, device)), sizes
 
 
 def main(given: Path, hlo: Path) -> None:
     shape = Shape(**json.loads(given.read_text()))
     traced, sizes = program_of(shape)
     hlo.write_bytes(traced.hlo)
-    print(traced.described(shape.of, sizes).model_dump_json())
+    print(traced.to_program(shape.of, sizes).model_dump_json())
 
 
 if __name__ == "__main__":

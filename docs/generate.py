@@ -1,6 +1,6 @@
 """Write the parts of the documentation that follow from code or data: `python docs/generate.py [--check]`.
 
-The rule graph in README.md is Snakemake's own, without the edges that follow from others. The keys in docs/recipes.md are those
+The rule graph in README.md is Snakemake's own, without the edges that others imply. The keys in docs/recipes.md are those
 of the classes of recipes, datasets, models and evaluations (key_tables.py). The compiled programs in docs/tpu.md are those of
 docs/compiled.json, the rows of docs/where-it-ran.md those of docs/where-it-ran.yaml. Each part stands between two marker lines.
 """
@@ -33,7 +33,7 @@ LABELS = {
 
 
 def read_rule_graph() -> "networkx.DiGraph[str]":
-    """Return the rules of the quickstart and what each needs, as Snakemake sees them."""
+    """Return Snakemake's graph of the quickstart's rules."""
     command = [str(Path(sys.executable).parent / "snakemake"), "--rulegraph", "mermaid-js", "--forceall", "results/quickstart"]
     text = subprocess.run(command, cwd=CHECKOUT, check=True, capture_output=True, text=True).stdout
     names = dict(re.findall(r"^\t(id\d+)\[(\w+)\]", text, re.M))
@@ -42,7 +42,7 @@ def read_rule_graph() -> "networkx.DiGraph[str]":
 
 
 def format_rule_graph() -> str:
-    """Return the graph as a Mermaid flowchart, in an order that depends on nothing but the graph."""
+    """Return the graph as a Mermaid flowchart, in an order that depends on the graph alone."""
     graph = read_rule_graph()
     order = list(networkx.lexicographical_topological_sort(graph))
     nodes = [f'  {rule}["{LABELS.get(rule, rule)}"]' for rule in order]
@@ -51,11 +51,11 @@ def format_rule_graph() -> str:
 
 
 def format_compiled_programs() -> str:
-    """Return the table of the recipes' programs and what the TPU's compiler reported, from docs/compiled.json."""
+    """Return the table of the recipes' programs with the TPU compiler's figures, from docs/compiled.json."""
     shipped = read_shipped()
     rows = ["| recipe | program | HBM, GiB | FLOPs | bytes | all-reduces | sha256 |", "|---|---|---|---|---|---|---|"]
     for row in sorted(shipped.rows, key=lambda row: (row.name == HELD_OUT, row.recipe)):
-        found = shipped.of(row)
+        found = shipped.compiled_for(row)
         if found is None:
             cells = ["not compiled yet", "", "", ""]
         elif found.memory is None:
@@ -69,7 +69,7 @@ def format_compiled_programs() -> str:
 
 
 def replace_part(page: str, name: str, write: Callable[[], str]) -> str:
-    """Return `page` with the text between the two markers of a part written anew."""
+    """Return `page` with the text between the two markers of a part replaced by a new one."""
     begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
     before, _, rest = page.partition(begin)
     return f"{before}{begin}\n\n{write()}\n\n{end}{rest.partition(end)[2]}"

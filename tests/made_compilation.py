@@ -1,4 +1,4 @@
-"""Compilations and recipes of few keys, for tests of what follows from them."""
+"""Compilations and recipes of few keys, for tests of their consequences."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ GIB = 2**30
 
 
 def program(name: str, flops: float, size: float, phase: str = "main", memory: ProgramMemory | None = None) -> CompiledProgram:
-    """One that fits: 1.5 GiB of 15.
+    """Return a program that fits: 1.5 GiB of 15.
 
     Args:
         size: bytes read and written.
@@ -23,7 +23,7 @@ def program(name: str, flops: float, size: float, phase: str = "main", memory: P
 
 
 def refused(name: str, phase: str = "main") -> CompiledProgram:
-    """One that does not."""
+    """Return a program that does not fit."""
     words = "Used 17.49G of 15.48G hbm"
     return _made(phase, name, fits=False, refusal=Refusal(used="17.49G", capacity="15.48G", words=words, largest=()))
 
@@ -35,7 +35,7 @@ def _made(phase: str, name: str, **facts: Any) -> CompiledProgram:
 
 
 def compilation(*programs: CompiledProgram, **changes: Any) -> Compilation:
-    """For a v3-8, of 16 sequences a step in one micro-batch, nothing computed anew, unless something else is said."""
+    """Return a compilation for a v3-8, by default of 16 sequences a step in one micro-batch without checkpointing."""
     phases = {each.phase: 16 for each in programs}
     facts: dict[str, Any] = {
         "recipe": "tiny",
@@ -55,16 +55,16 @@ def recipe(
     length: int = 32,
     precision: str = "bfloat16",
     micro_batch: int | None = None,
-    looks_every: int | None = None,
-    look_batches: int = 20,
+    validation_interval: int | None = None,
+    validation_batches: int = 20,
     phase: str = "main",
     recomputes: bool = False,
 ) -> Recipe:
-    """Of one phase."""
+    """Return a recipe of one phase."""
     settings = {"objective": "causal", "sequence_length": length, "global_batch_size": batch, "steps": steps}
     settings |= {"precision": precision, "optimizer": {"learning_rate": 0.001}}
     run = {"device": "tpu", "topology": "v3-8", "micro_batch_size": micro_batch, "activation_checkpointing": recomputes}
-    run |= {"validation_interval": looks_every, "validation_batches": look_batches}
+    run |= {"validation_interval": validation_interval, "validation_batches": validation_batches}
     return Recipe.model_validate(
         {
             "title": "Tiny",
@@ -77,7 +77,7 @@ def recipe(
     )
 
 
-# What libtpu 0.0.21 said of a step of bert_large_wikitext103_v3-8_bf16.
+# The figures of libtpu 0.0.21 for a step of bert_large_wikitext103_v3-8_bf16.
 REAL_MEMORY = ProgramMemory(
     capacity=16_621_523_436,
     peak=14_678_704_128,

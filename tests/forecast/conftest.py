@@ -9,5 +9,5 @@ from tiny_runs import write_examples
 
 @pytest.fixture(scope="session")
 def examples(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with manifest, shard and tokenizer."""
+    """Return a folder with manifest, shard and tokenizer."""
     return write_examples(tmp_path_factory.mktemp("data") / "examples", seed=0)

@@ -1,4 +1,4 @@
-"""`relm estimate` beside what the TPU's compiler said: found in the work folder, given, out of date, or not asked yet."""
+"""`relm estimate` beside the TPU compiler's figures: found in the work folder, given, out of date, or not there yet."""
 
 from pathlib import Path
 
@@ -37,7 +37,7 @@ def made(recipe: str = "on_tpu") -> Compilation:
     return compilation(program("step", 123e12, 1800e9), recipe=recipe)
 
 
-def test_a_recipe_for_a_tpu_is_told_how_to_ask_its_compiler(plan: Plan) -> None:
+def test_a_recipe_for_a_tpu_is_given_the_command_of_its_compiler(plan: Plan) -> None:
     told = describe_estimate(plan, None, None, trial=False)
     assert told.splitlines()[-1].endswith(f": relm compile on_tpu --output {plan.compilation}")
     assert [*compiled_lines(Project().plan("tiny"), None, None, None)] == []
@@ -60,7 +60,7 @@ def test_a_shipped_recipe_that_was_edited_is_told_to_compile(monkeypatch: pytest
     assert "relm compile roberta_base_v3-8" in told[1]
 
 
-def test_what_lies_in_the_work_folder_is_found(plan: Plan) -> None:
+def test_a_file_in_the_work_folder_is_found(plan: Plan) -> None:
     write_compilation(plan.compilation, made())
     told = describe_estimate(plan, None, 2.0, trial=False)
     assert "device-hours by arithmetic" in told
@@ -74,11 +74,11 @@ def test_another_file_may_be_given(plan: Plan, tmp_path: Path) -> None:
     write_compilation(tmp_path / "other.json", made())
     assert "as compiled for v3-8" in "\n".join(compiled_lines(plan, "main", None, tmp_path / "other.json"))
     write_compilation(tmp_path / "other.json", made("roberta_base_v3-8"))
-    with pytest.raises(RelmError, match=r"other.json is of recipe roberta_base_v3-8, not of on_tpu"):
+    with pytest.raises(RelmError, match=r"other.json belongs to recipe roberta_base_v3-8, not to on_tpu"):
         [*compiled_lines(plan, None, None, tmp_path / "other.json")]
 
 
-def test_a_recipe_that_changed_since_is_estimated_and_says_so(plan: Plan) -> None:
+def test_a_recipe_that_changed_since_is_estimated_and_reported(plan: Plan) -> None:
     write_compilation(plan.compilation, made().model_copy(update={"sequences": {"main": 8}}))
     told = [*compiled_lines(plan, None, None, None)]
     assert len(told) == 2

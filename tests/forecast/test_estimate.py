@@ -1,4 +1,4 @@
-"""`relm estimate`: from the recipe alone, in words and figures that follow from it."""
+"""`relm estimate`: phrases and figures that follow from the recipe alone."""
 
 import re
 from pathlib import Path
@@ -46,7 +46,7 @@ def plans(project: Commands, monkeypatch: pytest.MonkeyPatch) -> Project:
 
 
 def changed(plans: Project, changes: str) -> Plan:
-    """The plan of a recipe that differs in some keys."""
+    """Return the plan of a recipe that differs in some keys."""
     (plans.recipes / "other.yaml").write_text(f"extends: two\n{changes}\n")
     return Project().plan("other")
 
@@ -115,7 +115,7 @@ def test_each_device_of_a_slice_computes_its_part_of_the_sequences(plans: Projec
     ],
     ids=["trained", "assumed", "the model's"],
 )
-def test_where_the_vocabulary_is_known_from_is_said(plans: Project, changes: str, size: int, words: str) -> None:
+def test_the_source_of_the_vocabulary_is_stated(plans: Project, changes: str, size: int, words: str) -> None:
     facts, told = vocabulary(changed(plans, changes))
     assert facts.vocabulary_size == size
     assert words in told
@@ -142,7 +142,7 @@ def test_the_passes_of_a_trial_are_multiplied_and_its_update_is_not() -> None:
     assert Trial(micro_batches=2, passes=4.0, update=1.0, memory=None, device="cpu").step_seconds(8) == 17.0
 
 
-def test_a_vocabulary_that_nothing_says_is_assumed_in_a_trial_too(plans: Project) -> None:
+def test_an_unknown_vocabulary_is_assumed_in_a_trial_too(plans: Project) -> None:
     (plans.recipes / "letters.yaml").write_text(LETTERS)
     told = describe_estimate(Project().plan("letters"), None, None, trial=True)
     assert "256 tokens are ASSUMED" in told
@@ -152,7 +152,7 @@ def test_a_vocabulary_that_nothing_says_is_assumed_in_a_trial_too(plans: Project
 def test_a_trial_that_fails_is_not_the_end_of_an_estimate(plans: Project, capfd: pytest.CaptureFixture[str]) -> None:
     plan = changed(plans, "pretrain: {short: {optimizer: {learning_rate: 1.0e+30}}}")
     told = describe_estimate(plan, "short", None, trial=True)
-    assert figures(told, "time here") == "not measured: the trial ended with status 1; its message stands above"
+    assert figures(told, "time here") == "not measured: the trial ended with status 1; its message is printed above"
     assert "expected a finite number" in capfd.readouterr().err
 
 

@@ -1,4 +1,4 @@
-"""What is said of a recipe's tokenizer before it is made is what it turns out to be."""
+"""The facts that are expected of a recipe's tokenizer are those of the tokenizer once it is made."""
 
 import dataclasses
 import json
@@ -56,7 +56,7 @@ def plan(project: Commands, monkeypatch: pytest.MonkeyPatch) -> Plan:
     return Project().plan("tiny")
 
 
-def test_the_file_is_asked_first_and_then_the_recipe(plan: Plan, tmp_path: Path) -> None:
+def test_the_file_is_read_first_and_then_the_recipe(plan: Plan, tmp_path: Path) -> None:
     facts, words = tokenizer_of(plan)
     assert (facts.vocabulary_size, facts.end_of_text_id) == (400, 0)
     assert words == "400 tokens, taken from tokenizer.vocabulary_size; it is not made yet"
@@ -67,8 +67,8 @@ def test_the_file_is_asked_first_and_then_the_recipe(plan: Plan, tmp_path: Path)
     assert words == f"280 tokens, of {plan.tokenizer}"
 
 
-def test_a_size_that_nothing_tells_is_asked_for(plan: Plan) -> None:
+def test_a_size_that_nothing_states_is_requested(plan: Plan) -> None:
     choice = plan.recipe.tokenizer.model_copy(update={"train": "characters", "vocabulary_size": None})
     unknown = dataclasses.replace(plan, recipe=plan.recipe.model_copy(update={"tokenizer": choice}))
-    with pytest.raises(RelmError, match="nothing says how many tokens its characters tokenizer will have; make it first"):
+    with pytest.raises(RelmError, match="nothing states how many tokens its characters tokenizer will have; make it first"):
         tokenizer_of(unknown)

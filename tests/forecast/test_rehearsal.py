@@ -1,4 +1,4 @@
-"""A rehearsal takes real steps of any recipe on generated examples, says what they took, and leaves nothing behind."""
+"""A rehearsal takes real steps of any recipe on generated examples, reports their measurements, and leaves nothing behind."""
 
 import json
 import math
@@ -64,7 +64,7 @@ def rehearsal(objective: str = "causal", changes: dict[str, Any] | None = None, 
 
 
 def number(pattern: str, text: str) -> float:
-    """The number in an output, where a pattern's group says."""
+    """Return the number in an output that a pattern's group matches."""
     found = re.search(pattern, text)
     assert found, text
     return float(found[1].replace(",", ""))
@@ -77,7 +77,7 @@ def test_every_objective_takes_steps_on_generated_examples(objective: str) -> No
     rate = number(r"speed: ([\d,.e+]+) steps/s", told)
     assert number(r" ([\d,]+) tokens/s", told) == pytest.approx(rate * 8 * 24, rel=0.01)
     assert number(r" ([\d,.]+) samples/s, over 2 steps", told) == pytest.approx(rate * 8, rel=0.01)
-    # Of the whole process, in which other tests may have run.
+    # Memory of the whole process, in which other tests may have run.
     assert re.search(r"memory: (\d{2,3}\.?\d* MB|[\d.]+ GB) at most", told), told
 
 
@@ -122,11 +122,11 @@ def test_the_trace_has_our_steps_and_its_parts_add_up(tmp_path: Path) -> None:
     assert shares["optimizer"] > 1
     assert 0 <= shares["rest"] < 80
     assert len([line for line in told.splitlines() if " s a step " in line and line.endswith(" times")]) == 12
-    # Of the whole process, in which other tests may have run.
+    # Memory of the whole process, in which other tests may have run.
     assert re.search(r"memory: (\d{2,3}\.?\d* MB|[\d.]+ GB) at most", told), told
 
 
-# Two steps of 100 and 50 microseconds: what lies in what is shown by the indentation.
+# Two steps of 100 and 50 microseconds: the indentation shows the nesting.
 EVENTS = [
     Event("step 1", "user_annotation", "main", 0, 100),
     Event("input", "user_annotation", "main", 0, 10),
@@ -145,7 +145,7 @@ EVENTS = [
 ]  # fmt: skip
 
 
-def test_the_parts_of_a_step_are_told_apart_and_add_up() -> None:
+def test_the_parts_of_a_step_are_distinguished_and_add_up() -> None:
     found = profile_of(EVENTS, steps=2)
     expected = {"input": 10, "forward": 30, "backward": 40, "optimizer": 10, "rest": 60}
     assert found.parts == pytest.approx({name: time / 1e6 for name, time in expected.items()})
@@ -232,7 +232,7 @@ def high_water_mark(process: int) -> int:
 def test_real_examples_are_read_where_they_are_given(examples: Path) -> None:
     given = rehearsal(changes={"pretrain": {"main": {"sequence_length": 16}}}, manifest=examples / "manifest.json", steps=4)
     told = rehearse(given)
-    assert f"examples: of {examples / 'manifest.json'}" in told
+    assert f"examples: from {examples / 'manifest.json'}" in told
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
@@ -243,14 +243,14 @@ def test_a_gpu_rehearses(tmp_path: Path) -> None:
     assert "cuLaunch" in (tmp_path / "t.json").read_text() or "cudaLaunch" in (tmp_path / "t.json").read_text()
 
 
-def test_a_loss_that_is_no_number_is_told() -> None:
+def test_a_loss_that_is_no_number_is_reported() -> None:
     wild = {"optimizer": {"learning_rate": 1e30, "gradient_clipping": None}, "schedule": {"warmup_steps": 0}}
     with pytest.raises(RelmError, match=r"step \d+: the (loss|norm of the gradient) is (nan|inf)"):
         rehearse(rehearsal(changes={"pretrain": {"main": wild}}, steps=8))
 
 
 def run_in(project: Path, capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    """The command in this process, in a project's folder."""
+    """Run the command in this process, in a project's folder, and return its status and output."""
     before = Path.cwd()
     os.chdir(project)
     try:
@@ -291,13 +291,13 @@ def test_the_command_rehearses_a_recipe_before_anything_was_made(project, capsys
     ],
     ids=" ".join,
 )
-def test_a_mistake_is_told_before_the_first_step(arguments: list[str], words: str, project, capsys) -> None:
+def test_a_mistake_is_reported_before_the_first_step(arguments: list[str], words: str, project, capsys) -> None:
     status, out, error = run_in(project.folder, capsys, *arguments)
     assert status == 1
     assert words in error
     assert out == ""
 
 
-def test_memory_that_a_device_does_not_report_is_said_not_to_be_and_not_to_be_0() -> None:
-    assert memory_line(None) == "not reported by this device, which had enough; `relm compile NAME` says what a step needs"
+def test_memory_that_a_device_does_not_report_is_reported_as_unknown_and_not_as_0() -> None:
+    assert memory_line(None) == "not reported by this device, which had enough; `relm compile NAME` reports what a step needs"
     assert memory_line(3 * 10**9).endswith(" at most")

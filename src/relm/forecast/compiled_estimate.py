@@ -1,4 +1,4 @@
-"""The part of `relm estimate` that reports what the TPU's compiler said, or how to ask it."""
+"""The part of `relm estimate` that reports the TPU compiler's figures, or the command that produces them."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,16 +12,16 @@ from relm.recipes.plan import Plan
 
 
 def compiled_lines(plan: Plan, only: str | None, price: float | None, stated: Path | None) -> Iterator[str]:
-    """Yield what follows from compiled programs, after an empty line; nothing for a recipe that is not meant for a TPU.
+    """Yield the consequences of compiled programs, after an empty line; nothing for a recipe that is not meant for a TPU.
 
     Args:
         only: one phase; None: all.
-        price: of an hour of one chip.
+        price: the price of an hour of one chip.
         stated: a `compile.json`; None: the one in the work folder, otherwise the recipe's programs in docs/compiled.json. A
-            line says so where either of these belongs to an earlier version of the recipe.
+            line reports it where either of these belongs to an earlier version of the recipe.
 
     Raises:
-        RelmError: the stated file is damaged or not of this recipe.
+        RelmError: the stated file is damaged or belongs to another recipe.
     """
     if stated is not None:
         yield ""
@@ -38,14 +38,14 @@ def compiled_lines(plan: Plan, only: str | None, price: float | None, stated: Pa
     except RelmError as error:
         found = [f"{source} is left out: {error}: {again}"]
     if not found and "compile" in DEVICES[plan.recipe.run.device].steps:
-        found = [f"the TPU's own compiler says, without a TPU, whether it fits and how many bytes a step moves: {again}"]
+        found = [f"the TPU's own compiler reports, without a TPU, whether it fits and how many bytes a step moves: {again}"]
     yield from ["", *found] if found else []
 
 
 def _lines_of(path: Path, plan: Plan, only: str | None, price: float | None) -> list[str]:
     compilation = read_compilation(path)
     if compilation.recipe != plan.name:
-        raise RelmError(f"{path} is of recipe {compilation.recipe}, not of {plan.name}")
+        raise RelmError(f"{path} belongs to recipe {compilation.recipe}, not to {plan.name}")
     return [*consequences_lines(compilation, plan.recipe, only, price)]
 
 

@@ -34,11 +34,11 @@ def _mirrors() -> str:
     """Return the folders that are searched before a source is fetched, with a note where one is not a folder."""
     folders = [name for name in os.environ.get("RELM_MIRROR", "").split(os.pathsep) if name]
     folders = [name if Path(name).is_dir() else f"{name} (NOT A FOLDER: correct or unset it)" for name in folders]
-    return ", ".join(folders) or "not set: sources are asked directly"
+    return ", ".join(folders) or "not set: files are fetched from their sources directly"
 
 
 def describe_machine() -> str:
-    """Return a table of what is here: processor, memory, disk, packages, devices, mirrors and tokens (their presence only)."""
+    """Return a table of this machine: processor, memory, disk, packages, devices, mirrors and tokens (their presence only)."""
     packages = ("snakemake", "torch", "tokenizers", "transformers", "numpy")
     rows = {
         "system": f"{platform.system()} {platform.release()} {platform.machine()}, Python {platform.python_version()}",

@@ -1,7 +1,7 @@
-"""What a recipe will take before it is run: parameters, operations, memory, disk, time and money.
+"""An estimate of a recipe's cost before it is run: parameters, operations, memory, disk, time and money.
 
-From the recipe alone, before there are data. Operations, disk, and the memory of weights, gradients and optimizer are
-arithmetic; all memory and the time on this machine are measured by a trial, on request. No torch is imported.
+It needs the recipe alone and no data. Operations, disk, and the memory of weights, gradients and optimizer are arithmetic; all
+memory and the time on this machine are measured by a trial, on request. No torch is imported.
 """
 
 from collections.abc import Iterator, Sequence
@@ -27,34 +27,34 @@ from relm.training.resources import disk_bytes, require_state_memory, sequences_
 
 ASSUMED_CHARACTERS, ASSUMED_TOKENS = 256, 32_000
 SHARES = (0.2, 0.4, 0.6)
-"""Of its published peak that a device may reach: with a small or badly fed model, usually, and at best."""
+"""Shares of its published peak that a device may reach: with a small or badly fed model, usually, and at best."""
 
 
 class PhaseEstimate(NamedTuple):
-    """One phase in figures."""
+    """The figures of one phase."""
 
     name: str
     phase: Phase
     run: Run
     operations: Operations
-    """Of a step."""
+    """The operations of a step."""
     trial: Trial | str
-    """On this machine, or why there was none."""
+    """The trial on this machine, or the reason why there was none."""
 
     @property
     def tokens(self) -> int:
-        """Of all steps, padding included; of an encoder and decoder those of the encoder."""
+        """The tokens of all steps, padding included; for an encoder and decoder those of the encoder."""
         return self.phase.steps * self.phase.global_batch_size * self.phase.sequence_length
 
     @property
     def micro_batches(self) -> int:
-        """Of one process in a step."""
+        """The count of one process's micro-batches in a step."""
         size = micro_batch_size(self.phase, self.run.micro_batch_size, self.run.processes)
         return self.phase.global_batch_size // self.run.processes // size
 
     @property
     def seconds(self) -> float | None:
-        """Of all steps on this machine; None: they were not measured."""
+        """The seconds of all steps on this machine; None: they were not measured."""
         return self.phase.steps * self.trial.step_seconds(self.micro_batches) if isinstance(self.trial, Trial) else None
 
 
@@ -63,12 +63,13 @@ def describe_estimate(plan: Plan, only: str | None, price: float | None, trial: 
 
     Args:
         only: one phase; None: all of them.
-        price: of an hour of one device, a TPU's being a chip, in any currency.
+        price: the price of an hour of one device (for a TPU: of one chip), in any currency.
         trial: take and measure a step of each phase on this machine.
-        compiled: what `relm compile` wrote; None: what it wrote for this recipe into the work folder, if it did.
+        compiled: a file of `relm compile`; None: the one that it wrote for this recipe into the work folder, if it did.
 
     Raises:
-        RelmError: there is no such phase, the price is no price, the recipe describes no model, or what was compiled is not it.
+        RelmError: the phase is unknown, the price is negative or infinite, the recipe describes no model, or `compiled` belongs
+            to another recipe.
     """
     if only is not None and only not in plan.phases:
         raise RelmError(f"recipe {plan.name} has no phase {only!r}; it has {', '.join(plan.phases)}")
@@ -92,7 +93,7 @@ def describe_estimate(plan: Plan, only: str | None, price: float | None, trial: 
 
 
 def vocabulary(plan: Plan) -> tuple[TokenizerFacts, str]:
-    """Return what is known of a recipe's tokenizer before there are data, or is assumed, and a phrase that says which."""
+    """Return the known or assumed facts of a recipe's tokenizer before there are data, and a phrase on their source."""
     try:
         return tokenizer_of(plan)
     except RelmError:
@@ -163,7 +164,7 @@ def _memory_lines(estimate: PhaseEstimate, config: Configuration) -> Iterator[st
 
 
 def _format_memory(needed: int, run: Run) -> str:
-    """Return the memory of one process or device, and of a CPU beside what is available."""
+    """Return the memory of one process or device; in main memory, beside the memory that is available."""
     if not DEVICES[run.device].in_main_memory:
         return f"{format_bytes(needed)} of each device"
     available, total = available_memory(), run.processes * needed
@@ -218,7 +219,7 @@ def _elsewhere(estimates: Sequence[PhaseEstimate], run: Run, price: float | None
 
 
 def _devices(run: Run, precisions: Sequence[str]) -> Iterator[tuple[Accelerator, str]]:
-    """Yield the devices of the table and their formatted peaks; one that the recipe itself states comes first."""
+    """Yield the devices of the table and their formatted peaks, first the one that the recipe itself states."""
     if run.peak_teraflops is not None:
         yield Accelerator("run's own", "", *[run.peak_teraflops] * 3), f"{run.peak_teraflops:g}"
     for accelerator in DEVICES[run.device].estimated_accelerators:
@@ -227,7 +228,7 @@ def _devices(run: Run, precisions: Sequence[str]) -> Iterator[tuple[Accelerator,
 
 
 def _hours(estimates: Sequence[PhaseEstimate], accelerator: Accelerator) -> float | None:
-    """Return device-hours at the whole peak; None: a phase's precision has none."""
+    """Return device-hours at the whole peak; None if no peak is published for a phase's precision."""
     hours = 0.0
     for estimate in estimates:
         teraflops = getattr(accelerator, estimate.phase.precision)

@@ -1,4 +1,4 @@
-"""The tokenizer that a recipe will have, known as far as it can be before anything was downloaded or trained."""
+"""The facts on a recipe's tokenizer that are known before anything is downloaded or trained."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -11,12 +11,12 @@ from relm.recipes.plan import Plan
 
 
 class Expected(NamedTuple):
-    """A kind of tokenizer as it comes out: trained here, or published."""
+    """The size and special tokens that every tokenizer of a kind has, trained here or published."""
 
     vocabulary_size: int | None
-    """None: it differs from one to the next."""
+    """The count of tokens; None: it differs between tokenizers of the kind."""
     special: Mapping[str, int]
-    """Name, as in `SpecialIds` -> id."""
+    """Maps a name, as in `SpecialIds`, to its id."""
 
 
 _BERT = {"pad": 0, "unk": 100, "cls": 101, "sep": 102, "mask": 103}
@@ -32,7 +32,7 @@ KINDS = {
     "tokenizers_json": Expected(None, {"pad": 0, "end_of_text": 1, "sep": 1, "unk": 2, "cls": 3, "mask": 4}),
 }
 
-# sha256 of a published sentencepiece model -> its tokens, T5's sentinels included; other kinds have one size each.
+# Maps the sha256 of a published sentencepiece model to its count of tokens, T5's sentinels included; other kinds have one size.
 SENTENCEPIECES = {
     "d60acb128cf7b7f2536e8f38a5b18a05535c9e14c7a355904270e15b0945ea86": 32_100,  # T5
     "ef78f86560d809067d12bac6c09f19a462cb3af3f54d2b8acbba26e1433125d6": 250_100,  # mT5
@@ -40,13 +40,13 @@ SENTENCEPIECES = {
 
 
 def tokenizer_of(plan: Plan, manifest: Path | None = None, tokenizer: Path | None = None) -> tuple[TokenizerFacts, str]:
-    """Return facts on the tokenizer that a recipe is trained with, and a phrase that says how they are known.
+    """Return facts on the tokenizer that a recipe is trained with, and a phrase that states their source.
 
-    They are those of the files given; else those of the recipe's own tokenizer where that is made already; else what recipe and
-    kind of tokenizer say.
+    They come from the files given; else from the recipe's own tokenizer where it exists already; else from the recipe and the
+    kind of tokenizer.
 
     Raises:
-        RelmError: the files do not belong together, or nothing says how many tokens there will be.
+        RelmError: the files do not belong together, or the count of tokens is not known.
     """
     if manifest is not None:
         from relm.training.loop import tokenizer_facts
@@ -62,10 +62,10 @@ def tokenizer_of(plan: Plan, manifest: Path | None = None, tokenizer: Path | Non
 
 
 def expected_tokenizer(plan: Plan) -> tuple[TokenizerFacts, str]:
-    """Return what recipe and kind of tokenizer say of it, and which of them says how many tokens it will have.
+    """Return the facts that follow from the recipe and its kind of tokenizer, and the key or kind that states its size.
 
     Raises:
-        RelmError: nothing does.
+        RelmError: nothing states it.
     """
     choice, kind = plan.recipe.tokenizer, tokenizer_kind(plan)
     expected = KINDS[kind]
@@ -78,7 +78,7 @@ def expected_tokenizer(plan: Plan) -> tuple[TokenizerFacts, str]:
     source, size = next(((source, size) for source, size in sizes.items() if size), ("", None))
     if size is None:
         raise RelmError(
-            f"recipe {plan.name}: nothing says how many tokens its {kind} tokenizer will have; make it first "
+            f"recipe {plan.name}: nothing states how many tokens its {kind} tokenizer will have; make it first "
             f"(`snakemake {plan.tokenizer}`), give one with --tokenizer, or set model.vocabulary_size"
         )
     special: dict[str, int | None] = {**expected.special}
@@ -96,10 +96,10 @@ def _published_sentencepiece(plan: Plan) -> int | None:
 
 
 def made_tokenizer(plan: Plan) -> Path | None:
-    """Return the recipe's tokenizer, if it is there."""
+    """Return the path of the recipe's tokenizer, None if it does not exist yet."""
     try:
         return plan.tokenizer if plan.tokenizer.exists() else None
-    except RelmError:  # what it is made from is a folder that is not on this machine
+    except RelmError:  # its source is a folder that is not on this machine
         return None
 
 

@@ -1,4 +1,4 @@
-"""Where the time of a training step goes: a trace of a few steps, its dearest operations, and the share of each part."""
+"""The distribution of a training step's time: a trace of a few steps, its most expensive operations, and each part's share."""
 
 import dataclasses
 import json
@@ -23,7 +23,8 @@ from relm.training.loop import Forward
 # Operations that are listed.
 LISTED = 12
 STEP = "step "
-# How the names of a part's events begin. The backward pass is what autograd's engine evaluates, layers computed anew included.
+# The prefixes of the names of a part's events. The backward pass is everything that autograd's engine evaluates, recomputed
+# layers included.
 PARTS = {
     "input": "input",
     "forward": "forward",
@@ -36,7 +37,7 @@ OPERATION, KERNEL = "cpu_op", "kernel"
 
 
 class Event(NamedTuple):
-    """Something that took its time, with all that happened inside it."""
+    """An event of the trace; its length includes the events inside it."""
 
     name: str
     kind: str
@@ -52,31 +53,31 @@ class Operation(NamedTuple):
 
     name: str
     seconds: float
-    """Without those that it is made of."""
+    """Its own time, without the operations inside it."""
     calls: int
 
 
 @dataclasses.dataclass(frozen=True)
 class Profile:
-    """What the trace says."""
+    """A summary of a trace."""
 
     steps: int
     seconds: float
-    """Of all traced steps."""
+    """The duration of all traced steps."""
     parts: Mapping[str, float]
     """Seconds of each of `PARTS`, on the host, and of the rest."""
     operations: Sequence[Operation]
-    """Dearest first: of a GPU its kernels, else what the host did."""
+    """The most expensive first: kernels where there is a GPU, otherwise operations of the host."""
     trace: Path | None
 
     def lines(self) -> list[str]:
-        """The printed list."""
+        """Return the lines that are printed."""
         where = f" (trace: {self.trace}, for chrome://tracing or ui.perfetto.dev)" if self.trace else ""
         total = sum(operation.seconds for operation in self.operations)
         shown = self.operations[:LISTED]
         width = max((len(operation.name) for operation in shown), default=0)
         return [
-            f"profile of {self.steps} steps, {self.seconds / self.steps:.4g} s each while they are watched{where}",
+            f"profile of {self.steps} steps, {self.seconds / self.steps:.4g} s each under the profiler{where}",
             f"time of the host: {', '.join(f'{name} {share(part, self.seconds)}' for name, part in self.parts.items())}",
             f"operations by their own time, {len(shown)} of {len(self.operations)}:",
             *(
@@ -88,14 +89,15 @@ class Profile:
 
 
 def share(part: float, whole: float) -> str:
-    """
+    """Return a share as a percentage.
+
     >>> share(1, 8)
     '12.5 %'
     """
     return f"{100 * part / whole:.1f} %" if whole else "0.0 %"
 
 
-def profiled(
+def profile_steps(
     take: Callable[[Forward, StepInput], object],
     forward: Forward,
     inputs: Iterator[StepInput],
@@ -106,8 +108,8 @@ def profiled(
     """Take steps under torch's profiler.
 
     Args:
-        take: one step with a forward pass.
-        trace: where the trace goes, in Chrome's format, whole or not at all; None: nowhere.
+        take: takes one step with a forward pass.
+        trace: the path of the trace in Chrome's format, written whole or not at all; None: it is not kept.
 
     Raises:
         RelmError: the trace cannot be written.
@@ -137,7 +139,7 @@ def profiled(
 
 
 def events_of(trace: Iterable[Mapping[str, Any]]) -> list[Event]:
-    """The events with a length in Chrome's format, the profiler's own and copies of annotations left out."""
+    """Return the events with a length in Chrome's format, the profiler's own and copies of annotations left out."""
     return [
         Event(event["name"], event["cat"], f"{event['pid']} {event['tid']}", event["ts"], event["dur"])
         for event in trace
@@ -146,7 +148,7 @@ def events_of(trace: Iterable[Mapping[str, Any]]) -> list[Event]:
 
 
 def profile_of(events: Sequence[Event], steps: int, trace: Path | None = None) -> Profile:
-    """What the events of some steps say together."""
+    """Return the summary of the events of some steps."""
     own, parts = own_times(events)
     seconds = sum(event.length for event in events if event.name.startswith(STEP)) / 1e6
     kind = KERNEL if any(event.kind == KERNEL for event in events) else OPERATION
@@ -161,9 +163,9 @@ def profile_of(events: Sequence[Event], steps: int, trace: Path | None = None) -
 
 
 def own_times(events: Sequence[Event]) -> tuple[list[float], dict[str, float]]:
-    """What events took without those inside them, in microseconds, and the seconds of each of `PARTS`.
+    """Return each event's time without the events inside it, in microseconds, and the seconds of each of `PARTS`.
 
-    Each event belongs to the part in whose events it lies. Of two on a thread one lies within the other, or they are apart.
+    An event belongs to the part whose events enclose it. Two events of a thread are nested or disjoint.
     """
     own = [event.length for event in events]
     parts = dict.fromkeys(PARTS, 0.0)

@@ -1,7 +1,7 @@
-"""A few real training steps of a recipe, at full size, before it runs: does it fit, how fast is it, where does the time go.
+"""A few real training steps of a recipe, at full size, before it runs: they show whether it fits, and its speed.
 
-The examples are generated, so that nothing need be downloaded or made first, or are the real ones. The weights are random:
-their values change no speed. Nothing is written into any run folder.
+The examples are generated, so that nothing has to be downloaded or pregenerated first, or are the real ones. The weights are
+random: their values do not change the speed. Nothing is written into any run folder.
 """
 
 import dataclasses
@@ -22,7 +22,7 @@ from relm.errors import RelmError
 from relm.examples.generated import GeneratedExamples
 from relm.examples.manifest import TokenizerFacts
 from relm.examples.tokenizers import SpecialIds
-from relm.forecast.profiling import Profile, profiled
+from relm.forecast.profiling import Profile, profile_steps
 from relm.forecast.trial import Trial, write_trial
 from relm.formatting import format_bytes
 from relm.limits import nearest_existing
@@ -37,36 +37,36 @@ from relm.training.micro_batches import micro_batch_size, shortened
 from relm.training.phase_run import PhaseRun, derived_seed, reader_of
 from relm.training.resources import require_state_memory
 
-# Steps that are taken where nobody says how many.
+# Default of --steps.
 STEPS = 10
-# With --profile so many further steps are traced, fewer where a step has many micro-batches: a trace must fit into memory.
+# Steps that --profile traces after the others, fewer where a step has many micro-batches: a trace must fit into memory.
 PROFILED_STEPS, PROFILED_MICRO_BATCHES = 3, 24
-# A trial measures steps of so many operations together, but at least one: some seconds on a few cores, and equal on all ranks.
-# Before them it takes one that compiles, and takes memory for the first time.
+# Operations of the steps that a trial measures, at least one step: some seconds on a few cores, and equal on all ranks. Before
+# them it takes one step that compiles, and allocates memory for the first time.
 TRIAL_OPERATIONS, MOST_TRIAL_STEPS = 5e10, 20
-# A trial and --compile-only take at most so many micro-batches a step: the second adds to the gradients of the first.
+# The most micro-batches in a step of a trial or of --compile-only: the second adds to the gradients of the first.
 FEW_MICRO_BATCHES = 2
 
 
 @dataclasses.dataclass(frozen=True)
 class Rehearsal:
-    """A request: the phase of a recipe, and how its steps are taken."""
+    """A request: the phase of a recipe, and the options with which its steps are taken."""
 
     recipe: Recipe
     phase: str
     tokenizer: TokenizerFacts
-    """The recipe's, or what is expected of it."""
+    """The recipe's tokenizer, or the facts that are expected of it."""
     manifest: Path | None = None
-    """Of real examples; None: they are generated."""
+    """The manifest of real examples; None: they are generated."""
     steps: int = STEPS
-    """With those of the warm-up."""
+    """The count of steps, those of the warm-up included."""
     few_micro_batches: bool = False
-    """Each step has at most two: every program is compiled in the first, and all memory taken that ever will be."""
+    """Each step has at most two micro-batches: the first step compiles every program and reaches the peak memory."""
     trace: Path | None = None
-    """Where a trace of a few further steps goes; None: there is none."""
+    """The path of a trace of a few further steps; None: no trace."""
 
-    def taken(self, parts: int) -> "tuple[Rehearsal, Phase]":
-        """Return the request and the phase as they are taken where the global batch is dealt out to so many parts."""
+    def resolve(self, parts: int) -> "tuple[Rehearsal, Phase]":
+        """Return the request and its phase, shortened if requested, for a global batch divided into `parts` parts."""
         if not self.few_micro_batches:
             return self, self.recipe.pretrain[self.phase]
         recipe, settings = shortened(self.recipe, self.phase, FEW_MICRO_BATCHES, parts)
@@ -74,84 +74,84 @@ class Rehearsal:
 
 
 @dataclasses.dataclass(frozen=True)
-class Steps:
+class StepMeasurements:
     """Measurements of the steps."""
 
-    made_in: float
-    """Seconds until the model was where it trains."""
+    preparation_seconds: float
+    """Seconds until the model was on its device."""
     first_seconds: float
-    """Of the first step, compiling included."""
+    """The duration of the first step, compiling included."""
     steady: int
-    """Steps after the warm-up."""
+    """The count of steps after the warm-up."""
     seconds: float
-    """Of a step, on average over the steady ones; 0 where there was none."""
+    """The mean duration of a steady step; 0 where there was none."""
     first_terms: dict[str, float]
-    """Of the first step, TERM_loss in nats a label and TERM_accuracy."""
+    """The first step's terms: TERM_loss in nats a label, and TERM_accuracy."""
     first_loss: float
     last_loss: float
     programs: int
-    """How many programs were compiled."""
+    """The count of compiled programs."""
     memory: int | None
-    """Most bytes that were held; None: the device does not report it."""
+    """Peak memory in bytes; None: the device does not report it."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Prepared:
+class PreparedRun:
     """Everything that the steps of a rehearsal need."""
 
     rehearsal: Rehearsal
-    """As it is taken."""
+    """The resolved request."""
     run: PhaseRun
     config: Configuration
     learner: Learner
     forward: Forward
-    made_in: float
-    """Seconds until the model was where it trains."""
+    preparation_seconds: float
+    """Seconds until the model was on its device."""
 
 
 def rehearse(rehearsal: Rehearsal) -> str:
-    """Take the steps, and return a few lines on what they took.
+    """Take the steps, and return a few lines on their speed, memory and loss.
 
     Raises:
-        RelmError: the recipe does not fit the tokenizer, the examples or the machine; or the loss is no number.
+        RelmError: the recipe does not fit the tokenizer, the examples or the machine; or the loss is not a number.
     """
-    with prepared(rehearsal) as ready:
+    with prepare(rehearsal) as ready:
         run, count = ready.run, rehearsal.steps
-        more = profiled_steps(run.reader) if rehearsal.trace is not None else 0
-        with closing(read_ahead(run.reader, count + more)) as inputs:
-            steps = taken_steps(ready, inputs, count)
+        profiled = profiled_step_count(run.reader) if rehearsal.trace is not None else 0
+        with closing(read_ahead(run.reader, count + profiled)) as inputs:
+            steps = take_steps(ready, inputs, count)
             lines = describe_steps(ready, steps)
             if rehearsal.trace is not None:
-                lines += traced_steps(ready, inputs, more, rehearsal.trace).lines()
+                lines += trace_steps(ready, inputs, profiled, rehearsal.trace).lines()
     return "\n".join(lines)
 
 
 def measure_trial(rehearsal: Rehearsal, output: Path) -> str:
-    """Take one step unmeasured and one or more measured, and write a `Trial` of the latter.
+    """Take one step unmeasured, measure one or more, and write a `Trial` of the latter.
 
     Raises:
         RelmError: as `rehearse`.
     """
-    with prepared(dataclasses.replace(rehearsal, few_micro_batches=True)) as ready:
+    with prepare(dataclasses.replace(rehearsal, few_micro_batches=True)) as ready:
         run, clock = ready.run, UpdateClock(ready.run.device, ready.learner.optimizer)
-        count = 1 + trial_steps(ready.config, run.settings)
+        count = 1 + trial_step_count(ready.config, run.settings)
         with closing(read_ahead(run.reader, count)) as inputs:
-            steps = taken_steps(ready, inputs, count, warm_up=1)
+            steps = take_steps(ready, inputs, count, warm_up=1)
         update = statistics.mean(clock.seconds[1:])
         device = describe_device(run.device)
-        trial = Trial(micro_batches(run.reader), steps.seconds - update, update, steps.memory, device)
+        trial = Trial(micro_batch_count(run.reader), steps.seconds - update, update, steps.memory, device)
         if run.writes:
             write_trial(output, trial)
     return f"measured steps: {steps.steady}; {output}"
 
 
-def trial_steps(config: Configuration, settings: Phase) -> int:
+def trial_step_count(config: Configuration, settings: Phase) -> int:
     """Return how many steps of a trial are measured."""
     return max(1, min(MOST_TRIAL_STEPS, int(TRIAL_OPERATIONS / model_flops(config, settings))))
 
 
 class UpdateClock:
-    """Seconds of each of an optimizer's updates; the device is waited for before and after it."""
+    """The seconds of each of an optimizer's updates, with the device synchronised before and after it."""
 
     def __init__(self, device: Device, optimizer: Optimizer) -> None:
         self.seconds: list[float] = []
@@ -169,18 +169,18 @@ class UpdateClock:
 
 
 @contextmanager
-def prepared(rehearsal: Rehearsal) -> Iterator[Prepared]:
-    """Open the recipe's device, and make examples and model ready on it.
+def prepare(rehearsal: Rehearsal) -> Iterator[PreparedRun]:
+    """Open the recipe's device, and prepare examples and model on it.
 
     Raises:
         RelmError: as `rehearse`.
     """
     with (
-        TemporaryDirectory(prefix="relm-rehearsal-") as folder,  # a run folder in which nothing lies
+        TemporaryDirectory(prefix="relm-rehearsal-") as folder,  # an empty run folder
         closing(open_device(rehearsal.recipe.run)) as device,
         device.errors_in_words(),
     ):
-        rehearsal, settings = rehearsal.taken(device.parts)
+        rehearsal, settings = rehearsal.resolve(device.parts)
         recipe = rehearsal.recipe
         config = configuration(recipe, rehearsal.tokenizer)
         require_state_memory(config, settings, recipe.run)
@@ -188,16 +188,16 @@ def prepared(rehearsal: Rehearsal) -> Iterator[Prepared]:
         run = PhaseRun(recipe, rehearsal.phase, settings, Path(folder), {}, reader, device)
         started = time.perf_counter()
         learner = begin(run, config, None)
-        made_in = time.perf_counter() - started
+        preparation_seconds = time.perf_counter() - started
         learner.model.train()
-        yield Prepared(rehearsal, run, config, learner, device.forward(learner.model.terms), made_in)
+        yield PreparedRun(rehearsal, run, config, learner, device.forward(learner.model.terms), preparation_seconds)
 
 
 def reader_of_rehearsal(rehearsal: Rehearsal, settings: Phase, device: Device) -> Reader:
-    """Return the batches of the real examples, or of generated ones.
+    """Return a reader of the real examples, or of generated ones.
 
     Raises:
-        RelmError: the examples are absent or of another objective.
+        RelmError: the examples are absent or belong to another objective.
     """
     if rehearsal.manifest is not None:
         real = reader_of(rehearsal.recipe, rehearsal.phase, rehearsal.manifest, "train", device, check_content=False)
@@ -206,10 +206,10 @@ def reader_of_rehearsal(rehearsal: Rehearsal, settings: Phase, device: Device) -
 
 
 def generated_reader(recipe: Recipe, phase: str, settings: Phase, tokens: TokenizerFacts, device: Device) -> Reader:
-    """Return batches of random examples, with the names, shapes and types of real ones.
+    """Return a reader of random examples, with the names, shapes and types of real ones.
 
     Args:
-        settings: the phase as it is taken, perhaps with fewer sequences a step than its recipe has.
+        settings: the phase to read for, perhaps with fewer sequences a step than its recipe has.
     """
     whole = recipe.pretrain[phase]
     seed = derived_seed(recipe.seed, "rehearsal", phase)
@@ -218,23 +218,23 @@ def generated_reader(recipe: Recipe, phase: str, settings: Phase, tokens: Tokeni
     return Reader(examples, settings, seed, micro_batch_size(settings, recipe.run.micro_batch_size, device.parts), device)
 
 
-def micro_batches(reader: Reader) -> int:
-    """Return how many one process has in a step."""
+def micro_batch_count(reader: Reader) -> int:
+    """Return how many micro-batches one process has in a step."""
     return reader.settings.global_batch_size // reader.device.parts // reader.micro_batch_size
 
 
-def profiled_steps(reader: Reader) -> int:
+def profiled_step_count(reader: Reader) -> int:
     """Return how many steps are traced."""
-    return max(1, min(PROFILED_STEPS, PROFILED_MICRO_BATCHES // micro_batches(reader)))
+    return max(1, min(PROFILED_STEPS, PROFILED_MICRO_BATCHES // micro_batch_count(reader)))
 
 
 def read_ahead(reader: Reader, last: int) -> Generator[StepInput, None, None]:
-    """Yield the inputs of the steps 1 to `last`, made ready by the loop's own thread."""
+    """Yield the inputs of the steps 1 to `last`, prefetched by the loop's own thread."""
     yield from reader.step_inputs(1, last, lambda: False)
 
 
-def taken_steps(ready: Prepared, inputs: Iterator[StepInput], count: int, warm_up: int = WARM_UP) -> Steps:
-    """Take steps as the loop does; the clock is read after the first, after the warm-up, and at the end."""
+def take_steps(ready: PreparedRun, inputs: Iterator[StepInput], count: int, warm_up: int = WARM_UP) -> StepMeasurements:
+    """Take steps as the loop does; read the clock after the first, after the warm-up, and at the end."""
     run, device, meter = ready.run, ready.run.device, ready.learner.meter
     clock = {0: time.perf_counter()}
     first_terms, first_loss = {}, math.nan
@@ -247,8 +247,8 @@ def taken_steps(ready: Prepared, inputs: Iterator[StepInput], count: int, warm_u
         if step == 1:
             first_terms, first_loss = meter.terms, meter.loss
     steady = max(0, count - warm_up)
-    return Steps(
-        made_in=ready.made_in,
+    return StepMeasurements(
+        preparation_seconds=ready.preparation_seconds,
         first_seconds=clock[1] - clock[0],
         steady=steady,
         seconds=(clock[count] - clock[warm_up]) / steady if steady else 0.0,
@@ -260,27 +260,27 @@ def taken_steps(ready: Prepared, inputs: Iterator[StepInput], count: int, warm_u
     )
 
 
-def traced_steps(ready: Prepared, inputs: Iterator[StepInput], count: int, trace: Path) -> Profile:
+def trace_steps(ready: PreparedRun, inputs: Iterator[StepInput], count: int, trace: Path) -> Profile:
     """Take further steps under the profiler; rank 0 writes the trace."""
     run = ready.run
 
     def step(forward: Forward, given: StepInput) -> None:
         take_step(run, ready.learner, forward, given)
 
-    found = profiled(step, ready.forward, inputs, count, run.device, trace if run.writes else None)
+    found = profile_steps(step, ready.forward, inputs, count, run.device, trace if run.writes else None)
     ready.learner.meter.read(run.what_was_read)
     return found
 
 
-def describe_steps(ready: Prepared, steps: Steps) -> list[str]:
-    """Return a line for each thing that was found."""
+def describe_steps(ready: PreparedRun, steps: StepMeasurements) -> list[str]:
+    """Return a line for each measurement."""
     run, settings, manifest = ready.run, ready.run.settings, ready.rehearsal.manifest
-    count = micro_batches(run.reader)
+    count = micro_batch_count(run.reader)
     pieces = f"{count:,} micro-batch{'' if count == 1 else 'es'}" + (" a process" if run.device.parts > 1 else "")
     return [
         f"phase {run.phase}: {ready.learner.model.parameter_count():,} parameters, {settings.global_batch_size:,} sequences of "
         f"{settings.sequence_length:,} tokens a step in {pieces}, {settings.precision}",
-        f"examples: {f'of {manifest}' if manifest else 'generated'}",
+        f"examples: {f'from {manifest}' if manifest else 'generated'}",
         f"device: {describe_device(run.device)}",
         f"ready: {describe_first_step(steps)}; {steps.programs} compiled programs",
         *([describe_speed(run, steps)] if steps.steady else []),
@@ -290,11 +290,11 @@ def describe_steps(ready: Prepared, steps: Steps) -> list[str]:
 
 
 def describe_device(device: Device) -> str:
-    """Return what a device says of itself."""
+    """Return a device's description of itself in one line."""
     return ", ".join(f"{value}" if key == "device" else f"{key} {value}" for key, value in device.describe().items())
 
 
-def describe_speed(run: PhaseRun, steps: Steps) -> str:
+def describe_speed(run: PhaseRun, steps: StepMeasurements) -> str:
     """Return the rate of the steady steps."""
     rate = 1 / steps.seconds
     return (
@@ -304,24 +304,24 @@ def describe_speed(run: PhaseRun, steps: Steps) -> str:
 
 
 def memory_line(memory: int | None) -> str:
-    """Return the most memory that was held, or where to learn it.
+    """Return the peak memory, or the command that reports it.
 
     >>> memory_line(None)
-    'not reported by this device, which had enough; `relm compile NAME` says what a step needs'
+    'not reported by this device, which had enough; `relm compile NAME` reports what a step needs'
     """
     if memory is None:
-        return "not reported by this device, which had enough; `relm compile NAME` says what a step needs"
+        return "not reported by this device, which had enough; `relm compile NAME` reports what a step needs"
     return f"{format_bytes(memory)} at most"
 
 
-def describe_first_step(steps: Steps) -> str:
-    """Return what the first step took beyond a steady one: compiling, and taking memory for the first time."""
-    first = f"the model was made in {steps.made_in:.2f} s; the first step took {steps.first_seconds:.2f} s"
+def describe_first_step(steps: StepMeasurements) -> str:
+    """Return the time of the first step beyond a steady one: compiling, and allocating memory for the first time."""
+    first = f"the model was made in {steps.preparation_seconds:.2f} s; the first step took {steps.first_seconds:.2f} s"
     return f"{first}, {max(0.0, steps.first_seconds - steps.seconds):.2f} s more than a steady one" if steps.steady else first
 
 
-def describe_loss(steps: Steps, phase: Phase, config: Configuration) -> str:
-    """Return the first loss beside that of a guess; they differ much where weights or data are not what they should be."""
+def describe_loss(steps: StepMeasurements, phase: Phase, config: Configuration) -> str:
+    """Return the first loss beside that of a uniform guess; a large difference points to wrong weights or data."""
     parts = []
     for name, value in steps.first_terms.items():
         if term := name.removesuffix("_loss") if name.endswith("_loss") else "":
@@ -334,11 +334,11 @@ def require_options(steps: int | None, compile_only: bool, trace: Path | None) -
     """Raise if options exclude each other, or if a trace could not be written at the end.
 
     Raises:
-        RelmError: they are such.
+        RelmError: options exclude each other, or the trace's path cannot be written.
     """
     if compile_only and (steps is not None or trace is not None):
         extra = "--steps" if steps is not None else "--profile"
-        raise RelmError(f"--compile-only stops after what one step compiles; leave {extra} or --compile-only out")
+        raise RelmError(f"--compile-only stops after one compiled step; leave {extra} or --compile-only out")
     if steps is not None and steps <= WARM_UP:
         raise RelmError(f"--steps {steps}: the first {WARM_UP} steps are the warm-up; give more, or --compile-only")
     if trace is not None:

@@ -1,4 +1,4 @@
-"""What the TPU's compiler said of a recipe, as a report tells it: a compiler's figures and arithmetic, nothing that ran."""
+"""The TPU compiler's figures of a recipe for the report: a compiler's figures and arithmetic on them, nothing that ran."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -11,11 +11,11 @@ from relm.forecast.compilation.compile_record import Compilation, read_compilati
 from relm.forecast.compilation.consequence_lines import (
     assumptions,
     device,
-    look_in_words,
-    memory_in_words,
-    roofline_in_words,
+    format_memory,
+    format_roofline,
+    format_validation,
+    format_work,
     versions,
-    work_in_words,
 )
 from relm.forecast.compilation.consequences import PhaseConsequences, consequences
 from relm.formatting import format_hours, format_step_time
@@ -23,47 +23,47 @@ from relm.recipes.recipe import Recipe
 from relm.recipes.redaction import shorten_path
 
 
-class PhaseTold(NamedTuple):
-    """One phase, ready to be shown."""
+class CompiledPhase(NamedTuple):
+    """One phase's section of the page."""
 
     name: str
     rows: Sequence[tuple[str, str]]
     paces: Sequence[Sequence[str]]
-    """Share of the roofline's speed, seconds of a step, tokens a second, hours, chip-hours."""
+    """Rows of share of the roofline's speed, seconds of a step, tokens a second, hours, chip-hours."""
     assumptions: Sequence[str]
 
 
 @dataclass(frozen=True)
-class AsCompiled:
-    """`compile.json` of a run."""
+class ReportedCompilation:
+    """A run's `compile.json` and its sections of the page."""
 
     path: Path
     content: bytes
-    told: Compilation | None
-    """None: it is not of this recipe as it is; `left_out` says why."""
-    phases: Sequence[PhaseTold]
+    compilation: Compilation | None
+    """The content; None: it belongs to another recipe or an earlier version of this one, see `left_out`."""
+    phases: Sequence[CompiledPhase]
     left_out: str = ""
 
     @property
     def title(self) -> str:
-        """What was compiled for, or nothing."""
-        return f"As compiled for {self.told.topology}" if self.told else "As compiled"
+        """The heading, with the slice where it is known."""
+        return f"As compiled for {self.compilation.topology}" if self.compilation else "As compiled"
 
     @property
     def introduction(self) -> str:
-        """Whose figures they are."""
-        if self.told is None:
+        """The source of the figures, or the reason why there are none."""
+        if self.compilation is None:
             return f"compile.json is left out: {self.left_out}."
         return (
-            f"Nothing here was run. Memory, operations and bytes are what the TPU's compiler ({versions(self.told)}) says of "
-            f"one {device(self.told)} of {self.told.devices}; all times are arithmetic on them and on published peaks. "
-            f"Vocabulary: {self.told.vocabulary}."
+            f"Nothing here was run. The TPU's compiler ({versions(self.compilation)}) reports memory, operations and bytes for "
+            f"one {device(self.compilation)} of {self.compilation.devices}; all times are arithmetic on these figures and on "
+            f"published peaks. Vocabulary: {self.compilation.vocabulary}."
         )
 
     @property
     def provenance(self) -> Mapping[str, Any]:
-        """What `provenance.json` says of it."""
-        assert self.told is not None
+        """The entry in `provenance.json`."""
+        assert self.compilation is not None
         programs = [
             {
                 "phase": each.phase,
@@ -74,42 +74,42 @@ class AsCompiled:
                 "options": each.compiled.options,
                 "fits": each.compiled.fits,
             }
-            for each in self.told.programs
+            for each in self.compilation.programs
         ]
         return {
             "path": shorten_path(self.path),
             "sha256": hashlib.sha256(self.content).hexdigest(),
             "size": len(self.content),
-            "topology": self.told.topology,
-            "layout": self.told.layout,
+            "topology": self.compilation.topology,
+            "layout": self.compilation.layout,
             "programs": programs,
         }
 
 
-def as_compiled(path: Path, name: str, recipe: Recipe) -> AsCompiled:
-    """Read it; what is not of this recipe as it is now is left out, with the reason: a run is reported in any case."""
+def read_reported(path: Path, name: str, recipe: Recipe) -> ReportedCompilation:
+    """Read `compile.json`; leave out one of another recipe or an earlier version, with the reason: a run is always reported."""
     content = path.read_bytes()
     try:
         compilation = read_compilation(path)
         if compilation.recipe != name:
-            raise RelmError(f"it is of recipe {compilation.recipe}")
-        phases = [_told(phase) for phase in consequences(compilation, recipe)]
+            raise RelmError(f"it belongs to recipe {compilation.recipe}")
+        phases = [_compiled_phase(phase) for phase in consequences(compilation, recipe)]
     except RelmError as error:
-        return AsCompiled(path, content, None, [], str(error).replace(f"{path}: ", ""))
-    return AsCompiled(path, content, compilation, phases)
+        return ReportedCompilation(path, content, None, [], str(error).replace(f"{path}: ", ""))
+    return ReportedCompilation(path, content, compilation, phases)
 
 
-def _told(phase: PhaseConsequences) -> PhaseTold:
-    rows = [(f"memory, {name}", memory_in_words(compiled)) for name, compiled in phase.programs.items()]
+def _compiled_phase(phase: PhaseConsequences) -> CompiledPhase:
+    rows = [(f"memory, {name}", format_memory(compiled)) for name, compiled in phase.programs.items()]
     if phase.step is None or phase.roofline is None:
-        return PhaseTold(phase.name, [*rows, ("time", "not known: a program of the step does not fit")], [], [])
-    number = phase.micro_batches
+        return CompiledPhase(phase.name, [*rows, ("time", "not known: a program of the step does not fit")], [], [])
+    count = phase.micro_batches
     rows += [
-        (f"a step of {number:,} micro-batch{'' if number == 1 else 'es'}", work_in_words(phase.step)),
-        ("roofline", roofline_in_words(phase.roofline, phase.ceiling)),
+        (f"a step of {count:,} micro-batch{'' if count == 1 else 'es'}", format_work(phase.step)),
+        ("roofline", format_roofline(phase.roofline, phase.ceiling)),
     ]
-    if phase.look is not None or phase.looks:
-        rows.append(("held-out", look_in_words(phase)))
+    if phase.validation is not None or phase.validations:
+        rows.append(("held-out", format_validation(phase)))
     paces = [
         [
             f"{pace.share:.0%}",
@@ -120,4 +120,4 @@ def _told(phase: PhaseConsequences) -> PhaseTold:
         ]
         for pace in phase.paces
     ]
-    return PhaseTold(phase.name, rows, paces, assumptions(phase))
+    return CompiledPhase(phase.name, rows, paces, assumptions(phase))

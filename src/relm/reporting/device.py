@@ -1,4 +1,4 @@
-"""What a device that compiles counted while it trained, as a reader sees it: over all processes of a phase, and of each."""
+"""The counters of a device that compiles, for the report: over all processes of a phase, and for each."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from relm.formatting import format_bytes
 
-# Key of device.json -> its name, how it is told ("count", "seconds" or "bytes"), and whether it is told of a step as well.
+# Maps a key of device.json to its name, its unit ("count", "seconds" or "bytes"), and True if it is also shown per step.
 KEYS = {
     "compiles": ("Programs compiled", "count", False),
     "compile_seconds": ("Compiling", "seconds", False),
@@ -19,38 +19,38 @@ KEYS = {
 }
 
 
-class Told(NamedTuple):
-    """One figure, ready to be shown."""
+class DeviceFigure(NamedTuple):
+    """One formatted figure."""
 
     name: str
     in_all: str
     a_step: str
-    """Empty where a figure of a step means nothing."""
+    """The figure per step; empty where it would mean nothing."""
 
 
 @dataclass(frozen=True)
-class OnDevice:
+class DeviceSummary:
     """One phase of a run on such a device."""
 
     steps: int
-    """Of all processes; steps that an interruption lost and that were taken again count twice."""
-    figures: Sequence[Told]
+    """The steps of all processes; steps that an interruption lost and that were taken again count twice."""
+    figures: Sequence[DeviceFigure]
     """Sums over all processes."""
     names: Sequence[str]
-    """Of the columns of `processes`."""
+    """The names of the columns of `processes`."""
     processes: Sequence[Sequence[str]]
-    """Of each process, its steps and then its figures."""
+    """A row for each process: its steps, then its figures."""
 
 
-def on_device(processes: Sequence[Mapping[str, Any]]) -> OnDevice:
-    """The processes that `device.json` has."""
+def summarise_device(processes: Sequence[Mapping[str, Any]]) -> DeviceSummary:
+    """Return the summary of the processes in `device.json`."""
     steps = sum(process["steps"] for process in processes)
     figures = []
     for key, (name, kind, per_step) in KEYS.items():
         total = sum(process[key] for process in processes)
-        figures.append(Told(name, _WRITTEN[kind](total), _WRITTEN[kind](total / steps) if per_step and steps else ""))
+        figures.append(DeviceFigure(name, _WRITTEN[kind](total), _WRITTEN[kind](total / steps) if per_step and steps else ""))
     rows = [[_steps(process), *(_WRITTEN[kind](process[key]) for key, (_, kind, _) in KEYS.items())] for process in processes]
-    return OnDevice(steps, figures, ["Steps", *(name for name, _, _ in KEYS.values())], rows)
+    return DeviceSummary(steps, figures, ["Steps", *(name for name, _, _ in KEYS.values())], rows)
 
 
 def _steps(process: Mapping[str, Any]) -> str:

@@ -1,10 +1,10 @@
-"""Measured figures as a reader sees them: what they are called, how they are written, and what they are."""
+"""Names, formats and explanations of measured figures."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-# Figure -> its name, how it is written, and what it is, in the order in which figures are told.
+# Maps a figure to its name, its format and its explanation, in the order in which figures are shown.
 FIGURES = {
     "perplexity_per_word": ("Perplexity per word", ",.2f", "e to the mean loss of a word; lower is better"),
     "perplexity_per_token": ("Perplexity per token", ",.2f", "depends on the tokenizer; lower is better"),
@@ -19,13 +19,13 @@ FIGURES = {
     "strict_accuracy": ("Last word, strict", ".4f", "share of passages of whose last word every token is the likeliest"),
     "lambada_openai_accuracy": ("Last word, lm_eval", ".4f", "accuracy of its lambada_openai"),
     "lambada_openai_perplexity": ("Perplexity, lm_eval", ",.2f", "of the last word, as its lambada_openai has it"),
-    "masked_perplexity": ("Masked perplexity", ".3f", "of hidden tokens, under masks that are always the same"),
-    "masked_nats_per_token": ("Masked loss", ".4f", "nats per hidden token, under the same masks"),
-    "masked_accuracy": ("Masked accuracy", ".4f", "share of hidden tokens that are the likeliest"),
+    "masked_perplexity": ("Masked perplexity", ".3f", "of masked tokens, with masks that are always the same"),
+    "masked_nats_per_token": ("Masked loss", ".4f", "nats per masked token, with the same masks"),
+    "masked_accuracy": ("Masked accuracy", ".4f", "share of masked tokens that are the likeliest"),
     "redrawn_perplexity": ("Perplexity, masks redrawn", ".3f", "as run_mlm.py evaluates: e to the mean of the batches' means"),
     "redrawn_perplexity_standard_deviation": ("Its standard deviation", ".3f", "from one draw of the masks to another"),
     "redrawn_nats": ("Loss, masks redrawn", ".4f", "mean of the batches' means"),
-    "next_sentence_accuracy": ("Next-sentence accuracy", ".4f", "share of pairs that are told apart"),
+    "next_sentence_accuracy": ("Next-sentence accuracy", ".4f", "share of pairs that are classified correctly"),
     "next_sentence_nats": ("Next-sentence loss", ".4f", "nats per pair"),
     "pseudo_perplexity": ("Pseudo-perplexity", ".3f", "each token predicted from all others"),
     "pseudo_nats_per_token": ("Pseudo-loss", ".4f", "nats per token"),
@@ -57,7 +57,7 @@ FIGURES = {
     "tokens": ("Tokens", ",.0f", ""),
     "examples": ("Examples", ",.0f", ""),
     "sequences": ("Sequences", ",.0f", ""),
-    "masked_tokens": ("Hidden tokens", ",.0f", ""),
+    "masked_tokens": ("Masked tokens", ",.0f", ""),
     "documents": ("Documents", ",.0f", ""),
     "words": ("Words", ",.0f", ""),
     "bytes": ("Bytes", ",.0f", "of text"),
@@ -66,7 +66,7 @@ FIGURES = {
 
 @dataclass(frozen=True)
 class Figure:
-    """One measured figure, ready to be shown."""
+    """One formatted figure."""
 
     task: str
     key: str
@@ -74,7 +74,7 @@ class Figure:
     value: str
     meaning: str
     before: str | None = None
-    """The same of the weights that training started from."""
+    """The same figure of the weights that training started from."""
 
 
 @dataclass(frozen=True)
@@ -82,34 +82,34 @@ class Task:
     """One evaluation: its protocol and its figures."""
 
     name: str
-    in_words: str
-    """How it was measured, in a sentence or two; empty where that is not recorded."""
+    description: str
+    """The protocol in a sentence or two; empty where it is not recorded."""
     protocol: Mapping[str, Any]
-    """The same, value by value."""
+    """The protocol by key."""
     figures: list[Figure]
 
     @property
     def compares(self) -> bool:
-        """Whether there are figures of the starting weights as well."""
+        """True if there are figures of the starting weights as well."""
         return any(figure.before is not None for figure in self.figures)
 
 
 def measured_task(name: str, evaluation: Mapping[str, Any], before: Mapping[str, Any] | None) -> Task:
-    """What `eval/TASK.json` tells, the well-known figures first, beside those of the starting weights."""
+    """Return the figures of `eval/TASK.json`, the well-known ones first, beside those of the starting weights."""
     values, earlier = evaluation["figures"], (before or {}).get("figures", {})
     order = sorted(values, key=lambda key: list(FIGURES).index(key) if key in FIGURES else len(FIGURES))
     protocol = dict(evaluation.get("protocol", {}))
-    in_words = str(protocol.pop("in_words", ""))
+    description = str(protocol.pop("in_words", ""))
     if "limit" in protocol:
-        in_words += f" Only the first {protocol['limit']:,} were looked at."
-    return Task(name, in_words, protocol, [_figure(name, key, values[key], earlier.get(key)) for key in order])
+        description += f" Only the first {protocol['limit']:,} were evaluated."
+    return Task(name, description, protocol, [_figure(name, key, values[key], earlier.get(key)) for key in order])
 
 
 def _figure(task: str, key: str, value: Any, before: Any) -> Figure:
     unknown = key.replace("_", " ").capitalize(), ",.0f" if isinstance(value, int) else ".4g", ""
-    name, written, meaning = FIGURES.get(key, unknown)
+    name, style, meaning = FIGURES.get(key, unknown)
 
-    def shown(found: Any) -> str:
-        return format(found, written) if isinstance(found, (int, float)) else str(found)
+    def formatted(found: Any) -> str:
+        return format(found, style) if isinstance(found, (int, float)) else str(found)
 
-    return Figure(task, key, name, shown(value), meaning, None if before is None else shown(before))
+    return Figure(task, key, name, formatted(value), meaning, None if before is None else formatted(before))

@@ -1,4 +1,4 @@
-"""All that a report tells, gathered from a run's files: the verdict, the figures, the samples, the steps, the sources."""
+"""The content of a report, gathered from a run's files: the verdict, the figures, the samples, the steps, the sources."""
 
 import datetime
 from collections import Counter
@@ -18,12 +18,12 @@ from relm.recipes.plan import Plan
 from relm.recipes.project import Project
 from relm.recipes.redaction import mask_value
 from relm.recipes.run_folder import LOG
-from relm.reporting.compiled import AsCompiled, as_compiled
-from relm.reporting.device import OnDevice, on_device
+from relm.reporting.compiled import ReportedCompilation, read_reported
+from relm.reporting.device import DeviceSummary, summarise_device
 from relm.reporting.figures import Figure, Task, measured_task
 from relm.reporting.verify import NOTHING_PUBLISHED
 
-# What each verdict is called on top of a report, and the tone it is shown in.
+# The headline of each verdict, and the tone in which it is shown.
 HEADLINES = {
     "consistent": ("Consistent with the published figures", "good"),
     "not consistent": ("Not consistent with the published figures", "bad"),
@@ -36,36 +36,36 @@ HEADLINES = {
 
 @dataclass(frozen=True)
 class Findings:
-    """A finished run as a report sees it."""
+    """A finished run, as its report needs it."""
 
     plan: Plan
     verdict: Mapping[str, Any]
-    """verify.json."""
+    """The content of verify.json."""
     evaluations: Mapping[str, Mapping[str, Any]]
-    """Task -> eval/TASK.json."""
+    """Maps a task to the content of eval/TASK.json."""
     before: Mapping[str, Mapping[str, Any]]
-    """The same of the weights that training started from, where the recipe names some."""
+    """The evaluations of the weights that training started from, where the recipe names some."""
     logs: Mapping[str, Path]
-    """Phase -> train.jsonl."""
-    devices: Mapping[str, OnDevice]
-    """Phase -> what a device that compiles counted; only of phases that trained on one."""
-    compiled: AsCompiled | None
-    """What the TPU's compiler said of the recipe, where it was asked."""
+    """Maps a phase to its train.jsonl."""
+    devices: Mapping[str, DeviceSummary]
+    """Maps a phase to the counters of its device, for phases on a device that compiles."""
+    compiled: ReportedCompilation | None
+    """The TPU compiler's figures, where the recipe was compiled."""
     model: Mapping[str, Any]
     """The weights' sidecar."""
     records: Sequence[Record]
-    """Of all steps, in order of the data's way, each with its line of `docker run`."""
+    """The records of all steps in order of the data flow, each with its line of `docker run`."""
     date: str
-    """When the last step ended, UTC; never when the report was written, so that writing it again gives the same bytes."""
+    """The time at which the last step ended, UTC; not that of the report, so that writing it again gives the same bytes."""
 
     @property
     def is_smoke(self) -> bool:
-        """Whether the run is a smoke twin, whose figures mean nothing."""
+        """True if the run is a smoke twin, whose figures mean nothing."""
         return self.plan.name.startswith("smoke/")
 
     @property
     def headline(self) -> str:
-        """The verdict in words, as it stands on top."""
+        """The verdict as the report's headline."""
         return "Smoke twin: its figures mean nothing" if self.is_smoke else HEADLINES[self.verdict["verdict"]][0]
 
     @property
@@ -79,30 +79,30 @@ class Findings:
         if self.is_smoke:
             return (
                 f"This is the small twin of {self.plan.name.removeprefix('smoke/')}: its steps, objective and optimizer, but "
-                "a tiny model and little training. It shows that everything runs; compare its figures with nothing."
+                "a tiny model and little training. It shows that everything runs; its figures cannot be compared."
             )
         if self.verdict["verdict"] != NOTHING_PUBLISHED:
             return str(self.verdict["sentence"])
-        otherwise = "What was measured stands below." if self.figures else "Nothing was measured."
+        otherwise = "The measured figures are listed below." if self.figures else "Nothing was measured."
         return f"The recipe names none. {self.measured or otherwise}"
 
     @property
     def measured(self) -> str:
-        """One sentence of the main figures, empty if there are none."""
-        told = {figure.key: figure.value for figure in self.figures if figure.task == "held_out"}
+        """One sentence on the main figures, empty if there are none."""
+        values = {figure.key: figure.value for figure in self.figures if figure.task == "held_out"}
         parts = [
-            f"{told[key]} {unit}"
+            f"{values[key]} {unit}"
             for key, unit in (("nats_per_token", "nats per token"), ("perplexity_per_word", "perplexity per word"))
-            if key in told
+            if key in values
         ]
         if not parts:
             return ""
-        baseline = f", against {told['bigram_nats_per_token']} for bigram counts" if "bigram_nats_per_token" in told else ""
+        baseline = f", against {values['bigram_nats_per_token']} for bigram counts" if "bigram_nats_per_token" in values else ""
         return f"Measured on held-out documents: {' and '.join(parts)}{baseline}."
 
     @cached_property
     def tasks(self) -> list[Task]:
-        """What was evaluated, in the recipe's order, each with its figures."""
+        """The evaluated tasks in the recipe's order, each with its figures."""
         return [measured_task(name, found, self.before.get(name)) for name, found in self.evaluations.items()]
 
     @property
@@ -112,16 +112,16 @@ class Findings:
 
     @property
     def samples(self) -> list[Mapping[str, str]]:
-        """Texts the model wrote: prompt and continuation, told apart."""
+        """Texts that the model wrote, divided into prompt and continuation."""
         return [
-            {"prompt": sample["prompt"], "text": _written(sample["prompt"], sample["text"])}
+            {"prompt": sample["prompt"], "text": _continuation(sample["prompt"], sample["text"])}
             for evaluation in self.evaluations.values()
             for sample in evaluation.get("samples", [])
         ]
 
     @property
     def steps(self) -> dict[str, list[Record]]:
-        """Step -> its records, in order of the data's way; the empty name collects files whose record is missing."""
+        """Records by step, in order of the data flow; the empty name collects files whose record is missing."""
         grouped: dict[str, list[Record]] = {}
         for record in self.records:
             grouped.setdefault(record["step"] or "", []).append(record)
@@ -129,7 +129,7 @@ class Findings:
 
     @property
     def software(self) -> dict[str, list[str]]:
-        """Package -> the versions of it that steps ran with."""
+        """Versions that steps ran with, by package."""
         versions: dict[str, set[str]] = {}
         for record in self.records:
             for package, version in record.get("software", {}).items():
@@ -145,16 +145,16 @@ class Findings:
 
     @property
     def commits(self) -> list[str]:
-        """The commits of the code that steps ran with, marked if the checkout differed; or why none is known."""
-        told = []
+        """The commits of the code that steps ran with, marked if the checkout differed; or the reason why none is known."""
+        commits = []
         for code in (record["code"] for record in self.records if record["step"]):
             changed = " with local changes" if code["changed"] else ""
-            told.append(f"{code['commit']}{changed}" if code["commit"] else f"unknown ({code['reason']})")
-        return [commit for commit, _ in Counter(told).most_common()]
+            commits.append(f"{code['commit']}{changed}" if code["commit"] else f"unknown ({code['reason']})")
+        return [commit for commit, _ in Counter(commits).most_common()]
 
     @property
     def containers(self) -> dict[str, int]:
-        """Where steps ran, in or outside a container -> how many of them; older records do not tell."""
+        """The count of steps in each image and outside any container; older records have no such entry."""
         recorded = [record for record in self.records if record["step"]]
         return Counter(
             format_container(record["container"]) if "container" in record else "not recorded" for record in recorded
@@ -162,12 +162,12 @@ class Findings:
 
     @property
     def installed(self) -> dict[str, list[str]]:
-        """sha256 of a list of packages -> the list, of all environments that steps ran in."""
-        return {told["sha256"]: told["installed"] for record in self.records if (told := record.get("packages"))}
+        """Lists of packages by sha256, one for each environment that steps ran in."""
+        return {packages["sha256"]: packages["installed"] for record in self.records if (packages := record.get("packages"))}
 
     @property
     def caveats(self) -> list[str]:
-        """What is to be said of the images on the lines of `docker run`, each once."""
+        """The caveats on the images in the lines of `docker run`, each once."""
         return list(
             dict.fromkeys(
                 record["docker"]["caveat"] for record in self.records if record["step"] and record["docker"]["caveat"]
@@ -176,7 +176,7 @@ class Findings:
 
     @cached_property
     def origins(self) -> list[Origin]:
-        """Training data, tokenizer, starting weights and test files, as far as they come from elsewhere."""
+        """The origins of training data, tokenizer, starting weights and test files, as far as they come from elsewhere."""
         recipe = self.plan.recipe
         origins = [describe_origin("training data", recipe.data.dataset, self.plan.dataset)]
         if self.plan.tokenizer_model is not None:
@@ -187,7 +187,7 @@ class Findings:
 
     @property
     def loading(self) -> list[str]:
-        """The three lines that load the model, to be run from the checkout."""
+        """The three lines of Python that load the model from the checkout."""
         model = self.plan.recipe.model.declaration.auto_class
         return [
             f"from transformers import {model}, AutoTokenizer",
@@ -197,7 +197,7 @@ class Findings:
 
     @property
     def tokenizer(self) -> str:
-        """How text becomes ids, in one phrase."""
+        """A phrase on the tokenizer."""
         choice, model = self.plan.recipe.tokenizer, self.plan.tokenizer_model
         if model is not None:
             return model.title
@@ -206,29 +206,29 @@ class Findings:
 
     @property
     def tokens(self) -> int:
-        """Tokens that training saw, over all phases."""
+        """The count of training tokens over all phases."""
         phases = self.plan.recipe.pretrain.values()
         return sum(phase.steps * phase.global_batch_size * phase.sequence_length for phase in phases)
 
     @cached_property
     def resolved(self) -> dict[str, Any]:
-        """The recipe with everything it extends, names and leaves to defaults."""
+        """The recipe with everything that it extends or names, and all defaults."""
         parts = {"dataset": self.plan.dataset, "tokenizer_model": self.plan.tokenizer_model, "init_model": self.plan.init_model}
         files = {name: part.model_dump(mode="json") if part else None for name, part in parts.items()}
         recipe = self.plan.recipe.model_dump(mode="json")
-        told: dict[str, Any] = mask_value(
+        resolved: dict[str, Any] = mask_value(
             {"name": self.plan.name, "fingerprint": self.plan.fingerprint, "recipe": recipe, **files}
         )
-        return told
+        return resolved
 
 
-def _written(prompt: str, text: str) -> str:
-    """What the model wrote after its prompt, or made of it."""
+def _continuation(prompt: str, text: str) -> str:
+    """Return the model's continuation of a prompt, or its output after an arrow where that is no continuation."""
     return text.removeprefix(prompt) if text.startswith(prompt) else f" → {text}"
 
 
 def gather(plan: Plan, verify: Path, evaluations: Mapping[str, Path], before: Mapping[str, Path] | None = None) -> Findings:
-    """Read what a finished run left."""
+    """Read the files of a finished run."""
     model = plan.model_folder(plan.phases[-1]) / "model.safetensors"
     before = before or {}
     project = Project()
@@ -242,19 +242,19 @@ def gather(plan: Plan, verify: Path, evaluations: Mapping[str, Path], before: Ma
         before=_in_order(plan, before),
         logs={phase: plan.run_folder / phase / LOG for phase in plan.phases},
         devices=_on_devices(plan),
-        compiled=as_compiled(plan.compilation, plan.name, plan.recipe) if plan.compilation.is_file() else None,
+        compiled=read_reported(plan.compilation, plan.name, plan.recipe) if plan.compilation.is_file() else None,
         model=read_json(sidecar_of(model)),
         records=records,
         date=_last_moment(records, verify),
     )
 
 
-def _on_devices(plan: Plan) -> dict[str, OnDevice]:
-    return {phase: on_device(read_json(path)["processes"]) for phase, path in plan.device_figures().items()}
+def _on_devices(plan: Plan) -> dict[str, DeviceSummary]:
+    return {phase: summarise_device(read_json(path)["processes"]) for phase, path in plan.device_figures().items()}
 
 
 def with_docker_line(record: Record, project: Project) -> Record:
-    """A step's record with `docker`: the line that runs it in its image, the image, and what is to be said of that."""
+    """Return a step's record with `docker`: the line that runs it in its image, the image, and its caveat."""
     if not record["step"]:
         return record
     image = (record.get("container") or {}).get("image")
@@ -263,12 +263,12 @@ def with_docker_line(record: Record, project: Project) -> Record:
 
 
 def _in_order(plan: Plan, files: Mapping[str, Path]) -> dict[str, Mapping[str, Any]]:
-    """Task -> its figures, in the recipe's order."""
+    """Return the evaluations by task, in the recipe's order."""
     return {task: read_json(files[task]) for task in plan.evaluations() if task in files}
 
 
 def _last_moment(records: Sequence[Record], verify: Path) -> str:
-    """When the last recorded step ended; without any record, when the verdict was written."""
+    """Return the time at which the last recorded step ended; without any record, that of the verdict."""
     written = datetime.datetime.fromtimestamp(verify.stat().st_mtime, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     return max((str(record["ended"]) for record in records if record["step"]), default=written)
 

@@ -20,7 +20,7 @@ KINDS: dict[str, type[Section]] = {
 
 
 def schema_of(kind: type[Section]) -> dict[str, object]:
-    """The JSON Schema of one kind of YAML file; a recipe may also name another one that it `extends`."""
+    """Return the JSON Schema of one kind of YAML file; a recipe may also name another one that it `extends`."""
     schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **kind.model_json_schema()}
     if kind is Recipe:
         extends = {"type": "string", "description": "Name of a recipe whose keys this one lays its own over."}

@@ -17,12 +17,12 @@ LICENCES = """
 
 
 def model_card(findings: Findings) -> str:
-    """The card as Markdown."""
+    """Return the card as Markdown."""
     return template("README.md").render(front_matter=front_matter(findings), findings=findings, recipe=findings.plan.recipe)
 
 
 def front_matter(findings: Findings) -> str:
-    """YAML between two lines of dashes, without them."""
+    """Return the YAML that stands between two lines of dashes."""
     dataset = findings.plan.dataset
     hub = sorted(
         {
@@ -32,7 +32,7 @@ def front_matter(findings: Findings) -> str:
             if source.huggingface and source.repository_type == "dataset"
         }
     )
-    told: dict[str, Any] = {
+    matter: dict[str, Any] = {
         "language": dataset.language,
         **licence(dataset.licence),
         "library_name": "transformers",
@@ -40,11 +40,11 @@ def front_matter(findings: Findings) -> str:
         "tags": ["relm", findings.plan.recipe.model.architecture],
         **({"datasets": hub} if hub else {}),
     }
-    return yaml.safe_dump(told, sort_keys=False, allow_unicode=True, width=1000).strip()
+    return yaml.safe_dump(matter, sort_keys=False, allow_unicode=True, width=1000).strip()
 
 
 def licence(name: str) -> dict[str, str]:
-    """The front matter's keys for an SPDX identifier or a licence's name: the weights are passed on as the training text is.
+    """Return the front matter's keys for an SPDX identifier or a licence's name; the weights take the training text's licence.
 
     >>> licence("CC-BY-SA-3.0"), licence("GFDL-1.2-or-later")
     ({'license': 'cc-by-sa-3.0'}, {'license': 'gfdl'})

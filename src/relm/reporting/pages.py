@@ -1,4 +1,4 @@
-"""The templates of `templates/`, with the filters they use."""
+"""The templates of `templates/`, with their filters."""
 
 import functools
 import re
@@ -39,19 +39,19 @@ def _environment() -> jinja2.Environment:
 
 
 def _given(value: Any) -> Any:
-    """A JSON value without keys that are null."""
+    """Return a JSON value without keys that are null."""
     if isinstance(value, dict):
         return {key: _given(inner) for key, inner in value.items() if inner is not None}
     return [_given(inner) for inner in value] if isinstance(value, list) else value
 
 
 def template(name: str) -> jinja2.Template:
-    """The template of a page; what is put into HTML is escaped, what is put into Markdown is not."""
+    """Return the template of a page; values are escaped in HTML, and not in Markdown."""
     return _environment().get_template(f"{name}.j2")
 
 
 def fenced(text: str) -> str:
-    """Text as a Markdown code block that it cannot break out of."""
+    """Return text as a Markdown code block that it cannot break out of."""
     marks = "```"
     while marks in text:
         marks += "`"
@@ -59,12 +59,12 @@ def fenced(text: str) -> str:
 
 
 def breakable(path: str) -> Markup:
-    """A path that a narrow column breaks after its slashes first."""
+    """Return a path that a narrow column breaks after slashes first."""
     return Markup("<wbr>").join(escape(part) for part in path.replace("/", "/\n").split("\n"))
 
 
 def breakable_line(line: str) -> Markup:
-    """A line for a shell that never breaks within the dashes of an option; what is copied of it is the line."""
+    """Return a shell line that never breaks within the dashes of an option, and is copied unchanged."""
     return Markup(" ").join(
         Markup('<span class="option">{}</span>').format(word) if word.startswith("-") else breakable(word)
         for word in line.split(" ")
@@ -72,9 +72,9 @@ def breakable_line(line: str) -> Markup:
 
 
 def inline(svg: str, name: str, words: str) -> Markup:
-    """Our own SVG document as an element of a page: its identifiers begin with ``name``, ``words`` describe it.
+    """Return our own SVG document as an element of a page, with ``name`` before its identifiers and ``words`` as its label.
 
-    What speaks to a whole document is left out: prolog, metadata, and a style sheet that would apply to the page.
+    The parts that apply to a whole document are left out: prolog, metadata, and a style sheet that would apply to the page.
     """
     element = svg[svg.index("<svg") :]
     element = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>", "", element, flags=re.DOTALL)

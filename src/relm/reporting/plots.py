@@ -1,4 +1,4 @@
-"""The loss curve of a run as SVG text: the same bytes for the same log, with colours that colour-blind readers tell apart."""
+"""The loss curve of a run as SVG text: the same bytes for the same log, in colours for colour-blind readers too."""
 
 import io
 import json
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Curve = NDArray[np.float64]
-POINTS = 400  # more than a page has room for; longer logs are averaged in bins of equal length
-SMOOTHED_FROM = 100  # rows; a shorter log is shown as it is
+POINTS = 400  # more than a page can show; longer logs are averaged in bins of equal length
+SMOOTHED_FROM = 100  # rows; a shorter log is not smoothed
 
 # Okabe and Ito's palette (Color Universal Design), dark enough on white.
 INK, FAINT, GRID = "#1f2933", "#5b6770", "#e4e8ec"
 TRAINING, RATE = "#0072b2", "#5b6770"
-# Figure of eval/held_out.json -> label, colour, dashes: told apart without colour too.
+# Maps a figure of eval/held_out.json to its label, colour and dashes, which also distinguish the lines without colour.
 LEVELS: dict[str, tuple[str, str, Any]] = {
     "nats_per_token": ("held out", "#c04f00", "solid"),
     "bigram_nats_per_token": ("bigrams", "#007a5a", (0, (6, 3))),
@@ -41,11 +41,11 @@ class Log:
     rates: Curve
     """Learning rates."""
     starts: dict[str, float]
-    """Phase -> the step at which it begins."""
+    """The step at which each phase begins."""
 
 
 def read_log(logs: Mapping[str, Path]) -> Log:
-    """The training logs of all phases, one after the other. Where a resumed run wrote a step again, the later row counts."""
+    """Return the training logs of all phases in sequence. Where a resumed run wrote a step again, the later row counts."""
     columns: list[Curve] = []
     starts: dict[str, float] = {}
     begin = 0.0
@@ -63,7 +63,7 @@ def read_log(logs: Mapping[str, Path]) -> Log:
 
 
 def _rows(path: Path) -> Iterator[tuple[float, tuple[float, float]]]:
-    """Step -> (loss, learning rate) of each line that has them."""
+    """Yield (step, (loss, learning rate)) of each line that has them."""
     try:
         with open(path, encoding="utf-8") as file:
             for number, line in enumerate(file, 1):
@@ -78,7 +78,7 @@ def _rows(path: Path) -> Iterator[tuple[float, tuple[float, float]]]:
 
 
 def decimated(values: Curve, points: int = POINTS) -> Curve:
-    """Means over consecutive bins of equal length, ``(rows,) -> (at most points,)``; short arrays stay as they are."""
+    """Return means over consecutive bins of equal length, ``(rows,) -> (at most points,)``; short arrays stay unchanged."""
     size = -(-len(values) // points)
     if size <= 1:
         return values
@@ -97,11 +97,11 @@ def smoothed(values: Curve, width: int) -> Curve:
 
 
 def loss_curve(log: Log, levels: Mapping[str, Any], narrow: bool = False) -> str:
-    """An SVG of the training loss over the steps, the learning rate beneath it, and horizontal lines for what was measured.
+    """Return an SVG of the training loss over the steps, with the learning rate beneath and lines for measured losses.
 
     Args:
         levels: `figures` of eval/held_out.json; those in `LEVELS` become lines.
-        narrow: drawn for a page of 400 pixels instead of a wide one, so that its letters are as large.
+        narrow: draw for a page of 400 pixels instead of a wide one, with letters of the same size.
     """
     import matplotlib as mpl
     from matplotlib.backends.backend_svg import FigureCanvasSVG
@@ -147,8 +147,8 @@ def _draw_losses(axes: "Axes", log: Log, levels: Mapping[str, Any], narrow: bool
             axes.axhline(levels[key], color=colour, linewidth=1.6, linestyle=dashes)
             lines.append((float(levels[key]), label, colour))
     heights = [height for height, *_ in lines] + [float(log.losses.min()), float(log.losses.max())]
-    room = 0.05 * (max(heights) - min(heights)) or 0.5
-    axes.set_ylim(min(heights) - room, max(heights) + room)
+    margin = 0.05 * (max(heights) - min(heights)) or 0.5
+    axes.set_ylim(min(heights) - margin, max(heights) + margin)
     axes.set_ylabel("loss (nats per token)")
     _label_levels(axes, lines, 0.075 if narrow else 0.058)
     _mark_phases(axes, log)
@@ -165,9 +165,9 @@ def _label_levels(axes: "Axes", lines: Sequence[tuple[float, str, str]], spacing
 
 
 def spread(wanted: Sequence[float], spacing: float) -> list[float]:
-    """Positions near the sorted ``wanted`` ones that are at least ``spacing`` apart.
+    """Return positions near the sorted ``wanted`` ones that are at least ``spacing`` apart.
 
-    Neighbours that are too close form a group, which is centred where its members want to be.
+    Neighbours that are too close form a group, which is centred at the mean of its members' wanted positions.
     """
     groups: list[list[float]] = []
     for position in wanted:
@@ -183,7 +183,7 @@ def _start(group: Sequence[float], spacing: float) -> float:
 
 
 def _mark_phases(axes: "Axes", log: Log) -> None:
-    """A vertical line where each phase begins, with its name, if there are several."""
+    """Draw a vertical line with its name where each phase begins, if there are several."""
     if len(log.starts) < 2:
         return
     for phase, start in log.starts.items():
@@ -210,8 +210,8 @@ def _draw_rates(axes: "Axes", log: Log, narrow: bool) -> None:
     axes.xaxis.set_major_formatter(FuncFormatter(lambda step, _: f"{step:,.0f}"))
 
 
-def in_words(log: Log) -> str:
-    """What the curve shows, for those who cannot see it."""
+def describe_curve(log: Log) -> str:
+    """Return a sentence on the curve for those who cannot see it."""
     return (
         f"Training loss from {log.losses[0]:.2f} to {log.losses[-1]:.2f} nats per token over "
         f"{log.steps[-1]:,.0f} optimizer steps, with the learning rate beneath."

@@ -1,4 +1,4 @@
-"""The last, cheap step: finished files linked into `results/NAME`, which is complete or absent."""
+"""Publishing, the last and cheap step: finished files are linked into `results/NAME`, which is complete or absent."""
 
 import os
 import shutil
@@ -18,7 +18,7 @@ MODEL_FILES = ("config.json", "model.safetensors", "model.safetensors.json", "to
 
 
 def published_files(plan: Plan) -> dict[str, Path]:
-    """Name in `results/NAME` -> the finished file, for everything that a run publishes."""
+    """Return the files that a run publishes, by their names in `results/NAME`."""
     model = plan.model_folder(plan.phases[-1])
     model_files = [*MODEL_FILES, *(["generation_config.json"] if plan.recipe.model.generates else [])]
     return {
@@ -30,29 +30,29 @@ def published_files(plan: Plan) -> dict[str, Path]:
             for phase in plan.phases
         },
         **{published_name(DEVICE_FIGURES, phase, plan.phases): path for phase, path in plan.device_figures().items()},
-        **({COMPILATION: told} if (told := reported_compilation(plan)).is_file() else {}),
+        **({COMPILATION: path} if (path := reported_compilation(plan)).is_file() else {}),
         **evaluation_names(plan.evaluations(), plan.evaluations(BEFORE)),
         "verify.json": plan.run_folder / "verify.json",
     }
 
 
 def reported_compilation(plan: Plan) -> Path:
-    """What `relm compile` had found when the report was written, which tells of it; absent where there was nothing."""
+    """Return the path of the `compile.json` that the report shows; absent where the recipe was not compiled by then."""
     return plan.run_folder / "report" / COMPILATION
 
 
 def evaluation_names(evaluations: Mapping[str, Path], before: Mapping[str, Path]) -> dict[str, Path]:
-    """Name in `results/NAME` -> figures, of the trained model and of the weights it started from."""
+    """Return the figures of the trained model and of its starting weights, by their names in `results/NAME`."""
     return {f"eval/{task}.json": path for task, path in evaluations.items()} | {
         f"eval/before/{task}.json": path for task, path in before.items()
     }
 
 
 def publish_run(plan: Plan, folder: Path) -> str:
-    """Publish a finished run, once every file of its model was compared with the sidecar.
+    """Compare every file of a finished run's model with the sidecar, then publish the run.
 
     Raises:
-        RelmError: a file of the model is not what the sidecar says, or as for `publish`.
+        RelmError: a file of the model differs from the sidecar, or as for `publish`.
     """
     files = published_files(plan)
     _require_present(files, folder)
@@ -61,13 +61,13 @@ def publish_run(plan: Plan, folder: Path) -> str:
 
 
 def publish(plan_files: Mapping[str, Path], folder: Path) -> str:
-    """Make ``folder`` hold exactly ``plan_files`` (name in the folder -> finished file): hard links or, elsewhere, copies.
+    """Make ``folder`` hold exactly ``plan_files`` (finished files by name in the folder), as hard links or else copies.
 
-    Built beside its place under a temporary name and renamed, so that whoever looks finds all files or none. A folder that is
-    there already is replaced only once the new one is whole; a temporary folder that a killed run left is removed.
+    It is built beside its path under a temporary name and renamed, so that readers find all files or none. An existing folder
+    is replaced only once the new one is whole; a temporary folder that a killed run left is removed.
 
     Raises:
-        RelmError: a file is absent, or the place cannot be written; what was there before stays.
+        RelmError: a file is absent, or the folder cannot be written; the existing folder stays.
     """
     _require_present(plan_files, folder)
     partial, before = (folder.with_name(f".{folder.name}.{state}") for state in ("partial", "before"))
@@ -79,8 +79,8 @@ def publish(plan_files: Mapping[str, Path], folder: Path) -> str:
         shutil.rmtree(partial, ignore_errors=True)
         raise RelmError(f"{folder}: cannot be written: {error.strerror} ({error.filename}); nothing was changed") from error
     size = sum(path.stat().st_size for path in plan_files.values())
-    how = f"{copied} of them copied from another file system" if copied else "hard-linked"
-    return f"{folder} has {len(plan_files)} files of {format_bytes(size)}, {how}"
+    manner = f"{copied} of them copied from another file system" if copied else "hard-linked"
+    return f"{folder} has {len(plan_files)} files of {format_bytes(size)}, {manner}"
 
 
 def _require_present(plan_files: Mapping[str, Path], folder: Path) -> None:
@@ -89,9 +89,9 @@ def _require_present(plan_files: Mapping[str, Path], folder: Path) -> None:
 
 
 def _link(source: Path, target: Path) -> bool:
-    """Hard-link a file, or copy it where the file system cannot; whether it was copied for that reason.
+    """Hard-link a file, or copy it where the file system cannot, and return True if it was copied for that reason.
 
-    A log is always copied: training writes on in it, and cuts it where it is resumed.
+    A log is always copied: training appends to it, and truncates it when it resumes.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     if source.suffix == ".jsonl":
@@ -99,14 +99,14 @@ def _link(source: Path, target: Path) -> bool:
         return False
     try:
         os.link(source.resolve(), target)
-    except OSError:  # another file system, or one without hard links; what is really wrong, the copy says
+    except OSError:  # another file system, or one without hard links; the copy raises any other error
         shutil.copy2(source, target)
         return True
     return False
 
 
 def _swap(partial: Path, folder: Path, before: Path) -> None:
-    """Put ``partial`` where ``folder`` is; if that fails, ``folder`` is as it was."""
+    """Replace ``folder`` by ``partial``; if that fails, ``folder`` is unchanged."""
     shutil.rmtree(before, ignore_errors=True)
     replaces = folder.exists()
     if replaces:

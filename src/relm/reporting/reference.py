@@ -1,4 +1,4 @@
-"""`results/reference/NAME`: the figures of weights that a paper's authors released, by the code that will judge our own run."""
+"""`results/reference/NAME`: the figures of weights that a paper's authors released, by the code that judges our own run."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,7 +22,7 @@ def publish_reference(plan: Plan, folder: Path) -> str:
         RelmError: the recipe names no released weights, or a file is absent.
     """
     if plan.reference_model is None:
-        raise RelmError(f"recipe {plan.name} names no weights of its authors; expect_reference: NAME would")
+        raise RelmError(f"recipe {plan.name} names no weights of its authors; set expect_reference: NAME")
     verdict = plan.run_folder / "verify_reference.json"
     evaluations = plan.evaluations(REFERENCE)
     page = plan.run_folder / REFERENCE / PAGE
@@ -33,7 +33,7 @@ def publish_reference(plan: Plan, folder: Path) -> str:
 
 
 def reference_page(plan: Plan, verdict: Mapping[str, Any], evaluations: Mapping[str, Mapping[str, Any]]) -> str:
-    """The page as Markdown."""
+    """Return the page as Markdown."""
     assert plan.reference_model is not None
     return template("reference.md").render(
         plan=plan,

@@ -1,4 +1,4 @@
-"""What a finished run tells: the report page, the model card, the resolved recipe, the provenance and the crate."""
+"""The files of a report: the report page, the model card, the resolved recipe, the provenance and the crate."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,10 +22,10 @@ def write_report(
     output_folder: Path,
     before: Mapping[str, Path] | None = None,
 ) -> str:
-    """Write `report.html`, `README.md`, `recipe.json`, `provenance.json` and `ro-crate-metadata.json`, and `compile.json` as it
-    was told of, where the recipe was compiled.
+    """Write `report.html`, `README.md`, `recipe.json`, `provenance.json` and `ro-crate-metadata.json`.
 
-    Times come from the steps' records, so writing the report of the same run again gives the same bytes.
+    Where the recipe was compiled, `compile.json` is copied as the page shows it. Times come from the steps' records, so writing
+    the report of the same run again gives the same bytes.
 
     Raises:
         RelmError: a file of the run is absent or damaged.
@@ -51,30 +51,35 @@ def _write(path: Path, text: str) -> None:
         file.write(text)
 
 
-def _kept_compilation(findings: Findings, place: Path) -> dict[str, Path]:
-    """A copy of what the page tells of, which is published, whatever is compiled later; {} where there is nothing."""
-    if findings.compiled is None or findings.compiled.told is None:
-        place.unlink(missing_ok=True)
+def _kept_compilation(findings: Findings, path: Path) -> dict[str, Path]:
+    """Keep a copy of the `compile.json` that the page shows, and return it; {} where there is none.
+
+    The copy is published, whatever is compiled later.
+    """
+    if findings.compiled is None or findings.compiled.compilation is None:
+        path.unlink(missing_ok=True)
         return {}
-    with atomic_file(place) as file:
+    with atomic_file(path) as file:
         file.write(findings.compiled.content)
-    return {COMPILATION: place}
+    return {COMPILATION: path}
 
 
 def provenance(findings: Findings) -> dict[str, Any]:
-    """`provenance.json`: the records of all steps, in order of the data's way; each list of packages once, by its sha256; and
-    what was compiled, by which compiler.
+    """Return the content of `provenance.json`.
+
+    It has the records of all steps in order of the data flow, each list of packages once by its sha256, and the compiled
+    programs with their compiler.
     """
     steps = [
         record | ({"packages": record["packages"]["sha256"]} if "packages" in record else {}) for record in findings.records
     ]
-    told = {"name": findings.plan.name, "fingerprint": findings.plan.fingerprint, "steps": steps}
-    compiled = {"compiled": findings.compiled.provenance} if findings.compiled and findings.compiled.told else {}
-    return told | compiled | {"packages": findings.installed}
+    run = {"name": findings.plan.name, "fingerprint": findings.plan.fingerprint, "steps": steps}
+    compiled = {"compiled": findings.compiled.provenance} if findings.compiled and findings.compiled.compilation else {}
+    return run | compiled | {"packages": findings.installed}
 
 
 def report_page(findings: Findings) -> str:
-    """The report as one HTML page that needs nothing else."""
+    """Return the report as one HTML page that needs nothing else."""
     log = plots.read_log(findings.logs)
     levels = findings.evaluations.get("held_out", {}).get("figures", {})
     return template("report.html").render(
@@ -84,13 +89,14 @@ def report_page(findings: Findings) -> str:
         rows=[row | scale(row) for row in findings.verdict["rows"]],
         wide=plots.loss_curve(log, levels),
         narrow=plots.loss_curve(log, levels, narrow=True),
-        described=plots.in_words(log),
+        described=plots.describe_curve(log),
     )
 
 
 def scale(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Where a row's tolerance, interval and difference lie on a line from 0 to 100, for the page's little diagram; {} without a
-    difference.
+    """Return the positions of a row's tolerance, interval and difference on a line from 0 to 100; {} without a difference.
+
+    The page's small diagram shows them.
     """
     if "difference" not in row:
         return {}

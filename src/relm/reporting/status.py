@@ -1,4 +1,4 @@
-"""What there is to run, and how far a run has come, read from files alone."""
+"""The list of recipes, and the progress of a run, read from files alone."""
 
 import fcntl
 import json
@@ -16,7 +16,7 @@ from relm.recipes.run_folder import LOG
 
 
 def describe_recipes(project: Project) -> str:
-    """One line a recipe: its name, what it is, and whether its results are there."""
+    """Return one line a recipe: its name, a mark if its results exist, and its title."""
     names = project.names()
     width = max((len(name) for name in names), default=0)
     lines = []
@@ -35,7 +35,7 @@ def describe_recipes(project: Project) -> str:
 
 
 def _last_line(path: Path) -> dict[str, float]:
-    """The newest complete line of a phase's train.jsonl."""
+    """Return the newest complete line of a phase's train.jsonl."""
     if not path.exists():
         return {}
     with open(path, "rb") as file:
@@ -45,7 +45,7 @@ def _last_line(path: Path) -> dict[str, float]:
 
 
 def _is_locked(path: Path) -> bool:
-    """Whether a trainer holds the lock of a run folder now."""
+    """Return True if a trainer holds the lock of a run folder."""
     if not path.exists():
         return False
     with open(path) as file:
@@ -57,7 +57,7 @@ def _is_locked(path: Path) -> bool:
 
 
 def _is_being_made(files: list[Path]) -> bool:
-    """Return whether a step that runs on this machine names one of these files in its command, seen from its own folder."""
+    """Return True if a step that runs on this machine names one of these files in its command, from its own folder."""
     wanted = {os.path.abspath(file) for file in files}
     for process in psutil.process_iter(["cmdline", "cwd"]):
         command, folder = process.info["cmdline"] or [], process.info["cwd"]
@@ -83,13 +83,13 @@ def _phase_lines(plan: Plan) -> Iterator[str]:
         elif _is_locked(folder / "lock"):
             mark = "running"
         else:
-            mark = "stopped; the same command goes on" if last else "left"
+            mark = "stopped; the same command resumes it" if last else "left"
         progress = f", step {last['step']:,.0f} of {phase.steps:,}, loss {last['loss']:.3f}" if last else ""
         yield f"  pretrain     {name}: {mark}{progress}"
 
 
 def describe_progress(plan: Plan) -> str:
-    """The stages of a recipe, each done, running or left, and the command that goes on."""
+    """Return the stages of a recipe, each done, running or left, and the next command."""
     documents = [plan.documents(shard, split) for shard in plan.shards for split in SPLITS]
     phases = list(plan.examples_keys.values())
     examples = [plan.examples(phase, shard, split) for phase in phases for shard in plan.shards for split in SPLITS]

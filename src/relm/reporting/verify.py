@@ -1,4 +1,4 @@
-"""The verdict: is a figure measured here the published one, by an equivalence test that tells its own power.
+"""The verdict on a measured figure: an equivalence test against the published one, with its power.
 
 The figure of one run is drawn from N(m, s^2), so the difference of our mean over n runs (n = 1 here) and a published mean
 over p runs has the standard error
@@ -10,21 +10,21 @@ interval of the true difference is therefore
 
     difference -+ t(0.975) * e(1).
 
-`consistent` is said only if that whole interval lies inside [-tolerance, +tolerance], which is two one-sided tests at 2.5 %
-each (Schuirmann 1987, J. Pharmacokinet. Biopharm. 15, 657); `not consistent` only if the whole interval lies outside; all
-else is `undecided`.
+The verdict is `consistent` only if that whole interval lies inside [-tolerance, +tolerance], which is two one-sided tests at
+2.5 % each (Schuirmann 1987, J. Pharmacokinet. Biopharm. 15, 657); `not consistent` only if the whole interval lies outside; and
+otherwise `undecided`.
 
 Power: `not consistent` needs |difference| > tolerance + t(0.975) * e(1), so a true difference of
 
     tolerance + (t(0.975) + t(0.80)) * e(1)
 
-is called that in about 80 % of repetitions: the minimum detectable effect (Bloom 1995, Evaluation Review 19, 547), moved out
-by the tolerance. If the difference stays as it is, n seeds of our own decide as soon as t(0.975) * e(n) falls below the
+gets that verdict in about 80 % of repetitions: the minimum detectable effect (Bloom 1995, Evaluation Review 19, 547), plus the
+tolerance. If the difference stays the same, n seeds of our own decide as soon as t(0.975) * e(n) falls below the
 margin |tolerance - |difference||, that is from
 
     n = 1 / ((margin / (t(0.975) * s))^2 - 1/p)
 
-on; if the bracket is not positive, the published mean alone is too uncertain for any number of them.
+on; if the bracket is not positive, the published mean alone is too uncertain for any count of them.
 """
 
 import math
@@ -45,7 +45,7 @@ NO_NOISE = "difference shown, no noise known"
 NOT_COMPARABLE = "not comparable"
 NOTHING_PUBLISHED = "no published figure"
 
-# The word for the whole recipe is the first of these that any row has.
+# The verdict on the whole recipe is the first of these that any row has.
 PRECEDENCE = (NOT_CONSISTENT, UNDECIDED, NO_NOISE, CONSISTENT, NOT_COMPARABLE)
 
 Row = dict[str, Any]
@@ -55,8 +55,8 @@ def verify(recipe: Recipe, fingerprint: str | None, evaluations: Mapping[str, Pa
     """Judge every row of the recipe's `expect` and write `verify.json`; bad figures are a result, not an error.
 
     Args:
-        fingerprint: of the recipe as it is now; None: the model was trained by others, and is judged for its figures alone.
-        evaluations: task -> `eval/TASK.json`.
+        fingerprint: the recipe's current fingerprint; None: others trained the model, and only its figures are judged.
+        evaluations: `eval/TASK.json` by task.
         model: the weights, `model.safetensors`, with their sidecar.
 
     Raises:
@@ -65,7 +65,7 @@ def verify(recipe: Recipe, fingerprint: str | None, evaluations: Mapping[str, Pa
     sidecar = checked_model(model)
     read = {task: _evaluation(path, task) for task, path in evaluations.items()}
     integrity = _integrity(fingerprint, sidecar, read, model, evaluations)
-    rows = [judged(expectation, read, recipe.run.topology) for expectation in recipe.expect]
+    rows = [judge_row(expectation, read, recipe.run.topology) for expectation in recipe.expect]
     word, sentence = overall(rows)
     verdict = {"verdict": word, "sentence": sentence, "fingerprint": fingerprint, "model_sha256": sidecar["sha256"]}
     write_json(output, verdict | {"rows": rows, "integrity": integrity})
@@ -75,8 +75,8 @@ def verify(recipe: Recipe, fingerprint: str | None, evaluations: Mapping[str, Pa
 # --- one row ---------------------------------------------------------------------------------------------------------------
 
 
-def judged(expectation: Expectation, evaluations: Mapping[str, Mapping[str, Any]], topology: str | None = None) -> Row:
-    """One row of `verify.json`: the published figure, ours, and what may be said of their difference.
+def judge_row(expectation: Expectation, evaluations: Mapping[str, Mapping[str, Any]], topology: str | None = None) -> Row:
+    """Return one row of `verify.json`: the published figure, ours, and the verdict on their difference.
 
     Args:
         topology: the slice of TPUs that trained, `run.topology`.
@@ -93,11 +93,11 @@ def judged(expectation: Expectation, evaluations: Mapping[str, Mapping[str, Any]
     row["difference"] = ours - expectation.value
     if expectation.noise is None:
         return row | {"verdict": NO_NOISE, "sentence": f"{_shown(row)}; without known noise nothing follows from it."}
-    return _tested(row, expectation, expectation.noise)
+    return _test_row(row, expectation, expectation.noise)
 
 
 def _figure(metric: str, evaluations: Mapping[str, Mapping[str, Any]]) -> tuple[float | None, str | None]:
-    """The measured figure that ``metric`` names, or why there is none."""
+    """Return the measured figure that ``metric`` names, or the reason why there is none."""
     task, *keys = metric.split(".")
     if task not in evaluations:
         return None, f"task {task} was not evaluated; add it to `evaluate` in the recipe"
@@ -110,23 +110,23 @@ def _figure(metric: str, evaluations: Mapping[str, Mapping[str, Any]]) -> tuple[
 
 
 def interval_half_width(noise: Noise, published_runs: int) -> float:
-    """t(0.975) * e(1) of this module's formulas, for one run of ours."""
+    """Return t(0.975) * e(1) of this module's formulas, for one run of ours."""
     return _quantile(0.975, noise) * standard_error(noise, 1, published_runs)
 
 
 def standard_error(noise: Noise, our_runs: int, published_runs: int) -> float:
-    """e(n): of the difference of two means whose single runs have the noise's standard deviation."""
+    """Return e(n), for the difference of two means whose single runs have the noise's standard deviation."""
     return noise.standard_deviation * math.sqrt(1 / our_runs + 1 / published_runs)
 
 
 def noticeable_difference(noise: Noise, published_runs: int, tolerance: float) -> float:
-    """The true difference that would have been called `not consistent` four times in five."""
+    """Return the true difference that would give `not consistent` four times in five."""
     quantiles = _quantile(0.975, noise) + _quantile(0.80, noise)
     return tolerance + quantiles * standard_error(noise, 1, published_runs)
 
 
 def deciding_seeds(noise: Noise, published_runs: int, tolerance: float, difference: float) -> int | None:
-    """How many seeds of our own would decide an undecided row if the difference stayed as it is; None: no number of them."""
+    """Return how many seeds of our own would decide an undecided row if the difference stayed the same; None: none would."""
     margin = abs(tolerance - abs(difference))
     bracket = (margin / (_quantile(0.975, noise) * noise.standard_deviation)) ** 2 - 1 / published_runs
     return max(2, math.ceil(1 / bracket)) if bracket > 0 else None
@@ -138,8 +138,8 @@ def _quantile(probability: float, noise: Noise) -> float:
     return float(t.ppf(probability, noise.runs - 1))
 
 
-def _tested(row: Row, expectation: Expectation, noise: Noise) -> Row:
-    """The row with its interval, its verdict, its power and the seeds that would decide."""
+def _test_row(row: Row, expectation: Expectation, noise: Noise) -> Row:
+    """Return the row with its interval, its verdict, its power and the count of seeds that would decide."""
     half, difference, tolerance = (
         interval_half_width(noise, expectation.published_runs),
         row["difference"],
@@ -147,11 +147,11 @@ def _tested(row: Row, expectation: Expectation, noise: Noise) -> Row:
     )
     low, high = difference - half, difference + half
     if -tolerance <= low and high <= tolerance:
-        verdict, place = CONSISTENT, "inside"
+        verdict, relation = CONSISTENT, "inside"
     elif low > tolerance or high < -tolerance:
-        verdict, place = NOT_CONSISTENT, "outside"
+        verdict, relation = NOT_CONSISTENT, "outside"
     else:
-        verdict, place = UNDECIDED, "partly outside"
+        verdict, relation = UNDECIDED, "partly outside"
     seeds: int | None = 1
     if verdict == UNDECIDED:
         seeds = deciding_seeds(noise, expectation.published_runs, tolerance, difference)
@@ -163,11 +163,11 @@ def _tested(row: Row, expectation: Expectation, noise: Noise) -> Row:
         "would_have_noticed": noticeable,
         "seeds_that_would_decide": seeds,
     }
-    words = (
-        f"{_shown(row)}, 95 % interval {low:+.3g} to {high:+.3g}, {place} the tolerance of {tolerance:g}: {verdict}. "
-        f"It would have noticed a difference of {noticeable:.3g} four times in five; {_seeds_in_words(seeds, expectation)}."
+    sentence = (
+        f"{_shown(row)}, 95 % interval {low:+.3g} to {high:+.3g}, {relation} the tolerance of {tolerance:g}: {verdict}. "
+        f"It would have noticed a difference of {noticeable:.3g} four times in five; {_format_seeds(seeds, expectation)}."
     )
-    return row | {"sentence": words}
+    return row | {"sentence": sentence}
 
 
 def _shown(row: Row) -> str:
@@ -175,7 +175,7 @@ def _shown(row: Row) -> str:
     return f"{row['metric']}: {ours:.5g} here, {published:.5g} published ({row['place']}), difference {difference:+.3g}"
 
 
-def _seeds_in_words(seeds: int | None, expectation: Expectation) -> str:
+def _format_seeds(seeds: int | None, expectation: Expectation) -> str:
     if seeds is None:
         runs = "one run" if expectation.published_runs == 1 else f"{expectation.published_runs} runs"
         return f"no number of seeds of ours would decide, since the published figure is of {runs} only"
@@ -186,15 +186,15 @@ def _seeds_in_words(seeds: int | None, expectation: Expectation) -> str:
 
 
 def overall(rows: list[Row]) -> tuple[str, str]:
-    """The word and the sentence for all rows together: one bad row outweighs good ones."""
+    """Return the verdict and the sentence for all rows together: one bad row outweighs good ones."""
     if not rows:
         return NOTHING_PUBLISHED, "There is no published figure to compare with."
     counts = Counter(row["verdict"] for row in rows)
     word = next(word for word in PRECEDENCE if counts[word])
     if len(rows) == 1:
         return word, rows[0]["sentence"]
-    told = "; ".join(f"{counts[each]} {each}" for each in PRECEDENCE if counts[each])
-    return word, f"Of {len(rows)} published figures: {told}."
+    summary = "; ".join(f"{counts[each]} {each}" for each in PRECEDENCE if counts[each])
+    return word, f"Of {len(rows)} published figures: {summary}."
 
 
 def _evaluation(path: Path, task: str) -> Mapping[str, Any]:
@@ -211,11 +211,11 @@ def _integrity(
     model: Path,
     paths: Mapping[str, Path],
 ) -> list[Row]:
-    """What was compared to be sure that recipe, model and figures belong together."""
+    """Return the comparisons that ensure that recipe, model and figures belong together."""
     if fingerprint is not None and sidecar.get("fingerprint") != fingerprint:
         raise RelmError(
             f"{model}: was trained from fingerprint {sidecar.get('fingerprint')}, the recipe now has {fingerprint}: "
-            "the recipe or its data changed since; give the recipe's command again to train what it says now"
+            "the recipe or its data changed since; run the recipe's command again to train the current version"
         )
     rows = []
     if fingerprint is not None:

@@ -27,7 +27,7 @@ def compile_job(a: Arguments) -> Job:
     from relm.errors import RelmError
     from relm.forecast.compilation.compile_record import write_compilation
     from relm.forecast.compilation.compiling import compile_recipe
-    from relm.forecast.compilation.program_table import advice, described
+    from relm.forecast.compilation.program_table import advice, describe_compilation
 
     plan = plan_of(a)
 
@@ -36,9 +36,9 @@ def compile_job(a: Arguments) -> Job:
         if a.output is not None:
             write_compilation(a.output, compilation)
         if not compilation.fits:
-            print(described(compilation))
+            print(describe_compilation(compilation))
             raise RelmError(advice(compilation))
-        return described(compilation)
+        return describe_compilation(compilation)
 
     return Job(run)
 

@@ -1,4 +1,4 @@
-"""What follows from compiled programs, on figures that can be checked by hand: a v3 core does 61.5e12 operations a second and
+"""The consequences of compiled programs, on figures that can be checked by hand: a v3 core does 61.5e12 operations a second and
 moves 450e9 bytes."""
 
 import dataclasses
@@ -50,8 +50,8 @@ def test_a_core_has_half_of_its_chip(topology: str, devices: int, chips: int, fl
     assert found.binds == (topology[:2] in ("v2", "v3"))
 
 
-def test_a_slice_that_nothing_is_published_of_is_refused() -> None:
-    with pytest.raises(RelmError, match=r"no peak and bandwidth are known of a slice 'v9-8'"):
+def test_a_slice_without_published_peaks_is_refused() -> None:
+    with pytest.raises(RelmError, match=r"no peak and bandwidth are known for slice 'v9-8'"):
         ceiling_of(compilation(topology="v9-8"))
 
 
@@ -83,23 +83,23 @@ def test_the_programs_of_a_step_are_those_that_are_traced(micro_batches: int) ->
     assert list(step_programs(micro_batches)) == step_names(micro_batches)
 
 
-def test_looks_at_held_out_examples_are_part_of_a_phase() -> None:
-    # 25 steps of 4 s; looks after 10, 20 and 25 steps, of 3 global batches of 0.5 s.
+def test_validation_is_part_of_a_phase() -> None:
+    # 25 steps of 4 s; validations after 10, 20 and 25 steps, of 3 global batches of 0.5 s.
     programs = [program("step", 1.0, 1800e9), program("held_out", 30.75e12, 1.0)]
-    (phase,) = consequences(compilation(*programs), recipe(steps=25, looks_every=10, look_batches=3))
-    assert (phase.looks, phase.look_roofline.seconds) == (3, pytest.approx(1.5))
+    (phase,) = consequences(compilation(*programs), recipe(steps=25, validation_interval=10, validation_batches=3))
+    assert (phase.validations, phase.validation_roofline.seconds) == (3, pytest.approx(1.5))
     assert phase.paces[0].hours == pytest.approx((25 * 4 + 3 * 1.5) / 3600)
     (phase,) = consequences(compilation(*programs), recipe(steps=25))
-    assert (phase.looks, phase.look_roofline.seconds) == (0, pytest.approx(0.5))
+    assert (phase.validations, phase.validation_roofline.seconds) == (0, pytest.approx(0.5))
     assert phase.paces[0].hours == pytest.approx(100 / 3600)
 
 
-def test_without_the_program_of_its_looks_a_phase_has_no_hours() -> None:
-    (phase,) = consequences(compilation(program("step", 1.0, 1.0)), recipe(looks_every=10))
-    assert (phase.look, phase.paces) == (None, [])
+def test_without_the_program_of_its_validation_a_phase_has_no_hours() -> None:
+    (phase,) = consequences(compilation(program("step", 1.0, 1.0)), recipe(validation_interval=10))
+    assert (phase.validation, phase.paces) == (None, [])
 
 
-def test_what_does_not_fit_has_no_time() -> None:
+def test_a_program_that_does_not_fit_has_no_time() -> None:
     made = compilation(refused("step"), program("held_out", 1.0, 1.0))
     (phase,) = consequences(made, recipe())
     assert (phase.step, phase.roofline, phase.paces) == (None, None, [])
@@ -123,26 +123,26 @@ def test_a_recipe_that_changed_since_is_refused(changed: dict[str, Any], found: 
         consequences(compilation(program("step", 1.0, 1.0)), recipe(**changed))
 
 
-def test_the_lines_say_what_decides_at_which_peak_and_what_it_costs() -> None:
+def test_the_lines_have_the_slower_side_the_peaks_and_the_cost() -> None:
     told = words(compilation(program("step", 123e12, 1800e9)), recipe(steps=900, batch=16, length=32), price=2.0)
     assert "as compiled for v3-8 by jax 0.7.1, libtpu 0.0.21\n  the compiler's figures of one core, and arithmetic" in told
     assert "at least 4 s: operations 2 s at 61.5 TFLOP/s, memory 4 s at 450 GB/s; memory decides" in told
-    assert "fits: 1.50 GiB at most of 15.00, 10%; arguments 0.50, results 0.50 (0.50 of them in the arguments' place)" in told
+    assert "fits: 1.50 GiB at most of 15.00, 10%; arguments 0.50, results 0.50 (0.50 of them in the arguments' memory)" in told
     # 900 steps of 4 s are an hour, on four chips; twice as long at half the speed.
     rows = {row.split()[0]: row.split()[1:] for row in told.splitlines() if row.startswith("  ") and "%" in row[:8]}
     assert rows["100%"] == ["4", "s", "128", "1.00", "4.00", "8.00"]
     assert rows["50%"] == ["8", "s", "64", "2.00", "8.00", "16.00"]
 
 
-def test_float32_says_how_its_products_are_counted_and_bfloat16_does_not() -> None:
+def test_float32_states_how_its_products_are_counted_and_bfloat16_does_not() -> None:
     made = compilation(program("step", 1.0, 1.0))
-    assert "one pass of the bfloat16 unit" in words(made, recipe(precision="float32"))
-    assert "one pass of the bfloat16 unit" not in words(made, recipe(precision="bfloat16"))
+    assert "one bfloat16 pass" in words(made, recipe(precision="float32"))
+    assert "one bfloat16 pass" not in words(made, recipe(precision="bfloat16"))
 
 
 def test_where_arrays_stay_on_the_chip_no_bound_is_claimed() -> None:
     later = compilation(program("step", 1e12, 1e12), topology="v6e-8", chips=8)
-    assert "it is no bound, that of the operations is" in words(later, recipe())
+    assert "only the operations' time is a lower bound" in words(later, recipe())
     assert "at least" not in words(later, recipe())
 
 

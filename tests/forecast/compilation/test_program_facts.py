@@ -1,4 +1,4 @@
-"""What is read out of the text of a program."""
+"""Facts read from the text of a program."""
 
 from relm.forecast.compilation.compile_record import Collective, Program
 from relm.forecast.compilation.program_facts import (
@@ -44,7 +44,7 @@ def test_transfers_to_the_host_are_found() -> None:
     assert findings(SUMS, SUMS).host_transfers == ()
 
 
-def test_dynamic_shapes_are_found_and_groups_of_devices_are_none() -> None:
+def test_dynamic_shapes_are_found_and_groups_of_devices_are_not() -> None:
     assert len(findings("  d.1 = f32[<=8,4]{1,0} parameter(0)\n  s.2 = s32[] get-dimension-size(d.1)", "").dynamic_shapes) == 2
     static = (
         "  %r = f32[8]{0} all-reduce(%x), replica_groups=[1,8]<=[8]\n  p = s64[8]{0} parameter(1), sharding={devices=[8]<=[8]}"

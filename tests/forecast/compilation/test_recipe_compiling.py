@@ -1,4 +1,4 @@
-"""Which programs are asked for, and what is said where they cannot be had or do not fit."""
+"""The programs that a recipe requests, and the messages where they cannot be compiled or do not fit."""
 
 from pathlib import Path
 
@@ -10,17 +10,17 @@ from relm.errors import RelmError
 from relm.forecast.compilation import compiling, tpu_environment
 from relm.forecast.compilation.compile_record import Program, read_compilation, write_compilation
 from relm.forecast.compilation.compiling import (
+    ProgramRequest,
     TracedProgram,
-    Wish,
     compilation_of,
-    compiled,
+    compile_program,
+    compiled_from_answer,
     compiled_key,
-    judged,
+    requests_of,
     topology_of,
-    wishes_of,
 )
-from relm.forecast.compilation.consequence_lines import memory_in_words
-from relm.forecast.compilation.program_table import advice, described
+from relm.forecast.compilation.consequence_lines import format_memory
+from relm.forecast.compilation.program_table import advice, describe_compilation
 from relm.recipes.project import Project
 from small_project import CHECKOUT
 
@@ -46,40 +46,42 @@ REFUSED = {
 
 
 def compilation(answer: dict[str, object]):
-    asked = TracedProgram(Wish(PLAN.name, "main", "v3-8"), "step", PROGRAM, Path("0.hlo"), "50,265 tokens")
+    asked = TracedProgram(ProgramRequest(PLAN.name, "main", "v3-8"), "step", PROGRAM, Path("0.hlo"), "50,265 tokens")
     text = "  %a = f32[4,8]{1,0} all-reduce(%b), channel_id=1"
-    return compilation_of(PLAN, "v3-8", [(asked, judged(answer, text, "", "key", "v3:2x2"))])
+    return compilation_of(PLAN, "v3-8", [(asked, compiled_from_answer(answer, text, "", "key", "v3:2x2"))])
 
 
 def test_a_recipe_is_compiled_for_its_own_slice_or_a_stated_one() -> None:
     assert topology_of(PLAN, None) == "v3-8"
-    assert wishes_of(PLAN, None, "v5e-8") == [Wish("roberta_base_v3-8", "main", "v5e-8")]
+    assert requests_of(PLAN, None, "v5e-8") == [ProgramRequest("roberta_base_v3-8", "main", "v5e-8")]
 
 
-def test_a_slice_that_is_none_and_a_recipe_without_one_are_refused() -> None:
+def test_an_unknown_slice_and_a_recipe_without_one_are_refused() -> None:
     with pytest.raises(RelmError, match=r"--topology v9-8: expected one of v2-8, v3-8"):
         topology_of(PLAN, "v9-8")
-    with pytest.raises(RelmError, match=r"recipe quickstart has no run.topology; say for which slice, such as --topology v3-8"):
+    with pytest.raises(RelmError, match=r"recipe quickstart has no run.topology; name a slice, such as --topology v3-8"):
         topology_of(Project(CHECKOUT).plan("quickstart"), None)
 
 
-def test_a_phase_that_is_none_is_refused() -> None:
+def test_an_unknown_phase_is_refused() -> None:
     with pytest.raises(RelmError, match=r"recipe roberta_base_v3-8 has no phase 'second'; it has main"):
-        wishes_of(PLAN, "second", None)
+        requests_of(PLAN, "second", None)
 
 
-def test_without_the_environment_a_sentence_says_how_it_is_made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_the_environment_the_message_has_the_command_that_makes_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv(tpu_environment.FOLDER, str(tmp_path))
-    with pytest.raises(RelmError, match=r"where there is no bin/python; make it with `make .venv-tpu/made-from`"):
-        tpu_environment.python()
+    with pytest.raises(RelmError, match=r"which has no bin/python; make it with `make .venv-tpu/made-from`"):
+        tpu_environment.find_interpreter()
 
 
-def test_the_table_says_what_fits_and_what_it_takes() -> None:
-    words = described(compilation(FITS))
+def test_the_table_has_the_verdict_and_the_figures() -> None:
+    words = describe_compilation(compilation(FITS))
     assert "phase main, step: fits" in words
     assert "8.00 GiB at most, of 16.00: 50%" in words
     assert "1e+12 FLOPs, 2e+10 bytes" in words
-    assert "collectives  1 all-reduce; 32 numbers\n" in words
+    assert "collectives  1 all-reduce; 32 elements\n" in words
     assert advice(compilation(FITS)) == ""
 
 
@@ -88,39 +90,41 @@ def test_what_does_not_fit_is_refused_with_the_compilers_figure_and_the_keys_to_
     assert "phase main, step: 17.49GiB of 15.48GiB" in said
     for key in ("run.micro_batch_size", "run.activation_checkpointing", "precision"):
         assert key in said
-    assert "DOES NOT FIT" in described(compilation(REFUSED))
+    assert "DOES NOT FIT" in describe_compilation(compilation(REFUSED))
 
 
-def test_a_refusal_for_want_of_another_memory_is_told_in_the_compilers_words() -> None:
+def test_a_refusal_for_lack_of_another_memory_quotes_the_compiler() -> None:
     words = "Ran out of memory in memory space vmem"
     made = compilation({**REFUSED, "refusal": f"RESOURCE_EXHAUSTED: {words}\n"})
     assert f"phase main, step: {words}; make run.micro_batch_size smaller" in advice(made)
-    assert memory_in_words(made.programs[0].compiled) == f"DOES NOT FIT: {words}"
+    assert format_memory(made.programs[0].compiled) == f"DOES NOT FIT: {words}"
 
 
 def test_a_kept_result_of_another_form_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RELM_WORK", str(tmp_path))
-    monkeypatch.setattr(compiling, "installed", lambda: VERSIONS)
-    asked = TracedProgram(Wish(PLAN.name, "main", "v3-8"), "step", PROGRAM, Path("0.hlo"), "")
+    monkeypatch.setattr(compiling, "installed_versions", lambda: VERSIONS)
+    asked = TracedProgram(ProgramRequest(PLAN.name, "main", "v3-8"), "step", PROGRAM, Path("0.hlo"), "")
     kept = tmp_path / "compiled" / f"{compiled_key(PROGRAM, 'v3:2x2', VERSIONS)}.json"
     kept.parent.mkdir()
     kept.write_text('{"fits": true}')
-    with pytest.raises(RelmError, match=rf"{kept}: not what this version .*; delete it, and it is compiled again"):
-        compiled(asked)
+    with pytest.raises(RelmError, match=rf"{kept}: not what this version .*; delete the file to compile it again"):
+        compile_program(asked)
 
 
 @pytest.mark.parametrize(("answer", "status"), [(FITS, 0), (REFUSED, 1)])
 def test_the_command_fails_where_a_program_does_not_fit_and_writes_what_was_found(
     answer: dict[str, object], status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With a program that was traced, and compiled before; both take the TPU's tpu_environment."""
+    """Use a program that was traced and compiled before, since both need the TPU's environment."""
     monkeypatch.chdir(CHECKOUT)
     monkeypatch.setenv("RELM_WORK", str(tmp_path))
-    monkeypatch.setattr(compiling, "installed", lambda: VERSIONS)
-    asked = TracedProgram(Wish(PLAN.name, "main", "v3-8"), "step", PROGRAM, Path("0.hlo"), "50,265 tokens")
-    monkeypatch.setattr(compiling, "traced", lambda wishes, folder: [asked])
+    monkeypatch.setattr(compiling, "installed_versions", lambda: VERSIONS)
+    asked = TracedProgram(ProgramRequest(PLAN.name, "main", "v3-8"), "step", PROGRAM, Path("0.hlo"), "50,265 tokens")
+    monkeypatch.setattr(compiling, "trace_programs", lambda requests, folder: [asked])
     key = compiled_key(PROGRAM, "v3:2x2", VERSIONS)
-    write_json(tmp_path / "compiled" / f"{key}.json", judged(answer, "", "", key, "v3:2x2").model_dump(mode="json"))
+    write_json(
+        tmp_path / "compiled" / f"{key}.json", compiled_from_answer(answer, "", "", key, "v3:2x2").model_dump(mode="json")
+    )
     assert main(["compile", PLAN.name, "--output", str(tmp_path / "compile.json")]) == status
     assert read_compilation(tmp_path / "compile.json").fits == (status == 0)
     said = capsys.readouterr()

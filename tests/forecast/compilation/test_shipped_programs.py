@@ -12,7 +12,7 @@ from torch import nn
 from relm.devices.tpu_options import OPTIONS
 from relm.errors import RelmError
 from relm.forecast.compilation import shipped_programs as module
-from relm.forecast.compilation.compiling import HELD_OUT, TracedProgram, Wish, compiled_key, judged
+from relm.forecast.compilation.compiling import HELD_OUT, ProgramRequest, TracedProgram, compiled_from_answer, compiled_key
 from relm.forecast.compilation.consequences import step_programs
 from relm.forecast.compilation.program_facts import carried_beyond_gradients
 from relm.forecast.compilation.shipped_programs import (
@@ -25,7 +25,7 @@ from relm.forecast.compilation.shipped_programs import (
     read_shipped,
     rows_of,
     shipped_compilation,
-    wishes,
+    shipped_requests,
 )
 from relm.forecast.expected_tokenizer import tokenizer_of
 from relm.recipes.project import Project
@@ -35,7 +35,7 @@ from relm.training.micro_batches import micro_batch_size, shortened
 from small_project import CHECKOUT
 
 PROJECT = Project(CHECKOUT)
-TRACED = [TracedProgram(Wish("a", "main", "v3-8"), "step", PROGRAM, Path("0.hlo"), "")]
+TRACED = [TracedProgram(ProgramRequest("a", "main", "v3-8"), "step", PROGRAM, Path("0.hlo"), "")]
 ROWS = rows_of(TRACED)
 RECIPES = {
     "a": RecipeFacts(
@@ -50,13 +50,13 @@ KEY = compiled_key(PROGRAM, "v3:2x2", VERSIONS)
 
 
 def table(answer: dict[str, object]) -> Shipped:
-    made = {PROGRAM.sha256: {"v3:2x2": judged(answer, "", "", KEY, "v3:2x2")}}
+    made = {PROGRAM.sha256: {"v3:2x2": compiled_from_answer(answer, "", "", KEY, "v3:2x2")}}
     return Shipped(rows=tuple(ROWS), recipes=RECIPES, programs={PROGRAM.sha256: PROGRAM}, compiled=made)
 
 
 @pytest.fixture(autouse=True)
 def same_versions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "installed", lambda: VERSIONS)
+    monkeypatch.setattr(module, "installed_versions", lambda: VERSIONS)
 
 
 def test_a_table_of_todays_programs_is_current() -> None:
@@ -100,8 +100,8 @@ def test_a_recipe_that_does_not_fit_is_named() -> None:
 
 
 def test_another_compiler_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "installed", lambda: {"jax": "9"})
-    with pytest.raises(RelmError, match=r"is of .*'libtpu': '3'.*, the TPU's environment has .*'9'"):
+    monkeypatch.setattr(module, "installed_versions", lambda: {"jax": "9"})
+    with pytest.raises(RelmError, match=r"was made by .*'libtpu': '3'.*, the TPU's environment has .*'9'"):
         check(table(FITS), ROWS, RECIPES)
 
 
@@ -114,11 +114,11 @@ def test_another_option_of_the_compiler_is_named(monkeypatch: pytest.MonkeyPatch
 def test_what_is_known_is_not_compiled_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
-    def compiled(each: TracedProgram, stop: threading.Event):
+    def compile_program(each: TracedProgram, stop: threading.Event):
         asked.append(each)
-        return judged(FITS, "", "", "key", "v3:2x2")
+        return compiled_from_answer(FITS, "", "", "key", "v3:2x2")
 
-    monkeypatch.setattr(module, "compiled", compiled)
+    monkeypatch.setattr(module, "compile_program", compile_program)
     path = tmp_path / "compiled.json"
     made = compile_missing(Shipped(), TRACED, RECIPES, path)
     assert asked == TRACED
@@ -131,28 +131,28 @@ def test_an_interrupt_stops_the_compilers_that_run(tmp_path: Path, monkeypatch: 
     traced = [TRACED[0]._replace(program=program) for program in programs]
     stopped = []
 
-    def compiled(each: TracedProgram, stop: threading.Event):
+    def compile_program(each: TracedProgram, stop: threading.Event):
         if each.program == programs[0]:
             raise KeyboardInterrupt
         stopped.append(stop.wait(10))
         raise RelmError("stopped")
 
-    monkeypatch.setattr(module, "compiled", compiled)
-    monkeypatch.setattr(module, "side_by_side", lambda: 2)
+    monkeypatch.setattr(module, "compile_program", compile_program)
+    monkeypatch.setattr(module, "concurrent_compilations", lambda: 2)
     with pytest.raises(KeyboardInterrupt):
         compile_missing(Shipped(), traced, RECIPES, tmp_path / "compiled.json")
     assert stopped == [True]
 
 
 def model_of(row: Row) -> nn.Module:
-    """Its parameters, which are nowhere."""
+    """Return the model of a row, without memory for its parameters."""
     plan = PROJECT.plan(row.recipe)
     with torch.device("meta"):
         return unset_model(configuration(plan.recipe, tokenizer_of(plan)[0]))
 
 
 def activation(row: Row) -> int:
-    """Numbers that a device has of what goes from layer to layer."""
+    """Return the element count of a layer's activations on one device."""
     recipe = PROJECT.plan(row.recipe).recipe
     phase = recipe.pretrain[row.phase]
     sequences = micro_batch_size(phase, recipe.run.micro_batch_size, 1) // TOPOLOGIES[row.topology].devices
@@ -160,7 +160,7 @@ def activation(row: Row) -> int:
 
 
 def test_the_table_has_every_recipe_for_tpus() -> None:
-    assert {(row.recipe, row.phase, row.topology) for row in read_shipped().rows} == set(wishes(PROJECT))
+    assert {(row.recipe, row.phase, row.topology) for row in read_shipped().rows} == set(shipped_requests(PROJECT))
 
 
 def test_a_shipped_step_has_the_programs_of_its_micro_batches() -> None:
@@ -184,7 +184,7 @@ def test_a_shortened_step_has_micro_batches_of_the_same_size() -> None:
 def test_every_shipped_program_fits_sums_gradients_and_sends_no_activation() -> None:
     found = read_shipped()
     for row in found.rows:
-        made = found.of(row)
+        made = found.compiled_for(row)
         assert made is not None, row
         assert made.fits, row
         program = found.programs[row.program]
@@ -196,5 +196,5 @@ def test_every_shipped_program_fits_sums_gradients_and_sends_no_activation() -> 
             sums = (each for each in made.collectives if each.kind == "all-reduce")
             summed = sum((Counter({each.elements: each.count}) for each in sums), Counter[int]())
             lacking = Counter(parameter.numel() for parameter in model_of(row).parameters()) - summed
-            # A gradient may be summed before it is of its parameter's size: of the 512 places of RoBERTa's 514 that are used.
+            # A gradient may be summed before it is of its parameter's size: the 512 used positions of RoBERTa's 514.
             assert lacking.total() <= sum(each.count for each in other if each.elements > program.devices), (row, lacking)

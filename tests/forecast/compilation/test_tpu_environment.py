@@ -1,4 +1,4 @@
-"""Processes of the TPU's environment, with shell scripts in the place of its interpreter."""
+"""Processes of the TPU's environment, with shell scripts instead of its interpreter."""
 
 import threading
 import time
@@ -13,7 +13,7 @@ from relm.forecast.compilation.tpu_environment import run_module
 
 @pytest.fixture
 def interpreter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A file that is run as the interpreter; it is given a module and a folder."""
+    """Return a file that is run as the interpreter, with a module and a folder as arguments."""
     path = tmp_path / "environment" / "bin" / "python"
     path.parent.mkdir(parents=True)
     path.touch(0o755)
@@ -25,15 +25,15 @@ def run(folder: Path, stop: threading.Event | None = None) -> int:
     return run_module("a.module", [folder], {"SAID": "variable"}, folder / "log", "doing this", stop)
 
 
-def test_it_is_given_its_arguments_and_variables_and_its_words_are_kept(interpreter: Path, tmp_path: Path) -> None:
+def test_it_is_given_its_arguments_and_variables_and_its_output_is_kept(interpreter: Path, tmp_path: Path) -> None:
     interpreter.write_text('#!/bin/sh\necho "$@" "$SAID"\nexit 3\n')
     assert run(tmp_path) == 3
     assert (tmp_path / "log").read_text() == f"-m a.module {tmp_path} variable\n"
 
 
-def test_one_that_the_system_kills_is_told_so(interpreter: Path, tmp_path: Path) -> None:
+def test_one_that_the_system_kills_is_reported(interpreter: Path, tmp_path: Path) -> None:
     interpreter.write_text("#!/bin/sh\nkill -KILL $$\n")
-    with pytest.raises(RelmError, match="doing this: the system killed it, as it does where memory runs out"):
+    with pytest.raises(RelmError, match="doing this: the system killed it, usually for lack of memory"):
         run(tmp_path)
 
 
@@ -52,7 +52,7 @@ def test_those_that_run_side_by_side_are_stopped_together(interpreter: Path, tmp
     assert not Path(f"/proc/{int((tmp_path / 'process').read_text())}").exists()
 
 
-def test_without_the_environment_nothing_is_said_to_begin(
+def test_without_the_environment_no_beginning_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv(tpu_environment.FOLDER, str(tmp_path / "nowhere"))

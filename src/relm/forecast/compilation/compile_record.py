@@ -1,7 +1,7 @@
-"""What is known of compiled programs, as `compile.json` holds it.
+"""The facts on compiled programs, as `compile.json` holds them.
 
-One `Compilation` is one recipe for one slice of TPUs; its programs are those that training makes of it. All sizes are bytes of
-one device (a core of v2 and v3, a chip of later ones), all counts are of one device and one step:
+One `Compilation` is one recipe for one slice of TPUs; its programs are those that training runs. All sizes are bytes of one
+device (a core of v2 and v3, a chip of later ones), all counts are of one device and one step:
 
     {"recipe": "roberta_base_v3-8", "topology": "v3-8", "layout": "v3:2x2", "devices": 8,
      "programs": [{"phase": "main", "name": "step", "program": {"sha256": ..., "arguments": ..., "donated": ...},
@@ -17,11 +17,11 @@ from relm.artifact import read_json, write_json
 from relm.errors import RelmError
 
 REVISION = 1
-"""Of what `compile.json` says; goes up when a figure is computed otherwise."""
+"""The revision of the figures in `compile.json`; increase it when a figure is computed differently."""
 
 
 class Facts(BaseModel):
-    """Figures that never change, and have no key that is not described here."""
+    """A frozen record without unknown keys."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
@@ -30,40 +30,40 @@ class Program(Facts):
     """A program as it was traced, before any compiler saw it."""
 
     sha256: str
-    """Of its HLO and of which arguments it may overwrite: the same on every machine and in every process."""
+    """The hash of its HLO and its donated arguments: the same on every machine and in every process."""
     devices: int
     arguments: int
-    """How many arrays it is given."""
+    """The count of its argument arrays."""
     donated: tuple[int, ...]
-    """Which of them it may overwrite, counted from 0: parameters, optimizer state, and what else it gives back renewed."""
+    """The arguments that it may overwrite, counted from 0: parameters, optimizer state, and all else that it updates."""
     parameters: tuple[int, ...]
-    """The numbers of elements that the model's parameters have, each size once: so large are the sums over devices."""
+    """The element counts of the model's parameters, each once: the sizes of the gradients' all-reduces."""
 
 
 class ProgramMemory(Facts):
     """A program's memory by use, in bytes of one device."""
 
     capacity: int
-    """What the compiler has to deal out, by its own words, which have two decimals of a GiB."""
+    """The memory that the compiler can allocate, as it reports it, to two decimals of a GiB."""
     peak: int
-    """Most that is held at one time, arguments and results included."""
+    """Peak memory, arguments and results included."""
     arguments: int
     results: int
     shared: int
-    """How much of the results lies where donated arguments lay."""
+    """The part of the results that reuses the memory of donated arguments."""
     temporaries: int
     code: int
 
 
 class Collective(Facts):
-    """What is sent between devices: all operations of one kind that carry arrays of one type and size."""
+    """Communication between devices: all operations of one kind that carry arrays of one type and size."""
 
     kind: Literal["all-reduce", "all-gather", "reduce-scatter", "collective-permute", "all-to-all", "collective-broadcast"]
     type: str
     elements: int
-    """Of one array."""
+    """The element count of one array."""
     count: int
-    """Arrays."""
+    """The count of arrays."""
 
 
 class ProgramFindings(Facts):
@@ -84,48 +84,48 @@ class Allocation(Facts):
 
 
 class Refusal(Facts):
-    """The compiler's word on a program that does not fit."""
+    """The compiler's message on a program that does not fit."""
 
     used: str
-    """Such as 17.49G, in the compiler's own GiB; empty where it says none."""
+    """The memory that the program needs, such as 17.49G, in the compiler's own GiB; empty where it reports none."""
     capacity: str
     words: str
-    """Its first line."""
+    """The first line of the message."""
     largest: tuple[Allocation, ...]
 
     @property
     def figures(self) -> str:
-        """How much of how much, or the compiler's words where it says neither: what is short need not be HBM."""
+        """The memory needed and available, or the compiler's message where it has neither: HBM need not be what is short."""
         return f"{self.used}iB of {self.capacity}iB" if self.used else self.words
 
 
 class Compiled(Facts):
-    """What the compiler made of a program for one slice."""
+    """The result of compiling a program for one slice."""
 
     key: str
-    """Of `compiled_key`: program, layout, versions and options."""
+    """The digest of program, layout, versions and options, see `compiled_key`."""
     layout: str
     versions: dict[str, str]
-    """Of jax, jaxlib, libtpu."""
+    """The versions of jax, jaxlib and libtpu."""
     options: dict[str, bool]
-    """Of the compiler, beside its own."""
+    """The compiler's options that differ from its defaults."""
     fits: bool
     refusal: Refusal | None = None
     memory: ProgramMemory | None = None
     flops: float | None = None
     bytes_accessed: float | None = None
-    """Read and written in the memory of one device, as the compiler counts it."""
+    """Bytes read and written in the memory of one device, as the compiler counts them."""
     transcendentals: float | None = None
     collectives: tuple[Collective, ...] = ()
     operations: dict[str, int] = Field(default_factory=dict)
-    """Of the optimised program: how many sums over devices (all-reduce), fusions, and so on, by kind of collective."""
+    """The count of the optimised program's collective operations, by kind."""
     findings: ProgramFindings = ProgramFindings()
     seconds: float
-    """What compiling took, on whatever machine that was."""
+    """The duration of compiling, on any machine."""
 
 
 class CompiledProgram(Facts):
-    """A program of a recipe, and what became of it."""
+    """A program of a recipe with the result of compiling it."""
 
     phase: str
     name: str
@@ -144,17 +144,17 @@ class Compilation(Facts):
     devices: int
     chips: int
     sequences: dict[str, int]
-    """Phase -> sequences of the global batch."""
+    """Maps a phase to the sequences of its global batch."""
     micro_batches: dict[str, int]
-    """Phase -> sequences of a micro-batch, of all devices."""
+    """Maps a phase to the sequences of a micro-batch, over all devices."""
     activation_checkpointing: bool
     vocabulary: str
-    """How many tokens, and how that is known."""
+    """The count of tokens, and the source of it."""
     programs: tuple[CompiledProgram, ...]
 
     @property
     def fits(self) -> bool:
-        """Whether all programs do."""
+        """True if all programs fit."""
         return all(each.compiled.fits for each in self.programs)
 
 
@@ -172,10 +172,10 @@ def read_compilation(path: Path) -> Compilation:
     try:
         return Compilation.model_validate(read_json(path))
     except ValidationError as error:
-        raise RelmError(f"{path}: {in_words(error)}; make it again with `relm compile`") from None
+        raise RelmError(f"{path}: {format_mismatch(error)}; make it again with `relm compile`") from None
 
 
-def in_words(error: ValidationError) -> str:
-    """What is wrong with a file of facts."""
+def format_mismatch(error: ValidationError) -> str:
+    """Return a phrase for the first key of a file that does not match its model."""
     first = error.errors()[0]
     return f"not what this version of relm writes ({'.'.join(map(str, first['loc']))}: {first['msg']})"

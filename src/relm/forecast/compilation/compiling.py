@@ -1,6 +1,6 @@
-"""Recipes through the TPU's compiler: trace, compile each different program once, and keep what was found.
+"""Compilation of recipes for TPUs: trace, compile each distinct program once, and cache the result.
 
-What a compiler says of a program is kept in `work/compiled/KEY.json`; the key holds all that has a say in it.
+The result for a program is cached in `work/compiled/KEY.json`; the key covers everything that the result depends on.
 """
 
 import functools
@@ -25,11 +25,11 @@ from relm.forecast.compilation.compile_record import (
     CompiledProgram,
     Program,
     ProgramMemory,
-    in_words,
+    format_mismatch,
 )
 from relm.forecast.compilation.program_facts import collective_operations, collectives, findings, refusal_of
 from relm.forecast.compilation.tpu_compiler import PACKAGES
-from relm.forecast.compilation.tpu_environment import python, run_module, tail_of
+from relm.forecast.compilation.tpu_environment import find_interpreter, read_tail, run_module
 from relm.recipes.identity import work_folder
 from relm.recipes.plan import Plan
 from relm.recipes.topologies import TOPOLOGIES
@@ -37,11 +37,11 @@ from relm.training.micro_batches import micro_batch_size
 
 # Written by relm.forecast.compilation.tracing.
 INDEX, REFUSED = "programs.json", "refused.txt"
-# What the program of held-out examples is called.
+# Name of the validation program, which runs on held-out examples.
 HELD_OUT = "held_out"
 
 
-class Wish(NamedTuple):
+class ProgramRequest(NamedTuple):
     """A phase of a recipe, for a slice."""
 
     recipe: str
@@ -50,9 +50,9 @@ class Wish(NamedTuple):
 
 
 class TracedProgram(NamedTuple):
-    """A program of a wish, and where its HLO lies."""
+    """A program of a request, and the path of its HLO."""
 
-    wish: Wish
+    request: ProgramRequest
     name: str
     program: Program
     hlo: Path
@@ -60,60 +60,62 @@ class TracedProgram(NamedTuple):
 
 
 def topology_of(plan: Plan, stated: str | None) -> str:
-    """The slice that a recipe is compiled for.
+    """Return the slice that a recipe is compiled for.
 
     Raises:
-        RelmError: nobody says which, or it is none.
+        RelmError: no slice is stated, or it is unknown.
     """
     topology = stated or plan.recipe.run.topology
     if topology is None:
-        raise RelmError(f"recipe {plan.name} has no run.topology; say for which slice, such as --topology v3-8")
+        raise RelmError(f"recipe {plan.name} has no run.topology; name a slice, such as --topology v3-8")
     if topology not in TOPOLOGIES:
         raise RelmError(f"--topology {topology}: expected one of {', '.join(TOPOLOGIES)}")
     return topology
 
 
-def wishes_of(plan: Plan, phase: str | None, stated: str | None) -> list[Wish]:
-    """One of each phase, or of one.
+def requests_of(plan: Plan, phase: str | None, stated: str | None) -> list[ProgramRequest]:
+    """Return one request for each phase, or for the given one.
 
     Raises:
-        RelmError: there is no such phase, or no slice.
+        RelmError: the phase or the slice is unknown.
     """
     if phase is not None and phase not in plan.phases:
         raise RelmError(f"recipe {plan.name} has no phase {phase!r}; it has {', '.join(plan.phases)}")
-    return [Wish(plan.name, name, topology_of(plan, stated)) for name in ([phase] if phase else plan.phases)]
+    return [ProgramRequest(plan.name, name, topology_of(plan, stated)) for name in ([phase] if phase else plan.phases)]
 
 
-def traced(wishes: Sequence[Wish], folder: Path) -> list[TracedProgram]:
-    """The programs of all wishes, made in one process for each number of devices.
+def trace_programs(requests: Sequence[ProgramRequest], folder: Path) -> list[TracedProgram]:
+    """Return the programs of all requests, traced in one process for each count of devices.
 
     Args:
-        folder: where the programs go.
+        folder: the folder into which the programs are written.
 
     Raises:
         RelmError: a recipe cannot be traced, or PyTorch/XLA fails.
     """
-    groups: dict[int, list[Wish]] = {}
-    for wish in wishes:
-        groups.setdefault(TOPOLOGIES[wish.topology].devices, []).append(wish)
-    return [program for devices, group in sorted(groups.items()) for program in _traced(group, devices, folder / str(devices))]
+    groups: dict[int, list[ProgramRequest]] = {}
+    for request in requests:
+        groups.setdefault(TOPOLOGIES[request.topology].devices, []).append(request)
+    return [
+        program for devices, group in sorted(groups.items()) for program in _trace_group(group, devices, folder / str(devices))
+    ]
 
 
-def _traced(wishes: Sequence[Wish], devices: int, folder: Path) -> list[TracedProgram]:
+def _trace_group(requests: Sequence[ProgramRequest], devices: int, folder: Path) -> list[TracedProgram]:
     folder.mkdir(parents=True)
-    write_json(folder / "wishes.json", [wish._asdict() for wish in wishes])
+    write_json(folder / "requests.json", [request._asdict() for request in requests])
     variables = {"PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": str(devices), "TF_CPP_MIN_LOG_LEVEL": "2"}
-    what = wishes[0].recipe if len(wishes) == 1 else f"{len(wishes)} phases of recipes"
-    arguments = [folder / "wishes.json", folder]
+    what = requests[0].recipe if len(requests) == 1 else f"{len(requests)} phases of recipes"
+    arguments = [folder / "requests.json", folder]
     doing = f"tracing {what} for {devices} devices"
     if run_module("relm.forecast.compilation.tracing", arguments, variables, folder / "log", doing):
         refused = folder / REFUSED
         raise RelmError(
-            refused.read_text(encoding="utf-8") if refused.exists() else f"{doing} failed:\n{tail_of(folder / 'log')}"
+            refused.read_text(encoding="utf-8") if refused.exists() else f"{doing} failed:\n{read_tail(folder / 'log')}"
         )
     return [
         TracedProgram(
-            Wish(entry["recipe"], entry["phase"], entry["topology"]),
+            ProgramRequest(entry["recipe"], entry["phase"], entry["topology"]),
             entry["name"],
             Program.model_validate(entry["program"]),
             folder / entry["file"],
@@ -123,9 +125,9 @@ def _traced(wishes: Sequence[Wish], devices: int, folder: Path) -> list[TracedPr
     ]
 
 
-def installed() -> dict[str, str]:
-    """The versions of the TPU's compiler in its environment."""
-    return dict(_installed(python()))
+def installed_versions() -> dict[str, str]:
+    """Return the versions of the TPU's compiler in its environment."""
+    return dict(_installed(find_interpreter()))
 
 
 @functools.cache
@@ -138,55 +140,55 @@ def _installed(interpreter: Path) -> dict[str, str]:
 
 
 def compiled_key(program: Program, layout: str, versions: Mapping[str, str]) -> str:
-    """What a compiled program follows from."""
+    """Return the digest of everything that a compiled program depends on."""
     parts = {"program": program.sha256, "layout": layout, "versions": dict(versions), "options": OPTIONS, "revision": REVISION}
     return hashlib.sha256(canonical_json(parts).encode()).hexdigest()[:16]
 
 
-def compiled(asked: TracedProgram, stop: threading.Event | None = None) -> Compiled:
-    """What the compiler makes of a program, or made of it before.
+def compile_program(traced: TracedProgram, stop: threading.Event | None = None) -> Compiled:
+    """Compile a program and cache the result; return it, or the cached one.
 
     Args:
         stop: as in `run_module`.
 
     Raises:
-        RelmError: the compiler fails, other than for want of a device's memory.
+        RelmError: the compiler fails for another reason than a device's memory.
     """
-    layout = TOPOLOGIES[asked.wish.topology].layout
-    key = compiled_key(asked.program, layout, installed())
+    layout = TOPOLOGIES[traced.request.topology].layout
+    key = compiled_key(traced.program, layout, installed_versions())
     kept = work_folder() / "compiled" / f"{key}.json"
     if not kept.exists():
-        write_json(kept, _compiled(asked, layout, key, stop).model_dump(mode="json"))
+        write_json(kept, _compile(traced, layout, key, stop).model_dump(mode="json"))
     try:
         return Compiled.model_validate(read_json(kept))
     except ValidationError as error:
-        raise RelmError(f"{kept}: {in_words(error)}; delete it, and it is compiled again") from None
+        raise RelmError(f"{kept}: {format_mismatch(error)}; delete the file to compile it again") from None
 
 
-def _compiled(asked: TracedProgram, layout: str, key: str, stop: threading.Event | None) -> Compiled:
-    folder = asked.hlo.parent / f"compiled-{key}"
+def _compile(traced: TracedProgram, layout: str, key: str, stop: threading.Event | None) -> Compiled:
+    folder = traced.hlo.parent / f"compiled-{key}"
     folder.mkdir()
     paths = {name: str(folder / name) for name in ("answer", "text", "source_text")}
-    write_json(folder / "job", {"hlo": str(asked.hlo), "donated": asked.program.donated, "layout": layout, **paths})
-    doing = f"compiling {asked.wish.recipe}, {asked.wish.phase}, {asked.name}, for {asked.wish.topology}"
-    # What is kept for a key is compiled with `OPTIONS`, whatever options a person has for training.
+    write_json(folder / "job", {"hlo": str(traced.hlo), "donated": traced.program.donated, "layout": layout, **paths})
+    doing = f"compiling {traced.request.recipe}, {traced.request.phase}, {traced.name}, for {traced.request.topology}"
+    # A cached result is compiled with `OPTIONS`, whatever options the environment sets for training.
     variables = {"TF_CPP_MIN_LOG_LEVEL": "2", VARIABLE: ""}
     if run_module("relm.forecast.compilation.tpu_compiler", [folder / "job"], variables, folder / "log", doing, stop):
-        raise RelmError(f"{doing} failed, other than for want of memory:\n{tail_of(folder / 'log')}")
+        raise RelmError(f"{doing} failed, and not for lack of memory:\n{read_tail(folder / 'log')}")
     answer = read_json(folder / "answer")
-    if answer["devices"] != asked.program.devices:
-        raise RelmError(f"{layout}: the compiler has {answer['devices']} devices, the program {asked.program.devices}")
+    if answer["devices"] != traced.program.devices:
+        raise RelmError(f"{layout}: the compiler has {answer['devices']} devices, the program {traced.program.devices}")
     text = (folder / "text").read_text(encoding="utf-8") if "refusal" not in answer else ""
-    return judged(answer, text, (folder / "source_text").read_text(encoding="utf-8"), key, layout)
+    return compiled_from_answer(answer, text, (folder / "source_text").read_text(encoding="utf-8"), key, layout)
 
 
-def judged(answer: Mapping[str, Any], text: str, source: str, key: str, layout: str) -> Compiled:
-    """The compiler's answer in the words of `result`.
+def compiled_from_answer(answer: Mapping[str, Any], text: str, source: str, key: str, layout: str) -> Compiled:
+    """Return the compiler's answer as a `Compiled`.
 
     Args:
-        answer: of `tpu_compiler.work`.
+        answer: the answer of `tpu_compiler.compile_job`.
         text: the optimised program, empty if refused.
-        source: the program before.
+        source: the program before the compiler.
     """
     facts = {
         "key": key,
@@ -212,7 +214,7 @@ def judged(answer: Mapping[str, Any], text: str, source: str, key: str, layout: 
 
 
 def compile_recipe(plan: Plan, phase: str | None, stated: str | None) -> Compilation:
-    """All programs of a recipe through the compiler.
+    """Compile all programs of a recipe, and return their figures.
 
     Args:
         phase: one of its phases; None: all.
@@ -223,8 +225,8 @@ def compile_recipe(plan: Plan, phase: str | None, stated: str | None) -> Compila
     """
     topology = topology_of(plan, stated)
     with TemporaryDirectory(prefix="relm-compile-") as folder:
-        programs = traced(wishes_of(plan, phase, stated), Path(folder))
-        return compilation_of(plan, topology, [(each, compiled(each)) for each in programs])
+        programs = trace_programs(requests_of(plan, phase, stated), Path(folder))
+        return compilation_of(plan, topology, [(each, compile_program(each)) for each in programs])
 
 
 def recipe_facts(plan: Plan, phases: Iterable[str]) -> dict[str, Any]:
@@ -238,22 +240,22 @@ def recipe_facts(plan: Plan, phases: Iterable[str]) -> dict[str, Any]:
 
 
 def slice_facts(topology: str) -> dict[str, Any]:
-    """Return what `Compilation` holds of a slice of TPUs."""
+    """Return the keys of `Compilation` that describe a slice of TPUs."""
     where = TOPOLOGIES[topology]
     return {"topology": topology, "layout": where.layout, "devices": where.devices, "chips": where.chips}
 
 
 def compilation_of(plan: Plan, topology: str, programs: Iterable[tuple[TracedProgram, Compiled]]) -> Compilation:
-    """Return a recipe's programs and what became of them."""
+    """Return a recipe's programs with the results of compiling them."""
     found = list(programs)
-    named = {asked.wish.phase for asked, _ in found}
+    named = {traced.request.phase for traced, _ in found}
     return Compilation(
         recipe=plan.name,
         **slice_facts(topology),
         **recipe_facts(plan, [name for name in plan.phases if name in named]),
         vocabulary=found[0][0].vocabulary,
         programs=tuple(
-            CompiledProgram(phase=asked.wish.phase, name=asked.name, program=asked.program, compiled=result)
-            for asked, result in found
+            CompiledProgram(phase=traced.request.phase, name=traced.name, program=traced.program, compiled=result)
+            for traced, result in found
         ),
     )

@@ -1,4 +1,4 @@
-"""`relm.forecast.compilation.consequences` as a person reads it: lines for a terminal, and what a report shares with them."""
+"""The consequences of compiled programs as text: lines for a terminal, and the phrases that a report shares with them."""
 
 from collections.abc import Iterator, Sequence
 
@@ -12,14 +12,14 @@ from relm.recipes.recipe import Recipe
 def consequences_lines(
     compilation: Compilation, recipe: Recipe, only: str | None = None, price: float | None = None
 ) -> Iterator[str]:
-    """A block of lines for each phase.
+    """Yield a block of lines for each phase.
 
     Args:
         only: one phase; None: all that were compiled.
-        price: of an hour of one chip, in any currency.
+        price: the price of an hour of one chip, in any currency.
 
     Raises:
-        RelmError: the compilation is not of this recipe as it is now, or not of the phase.
+        RelmError: the compilation belongs to an earlier version of the recipe, or lacks the phase.
     """
     phases = [phase for phase in consequences(compilation, recipe) if only in (None, phase.name)]
     if not phases:
@@ -31,7 +31,7 @@ def consequences_lines(
 
 
 def versions(compilation: Compilation) -> str:
-    """Of the compiler, in one phrase; all that there were where programs were compiled by several."""
+    """Return the compiler's versions in one phrase, all of them where programs were compiled by several."""
     found = {name: dict[str, None]() for each in compilation.programs for name in each.compiled.versions}
     for each in compilation.programs:
         for name, version in each.compiled.versions.items():
@@ -40,29 +40,29 @@ def versions(compilation: Compilation) -> str:
 
 
 def device(compilation: Compilation) -> str:
-    """What a device of the slice is: a core or a chip."""
+    """Return the name of the slice's device: core or chip."""
     return "core" if compilation.devices != compilation.chips else "chip"
 
 
-def memory_in_words(compiled: Compiled) -> str:
-    """How much memory a program takes, or how much it would have."""
+def format_memory(compiled: Compiled) -> str:
+    """Return a phrase on the memory that a program takes, or would need."""
     if compiled.memory is not None:
         memory = compiled.memory
         return (
             f"fits: {memory.peak / GIB:.2f} GiB at most of {memory.capacity / GIB:.2f}, {memory.peak / memory.capacity:.0%}; "
             f"arguments {memory.arguments / GIB:.2f}, results {memory.results / GIB:.2f} ({memory.shared / GIB:.2f} of them "
-            f"in the arguments' place), temporaries {memory.temporaries / GIB:.2f}, code {memory.code / GIB:.2f}"
+            f"in the arguments' memory), temporaries {memory.temporaries / GIB:.2f}, code {memory.code / GIB:.2f}"
         )
     return "DOES NOT FIT" if compiled.refusal is None else f"DOES NOT FIT: {compiled.refusal.figures}"
 
 
-def work_in_words(work: ProgramWork) -> str:
-    """What is counted, in one phrase."""
+def format_work(work: ProgramWork) -> str:
+    """Return a phrase on the operations and bytes that were counted."""
     return f"{work.flops:.4g} operations, {work.bytes:.4g} bytes read and written"
 
 
-def roofline_in_words(found: Roofline, ceiling: Ceiling) -> str:
-    """Both times and which of them decides."""
+def format_roofline(found: Roofline, ceiling: Ceiling) -> str:
+    """Return a phrase on both times and the one that decides."""
     return (
         f"{'at least ' if ceiling.binds else ''}{format_step_time(found.seconds)}: operations "
         f"{format_step_time(found.operations)} at {ceiling.flops / 1e12:g} TFLOP/s, memory "
@@ -72,48 +72,46 @@ def roofline_in_words(found: Roofline, ceiling: Ceiling) -> str:
 
 
 def assumptions(phase: PhaseConsequences) -> list[str]:
-    """What the times rest on, each a sentence."""
-    told = [
-        "Neither what devices send to each other nor the host, compiling, checkpoints and evaluation afterwards are counted."
-    ]
+    """Return the assumptions behind the times, each a sentence."""
+    sentences = ["Communication between devices, the host, compiling, checkpoints and later evaluation are not counted."]
     if phase.phase.precision == "float32":
-        told.append(
-            "Products of float32 are taken as one pass of the bfloat16 unit, as PyTorch/XLA has them by itself, their factors "
-            "rounded; in three passes or six (high, highest) the same operations take three or six times as long."
+        sentences.append(
+            "Products of float32 are counted as one bfloat16 pass with rounded factors, the default of PyTorch/XLA; "
+            "with three or six passes (high, highest) the same operations take three or six times as long."
         )
     if not phase.ceiling.binds:
-        told.append(
-            "The bytes may hold arrays that never leave the chip, so that a step could be faster than this by the memory's "
-            "time: it is no bound, that of the operations is."
+        sentences.append(
+            "The bytes may include arrays that never leave the chip, so a step can be faster than the memory's time: only the "
+            "operations' time is a lower bound."
         )
-    return told
+    return sentences
 
 
-def look_in_words(phase: PhaseConsequences) -> str:
-    """What is held-out looks' part of a phase, or what one global batch of them would take."""
-    found = phase.look_roofline
+def format_validation(phase: PhaseConsequences) -> str:
+    """Return a phrase on a phase's time for validation, or for one global batch of it where the recipe has none."""
+    found = phase.validation_roofline
     if found is None:
         return "not known"
-    if not phase.looks:
-        return f"{format_step_time(found.seconds)} a global batch, of which the recipe takes none while it trains"
+    if not phase.validations:
+        return f"{format_step_time(found.seconds)} a global batch; the recipe does not validate while it trains"
     return (
-        f"{phase.looks:,} looks of at most {phase.batches:,} global batches, {format_step_time(found.seconds)} each, "
-        f"{format_duration(phase.looks * found.seconds)} in all"
+        f"{phase.validations:,} validations of at most {phase.batches:,} global batches, "
+        f"{format_step_time(found.seconds)} each, {format_duration(phase.validations * found.seconds)} in all"
     )
 
 
 def _phase_lines(phase: PhaseConsequences, price: float | None) -> Iterator[str]:
-    number = phase.micro_batches
-    yield f"phase {phase.name}: a step in {number:,} micro-batch{'' if number == 1 else 'es'}"
+    count = phase.micro_batches
+    yield f"phase {phase.name}: a step in {count:,} micro-batch{'' if count == 1 else 'es'}"
     for name, compiled in phase.programs.items():
-        yield format_row(name, memory_in_words(compiled))
+        yield format_row(name, format_memory(compiled))
     if phase.step is None or phase.roofline is None:
         yield format_row("time", "not known: a program of the step does not fit")
         return
-    yield format_row("work", work_in_words(phase.step))
-    yield format_row("roofline", f"{roofline_in_words(phase.roofline, phase.ceiling)}")
-    if phase.look is not None or phase.looks:
-        yield format_row("held-out", look_in_words(phase))
+    yield format_row("work", format_work(phase.step))
+    yield format_row("roofline", f"{format_roofline(phase.roofline, phase.ceiling)}")
+    if phase.validation is not None or phase.validations:
+        yield format_row("held-out", format_validation(phase))
     yield from _pace_lines(phase, price)
     for sentence in assumptions(phase):
         yield f"  {sentence}"

@@ -1,4 +1,4 @@
-"""What stands in the text of a program: pure functions on HLO, before and after the compiler."""
+"""Facts from the text of a program: pure functions on HLO, before and after the compiler."""
 
 import math
 import re
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from relm.forecast.compilation.compile_record import Allocation, Collective, Program, ProgramFindings, Refusal
 
-# A collective may be one operation or a start and a done; what comes out of the start holds what went in as well.
+# A collective may be one operation or a start and a done; the start's result includes its operands.
 _OPERATION = re.compile(
     r"= (?P<shapes>.*?) (?P<kind>all-reduce|all-gather|reduce-scatter|collective-permute|all-to-all|collective-broadcast)"
     r"(?P<start>-start)?\((?P<operands>[^)]*)\)"
@@ -17,14 +17,14 @@ _FLOAT64 = re.compile(r"\bf64\[(\d+(?:,\d+)*)\]")
 _HOST = re.compile(r" (?:infeed|outfeed|send|recv)(?:-start)?\(|is_host_transfer=true|custom_call_target=\"[^\"]*[Hh]ost")
 _DYNAMIC = re.compile(r"\[[^\]]*<=\d| (?:set-dimension-size|get-dimension-size|dynamic-reshape)\(|PadToStatic|SliceToDynamic")
 SUMS = ("all-reduce", "reduce-scatter")
-# Lines of a kind that a finding shows, and their characters.
+# The most lines that a finding shows, and the most characters of a line.
 SHOWN, WIDTH = 3, 160
 _UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "B": 1}
 _ALLOCATION = re.compile(r"Size: ([\d.]+)([KMGB])\n\s*(?:Operator: op_name=\"([^\"]*)\"\n\s*)?Shape: ([a-z0-9]+\[[\d,]*\])")
 
 
 def collectives(text: str) -> list[Collective]:
-    """All that is sent between devices, in the text of an optimised program, arrays of one size counted together.
+    """Return the communication between devices in the text of an optimised program, arrays of one size counted together.
 
     >>> collectives("  %a = (f32[2,3]{1,0}, f32[]) all-reduce(%b, %c), channel_id=1")[0].elements
     6
@@ -43,22 +43,22 @@ def collectives(text: str) -> list[Collective]:
 
 
 def collective_operations(text: str) -> dict[str, int]:
-    """How many operations of each kind there are; one may carry many arrays."""
+    """Return the count of operations of each kind; one may carry many arrays."""
     return dict(sorted(Counter(found["kind"] for found in map(_OPERATION.search, text.splitlines()) if found).items()))
 
 
 def carried_beyond_gradients(carried: Iterable[Collective], program: Program) -> list[Collective]:
-    """What collectives carry that is no sum of a parameter's size, the largest first."""
+    """Return the collectives that are no all-reduce of a gradient's size, the largest first."""
     others = [each for each in carried if each.kind not in SUMS or each.elements not in program.parameters]
     return sorted(others, key=lambda each: -each.elements)
 
 
 def findings(source: str, optimised: str) -> ProgramFindings:
-    """What should not be in a program, looked for before the compiler and after it.
+    """Return the lines that should not be in a program, from the text before and after the compiler.
 
     Args:
-        source: before, where float64 still is what was asked for: a TPU has none, and the compiler makes it of pairs.
-        optimised: after; empty where there is none.
+        source: the text before, which still has float64: a TPU has none, and the compiler replaces it by pairs.
+        optimised: the text after; empty where there is none.
     """
     both = f"{source}\n{optimised}"
     wide = (line for line in source.splitlines() if any(_elements(sizes) > 1 for sizes in _FLOAT64.findall(_body(line))))
@@ -68,10 +68,10 @@ def findings(source: str, optimised: str) -> ProgramFindings:
 
 
 def refusal_of(message: str) -> Refusal:
-    """The compiler's words on a program that does not fit, taken apart.
+    """Parse the compiler's message on a program that does not fit.
 
     Args:
-        message: which begins with RESOURCE_EXHAUSTED.
+        message: the whole message; it begins with RESOURCE_EXHAUSTED.
     """
     used = re.search(r"Used ([\d.]+[KMGT]) of ([\d.]+[KMGT]) hbm", message)
     largest = [
@@ -87,7 +87,7 @@ def _elements(sizes: str) -> int:
 
 
 def _body(line: str) -> str:
-    """A line without what only describes it; a header repeats the shapes of all arguments."""
+    """Return a line without its metadata, empty for a header: headers repeat the shapes of all arguments."""
     return "" if line.startswith(("HloModule", "ENTRY", "%")) else line.partition(", metadata=")[0].partition("sharding=")[0]
 
 

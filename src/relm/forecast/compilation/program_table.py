@@ -1,4 +1,4 @@
-"""What `relm compile` prints."""
+"""The text that `relm compile` prints."""
 
 from collections.abc import Iterator
 
@@ -7,8 +7,8 @@ from relm.forecast.compilation.program_facts import carried_beyond_gradients
 from relm.formatting import GIB, format_row
 
 
-def described(compilation: Compilation) -> str:
-    """A recipe's programs, a block of lines each, and a verdict."""
+def describe_compilation(compilation: Compilation) -> str:
+    """Return a block of lines for each of a recipe's programs."""
     kind = "core" if compilation.devices != compilation.chips else "chip"
     versions = ", ".join(f"{name} {version}" for name, version in compilation.programs[0].compiled.versions.items())
     lines = [
@@ -23,14 +23,14 @@ def described(compilation: Compilation) -> str:
 
 
 def advice(compilation: Compilation) -> str:
-    """What to do where a program does not fit, with the compiler's figures; empty where all do."""
+    """Return advice for programs that do not fit, with the compiler's figures; empty where all fit."""
     refused = [(each, each.compiled.refusal) for each in compilation.programs if each.compiled.refusal is not None]
     if not refused:
         return ""
-    said = "; ".join(f"phase {each.phase}, {each.name}: {refusal.figures}" for each, refusal in refused)
+    figures = "; ".join(f"phase {each.phase}, {each.name}: {refusal.figures}" for each, refusal in refused)
     return (
-        f"recipe {compilation.recipe} does not fit on {compilation.topology}: {said}; make run.micro_batch_size smaller (the "
-        "global batch is then taken in pieces), set run.activation_checkpointing: true, or the phase's precision to bfloat16"
+        f"recipe {compilation.recipe} does not fit on {compilation.topology}: {figures}; make run.micro_batch_size smaller "
+        "(gradients are then accumulated), set run.activation_checkpointing: true, or the phase's precision to bfloat16"
     )
 
 
@@ -45,7 +45,7 @@ def _program_lines(each: CompiledProgram) -> Iterator[str]:
         size = sum(item.elements * item.count for item in made.collectives)
         beyond = carried_beyond_gradients(made.collectives, program)
         other = f"; the largest that is no gradient has {beyond[0].elements:,}" if beyond else ""
-        yield format_row("collectives", f"{sent}; {size:,} numbers{other}")
+        yield format_row("collectives", f"{sent}; {size:,} elements{other}")
     yield format_row("compiled in", f"{made.seconds:.0f} s")
     for name, lines in made.findings.model_dump().items():
         for line in lines:
@@ -61,7 +61,7 @@ def _memory_lines(made: Compiled) -> Iterator[str]:
         parts = {
             "arguments": memory.arguments,
             "results": memory.results,
-            "of which in the arguments' place": memory.shared,
+            "of which in the arguments' memory": memory.shared,
             "temporaries": memory.temporaries,
             "code": memory.code,
         }

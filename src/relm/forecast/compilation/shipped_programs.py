@@ -1,7 +1,7 @@
 """The compiled programs of all recipes for TPUs, in a file that is committed: `make compile-all`, `make compile-check`.
 
-The file says which program each recipe's phase has for its slice, by sha256, and what the compiler made of each program. The
-check traces every recipe and compiles nothing; a program that changed is compiled anew by `make compile-all` alone.
+The file names the programs of each recipe's phase for its slice, by sha256, and holds the compiler's figures of each program.
+The check traces every recipe and compiles nothing; only `make compile-all` compiles a changed program again.
 """
 
 import sys
@@ -15,18 +15,18 @@ from pydantic import Field, ValidationError
 
 from relm.artifact import read_json, write_json
 from relm.errors import RelmError
-from relm.forecast.compilation.compile_record import Compilation, Compiled, CompiledProgram, Facts, Program, in_words
+from relm.forecast.compilation.compile_record import Compilation, Compiled, CompiledProgram, Facts, Program, format_mismatch
 from relm.forecast.compilation.compiling import (
     HELD_OUT,
+    ProgramRequest,
     TracedProgram,
-    Wish,
-    compiled,
+    compile_program,
     compiled_key,
-    installed,
+    installed_versions,
     recipe_facts,
+    requests_of,
     slice_facts,
-    traced,
-    wishes_of,
+    trace_programs,
 )
 from relm.forecast.compilation.tpu_environment import CHECKOUT
 from relm.limits import available_memory, usable_cores
@@ -35,7 +35,7 @@ from relm.recipes.project import Project
 from relm.recipes.topologies import TOPOLOGIES
 
 TABLE = CHECKOUT / "docs" / "compiled.json"
-# Most that one compiler takes, in bytes: of a step of BERT large in bfloat16 on v5e.
+# Most memory that one compiler takes, in bytes: for a step of BERT large in bfloat16 on v5e.
 MEMORY = 14 * 2**30
 
 
@@ -47,7 +47,7 @@ class Row(Facts):
     name: str
     topology: str
     program: str
-    """Its sha256."""
+    """The program's sha256."""
     layout: str
 
 
@@ -56,12 +56,12 @@ class RecipeFacts(Facts):
 
     fingerprint: str
     sequences: dict[str, int]
-    """Phase -> sequences of the global batch."""
+    """Maps a phase to the sequences of its global batch."""
     micro_batches: dict[str, int]
-    """Phase -> sequences of a micro-batch, of all devices."""
+    """Maps a phase to the sequences of a micro-batch, over all devices."""
     activation_checkpointing: bool
     vocabulary: str
-    """The number of tokens, and how it is known."""
+    """The count of tokens, and the source of it."""
 
 
 class Shipped(Facts):
@@ -69,55 +69,55 @@ class Shipped(Facts):
 
     rows: tuple[Row, ...] = ()
     recipes: dict[str, RecipeFacts] = Field(default_factory=dict)
-    """By name."""
+    """The recipes by name."""
     programs: dict[str, Program] = Field(default_factory=dict)
-    """By sha256."""
+    """The programs by sha256."""
     compiled: dict[str, dict[str, Compiled]] = Field(default_factory=dict)
-    """By sha256 and layout."""
+    """The results of compiling, by sha256 and layout."""
 
-    def of(self, row: Row) -> Compiled | None:
-        """What the compiler made of a row's program; None: it was not compiled yet."""
+    def compiled_for(self, row: Row) -> Compiled | None:
+        """Return the result of compiling a row's program; None: it is not compiled yet."""
         return self.compiled.get(row.program, {}).get(row.layout)
 
 
 def read_shipped(path: Path = TABLE) -> Shipped:
-    """The committed file; nothing where there is none.
+    """Return the content of the committed file, empty where there is none.
 
     Raises:
-        RelmError: it is not what this version writes.
+        RelmError: another version wrote it.
     """
     if not path.exists():
         return Shipped()
     try:
         return Shipped.model_validate(read_json(path))
     except ValidationError as error:
-        raise RelmError(f"{path}: {in_words(error)}; run `make compile-all`") from None
+        raise RelmError(f"{path}: {format_mismatch(error)}; run `make compile-all`") from None
 
 
-def wishes(project: Project) -> list[Wish]:
-    """Every phase of every recipe for a TPU."""
+def shipped_requests(project: Project) -> list[ProgramRequest]:
+    """Return a request for every phase of every recipe for a TPU."""
     plans = [project.plan(name) for name in project.names()]
-    return [wish for plan in plans if plan.recipe.run.topology for wish in wishes_of(plan, None, None)]
+    return [request for plan in plans if plan.recipe.run.topology for request in requests_of(plan, None, None)]
 
 
 def rows_of(programs: Sequence[TracedProgram]) -> list[Row]:
-    """What the table says of traced programs."""
+    """Return the table's rows for traced programs."""
     return [
         Row(
-            recipe=each.wish.recipe,
-            phase=each.wish.phase,
+            recipe=each.request.recipe,
+            phase=each.request.phase,
             name=each.name,
-            topology=each.wish.topology,
+            topology=each.request.topology,
             program=each.program.sha256,
-            layout=TOPOLOGIES[each.wish.topology].layout,
+            layout=TOPOLOGIES[each.request.topology].layout,
         )
         for each in programs
     ]
 
 
 def recipes_of(project: Project, programs: Sequence[TracedProgram]) -> dict[str, RecipeFacts]:
-    """Return what the table says of the recipes of traced programs, by name."""
-    vocabularies = {each.wish.recipe: each.vocabulary for each in programs}
+    """Return the table's facts on the recipes of traced programs, by name."""
+    vocabularies = {each.request.recipe: each.vocabulary for each in programs}
     return {name: _recipe_facts(project.plan(name), vocabulary) for name, vocabulary in sorted(vocabularies.items())}
 
 
@@ -126,7 +126,7 @@ def _recipe_facts(plan: Plan, vocabulary: str) -> RecipeFacts:
 
 
 def shipped_compilation(shipped: Shipped, plan: Plan) -> Compilation | None:
-    """Return what the table says of a recipe's programs for its slice; None if it has no such recipe.
+    """Return the table's programs of a recipe for its slice; None if the table lacks the recipe.
 
     Raises:
         RelmError: the recipe has another fingerprint now, or a program was not compiled.
@@ -148,15 +148,15 @@ def shipped_compilation(shipped: Shipped, plan: Plan) -> Compilation | None:
 
 
 def _compiled_program(shipped: Shipped, row: Row) -> CompiledProgram:
-    compiled = shipped.of(row)
+    compiled = shipped.compiled_for(row)
     if compiled is None:
         raise RelmError(f"docs/compiled.json: {row.recipe} (phase {row.phase}, {row.name}) is not compiled")
     return CompiledProgram(phase=row.phase, name=row.name, program=shipped.programs[row.program], compiled=compiled)
 
 
 def missing(shipped: Shipped, rows: Sequence[Row]) -> list[Row]:
-    """The rows whose program is not in the table, each program and slice once, first the steps of originals."""
-    found = {(row.program, row.layout): row for row in reversed(rows) if shipped.of(row) is None}
+    """Return the rows whose program is not in the table, each program and slice once, the steps of originals first."""
+    found = {(row.program, row.layout): row for row in reversed(rows) if shipped.compiled_for(row) is None}
     return sorted(found.values(), key=lambda row: (row.topology != "v3-8", row.name == HELD_OUT, row.topology, row.recipe))
 
 
@@ -164,14 +164,14 @@ def check(shipped: Shipped, rows: Sequence[Row], recipes: Mapping[str, RecipeFac
     """Compare the table with the recipes' programs of today.
 
     Raises:
-        RelmError: a program is not in the table, the table has another one, or one that was compiled otherwise or does not fit.
+        RelmError: a program is missing, changed, compiled with other options or versions, or does not fit.
     """
     before = {(row.recipe, row.phase, row.name): row for row in shipped.rows}
-    changed = [row for row in rows if before.get((row.recipe, row.phase, row.name)) != row or shipped.of(row) is None]
+    changed = [row for row in rows if before.get((row.recipe, row.phase, row.name)) != row or shipped.compiled_for(row) is None]
     if changed or len(rows) != len(shipped.rows):
         names = ", ".join(dict.fromkeys(f"{row.recipe} ({row.phase}, {row.name})" for row in changed)) or "a recipe is gone"
         raise RelmError(
-            f"docs/compiled.json is not current: {names}; what such a recipe makes a TPU run is not what was compiled. "
+            f"docs/compiled.json is not current: {names}; these recipes train with other programs than those compiled. "
             "Run `make compile-all`, which compiles what changed, and commit docs/compiled.json"
         )
     edited = sorted(name for name in {**shipped.recipes, **recipes} if shipped.recipes.get(name) != recipes.get(name))
@@ -180,45 +180,49 @@ def check(shipped: Shipped, rows: Sequence[Row], recipes: Mapping[str, RecipeFac
             f"docs/compiled.json is not current: {', '.join(edited)} was edited, although its programs stayed the same. "
             "Run `make compile-all`, which compiles nothing then, and commit docs/compiled.json"
         )
-    older = sorted({str(found.versions) for row in rows if (found := shipped.of(row)) is not None} - {str(installed())})
+    older = sorted(
+        {str(found.versions) for row in rows if (found := shipped.compiled_for(row)) is not None} - {str(installed_versions())}
+    )
     if older:
         raise RelmError(
-            f"docs/compiled.json is of {', '.join(older)}, the TPU's environment has {installed()}; delete the file, "
-            "run `make compile-all` and commit it"
+            f"docs/compiled.json was made by {', '.join(older)}, the TPU's environment has {installed_versions()}; delete the "
+            "file, run `make compile-all` and commit it"
         )
-    otherwise = [row.recipe for row in rows if (found := shipped.of(row)) is not None and found.key != _key(shipped, row)]
+    otherwise = [
+        row.recipe for row in rows if (found := shipped.compiled_for(row)) is not None and found.key != _key(shipped, row)
+    ]
     if otherwise:
         raise RelmError(
-            f"docs/compiled.json: {', '.join(dict.fromkeys(otherwise))} was compiled with other options, or is told of by "
+            f"docs/compiled.json: {', '.join(dict.fromkeys(otherwise))} was compiled with other options, or recorded by "
             "another revision; delete the file, run `make compile-all` and commit it"
         )
-    refused = [row.recipe for row in rows if (found := shipped.of(row)) is not None and not found.fits]
+    refused = [row.recipe for row in rows if (found := shipped.compiled_for(row)) is not None and not found.fits]
     if refused:
         raise RelmError(f"docs/compiled.json: {', '.join(dict.fromkeys(refused))} does not fit; see `relm compile NAME`")
 
 
 def _key(shipped: Shipped, row: Row) -> str:
-    return compiled_key(shipped.programs[row.program], row.layout, installed())
+    return compiled_key(shipped.programs[row.program], row.layout, installed_versions())
 
 
 def compile_missing(
     shipped: Shipped, programs: Sequence[TracedProgram], recipes: Mapping[str, RecipeFacts], path: Path = TABLE
 ) -> Shipped:
-    """Compile what the table lacks, and write it after every program, so that whoever stops this loses one at most."""
+    """Compile the missing programs, and write the table after each one, so that an interruption loses at most those running."""
     rows = rows_of(programs)
     asked = {(row.program, row.layout): each for row, each in zip(rows, programs, strict=True)}
     made: dict[str, dict[str, Compiled]] = {}
     for row in rows:
-        if (known := shipped.of(row)) is not None:
+        if (known := shipped.compiled_for(row)) is not None:
             made.setdefault(row.program, {})[row.layout] = known
     programs_by_sha = {each.program.sha256: each.program for each in programs}
     todo = missing(shipped, rows)
     facts = {"rows": tuple(rows), "recipes": dict(recipes), "programs": programs_by_sha}
     shipped = _written(path, Shipped(**facts, compiled=made))
     stop = threading.Event()
-    with ThreadPoolExecutor(side_by_side()) as pool:
+    with ThreadPoolExecutor(concurrent_compilations()) as pool:
         try:
-            running = {pool.submit(compiled, asked[row.program, row.layout], stop): row for row in todo}
+            running = {pool.submit(compile_program, asked[row.program, row.layout], stop): row for row in todo}
             for number, done in enumerate(as_completed(running), start=1):
                 row = running[done]
                 made.setdefault(row.program, {})[row.layout] = done.result()
@@ -232,8 +236,8 @@ def compile_missing(
     return shipped
 
 
-def side_by_side() -> int:
-    """How many programs are compiled at a time: a compiler keeps one core busy, and may take `MEMORY`."""
+def concurrent_compilations() -> int:
+    """Return how many programs are compiled at once: a compiler keeps one core busy, and may take `MEMORY`."""
     return max(1, min(usable_cores(), available_memory() // MEMORY))
 
 
@@ -243,11 +247,11 @@ def _written(path: Path, shipped: Shipped) -> Shipped:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Compile what is missing, or with --check say what is; 1 where the table is not current or a recipe does not fit."""
+    """Compile the missing programs, or with --check report them; return 1 if the table is outdated or a recipe does not fit."""
     try:
         with TemporaryDirectory(prefix="relm-compile-") as folder:
             project = Project(CHECKOUT)
-            programs = traced(wishes(project), Path(folder))
+            programs = trace_programs(shipped_requests(project), Path(folder))
             shipped, recipes = read_shipped(), recipes_of(project, programs)
             if "--check" not in arguments:
                 shipped = compile_missing(shipped, programs, recipes)
@@ -256,7 +260,7 @@ def main(arguments: Sequence[str]) -> int:
         print(f"relm: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("relm: interrupted; what was compiled is kept", file=sys.stderr)
+        print("relm: interrupted; the programs compiled so far are kept", file=sys.stderr)
         return 130
     print(f"{TABLE.relative_to(CHECKOUT)}: {len(shipped.rows)} programs of recipes, {len(shipped.programs)} different ones")
     return 0

@@ -1,9 +1,9 @@
-"""The TPU's compiler, without a TPU: the one module that calls what jax and libtpu have not promised to keep.
+"""The TPU's compiler, without a TPU: the one module that calls private functions of jax and libtpu.
 
     python -m relm.forecast.compilation.tpu_compiler JOB.json      # in the TPU's environment
 
-libtpu compiles for a slice that it is told of by name, on any x86 machine. Nothing runs. The calls are those of jax and jaxlib
-0.7.1 and libtpu 0.0.21, which envs/torch-tpu.txt has; a test says so where another version has moved one of them.
+libtpu compiles for a slice that is given by name, on any x86 machine. Nothing runs. The calls are those of jax and jaxlib 0.7.1
+and libtpu 0.0.21, which envs/torch-tpu.txt pins; a test fails where another version has moved one of them.
 """
 
 import importlib.metadata
@@ -20,9 +20,9 @@ from relm.devices.tpu_options import set_options
 from relm.training.interruption import stop_with_parent
 
 PACKAGES = ("jax", "jaxlib", "libtpu")
-# One device for both cores of a chip, as PyTorch/XLA has it; the other generations have only one way.
+# Generations with one device for both cores of a chip, as PyTorch/XLA has it; the others have no such choice.
 MEGACORE = ("v4", "v5p")
-# A program that no device has the memory for: the refusal says how much there is.
+# A program that no device has the memory for: the refusal states the capacity.
 _TOO_LARGE = """
 func.func public @main(%a: tensor<1048576x24576xf32>) -> tensor<1048576x24576xf32> {
   %b = stablehlo.add %a, %a : tensor<1048576x24576xf32>
@@ -33,19 +33,19 @@ _UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
 class CompilerMoved(Exception):
-    """A call that this module needs is not there, or answers otherwise, in the versions that are installed."""
+    """Raised when the installed versions lack a call that this module needs, or answer it differently."""
 
 
 def versions() -> dict[str, str]:
-    """Of everything that has a say in what is compiled."""
+    """Return the versions of the packages that the compiled program depends on."""
     return {name: importlib.metadata.version(name) for name in PACKAGES}
 
 
 def devices_of(layout: str) -> list[Any]:
-    """The devices of a slice that is not there.
+    """Return the devices of a slice, which need not exist here.
 
     Args:
-        layout: such as v3:2x2; see `relm.recipes.topologies.Topology`.
+        layout: the slice's layout, such as v3:2x2; see `relm.recipes.topologies.Topology`.
     """
     from jax.experimental import topologies
 
@@ -57,14 +57,14 @@ def devices_of(layout: str) -> list[Any]:
 
 
 def hlo_text(hlo: bytes) -> str:
-    """A program in words."""
+    """Return a program as text."""
     from jaxlib import xla_client
 
     return str(xla_client.XlaComputation(hlo).as_hlo_text())
 
 
-def donating(hlo: bytes, donated: set[int]) -> bytes:
-    """A program as the compiler takes it, with the arguments that it may overwrite; what no sharding is said of is whole."""
+def mark_donated(hlo: bytes, donated: set[int]) -> bytes:
+    """Return a program as MLIR bytecode that marks donated arguments, and as replicated all arguments without a sharding."""
     from jax._src.interpreters import mlir
     from jax._src.lib import xla_client
     from jaxlib.mlir import ir
@@ -74,10 +74,10 @@ def donating(hlo: bytes, donated: set[int]) -> bytes:
         module = ir.Module.parse(text)
         (main,) = (op for op in module.body.operations if ir.StringAttr(op.attributes["sym_name"]).value == "main")
         attributes = []
-        for place, given in enumerate(main.arg_attrs):
+        for position, given in enumerate(main.arg_attrs):
             kept = {named.name: named.attr for named in given}
             kept.setdefault("mhlo.sharding", ir.StringAttr.get("{replicated}"))
-            if place in donated:
+            if position in donated:
                 kept["jax.buffer_donor"] = ir.BoolAttr.get(True)
             attributes.append(ir.DictAttr.get(kept))
         main.arg_attrs = ir.ArrayAttr.get(attributes)
@@ -85,14 +85,14 @@ def donating(hlo: bytes, donated: set[int]) -> bytes:
 
 
 def bytecode(module: Any) -> bytes:
-    """An MLIR module as bytes."""
+    """Return an MLIR module as bytes."""
     written = io.BytesIO()
     module.operation.write_bytecode(written)
     return written.getvalue()
 
 
 def too_large() -> bytes:
-    """A program that fits nowhere."""
+    """Return a program that fits on no device."""
     from jax._src.interpreters import mlir
     from jaxlib.mlir import ir
 
@@ -100,8 +100,8 @@ def too_large() -> bytes:
         return bytecode(ir.Module.parse(f"module @too_large {{ {_TOO_LARGE} }}"))
 
 
-def compiled(program: bytes, devices: list[Any]) -> Any:
-    """The executable of an SPMD program over all devices, which cannot be executed.
+def compile_program(program: bytes, devices: list[Any]) -> Any:
+    """Return the executable of an SPMD program over all devices, which cannot be executed.
 
     Raises:
         XlaRuntimeError: the compiler refuses it.
@@ -119,22 +119,22 @@ def compiled(program: bytes, devices: list[Any]) -> Any:
 
 
 def capacity(devices: list[Any]) -> int:
-    """How many bytes of a device's memory the compiler has to deal out, by its own words.
+    """Return the bytes of a device's memory that the compiler can allocate, as it reports them.
 
     Raises:
-        CompilerMoved: it does not say.
+        CompilerMoved: it does not report them.
     """
     try:
-        compiled(too_large(), devices)
+        compile_program(too_large(), devices)
     except Exception as refusal:
         if found := _CAPACITY.search(str(refusal)):
             return round(float(found[1]) * _UNITS[found[2]])
-        raise CompilerMoved(f"a program of 192 GiB was refused with other words than expected: {refusal}") from refusal
+        raise CompilerMoved(f"a program of 192 GiB was refused with an unexpected message: {refusal}") from refusal
     raise CompilerMoved("a program of 192 GiB was not refused")
 
 
 def figures(executable: Any) -> dict[str, Any]:
-    """What the compiler says of an executable."""
+    """Return the compiler's figures of an executable."""
     memory, cost = executable.get_compiled_memory_stats(), executable.cost_analysis()
     return {
         "memory": {
@@ -151,15 +151,15 @@ def figures(executable: Any) -> dict[str, Any]:
     }
 
 
-def work(job: dict[str, Any]) -> dict[str, Any]:
-    """Compile what a job names: `hlo` (a file), `donated`, `layout`; write `text`, the optimised program, and say the rest."""
+def compile_job(job: dict[str, Any]) -> dict[str, Any]:
+    """Compile a job's `hlo` (a file) for its `layout`; write the optimised program to `text`, and return the figures."""
     devices, hlo = devices_of(job["layout"]), Path(job["hlo"]).read_bytes()
     found: dict[str, Any] = {"devices": len(devices), "versions": versions(), "capacity": capacity(devices)}
-    program = donating(hlo, set(job["donated"]))
+    program = mark_donated(hlo, set(job["donated"]))
     Path(job["source_text"]).write_text(hlo_text(hlo), encoding="utf-8")
     started = time.perf_counter()
     try:
-        executable = compiled(program, devices)
+        executable = compile_program(program, devices)
     except Exception as refusal:
         if "RESOURCE_EXHAUSTED" not in str(refusal):
             raise
@@ -170,7 +170,7 @@ def work(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def main(job: Path) -> int:
-    """Do one job; its answer goes where it says."""
+    """Compile one job; write the answer to the file that it names."""
     os.environ["TPU_SKIP_MDS_QUERY"] = "1"  # else it asks the network which TPU this is
     os.environ["JAX_PLATFORMS"] = "cpu"
     os.environ["ALLOW_MULTIPLE_LIBTPU_LOAD"] = "1"  # it compiles alone, beside others, and beside training on a TPU
@@ -178,9 +178,9 @@ def main(job: Path) -> int:
     stop_with_parent()
     wanted = json.loads(job.read_text(encoding="utf-8"))
     try:
-        answer = work(wanted)
+        answer = compile_job(wanted)
     except (AttributeError, ImportError, TypeError) as error:
-        raise CompilerMoved(f"{versions()} have not what this module calls: {error}; see envs/torch-tpu.txt") from error
+        raise CompilerMoved(f"{versions()} lack a call of this module: {error}; see envs/torch-tpu.txt") from error
     Path(wanted["answer"]).write_text(json.dumps(answer), encoding="utf-8")
     return 0
 

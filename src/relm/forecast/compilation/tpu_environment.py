@@ -1,4 +1,4 @@
-"""The environment in which PyTorch/XLA and the TPU's compiler are, and processes in it."""
+"""The environment with PyTorch/XLA and the TPU's compiler, and processes in it."""
 
 import importlib.util
 import os
@@ -20,11 +20,11 @@ FOLDER = "RELM_TPU_ENVIRONMENT"
 TAIL = 12
 
 
-def python() -> Path:
-    """The interpreter of the TPU's environment: this one, or that of the folder RELM_TPU_ENVIRONMENT, `.venv-tpu` by itself.
+def find_interpreter() -> Path:
+    """Return the interpreter of the TPU's environment: this one, or that in RELM_TPU_ENVIRONMENT, by default `.venv-tpu`.
 
     Raises:
-        RelmError: there is none; says how it is made.
+        RelmError: there is none.
     """
     stated = os.environ.get(FOLDER)
     if stated is None and all(map(importlib.util.find_spec, ("torch_xla", "libtpu", "jax"))):
@@ -32,9 +32,9 @@ def python() -> Path:
     found = Path(stated or CHECKOUT / ".venv-tpu") / "bin" / "python"
     if found.exists():
         return found
-    where = f"{FOLDER} is {stated}, where there is no bin/python" if stated else f"{found.parent.parent} is not there"
+    fault = f"{FOLDER} is {stated}, which has no bin/python" if stated else f"{found.parent.parent} does not exist"
     raise RelmError(
-        f"the TPU's compiler is in an environment of its own, and {where}; make it with `make .venv-tpu/made-from` "
+        f"the TPU's compiler is in an environment of its own, and {fault}; make it with `make .venv-tpu/made-from` "
         "(8.9 GB, no TPU needed; x86 alone)"
     )
 
@@ -47,24 +47,26 @@ def run_module(
     doing: str,
     stop: threading.Event | None = None,
 ) -> int:
-    """Run a module of this package there, its output in a log; the exit status. On a terminal the seconds go by.
+    """Run a module of this package in that environment, with its output in a log, and return the exit status.
+
+    A terminal shows the elapsed seconds.
 
     Args:
-        variables: of the environment, beside this process's own.
-        doing: what a person is told meanwhile.
-        stop: where several run side by side in threads, which no Ctrl-C reaches: set, it ends them.
+        variables: environment variables beside this process's own.
+        doing: the activity shown meanwhile.
+        stop: ends the process when set, for several at once in threads, which Ctrl-C does not reach.
 
     Raises:
         RelmError: it was stopped, or the system killed it.
     """
-    interpreter = str(python())
+    interpreter = str(find_interpreter())
     environment = {**os.environ, **variables, STOP_WITH_PARENT: "1", "PYTHONPATH": str(Path(relm.__file__).parents[1])}
     started, terminal = time.monotonic(), sys.stderr.isatty() and stop is None
     if not terminal:
         print(f"{doing} ...", file=sys.stderr, flush=True)
-    with open(log, "wb") as said:
+    with open(log, "wb") as output:
         process = subprocess.Popen(
-            [interpreter, "-m", module, *map(str, arguments)], env=environment, stdout=said, stderr=subprocess.STDOUT
+            [interpreter, "-m", module, *map(str, arguments)], env=environment, stdout=output, stderr=subprocess.STDOUT
         )
         try:
             while True:
@@ -81,10 +83,10 @@ def run_module(
             process.wait()
     print(f"{chr(13) if terminal else ''}{doing}: {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)
     if status == -signal.SIGKILL:
-        raise RelmError(f"{doing}: the system killed it, as it does where memory runs out; close other programs, and go on")
+        raise RelmError(f"{doing}: the system killed it, usually for lack of memory; close other programs and try again")
     return status
 
 
-def tail_of(log: Path) -> str:
-    """The last lines of a failed process."""
+def read_tail(log: Path) -> str:
+    """Return the last lines of a failed process's log."""
     return "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-TAIL:])

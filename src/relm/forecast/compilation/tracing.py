@@ -1,9 +1,9 @@
-"""From a recipe to the programs that its training makes a TPU run, by the trainer's own code; nothing is executed.
+"""Tracing of the programs that a recipe runs on a TPU, by the trainer's own code; nothing is executed.
 
-`TracingDevice` is the XLA device on as many virtual devices as a slice has, with arrays that are nowhere in place of parameters
-and optimizer state. Where the trainer hands over a program, this one keeps it. A process has one number of devices:
+`TracingDevice` is the XLA device on as many virtual devices as a slice has, with placeholders for parameters and optimizer
+state. Where the trainer launches a program, this device keeps it. A process has one count of devices:
 
-    PJRT_DEVICE=CPU CPU_NUM_DEVICES=8 python -m relm.forecast.compilation.tracing WISHES.json FOLDER
+    PJRT_DEVICE=CPU CPU_NUM_DEVICES=8 python -m relm.forecast.compilation.tracing REQUESTS.json FOLDER
 """
 
 import dataclasses
@@ -39,20 +39,20 @@ from relm.training.micro_batches import shortened
 from relm.training.phase_run import PhaseRun
 from relm.training.validation import HeldOut
 
-# Micro-batches of a step that are traced: the first, one between, and the last are all there is.
+# Micro-batches of a step that are traced: the first, one between, and the last; all others equal the one between.
 DIFFERENT = 3
 
 
 class Traced(NamedTuple):
-    """A program as it would have gone to the compiler."""
+    """A program as the compiler would receive it."""
 
     hlo: bytes
-    """Of all devices together, an `HloModuleProto`."""
+    """The program of all devices together, an `HloModuleProto`."""
     donated: tuple[int, ...]
     arguments: int
 
-    def described(self, devices: int, parameters: tuple[int, ...]) -> Program:
-        """What is known of it before it is compiled."""
+    def to_program(self, devices: int, parameters: tuple[int, ...]) -> Program:
+        """Return the facts that are known before it is compiled."""
         digest = hashlib.sha256(self.hlo)
         digest.update(json.dumps([devices, self.donated]).encode())
         return Program(
@@ -65,23 +65,23 @@ class Traced(NamedTuple):
 
 
 class TracingDevice(XlaDevice):
-    """Devices that nothing runs on: `launch` keeps what was traced."""
+    """An XLA device that runs nothing: `launch` keeps the traced program."""
 
     def __init__(self, run: Run, one: bool = False) -> None:
         super().__init__(run, one=one)
         self.traced: list[Traced] = []
         self._model: nn.Module | None = None
         self._data = WeakIdKeyDictionary()
-        """Tensors that stand for data on the devices, and the numbers of that data."""
+        """Maps a placeholder tensor to the id of its data on the devices."""
 
     def place(self, model: Model) -> Model:
-        """Return the model, `traced`, with its arrays nowhere; parameters that were one before are one again."""
+        """Return the model, `traced`, with placeholders for its arrays; shared parameters stay shared."""
         shared = shared_parameters(model)
         for module in model.modules():
             for name, buffer in list(module.named_buffers(recurse=False)):
-                setattr(module, name, self._nowhere(buffer))
+                setattr(module, name, self._placeholder(buffer))
             for name, parameter in list(module.named_parameters(recurse=False)):
-                setattr(module, name, nn.Parameter(self._nowhere(parameter), parameter.requires_grad))
+                setattr(module, name, nn.Parameter(self._placeholder(parameter), parameter.requires_grad))
         for (owner, name), *others in shared:
             for module, other in others:
                 setattr(module, other, getattr(owner, name))
@@ -90,24 +90,22 @@ class TracingDevice(XlaDevice):
         return model
 
     def hold(self, tensors: Iterable[Tensor]) -> None:
-        """Take them for data that is there before the first step."""
-        self._stand_for_data(tensors)
+        """Replace tensors by placeholders for data that exists before the first step."""
+        self._replace_by_placeholders(tensors)
 
     def launch(self) -> None:
-        """Keep as one program all that was traced and is still wanted, and take its results for data."""
+        """Keep all pending operations as one program, and replace its results by placeholders."""
         if pending := self._pending():
-            number = {
-                _xla()._xla_get_tensor_id(tensor): tensor for tensor in pending
-            }  # two may be one, such as x and x.detach()
-            self.traced.append(self._program([number[key] for key in sorted(number)]))
-            self._stand_for_data(pending)
+            tensors = {_xla()._xla_get_tensor_id(tensor): tensor for tensor in pending}  # x and x.detach() have one id
+            self.traced.append(self._program([tensors[key] for key in sorted(tensors)]))
+            self._replace_by_placeholders(pending)
 
     def close(self) -> None:
-        """Nothing runs."""
+        """Do nothing: nothing runs."""
 
     def _pending(self) -> list[Tensor]:
-        """All tensors that somebody holds and that are not computed."""
-        gc.collect()  # what nobody holds any more
+        """Return all tensors that are referenced and not computed."""
+        gc.collect()  # unreferenced tensors must not become results
         gradients = [] if self._model is None else [p.grad for p in self._model.parameters() if p.grad is not None]
         held = list({id(tensor): tensor for tensor in [*gradients, *filter(_is_on_xla, gc.get_objects())]}.values())
         missing = _xla()._check_tensor_need_materialization(held)
@@ -115,22 +113,22 @@ class TracingDevice(XlaDevice):
 
     def _program(self, results: list[Tensor]) -> Traced:
         xla = _xla()
-        numbers, _ = xla._get_tensors_xla_device_data_node(results)
+        arguments, _ = xla._get_tensors_xla_device_data_node(results)
         renewed = {self._data[tensor] for tensor in results if tensor in self._data}
-        donated = tuple(place for place, number in enumerate(numbers) if number in renewed)
-        return Traced(xla._get_xla_tensors_hlo_proto(results), donated, len(numbers))
+        donated = tuple(position for position, argument in enumerate(arguments) if argument in renewed)
+        return Traced(xla._get_xla_tensors_hlo_proto(results), donated, len(arguments))
 
-    def _stand_for_data(self, tensors: Iterable[Tensor]) -> None:
+    def _replace_by_placeholders(self, tensors: Iterable[Tensor]) -> None:
         with torch.no_grad():
             for tensor in tensors:
-                tensor.data = self._nowhere(tensor)
+                tensor.data = self._placeholder(tensor)
                 self._data[tensor] = _xla()._xla_get_tensor_id(tensor)
 
-    def _nowhere(self, like: Tensor) -> Tensor:
+    def _placeholder(self, like: Tensor) -> Tensor:
         from torch_xla.core.xla_builder import create_placeholder_tensor
 
-        nowhere: Tensor = create_placeholder_tensor(tuple(like.shape), like.dtype)
-        return nowhere
+        placeholder: Tensor = create_placeholder_tensor(tuple(like.shape), like.dtype)
+        return placeholder
 
 
 def _xla() -> Any:
@@ -143,11 +141,11 @@ def _is_on_xla(found: object) -> bool:
     return type(found) in (Tensor, nn.Parameter) and found.device.type == "xla"  # type: ignore[attr-defined]
 
 
-def traced_phase(recipe: Recipe, phase: str, tokenizer: Any, device: TracingDevice) -> dict[str, tuple[Traced, Program]]:
-    """The programs of a phase's steps and of its look at held-out examples, by name.
+def trace_phase(recipe: Recipe, phase: str, tokenizer: Any, device: TracingDevice) -> dict[str, tuple[Traced, Program]]:
+    """Return the programs of a phase's steps and of its validation, by name.
 
     Raises:
-        RelmError: the recipe fits no model, or its batch not the devices.
+        RelmError: the recipe describes no model, or its batch does not fit the devices.
     """
     config = configuration(recipe, tokenizer)
     recipe, settings = shortened(recipe, phase, DIFFERENT, 1)
@@ -163,74 +161,73 @@ def traced_phase(recipe: Recipe, phase: str, tokenizer: Any, device: TracingDevi
     steps = len(device.traced)
     HeldOut(reader, 1, 1).prepare(learner.model)
     programs = dict(zip([*step_names(steps), "", HELD_OUT], device.traced, strict=True))
-    del programs[""]  # the same as the last, without sums that go on
-    return {name: (traced, traced.described(device.devices, parameters)) for name, traced in programs.items()}
+    del programs[""]  # the same as the last, without accumulated sums
+    return {name: (traced, traced.to_program(device.devices, parameters)) for name, traced in programs.items()}
 
 
-def traced_step(
-    device: TracingDevice, model: nn.Module, optimizer: torch.optim.Optimizer, step: Callable[[], Tensor]
-) -> Traced:
-    """The program of a step of any model and optimizer of PyTorch's kind, as every step but the first makes it.
+def trace_step(device: TracingDevice, model: nn.Module, optimizer: torch.optim.Optimizer, step: Callable[[], Tensor]) -> Traced:
+    """Return the program of a step of any PyTorch model and optimizer, as every step but the first runs it.
 
     Args:
-        model: placed on the device.
-        step: forward, backward, the optimizer's step, and the gradients set to none; gives the loss.
+        model: a model that is placed on the device.
+        step: runs forward, backward and the optimizer's step, sets the gradients to None, and returns the loss.
     """
-    step()  # the first one makes the optimizer's state
+    step()  # the first one creates the optimizer's state
     state = [found for each in optimizer.state.values() for found in each.values() if _is_on_xla(found)]
     device.hold([*model.parameters(), *state])
     loss = step()
     device.launch()
-    del loss  # held until here, as somebody wants to know it
+    del loss  # held until here, since the log reads it
     return device.traced.pop()
 
 
 def step_names(programs: int) -> list[str]:
-    """What the programs of one step are called."""
+    """Return the names of the programs of one step."""
     return [["step"], ["first", "last"], ["first", "between", "last"]][programs - 1]
 
 
 def for_slice(recipe: Recipe, topology: str) -> Recipe:
-    """The recipe with a slice of TPUs for its device, whatever it had."""
+    """Return the recipe with a slice of TPUs for its device."""
     run = {"device": "tpu", "topology": topology, "processes": 1, "threads": None, "compile": None}
     return recipe.model_copy(update={"run": recipe.run.model_copy(update=run)})
 
 
-def trace(wishes: Sequence[dict[str, str]], folder: Path) -> None:
-    """Write the programs of phases of recipes into a folder: NUMBER.hlo each, and `programs.json`, which says what they are.
+def trace(requests: Sequence[dict[str, str]], folder: Path) -> None:
+    """Write the programs of phases of recipes into a folder: NUMBER.hlo each, and `programs.json`, which describes them.
 
     Args:
-        wishes: recipe, phase and topology of each, all of as many devices as this process has.
+        requests: recipe, phase and topology of each, all with this process's count of devices.
     """
     index: list[dict[str, Any]] = []
     files: dict[str, str] = {}
     known: dict[str, dict[str, tuple[Traced, Program]]] = {}
-    for wish in wishes:
-        plan = Project().plan(wish["recipe"])
-        tokenizer, words = tokenizer_of(plan)
-        recipe = for_slice(plan.recipe, wish["topology"])
-        same = canonical_json([meaning(recipe, wish["phase"]), dataclasses.asdict(tokenizer)])
+    for request in requests:
+        plan = Project().plan(request["recipe"])
+        tokenizer, vocabulary = tokenizer_of(plan)
+        recipe = for_slice(plan.recipe, request["topology"])
+        same = canonical_json([program_inputs(recipe, request["phase"]), dataclasses.asdict(tokenizer)])
         if same not in known:
             with closing(TracingDevice(recipe.run)) as device:
-                known[same] = traced_phase(recipe, wish["phase"], tokenizer, device)
+                known[same] = trace_phase(recipe, request["phase"], tokenizer, device)
         for name, (traced, program) in known[same].items():
             file = files.setdefault(program.sha256, f"{len(files)}.hlo")
             (folder / file).write_bytes(traced.hlo)
-            index.append({**wish, "name": name, "file": file, "vocabulary": words, "program": program.model_dump(mode="json")})
+            facts = {"vocabulary": vocabulary, "program": program.model_dump(mode="json")}
+            index.append({**request, "name": name, "file": file, **facts})
     write_json(folder / INDEX, index)
 
 
-def meaning(recipe: Recipe, phase: str) -> dict[str, Any]:
-    """All of a recipe that its programs may follow from, and more."""
+def program_inputs(recipe: Recipe, phase: str) -> dict[str, Any]:
+    """Return everything in a recipe that its programs may depend on, and more."""
     without = {"title": "", "deviations": [], "expect": [], "run": recipe.run.model_copy(update={"topology": None})}
     return {"phase": phase, **recipe.model_copy(update=without).model_dump(mode="json")}
 
 
-def main(wishes: Path, folder: Path) -> int:
-    """Trace what a file of JSON asks for; 1 and a sentence in `refused.txt` where a recipe cannot be traced."""
+def main(requests: Path, folder: Path) -> int:
+    """Trace the requests of a JSON file; return 1 and write `refused.txt` where a recipe cannot be traced."""
     stop_with_parent()
     try:
-        trace(json.loads(wishes.read_text(encoding="utf-8")), folder)
+        trace(json.loads(requests.read_text(encoding="utf-8")), folder)
     except RelmError as error:
         (folder / REFUSED).write_text(str(error), encoding="utf-8")
         return 1

@@ -1,4 +1,4 @@
-"""A step of a small BERT with dropout as a program of as many devices as this process has, 4 sequences on each.
+"""A step of a small BERT with dropout as a program for as many devices as this process has, 4 sequences on each.
 
 PJRT_DEVICE=CPU CPU_NUM_DEVICES=8 python small_bert_step.py STEP.hlo
 """
@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from relm.forecast.compilation.tracing import TracingDevice, traced_step
+from relm.forecast.compilation.tracing import TracingDevice, trace_step
 from relm.models.bert import Bert
 from relm.models.bert_configuration import BertConfig
 from relm.recipes.recipe import Run
@@ -20,7 +20,7 @@ SEQUENCES, MASKED = 4, 16
 
 
 def main(hlo: Path) -> None:
-    """Write the program; print what is known of it."""
+    """Write the program; print its facts."""
     with closing(TracingDevice(Run(device="tpu"))) as device:
         with torch.device("meta"):
             bert = Bert(CONFIG)
@@ -38,9 +38,9 @@ def main(hlo: Path) -> None:
             optimizer.zero_grad()
             return loss.detach()
 
-        traced = traced_step(device, model, optimizer, step)
+        traced = trace_step(device, model, optimizer, step)
         hlo.write_bytes(traced.hlo)
-        print(traced.described(device.devices, tuple(p.numel() for p in model.parameters())).model_dump_json())
+        print(traced.to_program(device.devices, tuple(p.numel() for p in model.parameters())).model_dump_json())
 
 
 if __name__ == "__main__":

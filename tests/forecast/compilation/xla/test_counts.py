@@ -1,4 +1,4 @@
-"""The counts of the TPU's compiler that `compilation.consequences` rests on: operations, bytes, what stays on a chip."""
+"""The TPU compiler's counts that `compilation.consequences` depends on: operations, bytes, arrays that stay on a chip."""
 
 import json
 import re
@@ -11,7 +11,7 @@ import pytest
 from relm.devices.peaks import find_accelerator
 from relm.forecast.compilation.consequences import BOUNDED
 
-# Two products of matrices of 1,024 x 1,024 numbers with a function in between; its result fits into a chip's own memory.
+# Two products of matrices of 1,024 x 1,024 elements with a function in between; its result fits into a chip's own memory.
 _COUNTS = """
 import json, os, sys
 os.environ.update(TPU_SKIP_MDS_QUERY="1", JAX_PLATFORMS="cpu", ALLOW_MULTIPLE_LIBTPU_LOAD="1")

@@ -1,4 +1,4 @@
-"""What the TPU's compiler says of steps of `transformers`' BERT large, known from compiling them by hand.
+"""The TPU compiler's figures of steps of `transformers`' BERT large, known from compiling them by hand.
 
 With 8 sequences of 512 tokens a core and everything in float32: 13.3 GB of a v3 core and 8.90e12 FLOPs. With 16, autocast to
 bfloat16 with float32 weights, and every position through the vocabulary: refused, 17.49 GiB of 15.48.
@@ -10,18 +10,18 @@ from typing import Any
 import pytest
 
 from relm.forecast.compilation.compile_record import Compiled
-from relm.forecast.compilation.compiling import compiled
+from relm.forecast.compilation.compiling import compile_program
 from relm.models.bert_configuration import BertConfig
 from small_project import CHECKOUT
 
 BERT_LARGE = BertConfig(24, 16, 1024, 4096, positions=512, vocabulary_size=30_522).to_huggingface()
-# Each compiles for a minute or two where nobody else computes.
+# Each compiles for a minute or two on an idle machine.
 pytestmark = [pytest.mark.full, pytest.mark.timeout(1500)]
 
 
 @pytest.fixture
 def their_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The step at so many sequences a core, compiled."""
+    """Return the compiled step with the given sequences a core."""
     monkeypatch.syspath_prepend(str(CHECKOUT / "benchmarks"))
     monkeypatch.setenv("RELM_WORK", str(tmp_path))
     from compiled import their_program
@@ -29,7 +29,7 @@ def their_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     def made(batch: int, precision: str) -> Compiled:
         shape = {"config": BERT_LARGE, "batch": batch, "devices": 1, "of": 8, "length": 512, "target_length": None}
         shape |= {"precision": precision, "optimizer": "adamw", "clipping": 1.0}
-        return compiled(their_program("BERT large", "v3-8", shape, tmp_path))
+        return compile_program(their_program("BERT large", "v3-8", shape, tmp_path))
 
     return made
 

@@ -1,4 +1,4 @@
-"""Dealing a batch out to devices costs no memory beyond what one device needs for its part, and each draws its own dropout."""
+"""Dividing a batch among devices costs no memory beyond what one device needs for its part, and each draws its own dropout."""
 
 import os
 import re
@@ -18,7 +18,7 @@ RNG = "xla_tpu_spmd_rng_bit_generator_unsafe"
 
 
 def traced(folder: Path, devices: int) -> Program:
-    """The program of so many devices, in STEP.hlo of a folder."""
+    """Return the program of the given count of devices, written to STEP.hlo of a folder."""
     variables = {"PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": str(devices)}
     done = subprocess.run(
         [sys.executable, str(STEP), str(folder / "STEP.hlo")], env={**os.environ, **variables}, capture_output=True, text=True
@@ -49,7 +49,7 @@ def numbers_added_to_the_seed(text: str) -> set[str]:
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> int:
-    """What a core needs for its part of the batch when it knows of no other."""
+    """Return the bytes that a core needs for its part of the batch when there is no other core."""
     return temporaries(tmp_path_factory.mktemp("programs") / "alone", devices=1)
 
 
@@ -59,5 +59,5 @@ def test_the_program_of_8_devices_needs_no_more_temporaries_than_that_of_one(alo
 
 
 def test_it_would_if_every_core_drew_dropouts_random_numbers_for_the_whole_batch(alone: int, tmp_path: Path) -> None:
-    """The compiler's own way: each core draws those of the global batch and throws all but an eighth away, 48 MB for 22."""
+    """The compiler's own way: each core draws those of the global batch and discards all but an eighth, 48 MB for 22."""
     assert temporaries(tmp_path / "by_itself", devices=8, options=f"--{RNG}=false") > 1.5 * alone

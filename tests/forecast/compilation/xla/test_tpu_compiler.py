@@ -1,4 +1,4 @@
-"""The TPU's compiler on small programs: what it says, and that its private calls are where they were."""
+"""The TPU's compiler on small programs: its figures, and its private calls, which must not have moved."""
 
 import json
 import re
@@ -10,7 +10,7 @@ import pytest
 from traced_programs import RECIPE, programs, small
 
 from relm.devices.tpu_options import VARIABLE
-from relm.forecast.compilation.compiling import compiled, installed
+from relm.forecast.compilation.compiling import compile_program, installed_versions
 from relm.forecast.compilation.program_facts import carried_beyond_gradients, refusal_of
 from relm.recipes.topologies import TOPOLOGIES
 
@@ -24,7 +24,7 @@ for layout in json.loads(sys.argv[1]):
     devices = tpu_compiler.devices_of(layout)
     found[layout] = [len(devices), tpu_compiler.capacity(devices)]
 try:
-    tpu_compiler.compiled(tpu_compiler.too_large(), tpu_compiler.devices_of("v3:2x2"))
+    tpu_compiler.compile_program(tpu_compiler.too_large(), tpu_compiler.devices_of("v3:2x2"))
 except Exception as refusal:
     found["refusal"] = str(refusal)
 print("found", json.dumps(found))
@@ -36,14 +36,14 @@ def slices() -> dict[str, object]:
     layouts = json.dumps([slice.layout for slice in TOPOLOGIES.values()])
     done = subprocess.run([sys.executable, "-c", _SLICES, layouts], capture_output=True, text=True, timeout=250)
     assert done.returncode == 0, (
-        f"a private call of jax or libtpu has moved in {installed()}; see tpu_compiler.py: {done.stderr}"
+        f"a private call of jax or libtpu has moved in {installed_versions()}; see tpu_compiler.py: {done.stderr}"
     )
     return dict(json.loads(re.findall(r"^found (.*)$", done.stdout, re.M)[0]))
 
 
 def test_the_compiler_is_the_one_that_is_locked() -> None:
     locked = dict(re.findall(r"^(jax|jaxlib|libtpu)==(\S+)", (CHECKOUT / "envs" / "torch-tpu.txt").read_text(), re.M))
-    assert installed() == locked, (
+    assert installed_versions() == locked, (
         "forecast/compilation/tpu_compiler.py calls what these packages do not promise to keep: look there"
     )
 
@@ -69,9 +69,9 @@ def test_a_step_sums_gradients_and_sends_nothing_else_and_renews_its_state_in_pl
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RELM_WORK", str(tmp_path))
-    monkeypatch.setenv(VARIABLE, "--no_option_of_libtpu=1")  # options of a person's own have no say, nor an end
+    monkeypatch.setenv(VARIABLE, "--no_option_of_libtpu=1")  # options of the environment have no effect and cause no failure
     step = small("step")
-    made = compiled(step)
+    made = compile_program(step)
     assert made.fits
     assert made.memory is not None
     assert made.memory.shared > 0.99 * made.memory.results
@@ -89,4 +89,4 @@ def test_a_step_sums_gradients_and_sends_nothing_else_and_renews_its_state_in_pl
 def test_no_recipes_small_step_moves_activations(recipe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RELM_WORK", str(tmp_path))
     step = programs(tmp_path, recipe)[recipe, "step"]
-    assert all(each.elements <= 8 for each in carried_beyond_gradients(compiled(step).collectives, step.program))
+    assert all(each.elements <= 8 for each in carried_beyond_gradients(compile_program(step).collectives, step.program))

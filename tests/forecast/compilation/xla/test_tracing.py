@@ -1,4 +1,4 @@
-"""The traced programs are those that training makes."""
+"""The traced programs are those of training."""
 
 from collections import Counter
 from pathlib import Path
@@ -9,7 +9,7 @@ from relm.forecast.compilation.tpu_compiler import hlo_text
 
 
 def test_the_traced_step_is_the_trainers() -> None:
-    """But for lines that say once more, of what a step renews, that it lies whole on each device."""
+    """The texts are equal but for lines that repeat, for the state that a step updates, that it is replicated."""
     step, theirs = small("step"), trained()
     ours = hlo_text(step.hlo.read_bytes())
     assert not operations(ours) - operations(theirs)
@@ -38,6 +38,6 @@ def test_a_program_is_the_same_in_another_process_and_after_other_recipes(tmp_pa
         assert again[other, name].program.sha256 != small(name).program.sha256
 
 
-def test_the_look_at_held_out_examples_is_a_program_of_its_own_that_overwrites_nothing() -> None:
+def test_validation_is_a_program_of_its_own_that_overwrites_nothing() -> None:
     assert small("held_out").program.donated == ()
     assert small("held_out").program.arguments < small("step").program.arguments

@@ -1,4 +1,4 @@
-"""Small recipes' programs, each traced in a process of its own: a process has one number of devices."""
+"""Small recipes' programs, each traced in a process of its own: a process has one count of devices."""
 
 import atexit
 import functools
@@ -11,27 +11,27 @@ from collections import Counter
 from pathlib import Path
 from tempfile import mkdtemp
 
-from relm.forecast.compilation.compiling import TracedProgram, Wish, traced
+from relm.forecast.compilation.compiling import ProgramRequest, TracedProgram, trace_programs
 
 RECIPE, TOPOLOGY = "smoke/roberta_base_v3-8", "v3-8"
 
 
 def _folder() -> Path:
-    """A folder that is gone when the tests end."""
+    """Return a folder that is removed when the tests end."""
     folder = Path(mkdtemp(prefix="relm-programs-"))
     atexit.register(shutil.rmtree, folder)
     return folder
 
 
 def programs(folder: Path, *recipes: str) -> dict[tuple[str, str], TracedProgram]:
-    """(recipe, name) -> program of phase main."""
-    wishes = [Wish(recipe, "main", TOPOLOGY) for recipe in recipes]
-    return {(each.wish.recipe, each.name): each for each in traced(wishes, folder / "traced")}
+    """Return the programs of phase main by (recipe, name)."""
+    requests = [ProgramRequest(recipe, "main", TOPOLOGY) for recipe in recipes]
+    return {(each.request.recipe, each.name): each for each in trace_programs(requests, folder / "traced")}
 
 
 @functools.cache
 def small(name: str) -> TracedProgram:
-    """A program of the small recipe."""
+    """Return a program of the small recipe."""
     return programs(_folder(), RECIPE)[RECIPE, name]
 
 
@@ -47,7 +47,7 @@ print(rehearse(Rehearsal(for_slice(plan.recipe, {topology!r}), "main", tokenizer
 
 @functools.cache
 def trained() -> str:
-    """The text of the step's program as a trainer handed it to XLA, on a CPU that stands for as many devices."""
+    """The text of the step's program as a trainer handed it to XLA, on a CPU with as many virtual devices."""
     folder = _folder()
     flags = f"--xla_dump_to={folder} --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
     environment = {**os.environ, "CPU_NUM_DEVICES": "8", "XLA_FLAGS": flags}
@@ -58,12 +58,12 @@ def trained() -> str:
 
 
 def operations(text: str) -> Counter[tuple[str, str]]:
-    """(shape without layout, operation) of all instructions."""
+    """Return (shape without layout, operation) of all instructions."""
     return Counter(re.findall(r"= (\(?[a-z]+\d*\[[\d,]*\]).*? ([a-z-]+)\(", text))
 
 
 def donated_shapes(text: str) -> Counter[str]:
-    """Of the arguments that a program's header says may be overwritten."""
+    """Return the arguments that a program's header marks as donated."""
     places = [int(place) for place in re.findall(r"\((\d+), \{\}\)", text.partition("entry_computation_layout")[0])]
     found = re.findall(r"= ([a-z]+\d*\[[\d,]*\])\S* parameter\((\d+)\), sharding", text)
     by_place = {int(place): shape for shape, place in found}
