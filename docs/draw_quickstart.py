@@ -13,10 +13,10 @@ RESULTS = CHECKOUT / "results" / "quickstart"
 def main() -> None:
     figures = read_json(RESULTS / "eval" / "held_out.json")["figures"]
     drawing = plots.loss_curve(plots.read_log({"main": RESULTS / "train.jsonl"}), figures)
-    # A page may show it on black: it brings its own paper.
-    paper = '<rect width="100%" height="100%" fill="white"/>'
+    # A page may show it on black: it needs its own background.
+    background = '<rect width="100%" height="100%" fill="white"/>'
     with atomic_file(CHECKOUT / "docs" / "quickstart-loss.svg", "w") as file:
-        file.write(re.sub(r"(<svg[^>]*>)", rf"\1{paper}", drawing, count=1))
+        file.write(re.sub(r"(<svg[^>]*>)", rf"\1{background}", drawing, count=1))
 
 
 if __name__ == "__main__":

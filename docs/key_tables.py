@@ -1,7 +1,7 @@
 """Tables of the keys of recipes, datasets, models and evaluations, written between the markers of a page.
 
-`<!-- keys of Run -->` stands for a table of every key of the class `Run`, `<!-- keys of Phase: steps, optimizer -->` for one of
-the keys named. A page groups the keys as it likes; each key has to stand in exactly one table.
+`<!-- keys of Run -->` marks a table of every key of the class `Run`, `<!-- keys of Phase: steps, optimizer -->` for one of
+the keys named. A page groups the keys as it likes; each key has to be in exactly one table.
 """
 
 import json
@@ -19,7 +19,7 @@ FILES = {
     "recipes/models": PretrainedModel,
     "recipes/evaluations": PublishedTest,
 }
-"""Folder -> the class of the YAML files in it."""
+"""Maps a folder to the class of its YAML files."""
 END = "<!-- end of keys -->"
 MARKER = re.compile(rf"<!-- keys of (\w+)(?:: ([\w, ]+))? -->\n.*?{END}", re.S)
 HEADING = re.compile(r"^##+ (.+)$", re.M)  # a single # begins the examples
@@ -28,7 +28,7 @@ Schema = dict[str, Any]
 
 
 def read_schemas() -> dict[str, Schema]:
-    """Return the JSON Schema of every class that the files are made of, by the class's name."""
+    """Return the JSON Schema of every class that the files use, by the class's name."""
     schemas: dict[str, Schema] = {}
     for kind in FILES.values():
         schema = kind.model_json_schema()
@@ -108,7 +108,7 @@ def format_table(schemas: dict[str, Schema], name: str, keys: list[str], heading
 
 
 def format_default(value: Schema, required: bool) -> str:
-    """Return a key's default as YAML has it; nothing for a section, whose keys have defaults of their own."""
+    """Return a key's default as YAML; empty for a section, whose keys have defaults of their own."""
     if required:
         return "required"
     default = value.get("default")

@@ -2,8 +2,8 @@
 
 The cache (``RELM_ENVS``, default ``~/.cache/relm/environments``) holds one virtual environment per hash of the lock files, so
 that a fresh clone installs nothing again. ``.venv`` holds only a path file pointing there, the console scripts, and relm
-itself, installed in place. The reference harness of evaluation (lm_eval) has an environment of its own in the cache, which sees
-the device's packages by a path file too and holds only what they lack; ``.venv/harness`` is a link to it. Needs nothing but
+itself, installed in place. The reference harness of evaluation (lm_eval) has an environment of its own in the cache, which uses
+the device's packages by a path file too and holds only those that they lack; ``.venv/harness`` is a link to it. Needs only
 Python 3.11; run by ``make``.
 
     python3.11 envs/make_environment.py [--device cpu] [--folder .venv] [--harness]
@@ -37,7 +37,7 @@ def find_locks(device: str) -> list[Path]:
 
 
 def lock_hash(locks: list[Path]) -> str:
-    """Twelve hexadecimal digits over the Python version and the content of the lock files, in order."""
+    """Return twelve hexadecimal digits over the Python version and the content of the lock files, in order."""
     digest = hashlib.sha256(f"{sys.version_info[:2]}".encode())
     for lock in locks:
         digest.update(lock.name.encode() + b"\0" + lock.read_bytes())
@@ -45,19 +45,19 @@ def lock_hash(locks: list[Path]) -> str:
 
 
 def site_packages(environment: Path) -> Path:
-    """The folder into which packages of a virtual environment are installed."""
+    """Return the folder into which packages of a virtual environment are installed."""
     return environment / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
 
 
 def pip(environment: Path, *arguments: str) -> None:
-    """Run the cached environment's pip, ending this program with a sentence when it fails."""
+    """Run the cached environment's pip, and end this program with a message if it fails."""
     command = [str(environment / "bin" / "python"), "-m", "pip", *arguments]
     if subprocess.run(command).returncode:
         sys.exit(f"make_environment: this command failed, its message is above: {' '.join(command)}")
 
 
-def once(environment: Path, locks: list[Path], install: Callable[[], None]) -> None:
-    """Fill a cached environment, once for all checkouts; an interrupted installation is begun again."""
+def install_once(environment: Path, locks: list[Path], install: Callable[[], None]) -> None:
+    """Fill a cached environment, once for all checkouts; an interrupted installation starts again."""
     environment.parent.mkdir(parents=True, exist_ok=True)
     with open(environment.parent / f"{environment.name}.lock", "w") as guard:
         fcntl.flock(guard, fcntl.LOCK_EX)  # two clones that start at once install once
@@ -81,8 +81,8 @@ def install_locked(environment: Path, locks: list[Path]) -> None:
     pip(environment, "check")
 
 
-def layer(environment: Path, below: Path) -> None:
-    """Make a virtual environment without packages of its own that sees those of another one."""
+def make_layer(environment: Path, below: Path) -> None:
+    """Make a virtual environment without packages of its own that uses those of another one."""
     venv.create(environment, with_pip=False)
     (site_packages(environment) / "relm_environment.pth").write_text(
         f"import site; site.addsitedir({str(site_packages(below))!r})\n"
@@ -90,17 +90,17 @@ def layer(environment: Path, below: Path) -> None:
 
 
 def harness_name(below: list[Path]) -> str:
-    """Return the name of the harness's environment: another one for any other lock of its own or of the device's."""
+    """Return the name of the harness's environment; it changes with the harness's lock and the device's."""
     return f"harness-{lock_hash([*below, HARNESS_LOCK])}"
 
 
 def install_harness(environment: Path, below: Path) -> None:
-    """Install the harness on top of a device's environment, which stays as it is.
+    """Install the harness on top of a device's environment, which stays unchanged.
 
-    Its lock is complete, so pip looks for no dependencies: what another version below would not satisfy, the check finds. What
-    comes as source is built with the locked setuptools, so nothing without a hash takes part.
+    Its lock is complete, so pip resolves no dependencies; the check finds packages of the device that do not satisfy it.
+    Sources are built with the locked setuptools, so nothing without a hash takes part.
     """
-    layer(environment, below)
+    make_layer(environment, below)
     here = ("--python", str(environment / "bin" / "python"))
     options = ("--quiet", "--require-hashes", "--disable-pip-version-check", "--no-deps", "--no-build-isolation")
     pip(below, *here, "install", *options, "--requirement", str(HARNESS_LOCK))
@@ -136,7 +136,7 @@ def make_checkout_environment(cached: Path, here: Path, stamp: str) -> None:
     """Make ``.venv``: the path file, the scripts, and relm installed in place."""
     print(f"make_environment: making {here} on top of {cached}", flush=True)
     shutil.rmtree(here, ignore_errors=True)
-    layer(here, cached)
+    make_layer(here, cached)
     link_scripts(cached, here)
     pip(
         cached,
@@ -149,7 +149,7 @@ def make_checkout_environment(cached: Path, here: Path, stamp: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cpu", help="cpu, cuda or tpu (ipu lives in its own image; default: cpu)")
-    parser.add_argument("--folder", default=".venv", help="of the thin environment in this checkout (default: .venv)")
+    parser.add_argument("--folder", default=".venv", help="folder of the thin environment in this checkout (default: .venv)")
     parser.add_argument("--harness", action="store_true", help="make the reference harness's environment too: FOLDER/harness")
     options = parser.parse_args()
     device = options.device
@@ -168,14 +168,14 @@ def main() -> None:
     locks = find_locks(device)
     cache = Path(os.environ.get("RELM_ENVS") or Path.home() / ".cache" / "relm" / "environments")
     cached = cache / f"{device}-{lock_hash(locks)}"
-    once(cached, locks, lambda: install_locked(cached, locks))
+    install_once(cached, locks, lambda: install_locked(cached, locks))
     here = CHECKOUT / options.folder
     stamp = f"{cached}\n{here}\n{hashlib.sha256((CHECKOUT / 'pyproject.toml').read_bytes()).hexdigest()}\n"
     if not (here / "made-from").exists() or (here / "made-from").read_text() != stamp:
         make_checkout_environment(cached, here, stamp)
     if options.harness:
         harness = cache / harness_name(locks)
-        once(harness, [*locks, HARNESS_LOCK], lambda: install_harness(harness, cached))
+        install_once(harness, [*locks, HARNESS_LOCK], lambda: install_harness(harness, cached))
         link_harness(harness, here)
 
 
