@@ -1,4 +1,4 @@
-"""What the TPU's compiler said is on the report page, marked as that, and is published as the page tells of it."""
+"""The TPU compiler's figures are on the report page, marked as such, and are published as the page shows them."""
 
 import hashlib
 import json
@@ -19,26 +19,26 @@ from relm.reporting.report import write_report
 
 
 def compiled(run: Any, **changes: Any) -> Compilation:
-    """Of 4 sequences of 64 tokens a step, 50 steps: 2 s of operations, 4 s of memory."""
+    """Return a compilation of 50 steps of 4 sequences of 64 tokens: 2 s of operations, 4 s of memory."""
     programs = changes.pop("programs", (program("step", 123e12, 1800e9), program("held_out", 1e12, 1e9)))
     facts = {"recipe": run.plan.name, "sequences": {"main": 4}, "micro_batches": {"main": 4}, "programs": programs, **changes}
     return compilation(**facts)
 
 
 def reported(run: Any) -> str:
-    """The page's text without tags."""
+    """Return the page's text without tags."""
     folder = run.plan.run_folder / "report"
     write_report(run.plan, run.verify, run.evaluations, folder)
     page = (folder / "report.html").read_text(encoding="utf-8")
     return " ".join(re.sub(r"<style>.*?</style>|<[^>]+>", " ", page, flags=re.DOTALL).split())
 
 
-def test_the_page_shows_the_compilers_figures_and_says_that_nothing_ran(finished_run: Callable[..., Any]) -> None:
+def test_the_page_shows_the_compilers_figures_and_states_that_nothing_ran(finished_run: Callable[..., Any]) -> None:
     run = finished_run()
     write_compilation(run.plan.compilation, compiled(run))
     told = reported(run)
     assert "As compiled for v3-8 Nothing here was run." in told
-    assert "compiler (jax 0.7.1, libtpu 0.0.21) says of one core of 8; all times are arithmetic" in told
+    assert "compiler (jax 0.7.1, libtpu 0.0.21) reports memory, operations and bytes for one core of 8; all times are arithmetic" in told
     assert "memory, step fits: 1.50 GiB at most of 15.00, 10%" in told
     assert "at least 4 s: operations 2 s at 61.5 TFLOP/s, memory 4 s at 450 GB/s; memory decides" in told
     # 4 x 64 tokens in 4 s; 50 steps of 4 s on four chips.
@@ -76,7 +76,7 @@ def test_provenance_has_its_hash_its_programs_and_their_compiler(finished_run: C
     assert f'"name": "compile.json", "encodingFormat": "application/json", "contentSize": "{len(content)}"' in crate
 
 
-def test_what_is_published_is_what_the_page_tells_of(finished_run: Callable[..., Any]) -> None:
+def test_the_published_file_is_the_one_that_the_page_shows(finished_run: Callable[..., Any]) -> None:
     run = finished_run()
     write_compilation(run.plan.compilation, compiled(run))
     reported(run)
@@ -85,7 +85,7 @@ def test_what_is_published_is_what_the_page_tells_of(finished_run: Callable[...,
     assert read_json(run.plan.results / "compile.json")["topology"] == "v3-8"
 
 
-def test_without_it_the_report_has_no_word_of_it(finished_run: Callable[..., Any]) -> None:
+def test_without_it_the_report_does_not_mention_it(finished_run: Callable[..., Any]) -> None:
     run = finished_run()
     before = reported(run)
     files = {path.name: path.read_bytes() for path in (run.plan.run_folder / "report").iterdir()}
@@ -105,7 +105,7 @@ def test_one_of_another_batch_or_recipe_is_left_out_with_the_reason(finished_run
     assert "As compiled compile.json is left out: phase main: compiled with global_batch_size 8" in reported(run)
     assert "compile.json" not in published_files(run.plan)
     write_compilation(run.plan.compilation, compiled(run, recipe="another"))
-    assert "compile.json is left out: it is of recipe another" in reported(run)
+    assert "compile.json is left out: it belongs to recipe another" in reported(run)
     run.plan.compilation.write_text("{")
     assert "compile.json is left out: not valid JSON" in reported(run)
 

@@ -1,11 +1,11 @@
-"""What a device that compiles counted is on the report page, summed over the processes that trained."""
+"""The counters of a device that compiles are on the report page, summed over the processes that trained."""
 
 import re
 from collections.abc import Callable
 from typing import Any
 
 from relm.artifact import write_json
-from relm.reporting.device import on_device
+from relm.reporting.device import summarise_device
 from relm.reporting.publish import publish, published_files
 from relm.reporting.report import write_report
 
@@ -25,7 +25,7 @@ SECOND = {**FIRST, "after_step": 30, "steps": 20, "compiles": 1, "execute_second
 
 
 def write_figures(run: Any, *processes: dict[str, Any]) -> str:
-    """`device.json` and the report; its text without tags."""
+    """Write `device.json` and the report, and return its text without tags."""
     folder = run.plan.run_folder
     write_json(folder / "main" / "device.json", {"phase": "main", "processes": list(processes)})
     write_report(run.plan, run.verify, run.evaluations, folder / "report")
@@ -34,7 +34,7 @@ def write_figures(run: Any, *processes: dict[str, Any]) -> str:
 
 
 def test_figures_are_summed_over_processes_and_divided_by_all_steps() -> None:
-    told = on_device([FIRST, SECOND])
+    told = summarise_device([FIRST, SECOND])
     assert told.steps == 50
     assert {name: (in_all, a_step) for name, in_all, a_step in told.figures} == {
         "Programs compiled": ("3", ""),
@@ -50,7 +50,7 @@ def test_figures_are_summed_over_processes_and_divided_by_all_steps() -> None:
 
 
 def test_a_process_that_was_stopped_before_its_first_step_divides_by_nothing() -> None:
-    told = on_device([{**FIRST, "steps": 0}])
+    told = summarise_device([{**FIRST, "steps": 0}])
     assert {a_step for _, _, a_step in told.figures} == {""}
     assert told.processes[0][0] == "none from 1 on"
 
@@ -62,7 +62,7 @@ def test_the_page_shows_the_sums_and_each_process(finished_run: Callable[..., An
     assert "1 to 30 2 4.5 s" in told
 
 
-def test_of_one_process_there_is_no_list(finished_run: Callable[..., Any]) -> None:
+def test_one_process_has_no_list(finished_run: Callable[..., Any]) -> None:
     told = write_figures(finished_run(), FIRST)
     assert "30 steps in all a step" in told
     assert "Process by process" not in told

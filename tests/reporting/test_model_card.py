@@ -55,7 +55,7 @@ def test_a_sample_cannot_end_its_code_block() -> None:
     assert fenced("a\n```\nb") == "````text\na\n```\nb\n````"
 
 
-def test_figures_data_limits_and_the_way_to_repeat_it_are_told(finished_run: Callable[..., Any]) -> None:
+def test_figures_data_limits_and_the_way_to_repeat_it_are_stated(finished_run: Callable[..., Any]) -> None:
     text = card(finished_run())
     for words in (
         "| held_out | Perplexity per word | 412.50 |",
@@ -68,7 +68,7 @@ def test_figures_data_limits_and_the_way_to_repeat_it_are_told(finished_run: Cal
 
 
 def test_the_lines_of_the_card_load_the_model(finished_run: Callable[..., Any]) -> None:
-    """The files that `transformers` itself would write, published under the names that we publish."""
+    """The files that `transformers` itself would write, published under our names."""
     from tokenizers import Tokenizer, models
     from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from relm.errors import RelmError
-from relm.reporting.plots import Log, decimated, in_words, loss_curve, read_log, smoothed, spread
+from relm.reporting.plots import Log, decimated, describe_curve, loss_curve, read_log, smoothed, spread
 
 
 def written(path: Path, *rows: object) -> Path:
@@ -48,7 +48,7 @@ def test_phases_follow_one_another(tmp_path: Path) -> None:
     log = read_log(logs)
     assert log.steps.tolist() == [1, 2, 3, 4]
     assert log.starts == {"short": 0, "long": 2}
-    assert "from 7.00 to 4.00 nats per token over 4 optimizer steps" in in_words(log)
+    assert "from 7.00 to 4.00 nats per token over 4 optimizer steps" in describe_curve(log)
 
 
 def test_rows_without_a_loss_are_passed_over(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from relm.reporting.publish import REPORT_FILES, publish, publish_run, published
 
 @pytest.fixture
 def files(tmp_path: Path) -> dict[str, Path]:
-    """Two finished files, one for a sub-folder."""
+    """Return two finished files, one for a sub-folder."""
     sources = {"README.md": tmp_path / "work/card", "eval/held_out.json": tmp_path / "work/figures"}
     (tmp_path / "work").mkdir()
     for name, source in sources.items():
@@ -24,7 +24,7 @@ def files(tmp_path: Path) -> dict[str, Path]:
 
 
 def reported(run: Any) -> Any:
-    """The plan of a finished run that has a report."""
+    """Return the plan of a finished run that has a report."""
     for name in REPORT_FILES:
         (run.plan.run_folder / "report").mkdir(exist_ok=True)
         (run.plan.run_folder / "report" / name).write_text(name)
@@ -148,7 +148,7 @@ def test_a_changed_model_is_not_published_and_the_old_folder_stays(finished_run:
     for name in ("config.json", "tokenizer.json", "model.safetensors"):
         path = plan.model_folder("main") / name
         whole = path.read_bytes()
-        path.unlink()  # what is published is the same file
+        path.unlink()  # the published file is the same
         path.write_bytes(whole.replace(b"}", b"]"))
         with pytest.raises(RelmError, match=f"main/model/{name}: sha256 is"):
             publish_run(plan, in_project / "results/tiny")

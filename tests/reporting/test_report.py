@@ -1,4 +1,4 @@
-"""The report page stands alone, tells the verdict first and every step after, and is the same bytes each time."""
+"""The report page stands alone, shows the verdict first and every step after, and is the same bytes each time."""
 
 import hashlib
 import json
@@ -43,7 +43,7 @@ class Page(HTMLParser):
 
 
 def reported(run: Any) -> Path:
-    """The run's report folder, written now."""
+    """Write the run's report and return its folder."""
     folder: Path = run.plan.run_folder / "report"
     write_report(run.plan, run.verify, run.evaluations, folder)
     return folder
@@ -146,7 +146,7 @@ def test_a_missing_record_is_named_on_the_page(finished_run: Callable[..., Any])
     run = finished_run()
     record_of(run.plan.tokenizer).unlink()
     told = page(run).text
-    assert "how they came about is not known" in told
+    assert "their origin is not known" in told
     assert str(run.plan.tokenizer) in told
     sentence = write_report(run.plan, run.verify, run.evaluations, run.plan.run_folder / "report")
     assert "1 files without a record" in sentence

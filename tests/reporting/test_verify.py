@@ -10,7 +10,7 @@ import pytest
 from relm.artifact import read_json, sidecar_of, write_json
 from relm.errors import RelmError
 from relm.recipes.recipe import Expectation, Noise
-from relm.reporting.verify import deciding_seeds, interval_half_width, judged, overall, verify
+from relm.reporting.verify import deciding_seeds, interval_half_width, judge_row, overall, verify
 
 # Table of t, 4 degrees of freedom: t(0.975) = 2.776445, t(0.80) = 0.940965.
 FIVE_RUNS = {"standard_deviation": 0.2, "runs": 5, "source": "five seeds"}
@@ -22,7 +22,7 @@ def expectation(**changes: Any) -> Expectation:
 
 
 def row(ours: Any, **changes: Any) -> dict[str, Any]:
-    return judged(expectation(**changes), {"held_out": {"figures": {"perplexity": ours}}})
+    return judge_row(expectation(**changes), {"held_out": {"figures": {"perplexity": ours}}})
 
 
 def test_the_interval_and_the_power_are_those_computed_by_hand() -> None:
@@ -107,7 +107,7 @@ def test_a_figure_that_is_no_number_is_not_comparable(figure: Any) -> None:
 
 
 def test_a_task_that_was_not_evaluated_is_not_comparable() -> None:
-    told = judged(expectation(metric="lambada.accuracy"), {})
+    told = judge_row(expectation(metric="lambada.accuracy"), {})
     assert told["verdict"] == "not comparable"
     assert "task lambada was not evaluated" in told["sentence"]
 
@@ -115,15 +115,15 @@ def test_a_task_that_was_not_evaluated_is_not_comparable() -> None:
 def test_a_speed_is_compared_on_the_hardware_it_was_measured_on_alone() -> None:
     speed = expectation(metric="held_out.perplexity", measured_on="v3-8")
     figures = {"held_out": {"figures": {"perplexity": 31.4}}}
-    assert judged(speed, figures, "v3-8")["difference"] == pytest.approx(0.4)
+    assert judge_row(speed, figures, "v3-8")["difference"] == pytest.approx(0.4)
     for topology, words in {"v4-8": "this run is on v4-8", None: "this run is on no TPU"}.items():
-        told = judged(speed, figures, topology)
+        told = judge_row(speed, figures, topology)
         assert told["verdict"] == "not comparable"
         assert f"it was measured on a v3-8, and {words}" in told["sentence"]
 
 
 def test_a_figure_may_lie_deeper() -> None:
-    told = judged(expectation(metric="glue.mnli.accuracy"), {"glue": {"figures": {"mnli": {"accuracy": 31}}}})
+    told = judge_row(expectation(metric="glue.mnli.accuracy"), {"glue": {"figures": {"mnli": {"accuracy": 31}}}})
     assert told["ours"] == 31.0
 
 
