@@ -37,10 +37,10 @@ def read_schemas() -> dict[str, Schema]:
 
 
 def write_key_tables(page: str) -> str:
-    """Return the page with the table of each marker written anew.
+    """Return the page with the table of each marker replaced by a new one.
 
     Raises:
-        ValueError: a key stands in no table or in two, or a marker names a class or key that does not exist.
+        ValueError: a key is in no table or in two, or a marker names a class or key that does not exist.
     """
     schemas, headings = read_schemas(), find_headings(page)
     require_each_key_once(schemas, [read_marker(match, schemas) for match in MARKER.finditer(page)])

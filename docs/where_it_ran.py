@@ -13,7 +13,7 @@ STATES = {"ran": "ran", "compiled": "compiled, not executed", "stand_in": "ran o
 
 
 class Row(Section):
-    """A part of relm, and one place where it has run or has not."""
+    """A part of relm, and one machine, device or service on which it has run or has not."""
 
     what: str
     """The part."""
@@ -39,7 +39,7 @@ class Row(Section):
     @model_validator(mode="after")
     def a_run_has_a_date_and_a_commit(self) -> Self:
         if len({self.state != "not_run", self.date is not None, self.commit is not None}) > 1:
-            raise ValueError(f"{self.what}: date and commit belong to what has run, and to nothing else")
+            raise ValueError(f"{self.what}: date and commit belong to a part that has run, and to no other")
         return self
 
 

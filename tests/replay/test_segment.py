@@ -46,10 +46,10 @@ def edited(path: Path, change: Callable[[str], str]) -> None:
 def forged(path: Path, change: Callable[[str], str]) -> None:
     """Change a published file and every recorded hash of it, so that only the new training contradicts it."""
     edited(path, change)
-    hashed_anew(path.parent)
+    record_current_hashes(path.parent)
 
 
-def hashed_anew(folder: Path) -> None:
+def record_current_hashes(folder: Path) -> None:
     """Have `checkpoints.jsonl`, `provenance.json` and the crate record the current content of a published folder."""
     log, checkpoints, after = read_lines(folder / "train.jsonl"), read_lines(folder / "checkpoints.jsonl"), 0
     for line in checkpoints:
@@ -194,7 +194,7 @@ def test_a_changed_loss_is_not_reproduced(tiny: Plan) -> None:
 
 def test_another_published_model_than_the_last_checkpoint_is_not_reproduced(tiny: Plan) -> None:
     flipped(TINY / "model.safetensors")
-    hashed_anew(TINY)
+    record_current_hashes(TINY)
     with pytest.raises(NotReproduced, match=r"results/tiny/model.safetensors after step 40 not of the attested sha256"):
         replay()
 

@@ -1,4 +1,4 @@
-"""A table of what this machine can run, and why it cannot run the rest."""
+"""A table of the devices that this machine can use, with the reason for each that it cannot."""
 
 import importlib.metadata
 import os

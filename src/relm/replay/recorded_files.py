@@ -68,7 +68,7 @@ def _published_hashes(crate: Path) -> list[tuple[str, str]]:
         files = [entity for entity in read_json(crate)["@graph"] if entity["@type"] == "File"]
         hashes = [(str(entity["name"]), str(entity["sha256"])) for entity in files]
     except (KeyError, TypeError) as error:
-        raise RelmError(f"{crate}: not what `report` writes ({type(error).__name__}: {error}); publish it anew") from None
+        raise RelmError(f"{crate}: not what `report` writes ({type(error).__name__}: {error}); publish it again") from None
     if strange := [name for name, _ in hashes if name.startswith("/") or ".." in PurePosixPath(name).parts]:
         raise RelmError(f"{crate}: lists {strange[0]!r}, which is outside its folder; it is not what `report` writes")
     return hashes

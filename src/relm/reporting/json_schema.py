@@ -1,4 +1,4 @@
-"""The JSON Schemas of recipes and what they name, for editors, and of results: generated from the classes."""
+"""The JSON Schemas, generated from the classes: of recipes and the files that they name, for editors, and of results."""
 
 from pathlib import Path
 

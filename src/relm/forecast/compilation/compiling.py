@@ -135,7 +135,7 @@ def _installed(interpreter: Path) -> dict[str, str]:
     ask = "import importlib.metadata, json, sys; print(json.dumps({n: importlib.metadata.version(n) for n in sys.argv[1:]}))"
     done = subprocess.run([str(interpreter), "-c", ask, *PACKAGES], capture_output=True, text=True)
     if done.returncode:
-        raise RelmError(f"{interpreter} has not all of {', '.join(PACKAGES)}; make it anew with `make .venv-tpu/made-from`")
+        raise RelmError(f"{interpreter} has not all of {', '.join(PACKAGES)}; make it again with `make .venv-tpu/made-from`")
     return dict(json.loads(done.stdout))
 
 

@@ -210,7 +210,7 @@ def compile_missing(
 ) -> Shipped:
     """Compile the missing programs, and write the table after each one, so that an interruption loses at most those running."""
     rows = rows_of(programs)
-    asked = {(row.program, row.layout): each for row, each in zip(rows, programs, strict=True)}
+    traced = {(row.program, row.layout): each for row, each in zip(rows, programs, strict=True)}
     made: dict[str, dict[str, Compiled]] = {}
     for row in rows:
         if (known := shipped.compiled_for(row)) is not None:
@@ -222,7 +222,7 @@ def compile_missing(
     stop = threading.Event()
     with ThreadPoolExecutor(concurrent_compilations()) as pool:
         try:
-            running = {pool.submit(compile_program, asked[row.program, row.layout], stop): row for row in todo}
+            running = {pool.submit(compile_program, traced[row.program, row.layout], stop): row for row in todo}
             for number, done in enumerate(as_completed(running), start=1):
                 row = running[done]
                 made.setdefault(row.program, {})[row.layout] = done.result()
