@@ -59,7 +59,7 @@ def shape_of(recipe_name: str, alone: bool) -> dict[str, Any]:
 
 
 def traced_by(script: str, argument: str, devices: int, request: ProgramRequest, folder: Path) -> TracedProgram:
-    """A program traced by a script beside this one, in a process that has so many devices."""
+    """Return a program traced by a script beside this one, in a process that has so many devices."""
     hlo = folder / "step.hlo"
     variables = {"PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": str(devices), "PYTHONPATH": str(CHECKOUT / "src")}
     command = [str(find_interpreter()), str(CHECKOUT / "benchmarks" / script), argument, str(hlo)]
