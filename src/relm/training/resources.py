@@ -11,7 +11,7 @@ from relm.models.configuration import Configuration
 from relm.recipes.devices import DEVICES
 from relm.recipes.optimization import OPTIMIZERS, Optimizer
 from relm.recipes.recipe import Phase, Run
-from relm.training.arithmetic import model_weights, parameter_count
+from relm.training.arithmetic import lengths, model_weights, parameter_count
 from relm.training.micro_batches import micro_batch_size
 
 # Bytes of a number.
@@ -93,15 +93,24 @@ def require_resources(config: Configuration, phase: Phase, run: Run, run_folder:
 
 
 def require_state_memory(config: Configuration, phase: Phase, run: Run) -> None:
-    """Refuse a phase whose weights, gradients and optimizer state alone exceed the memory of this machine.
+    """Refuse a phase whose weights, gradients, optimizer state and logits alone exceed the memory of this machine.
 
-    Activations are not counted, so a phase that passes may still not fit. An accelerator's own memory is not asked.
+    Other activations are not counted, so a phase that passes may still not fit. An accelerator's own memory is not asked.
 
     Raises:
         RelmError: they do; says how much is missing.
     """
     if not DEVICES[run.device].in_main_memory:
         return
-    held = "weights, gradients and optimizer state alone"
-    needed = run.processes * state_bytes(config, phase.optimizer).total
-    require_memory(needed, f"training {parameter_count(config):,} parameters: {held}")
+    state, logits = state_bytes(config, phase.optimizer).total, logits_bytes(config, phase, run)
+    work = f"training {parameter_count(config):,} parameters"
+    require_memory(run.processes * state, f"{work}: weights, gradients and optimizer state alone")
+    size = micro_batch_size(phase, run.micro_batch_size, run.processes)
+    require_memory(
+        run.processes * (state + logits), f"{work} with run.micro_batch_size {size:,}: its logits and the state alone"
+    )
+
+
+def logits_bytes(config: Configuration, phase: Phase, run: Run) -> int:
+    """Return the size of the logits of one micro-batch in the shorter of the types that they can have."""
+    return HALF * sequences_per_device(phase, run) * lengths(phase).scored * config.vocabulary_size
