@@ -30,10 +30,10 @@ SAME = 1e-4
 
 
 def relm_lambada(ask: dict[str, Any]) -> Callable[[], float]:
-    from relm.evaluation.lambada import figures, lambada_scores, tokenised_passages
+    from relm.evaluation.lambada import figures, lambada_scores, tokenise_passages
 
     model, tokenizer, execution = _loaded(ask)
-    passages = tokenised_passages(json.loads(Path(ask["passages"]).read_text()), tokenizer, Path(ask["passages"]))
+    passages = tokenise_passages(json.loads(Path(ask["passages"]).read_text()), tokenizer, Path(ask["passages"]))
 
     def run() -> float:
         return math.log(figures(passages, lambada_scores(model, passages, execution.batch_tokens))["lambada_openai_perplexity"])
@@ -43,12 +43,12 @@ def relm_lambada(ask: dict[str, Any]) -> Callable[[], float]:
 
 def relm_rolling(ask: dict[str, Any]) -> Callable[[], float]:
     from relm.evaluation.scoring import ScoredSequences, score
-    from relm.evaluation.text_perplexity import TextPerplexity, figures, mean_nats, prepared_text
+    from relm.evaluation.text_perplexity import TextPerplexity, figures, mean_nats, prepare_text
     from relm.evaluation.windows import windows_of_documents
 
     model, tokenizer, execution = _loaded(ask)
     options = TextPerplexity(detokeniser="gpt2_wikitext", windows="rolling", first_token="scored")
-    text = prepared_text(Path(ask["page"]).read_text(), tokenizer, options, None)
+    text = prepare_text(Path(ask["page"]).read_text(), tokenizer, options, None)
 
     def run() -> float:
         windows = windows_of_documents("rolling", text.sizes, CONTEXT, CONTEXT)

@@ -19,7 +19,7 @@ POSITIONS = 16
 
 @dataclass(frozen=True)
 class Evaluated:
-    """A model and what it is evaluated on."""
+    """A model, with the data and the tokenizer of its evaluation."""
 
     model: Path
     manifest: Path
@@ -29,7 +29,7 @@ class Evaluated:
 
 
 def byte_tokenizer(path: Path) -> Path:
-    """The end of text is 0, each byte a token of its own."""
+    """Write a tokenizer in which the end of text is 0 and each byte a token."""
     vocabulary = ["<|endoftext|>", *sorted(pre_tokenizers.ByteLevel.alphabet())]
     tokenizer = Tokenizer(models.BPE({token: number for number, token in enumerate(vocabulary)}, []))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -40,7 +40,7 @@ def byte_tokenizer(path: Path) -> Path:
 
 
 def write_split(path: Path, tokens: np.ndarray, tokenizer: Path) -> Path:
-    """One document as a shard, said to have a word for every five tokens and a byte for every one."""
+    """Write one document as a shard; its sidecar counts a word for every five tokens and a byte for every one."""
     with shard_writer(path, VOCABULARY_SIZE) as writer:
         writer.append(tokens.astype(np.int32), np.array([len(tokens)], dtype=np.int32))
     write_sidecar(
@@ -60,7 +60,7 @@ def write_split(path: Path, tokens: np.ndarray, tokenizer: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def evaluated(tmp_path_factory: pytest.TempPathFactory) -> Evaluated:
-    """A random model with weights large enough that its losses differ from token to token."""
+    """Return a random model with weights large enough that its losses differ from token to token."""
     folder = tmp_path_factory.mktemp("evaluated")
     tokenizer = byte_tokenizer(folder / "tokenizer.json")
     generator = np.random.default_rng(3)

@@ -1,4 +1,4 @@
-"""Runs under the harness's own interpreter: the log-likelihoods that lm_eval's model class gives, without tasks around it.
+"""Log-likelihoods of lm_eval's model class, without tasks; the harness's own interpreter runs this program.
 
 python -I harness_likelihoods.py REQUEST.json ANSWER.json
 """
@@ -15,10 +15,10 @@ from lm_eval.models.huggingface import HFLM  # type: ignore[import-not-found]
 def likelihoods(folder: str, arguments: dict[str, object], pairs: list[list[str]], texts: list[str]) -> dict[str, object]:
     """Return ln P and correctness of each continuation after its context, and ln P of each whole text."""
     model = HFLM(pretrained=folder, dtype="float32", softmax_dtype="float32", device="cpu", batch_size=8, **arguments)
-    asked = [Instance("loglikelihood", {}, tuple(pair), 0) for pair in pairs]
+    requests = [Instance("loglikelihood", {}, tuple(pair), 0) for pair in pairs]
     rolling = [Instance("loglikelihood_rolling", {}, (text,), 0) for text in texts]
     return {
-        "pairs": model.loglikelihood(asked, disable_tqdm=True),
+        "pairs": model.loglikelihood(requests, disable_tqdm=True),
         "texts": model.loglikelihood_rolling(rolling, disable_tqdm=True),
     }
 

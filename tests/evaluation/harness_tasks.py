@@ -1,4 +1,4 @@
-"""Tasks of the harness over data of our own, and small models whose folders are as published ones are."""
+"""Tasks of the harness over data of our own, and small models whose folders resemble published ones."""
 
 import json
 import re
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from relm.evaluation.harness import HarnessRun, answer_of, default_python
+from relm.evaluation.harness import HarnessRun, default_python, run_harness
 from relm.examples.tokenizers import load_tokenizer, train_tokenizer
 from relm.models.gpt2 import Gpt2, Gpt2Config
 from relm.training.export import write_model
@@ -19,19 +19,19 @@ PROSE = Path(__file__).parent.parent / "data" / "prose-sample.txt"
 
 
 def harness_python() -> Path:
-    """The interpreter of the harness's environment; where it was not made, the test is skipped."""
+    """Return the interpreter of the harness's environment, or skip the test if there is none."""
     if not default_python().exists():
-        pytest.skip("the harness's environment is not there: make harness")
+        pytest.skip("the harness's environment does not exist: make harness")
     return default_python()
 
 
 def passages() -> list[str]:
-    """The sample's sentences, a line each."""
+    """Return the sample's sentences."""
     return [line for line in PROSE.read_text(encoding="utf-8").splitlines() if len(line.split()) > 2]
 
 
 def wikitext() -> str:
-    """The sample as WikiText has its articles: headings, and spaces around punctuation."""
+    """Return the sample in WikiText's form: headings, and spaces around punctuation."""
     articles = PROSE.read_text(encoding="utf-8").split("\n\n")
     spaced = [re.sub(r"([.,;:!?()\"'])", r" \1 ", article) for article in articles]
     return "".join(
@@ -41,7 +41,7 @@ def wikitext() -> str:
 
 
 def small_model(folder: Path, tokenizer: Path, lines: Sequence[str] = (), positions: int = 48) -> Path:
-    """A GPT-2, published as training does, random but for a moment's training on some lines: it knows words of theirs."""
+    """Write a small GPT-2 as training does, trained briefly on some lines, so that it predicts some of their words."""
     loaded = load_tokenizer(tokenizer)
     config = Gpt2Config(
         layers=2, heads=2, hidden_size=32, positions=positions, vocabulary_size=loaded.vocabulary_size, initializer_range=0.1
@@ -63,7 +63,7 @@ def small_model(folder: Path, tokenizer: Path, lines: Sequence[str] = (), positi
 
 
 def small_tokenizer(folder: Path) -> Path:
-    """A byte-level BPE trained on the sample."""
+    """Train a byte-level BPE on the sample; return its path."""
     documents = folder / "documents.jsonl"
     document = {"id": "1", "title": "", "text": PROSE.read_text(encoding="utf-8")}
     documents.write_text(json.dumps(document) + "\n", encoding="utf-8")
@@ -72,7 +72,7 @@ def small_tokenizer(folder: Path) -> Path:
 
 
 def write_task(folder: Path, name: str, like: str, rows: Sequence[Mapping[str, Any]], python: Path) -> None:
-    """A task that is one of the harness's own, its file included, on rows of ours."""
+    """Write a task that includes the file of one of the harness's own, on rows of ours."""
     folder.mkdir(parents=True, exist_ok=True)
     lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
     (folder / f"{name}.jsonl").write_text(lines, encoding="utf-8")
@@ -84,14 +84,14 @@ def write_task(folder: Path, name: str, like: str, rows: Sequence[Mapping[str, A
 
 
 def own_tasks(folder: Path, texts: Sequence[str], pages: Sequence[str], python: Path) -> Path:
-    """`own_lambada` and `own_wikitext`: the harness's `lambada_openai` and `wikitext` on passages and pages of ours."""
+    """Write `own_lambada` and `own_wikitext`: the harness's `lambada_openai` and `wikitext` on passages and pages of ours."""
     write_task(folder, "own_lambada", "lambada/lambada_openai.yaml", [{"text": text} for text in texts], python)
     write_task(folder, "own_wikitext", "wikitext/wikitext.yaml", [{"page": page} for page in pages], python)
     return folder
 
 
-def asked(model: Path, tasks: Sequence[str], task_folder: Path, python: Path) -> dict[str, Any]:
-    """The harness's answer, each example's log included."""
+def ask_harness(model: Path, tasks: Sequence[str], task_folder: Path, python: Path) -> dict[str, Any]:
+    """Return the harness's answer, with the log of each example."""
     run = HarnessRun(
         tasks=list(tasks),
         model=str(model),
@@ -104,4 +104,4 @@ def asked(model: Path, tasks: Sequence[str], task_folder: Path, python: Path) ->
         batch_size=16,
         samples=True,
     )
-    return answer_of(run, python)
+    return run_harness(run, python)

@@ -1,4 +1,4 @@
-"""Small random models of Llama's form: tokenizers with bos and without, in folders as published ones are."""
+"""Small random models of Llama's form: tokenizers with bos and without, in folders like published ones."""
 
 import json
 from functools import cache
@@ -16,7 +16,7 @@ POSITIONS = 24
 
 @cache
 def trained() -> str:
-    """A BPE with spaces as U+2581 and bytes for unknown characters, trained on the sample."""
+    """Train a BPE with spaces as U+2581 and bytes for unknown characters on the sample; return its JSON."""
     tokenizer = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True, byte_fallback=True))
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first")
     tokenizer.decoder = decoders.Sequence(
@@ -31,7 +31,7 @@ def trained() -> str:
 
 
 def llama_tokenizer(adds_bos: bool) -> Tokenizer:
-    """That tokenizer; its template puts `<s>` before a text, or it has none."""
+    """Return the trained tokenizer, with a template that puts `<s>` before a text if requested."""
     tokenizer = Tokenizer.from_str(trained())
     tokenizer.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in SPECIAL])
     if adds_bos:
@@ -42,10 +42,10 @@ def llama_tokenizer(adds_bos: bool) -> Tokenizer:
 
 
 def llama_folder(folder: Path, adds_bos: bool, bos_token: str | None = "<s>", likely: str | None = None) -> Path:
-    """The folder of a random Llama, whose losses depend much on what stands first.
+    """Write the folder of a random Llama, whose losses depend much on the first token.
 
     Args:
-        likely: only the tokens of this text are ever likely; None: any.
+        likely: a text whose tokens alone are likely; None: any token is.
     """
     tokenizer = llama_tokenizer(adds_bos)
     torch.manual_seed(3)

@@ -33,7 +33,7 @@ def phase(**masked: Any) -> Objective:
 
 
 def examples(folder: Path, documents: int = 40, **masked: Any) -> Path:
-    """The manifest of examples of made-up documents: lines of short words, a token for each letter."""
+    """Write examples of invented documents, lines of short words with a token for each letter; return their manifest."""
     folder.mkdir(exist_ok=True)
     tokenizer = Tokenizer(models.WordPiece({token: number for number, token in enumerate(TOKENS)}, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
@@ -61,7 +61,7 @@ def write_documents(path: Path, generator: np.random.Generator, count: int) -> N
 
 
 def bert(folder: Path, seed: int = 1, spread: float = 0.4, **changes: Any) -> Path:
-    """A folder of relm's own BERT, every parameter random, with a head for sentence pairs unless told otherwise."""
+    """Write a folder of relm's own BERT, every parameter random, with a head for sentence pairs by default."""
     model = Bert(replace(TINY, **{"next_sentence": True, **changes}))
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -73,7 +73,7 @@ def bert(folder: Path, seed: int = 1, spread: float = 0.4, **changes: Any) -> Pa
 
 
 def edited(manifest: Path, change: Callable[[dict[str, Any]], None]) -> Path:
-    """The manifest with its content changed in place."""
+    """Change the content of a manifest in place; return its path."""
     content = json.loads(manifest.read_text())
     change(content)
     manifest.write_text(json.dumps(content))
@@ -100,11 +100,11 @@ def more_ids(content: dict[str, Any]) -> None:
     content["tokenizer"]["vocabulary_size"] = 99
 
 
-# What is wrong with a manifest -> what is said of it.
+# Fault of a manifest -> the message.
 MESSAGES = {
     causal: "holds causal examples, expected masked ones; give the manifest of a masked phase's examples",
-    no_mask_token: r"its tokenizer has no mask token \[MASK\] or <mask>, so nothing can be hidden; make the examples with one",
-    nothing_held_out: "split held_out has no examples, which is nothing to score; use more documents",
+    no_mask_token: r"its tokenizer has no mask token \[MASK\] or <mask>, so nothing can be masked; build the examples with one",
+    nothing_held_out: "split held_out has no examples to score; use more documents",
     no_split: "has no split 'held_out'; it has train",
-    more_ids: "the model knows 35 tokens, the tokenizer has 99; give the tokenizer it was trained with",
+    more_ids: "the model has 35 tokens, the tokenizer 99; give the tokenizer it was trained with",
 }

@@ -9,7 +9,7 @@ from relm.examples.tokenizers import import_tokenizer
 
 
 def gpt2_tokenizer(shared_data: Path, folder: Path) -> Path:
-    """GPT-2's own, as relm imports it."""
+    """Import GPT-2's own tokenizer; return its path."""
     published = shared_data / "tokenizers" / "gpt2"
     files = {"vocab.json": published / "encoder.json", "merges.txt": published / "vocab.bpe"}
     import_tokenizer("gpt2_bpe", files, folder / "tokenizer.json")
@@ -17,7 +17,7 @@ def gpt2_tokenizer(shared_data: Path, folder: Path) -> Path:
 
 
 def unpacked(shared_data: Path, name: str, folder: Path) -> Path:
-    """A file of the real data, such as wikitext-103/wiki.test.tokens, decompressed; without it the test is skipped."""
+    """Decompress a file of the real data, such as wikitext-103/wiki.test.tokens, or skip the test if it is absent."""
     packed = shared_data / f"{name}.xz"
     if not packed.exists():
         pytest.skip(f"{name} is not among the real data of ../shared/data")

@@ -12,7 +12,7 @@ def i8(*values: int) -> np.ndarray:
 
 
 class Stream:
-    """Tokens in memory, asked for as those of shards are."""
+    """Tokens in memory, with the interface of a `TokenStream`."""
 
     def __init__(self, tokens: np.ndarray) -> None:
         self.all = tokens
@@ -82,14 +82,14 @@ def test_counting_in_blocks_changes_nothing(monkeypatch) -> None:
     assert pieces.nats(blocks(stream, 10**9)) == pytest.approx(nats, rel=1e-12)
 
 
-def test_pairs_of_a_large_vocabulary_are_told_apart() -> None:
+def test_pairs_of_a_large_vocabulary_are_distinct() -> None:
     size = 250_100
     model = BigramModel.estimated([i8(size - 1, size - 1, 0, size - 1)], size)
     assert model.pairs.tolist() == [size - 1, (size - 1) * size, size * size - 1]
     assert model.counts.tolist() == [1, 1, 1]
 
 
-def test_it_finds_structure_that_single_tokens_hide() -> None:
+def test_it_finds_structure_that_single_tokens_do_not_show() -> None:
     generator = np.random.default_rng(2)
     tokens = np.cumsum(generator.integers(1, 4, 20_000)) % 64  # each token follows from the last, but for one choice in three
     held_out = np.cumsum(generator.integers(1, 4, 2_000)) % 64

@@ -1,4 +1,4 @@
-"""What begins a text that a causal model scores: on tokenizers of Llama's form, with bos and without, beside lm_eval itself."""
+"""Tokens before a text that a causal model scores: tokenizers of Llama's form, with and without bos, agree with lm_eval."""
 
 import json
 import math
@@ -21,12 +21,12 @@ from relm.errors import RelmError
 from relm.evaluation.beginning import added_tokens, beginning_of, prefix_token
 from relm.evaluation.detokenisers import DETOKENISERS
 from relm.evaluation.harness import tokenizer_folder
-from relm.evaluation.harness_process import beginnings
-from relm.evaluation.lambada import evaluate_lambada, lambada_scores, tokenised_passages
+from relm.evaluation.harness_process import read_beginnings
+from relm.evaluation.lambada import evaluate_lambada, lambada_scores, tokenise_passages
 from relm.evaluation.models import Execution, load_causal
 from relm.evaluation.samples import write_samples
 from relm.evaluation.scoring import ScoredSequences, score
-from relm.evaluation.text_perplexity import evaluate_text, pages, prepared_text
+from relm.evaluation.text_perplexity import evaluate_text, prepare_text, split_pages
 from relm.evaluation.windows import windows_of_documents
 from relm.examples.tokenizers import load_tokenizer
 from relm.recipes.evaluations import Begin, Lambada, TextPerplexity, load_test
@@ -35,7 +35,7 @@ ONE_THREAD = Execution(threads=1)
 SAME = 1e-4
 COMPARED = [(True, "tokenizer"), (True, "none"), (False, "tokenizer")]
 TEXTS = passages()[:24]
-WIKI = "\n".join(pages(wikitext())[:3])
+WIKI = "\n".join(split_pages(wikitext())[:3])
 TEXT = "the cat sat on the mat and looked at the moon, for it was late and the cat was not tired at all, nor was anyone"
 LIKELY = ["the", "of", "and", "banana"]
 ROLLING = {"detokeniser": "gpt2_wikitext", "documents": "level_1_headings", "windows": "rolling", "first_token": "scored"}
@@ -52,11 +52,11 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, Path]:
 
 @pytest.fixture(scope="module")
 def found(folders: dict[bool, Path], tmp_path_factory: pytest.TempPathFactory) -> Found:
-    """What lm_eval gives for each folder by default, and told not to add special tokens; of one process."""
+    """Return lm_eval's likelihoods for each folder, by default and without special tokens, from one process."""
     python, made = harness_python(), tmp_path_factory.mktemp("asked")
     models = [[str(folders[adds]), {} if begin == "tokenizer" else {"add_bos_token": False}] for adds, begin in COMPARED]
     pairs = [[text.rpartition(" ")[0], " " + text.rpartition(" ")[2]] for text in TEXTS]
-    texts = [DETOKENISERS["gpt2_wikitext"](page) for page in pages(WIKI)]
+    texts = [DETOKENISERS["gpt2_wikitext"](page) for page in split_pages(WIKI)]
     (made / "request.json").write_text(json.dumps({"models": models, "pairs": pairs, "texts": texts}))
     script = Path(__file__).with_name("harness_likelihoods.py")
     subprocess.run([python, "-I", "-B", script, made / "request.json", made / "answer.json"], check=True)
@@ -64,7 +64,7 @@ def found(folders: dict[bool, Path], tmp_path_factory: pytest.TempPathFactory) -
 
 
 def begun(folder: Path, begin: Begin, text: str) -> list[int]:
-    """The ids of a text as transformers encodes it, with what the tokenizer adds or without."""
+    """Return the ids of a text by transformers, with the tokens that the tokenizer adds or without."""
     return list(hf.AutoTokenizer.from_pretrained(folder).encode(text, add_special_tokens=begin == "tokenizer"))
 
 
@@ -74,21 +74,28 @@ def model_of(folder: Path) -> Any:
 
 
 def losses(folder: Path, ids: list[int]) -> torch.Tensor:
-    """(ids - 1,) nats of all ids but the first."""
+    """Return the nats of all ids but the first, (ids - 1,)."""
     with torch.no_grad():
         logits = model_of(folder)(torch.tensor([ids[:-1]])).logits[0].double()
     return torch.nn.functional.cross_entropy(logits, torch.tensor(ids[1:]), reduction="none")
 
 
 def perplexity_of(folder: Path, text: str, made: Path, **options: Any) -> dict[str, Any]:
-    """What `evaluate_text` writes."""
+    """Return the result of `evaluate_text`."""
     (made / "a.txt").write_text(text, encoding="utf-8", newline="")
-    places = folder, folder / "tokenizer.json", made / "a.txt", made / "e.json", "e", TextPerplexity(**options)
-    evaluate_text(*places, execution=ONE_THREAD)
+    evaluate_text(
+        folder,
+        folder / "tokenizer.json",
+        file=made / "a.txt",
+        output=made / "e.json",
+        task="e",
+        options=TextPerplexity(**options),
+        execution=ONE_THREAD,
+    )
     return dict(read_json(made / "e.json"))
 
 
-# --- beside lm_eval --------------------------------------------------------------------------------------------------------
+# --- equal to lm_eval ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("adds_bos", "begin"), COMPARED)
@@ -97,7 +104,7 @@ def test_last_words_are_lm_eval_s_passage_by_passage(
 ) -> None:
     folder, theirs = folders[adds_bos], found[adds_bos, begin]["pairs"]
     loaded = load_tokenizer(folder / "tokenizer.json")
-    prepared = tokenised_passages(TEXTS, loaded, tmp_path)
+    prepared = tokenise_passages(TEXTS, loaded, tmp_path)
     model = load_causal(folder, loaded.vocabulary_size, ONE_THREAD)
     scores = lambada_scores(model, prepared, 1000, beginning_of(begin, loaded))
     assert (-scores.harness_nats).tolist() == pytest.approx([nats for nats, _ in theirs], abs=SAME)
@@ -105,8 +112,15 @@ def test_last_words_are_lm_eval_s_passage_by_passage(
     assert 0 < scores.truncated.sum() < len(TEXTS)
     (tmp_path / "f.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
     options = Lambada() if begin == "tokenizer" else Lambada(begin=begin)
-    places = folder, folder / "tokenizer.json", tmp_path / "f.jsonl", tmp_path / "e.json", "e"
-    evaluate_lambada(*places, options, execution=ONE_THREAD)
+    evaluate_lambada(
+        folder,
+        folder / "tokenizer.json",
+        file=tmp_path / "f.jsonl",
+        output=tmp_path / "e.json",
+        task="e",
+        options=options,
+        execution=ONE_THREAD,
+    )
     figure = math.log(read_json(tmp_path / "e.json")["figures"]["lambada_openai_perplexity"])
     assert figure == pytest.approx(-np.mean([nats for nats, _ in theirs]), abs=SAME)
 
@@ -122,7 +136,7 @@ def test_pages_are_lm_eval_s_one_by_one(
 ) -> None:
     folder, theirs = folders[adds_bos], found[adds_bos, begin]["texts"]
     loaded, options = load_tokenizer(folder / "tokenizer.json"), TextPerplexity(**ROLLING, begin=begin)
-    text = prepared_text(WIKI, loaded, options, None)
+    text = prepare_text(WIKI, loaded, options, None)
     windows = windows_of_documents("rolling", text.sizes, POSITIONS, POSITIONS)
     sequences = ScoredSequences(text.array, windows.starts, windows.ends, windows.scored)
     first = np.searchsorted(windows.starts, np.cumsum(text.sizes) - text.sizes)
@@ -145,12 +159,12 @@ def test_the_shipped_test_of_wikitext_begins_as_lm_eval_does(
     assert figures["tokens_scored"] == figures["tokens"] + (put - 1) * figures["documents"]
 
 
-# --- beside transformers ---------------------------------------------------------------------------------------------------
+# --- equal to transformers ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("begin", get_args(Begin))
 @pytest.mark.parametrize("stride", [5, POSITIONS])
-def test_megatron_s_windows_begin_as_they_are_told(
+def test_megatron_s_windows_begin_as_the_option_decides(
     folders: dict[bool, Path], begin: Begin, stride: int, tmp_path: Path
 ) -> None:
     ids = [BOS] * (begin == "every_window") + begun(folders[True], begin, TEXT)
@@ -170,7 +184,7 @@ def test_megatron_s_windows_begin_as_they_are_told(
 
 @pytest.mark.parametrize("begin", get_args(Begin))
 @pytest.mark.parametrize("stride", [5, None])
-def test_the_page_s_windows_begin_as_they_are_told(
+def test_the_page_s_windows_begin_as_the_option_decides(
     folders: dict[bool, Path], begin: Begin, stride: int | None, tmp_path: Path
 ) -> None:
     ids = [BOS] * (begin == "every_window") + begun(folders[True], begin, TEXT)
@@ -205,19 +219,19 @@ def test_rolling_windows_begin_with_bos_where_every_window_does(folders: dict[bo
 
 
 @pytest.mark.parametrize("begin", get_args(Begin))
-def test_all_three_protocols_of_lambada_see_what_begins_a_passage(begin: Begin, tmp_path: Path) -> None:
+def test_all_three_protocols_of_lambada_see_the_tokens_before_a_passage(begin: Begin, tmp_path: Path) -> None:
     folder = llama_folder(tmp_path / "model", adds_bos=True, likely=" ".join(LIKELY))
     loaded = load_tokenizer(folder / "tokenizer.json")
     draws = np.random.default_rng(0)
     texts = [" ".join(draws.choice(LIKELY, draws.integers(2, POSITIONS))) for _ in range(80)]
     model = load_causal(folder, loaded.vocabulary_size, ONE_THREAD)
-    scores = lambada_scores(model, tokenised_passages(texts, loaded, tmp_path), 1000, beginning_of(begin, loaded))
+    scores = lambada_scores(model, tokenise_passages(texts, loaded, tmp_path), 1000, beginning_of(begin, loaded))
     encode, reference = loaded.tokenizer.encode, model_of(folder)
 
     def right(text: str) -> list[bool]:
-        """Of each token of the last word."""
-        told, _, word = text.rpartition(" ")
-        before, target = encode(told, add_special_tokens=False).ids, encode(f" {word}", add_special_tokens=False).ids
+        """Return whether each token of the last word is the likeliest."""
+        context, _, word = text.rpartition(" ")
+        before, target = encode(context, add_special_tokens=False).ids, encode(f" {word}", add_special_tokens=False).ids
         ids = [*[BOS] * (begin != "none"), *before, *target][-(POSITIONS + 1) :]
         if begin == "every_window":
             ids[0] = BOS
@@ -242,7 +256,7 @@ def test_tokenizers_without_bos_begin_as_they_did(tmp_path: Path, evaluated) -> 
     assert beginning_of("tokenizer", loaded, scores_first_token=True).ids == (0,)  # the end of text
 
 
-def test_the_token_that_begins_a_text_is_what_the_settings_name(tmp_path: Path) -> None:
+def test_the_token_that_begins_a_text_is_the_one_that_the_settings_name(tmp_path: Path) -> None:
     for bos, expected in (("<s>", BOS), (None, EOS), ("</s>", EOS)):
         folder = llama_folder(tmp_path / str(bos).strip("</>"), adds_bos=False, bos_token=bos)
         loaded = load_tokenizer(folder / "tokenizer.json")
@@ -258,14 +272,13 @@ def test_every_window_is_refused_where_there_is_no_bos(tmp_path: Path) -> None:
     folder = llama_folder(tmp_path / "model", adds_bos=False, bos_token=None)
     (tmp_path / "a.txt").write_text("some words")
     (tmp_path / "a.jsonl").write_text('{"text": "some words"}\n')
-    places = folder, folder / "tokenizer.json", tmp_path / "a.txt", tmp_path / "e.json", "e"
+    given = {"model_folder": folder, "tokenizer": folder / "tokenizer.json", "output": tmp_path / "e.json", "task": "e"}
     with pytest.raises(
         RelmError, match=r"tokenizer\.json: has no token that begins a text \(bos\), .* use begin: none, or name"
     ):
-        evaluate_text(*places, TextPerplexity(begin="every_window"), execution=ONE_THREAD)
-    places = folder, folder / "tokenizer.json", tmp_path / "a.jsonl", tmp_path / "e.json", "e"
+        evaluate_text(**given, file=tmp_path / "a.txt", options=TextPerplexity(begin="every_window"), execution=ONE_THREAD)
     with pytest.raises(RelmError, match=r"tokenizer\.json: has no token that begins a text \(bos\)"):
-        evaluate_lambada(*places, Lambada(begin="every_window"), execution=ONE_THREAD)
+        evaluate_lambada(**given, file=tmp_path / "a.jsonl", options=Lambada(begin="every_window"), execution=ONE_THREAD)
     assert not (tmp_path / "e.json").exists()
 
 
@@ -285,7 +298,7 @@ def test_the_harness_is_given_the_same_bos(folders: dict[bool, Path], tmp_path: 
         assert read_json(folder / "tokenizer_config.json")["bos_token"] == "<s>"
 
 
-# --- what is recorded ------------------------------------------------------------------------------------------------------
+# --- records ----------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -298,7 +311,7 @@ def test_the_harness_is_given_the_same_bos(folders: dict[bool, Path], tmp_path: 
         ("every_window", "given", [BOS], r"Every window begins with <s>, which counts in its length and is not scored;"),
     ],
 )
-def test_the_result_says_what_was_put_before_the_text(
+def test_the_result_records_the_tokens_before_the_text(
     folders: dict[bool, Path], begin: Begin, first_token: str, tokens: list[int], sentence: str, tmp_path: Path
 ) -> None:
     protocol = perplexity_of(folders[True], "some words", tmp_path, begin=begin, first_token=first_token)["protocol"]
@@ -309,25 +322,25 @@ def test_the_result_says_what_was_put_before_the_text(
 
 def test_the_commands_take_the_choice_and_the_result_has_it(folders: dict[bool, Path], tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"text": "some words"}\n')
-    places = ["--model", str(folders[True]), "--file", str(tmp_path / "a.jsonl"), "--output", str(tmp_path / "e.json")]
+    paths = ["--model", str(folders[True]), "--file", str(tmp_path / "a.jsonl"), "--output", str(tmp_path / "e.json")]
     for command, given, expected in (
         ("lambada", [], ("tokenizer", 1)),
         ("lambada", ["--begin", "none"], ("none", 0)),
         ("perplexity", ["--begin", "every_window"], ("every_window", 1)),
     ):
-        assert main([command, *places, "--threads", "1", *given]) == 0
+        assert main([command, *paths, "--threads", "1", *given]) == 0
         protocol = read_json(tmp_path / "e.json")["protocol"]
         assert (protocol["begin"], len(protocol["begin_tokens"])) == expected
         assert ("begins with <s>" in protocol["in_words"]) == bool(protocol["begin_tokens"])
 
 
-def test_the_harness_records_what_it_puts_before_a_text(folders: dict[bool, Path]) -> None:
+def test_the_harness_records_the_tokens_before_a_text(folders: dict[bool, Path]) -> None:
     bos = {"id": BOS, "token": "<s>"}
-    assert beginnings(str(folders[True])) == {"begin": "tokenizer", "begin_tokens": [bos], "prefix_token": bos}
-    assert beginnings(str(folders[False])) == {"begin": "tokenizer", "begin_tokens": [], "prefix_token": bos}
+    assert read_beginnings(str(folders[True])) == {"begin": "tokenizer", "begin_tokens": [bos], "prefix_token": bos}
+    assert read_beginnings(str(folders[False])) == {"begin": "tokenizer", "begin_tokens": [], "prefix_token": bos}
 
 
-def test_samples_begin_with_what_the_tokenizer_puts_there_or_else_with_the_token_that_its_settings_name(
+def test_samples_begin_with_the_tokens_that_the_tokenizer_adds_or_else_with_the_one_that_its_settings_name(
     folders: dict[bool, Path], tmp_path: Path
 ) -> None:
     without_bos = llama_folder(tmp_path / "without", adds_bos=False, bos_token=None)

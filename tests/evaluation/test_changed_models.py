@@ -28,7 +28,7 @@ ONE_THREAD = Execution(threads=1)
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Models of each kind, as training writes them."""
+    """Write models of each kind as training does; return their folders."""
     folder = tmp_path_factory.mktemp("models")
     tokenizer = small_tokenizer(folder)
     loaded = load_tokenizer(tokenizer)
@@ -40,7 +40,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {"gpt2": small_model(folder / "gpt2", tokenizer), "t5": folder / "t5", "bert": folder / "bert"}
 
 
-# Who reads a model -> which, and how.
+# Reader of a model -> the kind of model and the call.
 READERS: dict[str, tuple[str, Callable[[Path, Path], object]]] = {
     "evaluations of causal models": ("gpt2", lambda folder, _: load_causal(folder, 5, ONE_THREAD)),
     "evaluations of masked models": ("bert", lambda folder, _: load_masked(folder, 5, ONE_THREAD)),

@@ -5,7 +5,7 @@ import pytest
 from published_texts import gpt2_tokenizer, unpacked
 
 from relm.evaluation.detokenisers import DETOKENISERS, WIKITEXT, wikitext
-from relm.evaluation.text_perplexity import prepared_text
+from relm.evaluation.text_perplexity import prepare_text
 from relm.examples.tokenizers import LoadedTokenizer, load_tokenizer
 from relm.recipes.evaluations import TextPerplexity
 
@@ -14,8 +14,8 @@ from relm.recipes.evaluations import TextPerplexity
     ("before", "after"),
     [
         ("the Beatles ' song", "the Beatles' song"),
-        ("/' 5/", "/'[0-9]/"),  # what was meant for a pattern
-        ("rock ' 90s", "rock ' 90s"),  # and does not fit what it was meant for
+        ("/' 5/", "/'[0-9]/"),  # the slashes were meant to delimit a pattern
+        ("rock ' 90s", "rock ' 90s"),  # so it does not match its intended text
         ("well @-@ known", "well-known"),
         ("1 @,@ 000", "1,000"),
         ("3 @.@ 14", "3.14"),
@@ -48,9 +48,9 @@ def test_a_rule(before: str, after: str) -> None:
 
 
 def test_rules_are_applied_in_order() -> None:
-    # An apostrophe is closed to its word first, and then taken for the first of two quotation marks.
+    # An apostrophe is first joined to its word, and then taken for the first of two quotation marks.
     assert wikitext("the Beatles ' song is ' odd") == "the Beatles'song is' odd"
-    # Space at a line's end is gone before the one at the next line's beginning is looked for.
+    # Space at a line's end is removed before that at the next line's beginning.
     assert wikitext("a \n \n b") == "a\n\nb"
     assert wikitext(' \n = Robert <unk> = \n \n He said : " No , 1 @,@ 000 . " \n') == (
         '\n= Robert <unk> =\n\nHe said: "No, 1,000."\n'
@@ -84,7 +84,7 @@ def test_wikitext_has_the_published_counts(
     text = content.decode()
     assert (text.count("\n"), len(text.split())) == (rows, words)
     options = TextPerplexity(detokeniser="gpt2_wikitext", words="single_spaces")
-    prepared = prepared_text(text, gpt2, options, None)
+    prepared = prepare_text(text, gpt2, options, None)
     assert (prepared.tokens, prepared.words, prepared.bytes) == (tokens, parts - 1, size)
     assert prepared.targets == tokens - 1
     assert prepared.targets / prepared.words == pytest.approx(ratio, abs=5e-7)

@@ -15,8 +15,8 @@ from relm.artifact import read_json, sha256_of, write_sidecar
 from relm.errors import RelmError
 from relm.evaluation import diacritics_baselines
 from relm.evaluation.diacritics import WORKED_EXAMPLES, evaluate_diacritics
-from relm.evaluation.diacritics_baselines import Training, training_forms
-from relm.evaluation.diacritics_scoring import RestorationCounts, scored
+from relm.evaluation.diacritics_baselines import Training, count_training_forms
+from relm.evaluation.diacritics_scoring import RestorationCounts, compare_texts
 from relm.evaluation.models import Execution
 from relm.evaluation.restoration import halves
 from relm.evaluation.result import Result
@@ -40,7 +40,7 @@ def phase(sequence_length: int = 10, **options: object) -> Objective:
 
 
 def sentences(count: int, seed: int) -> list[str]:
-    """Made by a rule that a word's neighbour decides: it is "să" after "si" or at the beginning, and "sa" else."""
+    """Return sentences of a rule: a word is "să" after "si" or at the beginning, and "sa" otherwise."""
     generator = np.random.default_rng(seed)
     texts = []
     for size in generator.integers(3, 8, count):
@@ -59,7 +59,7 @@ def write_documents(path: Path, texts: list[str]) -> Path:
 
 
 def word_tokenizer(path: Path) -> Path:
-    """Thirteen tokens, each a word."""
+    """Write a tokenizer of thirteen words."""
     tokenizer = Tokenizer(models.WordLevel({word: number for number, word in enumerate(WORDS)}, unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tokenizer.add_special_tokens(WORDS[:3])
@@ -79,7 +79,7 @@ def write_tables(folder: Path, tokenizer: Path, held_out: list[str], train: list
 
 @dataclass(frozen=True)
 class Restoring:
-    """A model, a tokenizer, and tables made in a folder of their own each time."""
+    """A model, a tokenizer, and tables that are built in a new folder each time."""
 
     model: Path
     tokenizer: Path
@@ -90,7 +90,7 @@ class Restoring:
 
     def evaluated(self, manifest: Path, given: Objective | None = None, **arguments: object) -> Result:
         output = self.folder / "diacritics.json"
-        said = evaluate_diacritics(
+        summary = evaluate_diacritics(
             self.model,
             manifest,
             self.tokenizer,
@@ -99,7 +99,7 @@ class Restoring:
             given or phase(),
             **{"execution": EXECUTION, **arguments},
         )
-        assert said.startswith("restored ")
+        assert summary.startswith("restored ")
         return Result(**read_json(output))
 
 
@@ -122,7 +122,7 @@ def restoring(random_model: Path, tmp_path: Path) -> Restoring:
 def expected_counts(
     model: Path, tokenizer: Path, texts: list[str], ambiguous: set[str], most: int
 ) -> tuple[RestorationCounts, int]:
-    """By transformers' own generation, one text at a time; and how many came to no end."""
+    """Return counts by transformers' own generation, one text at a time, and the count of texts without an end."""
     theirs = T5ForConditionalGeneration.from_pretrained(model).eval()
     loaded, counts, truncated = load_tokenizer(tokenizer), RestorationCounts(), 0
     for text in texts:
@@ -131,7 +131,7 @@ def expected_counts(
             0, 1:
         ].tolist()
         truncated += END not in written
-        counts += scored(text, loaded.tokenizer.decode(written), ambiguous)
+        counts += compare_texts(text, loaded.tokenizer.decode(written), ambiguous)
     return counts, truncated
 
 
@@ -166,12 +166,12 @@ def test_workers_change_no_form(restoring: Restoring, monkeypatch: pytest.Monkey
     manifest = restoring.tables(["să"], sentences(3 * BLOCK, 7))
     training = Training(manifest, sha256_of(manifest), restoring.tokenizer, sha256_of(restoring.tokenizer), "ro")
     monkeypatch.setattr(diacritics_baselines, "BLOCKS_A_WORKER", 1)
-    one, two = (training_forms(training, {"sa", "si", "casa"}, workers) for workers in (1, 2))
+    one, two = (count_training_forms(training, {"sa", "si", "casa"}, workers) for workers in (1, 2))
     assert one == two
     assert one.words == sum(len(text.split()) for text in sentences(3 * BLOCK, 7))
 
 
-def test_the_result_says_how_it_came_about(restoring: Restoring) -> None:
+def test_the_result_records_the_protocol(restoring: Restoring) -> None:
     manifest = restoring.tables(["să casă"])
     result = restoring.evaluated(manifest, phase(10, target_length=9))
     protocol = result.protocol
@@ -182,11 +182,11 @@ def test_the_result_says_how_it_came_about(restoring: Restoring) -> None:
     assert protocol["in_words"].startswith("Each held-out line loses its diacritics")
     assert {"limit", "examples"}.isdisjoint(protocol)
     assert result.samples[0].prompt == without_diacritics(WORKED_EXAMPLES["ro"])
-    worked = scored(WORKED_EXAMPLES["ro"], result.samples[0].text, ()).accuracies()["word_accuracy"]
+    worked = compare_texts(WORKED_EXAMPLES["ro"], result.samples[0].text, ()).accuracies()["word_accuracy"]
     assert result.figures["worked_example_word_accuracy"] == worked
 
 
-def test_only_the_first_texts_are_restored_where_that_is_asked_for(restoring: Restoring) -> None:
+def test_only_the_first_texts_are_restored_if_requested(restoring: Restoring) -> None:
     texts = sentences(9, seed=3)
     manifest = restoring.tables(texts)
     five = restoring.evaluated(manifest, options=Diacritics(examples=5))
@@ -225,7 +225,7 @@ def test_texts_are_halved_between_words_and_end_where_nothing_is_left_to_halve()
 
 
 def test_a_word_that_cannot_be_short_enough_is_cut_by_the_model_and_ends_nothing(tmp_path: Path, random_model: Path) -> None:
-    """Every letter is two tokens and a text may have one."""
+    """Divide a text until one letter is left: each is two tokens, and a text may have one."""
     training = write_documents(tmp_path / "training.jsonl", ["ă â î " * 30])
     tokenizer = tmp_path / "tokenizer.json"
     train_tokenizer("byte_level_bpe", [training], 258, 10**6, tokenizer)
@@ -245,7 +245,7 @@ def test_another_language_has_its_own_letters_and_no_worked_example(restoring: R
 
 
 def learnt(folder: Path, tables: ExampleTables) -> Path:
-    """A small T5, trained for some seconds on pairs of the rule of `sentences`."""
+    """Train a small T5 for some seconds on pairs of the rule of `sentences`; return its folder."""
     examples = Seq2SeqExamples(tables, phase(), SpecialIds(end_of_text=END, pad=0))
     model = T5(T5Config(1, 4, 8, 32, 64, len(WORDS), dropout=0.0, initializer_factor=0.3))
     model.initialise(torch.Generator().manual_seed(0))
@@ -296,14 +296,14 @@ def test_a_model_with_fewer_words_than_the_tokenizer_is_refused(restoring: Resto
     (restoring.folder / "model").mkdir()
     model.save_folder(restoring.folder / "model", {})
     small = Restoring(restoring.folder / "model", restoring.tokenizer, restoring.folder)
-    with pytest.raises(RelmError, match="the model knows 12 tokens, the tokenizer has 13"):
+    with pytest.raises(RelmError, match="the model has 12 tokens, the tokenizer 13"):
         small.evaluated(small.tables(["să"]))
 
 
 @pytest.mark.parametrize(
     ("held_out", "message"),
     [
-        (["12 , 3"], "1 held-out texts have not one word; use more documents"),
+        (["12 , 3"], "1 held-out texts have no words; use more documents"),
         (
             ["un tot", "casa"],
             "2 held-out texts have no diacritics to restore; use text that has some, and a tokenizer that keeps",
@@ -334,4 +334,4 @@ def test_real_romanian_comes_out_of_its_table_as_it_went_in(tmp_path: Path, shar
     blocks = list(texts)
     assert [len(block) for block in blocks] == [BLOCK, 20]
     assert [text for block in blocks for text in block] == [with_standard_letters(line, "ro") for line in lines]
-    assert blocks == list(texts), "as often as they are asked for"
+    assert blocks == list(texts), "each time that they are iterated"

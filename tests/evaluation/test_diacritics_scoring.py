@@ -10,16 +10,16 @@ from hypothesis import strategies as st
 
 import relm.evaluation.diacritics_scoring as scoring
 from relm.evaluation.diacritics import WORKED_EXAMPLES
-from relm.evaluation.diacritics_baselines import Forms, form_counts, forms_of
-from relm.evaluation.diacritics_scoring import RestorationCounts, aligned, letters_of, plain, scored, words_of
+from relm.evaluation.diacritics_baselines import Forms, collect_forms, count_forms
+from relm.evaluation.diacritics_scoring import RestorationCounts, align_words, compare_texts, letters_of, plain, words_of
 from relm.examples.diacritics import with_standard_letters, without_diacritics
 
 ROMANIAN = "AaĂăÂâÎîȘșȚțTtBb -.,2S"
 
 
 def test_every_count_of_a_sentence_by_hand() -> None:
-    """Right are Fata, which is ambiguous, în and casei; wrong are sta and fata, both ambiguous, each by one diacritic."""
-    found = scored("Fata stă în fața casei.", "Fata sta în fata casei.", {"fata", "sta"})
+    """Count Fata (ambiguous), în and casei as right, and sta and fata (both ambiguous) as wrong by one diacritic."""
+    found = compare_texts("Fata stă în fața casei.", "Fata sta în fata casei.", {"fata", "sta"})
     assert found == RestorationCounts(
         words=5, right_words=3, ambiguous_words=3, right_ambiguous_words=1,
         characters=18, right_characters=16, diacritics=3, right_diacritics=1,
@@ -33,29 +33,29 @@ def test_every_count_of_a_sentence_by_hand() -> None:
 
 
 def test_counts_add_up_and_shares_of_nothing_are_left_out() -> None:
-    a, b = scored("să", "sa", {"sa"}), scored("in 2", "in 2 ani", ())
+    a, b = compare_texts("să", "sa", {"sa"}), compare_texts("in 2", "in 2 ani", ())
     assert a + b == RestorationCounts(2, 1, 1, 0, 4, 3, 1, 0, extra_words=1)
     assert b.accuracies() == {"character_accuracy": 1.0, "word_accuracy": 1.0}
-    assert scored("", "", ()) == RestorationCounts()
-    assert scored("... 2", "", ()).accuracies() == {}
+    assert compare_texts("", "", ()) == RestorationCounts()
+    assert compare_texts("... 2", "", ()).accuracies() == {}
 
 
 def test_case_and_false_diacritics_are_faults_and_what_is_between_words_is_not() -> None:
-    assert scored("Țara", "țara", ()) == RestorationCounts(1, 0, 0, 0, 4, 3, 1, 0)
-    assert scored("casa", "casă", ()) == RestorationCounts(1, 0, 0, 0, 4, 3, 0, 0)
-    assert scored("într-o zi, da", "într – o\nzi da!", ()).right_words == 4
+    assert compare_texts("Țara", "țara", ()) == RestorationCounts(1, 0, 0, 0, 4, 3, 1, 0)
+    assert compare_texts("casa", "casă", ()) == RestorationCounts(1, 0, 0, 0, 4, 3, 0, 0)
+    assert compare_texts("într-o zi, da", "într – o\nzi da!", ()).right_words == 4
 
 
 @pytest.mark.parametrize("output", ["ştiinţa", "s\u0327tiint\u0327a", "s\u0326tiint\u0326a", "știința"])
 def test_cedilla_comma_and_marks_of_their_own_are_one_letter(output: str) -> None:
-    assert scored("știința", with_standard_letters(output, "ro"), ()) == RestorationCounts(1, 1, 0, 0, 7, 7, 2, 2)
+    assert compare_texts("știința", with_standard_letters(output, "ro"), ()) == RestorationCounts(1, 1, 0, 0, 7, 7, 2, 2)
 
 
 def test_a_letter_keeps_the_marks_that_no_letter_of_unicode_has() -> None:
     assert letters_of("q\u0303a\u0331\u0301") == ["q\u0303", "a\u0331\u0301"]
     assert words_of("q\u0303a b") == ["q\u0303a", "b"]
-    assert scored("q\u0303a", "qa", ()) == RestorationCounts(1, 0, 0, 0, 2, 1, 1, 0)
-    assert scored("q\u0303a", "qa\u0331", ()) == RestorationCounts(1, 0, 0, 0, 2, 0, 1, 0)
+    assert compare_texts("q\u0303a", "qa", ()) == RestorationCounts(1, 0, 0, 0, 2, 1, 1, 0)
+    assert compare_texts("q\u0303a", "qa\u0331", ()) == RestorationCounts(1, 0, 0, 0, 2, 0, 1, 0)
 
 
 @pytest.mark.parametrize(
@@ -71,11 +71,11 @@ def test_a_letter_keeps_the_marks_that_no_letter_of_unicode_has() -> None:
     ],
 )
 def test_texts_of_other_lengths_are_aligned_by_their_words(expected: str, found: str, pairs: list[tuple[int, int]]) -> None:
-    assert aligned(expected.split(), found.split()) == pairs
+    assert align_words(expected.split(), found.split()) == pairs
 
 
 def best_by_trying(expected: list[str], found: list[str]) -> tuple[int, int]:
-    """Most pairs, and most equal ones among such alignments."""
+    """Return the most pairs of any alignment, and the most equal ones among such alignments."""
     best = (0, 0)
     for size in range(1, min(len(expected), len(found)) + 1):
         for left in itertools.combinations(range(len(expected)), size):
@@ -94,12 +94,12 @@ some_words = st.lists(st.sampled_from(["a", "ă", "A", "b"]), max_size=6)
 def test_no_alignment_is_better(largest: int, expected: list[str], found: list[str]) -> None:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(scoring, "LARGEST_TABLE", largest)
-        pairs = aligned(expected, found)
+        pairs = align_words(expected, found)
     assert pairs == sorted(pairs)
     assert all(len(set(side)) == len(pairs) for side in zip(*pairs, strict=True))
     equal = sum(expected[a] == found[b] for a, b in pairs)
     if list(map(plain, expected)) == list(map(plain, found)):
-        assert pairs == [(place, place) for place in range(len(expected))]
+        assert pairs == [(index, index) for index in range(len(expected))]
     else:
         assert (len(pairs), equal) == best_by_trying(expected, found)
 
@@ -108,14 +108,14 @@ def test_no_alignment_is_better(largest: int, expected: list[str], found: list[s
 def test_any_two_texts_can_be_compared(one: str, other: str) -> None:
     for reference, output in itertools.product((one, other, without_diacritics(one)), repeat=2):
         reference, output = (with_standard_letters(text, "ro") for text in (reference, output))
-        found = scored(reference, output, ())
+        found = compare_texts(reference, output, ())
         assert found.right_words <= found.words == len(words_of(reference))
         assert found.right_diacritics <= found.right_characters <= found.characters
-        assert scored(reference, reference, ()).accuracies().get("word_accuracy", 1.0) == 1.0
+        assert compare_texts(reference, reference, ()).accuracies().get("word_accuracy", 1.0) == 1.0
 
 
 def forms_in(*texts: str) -> Forms:
-    return forms_of([form_counts(texts)], {"sa", "fata", "tara", "in", "si"})
+    return collect_forms([count_forms(texts)], {"sa", "fata", "tara", "in", "si"})
 
 
 def test_forms_are_those_of_wanted_words_whatever_their_case() -> None:
@@ -126,12 +126,14 @@ def test_forms_are_those_of_wanted_words_whatever_their_case() -> None:
 
 def test_batches_of_training_text_change_no_form() -> None:
     texts = ["Să sa", "să și", "in în în", ""]
-    assert forms_of([form_counts([text]) for text in texts], {"sa", "in"}) == forms_of([form_counts(texts)], {"sa", "in"})
+    assert collect_forms([count_forms([text]) for text in texts], {"sa", "in"}) == collect_forms(
+        [count_forms(texts)], {"sa", "in"}
+    )
 
 
 def test_the_most_frequent_form_is_put_in_place_of_each_word_in_its_case() -> None:
     forms = forms_in("Să sa să țară în")
-    assert forms.restored("Sa sa SA, tara-tara TARA Tara; IN fata") == "Să să SĂ, țară-țară ȚARĂ Țară; ÎN fata"
+    assert forms.restore("Sa sa SA, tara-tara TARA Tara; IN fata") == "Să să SĂ, țară-țară ȚARĂ Țară; ÎN fata"
 
 
 def test_of_equally_frequent_forms_the_first_by_code_points_is_taken() -> None:
@@ -142,8 +144,8 @@ def test_of_equally_frequent_forms_the_first_by_code_points_is_taken() -> None:
 @given(st.lists(st.text(alphabet=ROMANIAN), max_size=4), st.text(alphabet=ROMANIAN))
 def test_a_restored_text_is_the_text_without_its_diacritics(training: list[str], text: str) -> None:
     source = without_diacritics(text)
-    forms = forms_of([form_counts(training)], set(map(plain, words_of(text))))
-    assert without_diacritics(forms.restored(source)) == source
+    forms = collect_forms([count_forms(training)], set(map(plain, words_of(text))))
+    assert without_diacritics(forms.restore(source)) == source
 
 
 def test_the_worked_example_is_that_of_the_card() -> None:
@@ -152,8 +154,8 @@ def test_the_worked_example_is_that_of_the_card() -> None:
     card = "A început să îi taie un fir de păr, iar fata stă în față, ține cămașa de in în mână și cântă nota SI"
     assert without_diacritics(example) == source
     assert with_standard_letters(example.replace("ț", "ţ").replace("ș", "ş"), "ro") == example
-    assert scored(example, card, ()).accuracies()["word_accuracy"] == 1.0
-    found = scored(example, source, ())
+    assert compare_texts(example, card, ()).accuracies()["word_accuracy"] == 1.0
+    found = compare_texts(example, source, ())
     assert (found.words, found.right_words, found.diacritics, found.right_diacritics) == (24, 11, 17, 0)
 
 
@@ -163,14 +165,14 @@ def romanian(shared_data: Path, name: str) -> list[str]:
 
 
 def test_baselines_on_real_romanian_are_where_they_should_be(shared_data: Path) -> None:
-    """RO-STS as training text, UD's Romanian sentences as held-out ones; prints the figures with `pytest -s`."""
+    """Compare baselines on UD's Romanian sentences, with RO-STS as training text; `pytest -s` prints the figures."""
     training, held_out = romanian(shared_data, "ro-sts-train.ro.txt.xz"), romanian(shared_data, "ud-ro-rrt.txt.xz")
-    forms = forms_of([form_counts(training)], {plain(word) for text in held_out for word in words_of(text)})
+    forms = collect_forms([count_forms(training)], {plain(word) for text in held_out for word in words_of(text)})
     nothing, likeliest = RestorationCounts(), RestorationCounts()
     for text in held_out:
         source = without_diacritics(text)
-        nothing += scored(text, source, forms.ambiguous)
-        likeliest += scored(text, forms.restored(source), forms.ambiguous)
+        nothing += compare_texts(text, source, forms.ambiguous)
+        likeliest += compare_texts(text, forms.restore(source), forms.ambiguous)
     of_nothing, of_likeliest = nothing.accuracies(), likeliest.accuracies()
     print(f"\n{len(forms.ambiguous)} ambiguous forms, {forms.words:,} training words\n{nothing}\n{of_nothing}\n{of_likeliest}")
 

@@ -1,4 +1,4 @@
-"""`relm evaluate` runs what its job says, its short forms make the same bytes, and a job with faults is refused."""
+"""`relm evaluate` runs its job, its short forms write the same bytes, and a job with faults is refused."""
 
 import inspect
 import json
@@ -90,7 +90,7 @@ def test_the_job_of_every_shipped_evaluation_is_one_that_the_command_takes(
 
 
 @pytest.mark.parametrize("name", EVALUATIONS.names)
-def test_the_function_of_an_evaluation_takes_what_its_declaration_says(name: str) -> None:
+def test_the_function_of_an_evaluation_takes_the_declared_arguments(name: str) -> None:
     declaration = EVALUATIONS[name]
     inputs = {"file": ["file", "file_sha256"], "log": ["logs", "trained_on"]}
     arguments = ["model_folder", "output", "task", *(word for key in declaration.inputs for word in inputs.get(key, [key]))]

@@ -1,4 +1,4 @@
-"""Folders of causal models of many kinds, as `save_pretrained` writes them, and folders that are none."""
+"""Folders of causal models of many kinds, as `save_pretrained` writes them, and folders that are refused."""
 
 import json
 import shutil
@@ -20,8 +20,8 @@ from relm.evaluation.models import (
     Execution,
     ForeignCausalModel,
     OwnCausalModel,
-    foreign,
     load_causal,
+    load_foreign,
     require_context,
     require_finite_weights,
 )
@@ -61,7 +61,7 @@ FAMILIES: dict[str, Made] = {
 
 
 def saved(folder: Path, kind: Callable[..., Any], config: Any, **options: Any) -> Any:
-    """The model that was saved; without special tokens, which the small vocabulary has not."""
+    """Save a model and return it; special tokens are left out, for the small vocabulary lacks them."""
     torch.manual_seed(0)
     model = kind(config).eval()
     model.save_pretrained(folder, **options)
@@ -74,19 +74,19 @@ def windows(tokens: int = TOKENS, count: int = 30, longest: int = 20) -> ScoredS
     return ScoredSequences(generator.integers(2, tokens, 100), starts, starts + lengths, 1 + generator.integers(0, lengths - 1))
 
 
-def expected(model: Any, asked: ScoredSequences) -> np.ndarray:
-    """What transformers says of each sequence alone."""
+def expected(model: Any, sequences: ScoredSequences) -> np.ndarray:
+    """Return the losses that transformers computes for each sequence alone."""
     nats = []
-    for start, end, scored in zip(asked.starts, asked.ends, asked.scored, strict=True):
-        ids = torch.from_numpy(asked.tokens[start:end])[None]
+    for start, end, scored in zip(sequences.starts, sequences.ends, sequences.scored, strict=True):
+        ids = torch.from_numpy(sequences.tokens[start:end])[None]
         with torch.no_grad():
             logits = model(ids).logits[0, :-1]
         nats.append(torch.nn.functional.cross_entropy(logits.double(), ids[0, 1:], reduction="none")[-scored:])
     return torch.cat(nats).numpy()
 
 
-def scored(model: Any, asked: ScoredSequences) -> Scores:
-    return score(model, asked, 100)
+def scored(model: Any, sequences: ScoredSequences) -> Scores:
+    return score(model, sequences, 100)
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -98,25 +98,25 @@ def test_a_model_of_transformers_is_scored_as_transformers_does(tmp_path: Path, 
     assert ours.positions == positions
     assert ours.vocabulary_size == TOKENS
     assert ours.sha256 == sha256_of(tmp_path / "model.safetensors")
-    asked = windows()
-    assert scored(ours, asked).nats == pytest.approx(expected(theirs, asked), rel=1e-5, abs=1e-5)
+    sequences = windows()
+    assert scored(ours, sequences).nats == pytest.approx(expected(theirs, sequences), rel=1e-5, abs=1e-5)
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_the_head_gives_the_model_s_own_logits_at_some_places_alone(tmp_path: Path, name: str) -> None:
+def test_the_head_gives_the_model_s_own_logits_at_some_positions_alone(tmp_path: Path, name: str) -> None:
     theirs = saved(tmp_path, *FAMILIES[name][:2])
     ours = load_causal(tmp_path, TOKENS, ONE_THREAD)
     ids = torch.randint(2, TOKENS, (3, 11), generator=torch.Generator().manual_seed(1))
     with torch.inference_mode():
         whole, hidden = theirs(ids).logits, ours.hidden(ids)
-        assert hidden.shape[-1] < TOKENS  # no logits of all places
+        assert hidden.shape[-1] < TOKENS  # not the logits of all positions
         assert torch.allclose(ours.head(hidden[:, 4]), whole[:, 4], 1e-5, 1e-6)
         assert torch.allclose(ours.head(hidden.flatten(0, 1)), whole.flatten(0, 1), 1e-5, 1e-6)
         assert torch.allclose(ours.model(ids).logits, whole, 1e-5, 1e-6)  # the model is left as it was
 
 
 def test_a_model_whose_head_cannot_be_called_alone_gives_all_its_logits(tmp_path: Path, monkeypatch) -> None:
-    """As one would be whose forward pass does something with the ids beside its body."""
+    """Add to the logits a bias by the ids, outside the model's body."""
     theirs = saved(tmp_path, *FAMILIES["llama"][:2])
     forward = hf.LlamaForCausalLM.forward
 
@@ -127,19 +127,19 @@ def test_a_model_whose_head_cannot_be_called_alone_gives_all_its_logits(tmp_path
 
     monkeypatch.setattr(hf.LlamaForCausalLM, "forward", with_a_bias)
     ours = load_causal(tmp_path, TOKENS, ONE_THREAD)
-    asked = windows()
-    assert scored(ours, asked).nats == pytest.approx(expected(theirs, asked), rel=1e-5)
+    sequences = windows()
+    assert scored(ours, sequences).nats == pytest.approx(expected(theirs, sequences), rel=1e-5)
     with torch.inference_mode():
         assert ours.hidden(torch.tensor([[3, 4]])).shape == (1, 2, TOKENS)
 
 
 def test_relm_s_gpt2_and_that_of_transformers_score_the_same(evaluated) -> None:
     ours = load_causal(evaluated.model, 257, ONE_THREAD)
-    other = ForeignCausalModel(evaluated.model, "", foreign(evaluated.model, "AutoModelForCausalLM"), ONE_THREAD)
+    other = ForeignCausalModel(evaluated.model, "", load_foreign(evaluated.model, "AutoModelForCausalLM"), ONE_THREAD)
     assert isinstance(ours, OwnCausalModel)
     assert (ours.positions, ours.vocabulary_size) == (other.positions, other.vocabulary_size) == (16, 257)
-    asked = windows(257, longest=17)
-    found, theirs = scored(ours, asked), scored(other, asked)
+    sequences = windows(257, longest=17)
+    found, theirs = scored(ours, sequences), scored(other, sequences)
     assert found.nats == pytest.approx(theirs.nats, rel=1e-5, abs=1e-5)
     assert found.likeliest.tolist() == theirs.likeliest.tolist()
 
@@ -183,20 +183,20 @@ def test_a_trained_llama_knows_how_a_story_goes_on(tmp_path: Path, shared_data: 
             ids.append(int(model.head(model.hidden(torch.tensor([ids]))[:, -1]).argmax()))
     text = b"".join(texts[token] for token in ids[1:]).decode()
     assert text.startswith(" Once upon a time, there was a little girl named Lily.")
-    asked = ScoredSequences(np.array(ids), np.array([0]), np.array([26]), np.array([25]))
-    found = scored(model, asked)
+    sequences = ScoredSequences(np.array(ids), np.array([0]), np.array([26]), np.array([25]))
+    found = scored(model, sequences)
     assert found.likeliest.all()
     assert found.nats.mean() < 0.5
     shuffled = np.array([ids[0], *reversed(ids[1:])])
-    assert scored(model, ScoredSequences(shuffled, asked.starts, asked.ends, asked.scored)).nats.mean() > 5
+    assert scored(model, ScoredSequences(shuffled, sequences.starts, sequences.ends, sequences.scored)).nats.mean() > 5
 
 
 def test_bfloat16_moves_the_loss_of_a_trained_model_by_less_than_a_hundredth(tmp_path: Path, shared_data: Path) -> None:
     folder = stories(shared_data, tmp_path)
     tokens = np.random.default_rng(0).integers(3, 512, 400)
-    asked = ScoredSequences(tokens, np.array([0, 200]), np.array([200, 400]), np.array([199, 199]))
+    sequences = ScoredSequences(tokens, np.array([0, 200]), np.array([200, 400]), np.array([199, 199]))
     nats = [
-        score(load_causal(folder, 512, Execution(precision=precision, threads=1)), asked, 1000).nats
+        score(load_causal(folder, 512, Execution(precision=precision, threads=1)), sequences, 1000).nats
         for precision in ("float32", "bfloat16")
     ]
     assert 0 < abs(nats[1].mean() / nats[0].mean() - 1) < 0.01
@@ -215,30 +215,30 @@ def test_bfloat16_moves_the_loss_of_relm_s_gpt2_a_little(evaluated) -> None:
 
 
 def refusal(folder: Path, tokens: int = TOKENS) -> str:
-    """The one sentence with which a folder is refused."""
+    """Return the one sentence with which a folder is refused."""
     with pytest.raises(RelmError) as refused:
         load_causal(folder, tokens, ONE_THREAD)
-    said = str(refused.value)
-    assert said.startswith(str(folder))
-    assert "\n" not in said
-    return said.removeprefix(f"{folder}: ")
+    message = str(refused.value)
+    assert message.startswith(str(folder))
+    assert "\n" not in message
+    return message.removeprefix(f"{folder}: ")
 
 
 def test_models_of_another_kind_are_refused(tmp_path: Path) -> None:
     config = hf.T5Config(vocab_size=TOKENS, d_model=16, d_kv=8, d_ff=32, num_layers=1)
     saved(tmp_path / "t5", hf.T5ForConditionalGeneration, config)
-    assert refusal(tmp_path / "t5") == "config.json says t5, which is no causal language model; give a folder of one"
+    assert refusal(tmp_path / "t5") == "config.json names t5, which is no causal language model; give a folder of one"
     saved(tmp_path / "bert", hf.BertForMaskedLM, hf.BertConfig(**MANY))
-    said = refusal(tmp_path / "bert")
-    assert said == "sees the tokens that follow, so no token's loss is one; give a causal language model"
+    message = refusal(tmp_path / "bert")
+    assert message == "sees the tokens that follow, so its losses mean nothing; give a causal language model"
 
 
 def test_pickled_weights_are_never_read(tmp_path: Path) -> None:
     model = saved(tmp_path, *FAMILIES["llama"][:2])
     (tmp_path / "model.safetensors").unlink()
     torch.save(model.state_dict(), tmp_path / "pytorch_model.bin")
-    said = refusal(tmp_path)
-    assert "weights are pickled (pytorch_model.bin), which can run code, so they are not read: convert them" in said
+    message = refusal(tmp_path)
+    assert "weights are pickled (pytorch_model.bin), which can run code, so they are not read: convert them" in message
     index = {"metadata": {}, "weight_map": dict.fromkeys(model.state_dict(), "pytorch_model.bin")}
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
     assert "names pytorch_model.bin, expected safetensors files beside it" in refusal(tmp_path)
@@ -246,7 +246,7 @@ def test_pickled_weights_are_never_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("model_type", ["own_model", "llama"])
 def test_code_that_comes_with_a_model_is_never_run(tmp_path: Path, model_type: str) -> None:
-    """A model that `transformers` has itself is read with its own code; another one is refused."""
+    """Read a model that `transformers` has with its code; refuse another one."""
     folder = _made(tmp_path / "model", *FAMILIES["llama"][:2])
     config = json.loads((folder / "config.json").read_text())
     config |= {"model_type": model_type, "auto_map": {"AutoConfig": "own.Own", "AutoModelForCausalLM": "own.Own"}}
@@ -260,7 +260,7 @@ def test_code_that_comes_with_a_model_is_never_run(tmp_path: Path, model_type: s
 
 
 @pytest.mark.parametrize(
-    ("keys", "said"),
+    ("keys", "message"),
     [
         ({"transformers_weights": "other.safetensors"}, "transformers_weights is 'other.safetensors', expected no such key"),
         ({"attn_implementation": "any/kernel"}, "attn_implementation is 'any/kernel', a program of the hub's"),
@@ -271,12 +271,12 @@ def test_code_that_comes_with_a_model_is_never_run(tmp_path: Path, model_type: s
     ],
 )
 def test_a_configuration_that_names_other_weights_or_a_program_is_refused(
-    tmp_path: Path, keys: dict[str, Any], said: str
+    tmp_path: Path, keys: dict[str, Any], message: str
 ) -> None:
     folder = _made(tmp_path, *FAMILIES["llama"][:2])
     shutil.copyfile(folder / "model.safetensors", folder / "other.safetensors")
     _break_config(folder, json.dumps(json.loads((folder / "config.json").read_text()) | keys))
-    assert f"config.json: {said}" in refusal(folder)
+    assert f"config.json: {message}" in refusal(folder)
 
 
 def _break_config(folder: Path, content: str) -> None:
@@ -323,12 +323,12 @@ BREAKAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
 @pytest.mark.parametrize("name", BREAKAGES)
 def test_a_broken_folder_is_refused_in_one_sentence(tmp_path: Path, name: str) -> None:
     folder = _made(tmp_path / "model", *FAMILIES["llama"][:2])
-    breaks, said = BREAKAGES[name]
+    breaks, message = BREAKAGES[name]
     breaks(folder)
     found = refusal(folder)
     assert found.startswith("cannot be read as a causal language model: ")
     assert found.endswith("; give a folder with config.json and model.safetensors")
-    assert said in found
+    assert message in found
 
 
 def test_relm_s_switches_that_are_unknown_are_refused(tmp_path: Path, evaluated) -> None:
@@ -340,7 +340,7 @@ def test_relm_s_switches_that_are_unknown_are_refused(tmp_path: Path, evaluated)
 
 def test_a_tokenizer_of_another_model_is_refused(tmp_path: Path) -> None:
     saved(tmp_path, *FAMILIES["llama"][:2])
-    assert refusal(tmp_path, 62).startswith("the model knows 61 tokens, the tokenizer has 62; give the tokenizer it was")
+    assert refusal(tmp_path, 62).startswith("the model has 61 tokens, the tokenizer 62; give the tokenizer it was")
     load_causal(tmp_path, 50, ONE_THREAD)  # a table may have rows that no token uses
 
 
@@ -391,7 +391,7 @@ def test_an_infinite_buffer_is_a_mask_or_a_bound() -> None:
         require_finite_weights(Path("model"), model)
 
 
-def test_finite_weights_with_logits_that_are_not_are_no_sight_of_what_follows(tmp_path: Path) -> None:
+def test_logits_that_are_not_finite_are_not_taken_for_a_model_that_is_not_causal(tmp_path: Path) -> None:
     saved(tmp_path, *FAMILIES["llama"][:2])
     spoil(tmp_path, "model.norm.weight", 3e38)
     assert refusal(tmp_path).startswith("its logits are not finite though its weights are: ")
@@ -430,9 +430,9 @@ def test_a_gpu_that_is_not_there_is_said(evaluated) -> None:
 def test_a_gpu_scores_as_a_cpu_does(tmp_path: Path, evaluated, precision: Any) -> None:
     saved(tmp_path, *FAMILIES["gemma2, logits capped"][:2])
     for folder, tokens in ((evaluated.model, 257), (tmp_path, TOKENS)):
-        asked = windows(tokens, longest=17)
+        sequences = windows(tokens, longest=17)
         nats = [
-            scored(load_causal(folder, tokens, Execution(device=device, precision=precision, threads=1)), asked).nats
+            scored(load_causal(folder, tokens, Execution(device=device, precision=precision, threads=1)), sequences).nats
             for device in ("cpu", "cuda")
         ]
         assert nats[1] == pytest.approx(nats[0], rel=1e-4 if precision == "float32" else 0.05, abs=1e-3)

@@ -1,4 +1,4 @@
-"""Texts against those of `transformers`, and of a model that keeps nothing; and the command."""
+"""Generated texts are those of `transformers` and of a model without a cache; the command writes them."""
 
 import functools
 import json
@@ -33,7 +33,7 @@ ONE_THREAD = Execution(threads=1)
 TEXTS = [[0, 50, 51], [7], [9, 2, 6, 5, 3, 200], [4, 4]]
 PENALISED = Sampling(0, None, 1, repetition_penalty=1.4)
 ALL = Sampling(1, None, 1)
-STREAMS = [random_stream(0, place) for place in range(3)]
+STREAMS = [random_stream(0, number) for number in range(3)]
 SMALL = {"vocab_size": 61, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "initializer_range": 0.4}
 LLAMA = {**SMALL, "intermediate_size": 32, "num_key_value_heads": 1, "max_position_embeddings": 20}
 OPT = {**SMALL, "ffn_dim": 32, "word_embed_proj_dim": 16, "max_position_embeddings": 20, "init_std": 0.4}
@@ -76,7 +76,7 @@ def written(model: CausalModel, texts: Sequence[Sequence[int]], length: int, sam
 
 
 def uncached(model: CausalModel, texts: Sequence[Sequence[int]], length: int, sampling: Sampling = GREEDY) -> list[list[int]]:
-    """The same, text by text and each token from the newest window alone, which keeps nothing."""
+    """Return continuations without a cache: text by text, each token from the newest window alone."""
     whole = [list(text) for text in texts]
     for number, text in enumerate(whole):
         choose = logits_processors(sampling, [text], [random_stream(0, number)])
@@ -89,7 +89,7 @@ def uncached(model: CausalModel, texts: Sequence[Sequence[int]], length: int, sa
 
 
 def generated(model, texts: list[list[int]], length: int, **options) -> list[list[int]]:
-    """What `generate` of transformers writes, texts padded at their beginnings."""
+    """Return the ids that `generate` of transformers writes, with texts padded on the left."""
     width = max(map(len, texts))
     ids = torch.tensor([[0] * (width - len(text)) + text for text in texts])
     mask = torch.tensor([[0] * (width - len(text)) + [1] * len(text) for text in texts])
@@ -105,7 +105,7 @@ def test_greedy_continues_a_batch_as_transformers_does(own, theirs) -> None:
 
 
 def test_greedy_with_a_penalty_continues_as_transformers_does(own, theirs) -> None:
-    """Text by text there, for in a batch transformers would penalise the padding's id too."""
+    """Compare text by text, for in a batch transformers would penalise the padding's id too."""
     expected = [generated(theirs, [text], 10, repetition_penalty=1.4)[0] for text in TEXTS]
     assert written(own, TEXTS, 10, PENALISED) == expected
     assert expected != generated(theirs, TEXTS, 10)
@@ -124,31 +124,31 @@ def test_any_model_of_transformers_continues_as_its_generate_does(tmp_path, name
 def test_a_model_that_takes_padding_for_text_writes_one_text_at_a_time(tmp_path, evaluated, caplog) -> None:
     config = hf.RwkvConfig(vocab_size=257, hidden_size=16, num_hidden_layers=2)
     model = saved(tmp_path, config, hf.RwkvForCausalLM)
-    said, prompts = (
-        f"{tmp_path}: padding changes what the model gives; texts are written one by one",
+    warning, prompts = (
+        f"{tmp_path}: padding changes the model's logits; texts are written one by one",
         ["abc", "d"],
     )
     texts = list(generate_texts(tmp_path, evaluated.tokenizer, prompts, Writing(6, GREEDY), ONE_THREAD))
-    assert [record.getMessage() for record in caplog.records] == [said]
+    assert [record.getMessage() for record in caplog.records] == [warning]
     decode = load_tokenizer(evaluated.tokenizer).tokenizer.decode
     for prompt, text in zip(prompts, texts, strict=True):
         ids = [Writer(tmp_path, evaluated.tokenizer, ONE_THREAD).prompt(prompt).ids]
         assert text.text == prompt + decode(generated(model.model, ids, 6)[0], skip_special_tokens=False)
 
 
-def test_a_model_whose_cache_forgets_computes_each_token_anew_and_says_so(tmp_path, caplog) -> None:
+def test_a_model_whose_cache_forgets_computes_each_token_anew_and_warns(tmp_path, caplog) -> None:
     model = saved(tmp_path, *FOREIGN["llama"])
     expected = [generated(model.model, [text], 6)[0] for text in TEXTS[1:4:2]]
     forget(model.model)
     continuer = TransformersContinuer(model, ONE_THREAD)
     assert not continuer.pads
-    assert "its cache does not give what the model gives; each token takes a pass over those before" in caplog.text
+    assert "logits with its cache differ from those without; each token takes a pass over those before" in caplog.text
     found = [continuations(continuer, [text], 6, GREEDY, STREAMS[:1])[0].ids for text in TEXTS[1:4:2]]
     assert found == expected
 
 
 def forget(model: torch.nn.Module) -> None:
-    """Let a model see nothing of what its cache has."""
+    """Hide the cache from a model."""
     inner = model.forward
 
     @functools.wraps(inner)
@@ -168,7 +168,7 @@ def forget(model: torch.nn.Module) -> None:
 
 @pytest.mark.parametrize("sampling", [GREEDY, PENALISED, ALL], ids=["greedy", "penalised", "sampled"])
 def test_beyond_its_positions_a_model_sees_the_newest(own, sampling: Sampling) -> None:
-    """16 positions: one text is beyond from the start, one at the first token, one later, one hardly."""
+    """Continue four texts with 16 positions: too long from the start, at the first token, later, and at the last."""
     texts = [list(range(1, 31)), list(range(1, 17)), TEXTS[2], [8]]
     assert written(own, texts, 17, sampling) == uncached(own, texts, 17, sampling)
 
@@ -180,7 +180,7 @@ def test_a_foreign_model_sees_the_newest_too(tmp_path) -> None:
 
 
 class Counting:
-    """A continuer that is sure of last + 1 of ten, and remembers what it was given."""
+    """A continuer that predicts the last token + 1 of ten, and records its inputs."""
 
     positions: int | None = 3
     pads = True
@@ -237,7 +237,7 @@ def test_a_text_does_not_depend_on_the_rest_of_its_batch_or_its_size(evaluated) 
     }
     assert texts[1] == texts[2] == texts[6]
     assert [text.prompt for text in texts[1]] == prompts
-    assert texts[1][0].text != texts[1][5].text  # one prompt twice, at two places
+    assert texts[1][0].text != texts[1][5].text  # one prompt twice, with two numbers
     others = generate_texts(evaluated.model, evaluated.tokenizer, ["a", *prompts[1:]], Writing(14, ALL), ONE_THREAD)
     assert list(others)[1:] == texts[1][1:]
     assert list(generate_texts(evaluated.model, evaluated.tokenizer, prompts, Writing(14, ALL, seed=1), ONE_THREAD)) != texts[1]
@@ -265,30 +265,30 @@ def test_logits_that_are_no_numbers_are_refused(own) -> None:
 
 
 class Speaking(Counting):
-    """A continuer that says the bytes of a text, whatever it is given."""
+    """A continuer that writes the bytes of a text, whatever its input."""
 
     positions = None
 
     def __init__(self, evaluated, text: str) -> None:
         super().__init__()
         self.ids = load_tokenizer(evaluated.tokenizer).tokenizer.encode(text).ids
-        self.said = 0
+        self.written = 0
 
     def logits(self, tokens: torch.Tensor) -> torch.Tensor:
-        self.said += 1
-        return torch.nn.functional.one_hot(torch.tensor([self.ids[self.said - 1]] * len(tokens)), 257).float()
+        self.written += 1
+        return torch.nn.functional.one_hot(torch.tensor([self.ids[self.written - 1]] * len(tokens)), 257).float()
 
 
-def spoken(evaluated, said: str, length: int, stop: str | None, prompt: str = "p") -> tuple[str, str, int]:
+def spoken(evaluated, spoken_text: str, length: int, stop: str | None, prompt: str = "p") -> tuple[str, str, int]:
     writer = Writer(evaluated.model, evaluated.tokenizer, ONE_THREAD)
-    writer.continuer = Speaking(evaluated, said)
+    writer.continuer = Speaking(evaluated, spoken_text)
     (text,) = writer.texts([writer.prompt(prompt)], Writing(length, GREEDY, stop))
-    return text.text, text.ended, writer.continuer.said
+    return text.text, text.ended, writer.continuer.written
 
 
 def test_without_a_stop_no_character_is_cut(evaluated) -> None:
     assert spoken(evaluated, "abc. The end", 6, None) == ("pabc. T", "length", 6)
-    assert spoken(evaluated, "abc. The end", 6, "never said") == ("pabc. T", "length", 6)
+    assert spoken(evaluated, "abc. The end", 6, "never written") == ("pabc. T", "length", 6)
 
 
 def test_a_text_ends_before_the_text_to_stop_at(evaluated) -> None:
@@ -296,7 +296,7 @@ def test_a_text_ends_before_the_text_to_stop_at(evaluated) -> None:
     assert spoken(evaluated, "aé§ü. The end", 12, "ü") == ("paé§", "stop", 7)
 
 
-def test_what_stands_in_the_prompt_stops_nothing(evaluated) -> None:
+def test_a_stop_text_in_the_prompt_stops_nothing(evaluated) -> None:
     assert spoken(evaluated, "abc", 3, "pa", prompt="pap") == ("papabc", "length", 3)
 
 
@@ -372,7 +372,7 @@ def run(evaluated, **options) -> str:
 
 
 NUMBER = r"\d[\d.,]*"
-TOLD = (
+TIMING = (
     rf"latency avg per sentence: {NUMBER} ms/sentence_\(5\)\n"
     rf"Per-token latency avg: {NUMBER} ms/token\n"
     rf"Batch size: 2; Input length 3; Output length 5, throughput: {NUMBER} samples/sec\n"
@@ -380,20 +380,20 @@ TOLD = (
 )
 
 
-def test_texts_are_printed_as_they_are_and_then_what_they_took(evaluated, capsys) -> None:
-    said = run(evaluated, prompts=["abcd", "ab"])
+def test_texts_are_printed_unchanged_and_then_their_timing(evaluated, capsys) -> None:
+    timing = run(evaluated, prompts=["abcd", "ab"])
     expected = generate_texts(evaluated.model, evaluated.tokenizer, ["abcd", "ab"], Writing(5, GREEDY), ONE_THREAD)
     assert capsys.readouterr().out == "".join(text.text + "\n" for text in expected)
-    assert re.fullmatch(TOLD, said)
+    assert re.fullmatch(TIMING, timing)
 
 
 def test_a_files_texts_go_to_json_lines(tmp_path, evaluated, capsys) -> None:
     (tmp_path / "prompts.txt").write_text("abcd\n\nab\n")
-    said = run(evaluated, file=tmp_path / "prompts.txt", output=tmp_path / "texts.jsonl")
+    timing = run(evaluated, file=tmp_path / "prompts.txt", output=tmp_path / "texts.jsonl")
     lines = [json.loads(line) for line in (tmp_path / "texts.jsonl").read_text().splitlines()]
     assert [list(line) for line in lines] == [["prompt", "text", "prompt_tokens", "tokens", "ended"]] * 2
     assert [(line["prompt"], line["prompt_tokens"], line["tokens"]) for line in lines] == [("abcd", 4, 5), ("ab", 2, 5)]
-    assert re.fullmatch(TOLD, said)
+    assert re.fullmatch(TIMING, timing)
     assert capsys.readouterr().out == ""
 
 
@@ -412,7 +412,7 @@ def test_a_batch_takes_as_long_as_its_last_token() -> None:
     assert "each later one: none" in alone.describe()
 
 
-def test_what_a_model_cannot_see_is_said(evaluated, caplog) -> None:
+def test_a_prompt_or_text_longer_than_the_positions_gives_a_warning(evaluated, caplog) -> None:
     with caplog.at_level(logging.WARNING):
         run(evaluated, prompts=["short", "a prompt of more than sixteen bytes"])
     assert [record.getMessage() for record in caplog.records] == [
@@ -451,7 +451,7 @@ TYPED_TEXTS = ["abc", " ", "ab"]
 
 
 def as_printed(evaluated) -> list[str]:
-    """The first lines of the texts after what is typed, which a terminal shows as they are."""
+    """Return the first lines of the texts after the typed prompts, as a terminal shows them."""
     texts = generate_texts(evaluated.model, evaluated.tokenizer, ["abc", "ab"], Writing(3, GREEDY), ONE_THREAD)
     return [text.text.splitlines()[0] for text in texts]
 
@@ -491,7 +491,7 @@ def test_prompts_are_typed_one_after_the_other_until_an_interruption(evaluated) 
     assert all(text in seen for text in as_printed(evaluated))
 
 
-def test_the_end_of_what_is_typed_ends_the_conversation(evaluated, monkeypatch, capsys) -> None:
+def test_the_end_of_the_input_ends_the_conversation(evaluated, monkeypatch, capsys) -> None:
     ours, side = pty.openpty()
     os.write(ours, "".join(f"{typed}\n" for typed in TYPED_TEXTS).encode() + b"\x04")
     with open(side, encoding="utf-8") as terminal:

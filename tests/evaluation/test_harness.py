@@ -1,4 +1,4 @@
-"""The harness as a task of ours: what becomes of its answer, and what is said when it has none."""
+"""The harness as an evaluation: its answer becomes a result, and its failures become messages."""
 
 import json
 import os
@@ -18,17 +18,17 @@ from relm.artifact import sha256_of
 from relm.errors import RelmError
 from relm.evaluation.harness import (
     batch_size,
+    build_result,
+    describe_protocol,
     evaluate_harness,
-    figures_of,
-    in_words,
     require_end_of_text,
-    result_of,
+    select_figures,
     tokenizer_folder,
 )
-from relm.evaluation.harness_process import NotedData, described
+from relm.evaluation.harness_process import RecordedData, describe_documents
 from relm.evaluation.model_folder import weights_sha256
 from relm.evaluation.models import Execution
-from relm.evaluation.text_perplexity import pages
+from relm.evaluation.text_perplexity import split_pages
 
 FOUND: dict[str, Any] = {
     "version": "0.4.13",
@@ -53,7 +53,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_figures_have_the_harness_s_names_and_those_of_members_their_task_in_front() -> None:
-    figures, left_out = figures_of(FOUND["results"], "mmlu")
+    figures, left_out = select_figures(FOUND["results"], "mmlu")
     assert figures == {"acc": 0.25, "acc_stderr": 0.125, "mmlu_law_acc": 0.5}
     assert next(iter(figures)) == "acc"
     assert left_out == {}
@@ -61,19 +61,19 @@ def test_figures_have_the_harness_s_names_and_those_of_members_their_task_in_fro
 
 def test_a_filter_stands_behind_the_metric_and_before_its_error() -> None:
     gsm = {"exact_match,strict-match": 0.5, "exact_match_stderr,strict-match": 0.1, "chrf++,none": 3}
-    figures, _ = figures_of({"gsm8k": gsm}, "gsm8k")
+    figures, _ = select_figures({"gsm8k": gsm}, "gsm8k")
     assert figures == {"exact_match_strict_match": 0.5, "exact_match_strict_match_stderr": 0.1, "chrfpp": 3}
 
 
 def test_a_figure_that_is_no_number_is_left_out_by_name() -> None:
     results = {"a": {"acc,none": 0.5, "perplexity,none": float("inf"), "perplexity_stderr,none": float("nan")}}
-    assert figures_of(results, "a") == ({"acc": 0.5}, {"perplexity": "inf", "perplexity_stderr": "nan"})
+    assert select_figures(results, "a") == ({"acc": 0.5}, {"perplexity": "inf", "perplexity_stderr": "nan"})
     with pytest.raises(RelmError, match=r'lm_eval\'s a: no figure is a finite number: \{"acc": "nan"\}'):
-        result_of({**FOUND, "results": {"a": {"acc,none": float("nan")}}}, "a", "lm_eval_a", None, "0", None, 4)
+        build_result({**FOUND, "results": {"a": {"acc,none": float("nan")}}}, "a", "lm_eval_a", None, "0", None, 4)
 
 
-def test_the_protocol_tells_version_data_and_what_each_task_is() -> None:
-    result = result_of(FOUND, "mmlu", "lm_eval_mmlu", 10, "1" * 64, "2" * 64, 4)
+def test_the_protocol_records_version_data_and_each_task() -> None:
+    result = build_result(FOUND, "mmlu", "lm_eval_mmlu", 10, "1" * 64, "2" * 64, 4)
     assert (result.task, result.model_sha256) == ("lm_eval_mmlu", "1" * 64)
     assert {key: result.protocol[key] for key in ("harness", "examples", "limit", "context", "truncated", "batch_size")} == {
         "harness": "lm_eval 0.4.13",
@@ -87,7 +87,7 @@ def test_the_protocol_tells_version_data_and_what_each_task_is() -> None:
     assert result.protocol["tasks"] == {
         "mmlu_law": {"version": 1.0, "examples": 10, "of": 100, "dataset_path": "hails/mmlu", "num_fewshot": 5}
     }
-    assert in_words(FOUND, "mmlu", 10, 10) == (
+    assert describe_protocol(FOUND, "mmlu", 10, 10) == (
         "Task mmlu (1 tasks), version 2 of EleutherAI's lm-evaluation-harness 0.4.13, by the harness itself: 10 examples, "
         "5 solved examples in front of each. Only the first 10 examples of each task."
     )
@@ -104,7 +104,7 @@ def test_a_cpu_s_usual_batch_holds_four_of_the_longest_sequences_where_memory_al
     assert batch_size({"n_positions": 1024, "vocab_size": 50257}, usual) == 4
     assert batch_size({"max_position_embeddings": 2048, "vocab_size": 50257}, usual) == 2
     assert batch_size({"max_position_embeddings": 8192, "vocab_size": 128256}, usual) == 1
-    assert batch_size({"n_positions": 1024, "vocab_size": 50257}, 512) == 1  # fewer tokens are asked for
+    assert batch_size({"n_positions": 1024, "vocab_size": 50257}, 512) == 1  # fewer tokens are requested
 
 
 @pytest.mark.full
@@ -121,12 +121,12 @@ def test_the_batch_size_is_recorded_and_moves_figures_by_rounding_alone(model: P
     assert found[21] == pytest.approx(found[1], rel=1e-4)
 
 
-def test_without_the_environment_it_says_how_to_make_it(model: Path, tmp_path: Path) -> None:
-    with pytest.raises(RelmError, match=r"nothing/python: the harness's environment is not there; `make harness` makes it"):
+def test_without_the_environment_the_message_names_the_command_that_makes_it(model: Path, tmp_path: Path) -> None:
+    with pytest.raises(RelmError, match=r"nothing/python: the harness's environment does not exist; `make harness` makes it"):
         evaluate_harness(model, "hellaswag", tmp_path / "a.json", "a", tmp_path / "nothing" / "python")
 
 
-def test_an_interpreter_that_fails_has_its_last_words_told(model: Path, tmp_path: Path) -> None:
+def test_the_message_has_the_last_lines_of_an_interpreter_that_fails(model: Path, tmp_path: Path) -> None:
     with pytest.raises(
         RelmError, match=r"hellaswag: the harness ended with status 1; its last words: .*No module named 'lm_eval'"
     ):
@@ -139,7 +139,9 @@ def test_a_model_that_writes_no_text_is_refused(model: Path, tmp_path: Path) -> 
     folder.mkdir()
     (folder / "model.safetensors").write_bytes((model / "model.safetensors").read_bytes())
     (folder / "config.json").write_text('{"architectures": ["BertForMaskedLM"], "model_type": "bert"}')
-    with pytest.raises(RelmError, match=r"bert: is a BertForMaskedLM; the harness's tasks are for models that write text"):
+    with pytest.raises(
+        RelmError, match=r"bert: is a BertForMaskedLM, expected a model that writes text, as the harness's tasks need"
+    ):
         evaluate_harness(folder, "hellaswag", tmp_path / "a.json", "a")
 
 
@@ -147,7 +149,7 @@ def test_a_tokenizer_without_an_end_of_text_is_refused(model: Path, tmp_path: Pa
     settings = json.loads((model / "tokenizer_config.json").read_text())
     shutil.copytree(model, tmp_path / "model")
     del settings["bos_token"], settings["eos_token"]
-    (tmp_path / "model" / "model.safetensors.json").unlink()  # as a folder of others
+    (tmp_path / "model" / "model.safetensors.json").unlink()  # as in folders of other origin
     (tmp_path / "model" / "tokenizer_config.json").write_text(json.dumps(settings))
     with pytest.raises(RelmError, match=r"model: the tokenizer has no end of text, which the harness puts before every text"):
         evaluate_harness(tmp_path / "model", "hellaswag", tmp_path / "a.json", "a")
@@ -158,7 +160,7 @@ def test_a_tokenizer_without_an_end_of_text_is_refused(model: Path, tmp_path: Pa
 )
 def test_a_tokenizer_of_files_that_its_settings_name_is_refused(model: Path, tmp_path: Path, named: dict[str, Any]) -> None:
     shutil.copytree(model, tmp_path / "model")
-    (tmp_path / "model" / "model.safetensors.json").unlink()  # as a folder of others
+    (tmp_path / "model" / "model.safetensors.json").unlink()  # as in folders of other origin
     settings = tmp_path / "model" / "tokenizer_config.json"
     settings.write_text(json.dumps(json.loads(settings.read_text()) | named))
     with pytest.raises(RelmError, match=f"tokenizer_config.json: names files by its key {next(iter(named))}"):
@@ -192,12 +194,12 @@ def test_a_tokenizer_of_its_own_keeps_the_special_tokens_that_the_files_beside_i
 
 def test_a_group_of_one_s_own_tasks_is_evaluated_and_recorded(model: Path, tmp_path: Path) -> None:
     python = harness_python()
-    tasks = own_tasks(tmp_path / "tasks", passages(), pages(wikitext()), python)
+    tasks = own_tasks(tmp_path / "tasks", passages(), split_pages(wikitext()), python)
     (tasks / "both.yaml").write_text("group: own-both\ntask: [own_lambada, own_wikitext]\n")
     (tasks / "own_words.py").write_text("def text(doc):\n    return doc['text'].rpartition(' ')[0]\n")
     with open(tasks / "own_lambada.yaml", "a") as file:
         file.write("doc_to_text: !function own_words.text\n")
-    bare = tmp_path / "bare"  # as authors' weights may lie: their tokenizer elsewhere
+    bare = tmp_path / "bare"  # weights whose tokenizer lies elsewhere
     bare.mkdir()
     for name in ("model.safetensors", "config.json"):
         (bare / name).write_bytes((model / name).read_bytes())
@@ -227,7 +229,7 @@ def test_a_group_of_one_s_own_tasks_is_evaluated_and_recorded(model: Path, tmp_p
 
 
 @pytest.mark.full
-def test_an_unknown_task_is_told_its_nearest_names_and_which_files_could_not_be_read(model: Path, tmp_path: Path) -> None:
+def test_the_message_about_an_unknown_task_has_the_nearest_names_and_the_unreadable_files(model: Path, tmp_path: Path) -> None:
     tasks = tmp_path / "tasks"
     tasks.mkdir()
     (tasks / "mine.yaml").write_text("task: mine\n  output_type: loglikelihood\n")
@@ -238,7 +240,7 @@ def test_an_unknown_task_is_told_its_nearest_names_and_which_files_could_not_be_
     assert "; mine.yaml cannot be read: ScannerError" in str(raised.value)
 
 
-def test_data_that_no_network_brings_are_named_with_what_to_do(
+def test_the_message_about_data_that_cannot_be_fetched_advises_on_the_network(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
@@ -255,7 +257,7 @@ def test_data_that_no_network_brings_are_named_with_what_to_do(
 
 
 def refused(model: Path, folder: Path, content: bytes, process_docs: str = "") -> str:
-    """What is said of a task whose data are these."""
+    """Return the message about a task with this data."""
     python = harness_python()
     write_task(folder, "own_lambada", "lambada/lambada_openai.yaml", [], python)
     (folder / "own_lambada.jsonl").write_bytes(content)
@@ -317,22 +319,22 @@ def test_data_that_no_task_can_use_are_named(
 def test_a_file_of_documents_is_read_line_by_line_or_as_one_value(tmp_path: Path, content: bytes, fault: str | None) -> None:
     path = tmp_path / "d.json"
     path.write_bytes(content)
-    found = NotedData(files=[path]).fault()
+    found = RecordedData(files=[path]).fault()
     assert found is None if fault is None else str(found).startswith(f"{path}{fault}")
 
 
 def test_documents_are_described_by_the_keys_that_all_of_them_have(tmp_path: Path) -> None:
     path = tmp_path / "d.jsonl"
     path.write_text('{"a": 1, "b": 2, "c": null}\n{"b": 3, "c": 4}\n')
-    assert described(path) == f"{path} (documents: 2; keys with a value in each: b)"
+    assert describe_documents(path) == f"{path} (documents: 2; keys with a value in each: b)"
     path.write_text('{"a": 1}\n[1]\n')
-    assert described(path) == f"{path} (documents: 2; keys with a value in each: none)"
+    assert describe_documents(path) == f"{path} (documents: 2; keys with a value in each: none)"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a killed process takes no other along")
-def test_the_harness_ends_with_the_process_that_asked(model: Path, tmp_path: Path) -> None:
+def test_the_harness_ends_with_its_parent_process(model: Path, tmp_path: Path) -> None:
     python = harness_python()
-    tasks = own_tasks(tmp_path / "tasks", passages(), pages(wikitext()), python)
+    tasks = own_tasks(tmp_path / "tasks", passages(), split_pages(wikitext()), python)
     (tasks / "waiting.py").write_text("import time\n\nprint('waiting', flush=True)\ntime.sleep(60)\n")
     with open(tasks / "own_lambada.yaml", "a") as file:
         file.write("doc_to_text: !function waiting.text\n")

@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness_tasks import asked, harness_python, own_tasks, passages, small_model, small_tokenizer, wikitext
+from harness_tasks import ask_harness, harness_python, own_tasks, passages, small_model, small_tokenizer, wikitext
 from published_texts import gpt2_tokenizer, unpacked
 from tokenizer_forms import legacy_sentencepiece
 
-from relm.evaluation.lambada import evaluate_lambada, lambada_scores, tokenised_passages
+from relm.evaluation.lambada import evaluate_lambada, lambada_scores, tokenise_passages
 from relm.evaluation.models import Execution, load_causal
 from relm.evaluation.scoring import ScoredSequences, score
-from relm.evaluation.text_perplexity import evaluate_text, pages, prepared_text
+from relm.evaluation.text_perplexity import evaluate_text, prepare_text, split_pages
 from relm.evaluation.windows import windows_of_documents
 from relm.examples.tokenizers import load_tokenizer
 from relm.recipes.evaluations import Lambada, TextPerplexity
@@ -29,7 +29,7 @@ SAME = 1e-4
 
 @dataclass
 class Compared:
-    """A model, what it is evaluated on, and what the harness found."""
+    """A model, the data of its evaluation, and the harness's figures."""
 
     model: Path
     texts: list[str]
@@ -43,17 +43,17 @@ class Compared:
 
 
 def compared(folder: Path, model: Path, texts: list[str], document: str) -> Compared:
-    """Both, evaluated by the harness."""
+    """Return both tasks, evaluated by the harness."""
     python = harness_python()
-    tasks = own_tasks(folder / "tasks", texts, pages(document), python)
-    found = asked(model, ["own_lambada", "own_wikitext"], tasks, python)
+    tasks = own_tasks(folder / "tasks", texts, split_pages(document), python)
+    found = ask_harness(model, ["own_lambada", "own_wikitext"], tasks, python)
     return Compared(model, texts, document, found, folder)
 
 
 def require_same_lambada(case: Compared) -> tuple[int, int]:
-    """Log-likelihood and correctness of each passage, accuracy and perplexity; how many are correct and how many cut."""
+    """Compare log-likelihood and correctness of each passage, and the figures; return counts of correct and of cut ones."""
     loaded = load_tokenizer(case.tokenizer)
-    prepared = tokenised_passages(case.texts, loaded, case.folder)
+    prepared = tokenise_passages(case.texts, loaded, case.folder)
     scores = lambada_scores(load_causal(case.model, loaded.vocabulary_size, ONE_THREAD), prepared, 1000)
     theirs = [sample["filtered_resps"][0] for sample in case.found["samples"]["own_lambada"]]
     assert (-scores.harness_nats).tolist() == pytest.approx([nats for nats, _ in theirs], rel=SAME, abs=SAME)
@@ -69,10 +69,10 @@ def require_same_lambada(case: Compared) -> tuple[int, int]:
 
 
 def require_same_wikitext(case: Compared) -> int:
-    """Log-likelihood of each page, and perplexity by word, by byte and in bits; how many windows there were."""
+    """Compare log-likelihood of each page, and perplexity by word, by byte and in bits; return the count of windows."""
     loaded = load_tokenizer(case.tokenizer)
     model = load_causal(case.model, loaded.vocabulary_size, ONE_THREAD)
-    text = prepared_text(case.document, loaded, WIKITEXT, None)
+    text = prepare_text(case.document, loaded, WIKITEXT, None)
     windows = windows_of_documents("rolling", text.sizes, model.positions, model.positions)
     sequences = ScoredSequences(text.array, windows.starts, windows.ends, windows.scored)
     first = np.searchsorted(windows.starts, np.cumsum(text.sizes) - text.sizes)
@@ -97,7 +97,7 @@ def test_figures_on_the_committed_sample_are_the_harness_s(tmp_path: Path) -> No
     correct, cut = require_same_lambada(case)
     assert 0 < correct < len(texts)
     assert 0 < cut < len(texts)
-    assert require_same_wikitext(case) > 2 * len(pages(case.document))
+    assert require_same_wikitext(case) > 2 * len(split_pages(case.document))
 
 
 @pytest.mark.full
@@ -127,8 +127,8 @@ def test_figures_of_the_quickstart_s_own_model_are_the_harness_s(tmp_path: Path,
 
 
 def published(shared_data: Path, folder: Path, count: int, articles: int, characters: int) -> tuple[list[str], str]:
-    """The first passages of LAMBADA, and the beginnings of the first articles of WikiText-2."""
+    """Return the first passages of LAMBADA, and the beginnings of the first articles of WikiText-2."""
     names = ("lambada/lambada_test.jsonl", "wikitext-2-raw/wiki.test.raw")
     lines, document = (unpacked(shared_data, name, folder).read_bytes().decode() for name in names)
     texts = [json.loads(line)["text"] for line in lines.splitlines()[:count]]
-    return texts, "\n".join(page[:characters] for page in pages(document)[:articles])
+    return texts, "\n".join(page[:characters] for page in split_pages(document)[:articles])

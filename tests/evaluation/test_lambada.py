@@ -13,8 +13,8 @@ from tokenizers import Tokenizer, pre_tokenizers
 from relm.artifact import read_json, sha256_of
 from relm.errors import RelmError
 from relm.evaluation import lambada
-from relm.evaluation.evaluated_text import encoded
-from relm.evaluation.lambada import evaluate_lambada, lambada_scores, read_passages, tokenised_passages
+from relm.evaluation.evaluated_text import encode_texts
+from relm.evaluation.lambada import evaluate_lambada, lambada_scores, read_passages, tokenise_passages
 from relm.evaluation.models import Execution, load_causal
 from relm.evaluation.scoring import score
 from relm.examples.tokenizers import LoadedTokenizer, load_tokenizer, train_tokenizer
@@ -37,7 +37,7 @@ TEXTS = [
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory, encode) -> Path:
-    """A random model of a few letters: nothing else is likely, whatever came before."""
+    """Return the folder of a random model in which only a few letters are likely."""
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(1)
     config = transformers.GPT2Config(
@@ -74,9 +74,9 @@ def written(path: Path, texts: list[str]) -> Path:
     return path
 
 
-def asked(reference, told: list[int], target: list[int]) -> tuple[bool, float]:
-    """Whether a target is what the model says after what it is told, and minus the logarithm of its probability."""
-    ids = [*told, *target][-(POSITIONS + 1) :]
+def predict(reference, context: list[int], target: list[int]) -> tuple[bool, float]:
+    """Return whether a target is the model's likeliest continuation of a context, and -ln P of it."""
+    ids = [*context, *target][-(POSITIONS + 1) :]
     with torch.no_grad():
         logits = reference(torch.tensor([ids[:-1]])).logits[0, -len(target) :].double()
     nats = torch.nn.functional.cross_entropy(logits, torch.tensor(target), reduction="sum")
@@ -86,27 +86,27 @@ def asked(reference, told: list[int], target: list[int]) -> tuple[bool, float]:
 def as_the_original_does(reference, encode, text: str, strict: bool) -> bool:
     if not strict:
         ids = encode(text)
-        return asked(reference, ids[:-1], ids[-1:])[0]
+        return predict(reference, ids[:-1], ids[-1:])[0]
     word = text.split()[-1]
-    return asked(reference, encode(text[: text.rfind(word)].strip()), encode(" " + word))[0]
+    return predict(reference, encode(text[: text.rfind(word)].strip()), encode(" " + word))[0]
 
 
 def as_lm_eval_does(reference, encode, text: str) -> tuple[bool, float]:
-    told, target = " ".join(text.split(" ")[:-1]), " " + text.split(" ")[-1]
-    kept = told.rstrip()
-    target = told[len(kept) :] + target
+    context, target = " ".join(text.split(" ")[:-1]), " " + text.split(" ")[-1]
+    kept = context.rstrip()
+    target = context[len(kept) :] + target
     whole = encode(kept + target)
-    return asked(reference, encode(kept), whole[len(encode(kept)) :])
+    return predict(reference, encode(kept), whole[len(encode(kept)) :])
 
 
 def divided(text: str) -> tuple[str, str]:
-    """The stripped beginning and the last word, as the original of strict divides them."""
+    """Return the stripped beginning and the last word, divided as in the original of strict."""
     word = text.split()[-1]
     return text[: text.rfind(word)].strip(), word
 
 
 def sentences() -> list[str]:
-    """Those of the sample with two words, one space before the last."""
+    """Return the sentences of the sample with two words, one space before the last."""
     return [line.strip() for line in prose() if line.strip() == " ".join(line.split()) and " " in line.strip()]
 
 
@@ -115,18 +115,18 @@ def rows(ragged) -> list[list[int]]:
 
 
 def likely_texts(count: int) -> list[str]:
-    """Passages of what the model says at all, so that it is right now and then."""
+    """Return passages of likely letters, so that the model is right now and then."""
     generator = np.random.default_rng(0)
     letters = [generator.choice(list(LETTERS), 5) for _ in range(count)]
     gaps = generator.choice([" ", " ", " \n", "\n"], count)
     return [f"{a}{b} {c}{gap}{d}{e}" for (a, b, c, d, e), gap in zip(letters, gaps, strict=True)]
 
 
-def test_each_protocol_finds_what_its_original_finds(tmp_path: Path, evaluated, folder, reference, encode) -> None:
+def test_each_protocol_has_the_figures_of_its_original(tmp_path: Path, evaluated, folder, reference, encode) -> None:
     texts = TEXTS + likely_texts(60)
     file = written(tmp_path / "lambada.jsonl", texts)
     tokenizer = load_tokenizer(evaluated.tokenizer)
-    passages = tokenised_passages(texts, tokenizer, file)
+    passages = tokenise_passages(texts, tokenizer, file)
     scores = lambada_scores(load_causal(folder, 257, ONE_THREAD), passages, 200)
     assert scores.last_token.tolist() == [as_the_original_does(reference, encode, text, strict=False) for text in texts]
     assert scores.strict.tolist() == [as_the_original_does(reference, encode, text, strict=True) for text in texts]
@@ -140,9 +140,9 @@ def test_each_protocol_finds_what_its_original_finds(tmp_path: Path, evaluated, 
     assert (scores.strict & ~scores.harness).any() or (scores.harness & ~scores.strict).any()
 
 
-def test_the_result_has_three_accuracies_and_what_was_counted(tmp_path: Path, evaluated, folder, reference, encode) -> None:
+def test_the_result_has_three_accuracies_and_counts(tmp_path: Path, evaluated, folder, reference, encode) -> None:
     file = written(tmp_path / "lambada.jsonl", TEXTS)
-    said = evaluate_lambada(
+    summary = evaluate_lambada(
         folder, evaluated.tokenizer, file, tmp_path / "e.json", "lambada", Lambada(), sha256_of(file), None, ONE_THREAD
     )
     result = read_json(tmp_path / "e.json")
@@ -163,21 +163,21 @@ def test_the_result_has_three_accuracies_and_what_was_counted(tmp_path: Path, ev
     assert result["model_sha256"] == sha256_of(folder / "model.safetensors")
     assert protocol["tokenizer_sha256"] == sha256_of(evaluated.tokenizer)
     assert protocol["file_sha256"] == sha256_of(file)
-    assert said.startswith("scored 8 last words: accuracy ")
+    assert summary.startswith("scored 8 last words: accuracy ")
 
 
-def test_what_protocols_share_goes_through_the_model_once(tmp_path: Path, evaluated, folder, monkeypatch) -> None:
+def test_tokens_that_protocols_share_go_through_the_model_once(tmp_path: Path, evaluated, folder, monkeypatch) -> None:
     model = load_causal(folder, 257, ONE_THREAD)
     passed = []
     monkeypatch.setattr(lambada, "score", lambda model, given, size: passed.extend(given.starts) or score(model, given, size))
-    passages = tokenised_passages(TEXTS, load_tokenizer(evaluated.tokenizer), tmp_path / "f")
+    passages = tokenise_passages(TEXTS, load_tokenizer(evaluated.tokenizer), tmp_path / "f")
     lambada_scores(model, passages, 200)
     assert passages.retokenised.tolist() == [False, True, True, False, False, True, True, False]
     assert len(passed) == len(TEXTS) + 4
 
 
 def test_batches_change_no_finding(tmp_path: Path, evaluated, folder) -> None:
-    passages = tokenised_passages(TEXTS, load_tokenizer(evaluated.tokenizer), tmp_path / "f")
+    passages = tokenise_passages(TEXTS, load_tokenizer(evaluated.tokenizer), tmp_path / "f")
     model = load_causal(folder, 257, ONE_THREAD)
     one, many = lambada_scores(model, passages, 1), lambada_scores(model, passages, 10_000)
     assert one.harness_nats == pytest.approx(many.harness_nats, rel=1e-5)
@@ -225,10 +225,10 @@ def test_an_altered_or_empty_file_is_an_error_by_name(tmp_path: Path) -> None:
 
 def test_a_last_word_that_no_context_fits_beside_is_named(tmp_path: Path, evaluated, folder) -> None:
     texts = ["one two", "one " + "o" * POSITIONS]
-    passages = tokenised_passages(texts, load_tokenizer(evaluated.tokenizer), tmp_path / "f.jsonl")
+    passages = tokenise_passages(texts, load_tokenizer(evaluated.tokenizer), tmp_path / "f.jsonl")
     with pytest.raises(RelmError, match=r"f\.jsonl, line 2: its last word has 49 tokens, .* has 48 positions"):
         lambada_scores(load_causal(folder, 257, ONE_THREAD), passages, 200)
-    fitting = tokenised_passages(["one " + "o" * (POSITIONS - 1)], load_tokenizer(evaluated.tokenizer), tmp_path / "f.jsonl")
+    fitting = tokenise_passages(["one " + "o" * (POSITIONS - 1)], load_tokenizer(evaluated.tokenizer), tmp_path / "f.jsonl")
     assert lambada_scores(load_causal(folder, 257, ONE_THREAD), fitting, 200).truncated.tolist() == [True]
 
 
@@ -236,7 +236,7 @@ def test_openais_file_has_the_known_counts(tmp_path: Path, shared_data: Path) ->
     file = unpacked(shared_data, "lambada/lambada_test.jsonl", tmp_path)
     texts, sha256 = read_passages(file, None, "text", None)
     assert sha256 == "4aa8d02cd17c719165fc8a7887fddd641f43fcafa4b1c806ca8abc31fabdb226"
-    passages = tokenised_passages(texts, load_tokenizer(gpt2_tokenizer(shared_data, tmp_path)), file)
+    passages = tokenise_passages(texts, load_tokenizer(gpt2_tokenizer(shared_data, tmp_path)), file)
     assert len(passages) == 5153
     assert (passages.strict_targets > 1).sum() == 1140
     assert passages.whole.sizes.max() == 224
@@ -248,11 +248,12 @@ def test_openais_file_has_the_known_counts(tmp_path: Path, shared_data: Path) ->
 
 
 def as_two_texts(loaded: LoadedTokenizer, texts: list[str]) -> list[list[int]]:
-    """The tokens of strict as its original has them."""
+    """Return the tokens of strict as in its original."""
     parts = [divided(text) for text in texts]
-    beginnings = rows(encoded(loaded, [beginning for beginning, _ in parts]))
+    beginnings = rows(encode_texts(loaded, [beginning for beginning, _ in parts]))
     return [
-        one + other for one, other in zip(beginnings, rows(encoded(loaded, [f" {word}" for _, word in parts])), strict=True)
+        one + other
+        for one, other in zip(beginnings, rows(encode_texts(loaded, [f" {word}" for _, word in parts])), strict=True)
     ]
 
 
@@ -264,7 +265,7 @@ def test_a_tokenizer_that_begins_each_text_with_a_prefix_gives_a_last_word_the_t
     texts = [*sentences(), "ends in a space ", "the words of two\n\nlines"]
     loaded = load_tokenizer(tmp_path / "tokenizer.json")
     assert len(as_two_texts(loaded, ["on the street"])[0]) == len(original.encode("on the street")) + 1  # a prefix too many
-    passages = tokenised_passages(texts, loaded, tmp_path / "f")
+    passages = tokenise_passages(texts, loaded, tmp_path / "f")
     parts = [divided(text) for text in texts]
     assert rows(passages.strict) == [original.encode(f"{beginning} {word}") for beginning, word in parts]
     for row, target, (beginning, word) in zip(rows(passages.strict), passages.strict_targets, parts, strict=True):
@@ -287,24 +288,26 @@ def test_where_a_word_by_itself_has_the_tokens_of_its_passage_strict_is_the_orig
         documents.write_text(json.dumps({"id": "1", "title": "", "text": "\n".join(prose())}) + "\n")
         train_tokenizer(form, [documents], 400 if form == "wordpiece" else None, 10**6, made)
     loaded, texts = load_tokenizer(made), [*sentences(), "the words of two\n\nlines", "the  spaces"]
-    passages = tokenised_passages(texts, loaded, tmp_path / "f")
+    passages = tokenise_passages(texts, loaded, tmp_path / "f")
     assert rows(passages.strict) == as_two_texts(loaded, texts)
     words = [f" {divided(text)[1]}" for text in texts]
-    assert passages.strict_targets.tolist() == encoded(loaded, words).sizes.tolist()
+    assert passages.strict_targets.tolist() == encode_texts(loaded, words).sizes.tolist()
 
 
 # As Llama-3's, in short: punctuation takes the line ends that follow it.
 WITH_LINE_ENDS = r" ?[\p{L}\p{N}]+| ?[^\s\p{L}\p{N}]+[\r\n]*|\s+(?!\S)|\s+"
 
 
-def test_a_token_over_the_end_of_the_context_leaves_lambada_openai_what_lm_eval_asks(tmp_path: Path, folder, reference) -> None:
-    """lm_eval shows the context's own tokens, then asks for those of the whole from that many on."""
+def test_with_a_token_over_the_end_of_the_context_lambada_openai_scores_the_tokens_of_lm_eval(
+    tmp_path: Path, folder, reference
+) -> None:
+    """Compare with lm_eval, which gives the context's own tokens, then scores those of the whole from that length on."""
     texts = ["a ab.\n ab", "ba ab.\n b", "ab ba", "b ab"]
     tokenizer = byte_level(tmp_path / "tokenizer.json", ["b.\n"] * 9, WITH_LINE_ENDS, 258)
     assert ".Ċ" in tokenizer.encode("b.\n").tokens
     loaded = load_tokenizer(tmp_path / "tokenizer.json")
     model, theirs = random_model(tmp_path / "model", loaded.vocabulary_size)
-    scores = lambada_scores(model, tokenised_passages(texts, loaded, tmp_path / "f"), 200)
+    scores = lambada_scores(model, tokenise_passages(texts, loaded, tmp_path / "f"), 200)
 
     def encode(text: str) -> list[int]:
         return tokenizer.encode(text, add_special_tokens=False).ids
@@ -313,7 +316,7 @@ def test_a_token_over_the_end_of_the_context_leaves_lambada_openai_what_lm_eval_
 
 
 def random_model(folder: Path, vocabulary: int):
-    """A GPT-2 as relm and as transformers read it."""
+    """Return a GPT-2 as relm and as transformers read it."""
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(2)
     sizes = {"n_positions": POSITIONS, "n_embd": 16, "n_layer": 1, "n_head": 2, "initializer_range": 0.4}
@@ -329,7 +332,7 @@ def test_a_tokenizer_whose_tokens_reach_into_most_last_words_is_refused(tmp_path
     loaded = load_tokenizer(tmp_path / "tokenizer.json")
     texts = ["a dog", "so it the cat", "so of the hat"]
     with pytest.raises(RelmError) as refused:
-        tokenised_passages(texts, loaded, tmp_path / "f.jsonl")
+        tokenise_passages(texts, loaded, tmp_path / "f.jsonl")
     assert "f.jsonl: 2 of 3 passages, line 2 first, have other tokens where " in str(refused.value)
     assert "a token must not reach over the space before the last word" in str(refused.value)
 
@@ -337,5 +340,5 @@ def test_a_tokenizer_whose_tokens_reach_into_most_last_words_is_refused(tmp_path
 def test_passages_of_which_most_end_in_white_space_are_refused(tmp_path: Path, evaluated) -> None:
     loaded = load_tokenizer(evaluated.tokenizer)
     with pytest.raises(RelmError, match=r"3 of 3 passages, line 1 first, .*correct the white space of the passages"):
-        tokenised_passages(["one two "] * 3, loaded, tmp_path / "f.jsonl")
-    assert len(tokenised_passages(["one two ", "one two"], loaded, tmp_path / "f.jsonl")) == 2  # half of them may
+        tokenise_passages(["one two "] * 3, loaded, tmp_path / "f.jsonl")
+    assert len(tokenise_passages(["one two ", "one two"], loaded, tmp_path / "f.jsonl")) == 2  # half of them may

@@ -1,4 +1,4 @@
-"""The loss of hidden tokens: as transformers computes it, the same masks for every model, and the blog's way of averaging."""
+"""The loss of masked tokens: that of transformers, with the same masks for every model, and averaged as in the blog."""
 
 import hashlib
 import json
@@ -18,7 +18,7 @@ from transformers import BertForMaskedLM, BertForPreTraining
 from relm.artifact import sha256_of
 from relm.errors import RelmError
 from relm.evaluation import masked_scoring
-from relm.evaluation.masked_lm import evaluate_masked_lm, masks_of, mean_of_batches
+from relm.evaluation.masked_lm import evaluate_masked_lm, list_masks, mean_of_batches
 from relm.evaluation.models import Execution
 from relm.evaluation.result import Result
 from relm.examples.builders import open_examples
@@ -26,7 +26,7 @@ from relm.examples.contract import IGNORED, Batch
 from relm.models.bert import Bert
 from relm.recipes.evaluations import MaskedLm
 
-# So many that something is hidden in every batch.
+# Enough that every batch has a masked token.
 BERNOULLI = {"selection": "bernoulli", "probability": 0.4}
 
 
@@ -49,20 +49,20 @@ def evaluate(case: Case, tmp_path: Path) -> Callable[..., dict[str, Any]]:
         masked = given.pop("masked", {})
         options = MaskedLm(**{name: given.pop(name) for name in set(given) & set(MaskedLm.model_fields)})
         given = {"execution": ALONE, "task": "masked_lm", **given}
-        said = evaluate_masked_lm(model, manifest, tmp_path / "out.json", phase=phase(**masked), options=options, **given)
-        return {**json.loads((tmp_path / "out.json").read_text()), "said": said}
+        summary = evaluate_masked_lm(model, manifest, tmp_path / "out.json", phase=phase(**masked), options=options, **given)
+        return {**json.loads((tmp_path / "out.json").read_text()), "summary": summary}
 
     return run
 
 
 def drawn(manifest: Path, seed: int, draw: int, **masked: Any) -> Batch:
-    """All held-out examples with the masks of one drawing."""
+    """Return all held-out examples with the masks of one drawing."""
     found = open_examples(manifest, "held_out", phase(**masked), seed)
     return found.batch(np.arange(len(found)), np.full(len(found), draw))
 
 
 def dense_labels(batch: Batch) -> torch.Tensor:
-    """(examples, sequence), -100 where nothing is hidden, as transformers' heads want them."""
+    """Return labels, (examples, sequence), -100 for tokens that are not masked, as transformers' heads read them."""
     dense = np.full(batch["input_ids"].shape, IGNORED)
     row, place = np.nonzero(batch["masked_labels"] != IGNORED)
     dense[row, batch["masked_positions"][row, place]] = batch["masked_labels"][row, place]
@@ -94,7 +94,7 @@ def test_losses_and_accuracies_are_those_of_transformers_on_the_same_masks(case:
 
 
 def constant(folder: Path, **logits: float) -> Path:
-    """A model that says the same of every place: these logits, 0 for all other tokens; and of every pair, e : 1 it follows."""
+    """Write a model with these logits at every position, 0 for other tokens, and odds of e : 1 for every next sentence."""
     model = Bert(replace(TINY, next_sentence=True))
     with torch.no_grad():
         for parameter in model.parameters():
@@ -121,7 +121,7 @@ def test_a_model_that_knows_nothing_loses_the_logarithm_of_its_vocabulary(
     assert figures["next_sentence_nats"] == pytest.approx(expected, rel=1e-6)
 
 
-def test_a_model_that_knows_one_word_is_right_where_that_was_hidden(case: Case, evaluate: Callable, tmp_path: Path) -> None:
+def test_a_model_that_predicts_one_word_is_right_where_that_was_masked(case: Case, evaluate: Callable, tmp_path: Path) -> None:
     figures = evaluate(constant(tmp_path / "m", a=2.0))["figures"]
     labels = drawn(case.manifest, 0, 0)["masked_labels"]
     share = (labels == TOKENS.index("a")).sum() / (labels != IGNORED).sum()
@@ -131,11 +131,13 @@ def test_a_model_that_knows_one_word_is_right_where_that_was_hidden(case: Case, 
     assert figures["masked_nats_per_token"] == pytest.approx(total - 2 * share, rel=1e-6)
 
 
-def test_all_models_are_asked_the_same_and_another_seed_asks_otherwise(case: Case, evaluate: Callable, tmp_path: Path) -> None:
+def test_all_models_predict_the_same_tokens_and_another_seed_masks_others(
+    case: Case, evaluate: Callable, tmp_path: Path
+) -> None:
     first, again = evaluate(), evaluate()
     before = evaluate(bert(tmp_path / "before", seed=9))
     other = evaluate(seed=1)
-    assert {**first, "said": ""} == {**again, "said": ""}
+    assert {**first, "summary": ""} == {**again, "summary": ""}
     assert before["protocol"] == first["protocol"]
     assert before["model_sha256"] != first["model_sha256"]
     assert before["figures"]["masked_nats_per_token"] != first["figures"]["masked_nats_per_token"]
@@ -143,15 +145,15 @@ def test_all_models_are_asked_the_same_and_another_seed_asks_otherwise(case: Cas
     assert other["figures"]["masked_tokens"] == first["figures"]["masked_tokens"]
 
 
-def test_the_hash_is_of_what_is_hidden_and_of_what_stands_there(case: Case, evaluate: Callable) -> None:
+def test_the_hash_is_of_masked_tokens_and_their_replacements(case: Case, evaluate: Callable) -> None:
     batch = {
         "input_ids": np.array([[2, 7, 4, 3], [2, 4, 3, 0]]),
         "masked_positions": np.array([[1, 2], [1, 0]]),
         "masked_labels": np.array([[7, 9], [8, IGNORED]]),
     }
-    assert masks_of(np.array([4, 5]), batch).tolist() == [[4, 1, 7, 7], [4, 2, 4, 9], [5, 1, 4, 8]]
+    assert list_masks(np.array([4, 5]), batch).tolist() == [[4, 1, 7, 7], [4, 2, 4, 9], [5, 1, 4, 8]]
     whole = drawn(case.manifest, 0, 0)
-    bytes_ = masks_of(np.arange(len(whole["input_ids"])), whole).astype("<i8").tobytes()
+    bytes_ = list_masks(np.arange(len(whole["input_ids"])), whole).astype("<i8").tobytes()
     assert evaluate()["protocol"]["masks_sha256"] == hashlib.sha256(bytes_).hexdigest()
 
 
@@ -168,7 +170,7 @@ def test_batches_and_chunks_change_no_figure(
 
 
 def trainers_mean(losses: Callable[[list[int]], float], examples: int, batch_size: int, processes: int) -> float:
-    """What transformers 4.2.2's sampler, loop and gatherer of losses make of them, step by step."""
+    """Return the mean of losses by transformers 4.2.2's sampler, loop and gatherer, step by step."""
     rounded = math.ceil(examples / processes) * processes
     order = list(range(examples)) + list(range(rounded - examples))
     slots = math.ceil(examples / (processes * batch_size)) * batch_size
@@ -187,7 +189,7 @@ def trainers_mean(losses: Callable[[list[int]], float], examples: int, batch_siz
 def test_redrawn_masks_are_averaged_as_trainer_averages(
     case: Case, evaluate: Callable, batch_size: int, processes: int
 ) -> None:
-    """On the very masks that are drawn, with the losses that transformers computes for each batch."""
+    """Compare on the masks that are drawn, with the losses that transformers computes for each batch."""
     options = {"seed": 3, "redraws": 2, "batch_size": batch_size, "processes": processes}
     figures = evaluate(masked=BERNOULLI, **options)["figures"]
     theirs = BertForMaskedLM.from_pretrained(case.model).eval()
@@ -222,7 +224,7 @@ def test_means_of_batches_by_hand(batch_size: int, processes: int, expected: flo
     assert mean_of_batches(nats, counts, batch_size, processes) == pytest.approx(expected)
 
 
-def test_a_batch_in_which_nothing_is_hidden_is_left_out() -> None:
+def test_a_batch_without_a_masked_token_is_left_out() -> None:
     assert mean_of_batches(np.array([2.0, 0.0, 4.0]), np.array([1, 0, 2]), 1) == 2.0
 
 
@@ -230,17 +232,17 @@ def test_one_redraw_has_no_spread(evaluate: Callable) -> None:
     assert "redrawn_perplexity_standard_deviation" not in evaluate(redraws=1)["figures"]
 
 
-def test_stored_masks_are_used_as_they_are_and_never_redrawn(evaluate: Callable, tmp_path: Path) -> None:
+def test_stored_masks_are_used_unchanged_and_never_redrawn(evaluate: Callable, tmp_path: Path) -> None:
     manifest = examples(tmp_path / "static", masks="static")
     batch = drawn(manifest, 0, 0, masks="static")
     assert np.isin(batch["input_ids"][batch["attention_mask"]], [MASK]).any()
     found = [evaluate(manifest=manifest, masked={"masks": "static"}, seed=seed) for seed in (0, 1)]
-    assert {**found[0], "said": ""} == {**found[1], "said": ""}
+    assert {**found[0], "summary": ""} == {**found[1], "summary": ""}
     assert not [name for name in found[0]["figures"] if name.startswith("redrawn")]
     assert found[0]["protocol"]["redrawn"] == (
         "not measured: the masks are stored with the examples, so there is nothing to redraw"
     )
-    bytes_ = masks_of(np.arange(len(batch["input_ids"])), batch).astype("<i8").tobytes()
+    bytes_ = list_masks(np.arange(len(batch["input_ids"])), batch).astype("<i8").tobytes()
     assert found[0]["protocol"]["masks_sha256"] == hashlib.sha256(bytes_).hexdigest()
 
 
@@ -254,9 +256,9 @@ def test_pairs_are_not_scored_without_pairs_or_without_the_head(evaluate: Callab
     assert "Next sentence: " in evaluate()["protocol"]["in_words"]
 
 
-def test_the_protocol_says_what_was_done(case: Case, evaluate: Callable) -> None:
+def test_the_protocol_is_recorded(case: Case, evaluate: Callable) -> None:
     found = evaluate(limit=10, seed=2, masked={"probability": 0.3}, task="masked_lm_before")
-    said = found.pop("said")
+    summary = found.pop("summary")
     assert Result.model_validate(found).task == "masked_lm_before"
     protocol, figures = found["protocol"], found["figures"]
     expected = {
@@ -280,10 +282,10 @@ def test_the_protocol_says_what_was_done(case: Case, evaluate: Callable) -> None
     assert {name: protocol[name] for name in expected} == expected
     assert found["model_sha256"] == sha256_of(case.model / "model.safetensors")
     assert figures["sequences"] == 10
-    assert f"predicted {figures['masked_tokens']} hidden tokens of 10 sequences: " in said
-    assert f"{figures['masked_nats_per_token']:.4f} nats per token, perplexity {figures['masked_perplexity']:.4f}, " in said
+    assert f"predicted {figures['masked_tokens']} masked tokens of 10 sequences: " in summary
+    assert f"{figures['masked_nats_per_token']:.4f} nats per token, perplexity {figures['masked_perplexity']:.4f}, " in summary
     whole = drawn(case.manifest, 2, 0, probability=0.3)
-    first = masks_of(np.arange(10), {name: array[:10] for name, array in whole.items()})
+    first = list_masks(np.arange(10), {name: array[:10] for name, array in whole.items()})
     assert protocol["masks_sha256"] == hashlib.sha256(first.astype("<i8").tobytes()).hexdigest()
     assert figures["masked_tokens"] == len(first)
 
@@ -298,7 +300,7 @@ def test_a_manifest_that_does_not_serve_is_refused(change: Callable, evaluate: C
 
 def test_sequences_longer_than_the_models_are_refused(evaluate: Callable, tmp_path: Path) -> None:
     with pytest.raises(
-        RelmError, match=r"has 9 positions, but the longest sequence has 24 tokens; make examples with a shorter"
+        RelmError, match=r"has 9 positions, but the longest sequence has 24 tokens; build examples with a shorter"
     ):
         evaluate(model=bert(tmp_path / "short", positions=9))
 
@@ -306,7 +308,7 @@ def test_sequences_longer_than_the_models_are_refused(evaluate: Callable, tmp_pa
 def test_a_phase_that_hides_nothing_is_refused(case: Case, tmp_path: Path) -> None:
     other = phase().model_validate({"objective": "causal", "sequence_length": LENGTH})
     with pytest.raises(
-        RelmError, match="objective: causal hides no tokens; give the settings of a phase with objective masked"
+        RelmError, match="objective: causal masks no tokens; give the settings of a phase with objective masked"
     ):
         evaluate_masked_lm(case.model, case.manifest, tmp_path / "out.json", "masked_lm", other)
 
@@ -322,13 +324,13 @@ def test_a_model_that_diverged_is_refused_and_nothing_is_written(evaluate: Calla
     assert not (tmp_path / "out.json").exists()
 
 
-def test_a_loss_beyond_what_a_perplexity_can_say_is_told_in_nats(evaluate: Callable, tmp_path: Path) -> None:
+def test_a_loss_whose_perplexity_overflows_is_reported_in_nats(evaluate: Callable, tmp_path: Path) -> None:
     found = evaluate(constant(tmp_path / "m", **{"[UNK]": 2000.0}))
     assert found["figures"]["masked_nats_per_token"] > 1900
     assert not [name for name in found["figures"] if "perplexity" in name]
-    assert "perplexity beyond telling" in found["said"]
+    assert "perplexity too large for a number" in found["summary"]
 
 
-def test_nothing_hidden_is_nothing_to_score(evaluate: Callable) -> None:
-    with pytest.raises(RelmError, match="not one token of 3 held-out examples was hidden; use more, or another seed"):
+def test_examples_without_a_masked_token_are_an_error(evaluate: Callable) -> None:
+    with pytest.raises(RelmError, match="no token of 3 held-out examples was masked; use more examples, or another seed"):
         evaluate(masked={"selection": "bernoulli", "probability": 1e-6}, limit=3)

@@ -1,4 +1,4 @@
-"""Any folder of a masked language model gives the logits that transformers gives, and others are refused in words."""
+"""Any folder of a masked language model gives the logits of transformers, and others are refused with a message."""
 
 import inspect
 import json
@@ -47,7 +47,7 @@ KINDS: dict[str, tuple[Any, Any, bool]] = {
 
 
 def saved(kind: Any, config: Any, folder: Path) -> Any:
-    """A model of transformers with random weights, large enough to tell models apart, and its folder."""
+    """Save a model of transformers with random weights, large enough that models differ; return it and its folder."""
     model = kind(config).eval()
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
@@ -58,7 +58,7 @@ def saved(kind: Any, config: Any, folder: Path) -> Any:
 
 
 def a_batch(pad: int | None = 0) -> dict[str, Tensor]:
-    """Three sequences, two of them padded, and three places of each."""
+    """Return a batch of three sequences, two of them padded, with three positions of each."""
     draw = torch.Generator().manual_seed(0)
     mask = torch.arange(12) < torch.tensor([[12], [9], [5]])
     ids = torch.randint(5, VOCABULARY, (3, 12), generator=draw)
@@ -71,7 +71,7 @@ def a_batch(pad: int | None = 0) -> dict[str, Tensor]:
 
 
 def their_output(model: Any, batch: Mapping[str, Tensor]) -> Any:
-    """What transformers computes of all places, segments being given where the model knows any."""
+    """Return the output of transformers at all positions, with segments if the model has any."""
     given = {"input_ids": batch["input_ids"], "attention_mask": batch["attention_mask"].long()}
     takes = inspect.signature(model.forward).parameters
     if "token_type_ids" in takes and getattr(model.config, "type_vocab_size", 0) > 1:
@@ -81,7 +81,7 @@ def their_output(model: Any, batch: Mapping[str, Tensor]) -> Any:
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_logits_of_chosen_places_are_those_of_transformers(name: str, tmp_path: Path) -> None:
+def test_logits_of_chosen_positions_are_those_of_transformers(name: str, tmp_path: Path) -> None:
     config, kind, is_own = KINDS[name]
     theirs = saved(kind, config, tmp_path)
     batch = a_batch(config.pad_token_id)
@@ -102,8 +102,8 @@ def test_logits_of_chosen_places_are_those_of_transformers(name: str, tmp_path: 
 
 
 @pytest.mark.parametrize("act", ["gelu", "relu"])
-def test_a_head_for_pairs_is_found_in_the_file_whatever_the_configuration_says(act: str, tmp_path: Path) -> None:
-    """BERT was published as a BertForMaskedLM with the weights of both heads."""
+def test_a_head_for_pairs_is_found_in_the_file_whatever_the_configuration_names(act: str, tmp_path: Path) -> None:
+    """Load a BertForMaskedLM with the weights of both heads, as BERT was published."""
     theirs = saved(hf.BertForPreTraining, hf.BertConfig(**SMALL, hidden_act=act), tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(config | {"architectures": ["BertForMaskedLM"]}))
@@ -114,7 +114,7 @@ def test_a_head_for_pairs_is_found_in_the_file_whatever_the_configuration_says(a
     torch.testing.assert_close(pairs, their_output(theirs, a_batch())["seq_relationship_logits"], rtol=1e-5, atol=1e-5)
 
 
-def test_only_what_is_scored_reaches_the_head(tmp_path: Path) -> None:
+def test_only_scored_positions_reach_the_head(tmp_path: Path) -> None:
     saved(hf.BertForMaskedLM, hf.BertConfig(**SMALL, hidden_act="relu"), tmp_path)
     found = load_masked(tmp_path, VOCABULARY, ALONE)
     assert isinstance(found, ForeignMaskedModel)
@@ -126,7 +126,7 @@ def test_only_what_is_scored_reaches_the_head(tmp_path: Path) -> None:
 
 
 class Centred(hf.BertForMaskedLM):
-    """Subtracts from each logit the token's mean over the sequence: no place's logits can be had without the others."""
+    """Subtracts from each logit the token's mean over the sequence, so that each position's logits need all others."""
 
     def forward(self, input_ids=None, attention_mask=None, token_type_ids=None, **kwargs):
         found = super().forward(input_ids, attention_mask, token_type_ids, **kwargs)
@@ -134,7 +134,7 @@ class Centred(hf.BertForMaskedLM):
         return found
 
 
-def test_where_the_head_needs_all_places_it_gets_them(tmp_path: Path) -> None:
+def test_a_head_that_needs_all_positions_gets_them(tmp_path: Path) -> None:
     theirs = saved(Centred, hf.BertConfig(**SMALL), tmp_path)
     found = ForeignMaskedModel(tmp_path, "", theirs, ALONE)
     assert not found.gathers
@@ -148,7 +148,7 @@ def test_where_the_head_needs_all_places_it_gets_them(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("name", "seen"), [("ConvBert", True), ("FNet", True), ("Bert", False)])
 def test_a_model_that_sees_padding_never_gets_any(name: str, seen: bool, tmp_path: Path) -> None:
-    """So each sequence has the loss that it has alone: their convolutions and Fourier transforms mix all places."""
+    """Compare with each sequence alone: convolutions and Fourier transforms mix all positions."""
     config = getattr(hf, f"{name}Config")(**SMALL, **({"embedding_size": 16, "head_ratio": 1} if name == "ConvBert" else {}))
     theirs = saved(getattr(hf, f"{name}ForMaskedLM"), config, tmp_path)
     found = load_masked(tmp_path, VOCABULARY, ALONE)
@@ -206,7 +206,7 @@ def test_rows_that_no_token_uses_are_no_positions(kind: str, tmp_path: Path) -> 
     assert found.positions == POSITIONS - 2
     require_positions(found, POSITIONS - 2)
     with pytest.raises(
-        RelmError, match=r"has 12 positions, but the longest sequence has 13 tokens; make examples with a shorter"
+        RelmError, match=r"has 12 positions, but the longest sequence has 13 tokens; build examples with a shorter"
     ):
         require_positions(found, POSITIONS - 1)
 
@@ -221,17 +221,17 @@ T5 = hf.T5Config(vocab_size=VOCABULARY, d_model=16, num_layers=1, num_heads=2, d
         (
             hf.GPT2LMHeadModel,
             GPT2,
-            "config.json says gpt2, which is a causal language model; give a folder of a masked language",
+            "config.json names gpt2, which is a causal language model; give a folder of a masked language",
         ),
         (
             hf.T5ForConditionalGeneration,
             T5,
-            "config.json says t5, which is no masked language model; give a folder of a masked",
+            "config.json names t5, which is no masked language model; give a folder of a masked",
         ),
         (
             hf.BertLMHeadModel,
             hf.BertConfig(**SMALL, is_decoder=True),
-            "config.json says is_decoder, so it sees no later token; ",
+            "config.json sets is_decoder, so it sees no later token; ",
         ),
         (
             hf.ElectraModel,
@@ -249,9 +249,7 @@ def test_a_model_of_another_kind_is_refused(kind: Any, config: Any, message: str
 
 def test_a_tokenizer_with_more_ids_is_refused(tmp_path: Path) -> None:
     folder = bert(tmp_path / "m", vocabulary_size=VOCABULARY)
-    with pytest.raises(
-        RelmError, match=r"the model knows 23 tokens, the tokenizer has 24; give the tokenizer it was trained with"
-    ):
+    with pytest.raises(RelmError, match=r"the model has 23 tokens, the tokenizer 24; give the tokenizer it was trained with"):
         load_masked(folder, VOCABULARY + 1, ALONE)
 
 

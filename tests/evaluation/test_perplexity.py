@@ -55,7 +55,7 @@ def test_a_model_saved_by_transformers_is_evaluated_as_transformers_does(tmp_pat
 
 
 class Uniform:
-    """A model to which all tokens are equally likely, and which remembers what it was shown."""
+    """A model to which all tokens are equally likely, and which records its inputs."""
 
     folder, sha256, positions, vocabulary_size = Path("uniform"), "", 16, 257
 
@@ -157,7 +157,7 @@ def test_baselines_score_the_same_tokens(tmp_path, evaluated, monkeypatch) -> No
     assert less["figures"]["bigram_nats_per_token"] > figures["bigram_nats_per_token"]
 
 
-def test_the_protocol_says_what_stands_between_documents(tmp_path, evaluated) -> None:
+def test_the_protocol_records_the_tokens_between_documents(tmp_path, evaluated) -> None:
     folder = shutil.copytree(evaluated.manifest.parent, tmp_path / "copy")
     manifest = folder / "manifest.json"
     manifest.write_text(manifest.read_text().replace('"end_of_text_id": 0', '"end_of_text_id": null'))
@@ -179,7 +179,7 @@ def test_a_context_longer_than_the_model_is_refused(tmp_path, evaluated) -> None
 def test_a_model_of_a_smaller_vocabulary_is_refused(tmp_path, evaluated) -> None:
     manifest = evaluated.manifest.with_name("larger.json")
     manifest.write_text(evaluated.manifest.read_text().replace('"vocabulary_size": 257', '"vocabulary_size": 300'))
-    with pytest.raises(RelmError, match="the model knows 257 tokens, the tokenizer has 300"):
+    with pytest.raises(RelmError, match="the model has 257 tokens, the tokenizer 300"):
         evaluate_held_out(evaluated.model, manifest, tmp_path / "e.json", context=16)
 
 
@@ -192,7 +192,7 @@ def test_a_folder_that_is_no_model_is_refused_by_name(tmp_path, evaluated) -> No
     with pytest.raises(RelmError, match="damaged: cannot be read as a causal language model"):
         evaluate_held_out(damaged, evaluated.manifest, tmp_path / "e.json", context=16)
     (damaged / "config.json").write_text(json.dumps({"model_type": "t5"}))
-    with pytest.raises(RelmError, match=r"damaged: config\.json says t5, which is no causal language model"):
+    with pytest.raises(RelmError, match=r"damaged: config\.json names t5, which is no causal language model"):
         evaluate_held_out(damaged, evaluated.manifest, tmp_path / "e.json", context=16)
 
 

@@ -1,4 +1,4 @@
-"""Each token hidden alone: as a loop over transformers finds it."""
+"""Each token is masked alone; losses are those of a loop over transformers."""
 
 import json
 import math
@@ -16,7 +16,7 @@ from relm.artifact import sha256_of
 from relm.errors import RelmError
 from relm.evaluation import masked_scoring, pseudo_perplexity
 from relm.evaluation.models import Execution
-from relm.evaluation.pseudo_perplexity import Originals, evaluate_pseudo_perplexity, hidden_one_by_one, originals
+from relm.evaluation.pseudo_perplexity import Originals, evaluate_pseudo_perplexity, mask_one_by_one, originals
 from relm.evaluation.result import Result
 from relm.examples.table import ExampleTables
 from relm.recipes.evaluations import PseudoPerplexity
@@ -40,14 +40,14 @@ def evaluate(case: Case, tmp_path: Path) -> Callable[..., dict[str, Any]]:
     def run(model: Path = case.model, manifest: Path = case.manifest, examples: int = 6, **given: Any) -> dict[str, Any]:
         given = {"execution": ALONE, "task": "pseudo_perplexity", **given}
         options = PseudoPerplexity(examples=examples)
-        said = evaluate_pseudo_perplexity(model, manifest, tmp_path / "out.json", options=options, **given)
-        return {**json.loads((tmp_path / "out.json").read_text()), "said": said}
+        summary = evaluate_pseudo_perplexity(model, manifest, tmp_path / "out.json", options=options, **given)
+        return {**json.loads((tmp_path / "out.json").read_text()), "summary": summary}
 
     return run
 
 
 def looped(model: Path, manifest: Path, count: int) -> tuple[float, int]:
-    """Sum of -ln P and how many tokens, one forward pass of transformers a token, without padding."""
+    """Return the sum of -ln P and the count of tokens, by one forward pass of transformers per token, without padding."""
     theirs = AutoModelForMaskedLM.from_pretrained(model).eval()
     tables, nats, tokens = ExampleTables(manifest, "held_out"), 0.0, 0
     for number in range(count):
@@ -86,10 +86,10 @@ def test_any_model_of_transformers_is_scored(case: Case, evaluate: Callable, tmp
     assert figures["pseudo_nats_per_token"] == pytest.approx(nats / tokens, rel=1e-6)
 
 
-def test_each_token_but_the_special_ones_is_hidden_once() -> None:
+def test_each_token_but_the_special_ones_is_masked_once() -> None:
     found = Originals(np.array([[CLS, 8, SEP, 9, SEP, PAD], [CLS, 7, 8, SEP, PAD, PAD]]), np.array([5, 4]), np.array([3, 4]))
     scored = np.array([[False, True, False, True, False, False], [False, True, True, False, False, False]])
-    (batch,) = hidden_one_by_one(found, scored, MASK)
+    (batch,) = mask_one_by_one(found, scored, MASK)
     assert {name: array.astype(int).tolist() for name, array in batch.items()} == {
         "input_ids": [
             [CLS, MASK, SEP, 9, SEP, PAD],
@@ -124,9 +124,9 @@ def test_stored_masks_are_undone(case: Case, evaluate: Callable, tmp_path: Path)
     assert evaluate(manifest=static)["figures"] == evaluate()["figures"]
 
 
-def test_the_protocol_says_what_was_done(case: Case, evaluate: Callable) -> None:
+def test_the_protocol_is_recorded(case: Case, evaluate: Callable) -> None:
     found = evaluate(examples=5, limit=2, task="pseudo_perplexity_before")
-    said = found.pop("said")
+    summary = found.pop("summary")
     assert Result.model_validate(found).task == "pseudo_perplexity_before"
     protocol = found["protocol"]
     expected = {
@@ -139,7 +139,7 @@ def test_the_protocol_says_what_was_done(case: Case, evaluate: Callable) -> None
     assert {name: protocol[name] for name in expected} == expected
     assert found["model_sha256"] == sha256_of(case.model / "model.safetensors")
     assert found["figures"]["sequences"] == 2
-    assert said.startswith(f"predicted each of {found['figures']['tokens']} tokens of 2 sequences by itself: ")
+    assert summary.startswith(f"predicted each of {found['figures']['tokens']} tokens of 2 sequences by itself: ")
     assert "limit" not in evaluate()["protocol"]
 
 
@@ -158,7 +158,7 @@ def test_a_manifest_that_does_not_serve_is_refused(change: Callable, evaluate: C
 
 def test_sequences_longer_than_the_models_are_refused(evaluate: Callable, tmp_path: Path) -> None:
     with pytest.raises(
-        RelmError, match="has 9 positions, but the longest sequence has 24 tokens; make examples with a shorter"
+        RelmError, match="has 9 positions, but the longest sequence has 24 tokens; build examples with a shorter"
     ):
         evaluate(model=bert(tmp_path / "short", positions=9))
 

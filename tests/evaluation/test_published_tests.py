@@ -1,4 +1,4 @@
-"""Every test file that is shipped: it loads, it is pinned, and the real data beside the checkout is what it says."""
+"""Every shipped test loads, pins its file, and has the sha256 of the real data beside the checkout."""
 
 import math
 from pathlib import Path
@@ -30,7 +30,7 @@ def test_there_are_tests_of_each_protocol() -> None:
 
 
 @pytest.mark.parametrize("path", TESTS, ids=lambda path: path.stem)
-def test_a_test_loads_and_what_is_fetched_in_an_archive_is_pinned(path: Path) -> None:
+def test_a_test_loads_and_files_fetched_in_an_archive_are_pinned(path: Path) -> None:
     test = load_test(path)
     assert Project(CHECKOUT).test(path.stem) == test
     for source in test.files[test.file].sources:
@@ -54,12 +54,12 @@ def test_a_mirror_of_real_data_provides_it_by_content(
     test = load_test(path)
     remote = test.files[test.file]
     try:
-        said = download(test.file, remote, tmp_path / test.file)
+        summary = download(test.file, remote, tmp_path / test.file)
     except RelmError:
         if path.stem in ABSENT:
             pytest.skip(ABSENT[path.stem])
         raise
-    assert f"{remote.size:,} bytes from {shared_data}" in said
+    assert f"{remote.size:,} bytes from {shared_data}" in summary
     assert checked_sidecar(tmp_path / test.file)["sha256"] == remote.sha256
 
 
@@ -99,12 +99,20 @@ def test_real_data_is_scored_by_every_protocol(name: str, counts: dict[str, int]
     model.initialise(torch.Generator().manual_seed(0))
     (tmp_path / "model").mkdir()
     model.save_folder(tmp_path / "model", {})
-    places = tmp_path / "model", tokenizer, file, tmp_path / "e.json", name
-    end = test.files[test.file].sha256, 2, Execution(threads=1)
+    given = {
+        "model_folder": tmp_path / "model",
+        "tokenizer": tokenizer,
+        "file": file,
+        "output": tmp_path / "e.json",
+        "task": name,
+        "file_sha256": test.files[test.file].sha256,
+        "limit": 2,
+        "execution": Execution(threads=1),
+    }
     if test.protocol == "lambada":
-        evaluate_lambada(*places, test.lambada, *end)
+        evaluate_lambada(**given, options=test.lambada)
     else:
-        evaluate_text(*places, test.perplexity, *end)
+        evaluate_text(**given, options=test.perplexity)
     figures = read_json(tmp_path / "e.json")["figures"]
     assert {key: figures[key] for key in counts} == counts
     if test.protocol == "perplexity":

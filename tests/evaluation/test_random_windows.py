@@ -31,7 +31,7 @@ def split_tokens(evaluated, split: str) -> np.ndarray:
 
 
 def batch_means(evaluated, tokens: np.ndarray, seed: int) -> list[float]:
-    """By nanoGPT's way: the mean loss of each batch, whose windows begin at 0 to len(tokens) - context - 1."""
+    """Return the mean loss of each batch as nanoGPT computes it; windows begin at 0 to len(tokens) - context - 1."""
     transformers = pytest.importorskip("transformers")
     model = transformers.GPT2LMHeadModel.from_pretrained(evaluated.model).eval()
     starts = drawn_indices(seed, np.arange(12), len(tokens) - 16)

@@ -15,7 +15,7 @@ ONE_THREAD = Execution(threads=1)
 
 
 def uncached(model: Gpt2, ids: list[int], length: int, stream: torch.Generator) -> list[int]:
-    """Sampling with the defaults as it was before there was a cache: each token from the whole window, by a full sort."""
+    """Sample with the defaults and without a cache: each token from the whole window, by a full sort."""
     new: list[int] = []
     with torch.inference_mode():
         for _ in range(length):
@@ -33,7 +33,7 @@ def uncached(model: Gpt2, ids: list[int], length: int, stream: torch.Generator) 
 
 
 def test_texts_are_those_that_a_model_without_a_cache_writes(tmp_path, evaluated) -> None:
-    """Within the model's 16 positions and far beyond."""
+    """Compare within the model's 16 positions and far beyond."""
     write_samples(evaluated.model, evaluated.tokenizer, tmp_path / "samples.json", seed=7, length=30, execution=ONE_THREAD)
     model, tokenizer = Gpt2.from_folder(evaluated.model).eval(), load_tokenizer(evaluated.tokenizer).tokenizer
     expected = []
@@ -50,9 +50,9 @@ def test_the_random_stream_of_a_text_is_the_one_it_always_had() -> None:
 
 def test_samples_are_written_with_all_that_decided_them(tmp_path, evaluated) -> None:
     output = tmp_path / "samples.json"
-    said = write_samples(evaluated.model, evaluated.tokenizer, output, ["The ", ""], seed=4, length=7, execution=ONE_THREAD)
+    summary = write_samples(evaluated.model, evaluated.tokenizer, output, ["The ", ""], seed=4, length=7, execution=ONE_THREAD)
     result = read_json(output)
-    assert said.startswith("wrote 2 texts of ")
+    assert summary.startswith("wrote 2 texts of ")
     assert list(result) == ["task", "protocol", "figures", "model_sha256", "samples"]
     assert result["task"] == "samples"
     assert result["figures"] == {}
@@ -123,7 +123,7 @@ def test_a_tokenizer_larger_than_the_model_is_refused(tmp_path, evaluated) -> No
     larger = tmp_path / "tokenizer.json"
     content = evaluated.tokenizer.read_text().replace('"added_tokens": [', '"added_tokens": [' + ADDED + ",")
     larger.write_text(content)
-    with pytest.raises(RelmError, match="the model knows 257 tokens, the tokenizer has 258"):
+    with pytest.raises(RelmError, match="the model has 257 tokens, the tokenizer 258"):
         write_samples(evaluated.model, larger, tmp_path / "samples.json")
 
 

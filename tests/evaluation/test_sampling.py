@@ -1,4 +1,4 @@
-"""Filters against those of `transformers`, and draws against the probabilities that these give."""
+"""Filters are compared with those of `transformers`, and draws with the probabilities that these give."""
 
 import math
 from collections.abc import Sequence
@@ -33,14 +33,14 @@ SETTINGS = [
 
 
 def kept_logits(logits: torch.Tensor, texts: Sequence[Sequence[int]], sampling: Sampling) -> torch.Tensor:
-    """Logits of the distribution that is drawn from."""
+    """Return the logits of the distribution that is drawn from."""
     return filters(sampling, texts)(torch.tensor([[0]] * len(logits)), logits)
 
 
 def chosen(
     logits: torch.Tensor, texts: Sequence[Sequence[int]], sampling: Sampling, streams: Sequence[torch.Generator]
 ) -> torch.Tensor:
-    """(batch,) the next token of each text."""
+    """Return the next token of each text, (batch,)."""
     return logits_processors(sampling, texts, streams)(torch.tensor([[0]] * len(logits)), logits).argmax(-1)
 
 
@@ -51,7 +51,7 @@ def probabilities(**settings) -> list[float]:
 
 
 def theirs(sampling: Sampling) -> LogitsProcessorList:
-    """The processors of `transformers`, in the order in which `generate` puts them."""
+    """Return the processors of `transformers`, in the order of `generate`."""
     processors = [Penalty(sampling.repetition_penalty)] if sampling.repetition_penalty != 1 else []
     processors.append(Temperature(float(sampling.temperature)))
     if sampling.top_k is not None:
@@ -90,7 +90,7 @@ def test_uniform_top_k_takes_each_of_the_likeliest_alike() -> None:
     assert logits.softmax(-1)[0].tolist() == pytest.approx([1 / 2, 0, 1 / 2, 0])
 
 
-def test_a_penalty_makes_what_a_text_has_less_likely_whatever_its_sign() -> None:
+def test_a_penalty_makes_tokens_of_a_text_less_likely_whatever_the_sign_of_their_logit() -> None:
     logits = torch.tensor([[2.0, 2.0, -2.0, -2.0]])
     assert kept_logits(logits, [[0, 2]], Sampling(1, None, 1, 4.0)).tolist() == [[0.5, 2.0, -8.0, -2.0]]
 
@@ -105,8 +105,8 @@ def test_equally_likely_tokens_stay_or_go_together() -> None:
 
 @pytest.mark.parametrize("sampling", SETTINGS, ids=str)
 @pytest.mark.parametrize("vocabulary", [7, 4 * NUCLEUS_FIRST])
-def test_what_is_kept_is_what_transformers_keeps(sampling: Sampling, vocabulary: int) -> None:
-    """In float64: the two sum from opposite ends, and in float32 a token at the nucleus's rim is a matter of luck."""
+def test_kept_tokens_are_those_that_transformers_keeps(sampling: Sampling, vocabulary: int) -> None:
+    """Compare in float64: the two sum from opposite ends, and in float32 a token at the nucleus's rim is a matter of luck."""
     generator = torch.Generator().manual_seed(2)
     logits = torch.randn(40, vocabulary, generator=generator).double() * torch.linspace(0.1, 6, 40)[:, None]
     ids = torch.randint(vocabulary, (40, 5), generator=generator)
@@ -129,7 +129,7 @@ def model() -> GPT2LMHeadModel:
 
 
 def expected_shares(model: GPT2LMHeadModel, sampling: Sampling) -> np.ndarray:
-    """(vocabulary²,) the exact probability of each pair of tokens after the prompt, by `transformers` alone."""
+    """Return the exact probability of each pair of tokens after the prompt, by `transformers` alone, (vocabulary²,)."""
 
     def after(texts: torch.Tensor) -> torch.Tensor:
         with torch.no_grad():
@@ -141,7 +141,7 @@ def expected_shares(model: GPT2LMHeadModel, sampling: Sampling) -> np.ndarray:
 
 
 def drawn_pairs(model: GPT2LMHeadModel, sampling: Sampling) -> np.ndarray:
-    """(vocabulary²,) how often each pair is drawn by our own hand, each text with a random stream of its own."""
+    """Return the counts of the pairs that relm draws, each text with a random stream of its own, (vocabulary²,)."""
     streams = [random_stream(0, place) for place in range(DRAWN)]
     texts = torch.tensor([PROMPT] * DRAWN)
     for _ in range(2):
@@ -152,7 +152,7 @@ def drawn_pairs(model: GPT2LMHeadModel, sampling: Sampling) -> np.ndarray:
 
 
 def p_value(counts: np.ndarray, shares: np.ndarray) -> float:
-    """Of the chi-squared test; 0 where something was drawn that cannot be. Cells with few expected are one."""
+    """Return the p-value of the chi-squared test, 0 if an impossible pair was drawn. Cells with few expected are merged."""
     if counts[shares == 0].any():
         return 0.0
     few = shares * counts.sum() < 5
@@ -203,7 +203,7 @@ def test_uniform_top_k_draws_each_as_often() -> None:
     assert p_value(np.bincount(drawn, minlength=4), np.array([0, 1 / 3, 1 / 3, 1 / 3])) > 0.001
 
 
-def test_what_is_drawn_for_a_text_does_not_depend_on_the_others() -> None:
+def test_draws_for_a_text_do_not_depend_on_the_others() -> None:
     logits = torch.randn(5, 50, generator=torch.Generator().manual_seed(1))
     together = chosen(logits, [[]] * 5, ALL, [random_stream(3, place) for place in range(5)])
     for place in range(5):
@@ -242,11 +242,11 @@ def test_settings_out_of_range_are_refused(settings: dict[str, float], message: 
         (Sampling(uniform_top_k=4), "each token is any of the 4 likeliest, all alike"),
     ],
 )
-def test_a_reader_is_told_how_tokens_were_chosen(sampling: Sampling, words: str) -> None:
+def test_the_description_names_the_choice_of_tokens(sampling: Sampling, words: str) -> None:
     assert sampling.describe() == words
 
 
-def test_what_is_not_asked_for_is_as_ever() -> None:
+def test_options_that_are_not_requested_keep_their_defaults() -> None:
     assert requested_sampling() == Sampling()
     assert requested_sampling(greedy=True) == GREEDY
     assert requested_sampling(True, repetition_penalty=1.2) == Sampling(0, None, 1, 1.2)
@@ -256,14 +256,14 @@ def test_what_is_not_asked_for_is_as_ever() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "message"),
+    ("options", "message"),
     [
-        ({"greedy": True, "top_p": 0.9}, "beside greedy, top_p decides nothing; leave one of them out"),
-        ({"greedy": True, "uniform_top_k": 4}, "beside greedy, uniform_top_k decides nothing"),
-        ({"uniform_top_k": 4, "temperature": 1.0}, "beside uniform_top_k, temperature decides nothing"),
+        ({"greedy": True, "top_p": 0.9}, "top_p decides nothing beside greedy; leave one of them out"),
+        ({"greedy": True, "uniform_top_k": 4}, "uniform_top_k decides nothing beside greedy"),
+        ({"uniform_top_k": 4, "temperature": 1.0}, "temperature decides nothing beside uniform_top_k"),
         ({"top_k": -1}, "top_k is -1; give a whole number from 1 on"),
     ],
 )
-def test_what_has_no_say_is_refused(asked: dict[str, float], message: str) -> None:
+def test_an_option_without_effect_is_refused(options: dict[str, float], message: str) -> None:
     with pytest.raises(RelmError, match=message):
-        requested_sampling(**asked)
+        requested_sampling(**options)

@@ -1,4 +1,4 @@
-"""Scores of a model that is a table, which can be checked by hand, and of models that attend."""
+"""Scores of a model that is a table, which can be checked by hand, and of models with attention."""
 
 import math
 import tracemalloc
@@ -19,26 +19,26 @@ FOLLOWING = [[0.1, 0.2, 0.3, 0.4], [0.7, 0.1, 0.1, 0.1], [0.25, 0.25, 0.25, 0.25
 
 
 class Table:
-    """A model that knows the last token alone, and remembers what it was shown."""
+    """A model that sees the last token alone, and records its inputs."""
 
     folder, sha256, vocabulary_size = Path("table"), "", 4
 
     def __init__(self, positions: int | None = None) -> None:
         self.positions = positions
         self.shown: list[list[list[int]]] = []
-        self.asked: list[int] = []
+        self.head_sizes: list[int] = []
 
     def hidden(self, input_ids: torch.Tensor) -> torch.Tensor:
         self.shown.append(input_ids.tolist())
         return torch.nn.functional.one_hot(input_ids, 4).float()
 
     def head(self, hidden: torch.Tensor) -> torch.Tensor:
-        self.asked.append(len(hidden))
+        self.head_sizes.append(len(hidden))
         return hidden @ torch.tensor(FOLLOWING).log()
 
 
 def sequences(tokens: list[int], *rows: tuple[int, int, int]) -> ScoredSequences:
-    """Rows of start, end, and how many are scored."""
+    """Return sequences from rows of start, end and count of scored tokens."""
     starts, ends, scored = np.array(rows, dtype=np.int64).reshape(-1, 3).T
     return ScoredSequences(np.array(tokens), starts, ends, scored)
 
@@ -55,21 +55,21 @@ def test_only_the_last_ones_are_scored_and_reach_the_head() -> None:
     found = score(model, sequences([0, 3, 2, 1, 0], (0, 5, 2)), 100)
     assert np.exp(-found.nats) == pytest.approx([0.25, 0.7])
     assert model.shown == [[[0, 3, 2, 1]]]
-    assert model.asked == [2]
+    assert model.head_sizes == [2]
 
 
 def test_scores_are_in_the_order_of_the_sequences_however_these_are_batched() -> None:
-    """Ragged, out of the order of their lengths, and of shared tokens."""
-    asked = sequences([0, 3, 2, 1, 0, 0], (4, 6, 1), (0, 5, 2), (1, 4, 2), (0, 6, 5), (3, 5, 1))
+    """Score ragged sequences, not ordered by length, that share tokens."""
+    given = sequences([0, 3, 2, 1, 0, 0], (4, 6, 1), (0, 5, 2), (1, 4, 2), (0, 6, 5), (3, 5, 1))
     expected = [0.1, 0.25, 0.7, 0.6, 0.25, 0.4, 0.6, 0.25, 0.7, 0.1, 0.7]
     for batch_tokens in (1, 2, 5, 8, 1000):
-        found = score(Table(), asked, batch_tokens)
+        found = score(Table(), given, batch_tokens)
         assert np.exp(-found.nats) == pytest.approx(expected)
-    assert asked.offsets.tolist() == [0, 1, 3, 5, 10, 11]
-    assert len(asked) == 5
+    assert given.offsets.tolist() == [0, 1, 3, 5, 10, 11]
+    assert len(given) == 5
 
 
-def test_the_longest_go_first_and_no_batch_has_more_tokens_than_were_asked_for() -> None:
+def test_the_longest_go_first_and_no_batch_has_more_tokens_than_requested() -> None:
     lengths = np.array([2, 5, 3, 9, 3])
     assert [rows.tolist() for rows in batches(lengths, 6)] == [[3], [1], [2, 4], [0]]
     assert [rows.tolist() for rows in batches(lengths, 1)] == [[3], [1], [2], [4], [0]]
@@ -87,12 +87,12 @@ def test_of_equal_ones_the_first_id_is_the_likeliest() -> None:
 
 
 def test_logits_are_computed_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = sequences([0, 3, 2, 1, 0, 0, 1, 3], (0, 8, 7), (0, 5, 3))
-    whole = score(Table(), asked, 100)
-    monkeypatch.setattr(scoring, "LARGEST_LOGITS", 13)  # three places of four logits
+    given = sequences([0, 3, 2, 1, 0, 0, 1, 3], (0, 8, 7), (0, 5, 3))
+    whole = score(Table(), given, 100)
+    monkeypatch.setattr(scoring, "LARGEST_LOGITS", 13)  # three positions of four logits
     model = Table()
-    found = score(model, asked, 100)
-    assert model.asked == [3, 3, 3, 1]
+    found = score(model, given, 100)
+    assert model.head_sizes == [3, 3, 3, 1]
     assert found.nats.tolist() == whole.nats.tolist()
     assert found.likeliest.tolist() == whole.likeliest.tolist()
 
@@ -102,10 +102,10 @@ def test_nothing_to_score_is_no_error() -> None:
     assert (found.nats.shape, found.likeliest.shape) == ((0,), (0,))
 
 
-def test_who_wants_to_know_is_told_how_many_were_scored() -> None:
-    told: list[int] = []
-    score(Table(), sequences([0, 3, 2, 1, 0], (0, 5, 4), (0, 3, 1), (1, 4, 2)), 5, told.append)
-    assert told == [4, 3]
+def test_the_count_of_scored_tokens_is_reported_after_each_batch() -> None:
+    counts: list[int] = []
+    score(Table(), sequences([0, 3, 2, 1, 0], (0, 5, 4), (0, 3, 1), (1, 4, 2)), 5, counts.append)
+    assert counts == [4, 3]
 
 
 @pytest.mark.parametrize(
@@ -116,15 +116,15 @@ def test_who_wants_to_know_is_told_how_many_were_scored() -> None:
 def test_sequences_that_cannot_be_scored_are_refused(row: tuple[int, int, int]) -> None:
     with pytest.raises(ValueError, match=rf"sequence 1 scores {row[2]} tokens of {row[0]} to {row[1]} of 4: expected at least"):
         sequences([0, 1, 2, 3], (0, 2, 1), row)
-    with pytest.raises(ValueError, match="2 starts, 1 ends, 1 numbers of scored tokens"):
+    with pytest.raises(ValueError, match="2 starts, 1 ends, 1 counts of scored tokens"):
         ScoredSequences(np.array([0, 1]), np.array([0, 0]), np.array([2]), np.array([1]))
 
 
 def test_a_sequence_longer_than_the_model_takes_is_refused() -> None:
-    asked = sequences([0, 1, 2, 3], (0, 4, 1))
-    score(Table(positions=3), asked, 100)  # the last token is predicted, and seen by none
+    given = sequences([0, 1, 2, 3], (0, 4, 1))
+    score(Table(positions=3), given, 100)  # the last token is predicted, and seen by none
     with pytest.raises(RelmError, match="table: has 2 positions; a context of 3 does not fit"):
-        score(Table(positions=2), asked, 100)
+        score(Table(positions=2), given, 100)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
@@ -141,7 +141,7 @@ def test_a_loss_that_is_no_number_is_refused_by_name(value: float) -> None:
 
 
 def ragged(count: int = 40, longest: int = 17) -> ScoredSequences:
-    """Sequences of a model of 16 positions and 257 tokens, which score from one token up to all but the first."""
+    """Return sequences for a model of 16 positions and 257 tokens, which score from one token up to all but the first."""
     generator = np.random.default_rng(1)
     tokens = generator.integers(0, 257, 200)
     starts = generator.integers(0, 180, count)
@@ -149,11 +149,11 @@ def ragged(count: int = 40, longest: int = 17) -> ScoredSequences:
     return ScoredSequences(tokens, starts, starts + lengths, 1 + generator.integers(0, lengths - 1))
 
 
-def one_by_one(model, asked: ScoredSequences) -> tuple[np.ndarray, np.ndarray]:
-    """Nats and likeliest ids, from the logits of each sequence alone."""
+def one_by_one(model, given: ScoredSequences) -> tuple[np.ndarray, np.ndarray]:
+    """Return nats and likeliest ids, from the logits of each sequence alone."""
     nats, likeliest = [], []
-    for start, end, scored in zip(asked.starts, asked.ends, asked.scored, strict=True):
-        ids = torch.from_numpy(asked.tokens[start:end])[None]
+    for start, end, scored in zip(given.starts, given.ends, given.scored, strict=True):
+        ids = torch.from_numpy(given.tokens[start:end])[None]
         with torch.inference_mode():
             logits = model.head(model.hidden(ids[:, :-1])[0])[-scored:].double()
         targets = ids[0, -scored:]
@@ -164,10 +164,10 @@ def one_by_one(model, asked: ScoredSequences) -> tuple[np.ndarray, np.ndarray]:
 
 @pytest.mark.parametrize("batch_tokens", [1, 40, 100_000])
 def test_a_batch_changes_rounding_only(evaluated, batch_tokens: int) -> None:
-    """What stands after a sequence, and which places of the last layer are computed, changes nothing either."""
-    model, asked = load_causal(evaluated.model, 257, ONE_THREAD), ragged()
-    nats, likeliest = one_by_one(model, asked)
-    found = score(model, asked, batch_tokens)
+    """Compare with single sequences: padding and the choice of positions in the last layer change nothing either."""
+    model, given = load_causal(evaluated.model, 257, ONE_THREAD), ragged()
+    nats, likeliest = one_by_one(model, given)
+    found = score(model, given, batch_tokens)
     assert found.nats == pytest.approx(nats, rel=1e-6, abs=1e-6)
     assert found.likeliest.tolist() == likeliest.tolist()
     assert np.ptp(nats) > 1
@@ -186,18 +186,18 @@ def test_the_last_layer_is_computed_where_it_is_read_alone(evaluated) -> None:
 
 
 def test_memory_is_bounded_by_the_scores_and_a_batch() -> None:
-    """Windows that share their tokens cost numbers alone: none is copied before its batch comes."""
+    """Measure windows that share their tokens: none is copied before its batch."""
     tokens = np.arange(2000) % 4
     starts = np.arange(1000)
-    asked = ScoredSequences(tokens, starts, starts + 1001, np.ones(1000, np.int64))
+    given = ScoredSequences(tokens, starts, starts + 1001, np.ones(1000, np.int64))
 
     class Quiet(Table):
         def hidden(self, input_ids: torch.Tensor) -> torch.Tensor:
             return torch.nn.functional.one_hot(input_ids, 4).float()
 
-    score(Quiet(), asked, 1000)  # what is loaded once is loaded now
+    score(Quiet(), given, 1000)  # what is loaded once is loaded now
     tracemalloc.start()
-    score(Quiet(), asked, 1000)
+    score(Quiet(), given, 1000)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 400_000  # all windows as ids would be 8,000,000

@@ -26,7 +26,7 @@ NAMES = {BEGIN: "<|begin|>", END: "<|end|>", TURN: "<|turn|>"}
 
 @pytest.fixture
 def folder(tmp_path: Path, evaluated) -> Path:
-    """A model and a tokenizer, which has three special tokens by names of its own in the place of `<|endoftext|>`."""
+    """Return a folder with a model and a tokenizer whose three special tokens, of unusual names, replace `<|endoftext|>`."""
     copy = shutil.copytree(evaluated.model, tmp_path / "model")
     content = json.loads(evaluated.tokenizer.read_text())
     vocabulary = {number: token for token, number in content["model"]["vocab"].items()} | NAMES
@@ -59,7 +59,7 @@ def test_the_files_beside_a_tokenizer_name_its_special_tokens(folder: Path, file
     assert found(folder) == SpecialTokens(BEGIN, END, frozenset([END]))
 
 
-def test_files_of_another_tokenizer_say_nothing(folder: Path, evaluated) -> None:
+def test_files_of_another_tokenizer_are_ignored(folder: Path, evaluated) -> None:
     write(folder, "tokenizer_config.json", eos_token="<|end|>")
     assert found(folder, evaluated.tokenizer) == SpecialTokens(0, 0, frozenset([0]))  # by config.json and its own name
 
@@ -105,7 +105,7 @@ def test_a_text_begins_and_ends_with_the_tokens_that_the_folder_names(folder: Pa
     assert writer.prompt("").ids == [BEGIN]
 
 
-def test_samples_say_with_which_token_they_begin(folder: Path, tmp_path: Path) -> None:
+def test_samples_record_the_token_they_begin_with(folder: Path, tmp_path: Path) -> None:
     write(folder, "tokenizer_config.json", bos_token="<|begin|>", eos_token="<|end|>")
     write_samples(folder, folder / "tokenizer.json", tmp_path / "samples.json", [""], length=2, execution=ONE_THREAD)
     assert read_json(tmp_path / "samples.json")["protocol"]["begins_with"] == "<|begin|>"

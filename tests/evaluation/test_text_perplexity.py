@@ -2,6 +2,7 @@ import hashlib
 import json
 import math
 import re
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,13 +15,13 @@ from relm.errors import RelmError
 from relm.evaluation.detokenisers import wikitext
 from relm.evaluation.models import Execution
 from relm.evaluation.text_perplexity import (
+    count_parts_between_single_spaces,
+    count_parts_between_whitespace,
     evaluate_text,
     figures,
-    joined_rows,
-    pages,
-    parts_between_single_spaces,
-    parts_between_whitespace,
-    prepared_text,
+    join_rows,
+    prepare_text,
+    split_pages,
 )
 from relm.evaluation.windows import strided, windows_of_documents
 from relm.examples.tokenizers import load_tokenizer
@@ -35,7 +36,7 @@ WIKI = (
 
 
 def as_ids(text: str) -> list[int]:
-    """What the byte tokenizer of the tests gives: ids 1 to 256 in the order of its alphabet."""
+    """Return the ids of the tests' byte tokenizer: 1 to 256 in the order of its alphabet."""
     from tokenizers import pre_tokenizers
 
     order = {character: number for number, character in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()), 1)}
@@ -51,20 +52,20 @@ def reference(evaluated):
 
 @pytest.fixture
 def scored(tmp_path: Path, evaluated):
-    """What `evaluate_text` writes about a text."""
+    """Return the result of `evaluate_text` for a text."""
 
     def evaluation(text: str | bytes, limit: int | None = None, execution: Execution = ONE_THREAD, **options):
         file, output = tmp_path / "a.txt", tmp_path / "eval.json"
         file.write_bytes(text if isinstance(text, bytes) else text.encode())
         how = TextPerplexity(**options)
-        said = evaluate_text(evaluated.model, evaluated.tokenizer, file, output, "eval", how, None, limit, execution)
-        return read_json(output) | {"said": said}
+        summary = evaluate_text(evaluated.model, evaluated.tokenizer, file, output, "eval", how, None, limit, execution)
+        return read_json(output) | {"summary": summary}
 
     return evaluation
 
 
 def nats_of(reference, ids: list[int], first_scored: int) -> float:
-    """Sum of -ln P of the tokens from `first_scored` on, given those before them."""
+    """Return the sum of -ln P of the tokens from `first_scored` on, given those before them."""
     with torch.no_grad():
         logits = reference(torch.tensor([ids[:-1]])).logits[0].double()
     return torch.nn.functional.cross_entropy(
@@ -76,7 +77,7 @@ def nats_of(reference, ids: list[int], first_scored: int) -> float:
 
 
 @pytest.mark.parametrize("stride", [1, 5, 16])
-def test_overlapping_windows_give_what_megatrons_padded_batches_give(reference, scored, stride: int) -> None:
+def test_overlapping_windows_have_the_losses_of_megatrons_padded_batches(reference, scored, stride: int) -> None:
     text = wikitext(WIKI)
     ids, nats = as_ids(text), 0.0
     for number in range(math.ceil((len(ids) - 1 - stride) / stride) + 1):
@@ -102,7 +103,7 @@ def test_overlapping_windows_give_what_megatrons_padded_batches_give(reference, 
 
 @pytest.mark.parametrize("stride", [1, 5, 11, 16])
 @pytest.mark.parametrize("length", [10, 16, 17, 48, 71])
-def test_strided_windows_give_what_the_page_on_perplexity_computes(reference, scored, stride: int, length: int) -> None:
+def test_strided_windows_have_the_figure_of_the_page_on_perplexity(reference, scored, stride: int, length: int) -> None:
     text = "".join(np.random.default_rng(length).choice(list("abc de\n"), length - 1)) + "f"
     ids = torch.tensor([as_ids(text)])
     nats, tokens, reached = 0.0, 0, 0
@@ -125,9 +126,9 @@ def test_strided_windows_give_what_the_page_on_perplexity_computes(reference, sc
     assert found["tokens_scored"] == length - 1 - lost
 
 
-def test_rolling_windows_over_pages_give_what_lm_evals_wikitext_computes(reference, scored) -> None:
+def test_rolling_windows_over_pages_have_the_figures_of_lm_evals_wikitext(reference, scored) -> None:
     nats = words = size = 0.0
-    for page in pages(WIKI):
+    for page in split_pages(WIKI):
         ids = [0, *as_ids(wikitext(page))]  # its prefix is the end of text
         done = 1
         while done < len(ids):
@@ -149,7 +150,7 @@ def test_rolling_windows_over_pages_give_what_lm_evals_wikitext_computes(referen
     assert (found["documents"], found["words"], found["bytes"]) == (2, words, size)
     assert math.log(found["perplexity_per_word"]) == pytest.approx(nats / words, rel=1e-5)
     assert found["bits_per_byte"] == pytest.approx(nats / size / math.log(2), rel=1e-5)
-    assert found["tokens"] == found["tokens_scored"] == sum(len(as_ids(wikitext(page))) for page in pages(WIKI))
+    assert found["tokens"] == found["tokens_scored"] == sum(len(as_ids(wikitext(page))) for page in split_pages(WIKI))
 
 
 def test_batches_change_figures_by_rounding_only(scored) -> None:
@@ -162,32 +163,32 @@ def test_batches_change_figures_by_rounding_only(scored) -> None:
 
 
 def test_pages_begin_at_headings_of_the_first_level() -> None:
-    assert pages(WIKI) == [
+    assert split_pages(WIKI) == [
         " = First = \n \n The cat , a <unk> , sat @-@ on ( the ) mat . \n = = Rest = = \n \n It is 1 @,@ 000 . \n ",
         ' = Other one = \n \n Ünder " bed " . \n \n',
     ]
-    assert "\n".join([" ", *pages(WIKI)]) == WIKI
+    assert "\n".join([" ", *split_pages(WIKI)]) == WIKI
     # What stands before the first heading is a page unless it is blank; a heading needs no blank lines around it.
-    assert pages("x\n = 1 rad / s = \ny") == ["x", " = 1 rad / s = \ny"]
-    assert pages("no headings \n = = at = = \n") == ["no headings \n = = at = = \n"]
-    assert pages(" = = = a = = = \n = = b = = \n = c = ") == [" = = = a = = = \n = = b = = ", " = c = "]
+    assert split_pages("x\n = 1 rad / s = \ny") == ["x", " = 1 rad / s = \ny"]
+    assert split_pages("no headings \n = = at = = \n") == ["no headings \n = = at = = \n"]
+    assert split_pages(" = = = a = = = \n = = b = = \n = c = ") == [" = = = a = = = \n = = b = = ", " = c = "]
 
 
 def test_rows_are_lines_with_their_ends_and_nothing_for_blank_ones() -> None:
     rows = ["", " = First = \n", "", " The cat . \n", " It sat . \n"]
-    assert joined_rows(" \n = First = \n \n The cat . \n It sat . \n") == "\n\n".join(rows)
-    assert joined_rows("no end") == "no end\n"
+    assert join_rows(" \n = First = \n \n The cat . \n It sat . \n") == "\n\n".join(rows)
+    assert join_rows("no end") == "no end\n"
 
 
 def test_words_are_counted_in_two_ways() -> None:
     text = " \n The cat \n sat . \n"
-    assert parts_between_single_spaces(text) == 4  # The, cat, the line's end, sat, and the full stop: minus one
-    assert parts_between_whitespace(text) == 6  # four, and an empty one at each end
-    assert parts_between_whitespace("The cat") == 2
+    assert count_parts_between_single_spaces(text) == 4  # The, cat, the line's end, sat, and the full stop: minus one
+    assert count_parts_between_whitespace(text) == 6  # four, and an empty one at each end
+    assert count_parts_between_whitespace("The cat") == 2
 
 
 def test_figures_by_word_and_byte_stand_for_the_tokens_that_are_lost(evaluated) -> None:
-    text = prepared_text("ab cd efgh", load_tokenizer(evaluated.tokenizer), TextPerplexity(), None)
+    text = prepare_text("ab cd efgh", load_tokenizer(evaluated.tokenizer), TextPerplexity(), None)
     windows = strided(text.tokens, 5, 5)
     found = figures(2.0, text, windows)
     assert (found["tokens_scored"], found["tokens"]) == (8, 10)
@@ -199,7 +200,7 @@ def test_figures_by_word_and_byte_stand_for_the_tokens_that_are_lost(evaluated) 
 
 def test_each_document_begins_with_an_end_of_text_where_its_first_token_is_scored(evaluated) -> None:
     options = TextPerplexity(documents="level_1_headings", first_token="scored")
-    text = prepared_text(" = a = \nb\n = c = ", load_tokenizer(evaluated.tokenizer), options, None)
+    text = prepare_text(" = a = \nb\n = c = ", load_tokenizer(evaluated.tokenizer), options, None)
     assert text.array.tolist() == [0, *as_ids(" = a = \nb"), 0, *as_ids(" = c = ")]
     assert (text.sizes.tolist(), text.tokens, text.targets) == ([10, 8], 16, 16)
     windows = windows_of_documents("rolling", text.sizes, 16, 16)
@@ -233,12 +234,12 @@ def test_the_result_names_its_protocol(tmp_path, evaluated, scored) -> None:
         "spaces, minus one."
     )
     assert "limit" not in protocol
-    assert result["said"].startswith(f"scored {result['figures']['tokens_scored']} tokens of a.txt: ")
+    assert result["summary"].startswith(f"scored {result['figures']['tokens_scored']} tokens of a.txt: ")
 
 
 @pytest.mark.parametrize("windows", ["overlapping", "rolling", "strided"])
 @pytest.mark.parametrize("documents", ["one", "joined_rows", "level_1_headings"])
-def test_every_protocol_is_told_in_words(scored, windows, documents) -> None:
+def test_every_protocol_is_described(scored, windows, documents) -> None:
     result = scored(WIKI, windows=windows, documents=documents)
     assert re.fullmatch(r"The text as it is, .+: windows .+\. The first token .+; words .+\.", result["protocol"]["in_words"])
     assert ("documents" in result["figures"]) == (documents == "level_1_headings")
@@ -253,7 +254,7 @@ def test_a_limit_leaves_the_first_windows_or_documents(reference, scored) -> Non
     assert (result["figures"]["windows"], result["figures"]["tokens_scored"]) == (2, 32)
     assert result["figures"]["nats_per_token"] == pytest.approx(nats / 32, rel=1e-5)
     result = scored(WIKI, limit=1, documents="level_1_headings", windows="rolling")
-    assert (result["figures"]["documents"], result["figures"]["bytes"]) == (1, len(pages(WIKI)[0].encode()))
+    assert (result["figures"]["documents"], result["figures"]["bytes"]) == (1, len(split_pages(WIKI)[0].encode()))
 
 
 def test_a_stride_beyond_the_models_positions_becomes_the_context(scored) -> None:
@@ -287,14 +288,22 @@ def test_a_single_token_is_scored_after_an_end_of_text(scored, reference) -> Non
 
 def test_another_file_and_no_file_are_errors_by_name(tmp_path: Path, evaluated) -> None:
     file = tmp_path / "wiki.test.tokens"
-    places = evaluated.model, evaluated.tokenizer, file, tmp_path / "eval.json", "eval", TextPerplexity()
+    evaluate = partial(
+        evaluate_text,
+        model_folder=evaluated.model,
+        tokenizer=evaluated.tokenizer,
+        file=file,
+        output=tmp_path / "eval.json",
+        task="eval",
+        options=TextPerplexity(),
+    )
     with pytest.raises(RelmError, match=r"wiki\.test\.tokens: cannot be read: No such file"):
-        evaluate_text(*places)
+        evaluate()
     file.write_text("altered")
     with pytest.raises(
         RelmError, match=r"wiki\.test\.tokens: has sha256 [0-9a-f]{64}, the test's file has 0{64}: another file"
     ):
-        evaluate_text(*places, file_sha256="0" * 64)
+        evaluate(file_sha256="0" * 64)
     assert not (tmp_path / "eval.json").exists()
 
 
@@ -303,7 +312,7 @@ def test_a_tokenizer_with_more_ids_than_the_model_is_an_error(tmp_path: Path, ev
     content["added_tokens"].append(content["added_tokens"][0] | {"id": 257, "content": "<more>"})
     (tmp_path / "tokenizer.json").write_text(json.dumps(content))
     (tmp_path / "a.txt").write_text("some text")
-    with pytest.raises(RelmError, match=r"the model knows 257 tokens, the tokenizer has 258"):
+    with pytest.raises(RelmError, match=r"the model has 257 tokens, the tokenizer 258"):
         evaluate_text(
             evaluated.model, tmp_path / "tokenizer.json", tmp_path / "a.txt", tmp_path / "e.json", "e", TextPerplexity()
         )
@@ -316,9 +325,9 @@ def test_wikitext_2_raw_has_the_tokens_and_pages_that_others_count(shared_data: 
     text = unpacked(shared_data, "wikitext-2-raw/wiki.test.raw", tmp_path).read_text()
     tokenizer = load_tokenizer(gpt2_tokenizer(shared_data, tmp_path))
     # Hugging Face's page warns that the tokenizer gives 287,644 tokens, more than the model has positions.
-    assert prepared_text(text, tokenizer, TextPerplexity(documents="joined_rows"), None).tokens == 287_644
+    assert prepare_text(text, tokenizer, TextPerplexity(documents="joined_rows"), None).tokens == 287_644
     # EleutherAI/wikitext_document_level has 62 rows in its test split.
-    found = pages(text)
+    found = split_pages(text)
     assert len(found) == 62
     assert [page.split("\n")[0] for page in found].count(" = 1 rad / s and a nominal impedance k = ") == 1
     assert "\n".join([" ", *found]) == text

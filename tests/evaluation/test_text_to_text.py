@@ -34,7 +34,7 @@ EXECUTION = Execution(threads=1)
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A T5 of ours, and a BART whose folder asks for beams and other things that are no greedy decoding."""
+    """Write a T5 of ours, and a BART whose folder configures beam search and other options that are not greedy; return both."""
     made = {name: tmp_path_factory.mktemp(name) for name in ("t5", "bart")}
     ours = T5(T5Config(2, 2, 8, 16, 24, VOCABULARY, dropout=0.3))
     generator = torch.Generator().manual_seed(2)
@@ -58,7 +58,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def ragged(count: int = 24, longest: int = 15) -> Ragged:
-    """Sources of 1 to 15 tokens, each with an end."""
+    """Return sources of 1 to 15 tokens, each with an end of text."""
     generator = np.random.default_rng(4)
     sizes = generator.integers(1, longest + 1, count)
     values = generator.integers(4, VOCABULARY, sizes.sum())
@@ -76,7 +76,7 @@ def written(model: TextToTextModel, sources: Ragged, batch_tokens: int, length: 
 
 
 def greedily(model: torch.nn.Module, start: int, source: list[int]) -> tuple[list[int], bool]:
-    """The plainest way there is: everything anew for each token."""
+    """Decode greedily without a cache: a whole pass for each token."""
     target = [start]
     for _ in range(MOST):
         logits = model(input_ids=torch.tensor([source]), decoder_input_ids=torch.tensor([target])).logits
@@ -89,7 +89,7 @@ def greedily(model: torch.nn.Module, start: int, source: list[int]) -> tuple[lis
 @pytest.mark.parametrize(
     ("name", "kind", "start"), [("t5", T5ForConditionalGeneration, 0), ("bart", BartForConditionalGeneration, 2)]
 )
-def test_batches_of_any_size_give_what_each_source_gives_alone(folders, name: str, kind: type, start: int) -> None:
+def test_batches_of_any_size_give_the_text_of_each_source_alone(folders, name: str, kind: type, start: int) -> None:
     model = load_text_to_text(folders[name], VOCABULARY, EXECUTION)
     sources = ragged()
     reference = kind.from_pretrained(folders[name]).eval()
@@ -138,12 +138,12 @@ def test_memory_is_bounded_by_the_tokens_of_a_batch(folders) -> None:
     shapes = []
     inner = model.write
     model.write = lambda ids, mask, end, most: (shapes.append((*ids.shape, most)), inner(ids, mask, end, most))[1]
-    told = []
-    write_texts(model, ragged(), 15, MOST, END, 90, told.append)
+    reported = []
+    write_texts(model, ragged(), 15, MOST, END, 90, reported.append)
     assert all(rows * (width + most) <= 90 for rows, width, most in shapes)
     assert [width for _, width, _ in shapes] == sorted((width for _, width, _ in shapes), reverse=True)
-    assert told == [rows for rows, _, _ in shapes]
-    assert sum(told) == 24
+    assert reported == [rows for rows, _, _ in shapes]
+    assert sum(reported) == 24
 
 
 def test_lower_precision_computes_otherwise_and_writes_as_much(folders) -> None:
@@ -163,7 +163,7 @@ def test_a_t5_with_other_switches_is_read_by_transformers(tmp_path: Path) -> Non
     assert len(written(model, ragged(3), 100)) == 3
 
 
-def test_other_folders_are_refused_in_words(folders, tmp_path: Path) -> None:
+def test_other_folders_are_refused_with_a_message(folders, tmp_path: Path) -> None:
     with pytest.raises(RelmError, match=r"cannot be read as a model from text to text: .*; give a folder with"):
         load_text_to_text(tmp_path / "absent", VOCABULARY)
     gpt2 = tmp_path / "gpt2"
@@ -175,9 +175,7 @@ def test_other_folders_are_refused_in_words(folders, tmp_path: Path) -> None:
     (broken / "model.safetensors").write_bytes((broken / "model.safetensors").read_bytes()[:-100])
     with pytest.raises(RelmError, match="broken: cannot be read as a model from text to text: "):
         load_text_to_text(broken, VOCABULARY)
-    with pytest.raises(
-        RelmError, match="the model knows 23 tokens, the tokenizer has 24; give the tokenizer it was trained with"
-    ):
+    with pytest.raises(RelmError, match="the model has 23 tokens, the tokenizer 24; give the tokenizer it was trained with"):
         load_text_to_text(folders["t5"], VOCABULARY + 1)
 
 

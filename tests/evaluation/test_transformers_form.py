@@ -1,4 +1,4 @@
-"""relm's own models against the classes of `transformers` that write in their place."""
+"""relm's own models are compared with the classes of `transformers` that they are converted to."""
 
 from dataclasses import replace
 

@@ -9,16 +9,16 @@ SIZES = st.tuples(st.integers(0, 80), st.integers(2, 12)).flatmap(lambda a: st.t
 
 
 def rows(windows: Windows) -> list[tuple[int, int, int]]:
-    """(start, end, scored) of each."""
+    """Return (start, end, scored) of each window."""
     return list(zip(windows.starts.tolist(), windows.ends.tolist(), windows.scored.tolist(), strict=True))
 
 
-def places_scored(windows: Windows) -> list[int]:
+def positions_scored(windows: Windows) -> list[int]:
     return [place for _, end, scored in rows(windows) for place in range(end - scored, end)]
 
 
 def as_megatron_masks(tokens: int, context: int, stride: int) -> list[tuple[int, list[int]]]:
-    """(start, places scored) of each of its windows: padded to the context, of later ones the last `stride` places count."""
+    """Return Megatron's windows as (start, scored positions): padded to the context, later ones score the last `stride`."""
     count = max(int(np.ceil(max(tokens - 1 - stride, 0) / stride)) + 1, 1)
     found = []
     for index in range(count):
@@ -31,7 +31,7 @@ def as_megatron_masks(tokens: int, context: int, stride: int) -> list[tuple[int,
 
 
 def as_lm_eval_yields(tokens: int, context: int) -> list[tuple[int, int, int]]:
-    """Its rolling windows as (start, end, scored), over tokens of which the first is its prefix."""
+    """Return lm_eval's rolling windows as (start, end, scored), over tokens of which the first is its prefix."""
     found, done = [], 0
     while done < tokens - 1:
         new = min(context, tokens - 1 - done)
@@ -42,7 +42,7 @@ def as_lm_eval_yields(tokens: int, context: int) -> list[tuple[int, int, int]]:
 
 
 def as_the_page_on_perplexity_loops(tokens: int, context: int, stride: int) -> list[tuple[int, int, list[int], int]]:
-    """(start, end, places that have a loss, weight of their mean) of each turn."""
+    """Return (start, end, positions with a loss, weight of their mean) of each iteration."""
     found, reached = [], 0
     for start in range(0, tokens, stride):
         end = min(start + context, tokens)
@@ -56,7 +56,7 @@ def as_the_page_on_perplexity_loops(tokens: int, context: int, stride: int) -> l
 
 def test_overlapping_windows_score_the_first_whole_and_then_their_last_tokens() -> None:
     windows = overlapping(tokens=12, context=5, stride=2)
-    # Places 1 to 5, then 6 7, 8 9, 10 11.
+    # Positions 1 to 5, then 6 7, 8 9, 10 11.
     assert rows(windows) == [(0, 6, 5), (2, 8, 2), (4, 10, 2), (6, 12, 2)]
     assert windows.published == 6  # two more begin before the end, at 8 and 10, and score nothing
     # One token less: the last window scores one.
@@ -76,7 +76,7 @@ def test_rolling_windows_overlap_by_one_token_and_the_last_reaches_back() -> Non
     assert rows(rolling(11, 5)) == [(0, 6, 5), (5, 11, 5)]
 
 
-def test_strided_windows_score_what_the_one_before_did_not_reach() -> None:
+def test_strided_windows_score_the_tokens_that_the_one_before_did_not_reach() -> None:
     windows = strided(13, 6, 4)
     assert rows(windows) == [(0, 6, 5), (4, 10, 4), (8, 13, 3)]
     # The page takes one from each, not only from the first, which alone loses a token.
@@ -98,9 +98,9 @@ def test_overlapping_windows_are_megatrons(sizes) -> None:
     if tokens < 2:
         assert (len(windows), windows.published) == (0, 0)
         return
-    told = as_megatron_masks(tokens, context, stride)
-    assert windows.published == len(told)
-    scoring = [(start, places) for start, places in told if places]
+    original = as_megatron_masks(tokens, context, stride)
+    assert windows.published == len(original)
+    scoring = [(start, positions) for start, positions in original if positions]
     assert [(start, list(range(end - scored, end))) for start, end, scored in rows(windows)] == scoring
     assert windows.ends.tolist() == [min(start + context + 1, tokens) for start, _ in scoring]
     assert rows(windows)[0] == (0, min(context + 1, tokens), min(context, tokens - 1))
@@ -116,12 +116,12 @@ def test_rolling_windows_are_lm_evals(sizes) -> None:
 def test_strided_windows_are_those_of_the_page_on_perplexity(sizes) -> None:
     tokens, context, stride = sizes
     windows = strided(tokens, context, stride)
-    told = as_the_page_on_perplexity_loops(tokens, context, stride) if tokens > 1 else []
-    assert windows.published == len(told)
-    scoring = [turn for turn in told if turn[2]]
+    original = as_the_page_on_perplexity_loops(tokens, context, stride) if tokens > 1 else []
+    assert windows.published == len(original)
+    scoring = [iteration for iteration in original if iteration[2]]
     found = [(start, end, list(range(end - scored, end))) for start, end, scored in rows(windows)]
-    assert found == [turn[:3] for turn in scoring]
-    assert windows.weights.tolist() == [turn[3] for turn in scoring]
+    assert found == [iteration[:3] for iteration in scoring]
+    assert windows.weights.tolist() == [iteration[3] for iteration in scoring]
 
 
 @pytest.mark.parametrize("kind", ["overlapping", "rolling", "strided"])
@@ -132,7 +132,7 @@ def test_every_token_but_the_first_is_scored_once_and_sees_no_more_than_the_cont
     expected = list(range(1, tokens))
     if kind == "strided" and stride == context:
         expected = [place for place in expected if place % stride]
-    assert places_scored(windows) == expected
+    assert positions_scored(windows) == expected
     assert all(end - 1 - start <= context and 1 <= scored < end - start for start, end, scored in rows(windows))
 
 
@@ -143,7 +143,7 @@ def test_no_window_crosses_from_one_document_into_the_next() -> None:
     assert len(windows_of_documents("rolling", [], 3, 3)) == 0
 
 
-def test_the_first_windows_are_what_a_limit_leaves() -> None:
+def test_a_limit_keeps_the_first_windows() -> None:
     windows = overlapping(12, 5, 2)
     assert rows(windows.first(2)) == [(0, 6, 5), (2, 8, 2)]
     assert windows.first(2).published == 2

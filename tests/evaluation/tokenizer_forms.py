@@ -40,7 +40,7 @@ def legacy_sentencepiece(path: Path, size: int = 500) -> sentencepiece.SentenceP
 
 
 def _merges(ids: dict[str, int]) -> list[tuple[str, str]]:
-    """Every way in which two pieces make a third, the better piece, which has the lower id, first."""
+    """Return all pairs of pieces that merge into a third, ordered by the id of that third, the best first."""
     return [pair for piece in ids for pair in sorted(_halves(piece, ids), key=lambda pair: (ids[pair[0]], ids[pair[1]]))]
 
 
@@ -49,7 +49,7 @@ def _halves(piece: str, ids: dict[str, int]) -> list[tuple[str, str]]:
 
 
 def byte_level(path: Path, texts: Sequence[str], pattern: str | None, size: int = 500) -> Tokenizer:
-    """Train a byte-level BPE on texts that a regular expression parts into words; None: on texts as they stand."""
+    """Train a byte-level BPE on texts that a regular expression divides into words; None: on undivided texts."""
     tokenizer = Tokenizer(models.BPE())
     parts = [] if pattern is None else [pre_tokenizers.Split(Regex(pattern), "isolated")]
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(

@@ -12,7 +12,7 @@ BEGIN = 1
 
 
 def stories(shared_data: Path, folder: Path) -> Path:
-    """The folder, converted from the format of karpathy/llama2.c (export.py, legacy_export)."""
+    """Convert the model from the format of karpathy/llama2.c (export.py, legacy_export); return its folder."""
     source = shared_data / "models" / "stories260K" / "stories260K.bin"
     if not source.exists():
         pytest.skip("stories260K is not among the real data of ../shared/data")
@@ -46,7 +46,7 @@ def stories(shared_data: Path, folder: Path) -> Path:
 
 
 def pieces(shared_data: Path) -> list[bytes]:
-    """Id -> text, of llama2.c's `tok512.bin`: the longest length, then a score, a length and the bytes of each."""
+    """Return the text of each id of llama2.c's `tok512.bin`: the longest length, then score, length and bytes of each."""
     content, found, place = (shared_data / "models" / "stories260K" / "tok512.bin").read_bytes(), list[bytes](), 4
     while place < len(content):
         size = int.from_bytes(content[place + 4 : place + 8], "little")

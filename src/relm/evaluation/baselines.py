@@ -1,4 +1,4 @@
-"""What counts alone achieve on the same tokens: the levels that a language model must beat to have learnt anything.
+"""Unigram and bigram losses on the scored tokens: the levels that a language model must beat to have learnt anything.
 
 The unigram level is the entropy of the scored tokens themselves: no model of single tokens can do better. The bigram level is
 an interpolated Kneser-Ney model (Kneser and Ney 1995; Chen and Goodman 1999, section 4.1) of pairs of training tokens.
@@ -15,23 +15,23 @@ from relm.examples.storage import TokenStream
 Tokens = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
-# Tokens that are counted, or scored, at once: what bounds the memory beside the distinct pairs.
+# Tokens that are counted, or scored, at once; they and the distinct pairs bound the memory.
 BLOCK = 2**22
-# Pairs are counted in so many of the training stream's first tokens; more would move the level in the third decimal.
+# Pairs are counted in this many of the training stream's first tokens; more would move the level in the third decimal.
 LARGEST_TRAINING = 2**26
 # Where counts of counts give no estimate (a tiny corpus), any discount between 0 and 1 is a proper model.
 FALLBACK_DISCOUNT = 0.5
 
 
 def blocks(stream: TokenStream, limit: int) -> Iterator[Tokens]:
-    """The first `limit` tokens of a stream in blocks, each repeating the last token of the one before."""
+    """Yield the first `limit` tokens of a stream in blocks; each repeats the last token of the one before."""
     end = min(len(stream), limit)
     for start in range(0, end - 1, BLOCK):
         yield stream.tokens(start, min(start + BLOCK + 1, end))
 
 
 def unigram_entropy(scored: Iterable[Tokens], vocabulary_size: int) -> float:
-    """Entropy in nats of the tokens of overlapping blocks, the very first token left out."""
+    """Return the entropy in nats of the tokens of overlapping blocks, without the first token of the stream."""
     counts = np.zeros(vocabulary_size, dtype=np.int64)
     for block in scored:
         counts += np.bincount(block[1:], minlength=vocabulary_size)
@@ -43,17 +43,17 @@ def unigram_entropy(scored: Iterable[Tokens], vocabulary_size: int) -> float:
 class BigramModel:
     """An interpolated Kneser-Ney model of pairs of tokens.
 
-    P(w | v) = max(c(v w) - D, 0) / c(v) + D types(v) / c(v) Q(w), where c counts in training, types(v) is how many different
-    tokens follow v, and D = n1 / (n1 + 2 n2) with n1, n2 the numbers of pairs seen once and twice. Q is the same construction
-    one order below: over the numbers of different tokens that precede w, with the uniform distribution beneath. After a v that
-    training never saw, P is Q. Every token has a probability above 0, and they sum to 1.
+    P(w | v) = max(c(v w) - D, 0) / c(v) + D types(v) / c(v) Q(w), where c counts in training, types(v) is the count of
+    different tokens that follow v, and D = n1 / (n1 + 2 n2) with n1, n2 the counts of pairs seen once and twice. Q is the same
+    construction one order lower: over the counts of different tokens that precede w, interpolated with the uniform
+    distribution. After a v that training never saw, P is Q. Every token has a probability above 0, and they sum to 1.
     """
 
     vocabulary_size: int
     pairs: Tokens
-    """v * vocabulary_size + w of every pair seen, sorted."""
+    """v * vocabulary_size + w for every pair seen, sorted."""
     counts: Tokens
-    """c(v w) of each of them."""
+    """c(v w) for each of them."""
     context_counts: Tokens
     """c(v), (vocabulary,)."""
     context_types: Tokens
@@ -64,7 +64,7 @@ class BigramModel:
 
     @classmethod
     def estimated(cls, training: Iterable[Tokens], vocabulary_size: int) -> "BigramModel":
-        """The model of overlapping blocks of training tokens."""
+        """Return the model estimated on overlapping blocks of training tokens."""
         pairs, counts = _pair_counts(training, vocabulary_size)
         previous, following = np.divmod(pairs, vocabulary_size)
         return cls(
@@ -78,10 +78,10 @@ class BigramModel:
         )
 
     def probabilities(self, previous: Tokens, following: Tokens) -> Floats:
-        """P(following | previous), elementwise."""
+        """Return P(following | previous), elementwise."""
         wanted = previous * self.vocabulary_size + following
-        places = np.minimum(np.searchsorted(self.pairs, wanted), len(self.pairs) - 1)
-        counts = np.where(self.pairs[places] == wanted, self.counts[places], 0)
+        indices = np.minimum(np.searchsorted(self.pairs, wanted), len(self.pairs) - 1)
+        counts = np.where(self.pairs[indices] == wanted, self.counts[indices], 0)
         totals = self.context_counts[previous]
         seen = np.maximum(counts - self.discount, 0.0) / np.maximum(totals, 1)
         left_over = np.where(totals > 0, self.discount * self.context_types[previous] / np.maximum(totals, 1), 1.0)
@@ -89,7 +89,7 @@ class BigramModel:
         return probabilities
 
     def nats(self, scored: Iterable[Tokens]) -> float:
-        """Sum of -ln P over the tokens of overlapping blocks, the very first token left out."""
+        """Return the sum of -ln P over the tokens of overlapping blocks, without the first token of the stream."""
         return float(sum(-np.log(self.probabilities(block[:-1], block[1:])).sum() for block in scored))
 
 
@@ -97,13 +97,13 @@ def _pair_counts(training: Iterable[Tokens], vocabulary_size: int) -> tuple[Toke
     pairs = counts = np.empty(0, dtype=np.int64)
     for block in training:
         found, times = np.unique(block[:-1] * vocabulary_size + block[1:], return_counts=True)
-        pairs, places = np.unique(np.concatenate([pairs, found]), return_inverse=True)
-        counts = np.bincount(places, weights=np.concatenate([counts, times])).astype(np.int64)
+        pairs, indices = np.unique(np.concatenate([pairs, found]), return_inverse=True)
+        counts = np.bincount(indices, weights=np.concatenate([counts, times])).astype(np.int64)
     return pairs, counts
 
 
 def _discount(counts: Tokens) -> float:
-    """n1 / (n1 + 2 n2): Ney, Essen and Kneser 1994."""
+    """Return n1 / (n1 + 2 n2), after Ney, Essen and Kneser 1994."""
     once, twice = int((counts == 1).sum()), int((counts == 2).sum())
     return once / (once + 2 * twice) if once and twice else FALLBACK_DISCOUNT
 

@@ -1,4 +1,4 @@
-"""The tokens that are put before a text when a causal model scores it.
+"""Tokens that are put before a text when a causal model scores it.
 
 Many tokenizers put a token that begins a text (bos) before whatever they encode, and their models were trained that way.
 lm_eval 0.4.13 encodes texts as the tokenizer does by itself; a text whose first token is scored follows one more token, its
@@ -32,14 +32,14 @@ class Beginning:
     begin: Begin
     """The choice that was made."""
     ids: tuple[int, ...] = ()
-    """Put before every text. The first of them is never scored."""
+    """Ids that are put before every text. The first of them is never scored."""
     every_window: int | None = None
-    """Replaces the first token of every window, which is never scored; None: windows begin with the text's own tokens."""
+    """The id that replaces the first token of every window, which is never scored; None: windows keep the text's tokens."""
     names: tuple[str, ...] = ()
     """The text of each of `ids`."""
 
     def record(self) -> dict[str, Any]:
-        """Return what a result says about it."""
+        """Return the keys of a result that record it."""
         return {"begin": self.begin, "begin_tokens": [{"id": i, "token": n} for i, n in zip(self.ids, self.names, strict=True)]}
 
 
@@ -49,8 +49,8 @@ def beginning_of(
     """Return the tokens that a choice puts before texts encoded with a tokenizer.
 
     Args:
-        model_folder: its tokenizer_config.json counts where its tokenizer is the same.
-        scores_first_token: whether the first token of a text has to follow another one.
+        model_folder: its tokenizer_config.json is read if its tokenizer is the same.
+        scores_first_token: whether the first token of a text is scored, so that it must follow another one.
 
     Raises:
         RelmError: the tokenizer has no token that the choice needs.
@@ -72,7 +72,7 @@ def added_tokens(tokenizer: LoadedTokenizer) -> tuple[int, ...]:
 
 
 def prefix_token(tokenizer: LoadedTokenizer, model_folder: Path | None = None) -> int:
-    """Return the id that lm_eval has the first token of a text follow: the tokenizer's bos, or else its end of text.
+    """Return the id that lm_eval puts before a text whose first token is scored: the tokenizer's bos, or else its end of text.
 
     Raises:
         RelmError: it has neither.
@@ -83,7 +83,7 @@ def prefix_token(tokenizer: LoadedTokenizer, model_folder: Path | None = None) -
 
 
 def bos_token(tokenizer: LoadedTokenizer, model_folder: Path | None = None) -> int | None:
-    """Return the id of the token that begins a text: the one the settings name, the first one added, or one known by name.
+    """Return the id of the token that begins a text: named in the settings, or the first one added, or known by its name.
 
     A `bos_token` of null in the settings means that the tokenizer has none.
     """
@@ -99,7 +99,7 @@ def bos_token(tokenizer: LoadedTokenizer, model_folder: Path | None = None) -> i
 
 
 def put_before_each(ids: Sequence[int], tokens: Tokens, sizes: Integers) -> tuple[Tokens, Integers]:
-    """Put the same ids before each of the sequences that lie one after the other in one array; return array and sizes.
+    """Put the same ids before each of the sequences concatenated in one array; return array and sizes.
 
     >>> put_before_each([7, 8], np.array([1, 2, 3], np.int32), np.array([2, 1]))
     (array([7, 8, 1, 2, 7, 8, 3], dtype=int32), array([4, 3]))
@@ -109,7 +109,8 @@ def put_before_each(ids: Sequence[int], tokens: Tokens, sizes: Integers) -> tupl
 
 
 def _window_token(tokenizer: LoadedTokenizer, model_folder: Path | None) -> int:
-    """
+    """Return the id that begins every window.
+
     Raises:
         RelmError: the tokenizer has no bos, or puts several tokens before a text.
     """

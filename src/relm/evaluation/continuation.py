@@ -19,10 +19,10 @@ from relm.evaluation.transformers_form import as_transformers
 
 log = logging.getLogger(__name__)
 
-# Texts on which `generate` for a model of another origin is compared with the model itself, once.
+# Texts on which `generate` for a model that is not relm's is compared once with the model itself.
 PROBES = ([1, 2, 3], [4, 5])
 PROBE_TOKENS = 3
-# Of the largest logit; a cache that forgets, or padding that is taken for text, is far beyond.
+# Tolerated share of the largest logit; a cache that forgets, or padding that is taken for text, is far beyond.
 PROBE_TOLERANCE = {"float32": 1e-4, "bfloat16": 5e-2}
 
 
@@ -31,13 +31,13 @@ class Continuation:
     """Ids that a model wrote after a prompt."""
 
     ids: list[int]
-    """Without the end of text, or the id to stop at."""
+    """The ids, without the end of text or the id to stop at."""
     ended: Ending
 
 
 @dataclass
 class Timing:
-    """Seconds, each batch apart: they end when its last token is known on the host."""
+    """Seconds per batch, measured until its last token is known on the host."""
 
     texts: list[int] = field(default_factory=list)
     prompt_tokens: list[int] = field(default_factory=list)
@@ -45,9 +45,9 @@ class Timing:
     passes: list[int] = field(default_factory=list)
     """Tokens of the longest text of the batch, an end of text included."""
     first_seconds: list[float] = field(default_factory=list)
-    """From the prompts to the first token."""
+    """Seconds from the prompts to the first token."""
     seconds: list[float] = field(default_factory=list)
-    """From the prompts to the last token."""
+    """Seconds from the prompts to the last token."""
 
     def add(
         self, prompts: Sequence[Sequence[int]], written: Sequence[Sequence[int]], passes: int, first: float, whole: float
@@ -80,9 +80,9 @@ class Continuer(Protocol):
     """A model that continues a batch of texts until a criterion is met."""
 
     positions: int | None
-    """The longest text that it can read; None: any length."""
+    """Tokens of the longest text that it can read; None: any length."""
     pads: bool
-    """Whether texts of several lengths can be one batch."""
+    """True if texts of several lengths can be one batch."""
 
     def extend(
         self, texts: Sequence[Sequence[int]], tokens: int, processors: LogitsProcessorList, criterion: StoppingCriteria
@@ -90,9 +90,9 @@ class Continuer(Protocol):
         """Continue texts by up to `tokens` ids each.
 
         Args:
-            texts: at least one id each, and so short that they have room for all of these ids but the last.
-            processors: choose each next token: the likeliest of what they return is taken.
-            criterion: called with the ids after each token.
+            texts: at least one id each, and short enough that all of these ids but the last fit into the positions.
+            processors: they choose each next token: the likeliest of what they return is taken.
+            criterion: it is called with the ids after each token.
         """
 
 
@@ -130,15 +130,15 @@ class TransformersContinuer:
             return self._model.generate(**given, **settings, **options)
 
     def _probe(self, model: ForeignCausalModel) -> None:
-        """Find out whether padding and cache change what the model computes, and do without them if so."""
+        """Turn padding and cache off if they change what the model computes."""
         self.pads = self._agrees(model, PROBES)
         self._use_cache = self.pads or all(self._agrees(model, [probe]) for probe in PROBES)
         if not self._use_cache:
             log.warning(
-                "%s: its cache does not give what the model gives; each token takes a pass over those before", model.folder
+                "%s: logits with its cache differ from those without; each token takes a pass over those before", model.folder
             )
         elif not self.pads:
-            log.warning("%s: padding changes what the model gives; texts are written one by one", model.folder)
+            log.warning("%s: padding changes the model's logits; texts are written one by one", model.folder)
 
     def _agrees(self, model: CausalModel, texts: Sequence[Sequence[int]]) -> bool:
         """Return whether `generate`, with padding and cache, computes what the model computes from each text alone."""
@@ -160,14 +160,14 @@ class TransformersContinuer:
 
 
 class _Float32Head(nn.Module):
-    """A head that computes in float32 whatever the precision of what is before it."""
+    """A head that computes in float32 whatever the precision of the layers before it."""
 
     def __init__(self, weight: nn.Parameter) -> None:
         super().__init__()
         self.weight = weight
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """(..., hidden) -> (..., vocabulary)"""
+        """Return logits, (..., hidden) -> (..., vocabulary)."""
         with torch.autocast(hidden.device.type, enabled=False):
             return F.linear(hidden.float(), self.weight)
 
@@ -189,9 +189,9 @@ def continuations(
     Args:
         prompts: each at least one id.
         length: at least 1.
-        streams: the random numbers of each text.
-        stop: what ends a text before its length; None: nothing.
-        timing: what this takes is added to it.
+        streams: the random generator of each text.
+        stop: the rule that ends a text before its length; None: nothing does.
+        timing: the measured seconds are added to it.
 
     Raises:
         RelmError: logits are not finite.
@@ -209,7 +209,7 @@ def continuations(
 
 
 class _Progress(StoppingCriteria):
-    """The texts of a batch so far, and which have ended; a call of `generate` ends with the half of those that it was given."""
+    """The texts of a batch so far, and which have ended; a call of `generate` ends once half of its texts have."""
 
     def __init__(self, prompts: Sequence[Sequence[int]], stop: Stop | None) -> None:
         self._prompts, self._stop = prompts, stop
@@ -218,11 +218,11 @@ class _Progress(StoppingCriteria):
         self.tokens = 0
         """Tokens of the longest text, an end of text included."""
         self.first = 0.0
-        """When the first token was known on the host."""
+        """The time at which the first token was known on the host."""
         self._rows: list[int] = []
 
     def next_rows(self) -> list[int]:
-        """Return the numbers of the texts that have not ended, which the next call is given."""
+        """Return the indices of the texts that have not ended, which the next call is given."""
         self._rows = self._unfinished(range(len(self.texts)))
         return self._rows
 
@@ -231,7 +231,7 @@ class _Progress(StoppingCriteria):
         return [text[len(prompt) :] for text, prompt in zip(self.texts, self._prompts, strict=True)]
 
     def __call__(self, input_ids: Tensor, scores: Any, **options: Any) -> Tensor:
-        """Take the newest token of each text, and return whether the call ends, the same for all, (batch,) bool."""
+        """Take the newest token of each text, and return True for all, (batch,) bool, if the call ends."""
         tokens = input_ids[:, -1].tolist()
         self.first = self.first or perf_counter()
         self.tokens += 1

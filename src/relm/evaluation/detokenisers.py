@@ -1,28 +1,28 @@
-"""The spaces that WikiText's tokenisation put around punctuation, taken out again.
+"""Detokenisers, which take out the spaces that WikiText's tokenisation put around punctuation.
 
-The rules are those of Megatron-LM's `wikitext_detokenizer`, which Graphcore's GPT-2 and lm_eval have unchanged: what they do,
+The rules are those of Megatron-LM's `wikitext_detokenizer`, which Graphcore's GPT-2 and lm_eval copied unchanged: what they do,
 right or wrong, decides how many tokens a text has, and so its perplexity. They are applied to the whole text, in this order.
-Some of what they do is by accident, and is kept: a quotation is whatever stands between two marks that follow one another,
-across lines too, and ` N `, which is a number in the Penn Treebank, becomes ` 1 `.
+Some of what they do is accidental, and is kept: a quotation is whatever stands between two marks that follow one another,
+across lines too, and ` N `, which stands for a number in the Penn Treebank, becomes ` 1 `.
 """
 
 import re
 from collections.abc import Callable
 
-# A string or a pattern, and what takes its place.
+# A string or a pattern, and its replacement.
 Rule = tuple[str | re.Pattern[str], str]
 
 
 def _without_inner_space(left: str, right: str) -> Rule:
-    """What stands between two marks loses the white space next to them."""
+    """Return a rule that strips the white space inside a pair of marks."""
     begin, end = re.escape(left), re.escape(right)
     return re.compile(rf"{begin}\s*([^{end}]*?)\s*{end}"), rf"{left}\1{right}"
 
 
 WIKITEXT: tuple[Rule, ...] = (
     ("s '", "s'"),
-    # Between slashes, as sed and Perl want it, which Python takes for slashes of the text: it fits none of WikiText, and where
-    # it fits it puts the pattern into the text. It changes nothing but what it never meets.
+    # Written between slashes, as for sed and Perl. Python reads them as slashes of the text, so that the rule matches nothing
+    # in WikiText; where it did match, it would put the pattern itself into the text.
     (re.compile("/' [0-9]/"), "/'[0-9]/"),
     *((f" @{mark}@ ", mark) for mark in "-,."),
     *((f" {mark} ", f"{mark} ") for mark in ":;.!?,"),
@@ -39,16 +39,16 @@ WIKITEXT: tuple[Rule, ...] = (
 
 
 def wikitext(text: str) -> str:
-    """WikiText, raw or processed, with most of its spaces where an author would have put them."""
+    """Return WikiText, raw or processed, with most of its spaces where an author would have put them."""
     for found, instead in WIKITEXT:
         text = text.replace(found, instead) if isinstance(found, str) else found.sub(instead, text)
     return text
 
 
 def unchanged(text: str) -> str:
-    """The text as it is."""
+    """Return the text unchanged."""
     return text
 
 
-# Name in a recipe -> what it does to a document.
+# Name in a recipe -> function on a document.
 DETOKENISERS: dict[str, Callable[[str], str]] = {"none": unchanged, "gpt2_wikitext": wikitext}

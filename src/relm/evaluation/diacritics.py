@@ -1,7 +1,7 @@
-"""How well a model puts diacritics back into held-out texts, beside what can be had without one.
+"""Evaluation of a model that restores the diacritics of held-out texts, beside two baselines that need no model.
 
-The texts are the targets of the held-out table, so training and evaluation mean the same by a text, and the manifest stands for
-all that is read. How two texts are compared: `relm.evaluation.diacritics_scoring`.
+The texts are the targets of the held-out table, so training and evaluation have the same definition of a text, and the
+manifest's sha256 fixes all that is read. `relm.evaluation.diacritics_scoring` compares two texts.
 """
 
 from collections import Counter
@@ -13,8 +13,8 @@ from tqdm import tqdm
 
 from relm.artifact import sha256_of
 from relm.errors import RelmError
-from relm.evaluation.diacritics_baselines import Forms, Training, training_forms
-from relm.evaluation.diacritics_scoring import RestorationCounts, plain, scored, words_of
+from relm.evaluation.diacritics_baselines import Forms, Training, count_training_forms
+from relm.evaluation.diacritics_scoring import RestorationCounts, compare_texts, plain, words_of
 from relm.evaluation.models import Execution
 from relm.evaluation.restoration import Restored, Restorer
 from relm.evaluation.result import Result, Sample
@@ -27,11 +27,11 @@ from relm.examples.tokenizers import LoadedTokenizer, load_tokenizer
 from relm.recipes.evaluations import Diacritics
 from relm.recipes.objectives import Objective
 
-# The text on the card of iliemihai/mt5-base-romanian-diacritics, as it should come out.
+# The expected output of the example on the card of iliemihai/mt5-base-romanian-diacritics.
 WORKED_EXAMPLES = {
     "ro": "A început să îi taie un fir de păr, iar fata stă în față, ține cămașa de in în mână și cântă nota SI."
 }
-# Prefix of a baseline's figures -> what it is.
+# Prefix of a baseline's figures -> its description.
 BASELINES = {
     "no_diacritics": "the text as it is without diacritics",
     "most_frequent_form": "each word in the form that the training text has most often, upper and lower case taken together; "
@@ -69,15 +69,16 @@ def evaluate_diacritics(
 
     Args:
         model_folder: Hugging Face folder of any encoder-decoder.
-        manifest: of the examples, pairs of a text without diacritics and the text; its training split gives the forms of words.
-        tokenizer: the `tokenizer.json` that they were made with.
+        manifest: that of the examples, pairs of a text without diacritics and the text; the forms of words are counted in its
+            training split.
+        tokenizer: the `tokenizer.json` that they were encoded with.
         output: the JSON file.
-        task: its name.
-        phase: what a text is, and the lengths of source and target.
-        options: how many texts.
-        limit: only so many of them, the first ones; None: all.
-        execution: it changes figures by rounding at most.
-        language: of the text; decides which letters are standard.
+        task: the name of the evaluation.
+        phase: the settings that define a text, and the lengths of source and target.
+        options: the count of texts.
+        limit: restore only the first `limit` of them; None: all.
+        execution: device and precision; figures change by rounding at most.
+        language: that of the text; it decides which letters are standard.
 
     Returns:
         A sentence with figures and rate.
@@ -87,18 +88,18 @@ def evaluate_diacritics(
     """
     started, options, execution = perf_counter(), options or Diacritics(), execution or Execution()
     loaded = load_tokenizer(tokenizer)
-    examples = _opened(manifest, phase, loaded)
+    examples = _open_examples(manifest, phase, loaded)
     model = load_text_to_text(model_folder, loaded.vocabulary_size, execution)
     require_lengths(model, examples.source_length, examples.target_length)
     bounds = [bound for bound in (options.examples, limit) if bound is not None]
     held_out = Texts(examples.tables, loaded, language, min(bounds, default=None))
     training = Training(manifest, sha256_of(manifest), tokenizer, loaded.sha256, language)
-    forms = training_forms(training, _wanted(manifest, held_out), execution.threads)
+    forms = count_training_forms(training, _held_out_words(manifest, held_out), execution.threads)
     restorer = Restorer(model, loaded, examples, phase.seq2seq.source, language, execution.batch_tokens)
     figures = _figures(manifest, held_out, restorer, forms)
     worked_example, samples = _worked_example(restorer)
     protocol = {
-        "in_words": _in_words(phase.seq2seq.texts),
+        "in_words": _describe_protocol(phase.seq2seq.texts),
         "tokenizer_sha256": loaded.sha256,
         "manifest_sha256": training.manifest_sha256,
         "source_length": examples.source_length,
@@ -111,10 +112,10 @@ def evaluate_diacritics(
     }
     figures |= worked_example
     Result(task=task, protocol=protocol, figures=figures, model_sha256=model.sha256, samples=samples).write(output)
-    return _sentence(figures, perf_counter() - started)
+    return _describe_figures(figures, perf_counter() - started)
 
 
-def _opened(manifest: Path, phase: Objective, loaded: LoadedTokenizer) -> Seq2SeqExamples:
+def _open_examples(manifest: Path, phase: Objective, loaded: LoadedTokenizer) -> Seq2SeqExamples:
     if phase.objective != "seq2seq":
         raise RelmError(
             f"objective: {phase.objective} restores no diacritics; give the settings of a phase with objective seq2seq"
@@ -129,24 +130,32 @@ def _opened(manifest: Path, phase: Objective, loaded: LoadedTokenizer) -> Seq2Se
     return examples
 
 
-def _wanted(manifest: Path, held_out: Texts) -> set[str]:
-    """The held-out texts' words, as `plain` gives them."""
+def _held_out_words(manifest: Path, held_out: Texts) -> set[str]:
+    """Return the words of the held-out texts, reduced by `plain`.
+
+    Raises:
+        RelmError: there are none.
+    """
     wanted = {plain(word) for texts in held_out for text in texts for word in words_of(text)}
     if not wanted:
-        raise RelmError(f"{manifest}: {held_out.count:,} held-out texts have not one word; use more documents")
+        raise RelmError(f"{manifest}: {held_out.count:,} held-out texts have no words; use more documents")
     return wanted
 
 
 def _figures(manifest: Path, held_out: Texts, restorer: Restorer, forms: Forms) -> dict[str, float | int]:
-    """All figures but that of the worked example."""
+    """Return all figures but that of the worked example.
+
+    Raises:
+        RelmError: the texts have no diacritics.
+    """
     counts = {name: RestorationCounts() for name in ("", *BASELINES)}
     events: Counter[str] = Counter()
     with tqdm(total=held_out.count, unit=" texts", disable=None) as bar:
         for texts in held_out:
             events["unknown_tokens"] += sum(text.count(UNKNOWN) for text in texts)
-            for restored in restorer.restored(texts, bar):
+            for restored in restorer.restore(texts, bar):
                 events += Counter({"texts_in_parts": len(restored.parts) > 1, "truncated_texts": restored.truncated})
-                for name, found in _compared(restored, restorer, forms).items():
+                for name, found in _compare_outputs(restored, restorer, forms).items():
                     counts[name] += found
                 events["unseen_words"] += sum(
                     plain(word) not in forms.counts for part, _ in restored.parts for word in words_of(part)
@@ -178,28 +187,28 @@ def _figures(manifest: Path, held_out: Texts, restorer: Restorer, forms: Forms) 
     }
 
 
-def _compared(restored: Restored, restorer: Restorer, forms: Forms) -> Mapping[str, RestorationCounts]:
-    """One text as the model writes it and as each baseline does, all cut into the same parts."""
+def _compare_outputs(restored: Restored, restorer: Restorer, forms: Forms) -> Mapping[str, RestorationCounts]:
+    """Compare a text with the outputs of the model and of each baseline, all cut into the same parts."""
     counts = {name: RestorationCounts() for name in ("", *BASELINES)}
     for part, output in restored.parts:
         source = restorer.source(part)
-        likeliest = with_standard_letters(forms.restored(source), restorer.language)
+        likeliest = with_standard_letters(forms.restore(source), restorer.language)
         for name, found in {"": output, "no_diacritics": source, "most_frequent_form": likeliest}.items():
-            counts[name] += scored(part, found, forms.ambiguous)
+            counts[name] += compare_texts(part, found, forms.ambiguous)
     return counts
 
 
 def _worked_example(restorer: Restorer) -> tuple[dict[str, float], list[Sample] | None]:
-    """Its figure, and what the model writes; nothing where the language has no such example."""
+    """Return the figure and the sample of the worked example; neither if the language has no such example."""
     example = WORKED_EXAMPLES.get(restorer.language.lower().split("-")[0])
     if example is None:
         return {}, None
-    written = restorer.restored([example])[0].output
-    accuracy = scored(example, written, ()).accuracies()["word_accuracy"]
+    written = restorer.restore([example])[0].output
+    accuracy = compare_texts(example, written, ()).accuracies()["word_accuracy"]
     return {"worked_example_word_accuracy": accuracy}, [Sample(prompt=restorer.source(example), text=written)]
 
 
-def _in_words(texts: str) -> str:
+def _describe_protocol(texts: str) -> str:
     unit = {"lines": "line", "documents": "document"}[texts]
     return (
         f"Each held-out {unit} loses its diacritics, and the model writes it again, the likeliest token at each step; a word "
@@ -208,7 +217,7 @@ def _in_words(texts: str) -> str:
     )
 
 
-def _sentence(found: Mapping[str, float | int], seconds: float) -> str:
+def _describe_figures(found: Mapping[str, float | int], seconds: float) -> str:
     ambiguous = ""
     if "ambiguous_word_accuracy" in found:
         ambiguous = (

@@ -1,4 +1,4 @@
-"""What can be had without a model: for each word the form with diacritics that the training text has most often."""
+"""A baseline without a model: for each word the form with diacritics that is most frequent in the training text."""
 
 import contextlib
 import functools
@@ -19,18 +19,18 @@ from relm.examples.table import ExampleTables
 from relm.examples.tokenizers import loaded_as
 from relm.limits import usable_cores
 
-# With less for each, workers take longer to start than to count.
+# With fewer for each, workers take longer to start than to count.
 BLOCKS_A_WORKER = 64
 
 
 @dataclass
 class Forms:
-    """How often a training text has each form of some words, upper and lower case taken together."""
+    """Counts of each form of some words in a training text, upper and lower case taken together."""
 
     counts: dict[str, Counter[str]] = field(default_factory=dict)
-    """A word as `plain` gives it -> its forms, in lower case, with their counts."""
+    """A word reduced by `plain` -> its forms, in lower case, with their counts."""
     words: int = 0
-    """All words of the training text."""
+    """Count of all words of the training text."""
 
     @functools.cached_property
     def ambiguous(self) -> frozenset[str]:
@@ -42,14 +42,17 @@ class Forms:
         """The most frequent form of each word; of equally frequent ones the first in the order of code points."""
         return {word: min(forms, key=lambda form: (-forms[form], form)) for word, forms in self.counts.items()}
 
-    def restored(self, text: str) -> str:
-        """A text without diacritics, each word in its most frequent form; words that training never had stay as they are.
+    def restore(self, text: str) -> str:
+        """Return a text with each word in its most frequent form; words that training never had stay unchanged.
 
-        What is upper case stays so.
+        Upper case stays upper case.
+
+        Args:
+            text: without diacritics.
         """
-        return WORD.sub(self._restored_word, text)
+        return WORD.sub(self._restore_word, text)
 
-    def _restored_word(self, found: re.Match[str]) -> str:
+    def _restore_word(self, found: re.Match[str]) -> str:
         word = found[0]
         form = self.likeliest.get(plain(word))
         if form is None:
@@ -64,17 +67,17 @@ def _in_the_same_case(letter: str, restored: str) -> str:
     return restored.upper() if letter.isupper() else restored
 
 
-def form_counts(texts: Iterable[str]) -> Counter[str]:
-    """How often texts in standard letters have each word, in lower case."""
+def count_forms(texts: Iterable[str]) -> Counter[str]:
+    """Count each word, in lower case, of texts in standard letters."""
     return Counter(WORD.findall("\n".join(texts).lower()))
 
 
-def forms_of(counted: Iterable[Counter[str]], wanted: Set[str]) -> Forms:
-    """The forms of some words; of all others nothing is kept, so that memory is bounded by these words' forms.
+def collect_forms(counted: Iterable[Counter[str]], wanted: Set[str]) -> Forms:
+    """Return the forms of some words; nothing is kept for all others, so that these words' forms bound the memory.
 
     Args:
-        counted: as `form_counts` counts parts of the training text.
-        wanted: words as `plain` gives them.
+        counted: the result of `count_forms` for each part of the training text.
+        wanted: words reduced by `plain`.
     """
     forms = Forms()
     for counts in counted:
@@ -86,40 +89,40 @@ def forms_of(counted: Iterable[Counter[str]], wanted: Set[str]) -> Forms:
 
 
 class Training(NamedTuple):
-    """Where the training text is: what a worker is told."""
+    """Paths and checksums of the training text, which every worker is given."""
 
     manifest: Path
-    """Of pairs, whose targets are the text."""
+    """Manifest of pairs, whose targets are the text."""
     manifest_sha256: str
     tokenizer: Path
     tokenizer_sha256: str
     language: str
 
 
-def training_forms(training: Training, wanted: Set[str], workers: int | None = None) -> Forms:
-    """The forms that the training split has of some words.
+def count_training_forms(training: Training, wanted: Set[str], workers: int | None = None) -> Forms:
+    """Return the forms of some words in the training split.
 
     Args:
-        wanted: words as `plain` gives them.
-        workers: processes; None: as many as there are cores. They change nothing.
+        wanted: words reduced by `plain`.
+        workers: count of processes; None: one for each core. It does not change the result.
 
     Raises:
-        RelmError: there is no training split, a shard is not the manifest's, or a worker was killed.
+        RelmError: there is no training split, a shard differs from the manifest, or a worker was killed.
     """
-    ExampleTables(training.manifest, "train")  # compares all of it with the manifest, which workers need not
+    ExampleTables(training.manifest, "train")  # compares all shards with the manifest, so that workers need not
     texts = _texts(training)
     team = min(usable_cores() if workers is None else workers, 1 + texts.blocks // BLOCKS_A_WORKER)
-    counted = ordered_map(functools.partial(block_counts, training), range(texts.blocks), team, "counting training words")
+    counted = ordered_map(functools.partial(count_block, training), range(texts.blocks), team, "counting training words")
     with (
         contextlib.closing(counted),  # type: ignore[type-var]
         tqdm(counted, total=texts.blocks, unit=" blocks of training text", disable=None) as bar,
     ):
-        return forms_of(bar, wanted)
+        return collect_forms(bar, wanted)
 
 
-def block_counts(training: Training, number: int) -> Counter[str]:
-    """The words of one block of the training text."""
-    return form_counts(_texts(training).block(number))
+def count_block(training: Training, number: int) -> Counter[str]:
+    """Count the words of one block of the training text."""
+    return count_forms(_texts(training).block(number))
 
 
 @functools.lru_cache(maxsize=1)

@@ -1,14 +1,14 @@
-"""How much of a text's diacritics another text has, by letter and by word: pure functions on strings.
+"""Comparison of a text's diacritics with those of a reference, by letter and by word: pure functions on strings.
 
-Both texts have each letter in one form (`relm.examples.diacritics.with_standard_letters`), so that how a letter is composed
-decides nothing, nor whether a Romanian ș has a comma or a cedilla. Upper and lower case count as different.
+Both texts have each letter in one form (`relm.examples.diacritics.with_standard_letters`), so that neither the
+composition of a letter decides anything, nor whether a Romanian ș has a comma or a cedilla. Upper and lower case differ.
 
 A word is a run of letters, as Python's `\\w` has them, without digits and the underscore; a letter is a character with the
-marks that could not be composed with it. What stands between words is not looked at. A word of the reference is compared with a
+marks that could not be composed with it. Characters between words are ignored. A word of the reference is compared with a
 word of the output that is the same without diacritics and case: where both texts have the same such words in the same order,
 as a model that does nothing else writes them, the first with the first and so on; else in the alignment that pairs most words,
-and among those the most equal ones. A word without a partner is wrong, and so are all its letters; what the output has beyond
-the reference is counted, and costs nothing.
+and among those the most equal ones. A word without a partner is wrong, and so are all its letters; extra words of the output
+are counted, and cost nothing.
 """
 
 import re
@@ -22,7 +22,7 @@ from relm.examples.diacritics import MARKS, without_diacritics
 
 WORD = re.compile(rf"[^\W\d_]+(?:[{MARKS}]+[^\W\d_]*)*")
 LETTER = re.compile(f".[{MARKS}]*", re.DOTALL)
-# Cells of a table of alignments in memory at once, some 40 MB; longer texts are divided.
+# Cells of an alignment table in memory at once, some 40 MB; longer texts are divided.
 LARGEST_TABLE = 2**22
 
 Integers = npt.NDArray[np.int64]
@@ -50,7 +50,7 @@ class RestorationCounts:
         return RestorationCounts(*map(sum, zip(vars(self).values(), vars(other).values(), strict=True)))
 
     def accuracies(self) -> dict[str, float]:
-        """Shares that are right, from 0 to 1; without those of which there was nothing."""
+        """Return the shares that are right, from 0 to 1; a share of nothing is left out."""
         shares = {
             "character_accuracy": (self.right_characters, self.characters),
             "word_accuracy": (self.right_words, self.words),
@@ -61,7 +61,7 @@ class RestorationCounts:
 
 
 def words_of(text: str) -> list[str]:
-    """The words of a text.
+    """Return the words of a text.
 
     >>> words_of("Într-o zi, 2 km")
     ['Într', 'o', 'zi', 'km']
@@ -70,12 +70,12 @@ def words_of(text: str) -> list[str]:
 
 
 def letters_of(word: str) -> list[str]:
-    """The letters of a word, marks with the letter before them."""
+    """Return the letters of a word, marks with the letter before them."""
     return LETTER.findall(word)
 
 
 def plain(word: str) -> str:
-    """A word without diacritics and in lower case; it has as many letters as before.
+    """Return a word without diacritics and in lower case; its count of letters stays the same.
 
     >>> plain("Țară")
     'tara'
@@ -83,26 +83,26 @@ def plain(word: str) -> str:
     return without_diacritics(word).lower()
 
 
-def scored(reference: str, output: str, ambiguous: Container[str]) -> RestorationCounts:
-    """Compare an output with the text that it should be.
+def compare_texts(reference: str, output: str, ambiguous: Container[str]) -> RestorationCounts:
+    """Compare an output with the reference.
 
     Args:
         reference: in standard letters.
         output: likewise.
-        ambiguous: forms as `plain` gives them, of the words that count as ambiguous.
+        ambiguous: the words that count as ambiguous, reduced by `plain`.
     """
     expected, found = words_of(reference), words_of(output)
-    pairs = aligned(expected, found)
+    pairs = align_words(expected, found)
     partners: list[str | None] = [None] * len(expected)
-    for place, other in pairs:
-        partners[place] = found[other]
-    of_words = [_of_word(word, partner, plain(word) in ambiguous) for word, partner in zip(expected, partners, strict=True)]
-    sums = [sum(column) for column in zip(*of_words, strict=True)] or [0] * 8
+    for index, other in pairs:
+        partners[index] = found[other]
+    counts = [_count_word(word, partner, plain(word) in ambiguous) for word, partner in zip(expected, partners, strict=True)]
+    sums = [sum(column) for column in zip(*counts, strict=True)] or [0] * 8
     return RestorationCounts(*[*sums, len(found) - len(pairs)])
 
 
-def _of_word(word: str, partner: str | None, is_ambiguous: bool) -> tuple[int, ...]:
-    """The fields of `RestorationCounts` for one word of the reference, all but the last."""
+def _count_word(word: str, partner: str | None, is_ambiguous: bool) -> tuple[int, ...]:
+    """Return the fields of `RestorationCounts` for one word of the reference, all but the last."""
     right = word == partner
     letters = letters_of(word)
     same = [right] * len(letters)
@@ -113,50 +113,50 @@ def _of_word(word: str, partner: str | None, is_ambiguous: bool) -> tuple[int, .
     return 1, right, is_ambiguous, is_ambiguous and right, len(letters), sum(same), sum(marked), both
 
 
-def aligned(expected: Sequence[str], found: Sequence[str]) -> list[tuple[int, int]]:
-    """Which words belong together: pairs of numbers, both ascending, of words that are the same as `plain` gives them.
+def align_words(expected: Sequence[str], found: Sequence[str]) -> list[tuple[int, int]]:
+    """Return the aligned pairs of indices, both ascending, of words that are the same once reduced by `plain`.
 
-    >>> aligned(["Să", "o", "fată"], ["sa", "ba", "fata"])
+    >>> align_words(["Să", "o", "fată"], ["sa", "ba", "fata"])
     [(0, 0), (2, 2)]
     """
     plain_expected, plain_found = list(map(plain, expected)), list(map(plain, found))
     if plain_expected == plain_found:
-        return [(place, place) for place in range(len(expected))]
-    # What the other text has not at all can have no partner, so it need not be looked at.
+        return [(index, index) for index in range(len(expected))]
+    # A word that the other text lacks can have no partner, so it is left out of the table.
     shared = set(plain_expected) & set(plain_found)
-    left = [place for place, word in enumerate(plain_expected) if word in shared]
-    right = [place for place, word in enumerate(plain_found) if word in shared]
+    left = [index for index, word in enumerate(plain_expected) if word in shared]
+    right = [index for index, word in enumerate(plain_found) if word in shared]
     numbers: dict[str, int] = {}
-    rows = _numbered([(plain_expected[place], expected[place]) for place in left], numbers)
-    columns = _numbered([(plain_found[place], found[place]) for place in right], numbers)
-    pairs = _pairs(rows, columns, min(len(rows), len(columns)) + 1)
+    rows = _number_words([(plain_expected[index], expected[index]) for index in left], numbers)
+    columns = _number_words([(plain_found[index], found[index]) for index in right], numbers)
+    pairs = _align(rows, columns, min(len(rows), len(columns)) + 1)
     return [(left[row], right[column]) for row, column in pairs]
 
 
-def _numbered(words: Sequence[tuple[str, str]], numbers: dict[str, int]) -> Integers:
-    """(words, 2): the same number for the same plain form, and for the same word."""
+def _number_words(words: Sequence[tuple[str, str]], numbers: dict[str, int]) -> Integers:
+    """Return (words, 2) numbers: equal ones for equal plain forms, and for equal words."""
     found = [numbers.setdefault(text, len(numbers)) for word in words for text in word]
     return np.array(found, dtype=np.int64).reshape(-1, 2)
 
 
-def _pairs(rows: Integers, columns: Integers, weight: int) -> list[tuple[int, int]]:
-    """The best alignment of words given as (words, 2) numbers, of the plain form and of the word itself.
+def _align(rows: Integers, columns: Integers, weight: int) -> list[tuple[int, int]]:
+    """Return the best alignment of words given as (words, 2) numbers, of the plain form and of the word itself.
 
-    A longest common subsequence in which a pair counts `weight`, and one more if the words are equal; of texts too long for
-    one table, by halves (Hirschberg 1975).
+    It is a longest common subsequence in which a pair counts `weight`, and one more if the words are equal. Texts too long for
+    one table are divided into halves (Hirschberg 1975).
     """
     if len(rows) * len(columns) <= LARGEST_TABLE or len(rows) < 2:
-        return _traced(_table(rows, columns, weight), rows, columns)
+        return _trace_back(_fill_table(rows, columns, weight), rows, columns)
     half = len(rows) // 2
     before = _last_row(rows[:half], columns, weight)
     after = _last_row(rows[:half - 1 : -1], columns[::-1], weight)[::-1]  # fmt: skip
     cut = int((before + after).argmax())
-    later = _pairs(rows[half:], columns[cut:], weight)
-    return _pairs(rows[:half], columns[:cut], weight) + [(row + half, column + cut) for row, column in later]
+    later = _align(rows[half:], columns[cut:], weight)
+    return _align(rows[:half], columns[:cut], weight) + [(row + half, column + cut) for row, column in later]
 
 
 def _next_row(row: Integers, word: Integers, columns: Integers, weight: int) -> Integers:
-    """The values of all beginnings of the columns, with one more word of the rows."""
+    """Return the values of all prefixes of the columns, with one more word of the rows."""
     gains = (columns[:, 0] == word[0]) * weight + (columns[:, 1] == word[1])
     best = row.copy()
     np.maximum(row[1:], row[:-1] + gains, out=best[1:])
@@ -170,14 +170,14 @@ def _last_row(rows: Integers, columns: Integers, weight: int) -> Integers:
     return row
 
 
-def _table(rows: Integers, columns: Integers, weight: int) -> Integers:
+def _fill_table(rows: Integers, columns: Integers, weight: int) -> Integers:
     table = np.zeros((len(rows) + 1, len(columns) + 1), dtype=np.int64)
     for number, word in enumerate(rows):
         table[number + 1] = _next_row(table[number], word, columns, weight)
     return table
 
 
-def _traced(table: Integers, rows: Integers, columns: Integers) -> list[tuple[int, int]]:
+def _trace_back(table: Integers, rows: Integers, columns: Integers) -> list[tuple[int, int]]:
     pairs = []
     row, column = len(rows), len(columns)
     while table[row, column]:

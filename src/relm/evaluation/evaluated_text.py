@@ -1,4 +1,4 @@
-"""What an evaluation reads: a file that is what its recipe says, as text, and that text as tokens."""
+"""The input of an evaluation: a file, compared with the sha256 of its recipe, as text and as tokens."""
 
 import hashlib
 from collections.abc import Sequence
@@ -10,13 +10,13 @@ from relm.examples.tokenizers import LoadedTokenizer
 
 
 def read_text(path: Path, sha256: str | None) -> tuple[str, str]:
-    """The text of a UTF-8 file as it stands, line ends included, and the file's sha256.
+    """Return the unchanged text of a UTF-8 file, line ends included, and the file's sha256.
 
     Args:
-        sha256: what it must be; None: anything.
+        sha256: the expected sha256; None: any.
 
     Raises:
-        RelmError: the file is absent, another one, empty, or not UTF-8.
+        RelmError: the file is absent, has another sha256, is empty, or is not UTF-8.
     """
     try:
         content = path.read_bytes()
@@ -36,9 +36,9 @@ def read_text(path: Path, sha256: str | None) -> tuple[str, str]:
         raise RelmError(f"{path}: byte {error.start} is not UTF-8; save the file as UTF-8") from None
 
 
-def encoded(tokenizer: LoadedTokenizer, texts: Sequence[str]) -> EncodedTexts:
-    """The ids of each text, each encoded as one piece and as it stands."""
+def encode_texts(tokenizer: LoadedTokenizer, texts: Sequence[str]) -> EncodedTexts:
+    """Return the ids of each text, encoded unchanged and in one piece."""
     try:
         return TextEncoder(tokenizer.tokenizer).encoded(texts)
-    except Disagreement:  # with the library about the ids of a sample: it encodes everything
+    except Disagreement:  # the fast encoder gave other ids for a sample than the library, which now encodes everything
         return TextEncoder(tokenizer.tokenizer, fast=False).encoded(texts)

@@ -31,9 +31,9 @@ def generate_texts(
     """Return what a model writes after each prompt, in the order of the prompts.
 
     Args:
-        model_folder: of any causal language model, as `save_pretrained` writes it.
+        model_folder: folder of any causal language model, as `save_pretrained` writes it.
         tokenizer: its `tokenizer.json`.
-        writing: length, sampling and the rest; None: the defaults of `Writing`.
+        writing: length, sampling and the other settings; None: the defaults of `Writing`.
 
     Raises:
         RelmError: model or tokenizer cannot be read, or they do not belong together.
@@ -58,7 +58,7 @@ def run_generate(
 
     Args:
         file: a prompt a line.
-        output: JSON lines with the fields of `Written`, instead of the print.
+        output: a file of JSON lines with the fields of `Written`; None: the texts are printed.
 
     Raises:
         RelmError: as of `generate_texts`; or there is no prompt.
@@ -79,7 +79,7 @@ def run_generate(
 
 
 def read_prompts(content: bytes, source: str) -> list[str]:
-    """Return the prompts of a file, a line each; a blank line is none.
+    """Return the prompts of a file, one from each line; blank lines are skipped.
 
     Raises:
         RelmError: it is not UTF-8, or there is no prompt in it.
@@ -123,7 +123,7 @@ def _open_output(output: Path | None) -> Iterator[Callable[[Written], None]]:
 
 
 def _converse(writer: Writer, writing: Writing, show: Callable[[Written], None]) -> str:
-    """Print a text for each prompt that is typed, each with its time; return how many there were."""
+    """Print a text and its timing for each prompt that is typed; return the count of texts."""
     with contextlib.suppress(ImportError):
         import readline  # noqa: F401  # makes `input` a line that can be edited
     written = 0

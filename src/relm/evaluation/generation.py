@@ -1,4 +1,4 @@
-"""Texts that a language model writes, many at once: prompts in, texts out, with the time that they took."""
+"""Batches of texts that a language model writes after prompts, with the time that they took."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -16,33 +16,35 @@ from relm.examples.tokenizers import load_tokenizer
 
 @dataclass(frozen=True)
 class Writing:
-    """The settings of a writer.
+    """Settings of a writer.
 
     Raises:
         RelmError: a setting is out of its range.
     """
 
     length: int = 128
-    """Tokens at most after each prompt."""
+    """The most tokens after each prompt."""
     sampling: Sampling = field(default_factory=Sampling)
     stop: str | None = None
     """A text, or the name of a special token, that ends a text beside the tokenizer's end of text. It is left out."""
     seed: int = 0
-    """With a prompt's number, of its random numbers."""
+    """Seed that decides, with the number of a prompt, its random numbers."""
     batch_size: int = 8
-    """Prompts at once, which changes texts by rounding at most."""
+    """Prompts in a batch; it changes texts by rounding at most."""
 
     def __post_init__(self) -> None:
         for name in ("length", "batch_size"):
             if getattr(self, name) < 1:
                 raise RelmError(f"{name} is {getattr(self, name)}; give a whole number from 1 on")
         if self.stop == "":
-            raise RelmError("stop is an empty text, at which every text would end at once; give one, or leave it out")
+            raise RelmError(
+                "stop is an empty text, at which every text would end at once; give a text with characters, or leave it out"
+            )
 
 
 @dataclass(frozen=True)
 class Prompt:
-    """The beginning of a text, and the ids that the model is given of it, at least one."""
+    """The beginning of a text, and the ids that the model is given, at least one."""
 
     text: str
     ids: list[int]
@@ -50,14 +52,14 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Written:
-    """A text."""
+    """A text that a model wrote after a prompt."""
 
     prompt: str
     text: str
-    """The prompt unchanged, and what the model wrote after it."""
+    """The prompt unchanged, and the text that the model wrote after it."""
     prompt_tokens: int
     tokens: int
-    """That the model wrote; where it stopped at a text, those of that text included."""
+    """Count of tokens that the model wrote, those of the text to stop at included."""
     ended: Ending
 
 
@@ -76,12 +78,12 @@ class Writer:
         self.model = load_causal(model_folder, self.loaded.vocabulary_size, execution)
         self.continuer: Continuer = TransformersContinuer(self.model, execution)
         self.begins = () if isinstance(self.model, OwnCausalModel) else added_tokens(self.loaded)
-        """Ids that every prompt begins with: what the tokenizer puts before a text, but for relm's own models."""
+        """Ids that the tokenizer puts before every prompt; none for relm's own models."""
 
     def prompt(self, text: str) -> Prompt:
-        """Return a prompt: the text alone for relm's own models, for others what the tokenizer begins texts with before it.
+        """Return the ids of a prompt, after those that the tokenizer puts before a text unless the model is relm's own.
 
-        An empty one is `beginning`, for a model has to be given something.
+        An empty prompt becomes `beginning`, for a model needs at least one id.
 
         Raises:
             RelmError: as of `beginning`.
@@ -90,9 +92,9 @@ class Writer:
         return Prompt(text, [*self.begins, *ids] or self.beginning())
 
     def beginning(self) -> list[int]:
-        """Return what stood before a document in training.
+        """Return the ids that stood before a document in training.
 
-        It is the token that begins a text; where the folder names none, the one that ends it; and where the tokenizer has
+        These are the token that begins a text; if the folder names none, the one that ends a text; and if the tokenizer has
         neither, the end of a line.
 
         Raises:
@@ -101,7 +103,9 @@ class Writer:
         first = self.special.eos if self.special.bos is None else self.special.bos
         begin = self.loaded.tokenizer.encode("\n", add_special_tokens=False).ids if first is None else [first]
         if not begin:
-            raise RelmError(f"{self.loaded.path}: an empty prompt is no token in it, and it has no end of text; give a prompt")
+            raise RelmError(
+                f"{self.loaded.path}: has no token for an empty prompt: no bos, no end of text, no line end; give a prompt"
+            )
         return begin
 
     def texts(
@@ -110,8 +114,8 @@ class Writer:
         """Yield texts in the order of the prompts, as batches of them are done.
 
         Args:
-            first_number: of the first prompt: a text's random numbers follow from the seed and the number of its prompt.
-            timing: what each batch takes is added to it.
+            first_number: number of the first prompt; the seed and the number of its prompt decide a text's random numbers.
+            timing: the seconds of each batch are added to it.
         """
         stop = Stop(self.loaded, writing.stop, self.special.ends)
         size = writing.batch_size if self.continuer.pads else 1

@@ -1,7 +1,7 @@
-"""Any task of EleutherAI's language-model evaluation harness (lm_eval, MIT) on a model's folder, by the harness itself.
+"""Evaluation by any task of EleutherAI's language-model evaluation harness (lm_eval, MIT), run by the harness itself.
 
 The harness has an environment of its own (`make harness`), with a pinned version, and runs as a process of its own. It reads
-the folder as its users do, through `transformers`.
+the model's folder as its users do, through `transformers`.
 """
 
 import json
@@ -32,40 +32,40 @@ from relm.recipes.devices import DEVICES, HOST
 from relm.training.export import tokenizer_config
 
 PROCESS = Path(__file__).with_name("harness_process.py")
-# Architectures whose outputs the harness's questions fit.
+# Ends of the names of architectures that write text, as the harness's tasks need it.
 GENERATORS = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
-# Without a figure of its own the harness takes a model for one of so many positions.
+# Positions that the harness assumes where a configuration names none.
 POSITIONS = 2048
 # Logits of a batch, which the harness has in memory twice: 1 GiB in float32.
 LARGEST_LOGITS = 2**28
-# Sequences at once even if all were as long as the model allows: examples are far shorter, and a CPU gains by some at once.
+# Sequences in a batch even if all were as long as the model allows: examples are far shorter, and batches suit a CPU.
 LEAST_BATCH = 4
 LAST_LINES = 3
 
 
 @dataclass(frozen=True)
 class HarnessRun:
-    """What the process is asked."""
+    """The request to the harness's process."""
 
     tasks: list[str]
-    """As the harness calls them: tasks, groups or tags."""
+    """Names of tasks, groups or tags of the harness."""
     model: str
     """A folder that `transformers` reads a model from."""
     tokenizer: str
-    """A folder that it reads a tokenizer from."""
+    """A folder that it reads the tokenizer from."""
     task_folder: str | None
-    """With task files of the user's; paths in them are relative to it."""
+    """A folder with task files of the user's; paths in them are relative to it."""
     limit: int | None
     device: str
     precision: str
     threads: int
     batch_size: int
     samples: bool = False
-    """Whether the answer has the log of each example."""
+    """True if the answer has the log of each example."""
 
 
 def default_python() -> Path:
-    """The interpreter of the harness's environment."""
+    """Return the interpreter of the harness's environment."""
     return Path(sys.prefix) / "harness" / "bin" / "python"
 
 
@@ -80,23 +80,23 @@ def evaluate_harness(
     execution: Execution | None = None,
     tokenizer: Path | None = None,
 ) -> str:
-    """Let the harness evaluate one of its tasks, or a group of them, on a folder, and write what it found.
+    """Let the harness evaluate a folder on one of its tasks, or a group of them, and write its figures.
 
-    The figures have the harness's names, its filter's after them where it has one: `acc`, `acc_stderr`. Those of the tasks in a
-    group, or with a tag, have the task's name in front.
+    The figures have the harness's names, followed by that of a filter if there is one: `acc`, `acc_stderr`. Those of the tasks
+    in a group, or with a tag, have the task's name in front.
 
     Args:
-        model_folder: config.json and model.safetensors; the tokenizer too, unless it is given.
-        harness_task: as the harness calls it.
+        model_folder: config.json and model.safetensors; tokenizer.json too, unless `tokenizer` is given.
+        harness_task: its name in the harness.
         output: the JSON file.
         task: the output's stem.
-        harness_python: of the harness's environment; None: of the one beside this.
-        task_folder: with task files of one's own, which may name Python of one's own; None: the harness's tasks alone.
-        limit: only the first so many examples of each task.
-        tokenizer: `tokenizer.json`, where the folder has none or another one; None: the folder's.
+        harness_python: the interpreter of the harness's environment; None: that of the environment beside this one.
+        task_folder: a folder with the user's task files, which may name the user's Python; None: the harness's tasks alone.
+        limit: evaluate only the first `limit` examples of each task; None: all.
+        tokenizer: `tokenizer.json`, if the folder has none or another one; None: the folder's.
 
     Raises:
-        RelmError: there is no environment, no such task, no network for its data, or the harness failed; says which.
+        RelmError: there is no environment, no such task, no network for its data, or the harness failed.
     """
     started = perf_counter()
     execution = execution or Execution()
@@ -118,9 +118,9 @@ def evaluate_harness(
             threads=execution.threads or usable_cores(),
             batch_size=batch_size(config, execution.batch_tokens),
         )
-        found = answer_of(run, harness_python)
+        found = run_harness(run, harness_python)
         used = sha256_of(folder / "tokenizer.json") if (folder / "tokenizer.json").exists() else None
-    result = result_of(found, harness_task, task, limit, model_sha256, used, run.batch_size)
+    result = build_result(found, harness_task, task, limit, model_sha256, used, run.batch_size)
     result.write(output)
     examples, seconds = result.protocol["examples"], perf_counter() - started
     shown = [f"{name} {value:.4f}" for name, value in result.figures.items() if not name.endswith("_stderr")]
@@ -128,52 +128,54 @@ def evaluate_harness(
 
 
 def require_generator(folder: Path, config: Mapping[str, Any]) -> None:
-    """Refuse a model that writes no text: the harness would take it for one, and give figures.
+    """Refuse a model that writes no text, for which the harness would still compute figures.
 
     Raises:
         RelmError: `config.json` names another architecture.
     """
     names = config.get("architectures") or []
     if names and not any(name.endswith(GENERATORS) for name in names):
-        raise RelmError(f"{folder}: is a {names[0]}; the harness's tasks are for models that write text")
+        raise RelmError(f"{folder}: is a {names[0]}, expected a model that writes text, as the harness's tasks need")
 
 
 def require_end_of_text(folder: Path, named: Path) -> None:
     """Refuse a tokenizer without an end of text, which the harness puts before every text.
 
     Args:
-        folder: of the tokenizer.
-        named: what the user knows it by.
+        folder: that of the tokenizer.
+        named: the path that the user gave.
 
     Raises:
-        RelmError: it takes the special tokens from its settings, and these name none.
+        RelmError: it takes the special tokens from its settings, and the settings name none.
     """
-    told, older = (dict(read_json(path)) if path.exists() else {} for path in (folder / name for name in TOKENIZER_SETTINGS))
-    tokens = [settings.get(role) for settings in (told, older) for role in ("bos_token", "eos_token")]
-    if told.get("tokenizer_class") == "PreTrainedTokenizerFast" and not any(tokens):
+    settings, older = (
+        dict(read_json(path)) if path.exists() else {} for path in (folder / name for name in TOKENIZER_SETTINGS)
+    )
+    tokens = [each.get(role) for each in (settings, older) for role in ("bos_token", "eos_token")]
+    if settings.get("tokenizer_class") == "PreTrainedTokenizerFast" and not any(tokens):
         raise RelmError(f"{named}: the tokenizer has no end of text, which the harness puts before every text")
 
 
 def require_own_tokenizer(folder: Path) -> None:
-    """Refuse a tokenizer whose settings name files: `transformers` would read those, wherever they lie.
+    """Refuse a tokenizer whose settings name files, which `transformers` would read from anywhere.
 
     Raises:
-        RelmError: they do.
+        RelmError: they do, or they are no JSON object.
     """
     path = folder / TOKENIZER_SETTINGS[0]
-    told = read_json(path) if path.exists() else {}
-    if not isinstance(told, dict):
-        raise RelmError(f"{path}: is no JSON object; put back the one that belongs to the tokenizer, or delete it")
+    settings = read_json(path) if path.exists() else {}
+    if not isinstance(settings, dict):
+        raise RelmError(f"{path}: is not a JSON object; restore the file that belongs to the tokenizer, or delete it")
     for key in ("fast_tokenizer_files", "vocab", "merges"):
-        if told.get(key) is not None:
+        if settings.get(key) is not None:
             raise RelmError(f"{path}: names files by its key {key}, expected none but tokenizer.json; remove that key")
 
 
 def batch_size(config: Mapping[str, Any], batch_tokens: int) -> int:
-    """Return how many sequences go through the model at once, as if all were as long as the model allows.
+    """Return the count of sequences in a batch, as if all were as long as the model allows.
 
     Args:
-        batch_tokens: where these are fewer than a CPU's usual ones, no more tokens than these are at once.
+        batch_tokens: the most tokens in a batch; from a CPU's default on, a batch may have more.
     """
     positions = next((int(config[key]) for key in ("n_positions", "max_position_embeddings") if config.get(key)), POSITIONS)
     least = LEAST_BATCH * positions if batch_tokens >= DEVICES[HOST].evaluation_batch_tokens else 0
@@ -182,7 +184,7 @@ def batch_size(config: Mapping[str, Any], batch_tokens: int) -> int:
 
 @contextmanager
 def tokenizer_folder(model_folder: Path, tokenizer: Path | None, config: Mapping[str, Any]) -> Iterator[Path]:
-    """A folder that `transformers` reads the tokenizer from: the model's, or a temporary one with the given tokenizer."""
+    """Yield a folder that `transformers` reads the tokenizer from: the model's, or a temporary one with the given tokenizer."""
     own = model_folder / "tokenizer.json"
     if tokenizer is None or (own.exists() and sha256_of(own) == sha256_of(tokenizer)):
         yield model_folder
@@ -203,19 +205,19 @@ def tokenizer_folder(model_folder: Path, tokenizer: Path | None, config: Mapping
 # --- the process -------------------------------------------------------------------------------------------------------------
 
 
-def answer_of(run: HarnessRun, harness_python: Path | None = None) -> dict[str, Any]:
-    """What the harness finds, in a process of its own, whose output goes to this one's standard error.
+def run_harness(run: HarnessRun, harness_python: Path | None = None) -> dict[str, Any]:
+    """Return the harness's answer to a request; the output of its process goes to standard error.
 
     Raises:
-        RelmError: it found nothing; says why.
+        RelmError: it gave none.
     """
     python = harness_python or default_python()
     if not python.exists():
-        raise RelmError(f"{python}: the harness's environment is not there; `make harness` makes it")
+        raise RelmError(f"{python}: the harness's environment does not exist; `make harness` makes it")
     with tempfile.TemporaryDirectory(prefix="relm-") as made:
         request, answer = Path(made) / "request.json", Path(made) / "answer.json"
         write_json(request, {**asdict(run), "parent": os.getpid()})
-        status, last = shown([str(python), "-I", "-B", str(PROCESS), str(request), str(answer)], cwd=run.task_folder)
+        status, last = run_and_show([str(python), "-I", "-B", str(PROCESS), str(request), str(answer)], cwd=run.task_folder)
         if not answer.exists():
             how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
             raise RelmError(f"{', '.join(run.tasks)}: the harness {how}; its last words: {' | '.join(last) or 'none'}")
@@ -225,11 +227,11 @@ def answer_of(run: HarnessRun, harness_python: Path | None = None) -> dict[str, 
     return dict(found["found"])
 
 
-def shown(command: list[str], cwd: str | None) -> tuple[int, list[str]]:
-    """Run a command, its output on standard error as it comes; its status and its last lines. It dies with this process."""
+def run_and_show(command: list[str], cwd: str | None) -> tuple[int, list[str]]:
+    """Run a command with its output on standard error; return its status and last lines. It dies with this process."""
     environment = {
         **os.environ,
-        "HF_EVALUATE_OFFLINE": "1",  # metrics of the hub are programs; the harness's own need none
+        "HF_EVALUATE_OFFLINE": "1",  # metrics of the hub are programs; the harness's own tasks need none
         "TOKENIZERS_PARALLELISM": "false",
         "TQDM_MININTERVAL": "1" if sys.stderr.isatty() else "30",
     }
@@ -252,7 +254,7 @@ def shown(command: list[str], cwd: str | None) -> tuple[int, list[str]]:
 # --- the figures -------------------------------------------------------------------------------------------------------------
 
 
-def result_of(
+def build_result(
     found: Mapping[str, Any],
     harness_task: str,
     task: str,
@@ -261,15 +263,15 @@ def result_of(
     tokenizer_sha256: str | None,
     batch_size: int,
 ) -> Result:
-    """The harness's answer in our form.
+    """Return the harness's answer as a result.
 
     Args:
-        batch_size: sequences at once, which moves figures by rounding.
+        batch_size: sequences in a batch, which changes figures by rounding.
 
     Raises:
-        RelmError: no figure of it is a number.
+        RelmError: no figure is a finite number.
     """
-    figures, left_out = figures_of(found["results"], harness_task)
+    figures, left_out = select_figures(found["results"], harness_task)
     if not figures:
         raise RelmError(
             f"lm_eval's {harness_task}: no figure is a finite number: {json.dumps(left_out) if left_out else 'none'}"
@@ -277,7 +279,7 @@ def result_of(
     leaves = found["n_samples"]
     examples = sum(count["effective"] for count in leaves.values())
     protocol = {
-        "in_words": in_words(found, harness_task, limit, examples),
+        "in_words": describe_protocol(found, harness_task, limit, examples),
         "harness": f"lm_eval {found['version']}",
         "harness_task": harness_task,
         "tokenizer_sha256": tokenizer_sha256,
@@ -299,8 +301,10 @@ def result_of(
     return Result(task=task, protocol=protocol, figures=figures, model_sha256=model_sha256)
 
 
-def figures_of(results: Mapping[str, Mapping[str, Any]], harness_task: str) -> tuple[dict[str, float | int], dict[str, str]]:
-    """Name -> figure, those of the task itself first; and what is no finite number, in words.
+def select_figures(
+    results: Mapping[str, Mapping[str, Any]], harness_task: str
+) -> tuple[dict[str, float | int], dict[str, str]]:
+    """Return the figures by name, those of the task itself first, and as text those that are no finite numbers.
 
     Args:
         results: task -> `METRIC,FILTER` -> value, as the harness writes them.
@@ -328,12 +332,12 @@ def figures_of(results: Mapping[str, Mapping[str, Any]], harness_task: str) -> t
 
 
 def snake_case(name: str) -> str:
-    """A name of small letters, digits and single underscores: `chrf++` -> `chrfpp`, `strict-match` -> `strict_match`."""
+    """Return a name of small letters, digits and single underscores: `chrf++` -> `chrfpp`, `strict-match` -> `strict_match`."""
     return re.sub(r"[^a-z0-9]+", "_", name.lower().replace("+", "p")).strip("_")
 
 
-def in_words(found: Mapping[str, Any], harness_task: str, limit: int | None, examples: int) -> str:
-    """The protocol in a sentence or two."""
+def describe_protocol(found: Mapping[str, Any], harness_task: str, limit: int | None, examples: int) -> str:
+    """Return the protocol in a sentence or two."""
     leaves = list(found["n_samples"])
     shots = {found["configs"].get(name, {}).get("num_fewshot", 0) for name in leaves}
     of_what = "" if leaves == [harness_task] else f" ({len(leaves)} tasks)"

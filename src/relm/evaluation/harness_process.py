@@ -1,10 +1,10 @@
-"""What runs under the harness's own interpreter: it loads tasks, evaluates them, and writes what was found as JSON.
+"""The program under the harness's own interpreter: it loads tasks, evaluates them, and writes the figures as JSON.
 
     python -I harness_process.py REQUEST.json ANSWER.json
 
 Its environment has the harness (lm_eval) and no relm, so nothing of relm is imported here. The request's keys are the fields of
-`relm.evaluation.harness.HarnessRun`; the answer has either `found`, or `refused` with a sentence. Whatever else goes wrong ends
-in a traceback, and leaves no answer.
+`relm.evaluation.harness.HarnessRun`; the answer has either `found`, or `refused` with a sentence. Any other error
+ends in a traceback, and leaves no answer.
 """
 
 import contextlib
@@ -22,22 +22,22 @@ from pathlib import Path
 from typing import Any
 
 _PR_SET_PDEATHSIG = 1  # prctl(2)
-# What a protocol tells of a task; the whole configuration holds prompts and functions besides.
+# Keys of a task's configuration that the protocol records; the whole one holds prompts and functions too.
 ESSENTIALS = ("dataset_path", "dataset_name", "test_split", "validation_split", "num_fewshot", "output_type")
 COMPRESSED = (".gz", ".bz2", ".xz", ".zst", ".lz4", ".zip")
-# What a sample of the harness's log is compared by.
+# Keys by which samples of the harness's log are compared.
 LOGGED = ("doc_id", "doc", "target", "filtered_resps", "filter")
 
 
 class Refused(Exception):
-    """A sentence for the user."""
+    """A request that cannot be answered, with a sentence for the user."""
 
 
-def stop_with(parent: int) -> None:
-    """On Linux, get TERM when the process that asked dies, however it dies."""
+def stop_with_parent(parent: int) -> None:
+    """Have this process terminated when its parent dies, on Linux."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-        if os.getppid() != parent:  # it died before
+        if os.getppid() != parent:  # it died before the call
             sys.exit(1)
 
 
@@ -45,7 +45,7 @@ def stop_with(parent: int) -> None:
 
 
 def task_manager(names: list[str], folder: Path | None, metadata: dict[str, Any]) -> Any:
-    """The harness's index of tasks, made of the user's folder alone where that has all names: its own takes a while to read.
+    """Return the harness's index of tasks, of the user's folder alone if that has all names: its own takes a while to read.
 
     Raises:
         Refused: there is no such task.
@@ -59,12 +59,12 @@ def task_manager(names: list[str], folder: Path | None, metadata: dict[str, Any]
     manager = TaskManager(include_path=str(folder) if folder else None, metadata=metadata)
     for name in names:
         if name not in manager.all_tasks:
-            raise Refused(f"{unknown(name, manager.all_tasks)}{unreadable(folder)}")
+            raise Refused(f"{describe_unknown(name, manager.all_tasks)}{describe_unreadable(folder)}")
     return manager
 
 
 def stands_alone(index: dict[str, Any], name: str) -> bool:
-    """Whether an index has a task, or a group and all its members; a tag may have members elsewhere."""
+    """Return whether an index has a task, or a group and all its members; a tag may have members elsewhere."""
     entry = index.get(name)
     if entry is None or entry.kind.name not in ("TASK", "PY_TASK", "GROUP"):
         return False
@@ -72,15 +72,15 @@ def stands_alone(index: dict[str, Any], name: str) -> bool:
     return all(isinstance(member, str) and stands_alone(index, member) for member in members)
 
 
-def unknown(name: str, known: list[str]) -> str:
-    """There is no such task, but perhaps one with nearly that name."""
+def describe_unknown(name: str, known: list[str]) -> str:
+    """Return a message about a task that does not exist, with the nearest names."""
     near = difflib.get_close_matches(name, known, n=3)
     hint = f"did you mean {' or '.join(near)}?" if near else "`.venv/harness/bin/lm_eval ls tasks` lists them"
     return f"there is no task {name!r} among the {len(known):,} tasks and groups; {hint}"
 
 
-def unreadable(folder: Path | None) -> str:
-    """The user's task files that the index leaves out in silence, each with what is wrong with it."""
+def describe_unreadable(folder: Path | None) -> str:
+    """Return a message about the user's task files that the index silently leaves out, with the fault of each."""
     from lm_eval.tasks._yaml_loader import load_yaml  # type: ignore[import-not-found]
 
     wrong = []
@@ -92,19 +92,19 @@ def unreadable(folder: Path | None) -> str:
     return "".join(f"; {words}" for words in wrong)
 
 
-def loaded(manager: Any, name: str, data: "NotedData") -> list[Any]:
-    """A task, a group, or all tasks of a tag, their data at hand.
+def load_task(manager: Any, name: str, data: "RecordedData") -> list[Any]:
+    """Load a task, a group, or all tasks of a tag, with their data.
 
     Args:
-        data: what was loaded so far.
+        data: the data that was loaded so far.
 
     Raises:
-        Refused: its data cannot be fetched or read, or it runs what the model writes.
+        Refused: its data cannot be fetched or read, or it runs programs that the model writes.
     """
     try:
         found = manager.load([name])
     except Exception as error:
-        raise Refused(f"task {name} cannot be loaded: {data.fault() or explained(error, data)}{advice(error)}") from error
+        raise Refused(f"task {name} cannot be loaded: {data.fault() or explain(error, data)}{advice(error)}") from error
     for task_name, task in found["tasks"].items():
         if getattr(task, "UNSAFE_CODE", False):
             raise Refused(f"task {task_name} runs programs that the model writes; relm never does")
@@ -115,20 +115,20 @@ def loaded(manager: Any, name: str, data: "NotedData") -> list[Any]:
 
 
 def first_line(error: BaseException) -> str:
-    """The name of an error and the first line of what it says."""
+    """Return the name of an error and the first line of its message."""
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
-def explained(error: BaseException, data: "NotedData") -> str:
-    """Return what went wrong with the documents of a task, with the local files that these come from."""
+def explain(error: BaseException, data: "RecordedData") -> str:
+    """Return a message about an error in the documents of a task, with the local files that they come from."""
     empty = isinstance(error, IndexError) and "size 0" in str(error)
     what = "no document is left after the task's own filter (process_docs)" if empty else first_line(error)
-    return what + "".join(f"; its data: {described(path)}" for path in data.files)
+    return what + "".join(f"; its data: {describe_documents(path)}" for path in data.files)
 
 
 def advice(error: BaseException) -> str:
-    """What to do where data could not be fetched."""
+    """Return advice if data could not be fetched, else nothing."""
     names = {kind.__name__ for cause in causes(error) for kind in type(cause).__mro__}
     if names & {"ConnectionError", "ConnectError", "OfflineModeIsEnabled", "LocalEntryNotFoundError", "ConnectTimeout"}:
         return (
@@ -139,45 +139,45 @@ def advice(error: BaseException) -> str:
 
 
 def causes(error: BaseException | None) -> Iterator[BaseException]:
-    """An error and those that led to it."""
+    """Yield an error and those that caused it."""
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__
 
 
-# --- what decided the figures ------------------------------------------------------------------------------------------------
+# --- provenance --------------------------------------------------------------------------------------------------------------
 
 
 def sha256_of(path: Path) -> str:
-    """Hexadecimal sha256 of a file."""
+    """Return the hexadecimal sha256 of a file."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @dataclasses.dataclass
-class NotedData:
+class RecordedData:
     """The data that tasks loaded."""
 
     names: dict[str, str] = dataclasses.field(default_factory=dict)
-    """Name -> what says which bytes it has."""
+    """Name -> sha256, revision or other mark of its content."""
     files: list[Path] = dataclasses.field(default_factory=list)
-    """Local files of JSON documents, and others that are empty."""
+    """Local files of JSON documents, and empty local files of other formats."""
 
     def fault(self) -> str | None:
-        """Return what is wrong with the first local file that cannot be read as JSON documents; None: nothing is."""
+        """Return the fault of the first local file that cannot be read as JSON documents; None: there is no fault."""
         for path in self.files:
             try:
-                documents_of(path)
+                read_documents(path)
             except ValueError as error:
                 return str(error)
         return None
 
 
-def documents_of(path: Path) -> list[Any]:
+def read_documents(path: Path) -> list[Any]:
     """Return the documents of a JSON file: one a line, or one value for all of it.
 
     Raises:
-        ValueError: it is empty, not UTF-8 or not JSON; names file and line.
+        ValueError: it is empty, not UTF-8 or not JSON; the message names file and line.
     """
     content = path.read_bytes()
     if content.strip() in (b"", b"[]"):
@@ -198,9 +198,9 @@ def documents_of(path: Path) -> list[Any]:
     return found
 
 
-def described(path: Path) -> str:
-    """Return a file's name with the number of its documents and the keys under which each of them has a value."""
-    documents = documents_of(path)
+def describe_documents(path: Path) -> str:
+    """Return a file's name with the count of its documents and the keys under which each of them has a value."""
+    documents = read_documents(path)
     keys = [
         {key for key, value in document.items() if value is not None} for document in documents if isinstance(document, dict)
     ]
@@ -209,11 +209,11 @@ def described(path: Path) -> str:
 
 
 @contextlib.contextmanager
-def noted_data() -> Iterator[NotedData]:
-    """Note every data set that is loaded: a local file with its sha256, one of the hub with its revision."""
+def record_data() -> Iterator[RecordedData]:
+    """Record every data set that is loaded: a local file with its sha256, one of the hub with its revision."""
     import datasets.load
 
-    noted = NotedData()
+    noted = RecordedData()
     open_builder = datasets.load.load_dataset_builder
 
     def noting(*arguments: Any, **options: Any) -> Any:
@@ -224,7 +224,7 @@ def noted_data() -> Iterator[NotedData]:
             noted.files += [path for path in map(Path, files) if path.exists() and path.suffix not in COMPRESSED]
         else:
             noted.files += [path for path in map(Path, files) if path.exists() and not path.stat().st_size]
-        if not files:  # in the cache already, and no network to ask
+        if not files:  # in the cache already, without a network
             noted.names[f"{builder.dataset_name} {builder.config.name}"] = f"cached as {builder.hash}"
         return builder
 
@@ -236,7 +236,7 @@ def noted_data() -> Iterator[NotedData]:
 
 
 def data_name(file: str) -> tuple[str, str]:
-    """How a file of data is named in a protocol, and what says which bytes it has."""
+    """Return the name of a data file in the protocol, and its sha256 or revision."""
     if file.startswith("hf://"):
         repository, _, rest = file.partition("@")
         return repository, f"revision {rest.split('/')[0]}"
@@ -245,20 +245,20 @@ def data_name(file: str) -> tuple[str, str]:
 
 
 def own_task_files(manager: Any, names: Iterable[str], folder: Path | None) -> dict[str, str]:
-    """The user's own files that define the tasks, those that they include and the Python they name, each with its sha256."""
+    """Return the sha256 of each of the user's files that define the tasks: task files, included ones, and Python modules."""
     if folder is None:
         return {}
     entries = [manager.task_index.get(name) for name in names]
     files = {file for entry in entries if entry and entry.yaml_path for file in with_included(entry.yaml_path)}
     for module in list(sys.modules.values()):
-        if "__mtime__" in vars(module):  # what the harness loaded for `!function`
+        if "__mtime__" in vars(module):  # modules that the harness loaded for `!function`
             files.add(Path(str(module.__file__)).resolve())
     own = sorted(file for file in files if file.is_relative_to(folder.resolve()))
     return {file.relative_to(folder.resolve()).as_posix(): sha256_of(file) for file in own}
 
 
 def with_included(path: Path) -> Iterator[Path]:
-    """A task file, and those it includes."""
+    """Yield a task file and the files that it includes."""
     from lm_eval.tasks._yaml_loader import load_yaml
 
     path = path.resolve()
@@ -269,22 +269,22 @@ def with_included(path: Path) -> Iterator[Path]:
 
 
 class Truncations(logging.Filter):
-    """Counts the examples that do not fit into the model, of which the harness warns one by one; the first is shown."""
+    """Counts the examples that do not fit into the model; only the first of the harness's warnings is shown."""
 
     def __init__(self) -> None:
         super().__init__()
         self.count = 0
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether a line of the log is shown."""
+        """Return whether a record of the log is shown."""
         if not record.getMessage().startswith("Combined length of context"):
             return True
         self.count += 1
         return self.count == 1
 
 
-def beginnings(tokenizer: str) -> dict[str, Any]:
-    """Return the tokens that the harness puts before every text, and the one that a text of which all is scored follows."""
+def read_beginnings(tokenizer: str) -> dict[str, Any]:
+    """Return the tokens that the harness puts before every text, and the one before a text whose first token is scored."""
     from transformers import AutoTokenizer
 
     loaded = AutoTokenizer.from_pretrained(tokenizer, trust_remote_code=False)
@@ -300,7 +300,7 @@ def beginnings(tokenizer: str) -> dict[str, Any]:
 
 
 def model_arguments(request: dict[str, Any]) -> dict[str, Any]:
-    """How the harness reads the model: in float32, never with code of the folder's."""
+    """Return the arguments with which the harness reads the model: in float32, never with code of the folder's."""
     mixed = {"mixed_precision_dtype": "bfloat16"} if request["precision"] == "bfloat16" else {}
     return {
         "pretrained": request["model"],
@@ -312,8 +312,8 @@ def model_arguments(request: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def evaluated(request: dict[str, Any]) -> dict[str, Any]:
-    """Figures of the tasks, what they were computed on, and the log of single examples where it is asked for.
+def evaluate(request: dict[str, Any]) -> dict[str, Any]:
+    """Evaluate the tasks; return figures, the data that they were computed on, and the log of examples if requested.
 
     Raises:
         Refused: a task is unknown, or cannot be loaded; its documents lack a key; there is no such device.
@@ -329,9 +329,9 @@ def evaluated(request: dict[str, Any]) -> dict[str, Any]:
     truncations = Truncations()
     logging.getLogger("lm_eval.models.huggingface").addFilter(truncations)
     arguments = model_arguments(request)
-    with noted_data() as data:
+    with record_data() as data:
         manager = task_manager(request["tasks"], folder, arguments)
-        tasks = [task for name in request["tasks"] for task in loaded(manager, name, data)]
+        tasks = [task for name in request["tasks"] for task in load_task(manager, name, data)]
         try:
             found = simple_evaluate(
                 model="hf",
@@ -343,8 +343,8 @@ def evaluated(request: dict[str, Any]) -> dict[str, Any]:
                 log_samples=request["samples"],
                 task_manager=manager,
             )
-        except jinja2.UndefinedError as error:  # a later document lacks what the task's prompt is made of
-            raise Refused(f"{', '.join(request['tasks'])}: a prompt cannot be written: {explained(error, data)}") from error
+        except jinja2.UndefinedError as error:  # a later document lacks a key of the task's prompt
+            raise Refused(f"{', '.join(request['tasks'])}: a prompt cannot be written: {explain(error, data)}") from error
     samples = found.pop("samples", {})
     kept = {name: [{key: row[key] for key in LOGGED} for row in rows] for name, rows in samples.items()}
     return {
@@ -357,7 +357,7 @@ def evaluated(request: dict[str, Any]) -> dict[str, Any]:
             for name, config in found["configs"].items()
         },
         "context": found.get("max_length"),
-        "beginnings": beginnings(request["tokenizer"]),
+        "beginnings": read_beginnings(request["tokenizer"]),
         "truncated": truncations.count,
         "data": data.names,
         "task_files": own_task_files(manager, found["results"], folder),
@@ -366,12 +366,12 @@ def evaluated(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def main(request_path: str, answer_path: str) -> int:
-    """Answer a request; the process's exit status."""
+    """Answer a request, and return the exit status."""
     request = json.loads(Path(request_path).read_text(encoding="utf-8"))
-    stop_with(request["parent"])
+    stop_with_parent(request["parent"])
     answer: dict[str, Any]
     try:
-        answer = {"found": evaluated(request)}
+        answer = {"found": evaluate(request)}
     except Refused as refusal:
         answer = {"refused": str(refusal)}
     text = json.dumps(answer, default=lambda value: value.item() if hasattr(value, "item") else str(value))

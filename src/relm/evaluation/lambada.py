@@ -1,17 +1,17 @@
 """LAMBADA (Paperno et al. 2016, https://arxiv.org/abs/1606.06031): the last word of each passage, by three protocols at once.
 
-They differ in what is the last word, and in how it is cut into tokens:
+They differ in the definition of the last word, and in its tokens:
 
-- last token, as Graphcore's and Megatron-LM's evaluations do unless told to be strict: the passage's last token alone, given
-  all others; of a word of several tokens the first ones are told;
-- strict, the same evaluations' other way: all tokens of the last word, one space after the stripped rest;
-- lambada_openai of lm_eval: all tokens that the passage has more than its words but the last, of which the loss is summed too.
+- last token, the default of Graphcore's and Megatron-LM's evaluations: the passage's last token alone, given all others; the
+  first tokens of a word of several are given;
+- strict, an option of the same evaluations: all tokens of the last word, one space after the stripped rest;
+- lambada_openai of lm_eval: all tokens of the passage beyond those of its words but the last; their loss is summed too.
 
-Where two of them have the same tokens, as nearly always, these go through the model once.
+If two of them have the same tokens, as nearly always, these go through the model once.
 
 The original of strict encodes the last word by itself, with a space before it. For GPT-2's tokenizer these are the tokens that
 the word has in its passage; a tokenizer that puts a prefix before every text, as older SentencePiece ones do, would add one.
-So the word's tokens are here those that follow the beginning's, which for GPT-2's tokenizer are the same.
+So the word's tokens are here those that follow the beginning's, which are the same for GPT-2's tokenizer.
 """
 
 import json
@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 from relm.errors import RelmError
 from relm.evaluation.beginning import Beginning, beginning_of, put_before_each
-from relm.evaluation.evaluated_text import encoded, read_text
+from relm.evaluation.evaluated_text import encode_texts, read_text
 from relm.evaluation.models import CausalModel, Execution, load_causal
 from relm.evaluation.result import Result, perplexity
 from relm.evaluation.scoring import ScoredSequences, Scores, score
@@ -36,8 +36,7 @@ from relm.recipes.evaluations import Lambada
 Integers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
-# exp of more is no number, and the perplexity is left out.
-IN_WORDS = (
+DESCRIPTION = (
     "The last word of each passage by three protocols: its last token alone; all its tokens after the stripped beginning "
     "(strict); and lambada_openai of lm_eval, whose perplexity is e to the mean loss of a whole last word. A passage longer "
     "than the model's positions loses its beginning; none is left out."
@@ -60,28 +59,28 @@ def evaluate_lambada(
     Args:
         model_folder: any causal language model that `load_causal` reads.
         tokenizer: its `tokenizer.json`.
-        file: a JSON object a line.
+        file: a JSON object on each line.
         output: the JSON file.
-        task: its name in it.
+        task: the name of the evaluation in it.
         options: the key of a passage.
-        file_sha256: what the file must be; None: anything.
-        limit: only the first so many passages; None: all.
+        file_sha256: the expected sha256 of the file; None: any.
+        limit: score only the first `limit` passages; None: all.
 
     Raises:
-        RelmError: the file is another one, or a line has no passage of two words (file and line are named); tokenizer and model
-            do not belong together; the loss is not finite.
+        RelmError: the file has another sha256, or a line has no passage of two words; tokenizer and model do not belong
+            together; the loss is not finite.
     """
     started = perf_counter()
     execution = execution or Execution()
     texts, sha256 = read_passages(file, file_sha256, options.text_key, limit)
     loaded = load_tokenizer(tokenizer)
     beginning = beginning_of(options.begin, loaded, model_folder)
-    passages = tokenised_passages(texts, loaded, file)
+    passages = tokenise_passages(texts, loaded, file)
     model = load_causal(model_folder, loaded.vocabulary_size, execution)
     scores = lambada_scores(model, passages, execution.batch_tokens, beginning)
     found = figures(passages, scores)
     protocol = {
-        "in_words": " ".join([IN_WORDS, *_beginning_in_words(beginning)]),
+        "in_words": " ".join([DESCRIPTION, *_describe_beginning(beginning)]),
         "tokenizer_sha256": loaded.sha256,
         "file": file.name,
         "file_sha256": sha256,
@@ -101,8 +100,8 @@ def evaluate_lambada(
     )
 
 
-def _beginning_in_words(beginning: Beginning) -> list[str]:
-    """Return a sentence on what is put before each passage; none where nothing is."""
+def _describe_beginning(beginning: Beginning) -> list[str]:
+    """Return a sentence on the tokens before each passage; none if there are no such tokens."""
     if not beginning.ids:
         return []
     when_cut = "loses it" if beginning.every_window is None else "keeps it"
@@ -113,10 +112,10 @@ def _beginning_in_words(beginning: Beginning) -> list[str]:
 
 
 def read_passages(file: Path, sha256: str | None, text_key: str, limit: int | None) -> tuple[list[str], str]:
-    """The passages of a file, one a line, and the file's sha256.
+    """Return the passages of a file, one from each line, and the file's sha256.
 
     Raises:
-        RelmError: the file is not what it should be, or a line has no passage of two words.
+        RelmError: the file has another sha256, or a line has no passage of two words.
     """
     content, found = read_text(file, sha256)
     lines = content.removesuffix("\n").split("\n")[:limit]
@@ -145,18 +144,18 @@ def _before_last_space(text: str) -> str:
 
 @dataclass(frozen=True)
 class Passages:
-    """Passages as tokens, as each protocol wants them."""
+    """Passages as tokens, for each protocol."""
 
     whole: EncodedTexts
-    """Each as one piece: for the last token, and for lambada_openai."""
+    """Each passage in one piece, for the last token and for lambada_openai."""
     strict: EncodedTexts
-    """Each as its stripped beginning, a space, and its last word."""
+    """Each passage as its stripped beginning, a space, and its last word."""
     harness: EncodedTexts
-    """Each as lm_eval has it: the tokens of the context by itself, then those of `whole` from that many on."""
+    """Each passage as lm_eval has it: the tokens of the context by itself, then those of `whole` from that length on."""
     harness_targets: Integers
-    """(passages,) how many of the last tokens of `harness` lambada_openai scores."""
+    """(passages,) count of the last tokens of `harness` that lambada_openai scores."""
     strict_targets: Integers
-    """(passages,) how many of the last tokens of `strict` are the last word."""
+    """(passages,) count of the last tokens of `strict` that are the last word."""
     retokenised: Flags
     """(passages,) True where `strict` has other tokens than `whole`, or its beginning others than when encoded by itself."""
     file: Path
@@ -165,32 +164,32 @@ class Passages:
         return len(self.retokenised)
 
 
-def tokenised_passages(texts: Sequence[str], tokenizer: LoadedTokenizer, file: Path) -> Passages:
-    """Passages, each with two words at least, as tokens.
+def tokenise_passages(texts: Sequence[str], tokenizer: LoadedTokenizer, file: Path) -> Passages:
+    """Return passages, each with at least two words, as tokens.
 
     Raises:
-        RelmError: the tokenizer has no token for a last word, or most last words cannot be told from what is before them.
+        RelmError: the tokenizer has no token for a last word, or most last words share a token with the text before.
     """
     last = [text.split()[-1] for text in texts]
     beginnings = [text[: text.rfind(word)].strip() for text, word in zip(texts, last, strict=True)]
-    whole = encoded(tokenizer, texts)
-    told = encoded(tokenizer, beginnings)
-    strict = encoded(tokenizer, [f"{beginning} {word}" for beginning, word in zip(beginnings, last, strict=True)])
-    # lm_eval moves white space at the end of what it tells over to what it asks.
-    harness_told = encoded(tokenizer, [_before_last_space(text).rstrip() for text in texts])
-    kept = _shared_beginnings(told, strict)
+    whole = encode_texts(tokenizer, texts)
+    contexts = encode_texts(tokenizer, beginnings)
+    strict = encode_texts(tokenizer, [f"{beginning} {word}" for beginning, word in zip(beginnings, last, strict=True)])
+    # lm_eval moves white space at the end of the context to the word that is scored.
+    harness_contexts = encode_texts(tokenizer, [_before_last_space(text).rstrip() for text in texts])
+    kept = _shared_beginnings(contexts, strict)
     passages = Passages(
         whole,
         strict,
-        harness=_completed(harness_told, whole),
-        harness_targets=whole.sizes.astype(np.int64) - harness_told.sizes,
+        harness=_complete(harness_contexts, whole),
+        harness_targets=whole.sizes.astype(np.int64) - harness_contexts.sizes,
         strict_targets=strict.sizes - kept,
-        retokenised=_different(whole, strict) | (kept < told.sizes),
+        retokenised=_find_different(whole, strict) | (kept < contexts.sizes),
         file=file,
     )
     _require_separable(passages, tokenizer.path)
     lacking = np.flatnonzero(
-        (passages.harness_targets < 1) | (passages.strict_targets < 1) | (harness_told.sizes < 1) | (kept < 1)
+        (passages.harness_targets < 1) | (passages.strict_targets < 1) | (harness_contexts.sizes < 1) | (kept < 1)
     )
     if len(lacking):
         raise RelmError(
@@ -201,10 +200,10 @@ def tokenised_passages(texts: Sequence[str], tokenizer: LoadedTokenizer, file: P
 
 
 def _require_separable(passages: Passages, tokenizer: Path) -> None:
-    """Refuse passages of which most get other tokens where their last word is taken apart.
+    """Refuse passages if most get other tokens once their last word is encoded apart.
 
     Raises:
-        RelmError: they do, so that the strict protocol would score something else than the last words of these passages.
+        RelmError: they do, so that the strict protocol would not score the last words of these passages.
     """
     count = int(passages.retokenised.sum())
     if 2 * count > len(passages):
@@ -223,7 +222,7 @@ def _rows(ragged: EncodedTexts) -> list[npt.NDArray[np.int32]]:
 
 
 def _shared_beginnings(left: EncodedTexts, right: EncodedTexts) -> Integers:
-    """Count the tokens with which each row of `left` and that of `right` begin alike."""
+    """Count the tokens that each row of `left` and the same row of `right` begin with in common."""
     sizes = np.minimum(left.sizes, right.sizes).astype(np.int64)
     for row, (one, other) in enumerate(zip(_rows(left), _rows(right), strict=True)):
         different = np.flatnonzero(one[: sizes[row]] != other[: sizes[row]])
@@ -231,15 +230,15 @@ def _shared_beginnings(left: EncodedTexts, right: EncodedTexts) -> Integers:
     return sizes
 
 
-def _different(left: EncodedTexts, right: EncodedTexts) -> Flags:
-    """Return which rows are not the same."""
+def _find_different(left: EncodedTexts, right: EncodedTexts) -> Flags:
+    """Return the rows that differ, (rows,) bool."""
     different: Flags = _shared_beginnings(left, right) < np.maximum(left.sizes, right.sizes)
     return different
 
 
-def _completed(beginnings: EncodedTexts, whole: EncodedTexts) -> EncodedTexts:
-    """Return each row of `beginnings`, then that of `whole` from as many tokens on."""
-    rows = [np.concatenate([told, row[len(told) :]]) for told, row in zip(_rows(beginnings), _rows(whole), strict=True)]
+def _complete(beginnings: EncodedTexts, whole: EncodedTexts) -> EncodedTexts:
+    """Return each row of `beginnings`, completed by the row of `whole` from its length on."""
+    rows = [np.concatenate([given, row[len(given) :]]) for given, row in zip(_rows(beginnings), _rows(whole), strict=True)]
     return EncodedTexts(np.concatenate(rows), np.maximum(beginnings.sizes, whole.sizes))
 
 
@@ -248,27 +247,27 @@ def _completed(beginnings: EncodedTexts, whole: EncodedTexts) -> EncodedTexts:
 
 @dataclass(frozen=True)
 class LambadaScores:
-    """Of each passage, in the file's order."""
+    """Scores of all passages, in the file's order."""
 
     last_token: Flags
-    """(passages,) whether the last token is the likeliest."""
+    """(passages,) True if the last token is the likeliest."""
     strict: Flags
-    """(passages,) whether every token of the last word is, after the stripped beginning."""
+    """(passages,) True if every token of the last word is, after the stripped beginning."""
     harness: Flags
-    """(passages,) whether every token is that lambada_openai asks for: lm_eval's `acc`."""
+    """(passages,) True if every token is that lambada_openai scores: lm_eval's `acc`."""
     harness_nats: npt.NDArray[np.float64]
-    """(passages,) minus the sum of their logarithms: lm_eval's `perplexity` has this negated."""
+    """(passages,) sum of -ln P of these tokens; lm_eval's `perplexity` has this negated."""
     truncated: Flags
-    """(passages,) whether the beginning was cut off, for want of positions."""
+    """(passages,) True if the beginning was cut off because the model has too few positions."""
 
 
 def lambada_scores(
     model: CausalModel, passages: Passages, batch_tokens: int, beginning: Beginning | None = None
 ) -> LambadaScores:
-    """All three protocols' findings for each passage.
+    """Return the scores of each passage by all three protocols.
 
     Args:
-        beginning: what is put before each passage; None: nothing.
+        beginning: the tokens put before each passage; None: none.
 
     Raises:
         RelmError: a last word has more tokens than the model has positions, or a loss is not finite.
@@ -289,22 +288,22 @@ def lambada_scores(
 
 
 def _sequences(passages: Passages, model: CausalModel, beginning: Beginning) -> tuple[ScoredSequences, list[Integers], Flags]:
-    """Lay out what goes through the model: each passage, then those with other tokens when strict, then those lm_eval alters.
+    """Lay out the sequences for the model: each passage, then those with other tokens when strict, then those lm_eval alters.
 
     Returns:
-        The sequences; for each passage, which one has its strict form, and which one that of lm_eval; whether its beginning is
-        cut off.
+        The sequences; the index of each passage's strict form, and of its form in lm_eval; True for each passage whose
+        beginning is cut off.
     """
-    rows, lines, places = _rows(passages.whole), np.arange(len(passages)), []
+    rows, lines, indices = _rows(passages.whole), np.arange(len(passages)), []
     for form in (passages.strict, passages.harness):
-        again, place, others = np.flatnonzero(_different(passages.whole, form)), np.arange(len(passages)), _rows(form)
-        place[again] = len(rows) + np.arange(len(again))
+        again, index, others = np.flatnonzero(_find_different(passages.whole, form)), np.arange(len(passages)), _rows(form)
+        index[again] = len(rows) + np.arange(len(again))
         rows += [others[row] for row in again]
         lines = np.concatenate([lines, again])
-        places.append(place)
+        indices.append(index)
     scored = np.ones(len(rows), dtype=np.int64)
-    for place, targets in zip(places, (passages.strict_targets, passages.harness_targets), strict=True):
-        np.maximum.at(scored, place, targets)
+    for index, targets in zip(indices, (passages.strict_targets, passages.harness_targets), strict=True):
+        np.maximum.at(scored, index, targets)
     tokens, sizes = put_before_each(beginning.ids, np.concatenate(rows), np.fromiter(map(len, rows), dtype=np.int64))
     longest = int(sizes.max()) if model.positions is None else model.positions + 1
     if len(impossible := np.flatnonzero(scored >= longest)):
@@ -315,18 +314,18 @@ def _sequences(passages: Passages, model: CausalModel, beginning: Beginning) -> 
     ends = np.cumsum(sizes)
     sequences = ScoredSequences(tokens, ends - np.minimum(sizes, longest), ends, scored, beginning.every_window)
     truncated = np.maximum(passages.whole.sizes, passages.strict.sizes) + len(beginning.ids) > longest
-    return sequences, places, truncated
+    return sequences, indices, truncated
 
 
 def _all_likeliest(scores: Scores, ends: Integers, targets: Integers) -> Flags:
-    """Whether all of the last so many scored tokens before each end are the likeliest."""
+    """Return whether all of the last `targets` scored tokens before each end are the likeliest, (passages,) bool."""
     missed = np.concatenate([[0], np.cumsum(~scores.likeliest)])
     found: Flags = missed[ends] == missed[ends - targets]
     return found
 
 
 def figures(passages: Passages, scores: LambadaScores) -> dict[str, float | int]:
-    """Accuracies over all passages, the harness's perplexity, and what there was."""
+    """Return accuracies over all passages, the harness's perplexity, and counts."""
     mean_nats = float(scores.harness_nats.mean())
     return {
         "last_token_accuracy": float(scores.last_token.mean()),

@@ -1,7 +1,7 @@
-"""A GPT-2's hidden states at some places alone: of the last layer, whose output nothing else reads, only these are computed.
+"""A GPT-2's hidden states at some positions alone: the last layer, whose output nothing else reads, computes only these.
 
-Its keys and values are needed of every place; queries, feed-forward and normalisation are not. In a model of 12 layers that is
-7 % of the work before the head.
+Its keys and values are needed at every position; queries, feed-forward and normalisation are not. In a model of 12 layers that
+saves 7 % of the work before the head.
 """
 
 from typing import cast
@@ -14,15 +14,15 @@ from relm.models.gpt2 import Attention, Block, Gpt2
 
 
 def hidden_at(model: Gpt2, input_ids: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    """What `model.hidden(input_ids)` gives at some places, (places, hidden), by rounding.
+    """Return `model.hidden(input_ids)` at some positions, (positions, hidden), but for rounding.
 
     Args:
         model: in evaluation mode.
         input_ids: (batch, sequence) int64.
-        rows, columns: (places,) int64, in the order of rows.
+        rows, columns: (positions,) int64, in the order of rows.
     """
     length = input_ids.shape[1]
-    slots, most = _numbered_within(rows)
+    slots, most = _number_within_rows(rows)
     if 2 * most > length:  # nothing to gain
         return model.hidden(input_ids)[rows, columns]
     body = model.transformer
@@ -31,21 +31,21 @@ def hidden_at(model: Gpt2, input_ids: Tensor, rows: Tensor, columns: Tensor) -> 
         x = layer(x, None)
     last = cast(Block, body.h[-1])
     queries = columns.new_zeros(len(input_ids), most)
-    queries[rows, slots] = columns  # beyond a row's own there are first places, whose result nobody takes
-    chosen = x[rows, columns] + _attended(last.attn, last.ln_1(x), queries)[rows, slots]
+    queries[rows, slots] = columns  # unused slots of a row ask for the first position, whose result nobody takes
+    chosen = x[rows, columns] + _attend(last.attn, last.ln_1(x), queries)[rows, slots]
     normalised: Tensor = body.ln_f(chosen + last.mlp(last.ln_2(chosen)))
     return normalised
 
 
-def _numbered_within(rows: Tensor) -> tuple[Tensor, int]:
-    """(places,) numbers from 0 within each row, and the largest number of places of a row."""
+def _number_within_rows(rows: Tensor) -> tuple[Tensor, int]:
+    """Return (positions,) numbers from 0 within each row, and the largest count of positions in a row."""
     _, counts = torch.unique_consecutive(rows, return_counts=True)
     before = torch.repeat_interleave(counts.cumsum(0) - counts, counts)
     return torch.arange(len(rows), device=rows.device) - before, int(counts.max())
 
 
-def _attended(attention: Attention, x: Tensor, queries: Tensor) -> Tensor:
-    """What attention gives at the places `queries`, (batch, n), of (batch, sequence, hidden): (batch, n, hidden)."""
+def _attend(attention: Attention, x: Tensor, queries: Tensor) -> Tensor:
+    """Return attention on (batch, sequence, hidden) at the positions `queries`, (batch, n): (batch, n, hidden)."""
     batch, length, hidden = x.shape
     weight, bias = attention.c_attn.weight, attention.c_attn.bias
     asking = x.gather(1, queries[:, :, None].expand(-1, -1, hidden))

@@ -1,8 +1,8 @@
-"""The choice of the next token as logits processors of `transformers`, in its order and by its definitions.
+"""Logits processors of `transformers` that choose the next token, in its order and by its definitions.
 
-All of them work on the logits of a batch, (batch, vocabulary) float32. Where chance decides, the last one draws a token of
-each text and leaves that alone, so that `generate`, which decodes greedily, takes it. `generate` itself would draw from one
-stream of random numbers for the whole batch, so that a text depended on the others.
+All of them work on the logits of a batch, (batch, vocabulary) float32. When sampling, the last one draws a token for
+each text and leaves only that one possible, so that `generate`, which decodes greedily, takes it. `generate` itself would draw
+from one stream of random numbers for the whole batch, so that a text depended on the others.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ from transformers import (
 from relm.errors import RelmError
 from relm.evaluation.sampling import Sampling
 
-# The nucleus is looked for among so many of the likeliest tokens before the whole vocabulary is sorted.
+# The nucleus is searched among this many of the likeliest tokens before the whole vocabulary is sorted.
 NUCLEUS_FIRST = 512
 
 
@@ -31,14 +31,14 @@ def logits_processors(
 
     Args:
         texts: ids of each text of the batch, which grow as the texts do.
-        streams: the random numbers of each text; unused where nothing is drawn.
+        streams: the random generator of each text; unused if nothing is drawn.
     """
     drawn = [Draw(streams)] if sampling.draws else []
     return LogitsProcessorList([RequireFinite(), *filters(sampling, texts), *drawn])
 
 
 def filters(sampling: Sampling, texts: Sequence[Sequence[int]]) -> LogitsProcessorList:
-    """Return the processors that leave minus infinity where nothing is drawn; arguments as of `logits_processors`."""
+    """Return the processors that set logits of excluded tokens to minus infinity; arguments as of `logits_processors`."""
     chain = LogitsProcessorList()
     if sampling.repetition_penalty != 1:
         chain.append(RepetitionPenalty(sampling.repetition_penalty, texts))
@@ -61,20 +61,20 @@ class RequireFinite(LogitsProcessor):
     """
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """(batch, vocabulary) -> the same"""
+        """Return (batch, vocabulary) logits unchanged."""
         if not bool(scores.amax(-1).isfinite().all()):
             raise RelmError("the model's logits are not finite: training diverged; lower the learning rate and train again")
         return scores
 
 
 class RepetitionPenalty(LogitsProcessor):
-    """The penalty of `transformers` by all tokens of a text: those before the model's window too, padding never."""
+    """The penalty of `transformers` for all tokens of a text: those before the model's window too, padding never."""
 
     def __init__(self, penalty: float, texts: Sequence[Sequence[int]]) -> None:
         self._penalise, self._texts = RepetitionPenaltyLogitsProcessor(float(penalty)), texts
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """(batch, vocabulary) -> the same shape"""
+        """Return logits of the same shape, (batch, vocabulary)."""
         rows = zip(self._texts, scores, strict=True)
         return torch.cat([self._penalise(torch.tensor([text], device=row.device), row[None]) for text, row in rows])
 
@@ -86,7 +86,7 @@ class UniformTopK(LogitsProcessor):
         self._k = k
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """(batch, vocabulary) -> the same shape"""
+        """Return logits of the same shape, (batch, vocabulary)."""
         likeliest = scores.topk(min(self._k, scores.shape[-1])).indices
         return torch.full_like(scores, -torch.inf).scatter_(-1, likeliest, 0.0)
 
@@ -94,7 +94,7 @@ class UniformTopK(LogitsProcessor):
 class Nucleus(LogitsProcessor):
     """Keeps the likeliest tokens that together reach a probability; the likeliest always stays.
 
-    Of equally likely tokens all stay or none. `TopPLogitsWarper` lets the order of sorting decide, and sorts the whole
+    Equally likely tokens stay together or not at all. `TopPLogitsWarper` lets the order of sorting decide, and sorts the whole
     vocabulary for every token.
     """
 
@@ -102,7 +102,7 @@ class Nucleus(LogitsProcessor):
         self._top_p = top_p
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """(batch, vocabulary) -> the same shape"""
+        """Return logits of the same shape, (batch, vocabulary)."""
         whole = scores.logsumexp(-1, keepdim=True)
         largest = scores.topk(min(NUCLEUS_FIRST, scores.shape[-1])).values
         shares = (largest - whole).exp()
@@ -115,15 +115,15 @@ class Nucleus(LogitsProcessor):
 
 
 class Draw(LogitsProcessor):
-    """Draws a token of each text on the host, from a stream of its own, and leaves that token alone."""
+    """Draws a token for each text on the host, from a stream of its own, and leaves only that token possible."""
 
     def __init__(self, streams: Sequence[torch.Generator]) -> None:
         self._streams = streams
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """(batch, vocabulary) -> the same shape"""
+        """Return logits of the same shape, (batch, vocabulary)."""
         probabilities = scores.softmax(-1).cpu()
-        # One by one: the token drawn for a text must not depend on how many texts there are.
+        # One by one: the token drawn for a text must not depend on the size of the batch.
         rows = zip(probabilities, self._streams, strict=True)
         tokens = torch.stack([torch.multinomial(row, 1, generator=stream) for row, stream in rows])
         return torch.full_like(scores, -torch.inf).scatter_(-1, tokens.to(scores.device), 0.0)

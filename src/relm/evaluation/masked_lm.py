@@ -1,8 +1,8 @@
-"""The loss of hidden tokens on the held-out examples, by two protocols, and how well pairs of sentences are told apart.
+"""The loss of masked tokens on the held-out examples, by two protocols, and the accuracy of next sentence prediction.
 
-With fixed masks every model is asked the same: which tokens are hidden follows from a seed and the example's number. Beside
-that stands the protocol of run_mlm.py of transformers 4.2.2, by which the Hugging Face blog's perplexity came about: masks that
-are drawn anew at each evaluation, and the means of batches, averaged.
+With fixed masks every model predicts the same tokens: a seed and the example's number decide which are masked. The second
+protocol is that of run_mlm.py of transformers 4.2.2, which gave the Hugging Face blog's perplexity: masks that are redrawn at
+each evaluation, and the average of the means of batches.
 """
 
 import hashlib
@@ -36,26 +36,26 @@ from relm.examples.masked import MaskedExamples
 from relm.recipes.evaluations import MaskedLm
 from relm.recipes.objectives import DRAWN_WITH_DYNAMIC_MASKS, Objective
 
-# Masks are drawn as training draws those of an epoch; these stand for the epochs 0, and 1, 2, 3 ...
+# Masks are drawn as training draws those of an epoch: the fixed ones as of epoch 0, redrawn ones as of epochs 1, 2, 3 ...
 FIXED = 0
 
 
 @dataclass(frozen=True)
 class ExampleLosses:
-    """Of each example, under one drawing of the masks."""
+    """Losses of each example, under one drawing of the masks."""
 
     nats: Floats
-    """(examples,) sum of -ln P over the hidden tokens."""
+    """(examples,) sum of -ln P over the masked tokens."""
     counts: Integers
-    """(examples,) how many are hidden."""
+    """(examples,) count of masked tokens."""
     correct: Integers
-    """(examples,) how many of them are the likeliest token at their place."""
+    """(examples,) count of those that are the likeliest token at their position."""
     pair_nats: Floats | None
-    """(examples,) -ln P of what is true of the pair; None: there are no pairs, or no head for them."""
+    """(examples,) -ln P of the true label of the pair; None: there are no pairs, or no head for them."""
     pair_correct: Integers
-    """(examples,) 1 where that is the likelier; of two as likely, that the second segment follows is the answer."""
+    """(examples,) 1 if that label is the likelier; if both are as likely, the model is taken to say that the second follows."""
     masks_sha256: str
-    """Of (example, position, what stands there, what was hidden) of each hidden token in order, little-endian int64."""
+    """sha256 of (example, position, id in its place, masked id) of each masked token in order, little-endian int64."""
 
 
 def evaluate_masked_lm(
@@ -68,38 +68,38 @@ def evaluate_masked_lm(
     limit: int | None = None,
     execution: Execution | None = None,
 ) -> str:
-    """Score hidden tokens of the held-out examples and write `eval/masked_lm.json`.
+    """Score masked tokens of the held-out examples and write `eval/masked_lm.json`.
 
     Args:
         model_folder: Hugging Face folder of any masked language model.
-        manifest: of the examples; its tokenizer is the model's.
+        manifest: that of the examples; its tokenizer is the model's.
         output: the JSON file.
-        task: its name.
-        phase: which tokens are hidden, where examples are stored without masks; it fits the examples.
-        options: the seed, and how the other protocol draws and averages.
-        limit: only so many examples, the first ones; None: all.
-        execution: it changes figures by rounding at most.
+        task: the name of the evaluation.
+        phase: the settings that decide which tokens are masked, if examples are stored without masks; it fits the examples.
+        options: the seed, and the drawing and averaging of the second protocol.
+        limit: score only the first `limit` examples; None: all.
+        execution: device and precision; figures change by rounding at most.
 
     Returns:
         A sentence with figures and rate.
 
     Raises:
-        RelmError: model, manifest and phase do not fit together, nothing was hidden, or the loss is not finite.
+        RelmError: model, manifest and phase do not fit together, nothing was masked, or the loss is not finite.
     """
     started, options, execution = perf_counter(), options or MaskedLm(), execution or Execution()
     facts = masked_manifest(manifest)
-    examples = _opened(manifest, facts, phase, options.seed)
+    examples = _open_examples(manifest, facts, phase, options.seed)
     model = load_masked(model_folder, facts.tokenizer.vocabulary_size, execution)
     count = len(examples) if limit is None else min(limit, len(examples))
     require_positions(model, int(examples.tables.rows("length", np.arange(count)).max()))
     draws = 1 if examples.is_static else 1 + options.redraws
     with tqdm(total=draws * count, unit=" sequences", disable=None) as bar:
-        found = [example_losses(model, examples, draw, count, execution.batch_tokens, bar) for draw in range(FIXED, draws)]
+        found = [score_examples(model, examples, draw, count, execution.batch_tokens, bar) for draw in range(FIXED, draws)]
     if not found[FIXED].counts.any():
-        raise RelmError(f"{manifest}: not one token of {count:,} held-out examples was hidden; use more, or another seed")
+        raise RelmError(f"{manifest}: no token of {count:,} held-out examples was masked; use more examples, or another seed")
     figures = fixed_figures(found[FIXED]) | redrawn_figures(found[FIXED + 1 :], options)
     protocol = {
-        "in_words": _in_words(examples, model, options),
+        "in_words": _describe_protocol(examples, model, options),
         "tokenizer_sha256": facts.tokenizer.sha256,
         "manifest_sha256": sha256_of(manifest),
         **_protocol(examples, phase, options),
@@ -108,12 +108,12 @@ def evaluate_masked_lm(
         "precision": f"{execution.precision}, probabilities in float32, sums in float64, natural logarithms",
     }
     Result(task=task, protocol=protocol, figures=figures, model_sha256=model.sha256).write(output)
-    return _sentence(figures, draws * count / (perf_counter() - started))
+    return _describe_figures(figures, draws * count / (perf_counter() - started))
 
 
-def _opened(manifest: Path, facts: Manifest, phase: Objective, seed: int) -> MaskedExamples:
+def _open_examples(manifest: Path, facts: Manifest, phase: Objective, seed: int) -> MaskedExamples:
     if phase.objective != "masked":
-        raise RelmError(f"objective: {phase.objective} hides no tokens; give the settings of a phase with objective masked")
+        raise RelmError(f"objective: {phase.objective} masks no tokens; give the settings of a phase with objective masked")
     examples = open_examples(manifest, "held_out", phase, seed)
     assert isinstance(examples, MaskedExamples), "the objective says so"
     if not examples.is_static:
@@ -121,10 +121,10 @@ def _opened(manifest: Path, facts: Manifest, phase: Objective, seed: int) -> Mas
     return examples
 
 
-def example_losses(
+def score_examples(
     model: MaskedModel, examples: MaskedExamples, draw: int, count: int, batch_tokens: int, bar: "tqdm[Any] | None" = None
 ) -> ExampleLosses:
-    """Losses of the first `count` examples, with the masks of one drawing; stored masks are the same in all."""
+    """Return losses of the first `count` examples, with the masks of one drawing; stored masks are the same in all."""
     has_pairs = examples.has_pairs and model.has_next_sentence
     nats, pair_nats = np.zeros(count), np.zeros(count) if has_pairs else None
     counts, correct, pair_correct = np.zeros((3, count), np.int64)
@@ -133,7 +133,7 @@ def example_losses(
     assert isinstance(width, int), "sequences have one length"
     for numbers in chunks_of(count, width):
         batch = examples.batch(numbers, np.full_like(numbers, draw))
-        digest.update(masks_of(numbers, batch).astype("<i8").tobytes())
+        digest.update(list_masks(numbers, batch).astype("<i8").tobytes())
         scores = score_masked(model, batch, batch_tokens, None if bar is None else bar.update)
         nats[numbers] = scores.nats.sum(axis=1)
         counts[numbers] = (batch["masked_labels"] != IGNORED).sum(axis=1)
@@ -145,20 +145,20 @@ def example_losses(
     return ExampleLosses(nats, counts, correct, pair_nats, pair_correct, digest.hexdigest())
 
 
-def masks_of(numbers: Integers, batch: Batch) -> Integers:
-    """(hidden tokens, 4): number of the example, position, the id that stands there, and the id that was hidden.
+def list_masks(numbers: Integers, batch: Batch) -> Integers:
+    """Return (masked tokens, 4): number of the example, position, the id in its place, and the masked id.
 
     Args:
-        numbers: (rows,), of the examples in the batch.
+        numbers: (rows,) numbers of the examples in the batch.
     """
-    row, place = np.nonzero(batch["masked_labels"] != IGNORED)
-    position = batch["masked_positions"][row, place]
-    replacements, labels = batch["input_ids"][row, position], batch["masked_labels"][row, place]
+    row, slot = np.nonzero(batch["masked_labels"] != IGNORED)
+    position = batch["masked_positions"][row, slot]
+    replacements, labels = batch["input_ids"][row, position], batch["masked_labels"][row, slot]
     return np.stack([numbers[row], position, replacements, labels], axis=1)
 
 
 def fixed_figures(found: ExampleLosses) -> dict[str, float | int]:
-    """Means over all hidden tokens, and over all pairs."""
+    """Return means over all masked tokens, and over all pairs."""
     tokens = int(found.counts.sum())
     nats = math.fsum(found.nats) / tokens
     figures: dict[str, float | int] = {
@@ -175,14 +175,12 @@ def fixed_figures(found: ExampleLosses) -> dict[str, float | int]:
 
 
 def redrawn_figures(found: list[ExampleLosses], options: MaskedLm) -> dict[str, float]:
-    """Mean and spread over the redraws, each with the mean of its batches' means; nothing where there are none."""
+    """Return mean and spread over the redraws, each with the mean of its batches' means; nothing without redraws."""
     if not found:
         return {}
     nats = [mean_of_batches(drawn.nats, drawn.counts, options.batch_size, options.processes) for drawn in found]
     if not np.isfinite(nats).all():
-        raise RelmError(
-            "masked_lm.redraws: not one token was hidden in any batch that counts; use more examples, or another seed"
-        )
+        raise RelmError("masked_lm.redraws: no token was masked in any batch that counts; use more examples, or another seed")
     figures = {"redrawn_nats": math.fsum(nats) / len(nats)}
     if max(nats) < LARGEST_EXPONENT:
         perplexities = np.exp(nats)
@@ -193,17 +191,17 @@ def redrawn_figures(found: list[ExampleLosses], options: MaskedLm) -> dict[str, 
 
 
 def mean_of_batches(nats: Floats, counts: Integers, batch_size: int, processes: int = 1) -> float:
-    """The evaluation loss of transformers 4.2.2's Trainer: batches' means, each counted once for every sequence.
+    """Return the evaluation loss of transformers 4.2.2's Trainer: batches' means, each counted once for every sequence.
 
-    Each of `processes` takes an equal contiguous piece of the sequences, the first ones again where the last piece lacks some,
-    and cuts it into batches, the last one smaller. Every batch's mean over its hidden tokens then stands in a list `batch_size`
-    times, process after process, and the mean is that of the list's first entries, as many as there are sequences. So with one
-    process the smaller last batch counts by its sequences; with several, the list ends within the last piece, and what follows
-    is left out. A batch in which nothing is hidden is left out here; there the result would be no number.
+    Each of `processes` takes an equal contiguous piece of the sequences, filled up with the first ones if the last piece lacks
+    some, and cuts it into batches, the last one smaller. Every batch's mean over its masked tokens then stands in a list
+    `batch_size` times, process after process, and the mean is that of the list's first entries, as many as there are
+    sequences. So with one process the smaller last batch counts by its sequences; with several, the list ends within the last
+    piece, and the rest is left out. A batch without a masked token is left out here; in the Trainer the result would be NaN.
 
     Args:
-        nats: (sequences,) sums over the hidden tokens of each.
-        counts: (sequences,) how many these are.
+        nats: (sequences,) sums over the masked tokens of each.
+        counts: (sequences,) counts of these tokens.
 
     >>> mean_of_batches(np.array([1.0, 2.0, 9.0]), np.array([1, 2, 3]), batch_size=2)
     1.6666666666666667
@@ -211,8 +209,8 @@ def mean_of_batches(nats: Floats, counts: Integers, batch_size: int, processes: 
     piece = -(-len(nats) // processes)
     members = (np.arange(processes * piece) % len(nats)).reshape(processes, piece)
     starts = np.arange(0, piece, batch_size)
-    sums, hidden = (np.add.reduceat(values[members], starts, axis=1) for values in (nats, counts))
-    means = np.divide(sums, hidden, out=np.full(sums.shape, np.nan), where=hidden > 0)
+    sums, masked = (np.add.reduceat(values[members], starts, axis=1) for values in (nats, counts))
+    means = np.divide(sums, masked, out=np.full(sums.shape, np.nan), where=masked > 0)
     return _mean_of_numbers(np.repeat(means.ravel(), batch_size)[: len(nats)])
 
 
@@ -221,7 +219,7 @@ def _mean_of_numbers(values: Floats) -> float:
     return float(numbers.mean()) if len(numbers) else math.nan
 
 
-def _in_words(examples: MaskedExamples, model: MaskedModel, options: MaskedLm) -> str:
+def _describe_protocol(examples: MaskedExamples, model: MaskedModel, options: MaskedLm) -> str:
     which = "as is stored with them" if examples.is_static else "the same ones for every model"
     words = f"Tokens of the held-out sequences are hidden, {which}, and predicted; the mean is over all of them."
     if not examples.is_static:
@@ -236,7 +234,7 @@ def _in_words(examples: MaskedExamples, model: MaskedModel, options: MaskedLm) -
 
 
 def _protocol(examples: MaskedExamples, phase: Objective, options: MaskedLm) -> dict[str, Any]:
-    """Every option that decides a figure, and what was counted."""
+    """Return every option that decides a figure, and the definition of what was counted."""
     protocol: dict[str, Any] = {
         "split": "held_out",
         "sequence_length": phase.sequence_length,
@@ -257,14 +255,16 @@ def _protocol(examples: MaskedExamples, phase: Objective, options: MaskedLm) -> 
     }
 
 
-def _sentence(figures: dict[str, float | int], rate: float) -> str:
+def _describe_figures(figures: dict[str, float | int], rate: float) -> str:
     redrawn = f", {figures['redrawn_perplexity']:.4f} redrawn" if "redrawn_perplexity" in figures else ""
     pairs = f"; next sentence {figures['next_sentence_accuracy']:.2%}" if "next_sentence_accuracy" in figures else ""
     perplexity = (
-        f"perplexity {figures['masked_perplexity']:.4f}" if "masked_perplexity" in figures else "perplexity beyond telling"
+        f"perplexity {figures['masked_perplexity']:.4f}"
+        if "masked_perplexity" in figures
+        else "perplexity too large for a number"
     )
     return (
-        f"predicted {figures['masked_tokens']:,} hidden tokens of {figures['sequences']:,} sequences: "
+        f"predicted {figures['masked_tokens']:,} masked tokens of {figures['sequences']:,} sequences: "
         f"{figures['masked_nats_per_token']:.4f} nats per token, {perplexity}{redrawn}, accuracy "
         f"{figures['masked_accuracy']:.2%}{pairs}; {rate:,.0f} sequences/s"
     )

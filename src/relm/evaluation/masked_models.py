@@ -1,7 +1,7 @@
-"""Any local folder of a masked language model, read to be evaluated: relm's own BERT and RoBERTa, or what `transformers` knows.
+"""Masked language models of any local folder: relm's own BERT and RoBERTa, or an architecture that `transformers` has.
 
 Nothing in a folder is executed or unpickled: weights are safetensors, and a model that needs code of its own is refused, as is
-one that lacks weights, of which `transformers` would draw random ones.
+one that lacks weights, in place of which `transformers` would draw random ones.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ from relm.evaluation.models import (
     PROBE,
     Execution,
     alike,
-    foreign,
+    load_foreign,
     longest_sequence,
     require_finite_logits,
     require_finite_weights,
@@ -35,20 +35,20 @@ from relm.models.configuration import OWN, folder_config
 from relm.models.gathering import gathered
 from relm.recipes.architectures import BertArchitecture, names_with
 
-# A tensor by which one sees that a file holds a head for sentence pairs, whatever its configuration calls the model.
+# The tensor that shows that a file holds a head for sentence pairs, whatever class its configuration names.
 PAIRS_HEAD = "cls.seq_relationship.weight"
-# Places without a token, by which one sees whether these change anything.
+# Padding of the probe, which shows whether padding changes the logits.
 PADDING = 2
 WANTED = "give a folder of a masked language model, such as one of BertForMaskedLM"
 
 
 class Read(NamedTuple):
-    """What a model makes of a batch: float32, on its device."""
+    """A model's output for a batch, float32, on its device."""
 
     logits: Tensor
-    """(rows, places, vocabulary), of the token at each chosen place."""
+    """(rows, slots, vocabulary), for the token at each chosen position."""
     next_sentence: Tensor | None
-    """(rows, 2), of "the second segment follows the first" and "it does not"; None: the model has no such head."""
+    """(rows, 2), logits of "the second segment follows the first" and "it does not"; None: the model has no such head."""
 
 
 class MaskedModel(Protocol):
@@ -56,22 +56,22 @@ class MaskedModel(Protocol):
 
     folder: Path
     sha256: str
-    """Of the weights."""
+    """sha256 of the weights."""
     positions: int | None
-    """The longest sequence; None: any length."""
+    """Tokens of the longest sequence; None: any length."""
     vocabulary_size: int
     has_next_sentence: bool
     gathers: bool
-    """Whether only what the chosen places need is computed of the head, and not the logits of all places."""
+    """True if the head computes the logits of the chosen positions alone."""
     sees_padding: bool
-    """Whether padding changes what it makes of the tokens before, so that a batch must have sequences of one length."""
+    """True if padding changes the logits of the tokens before, so that a batch must have sequences of one length."""
 
     def read(self, batch: Mapping[str, Tensor]) -> Read:
-        """Logits at some places of each sequence.
+        """Return logits at some positions of each sequence.
 
         Args:
             batch: on the host, `input_ids`, `attention_mask` and `token_type_ids`, (rows, length), the mask bool and the rest
-                int64, and `masked_positions`, (rows, places) int64, in which a place may be given several times.
+                int64, and `masked_positions`, (rows, slots) int64, in which a position may occur several times.
         """
 
 
@@ -103,8 +103,8 @@ class OwnMaskedModel:
 class ForeignMaskedModel:
     """A model of `transformers`; fulfils `MaskedModel`.
 
-    The body's output is replaced by what it holds at the chosen places before the head reads it. Where that is found not to
-    give the model's own logits, those of all places are computed, and the chosen ones taken.
+    Before the head reads it, the body's output is reduced to the chosen positions. If a probe shows that this does not give the
+    model's own logits, those of all positions are computed, and the chosen ones taken.
     """
 
     def __init__(self, folder: Path, sha256: str, model: Any, execution: Execution) -> None:
@@ -112,7 +112,7 @@ class ForeignMaskedModel:
         self._takes = set(inspect.signature(model.forward).parameters)
         if getattr(model.config, "type_vocab_size", 0) < 2:
             self._takes.discard("token_type_ids")
-        self._device, self._precision = execution.open(), "float32"  # what follows compares logits
+        self._device, self._precision = execution.open(), "float32"  # the probes below compare logits
         self.model: nn.Module = self._device.place(model.eval())
         self.positions = longest_sequence(model)
         self.has_next_sentence = False
@@ -139,7 +139,7 @@ class ForeignMaskedModel:
         return Read(logits.float(), None if pairs is None else pairs.float())
 
     def _gathers_as(self, whole: Tensor, probe: Mapping[str, Tensor]) -> bool:
-        """Whether the head gives the same logits where it is given some places alone; from here on it is, if so."""
+        """Return whether the head gives the same logits from some positions alone; if so, it reads only these from now on."""
         self._gathered_at = self.model.base_model  # type: ignore[assignment]
         with contextlib.suppress(AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError):
             if alike(self.read(probe).logits, whole):
@@ -149,7 +149,7 @@ class ForeignMaskedModel:
 
 
 def _probe(length: int, padding: int = 0) -> dict[str, Tensor]:
-    """A sequence, and two of its places."""
+    """Return a batch of one sequence, with two of its positions."""
     mask = torch.arange(length + padding)[None] < length
     ids = torch.arange(length + padding)[None] * mask
     return {
@@ -162,7 +162,7 @@ def _probe(length: int, padding: int = 0) -> dict[str, Tensor]:
 
 @contextlib.contextmanager
 def _output_at(module: nn.Module, positions: Tensor) -> Iterator[None]:
-    """Let the first part of a module's output, (rows, length, width), be what it is at `positions`, (rows, places)."""
+    """Reduce the first part of a module's output, (rows, length, width), to `positions`, (rows, slots)."""
 
     def chosen(_module: nn.Module, _inputs: Any, output: Any) -> Any:
         taken = gathered(output[0], positions)
@@ -179,10 +179,10 @@ def _output_at(module: nn.Module, positions: Tensor) -> Iterator[None]:
 
 
 def load_masked(folder: Path, vocabulary_size: int, execution: Execution | None = None) -> MaskedModel:
-    """The masked language model in a folder, as `save_pretrained` writes it; with a head for sentence pairs if it holds one.
+    """Return the masked language model in a folder, as `save_pretrained` writes it, with its head for sentence pairs if any.
 
     Args:
-        vocabulary_size: of the tokenizer whose ids it will be given.
+        vocabulary_size: that of the tokenizer whose ids it will be given.
 
     Raises:
         RelmError: there is no such model, it is damaged or lacks weights, a weight is not finite, it is a model of another
@@ -200,25 +200,26 @@ def load_masked(folder: Path, vocabulary_size: int, execution: Execution | None 
         else:
             _require_masked(folder)
             auto_class = "AutoModelForPreTraining" if pairs else "AutoModelForMaskedLM"
-            model = ForeignMaskedModel(folder, sha256, foreign(folder, auto_class), execution)
+            model = ForeignMaskedModel(folder, sha256, load_foreign(folder, auto_class), execution)
     require_vocabulary(folder, model.vocabulary_size, vocabulary_size)
     return model
 
 
 def _require_masked(folder: Path) -> None:
-    """
+    """Refuse an architecture that is no masked language model.
+
     Raises:
-        RelmError: `transformers` knows the architecture, but not as a masked language model, or it is used as a causal one.
+        RelmError: `transformers` has the architecture, but not as a masked language model, or it is used as a causal one.
     """
     from transformers.models.auto import modeling_auto
 
     config = configuration(folder)
     kind = str(config.get("model_type", ""))
     if config.get("is_decoder"):
-        raise RelmError(f"{folder}: config.json says is_decoder, so it sees no later token; {WANTED}")
+        raise RelmError(f"{folder}: config.json sets is_decoder, so it sees no later token; {WANTED}")
     if kind in modeling_auto.MODEL_MAPPING_NAMES and kind not in modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES:
         what = "a causal" if kind in modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES else "no masked"
-        raise RelmError(f"{folder}: config.json says {kind}, which is {what} language model; {WANTED}")
+        raise RelmError(f"{folder}: config.json names {kind}, which is {what} language model; {WANTED}")
 
 
 def _tensor_names(folder: Path) -> set[str]:
@@ -229,15 +230,15 @@ def _tensor_names(folder: Path) -> set[str]:
 
 
 def _own_bert(folder: Path, pairs: bool) -> Bert | None:
-    """The folder's model, if it is a BERT or RoBERTa with the switches of relm's."""
+    """Return the folder's model, if it is a BERT or RoBERTa with the options of relm's."""
     if configuration(folder).get("model_type") not in names_with(BertArchitecture) or not (folder / WEIGHTS).exists():
         return None
     try:
         config = folder_config(folder, BertConfig, None, ())
     except ValueError:
-        if OWN in configuration(folder):  # `transformers` would not look at these switches
+        if OWN in configuration(folder):  # `transformers` would ignore these options
             raise
-        return None  # a model with others, which it knows
+        return None  # a model with options that `transformers` has
     if config.family == "bert":
         config = replace(config, next_sentence=pairs or config.next_sentence)
     return Bert.from_folder(folder, expected=config)

@@ -1,6 +1,6 @@
-"""The one place that scores masked tokens: sequences with some hidden, the loss of each hidden token out.
+"""Losses of masked tokens; every evaluation of masked models computes them here.
 
-Sequences of like length go through the model together, without the padding that none of them needs.
+Sequences of similar length go through the model together, without the padding that none of them needs.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -22,17 +22,17 @@ Integers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
 
-# Tokens of sequences that are made ready together, padding included: what bounds the memory beside the model's own.
+# Tokens of sequences that are prepared together, padding included; this bounds the memory beside the model's own.
 CHUNK = 2**20
 
 
 class MaskedScores(NamedTuple):
-    """Of the sequences in the order given."""
+    """Scores of sequences, in the order given."""
 
     nats: Floats
-    """(rows, places) -ln P of the label of each place, 0 where there is none."""
+    """(rows, slots) -ln P of the label in each slot, 0 if there is none."""
     likeliest: Flags
-    """(rows, places) whether no other token had a higher probability: of equal ones the first id counts."""
+    """(rows, slots) True if no other token has a higher probability: of equal ones the first id counts."""
     next_sentence: Floats | None
     """(rows, 2) -ln P that the second segment follows, and that it does not; None: the model has no such head."""
 
@@ -40,14 +40,14 @@ class MaskedScores(NamedTuple):
 def score_masked(
     model: MaskedModel, batch: Mapping[str, npt.NDArray[Any]], batch_tokens: int, done: Callable[[int], Any] | None = None
 ) -> MaskedScores:
-    """The loss of every hidden token; how sequences are batched changes it by rounding at most.
+    """Return the loss of every masked token; the batching of sequences changes it by rounding at most.
 
     Memory is bounded by the arrays given, a batch's activations, and `LARGEST_LOGITS` logits, or those of one sequence.
 
     Args:
-        batch: as `relm.examples.contract.Examples` says of masked ones.
-        batch_tokens: tokens at once, padding included.
-        done: told after each batch how many sequences it had.
+        batch: masked examples as `relm.examples.contract.Examples` defines them.
+        batch_tokens: the most tokens in a batch, padding included.
+        done: it is called after each batch with its count of sequences.
 
     Raises:
         RelmError: a loss is not finite.
@@ -58,14 +58,14 @@ def score_masked(
     pairs = np.zeros((len(labels), 2)) if model.has_next_sentence else None
     with torch.inference_mode():
         for rows in _batches(model, lengths, counts, batch_tokens):
-            places = max(1, int(counts[rows].max()))
-            fed = _trimmed(batch, rows, int(lengths[rows].max()), places)
+            slots = max(1, int(counts[rows].max()))
+            fed = _trimmed(batch, rows, int(lengths[rows].max()), slots)
             found = model.read(fed)
-            used = torch.from_numpy(labels[rows, :places] != IGNORED).to(found.logits.device)
-            wanted = torch.from_numpy(labels[rows, :places]).to(found.logits.device).where(used, 0)
+            used = torch.from_numpy(labels[rows, :slots] != IGNORED).to(found.logits.device)
+            wanted = torch.from_numpy(labels[rows, :slots]).to(found.logits.device).where(used, 0)
             losses = found.logits.logsumexp(-1) - found.logits.gather(-1, wanted[:, :, None])[:, :, 0]
-            nats[rows, :places] = losses.double().where(used, 0.0).cpu().numpy()
-            likeliest[rows, :places] = ((found.logits.argmax(-1) == wanted) & used).cpu().numpy()
+            nats[rows, :slots] = losses.double().where(used, 0.0).cpu().numpy()
+            likeliest[rows, :slots] = ((found.logits.argmax(-1) == wanted) & used).cpu().numpy()
             if pairs is not None and found.next_sentence is not None:
                 pairs[rows] = -found.next_sentence.double().log_softmax(-1).cpu().numpy()
             if done is not None:
@@ -76,7 +76,7 @@ def score_masked(
 
 
 def _batches(model: MaskedModel, lengths: Integers, counts: Integers, batch_tokens: int) -> Iterator[Integers]:
-    """Rows that go through the model together, so many that neither their tokens nor their logits are too many."""
+    """Yield the rows of each batch, whose tokens and logits are bounded."""
     for together in batches(lengths, batch_tokens):
         logits = model.vocabulary_size * int((counts if model.gathers else lengths)[together].max())
         at_once = max(1, LARGEST_LOGITS // max(1, logits))
@@ -85,14 +85,14 @@ def _batches(model: MaskedModel, lengths: Integers, counts: Integers, batch_toke
             yield from (rows[first : first + at_once] for first in range(0, len(rows), at_once))
 
 
-def _trimmed(batch: Mapping[str, npt.NDArray[Any]], rows: Integers, length: int, places: int) -> dict[str, torch.Tensor]:
+def _trimmed(batch: Mapping[str, npt.NDArray[Any]], rows: Integers, length: int, slots: int) -> dict[str, torch.Tensor]:
     arrays = {name: batch[name][rows, :length] for name in ("input_ids", "attention_mask", "token_type_ids")}
-    arrays["masked_positions"] = batch["masked_positions"][rows, :places]
+    arrays["masked_positions"] = batch["masked_positions"][rows, :slots]
     return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
 
 def masked_manifest(path: Path) -> Manifest:
-    """The manifest of masked examples.
+    """Return the manifest of masked examples.
 
     Raises:
         RelmError: it is absent, damaged, of another objective, or has no held-out examples.
@@ -104,12 +104,12 @@ def masked_manifest(path: Path) -> Manifest:
         )
     facts.split("held_out", path)
     if not facts.splits["held_out"].examples:
-        raise RelmError(f"{path}: split held_out has no examples, which is nothing to score; use more documents")
+        raise RelmError(f"{path}: split held_out has no examples to score; use more documents")
     return facts
 
 
 def mask_token(facts: Manifest, path: Path) -> int:
-    """The id that stands for a hidden token; `path` is the manifest's, for the message.
+    """Return the id of the mask token; `path` is the manifest's, for the message.
 
     Raises:
         RelmError: the tokenizer has none.
@@ -118,24 +118,25 @@ def mask_token(facts: Manifest, path: Path) -> int:
     if found is None:
         names = " or ".join(SPECIAL_TOKENS["mask"])
         raise RelmError(
-            f"{path}: its tokenizer has no mask token {names}, so nothing can be hidden; make the examples with one that has"
+            f"{path}: its tokenizer has no mask token {names}, so nothing can be masked; build the examples with one that has"
         )
     return found
 
 
 def require_positions(model: MaskedModel, longest: int) -> None:
-    """
+    """Refuse sequences that are longer than the model's positions.
+
     Raises:
-        RelmError: sequences are longer than the model's.
+        RelmError: the longest one is.
     """
     if model.positions is not None and longest > model.positions:
         raise RelmError(
             f"{model.folder}: has {model.positions} positions, but the longest sequence has {longest} tokens; "
-            "make examples with a shorter sequence_length"
+            "build examples with a shorter sequence_length"
         )
 
 
 def chunks_of(rows: int, length: int) -> Iterator[Integers]:
-    """All numbers below `rows` in order, in chunks of sequences of this length that are made ready together."""
+    """Yield all numbers below `rows` in order, in chunks of sequences of this length that are prepared together."""
     size = max(1, CHUNK // length)
     yield from (np.arange(first, min(first + size, rows)) for first in range(0, rows, size))

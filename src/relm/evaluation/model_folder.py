@@ -1,4 +1,4 @@
-"""The files of a model's folder as an evaluation may read them: nothing is executed, unpickled, or read from elsewhere."""
+"""Safe reading of a model's folder: nothing is executed, unpickled, or read from elsewhere."""
 
 import contextlib
 import hashlib
@@ -17,10 +17,10 @@ from relm.training.model_files import checked_weights
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 ADAPTER = "adapter_config.json"
-# Keys of a configuration by which `transformers` reads other weights than those that are named after it, or fetches a program.
+# Keys of a configuration that make `transformers` read weights of another name, or fetch a program.
 OTHER_WEIGHTS = "transformers_weights"
 KERNELS = ("attn_implementation", "_attn_implementation", "_attn_implementation_internal")
-# Errors that libraries raise when a folder's files are not what they should be.
+# Errors that libraries raise when a folder's files are damaged or of another format.
 UNREADABLE = (
     OSError, ValueError, KeyError, TypeError, AttributeError, ImportError, RuntimeError, SafetensorError, StrictDataclassError,
 )  # fmt: skip
@@ -28,7 +28,11 @@ UNREADABLE = (
 
 @contextlib.contextmanager
 def readable(folder: Path, what: str) -> Iterator[None]:
-    """Let what fails while a model's folder is read say so in words."""
+    """Turn errors while a model's folder is read into a message for the user.
+
+    Raises:
+        RelmError: one of `UNREADABLE` was raised.
+    """
     try:
         yield
     except UNREADABLE as error:
@@ -60,15 +64,15 @@ def model_type(folder: Path) -> str:
 
 
 def weights_sha256(folder: Path) -> str:
-    """Return the sha256 of the weights, once every file of the model that has a sidecar was compared with that.
+    """Return the sha256 of the weights, after comparing every file of the model that has a sidecar with its checksum.
 
-    Of several files of weights, it is that of their names and hashes.
+    If there are several files of weights, it is that of their names and hashes.
 
     Raises:
         OSError: there are none.
-        ValueError: there are none but pickled ones, the index of several names other files than safetensors beside it, or
-            there is an adapter, or `config.json` names other weights or a program.
-        RelmError: a file is not what its sidecar says.
+        ValueError: there are only pickled ones, the index of several names other files than safetensors beside it, there is an
+            adapter, or `config.json` names other weights or a program.
+        RelmError: a file differs from its sidecar's checksum.
     """
     weights, index = folder / WEIGHTS, folder / INDEX
     if not index.exists() and not weights.exists() and any(folder.glob("pytorch_model*.bin")):
@@ -82,7 +86,7 @@ def weights_sha256(folder: Path) -> str:
 
 
 def _require_nothing_from_elsewhere(config: Mapping[str, Any]) -> None:
-    """Refuse a configuration that names weights of its own, or compiled programs of the Hugging Face hub.
+    """Refuse a configuration that names other weights, or compiled programs of the Hugging Face hub.
 
     Raises:
         ValueError: it does, itself or in a part of it.

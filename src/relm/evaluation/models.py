@@ -1,4 +1,4 @@
-"""Any local folder of a causal language model, read to be evaluated: relm's own GPT-2, or whatever `transformers` knows.
+"""Causal language models of any local folder: relm's own GPT-2, or an architecture that `transformers` has.
 
 Nothing in a folder is executed or unpickled: weights are safetensors, and a model that needs code of its own is refused.
 """
@@ -25,26 +25,26 @@ from relm.recipes.architectures import Gpt2Architecture, names_with
 from relm.recipes.devices import DEVICES, HOST
 from relm.recipes.recipe import Run
 
-# Tokens on which a model is tried once: whether a head by itself gives its logits, and whether it sees what follows.
+# Tokens of the probe, which shows once whether the head by itself gives the logits, and whether the model is causal.
 PROBE = 8
 PROBE_TOLERANCE = 1e-4
 
 
 @dataclass(frozen=True)
 class Execution:
-    """Where and how an evaluation computes: figures change by rounding at most."""
+    """Device, precision and batches of an evaluation, which change figures by rounding at most."""
 
     device: str = HOST
-    """One that evaluations run on."""
+    """A device that evaluations run on."""
     precision: Literal["float32", "bfloat16"] = "float32"
-    """Of matrix products before the head; it and probabilities are computed in float32, and summed in float64."""
+    """Precision of matrix products before the head; head and probabilities are in float32, sums in float64."""
     threads: int | None = None
-    """Of the CPU; None: all cores this process may use."""
+    """Threads of the CPU; None: all cores that this process may use."""
     batch_tokens: int = DEVICES[HOST].evaluation_batch_tokens
-    """Tokens at once, padding included; a longer sequence is a batch by itself."""
+    """The most tokens in a batch, padding included; a longer sequence is a batch by itself."""
 
     def open(self) -> Device:
-        """The device, ready. Sums need not be in one order: a forward pass has no others, and not every model would run."""
+        """Return the device, ready, without deterministic algorithms: a forward pass needs none, and some models lack them."""
         return open_device(Run(device=self.device, threads=self.threads, compile=False, deterministic=False))
 
 
@@ -53,31 +53,31 @@ class CausalModel(Protocol):
 
     folder: Path
     sha256: str
-    """Of the weights."""
+    """sha256 of the weights."""
     positions: int | None
-    """The longest sequence; None: any length."""
+    """Tokens of the longest sequence; None: any length."""
     vocabulary_size: int
 
     def hidden(self, input_ids: Tensor) -> Tensor:
-        """What the head reads, (batch, sequence, width) on the device, of (batch, sequence) int64 ids on the host.
+        """Return the head's input, (batch, sequence, width) on the device, for (batch, sequence) int64 ids on the host.
 
-        A sequence may be padded at its end, with any id: what is before sees nothing of it.
+        A sequence may be padded at its end, with any id: the tokens before do not see it.
         """
 
     def head(self, hidden: Tensor) -> Tensor:
-        """Logits in float32 of the token after each of some places, (places, width) -> (places, vocabulary), on the device."""
+        """Return float32 logits of the next token, (positions, width) -> (positions, vocabulary), on the device."""
 
 
 @runtime_checkable
 class SelectiveModel(Protocol):
-    """A `CausalModel` that saves work where the head reads some places alone."""
+    """A `CausalModel` that saves work if the head reads some positions alone."""
 
     def hidden_at(self, input_ids: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-        """(places, width): what `hidden` gives at some places, by rounding.
+        """Return `hidden` at some positions, (positions, width), but for rounding.
 
         Args:
-            input_ids: as `hidden` takes them.
-            rows, columns: (places,) int64 on the host, in the order of rows.
+            input_ids: as in `hidden`.
+            rows, columns: (positions,) int64 on the host, in the order of rows.
         """
 
 
@@ -92,17 +92,17 @@ class OwnCausalModel:
         self.model = self._device.place(model.eval())
 
     def hidden(self, input_ids: Tensor) -> Tensor:
-        """(batch, sequence) -> (batch, sequence, width)"""
+        """Return the head's input, (batch, sequence) -> (batch, sequence, width)."""
         with self._device.autocast(self._precision):
             return self.model.hidden(self._placed(input_ids))
 
     def hidden_at(self, input_ids: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-        """(places, width): what `hidden` gives there."""
+        """Return `hidden` at some positions, (positions, width)."""
         with self._device.autocast(self._precision):
             return hidden_at(self.model, self._placed(input_ids), self._placed(rows), self._placed(columns))
 
     def head(self, hidden: Tensor) -> Tensor:
-        """(places, width) -> (places, vocabulary)"""
+        """Return logits, (positions, width) -> (positions, vocabulary)."""
         return self.model.head(hidden.float())
 
     def _placed(self, indices: Tensor) -> Tensor:
@@ -112,18 +112,18 @@ class OwnCausalModel:
 class ForeignCausalModel:
     """A model of `transformers`; fulfils `CausalModel`.
 
-    Its body and its head are called apart: the head is all that the model does after its body, which a scale, a cap or a
-    normalisation of logits may be part of. Of a model that is found not to be such, `hidden` gives the logits of all places.
+    Its body and its head are called apart: the head is all that the model computes after its body, which may include a scale, a
+    cap or a normalisation of logits. If a probe shows that a model cannot be divided so, `hidden` returns all its logits.
 
     Raises:
-        RelmError: its logits are not finite, or it sees what follows a token.
+        RelmError: its logits are not finite, or it is not causal.
     """
 
     def __init__(self, folder: Path, sha256: str, model: Any, execution: Execution) -> None:
         self.folder, self.sha256 = folder, sha256
         self.positions = longest_sequence(model)
         self.vocabulary_size = int(model.get_input_embeddings().num_embeddings)
-        self._device, self._precision = execution.open(), "float32"  # what follows compares logits
+        self._device, self._precision = execution.open(), "float32"  # the probe below compares logits
         self.model: Any = self._device.place(model.eval())
         self._body: nn.Module = self.model.get_decoder()
         with torch.inference_mode():
@@ -132,11 +132,11 @@ class ForeignCausalModel:
             self.vocabulary_size = min(self.vocabulary_size, whole.shape[-1])
             self._head_stands_alone = self._gives(ids, whole)
         require_finite_logits(folder, whole)
-        require_blind_to_what_follows(folder, whole)
+        require_causal(folder, whole)
         self._precision = execution.precision
 
     def hidden(self, input_ids: Tensor) -> Tensor:
-        """(batch, sequence) -> (batch, sequence, width), or logits (batch, sequence, vocabulary)"""
+        """Return the head's input, (batch, sequence) -> (batch, sequence, width), or logits (batch, sequence, vocabulary)."""
         ids = self._device.feed({"input_ids": input_ids})["input_ids"]
         with self._device.autocast(self._precision):
             if not self._head_stands_alone:
@@ -147,7 +147,7 @@ class ForeignCausalModel:
         return hidden
 
     def head(self, hidden: Tensor) -> Tensor:
-        """(places, width) -> (places, vocabulary)"""
+        """Return logits, (positions, width) -> (positions, vocabulary)."""
         if not self._head_stands_alone:
             return hidden.float()
         ids = torch.zeros(1, len(hidden), dtype=torch.int64, device=hidden.device)
@@ -159,14 +159,14 @@ class ForeignCausalModel:
         return logits
 
     def _probe(self) -> Tensor:
-        """Two sequences that differ in their last token."""
+        """Return two sequences that differ in their last token, (2, sequence)."""
         ids = torch.arange(min(PROBE, self.positions or PROBE)) % self.vocabulary_size
         ids = torch.stack([ids, ids])
         ids[1, -1] = (ids[0, -1] + 1) % self.vocabulary_size
         return ids
 
     def _gives(self, ids: Tensor, whole: Tensor) -> bool:
-        """Whether body and head by themselves give the model's logits; from here on they are asked, if so."""
+        """Return whether body and head by themselves give the model's logits; if so, they are called apart from now on."""
         self._head_stands_alone = True
         with contextlib.suppress(AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError):
             return alike(self.head(self.hidden(ids).flatten(0, 1)), whole.flatten(0, 1))
@@ -175,7 +175,7 @@ class ForeignCausalModel:
 
 @contextlib.contextmanager
 def _answering(body: nn.Module, answer: Any) -> Iterator[None]:
-    """Let a model's body give an answer, whatever it is asked."""
+    """Let a model's body return an answer for any input."""
 
     def forward(*_inputs: Any, **_options: Any) -> Any:
         return answer
@@ -188,7 +188,7 @@ def _answering(body: nn.Module, answer: Any) -> Iterator[None]:
 
 
 def longest_sequence(model: Any) -> int | None:
-    """The tokens that a model of `transformers` has positions for; RoBERTa's table has rows that no token uses."""
+    """Return the count of tokens that a model of `transformers` has positions for; RoBERTa's table has rows no token uses."""
     for name, module in model.named_modules():
         if name.endswith("position_embeddings") and isinstance(module, nn.Embedding):
             return module.num_embeddings - (0 if module.padding_idx is None else module.padding_idx + 1)
@@ -197,35 +197,36 @@ def longest_sequence(model: Any) -> int | None:
 
 
 def alike(some: Tensor, others: Tensor) -> bool:
-    """Whether two arrays are the same but for rounding."""
+    """Return whether two arrays are equal but for rounding."""
     return some.shape == others.shape and torch.allclose(some, others, PROBE_TOLERANCE, PROBE_TOLERANCE)
 
 
 def require_finite_weights(folder: Path, model: nn.Module) -> None:
-    """Refuse a model with a weight that is NaN or infinite, of which no loss means anything.
+    """Refuse a model with a weight that is NaN or infinite, whose loss would mean nothing.
 
-    A buffer that is kept with the weights may be infinite, as a mask or a bound is, but not NaN: some are learnt, and where a
-    NaN only chooses a model's experts, the logits stay finite.
+    A buffer that is saved with the weights may be infinite, as a mask or a bound is, but not NaN: some are learnt, and if a NaN
+    only chooses a model's experts, the logits stay finite.
 
     Raises:
-        RelmError: it has one; says which.
+        RelmError: it has one, which the message names.
     """
     for name, weight in model.named_parameters():
         if odd := [bound for bound in _bounds(weight) if not math.isfinite(bound)]:
             _refuse_weight(folder, name, odd[0])
-    kept = model.state_dict().keys()
+    saved = model.state_dict().keys()
     for name, buffer in model.named_buffers():
-        if name in kept and buffer.is_floating_point() and any(map(math.isnan, _bounds(buffer))):
+        if name in saved and buffer.is_floating_point() and any(map(math.isnan, _bounds(buffer))):
             _refuse_weight(folder, name, math.nan)
 
 
 def _bounds(weight: Tensor) -> list[float]:
-    """Return the least and the largest number of an array, NaN where it has one; none of an empty array."""
+    """Return the least and the largest number of an array, NaN if it has one; nothing for an empty array."""
     return [bound.item() for bound in weight.detach().aminmax()] if weight.numel() else []
 
 
 def _refuse_weight(folder: Path, name: str, value: float) -> NoReturn:
-    """
+    """Refuse a model for one of its weights.
+
     Raises:
         RelmError: always.
     """
@@ -236,7 +237,7 @@ def _refuse_weight(folder: Path, name: str, value: float) -> NoReturn:
 
 
 def require_finite_logits(folder: Path, logits: Tensor) -> None:
-    """Refuse a model by its logits; minus infinity stands for an id that no token has, so only the largest counts.
+    """Refuse a model whose logits are not finite; minus infinity stands for an id without a token, so the largest counts.
 
     Raises:
         RelmError: those of a position are not finite.
@@ -248,22 +249,22 @@ def require_finite_logits(folder: Path, logits: Tensor) -> None:
         )
 
 
-def require_blind_to_what_follows(folder: Path, logits: Tensor) -> None:
-    """Refuse a model that gives (2, sequence, vocabulary) logits for two sequences of which only the last token differs.
+def require_causal(folder: Path, logits: Tensor) -> None:
+    """Refuse a model that is not causal, by its (2, sequence, vocabulary) logits of sequences that differ in the last token.
 
     Raises:
         RelmError: logits before the last token differ: `transformers` takes some masked models for causal ones.
     """
     before = logits[:, :-1]
     if not alike(before[0], before[1]):
-        raise RelmError(f"{folder}: sees the tokens that follow, so no token's loss is one; give a causal language model")
+        raise RelmError(f"{folder}: sees the tokens that follow, so its losses mean nothing; give a causal language model")
 
 
 def load_causal(folder: Path, vocabulary_size: int, execution: Execution | None = None) -> CausalModel:
-    """The causal language model in a folder, as `save_pretrained` writes it.
+    """Return the causal language model in a folder, as `save_pretrained` writes it.
 
     Args:
-        vocabulary_size: of the tokenizer whose ids it will be given.
+        vocabulary_size: that of the tokenizer whose ids it will be given.
 
     Raises:
         RelmError: there is no such model, it is damaged, a weight is not finite, or it has fewer ids than the tokenizer.
@@ -278,43 +279,44 @@ def load_causal(folder: Path, vocabulary_size: int, execution: Execution | None 
             require_finite_weights(folder, own)
             model = OwnCausalModel(folder, sha256, own, execution)
         else:
-            model = ForeignCausalModel(folder, sha256, foreign(folder, "AutoModelForCausalLM"), execution)
+            model = ForeignCausalModel(folder, sha256, load_foreign(folder, "AutoModelForCausalLM"), execution)
     require_vocabulary(folder, model.vocabulary_size, vocabulary_size)
     return model
 
 
 def _require_causal_kind(folder: Path) -> None:
-    """
+    """Refuse an architecture that is no causal language model.
+
     Raises:
-        RelmError: `transformers` knows the architecture, but not as a causal language model.
+        RelmError: `transformers` has the architecture, but not as a causal language model.
     """
     from transformers.models.auto import modeling_auto
 
     kind = model_type(folder)
     if kind in modeling_auto.MODEL_MAPPING_NAMES and kind not in modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
-        raise RelmError(f"{folder}: config.json says {kind}, which is no causal language model; give a folder of one")
+        raise RelmError(f"{folder}: config.json names {kind}, which is no causal language model; give a folder of one")
 
 
 def _own_gpt2(folder: Path) -> Gpt2 | None:
-    """The folder's GPT-2, if it is one with the switches of relm's."""
+    """Return the folder's model, if it is a GPT-2 with the options of relm's."""
     config = configuration(folder)
     if config.get("model_type") not in names_with(Gpt2Architecture) or not (folder / WEIGHTS).exists():
         return None
     try:
         folder_config(folder, Gpt2Config, None, ())
     except ValueError:
-        if OWN in config:  # `transformers` would not look at these switches
+        if OWN in config:  # `transformers` would ignore these options
             raise
-        return None  # a model with others, which it knows
+        return None  # a model with options that `transformers` has
     return Gpt2.from_folder(folder)
 
 
-def foreign(folder: Path, auto_class: str) -> Any:
-    """The model that `transformers` reads from a folder, in float32, by the name of its auto class.
+def load_foreign(folder: Path, auto_class: str) -> Any:
+    """Return the model that `transformers` reads from a folder, in float32, by the name of its auto class.
 
     Raises:
-        ValueError: the configuration is none of its architecture, or the folder's files lack weights of the model, of which
-            `transformers` would draw random ones.
+        ValueError: the configuration does not fit its architecture, or the folder's files lack weights of the model, in place
+            of which `transformers` would draw random ones.
         RelmError: a weight is not finite.
     """
     import transformers
@@ -339,23 +341,22 @@ def foreign(folder: Path, auto_class: str) -> Any:
 
 
 def require_vocabulary(folder: Path, model: int, tokenizer: int) -> None:
-    """Refuse a tokenizer with ids that the model has not.
+    """Refuse a tokenizer with ids that the model lacks.
 
     Raises:
-        RelmError: it has.
+        RelmError: it has some.
     """
     if model < tokenizer:
         raise RelmError(
-            f"{folder}: the model knows {model:,} tokens, the tokenizer has {tokenizer:,}; "
-            "give the tokenizer it was trained with"
+            f"{folder}: the model has {model:,} tokens, the tokenizer {tokenizer:,}; give the tokenizer it was trained with"
         )
 
 
 def require_context(model: CausalModel, context: int) -> None:
-    """Refuse a context that the model cannot see at once.
+    """Refuse a context that is longer than the model's positions.
 
     Raises:
-        RelmError: it has fewer positions.
+        RelmError: it is.
     """
     if context < 1 or (model.positions is not None and context > model.positions):
         raise RelmError(f"{model.folder}: has {model.positions} positions; a context of {context} does not fit")

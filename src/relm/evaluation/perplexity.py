@@ -1,4 +1,4 @@
-"""Perplexity on the held-out documents, by token, word and byte, beside what counts alone achieve on the same tokens."""
+"""Perplexity on the held-out documents, by token, word and byte, beside unigram and bigram levels on the same tokens."""
 
 import math
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from relm.evaluation.scoring import ScoredSequences, score
 from relm.examples.manifest import Manifest, Split, read_manifest
 from relm.examples.storage import TokenStream
 
-IN_WORDS = (
+DESCRIPTION = (
     "The held-out documents, one after the other, are cut into windows of {context} tokens that do not overlap; every token "
     "but the very first is scored once, given those before it in its window."
 )
@@ -34,17 +34,17 @@ def evaluate_held_out(
 ) -> str:
     """Score the held-out documents and write `eval/held_out.json`.
 
-    All held-out documents are one stream of tokens, ends of text included, where the tokenizer has one. It is cut into windows
+    All held-out documents are one stream of tokens, ends of text included if the tokenizer has one. It is cut into windows
     of `context` labels that do not overlap, the last one shorter; so every token but the stream's first is scored once, given
     the tokens before it in its window. Logarithms are natural; sums are taken in float64.
 
     Args:
         model_folder: any causal language model that `load_causal` reads.
-        manifest: of the examples; its tokenizer is the model's.
+        manifest: that of the examples; its tokenizer is the model's.
         output: the JSON file.
-        context: tokens that the model sees at once.
+        context: tokens of a window.
         execution: device and precision; figures change by rounding at most.
-        task: its name in the file.
+        task: the name of the evaluation in the file.
 
     Raises:
         RelmError: model, manifest and context do not fit together, or the loss is not finite.
@@ -57,18 +57,18 @@ def evaluate_held_out(
     stream = TokenStream(manifest, facts.split("held_out", manifest))
     held_out = facts.splits["held_out"]
     if len(stream) < 2 or not held_out.words:
-        raise RelmError(f"{manifest}: split held_out has {held_out.words} words, which is nothing to score; use more documents")
+        raise RelmError(f"{manifest}: split held_out has {held_out.words} words, too few to score; use more documents")
     nats = stream_nats(model, stream, context, execution.batch_tokens)
     training = TokenStream(manifest, facts.split("train", manifest))
     levels = baseline_nats(training, stream, facts.tokenizer.vocabulary_size)
     found = figures(nats, len(stream) - 1, held_out, *levels)
-    told = protocol(facts, context, training, execution) | {"manifest_sha256": sha256_of(manifest)}
-    Result(task=task, protocol=told, figures=found, model_sha256=model.sha256).write(output)
-    return _sentence(found, perf_counter() - started)
+    described = protocol(facts, context, training, execution) | {"manifest_sha256": sha256_of(manifest)}
+    Result(task=task, protocol=described, figures=found, model_sha256=model.sha256).write(output)
+    return _describe_figures(found, perf_counter() - started)
 
 
 def stream_nats(model: CausalModel, stream: TokenStream, context: int, batch_tokens: int) -> float:
-    """Sum of -ln P over every token of the stream but the first, which is read a block of windows at a time."""
+    """Return the sum of -ln P over every token of the stream but the first; the stream is read a block of windows at a time."""
     sums: list[float] = []
     with tqdm(total=len(stream) - 1, unit=" tokens", unit_scale=True, disable=None) as bar:
         for tokens in _whole_windows(stream, context):
@@ -80,26 +80,26 @@ def stream_nats(model: CausalModel, stream: TokenStream, context: int, batch_tok
 
 
 def _whole_windows(stream: TokenStream, context: int) -> Iterator[Tokens]:
-    """The stream in blocks of windows, each repeating the last token of the one before."""
+    """Yield the stream in blocks of windows; each repeats the last token of the one before."""
     size = max(1, BLOCK // context) * context
     for start in range(0, len(stream) - 1, size):
         yield stream.tokens(start, start + size + 1)
 
 
 def baseline_nats(training: TokenStream, scored: TokenStream, vocabulary_size: int) -> tuple[float, float]:
-    """Nats a token of the unigram and the bigram level, on every token of `scored` but the first."""
+    """Return nats per token of the unigram and the bigram level, on every token of `scored` but the first."""
     unigram = unigram_entropy(blocks(scored, len(scored)), vocabulary_size)
     bigram = BigramModel.estimated(blocks(training, LARGEST_TRAINING), vocabulary_size)
     return unigram, bigram.nats(blocks(scored, len(scored))) / (len(scored) - 1)
 
 
 def figures(nats: float, tokens: int, split: Split, unigram: float, bigram: float) -> dict[str, float | int]:
-    """All figures, from the sum of nats over `tokens` scored tokens and the levels of counts."""
+    """Return all figures, from the sum of nats over `tokens` scored tokens and the two levels."""
     per_token = nats / tokens
     return {
         "nats_per_token": per_token,
         **perplexity("perplexity_per_token", per_token),
-        # Where hardly anything is written with spaces, a word is an article, and its perplexity no number.
+        # In scripts almost without spaces a word is a whole article, and its perplexity overflows.
         **perplexity("perplexity_per_word", nats / split.words),
         "bits_per_byte": nats / math.log(2) / split.bytes,
         "unigram_nats_per_token": unigram,
@@ -117,7 +117,7 @@ def protocol(facts: Manifest, context: int, training: TokenStream, execution: Ex
     """Return the protocol of the result: a description, and the values of all options."""
     ends = "an end of text follows each document" if facts.tokenizer.end_of_text_id is not None else "nothing between these"
     return {
-        "in_words": IN_WORDS.format(context=f"{context:,}"),
+        "in_words": DESCRIPTION.format(context=f"{context:,}"),
         "tokenizer_sha256": facts.tokenizer.sha256,
         "context": context,
         "stride": context,
@@ -133,7 +133,7 @@ def protocol(facts: Manifest, context: int, training: TokenStream, execution: Ex
     }
 
 
-def _sentence(found: dict[str, float | int], seconds: float) -> str:
+def _describe_figures(found: dict[str, float | int], seconds: float) -> str:
     return (
         f"scored {found['tokens_scored']:,} held-out tokens: {found['nats_per_token']:.4f} nats per token (unigram "
         f"{found['unigram_nats_per_token']:.4f}, bigram {found['bigram_nats_per_token']:.4f}), "

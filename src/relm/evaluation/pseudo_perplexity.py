@@ -1,4 +1,4 @@
-"""Pseudo-perplexity: each token predicted from all others of its sequence, as if it alone were hidden.
+"""Pseudo-perplexity: each token is masked alone and predicted from all others of its sequence.
 
 Salazar et al. 2020, "Masked Language Model Scoring" (arXiv 1910.14659), section 2.1 and equation 5. No distribution over
 sequences has these probabilities, so the figure compares masked models with each other, and with no causal one.
@@ -34,7 +34,7 @@ from relm.examples.table import ExampleTables
 from relm.examples.tokenizers import SpecialIds
 from relm.recipes.evaluations import PseudoPerplexity
 
-# Sequences whose copies are counted out together; the copies themselves are made a chunk at a time.
+# Sequences whose tokens are enumerated together; their copies are made a chunk at a time.
 ROWS = 64
 PROTOCOL = {
     "in_words": "Each token of the first held-out sequences is hidden alone and predicted from all others: the "
@@ -45,14 +45,14 @@ PROTOCOL = {
 
 
 class Originals(NamedTuple):
-    """Sequences with nothing hidden."""
+    """Sequences without masked tokens."""
 
     input_ids: Integers
-    """(rows, L)."""
+    """(rows, L) ids."""
     lengths: Integers
     """(rows,) tokens that are not padding."""
     second_start: Integers
-    """(rows,) where the second segment begins; the length where there is none."""
+    """(rows,) position at which the second segment begins; the length if there is none."""
 
 
 def evaluate_pseudo_perplexity(
@@ -68,12 +68,12 @@ def evaluate_pseudo_perplexity(
 
     Args:
         model_folder: Hugging Face folder of any masked language model.
-        manifest: of masked examples, whose masks are undone; its tokenizer is the model's.
+        manifest: that of masked examples, whose masks are undone; its tokenizer is the model's.
         output: the JSON file.
-        task: its name.
-        options: how many examples.
-        limit: fewer of them, the first ones; None: as many as the options say.
-        execution: it changes figures by rounding at most.
+        task: the name of the evaluation.
+        options: the count of examples.
+        limit: score only the first `limit` of them; None: as many as the options name.
+        execution: device and precision; figures change by rounding at most.
 
     Returns:
         A sentence with figures and rate.
@@ -88,9 +88,9 @@ def evaluate_pseudo_perplexity(
     model = load_masked(model_folder, facts.tokenizer.vocabulary_size, execution)
     count = min(len(tables), options.examples, options.examples if limit is None else limit)
     require_positions(model, int(tables.rows("length", np.arange(count)).max()))
-    nats, tokens = _summed(model, tables, SpecialIds(**facts.tokenizer.special), mask, count, execution.batch_tokens)
+    nats, tokens = _sum_losses(model, tables, SpecialIds(**facts.tokenizer.special), mask, count, execution.batch_tokens)
     if not tokens:
-        raise RelmError(f"{manifest}: {count:,} held-out examples have no token that is not special; make the examples again")
+        raise RelmError(f"{manifest}: {count:,} held-out examples have only special tokens; build the examples again")
     figures = figures_of(nats, tokens, count)
     protocol = {
         **PROTOCOL,
@@ -107,17 +107,17 @@ def evaluate_pseudo_perplexity(
     )
 
 
-def _summed(
+def _sum_losses(
     model: MaskedModel, tables: ExampleTables, special: SpecialIds, mask: int, count: int, batch_tokens: int
 ) -> tuple[float, int]:
-    """Sum of -ln P over the scored tokens of the first `count` examples, and how many these are."""
+    """Return the sum of -ln P over the scored tokens of the first `count` examples, and the count of these tokens."""
     sums: list[float] = []
     tokens = 0
     with tqdm(total=count, unit=" sequences", disable=None) as bar:
         for first in range(0, count, ROWS):
             numbers = np.arange(first, min(first + ROWS, count))
             found = originals(tables, numbers)
-            for batch in hidden_one_by_one(found, candidates(found.input_ids, found.lengths, special), mask):
+            for batch in mask_one_by_one(found, candidates(found.input_ids, found.lengths, special), mask):
                 nats = score_masked(model, batch, batch_tokens).nats
                 sums.append(math.fsum(nats[:, 0]))
                 tokens += len(nats)
@@ -126,7 +126,7 @@ def _summed(
 
 
 def figures_of(nats: float, tokens: int, sequences: int) -> dict[str, float | int]:
-    """All figures, from the sum of -ln P over the scored tokens."""
+    """Return all figures, from the sum of -ln P over the scored tokens."""
     per_token = nats / tokens
     return {
         "pseudo_nats_per_token": per_token,
@@ -137,35 +137,35 @@ def figures_of(nats: float, tokens: int, sequences: int) -> dict[str, float | in
 
 
 def originals(tables: ExampleTables, numbers: Integers) -> Originals:
-    """The examples with these numbers as they were before anything was hidden."""
+    """Return the examples with these numbers as they were before masking."""
     ids, lengths, second = (tables.rows(name, numbers).astype(np.int64) for name in ("input_ids", "length", "second_start"))
     if "masked_positions" in tables.columns:
         names = ("masked_positions", "masked_labels", "masked_count")
         positions, labels, counts = (tables.rows(name, numbers).astype(np.int64) for name in names)
-        row, place = np.nonzero(np.arange(labels.shape[1]) < counts[:, None])
-        ids[row, positions[row, place]] = labels[row, place]
+        row, slot = np.nonzero(np.arange(labels.shape[1]) < counts[:, None])
+        ids[row, positions[row, slot]] = labels[row, slot]
     return Originals(ids, lengths, second)
 
 
-def hidden_one_by_one(found: Originals, scored: Flags, mask: int) -> Iterator[Batch]:
-    """A copy of a sequence for each of its scored tokens, with that one hidden, in batches that are bounded.
+def mask_one_by_one(found: Originals, scored: Flags, mask: int) -> Iterator[Batch]:
+    """Yield a copy of each sequence for each of its scored tokens, with that one masked, in batches of bounded size.
 
     Args:
-        scored: (rows, L).
-        mask: the id that stands for the hidden token.
+        scored: (rows, L) True for tokens to score.
+        mask: the id of the mask token.
     """
     rows, positions = np.nonzero(scored)
-    places: npt.NDArray[np.int64] = np.arange(found.input_ids.shape[1])
-    for copies in chunks_of(len(rows), len(places)):
+    columns: npt.NDArray[np.int64] = np.arange(found.input_ids.shape[1])
+    for copies in chunks_of(len(rows), len(columns)):
         row, position = rows[copies], positions[copies]
         input_ids = found.input_ids[row]
         labels = input_ids[np.arange(len(row)), position]
         input_ids[np.arange(len(row)), position] = mask
-        attention_mask = places < found.lengths[row][:, None]
+        attention_mask = columns < found.lengths[row][:, None]
         yield {
             "input_ids": input_ids,
             "attention_mask": attention_mask,
-            "token_type_ids": (attention_mask & (places >= found.second_start[row][:, None])).astype(np.int64),
+            "token_type_ids": (attention_mask & (columns >= found.second_start[row][:, None])).astype(np.int64),
             "masked_positions": position[:, None],
             "masked_labels": labels[:, None],
         }

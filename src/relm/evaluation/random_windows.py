@@ -20,9 +20,9 @@ from relm.recipes.evaluations import RandomWindows
 from relm.recipes.objectives import Causal
 
 Floats = npt.NDArray[np.float64]
-# Name of the figure -> the split it is of. nanoGPT prints both.
+# Name of the figure -> its split. nanoGPT prints both.
 SPLITS = {"loss": "held_out", "train_loss": "train"}
-IN_WORDS = (
+DESCRIPTION = (
     "The mean loss of {windows} windows of {context} tokens that begin at random tokens, as nanoGPT estimates it in training: "
     "some tokens are scored several times, others never."
 )
@@ -45,19 +45,19 @@ def evaluate_random_windows(
 ) -> str:
     """Estimate the loss on both splits and write `eval/random_windows.json`.
 
-    A window of `context` labels begins at any token that leaves room for it, each as likely, and independently of the others:
-    some tokens are scored several times, others never. The estimate is the mean of the batches' mean losses, and its standard
-    error is that of a mean of so many independent ones.
+    A window of `context` labels begins at any token that leaves enough tokens for it, all as likely, independently of the
+    others: some tokens are scored several times, others never. The estimate is the mean of the batches' mean losses, with
+    the standard error of a mean of independent values.
 
     Args:
         model_folder: any causal language model that `load_causal` reads.
-        manifest: of the examples; its tokenizer is the model's.
+        manifest: that of the examples; its tokenizer is the model's.
         output: the JSON file.
-        context: tokens that the model sees at once.
+        context: labels of a window.
         batch_size: windows in a batch.
-        options: the number of batches that are drawn from each split, and the seed.
+        options: the count of batches that are drawn from each split, and the seed.
         execution: device and precision; figures change by rounding at most.
-        task: its name in the file.
+        task: the name of the evaluation in the file.
 
     Raises:
         RelmError: model, manifest and context do not fit together, or the loss is not finite.
@@ -79,7 +79,7 @@ def evaluate_random_windows(
         figures |= estimate(name, losses.reshape(batches, batch_size).mean(axis=1))
     figures |= {"windows": batches * batch_size}
     protocol = {
-        "in_words": IN_WORDS.format(windows=f"{batches * batch_size:,}", context=f"{context:,}"),
+        "in_words": DESCRIPTION.format(windows=f"{batches * batch_size:,}", context=f"{context:,}"),
         "tokenizer_sha256": facts.tokenizer.sha256,
         "manifest_sha256": sha256_of(manifest),
         **drawn,
@@ -95,10 +95,10 @@ def evaluate_random_windows(
 
 
 def window_losses(model: CausalModel, examples: CausalExamples, seed: int, windows: int, batch_tokens: int) -> Floats:
-    """(windows,) mean losses in nats of the first so many windows that the seed draws.
+    """Return the mean losses in nats of the first windows that the seed draws, (windows,).
 
     Args:
-        batch_tokens: tokens at once; it changes losses by rounding at most.
+        batch_tokens: the most tokens in a batch; it changes losses by rounding at most.
     """
     losses = np.empty(windows)
     length = examples.sequence_length
@@ -115,7 +115,7 @@ def window_losses(model: CausalModel, examples: CausalExamples, seed: int, windo
 
 
 def estimate(name: str, means: Floats) -> dict[str, float | int]:
-    """The mean of the batches' means under its name, and its standard error, which one batch alone does not tell."""
+    """Return the mean of the batches' means under its name, and its standard error if there are several batches."""
     found: dict[str, float | int] = {name: float(means.mean())}
     if len(means) > 1:
         found[f"{name}_standard_error"] = float(means.std(ddof=1)) / math.sqrt(len(means))

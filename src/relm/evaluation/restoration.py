@@ -1,4 +1,4 @@
-"""What a model makes of texts when it is given their sources, whatever their lengths."""
+"""Outputs of a model for the sources of texts of any length."""
 
 import re
 from collections.abc import Sequence
@@ -19,46 +19,46 @@ from relm.examples.tokenizers import LoadedTokenizer
 
 @dataclass
 class Restored:
-    """One text, and what the model made of it."""
+    """The output of a model for one text."""
 
     parts: list[tuple[str, str]] = field(default_factory=list)
-    """What should come out, and what did."""
+    """Pairs of a part of the text and the model's output for its source."""
     truncated: bool = False
-    """Whether the model did not come to an end of some part."""
+    """True if the model did not end its output for some part."""
 
     @property
     def output(self) -> str:
-        """All that came out."""
+        """Return the outputs of all parts."""
         return " ".join(text for _, text in self.parts)
 
 
 @dataclass(frozen=True)
 class Restorer:
-    """Lets a model write texts again from their sources."""
+    """A model that restores texts from their sources."""
 
     model: TextToTextModel
     loaded: LoadedTokenizer
     examples: Seq2SeqExamples
-    """Say how long source and target may be."""
+    """Examples with the lengths of source and target."""
     rule: str
-    """What makes the source of a text: a key of `relm.examples.seq2seq.SOURCES`."""
+    """A key of `relm.examples.seq2seq.SOURCES`, the rule for the source of a text."""
     language: str
     batch_tokens: int
 
     def source(self, text: str) -> str:
-        """What the model is given."""
+        """Return the source of a text."""
         return SOURCES[self.rule](text)
 
-    def restored(self, texts: Sequence[str], bar: "tqdm[Any] | None" = None) -> list[Restored]:
-        """What the model makes of each text.
+    def restore(self, texts: Sequence[str], bar: "tqdm[Any] | None" = None) -> list[Restored]:
+        """Return the model's output for each text.
 
-        A text is given in parts where its source or its target does not fit, so that nothing of a pair is cut.
+        If its source or target does not fit, a text is divided into parts, so that nothing of a pair is cut.
 
         Args:
-            texts: as they should come out.
-            bar: told of each part that is done, and of parts beyond the texts.
+            texts: the expected outputs.
+            bar: a progress bar, updated after each part; its total grows if texts are divided.
         """
-        numbers, parts, sources = self._fitting(texts)
+        numbers, parts, sources = self._divide_to_fit(texts)
         if bar is not None and bar.total is not None:
             bar.total += len(parts) - len(texts)
         written, ended = write_texts(
@@ -77,18 +77,18 @@ class Restorer:
             found[number].truncated |= not has_ended
         return found
 
-    def _fitting(self, texts: Sequence[str]) -> tuple[list[int], list[str], Ragged]:
-        """Parts of the texts that fit, the number of each one's text, and their sources."""
+    def _divide_to_fit(self, texts: Sequence[str]) -> tuple[list[int], list[str], Ragged]:
+        """Return the index of each part's text, the parts of the texts that fit, and their sources."""
         parts = list(enumerate(texts))
         while True:
-            sources, fits = self._encoded([text for _, text in parts])
+            sources, fits = self._encode([text for _, text in parts])
             pieces = [[text] if fit else halves(text) for (_, text), fit in zip(parts, fits, strict=True)]
             if len(parts) == sum(map(len, pieces)):
                 return [number for number, _ in parts], [text for _, text in parts], sources
             parts = [(number, text) for (number, _), cut in zip(parts, pieces, strict=True) for text in cut]
 
-    def _encoded(self, texts: Sequence[str]) -> tuple[Ragged, list[bool]]:
-        """The sources, each with its end, and whether source and target fit."""
+    def _encode(self, texts: Sequence[str]) -> tuple[Ragged, list[bool]]:
+        """Return the sources, each with its end of text, and whether source and target fit."""
         tokens, sizes = TextEncoder(self.loaded.tokenizer, fast=False).encoded([*map(self.source, texts), *texts])
         source_sizes, target_sizes = np.split(sizes, 2)
         fits = (source_sizes < self.examples.source_length) & (target_sizes < self.examples.target_length)
@@ -97,7 +97,7 @@ class Restorer:
 
 
 def halves(text: str) -> list[str]:
-    """A text parted at the white space nearest to its middle; in its middle where there is none, and not at all if it is short.
+    """Return a text divided at the white space nearest to its middle; at its middle if there is none, undivided if it is short.
 
     >>> halves("one two three")
     ['one two', 'three']

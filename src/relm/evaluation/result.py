@@ -1,4 +1,4 @@
-"""What an evaluation finds: `eval/TASK.json`, in the same form for every task."""
+"""The result of an evaluation, `eval/TASK.json`, in the same form for every task."""
 
 import math
 from pathlib import Path
@@ -9,12 +9,12 @@ from pydantic import Field
 from relm.artifact import write_json
 from relm.recipes.section import Section
 
-# e to more than this is no number any more.
+# The exponential of more than this overflows.
 LARGEST_EXPONENT = 700.0
 
 
 def perplexity(name: str, nats: float) -> dict[str, float]:
-    """The figure e^nats under its name; none where that is no number."""
+    """Return the figure e^nats under its name; nothing if that overflows."""
     return {name: math.exp(nats)} if nats < LARGEST_EXPONENT else {}
 
 
@@ -22,23 +22,23 @@ class Sample(Section):
     """A text that a model wrote."""
 
     prompt: str
-    """What it was given."""
+    """The prompt that the model was given."""
     text: str
-    """The prompt, or what became of it, with what the model wrote."""
+    """The text that the model wrote, after the prompt if it continues it."""
 
 
 class Result(Section):
     """`eval/TASK.json`: the figures of one task, and how they came about."""
 
     task: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
-    """Its name, as in the file's."""
+    """The name of the evaluation, as in the file's name."""
     protocol: dict[str, Any]
-    """How it was measured: `in_words`, one or two sentences for a reader; `tokenizer_sha256`; the sha256 of the file or
-    manifest that was read; every option that decides a figure, under its own name; and what was counted."""
+    """The protocol: `in_words`, one or two sentences for a reader; `tokenizer_sha256`; the sha256 of the file or manifest that
+    was read; every option that decides a figure, under its own name; and definitions of what was counted."""
     figures: dict[str, float | int]
     """Name -> value. Losses are in nats, accuracies from 0 to 1."""
     model_sha256: str
-    """Of the weights."""
+    """sha256 of the weights."""
     samples: list[Sample] | None = None
     """Texts for a person to read."""
 

@@ -1,4 +1,4 @@
-"""Texts that the model writes, for a person to read: no figure comes of them."""
+"""Texts that the model writes for a person to read, without any figure."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -14,7 +14,7 @@ from relm.evaluation.result import Result, Sample
 from relm.evaluation.sampling import Sampling
 from relm.recipes.evaluations import Samples
 
-# Openings of an encyclopedia's articles; the empty one lets the model choose what it writes about.
+# Openings of an encyclopedia's articles; the empty one lets the model choose its subject.
 PROMPTS = ("", "", "The history of", "In mathematics,", "He was born in", "The city of")
 
 
@@ -29,23 +29,23 @@ def write_samples(
     execution: Execution | None = None,
     task: str = "samples",
 ) -> str:
-    """Let the model continue each prompt, the first attempt taken, and write `eval/samples.json`.
+    """Let the model continue each prompt once, and write `eval/samples.json`.
 
-    Every text begins after the token that begins texts or else after an end of text, as documents did in training; where the
-    tokenizer has neither, after the end of a line. A model that was not trained by relm writes after what its tokenizer puts
-    before a text, where it puts anything there. Each text has a random stream of its own, which follows from `seed` and its
-    number, so that another prompt changes no other text.
+    Every text begins after the token that begins texts or else after an end of text, as documents did in training; if the
+    tokenizer has neither, after the end of a line. A model that was not trained by relm writes after the tokens that its
+    tokenizer puts before a text, if any. `seed` and the number of a text decide its random stream, so that another prompt
+    changes no other text.
 
     Args:
-        model_folder: of any causal language model, as `save_pretrained` writes it.
+        model_folder: folder of any causal language model, as `save_pretrained` writes it.
         tokenizer: the model's `tokenizer.json`.
-        output: the JSON file; `text` holds the prompt and what the model wrote after it.
-        prompts: beginnings; None: `PROMPTS`.
-        seed: of the sampling.
-        length: tokens at most after each prompt.
-        sampling: how tokens are chosen; None: the defaults of `Sampling`.
-        execution: where and how the model computes; None: the defaults of `Execution`.
-        task: its name in the result.
+        output: the JSON file; `text` holds the prompt and the text that the model wrote after it.
+        prompts: beginnings of texts; None: `PROMPTS`.
+        seed: that of the sampling.
+        length: the most tokens after each prompt.
+        sampling: the choice of tokens; None: the defaults of `Sampling`.
+        execution: device and precision; None: the defaults of `Execution`.
+        task: the name of the evaluation in the result.
 
     Raises:
         RelmError: the model or tokenizer cannot be read, or they do not belong together.
@@ -66,9 +66,9 @@ def write_samples(
     return f"wrote {len(texts)} texts of {written:,} tokens; {written / (perf_counter() - started):,.0f} tokens/s"
 
 
-def write_declared_samples(*, options: Samples, **where: Any) -> str:
-    """Write samples as the declared evaluation has its options; all else as for `write_samples`."""
-    return write_samples(prompts=options.prompt, seed=options.seed, **where)
+def write_declared_samples(*, options: Samples, **arguments: Any) -> str:
+    """Write samples with the options of the declared evaluation; other arguments are those of `write_samples`."""
+    return write_samples(prompts=options.prompt, seed=options.seed, **arguments)
 
 
 def _prompt(writer: Writer, text: str) -> Prompt:
@@ -77,7 +77,7 @@ def _prompt(writer: Writer, text: str) -> Prompt:
 
 
 def _begins_with(writer: Writer) -> str:
-    """Return the tokens before each text, in words where they are the end of a text or of a line."""
+    """Return the tokens before each text; an end of text or of a line is named in English."""
     if writer.begins:
         return " ".join(str(writer.loaded.tokenizer.id_to_token(number)) for number in writer.begins)
     bos, eos = writer.special.bos, writer.special.eos

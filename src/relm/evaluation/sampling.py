@@ -1,4 +1,4 @@
-"""Settings of how the next token is chosen from a model's logits; `relm.evaluation.logits_processors` applies them."""
+"""Settings of sampling, the choice of the next token from logits; `relm.evaluation.logits_processors` applies them."""
 
 import hashlib
 import math
@@ -11,24 +11,24 @@ from relm.errors import RelmError
 
 @dataclass(frozen=True)
 class Sampling:
-    """The settings: a token is drawn from the model's distribution after penalty, temperature, top-k and top-p, in this order.
+    """Settings of sampling: penalty, temperature, top-k and top-p are applied in this order, then a token is drawn.
 
     Raises:
         RelmError: a setting is out of its range.
     """
 
     temperature: float = 0.8
-    """Divides the logits; 0 takes the likeliest token always."""
+    """Divisor of the logits; 0 always takes the likeliest token."""
     top_k: int | None = 50
-    """Only so many of the likeliest tokens (Fan et al. 2018), and those as likely as the last of them; None: all."""
+    """Count of the likeliest tokens that may be drawn (Fan et al. 2018), with those as likely as the last; None: all."""
     top_p: float = 0.95
-    """Only the likeliest tokens that together reach this probability (Holtzman et al. 2020); 1: all."""
+    """Probability that the likeliest tokens that may be drawn reach together (Holtzman et al. 2020); 1: all."""
     repetition_penalty: float = 1.0
-    """Divides positive logits of tokens that the text has, the prompt's included, and multiplies negative ones (Keskar et al.
-    2019, as `transformers` has it); 1: none."""
+    """Divisor of positive logits, and factor of negative ones, of tokens that the text or its prompt has (Keskar et al. 2019,
+    as in `transformers`); 1: no penalty."""
     uniform_top_k: int | None = None
-    """Each of so many of the likeliest tokens as often as any other, as Graphcore's GPT-2 writes; then temperature, top-k and
-    top-p decide nothing."""
+    """Count of the likeliest tokens that are drawn with equal probability, as by Graphcore's GPT-2; temperature, top-k and
+    top-p then decide nothing."""
 
     def __post_init__(self) -> None:
         faults = {
@@ -44,11 +44,11 @@ class Sampling:
 
     @property
     def draws(self) -> bool:
-        """Return whether chance decides anything."""
+        """Return whether tokens are drawn at random."""
         return self.uniform_top_k is not None or self.temperature > 0
 
     def describe(self) -> str:
-        """Return how tokens are chosen, in words."""
+        """Return a description of the choice of tokens."""
         penalty = "" if self.repetition_penalty == 1 else f", repetition penalty {self.repetition_penalty:g}"
         if self.uniform_top_k is not None:
             return f"each token is any of the {self.uniform_top_k} likeliest, all alike{penalty}"
@@ -70,7 +70,7 @@ def requested_sampling(
     repetition_penalty: float | None = None,
     uniform_top_k: int | None = None,
 ) -> Sampling:
-    """Return the sampling that options of the command line request; those left out, None, are the defaults of `Sampling`.
+    """Return the sampling that options of the command line request; None stands for the default of `Sampling`.
 
     Args:
         top_k: 0: all tokens.
@@ -83,7 +83,7 @@ def requested_sampling(
     alone = {"greedy": greedy, "uniform_top_k": uniform_top_k is not None}
     deciding = [name for name, requested in alone.items() if requested]
     if deciding and (others := [*deciding[1:], *given]):
-        raise RelmError(f"beside {deciding[0]}, {others[0]} decides nothing; leave one of them out")
+        raise RelmError(f"{others[0]} decides nothing beside {deciding[0]}; leave one of them out")
     if given.get("top_k") == 0:
         given["top_k"] = None
     if greedy:
@@ -93,6 +93,6 @@ def requested_sampling(
 
 
 def random_stream(seed: int, number: int) -> torch.Generator:
-    """Return the random numbers of one text, which follow from the seed and the number of its prompt, and nothing else."""
+    """Return the random generator of one text, which the seed and the number of its prompt alone decide."""
     digest = hashlib.sha256(f"sample {number} of seed {seed}".encode()).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))

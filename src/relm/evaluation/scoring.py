@@ -1,7 +1,7 @@
-"""The one place that scores tokens: sequences in, the loss of each scored token out, whatever the protocol.
+"""Losses of tokens by a causal model; every protocol computes them here.
 
-A protocol says which tokens are scored and what each of them sees, as sequences that share one array of tokens. Here they are
-sorted by length, batched, and pushed through the model; the head sees the scored places alone.
+A protocol chooses the scored tokens and the tokens that each of them sees, as sequences that share one array of tokens. Here
+they are sorted by length, batched, and given to the model; the head reads the scored positions alone.
 """
 
 from collections.abc import Callable, Iterator
@@ -21,7 +21,7 @@ from relm.evaluation.models import CausalModel, SelectiveModel, require_context
 Integers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
-# Logits in memory at once: an eighth of a gigabyte in float32, and as much again while their logarithms are summed.
+# Logits in memory at once: an eighth of a gigabyte in float32, and as much again during logsumexp.
 LARGEST_LOGITS = 2**25
 
 
@@ -36,23 +36,23 @@ class ScoredSequences:
     tokens: npt.NDArray[np.integer]
     """(tokens,) ids, which sequences may share: windows overlap, and cost nothing."""
     starts: Integers
-    """(sequences,) where each begins in `tokens`."""
+    """(sequences,) index in `tokens` at which each begins."""
     ends: Integers
-    """(sequences,) where each ends, its last token excluded as usual."""
+    """(sequences,) index in `tokens` at which each ends, exclusive."""
     scored: Integers
-    """(sequences,) how many of its last tokens are scored: at least 1, and fewer than it has, for the first sees nothing."""
+    """(sequences,) count of last tokens that are scored: at least 1, and fewer than all, for the first sees nothing."""
     every_first: int | None = None
-    """An id that replaces the first token of every sequence; None: they stay."""
+    """The id that replaces the first token of every sequence; None: these stay."""
 
     def __post_init__(self) -> None:
         if not len(self.starts) == len(self.ends) == len(self.scored):
-            raise ValueError(f"{len(self.starts)} starts, {len(self.ends)} ends, {len(self.scored)} numbers of scored tokens")
+            raise ValueError(f"{len(self.starts)} starts, {len(self.ends)} ends, {len(self.scored)} counts of scored tokens")
         wrong = (self.starts < 0) | (self.ends > len(self.tokens))
         wrong |= (self.scored < 1) | (self.scored >= self.ends - self.starts)
         if wrong.any():
-            place = int(np.flatnonzero(wrong)[0])
+            index = int(np.flatnonzero(wrong)[0])
             raise ValueError(
-                f"sequence {place} scores {self.scored[place]} tokens of {self.starts[place]} to {self.ends[place]} of "
+                f"sequence {index} scores {self.scored[index]} tokens of {self.starts[index]} to {self.ends[index]} of "
                 f"{len(self.tokens)}: expected at least one, and never its first"
             )
 
@@ -61,54 +61,54 @@ class ScoredSequences:
 
     @property
     def offsets(self) -> Integers:
-        """(sequences + 1,) where the scored tokens of each sequence begin in `Scores`."""
+        """Return the indices in `Scores` at which the scored tokens of each sequence begin, (sequences + 1,)."""
         return np.concatenate([[0], np.cumsum(self.scored, dtype=np.int64)])
 
 
 @dataclass(frozen=True)
 class Scores:
-    """Of each scored token, in the order of the sequences and within them."""
+    """Scores of each scored token, in the order of the sequences and within them."""
 
     nats: Floats
     """(scored,) -ln P."""
     likeliest: Flags
-    """(scored,) whether no other token had a higher probability: of equal ones the first id counts."""
+    """(scored,) True if no other token has a higher probability: of equal ones the first id counts."""
 
 
 def score(
     model: CausalModel, sequences: ScoredSequences, batch_tokens: int, done: Callable[[int], Any] | None = None
 ) -> Scores:
-    """The loss of every scored token; batches change it by rounding at most.
+    """Return the loss of every scored token; batches change it by rounding at most.
 
     Memory is bounded by a batch: its activations, and `LARGEST_LOGITS` logits.
 
     Args:
-        batch_tokens: tokens at once, padding included.
-        done: told after each batch how many tokens were scored; None: a progress bar is.
+        batch_tokens: the most tokens in a batch, padding included.
+        done: it is called after each batch with its count of scored tokens; None: a progress bar is updated.
 
     Raises:
-        RelmError: a sequence is longer than the model takes, or a loss is not finite.
+        RelmError: a sequence is longer than the model's positions, or a loss is not finite.
     """
     offsets, lengths = sequences.offsets, sequences.ends - sequences.starts - 1  # the last token is seen by none
     if len(lengths):
         require_context(model, int(lengths.max()))
     total = int(offsets[-1])
     nats, likeliest = np.empty(total), np.empty(total, dtype=np.bool_)
-    with torch.inference_mode(), _progress(total, done) as tell:
+    with torch.inference_mode(), _progress(total, done) as report:
         for rows in batches(lengths, batch_tokens):
-            places = _concatenated_ranges(offsets[rows], sequences.scored[rows])
-            nats[places], likeliest[places] = _batch_scores(model, sequences, rows)
-            if not np.isfinite(nats[places]).all():
+            indices = _concatenated_ranges(offsets[rows], sequences.scored[rows])
+            nats[indices], likeliest[indices] = _batch_scores(model, sequences, rows)
+            if not np.isfinite(nats[indices]).all():
                 raise RelmError(
                     f"{model.folder}: its loss is not finite: training diverged; lower the learning rate and train again"
                 )
-            tell(len(places))
+            report(len(indices))
     return Scores(nats, likeliest)
 
 
 @contextmanager
 def _progress(total: int, done: Callable[[int], Any] | None) -> Iterator[Callable[[int], Any]]:
-    """Whom to tell how many more tokens were scored."""
+    """Yield a function that reports a count of scored tokens."""
     if done is not None:
         yield done
         return
@@ -117,7 +117,7 @@ def _progress(total: int, done: Callable[[int], Any] | None) -> Iterator[Callabl
 
 
 def batches(lengths: Integers, batch_tokens: int) -> Iterator[Integers]:
-    """Numbers of sequences that go through the model together: longest first, so that hardly anything is padded."""
+    """Yield the indices of the sequences of each batch, longest first, so that there is little padding."""
     order = np.argsort(-lengths, kind="stable")
     first = 0
     while first < len(order):
@@ -127,7 +127,8 @@ def batches(lengths: Integers, batch_tokens: int) -> Iterator[Integers]:
 
 
 def _concatenated_ranges(starts: Integers, sizes: Integers) -> Integers:
-    """
+    """Return the concatenation of ranges of these starts and sizes.
+
     >>> _concatenated_ranges(np.array([10, 5]), np.array([2, 3]))
     array([10, 11,  5,  6,  7])
     """
@@ -136,10 +137,10 @@ def _concatenated_ranges(starts: Integers, sizes: Integers) -> Integers:
 
 
 def _batch_scores(model: CausalModel, sequences: ScoredSequences, rows: Integers) -> tuple[Floats, Flags]:
-    """(scored,) nats, and whether each token is the likeliest, of some sequences together."""
+    """Return the nats of the scored tokens of a batch, and whether each is the likeliest, (scored,) each."""
     starts, scored = sequences.starts[rows], sequences.scored[rows]
     lengths = sequences.ends[rows] - starts - 1
-    # A place beyond a sequence's end reads its last token again; nothing before it sees that.
+    # Padding repeats a sequence's last token; nothing before it sees that.
     columns = np.minimum(np.arange(lengths.max()), lengths[:, None] - 1)
     inputs = torch.from_numpy(sequences.tokens[starts[:, None] + columns].astype(np.int64))
     if sequences.every_first is not None:
@@ -151,7 +152,7 @@ def _batch_scores(model: CausalModel, sequences: ScoredSequences, rows: Integers
 
 
 def _hidden_at(model: CausalModel, inputs: Tensor, row: Integers, column: Integers) -> Tensor:
-    """(places, width): what the head reads at some places."""
+    """Return the head's input at some positions, (positions, width)."""
     if isinstance(model, SelectiveModel):
         return model.hidden_at(inputs, torch.from_numpy(row), torch.from_numpy(column))
     hidden = model.hidden(inputs)
@@ -159,7 +160,7 @@ def _hidden_at(model: CausalModel, inputs: Tensor, row: Integers, column: Intege
 
 
 def _token_scores(model: CausalModel, hidden: Tensor, targets: Tensor) -> tuple[Floats, Flags]:
-    """(places, width) and (places,) ids -> (places,) nats, and whether the id is the likeliest."""
+    """Return nats, and whether the id is the likeliest: (positions, width) and (positions,) ids -> (positions,) each."""
     targets = targets.to(hidden.device)
     nats, likeliest = [], []
     at_once = max(1, LARGEST_LOGITS // model.vocabulary_size)

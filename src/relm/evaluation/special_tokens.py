@@ -1,6 +1,6 @@
-"""The tokens that begin and end a text, as the files of a folder name them beside a tokenizer.
+"""The tokens that begin and end a text, as the files beside a tokenizer name them.
 
-A `tokenizer.json` says which tokens are special, not what they are for. `tokenizer_config.json` does, or in older folders
+A `tokenizer.json` lists the special tokens, without their roles. `tokenizer_config.json` names these, or in older folders
 `special_tokens_map.json`; the model's configuration may list more ids that end a text, as chat models' do.
 """
 
@@ -16,28 +16,28 @@ from relm.examples.tokenizers import LoadedTokenizer
 log = logging.getLogger(__name__)
 
 TOKENIZER_SETTINGS = ("tokenizer_config.json", "special_tokens_map.json")
-# Classes of `transformers` that know of special tokens only what their settings name.
+# Classes of `transformers` that have only the special tokens that their settings name.
 PLAIN_CLASSES = ("PreTrainedTokenizerFast", "TokenizersBackend")
 MODEL_SETTINGS = ("generation_config.json", "config.json")
 
 
 @dataclass(frozen=True)
 class SpecialTokens:
-    """Ids of the tokens that begin and end a text; None where there is no such token."""
+    """Ids of the tokens that begin and end a text; None if there is no such token."""
 
     bos: int | None
     """The token that begins a text."""
     eos: int | None
     """The token that ends one."""
     ends: frozenset[int]
-    """All that end a text: `eos`, and those that the model's configuration lists."""
+    """All ids that end a text: `eos`, and those that the model's configuration lists."""
 
 
 def special_tokens(tokenizer: LoadedTokenizer, model_folder: Path) -> SpecialTokens:
     """Return the tokens that begin and end the texts of a model.
 
-    What the tokenizer's settings name counts first, then what the model's configuration says, and last, for the end of a text,
-    a special token of one of the usual names.
+    The tokenizer's settings come first, then the model's configuration, and last, for the end of a text, a special token of one
+    of the usual names.
 
     Raises:
         RelmError: a file is not JSON, or names a token that the tokenizer does not have.
@@ -52,7 +52,7 @@ def special_tokens(tokenizer: LoadedTokenizer, model_folder: Path) -> SpecialTok
 
 
 def named_tokens(tokenizer: LoadedTokenizer, model_folder: Path | None) -> dict[str, int | None]:
-    """Return the ids of the tokens that a tokenizer's settings name, by role; None where they say that there is no such token.
+    """Return the ids of the tokens that a tokenizer's settings name, by role; None for a role that they set to null.
 
     Raises:
         RelmError: as of `special_tokens`.
@@ -67,7 +67,7 @@ def named_tokens(tokenizer: LoadedTokenizer, model_folder: Path | None) -> dict[
 
 
 def has_only_named_tokens(tokenizer: LoadedTokenizer, model_folder: Path | None) -> bool:
-    """Return whether the tokenizer's class knows of special tokens only what its settings name.
+    """Return whether the tokenizer's class has only the special tokens that its settings name.
 
     Raises:
         RelmError: the settings are not a JSON object.
@@ -88,7 +88,8 @@ def settings_folder(tokenizer: LoadedTokenizer, model_folder: Path | None) -> Pa
 
 
 def _settings(path: Path) -> dict[str, Any]:
-    """
+    """Return the settings in a file; none if there is no file.
+
     Raises:
         RelmError: it is not a JSON object.
     """
@@ -118,7 +119,7 @@ def _id_of(value: Any, role: str, path: Path, tokenizer: LoadedTokenizer) -> int
 def _listed(tokenizer: LoadedTokenizer, model_folder: Path, key: str) -> list[int]:
     """Return the ids under a key of the model's configuration that are special tokens of the tokenizer.
 
-    Others are left out: the default of an architecture, which many configurations hold, is a letter in another tokenizer.
+    Others are left out: the default id of an architecture, which many configurations hold, is a letter in another tokenizer.
     """
     special = {number for number, token in tokenizer.tokenizer.get_added_tokens_decoder().items() if token.special}
     found: list[int] = []

@@ -1,4 +1,4 @@
-"""The targets of a table of pairs, as texts again."""
+"""The targets of a table of pairs, decoded to texts."""
 
 from collections.abc import Iterator
 
@@ -8,27 +8,27 @@ from relm.examples.diacritics import with_standard_letters
 from relm.examples.table import ExampleTables
 from relm.examples.tokenizers import LoadedTokenizer
 
-# Rows of a table that are in memory as text at once.
+# Rows of a table that are decoded at once.
 BLOCK = 1024
-# Stands for a token that the tokenizer made of what it does not know: no output has it, so that no such word is right.
+# Replaces the unknown token: no output has this character, so that no such word is right.
 UNKNOWN = "\ufffd"
 
 
 class Texts:
-    """Texts in blocks, as often as they are asked for."""
+    """Texts in blocks, which can be iterated several times."""
 
     def __init__(self, tables: ExampleTables, loaded: LoadedTokenizer, language: str, count: int | None = None) -> None:
         """Take the first `count` targets; None: all."""
         self.tables, self.loaded, self.language = tables, loaded, language
         self.count = len(tables) if count is None else min(count, len(tables))
         self.blocks = -(-self.count // BLOCK)
-        """How many."""
+        """Count of blocks."""
 
     def __iter__(self) -> Iterator[list[str]]:
         return map(self.block, range(self.blocks))
 
     def block(self, number: int) -> list[str]:
-        """The texts of one block, in standard letters, with `UNKNOWN` for what the tokenizer did not know."""
+        """Return the texts of one block, in standard letters, with `UNKNOWN` for the unknown token."""
         rows = self.tables.rows("target", np.arange(number * BLOCK, min((number + 1) * BLOCK, self.count)))
         targets = [row[:-1].tolist() for row in np.split(rows.values, np.cumsum(rows.sizes)[:-1])]
         texts: list[str] = self.loaded.tokenizer.decode_batch(targets, skip_special_tokens=False)

@@ -1,4 +1,4 @@
-"""Perplexity of a text by token, word and byte, by the protocols that published figures follow.
+"""Perplexity of a text by token, word and byte, by the protocols of published figures.
 
 `relm.recipes.evaluations.TextPerplexity` has their options. `relm.evaluation.windows` cuts windows, and `scoring` scores them.
 """
@@ -17,15 +17,13 @@ import numpy.typing as npt
 from relm.errors import RelmError
 from relm.evaluation.beginning import Beginning, beginning_of, put_before_each
 from relm.evaluation.detokenisers import DETOKENISERS
-from relm.evaluation.evaluated_text import encoded, read_text
+from relm.evaluation.evaluated_text import encode_texts, read_text
 from relm.evaluation.models import CausalModel, Execution, load_causal, require_context
 from relm.evaluation.result import Result, perplexity
 from relm.evaluation.scoring import ScoredSequences, Scores, score
 from relm.evaluation.windows import Windows, windows_of_documents
 from relm.examples.tokenizers import SPECIAL_TOKENS, LoadedTokenizer, load_tokenizer
 from relm.recipes.evaluations import TextPerplexity
-
-# exp of more is no number, and the figure is left out: where hardly anything is written with spaces, a word is an article.
 
 
 def evaluate_text(
@@ -41,29 +39,29 @@ def evaluate_text(
 ) -> str:
     """Score a text and write `eval/TASK.json`.
 
-    Text and tokens are held in memory, some 16 times the file's size, since the rules of a detokeniser know no end of a piece:
-    test files have a megabyte or two. What the model needs is bounded by `execution.batch_tokens`.
+    Text and tokens are held in memory, some 16 times the file's size, since a rule of a detokeniser may match across the whole
+    text: test files have a megabyte or two. `execution.batch_tokens` bounds the memory of the model.
 
     Args:
         model_folder: any causal language model that `load_causal` reads.
         tokenizer: its `tokenizer.json`.
-        file: UTF-8.
+        file: the text in UTF-8.
         output: the JSON file.
-        task: its name in it.
+        task: the name of the evaluation in it.
         options: the protocol.
-        file_sha256: what the file must be; None: anything.
-        limit: only the first so many windows, or documents where the file is divided into several; None: all.
+        file_sha256: the expected sha256 of the file; None: any.
+        limit: score only the first `limit` windows, or documents if the file is divided into several; None: all.
 
     Raises:
-        RelmError: the file is another one, empty or not UTF-8; it, the tokenizer, the context and the model do not belong
-            together; the loss is not finite.
+        RelmError: the file has another sha256, is empty or not UTF-8; it, the tokenizer, the context and the model do not
+            belong together; the loss is not finite.
     """
     started = perf_counter()
     execution = execution or Execution()
     text, sha256 = read_text(file, file_sha256)
     loaded = load_tokenizer(tokenizer)
     beginning = beginning_of(options.begin, loaded, model_folder, options.first_token == "scored")
-    prepared = prepared_text(text, loaded, options, limit, beginning)
+    prepared = prepare_text(text, loaded, options, limit, beginning)
     if prepared.targets < 1 or prepared.words < 1:
         raise RelmError(
             f"{file}: {prepared.tokens:,} tokens and {prepared.words:,} words leave nothing to score; give a longer text, or "
@@ -78,9 +76,9 @@ def evaluate_text(
     if options.documents == "level_1_headings":
         found["documents"] = len(prepared.sizes)
     names = {"tokenizer_sha256": loaded.sha256, "file": file.name, "file_sha256": sha256}
-    told = _protocol(options, context, stride, names, beginning) | {"precision": execution.precision}
-    told |= {} if limit is None else {"limit": limit}
-    Result(task=task, protocol=told, figures=found, model_sha256=model.sha256).write(output)
+    described = _protocol(options, context, stride, names, beginning) | {"precision": execution.precision}
+    described |= {} if limit is None else {"limit": limit}
+    Result(task=task, protocol=described, figures=found, model_sha256=model.sha256).write(output)
     seconds = perf_counter() - started
     return (
         f"scored {found['tokens_scored']:,} tokens of {file.name}: {found['nats_per_token']:.4f} nats per token, "
@@ -93,89 +91,89 @@ def evaluate_text(
 
 @dataclass(frozen=True)
 class PreparedText:
-    """Documents as tokens, and what their text counts."""
+    """Documents as tokens, with the counts of their text."""
 
     array: npt.NDArray[np.int32]
-    """(n,) tokens of all documents, each after those that begin it."""
+    """(n,) tokens of all documents, each after the tokens put before it."""
     sizes: npt.NDArray[np.int64]
-    """(documents,) how many of these are each document's."""
+    """(documents,) count of these tokens in each document."""
     tokens: int
-    """Of all documents, without those that were put before them."""
+    """Count of tokens of all documents, without those put before them."""
     words: int
     bytes: int
 
     @property
     def targets(self) -> int:
-        """Tokens that have another one before them in their document."""
+        """Return the count of tokens that have another one before them in their document."""
         return int(np.maximum(self.sizes - 1, 0).sum())
 
 
-def prepared_text(
+def prepare_text(
     text: str, tokenizer: LoadedTokenizer, options: TextPerplexity, limit: int | None, beginning: Beginning | None = None
 ) -> PreparedText:
-    """The documents of a text, detokenised and encoded; what precedes the detokeniser is what words and bytes are counted in.
+    """Return the documents of a text, detokenised and encoded; words and bytes are counted before the detokeniser.
 
     Args:
-        limit: only the first so many documents, where there are several.
-        beginning: what is put before each document; None: what the options say of the tokenizer by itself.
+        limit: prepare only the first `limit` documents, if there are several.
+        beginning: the tokens put before each document; None: those that the options choose for the tokenizer by itself.
 
     Raises:
         RelmError: as of `beginning_of`.
     """
     beginning = beginning or beginning_of(options.begin, tokenizer, None, options.first_token == "scored")
-    texts = pages(text)[:limit] if options.documents == "level_1_headings" else [text]
-    shown = [joined_rows(text)] if options.documents == "joined_rows" else texts
-    ragged = encoded(tokenizer, [DETOKENISERS[options.detokeniser](document) for document in shown])
+    texts = split_pages(text)[:limit] if options.documents == "level_1_headings" else [text]
+    shown = [join_rows(text)] if options.documents == "joined_rows" else texts
+    ragged = encode_texts(tokenizer, [DETOKENISERS[options.detokeniser](document) for document in shown])
     array, sizes = put_before_each(beginning.ids, ragged.tokens, ragged.sizes.astype(np.int64))
     words = sum(map(WORDS[options.words], texts))
     return PreparedText(array, sizes, len(ragged.tokens), words, sum(len(document.encode()) for document in texts))
 
 
-def pages(text: str) -> list[str]:
-    """WikiText's pages, as the data set divides it that lm_eval reads, EleutherAI/wikitext_document_level.
+def split_pages(text: str) -> list[str]:
+    """Return WikiText's pages, as in EleutherAI/wikitext_document_level, the data set that lm_eval reads.
 
-    A page begins with a line that is a heading of the first level by its equals signs alone, wherever it stands: in the test
-    file two lines of formulas are such, so that its 60 articles are 62 pages. White space before the first heading is no page.
-    Between two pages a line end is lost.
+    A page begins with any line that has the equals signs of a heading of the first level: in the test file two lines of
+    formulas do, so that its 60 articles are 62 pages. White space before the first heading is no page. The line end between
+    two pages is lost.
     """
     found: list[list[str]] = [[]]
     for line in text.split("\n"):
         if _is_heading(line):
             found.append([])
         found[-1].append(line)
-    joined = ["\n".join(lines) for lines in found]
-    return [page for page in joined[:-1] if page.strip()] + joined[-1:]
+    texts = ["\n".join(lines) for lines in found]
+    return [page for page in texts[:-1] if page.strip()] + texts[-1:]
 
 
 def _is_heading(line: str) -> bool:
-    """Whether a line is ` = Title = `, and not of another level, whose signs stand side by side: ` = = Title = = `."""
+    """Return whether a line is ` = Title = `, and not of another level, which has adjacent signs: ` = = Title = = `."""
     marked = line.replace("= = =", "===").replace("= =", "==").strip()
     return marked.startswith("= ") and marked.endswith(" =")
 
 
-def joined_rows(text: str) -> str:
-    r"""The text as Hugging Face's page on perplexity makes it of the rows of its WikiText: `"\n\n".join(test["text"])`.
+def join_rows(text: str) -> str:
+    r"""Return the text as Hugging Face's page on perplexity builds it from the rows of WikiText: `"\n\n".join(test["text"])`.
 
-    A row is a line with its end, or nothing where the line is blank; so three line ends follow each line of text, and two each
+    A row is a line with its end, or nothing if the line is blank; so three line ends follow each line of text, and two each
     blank one.
     """
     lines = text.removesuffix("\n").split("\n")
     return "\n\n".join(f"{line}\n" if line.strip() else "" for line in lines)
 
 
-def parts_between_single_spaces(text: str) -> int:
-    """How often one space stands in the stripped text, as Megatron-LM counts words: their parts, minus one."""
+def count_parts_between_single_spaces(text: str) -> int:
+    """Count single spaces in the stripped text, as Megatron-LM counts words: their parts, minus one."""
     return len(text.strip().split(" ")) - 1
 
 
-def parts_between_whitespace(text: str) -> int:
-    """Parts between runs of white space, as lm_eval counts words: one more for each end of the text that has some."""
+def count_parts_between_whitespace(text: str) -> int:
+    """Count parts between runs of white space, as lm_eval counts words: one more for each end with white space."""
     return len(re.split(r"\s+", text))
 
 
 WORDS: dict[str, Callable[[str], int]] = {
-    "single_spaces": parts_between_single_spaces,
-    "whitespace": parts_between_whitespace,
+    "single_spaces": count_parts_between_single_spaces,
+    "whitespace": count_parts_between_whitespace,
 }
 
 
@@ -183,29 +181,29 @@ WORDS: dict[str, Callable[[str], int]] = {
 
 
 def _reach(model: CausalModel, options: TextPerplexity) -> tuple[int, int]:
-    """Context and stride of the windows, for this model.
+    """Return context and stride of the windows for this model.
 
     Raises:
-        RelmError: the model has fewer positions than the context, or any number of them and no context is given.
+        RelmError: the model has fewer positions than the context, or it takes any length and no context is given.
     """
     context = options.context or model.positions
     if context is None:
-        raise RelmError(f"{model.folder}: takes texts of any length; say with context how many tokens it is to see")
+        raise RelmError(f"{model.folder}: takes texts of any length; give the context, in tokens")
     require_context(model, context)
     longest = options.longest_stride(context)
     return context, min(options.stride or longest, longest)
 
 
 def mean_nats(scores: Scores, sequences: ScoredSequences, windows: Windows) -> float:
-    """Mean of -ln P: of the windows' means, each with its weight."""
+    """Return the mean of -ln P: the mean of the windows' means, each with its weight."""
     sums = np.add.reduceat(scores.nats, sequences.offsets[:-1])
     return math.fsum(sums / windows.scored * windows.weights) / float(windows.weights.sum())
 
 
 def figures(nats: float, text: PreparedText, windows: Windows) -> dict[str, float | int]:
-    """All figures, from the mean over scored tokens; by word and by byte it stands for all tokens that could be scored.
+    """Return all figures, from the mean over scored tokens; by word and byte it is taken for all tokens that could be scored.
 
-    Where every such token is scored, and counts as much, that is the sum of their losses over words or bytes.
+    If every such token is scored, with the same weight, that is the sum of their losses over words or bytes.
     """
     ratio = text.targets / text.words
     return {
@@ -222,7 +220,7 @@ def figures(nats: float, text: PreparedText, windows: Windows) -> dict[str, floa
     }
 
 
-# --- in words --------------------------------------------------------------------------------------------------------------
+# --- the protocol ----------------------------------------------------------------------------------------------------------
 
 COUNTED = {
     "perplexity": "e to the mean of nats; Megatron-LM and Graphcore's GPT-2 print none above e^20, here there is no bound",
@@ -251,14 +249,14 @@ _WORDS = {
 def _protocol(
     options: TextPerplexity, context: int, stride: int, names: dict[str, str], beginning: Beginning
 ) -> dict[str, Any]:
-    """How it was measured, in words and values."""
+    """Return the protocol of the result: a description, and the values of all options."""
     reach = {"context": context, "stride": None if options.windows == "rolling" else stride}
-    words = in_words(options, context, stride, beginning)
+    words = describe_protocol(options, context, stride, beginning)
     return {"in_words": words, **names, **options.model_dump(), **beginning.record(), **reach, **COUNTED}
 
 
 def _first(options: TextPerplexity, beginning: Beginning) -> str:
-    """Return a sentence, without its full stop, on what is put before a document and which of its tokens are scored."""
+    """Return a sentence, without its full stop, on the tokens before a document and the scored tokens."""
     if beginning.every_window is not None:
         return f"Every window begins with {beginning.names[0]}, which counts in its length and is not scored"
     if options.first_token == "given":
@@ -270,8 +268,8 @@ def _first(options: TextPerplexity, beginning: Beginning) -> str:
     return f"The first token is scored, after {after}" + (f"; it is {added[0]}, which the tokenizer adds" if added else "")
 
 
-def in_words(options: TextPerplexity, context: int, stride: int, beginning: Beginning) -> str:
-    """The protocol in two sentences."""
+def describe_protocol(options: TextPerplexity, context: int, stride: int, beginning: Beginning) -> str:
+    """Return the protocol in two sentences."""
     text = "The text as it is" if options.detokeniser == "none" else "The text, detokenised as Megatron-LM and lm_eval do"
     windows = _WINDOWS[options.windows].format(context=context, stride=stride)
     return f"{text}, {_DOCUMENTS[options.documents]}: {windows}. {_first(options, beginning)}; {_WORDS[options.words]}."

@@ -1,4 +1,4 @@
-"""Text from text, the likeliest token at each step, by whatever encoder-decoder `transformers` knows."""
+"""Greedy generation of text from text by any encoder-decoder that `transformers` has."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +12,7 @@ from transformers import GenerationConfig, StoppingCriteria, StoppingCriteriaLis
 
 from relm.errors import RelmError
 from relm.evaluation.model_folder import WEIGHTS, model_type, readable, weights_sha256
-from relm.evaluation.models import Execution, foreign, require_finite_weights, require_vocabulary
+from relm.evaluation.models import Execution, load_foreign, require_finite_weights, require_vocabulary
 from relm.evaluation.scoring import batches
 from relm.evaluation.transformers_form import as_transformers
 from relm.examples.columns import Ragged
@@ -29,26 +29,26 @@ class TextToTextModel:
     def __init__(self, folder: Path, sha256: str, model: Any, execution: Execution) -> None:
         self.folder, self.sha256 = folder, sha256
         self.positions: int | None = getattr(model.config, "max_position_embeddings", None)
-        """The longest source or target; None: any length."""
+        """Tokens of the longest source or target; None: any length."""
         self.vocabulary_size = int(model.get_input_embeddings().num_embeddings)
         self._device, self._precision = execution.open(), execution.precision
         self.model: Any = self._device.place(model.eval())
         self._beginning = _beginning(model, folder)
 
     def write(self, input_ids: Tensor, attention_mask: Tensor, end: int, most: int) -> Tensor:
-        """Return what the model writes for each source, taking the likeliest token at each step.
+        """Return the ids that the model writes for each source, the likeliest at each step.
 
-        Of the folder's `generation_config.json` only the tokens to begin with are heeded. Texts that have ended leave the batch
-        as soon as they are half of it.
+        Only the tokens that begin a text are taken from the folder's `generation_config.json`. Texts that have ended leave the
+        batch as soon as they are half of it.
 
         Args:
             input_ids: (batch, source) int64 on the host, padded at the end.
             attention_mask: (batch, source) bool, false for padding.
             end: the id that ends a text.
-            most: tokens of a text at most, its end included.
+            most: the most tokens of a text, its end included.
 
         Returns:
-            (batch, at most `most`) int64 on the host; what follows a row's first `end` means nothing.
+            (batch, at most `most`) int64 on the host; ids after a row's first `end` mean nothing.
         """
         source = self._device.feed({"input_ids": input_ids, "attention_mask": attention_mask})
         written = torch.full((len(input_ids), 1 + most), end, device=source["input_ids"].device)
@@ -85,12 +85,16 @@ class _HalfEnded(StoppingCriteria):
 
 
 def _have_ended(written: Tensor, end: int) -> Tensor:
-    """Return which texts hold the end after the token that they begin with, (batch,) bool."""
+    """Return whether each text holds the end after its first token, (batch,) bool."""
     return (written[:, 1:] == end).any(1)
 
 
 def _beginning(model: Any, folder: Path) -> dict[str, Any]:
-    """Return the tokens that a text begins with though nobody wrote them."""
+    """Return the tokens that the decoder begins with, as options of `generate`.
+
+    Raises:
+        ValueError: the configuration names none.
+    """
     given = model.generation_config
     start = given.decoder_start_token_id
     if start is None:
@@ -104,7 +108,7 @@ def load_text_to_text(folder: Path, vocabulary_size: int, execution: Execution |
     """Return the encoder-decoder in a folder, as `save_pretrained` writes it.
 
     Args:
-        vocabulary_size: of the tokenizer whose ids it will be given.
+        vocabulary_size: that of the tokenizer whose ids it will be given.
 
     Raises:
         RelmError: there is no such model, it is damaged, a weight is not finite, or it has fewer ids than the tokenizer.
@@ -115,29 +119,29 @@ def load_text_to_text(folder: Path, vocabulary_size: int, execution: Execution |
         own = _own_t5(folder)
         if own is not None:
             require_finite_weights(folder, own)
-        found = foreign(folder, "AutoModelForSeq2SeqLM") if own is None else as_transformers(own)
+        found = load_foreign(folder, "AutoModelForSeq2SeqLM") if own is None else as_transformers(own)
         model = TextToTextModel(folder, sha256, found, execution)
     require_vocabulary(folder, model.vocabulary_size, vocabulary_size)
     return model
 
 
 def _own_t5(folder: Path) -> T5 | None:
-    """Return the folder's T5, if it is one with the switches of relm's."""
+    """Return the folder's model, if it is a T5 with the options of relm's."""
     if model_type(folder) not in names_with(T5Architecture) or not (folder / WEIGHTS).exists():
         return None
     try:
         return T5.from_folder(folder)
     except ValueError as error:
-        if "config.json" in str(error):  # a T5 with other switches, which `transformers` knows
+        if "config.json" in str(error):  # a T5 with options that only `transformers` has
             return None
         raise
 
 
 def require_lengths(model: TextToTextModel, source_length: int, target_length: int) -> None:
-    """Refuse lengths that the model has no positions for.
+    """Refuse lengths that are longer than the model's positions.
 
     Raises:
-        RelmError: it has fewer.
+        RelmError: one of them is.
     """
     longest = max(source_length, target_length)
     if model.positions is not None and longest > model.positions:
@@ -153,16 +157,16 @@ def write_texts(
     batch_tokens: int,
     report: Callable[[int], object] = int,
 ) -> tuple[list[Integers], npt.NDArray[np.bool_]]:
-    """Return what the model writes for each source; batches change it by rounding at most.
+    """Return the ids that the model writes for each source; batches change its logits by rounding at most.
 
     Memory is bounded by a batch, in which sources are of nearly the same length.
 
     Args:
         sources: rows of ids, each with `end` at its end.
-        source_length: what is longer is cut, and keeps its end.
-        most: tokens of a text at most, its end included.
-        batch_tokens: tokens at once, those of sources and as many as may be written together.
-        report: is called with the count of sources that a batch has finished.
+        source_length: longer sources are cut, and keep their end.
+        most: the most tokens of a text, its end included.
+        batch_tokens: the most tokens in a batch, those of sources and those that may be written together.
+        report: it is called after each batch with its count of sources.
 
     Returns:
         The ids of each text, without its end, and (sources,) whether it came to its end.

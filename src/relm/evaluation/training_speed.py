@@ -1,4 +1,4 @@
-"""The time and the speed of training, by its own log: figures that a published run states."""
+"""Time and speed of training, from its own log, as published runs state them."""
 
 import json
 import math
@@ -12,7 +12,7 @@ from relm.evaluation.result import Result
 from relm.recipes.evaluations import PhaseLength
 from relm.training.model_files import checked_model
 
-IN_WORDS = (
+DESCRIPTION = (
     "By the run's own log: wall time from the first step to the last over all attempts whose steps count, compilation, "
     "checkpoints and looks at held-out examples included; and the median speed between two lines of the log, the first of each "
     "phase left out."
@@ -21,7 +21,7 @@ IN_WORDS = (
 
 @dataclass(frozen=True)
 class LoggedPhase:
-    """A phase that is finished."""
+    """A finished phase and its log."""
 
     name: str
     log: Path
@@ -38,8 +38,8 @@ def evaluate_training(phases: Sequence[LoggedPhase], model: Path, output: Path, 
         phases: in order.
         model: the weights of the last one, with their sidecar.
         output: the JSON file.
-        task: its name.
-        made_on: what trained, for the protocol.
+        task: the name of the evaluation.
+        made_on: device and topology, for the protocol.
 
     Raises:
         RelmError: a log is absent or does not reach its phase's last step.
@@ -59,7 +59,7 @@ def evaluate_training(phases: Sequence[LoggedPhase], model: Path, output: Path, 
     }
     if not all(math.isfinite(value) for value in figures.values()):
         raise RelmError(f"{phases[-1].log}: its seconds are {seconds}; train the phase again")
-    protocol = {"in_words": IN_WORDS, "made_on": dict(made_on), "phases": [phase.name for phase in phases]}
+    protocol = {"in_words": DESCRIPTION, "made_on": dict(made_on), "phases": [phase.name for phase in phases]}
     Result(task=task, protocol=protocol, figures=figures, model_sha256=checked_model(model)["sha256"]).write(output)
     return f"training took {figures['minutes']:.1f} minutes, {figures['sequences_per_second']:.2f} sequences/s"
 
@@ -73,12 +73,12 @@ def evaluate_logs(
     logs: Sequence[Path],
     trained_on: Mapping[str, str],
 ) -> str:
-    """Write `eval/training.json` as the declared evaluation asks for it.
+    """Write `eval/training.json` with the arguments of the declared evaluation.
 
     Args:
-        model_folder: of the last phase's model.
+        model_folder: folder of the last phase's model.
         output: the JSON file.
-        task: its name.
+        task: the name of the evaluation.
         phases: phase -> its length, in order.
         logs: the `train.jsonl` of each phase, in this order.
         trained_on: device and topology, for the protocol.
@@ -96,7 +96,11 @@ def evaluate_logs(
 
 
 def _rows(phase: LoggedPhase) -> list[dict[str, float]]:
-    """All lines of a phase's log, of which the last one is of its last step."""
+    """Return all rows of a phase's log.
+
+    Raises:
+        RelmError: the log cannot be read, or does not end at the phase's last step.
+    """
     try:
         lines = phase.log.read_text(encoding="utf-8").splitlines()
         rows: list[dict[str, float]] = [json.loads(line) for line in lines]

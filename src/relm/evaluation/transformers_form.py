@@ -1,4 +1,4 @@
-"""relm's own models as classes of `transformers`, which then write text with its `generate`."""
+"""Conversion of relm's own models to classes of `transformers`, which write text with its `generate`."""
 
 import contextlib
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ def as_transformers(model: Gpt2 | T5) -> Any:
     for name in ACTIVATIONS:
         if getattr(config, name, None) == "gelu_new":
             setattr(config, name, "gelu_pytorch_tanh")  # the same function, as one operation in place of eight
-    with _only_errors_logged():  # a head of a T5's own is taken for a mistake in its configuration
+    with _only_errors_logged():  # `transformers` takes a T5's separate head for a mistake in its configuration
         return kind.from_pretrained(None, config=config, state_dict=model.huggingface_weights())
 
 

@@ -1,7 +1,7 @@
-"""How a document longer than a model's context is cut into windows, as integers alone: no text, no model.
+"""Division of a document that is longer than a model's context into windows: integers alone, no text, no model.
 
-A window sees at most `context` tokens; what it scores are its last ones, each given those before it in the window. The first
-token of the array is never scored: it is the document's own, or the end of text that was put before it.
+A window sees at most `context` tokens; it scores its last ones, each given those before it in the window. The first token of
+the array is never scored: it is the document's own, or the end of text that was put before it.
 """
 
 from collections.abc import Sequence
@@ -17,24 +17,24 @@ Kind = Literal["overlapping", "rolling", "strided"]
 
 @dataclass(frozen=True)
 class Windows:
-    """Windows in an array of tokens, those that score something."""
+    """Windows in an array of tokens, without those that score nothing."""
 
     starts: Integers
-    """(windows,) where each begins."""
+    """(windows,) index at which each begins."""
     ends: Integers
-    """(windows,) where each ends, its last token excluded as usual."""
+    """(windows,) index at which each ends, exclusive."""
     scored: Integers
-    """(windows,) how many of its last tokens are scored: at least 1, fewer than it has."""
+    """(windows,) count of last tokens that are scored: at least 1, fewer than all."""
     weights: Integers
-    """(windows,) how much the mean loss of each counts in the whole's: as many as it scores, but for `strided`."""
+    """(windows,) weight of the mean loss of each in the whole's: its count of scored tokens, except for `strided`."""
     published: int
-    """How many windows the protocol makes, with those that score nothing."""
+    """Count of windows in the published protocol, with those that score nothing."""
 
     def __len__(self) -> int:
         return len(self.starts)
 
     def first(self, limit: int | None) -> "Windows":
-        """The first so many; None: all."""
+        """Return the first `limit` windows; None: all."""
         if limit is None:
             return self
         kept = slice(limit)
@@ -42,7 +42,7 @@ class Windows:
 
 
 def windows_of(kind: Kind, tokens: int, context: int, stride: int) -> Windows:
-    """The windows over an array of so many tokens.
+    """Return the windows over an array of `tokens` tokens.
 
     Args:
         context: the most tokens that a prediction sees.
@@ -54,10 +54,10 @@ def windows_of(kind: Kind, tokens: int, context: int, stride: int) -> Windows:
 
 
 def overlapping(tokens: int, context: int, stride: int) -> Windows:
-    """Windows of `context` tokens and the one after, beginning every `stride`, as Megatron-LM cuts its validation text.
+    """Return windows of `context` tokens and the one after, beginning every `stride`, as Megatron-LM cuts its validation text.
 
     The first one scores all its tokens but the first, each later one its last `stride`, fewer at the end of the text. Megatron
-    goes on to windows that begin so late that all they would score lies beyond the end: they count in `published` alone.
+    also makes windows that begin so late that all they would score lies beyond the end: they count in `published` alone.
     """
     if tokens < 2:
         return _none()
@@ -71,7 +71,7 @@ def overlapping(tokens: int, context: int, stride: int) -> Windows:
 
 
 def rolling(tokens: int, context: int) -> Windows:
-    """Windows of `context` tokens to score, as lm_eval's `get_rolling_token_windows` with a context of one token cuts them.
+    """Return windows with `context` tokens to score, as lm_eval's `get_rolling_token_windows` cuts them with a context of one.
 
     Each sees one token before those it scores; the last one, which has fewer left to score, reaches back as far as it can.
     """
@@ -84,11 +84,11 @@ def rolling(tokens: int, context: int) -> Windows:
 
 
 def strided(tokens: int, context: int, stride: int) -> Windows:
-    """Windows of `context` tokens, beginning every `stride`, as in https://huggingface.co/docs/transformers/perplexity.
+    """Return windows of `context` tokens, beginning every `stride`, as in https://huggingface.co/docs/transformers/perplexity.
 
-    Each scores the tokens that the one before did not reach. A window's first token has nothing before it: where windows do not
-    overlap it is lost. The page weighs a window's mean loss by one token less than are new in it, although only a window of
-    nothing but new ones loses one; and it stops with the first window that reaches the end.
+    Each scores the tokens that the one before did not reach. A window's first token has nothing before it: if windows do not
+    overlap it is not scored. The page weights a window's mean loss by its count of new tokens minus one, although only a window
+    of new tokens alone loses one; and it stops with the first window that reaches the end.
     """
     if tokens < 2:
         return _none()
@@ -102,10 +102,10 @@ def strided(tokens: int, context: int, stride: int) -> Windows:
 
 
 def windows_of_documents(kind: Kind, sizes: Sequence[int] | Integers, context: int, stride: int) -> Windows:
-    """The windows of documents that lie one after the other in one array: none crosses from one into the next.
+    """Return the windows of documents that are concatenated in one array; no window crosses from one into the next.
 
     Args:
-        sizes: (documents,) tokens of each.
+        sizes: (documents,) count of tokens of each.
     """
     offsets = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
     found = [windows_of(kind, int(size), context, stride) for size in sizes]
@@ -122,5 +122,5 @@ _EMPTY = np.zeros(0, dtype=np.int64)
 
 
 def _none() -> Windows:
-    """A single token, or none: nothing is scored."""
+    """Return no windows, for a document of one token or none."""
     return Windows(_EMPTY, _EMPTY, _EMPTY, _EMPTY, 0)
