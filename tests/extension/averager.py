@@ -22,11 +22,11 @@ class AveragerSizes(Sizes):
     """Means of embeddings."""
 
     architecture: Literal["averager"]
-    """Which family."""
+    """Name of the architecture."""
     spread: float = Field(default=0.5, gt=0)
     """Standard deviation of the initial weights."""
     window: int = Field(default=4, gt=0)
-    """Tokens of a mean."""
+    """Count of tokens in a mean."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""A process in which an extension is registered, so that this one's registries stay as they are."""
+"""A process in which an extension is registered, so that the registries of this one stay unchanged."""
 
 import os
 import sys
@@ -14,10 +14,10 @@ FOLDER = Path(__file__).parent
 
 
 def run_extended(extension: str, function: Callable[..., Any], *arguments: Any) -> Any:
-    """Return what a function of a test module returns, called where `RELM_EXTENSIONS` names a module of this folder.
+    """Call a function of a test module where `RELM_EXTENSIONS` names a module of this folder; return its result.
 
     Raises:
-        Exception: the function's own.
+        Exception: the function raised it.
     """
     receiver, sender = FORKS.Pipe(duplex=False)
     process = FORKS.Process(target=_call, args=(sender, extension, function, arguments))
@@ -31,7 +31,7 @@ def run_extended(extension: str, function: Callable[..., Any], *arguments: Any) 
 
 
 def extended_environment(extension: str, environment: dict[str, str]) -> dict[str, str]:
-    """Return the environment of a command that finds a module of this folder and registers what it declares."""
+    """Return the environment of a command that finds a module of this folder and registers its declarations."""
     return {**environment, EXTENSIONS: extension, "PYTHONPATH": str(FOLDER)}
 
 

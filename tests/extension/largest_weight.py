@@ -13,10 +13,10 @@ from relm.recipes.section import Section
 
 
 class LargestWeight(Section):
-    """The largest weight."""
+    """Options of the largest weight."""
 
     factor: float = Field(default=1.0, gt=0)
-    """Multiplies it."""
+    """Factor of the figure."""
 
 
 def evaluate_largest_weight(

@@ -18,14 +18,14 @@ from relm.recipes.section import Section
 
 
 class SignDescent(Section):
-    """Keys of sign descent alone."""
+    """Options of sign descent."""
 
     share: float = Field(default=1.0, gt=0)
-    """Multiplies each step."""
+    """Factor of each step."""
 
 
 class Stairs(Section):
-    """Keys of the stairs alone."""
+    """Options of the stairs."""
 
     count: int = Field(default=3, gt=0)
     """Parts of the phase, each with half the learning rate of the one before."""

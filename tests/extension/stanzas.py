@@ -9,7 +9,7 @@ from relm.recipes.section import Section
 
 
 class Stanzas(Section):
-    """Keys of stanzas alone."""
+    """Options of stanzas."""
 
     separator: str = "%%"
     """The line between two stanzas."""

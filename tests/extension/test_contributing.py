@@ -1,4 +1,4 @@
-"""The lists of CONTRIBUTING.md are true: a toy that touches the listed files and no other works."""
+"""The lists of CONTRIBUTING.md are complete: a toy that touches only the listed files works."""
 
 import hashlib
 import json
@@ -47,7 +47,7 @@ files:
 
 
 def listed_files(kind: str, **names: str) -> set[str]:
-    """Return the files that CONTRIBUTING.md lists for something new, with its names put in."""
+    """Return the files that CONTRIBUTING.md lists for something new, with its names inserted."""
     text = (CHECKOUT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     paragraph = text[text.index(f"**{kind}.**") :].split("\n\n")[0]
     files = re.findall(r"^- `([^`]+)`", paragraph, re.M)
@@ -72,7 +72,7 @@ class Checkout:
         self.touched.add(file)
 
     def insert(self, file: str, before: str, line: str) -> None:
-        """Put a line before the first one that begins with a text."""
+        """Insert a line before the first occurrence of a text."""
         path = self.folder / file
         text = path.read_text()
         assert before in text

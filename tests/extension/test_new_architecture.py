@@ -36,20 +36,20 @@ class AveragerRun(TinyRun):
 
 
 def train(folder: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Train the tiny recipe with the toy architecture; the lines of its log, and its configuration."""
+    """Train the tiny recipe with the toy architecture; return the rows of its log, and its configuration."""
     run = AveragerRun(folder / "run", write_examples(folder / "examples", seed=0))
     run.train()
     return run.lines(), read_json(run.model_folder / "config.json")
 
 
 def counts() -> tuple[int, int]:
-    """The parameters of the toy model by arithmetic, and of a real one."""
+    """Return the parameter count of the toy model by arithmetic, and that of the real model."""
     config = configuration(Recipe.model_validate(recipe_with(MODEL)), TokenizerFacts("", 257, 256))
     return parameter_count(config), unset_model(config).parameter_count()
 
 
 def twin() -> tuple[int, list[str]]:
-    """The window of the smoke twin, and the keys that it must not change."""
+    """Return the window of the smoke twin, and the keys that it changed but must not."""
     project = Project(CHECKOUT)
     recipe = Recipe.model_validate(recipe_with(MODEL))
     small = smoke_twin(recipe, load_dataset(project.dataset_path("tinyshakespeare")))
@@ -58,7 +58,7 @@ def twin() -> tuple[int, list[str]]:
 
 
 def error_of(content: dict[str, Any]) -> str:
-    """The error of a recipe with faults."""
+    """Return the error of a recipe with faults."""
     with pytest.raises(RelmError) as error:
         validate(Recipe, content, Path("toy.yaml"))
     return str(error.value)
@@ -86,11 +86,11 @@ def test_its_section_is_in_the_schema_and_its_name_among_the_known() -> None:
     found = run_extended("averager", schema)
     assert found["properties"]["model"]["oneOf"][-1] == {"$ref": "#/$defs/AveragerSizes"}
     assert found["$defs"]["AveragerSizes"]["properties"]["window"]["default"] == 4
-    told = run_extended("averager", error_of, recipe_with({**MODEL, "architecture": "mean"}))
-    assert "model: expected architecture: gpt2, bert, roberta, t5, mt5 or averager" in told
+    message = run_extended("averager", error_of, recipe_with({**MODEL, "architecture": "mean"}))
+    assert "model: expected architecture: gpt2, bert, roberta, t5, mt5 or averager" in message
     assert "expected architecture: gpt2, bert, roberta, t5 or mt5" in error_of(recipe_with(MODEL)), "not known to this process"
 
 
 def test_a_misspelt_key_of_its_section_is_named_with_the_nearest() -> None:
-    told = run_extended("averager", error_of, recipe_with({**MODEL, "windw": 3}))
-    assert "model.windw: unknown key; did you mean window?" in told
+    message = run_extended("averager", error_of, recipe_with({**MODEL, "windw": 3}))
+    assert "model.windw: unknown key; did you mean window?" in message

@@ -37,7 +37,7 @@ def train(folder: Path, device: str) -> TinyRun:
 
 
 def errors_of(*runs: dict[str, Any]) -> list[str]:
-    """The errors of recipes with faults in their section `run`."""
+    """Return the errors of recipes with faults in their section `run`."""
     found = []
     for run in runs:
         with pytest.raises(RelmError) as error:
@@ -51,7 +51,7 @@ def names_in_schema() -> list[str]:
 
 
 def outputs_of(*commands: list[str]) -> list[str]:
-    """Run commands in this process; all that each of them prints."""
+    """Run commands in this process; return the output of each."""
     found = []
     for words in commands:
         with contextlib.redirect_stdout(io.StringIO()) as printed, contextlib.suppress(SystemExit):
@@ -61,7 +61,7 @@ def outputs_of(*commands: list[str]) -> list[str]:
 
 
 def facts() -> dict[str, Any]:
-    """What other packages make of the declaration."""
+    """Return the facts that other packages derive from the declaration."""
     recipe, dataset = Recipe.model_validate({**RECIPE, "run": {"device": "staged"}}), Dataset.model_validate(DATASET)
     twin = smoke_twin(recipe, dataset)
     os.environ["STAGED_ON"] = "CPU"

@@ -26,7 +26,7 @@ stanzas: {{separator: "***"}}
 
 
 def poems(folder: Path, format: str = "stanzas") -> Path:
-    """Write a dataset of 40 stanzas in two files; its path."""
+    """Write a dataset of 40 stanzas in two files; return its path."""
     folder.mkdir()
     for name in ("a", "b"):
         stanzas = [f"Stanza {number} of {name}\nhas two lines\n" for number in range(20)]
@@ -37,7 +37,7 @@ def poems(folder: Path, format: str = "stanzas") -> Path:
 
 
 def extracted(dataset: Path, workers: int) -> list[bytes]:
-    """Extract a dataset, each worker a process of its own; its two files."""
+    """Extract a dataset, each worker in a process of its own; return the bytes of its two files."""
     extraction.BYTES_PER_WORKER = 1
     outputs = {split: dataset.with_name(f"{workers}.{split}.jsonl") for split in ("train", "held_out")}
     extraction.extract(load_dataset(dataset), dataset.parent, outputs, None, workers)
@@ -45,14 +45,14 @@ def extracted(dataset: Path, workers: int) -> list[bytes]:
 
 
 def error_of(dataset: Path) -> str:
-    """The error of a dataset with faults."""
+    """Return the error of a dataset with faults."""
     with pytest.raises(RelmError) as error:
         load_dataset(dataset)
     return str(error.value)
 
 
 def documents_document(dataset: Path) -> dict[str, Any]:
-    """The document of the dataset's documents."""
+    """Return the identity document of the dataset's documents."""
     return documents_identity(load_dataset(dataset), None, dataset.parent / "cache")
 
 
@@ -75,9 +75,9 @@ def test_its_options_are_in_the_schema_and_its_name_among_the_known(tmp_path: Pa
     assert found["$defs"]["Stanzas"]["properties"]["separator"]["default"] == "%%"
     dataset = poems(tmp_path / "poems", format="stanza")
     assert "'hugging_face' or 'stanzas'; found 'stanza'" in run_extended("stanzas", error_of, dataset)
-    told = error_of(dataset)
-    assert "'parquet' or 'hugging_face'; found 'stanza'" in told
-    assert "stanzas: unknown key" in told
+    message = error_of(dataset)
+    assert "'parquet' or 'hugging_face'; found 'stanza'" in message
+    assert "stanzas: unknown key" in message
 
 
 def test_its_options_decide_the_documents(tmp_path: Path) -> None:
@@ -86,5 +86,5 @@ def test_its_options_decide_the_documents(tmp_path: Path) -> None:
 
 
 def test_its_options_are_refused_with_another_format(tmp_path: Path) -> None:
-    told = run_extended("stanzas", error_of, poems(tmp_path / "poems", format="text_files"))
-    assert "stanzas: belongs to format stanzas, found text_files; leave it out" in told
+    message = run_extended("stanzas", error_of, poems(tmp_path / "poems", format="text_files"))
+    assert "stanzas: belongs to format stanzas, found text_files; leave it out" in message

@@ -28,7 +28,7 @@ LATE = "import backwards; from relm.recipes.recipe import Phase; print('backward
 
 
 def train(folder: Path) -> tuple[list[dict[str, Any]], dict[str, Any], dict[str, Any]]:
-    """Train the tiny recipe with the toy objective; the lines of its log, and a batch of it, real and generated."""
+    """Train the tiny recipe with the toy objective; return the rows of its log, and a batch, real and generated."""
     run = TinyRun(folder / "run", write_examples(folder / "examples", seed=0), CHANGES)
     run.train()
     phase, row = run.recipe.pretrain["main"], np.zeros(1, np.int64)
@@ -38,7 +38,7 @@ def train(folder: Path) -> tuple[list[dict[str, Any]], dict[str, Any], dict[str,
 
 
 def error_of(content: dict[str, Any]) -> str:
-    """The error of a recipe with faults."""
+    """Return the error of a recipe with faults."""
     with pytest.raises(RelmError) as error:
         validate(Recipe, content, Path("toy.yaml"))
     return str(error.value)
@@ -66,16 +66,16 @@ def test_its_options_are_in_the_schema_and_its_name_among_the_known() -> None:
     assert found["Phase"]["properties"]["objective"]["enum"][-1] == "backwards"
     assert found["Phase"]["properties"]["backwards"]["description"] == "Keys of backwards alone."
     assert found["Backwards"]["properties"]["unscored"]["default"] == 0
-    told = run_extended("backwards", error_of, recipe_with(objective="backward"))
-    assert "objective: Input should be 'causal', 'masked', 'seq2seq', 'span_corruption' or 'backwards'" in told
-    told = run_extended("backwards", error_of, recipe_with(objective="masked"))
-    assert "a gpt2 is trained with causal or backwards, found masked" in told
+    message = run_extended("backwards", error_of, recipe_with(objective="backward"))
+    assert "objective: Input should be 'causal', 'masked', 'seq2seq', 'span_corruption' or 'backwards'" in message
+    message = run_extended("backwards", error_of, recipe_with(objective="masked"))
+    assert "a gpt2 is trained with causal or backwards, found masked" in message
     assert "'seq2seq' or 'span_corruption'" in error_of(recipe_with(objective="backwards")), "not known to this process"
 
 
 def test_its_options_are_refused_with_another_objective() -> None:
-    told = run_extended("backwards", error_of, recipe_with(backwards={"unscored": 1}))
-    assert "backwards: options of another objective than causal; leave them out" in told
+    message = run_extended("backwards", error_of, recipe_with(backwards={"unscored": 1}))
+    assert "backwards: options of another objective than causal; leave them out" in message
 
 
 def test_sections_that_are_defined_after_it_is_registered_have_its_options() -> None:

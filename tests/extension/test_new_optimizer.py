@@ -20,14 +20,14 @@ PHASE = {
 
 
 def train(folder: Path) -> list[dict[str, Any]]:
-    """Train the tiny recipe with the toy optimizer and schedule; the lines of its log."""
+    """Train the tiny recipe with the toy optimizer and schedule; return the rows of its log."""
     run = TinyRun(folder / "run", write_examples(folder / "examples", seed=0), {"pretrain": {"main": PHASE}})
     run.train()
     return run.lines()
 
 
 def error_of(content: dict[str, Any]) -> str:
-    """The error of a recipe with faults."""
+    """Return the error of a recipe with faults."""
     with pytest.raises(RelmError) as error:
         validate(Recipe, content, Path("toy.yaml"))
     return str(error.value)
@@ -57,5 +57,5 @@ def test_their_options_are_in_the_schema_and_their_names_among_the_known(tmp_pat
 
 def test_their_options_are_refused_with_another_name() -> None:
     phase = {**RECIPE["pretrain"]["main"], "optimizer": {"learning_rate": 1, "sign_descent": {"share": 2}}}
-    told = run_extended("sign_descent", error_of, {**RECIPE, "pretrain": {"main": phase}})
-    assert "sign_descent: read with name: sign_descent only, found {'share': 2.0} with name: adamw" in told
+    message = run_extended("sign_descent", error_of, {**RECIPE, "pretrain": {"main": phase}})
+    assert "sign_descent: read with name: sign_descent only, found {'share': 2.0} with name: adamw" in message
