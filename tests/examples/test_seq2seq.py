@@ -93,7 +93,7 @@ def test_the_sidecar_has_what_the_manifest_is_made_of(tmp_path, words, write_doc
         "tokenizer_sha256": sha256_of(words),
         "vocabulary_size": 13,
         "special": {"end_of_text": 1, "pad": 0, "unk": 2, "cls": None, "sep": 1, "mask": None},
-        "settings": objective().what_is_stored(),
+        "settings": objective().stored_keys(),
         "source": sha256_of(documents),
         "file": "a.arrow",
         "sha256": sha256_of(output),

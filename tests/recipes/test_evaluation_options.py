@@ -79,7 +79,7 @@ def test_weights_of_the_authors_have_to_be_weights(project: Commands, monkeypatc
         "title: words\nlicence: MIT\ntokenizer: bert_wordpiece_cased\nfiles:\n"
         f"  vocab.txt: {{sha256: '{'0' * 64}', size: 3, sources: [{{url: 'https://example.org/vocab.txt'}}]}}\n"
     )
-    with pytest.raises(RelmError, match="expect_reference: words has no weights among its files"):
+    with pytest.raises(RelmError, match="expect_reference: words declares no weights; set weights: true"):
         Project().plan("new")
 
 

@@ -167,11 +167,11 @@ SHIPPED = {
         {"objective": "seq2seq", "sequence_length": 8, "seq2seq": {"target_length": 4, "texts": "documents"}},
     ],
 )
-def test_what_is_stored_says_enough_to_store_it_again(phase: dict) -> None:
+def test_stored_keys_are_enough_to_store_examples_again(phase: dict) -> None:
     objective = Objective.model_validate(phase)
-    stored = objective.what_is_stored()
+    stored = objective.stored_keys()
     again = objective_of_examples(json.loads(canonical_json(stored_identity(objective, "en"))))
-    assert again.what_is_stored() == stored
+    assert again.stored_keys() == stored
     assert again.as_published == objective.as_published
     if objective.as_published is not None:
         assert again.masked == objective.masked

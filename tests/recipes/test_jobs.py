@@ -10,7 +10,7 @@ import pytest
 from relm.artifact import canonical_json
 from relm.errors import RelmError
 from relm.recipes.datasets import Dataset, load_dataset
-from relm.recipes.identity import HOW_DOCUMENTS_ARE_READ, digest, documents_identity
+from relm.recipes.identity import DOCUMENTS_KEYS, digest, documents_identity
 from relm.recipes.jobs import (
     LISTED_FILES,
     DocumentsJob,
@@ -43,7 +43,7 @@ def test_the_document_of_every_shipped_dataset_says_how_its_files_are_read(check
         job = job_of(dataset, tmp_path)
         for shard in job.shards:
             again = dataset_of_documents(as_passed(job, shard), Path(shard))
-            for key in HOW_DOCUMENTS_ARE_READ:
+            for key in DOCUMENTS_KEYS:
                 assert getattr(again, key) == getattr(dataset, key), (path, key)
             assert again.hub == dataset.hub
             if dataset.files:

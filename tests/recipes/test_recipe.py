@@ -186,13 +186,13 @@ PICKLED = (
 @pytest.mark.parametrize(
     ("files", "configuration", "message"),
     [
-        ("", "", "configuration: belongs to weights that are converted from pytorch_model.bin, and they need it"),
+        ("", "", "configuration: required for weights converted from pytorch_model.bin, and refused for others"),
         (
             f", config.json: {{sha256: '{'0' * 64}', size: 3, sources: [{{url: 'https://a/c'}}]}}",
             "configuration: {model_type: mt5}",
-            "files: config.json is made of pytorch_model.bin and configuration; leave it out",
+            "files: config.json is built from pytorch_model.bin and configuration; leave it out",
         ),
-        ("", "configuration: {epsilon: 1e-06}", "epsilon: 1e-06 is a text in YAML, which wants a point in a number"),
+        ("", "configuration: {epsilon: 1e-06}", "epsilon: 1e-06 is a text in YAML, whose numbers need a point"),
     ],
 )
 def test_weights_released_as_a_pickle_need_a_configuration(

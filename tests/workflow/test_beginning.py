@@ -128,7 +128,7 @@ def test_weights_released_as_a_pickle_are_converted_on_the_way_to_the_same_begin
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (shutil.rmtree, r"recipes/models/mine.yaml: folder mine: not a folder \(looked for .*/mine\); correct `folder`"),
+        (shutil.rmtree, r"recipes/models/mine.yaml: folder mine: not a folder \(resolved to .*/mine\); correct `folder`"),
         (lambda mine: (mine / "config.json").unlink(), r"folder mine: has no config.json; it has .*model.safetensors"),
         (
             lambda mine: (mine / "model.safetensors").rename(mine / "pytorch_model.bin"),
@@ -187,7 +187,7 @@ def test_what_a_folder_holds_is_identity_and_where_it_lies_is_not(project: Comma
         ({}, "a model has either files or a folder; found none"),
         ({"folder": "mine", "files": {"vocab.txt": {"sha256": "0" * 64, "size": 1, "sources": [{"url": "https://x"}]}}},
          "either files or a folder; found files and folder"),
-        ({"folder": "mine"}, "folder: say what it is read for: weights: true, or which tokenizer"),
+        ({"folder": "mine"}, "folder: nothing is read from it; give weights: true, a tokenizer"),
     ],
 )  # fmt: skip
 def test_a_model_has_one_place_and_a_purpose(keys: dict, message: str) -> None:

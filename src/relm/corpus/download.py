@@ -86,7 +86,7 @@ def _explain_disk_faults(destination: Path) -> Iterator[None]:
 
 def _format_failure(name: str, remote: RemoteFile, faults: list[str]) -> str:
     return (
-        f"{name}: no source gave the {remote.extent} with sha256 {remote.sha256}:\n"
+        f"{name}: no source gave the {remote.format_size()} with sha256 {remote.sha256}:\n"
         + "".join(f"  - {fault}\n" for fault in faults)
         + f"To provide it by hand, put {' or '.join(_list_ways(name, remote))} (plain files also as .xz, .gz or .bz2) into any "
         + f"folder and name that in RELM_MIRROR (several: separated by {os.pathsep!r}); its content is checked all the same"
@@ -118,7 +118,7 @@ def _try_mirrors(name: str, remote: RemoteFile, destination: Path, faults: list[
         try:
             if member is None and compression is None:
                 _check_size(path, remote)
-            require_disk(destination.parent, remote.most, destination.name)
+            require_disk(destination.parent, remote.largest_size, destination.name)
             _store(read_content(path, member, compression), remote, destination)
             return str(path)
         except SourceFault as fault:
@@ -132,7 +132,7 @@ def _check_size(path: Path, remote: RemoteFile) -> None:
     except OSError as error:
         raise SourceFault(f"cannot be read: {error.strerror}") from None
     if not remote.may_have(size):
-        raise SourceFault(f"has {size:,} bytes, expected {remote.extent}")
+        raise SourceFault(f"has {size:,} bytes, expected {remote.format_size()}")
 
 
 def _find_candidates(folder: Path, name: str, remote: RemoteFile) -> Iterator[tuple[Path, str | None, str | None]]:
@@ -154,8 +154,8 @@ def _store(blocks: Iterable[bytes], remote: RemoteFile, destination: Path) -> No
     with atomic_file(destination) as file:
         for block in blocks:
             size += len(block)
-            if size > remote.most:
-                raise SourceFault(f"has more than the expected {remote.most:,} bytes")
+            if size > remote.largest_size:
+                raise SourceFault(f"has more than the expected {remote.largest_size:,} bytes")
             digest.update(block)
             file.write(block)
         if digest.hexdigest() != remote.sha256:

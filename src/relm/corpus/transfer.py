@@ -162,8 +162,8 @@ def _fetch_rest(source: Source, location: Location, part: PartialFile, session: 
         is_plain = source.member is None and source.decompress is None
         if is_plain and total is not None and not wanted.may_have(total):
             part.clear()
-            raise SourceFault(f"has {total:,} bytes, expected {wanted.extent}")
-        most = wanted.most
+            raise SourceFault(f"has {total:,} bytes, expected {wanted.format_size()}")
+        most = wanted.largest_size
         require_disk(part.destination.parent, (total or most) - start + (0 if is_plain else most), part.destination.name)
         if start == 0:
             part.begin(source, _choose_validator(response))

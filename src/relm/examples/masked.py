@@ -230,7 +230,7 @@ def _facts(found: TokenizedDocuments, objective: Objective) -> dict[str, Any]:
         "tokenizer_sha256": found.loaded.sha256,
         "vocabulary_size": found.loaded.vocabulary_size,
         "special": asdict(found.loaded.special),
-        "settings": objective.what_is_stored(),
+        "settings": objective.stored_keys(),
         "source": found.source_sha256,
     }
 

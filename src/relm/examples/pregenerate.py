@@ -83,7 +83,7 @@ def pregenerate_stream(
         tokenizer_sha256=loaded.sha256,
         vocabulary_size=loaded.vocabulary_size,
         special=asdict(loaded.special),
-        settings=objective.what_is_stored(),
+        settings=objective.stored_keys(),
         idx_sha256=sha256_of(index_of(output)),
         source=source,
         **asdict(counts),

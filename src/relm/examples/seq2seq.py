@@ -112,7 +112,7 @@ def pregenerate_seq2seq(
         "tokenizer_sha256": loaded.sha256,
         "vocabulary_size": loaded.vocabulary_size,
         "special": asdict(loaded.special),
-        "settings": objective.what_is_stored(),
+        "settings": objective.stored_keys(),
         "source": source,
     }
     encoding = PairEncoding(documents, tokenizer, loaded.sha256, objective.seq2seq, language)

@@ -351,7 +351,7 @@ def open_tables(manifest: Path, split: str, objective: Objective, check_content:
     facts = tables.manifest
     if facts.objective != objective.objective:
         raise RelmError(f"{manifest}: holds {facts.objective} examples, expected {objective.objective}; pregenerate them again")
-    if facts.settings and facts.settings != (wanted := objective.what_is_stored()):
+    if facts.settings and facts.settings != (wanted := objective.stored_keys()):
         raise RelmError(
             f"{manifest}: was made with {canonical_json(facts.settings)}, but the phase wants {canonical_json(wanted)}; "
             "pregenerate them again"

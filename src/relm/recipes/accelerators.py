@@ -1,20 +1,20 @@
-"""The peak of each known accelerator, as its maker publishes it: matrix products in dense arithmetic, without sparsity."""
+"""Peak throughput of each known accelerator, as its maker publishes it: dense matrix products, without sparsity."""
 
 from typing import NamedTuple
 
 
 class Accelerator(NamedTuple):
-    """One accelerator, a TPU's and an IPU's being a chip; peaks in 10^12 operations a second, None: nothing is published."""
+    """One accelerator (of TPUs and IPUs: one chip), with peaks in 10^12 operations per second; None: no figure is published."""
 
     name: str
     pattern: str
-    """A regular expression of its name, as torch.cuda.get_device_name returns it, or as a cloud calls it."""
+    """Regular expression that matches its name, as torch.cuda.get_device_name returns it or as a cloud names it."""
     float32: float | None
-    """Not TF32, which torch does not use unless it is told to."""
+    """Peak in float32; not TF32, which torch does not use by default."""
     bfloat16: float | None
     float16: float | None
     bandwidth: float | None = None
-    """Bytes a second that its memory reads and writes; None: nothing here needs it."""
+    """Memory bandwidth in bytes per second; None: no estimate needs it."""
 
 
 # Data sheets of Hopper and Ada state 16-bit figures with sparsity, which are twice these.
@@ -43,8 +43,8 @@ GPUS = (
     Accelerator("H200", r"H200", 66.9, 989.4, 989.4),
 )
 # TPU vN-M is M cores in older names: v3-8 is four chips. Bandwidths: Jouppi et al. 2020, table 3 (v2), and the pages of the
-# others: "HBM2 capacity and bandwidth", "HBM bandwidth per chip"; the page of v5e said 819 GBps for years and says 800 GiBps
-# (859) now: the smaller of them.
+# others: "HBM2 capacity and bandwidth", "HBM bandwidth per chip"; the page of v5e gave 819 GBps for years and gives 800 GiBps
+# (859) now; the smaller value is used here.
 TPUS = (
     # Jouppi et al. 2020, "A Domain-Specific Supercomputer for Training Deep Neural Networks", table 3: 46 a chip.
     Accelerator("TPU v2", r"v2", None, 46.0, None, bandwidth=700e9),

@@ -26,43 +26,43 @@ class ArchitectureDeclaration:
     """
 
     name: str
-    """As recipes and `config.json` have it."""
+    """Name in recipes and in `config.json`."""
     section: "type[Sizes]"
-    """Its keys in recipes."""
+    """Section of recipes with its keys."""
     auto_class: str
-    """The class of `transformers` that loads it."""
+    """Class of `transformers` that loads it."""
     pipeline: str
-    """The task, in the hub's words, that its models are for."""
+    """Pipeline tag of its models on the Hugging Face hub."""
     model: str
     """A subclass of `relm.models.contract.LanguageModel`, built from a configuration."""
     configuration: str
-    """A function that returns a model's configuration, a frozen dataclass whose `architecture` is the declared name. Its
+    """Function that returns a model's configuration, a frozen dataclass whose `architecture` is the declared name. Its
     arguments are the section's keys with the vocabulary's size, the tokenizer's special tokens (name -> id or None), and the
     terms of the loss."""
     weights: str
-    """A function from a configuration to records of its parameters, see `relm.models.counting`; imports no torch."""
+    """Function (configuration) -> records of its parameters, see `relm.models.counting`; imports no torch."""
     products: str
-    """A function (configuration, lengths of a sequence) -> records of its matrix products; imports no torch."""
+    """Function (configuration, lengths of a sequence) -> records of its matrix products; imports no torch."""
     terms: tuple[str, ...]
-    """Terms that its models' loss can have."""
+    """Terms that the loss of its models can have."""
     twin_sizes: Mapping[str, Any] = field(default_factory=dict)
-    """Key of the section -> its value in the smoke twin; layers, heads, width, positions and vocabulary shrink anyway."""
+    """Key of the section -> its value in the smoke twin; layers, heads, width, positions and vocabulary always shrink."""
 
 
 ARCHITECTURES = Registry[ArchitectureDeclaration]("architecture")
 
 
 class Sizes(Section):
-    """Keys that every family has, beside `architecture`."""
+    """Keys of every architecture, beside `architecture`."""
 
     layers: int = Field(gt=0)
-    """Transformer blocks; of an encoder and decoder, in each."""
+    """Number of Transformer blocks; with an encoder and a decoder, the number in each."""
     heads: int = Field(gt=0)
-    """Attention heads; where positions are learnt, they divide hidden_size."""
+    """Number of attention heads; with learnt positions it must divide hidden_size."""
     hidden_size: int = Field(gt=0)
     """Width of the residual stream."""
     vocabulary_size: int | None = Field(default=None, gt=0)
-    """Rows of the embedding; null: the tokenizer's size."""
+    """Rows of the token embedding; null: the vocabulary size of the tokenizer."""
 
     @property
     def declaration(self) -> ArchitectureDeclaration:
@@ -71,30 +71,30 @@ class Sizes(Section):
 
     @property
     def longest_sequence(self) -> int | None:
-        """Tokens of the longest sequence; None: any length will do."""
+        """Length of the longest sequence in tokens; None: no limit."""
         return None
 
     @property
     def generates(self) -> bool:
-        """Whether it writes text, and so has a `generation_config.json`."""
+        """True if the model generates text, and so has a `generation_config.json`."""
         return self.declaration.pipeline != "fill-mask"
 
     @property
-    def sizes_in_words(self) -> str:
-        """Layers, heads, width, and the longest sequence."""
-        words = f"{self.layers} layers, {self.heads} heads, width {self.hidden_size}"
-        return words if self.longest_sequence is None else f"{words}, {self.longest_sequence} positions"
+    def summary(self) -> str:
+        """Layers, heads, width and longest sequence, as reports show them."""
+        text = f"{self.layers} layers, {self.heads} heads, width {self.hidden_size}"
+        return text if self.longest_sequence is None else f"{text}, {self.longest_sequence} positions"
 
 
 class LearntPositions(Sizes):
-    """Keys of the families that learn a vector for each position."""
+    """Keys of architectures that learn a vector for each position."""
 
     positions: int = Field(gt=0)
-    """The longest sequence."""
+    """Number of position embeddings: the length of the longest sequence in tokens."""
 
     @property
     def longest_sequence(self) -> int | None:
-        """Tokens of the longest sequence."""
+        """Length of the longest sequence in tokens."""
         return self.positions
 
     @model_validator(mode="after")
@@ -105,78 +105,80 @@ class LearntPositions(Sizes):
 
 
 class Gpt2Architecture(LearntPositions):
-    """A GPT-2: decoder-only, learnt positions, normalisation first, head tied to the token embedding."""
+    """A GPT-2: decoder-only, learnt positions, pre-layer normalisation, head tied to the token embedding."""
 
     architecture: Literal["gpt2"]
-    """Which family."""
+    """Name of the architecture."""
     activation: Literal["gelu_tanh", "gelu_erf"] = "gelu_tanh"
-    """GPT-2's is the tanh approximation; Graphcore's the exact one."""
+    """Activation function: the tanh approximation of GELU, as in GPT-2, or the exact GELU, as in Graphcore's GPT-2."""
     biases: bool = True
-    """In projections and normalisations."""
+    """Projections and normalisations have biases."""
     dropout: Rate = 0.1
-    """On embeddings, attention and residuals alike."""
+    """Dropout rate of embeddings, attention probabilities and residuals."""
     initializer_range: float = Field(default=0.02, gt=0)
-    """Standard deviation of the initial weights; residual projections get it divided by sqrt(2 layers)."""
+    """Standard deviation of the initial weights; that of residual projections is divided by sqrt(2 layers)."""
     layer_norm_epsilon: float = Field(default=1e-5, gt=0)
-    """Added to the variance."""
+    """Constant added to the variance in layer normalisation."""
 
 
 class BertArchitecture(LearntPositions):
-    """A BERT or RoBERTa: an encoder with learnt positions, normalisation last, a head tied to the token embedding."""
+    """A BERT or RoBERTa: encoder-only, learnt positions, post-layer normalisation, head tied to the token embedding."""
 
     architecture: Literal["bert", "roberta"]
-    """Which family: RoBERTa counts positions from another number on, and its files have other names."""
+    """Name of the architecture; RoBERTa's first position has another index, and its weights have other names."""
     intermediate_size: int | None = Field(default=None, gt=0)
     """Width between the two projections of the feed-forward sublayer; null: four times hidden_size."""
     type_vocabulary_size: int = Field(default=2, gt=0)
-    """Kinds of segments; RoBERTa has one."""
+    """Number of segment types; RoBERTa has one."""
     activation: Literal["gelu_erf", "gelu_tanh"] = "gelu_erf"
-    """The exact GELU, as published, or its tanh approximation."""
+    """Activation function: the exact GELU, as published, or its tanh approximation."""
     hidden_dropout: Rate = 0.1
-    """On embeddings and on what is added to the residual stream."""
+    """Dropout rate of embeddings and of sublayer outputs."""
     attention_dropout: Rate = 0.1
-    """On attention probabilities."""
+    """Dropout rate of attention probabilities."""
     initializer_range: float = Field(default=0.02, gt=0)
-    """Standard deviation of the initial weights; of truncated ones, before truncation."""
+    """Standard deviation of the initial weights, before truncation if they are truncated."""
     initialisation: Literal["normal", "truncated_normal"] = "normal"
-    """normal: as transformers; truncated_normal: as TensorFlow, nothing beyond two sigma."""
+    """Distribution of the initial weights. normal: as in transformers; truncated_normal: as in TensorFlow, truncated at two
+    standard deviations."""
     layer_norm_epsilon: float = Field(default=1e-12, gt=0)
-    """Added to the variance: 1e-12 in BERT, 1e-5 in RoBERTa, 1e-3 in Graphcore's BERT for TensorFlow 1."""
+    """Constant added to the variance in layer normalisation: 1e-12 in BERT, 1e-5 in RoBERTa, 1e-3 in Graphcore's BERT for
+    TensorFlow 1."""
     query_key_value_bias: bool = True
-    """In the projections before attention; Graphcore's BERT has none."""
+    """The projections before attention have biases; those of Graphcore's BERT have none."""
     attention_projection_bias: bool = True
-    """In the projection after attention."""
+    """The projection after attention has a bias."""
     transform_layer: bool = True
-    """A projection, activation and normalisation before the vocabulary; Graphcore's recipes leave it out."""
+    """The head has a projection, activation and normalisation before the vocabulary; Graphcore's recipes leave it out."""
     prediction_bias: bool = True
-    """A number for each token, added to its logit."""
+    """The head has a bias for each token of the vocabulary."""
 
 
 class T5Architecture(Sizes):
-    """A T5 or mT5: encoder and decoder, relative positions, normalisation first, no biases."""
+    """A T5 or mT5: encoder and decoder, relative positions, pre-layer normalisation, no biases."""
 
     architecture: Literal["t5", "mt5"]
-    """Which family: the same model under two names."""
+    """Name of the architecture: the same model under two names."""
     decoder_layers: int | None = Field(default=None, gt=0)
-    """Blocks of the decoder; null: as many as the encoder has."""
+    """Number of decoder blocks; null: the same as in the encoder."""
     head_size: int = Field(default=64, gt=0)
-    """Width of a head; all heads together need not be as wide as the residual stream."""
+    """Width of an attention head; heads times head_size may differ from hidden_size."""
     intermediate_size: int = Field(gt=0)
     """Width between the projections of the feed-forward sublayer."""
     relative_attention_buckets: int = Field(default=32, ge=4)
-    """Groups of distances; the encoder uses half of them for each direction."""
+    """Number of buckets of relative positions; the encoder uses half of them for each direction."""
     relative_attention_distance: int = Field(default=128, gt=1)
-    """From here on, all distances are one group."""
+    """Distance from which on all relative positions share one bucket."""
     dropout: Rate = 0.1
-    """Everywhere the original has it."""
+    """Dropout rate, wherever the original has dropout."""
     tied_head: bool = False
-    """Whether the projection to the vocabulary is the embedding: so in T5 1.0, not in T5 1.1 and mT5."""
+    """The projection to the vocabulary shares the weights of the embedding: true in T5 1.0, false in T5 1.1 and mT5."""
     feed_forward: Literal["gated_gelu", "relu"] = "gated_gelu"
-    """gated_gelu: T5 1.1 and mT5; relu: T5 1.0."""
+    """Kind of feed-forward sublayer. gated_gelu: T5 1.1 and mT5; relu: T5 1.0."""
     initializer_factor: float = Field(default=1.0, gt=0)
-    """What all initial weights are multiplied by."""
+    """Factor of all initial weights."""
     layer_norm_epsilon: float = Field(default=1e-6, gt=0)
-    """Added to the mean square."""
+    """Constant added to the mean square in layer normalisation."""
 
 
 Architecture = Annotated[
@@ -224,7 +226,7 @@ for _declaration in (_GPT2, _BERT, replace(_BERT, name="roberta"), _T5, replace(
 
 
 def register_architecture(declaration: ArchitectureDeclaration) -> None:
-    """Make an architecture known to recipes."""
+    """Add an architecture to those that recipes may name."""
     ARCHITECTURES.register(declaration)
     rebuild_sections()
 

@@ -1,4 +1,4 @@
-"""The commit of the code that runs, of its checkout or of the image that it was built into."""
+"""The commit of the running code, from its checkout or from the image that contains it."""
 
 import os
 import re
@@ -19,10 +19,10 @@ def _git(folder: Path, *arguments: str) -> str:
 
 
 def read_commit() -> dict[str, Any]:
-    """Return the commit of the checkout that this package lies in, and whether `src` or `Snakefile` differ, new files included.
+    """Return the commit of this package's checkout, and whether `src` or `Snakefile` have changed, new files included.
 
-    An image has the commit that it was built from in a variable. Without git or a checkout ``commit`` and ``changed`` are null,
-    and there is a ``reason``.
+    In an image, an environment variable has the commit that it was built from. Without git or a checkout, ``commit`` and
+    ``changed`` are null, and ``reason`` is given.
     """
     root = Path(relm.__file__).resolve().parents[2]
     if (built_from := os.environ.get(IMAGE_COMMIT)) and not (root / "pyproject.toml").exists():
@@ -35,13 +35,13 @@ def read_commit() -> dict[str, Any]:
     except FileNotFoundError:
         return {"commit": None, "changed": None, "reason": "git is not installed"}
     except subprocess.SubprocessError as error:
-        said = str(getattr(error, "stderr", None) or error).strip().splitlines()
-        return {"commit": None, "changed": None, "reason": mask_secrets(f"git: {said[0] if said else 'failed'}")}
+        lines = str(getattr(error, "stderr", None) or error).strip().splitlines()
+        return {"commit": None, "changed": None, "reason": mask_secrets(f"git: {lines[0] if lines else 'failed'}")}
     return {"commit": commit, "changed": changed}
 
 
 def _parse_image_commit(built_from: str) -> dict[str, Any]:
-    """Return the commit of an image, which has `+changes` where the checkout had some."""
+    """Return the commit of an image; `+changes` after it marks a checkout with changes."""
     commit, _, changes = built_from.partition("+")
     if not _COMMIT.fullmatch(commit):
         return {"commit": None, "changed": None, "reason": "built into an image that does not know its commit"}

@@ -1,4 +1,4 @@
-"""`recipes/data/NAME.yaml`: where documents come from and how they are read. Formats of documents are declared here."""
+"""Datasets: the section of `recipes/data/NAME.yaml`, and the declarations of the formats of documents."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,31 +17,31 @@ class FormatDeclaration:
 
     name: str
     batches: str
-    """Reference to a function (dataset, path) that yields what a worker takes at once, in the order of the source."""
+    """Reference to a function (dataset, path) that yields batches of entries for workers, in the order of the source."""
     documents: str
-    """Reference to a function (dataset, file's name, batch) that yields documents and what is skipped; workers call it."""
+    """Reference to a function (dataset, file's name, batch) that yields documents and skipped entries; workers call it."""
     entries: str
-    """The plural of what a source consists of, such as pages."""
+    """Name of a source's entries in the plural, such as pages."""
     skipped: tuple[str, ...] = ("empty",)
-    """Reasons for which an entry becomes no document."""
+    """Reasons to skip an entry."""
     skipping_is_usual: bool = True
-    """False: the sentence at the end warns of what was skipped."""
+    """False: the closing message warns of skipped entries."""
     pattern: str = "**/*.txt"
-    """The files of a folder that hold documents, as a glob."""
+    """Glob of the files of a folder that contain documents."""
     keys: tuple[str, ...] = ()
-    """The keys of `Dataset` that belong to it and to the other formats that list them."""
+    """Keys of `Dataset` that are read with this format and with the others that list them."""
     options: type[Section] | None = None
-    """A section of keys of its own, which lies under the format's name."""
+    """Section of the format's own options, under the key of its name."""
     held_out_one_in: int = 100
-    """One document in so many is held out of training where the dataset does not say."""
+    """Default of the dataset's `held_out_one_in`: one document in so many is held out of training."""
     one_document_a_file: bool = False
     """Each file is one document."""
     reads_folders_whole: bool = False
-    """A folder is one source, not one for each of its files."""
+    """A folder is one source; otherwise each of its files is one."""
 
     @property
     def own_keys(self) -> tuple[str, ...]:
-        """The keys of `Dataset` that not all formats have."""
+        """Keys of `Dataset` that not every format reads."""
         return self.keys if self.options is None else (*self.keys, self.name)
 
 
@@ -115,21 +115,21 @@ FORMATS: Registry[FormatDeclaration] = Registry(
 
 
 class Hub(Section):
-    """A dataset of the Hugging Face hub, pinned by its commit; its rows are streamed, nothing is kept."""
+    """A dataset of the Hugging Face hub, pinned by its commit; its rows are streamed and not stored."""
 
     name: str = Field(pattern=r"^[A-Za-z0-9._-]+/[A-Za-z0-9._-]+$")
     """OWNER/NAME."""
     revision: str = Field(pattern=r"^[0-9a-f]{40}$")
-    """The commit, forty hexadecimal digits: a branch or tag may move."""
+    """Commit in forty hexadecimal digits, because a branch or tag may move."""
     config: str | None = None
-    """Which of its configurations (subsets); null: the default one."""
+    """Configuration (subset) to read; null: the default one."""
 
 
 class Dataset(Section):
-    """`recipes/data/NAME.yaml`: where documents come from and how they are read. Exactly one of `files`, `folder`, `hub`."""
+    """`recipes/data/NAME.yaml`: the source of documents and their format. It has exactly one of `files`, `folder`, `hub`."""
 
     title: str
-    """What it is, in a few words."""
+    """Short description of the dataset."""
     licence: str
     """SPDX identifier, or the licence's name."""
     language: str = Field(pattern=r"^[A-Za-z]{2,8}(-[A-Za-z0-9]{1,8})*$")
@@ -137,39 +137,40 @@ class Dataset(Section):
     homepage: str | None = Field(default=None, pattern=r"^https?://")
     """A page about the data."""
     format: Annotated[str, NameIn(FORMATS)]
-    """mediawiki_xml: a Wikipedia dump, plain or bz2; wikitext: WikiText-2 and -103, one document an article; text_files: one
-    document a file, UTF-8; text_sentences: one sentence a line, a blank line between documents; text_lines: one document a
-    line; json_lines: one object a line; parquet: one row a document; hugging_face: rows of a `hub` dataset, or of a folder that
-    the `datasets` library reads."""
+    """Format of the documents. mediawiki_xml: a Wikipedia dump, plain or bz2; wikitext: WikiText-2 and -103, one document per
+    article; text_files: one document per file, UTF-8; text_sentences: one sentence per line, a blank line between documents;
+    text_lines: one document per line; json_lines: one JSON object per line; parquet: one document per row; hugging_face: rows
+    of a `hub` dataset, or of a folder that the `datasets` library reads."""
     files: dict[Slug, RemoteFile] = Field(default_factory=dict)
-    """File name -> what it is; each file becomes one shard, in this order."""
+    """File name -> file; each file becomes one shard, in this order."""
     folder: str | None = None
-    """A folder of one's own instead of `files`, relative to the checkout or with ~. Its content is its identity."""
+    """Local folder instead of `files`, relative to the checkout or with ~. It is identified by its content."""
     hub: Hub | None = None
     """A dataset of the Hugging Face hub instead of `files`, read with format: hugging_face."""
     pattern: str | None = Field(default=None, pattern=r"^[^/]")
-    """Which files of `folder` are read, as a glob, in sorted order; null: `**/*.txt`, or what the format's files are called."""
+    """Glob of the files of `folder` that are read, in sorted order; null: the format's default, `**/*.txt` for plain text."""
     ends_mid_page: bool = False
-    """The file is the beginning of a longer one and ends inside a page, which is dropped; elsewhere a cut file is an error."""
+    """The file is the beginning of a longer one and ends inside a page, which is dropped; otherwise a truncated file is an
+    error."""
     text_key: str = "text"
-    """Of json_lines, parquet and hugging_face: the key or column with a document's text."""
+    """Key or column with a document's text; for json_lines, parquet and hugging_face."""
     id_key: str | None = None
-    """Of the same: the key with its id, a text or whole number; null: the file's name and the line or row."""
+    """Key or column with a document's id, a text or an integer; null: the file's name and the line or row. For json_lines,
+    parquet and hugging_face."""
     title_key: str | None = None
-    """Of the same: the key with its title; null: its id."""
+    """Key or column with a document's title; null: its id. For json_lines, parquet and hugging_face."""
     split: str = "train"
-    """Of hugging_face: which split of the dataset is read; relm's own splits are made of it."""
+    """Split of the dataset that is read, and then split again into training and held-out documents; for hugging_face."""
     held_out_files: list[str] = Field(default_factory=list)
-    """Those of `files`, or paths inside `folder`, that are held out of training, whole; all others are trained on."""
+    """Files of `files`, or paths inside `folder`, that are held out of training; all others are trained on."""
     held_out_one_in: int | None = Field(default=None, ge=2)
-    """One document in so many is held out of training, in any order, by a hash of its title (of its text, where documents have
-    no titles); null: 100, of text_files 10."""
+    """One document in so many is held out of training, chosen by a hash of its title (of its text, where documents have no
+    titles), whatever their order; null: 100, or 10 for text_files."""
     held_out_end: float | None = Field(default=None, gt=0, lt=1)
-    """Of text_files: this share of each file's characters, at its end, is held out of training, instead of whole files; what
-    stands before it is trained on."""
+    """Share of each file's characters, at its end, that is held out of training instead of whole files; for text_files."""
     smoke: Slug | None = None
-    """The small dataset that stands in for this one in `results/smoke/NAME`: of the same format, but where that reads the hub,
-    which a twin does not."""
+    """Small dataset that replaces this one in `results/smoke/NAME`; it has the same format, unless this one reads the hub,
+    which a smoke twin does not."""
 
     @property
     def one_in(self) -> int:
@@ -230,7 +231,7 @@ def load_dataset(path: Path) -> Dataset:
 
 
 def register_format(declaration: FormatDeclaration) -> None:
-    """Let datasets name another format of documents; its options get a key of its name.
+    """Add a format of documents to those that datasets may name; its options get a key of its name.
 
     Raises:
         RelmError: the name is taken.

@@ -1,8 +1,8 @@
 """Declarations: one for each objective, optimizer, evaluation or other choice that a recipe makes by name.
 
 A declaration has the choice's options, the facts that other packages need, and references such as
-``"relm.examples.causal:CausalExamples"`` to the code that implements it. So a recipe is read without that code, and whoever
-adds a choice declares it in one place: in this package, or in a module of their own that `RELM_EXTENSIONS` names.
+``"relm.examples.causal:CausalExamples"`` to the code that implements it. Recipes are therefore read without importing that
+code, and a new choice is declared in one place: in this package, or in a separate module that `RELM_EXTENSIONS` names.
 """
 
 import functools
@@ -38,7 +38,7 @@ class Registry(Generic[D]):
         """Register the package's own declarations.
 
         Args:
-            kind: the field's word for what is declared, such as "objective"; errors use it.
+            kind: noun for the declared choices in errors, such as "objective".
         """
         self.kind = kind
         self._declarations: dict[str, D] = {}
@@ -60,7 +60,7 @@ class Registry(Generic[D]):
         """Return the declaration of a name.
 
         Raises:
-            RelmError: there is none; lists the known names.
+            RelmError: the name is unknown; lists the known names.
         """
         if name not in self._declarations:
             raise RelmError(f"there is no {self.kind} {name!r}; known: {', '.join(self._declarations)}")
@@ -75,18 +75,18 @@ class Registry(Generic[D]):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All names."""
+        """Names of all declarations."""
         return tuple(self._declarations)
 
 
 class NameIn:
-    """An annotation of a text in a recipe: one of the names in a registry, as if it were a `Literal` of them.
+    """Annotation of a string in a recipe that must be a name in a registry; it acts as a `Literal` of these names.
 
-    The names are looked up when a value is validated and when a JSON Schema is made, so registered ones count at once.
+    The names are looked up when a value is validated and when a JSON Schema is made, so newly registered ones are included.
     """
 
     def __init__(self, registry: Registry[Any]) -> None:
-        """Take the registry."""
+        """Store the registry."""
         self.registry = registry
 
     def _check(self, value: Any) -> str:
@@ -104,22 +104,22 @@ class NameIn:
 
 
 def add_options(owner: type[Section], name: str, options: type[Section], description: str) -> None:
-    """Give a section of recipes, and every section that has it inside, a key for the options of a new declaration.
+    """Add a key with the options of a new declaration to a section of recipes, and to every section that contains it.
 
     Args:
         owner: the section that gets the key.
-        options: all its keys have defaults.
-        description: a sentence for the schema.
+        options: the section of the options, all with defaults.
+        description: description of the key in the JSON Schema.
     """
-    owner.__annotations__[name] = options  # which sections that are defined later inherit
+    owner.__annotations__[name] = options  # sections that are defined later inherit it
     for kind in (owner, *_subclasses(owner)):
         kind.__pydantic_fields__[name] = FieldInfo(annotation=options, default=options(), description=description)
     rebuild_sections()
 
 
 def rebuild_sections() -> None:
-    """Build the validators of all sections again, with the names and keys that are known now."""
-    for _ in range(2):  # a section is built from those inside it, whatever the order
+    """Rebuild the validators of all sections, with the names and keys that are registered now."""
+    for _ in range(2):  # twice, because a section is built from those inside it and the order is arbitrary
         for kind in _subclasses(Section):
             kind.model_rebuild(force=True)
 
@@ -132,7 +132,7 @@ def _subclasses(kind: type[Section]) -> Iterator[type[Section]]:
 
 @functools.cache
 def load(reference: str) -> Any:
-    """Import the module of ``"module:name"``, and return what has the name there."""
+    """Import the module of ``"module:name"``, and return its attribute of that name."""
     module, _, name = reference.partition(":")
     return getattr(importlib.import_module(module), name)
 
@@ -142,7 +142,7 @@ def load_extensions() -> None:
     """Import the modules that `RELM_EXTENSIONS` names, separated by commas; each registers its declarations.
 
     Raises:
-        RelmError: there is no such module.
+        RelmError: a module is not found.
     """
     for module in filter(None, os.environ.get(EXTENSIONS, "").split(",")):
         try:

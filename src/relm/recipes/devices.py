@@ -1,4 +1,4 @@
-"""Devices: one declaration for each, with what recipes, images, estimates and evaluations need to know of it."""
+"""Devices: one declaration for each, with the facts that recipes, images, estimates and evaluations need."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,55 +8,55 @@ from relm.recipes.declaration import Registry
 from relm.recipes.topologies import TOPOLOGIES, Topology
 
 HOST = "cpu"
-"""The device of every machine; steps that need no other run on it."""
+"""The device that every machine has; steps that need no accelerator run on it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceDeclaration:
-    """A device that a recipe may name in `run.device`."""
+    """A device that `run.device` of a recipe may name."""
 
     name: str
     open: str | None
     """Reference to a function (section `run`, folder for compiled programs or None, true to use one device of a TPU) that
-    returns a `relm.devices.contract.Device`; None: no module of this version trains on it."""
+    returns a `relm.devices.contract.Device`; None: this version cannot train on it."""
     check: str
-    """Reference to a function that says in a line whether this machine has it: "yes", or "no" and why; for `relm doctor`."""
+    """Reference to a function that returns one line for `relm doctor`: "yes", or "no" with the reason, for this machine."""
     lock: str
-    """The lock file in `envs/` with its torch: another device's, or torch-NAME.txt, of which `make DEVICE=NAME environment`
-    makes an environment as well."""
+    """Lock file in `envs/` with its torch: that of another device, or torch-NAME.txt, from which `make DEVICE=NAME environment`
+    builds an environment."""
     image: str
-    """The device whose image its steps run in: built from `containers/NAME/Dockerfile`, pinned in `containers/lock.yaml`."""
+    """Device whose image its steps run in: built from `containers/NAME/Dockerfile`, pinned in `containers/lock.yaml`."""
     builds_with_network: bool = False
-    """Its Dockerfile fetches packages; the others are built without a network."""
+    """Its Dockerfile fetches packages, so the image is built with a network; other images are built without one."""
     evaluation_batch_tokens: int = 0
-    """Tokens that an evaluation computes at once; 0: evaluations run on the CPU, and no option `--device` may name it."""
+    """Tokens that an evaluation computes at once; 0: evaluations run on the CPU, and `--device` refuses its name."""
     in_main_memory: bool = False
-    """Weights and activations lie in the machine's main memory, of which all processes have a part."""
+    """Weights and activations are in the machine's main memory, which all processes share."""
     takes_trials: bool = False
-    """A trial step measures what `relm estimate` says of this machine."""
+    """`relm estimate --trial` can measure a training step on it."""
     compiles: bool = False
     """The forward and backward pass are compiled where `run.compile` is null."""
     steps: tuple[str, ...] = ()
-    """Steps whose packages are in its image alone, whatever the recipe's device."""
+    """Steps whose packages only its image contains, whatever the recipe's device."""
     stores: tuple[str, ...] = ()
-    """Schemes of URLs, such as gs, whose client is in its image alone."""
+    """URL schemes, such as gs, whose client only its image contains."""
     training_options: tuple[str, ...] = ()
     """Options of `relm pretrain` that are refused with other devices."""
     topologies: Mapping[str, Topology] = field(default_factory=dict)
-    """The slices that `run.topology` may name."""
+    """Slices that `run.topology` may name."""
     emulation: tuple[str, str] | None = None
-    """A variable of the environment and the value with which a CPU emulates it, so that a smoke twin trains on it as well;
+    """Environment variable and the value with which a CPU emulates the device, so that a smoke twin trains on it as well;
     without it a twin trains on the CPU."""
     draws_depend_on: tuple[str, ...] = ()
-    """Keys of its description on which dropout's random numbers depend beside those of every device."""
+    """Keys of its description on which dropout's random numbers depend, beside those of every device."""
     accelerators: tuple[Accelerator, ...] = ()
-    """Its products and their published peaks."""
+    """Its models with their published peaks."""
     estimated_on: tuple[str, ...] = ()
-    """The accelerators whose hours `relm estimate` computes, if not its own ones; they may be other devices'."""
+    """Accelerators for which `relm estimate` computes hours, possibly of other devices; empty: its own."""
 
     @property
     def estimated_accelerators(self) -> tuple[Accelerator, ...]:
-        """The accelerators whose hours `relm estimate` computes."""
+        """Accelerators for which `relm estimate` computes hours."""
         if not self.estimated_on:
             return self.accelerators
         known = (accelerator for declaration in DEVICES for accelerator in declaration.accelerators)
@@ -71,10 +71,10 @@ DEVICES: Registry[DeviceDeclaration] = Registry(
         check="relm.devices.detection:describe_cpu",
         lock="torch-cpu.txt",
         image="cpu",
-        evaluation_batch_tokens=1024,  # what a layer makes of more leaves the caches of a CPU
+        evaluation_batch_tokens=1024,  # activations of more tokens do not fit a CPU's caches
         in_main_memory=True,
         takes_trials=True,
-        estimated_on=("L4", "A100", "H100 SXM", "TPU v3", "TPU v4"),  # its recipe may be meant for any of them
+        estimated_on=("L4", "A100", "H100 SXM", "TPU v3", "TPU v4"),  # a recipe for the CPU may be meant for any of them
     ),
     DeviceDeclaration(
         name="cuda",
@@ -83,7 +83,7 @@ DEVICES: Registry[DeviceDeclaration] = Registry(
         lock="torch-cuda.txt",
         image="cuda",
         builds_with_network=True,  # compilers, from the package mirror of its base
-        evaluation_batch_tokens=16_384,  # of fewer a GPU idles
+        evaluation_batch_tokens=16_384,  # a GPU idles with fewer
         takes_trials=True,
         compiles=True,
         draws_depend_on=("name", "torch"),
@@ -116,7 +116,7 @@ DEVICES: Registry[DeviceDeclaration] = Registry(
 
 
 def register_device(declaration: DeviceDeclaration) -> None:
-    """Let recipes name another device.
+    """Add a device to those that recipes may name.
 
     Raises:
         RelmError: the name is taken.
@@ -130,7 +130,7 @@ def list_evaluation_devices() -> list[str]:
 
 
 def find_evaluation_device(device: str) -> str:
-    """Return the device of the evaluations of what was trained on a device: the same, or the CPU."""
+    """Return the device on which a model trained on `device` is evaluated: the same, or the CPU."""
     return device if device in list_evaluation_devices() else HOST
 
 

@@ -1,8 +1,9 @@
-"""Evaluations: their declarations, their options, and the job that one is.
+"""Evaluations: their declarations, their options, and their jobs.
 
-An evaluation reads a model's weights, or a run's log, and writes `eval/TASK.json`. Most are named in a recipe's `evaluate` as
-declared here. Those that score a published test file are its protocol: `recipes/evaluations/NAME.yaml` describes the file, and
-`evaluate` names that. Tasks of the language-model evaluation harness are named `lm_eval:TASK`.
+An evaluation reads a model's weights, or a run's log, and writes `eval/TASK.json`. A recipe's `evaluate` names most of them as
+they are declared here. An evaluation that scores a published test file is a protocol: `recipes/evaluations/NAME.yaml` describes
+the file and names its protocol, and `evaluate` names the file's description. Tasks of the language-model evaluation harness are
+named `lm_eval:TASK`.
 """
 
 from collections.abc import Mapping
@@ -19,10 +20,11 @@ from relm.recipes.section import Section, Slug, read_yaml, validate
 
 Input = Literal["manifest", "tokenizer", "file", "task_folder", "log"]
 """A file that an evaluation reads beside the model: the manifest of the last phase's examples, with their shards; the recipe's
-tokenizer; a published test file; the folder of the harness's task files; the logs of all phases, and then no weights."""
+tokenizer; a published test file; the folder of the harness's task files; or the logs of all phases, in which case no weights
+are read."""
 
 Fact = Literal["context", "batch_size", "phase", "language", "phases", "harness_task", "task_files"]
-"""A key of `EvaluationJob` that follows from the recipe beside the options."""
+"""A key of `EvaluationJob`, beside the options, that follows from the recipe."""
 
 
 @dataclass(frozen=True)
@@ -30,31 +32,32 @@ class EvaluationDeclaration:
     """One kind of evaluation."""
 
     name: str
-    """In a recipe's `evaluate`, in metrics and in the name of the result; of a test file's evaluation, the protocol."""
+    """Name in a recipe's `evaluate`, in metrics and of the result; of a test file's evaluation, the name of the protocol."""
     summary: str
     """Help of the command, which begins in lower case and has no full stop."""
     run: str
-    """The function, as "module:function". It gets keyword arguments: `model_folder`, `output`, `task`; each input and fact by
-    its name; `options`, if it has any; `limit`, if it takes one; `execution`, unless it reads the log alone. For a `file` it
-    gets `file_sha256` as well, for a `log` `logs` and `trained_on`. It returns a sentence for the user."""
+    """Function as "module:function". It gets keyword arguments: `model_folder`, `output`, `task`; each input and fact by its
+    name; `options`, if it has any; `limit`, if it takes one; `execution`, unless it reads the log alone. For a `file` it gets
+    `file_sha256` as well, for a `log` it gets `logs` and `trained_on`. It returns a sentence for the user."""
     inputs: tuple[Input, ...]
     """Files that are read beside the model."""
     objectives: tuple[str, ...] = ("causal",)
-    """Objectives of a last phase that it fits."""
+    """Objectives of the last phase for which it is defined."""
     facts: tuple[Fact, ...] = ()
     """Facts of the recipe that change the figures."""
     options: type[Section] | None = None
-    """Its options: a recipe's key of the same name, or a test file's."""
+    """Section of its options, which is a key of the same name in a recipe or a test file."""
     of_trained_weights_alone: bool = False
-    """Weights before training and the authors' are not evaluated: the result is for a reader, or about the training."""
+    """Only trained weights are evaluated, not the starting weights or the authors': the result is text for a reader, or
+    describes the training."""
     takes_limit: bool = False
-    """Can score the first N examples alone, as a smoke twin does."""
+    """It can score the first N examples alone, as a smoke twin does."""
     names_result_by_output: bool = True
-    """The command that people use calls the result as its file; false: always by the evaluation's name."""
+    """The evaluation's command names the result after its output file; false: always after the evaluation."""
     command: str = ""
-    """That command; default: the name with hyphens."""
+    """Name of the command that users call; default: the evaluation's name with hyphens."""
     epilog: str = ""
-    """A sentence at the end of its help."""
+    """Sentence at the end of the command's help."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "command", self.command or self.name.replace("_", "-"))
@@ -71,18 +74,18 @@ class EvaluationDeclaration:
 
     @property
     def is_named_in_recipes(self) -> bool:
-        """True if a recipe's `evaluate` has the name as it is declared."""
+        """True if a recipe's `evaluate` names it as it is declared."""
         return not self.is_protocol and "harness_task" not in self.facts
 
 
 EVALUATIONS: Registry[EvaluationDeclaration] = Registry("evaluation")
 PROTOCOLS: Registry[EvaluationDeclaration] = Registry("protocol")
-"""Those evaluations that score a published test file."""
+"""The evaluations that score a published test file."""
 
 HARNESS = "lm_eval:"
 """Prefix of a task of the language-model evaluation harness, in `evaluate`."""
 HARNESS_TASKS = Path("recipes/harness")
-"""Folder of task files of one's own for the harness."""
+"""Folder of the project's own task files for the harness."""
 
 Evaluation = Annotated[str, Field(pattern=r"^(lm_eval:)?[A-Za-z0-9][A-Za-z0-9_.-]*$")]
 
@@ -102,17 +105,17 @@ def names_in_recipes() -> list[str]:
 
 
 def objectives_of(evaluation: str) -> tuple[str, ...]:
-    """Return the objectives of a last phase that an entry of `evaluate` fits: tests on published files score next tokens."""
+    """Return the objectives of the last phase for which an entry of `evaluate` is defined; published tests are causal only."""
     return EVALUATIONS[evaluation].objectives if evaluation in names_in_recipes() else ("causal",)
 
 
 def is_of_trained_weights_alone(evaluation: str) -> bool:
-    """Return whether an entry of `evaluate` is left out for weights before training and for the authors'."""
+    """Return True if an entry of `evaluate` is left out for the starting weights and the authors'."""
     return evaluation in names_in_recipes() and EVALUATIONS[evaluation].of_trained_weights_alone
 
 
 Begin = Literal["none", "tokenizer", "every_window"]
-"""Tokens that are put before a text that a causal model scores."""
+"""Tokens that are prepended to a text that a causal model scores."""
 
 
 class RandomWindows(Section):
@@ -121,39 +124,39 @@ class RandomWindows(Section):
     batches: int = Field(default=20, gt=0)
     """Number of batches, each of the last phase's global batch size; the figure is the mean of their mean losses."""
     seed: int = Field(default=0, ge=0)
-    """Seed of the windows' beginnings."""
+    """Random seed of the windows' start positions."""
 
 
 class TextPerplexity(Section):
     """Perplexity of a text."""
 
     detokeniser: Literal["none", "gpt2_wikitext"] = "none"
-    """none: the text as it is; gpt2_wikitext: WikiText's spaces around punctuation removed as Graphcore's GPT-2, which has the
-    rules from Megatron-LM, removes them."""
+    """Detokeniser of the text before it is scored. none: the text is unchanged; gpt2_wikitext: WikiText's spaces around
+    punctuation are removed, by the rules of Megatron-LM that Graphcore's GPT-2 uses."""
     documents: Literal["one", "joined_rows", "level_1_headings"] = "one"
-    """one: the whole file is one document; joined_rows: one document of its lines, as Hugging Face's page on perplexity
-    concatenates the rows of its WikiText; level_1_headings: WikiText's pages, each beginning at ` = Title = `, as in lm_eval's
-    data set."""
+    """Documents of the file. one: the whole file is one document; joined_rows: its lines are concatenated to one document, as
+    in Hugging Face's page on perplexity; level_1_headings: one document per WikiText page, each beginning at ` = Title = `, as
+    in lm_eval's data set."""
     windows: Literal["overlapping", "rolling", "strided"] = "overlapping"
-    """Cut of a document longer than the context. overlapping: windows begin every `stride` tokens, the first one scores all
-    its tokens and each later one its last `stride` (Megatron-LM, and so Graphcore's GPT-2); rolling: windows do not overlap but
-    for one token, and the last one reaches back as far as the context allows (lm_eval); strided: as in Hugging Face's page on
-    perplexity, where each window scores what the one before did not reach."""
+    """Windows of a document that is longer than the context. overlapping: windows begin every `stride` tokens, the first one
+    scores all its tokens and each later one its last `stride` (Megatron-LM, and so Graphcore's GPT-2); rolling: windows share
+    one token only, and the last one reaches back as far as the context allows (lm_eval); strided: as in Hugging Face's page on
+    perplexity, where each window scores the tokens after the end of the one before."""
     context: int | None = Field(default=None, gt=1)
-    """Tokens that a prediction may see; null: as many as the model has positions."""
+    """Number of tokens that a prediction can see; null: the model's number of positions."""
     stride: int | None = Field(default=None, gt=0)
     """Tokens from one window to the next; null, or more than the model has positions: the context, so that windows do not
     overlap. rolling has no stride."""
     begin: Begin = "tokenizer"
-    """none: a document begins with its own tokens; tokenizer: with what the tokenizer puts before a text that it encodes, its
-    bos, or nothing where it adds none; every_window: every window begins with bos, which counts in its length, so a window is
-    bos and L - 1 tokens. The first token put before a document is never scored."""
+    """Tokens that are prepended. none: no tokens; tokenizer: those that the tokenizer adds before a text that it encodes, its
+    bos or nothing; every_window: every window begins with bos, which counts in its length, so a window of L tokens has bos and
+    L - 1 tokens of text. The first token prepended to a document is never scored."""
     first_token: Literal["given", "scored"] = "given"
-    """given: a document's first token, which is bos where one is put before it, is not scored; scored: it is, after the
-    tokenizer's bos or else its end of text. So lm_eval scores a bos that the tokenizer adds."""
+    """Treatment of a document's first token, which is bos if that is prepended. given: it is not scored; scored: it is scored,
+    conditioned on the tokenizer's bos or else its end-of-text token. So lm_eval scores a bos that the tokenizer adds."""
     words: Literal["single_spaces", "whitespace"] = "whitespace"
-    """Words that perplexity per word counts, in the text before the detokeniser. single_spaces: parts between single spaces of
-    the stripped text, minus one, as Megatron-LM counts; whitespace: parts between runs of whitespace, as lm_eval counts."""
+    """Word count for the perplexity per word, of the text before the detokeniser. single_spaces: parts between single spaces of
+    the stripped text, minus one, as in Megatron-LM; whitespace: parts between runs of whitespace, as in lm_eval."""
 
     @model_validator(mode="after")
     def windows_have_their_options(self) -> Self:
@@ -166,76 +169,76 @@ class TextPerplexity(Section):
         return self
 
     def longest_stride(self, context: int) -> int:
-        """Return the longest stride that leaves no token out: strided windows score none beyond their context."""
+        """Return the longest stride that leaves no token out: a strided window scores no token beyond its context."""
         return context - 1 if self.begin == "every_window" and self.windows == "strided" else context
 
 
 class Lambada(Section):
-    """The last word of passages (Paperno et al. 2016), by three protocols at once."""
+    """Prediction of the last word of passages (Paperno et al. 2016), by three protocols at once."""
 
     text_key: str = "text"
-    """The key of a line's object with the passage."""
+    """Key of the passage in each line's JSON object."""
     begin: Begin = "tokenizer"
-    """none: a passage begins with its own tokens; tokenizer: with what the tokenizer puts before a text that it encodes, its
-    bos, or nothing where it adds none, and a passage that is cut loses it; every_window: with bos, also where it is cut."""
+    """Tokens that are prepended to a passage. none: no tokens; tokenizer: those that the tokenizer adds before a text that it
+    encodes, its bos or nothing, which a truncated passage loses; every_window: bos, which a truncated passage keeps."""
 
 
 class MaskedLm(Section):
-    """The loss of masked tokens on held-out examples, by two protocols: one whose masks never change, and that of run_mlm.py.
+    """Loss of masked tokens on held-out examples, by two protocols: one with fixed masks, and that of run_mlm.py.
 
-    That is the script which the Hugging Face blog ran, of transformers 4.2.2: masks drawn anew at each evaluation, the means of
-    batches averaged. Masks that are stored with the examples are never drawn, so only the first protocol remains.
+    The latter is the script of transformers 4.2.2 that the Hugging Face blog ran: masks are drawn anew at each evaluation, and
+    the means of batches are averaged. If masks are stored with the examples, only the first protocol applies.
     """
 
     seed: int = Field(default=0, ge=0)
-    """Seed of all masks. Those of the first protocol follow from it and an example's number alone, whatever the model."""
+    """Random seed of all masks. Those of the first protocol depend on it and on the example's index alone."""
     redraws: int = Field(default=3, gt=0)
-    """Times that the masks are drawn anew for the second protocol; its figures are a mean, and of several the spread."""
+    """Number of times that masks are drawn for the second protocol; it reports their mean and, of several, their spread."""
     batch_size: int = Field(default=8, gt=0)
-    """Sequences over whose masked tokens the second protocol takes each mean (its per_device_eval_batch_size)."""
+    """Sequences per batch, over whose masked tokens the second protocol takes each mean (its per_device_eval_batch_size)."""
     processes: int = Field(default=1, gt=0)
-    """Equal pieces into which the second protocol cuts the examples, each batched by itself; 8 on a TPU v3-8."""
+    """Number of equal parts of the examples, each batched separately by the second protocol; 8 on a TPU v3-8."""
 
 
 class Samples(Section):
-    """Texts that the model writes, for a person to read."""
+    """Texts that the model generates, for a person to read."""
 
     prompt: list[str] | None = None
-    """Beginnings of the texts; null: a few that suit an encyclopedia."""
+    """Prompts, one for each text; null: a few that suit an encyclopedia."""
     seed: int = Field(default=0, ge=0)
-    """Seed of the sampling."""
+    """Random seed of the sampling."""
 
 
 class PseudoPerplexity(Section):
-    """Each token predicted from all others, as if it alone were masked (Salazar et al. 2020)."""
+    """Pseudo-perplexity: each token is masked alone and predicted from all others (Salazar et al. 2020)."""
 
     examples: int = Field(default=100, gt=0)
-    """Number of held-out examples, the first ones: each goes through the model as many times as it has tokens."""
+    """Number of held-out examples, from the first on; each takes as many forward passes as it has tokens."""
 
 
 class Diacritics(Section):
-    """The accuracy of restored diacritics, by letter, word and ambiguous word.
+    """Accuracy of restored diacritics, by letter, word and ambiguous word.
 
-    Beside it the same figures of the text without diacritics, and of each word's most frequent form in the training text.
+    Two baselines have the same figures: the text without diacritics, and each word's most frequent form in the training text.
     """
 
     examples: int | None = Field(default=None, gt=0)
-    """Number of held-out texts, the first ones; null: all."""
+    """Number of held-out texts, from the first on; null: all."""
 
 
 class PublishedTest(Section):
     """`recipes/evaluations/NAME.yaml`: one test file, and the protocol by which it is scored."""
 
     title: str
-    """A few words about the text."""
+    """Short description of the text."""
     licence: str
     """SPDX identifier, or the licence's name."""
     homepage: str | None = Field(default=None, pattern=r"^https?://")
     """A page about the data."""
     protocol: Annotated[str, NameIn(PROTOCOLS)]
-    """perplexity: of a UTF-8 text; lambada: the last words of passages, a JSON object a line."""
+    """Evaluation of the file. perplexity: of a UTF-8 text; lambada: the last words of passages, one JSON object per line."""
     files: dict[Slug, RemoteFile] = Field(min_length=1, max_length=1)
-    """The file's name -> its content and sources."""
+    """Name of the one file -> its content and sources."""
     perplexity: TextPerplexity = TextPerplexity()
     """Options of the protocol perplexity."""
     lambada: Lambada = Lambada()
@@ -243,7 +246,7 @@ class PublishedTest(Section):
 
     @property
     def file(self) -> str:
-        """The name of the one file."""
+        """Name of the one file."""
         return next(iter(self.files))
 
     @model_validator(mode="after")
@@ -260,22 +263,22 @@ def load_test(path: Path) -> PublishedTest:
 
 
 class PhaseLength(Section):
-    """The work of a phase, which its log reports."""
+    """Length of a phase, in steps and sequences."""
 
     steps: int = Field(gt=0)
-    """Optimizer steps."""
+    """Number of optimizer steps."""
     global_batch_size: int = Field(gt=0)
-    """Sequences per step."""
+    """Sequences per optimizer step."""
 
 
 class EvaluationJob(Section):
     """The identity of an evaluation: everything that changes its figures, beside the files that it reads.
 
-    The graph decides it when recipes are resolved, and `relm evaluate --job` takes it.
+    The graph computes it from the resolved recipe, and `relm evaluate --job` takes it.
     """
 
     revision: int | None = None
-    """Number of the evaluations' meaning that the graph asks for; it alone decides whether one runs again."""
+    """Revision of the evaluations' code; it counts only for the graph, which runs an evaluation again when it changes."""
     evaluation: Annotated[str, NameIn(EVALUATIONS)]
     """Name of the declaration."""
     task: str | None = Field(default=None, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
@@ -283,9 +286,9 @@ class EvaluationJob(Section):
     options: dict[str, Any] = Field(default_factory=dict)
     """Options of the evaluation that differ from their defaults."""
     context: int | None = Field(default=None, gt=0)
-    """Tokens that the model sees at once: the last phase's sequence length."""
+    """Context length in tokens: the last phase's sequence length."""
     batch_size: int | None = Field(default=None, gt=0)
-    """Sequences of a batch: the last phase's global batch size."""
+    """Sequences per batch: the last phase's global batch size."""
     phase: Objective | None = None
     """Objective of the last phase with its options, as a recipe's phase has them."""
     language: str | None = None
@@ -307,7 +310,7 @@ class EvaluationJob(Section):
         return self
 
     def arguments(self, source: Path) -> dict[str, Any]:
-        """Return the keyword arguments of the evaluation's function that the job decides.
+        """Return the keyword arguments of the evaluation's function that follow from the job.
 
         Args:
             source: name of the job in errors.
@@ -327,7 +330,7 @@ def register_evaluation(declaration: EvaluationDeclaration) -> EvaluationDeclara
     Raises:
         RelmError: the name is taken.
     """
-    from relm.recipes.recipe import Recipe  # which reads this module
+    from relm.recipes.recipe import Recipe  # imported here because that module imports this one
 
     _declare(declaration)
     if declaration.options is not None:
@@ -346,6 +349,7 @@ def find_evaluation(task: str, tests: Mapping[str, PublishedTest]) -> Evaluation
     """Return the declaration behind the name of a result; None: there is no such evaluation.
 
     Args:
+        task: the name of the result.
         tests: the published tests that the recipe evaluates.
     """
     if task in names_in_recipes():
@@ -425,7 +429,7 @@ _declare(
 _declare(
     EvaluationDeclaration(
         name="training",
-        summary="the time and the speed of training, by its own log",
+        summary="the time and the speed of training, from its log",
         run="relm.evaluation.training_speed:evaluate_logs",
         objectives=("causal", "masked", "seq2seq", "span_corruption"),
         inputs=("log",),

@@ -1,7 +1,7 @@
-"""What identifies each product of the graph: hashes that stand in the paths of `work/`.
+"""Identities of the graph's products: hashes that are part of the paths in `work/`.
 
-Only what changes a product's meaning is hashed, and only keys that differ from their default, so that a new key with a default
-leaves every old fingerprint as it was. Where a recipe runs is never hashed.
+Only keys that change a product's meaning are hashed, and only if they differ from their default, so that a new key with a
+default leaves every old fingerprint unchanged. The keys of `run` are never hashed.
 """
 
 import hashlib
@@ -19,38 +19,38 @@ from relm.recipes.published_models import PretrainedModel
 from relm.recipes.recipe import Recipe, TokenizerChoice
 from relm.recipes.section import Section
 
-# A step whose output changes meaning for the same input gets the next number here; a mere speed-up does not.
-# The last two stand in no path: their rules run again.
+# Increase a step's revision if its output changes meaning for the same input; a mere speed-up does not count.
+# The last two are in no path: their rules run again when they change.
 REVISIONS = {"documents": 1, "tokenizer": 1, "examples": 1, "training": 1, "evaluation": 2, "report": 1}
 
-# The keys of a dataset that decide its documents and their splits, beside the bytes they are read from.
-HOW_DOCUMENTS_ARE_READ = {
+# Keys of a dataset that determine its documents and their splits, beside the content of its files.
+DOCUMENTS_KEYS = {
     "format", "ends_mid_page", "text_key", "id_key", "title_key", "split", "held_out_files", "held_out_one_in",
     "held_out_end",
 }  # fmt: skip
 
 
 def digest(value: Any) -> str:
-    """Twelve hexadecimal digits of the sha256 of a value's canonical JSON."""
+    """Return the first twelve hexadecimal digits of the sha256 of a value's canonical JSON."""
     return hashlib.sha256(canonical_json(value).encode()).hexdigest()[:12]
 
 
 def given(section: Section) -> dict[str, Any]:
-    """The keys of a section that differ from their defaults."""
+    """Return the keys of a section that differ from their defaults."""
     return section.model_dump(mode="json", exclude_defaults=True)
 
 
 def folder_files(dataset: Dataset) -> list[Path]:
-    """The documents of a dataset that is a folder, sorted by their path inside it.
+    """Return the files of a dataset that is a folder, sorted by their path inside it.
 
     Raises:
-        RelmError: the folder is absent or holds no file that matches the pattern.
+        RelmError: the folder is absent or has no file that matches the pattern.
     """
     assert dataset.folder is not None
     folder = Path(dataset.folder).expanduser()
     if not folder.is_dir():
         raise RelmError(
-            f"folder {dataset.folder}: not a folder (looked for {folder.resolve()}); correct `folder` in the dataset file"
+            f"folder {dataset.folder}: not a folder (resolved to {folder.resolve()}); correct `folder` in the dataset file"
         )
     files = sorted(
         (path for path in folder.glob(dataset.file_pattern) if path.is_file()),
@@ -62,7 +62,7 @@ def folder_files(dataset: Dataset) -> list[Path]:
 
 
 def folder_content(dataset: Dataset, cache: Path) -> list[list[str]]:
-    """Return [[path inside the folder, sha256]] of every document; unchanged files are not hashed again."""
+    """Return [[path inside the folder, sha256], ...] of the dataset's files; unchanged files are not hashed again."""
     folder = Path(str(dataset.folder)).expanduser()
     files = {path.relative_to(folder).as_posix(): path for path in folder_files(dataset)}
     known_contents = cache / f"{folder.name}-{digest(str(folder.resolve()))}.json"
@@ -70,7 +70,7 @@ def folder_content(dataset: Dataset, cache: Path) -> list[list[str]]:
 
 
 def content_of(files: Mapping[str, Path], known_contents: Path) -> dict[str, str]:
-    """Name -> sha256 of files; those unchanged (size, times) since `known_contents` was written are not hashed again."""
+    """Return name -> sha256 of files; those unchanged (size, times) since `known_contents` was written are not hashed again."""
     known: Mapping[str, Any] = read_json(known_contents) if known_contents.exists() else {}
     now: dict[str, Any] = {}
     for name, path in files.items():
@@ -78,7 +78,7 @@ def content_of(files: Mapping[str, Path], known_contents: Path) -> dict[str, str
         old = known.get(name)
         now[name] = old if old and old[0] == stamp else [stamp, sha256_of(path)]
     if now != known:
-        # Several processes may find the same at once: each writes under a name of its own.
+        # Several processes may do this at once: each writes a file of its own and renames it.
         own = known_contents.with_name(f"{known_contents.name}.{os.getpid()}")
         write_json(own, now)
         os.replace(own, known_contents)
@@ -86,25 +86,25 @@ def content_of(files: Mapping[str, Path], known_contents: Path) -> dict[str, str
 
 
 def dataset_identity(dataset: Dataset, cache: Path) -> dict[str, Any]:
-    """Return all that the documents of a dataset depend on, by content; sources of the bytes and words do not count."""
+    """Return everything that the documents of a dataset depend on; URLs of files and descriptive keys do not count."""
     if dataset.folder is not None:
         content: Any = folder_content(dataset, cache)
     elif dataset.hub is not None:
         content = given(dataset.hub)
     else:
         content = [[file, remote.sha256] for file, remote in dataset.files.items()]
-    keys = HOW_DOCUMENTS_ARE_READ | {dataset.format}  # a format's options lie under its name
+    keys = DOCUMENTS_KEYS | {dataset.format}  # a format's options are under its name
     return {"content": content, **dataset.model_dump(mode="json", include=keys, exclude_defaults=True)}
 
 
 def documents_identity(dataset: Dataset, limit: int | None, cache: Path) -> dict[str, Any]:
-    """Return the identity of extracted documents: the dataset's, and how many documents of each shard are read."""
+    """Return the identity of extracted documents: the dataset's identity, and the limit of documents per shard."""
     identity = {"revision": REVISIONS["documents"], **dataset_identity(dataset, cache)}
     return identity if limit is None else {**identity, "documents": limit}
 
 
 def model_content(name: str, model: PretrainedModel, cache: Path) -> dict[str, str]:
-    """File name -> sha256 of the weights and the tokenizer of a model: as published, or as a folder of one's own has them.
+    """Return file name -> sha256 of the weights and the tokenizer of a model, as published or from a local folder.
 
     Raises:
         RelmError: the folder is absent or lacks a file.
@@ -115,42 +115,42 @@ def model_content(name: str, model: PretrainedModel, cache: Path) -> dict[str, s
         return {file: made[file] if file in made else model.files[file].sha256 for file in wanted}
     folder, where = Path(model.folder).expanduser(), f"recipes/models/{name}.yaml: folder {model.folder}"
     if not folder.is_dir():
-        raise RelmError(f"{where}: not a folder (looked for {folder.resolve()}); correct `folder`")
+        raise RelmError(f"{where}: not a folder (resolved to {folder.resolve()}); correct `folder`")
     if missing := [file for file in wanted if not (folder / file).is_file()]:
-        raise RelmError(f"{where}: has no {', '.join(missing)}; {_what_to_do(folder, missing)}")
+        raise RelmError(f"{where}: has no {', '.join(missing)}; {_suggest_remedy(folder, missing)}")
     return content_of({file: folder / file for file in wanted}, cache / "models" / f"{name}.json")
 
 
 def configuration_sha256(model: PretrainedModel) -> str:
-    """Sha256 of the canonical JSON of the configuration that stands in a model's YAML."""
+    """Return the sha256 of the canonical JSON of the configuration in a model's YAML."""
     return hashlib.sha256(canonical_json(model.configuration).encode()).hexdigest()
 
 
-def _what_to_do(folder: Path, missing: Sequence[str]) -> str:
-    """About files that a model's folder lacks."""
+def _suggest_remedy(folder: Path, missing: Sequence[str]) -> str:
+    """Return advice for an error about files that a model's folder lacks."""
     found = sorted(path.name for path in folder.iterdir())
     if "model.safetensors" in missing and "model.safetensors.index.json" in found:
         return (
-            "its weights are in several files, and one is read: load the model with transformers and write it with "
+            "its weights are in several files, and only one is read: load the model with transformers and write it with "
             'save_pretrained(FOLDER, max_shard_size="1TB")'
         )
     if "model.safetensors" in missing and "pytorch_model.bin" in found:
         return (
-            "pytorch_model.bin is not read, for loading it may run code: load the model with transformers and write it with "
-            "save_pretrained(FOLDER), which makes a model.safetensors"
+            "pytorch_model.bin is not read, because loading it may run code: load the model with transformers and write it "
+            "with save_pretrained(FOLDER), which makes a model.safetensors"
         )
     return f"it has {', '.join(found[:10]) or 'nothing'}"
 
 
 def part_of(content: Mapping[str, str], files: Sequence[str]) -> dict[str, str]:
-    """Those of a model's files that are used together; the digest of this is in the path of what a folder gave."""
+    """Return the entries of `content` for files that are used together; the digest of this is part of their path."""
     return {file: content[file] for file in files}
 
 
 def tokenizer_identity(
     choice: TokenizerChoice, model: PretrainedModel | None, documents: Mapping[str, Any], cache: Path
 ) -> dict[str, Any]:
-    """Return the identity of a tokenizer: its kind and the hashes of its files, or how it is trained on which documents."""
+    """Return the identity of a tokenizer: its kind and its files' hashes, or the options and documents of its training."""
     if model is not None:
         files = part_of(model_content(str(choice.from_model), model, cache), model.tokenizer_files)
         return {"revision": REVISIONS["tokenizer"], "kind": model.tokenizer, "files": files}
@@ -160,13 +160,13 @@ def tokenizer_identity(
 def examples_identity(
     documents: Mapping[str, Any], tokenizer: Mapping[str, Any], objective: Objective, language: str
 ) -> dict[str, Any]:
-    """Return the identity of pregenerated examples: documents, tokenizer, and what of the objective decides what is stored."""
+    """Return the identity of pregenerated examples: documents, tokenizer, and the options that decide what is stored."""
     return {"documents": digest(documents), "tokenizer": digest(tokenizer), **stored_identity(objective, language)}
 
 
 def stored_identity(objective: Objective, language: str) -> dict[str, Any]:
-    """Return the identity of examples, whatever documents and tokenizer they are made from."""
-    stored = objective.what_is_stored()
+    """Return the part of the identity of examples that does not depend on documents and tokenizer."""
+    stored = objective.stored_keys()
     return {
         "revision": REVISIONS["examples"],
         "objectives": [stored.pop("objective", "causal")],
@@ -176,12 +176,13 @@ def stored_identity(objective: Objective, language: str) -> dict[str, Any]:
 
 
 def fingerprint(recipe: Recipe, examples: Sequence[Mapping[str, Any]], weights: Mapping[str, str] | None) -> str:
-    """Twelve hexadecimal digits for what a run means: data, architecture, starting weights, objective, optimizer, schedule,
-    batch, precision and seed. `run`, `evaluate`, `expect` and all prose are left out.
+    """Return twelve hexadecimal digits that identify a run: its data, architecture, starting weights, objective, optimizer,
+    schedule, batch size, precision and seed. `run`, `evaluate`, `expect` and all prose are left out.
 
     Args:
-        examples: identity of each phase's examples, in order.
-        weights: file name -> sha256 of the starting weights and their configuration; None: random ones.
+        recipe: the resolved recipe.
+        examples: the identity of each phase's examples, in order.
+        weights: file name -> sha256 of the starting weights and their configuration; None: random weights.
     """
     same = all(dict(identity) == dict(examples[0]) for identity in examples)
     return digest(
@@ -199,12 +200,14 @@ def fingerprint(recipe: Recipe, examples: Sequence[Mapping[str, Any]], weights: 
 def evaluation_identity(
     declaration: EvaluationDeclaration, task: str, recipe: Recipe, *, test: PublishedTest | None, language: str
 ) -> dict[str, Any]:
-    """Return the identity of an evaluation: an `EvaluationJob`, in which only options that differ from their defaults stand.
+    """Return the identity of an evaluation: an `EvaluationJob` with only the options that differ from their defaults.
 
     Args:
-        task: name of the result.
+        declaration: the evaluation's declaration.
+        task: the name of the result.
+        recipe: the resolved recipe.
         test: the published test that is scored, if it is one.
-        language: of the dataset.
+        language: the language of the dataset.
     """
     options = getattr(test or recipe, declaration.name, None) if declaration.options else None
     facts = evaluation_facts(declaration, task, recipe, language)
@@ -218,7 +221,7 @@ def evaluation_identity(
 
 
 def evaluation_facts(declaration: EvaluationDeclaration, task: str, recipe: Recipe, language: str) -> dict[str, Any]:
-    """Return the facts of a recipe, and above all of its last phase, that an evaluation depends on."""
+    """Return the facts of a recipe, mostly of its last phase, that an evaluation depends on."""
     last = list(recipe.pretrain.values())[-1]
     decided: dict[str, Callable[[], Any]] = {
         "context": lambda: last.sequence_length,
@@ -236,12 +239,12 @@ def evaluation_facts(declaration: EvaluationDeclaration, task: str, recipe: Reci
 
 
 def harness_task_files() -> dict[str, str]:
-    """Return path inside the folder -> sha256 of one's own task files for the harness; none where there is no folder."""
+    """Return path inside the folder -> sha256 of the project's own task files for the harness; empty without a folder."""
     found = sorted(HARNESS_TASKS.rglob("*")) if HARNESS_TASKS.is_dir() else []
     files = [path for path in found if path.is_file() and "__pycache__" not in path.parts]
     return {path.relative_to(HARNESS_TASKS).as_posix(): sha256_of(path) for path in files}
 
 
 def work_folder() -> Path:
-    """Where everything between the sources and the results lies: ``RELM_WORK``, or ``work``."""
+    """Return the folder of all intermediate products: ``RELM_WORK``, or ``work``."""
     return Path(os.environ.get("RELM_WORK") or "work")

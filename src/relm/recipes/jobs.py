@@ -1,7 +1,7 @@
-"""The jobs that prepare data: what each makes, as an identity document whose digest is the key in the path, and where it lies.
+"""The jobs that prepare data: the identity document of each product, whose digest is the key in its path, and its paths.
 
-A plan decides its jobs once. The graph passes a job's document to the step that does it, and the step reads nothing else about
-the recipe: `dataset_of_documents`, `choice_of_tokenizer` and `objective_of_examples` turn a document into what the code takes.
+A plan decides its jobs once. The graph passes a job's document to the step that runs it, and the step reads nothing else about
+the recipe: `dataset_of_documents`, `choice_of_tokenizer` and `objective_of_examples` convert a document back to sections.
 """
 
 import functools
@@ -18,13 +18,13 @@ from relm.recipes.recipe import TokenizerChoice
 from relm.recipes.remote_files import RemoteFile
 from relm.recipes.section import validate
 
-# A dataset of more files than this stands in a command by the file that the command reads: a person shall be able to read it.
+# With more files than this, a command lists only the file that it reads, so that a person can read the command.
 LISTED_FILES = 20
-# Errors about a document name the option that has it.
+# Errors about a document name the option that passes it.
 IN_JOB = Path("--job")
-# What a dataset says beside how its documents are read: a document has none of it, and `extract` needs none.
+# Descriptive keys that a dataset requires; a document has none of them, and `extract` does not need them.
 _NO_WORDS = {"title": "", "licence": "", "language": "en"}
-# Keys of documents that are not an option of the dataset, tokenizer or objective.
+# Keys of documents that are not options of the dataset, tokenizer or objective.
 _OF_DOCUMENTS = frozenset({"revision", "content", "documents"})
 _OF_TOKENIZER = frozenset({"revision", "documents"})
 _OF_EXAMPLES = frozenset({"revision", "documents", "tokenizer", "objectives", "language"})
@@ -32,13 +32,13 @@ _OF_EXAMPLES = frozenset({"revision", "documents", "tokenizer", "objectives", "l
 
 @dataclass(frozen=True, eq=False)
 class DocumentsJob:
-    """Documents that are read from a dataset, and split into those for training and those held out."""
+    """Extraction of documents from a dataset, split into training and held-out documents."""
 
     product: ClassVar[str] = "documents"
     document: Mapping[str, Any]
-    """Identity: the dataset's content and how it is read."""
+    """Identity: the dataset's content and the keys that determine how it is read."""
     dataset_name: str
-    """In the path."""
+    """Name of the dataset in the path."""
     dataset: Dataset
     work: Path
 
@@ -54,7 +54,7 @@ class DocumentsJob:
 
     @property
     def shards(self) -> list[str]:
-        """Names of the shards: the dataset's files, or one for a folder."""
+        """Names of the shards: one for each of the dataset's files, or one for a folder."""
         return list(self.dataset.files) or ["folder"]
 
     def documents(self, shard: str, split: str) -> Path:
@@ -62,9 +62,9 @@ class DocumentsJob:
         return self.folder / f"{shard}.{split}.jsonl"
 
     def download(self, shard: str) -> Path:
-        """Return the path of a source file of the dataset, in a folder named by its content.
+        """Return the path of a source file of the dataset, in a folder named after its sha256.
 
-        So an edited sha256 is a missing file, and checkouts with different recipes can share a work folder.
+        Therefore an edited sha256 causes a new download, and checkouts with different recipes can share a work folder.
 
         Raises:
             RelmError: the dataset has no such file.
@@ -75,10 +75,10 @@ class DocumentsJob:
         return self.work / "downloads" / "data" / self.dataset_name / self.dataset.files[shard].sha256[:12] / shard
 
     def passed_document(self, shard: str) -> dict[str, Any]:
-        """Return the document as the command of one shard has it: short enough for a person, and for the kernel.
+        """Return the document for the command of one shard: short enough to read, and for the kernel's limit.
 
-        A long list of files is cut to the shard's; but where each file is one document, the names of all decide the split. For
-        a folder, whose files may be thousands, a digest of the content is enough to find it changed.
+        A long list of files is cut to the shard's, except where each file is one document, because the names of all files
+        determine the split. A folder, which may have thousands of files, is represented by a digest of its content.
         """
         document = document_without_folder(self.document, self.dataset)
         cut = len(self.dataset.files) > LISTED_FILES and not FORMATS[self.dataset.format].one_document_a_file
@@ -87,14 +87,14 @@ class DocumentsJob:
 
 @dataclass(frozen=True, eq=False)
 class TokenizerJob:
-    """A tokenizer that is trained on documents, or imported from published files."""
+    """Training of a tokenizer on documents, or its import from published files."""
 
     product: ClassVar[str] = "tokenizer"
     dataset_name: ClassVar[None] = None
     document: Mapping[str, Any]
-    """Identity: the documents and how it is trained on them, or its kind and its files' sha256."""
+    """Identity: the documents and options of its training, or its kind and its files' sha256."""
     inputs: tuple[Path, ...]
-    """The documents that it is trained on, or the published files."""
+    """Documents that it is trained on, or published files."""
     work: Path
 
     @functools.cached_property
@@ -116,19 +116,19 @@ class TokenizerJob:
 
 @dataclass(frozen=True, eq=False)
 class ExamplesJob:
-    """Examples that are pregenerated from documents with a tokenizer."""
+    """Pregeneration of examples from documents with a tokenizer."""
 
     product: ClassVar[str] = "examples"
     document: Mapping[str, Any]
-    """Identity: documents, tokenizer, and what of the objective decides the stored examples."""
+    """Identity: documents, tokenizer, and the keys of the objective that determine the stored examples."""
     documents: DocumentsJob
     tokenizer: TokenizerJob
     suffix: str
-    """Of a shard: .bin for a stream of tokens, .arrow for a table."""
+    """Suffix of a shard: .bin for a stream of tokens, .arrow for a table."""
 
     @property
     def dataset_name(self) -> str:
-        """In the path."""
+        """Name of the dataset in the path."""
         return self.documents.dataset_name
 
     @functools.cached_property
@@ -149,24 +149,24 @@ class ExamplesJob:
 DataJob = DocumentsJob | TokenizerJob | ExamplesJob
 
 
-# --- from a document to what the code takes ---------------------------------------------------------------------------------
+# --- from documents to sections ---------------------------------------------------------------------------------------------
 
 
 def document_without_folder(document: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
-    """Return the document of a dataset's documents, with a digest for the content of a folder of one's own."""
+    """Return the document of a dataset's documents, in which the content of a local folder is replaced by its digest."""
     return {**document, "content": digest(document["content"])} if dataset.folder is not None else dict(document)
 
 
 def dataset_of_documents(document: Mapping[str, Any], source: Path, pattern: str | None = None) -> Dataset:
-    """Return the dataset of a document, as far as documents depend on it.
+    """Return the dataset that a documents job describes, with the keys that its documents depend on.
 
     Args:
-        document: of documents; its content is [[file, sha256], ...], a dataset of the hub, or the digest of a folder.
-        source: the folder, where the content is one.
-        pattern: the files of the folder that are documents.
+        document: identity of documents; its content is [[file, sha256], ...], a dataset of the hub, or a folder's digest.
+        source: the folder, if the content is one.
+        pattern: glob of the folder's files that are documents.
 
     Raises:
-        RelmError: the document is none of documents; names the faulty key.
+        RelmError: the document does not describe documents; names the faulty key.
     """
     require_revision(document, "documents")
     content, keys = document.get("content"), _options(document, _OF_DOCUMENTS)
@@ -187,34 +187,35 @@ def dataset_of_documents(document: Mapping[str, Any], source: Path, pattern: str
 
 
 def choice_of_tokenizer(document: Mapping[str, Any]) -> TokenizerChoice:
-    """Return how a tokenizer is trained.
+    """Return the training options of a tokenizer from its job's document.
 
     Raises:
-        RelmError: the document is none of a trained tokenizer; names the faulty key.
+        RelmError: the document does not describe a trained tokenizer; names the faulty key.
     """
     require_revision(document, "tokenizer")
     return validate(TokenizerChoice, _options(document, _OF_TOKENIZER), IN_JOB)
 
 
 def objective_of_examples(document: Mapping[str, Any]) -> Objective:
-    """Return the objective of a document, with the options that decide the stored examples.
+    """Return the objective that an examples job describes, with the options that determine the stored examples.
 
     Raises:
-        RelmError: the document is none of examples; names the faulty key.
+        RelmError: the document does not describe examples; names the faulty key.
     """
     require_revision(document, "examples")
     objectives = document.get("objectives")
     if not isinstance(objectives, list) or len(objectives) != 1:
         raise RelmError(f"--job: objectives: expected a list of one objective, found {objectives!r:.99}")
-    stored = {"sequence_length": Objective.LONGEST, **_options(document, _OF_EXAMPLES)}  # those cut as they are read have none
+    # Examples that are cut to the sequence length when they are read have no length in their identity.
+    stored = {"sequence_length": Objective.LONGEST, **_options(document, _OF_EXAMPLES)}
     return validate(Objective, {**stored, "objective": objectives[0]}, IN_JOB)
 
 
 def require_revision(document: Mapping[str, Any], product: str) -> None:
-    """Raise unless a document is of the revision of the product that this code makes.
+    """Raise an error if a document has another revision of a product than this code makes.
 
     Raises:
-        RelmError: it is of another one, and so of other code.
+        RelmError: the revision differs, so the document comes from another version of the code.
     """
     if document.get("revision") != REVISIONS[product]:
         raise RelmError(

@@ -1,4 +1,4 @@
-"""Objectives: what a phase predicts, and how documents become the sequences it is trained on.
+"""Objectives: the predictions that a phase is trained on, and the sequences that are built from documents.
 
 To add one, declare it and give the declaration to `register_objective`; `causal` at the end of this file shows how.
 """
@@ -26,41 +26,41 @@ def _no_language(objective: "Objective") -> bool:
 
 @dataclass(frozen=True)
 class ObjectiveDeclaration:
-    """The facts on an objective, and references to the code that makes and reads its examples.
+    """The facts on an objective, and references to the code that builds and reads its examples.
 
     It can be trained with every architecture whose models return the terms that it labels.
     """
 
     name: str
-    """As recipes have it, and of the key with its options."""
+    """Name in recipes, and of the key with its options."""
     layout: str
-    """`TOKEN_STREAM` or `TABLE`: how examples are stored."""
+    """Layout of stored examples: `TOKEN_STREAM` or `TABLE`."""
     labels: Mapping[str, str]
-    """Term of a model's loss -> the array of a batch with the labels that it scores."""
+    """Term of a model's loss -> array of a batch with the labels that it scores."""
     pregenerate: str
-    """A function as `relm.examples.builders.pregenerate`: makes a shard of examples of a file of documents."""
+    """Function like `relm.examples.builders.pregenerate`, which writes a shard of examples from a file of documents."""
     read: str
-    """A function as `relm.examples.builders.open_examples`: opens a split of examples to be read in any order."""
+    """Function like `relm.examples.builders.open_examples`, which opens a split of examples for random access."""
     generate: str
-    """A function (`Objective`, `relm.examples.contract.Vocabulary`, keys of rows) -> a batch of random examples, for runs that
+    """Function (`Objective`, `relm.examples.contract.Vocabulary`, keys of rows) -> a batch of random examples, for runs that
     measure speed and memory."""
     lengths: str
-    """A function from a phase to the positions of one example, padding included: those of its source (or of all of it), of the
-    target in a decoder (0 where there is none), and those that the vocabulary's logits are computed for."""
+    """Function (phase) -> number of positions of one example, padding included: in its source (or in all of it), in the target
+    of a decoder (0 without one), and those with logits over the vocabulary."""
     terms: Callable[["Objective"], Collection[str]] | None = None
-    """Returns the terms that a phase's options give labels for; None: all of them."""
+    """Function that returns the terms with labels under a phase's options; None: all terms."""
     classes: Mapping[str, int] = field(default_factory=dict)
-    """Term -> classes that it tells apart, where these are not the tokens."""
+    """Term -> number of its classes, for terms whose classes are not the tokens."""
     options: type[Section] | None = None
-    """Its own keys, all with defaults; None: it has none."""
+    """Section of its own keys, all with defaults; None: it has none."""
     stores_length: bool = False
-    """Whether stored examples have the phase's sequence length; else they are cut to it as they are read."""
+    """Stored examples have the phase's sequence length; otherwise they are cut to it when they are read."""
     drawn_later: Callable[["Objective"], Collection[str]] = _no_keys
-    """Returns the options that are applied as examples are read, and so change nothing that is stored."""
+    """Function that returns the options that are applied when examples are read, and so do not change stored examples."""
     depends_on_language: Callable[["Objective"], bool] = _no_language
-    """Returns True if the text's language decides what is stored."""
+    """Function that returns True if the stored examples depend on the text's language."""
     option_lengths: Collection[str] = ()
-    """Options that are lengths in tokens, which the smoke twin cuts as it does `sequence_length`."""
+    """Options that are lengths in tokens, which the smoke twin reduces like `sequence_length`."""
 
 
 @dataclass(frozen=True)
@@ -68,15 +68,15 @@ class BuilderDeclaration:
     """An original's script whose examples can be built bit for bit."""
 
     name: str
-    """As `as_published.builder` has it."""
+    """Name in `as_published.builder`."""
     objective: str
-    """The objective of its examples."""
+    """Objective of its examples."""
     options: Collection[str] = ()
-    """Keys of `as_published` that it has, beside `builder`."""
+    """Keys of `as_published` that it reads, beside `builder`."""
     pregenerate: str | None = None
-    """As of `ObjectiveDeclaration`; None: the objective's own."""
+    """Function like `ObjectiveDeclaration.pregenerate`; None: the objective's own."""
     read: str | None = None
-    """As of `ObjectiveDeclaration`; None: the objective's own."""
+    """Function like `ObjectiveDeclaration.read`; None: the objective's own."""
 
 
 OBJECTIVES = Registry[ObjectiveDeclaration]("objective")
@@ -84,62 +84,65 @@ BUILDERS = Registry[BuilderDeclaration]("builder")
 
 
 def register_objective(declaration: ObjectiveDeclaration) -> None:
-    """Make an objective known to recipes, with a key for its options."""
+    """Add an objective to those that recipes may name, with a key for its options."""
     OBJECTIVES.register(declaration)
     if declaration.options is not None:
         add_options(Objective, declaration.name, declaration.options, f"Keys of {declaration.name} alone.")
 
 
 class Causal(Section):
-    """Predict each next token of windows cut from one stream of all documents (GPT-2)."""
+    """Next-token prediction on windows of one stream of all documents (GPT-2)."""
 
     end_of_text: Literal["after", "between", "never"] = "after"
-    """The end-of-text token follows every document, or stands between them only: none after the last; never: the tokenizer has
-    no such token, and each document runs into the next."""
+    """Position of the end-of-text token. after: after every document; between: between documents, so not after the last; never:
+    the tokenizer has no such token, and documents are concatenated without one."""
     stride: int | None = Field(default=None, gt=0)
-    """Tokens from the beginning of one window to that of the next; null: sequence_length, so that each is predicted once."""
+    """Tokens from the start of one window to that of the next; null: sequence_length, so that each token is predicted once."""
     sampling: Literal["each_once", "with_replacement"] = "each_once"
-    """each_once: an epoch reads every window once, in an order that follows from the recipe's seed; with_replacement: each
-    window is drawn from all of them, whatever was drawn before; so nanoGPT draws them, of stride: 1."""
+    """Sampling of windows. each_once: an epoch reads every window once, in an order that depends on the recipe's seed;
+    with_replacement: each window is drawn independently from all of them, as nanoGPT draws them with stride: 1."""
     document_attention: bool = False
-    """Each batch says which document a token belongs to, so that attention may stay within documents."""
+    """Batches have the document of each token, so that attention can be restricted to the same document."""
 
     @model_validator(mode="after")
     def documents_can_be_told_apart(self) -> Self:
         if self.document_attention and self.end_of_text == "never":
-            raise ValueError("document_attention tells documents apart by the end-of-text token; not with end_of_text: never")
+            raise ValueError("document_attention needs the end-of-text token between documents; not with end_of_text: never")
         return self
 
 
 class Masked(Section):
-    """Predict hidden tokens (BERT, RoBERTa)."""
+    """Prediction of masked tokens (BERT, RoBERTa)."""
 
     packing: Literal["full_sentences", "document_sentences", "sentence_pairs"] = "full_sentences"
-    """full_sentences: as many whole sentences as fit, across documents, a separator between these; document_sentences: the same
-    within one document; sentence_pairs: two segments, the second the continuation of the first or from another document, and a
-    label that says which. The names are those of RoBERTa's section 4.2."""
+    """Packing of sentences into sequences. full_sentences: as many whole sentences as fit, across documents, with a separator
+    between documents; document_sentences: the same within one document; sentence_pairs: two segments, the second the
+    continuation of the first or from another document, with a label for next-sentence prediction. The names are those of
+    RoBERTa's section 4.2."""
     sentences: Literal["split", "lines"] = "split"
-    """split: a rule-based splitter finds the sentences of each line; lines: each line is one."""
+    """Sentence boundaries. split: a rule-based splitter finds the sentences of each line; lines: each line is one sentence."""
     short_sequence_probability: float = Field(default=0.0, ge=0, le=1)
-    """Share of sequences that are cut to a random length, as BERT's are with 0.1."""
+    """Share of sequences that are cut to a random length; 0.1 in BERT."""
     duplication_factor: int = Field(default=1, gt=0)
-    """How often all documents are packed, with other pairs, short sequences and static masks each time."""
+    """Number of times that all documents are packed, each time with other pairs, short sequences and static masks."""
     seed: int = Field(default=0, ge=0)
-    """Of packing and static masks. Dynamic masks follow the recipe's own seed."""
+    """Random seed of packing and static masks. Dynamic masks depend on the recipe's own seed."""
     masks: Literal["dynamic", "static"] = "dynamic"
-    """dynamic: drawn anew whenever an example is read, from (seed, epoch, index); static: drawn once, and stored."""
+    """Time of masking. dynamic: masks are drawn whenever an example is read, from (seed, epoch, index); static: masks are drawn
+    once and stored."""
     probability: float = Field(default=0.15, gt=0, lt=1)
-    """Share of tokens that are predicted."""
+    """Share of tokens that are masked and predicted."""
     max_predictions: int | None = Field(default=None, gt=0)
-    """At most so many tokens of a sequence; null: as many as the probability gives."""
+    """Largest number of masked tokens in a sequence; null: no limit beside the probability."""
     selection: Literal["exact", "bernoulli"] = "exact"
-    """exact: the nearest whole number to probability times length, at least one; bernoulli: each token for itself."""
+    """Selection of masked tokens. exact: probability times length of them, rounded, at least one; bernoulli: each token
+    independently."""
     whole_words: bool = False
-    """All tokens of a word are hidden together, or none."""
+    """All tokens of a word are masked together."""
     mask_share: float = Field(default=0.8, ge=0, le=1)
-    """Of the hidden tokens, replaced by the mask token."""
+    """Share of the masked tokens that are replaced by the mask token."""
     random_share: float = Field(default=0.1, ge=0, le=1)
-    """Of the hidden tokens, replaced by a random one; the rest stays as it is."""
+    """Share of the masked tokens that are replaced by a random token; the rest is unchanged."""
 
     @model_validator(mode="after")
     def shares_fit(self) -> Self:
@@ -150,43 +153,43 @@ class Masked(Section):
     @model_validator(mode="after")
     def predictions_are_bounded(self) -> Self:
         if self.selection == "bernoulli" and self.whole_words and self.max_predictions is None:
-            raise ValueError("selection: bernoulli with whole_words needs max_predictions: nothing else bounds what is hidden")
+            raise ValueError("selection: bernoulli with whole_words needs max_predictions as a limit of masked tokens")
         return self
 
 
 class Seq2Seq(Section):
-    """Predict a target text from a source text that a rule makes of it (mT5)."""
+    """Prediction of a target text from a source text that a rule derives from it (mT5)."""
 
     source: Literal["without_diacritics"] = "without_diacritics"
-    """without_diacritics: the source is the text with all diacritics removed."""
+    """Rule for the source. without_diacritics: the source is the target with all diacritics removed."""
     texts: Literal["lines", "documents"] = "lines"
-    """What one pair is made of: a line that is not blank, or a document."""
+    """Unit of text for one pair: a line that is not blank, or a document."""
     target_length: int | None = Field(default=None, gt=1)
-    """Tokens of the target, its end included; null: sequence_length, which is the source's."""
+    """Length of the target in tokens, its end included; null: sequence_length, which is the length of the source."""
 
 
 class SpanCorruption(Section):
-    """Predict hidden spans of a text from the rest (T5, section 3.1.4)."""
+    """Prediction of masked spans of a text from the rest (T5, section 3.1.4)."""
 
     noise_density: float = Field(default=0.15, gt=0, lt=1)
-    """Share of tokens that are hidden."""
+    """Share of tokens that are masked."""
     mean_span_length: float = Field(default=3.0, ge=1)
-    """Tokens of a hidden span, on average."""
+    """Mean length of a masked span in tokens."""
 
 
 class AsPublished(Section):
-    """Build the examples bit for bit as an original's script did, its defects included."""
+    """Examples that are identical bit for bit to those of an original's script, its defects included."""
 
     builder: Annotated[str, NameIn(BUILDERS)]
-    """tpu_pretrain: allenai/tpu_pretrain, pregenerate_training_data.py; graphcore_bert: Graphcore's BERT for TensorFlow 1,
-    create_pretraining_data.py; graphcore_gpt2: Graphcore's GPT-2, the index maps of its GPTDataset; run_mlm: run_mlm.py of
-    transformers 4.2.2."""
+    """Original script. tpu_pretrain: allenai/tpu_pretrain, pregenerate_training_data.py; graphcore_bert: Graphcore's BERT for
+    TensorFlow 1, create_pretraining_data.py; graphcore_gpt2: Graphcore's GPT-2, the index maps of its GPTDataset; run_mlm:
+    run_mlm.py of transformers 4.2.2."""
     seed: int = Field(default=0, ge=0)
-    """Of Python's or numpy's generator, which the original draws from."""
+    """Seed of the random number generator (Python's or numpy's) that the original uses."""
     epochs: int = Field(default=1, gt=0)
-    """graphcore_gpt2: epochs that are shuffled as one."""
+    """Number of epochs that are shuffled together; for graphcore_gpt2."""
     remask: bool = False
-    """graphcore_bert: masked tokens come first, with explicit positions (its --remask)."""
+    """Masked tokens come first, with explicit positions (the original's --remask); for graphcore_bert."""
 
     @model_validator(mode="after")
     def options_belong_to_the_builder(self) -> Self:
@@ -198,24 +201,25 @@ class AsPublished(Section):
 
 
 class Objective(Section):
-    """The keys of a phase that say what is predicted and from which sequences; `Phase` adds how it is trained."""
+    """Keys of a phase that determine its objective and sequences; `Phase` adds those of its training."""
 
     LONGEST: ClassVar[int] = 65_535
 
     objective: Annotated[str, NameIn(OBJECTIVES)]
-    """causal: predict each next token; masked: hidden tokens; seq2seq: a text from another; span_corruption: hidden spans."""
+    """Training objective. causal: predict each next token; masked: predict masked tokens; seq2seq: predict a target text from a
+    source text; span_corruption: predict masked spans."""
     sequence_length: int = Field(gt=1, le=65_535)  # a position is 16 bits in stored examples
-    """Tokens the model sees at once; of seq2seq and span_corruption, those of the encoder."""
+    """Length of a sequence in tokens; for seq2seq and span_corruption, that of the encoder."""
     causal: Causal = Causal()
-    """How documents become windows, where that is the objective."""
+    """Options of the objective causal."""
     masked: Masked = Masked()
-    """How sequences are packed and masked, where that is the objective."""
+    """Options of the objective masked."""
     seq2seq: Seq2Seq = Seq2Seq()
-    """Which pairs of texts are made, where that is the objective."""
+    """Options of the objective seq2seq."""
     span_corruption: SpanCorruption = SpanCorruption()
-    """How spans are hidden, where that is the objective."""
+    """Options of the objective span_corruption."""
     as_published: AsPublished | None = None
-    """Build the examples as an original's script did; null: the right way."""
+    """Reproduction of an original script's examples, its defects included; null: examples without such defects."""
 
     @model_validator(mode="after")
     def options_belong_to_the_objective(self) -> Self:
@@ -232,33 +236,33 @@ class Objective(Section):
 
     @property
     def declaration(self) -> ObjectiveDeclaration:
-        """The facts on the objective."""
+        """Declaration of the objective."""
         return OBJECTIVES[self.objective]
 
     @property
     def terms(self) -> Collection[str]:
-        """The terms of the loss that examples have labels for."""
+        """Terms of the loss for which examples have labels."""
         return self.declaration.labels.keys() if self.declaration.terms is None else self.declaration.terms(self)
 
     @property
     def original(self) -> BuilderDeclaration | None:
-        """The facts on the original whose examples are built; None: none's."""
+        """Declaration of the original whose examples are reproduced; None: no original's."""
         return None if self.as_published is None else BUILDERS[self.as_published.builder]
 
     @property
     def layout(self) -> str:
-        """`TOKEN_STREAM` or `TABLE`: how pregenerated examples are stored."""
+        """Layout of pregenerated examples: `TOKEN_STREAM` or `TABLE`."""
         return self.declaration.layout
 
     @property
     def suffix(self) -> str:
-        """The suffix of a shard of pregenerated examples: .bin for a stream of tokens, .arrow for a table."""
+        """Suffix of a shard of pregenerated examples: .bin for a stream of tokens, .arrow for a table."""
         return {TOKEN_STREAM: ".bin", TABLE: ".arrow"}[self.layout]
 
-    def what_is_stored(self) -> dict[str, Any]:
-        """Return the keys that decide the stored examples; what is drawn or cut as they are read is left out.
+    def stored_keys(self) -> dict[str, Any]:
+        """Return the keys that determine the stored examples; those that are applied when examples are read are left out.
 
-        Empty for a stream of tokens, which is the same for every objective that reads one.
+        The result is empty for a stream of tokens, which is the same for every objective that reads one.
         """
         if self.layout == TOKEN_STREAM:
             return {}
@@ -271,7 +275,7 @@ class Objective(Section):
 
     @property
     def depends_on_language(self) -> bool:
-        """Whether the text's language decides what is stored: where sentences end, which letters are the standard ones."""
+        """True if stored examples depend on the text's language, as for the ends of sentences or the standard letters."""
         return self.declaration.depends_on_language(self)
 
 

@@ -1,4 +1,4 @@
-"""How a phase's gradients become updates: the sections of a recipe for optimizer, learning rate and loss scaling."""
+"""The sections of a recipe for optimizer, learning-rate schedule and loss scaling, and their declarations."""
 
 import math
 from collections.abc import Callable
@@ -20,13 +20,13 @@ class OptimizerDeclaration:
 
     name: str
     build: str
-    """Reference to a function of parameter groups and an `Optimizer` section that returns a `torch.optim.Optimizer`."""
+    """Reference to a function (parameter groups, `Optimizer` section) -> `torch.optim.Optimizer`."""
     count_state: Callable[[tuple[int, ...], "Optimizer"], int]
-    """Returns the count of numbers that it keeps for a parameter of a shape."""
+    """Function (shape of a parameter, section) -> number of values in its optimizer state."""
     keys: tuple[str, ...] = ()
-    """The keys of `Optimizer` that it reads beside those that every optimizer reads."""
+    """Keys of `Optimizer` that it reads, beside those that every optimizer reads."""
     options: type[Section] | None = None
-    """A section of keys of its own, which lies under the optimizer's name."""
+    """Section of its own options, under the key of its name."""
 
 
 @dataclass(frozen=True)
@@ -35,41 +35,41 @@ class ScheduleDeclaration:
 
     name: str
     scale: str
-    """Reference to a function of a `Schedule`, the step's number and the phase's updates that returns the share of the peak."""
+    """Reference to a function (`Schedule`, index of the step, number of the phase's updates) -> share of the peak."""
     keys: tuple[str, ...] = ()
-    """The keys of `Schedule` that it reads beside those that every schedule reads."""
+    """Keys of `Schedule` that it reads, beside those that every schedule reads."""
     options: type[Section] | None = None
-    """A section of keys of its own, which lies under the schedule's name."""
+    """Section of its own options, under the key of its name."""
 
 
 class LambOptions(Section):
-    """Keys of LAMB alone (You et al. 2020)."""
+    """Options of LAMB (You et al. 2020)."""
 
     adapted: Literal["matrices", "all"] = "matrices"
-    """Which parameters get a trust ratio: all but vectors (biases, normalisation), or every one."""
+    """Parameters with a trust ratio. matrices: all but vectors (biases, normalisation); all: every parameter."""
     weight_norm_clip: Positive | None = None
-    """A weight's norm counts as at most this in its trust ratio; null: as it is."""
+    """Upper limit of a weight's norm in its trust ratio; null: no limit."""
     normalise_gradient: bool = False
-    """Divide the whole gradient by its norm first, where that exceeds 1 (NVLAMB)."""
+    """Divide the whole gradient by its norm first, if that exceeds 1 (NVLAMB)."""
 
 
 class AdafactorOptions(Section):
-    """Keys of Adafactor alone (Shazeer and Stern 2018), with the names and formulas of transformers' optimizer."""
+    """Options of Adafactor (Shazeer and Stern 2018), with the names and formulas of transformers' optimizer."""
 
     epsilons: tuple[Positive, Positive] = (1e-30, 1e-3)
-    """Added to the squared gradient; least root mean square of a parameter under scale_parameter."""
+    """Constant added to the squared gradient, and lower limit of a parameter's root mean square with scale_parameter."""
     clip_threshold: float = Field(default=1.0, gt=0)
-    """An update whose root mean square exceeds this is scaled down to it."""
+    """Upper limit of an update's root mean square; larger updates are scaled down to it."""
     decay_rate: float = Field(default=-0.8, lt=0)
-    """The second moment decays by 1 - step ** decay_rate."""
+    """Exponent of the second moment's decay, which is 1 - step ** decay_rate."""
     beta1: Share | None = None
-    """Decay of the first moment; null: none is kept."""
+    """Decay of the first moment; null: no first moment."""
     scale_parameter: bool = True
     """Multiply the learning rate by the root mean square of each parameter."""
     relative_step: bool = False
-    """The learning rate is min(0.01, 1 / sqrt(step)); learning_rate is then 1, and multiplies it."""
+    """Use the learning rate min(0.01, 1 / sqrt(step)); learning_rate must be 1 and multiplies it."""
     warmup_init: bool = False
-    """With relative_step: min(1e-6 * step, 1 / sqrt(step)) instead."""
+    """With relative_step, use min(1e-6 * step, 1 / sqrt(step)) instead."""
 
     @model_validator(mode="after")
     def warms_up_the_relative_step(self) -> Self:
@@ -79,12 +79,12 @@ class AdafactorOptions(Section):
 
 
 class SgdOptions(Section):
-    """Keys of stochastic gradient descent alone."""
+    """Options of stochastic gradient descent."""
 
     momentum: Share = 0.0
-    """Share of the step before that is taken again."""
+    """Momentum: share of the previous step that is added to each step."""
     nesterov: bool = False
-    """Look ahead by the momentum (Sutskever et al. 2013)."""
+    """Use Nesterov momentum (Sutskever et al. 2013)."""
 
     @model_validator(mode="after")
     def looks_ahead_by_a_momentum(self) -> Self:
@@ -94,17 +94,17 @@ class SgdOptions(Section):
 
 
 def count_moments(shape: tuple[int, ...], settings: "Optimizer") -> int:
-    """Return the count of numbers in two moments of a parameter: those of Adam and LAMB."""
+    """Return the number of values in the two moments of a parameter that Adam and LAMB keep."""
     return 2 * math.prod(shape)
 
 
 def count_velocity(shape: tuple[int, ...], settings: "Optimizer") -> int:
-    """Return the count of numbers in the velocity of a parameter, which SGD has with momentum alone."""
+    """Return the number of values in the velocity of a parameter, which SGD keeps if it has momentum."""
     return math.prod(shape) if settings.sgd.momentum > 0 else 0
 
 
 def count_factors(shape: tuple[int, ...], settings: "Optimizer") -> int:
-    """Return the count of numbers in the row and column means of Adafactor, and in its first moment where it has one."""
+    """Return the number of values in the row and column means of Adafactor, and in its first moment if it has one."""
     return (math.prod(shape) if settings.adafactor.beta1 is not None else 0) + sum(shape)
 
 
@@ -122,45 +122,47 @@ OPTIMIZERS: Registry[OptimizerDeclaration] = Registry(
 
 
 class Optimizer(Section):
-    """How gradients become updates."""
+    """Optimizer of a phase."""
 
     name: Annotated[str, NameIn(OPTIMIZERS)] = "adamw"
-    """adamw: Adam with decoupled weight decay; adam: Adam with weight decay as a part of the gradient; lamb: AdamW's step of
-    each parameter scaled to its norm; adafactor: a second moment kept as row and column means; sgd: gradient descent."""
+    """Name of the optimizer. adamw: Adam with decoupled weight decay; adam: Adam with weight decay as a part of the gradient;
+    lamb: AdamW's step of each parameter scaled to its norm; adafactor: Adam with a second moment factored into row and column
+    means; sgd: stochastic gradient descent."""
     learning_rate: float = Field(gt=0)
-    """At its peak."""
+    """Peak learning rate."""
     betas: tuple[Share, Share] = (0.9, 0.999)
-    """Decay of the first and second moment; of adamw, adam and lamb."""
+    """Decay rates of the first and second moment; for adamw, adam and lamb."""
     epsilon: float = Field(default=1e-8, gt=0)
-    """Added to the root of the second moment; of adamw, adam and lamb."""
+    """Constant added to the root of the second moment; for adamw, adam and lamb."""
     bias_correction: bool = True
-    """Divide the moments by what they lack for having begun at 0; of adamw, adam and lamb."""
+    """Correct the bias of the moments towards their initial value 0; for adamw, adam and lamb."""
     form: Literal["pytorch", "transformers", "graphcore_bert"] = "pytorch"
-    """Of adamw and adam. pytorch: epsilon joins the root of the corrected second moment, and weights decay before the step;
-    transformers: it joins the root before the correction (end of section 2 of Kingma and Ba 2015), and weights decay after the
-    step, as in AdamW of transformers 1 to 4; graphcore_bert: epsilon as in transformers, the correction is that of one step
-    later and multiplies the decay too, which comes before the step, as in Graphcore's BERT for TensorFlow 1 (adamw only)."""
+    """Variant of the formulas of adamw and adam. pytorch: epsilon is added to the root of the corrected second moment, and
+    weights decay before the step; transformers: epsilon is added to the root before the correction (end of section 2 of Kingma
+    and Ba 2015), and weights decay after the step, as in AdamW of transformers 1 to 4; graphcore_bert: epsilon as in
+    transformers, the correction is that of one step later and multiplies the decay too, which comes before the step, as in
+    Graphcore's BERT for TensorFlow 1 (adamw only)."""
     weight_decay: float = Field(default=0.0, ge=0)
-    """Of matrices and embeddings; vectors (biases, normalisation) are never decayed, unless `decayed` says so."""
+    """Weight decay of the parameters that `decayed` selects."""
     decayed: Literal["matrices", "all_but_biases"] = "matrices"
-    """What weight_decay is for: matrices and embeddings, or also the scales of normalisations."""
+    """Parameters with weight decay. matrices: matrices and embeddings; all_but_biases: the scales of normalisations as well."""
     gradient_clipping: float | None = Field(default=None, gt=0)
-    """Largest norm of the whole gradient; null: none."""
+    """Largest norm of the whole gradient; null: no clipping."""
     state_precision: Literal["float32", "bfloat16"] = "float32"
-    """Of the optimizer's state and the weights that it updates. bfloat16 is what PyTorch/XLA's XLA_USE_BF16 did: small updates
-    are rounded away, so it is for reproducing that alone."""
+    """Precision of the optimizer's state and the weights that it updates. bfloat16 reproduces PyTorch/XLA's XLA_USE_BF16, where
+    small updates are lost by rounding; use it for that alone."""
     lamb: LambOptions = LambOptions()
-    """Keys of lamb alone."""
+    """Options of lamb."""
     adafactor: AdafactorOptions = AdafactorOptions()
-    """Keys of adafactor alone."""
+    """Options of adafactor."""
     sgd: SgdOptions = SgdOptions()
-    """Keys of sgd alone."""
+    """Options of sgd."""
 
     @model_validator(mode="after")
     def keys_belong_to_the_optimizer(self) -> Self:
         _refuse_keys_of_others(self, OPTIMIZERS)
         if self.form == "graphcore_bert" and self.name != "adamw":
-            raise ValueError(f"form: graphcore_bert is of adamw; found name: {self.name}; leave form out")
+            raise ValueError(f"form: graphcore_bert goes with name: adamw, found {self.name}; leave form out")
         return self
 
     @model_validator(mode="after")
@@ -192,44 +194,44 @@ SCHEDULES: Registry[ScheduleDeclaration] = Registry(
 
 
 class Schedule(Section):
-    """The learning rate over the steps of a phase."""
+    """Learning-rate schedule of a phase."""
 
     name: Annotated[str, NameIn(SCHEDULES)] = "constant"
-    """Its shape after the warm-up, down to floor at the last step: constant; linear; cosine: half a cycle; polynomial:
-    (share of the way left) ** power; natural_exponential: exp(-decay_rate) times the value before, each decay_period steps;
-    by_step: a table."""
+    """Shape of the decay after the warm-up, which reaches floor at the last step. constant: no decay; linear: a line; cosine:
+    half a cycle; polynomial: (remaining share of the steps) ** power; natural_exponential: a factor of exp(-decay_rate) each
+    decay_period steps; by_step: a table."""
     warmup_steps: int = Field(default=0, ge=0)
-    """Steps of linear increase from 0."""
+    """Number of warm-up steps, in which the learning rate increases from 0."""
     warmup_share: Share | None = None
-    """The same as a share of the phase; null: warmup_steps."""
+    """Number of warm-up steps as a share of the phase; null: warmup_steps."""
     warmup_rounding: Literal["down", "nearest"] = "down"
-    """How warmup_share times the steps becomes a whole number; nearest: a half goes up."""
+    """Rounding of warmup_share times the steps to an integer; nearest rounds a half up."""
     warmup_power: float = Field(default=1.0, gt=0)
-    """The increase is (step / warm-up steps) ** warmup_power."""
+    """Exponent of the warm-up, which is (step / warm-up steps) ** warmup_power; 1: linear."""
     floor: float = Field(default=0.0, ge=0, le=1)
-    """Where it ends, as a share of the peak."""
+    """Final learning rate as a share of the peak."""
     floor_cuts_off: bool = False
-    """false: the shape is squeezed, so that it arrives at the floor; true: it falls to 0, and what is below the floor, the
-    warm-up included, is raised to it."""
+    """false: the decay is rescaled to end at the floor; true: the decay ends at 0, and all values below the floor, those of the
+    warm-up included, are replaced by it."""
     power: float = Field(default=1.0, gt=0)
-    """Of polynomial."""
+    """Exponent of the decay; for polynomial."""
     decay_rate: Positive | None = None
-    """Of natural_exponential, which needs it."""
+    """Rate of the decay; for natural_exponential, which requires it."""
     decay_period: int = Field(default=1, gt=0)
-    """Of natural_exponential: steps between two decreases."""
+    """Steps between two decreases; for natural_exponential."""
     decay_end: int | None = Field(default=None, gt=0)
-    """The step at which floor is reached, which may lie beyond the phase; null: the last. warmup_share is a share of it."""
+    """Step at which floor is reached, which may be beyond the phase; null: the last step. warmup_share is a share of it."""
     by_step: dict[int, Annotated[float, Field(ge=0)]] = Field(default_factory=dict)
-    """Of by_step: step -> share of the peak from there on."""
+    """Step -> share of the peak from that step on; for by_step."""
     first_step: Literal[0, 1] = 1
-    """The first update's number. 1: the last update takes place at the end of the shape, and the warm-up's first is above 0;
-    0: as in transformers, the first update of a warm-up has learning rate 0, and the end lies one step after the last."""
+    """Index of the first update. 1: the last update has the final learning rate, and the first of a warm-up is above 0; 0: the
+    first update of a warm-up has learning rate 0, and the decay ends one step after the last update, as in transformers."""
     decay_ahead: Literal[0, 1] = 0
-    """1: after the warm-up the steps are numbered one higher, as in Graphcore's BERT, where the number of the last update is
-    steps - 1 and the linear decay arrives there."""
+    """Offset of the step index after the warm-up. 1: as in Graphcore's BERT, where the last update has index steps - 1 and the
+    linear decay ends there."""
     updates_per_step: int = Field(default=1, gt=0)
-    """How many updates share a learning rate: one step of the schedule, in which its other keys are counted (Graphcore's GPT-2:
-    the updates of one call of the device)."""
+    """Number of updates with the same learning rate. They are one step of the schedule, and its other keys count such steps (in
+    Graphcore's GPT-2, the updates of one call of the device)."""
 
     @model_validator(mode="after")
     def keys_belong_to_the_schedule(self) -> Self:
@@ -245,18 +247,18 @@ class Schedule(Section):
     def warm_up_is_given_once(self) -> Self:
         if self.warmup_steps and self.warmup_share is not None:
             raise ValueError(
-                f"warmup_steps ({self.warmup_steps}) and warmup_share ({self.warmup_share}) say the same thing; leave one out"
+                f"warmup_steps ({self.warmup_steps}) and warmup_share ({self.warmup_share}) exclude each other; leave one out"
             )
         if self.warmup_rounding != "down" and self.warmup_share is None:
             raise ValueError(f"warmup_rounding: {self.warmup_rounding} goes with warmup_share; give it, or leave this out")
         return self
 
     def length(self, updates: int) -> int:
-        """Steps of the schedule in a phase of so many updates."""
+        """Return the number of steps of the schedule in a phase of so many updates."""
         return math.ceil(updates / self.updates_per_step)
 
     def warmup(self, updates: int) -> int:
-        """Steps of the warm-up in a phase of so many updates.
+        """Return the number of warm-up steps in a phase of so many updates.
 
         >>> [Schedule(warmup_share=0.06, warmup_rounding=rounding).warmup(125) for rounding in ("down", "nearest")]
         [7, 8]
@@ -268,20 +270,20 @@ class Schedule(Section):
 
 
 class LossScaling(Section):
-    """By what the loss is multiplied before the backward pass, and the gradients divided after it.
+    """Factor that multiplies the loss before the backward pass, and divides the gradients after it.
 
-    Small gradients are 0 in float16 otherwise (Micikevicius et al. 2018). An update whose gradients overflow is skipped.
+    Without it, small gradients underflow in float16 (Micikevicius et al. 2018). An update whose gradients overflow is skipped.
     """
 
     name: Literal["static", "by_step", "automatic"] = "static"
-    """static: one factor; by_step: a table; automatic: halved where gradients overflow, doubled after growth_interval updates
-    without."""
+    """Kind of scaling. static: one factor; by_step: a table; automatic: the factor is halved when gradients overflow, and
+    doubled after growth_interval updates without overflow."""
     scale: float = Field(default=1.0, gt=0)
-    """The factor, or the first one."""
+    """Factor, or the first one."""
     by_step: dict[Annotated[int, Field(gt=0)], Positive] = Field(default_factory=dict)
-    """Of by_step: number of an update, counted from 1 -> factor from there on; `scale` before the first."""
+    """Update, counted from 1 -> factor from that update on; `scale` before the first. For by_step."""
     growth_interval: int = Field(default=2000, gt=0)
-    """Of automatic: updates without overflow after which the factor doubles."""
+    """Number of updates without overflow after which the factor doubles; for automatic."""
 
     @model_validator(mode="after")
     def keys_belong_to_the_scaling(self) -> Self:
@@ -292,10 +294,10 @@ class LossScaling(Section):
 
 
 def _refuse_strange_keys(section: Any, owners: dict[str, tuple[str, ...]]) -> None:
-    """Refuse keys that another choice of `name` would read, and this one does not.
+    """Raise an error for keys that only other choices of `name` read.
 
     Raises:
-        ValueError: names the key, what it is, and where it belongs.
+        ValueError: such a key is given; names it, its value, and the names that it goes with.
     """
     fields = type(section).model_fields
     for key, names in owners.items():
@@ -309,10 +311,10 @@ def _refuse_strange_keys(section: Any, owners: dict[str, tuple[str, ...]]) -> No
 
 
 def _refuse_keys_of_others(section: Any, registry: Registry[Any]) -> None:
-    """Refuse keys that another optimizer or schedule than the named one reads.
+    """Raise an error for keys that only other optimizers or schedules than the named one read.
 
     Raises:
-        ValueError: names the key, its value, and the names that it belongs to.
+        ValueError: such a key is given; names it, its value, and the names that it goes with.
     """
     keys = {declaration.name: _keys(declaration) for declaration in registry}
     owned = set().union(*keys.values())
@@ -325,7 +327,7 @@ def _keys(declaration: OptimizerDeclaration | ScheduleDeclaration) -> set[str]:
 
 
 def register_optimizer(declaration: OptimizerDeclaration) -> None:
-    """Let recipes name another optimizer; its options get a key of its name.
+    """Add an optimizer to those that recipes may name; its options get a key of its name.
 
     Raises:
         RelmError: the name is taken.
@@ -336,7 +338,7 @@ def register_optimizer(declaration: OptimizerDeclaration) -> None:
 
 
 def register_schedule(declaration: ScheduleDeclaration) -> None:
-    """Let recipes name another learning-rate schedule; its options get a key of its name.
+    """Add a learning-rate schedule to those that recipes may name; its options get a key of its name.
 
     Raises:
         RelmError: the name is taken.

@@ -1,6 +1,6 @@
 """The plan of one recipe: the resolved recipe, its dataset and models, its jobs, and every path of its products.
 
-The graph's rules and the commands both ask here, so a path is written down once.
+Both the graph's rules and the commands use it, so that each path is defined once.
 """
 
 import functools
@@ -26,18 +26,17 @@ from relm.recipes.recipe import Recipe
 from relm.recipes.run_folder import DEVICE_FIGURES, LOG, checkpoint_folder
 
 SPLITS = ("train", "held_out")
-# Which weights are evaluated, and the folder inside the run's that has the figures: the trained ones, those that training
-# started from, the authors' released ones.
+# The evaluated weights (trained, starting, or released by the authors), and the folder of their figures in the run's folder.
 TRAINED, BEFORE, REFERENCE = "eval", "before", "reference"
 SMOKE_EXAMPLES = 20
 
 
 @dataclass(frozen=True)
 class Plan:
-    """One recipe with all it names, and where its products lie."""
+    """One recipe with everything that it names, and the paths of its products."""
 
     name: str
-    """As in `results/NAME`; a smoke twin's begins with `smoke/`."""
+    """Name in `results/NAME`; a smoke twin's begins with `smoke/`."""
     recipe: Recipe
     dataset: Dataset
     tokenizer_model: PretrainedModel | None
@@ -45,7 +44,7 @@ class Plan:
     reference_model: PretrainedModel | None = None
     """The authors' released weights."""
     tests: Mapping[str, PublishedTest] = field(default_factory=dict)
-    """Those of the recipe's evaluations that are on published files."""
+    """Published test files that the recipe evaluates, by name."""
     work: Path = field(default_factory=identity.work_folder)
 
     @functools.cached_property
@@ -64,7 +63,7 @@ class Plan:
 
     @functools.cached_property
     def examples_jobs(self) -> dict[str, ExamplesJob]:
-        """Phase -> the job that pregenerates its examples; phases that read the same ones share it."""
+        """Phase -> the job that pregenerates its examples; phases with the same examples share a job."""
         jobs: dict[str, ExamplesJob] = {}
         for name, phase in self.recipe.pretrain.items():
             parts = self.documents_job.document, self.tokenizer_job.document, phase, self.dataset.language
@@ -78,17 +77,17 @@ class Plan:
 
     @property
     def documents_key(self) -> str:
-        """Identity of the extracted documents, in their path."""
+        """Key of the extracted documents in their path."""
         return self.documents_job.key
 
     @property
     def tokenizer_key(self) -> str:
-        """Identity of the tokenizer, in its path."""
+        """Key of the tokenizer in its path."""
         return self.tokenizer_job.key
 
     @property
     def examples_keys(self) -> dict[str, str]:
-        """Identity of the pregenerated examples, in their path -> the first phase that reads them."""
+        """Key of pregenerated examples in their path -> the first phase that reads them."""
         keys: dict[str, str] = {}
         for phase, job in self.examples_jobs.items():
             keys.setdefault(job.key, phase)
@@ -96,13 +95,13 @@ class Plan:
 
     @functools.cached_property
     def fingerprint(self) -> str:
-        """Identity of what the run means, in its path."""
+        """Fingerprint of the run, in its path."""
         weights = self._content(self._init_from, self.init_model.weights_files) if self.init_model else None
         return identity.fingerprint(self.recipe, [job.document for job in self.examples_jobs.values()], weights)
 
     @property
     def shards(self) -> list[str]:
-        """Names of the dataset's shards: its files, or one for a folder."""
+        """Names of the dataset's shards: one for each of its files, or one for a folder."""
         return self.documents_job.shards
 
     @property
@@ -111,7 +110,7 @@ class Plan:
         return list(self.recipe.pretrain)
 
     def download(self, shard: str) -> Path:
-        """Return the path of a source file of the dataset, in a folder named by its content."""
+        """Return the path of a source file of the dataset, in a folder named after its sha256."""
         return self.documents_job.download(shard)
 
     def documents(self, shard: str, split: str) -> Path:
@@ -119,19 +118,19 @@ class Plan:
         return self.documents_job.documents(shard, split)
 
     def model_download(self, name: str, model: PretrainedModel, file: ModelFile) -> Path:
-        """Return the path of a file of a published model, in a folder named by the content of those used together."""
+        """Return the path of a file of a published model, in a folder named after the content of the files used together."""
         together = next(files for files in (model.weights_files, model.tokenizer_files) if file in files)
         return self.work / "downloads" / "models" / name / identity.digest(self._content((name, model), together)) / file
 
     @property
     def tokenizer_files(self) -> list[Path]:
-        """The files of the tokenizer that is imported."""
+        """Files of the imported tokenizer."""
         assert self.tokenizer_model is not None
         named = str(self.recipe.tokenizer.from_model), self.tokenizer_model
         return self._model_files(named, self.tokenizer_model.tokenizer_files)
 
     def starting_weights(self, phase: str) -> list[Path]:
-        """Return the weights and configuration a phase starts from: the previous phase's, the recipe's `init_from`, or none."""
+        """Return the starting weights and configuration of a phase: the previous phase's, those of `init_from`, or none."""
         before = self.phase_before(phase)
         if before is not None:
             return [self.model_folder(before) / file for file in ("model.safetensors", "config.json")]
@@ -151,7 +150,7 @@ class Plan:
         return identity.part_of(identity.model_content(*named, self.work / "folders"), files)
 
     def _model_files(self, named: tuple[str, PretrainedModel], files: Sequence[ModelFile]) -> list[Path]:
-        """Return the paths of files that are downloaded, converted, or copied out of a folder; their content is in the path."""
+        """Return the paths of files that are downloaded, converted, or copied from a folder; they include the content's key."""
         name, model = named
         if model.converted and files == model.weights_files:
             folder = self.work / "converted" / f"{name}-{identity.digest(self._content(named, files))}"
@@ -163,19 +162,19 @@ class Plan:
 
     @property
     def tokenizer_sha256(self) -> dict[str, str]:
-        """File name -> sha256 that the recipe gives, of the tokenizer that is imported."""
+        """File name -> sha256 in the recipe, of the imported tokenizer."""
         assert self.tokenizer_model is not None
         named = str(self.recipe.tokenizer.from_model), self.tokenizer_model
         return self._content(named, self.tokenizer_model.tokenizer_files)
 
     def starting_sha256(self, phase: str) -> dict[str, str]:
-        """Return file name -> sha256 that the recipe gives for the weights a phase starts from; empty: they are made here."""
+        """Return file name -> sha256 in the recipe, of the weights a phase starts from; empty for weights trained here."""
         if self.init_model is None or self.phase_before(phase) is not None:
             return {}
         return self._weights_sha256(self._init_from)
 
     def evaluated_sha256(self, of: str) -> dict[str, str]:
-        """Return file name -> sha256 that the recipe gives for the weights that are evaluated; empty: they are made here."""
+        """Return file name -> sha256 in the recipe, of the evaluated weights; empty for weights trained here."""
         if of == TRAINED:
             return {}
         return self.starting_sha256(self.phases[0]) if of == BEFORE else self._weights_sha256(self._reference)
@@ -189,7 +188,7 @@ class Plan:
         return self.tokenizer_job.tokenizer
 
     def examples_folder(self, phase: str) -> Path:
-        """Return the folder of a phase's examples, their sidecars and the manifest; phases that read the same ones share it."""
+        """Return the folder of a phase's examples, their sidecars and the manifest; phases with the same examples share it."""
         return self.examples_jobs[phase].folder
 
     def examples(self, phase: str, shard: str, split: str) -> Path:
@@ -197,7 +196,7 @@ class Plan:
         return self.examples_jobs[phase].examples(shard, split)
 
     def manifest(self, phase: str) -> Path:
-        """Return the path of the manifest: the content of all shards of a phase's examples, with their hashes."""
+        """Return the path of the manifest, which lists all shards of a phase's examples with their hashes."""
         return self.examples_folder(phase) / "manifest.json"
 
     def phase_before(self, phase: str) -> str | None:
@@ -207,61 +206,61 @@ class Plan:
 
     @property
     def run_folder(self) -> Path:
-        """Everything that is this recipe's alone."""
+        """Folder of the products that belong to this recipe alone."""
         return self.work / "runs" / self.name / self.fingerprint
 
     def model_folder(self, phase: str) -> Path:
-        """Return the folder of the trained model of a phase, as `transformers` reads it."""
+        """Return the folder of the trained model of a phase, in the format of `transformers`."""
         return self.run_folder / phase / "model"
 
     @property
     def logs(self) -> list[Path]:
-        """The `train.jsonl` of each phase, in order."""
+        """Paths of the `train.jsonl` of all phases, in order."""
         return [self.run_folder / phase / LOG for phase in self.phases]
 
     def device_figures(self) -> dict[str, Path]:
-        """Return phase -> its `device.json`, if there is one: of phases that trained on a device that compiles."""
+        """Return phase -> its `device.json`, for phases that have one because their device compiles programs."""
         files = {phase: self.run_folder / phase / DEVICE_FIGURES for phase in self.phases}
         return {phase: path for phase, path in files.items() if path.is_file()}
 
     @property
     def compilation(self) -> Path:
-        """The findings of `relm compile`, if it was run."""
+        """Path of the findings of `relm compile`, if it was run."""
         return self.run_folder / "compile.json"
 
     def kept_optimizer(self, phase: str) -> Path | None:
-        """Return the checkpoint whose optimizer a phase resumes: of the last step of the phase before; None: a fresh one."""
+        """Return the checkpoint whose optimizer state a phase keeps, the last of the phase before; None: a fresh optimizer."""
         before = self.phase_before(phase)
         if before is None or self.recipe.pretrain[phase].optimizer_state == "fresh":
             return None
         return checkpoint_folder(self.run_folder / before / "checkpoints", self.recipe.pretrain[before].steps)
 
     def evaluations(self, of: str = TRAINED) -> dict[str, Path]:
-        """Return task -> its figures, of the trained model, the weights it started from, or the authors' released ones."""
+        """Return task -> path of its figures, for the trained weights, the starting weights or the authors' released ones."""
         if (of == BEFORE and self.init_model is None) or (of == REFERENCE and self.reference_model is None):
             return {}
         names = [name for name in self.recipe.evaluate if of == TRAINED or not is_of_trained_weights_alone(name)]
         return {task_of(name): self.run_folder / of / f"{task_of(name)}.json" for name in names}
 
     def evaluation(self, task: str) -> EvaluationDeclaration:
-        """Return the declaration of the evaluation that gives a result its figures.
+        """Return the declaration of the evaluation with a result of this name.
 
         Raises:
-            RelmError: the recipe has none of this name.
+            RelmError: the recipe has no such evaluation.
         """
         declaration = find_evaluation(task, self.tests)
         if declaration is None:
             known = ", ".join([*names_in_recipes(), *self.tests])
-            raise RelmError(f"recipe {self.name} evaluates no {task}: give evaluate: [...] one of {known}")
+            raise RelmError(f"recipe {self.name} has no evaluation {task}: give evaluate: [...] one of {known}")
         return declaration
 
     def evaluation_identity(self, task: str) -> dict[str, Any]:
-        """Return the identity of the evaluation that gives a result its figures, as `relm evaluate --job` takes it."""
+        """Return the identity of the evaluation with a result of this name, as `relm evaluate --job` takes it."""
         declaration, test = self.evaluation(task), self.tests.get(task)
         return identity.evaluation_identity(declaration, task, self.recipe, test=test, language=self.dataset.language)
 
     def evaluated_model(self, of: str) -> list[Path]:
-        """Return the weights that are evaluated, and their configuration."""
+        """Return the paths of the evaluated weights and their configuration."""
         if of == TRAINED:
             folder = self.model_folder(self.phases[-1])
             return [folder / "model.safetensors", folder / "config.json"]
@@ -271,20 +270,20 @@ class Plan:
 
     @property
     def evaluation_limit(self) -> int | None:
-        """The number of examples of each evaluation that a smoke twin reads; None: all."""
+        """Number of examples that each evaluation of a smoke twin reads; None: all."""
         return SMOKE_EXAMPLES if self.name.startswith("smoke/") else None
 
     def test_download(self, test: str) -> Path:
-        """Return the path of a published test's file, in a folder named by its content."""
+        """Return the path of a published test's file, in a folder named after its sha256."""
         spec = self.tests[test]
         return self.work / "downloads" / "evaluations" / test / spec.files[spec.file].sha256[:12] / spec.file
 
     @property
     def results(self) -> Path:
-        """The published folder."""
+        """Folder of the published results."""
         return Path("results") / self.name
 
     @property
     def reference_results(self) -> Path:
-        """The figures of the authors' released weights."""
+        """Folder of the figures of the authors' released weights."""
         return Path("results") / "reference" / self.name

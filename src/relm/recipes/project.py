@@ -1,4 +1,4 @@
-"""A project: the recipes of a folder, the plan of each, and the job behind each key."""
+"""A project: the recipes of a folder, the plan of each, and the job of each key."""
 
 import contextlib
 import difflib
@@ -17,10 +17,10 @@ from relm.recipes.recipe import Recipe, load_recipe
 from relm.recipes.section import NAME
 from relm.recipes.smoke import smoke_twin
 
-# Folders of `results/` that are no recipe's.
+# Folders of `results/` that do not belong to a recipe.
 NOT_RECIPES = ("smoke", "reference")
 J = TypeVar("J", bound=DataJob)
-# Kind, key, and the dataset in the path.
+# Kind of the job, its key, and the dataset in the path.
 JobKey = tuple[type, str, str | None]
 
 
@@ -30,7 +30,7 @@ class Project:
     def __init__(self, root: Path = Path()) -> None:
         self.recipes = root / "recipes"
         self._plans: dict[str, Plan] = {}
-        # A graph asks for the same file once a shard; it is read once.
+        # A graph needs the same file for each shard; it is read once.
         self._datasets: dict[str, Dataset] = {}
         self._models: dict[str, PretrainedModel] = {}
         self._tests: dict[str, PublishedTest] = {}
@@ -38,11 +38,11 @@ class Project:
         self._indexed: set[str] = set()
 
     def names(self) -> list[str]:
-        """Return the names of all recipes, sorted; smoke twins are not among them."""
+        """Return the sorted names of all recipes, without smoke twins."""
         return sorted(path.stem for path in self.recipes.glob("*.yaml") if _is_name(path.stem))
 
     def misnamed(self) -> list[Path]:
-        """Return files whose names cannot be a recipe's, sorted; hidden ones, such as an editor's locks, are passed over."""
+        """Return the sorted files whose names cannot be a recipe's; hidden ones, such as an editor's locks, are ignored."""
         found = self.recipes.glob("*.yaml")
         return sorted(path for path in found if not _is_name(path.stem) and not path.name.startswith("."))
 
@@ -61,11 +61,11 @@ class Project:
         """Return the path of a recipe's file; for a smoke twin, that of its recipe.
 
         Raises:
-            RelmError: there is no such recipe; suggests the nearest name.
+            RelmError: the recipe is unknown; suggests the nearest name.
         """
         plain = name.removeprefix("smoke/")
         path = self.recipes / f"{plain}.yaml"
-        if not _is_name(plain) or not os.path.lexists(path):  # reading says what is wrong with a broken link
+        if not _is_name(plain) or not os.path.lexists(path):  # reading the file reports a broken link
             near = difflib.get_close_matches(Path(plain).name.removesuffix(".yaml"), self.names(), n=1, cutoff=0.5)
             prefix = name[: len(name) - len(plain)]
             hint = f"did you mean results/{prefix}{near[0]}?" if near else f"there are: {', '.join(self.names()) or 'none'}"
@@ -82,23 +82,23 @@ class Project:
         return self.recipes / "models" / f"{name}.yaml"
 
     def dataset(self, name: str) -> Dataset:
-        """Return the dataset of a name."""
+        """Return the dataset with this name."""
         if name not in self._datasets:
             self._datasets[name] = load_dataset(self.dataset_path(name))
         return self._datasets[name]
 
     def model(self, name: str) -> PretrainedModel:
-        """Return the pretrained model of a name."""
+        """Return the pretrained model with this name."""
         if name not in self._models:
             self._models[name] = load_model(self.model_path(name))
         return self._models[name]
 
     def test_path(self, name: str) -> Path:
-        """Return the path of the file of an evaluation on published data."""
+        """Return the path of the YAML file of a published test."""
         return self.recipes / "evaluations" / f"{name}.yaml"
 
     def test(self, name: str) -> PublishedTest:
-        """Return the published test of a name."""
+        """Return the published test with this name."""
         if name not in self._tests:
             self._tests[name] = load_test(self.test_path(name))
         return self._tests[name]
@@ -108,7 +108,9 @@ class Project:
         names = [name for name in recipe.evaluate if name not in names_in_recipes() and not name.startswith(HARNESS)]
         for name in names:
             if name.startswith(task_of(HARNESS)):
-                raise RelmError(f"{path}: evaluate: {name}: names with {task_of(HARNESS)} are the harness's: {HARNESS}TASK")
+                raise RelmError(
+                    f"{path}: evaluate: {name}: {task_of(HARNESS)} begins names of the harness's results; write {HARNESS}TASK"
+                )
             if not os.path.lexists(self.test_path(name)):
                 known = [*names_in_recipes(), *sorted(other.stem for other in self.test_path(name).parent.glob("*.yaml"))]
                 near = difflib.get_close_matches(name, known, n=1)
@@ -117,7 +119,7 @@ class Project:
         return {name: self.test(name) for name in names}
 
     def plan(self, name: str) -> Plan:
-        """Return the plan of a recipe, or of its smoke twin for ``smoke/NAME``; read once.
+        """Return the plan of a recipe, or of its smoke twin for ``smoke/NAME``; its files are read once.
 
         Raises:
             RelmError: the recipe, or a dataset or model it names, is absent or has faults.
@@ -146,17 +148,17 @@ class Project:
         for key, model in weights.items():
             if model is not None and not model.weights:
                 found = getattr(recipe, key)
-                raise RelmError(f"{path}: {key}: {found} has no weights among its files; weights: true says it has")
+                raise RelmError(f"{path}: {key}: {found} declares no weights; set weights: true in its file if it has them")
 
     def find_job(self, kind: type[J], key: str, dataset: str | None = None) -> J:
-        """Return the job of a kind with a key; a tokenizer's has no dataset in its path.
+        """Return the job of a kind with a key; a tokenizer's path has no dataset.
 
-        Recipes that were planned already are asked first: whoever asks for `results/NAME` planned it. Then the others, one
-        after the other. One with faults is passed over, for it cannot have requested anything, and so is one whose folders
-        cannot be read.
+        Recipes that are already planned are searched first, because a requested `results/NAME` has been planned; then the
+        others, one after another. A recipe with faults is skipped, because it cannot have requested a job, and so is one whose
+        folders cannot be read.
 
         Raises:
-            RelmError: no recipe makes it.
+            RelmError: no recipe has this job.
         """
         wanted = (kind, key, dataset)
         if wanted not in self._jobs:
@@ -164,7 +166,7 @@ class Project:
         job = self._jobs.get(wanted)
         if not isinstance(job, kind):
             product = f"{kind.product} with key {key}"
-            raise RelmError(f"no recipe makes {product}: was a recipe edited while this ran? Give the same command again")
+            raise RelmError(f"no recipe makes {product}: was a recipe edited during the run? Give the same command again")
         return job
 
     def _index_jobs(self, wanted: JobKey) -> None:
@@ -184,7 +186,7 @@ def _is_name(stem: str) -> bool:
 
 
 def describe_misnamed(path: Path) -> str:
-    """Return a sentence about a file whose name cannot be a recipe's."""
+    """Return an error message about a file whose name cannot be a recipe's."""
     return (
         f"{path.parent}/{path.name!r}: cannot be a recipe's name, which has letters, digits, '.', '_' and '-' and is none of "
         f"{', '.join(NOT_RECIPES)}; rename the file"
@@ -192,7 +194,7 @@ def describe_misnamed(path: Path) -> str:
 
 
 def shorten_error(error: RelmError) -> str:
-    """Return an error with the first of the faults that it lists, for a place where others stand beside it."""
+    """Return an error message in one line: its first line with the first fault that it lists, and the count of the others."""
     first, *others = str(error).splitlines()
     more = f", and {len(others) - 1} more" if len(others) > 1 else ""
     return f"{first}: {others[0].strip()}{more}" if others else first

@@ -1,4 +1,4 @@
-"""`recipes/models/NAME.yaml`: starting weights and tokenizers, which recipes name."""
+"""Published models: the section of `recipes/models/NAME.yaml`, with starting weights and tokenizers that recipes name."""
 
 import re
 from pathlib import Path
@@ -23,7 +23,7 @@ ModelFile = Literal[
 ]
 
 WEIGHTS_FILES: tuple[ModelFile, ...] = ("model.safetensors", "config.json")
-# Released in the older form: loaded as tensors and nothing else, once, and written as the above.
+# Weights in the older format: loaded once, restricted to tensors, and written as safetensors.
 PICKLED_WEIGHTS: ModelFile = "pytorch_model.bin"
 TOKENIZER_FILES: dict[str, tuple[ModelFile, ...]] = {
     "gpt2_bpe": ("vocab.json", "merges.txt"),
@@ -36,10 +36,10 @@ TOKENIZER_FILES: dict[str, tuple[ModelFile, ...]] = {
 
 
 class PretrainedModel(Section):
-    """`recipes/models/NAME.yaml`: starting weights, a tokenizer, or both, as published by somebody."""
+    """`recipes/models/NAME.yaml`: published starting weights, a tokenizer, or both."""
 
     title: str
-    """What it is, in a few words."""
+    """Short description of the model."""
     licence: str
     """SPDX identifier, or the licence's name."""
     homepage: str | None = Field(default=None, pattern=r"^https?://")
@@ -55,32 +55,34 @@ class PretrainedModel(Section):
         ]
         | None
     ) = None
-    """gpt2_bpe and roberta_bpe: `vocab.json` and `merges.txt`; bert_wordpiece_uncased and bert_wordpiece_cased: `vocab.txt`;
-    t5_sentencepiece (mT5 too): `spiece.model`; tokenizers_json: `tokenizer.json`; null: weights only."""
+    """Kind of the tokenizer. gpt2_bpe and roberta_bpe: `vocab.json` and `merges.txt`; bert_wordpiece_uncased and
+    bert_wordpiece_cased: `vocab.txt`; t5_sentencepiece (mT5 too): `spiece.model`; tokenizers_json: `tokenizer.json`; null:
+    weights only."""
     weights: bool = False
-    """Whether `model.safetensors` and `config.json` are among the files, so that `init_from` may name it."""
+    """The files include `model.safetensors` and `config.json`, so that `init_from` may name the model."""
     files: dict[ModelFile, RemoteFile] = Field(default_factory=dict)
-    """File name, as `transformers` expects it -> what it is. Weights released as `pytorch_model.bin` alone are converted."""
+    """File name in `transformers` -> file. Weights released as `pytorch_model.bin` only are converted."""
     configuration: dict[str, Any] | None = None
-    """Of weights that are converted: the content of their `config.json`."""
+    """Content of the `config.json` of converted weights."""
     folder: str | None = None
-    """A folder of one's own instead, as `save_pretrained` writes it, relative to the checkout or with ~, known by content."""
+    """Local folder instead of `files`, as `save_pretrained` writes it, relative to the checkout or with ~. It is identified by
+    its content."""
 
     @property
     def tokenizer_files(self) -> tuple[ModelFile, ...]:
-        """The files that are the tokenizer."""
+        """Files of the tokenizer."""
         return TOKENIZER_FILES[self.tokenizer] if self.tokenizer else ()
 
     @property
     def weights_files(self) -> tuple[ModelFile, ...]:
-        """The files that are the weights and their configuration, which beside a `pytorch_model.bin` is no file."""
+        """Files of the weights and their configuration; that of a `pytorch_model.bin` is in `configuration` instead."""
         if not self.weights:
             return ()
         return ("pytorch_model.bin", "config.json") if self.converted else WEIGHTS_FILES
 
     @property
     def converted(self) -> bool:
-        """Whether the weights are released as `pytorch_model.bin`, and become a `model.safetensors` here."""
+        """True if the weights are released as `pytorch_model.bin`, and are converted to `model.safetensors`."""
         return self.weights and PICKLED_WEIGHTS in self.files
 
     @model_validator(mode="after")
@@ -89,7 +91,7 @@ class PretrainedModel(Section):
         if len(given) != 1:
             raise ValueError(f"a model has either files or a folder; found {' and '.join(given) or 'none'}")
         if self.folder is not None and not (self.weights or self.tokenizer):
-            raise ValueError("folder: say what it is read for: weights: true, or which tokenizer, or both")
+            raise ValueError("folder: nothing is read from it; give weights: true, a tokenizer, or both")
         return self
 
     @field_validator("configuration")
@@ -97,15 +99,15 @@ class PretrainedModel(Section):
     def numbers_are_numbers(cls, configuration: dict[str, Any] | None) -> dict[str, Any] | None:
         for key, value in (configuration or {}).items():
             if isinstance(value, str) and re.fullmatch(r"[+-]?\d+[eE][+-]?\d+", value):
-                raise ValueError(f"{key}: {value} is a text in YAML, which wants a point in a number: 1.0e-05 for 1e-05")
+                raise ValueError(f"{key}: {value} is a text in YAML, whose numbers need a point: write 1.0e-05 for 1e-05")
         return configuration
 
     @model_validator(mode="after")
     def has_what_it_promises(self) -> Self:
         if self.converted != (self.configuration is not None):
-            raise ValueError("configuration: belongs to weights that are converted from pytorch_model.bin, and they need it")
+            raise ValueError("configuration: required for weights converted from pytorch_model.bin, and refused for others")
         if self.converted and (twice := {*WEIGHTS_FILES} & {*self.files}):
-            raise ValueError(f"files: {min(twice)} is made of pytorch_model.bin and configuration; leave it out")
+            raise ValueError(f"files: {min(twice)} is built from pytorch_model.bin and configuration; leave it out")
         given = {*self.files, *(["config.json"] if self.converted else [])}
         missing = sorted({*self.tokenizer_files, *self.weights_files} - given)
         if missing and self.folder is None:

@@ -1,7 +1,7 @@
-"""What a recipe is: one run, in `recipes/NAME.yaml`.
+"""The sections of a recipe, `recipes/NAME.yaml`, which describes one run.
 
-Every key has a sentence here; the JSON Schema for editors is generated from these classes. Nothing heavy is imported: Snakemake
-reads recipes whenever it starts.
+Every key is documented here; the JSON Schema for editors is generated from these classes. Nothing heavy is imported, because
+Snakemake reads recipes whenever it starts.
 """
 
 from pathlib import Path
@@ -19,41 +19,41 @@ from relm.recipes.section import Section, Slug, read_extended, validate
 
 
 class Paper(Section):
-    """The publication whose run this is."""
+    """The publication that reports the run."""
 
     key: Slug
-    """A short name; `snakemake paper_KEY` makes all recipes of the paper."""
+    """Short name; `snakemake paper_KEY` runs all recipes of the paper."""
     title: str
-    """As published."""
+    """Title as published."""
     url: str = Field(pattern=r"^https://")
-    """Where it can be read."""
+    """Address of the publication."""
 
 
 class DataChoice(Section):
-    """Which documents are trained on."""
+    """The documents of the run."""
 
     dataset: Slug
-    """Name of a file in `recipes/data/`."""
+    """Dataset: the name of a file in `recipes/data/`."""
     documents: int | None = Field(default=None, gt=0)
-    """Read only so many documents of each shard; null: all."""
+    """Largest number of documents read from each shard; null: all."""
 
 
 class TokenizerChoice(Section):
-    """The tokenizer: taken from a model in `recipes/models/`, or trained on the training documents."""
+    """The tokenizer: imported from a model in `recipes/models/`, or trained on the training documents."""
 
     from_model: Slug | None = None
-    """Name of a file in `recipes/models/`."""
+    """Published model whose tokenizer is imported: the name of a file in `recipes/models/`."""
     train: Literal["byte_level_bpe", "wordpiece", "characters"] | None = None
-    """Train one of this kind instead."""
+    """Kind of tokenizer that is trained instead."""
     vocabulary_size: int | None = Field(default=None, gt=256)
-    """Of a trained tokenizer, special tokens included; characters are as many as the text has."""
+    """Vocabulary size of a trained tokenizer, special tokens included; for byte_level_bpe and wordpiece."""
     lower_case: bool = False
-    """Of a WordPiece trained here: letters lose their case and accents, as in BERT's uncased models."""
+    """Remove case and accents, as in BERT's uncased models; for a trained wordpiece."""
     special_tokens: bool = True
-    """Of characters: false leaves out the end of text and the unknown character, so that the vocabulary is the text's own;
-    phases then have causal.end_of_text: never."""
+    """Include an end-of-text token and a token for unknown characters; for characters. If false, phases must have
+    causal.end_of_text: never."""
     training_bytes: int = Field(default=50_000_000, gt=0)
-    """How much text, from the first shard's beginning on, a tokenizer is trained on."""
+    """Bytes of text, from the beginning of the first shard on, that the tokenizer is trained on."""
 
     @model_validator(mode="after")
     def taken_or_trained(self) -> Self:
@@ -71,31 +71,33 @@ class TokenizerChoice(Section):
 
 
 class Phase(Objective):
-    """One stretch of training with one objective, length and schedule; the next phase goes on from its weights."""
+    """One phase of training, with one objective, length and schedule; the next phase starts from its weights."""
 
     global_batch_size: int = Field(gt=0)
     """Sequences per optimizer step, over all devices."""
     steps: int = Field(gt=0)
-    """Optimizer steps."""
+    """Number of optimizer steps."""
     optimizer: Optimizer
-    """How gradients become updates."""
+    """Optimizer and its options."""
     schedule: Schedule = Schedule()
-    """The learning rate over the steps."""
+    """Learning-rate schedule."""
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
-    """Of the computation; master weights and optimizer state are float32, unless optimizer.state_precision says otherwise."""
+    """Precision of the computation; master weights and optimizer state have optimizer.state_precision."""
     loss_scaling: LossScaling = LossScaling()
-    """By what the loss is multiplied, so that small gradients do not vanish in float16."""
+    """Scaling of the loss, so that small gradients do not underflow in float16."""
     loss_normalisation: Literal["global_tokens", "per_replica", "per_micro_batch"] = "global_tokens"
-    """global_tokens: the mean over all scored tokens of the global batch, however it is cut; per_replica, per_micro_batch: the
-    mean of the means over equal shares of it, as an original with so many replicas or micro-batches had it."""
+    """Normalisation of the loss. global_tokens: the mean over all scored tokens of the global batch; per_replica,
+    per_micro_batch: the mean of the means over equal shares of the global batch, as in an original with so many replicas or
+    micro-batches."""
     loss_shares: int = Field(default=1, gt=0)
-    """How many shares those are, replicas times micro-batches for per_micro_batch."""
+    """Number of equal shares; for per_micro_batch, replicas times micro-batches."""
     optimizer_state: Literal["fresh", "kept"] = "fresh"
-    """fresh: begin as a new optimizer does; kept: go on with what the phase before left, its count of updates included."""
+    """Optimizer state at the start. fresh: that of a new optimizer; kept: that of the phase before, its count of updates
+    included."""
 
     @property
     def share_size(self) -> int:
-        """Sequences of one share of the global batch."""
+        """Number of sequences in one share of the global batch."""
         return self.global_batch_size // self.loss_shares
 
     @model_validator(mode="after")
@@ -121,41 +123,42 @@ class Phase(Objective):
 
 
 class Run(Section):
-    """Where and how it runs. Nothing here changes what the run means, and nothing here is in the fingerprint."""
+    """Device, parallelism, logging and checkpoints. These keys are not part of the fingerprint."""
 
     device: Annotated[str, NameIn(DEVICES)] = HOST
-    """Which accelerator trains."""
+    """Device that trains."""
     processes: int = Field(default=1, gt=0)
-    """How many processes share each global batch: one a GPU, or on a CPU as many as are wanted."""
+    """Number of processes that share each global batch: one per GPU; any number on a CPU."""
     micro_batch_size: int | None = Field(default=None, gt=0)
     """Sequences per forward pass of one process; null: the process's part of the global batch, or of one of its loss_shares."""
     topology: str | None = None
-    """Of a TPU: which slice, such as v3-8, in Google Cloud's words; null: whatever is there."""
+    """Slice of TPUs by Google Cloud's name, such as v3-8; null: the slice that the machine has."""
     threads: int | None = Field(default=None, gt=0)
-    """CPU threads of each process; null: all the cores it may use. Another number rounds differently."""
+    """CPU threads of each process; null: all available cores. Another count rounds differently."""
     compile: bool | None = None
-    """Have torch.compile make one program of the forward and backward pass, which rounds differently; null: on cuda."""
+    """Compile the forward and backward pass with torch.compile, which rounds differently; null: only on cuda."""
     deterministic: bool = True
-    """The same steps give the same bits again on the same kind of device; false lets cuda take whatever kernel is fastest."""
+    """Use deterministic kernels, so that the same steps give identical bits on the same kind of device; false allows the
+    fastest kernels on cuda."""
     activation_checkpointing: bool = False
-    """Compute each layer anew in the backward pass: less memory, a third more arithmetic, the same numbers."""
+    """Recompute each layer's activations in the backward pass: less memory, a third more operations, identical results."""
     checkpoint_interval: int = Field(default=500, gt=0)
     """Steps between checkpoints."""
     keep_checkpoints: int = Field(default=2, gt=0)
-    """How many of the newest stay on disk."""
+    """Number of newest checkpoints that are kept."""
     keep_every: int | None = Field(default=None, gt=0)
-    """Beside these, every so-manyth checkpoint stays; null: none."""
+    """Keep every so-manyth checkpoint as well; null: none."""
     log_interval: int = Field(default=10, gt=0)
     """Steps between lines of train.jsonl."""
     validation_interval: int | None = Field(default=None, gt=0)
-    """Steps between looks at the held-out examples, whose loss goes into train.jsonl; null: never."""
+    """Steps between validations on held-out examples, whose loss is logged in train.jsonl; null: no validation."""
     validation_batches: int = Field(default=20, gt=0)
-    """Global batches of each look, always the same ones; fewer where there are not so many."""
+    """Number of global batches in each validation, always the same ones; fewer if there are fewer examples."""
     loggers: list[Literal["tensorboard", "wandb"]] = Field(default_factory=list)
-    """Where the lines of train.jsonl go as well; wandb writes to the disk unless WANDB_MODE=online."""
+    """Loggers that receive the lines of train.jsonl as well; wandb writes to the disk unless WANDB_MODE=online."""
     peak_teraflops: float | None = Field(default=None, gt=0)
-    """What one device can do at most, in 10^12 operations a second, for the utilisation in train.jsonl; null: what is published
-    of a known accelerator, and nothing for a CPU."""
+    """Peak throughput of one device in 10^12 operations per second, for the utilisation in train.jsonl; null: the published
+    peak of a known accelerator, and no utilisation for a CPU."""
 
     @model_validator(mode="after")
     def topologies_are_of_the_device(self) -> Self:
@@ -172,87 +175,88 @@ class Run(Section):
 
     @property
     def devices_of_process(self) -> int:
-        """How many devices one process splits its micro-batch over: those of its topology, otherwise 1."""
+        """Number of devices over which one process splits its micro-batch: those of its topology, otherwise 1."""
         return DEVICES[self.device].topologies[self.topology].devices if self.topology else 1
 
 
 class Noise(Section):
-    """How much a figure moves from seed to seed."""
+    """Seed-to-seed noise of a figure."""
 
     standard_deviation: float = Field(gt=0)
-    """Of single runs."""
+    """Standard deviation of single runs."""
     runs: int = Field(ge=2)
-    """How many runs it was computed from."""
+    """Number of runs from which it was computed."""
     source: str
-    """Our own seeds, or the study it is taken from."""
+    """Source of the value: the project's own runs, or a study."""
 
 
 class Expectation(Section):
-    """One published figure, and how near is near enough."""
+    """One published figure, and the tolerance of its comparison."""
 
     metric: str = Field(pattern=r"^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)+$")
-    """TASK.FIGURE, as in eval/TASK.json."""
+    """Name of the metric: TASK.FIGURE, as in eval/TASK.json."""
     value: float
-    """As published."""
+    """Published value."""
     tolerance: float = Field(gt=0)
-    """A difference up to this counts as the same."""
+    """Largest difference that counts as equal."""
     basis: str
-    """Why this tolerance; a figure without a basis is refused."""
+    """Reason for this tolerance."""
     place: str
-    """Table, figure or page that states it."""
+    """Table, figure or page of the publication with the value."""
     noise: Noise | None = None
-    """Seed-to-seed noise; without it the row shows the difference and no verdict beyond it."""
+    """Seed-to-seed noise; without it the report shows the difference and no verdict."""
     published_runs: int = Field(default=1, gt=0)
-    """Over how many runs the published value is a mean."""
+    """Number of runs of which the published value is the mean."""
     comparable: bool = True
-    """False where the published protocol differs from ours; the row then says so."""
+    """The published protocol is the same as relm's; if false, the report marks the figure as not comparable."""
     measured_on: str | None = None
-    """Of a time or a speed: the `run.topology` on which it was measured; on any other, and on none, the row is not compared."""
+    """Value of `run.topology` on which a time or a speed was measured; on any other topology it is not compared."""
 
 
 class Recipe(Section):
     """`recipes/NAME.yaml`: one run."""
 
     title: str
-    """What it trains, on what."""
+    """Title of the run: the model and its data."""
     paper: Paper | None = None
-    """The publication whose run this is."""
+    """Publication that reports the run."""
     source: str | None = None
-    """The original's code: repository and revision."""
+    """Original code: repository and revision."""
     data: DataChoice
-    """Which documents."""
+    """Documents of the run."""
     tokenizer: TokenizerChoice
-    """How text becomes ids."""
+    """Tokenizer of the run."""
     model: Architecture
-    """What is trained."""
+    """Model architecture and its sizes."""
     init_from: Slug | None = None
-    """Starting weights, from `recipes/models/`; null: random."""
+    """Starting weights: the name of a file in `recipes/models/`; null: random weights."""
     seed: int = Field(default=0, ge=0)
-    """Of the initial weights, the order of the data and dropout."""
+    """Random seed of the initial weights, the order of the data and dropout."""
     pretrain: dict[Slug, Phase] = Field(min_length=1)
-    """Phase name -> phase, in this order."""
+    """Phase name -> phase, in the order of training."""
     evaluate: list[Evaluation] = Field(default_factory=list)
-    """On the held-out documents: held_out, perplexity by token, word and byte; random_windows, the loss on some windows;
-    masked_lm, the loss of masked tokens; pseudo_perplexity, each token masked alone; diacritics, how well they are restored;
-    samples, text the model writes. training: what training took, by its log. On a published test file: the name of a file
-    in `recipes/evaluations/`. By the language-model evaluation harness: lm_eval:TASK."""
+    """Evaluations. On held-out documents: held_out, perplexity by token, word and byte; random_windows, the loss on random
+    windows; masked_lm, the loss of masked tokens; pseudo_perplexity, each token masked alone; diacritics, the accuracy of
+    restored diacritics; samples, generated text. From the training log: training, the time and speed of training. On a
+    published test file: the name of a file in `recipes/evaluations/`. With the language-model evaluation harness:
+    lm_eval:TASK."""
     random_windows: RandomWindows = RandomWindows()
-    """How many windows, where they are evaluated."""
+    """Options of the evaluation random_windows."""
     masked_lm: MaskedLm = MaskedLm()
-    """Which masks, where the loss of masked tokens is evaluated."""
+    """Options of the evaluation masked_lm."""
     pseudo_perplexity: PseudoPerplexity = PseudoPerplexity()
-    """How many examples, where it is evaluated."""
+    """Options of the evaluation pseudo_perplexity."""
     diacritics: Diacritics = Diacritics()
-    """How many texts, where they are evaluated."""
+    """Options of the evaluation diacritics."""
     expect_reference: Slug | None = None
-    """The authors' released weights, from `recipes/models/`: `snakemake results/reference/NAME` evaluates these with the same
-    code, so that a wrong evaluation is found before a run is paid for."""
+    """The authors' released weights: the name of a file in `recipes/models/`. `snakemake results/reference/NAME` evaluates them
+    with the same code, so that a wrong evaluation is found before an expensive run."""
     run: Run = Run()
-    """Where and how it runs."""
+    """Device, parallelism, logging and checkpoints."""
     expect: list[Expectation] = Field(default_factory=list)
-    """The published figures."""
+    """Published figures with which the results are compared."""
     deviations: list[str] = Field(default_factory=list)
-    """What differs from the paper and why, a sentence each."""
+    """Differences from the paper and their reasons, one sentence each."""
 
     @model_validator(mode="after")
     def objectives_fit_the_model(self) -> Self:
@@ -296,7 +300,7 @@ class Recipe(Section):
         return self
 
     @model_validator(mode="after")
-    def batches_fall_into_pieces(self) -> Self:
+    def batches_are_divisible(self) -> Self:
         for name, phase in self.pretrain.items():
             processes, batch = self.run.processes, f"pretrain.{name}.global_batch_size ({phase.global_batch_size})"
             if phase.global_batch_size % processes:
@@ -315,18 +319,18 @@ class Recipe(Section):
         return self
 
     @model_validator(mode="after")
-    def kept_optimizers_go_on(self) -> Self:
+    def kept_optimizers_follow_the_same_kind(self) -> Self:
         before: Phase | None = None
         for name, phase in self.pretrain.items():
             if phase.optimizer_state == "kept" and (before is None or before.optimizer.name != phase.optimizer.name):
                 found = "is the first" if before is None else f"follows one with {before.optimizer.name}"
                 raise ValueError(
-                    f"pretrain.{name}.optimizer_state: kept goes on with the optimizer of the phase before; this phase {found}"
+                    f"pretrain.{name}.optimizer_state: kept needs the same optimizer in the phase before; this phase {found}"
                 )
             before = phase
         return self
 
 
 def load_recipe(path: Path) -> Recipe:
-    """The recipe in a YAML file, `extends` resolved."""
+    """Return the recipe in a YAML file, with `extends` resolved."""
     return validate(Recipe, read_extended(path), path)

@@ -1,4 +1,4 @@
-"""Paths and texts as records show them: without the user's name, the home folder or a secret."""
+"""Redaction of paths and texts in records: without the user's name, the home folder or secrets."""
 
 import getpass
 import os
@@ -17,13 +17,13 @@ _ABSOLUTE_PATH = re.compile(r"(?<![\w.~:/-])/[^\s'\"]+")
 
 
 def _list_short_names() -> list[tuple[str, str]]:
-    """Return absolute folders with their short names in records, the most specific first."""
+    """Return absolute folders with their short names, the most specific first."""
     folders = [(os.path.abspath(work_folder()), "work"), (os.getcwd(), "."), (os.path.expanduser("~"), "~")]
     return [(folder, name) for folder, name in folders if len(folder) > 1]
 
 
 def shorten_path(path: Path) -> str:
-    """Return a path as records show it: `work/...` wherever the work folder is, relative to the current folder or to `~`."""
+    """Return a path as `work/...` wherever the work folder is, or relative to the current folder or to `~`."""
     absolute = os.path.abspath(path)
     for folder, name in _list_short_names():
         if absolute == folder:
@@ -34,7 +34,7 @@ def shorten_path(path: Path) -> str:
 
 
 def expand_path(path: str) -> Path:
-    """Return the file that `shorten_path` showed as ``path``."""
+    """Return the path that `shorten_path` shortened to ``path``."""
     first, _, rest = path.partition("/")
     if first == "work":
         return work_folder() / rest
@@ -53,7 +53,7 @@ def mask_secrets(text: str) -> str:
 
 
 def _mask_user(match: re.Match[str]) -> str:
-    path = _HOME.sub(r"\1USER", match[0])  # in a container the caller's name and home are not known
+    path = _HOME.sub(r"\1USER", match[0])  # in a container the user's name and home are unknown
     try:
         user = getpass.getuser()
     except (KeyError, OSError):
@@ -62,7 +62,7 @@ def _mask_user(match: re.Match[str]) -> str:
 
 
 def mask_value(value: Any) -> Any:
-    """Return a JSON value in which every string went through `mask_secrets`."""
+    """Return a JSON value with `mask_secrets` applied to every string."""
     if isinstance(value, str):
         return mask_secrets(value)
     if isinstance(value, dict):

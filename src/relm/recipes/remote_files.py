@@ -1,4 +1,4 @@
-"""Files of others that are known by their content, with the sources that have them."""
+"""Published files, identified by their sha256, with the sources from which they can be downloaded."""
 
 from typing import Annotated, Literal, Self
 
@@ -10,28 +10,28 @@ Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
 class Source(Section):
-    """One place that has a file. Exactly one of `url`, `pypi`, `npm`, `huggingface` is given."""
+    """One source of a file. Exactly one of `url`, `pypi`, `npm`, `huggingface` is given."""
 
     url: str | None = Field(default=None, pattern=r"^https?://")
-    """Address of the file, or of the archive that holds it."""
+    """URL of the file, or of the archive that contains it."""
     pypi: str | None = Field(default=None, pattern=r"^[A-Za-z0-9._-]+==[^=\s]+$")
-    """A release on the Python package index, NAME==VERSION; `file` names the wheel or sdist."""
+    """Release on the Python package index, NAME==VERSION; `file` names the wheel or sdist."""
     npm: str | None = Field(default=None, pattern=r"^(@[a-z0-9._-]+/)?[a-z0-9._-]+@[0-9][^\s@]*$")
-    """A release on the npm registry, NAME@VERSION; its tarball is read."""
+    """Release on the npm registry, NAME@VERSION; its tarball is read."""
     huggingface: str | None = Field(default=None, pattern=r"^[A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)?$")
-    """A repository on the Hugging Face hub, OWNER/NAME; `file` names the path in it."""
+    """Repository on the Hugging Face hub, OWNER/NAME; `file` names the path in it."""
     repository_type: Literal["model", "dataset"] = "model"
-    """Of a Hugging Face repository."""
+    """Type of the Hugging Face repository."""
     revision: str | None = None
-    """Of a Hugging Face repository: a commit, better than a tag or branch."""
+    """Revision of the Hugging Face repository: a commit, rather than a tag or branch."""
     file: str | None = None
-    """The wheel or sdist of a release, or the path in a Hugging Face repository."""
+    """Wheel or sdist of a release, or path in a Hugging Face repository."""
     sha256: Sha256 | None = None
-    """Of what is fetched, where that is an archive or compressed: a wrong archive is then refused before it is opened."""
+    """Hash of the downloaded archive or compressed file, so that a wrong one is refused before it is opened."""
     member: str | None = None
-    """Path of the file inside the fetched zip or tar archive (a wheel is a zip)."""
+    """Path of the file inside the downloaded zip or tar archive (a wheel is a zip)."""
     decompress: Literal["gzip", "bzip2", "xz"] | None = None
-    """How the fetched file, or the archive's member, is compressed."""
+    """Compression of the downloaded file, or of the archive's member."""
 
     @model_validator(mode="after")
     def exactly_one_kind(self) -> Self:
@@ -51,30 +51,29 @@ class Source(Section):
 
 
 class RemoteFile(Section):
-    """A file known by its content: whatever source it comes from, these bytes or none."""
+    """A file identified by its content, whatever source it comes from."""
 
     sha256: Sha256
-    """Of the file itself, after extraction from an archive and decompression."""
+    """Hash of the file itself, after extraction from an archive and decompression."""
     size: int | None = Field(default=None, gt=0)
-    """In bytes, of the file itself; null where it is not known exactly."""
+    """Size of the file itself in bytes; null if it is not known exactly."""
     at_most: int | None = Field(default=None, gt=0)
-    """In bytes, instead of `size`: what comes and is longer is refused before it fills the disk."""
+    """Upper limit of the size in bytes, instead of `size`: a longer download is refused before it fills the disk."""
     sources: list[Source] = Field(min_length=1)
-    """Tried in this order; a folder named by RELM_MIRROR comes before them all."""
+    """Sources, tried in this order after the folder that RELM_MIRROR names."""
 
     @property
-    def most(self) -> int:
-        """The most bytes that it can have."""
+    def largest_size(self) -> int:
+        """Largest size of the file in bytes."""
         return self.size or self.at_most or 0
 
     def may_have(self, size: int) -> bool:
-        """Whether a file of so many bytes can be this one."""
-        return size == self.size if self.size else size <= self.most
+        """Return True if a file of this size in bytes can be this one."""
+        return size == self.size if self.size else size <= self.largest_size
 
-    @property
-    def extent(self) -> str:
-        """Its size in words."""
-        return f"{self.size:,} bytes" if self.size else f"at most {self.most:,} bytes"
+    def format_size(self) -> str:
+        """Return the size, or its upper limit, as text."""
+        return f"{self.size:,} bytes" if self.size else f"at most {self.largest_size:,} bytes"
 
     @model_validator(mode="after")
     def one_size(self) -> Self:

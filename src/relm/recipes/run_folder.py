@@ -1,23 +1,23 @@
-"""What lies in the run folder of a phase, by name. Imports no torch: the graph and the report ask here, too."""
+"""Names of the files in the run folder of a phase. This module imports no torch, because graph and report use it as well."""
 
 from pathlib import Path
 
 LOG, ORDER, CHECKPOINTS = "train.jsonl", "order.json", "checkpoints.jsonl"
-# Programs of a device that takes long to compile.
+# Compiled programs of a device with long compilation times.
 COMPILED = "compiled"
-# What such a device counted, a line for each process that trained.
+# Counters of such a device, one line for each training process.
 DEVICE_FIGURES = "device.json"
-# What a phase leaves for whoever trains a part of it again.
+# Records from which a part of a phase can be trained again.
 RECORDS = (LOG, ORDER, CHECKPOINTS)
 WEIGHTS, OPTIMIZER = "model.safetensors", "optimizer.safetensors"
-# Beside the weights of every trained model; a model that writes text has a generation_config.json as well.
+# Files beside the weights of every trained model; a model that generates text has a generation_config.json as well.
 MODEL_PARTS = ("config.json", "tokenizer.json", "tokenizer_config.json")
-# Of a published run: the records of all steps, and the sha256 of every other file.
+# Files of a published run: the records of all steps, and the sha256 of every other file.
 PROVENANCE, METADATA = "provenance.json", "ro-crate-metadata.json"
-# Of a checkpoint, beside its state.json.
+# Files of a checkpoint, beside its state.json.
 CHECKPOINT_FILES = (WEIGHTS, OPTIMIZER)
 
 
 def checkpoint_folder(checkpoints: Path, step: int) -> Path:
-    """Where the checkpoint of a step lies, or lay."""
+    """Return the folder of the checkpoint of a step."""
     return checkpoints / f"step-{step:08d}"

@@ -1,4 +1,4 @@
-"""A section of a YAML file, and how such files are read: every fault at once, each with its path and the nearest known key."""
+"""Sections of YAML files, and their validation: all faults are reported at once, each with its path and the nearest key."""
 
 import difflib
 import os
@@ -31,7 +31,7 @@ LONGEST_CHAIN = 32
 
 
 class Section(BaseModel):
-    """A mapping of the YAML file: unknown keys are refused, values never change after loading."""
+    """A mapping in a YAML file: unknown keys are refused, and values are immutable after loading."""
 
     model_config = ConfigDict(
         extra="forbid", frozen=True, use_attribute_docstrings=True, protected_namespaces=(), allow_inf_nan=False
@@ -39,33 +39,33 @@ class Section(BaseModel):
 
     @field_validator("*", mode="before")
     @classmethod
-    def a_number_is_no_truth_value(cls, value: Any, info: ValidationInfo) -> Any:
-        """YAML reads yes, no, on and off as true and false, which would pass for 1 and 0."""
+    def numbers_are_not_booleans(cls, value: Any, info: ValidationInfo) -> Any:
+        """Refuse booleans for numbers: YAML reads yes, no, on and off as booleans, which Python would accept as 1 and 0."""
         annotation = cls.model_fields[str(info.field_name)].annotation
-        if isinstance(value, bool) and not _takes_truth_values(annotation):
+        if isinstance(value, bool) and not _allows_booleans(annotation):
             raise ValueError("expected a number (YAML reads yes, no, on and off as true and false)")
         return value
 
 
-def _takes_truth_values(annotation: Any) -> bool:
-    """Whether True and False are among the values of a type, or numbers are not."""
+def _allows_booleans(annotation: Any) -> bool:
+    """Return True if a type has True and False among its values, or has no numbers among them."""
     if get_origin(annotation) is Annotated:
-        return _takes_truth_values(get_args(annotation)[0])
+        return _allows_booleans(get_args(annotation)[0])
     if get_origin(annotation) is Literal:
         return not any(type(value) in (int, float) for value in get_args(annotation))
     if get_origin(annotation) in (Union, UnionType):
-        return all(_takes_truth_values(option) for option in get_args(annotation))
+        return all(_allows_booleans(option) for option in get_args(annotation))
     return annotation not in (int, float)
 
 
 class SectionOf:
-    """An annotation of a key with one of several sections, of which a key inside, such as ``architecture: gpt2``, chooses one.
+    """Annotation of a key with one of several sections; a key inside, such as ``architecture: gpt2``, selects the section.
 
     The sections are looked up whenever the section with the key is built.
     """
 
     def __init__(self, key: str, sections: Callable[[], Mapping[str, type[Section]]]) -> None:
-        """Take the key that chooses, and a function that returns the section of each of its values."""
+        """Store the key that selects, and a function that returns the section of each of its values."""
         self.key, self.sections = key, sections
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
@@ -83,29 +83,29 @@ Document = TypeVar("Document", bound=Section)
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """The mapping in a YAML file.
+    """Return the mapping in a YAML file.
 
     Raises:
-        RelmError: the file is absent or no regular file, not UTF-8, not plain YAML, or not a mapping; names file and line.
+        RelmError: the file is absent, not regular, not UTF-8, not plain YAML, or not a mapping; names file and line.
     """
     try:
         content = parse_yaml(read_text(path), path)
     except FileNotFoundError:
-        raise RelmError(f"{path}: no such file{nearest_file(path)}") from None
+        raise RelmError(f"{path}: no such file{suggest_file(path)}") from None
     if not isinstance(content, dict):
         raise RelmError(f"{path}: expected a mapping of keys to values, found {type(content).__name__}")
     return content
 
 
-def nearest_file(path: Path) -> str:
-    """' (did you mean X?)' for a missing file with a near name beside it, else nothing."""
+def suggest_file(path: Path) -> str:
+    """Return ' (did you mean X?)' for a missing file with a similar name beside it, otherwise the list of files there."""
     names = [other.stem for other in path.parent.glob(f"*{path.suffix}")] if path.parent.is_dir() else []
     near = difflib.get_close_matches(path.stem, names, n=1)
     return f" (did you mean {near[0]}?)" if near else (f"; there are: {', '.join(sorted(names))}" if names else "")
 
 
 def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """`above` laid over `below`: mappings merge key by key, everything else (lists too) is replaced.
+    """Return `below` updated with `above`: mappings are merged key by key, everything else (lists too) is replaced.
 
     >>> merge({"run": {"device": "tpu", "threads": 2}, "evaluate": ["a"]}, {"run": {"threads": 4}, "evaluate": []})
     {'run': {'device': 'tpu', 'threads': 4}, 'evaluate': []}
@@ -120,9 +120,9 @@ def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_extended(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
-    """A recipe's mapping with the one it `extends`, if any, beneath it."""
+    """Return a recipe's mapping, merged with that of the recipe it `extends`, if any."""
     if len(seen) > LONGEST_CHAIN:
-        raise RelmError(f"{seen[0]}: extends more than {LONGEST_CHAIN} recipes, one upon the other; write the last ones out")
+        raise RelmError(f"{seen[0]}: extends a chain of more than {LONGEST_CHAIN} recipes; write the last ones out")
     if path in seen:
         chain = " -> ".join(other.stem for other in (*seen, path))
         raise RelmError(f"{seen[0]}: extends goes in a circle: {chain}")
@@ -134,21 +134,25 @@ def read_extended(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
         raise RelmError(f"{path}: extends: expected the name of one recipe, found {_shortened(repr(parent))}")
     parent_path = path.parent / f"{parent}.yaml"
     if not os.path.lexists(parent_path):  # which, unlike Path.exists, is False for a name that is too long
-        raise RelmError(f"{path}: extends: there is no recipe {_shortened(repr(parent))}{nearest_file(parent_path)}")
+        raise RelmError(f"{path}: extends: there is no recipe {_shortened(repr(parent))}{suggest_file(parent_path)}")
     return merge(read_extended(parent_path, (*seen, path)), content)
 
 
 def validate(kind: type[Document], content: Mapping[str, Any], path: Path) -> Document:
-    """`content` as a `kind`, or one error that lists every fault with its path and, for a misspelt key, the nearest one."""
+    """Return `content` as a section of a kind.
+
+    Raises:
+        RelmError: the content has faults; lists each with its path and, for a misspelt key, the nearest known one.
+    """
     try:
         return kind.model_validate(content)
     except ValidationError as error:
-        faults = [_fault_in_words(kind, fault) for fault in error.errors()]
+        faults = [_format_fault(kind, fault) for fault in error.errors()]
     raise RelmError(f"{path}: {len(faults)} error{'s' if len(faults) > 1 else ''}\n" + "\n".join(f"  {f}" for f in faults))
 
 
-def _fault_in_words(kind: type[Section], fault: Any) -> str:
-    location, keys = _place(kind, tuple(fault["loc"]))
+def _format_fault(kind: type[Section], fault: Any) -> str:
+    location, keys = _locate(kind, tuple(fault["loc"]))
     where = ".".join(str(part) for part in location) or "(whole file)"
     if fault["type"] == "extra_forbidden":
         near = difflib.get_close_matches(str(location[-1]), keys, n=1)
@@ -166,19 +170,19 @@ def _shortened(text: str) -> str:
     return text if len(text) <= 200 else f"{text[:200]}... ({len(text):,} characters)"
 
 
-def _place(kind: Any, location: tuple[Any, ...]) -> tuple[list[Any], list[str]]:
-    """A fault's place as the file has it, and the keys known beside it, found by walking the annotations.
+def _locate(kind: Any, location: tuple[Any, ...]) -> tuple[list[Any], list[str]]:
+    """Return a fault's path in the file and the known keys of its section, found by walking the annotations.
 
-    Where one of several sections is chosen by a key, the location has the choice in it as well, which the file has not.
+    If a key selects one of several sections, pydantic's location includes the selected value, which is not in the file's path.
     """
-    place: list[Any] = []
+    path: list[Any] = []
     keys: list[str] = []
     for part in location:
         choices = _choices(kind)
         if part in choices:
             kind = choices[part]
             continue
-        place.append(part)
+        path.append(part)
         if None in choices:
             kind = choices[None]
         if isinstance(kind, type) and issubclass(kind, Section):
@@ -186,16 +190,16 @@ def _place(kind: Any, location: tuple[Any, ...]) -> tuple[list[Any], list[str]]:
             kind = _kind_of(kind.model_fields[part]) if part in kind.model_fields else None
         else:  # a dict's or list's item: its last type argument
             keys, kind = [], getattr(kind, "__args__", (None,))[-1]
-    return place, keys
+    return path, keys
 
 
 def _kind_of(field: FieldInfo) -> Any:
-    """Return a key's annotation: one that chooses a section, or else its type."""
+    """Return a key's annotation: its `SectionOf`, or else its type."""
     return next((mark for mark in field.metadata if isinstance(mark, SectionOf)), field.annotation)
 
 
 def _choices(kind: Any) -> dict[Any, Any]:
-    """Return choice -> section of a key with one of several, and None -> section of an optional one."""
+    """Return value -> section for a key with one of several sections, and None -> section for an optional section."""
     if isinstance(kind, SectionOf):
         return dict(kind.sections())
     options = get_args(kind) if get_origin(kind) in (Union, UnionType) else ()

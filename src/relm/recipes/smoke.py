@@ -1,7 +1,7 @@
 """The smoke twin of a recipe: the same graph, code paths, objective, optimizer and evaluation, small enough for any CPU.
 
-It proves the plumbing; its figures are never compared with the paper's. It may change the keys in `MAY_CHANGE` only, and a test
-compares every recipe with its twin.
+It tests that the recipe runs; its figures are never compared with the paper's. Only the keys in `MAY_CHANGE` may differ, and a
+test compares every recipe with its twin.
 """
 
 import fnmatch
@@ -16,9 +16,9 @@ from relm.recipes.devices import DEVICES, HOST
 from relm.recipes.objectives import OBJECTIVES
 from relm.recipes.recipe import Recipe
 
-# Every key that the transformation may touch, as a pattern of dotted paths, beside those that are declared.
+# Patterns of dotted paths of all keys that may differ in a twin, beside those that declarations name.
 MAY_CHANGE = (
-    "data.dataset",  # to the small dataset of the same format that the dataset itself names
+    "data.dataset",  # replaced by the small dataset that the dataset names in its key `smoke`
     "data.documents",
     "tokenizer.vocabulary_size",
     "tokenizer.training_bytes",
@@ -27,8 +27,8 @@ MAY_CHANGE = (
     "model.hidden_size",
     "model.positions",
     "model.vocabulary_size",
-    "init_from",  # to random weights
-    "expect_reference",  # to none
+    "init_from",  # removed: random weights
+    "expect_reference",  # removed
     "pretrain.*.sequence_length",
     "pretrain.*.global_batch_size",
     "pretrain.*.steps",
@@ -37,7 +37,7 @@ MAY_CHANGE = (
     "pretrain.*.schedule.decay_end",
     "pretrain.*.loss_shares",
     "run.*",
-    "expect",  # emptied: figures of a twin mean nothing
+    "expect",  # emptied: a twin's figures are not comparable
     "title",
 )
 
@@ -77,7 +77,7 @@ def smoke_twin(recipe: Recipe, dataset: Dataset) -> Recipe:
         schedule["warmup_steps"] = min(max(round(warmup / length * small), min(warmup, 1)), small - 1)
     twin["run"] = {"device": _device(recipe), "threads": 2, "checkpoint_interval": 10, "log_interval": 1}
     if recipe.run.micro_batch_size and any(p.global_batch_size > recipe.run.micro_batch_size for p in recipe.pretrain.values()):
-        # The original accumulates gradients, so does the twin.
+        # The original accumulates gradients, so the twin does as well.
         batch = math.gcd(*(phase["global_batch_size"] for phase in twin["pretrain"].values()))
         twin["run"]["micro_batch_size"] = 1 if batch % 2 else batch // 2
     twin["expect"] = []
@@ -85,7 +85,7 @@ def smoke_twin(recipe: Recipe, dataset: Dataset) -> Recipe:
 
 
 def _device(recipe: Recipe) -> str:
-    """Return the recipe's device where the environment asks the CPU to emulate it, otherwise the CPU."""
+    """Return the recipe's device if an environment variable has the CPU emulate it, otherwise the CPU."""
     emulation = DEVICES[recipe.run.device].emulation
     return recipe.run.device if emulation and os.environ.get(emulation[0]) == emulation[1] else HOST
 
@@ -108,12 +108,12 @@ def changed_keys(before: Mapping[str, Any], after: Mapping[str, Any], prefix: st
 
 
 def may_change(path: str) -> bool:
-    """Return True if the transformation is allowed to change the key at a dotted path."""
+    """Return True if the key at a dotted path may differ in a twin."""
     sizes = (f"model.{key}" for architecture in ARCHITECTURES for key in architecture.twin_sizes)
     patterns = (*MAY_CHANGE, *sizes, *(f"pretrain.*.{name}.{key}" for name, key in _option_lengths()))
     return any(fnmatch.fnmatchcase(path, pattern) for pattern in patterns)
 
 
 def _option_lengths() -> list[tuple[str, str]]:
-    """Return objective and key of each option that is a length."""
+    """Return the objective and key of each option that is a length in tokens."""
     return [(objective.name, key) for objective in OBJECTIVES for key in objective.option_lengths]

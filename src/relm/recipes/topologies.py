@@ -1,21 +1,21 @@
-"""Which slices of TPUs there are, under the names that Google Cloud gives them; nothing heavy is imported."""
+"""Slices of TPUs by Google Cloud's names; this module imports nothing heavy."""
 
 from typing import NamedTuple
 
 
 class Topology(NamedTuple):
-    """A slice of TPUs: what a recipe's `run.topology` names."""
+    """A slice of TPUs that `run.topology` of a recipe may name."""
 
     devices: int
-    """What XLA sees, and a batch is split over: cores of v2 and v3, chips of all later ones."""
+    """Number of XLA devices, over which a batch is split: cores of v2 and v3, chips of all later generations."""
     chips: int
     hosts: int
     layout: str
-    """As the TPU's compiler calls it: the generation, and how many chips lie along each axis."""
+    """Name in the TPU's compiler: the generation, and the number of chips along each axis."""
 
 
-# cloud.google.com/tpu/docs/v2, v3, v4, v5e, v5p, v6e. The number counts cores of v2, v3, v4 and v5p, chips of v5e and v6e; the
-# two cores of a v4 or v5p chip are one device. v5e is called v5litepod there. Slices of one host, and the smallest of several.
+# cloud.google.com/tpu/docs/v2, v3, v4, v5e, v5p, v6e. Names count cores of v2, v3, v4 and v5p, chips of v5e and v6e; the two
+# cores of a v4 or v5p chip are one device. v5e is called v5litepod there. Slices of one host, and the smallest of several.
 TOPOLOGIES = {
     "v2-8": Topology(8, 4, 1, "v2:2x2"),
     "v3-8": Topology(8, 4, 1, "v3:2x2"),

@@ -1,6 +1,6 @@
-"""YAML that people write, read so that no file can harm the process: a regular file of bounded size, depth and content.
+"""Safe reading of YAML files: only regular files of bounded size, depth and content are accepted.
 
-Anchors, aliases, merge keys and tags are refused: recipes do not need them, and they are what makes YAML dangerous to read.
+Anchors, aliases, merge keys and tags are refused: recipes do not need them, and they make YAML dangerous to read.
 """
 
 import math
@@ -15,13 +15,13 @@ import yaml
 
 from relm.errors import RelmError
 
-LARGEST = 4 << 20  # bytes; a dataset of ten thousand files has less
+LARGEST = 4 << 20  # bytes; a dataset of ten thousand files needs less
 DEEPEST = 32
 LONGEST_KEY = 200
 LONGEST_NUMBER = 100
-LONGEST_NUMBER_AS_KEY = 18  # Python finds numbers by what remains of a division by 2**61 - 1, so larger ones can be alike to it
+LONGEST_NUMBER_AS_KEY = 18  # Python hashes integers modulo 2**61 - 1, so larger ones can be chosen to collide
 _KINDS = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a named pipe", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
-# What YAML does not print, written plainly or as an escape.
+# Characters outside YAML's printable set, written plainly or as an escape.
 _UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]")
 _DIRECTIVE = re.compile("^%", re.MULTILINE)
 _NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
@@ -30,18 +30,18 @@ _LOADER: type[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class _Fault(Exception):
-    """A fault in the text, and the line that it is in."""
+    """A fault in the text, with its line."""
 
     def __init__(self, line: int, message: str) -> None:
         super().__init__(f", line {line}: {message}")
 
 
 def read_text(path: Path) -> str:
-    """Return the text of a regular file without waiting for anybody to write it.
+    """Return the text of a regular file; reading never blocks.
 
     Raises:
-        FileNotFoundError: there is no file of this name.
-        RelmError: it is no regular file, too large, not UTF-8, or cannot be read.
+        FileNotFoundError: the file is absent.
+        RelmError: it is not a regular file, too large, not UTF-8, or cannot be read.
     """
     try:
         content = _content(path)
@@ -58,12 +58,12 @@ def read_text(path: Path) -> str:
 
 
 def _content(path: Path) -> bytes:
-    """Return one byte more than is allowed at the most; judge what was opened and not what the path names by then."""
+    """Return at most one byte more than is allowed; the checks apply to the opened file, as the path may change meanwhile."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)  # a pipe without a writer would block
     try:
         kind = stat.S_IFMT(os.fstat(descriptor).st_mode)
         if kind != stat.S_IFREG:
-            raise RelmError(f"{path}: is {_KINDS.get(kind, 'no file')}; expected a file; move it away or rename it")
+            raise RelmError(f"{path}: is {_KINDS.get(kind, 'not a file')}; expected a file; move it away or rename it")
         with open(descriptor, "rb", closefd=False) as file:
             return file.read(LARGEST + 1)
     finally:
@@ -76,7 +76,7 @@ def _decoded(content: bytes, path: Path) -> str:
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        # The codec counts from behind the byte order mark.
+        # The codec counts from the end of the byte order mark.
         start = error.start + (len(content) - len(error.object))
         line = content[:start].count(b"\n") + 1
         raise RelmError(f"{path}, line {line}: byte {start} is not UTF-8; save the file as UTF-8") from None
@@ -86,10 +86,10 @@ def parse_yaml(text: str, path: Path) -> Any:
     """Return the one document in a YAML text as mappings, lists and plain values.
 
     Args:
-        path: of the file that the text is from, for messages.
+        path: the file of the text, for error messages.
 
     Raises:
-        RelmError: it is not YAML, or uses what is refused here; names the file and the line.
+        RelmError: the text is not YAML, or uses a refused feature; names the file and the line.
     """
     try:
         _require_plain(text)
@@ -109,9 +109,9 @@ def parse_yaml(text: str, path: Path) -> Any:
 
 
 def _require_plain(text: str) -> None:
-    """Refuse what must not reach PyYAML's composer, which recurses, or a constructor; the parser of events does not recurse."""
+    """Raise an error for text that must not reach PyYAML's recursive composer; the parser of events is not recursive."""
     _require_printable(text, 1)
-    if found := _DIRECTIVE.search(text):  # the parser compares each with all before
+    if found := _DIRECTIVE.search(text):  # the parser takes quadratic time for many directives
         raise _Fault(text.count("\n", 0, found.start()) + 1, "a directive (%) is not allowed; leave it out, or indent the text")
     depth = 0
     events: Iterator[Any] = yaml.parse(text, _LOADER)
@@ -143,7 +143,7 @@ def _value(loader: Any, node: yaml.Node) -> Any:
 
 
 def _mapping(loader: Any, node: yaml.MappingNode) -> dict[Any, Any]:
-    """Construct a mapping; a key given twice is an error and not a silent choice of the last."""
+    """Construct a mapping; a key that is given twice is an error."""
     found: dict[Any, Any] = {}
     lines: dict[Any, int] = {}
     for key_node, value_node in node.value:
@@ -171,7 +171,7 @@ def _key(loader: Any, node: yaml.Node) -> Any:
 def _scalar(loader: Any, node: yaml.Node) -> Any:
     text, line = str(node.value), node.start_mark.line + 1
     _require_printable(text, line)
-    if node.tag in _NUMBERS and len(text) > LONGEST_NUMBER:  # digits beyond count cannot be converted, or not be shown
+    if node.tag in _NUMBERS and len(text) > LONGEST_NUMBER:  # Python refuses to convert or print very long integers
         raise _Fault(
             line, f"a number of {len(text):,} characters; at most {LONGEST_NUMBER} are expected; quote it if it is text"
         )

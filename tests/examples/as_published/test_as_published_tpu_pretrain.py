@@ -160,7 +160,7 @@ def test_the_table_holds_the_instances_of_all_epochs(
         assert row["next_sentence_label"][number] == instance.is_random
     assert (sidecar["examples"], sidecar["tokens"], sidecar["documents"]) == (45, int(row["length"].sum()), 8)
     assert sum(count for _, count in sidecar["length_histogram"]) == 45
-    assert sidecar["settings"] == objective().what_is_stored()
+    assert sidecar["settings"] == objective().stored_keys()
 
 
 def test_workers_change_no_byte(blocks, write_documents, wordpiece, tmp_path) -> None:

@@ -81,7 +81,7 @@ def open_table(
         "tokenizer_sha256": loaded.sha256,
         "vocabulary_size": loaded.vocabulary_size,
         "special": asdict(loaded.special),
-        "settings": objective.what_is_stored(),
+        "settings": objective.stored_keys(),
         "source": source.sha256,
         **more,
     }

@@ -132,7 +132,7 @@ def _import_table(
 ) -> str:
     _require_suffix(output, ".arrow", "masked examples")
     length, predictions = objective.sequence_length, objective.masked.max_predictions or 1
-    facts = _collect_facts(loaded, "masked", TABLE, objective.what_is_stored(), sources, format)
+    facts = _collect_facts(loaded, "masked", TABLE, objective.stored_keys(), sources, format)
     counts = ImportCounts(loaded)
     with (
         table_writer(output, table_columns(length, predictions, loaded.vocabulary_size), facts) as writer,
