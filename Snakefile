@@ -79,7 +79,7 @@ include: "src/rules/evaluate.smk"
 include: "src/rules/report.smk"
 
 
-# Whatever nothing else makes: its input is an error that names the nearest target.
+# Any target that no other rule makes: its input function raises an error with the name of the nearest target.
 rule unknown_target:
     input:
         graph.nearest_target,

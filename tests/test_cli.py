@@ -180,7 +180,7 @@ def test_a_disk_without_room_is_a_message(monkeypatch: pytest.MonkeyPatch, capsy
 
     monkeypatch.setattr(status, "describe_recipes", full)
     assert main(["list"]) == 1
-    assert capsys.readouterr().err.startswith("relm list: work/lock: No space left on device; see to its place")
+    assert capsys.readouterr().err.startswith("relm list: work/lock: No space left on device; is the disk full")
 
 
 def test_what_is_no_text_is_said_and_logged(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """Every step as a command: `relm STEP ...` or `python -m relm STEP ...`.
 
-A step reads files, writes files whole or not at all, prints one line that says what it did, and leaves a record of how beside
-its output. A user's mistake ends in one clear message and a non-zero exit.
+A step reads files, writes files atomically, prints one line with its result, and writes a record of its run beside its output.
+A user's mistake ends in one clear message and a non-zero exit status.
 """
 
 import datetime
@@ -23,7 +23,7 @@ from relm.training.interruption import Preempted
 
 
 def run_step(name: str, step: Step, arguments: Arguments, argv: Sequence[str]) -> str:
-    """Run one step with a record of it, and return its sentence. Of several ranks of a step the first checks and records."""
+    """Run one step with a record of it, and return its sentence. With several ranks, only the first checks and records."""
     job = step.job(arguments)
     if ranks.rank():
         return job.run()
@@ -31,7 +31,7 @@ def run_step(name: str, step: Step, arguments: Arguments, argv: Sequence[str]) -
 
     if absent := [str(path) for path in job.inputs if not path.exists()]:
         raise RelmError(f"no such file: {', '.join(absent)}; run the step that makes it, or correct the path")
-    for given in job.inputs:  # a file is what its sidecar and the recipe say, or nothing is made of it
+    for given in job.inputs:  # a file must match its sidecar and the recipe
         expected = job.expected_sha256.get(given)
         if sidecar(given) is not None:
             checked_sidecar(given, expected)
@@ -49,7 +49,7 @@ def run_step(name: str, step: Step, arguments: Arguments, argv: Sequence[str]) -
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; the process's exit status."""
+    """Run one command, and return the process's exit status."""
     argv = list(sys.argv[1:] if argv is None else argv)
     try:
         load_extensions()
@@ -77,19 +77,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         words = f"{error.filename}: {error.strerror}; correct the path or its permissions"
         status, stream, message = 1, sys.stderr, f"relm {arguments.step}: {words}"
     except OSError as error:
-        words = f"{error.filename or 'a file'}: {error.strerror or error}; see to its place: is the disk full or read-only?"
+        words = f"{error.filename or 'a file'}: {error.strerror or error}; is the disk full or read-only?"
         status, stream, message = 1, sys.stderr, f"relm {arguments.step}: {words}"
-    message = message.encode("utf-8", "backslashreplace").decode()  # a file's name, or what JSON holds, need not be text
+    message = message.encode("utf-8", "backslashreplace").decode()  # names of files and strings of JSON may be invalid UTF-8
     if ranks.rank():
-        return speak_as_another_rank(status, message)
+        return report_from_other_rank(status, message)
     print(message, file=stream, flush=True)
     return status if arguments.log is None else max(status, write_log(arguments.log, message))
 
 
-def speak_as_another_rank(status: int, message: str) -> int:
-    """Print what went wrong in a rank other than the first, and nothing else; its exit status.
+def report_from_other_rank(status: int, message: str) -> int:
+    """Print an error in a rank other than the first, and nothing else, and return its exit status.
 
-    One that was stopped ends well: torchrun would take its status for a fault, and kill a first rank that still saves.
+    A stopped rank exits with 0: torchrun would take another status for a fault, and kill a first rank that still saves.
     """
     if status in (0, Preempted.exit_code):
         return 0
@@ -98,7 +98,7 @@ def speak_as_another_rank(status: int, message: str) -> int:
 
 
 def write_log(log: Path, message: str) -> int:
-    """Append a step's last line to its log, with the time; 1 if that cannot be written."""
+    """Append a step's last line to its log, with the time, and return 0, or 1 if the log cannot be written."""
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     try:
         log.parent.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,6 @@
 # From the dump to examples: download -> extract -> tokenizer -> pregenerate -> manifest.
-# A big file is `ancient()` everywhere; the sidecar beside it stands for its content. A download's folder is named by its content,
-# so that an edited sha256 is a missing file, with or without Snakemake's records. What a job is stands on its command as --job:
+# A large file is always `ancient()`; the sidecar beside it has its hash. A download's folder is named after its sha256, so that
+# an edited sha256 causes a new download, with or without Snakemake's records. The command of a job gets its identity as --job:
 # the document whose digest is the key in its path.
 
 
@@ -30,7 +30,7 @@ rule download_model:
         " --sha256 {params.sha256} --output {output.file:q} --log {log:q}"
 
 
-# A model in a folder of one's own: what is taken of it stays as it was when the folder changes, for its content is in the path.
+# A model in a local folder: copied files stay unchanged when the folder changes, because the key of the content is in the path.
 rule copy_model:
     output:
         sidecar=f"{WORK}/models/{{model}}-{{key}}/{{file}}.json",
@@ -44,7 +44,7 @@ rule copy_model:
         " --sha256 {params.sha256} --output {output.file:q} --log {log:q}"
 
 
-# Weights that were released as a pickle alone: read as tensors, once.
+# Weights that were released as a pickle only; they are read once, restricted to tensors.
 rule convert_weights:
     input:
         sidecar=f"{WORK}/downloads/models/{{model}}/{{key}}/pytorch_model.bin.json",
@@ -128,7 +128,7 @@ rule pregenerate:
         " --workers {threads} --output {output.train:q} {output.held_out:q} --log {log:q}"
 
 
-# Sequences of a fixed length, or pairs of texts: what masked and seq2seq phases read.
+# Sequences of a fixed length, or pairs of texts, for masked and seq2seq phases.
 use rule pregenerate as pregenerate_table with:
     output:
         train=f"{EXAMPLES}.train.arrow",

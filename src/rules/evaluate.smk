@@ -1,5 +1,5 @@
-# From a model to figures: evaluate {task}, of the trained weights (eval), those that training started from (before), or the
-# authors' released ones (reference). One that fails leaves the others.
+# From a model to figures: evaluate {task}, of the trained weights (eval), the starting weights (before), or the authors'
+# released ones (reference). Evaluations are separate jobs, so that a failure does not affect the others.
 
 
 rule download_test:

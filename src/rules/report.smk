@@ -37,7 +37,7 @@ rule report:
         " --evaluations {input.evaluations:q} --before {input.before:q} --output {output.report:q} --log {log:q}"
 
 
-# The one directory output. Snakemake deletes it before the rule runs and after it fails, so nothing here takes a second.
+# The only directory output. Snakemake deletes it before the rule runs and after it fails, so publishing must be fast.
 rule publish:
     input:
         unpack(STALE.published),
@@ -51,7 +51,7 @@ rule publish:
         "python -m relm publish {wildcards.recipe} --fingerprint {params.fingerprint} --output {output:q} --log {log:q}"
 
 
-# The authors' released weights by the same code, so that a wrong evaluation is found before a run is paid for.
+# Evaluate the authors' released weights with the same code, so that a wrong evaluation is found before an expensive run.
 rule verify_reference:
     input:
         unpack(graph.reference_inputs),

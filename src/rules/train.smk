@@ -1,8 +1,8 @@
 # From examples to a model: pretrain {phase}.
-# Checkpoints are nobody's output: they lie beside `model/` and outlive a trainer that is stopped.
+# Checkpoints are no rule's output: they are beside `model/`, and Snakemake keeps them when the trainer is stopped.
 
 
-# Its job is named and not spelled out: the whole document of a run is pages long. The command refuses another fingerprint.
+# The command has the fingerprint and not the whole document of the run, which is pages long. It refuses another fingerprint.
 rule pretrain:
     input:
         unpack(graph.training_inputs),
@@ -30,7 +30,7 @@ rule pretrain:
         " --manifest {input.manifest:q} --tokenizer {input.tokenizer:q} {params.start} --output {output.model:q} --log {log:q}"
 
 
-# Nobody's input: it takes the TPU's environment. `snakemake work/runs/NAME/FINGERPRINT/compile.json` asks for it.
+# No rule's input, because it needs the TPU's environment. Request it by `snakemake work/runs/NAME/FINGERPRINT/compile.json`.
 rule compile:
     output:
         f"{RUN}/compile.json",

@@ -1,4 +1,4 @@
-"""Which keys of a dataset go together, and what its identity is made of."""
+"""Combinations of a dataset's keys, and the keys in its identity."""
 
 from pathlib import Path
 from typing import Any

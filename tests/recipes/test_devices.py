@@ -1,4 +1,4 @@
-"""What declarations of devices refer to exists."""
+"""References in declarations of devices point to existing code and files."""
 
 from pathlib import Path
 

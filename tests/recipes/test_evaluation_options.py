@@ -1,4 +1,4 @@
-"""What a recipe may evaluate, and how a published test says it is scored."""
+"""Evaluations that a recipe may name, and the options of published tests."""
 
 from pathlib import Path
 

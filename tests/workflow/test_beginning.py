@@ -1,4 +1,4 @@
-"""How a phase begins, through the rules: with a model of one's own, with a kept optimizer, in several processes."""
+"""The start of a phase, through the rules: with a local model, with a kept optimizer, in several processes."""
 
 import json
 import re

@@ -19,7 +19,7 @@ TIMES = re.compile(r"seconds|per_second|memory|started|ended")
 
 
 def products(folder: Path, recipe: str) -> dict[str, str]:
-    """What a run has made, by path, but for times: the hash of every file that must not depend on interruptions."""
+    """Return path -> hash of every product of a run that must not depend on interruptions, without times."""
     hashes = {}
     run = folder / "work" / "runs" / recipe
     for pattern in ("work/documents/*/*", "work/tokenizers/*/*", "work/examples/*/*"):

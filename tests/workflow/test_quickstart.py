@@ -1,4 +1,4 @@
-"""What `make quickstart` must have shown; run after it: `make test-quickstart`."""
+"""Results of `make quickstart`, checked after it by `make test-quickstart`."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""What runs again after what: content decides, not time."""
+"""Rules that run again after a change: content decides, not time."""
 
 import json
 import os

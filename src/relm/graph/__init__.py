@@ -1,6 +1,6 @@
-"""What the rules ask while Snakemake builds its graph: inputs, parameters and targets as functions of wildcards.
+"""The functions that rules call while Snakemake builds its graph: inputs, parameters and targets for given wildcards.
 
-Everything here is cheap: no torch, no network. A fault in one recipe is an error only for those who ask for that recipe.
+They are fast: no torch, no network. A fault in one recipe is an error only for targets that need that recipe.
 """
 
 from relm.graph.asking import FILE, KEY, NAME

@@ -1,4 +1,4 @@
-"""The project that all answers to rules share, patterns of its names, and the way of a fault to the user."""
+"""The project that all functions of rules share, patterns of its names, and the conversion of errors for Snakemake."""
 
 import functools
 import re
@@ -26,7 +26,7 @@ Answer = TypeVar("Answer")
 
 
 def report_faults(function: Callable[Arguments, Answer]) -> Callable[Arguments, Answer]:
-    """Let a RelmError reach the user as Snakemake's own kind of error: its message and no traceback."""
+    """Convert a RelmError to Snakemake's own kind of error, which shows its message without a traceback."""
 
     @functools.wraps(function)
     def wrapper(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Answer:
@@ -39,15 +39,15 @@ def report_faults(function: Callable[Arguments, Answer]) -> Callable[Arguments, 
 
 
 def sidecars(paths: list[Path]) -> list[str]:
-    """Return the sidecars of files, which stand for their content."""
+    """Return the paths of files' sidecars, which have the hashes of their content."""
     return [str(sidecar_of(path)) for path in paths]
 
 
 def sha256_option(expected: Mapping[str, str]) -> str:
-    """Return `--sha256 NAME=HASH ...`, or nothing where nothing is expected."""
+    """Return `--sha256 NAME=HASH ...`, or an empty string if no hash is given."""
     return " ".join(["--sha256", *(f"{name}={sha256}" for name, sha256 in expected.items())]) if expected else ""
 
 
 def strings(paths: list[Path]) -> list[str]:
-    """Return paths as Snakemake takes them."""
+    """Return paths as strings, for Snakemake."""
     return [str(path) for path in paths]

@@ -1,6 +1,6 @@
-"""What the rules of data.smk ask: from the dump to examples.
+"""Inputs and parameters of the rules in data.smk, from the dump to examples.
 
-A file that may be large is `ancient` for Snakemake; the sidecar beside it stands for its content.
+A file that may be large is `ancient` for Snakemake; its sidecar, which has its hash, is an ordinary input instead.
 """
 
 import shlex
@@ -34,36 +34,36 @@ def _sha256_of_key(spec: Path, files: Mapping[str, RemoteFile], wildcards: Any) 
     """Return the sha256 of the file that a download's path names.
 
     Raises:
-        RelmError: the recipe has no such file, or it has other content than the path asks for.
+        RelmError: the recipe has no such file, or its sha256 differs from the path's.
     """
     if wildcards.shard not in files:
         raise RelmError(f"{spec}: has no file {wildcards.shard}; it has {', '.join(files)}")
     sha256 = files[wildcards.shard].sha256
     if sha256[:12] != wildcards.key:
         raise RelmError(
-            f"{spec}: {wildcards.shard} has sha256 {sha256[:12]}..., asked for {wildcards.key}...: was it edited while this "
-            "ran? Give the same command again"
+            f"{spec}: {wildcards.shard} has sha256 {sha256[:12]}..., requested was {wildcards.key}...: was it edited during "
+            "the run? Give the same command again"
         )
     return sha256
 
 
 def _model_file_sha256(wildcards: Any) -> str:
-    """Return the sha256 of a model's file: as published, or as a folder of one's own has it."""
+    """Return the sha256 of a model's file, as published or from a local folder."""
     model = PROJECT.model(wildcards.model)
     content = identity.model_content(wildcards.model, model, work_folder() / "folders")
     parts = [identity.part_of(content, files) for files in (model.weights_files, model.tokenizer_files)]
     for part in parts:
         if identity.digest(part) == wildcards.key and wildcards.file in part:
             return part[wildcards.file]
-    place = f"folder {model.folder}" if model.folder else "its files"
+    source = f"folder {model.folder}" if model.folder else "its files"
     raise RelmError(
-        f"{PROJECT.model_path(wildcards.model)}: no {wildcards.file} with key {wildcards.key} is in {place}: was it edited "
-        "while this ran? Give the same command again"
+        f"{PROJECT.model_path(wildcards.model)}: no {wildcards.file} with key {wildcards.key} is in {source}: was it edited "
+        "during the run? Give the same command again"
     )
 
 
 def list_inputs(**files: list[Path]) -> dict[str, list[Any]]:
-    """Return a job's inputs for `unpack`: files by name, which are `ancient`, and `sidecars`, which stand for their content."""
+    """Return a job's inputs for `unpack`: files by name, which are `ancient`, and their `sidecars`, which have their hashes."""
     every = [path for paths in files.values() for path in paths]
     return {"sidecars": sidecars(every), **{name: ancient(strings(paths)) for name, paths in files.items()}}
 
@@ -74,7 +74,7 @@ def _documents_job(wildcards: Any) -> DocumentsJob:
 
 @report_faults
 def documents_inputs(wildcards: Any) -> dict[str, list[Any]]:
-    """Return the downloaded file of a shard; nothing for a folder, which is no rule's business: its content is in the path."""
+    """Return the downloaded file of a shard; no inputs for a folder, because the key of its content is in the path."""
     job = _documents_job(wildcards)
     return list_inputs(source=[job.download(wildcards.shard)] if job.dataset.files else [])
 
@@ -83,7 +83,7 @@ def documents_inputs(wildcards: Any) -> dict[str, list[Any]]:
 def documents_job(wildcards: Any, resources: Any) -> str:
     """Return `--job JSON --source SOURCE` of one shard of documents.
 
-    Snakemake compares nothing that is asked of resources with its records; what counts is in the path already.
+    Snakemake does not compare parameters that depend on resources with its records; the key in the path identifies the job.
     """
     job, shard = _documents_job(wildcards), wildcards.shard
     dataset = job.dataset
@@ -142,6 +142,6 @@ def shard_sidecars(wildcards: Any) -> list[str]:
 
 @report_faults
 def dataset_description(wildcards: Any) -> dict[str, Any]:
-    """Return what Croissant says of a dataset beside its content: edited words are written again."""
+    """Return the dataset's descriptive keys in Croissant's file, so that it is written again when they are edited."""
     dataset = PROJECT.dataset(wildcards.dataset)
     return dataset.model_dump(mode="json", include={"title", "licence", "homepage", "language"})

@@ -1,4 +1,4 @@
-"""Answers to the rules of evaluate.smk: the identity of an evaluation, its inputs and its options."""
+"""Inputs and parameters of the rules in evaluate.smk: the identity of an evaluation, its inputs and its options."""
 
 import shlex
 from pathlib import Path
@@ -22,22 +22,22 @@ def evaluated_weights(wildcards: Any) -> str:
 
 
 def _with_sidecars(plan: Plan, of: str) -> list[Path]:
-    """Return the evaluated files that have sidecars: that of a trained model's weights names its configuration as well."""
+    """Return the evaluated files whose sidecars are inputs; that of trained weights includes their configuration's hash."""
     weights, configuration = plan.evaluated_model(of)
     return [weights] if of == TRAINED else [weights, configuration]
 
 
 @report_faults
 def evaluation_job(wildcards: Any) -> str:
-    """Return the identity of an evaluation as JSON: whatever changes in it evaluates again."""
+    """Return the identity of an evaluation as JSON; if it changes, Snakemake runs the evaluation again."""
     return canonical_json(plan_of_run(wildcards).evaluation_identity(wildcards.task))
 
 
 @report_faults
 def evaluation_inputs(wildcards: Any) -> dict[str, Any]:
-    """Return the files that an evaluation reads, and the sidecars that it runs again after.
+    """Return the files that an evaluation reads, and the sidecars whose changes run it again.
 
-    Large files are ancient: their content counts, which their sidecars or the manifest name, and not their time.
+    Large files are `ancient`, because their content counts and not their time; sidecars or the manifest have their hashes.
     """
     plan = plan_of_run(wildcards)
     declaration = plan.evaluation(wildcards.task)
@@ -56,15 +56,15 @@ def evaluation_inputs(wildcards: Any) -> dict[str, Any]:
 
 
 def _example_shards(plan: Plan) -> list[Path]:
-    """Return the shards of the last phase's examples, both splits; the manifest names their content."""
+    """Return the shards of the last phase's examples, both splits; the manifest has their hashes."""
     return [plan.examples(plan.phases[-1], shard, split) for split in SPLITS for shard in plan.shards]
 
 
 @report_faults
 def evaluation_options(wildcards: Any, input: Any, resources: Any) -> str:
-    """Return the options of `relm evaluate` for the files it reads, the hashes these must have, and the device.
+    """Return the options of `relm evaluate` for the files it reads, their required hashes, and the device.
 
-    Snakemake holds what follows from inputs and resources for no reason to evaluate again.
+    Snakemake does not run a job again because of parameters that depend on inputs and resources.
     """
     plan = plan_of_run(wildcards)
     declaration = plan.evaluation(wildcards.task)
@@ -84,14 +84,14 @@ def evaluation_options(wildcards: Any, input: Any, resources: Any) -> str:
 
 
 def _expected_sha256(plan: Plan, wildcards: Any) -> dict[str, str]:
-    """Return file name -> sha256 of weights that others published, and of a published test's file."""
+    """Return file name -> sha256 of published weights, and of a published test's file."""
     test = plan.tests.get(wildcards.task)
     return {**plan.evaluated_sha256(wildcards.of), **({test.file: test.files[test.file].sha256} if test else {})}
 
 
 @report_faults
 def evaluation_accelerators(wildcards: Any) -> int:
-    """Return the number of accelerators that an evaluation takes: none where no weights are scored."""
+    """Return the number of accelerators that an evaluation takes: 0 if no weights are scored."""
     return 0 if plan_of_run(wildcards).evaluation(wildcards.task).reads_log_alone else 1
 
 
@@ -111,14 +111,14 @@ def reference_inputs(wildcards: Any) -> dict[str, Any]:
 def _reference_evaluations(plan: Plan) -> list[str]:
     if plan.reference_model is None:
         raise RelmError(
-            f"recipe {plan.name} names no weights of its authors; expect_reference: NAME, of a model in "
-            "recipes/models/ with weights, would have them evaluated"
+            f"recipe {plan.name} names no weights of its authors; set expect_reference to the name of a model in "
+            "recipes/models/ with weights"
         )
     return strings(list(plan.evaluations(REFERENCE).values()))
 
 
 @report_faults
 def published_reference(wildcards: Any) -> list[str]:
-    """Return everything that `results/reference/NAME` has."""
+    """Return the files from which `results/reference/NAME` is published."""
     plan = PROJECT.plan(wildcards.recipe)
     return [*_reference_evaluations(plan), str(plan.run_folder / "verify_reference.json")]

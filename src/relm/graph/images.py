@@ -1,4 +1,4 @@
-"""The image of each rule under `--sdm apptainer`. Without it nothing is looked up: the lock may be empty or absent."""
+"""The image of each rule with `--sdm apptainer`. Without that option no image is looked up, and the lock may be absent."""
 
 from pathlib import Path
 from typing import Any
@@ -10,28 +10,28 @@ from relm.recipes.devices import HOST
 
 
 class Images:
-    """Answers to the `container:` directives."""
+    """Values of the `container:` directives."""
 
     def __init__(self, workflow: Any) -> None:
-        """Take from Snakemake's workflow whether images are asked for."""
+        """Read from Snakemake's workflow whether images are requested."""
         methods = workflow.deployment_settings.deployment_method
-        self.asked = any(method.name == "APPTAINER" for method in methods)
+        self.requested = any(method.name == "APPTAINER" for method in methods)
         self._found: dict[Role, str] = {}
 
     @report_faults
     def of_step(self, wildcards: Any) -> str | None:
-        """Return that of a step without an accelerator; None if no images are wanted."""
-        return self._of(HOST) if self.asked else None
+        """Return the image of a step without an accelerator; None if no images are requested."""
+        return self._of(HOST) if self.requested else None
 
     @report_faults
     def of_training(self, wildcards: Any) -> str | None:
-        """Return that of the recipe's device, for the trainer."""
-        return self._of(training_role(PROJECT.plan(wildcards["recipe"]).recipe)) if self.asked else None
+        """Return the image of the trainer, which is that of the recipe's device."""
+        return self._of(training_role(PROJECT.plan(wildcards["recipe"]).recipe)) if self.requested else None
 
     @report_faults
     def of_evaluation(self, wildcards: Any) -> str | None:
-        """Return that of an evaluation, which follows its recipe to a GPU alone, and only if it scores weights."""
-        if not self.asked:
+        """Return the image of an evaluation: that of the recipe's device if it scores weights there, otherwise the CPU's."""
+        if not self.requested:
             return None
         plan = PROJECT.plan(wildcards["recipe"])
         reads_log_alone = plan.evaluation(wildcards["task"]).reads_log_alone
@@ -39,18 +39,18 @@ class Images:
 
     @report_faults
     def of_compiling(self, wildcards: Any) -> str | None:
-        """Return that with the TPU's compiler, which needs no TPU."""
-        return self._of(step_role("compile")) if self.asked else None
+        """Return the image with the TPU's compiler, which needs no TPU."""
+        return self._of(step_role("compile")) if self.requested else None
 
     def _of(self, role: Role) -> str:
-        """Once a role: a graph asks for every job."""
+        """Return the image of a role, looked up once because Snakemake asks for every job."""
         if role not in self._found:
-            self._found[role] = in_snakemakes_words(role)
+            self._found[role] = find_apptainer_image(role)
         return self._found[role]
 
 
-def in_snakemakes_words(role: Role, checkout: Path = Path()) -> str:
-    """``docker://IMAGE``, or the path of what Apptainer runs where one was made here."""
+def find_apptainer_image(role: Role, checkout: Path = Path()) -> str:
+    """Return ``docker://IMAGE``, or the path of Apptainer's image if one was built on this machine."""
     built = read_override(checkout).images.get(role)
     if built is not None and built.apptainer is not None:
         return str(built.apptainer)

@@ -1,4 +1,4 @@
-"""What the rules of train.smk and report.smk ask: from examples to the published folder."""
+"""Inputs and parameters of the rules in train.smk and report.smk, from examples to the published folder."""
 
 import shlex
 from typing import Any
@@ -21,15 +21,15 @@ def plan_of_run(wildcards: Any) -> Plan:
     plan = PROJECT.plan(wildcards.recipe)
     if hasattr(wildcards, "fingerprint") and plan.fingerprint != wildcards.fingerprint:
         raise RelmError(
-            f"recipe {wildcards.recipe} now has fingerprint {plan.fingerprint}, asked for {wildcards.fingerprint}: "
-            "was it edited while this ran? Give the same command again"
+            f"recipe {wildcards.recipe} now has fingerprint {plan.fingerprint}, requested was {wildcards.fingerprint}: "
+            "was it edited during the run? Give the same command again"
         )
     return plan
 
 
 @report_faults
 def training_inputs(wildcards: Any) -> dict[str, Any]:
-    """Return what a phase reads: the manifest stands for the content of the shards, and a lost shard is made again."""
+    """Return the inputs of a phase; the manifest has the hashes of the shards, and a lost shard is made again."""
     plan, phase = plan_of_run(wildcards), wildcards.phase
     start = plan.starting_weights(phase)
     return {
@@ -58,7 +58,7 @@ def processes(wildcards: Any) -> int:
 
 @report_faults
 def compiled_for(wildcards: Any) -> dict[str, Any]:
-    """Return what the programs follow from beside the fingerprint: an edited setting compiles anew and trains nothing."""
+    """Return the settings that determine the compiled programs beside the fingerprint; editing one compiles again only."""
     from relm.forecast.compilation.compiling import topology_of
 
     plan = plan_of_run(wildcards)
@@ -74,13 +74,13 @@ def trainer_threads(wildcards: Any) -> int:
 
 
 def launcher(wildcards: Any, resources: Any) -> str:
-    """Return what starts the trainer. Snakemake holds what comes of resources for no reason to train again."""
+    """Return the command that starts the trainer; as it depends on resources, Snakemake does not train again if it changes."""
     return shlex.join(ranks.launcher(resources.processes))
 
 
 @report_faults
 def judged_inputs(wildcards: Any) -> dict[str, Any]:
-    """Return the figures of all tasks that the recipe evaluates, and the weights of the last phase, which they are of."""
+    """Return the figures of all evaluations of the recipe, and the evaluated weights of the last phase."""
     plan = plan_of_run(wildcards)
     weights = plan.evaluated_model(TRAINED)[0]
     return {
@@ -92,13 +92,13 @@ def judged_inputs(wildcards: Any) -> dict[str, Any]:
 
 @report_faults
 def judged(wildcards: Any) -> list[Any]:
-    """Return what the verdict depends on beside the figures: an edited expectation judges again and trains nothing."""
+    """Return the expectations, on which the verdict depends beside the figures; editing one runs only `verify` again."""
     return [row.model_dump(mode="json") for row in plan_of_run(wildcards).recipe.expect]
 
 
 @report_faults
 def described(wildcards: Any) -> dict[str, Any]:
-    """Return what the report says beside the figures: edited words are reported again."""
+    """Return the descriptive keys that the report shows beside the figures; editing one runs only `report` again."""
     plan = plan_of_run(wildcards)
     words = plan.recipe.model_dump(mode="json", include={"title", "paper", "source", "deviations", "expect", "run"})
     named = [plan.dataset, plan.tokenizer_model, plan.init_model, *plan.tests.values()]
@@ -108,13 +108,13 @@ def described(wildcards: Any) -> dict[str, Any]:
 
 @report_faults
 def fingerprint(wildcards: Any) -> str:
-    """Return the fingerprint that the recipe has now: `publish` refuses another run's files."""
+    """Return the recipe's present fingerprint, with which `publish` refuses another run's files."""
     return PROJECT.plan(wildcards.recipe).fingerprint
 
 
 @report_faults
 def published(wildcards: Any) -> dict[str, str]:
-    """Return every file that the report and the run give to `results/NAME`."""
+    """Return the files from which `results/NAME` is published."""
     plan = PROJECT.plan(wildcards.recipe)
     folder = plan.run_folder
     return {

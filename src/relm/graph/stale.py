@@ -1,9 +1,9 @@
-"""Finished files that were made for another version of the recipe.
+"""Detection of finished files that belong to another version of the recipe.
 
 Most products have their identity in their path. A published folder, and the figures of a test file or of the authors' weights,
-do not. Without Snakemake's records, as after `.snakemake` was removed or in another checkout with the same work folder, it
-takes them for finished and never looks at their inputs. So they are compared with the recipe here, and made again where they
-differ.
+do not. Without its records, as after `.snakemake` was removed or in another checkout with the same work folder, Snakemake takes
+them for finished and never compares their inputs. Therefore this module compares them with the recipe, and has them made again
+if they differ.
 """
 
 import json
@@ -21,9 +21,9 @@ from relm.recipes.plan import REFERENCE, Plan
 def compare_no_absent_parameters() -> None:
     """Have Snakemake compare parameters with its records only for rules that declare some.
 
-    A rule whose products have their whole identity in their path declares none: what is asked of resources does not count. So
-    an edit makes another path, and never another parameter of the same one. Left to itself, Snakemake would make everything
-    again that a version of the rule with parameters has made.
+    A rule whose products have their whole identity in their path declares none; parameters that depend on resources do not
+    count. An edit then changes the path, and never a parameter of the same path. Without this change, Snakemake would make
+    everything again that an earlier version of the rule, with parameters, has made.
     """
     from snakemake.persistence import NO_PARAMS_CHANGE, PersistenceBase
 
@@ -36,10 +36,10 @@ def compare_no_absent_parameters() -> None:
 
 
 class Stale:
-    """Input functions that also have Snakemake make again what was made for another recipe."""
+    """Input functions that also have Snakemake make products of another version of the recipe again."""
 
     def __init__(self, workflow: Any) -> None:
-        """Keep Snakemake's workflow, whose graph has the set of files that are made in any case."""
+        """Store Snakemake's workflow, whose graph has the set of files that are made in any case."""
         self.workflow = workflow
 
     @report_faults
@@ -61,7 +61,7 @@ class Stale:
         return evaluation_inputs(wildcards)
 
     def _compare(self, path: Path, expected: str | None, *keys: str, output: Path | None = None) -> None:
-        """Have `output`, or else the file, made again where the file is there and has another value than the expected one."""
+        """Have `output`, or else the file, made again if the file exists with another value than the expected one."""
         if is_main_process(self.workflow) and path.is_file() and _value(path, *keys) != expected:
             self.workflow.dag.forcefiles.add(str(output or path))
 
@@ -73,7 +73,7 @@ def reference_sha256(plan: Plan) -> str | None:
 
 
 def _value(path: Path, *keys: str) -> Any:
-    """Return what a JSON file has under the keys, one inside the other; None: there is no such value."""
+    """Return the value at a path of keys in a JSON file; None: there is no such value."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         for key in keys:

@@ -1,4 +1,4 @@
-"""What can be asked for by name."""
+"""Targets that are requested by name."""
 
 import contextlib
 import difflib
@@ -9,7 +9,7 @@ from relm.graph.asking import PROJECT, report_faults
 
 
 def papers() -> dict[str, list[str]]:
-    """Paper key -> results of all its recipes; a recipe with faults is left out here and speaks up when it is asked for."""
+    """Return paper key -> results of all its recipes; a recipe with faults is left out, and raises when it is requested."""
     targets: dict[str, list[str]] = {}
     for name in PROJECT.names():
         with contextlib.suppress(RelmError):
@@ -24,7 +24,7 @@ def all_results(wildcards: Any) -> list[str]:
     """Return the results of all recipes.
 
     Raises:
-        WorkflowError: some have faults. Without them `all` would seem done, though it is not.
+        WorkflowError: some recipes have faults; if they were left out, `all` would seem complete.
     """
     if faults := PROJECT.faults():
         listed = "\n".join(f"  {fault}" for fault in faults)
@@ -37,7 +37,11 @@ def all_results(wildcards: Any) -> list[str]:
 
 @report_faults
 def nearest_target(wildcards: Any) -> list[str]:
-    """Nothing makes this target: say so, and name the nearest one."""
+    """Raise an error for a target that no rule makes, with the name of the nearest one.
+
+    Raises:
+        WorkflowError: always.
+    """
     results = [f"results/{prefix}{name}" for name in PROJECT.names() for prefix in ("", "smoke/")]
     targets = [*results, "all", "list", *(f"paper_{key}" for key in papers())]
     by_name = {target.removeprefix("results/"): target for target in targets}

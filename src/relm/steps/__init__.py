@@ -1,4 +1,4 @@
-"""The steps, each as a command with its arguments and its job, in the order of the data's way."""
+"""The steps, each as a command with its arguments and its job, in the order of the data flow."""
 
 from relm.steps import bucket, data, evaluation, images, reporting, surroundings, training
 from relm.steps.contract import Step

@@ -1,4 +1,4 @@
-"""A run's files to another machine and back, by a bucket."""
+"""Steps that move a run's files to another machine and back, through a bucket."""
 
 from relm.errors import RelmError
 from relm.recipes.plan import Plan
@@ -20,7 +20,7 @@ def push_job(a: Arguments) -> Job:
 
 
 def _begun(project: Project) -> list[Plan]:
-    """Plans of all recipes whose run has a folder."""
+    """Return the plans of all recipes whose run has a folder."""
     plans = []
     for name in [*project.names(), *(f"smoke/{name}" for name in project.names())]:
         try:
@@ -41,7 +41,7 @@ def pull_job(a: Arguments) -> Job:
 
 STEPS: dict[str, Step] = {
     "push": Step(
-        "send what a run needs to go on elsewhere to a bucket: data, checkpoints, results",
+        "copy a run's data, checkpoints and results to a bucket, so that another machine can resume it",
         [
             STORE,
             NAME,
@@ -51,14 +51,14 @@ STEPS: dict[str, Step] = {
         ],
         push_job,
         records=False,
-        epilog="What the store has is not sent again. Credentials come from the environment alone: on a TPU VM those of its "
-        "service account. gs:// needs gcsfs, which the TPU's environment has.",
+        epilog="Files that the store already has are not sent again. Credentials come from the environment alone: on a TPU VM "
+        "those of its service account. gs:// needs gcsfs, which the TPU's environment has.",
     ),
     "pull": Step(
-        "bring a run from a bucket here, so that the same commands go on with it",
+        "copy a run from a bucket to this machine, so that the same commands resume it",
         [STORE, NAME],
         pull_job,
         records=False,
-        epilog="Every file is compared with its sha256; what is here already is not fetched again.",
+        epilog="Every file is compared with its sha256; files that are already here are not fetched again.",
     ),
 }

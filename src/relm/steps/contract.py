@@ -1,4 +1,4 @@
-"""What a step is: a sub-command with its words of help and its arguments, and the job that these become."""
+"""The parts of a step: a sub-command with its help and arguments, and the job that is built from these."""
 
 import argparse
 import re
@@ -16,47 +16,47 @@ Arguments = argparse.Namespace
 
 @dataclass(frozen=True)
 class Job:
-    """One step, ready to run: what it reads, what it writes, and the function that does it and says so in a sentence."""
+    """One step, ready to run: its inputs, its outputs, and the function that runs it and returns a sentence for the user."""
 
     run: Callable[[], str]
     inputs: Sequence[Path] = ()
     outputs: Sequence[Path] = ()
     expected_sha256: Mapping[Path, str] = field(default_factory=dict)
-    """Input -> the sha256 that the recipe gives for it: downloads, and copies of a model in a folder of one's own."""
+    """Input -> its sha256 in the recipe, for downloads and copies of a model in a local folder."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """A sub-command: its words of help, its arguments, and how it becomes a job."""
+    """A sub-command: its help, its arguments, and the function that builds its job."""
 
     help: str
     arguments: Sequence[tuple[tuple[str, ...], dict[str, Any]]]
     job: Callable[[Arguments], Job]
-    """Imports nothing heavy before the job runs."""
+    """Function that builds the job; it imports nothing heavy before the job runs."""
     records: bool = True
     epilog: str = field(default="")
 
 
 def argument(*names: str, **options: Any) -> tuple[tuple[str, ...], dict[str, Any]]:
-    """One argument of a step, as `ArgumentParser.add_argument` takes it."""
+    """Return one argument of a step, as `ArgumentParser.add_argument` takes it."""
     return names, options
 
 
 def path(name: str, words: str, **options: Any) -> tuple[tuple[str, ...], dict[str, Any]]:
-    """A required argument that names one file or folder."""
+    """Return an argument, required by default, that names one file or folder."""
     return argument(name, type=Path, required=options.pop("required", True), metavar="PATH", help=words, **options)
 
 
 def paths(name: str, words: str) -> tuple[tuple[str, ...], dict[str, Any]]:
-    """A required argument that names several files."""
+    """Return a required argument that names several files."""
     return argument(name, type=Path, required=True, nargs="+", metavar="PATH", help=words)
 
 
 def positive(text: str) -> int:
-    """A whole number from 1 on.
+    """Return a text as a positive integer.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the text is something else.
     """
     if (number := int(text)) < 1:
         raise ValueError(text)
@@ -88,12 +88,12 @@ def expected_sha256(arguments: Arguments, files: Sequence[Path]) -> dict[Path, s
     """
     given = dict(getattr(arguments, "sha256", ()))
     if unknown := sorted(given.keys() - {file.name for file in files}):
-        raise RelmError(f"--sha256: {unknown[0]} is none of the files that are read: {', '.join(map(str, files))}; correct it")
+        raise RelmError(f"--sha256: {unknown[0]} is none of the files read: {', '.join(map(str, files))}; correct it")
     return {file: given[file.name] for file in files if file.name in given}
 
 
 def recipe_name(text: str) -> str:
-    """Return a recipe's name, also of the path that a shell completes: `results/NAME`, `results/NAME/` or `recipes/NAME.yaml`.
+    """Return a recipe's name, also from a path that a shell completes: `results/NAME`, `results/NAME/`, `recipes/NAME.yaml`.
 
     >>> [recipe_name(text) for text in ("tiny", "results/smoke/tiny/", "recipes/tiny.yaml")]
     ['tiny', 'smoke/tiny', 'tiny']
@@ -105,12 +105,16 @@ def recipe_name(text: str) -> str:
 
 
 RECIPE = argument("recipe", type=recipe_name, metavar="NAME", help="a recipe in recipes/, or smoke/NAME for its small twin")
-WORKERS = argument("--workers", type=positive, metavar="N", help="processes; default: every core this process may use")
-FINGERPRINT = argument("--fingerprint", metavar="F", help="refuse to run when the recipe's fingerprint is another one")
+WORKERS = argument("--workers", type=positive, metavar="N", help="number of processes; default: all available cores")
+FINGERPRINT = argument("--fingerprint", metavar="F", help="refuse to run if the recipe's fingerprint differs")
 
 
 def plan_of(arguments: Arguments) -> Plan:
-    """The plan of the recipe that a command names, refused when it is no longer the one that Snakemake planned with."""
+    """Return the plan of the recipe that a command names.
+
+    Raises:
+        RelmError: the recipe's fingerprint differs from that of `--fingerprint`.
+    """
     plan = Project().plan(arguments.recipe)
     wanted = getattr(arguments, "fingerprint", None)
     if wanted and plan.fingerprint != wanted:

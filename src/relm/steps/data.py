@@ -1,4 +1,4 @@
-"""From the dump to examples."""
+"""Steps from the dump to examples."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -115,7 +115,7 @@ def extract_job(a: Arguments) -> Job:
 
 
 def document_of_dataset(dataset: Dataset | None, source: Path, pattern: str | None, limit: int | None) -> dict[str, Any]:
-    """Return the document of documents that are read from a source as the dataset's file says."""
+    """Return the identity of documents that are read from a source with the options of the dataset's file."""
     assert dataset is not None
     if dataset.folder is not None:
         dataset = dataset.model_copy(update={"folder": str(source), "pattern": pattern})
@@ -123,10 +123,10 @@ def document_of_dataset(dataset: Dataset | None, source: Path, pattern: str | No
 
 
 def refuse_edited_texts(dataset: Dataset, document: Mapping[str, Any]) -> None:
-    """Compare the files of a folder with the document; those of other datasets are compared with their sha256 as they are read.
+    """Raise an error if a folder's files differ from the document; other datasets' files are checked when they are read.
 
     Raises:
-        RelmError: they are not those that the command was planned for.
+        RelmError: the files were edited after the command was planned.
     """
     if dataset.folder is None:
         return
@@ -219,10 +219,10 @@ def pregenerate_job(a: Arguments) -> Job:
 
 
 def document_of_examples(a: Arguments) -> dict[str, Any]:
-    """Return the document of examples that the flags describe, whatever documents and tokenizer they are made from."""
+    """Return the identity of examples that the flags describe, without documents and tokenizer."""
     options: dict[str, Any] = {"objective": a.objective or "causal"}
     stores_length = options["objective"] in OBJECTIVES and OBJECTIVES[options["objective"]].stores_length
-    if a.sequence_length is not None or not stores_length:  # all others are cut to a length as they are read
+    if a.sequence_length is not None or not stores_length:  # other examples are cut to a length when they are read
         options["sequence_length"] = a.sequence_length or Objective.LONGEST
     for section, key, value in a.option or ():
         options[section] = {**options.get(section, {}), key: value}
@@ -306,29 +306,29 @@ STEPS: dict[str, Step] = {
             path("--model", "or the model's file, such as recipes/models/gpt2_tokenizer.yaml", required=False),
             path("--test", "or the evaluation's file, such as recipes/evaluations/lambada.yaml", required=False),
             argument("--file", required=True, metavar="NAME", help="which of its files"),
-            argument("--sha256", metavar="HASH", help="refuse to make another file than this one"),
+            argument("--sha256", metavar="HASH", help="refuse a file with another sha256"),
             path("--output", "where it goes"),
         ],
         download_job,
-        epilog="RELM_MIRROR=FOLDER is looked at first; HF_TOKEN and proxy variables are respected. Run again, it resumes.",
+        epilog="RELM_MIRROR=FOLDER is searched first; HF_TOKEN and proxy variables are respected. Run again to resume.",
     ),
     "convert-weights": Step(
-        "turn weights released as pytorch_model.bin into a model.safetensors, tensors and nothing else",
+        "convert weights released as pytorch_model.bin to a model.safetensors, reading tensors only",
         [
             path("--model", "the model's file, such as recipes/models/mt5_base_romanian.yaml"),
             path("--file", "its pytorch_model.bin"),
-            argument("--key", metavar="KEY", help="refuse to run when the weights' identity is another one"),
+            argument("--key", metavar="KEY", help="refuse to run if the weights' identity differs"),
             path("--output", "model.safetensors; a config.json goes beside it"),
         ],
         convert_weights_job,
     ),
     "extract": Step(
-        "turn a source file, or a folder of text, into documents (JSON lines), training and held out apart",
+        "extract documents (JSON lines) from a source file or a folder, split into training and held out",
         [
             JOB,
             path("--dataset", "the dataset's file, instead of --job", required=False),
             argument("--documents", dest="limit", type=positive, metavar="N", help="with it: read only the first N documents"),
-            path("--source", "the downloaded file, or the folder; of a dataset of the hub NAME@REVISION"),
+            path("--source", "the downloaded file, or the folder; for a dataset of the hub NAME@REVISION"),
             argument("--pattern", metavar="GLOB", help="the files of the folder that are read; default: the format's"),
             path("--train", "where the training documents go"),
             path("--held-out", "where the held-out documents go"),
@@ -340,18 +340,18 @@ STEPS: dict[str, Step] = {
         "train a tokenizer on documents",
         [
             JOB,
-            argument("--kind", choices=TRAINED, help="instead of --job: what is trained; default: byte_level_bpe"),
+            argument("--kind", choices=TRAINED, help="instead of --job: kind of tokenizer; default: byte_level_bpe"),
             paths("--documents", "documents, JSON lines"),
-            argument("--vocabulary-size", type=int, metavar="N", help="special tokens included; not of characters"),
-            argument("--lower-case", action="store_true", help="of wordpiece: fold case and accents"),
-            argument("--no-special-tokens", action="store_true", help="of characters: the text's own and no others"),
-            argument("--training-bytes", type=int, metavar="N", help="how much text to read; default: 50,000,000"),
+            argument("--vocabulary-size", type=int, metavar="N", help="special tokens included; not for characters"),
+            argument("--lower-case", action="store_true", help="for wordpiece: remove case and accents"),
+            argument("--no-special-tokens", action="store_true", help="for characters: only those of the text"),
+            argument("--training-bytes", type=int, metavar="N", help="bytes of text to read; default: 50,000,000"),
             path("--output", "tokenizer.json"),
         ],
         train_tokenizer_job,
     ),
     "import-tokenizer": Step(
-        "turn a published tokenizer into one tokenizer.json",
+        "convert a published tokenizer to one tokenizer.json",
         [
             JOB,
             argument("--kind", choices=list(TOKENIZER_FILES), help="instead of --job: the format of its files"),
@@ -362,11 +362,11 @@ STEPS: dict[str, Step] = {
         import_tokenizer_job,
     ),
     "pregenerate": Step(
-        "turn documents into training examples: a stream of tokens, or a table of sequences",
+        "build training examples from documents: a stream of tokens, or a table of sequences",
         [
             JOB,
             argument("--objective", metavar="NAME", help="instead of --job: as in a recipe's phase; default: causal"),
-            argument("--sequence-length", type=positive, metavar="N", help="with it, of masked: tokens of a sequence"),
+            argument("--sequence-length", type=positive, metavar="N", help="with it, for masked: tokens per sequence"),
             argument(
                 "--option",
                 type=objective_option,
@@ -374,7 +374,7 @@ STEPS: dict[str, Step] = {
                 metavar="SECTION.KEY=VALUE",
                 help="with it: options as in a recipe's phase, such as masked.packing=sentence_pairs",
             ),
-            argument("--language", metavar="CODE", help="with it: of the text, for the sentence splitter; default: en"),
+            argument("--language", metavar="CODE", help="with it: language, for the sentence splitter; default: en"),
             path("--tokenizer", "tokenizer.json"),
             paths("--documents", "documents, JSON lines"),
             paths("--output", "a .bin (an .idx goes beside it) or .arrow file for each file of documents"),
@@ -387,7 +387,7 @@ STEPS: dict[str, Step] = {
         [
             argument("path", type=Path, metavar="PATH", help="manifest.json, or a .bin, .arrow, .tfrecord or .jsonl file"),
             path("--tokenizer", "tokenizer.json; default: ids are shown", required=False),
-            argument("--examples", type=int, default=3, metavar="N", help="how many; default: 3"),
+            argument("--examples", type=int, default=3, metavar="N", help="number of examples; default: 3"),
         ],
         inspect_job,
         records=False,
@@ -398,7 +398,7 @@ STEPS: dict[str, Step] = {
             path("--manifest", "the examples' manifest"),
             argument("--split", default="train", metavar="NAME", help="train (default) or held_out"),
             argument("--format", required=True, choices=EXPORTED, help="the format"),
-            argument("--sequence-length", type=int, metavar="N", help="of a stream of tokens as tfrecord"),
+            argument("--sequence-length", type=int, metavar="N", help="for a stream of tokens as tfrecord"),
             path("--tokenizer", "tokenizer.json"),
             path("--output", "the file to write; megatron and tfrecord write an index beside it"),
         ],

@@ -1,4 +1,4 @@
-"""From a model to figures: `relm evaluate`, its short forms for people, and `relm generate`."""
+"""Steps from a model to figures: `relm evaluate`, its short forms for users, and `relm generate`."""
 
 import argparse
 import functools
@@ -40,8 +40,8 @@ OUTPUT = path("--output", "TASK.json, whose name is the task's")
 EXECUTION = (
     argument("--device", default=HOST, choices=list_evaluation_devices, help="default: cpu"),
     argument("--precision", default="float32", choices=("float32", "bfloat16"), help="of matrix products; default: float32"),
-    argument("--threads", type=positive, metavar="N", help="of the CPU; default: every core this process may use"),
-    argument("--batch-tokens", type=positive, metavar="N", help="tokens at once; default: what suits the device"),
+    argument("--threads", type=positive, metavar="N", help="threads of the CPU; default: all available cores"),
+    argument("--batch-tokens", type=positive, metavar="N", help="tokens at once; default: depends on the device"),
 )
 LIMIT = argument("--limit", type=positive, metavar="N", help="only the first N examples; the figures are then of these")
 # Arguments of a short form for each input and each fact of an evaluation; it takes facts without one from the recipe.
@@ -311,7 +311,7 @@ def generate_job(a: Arguments) -> Job:
 
 STEPS: dict[str, Step] = {
     "evaluate": Step(
-        "run one evaluation, as the graph asks for it by its identity",
+        "run one evaluation, described by its identity as the graph does",
         [
             (JOB[0], {**JOB[1], "required": True}),
             MODEL,
@@ -337,14 +337,14 @@ STEPS: dict[str, Step] = {
     ),
     **{declaration.command: short_form(declaration) for declaration in EVALUATIONS},
     "generate": Step(
-        "let a model continue prompts, and say how long it takes",
+        "generate continuations of prompts, and report the time",
         [
             MODEL,
             TOKENIZER,
-            argument("--prompt", nargs="+", metavar="TEXT", help="beginnings; default: --file, or they are typed"),
-            path("--file", "prompts, one a line", required=False),
-            argument("--length", type=positive, default=128, metavar="N", help="tokens at most after each; default: 128"),
-            argument("--greedy", action="store_true", help="the likeliest token always"),
+            argument("--prompt", nargs="+", metavar="TEXT", help="prompts; default: --file, or they are typed"),
+            path("--file", "prompts, one per line", required=False),
+            argument("--length", type=positive, default=128, metavar="N", help="most tokens after each prompt; default: 128"),
+            argument("--greedy", action="store_true", help="always the likeliest token"),
             argument("--temperature", type=float, metavar="X", help="divides the logits; default: 0.8"),
             argument("--top-k", type=int, metavar="K", help="only the K likeliest tokens, 0: all; default: 50"),
             argument("--top-p", type=float, metavar="P", help="only the likeliest that reach P together; default: 0.95"),

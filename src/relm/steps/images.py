@@ -1,4 +1,4 @@
-"""The images that steps run in: built, compared with their registry, and used."""
+"""Steps that build images, compare them with their registry, and run other steps in them."""
 
 import os
 from collections.abc import Callable
@@ -82,8 +82,8 @@ STEPS: dict[str, Step] = {
             argument(
                 "--base", action="append", default=[], metavar="[ARGUMENT=]IMAGE", help="build: instead of the lock's base"
             ),
-            argument("--write", action="store_true", help="resolve: note in the lock what is confirmed"),
-            argument("--update", action="store_true", help="resolve: take the registry's digest where it is another one"),
+            argument("--write", action="store_true", help="resolve: write confirmed digests to the lock"),
+            argument("--update", action="store_true", help="resolve: replace the lock's digest if the registry's differs"),
         ],
         images_job,
         records=False,

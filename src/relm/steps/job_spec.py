@@ -1,7 +1,7 @@
-"""Job specs: the identity document of what a step makes, which the graph decides and passes to the step as JSON.
+"""Job specs: the identity document of a step's product, which the graph passes to the step as JSON.
 
-Its digest is the key in the product's path. Everything that changes the product is in it; files, workers and the device are
-ordinary options of the command, and change no key.
+Its digest is the key in the product's path. It contains everything that changes the product; files, workers and the device are
+ordinary options of the command, and do not change the key.
 """
 
 import json
@@ -12,17 +12,17 @@ from relm.errors import RelmError
 from relm.steps.contract import Arguments, argument
 
 JOB = argument(
-    "--job", metavar="JSON", help="the identity of what is made, as the graph passes it; `relm command NAME STEP` prints one"
+    "--job", metavar="JSON", help="identity of the product, as the graph passes it; `relm command NAME STEP` prints one"
 )
 
 
 def document_of(arguments: Arguments, short_form: Sequence[str], build: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:
-    """Return the document of a command: that of `--job`, or what is built from the flags of its short form.
+    """Return the document of a command: that of `--job`, or the one built from the flags of its short form.
 
     Args:
-        arguments: of the command.
-        short_form: the flags that `--job` takes the place of; each is None or False where it is not given.
-        build: makes the document of the flags.
+        arguments: the command's arguments.
+        short_form: the flags that `--job` replaces; each is None or False if it is not given.
+        build: function that builds the document from the flags.
 
     Raises:
         RelmError: both are given, or the document is invalid.
@@ -31,7 +31,7 @@ def document_of(arguments: Arguments, short_form: Sequence[str], build: Callable
         return build()
     given = [name for name in short_form if getattr(arguments, name) not in (None, False)]
     if given:
-        raise RelmError(f"--job: has all that decides what is made; leave --{given[0].replace('_', '-')} out")
+        raise RelmError(f"--job: describes the product completely; leave --{given[0].replace('_', '-')} out")
     return read_job(arguments.job)
 
 

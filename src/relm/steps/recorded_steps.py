@@ -1,4 +1,4 @@
-"""Checks of a record that somebody else wrote: a shell may get from it a step of the graph, on files of the checkout."""
+"""Checks of records from others: only steps of the graph, on files of the checkout, may reach a shell."""
 
 import argparse
 import contextlib

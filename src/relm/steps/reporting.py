@@ -1,4 +1,4 @@
-"""From figures to the published folder."""
+"""Steps from figures to the published folder."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,7 +7,7 @@ from relm.recipes.plan import REFERENCE as AUTHORS
 from relm.steps.contract import FINGERPRINT, RECIPE, Arguments, Job, Step, argument, path, plan_of
 
 REFERENCE = argument(
-    "--reference", action="store_true", help="of the weights that the authors released (expect_reference in the recipe)"
+    "--reference", action="store_true", help="use the weights that the authors released (expect_reference in the recipe)"
 )
 
 
@@ -54,7 +54,7 @@ def publish_job(a: Arguments) -> Job:
 
 STEPS: dict[str, Step] = {
     "verify": Step(
-        "compare the figures with the published ones and say what can be said",
+        "compare the figures with the published ones and write a verdict",
         [
             RECIPE,
             FINGERPRINT,
@@ -72,7 +72,7 @@ STEPS: dict[str, Step] = {
             FINGERPRINT,
             path("--verify", "verify.json"),
             argument("--evaluations", type=Path, nargs="*", default=[], metavar="PATH", help="eval/TASK.json files"),
-            argument("--before", type=Path, nargs="*", default=[], metavar="PATH", help="the same of the starting weights"),
+            argument("--before", type=Path, nargs="*", default=[], metavar="PATH", help="the same for the starting weights"),
             path("--output", "report.html; the other files go beside it"),
         ],
         report_job,

@@ -1,4 +1,4 @@
-"""What looks at recipes and machines, and makes nothing of the graph."""
+"""Commands that describe recipes and machines, and make no product of the graph."""
 
 from relm.recipes.project import Project
 from relm.steps.contract import FINGERPRINT, RECIPE, Arguments, Job, Step, argument, path, plan_of
@@ -63,9 +63,9 @@ def schema_job(a: Arguments) -> Job:
 
 STEPS: dict[str, Step] = {
     "list": Step("list the recipes", [], list_job, records=False),
-    "status": Step("what of a recipe is done, running and left", [RECIPE], status_job, records=False),
+    "status": Step("show the finished, running and remaining steps of a recipe", [RECIPE], status_job, records=False),
     "estimate": Step(
-        "what a recipe will take: operations, memory, disk, time and money, before there are data",
+        "estimate a recipe's operations, memory, disk, time and cost, before any data are downloaded",
         [
             RECIPE,
             argument("--phase", metavar="PHASE", help="one phase; default: all of them"),
@@ -79,7 +79,7 @@ STEPS: dict[str, Step] = {
         "at most two micro-batches, and measures them. For a TPU ask `relm compile`.",
     ),
     "command": Step(
-        "the command of a step, to be copied: plain and as `docker run`, from the published result or the recipe's plan",
+        "print the command of a step, plain and as `docker run`, from the published result or the recipe's plan",
         [
             RECIPE,
             argument("wanted", nargs="?", metavar="STEP", help="left out, the steps are listed"),
@@ -107,7 +107,7 @@ STEPS: dict[str, Step] = {
         "processor. Exits with 1 where a program does not fit, with the compiler's figure. What was compiled is kept in "
         "work/compiled.",
     ),
-    "doctor": Step("what this machine can run, and why not the rest", [], doctor_job, records=False),
+    "doctor": Step("show what this machine can run, and the reasons why not", [], doctor_job, records=False),
     "schema": Step(
         "write the JSON Schemas of recipes, datasets and models, for editors",
         [path("--output", "folder, such as envs")],

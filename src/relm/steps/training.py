@@ -1,4 +1,4 @@
-"""From examples to a model."""
+"""Steps from examples to a model."""
 
 import os
 from pathlib import Path
@@ -51,16 +51,16 @@ def pretrain_job(a: Arguments) -> Job:
 
 
 def trained_files(plan: Plan, weights: Path) -> list[Path]:
-    """Return what a phase leaves when it is finished, so that its record has the sha256 of each; the weights come first."""
+    """Return the files of a finished phase, whose sha256 its record has; the weights come first."""
     parts = [*MODEL_PARTS, *(["generation_config.json"] if plan.recipe.model.generates else [])]
     return [weights, *(weights.with_name(part) for part in parts), *(weights.parent.with_name(name) for name in RECORDS)]
 
 
 def refuse_another_start(plan: Plan, a: Arguments) -> None:
-    """Compare a command's way to begin a phase with the recipe's.
+    """Raise an error if a command starts a phase from other weights or optimizer state than the recipe.
 
     Raises:
-        RelmError: it has starting weights or an optimizer and the recipe has none, or the other way round.
+        RelmError: only one of command and recipe has starting weights or a kept optimizer.
     """
     starts, kept = plan.starting_weights(a.phase), plan.kept_optimizer(a.phase)
     if (a.init_from is None) != (not starts):
@@ -76,7 +76,7 @@ def refuse_another_start(plan: Plan, a: Arguments) -> None:
 
 
 def require_plain_trial(a: Arguments) -> None:
-    """Raise if a trial is given options of other rehearsals, which would change what it measures."""
+    """Raise an error if a trial has options of other rehearsals, which would change its measurements."""
     others = {"--steps": a.steps, "--compile-only": a.compile_only, "--profile": a.profile}
     others |= {"--manifest": a.manifest, "--tokenizer": a.tokenizer}
     extra = next((name for name, value in others.items() if value), None)
@@ -85,7 +85,7 @@ def require_plain_trial(a: Arguments) -> None:
 
 
 def trial_of(plan: Plan, phase: str, output: Path) -> str:
-    """Measure steps of a phase for `relm estimate`, and end with it."""
+    """Measure steps of a phase for `relm estimate`; the process ends when its parent ends."""
     from relm.forecast.estimate import vocabulary
     from relm.forecast.rehearsal import Rehearsal, measure_trial
     from relm.training.interruption import stop_with_parent
@@ -127,25 +127,25 @@ def reproduce_job(a: Arguments) -> Job:
 
 STEPS: dict[str, Step] = {
     "pretrain": Step(
-        "train one phase of a recipe; stopped at any point, the same command goes on to the same bytes",
+        "train one phase of a recipe; after an interruption, the same command resumes it, with the same bytes as result",
         [
             RECIPE,
-            argument("--phase", required=True, metavar="PHASE", help="which phase"),
+            argument("--phase", required=True, metavar="PHASE", help="phase to train"),
             FINGERPRINT,
             path("--manifest", "the examples' manifest"),
             path("--tokenizer", "tokenizer.json"),
             path("--init-from", "folder of starting weights", required=False),
             path("--optimizer-from", "last checkpoint of the phase before, whose optimizer is kept", required=False),
-            argument("--one-tpu", action="store_true", help="train on one device of a TPU, to look for a fault"),
-            argument("--tpu-report", action="store_true", help="print in the end all that PyTorch/XLA measured of itself"),
-            path("--output", "RUN/PHASE/model/model.safetensors; checkpoints and train.jsonl lie beside model/"),
+            argument("--one-tpu", action="store_true", help="train on one device of a TPU, for debugging"),
+            argument("--tpu-report", action="store_true", help="print PyTorch/XLA's metrics report at the end"),
+            path("--output", "RUN/PHASE/model/model.safetensors; checkpoints and train.jsonl are written beside model/"),
         ],
         pretrain_job,
         epilog="TERM or INT: saves a checkpoint and exits with 75. Where the recipe has run.processes: N, it is started as "
         "`torchrun --standalone --nproc-per-node N -m -- relm pretrain ...`, which exits with 1 then.",
     ),
     "rehearse": Step(
-        "take a few training steps of a recipe at full size and say how fast they are and what they need; nothing is kept",
+        "take a few training steps of a recipe at full size and report speed and memory; no files are kept",
         [
             RECIPE,
             argument("--phase", metavar="PHASE", help="which phase; default: the first"),
