@@ -72,7 +72,7 @@ def batch_of(shape: Shape) -> dict[str, np.ndarray]:
 
 
 def step_of(shape: Shape, model: nn.Module, optimizer: torch.optim.Optimizer, device: TracingDevice) -> Callable[[], Tensor]:
-    batch = device.feed(device.staged(batch_of(shape)))
+    batch = device.feed(device.stage(batch_of(shape)))
 
     def step() -> Tensor:
         with device.autocast(shape.precision):

@@ -87,9 +87,9 @@ def our_side(recipe: Recipe, config: BertConfig, device: XlaDevice, reader: Read
     def step() -> None:
         rate = settings.optimizer.learning_rate / (1 + len(side.hashes))
         with side.part("batch to the devices"):
-            staged = [device.staged(batch) for batch in micro_batches]
-            set_learning_rate(optimizer, device.number(rate))
-            divided = [{name: device.number(value) for name, value in each.items()} for each in denominators]
+            staged = [device.stage(batch) for batch in micro_batches]
+            set_learning_rate(optimizer, device.make_scalar(rate))
+            divided = [{name: device.make_scalar(value) for name, value in each.items()} for each in denominators]
             device.seed(len(side.hashes))
         with side.part("forward"), backward_apart(side):
             accumulated = accumulate_terms(forward, staged, divided, lambda: device.autocast(settings.precision))
@@ -140,7 +140,7 @@ def their_side(recipe: Recipe, config: BertConfig, device: XlaDevice, reader: Re
 
     def step() -> None:
         with side.part("batch to the devices"):
-            staged = device.staged(batch)
+            staged = device.stage(batch)
             for group in optimizer.param_groups:
                 group["lr"] = settings.optimizer.learning_rate / (1 + len(side.hashes))
             device.seed(len(side.hashes))

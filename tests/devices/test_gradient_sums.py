@@ -1,4 +1,4 @@
-"""How gradients are put together to travel, without a second process; with several, see tests/training/test_processes.py."""
+"""Buckets of gradients and their all-reduce in a single process; for several, see tests/training/test_processes.py."""
 
 import socket
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from relm.devices import processes
-from relm.devices.processes import Processes, buckets, lost_ranks_in_words, rank_of_this_process
+from relm.devices.processes import Processes, rank_of_this_process, split_into_buckets, translate_lost_ranks
 from relm.errors import RelmError
 
 
@@ -17,7 +17,7 @@ def zeros(*sizes: int, dtype: torch.dtype = torch.float32) -> list[torch.Tensor]
 
 
 def sizes_of(gradients: list[torch.Tensor]) -> list[list[int]]:
-    return [[gradient.numel() for gradient in bucket] for bucket in buckets(gradients)]
+    return [[gradient.numel() for gradient in bucket] for bucket in split_into_buckets(gradients)]
 
 
 def test_a_bucket_holds_neighbours_of_one_type_up_to_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -30,20 +30,20 @@ def test_a_bucket_holds_neighbours_of_one_type_up_to_its_size(monkeypatch: pytes
 
 @pytest.fixture
 def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[Processes]:
-    """A group of one, whose sums are what was there."""
+    """A process group of one, whose sums are its own values."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    places = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    for name, value in places.items():
+    variables = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    made = Processes(torch.device("cpu"))
-    yield made
-    made.close()
+    group = Processes(torch.device("cpu"))
+    yield group
+    group.close()
 
 
 @pytest.mark.parametrize("bucket", [1, 7, 40, 10**6])
-def test_every_gradient_comes_back_to_its_place(alone: Processes, monkeypatch: pytest.MonkeyPatch, bucket: int) -> None:
+def test_every_gradient_is_copied_back_to_its_parameter(alone: Processes, monkeypatch: pytest.MonkeyPatch, bucket: int) -> None:
     monkeypatch.setattr(processes, "BUCKET", bucket)
     generator = torch.Generator().manual_seed(0)
     parameters = [nn.Parameter(torch.zeros(shape)) for shape in [(3, 4), (5,), (), (2, 3, 2), (6, 2), (1,)]]
@@ -59,27 +59,27 @@ def test_every_gradient_comes_back_to_its_place(alone: Processes, monkeypatch: p
         assert gradient is None or torch.equal(parameter.grad, gradient)
 
 
-def test_sums_are_of_what_was_given_and_leave_it_alone(alone: Processes) -> None:
+def test_sums_leave_their_arguments_unchanged(alone: Processes) -> None:
     values, counts = torch.tensor([1.5, -2.0]), torch.tensor([3, 4]).numpy()
-    assert alone.summed(values).tolist() == [1.5, -2.0]
-    assert alone.exchanged(counts).tolist() == [3, 4]
-    assert alone.exchanged(counts) is not counts
+    assert alone.sum_scalars(values).tolist() == [1.5, -2.0]
+    assert alone.sum_counts(counts).tolist() == [3, 4]
+    assert alone.sum_counts(counts) is not counts
 
 
 @pytest.mark.parametrize(("started", "wanted", "words"), [("1", 2, "one was started"), ("4", 2, "4 were started")])
-def test_another_number_of_processes_is_refused(monkeypatch: pytest.MonkeyPatch, started: str, wanted: int, words: str) -> None:
+def test_another_count_of_processes_is_refused(monkeypatch: pytest.MonkeyPatch, started: str, wanted: int, words: str) -> None:
     monkeypatch.setenv("WORLD_SIZE", started)
     with pytest.raises(RelmError, match=f"run.processes is {wanted}, but {words}; .*--nproc-per-node 2 -m -- relm"):
         rank_of_this_process(wanted)
 
 
-def test_nobody_there_is_said_in_words() -> None:
-    expected = r"another process of this run has ended .* goes on \(Connection closed by peer\)$"
-    with pytest.raises(RelmError, match=expected), lost_ranks_in_words():
+def test_a_lost_rank_raises_a_plain_error() -> None:
+    expected = r"another process of this run has ended .* resumes the run \(Connection closed by peer\)$"
+    with pytest.raises(RelmError, match=expected), translate_lost_ranks():
         raise RuntimeError("Connection closed by peer. This is typically caused by a crash.\nMore")
 
 
-def test_ranks_that_nobody_brought_together_are_told_what_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_master_address_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.delenv("MASTER_ADDR", raising=False)

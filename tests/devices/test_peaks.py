@@ -1,4 +1,4 @@
-"""What is published of accelerators, found by the names that torch and clouds give them."""
+"""Published peaks of accelerators, looked up by their names in torch and clouds."""
 
 import pytest
 
@@ -49,7 +49,7 @@ def test_a_device_is_found_by_its_name(name: str, entry: str) -> None:
         "",
     ],
 )
-def test_of_another_device_or_a_part_of_one_nothing_is_said(name: str) -> None:
+def test_an_unknown_device_or_a_part_of_one_has_no_peak(name: str) -> None:
     assert find_peak_flops(name, "bfloat16") is None
 
 

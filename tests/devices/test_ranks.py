@@ -1,4 +1,4 @@
-"""Of several processes of one step, one speaks and writes; one alone is what it always was."""
+"""Rank 0 alone of the processes of one step prints and writes; a single process does so, too."""
 
 import os
 import subprocess
@@ -10,7 +10,7 @@ import pytest
 
 from relm.devices import ranks
 
-# A job of nothing but its own end, run as the command line runs one.
+# A job that only ends, run as the command line runs one.
 STEP = """
 import sys
 import time
@@ -46,36 +46,36 @@ def files(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}
 
 
-def test_the_first_rank_speaks_records_and_logs(tmp_path: Path) -> None:
+def test_the_first_rank_prints_records_and_logs(tmp_path: Path) -> None:
     done = step(tmp_path, 0, 2)
     assert (done.returncode, done.stdout) == (0, "schema: it went well\n")
     assert files(tmp_path) == {"ran", "out", "out.record.json", "log"}
     assert '"torchrun",\n  "--standalone",\n  "--nproc-per-node",\n  "2"' in (tmp_path / "out.record.json").read_text()
 
 
-def test_another_rank_does_its_part_in_silence(tmp_path: Path) -> None:
+def test_another_rank_runs_its_part_and_prints_nothing(tmp_path: Path) -> None:
     done = step(tmp_path, 1, 2)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert files(tmp_path) == {"ran", "out"}
 
 
 @pytest.mark.parametrize(("rank", "status"), [(0, 75), (1, 0)])
-def test_of_a_stopped_step_only_the_first_rank_tells(rank: int, status: int, tmp_path: Path) -> None:
+def test_only_the_first_rank_reports_a_stopped_step(rank: int, status: int, tmp_path: Path) -> None:
     done = step(tmp_path, rank, 2, "preempted")
     assert (done.returncode, "stopped by SIGTERM" in done.stderr) == (status, rank == 0)
 
 
-def test_a_fault_of_another_rank_is_told_with_its_number(tmp_path: Path) -> None:
+def test_an_error_of_another_rank_is_reported_with_its_rank(tmp_path: Path) -> None:
     done = step(tmp_path, 1, 2, "badly")
     assert (done.returncode, done.stdout, done.stderr) == (1, "", "relm schema: it went badly (rank 1 of 2)\n")
     assert files(tmp_path) == {"ran", "out"}
 
 
-def test_a_number_left_in_the_environment_makes_no_rank(tmp_path: Path) -> None:
+def test_rank_is_ignored_where_the_world_size_is_one(tmp_path: Path) -> None:
     assert step(tmp_path, 3, 1).stdout == "schema: it went well\n"
 
 
-def test_the_first_rank_alone_looks_at_what_is_read(tmp_path: Path) -> None:
+def test_the_first_rank_alone_checks_the_inputs(tmp_path: Path) -> None:
     assert "no such file: absent" in step(tmp_path, 0, 2, given="absent").stderr
     assert step(tmp_path, 1, 2, given="absent").returncode == 0
 
@@ -86,14 +86,14 @@ def test_one_process_is_started_plainly_and_several_by_torchrun() -> None:
     assert ranks.launcher(4)[-3:] == ["-m", "--", "relm"]
 
 
-# A rank that needs a moment to save when it is told to stop, the first one longest.
+# A rank that takes a moment to save when it gets TERM, the first one longest.
 SAVING = """
 import os, signal, sys, time
 from pathlib import Path
-rank, told = int(os.environ["RANK"]), []
-signal.signal(signal.SIGTERM, lambda number, frame: told.append(number))
+rank, received = int(os.environ["RANK"]), []
+signal.signal(signal.SIGTERM, lambda number, frame: received.append(number))
 Path(f"began-{rank}").touch()
-while not told:
+while not received:
     time.sleep(0.02)
 time.sleep(1.5 - rank)
 Path(f"saved-{rank}").touch()
@@ -101,15 +101,15 @@ sys.exit(75 if rank == 0 else 0)
 """
 
 
-def test_told_to_stop_torchrun_lets_each_rank_save_and_ends_with_1(tmp_path: Path) -> None:
+def test_a_terminated_torchrun_lets_each_rank_save_and_ends_with_1(tmp_path: Path) -> None:
     (tmp_path / "saving.py").write_text(SAVING)
     words = ranks.launcher(2)[:-3]
     command = [str(Path(sys.executable).parent / words[0]), *words[1:], "saving.py"]
-    with open(tmp_path / "told", "w") as told:
-        process = subprocess.Popen(command, cwd=tmp_path, env={**os.environ, "OMP_NUM_THREADS": "1"}, stderr=told)
+    with open(tmp_path / "output", "w") as output:
+        process = subprocess.Popen(command, cwd=tmp_path, env={**os.environ, "OMP_NUM_THREADS": "1"}, stderr=output)
     while process.poll() is None and not {"began-0", "began-1"} <= files(tmp_path):
         time.sleep(0.05)
     process.terminate()
-    assert process.wait(timeout=60) == 1, (tmp_path / "told").read_text()
+    assert process.wait(timeout=60) == 1, (tmp_path / "output").read_text()
     assert {"saved-0", "saved-1"} <= files(tmp_path)
-    assert "closing signal SIGTERM" in (tmp_path / "told").read_text()
+    assert "closing signal SIGTERM" in (tmp_path / "output").read_text()

@@ -14,12 +14,12 @@ def test_a_device_of_a_later_version_is_refused_by_name() -> None:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
-def test_without_a_gpu_cuda_says_what_to_install() -> None:
+def test_the_error_without_a_gpu_names_what_to_install() -> None:
     with pytest.raises(RelmError, match=r"no usable GPU.*install .* CUDA build of torch"):
         open_device(Run(device="cuda"))
 
 
-def test_the_cpu_gets_the_threads_asked_for_and_says_so() -> None:
+def test_the_cpu_gets_the_requested_threads_and_reports_them() -> None:
     before = torch.get_num_threads()
     try:
         device = open_device(Run(threads=1))
@@ -35,16 +35,16 @@ def test_an_operation_without_a_reproducible_form_is_an_error() -> None:
     assert torch.are_deterministic_algorithms_enabled()
 
 
-def test_a_batch_arrives_as_it_was() -> None:
+def test_a_batch_arrives_unchanged() -> None:
     batch = {"input_ids": np.array([[1, 2], [3, 4]]), "attention_mask": np.array([[True, False]])}
     device = open_device(Run(threads=1))
-    fed = device.feed(device.staged(batch))
+    fed = device.feed(device.stage(batch))
     assert fed["input_ids"].tolist() == [[1, 2], [3, 4]]
     assert fed["attention_mask"].dtype == torch.bool
 
 
 @pytest.mark.parametrize(("precision", "dtype"), [("float32", torch.float32), ("bfloat16", torch.bfloat16)])
-def test_precision_is_of_the_products_and_not_of_the_weights(precision: str, dtype: torch.dtype) -> None:
+def test_precision_applies_to_products_and_not_to_weights(precision: str, dtype: torch.dtype) -> None:
     device = open_device(Run(threads=1))
     layer = device.place(nn.Linear(2, 2))
     with device.autocast(precision):

@@ -14,7 +14,7 @@ from small_pci import NUMBERS, pci_bus
 
 @pytest.fixture
 def bus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty bus that stands for this machine's."""
+    """An empty PCI bus in place of this machine's."""
     monkeypatch.setattr(tpu_chips, "DEVICES", tmp_path / "devices")
     return tmp_path / "devices"
 
@@ -23,7 +23,7 @@ def bus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ("there", "name", "devices"),
     [("v2", "TPU v2", 8), ("v3", "TPU v3", 8), ("v4", "TPU v4", 4), ("v5e", "TPU v5e", 4), ("v6e", "TPU v6e", 4)],
 )
-def test_chips_are_those_of_google_that_are_tpus(there: str, name: str, devices: int, bus: Path) -> None:
+def test_chips_are_googles_devices_that_are_tpus(there: str, name: str, devices: int, bus: Path) -> None:
     pci_bus(bus, "a disk", there, there, "google's network card", there, there)
     found = chips_here()
     assert [chip.name for chip in found] == [name] * 4
@@ -55,8 +55,8 @@ def test_a_device_that_cannot_be_read_is_passed_over(bus: Path) -> None:
     assert len(chips_here()) == 1
 
 
-@pytest.mark.skipif(importlib.util.find_spec("tpu_info") is None, reason="tpu_info is of the TPU's environment alone")
-def test_numbers_names_and_devices_of_a_chip_are_those_of_googles_tools(bus: Path) -> None:
+@pytest.mark.skipif(importlib.util.find_spec("tpu_info") is None, reason="tpu_info is in the TPU's environment alone")
+def test_ids_names_and_devices_of_a_chip_equal_those_of_googles_tools(bus: Path) -> None:
     import torch_xla._internal.tpu as tpu
     from tpu_info.device import TpuChip
 

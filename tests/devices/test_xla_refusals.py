@@ -1,17 +1,17 @@
-"""What an environment lacks for a TPU is said before anything is opened."""
+"""Errors that name what an environment lacks for a TPU, raised before anything is opened."""
 
 import importlib.util
 
 import pytest
 
 from relm.devices.contract import open_device
-from relm.devices.xla_opening import place_of_this_host, require_hosts, wanted_kind
+from relm.devices.xla_opening import rank_of_this_host, requested_kind, require_hosts
 from relm.errors import RelmError
 from relm.recipes.recipe import Run
 
 
 @pytest.mark.skipif(importlib.util.find_spec("torch_xla") is not None, reason="torch_xla is installed here")
-def test_without_torch_xla_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_without_torch_xla_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PJRT_DEVICE", raising=False)
     with pytest.raises(RelmError, match=r"needs torch_xla, and torch_xla is not installed.*make DEVICE=tpu environment"):
         open_device(Run(device="tpu"))
@@ -24,28 +24,28 @@ def test_without_torch_xla_it_is_said_what_to_install(monkeypatch: pytest.Monkey
         (Run(device="tpu", compile=False), "run.compile: false is not possible on a TPU"),
     ],
 )
-def test_what_only_other_devices_can_do_is_refused_by_key(run: Run, words: str) -> None:
+def test_what_a_tpu_does_not_support_is_refused_by_key(run: Run, words: str) -> None:
     with pytest.raises(RelmError, match=words):
         open_device(run)
 
 
 @pytest.mark.parametrize(
-    ("environment", "place"), [({}, (0, 1)), ({"RANK": "2", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "1"}, (2, 4))]
+    ("environment", "rank_and_hosts"), [({}, (0, 1)), ({"RANK": "2", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "1"}, (2, 4))]
 )
-def test_a_host_is_where_the_environment_says(environment: dict[str, str], place: tuple[int, int]) -> None:
-    assert place_of_this_host(environment, "TPU") == place
+def test_the_rank_of_a_host_is_read_from_the_environment(environment: dict[str, str], rank_and_hosts: tuple[int, int]) -> None:
+    assert rank_of_this_host(environment, "TPU") == rank_and_hosts
 
 
 def test_two_processes_of_one_tpu_host_are_refused() -> None:
     started = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
     with pytest.raises(RelmError, match="2 processes were started on this host, but one drives all its TPU cores"):
-        place_of_this_host(started, "TPU")
-    assert place_of_this_host(started, "CPU") == (1, 2), "to try out how they agree"
+        rank_of_this_host(started, "TPU")
+    assert rank_of_this_host(started, "CPU") == (1, 2), "to try the code on a CPU"
 
 
-def test_one_device_alone_is_of_one_host() -> None:
+def test_one_tpu_needs_a_single_host() -> None:
     with pytest.raises(RelmError, match="--one-tpu trains on one device of one host, found WORLD_SIZE=4; unset RANK"):
-        place_of_this_host({"RANK": "2", "WORLD_SIZE": "4"}, "TPU", one=True)
+        rank_of_this_host({"RANK": "2", "WORLD_SIZE": "4"}, "TPU", one=True)
 
 
 @pytest.mark.parametrize(
@@ -62,9 +62,9 @@ def test_every_host_of_a_tpu_takes_part(there: int, started: int, words: str) ->
         require_hosts(there, started)
 
 
-def test_pjrt_device_is_a_tpu_unless_it_says_cpu() -> None:
-    assert wanted_kind({}) == wanted_kind({"PJRT_DEVICE": ""}) == wanted_kind({"PJRT_DEVICE": "TPU"}) == "TPU"
-    assert wanted_kind({"PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": "8"}) == wanted_kind({"PJRT_DEVICE": "CPU"}) == "CPU"
+def test_pjrt_device_defaults_to_tpu() -> None:
+    assert requested_kind({}) == requested_kind({"PJRT_DEVICE": ""}) == requested_kind({"PJRT_DEVICE": "TPU"}) == "TPU"
+    assert requested_kind({"PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": "8"}) == requested_kind({"PJRT_DEVICE": "CPU"}) == "CPU"
 
 
 @pytest.mark.parametrize(
@@ -78,4 +78,4 @@ def test_pjrt_device_is_a_tpu_unless_it_says_cpu() -> None:
 )
 def test_another_value_in_the_environment_is_refused(environment: dict[str, str], words: str) -> None:
     with pytest.raises(RelmError, match=words):
-        wanted_kind(environment)
+        requested_kind(environment)

@@ -421,7 +421,7 @@ def test_a_context_beyond_the_model_is_refused(tmp_path: Path, evaluated) -> Non
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_gpu_that_is_not_there_is_said(evaluated) -> None:
-    with pytest.raises(RelmError, match="cuda was asked for, but there is no usable GPU"):
+    with pytest.raises(RelmError, match="cuda was requested, but there is no usable GPU"):
         load_causal(evaluated.model, 257, Execution(device="cuda"))
 
 

@@ -1,4 +1,4 @@
-"""What the loop asks of a device, narrow enough that another one is one more module."""
+"""The interface between the training loop and a device, narrow enough that another device is one more module."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -19,101 +19,101 @@ Forward = TypeVar("Forward", bound=Callable[..., Any])
 
 
 class Device(Protocol):
-    """A place where a model trains: all of it, or what one of several equal processes, its ranks, has of it."""
+    """A device that trains a model, or the share of it that one of several equal processes (ranks) drives."""
 
     rank: int
-    """Of this process, from 0; rank 0 writes files."""
+    """The rank of this process, from 0; rank 0 writes files."""
     ranks: int
-    """How many processes take each step together."""
+    """The count of processes that take each step together."""
     part: int
-    """Which part of each global batch this process reads, from 0."""
+    """The index, from 0, of the part of each global batch that this process reads."""
     parts: int
-    """How many parts there are: as many as ranks, or 1 where every rank reads all and the device takes what is its own."""
+    """The count of parts: as many as ranks, or 1 where every rank reads the whole batch and the device takes its own share."""
     traces: bool
-    """Whether a compiler makes programs of all that it is given: what runs for the first time is compiled first, and models
-    and optimizers compute some operations in another form."""
-    numbers_at_once: int
-    """Numbers that one operation of an optimizer updates. On a CPU one operation's result should be in its cache when the next
-    one reads it; elsewhere this bounds the memory of intermediate results."""
+    """True if every operation is traced and compiled: the first run of a shape is slow, and models and optimizers compute some
+    operations in another form."""
+    elements_per_operation: int
+    """The count of elements that one operation of an optimizer updates. On a CPU an operation's result should be in the cache
+    when the next one reads it; elsewhere this bounds the memory of intermediate results."""
 
     def place(self, model: Model) -> Model:
-        """Return the model with its parameters on the device, the ones to optimize and save, and its parts `traced` or not."""
+        """Return the model with its parameters on the device, ready to optimize and save, and its modules' `traced` set."""
 
-    def hold(self, tensors: Iterable[Tensor]) -> None:
-        """Have what every step changes in place where the first step finds it as all later ones will."""
+    def materialise(self, tensors: Iterable[Tensor]) -> None:
+        """Compute the tensors that every step updates in place, so that the first step sees them as all later ones do."""
 
     def forward(self, terms: Forward) -> Forward:
-        """A model's forward pass as the device runs it: compiled where that was asked for."""
+        """Return a model's forward pass as the device runs it: compiled where that was requested."""
 
     def recomputed(self, layer: nn.Module, *inputs: Tensor | None) -> Tensor:
-        """`layer(*inputs)`, of which the inputs alone are kept for the backward pass: that computes the rest anew."""
+        """Return `layer(*inputs)`, keeping only the inputs for the backward pass, which computes the rest again."""
 
     def seed(self, number: int) -> None:
-        """Seed the generators that dropout draws from."""
+        """Seed the random number generators of dropout."""
 
-    def staged(self, batch: Mapping[str, npt.NDArray[Any]]) -> dict[str, Tensor]:
-        """The arrays of a batch on the host, as `feed` wants them. A thread of its own calls it while the device computes."""
+    def stage(self, batch: Mapping[str, npt.NDArray[Any]]) -> dict[str, Tensor]:
+        """Return a batch's arrays, by name, in the form that `feed` takes. A separate thread calls it during computation."""
 
     def feed(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """A staged batch on the device, by name, without waiting for it."""
+        """Return a staged batch on the device, by name, without waiting for the copy."""
 
-    def number(self, value: float) -> float | Tensor:
-        """What a step computes with and the next one has another of; a program must not have it as a constant."""
+    def make_scalar(self, value: float) -> float | Tensor:
+        """Return a value that changes from step to step in a form that no compiled program holds as a constant."""
 
     def autocast(self, precision: str) -> AbstractContextManager[None]:
-        """The context of a forward pass in `precision`, float32, bfloat16 or float16; parameters stay float32."""
+        """Return the context of a forward pass in `precision`: float32, bfloat16 or float16. Parameters stay float32."""
 
-    def exchanged(self, values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """The sum of an array over all ranks, on the host. Only the thread that prepares batches may call it."""
+    def sum_counts(self, values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Return the sum of counts over all ranks, on the host; only the thread that prepares batches may call it."""
 
     def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
-        """Make each gradient its sum over all ranks, in place."""
+        """All-reduce each gradient in place: it becomes its sum over all ranks."""
 
     def read(self, partial: Sequence[Tensor], whole: Sequence[Tensor] = ()) -> list[float]:
-        """The values of scalars, for which the host waits once.
+        """Return the values of scalars; the host waits for the device once.
 
         Args:
-            partial: of which the sum over all ranks is wanted.
-            whole: the same on all ranks; wanted as they are.
+            partial: scalars to sum over all ranks.
+            whole: scalars that are the same on all ranks; returned unchanged.
         """
 
     def launch(self) -> None:
-        """Begin with all that was asked so far; a device that traces makes one program of it. Nothing waits."""
+        """Start all operations requested so far, without waiting; a device that traces compiles them into one program."""
 
     def synchronise(self) -> None:
-        """Wait until the device has done all it was given."""
+        """Wait until the device has finished all operations."""
 
     def peak_memory(self) -> int | None:
-        """Return the most bytes that this process held so far: of the accelerator's memory, on a CPU of main memory.
+        """Return the peak memory of this process so far, in bytes: the accelerator's memory, or main memory on a CPU.
 
-        None where the accelerator does not report it: never 0, and never the main memory in its place.
+        None where the accelerator does not report it: never 0, and never main memory instead.
         """
 
     def programs(self) -> int:
-        """How many programs were compiled so far; constant once every shape has been seen."""
+        """Return the count of programs compiled so far; constant once every shape has been seen."""
 
     def figures(self) -> dict[str, float]:
-        """What it counted of its own work in this process, by name; empty where it counts nothing."""
+        """Return the device's own counters in this process, by name; empty if it has none."""
 
     def describe(self) -> dict[str, Any]:
-        """What it is; two runs are the same bytes only where these agree."""
+        """Return the facts that decide how sums are rounded; two runs give the same bytes only where these agree."""
 
-    def errors_in_words(self) -> AbstractContextManager[None]:
-        """The context of all work with it: what it raises comes out as a `RelmError` that says what to do, if that is known."""
+    def translate_errors(self) -> AbstractContextManager[None]:
+        """Return the context of all work on the device: known errors are raised as a `RelmError` that says what to do."""
 
     def close(self) -> None:
-        """Take leave of the other ranks."""
+        """Destroy the process group."""
 
 
 def open_device(run: Run, cache: Path | None = None, one_tpu: bool = False) -> Device:
-    """Make a device ready, as a recipe's section `run` describes it.
+    """Return the device of a recipe's section `run`, ready to train.
 
     Args:
-        cache: where a device that takes long to compile may keep its programs; None: they are not kept.
-        one_tpu: of a TPU's devices, use the first alone.
+        cache: folder where a device that takes long to compile may keep its programs; None: they are not kept.
+        one_tpu: use only the first of a TPU's devices.
 
     Raises:
-        RelmError: it is not there, or another number of processes was started; says what to do.
+        RelmError: the device is absent, or the count of processes is not the recipe's.
     """
     function = DEVICES[run.device].open
     if function is None:

@@ -1,4 +1,4 @@
-"""Each device's line of `relm doctor`: whether this machine has it, and if not, why."""
+"""Each device's line of `relm doctor`: yes with its name and count, or no with the reason."""
 
 import importlib.metadata
 from pathlib import Path

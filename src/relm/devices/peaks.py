@@ -1,4 +1,4 @@
-"""The published peak of an accelerator, found by the name that torch or a cloud gives it."""
+"""The published peak of an accelerator, looked up by its name in torch or in a cloud."""
 
 import re
 
@@ -7,25 +7,25 @@ from relm.recipes.devices import DEVICES
 
 
 def find_accelerator(device_name: str) -> Accelerator | None:
-    """Return the entry of an accelerator; None: it is in no table, or only a part (a MIG instance) of one that is."""
+    """Return the entry of an accelerator; None if no table has it, or if it is only a MIG instance of one."""
     if re.search(r"\bMIG\b", device_name):
         return None
     known = (accelerator for declaration in DEVICES for accelerator in declaration.accelerators)
-    # Nothing that goes on as another product's name does: an A10G is no A10, an A800 no A100.
+    # Whole words only, since one product's name may begin another's: an A10G is no A10, an A800 no A100.
     found = (each for each in known if re.search(rf"(^|[\s-])({each.pattern})($|[\s-])", device_name, re.IGNORECASE))
     return next(found, None)
 
 
 def find_peak_flops(device_name: str, precision: str) -> float | None:
-    """Return the most operations a second in matrix products; a multiplication with an addition counts as two.
+    """Return the peak operations per second of matrix products; a multiplication with an addition counts as two.
 
     Args:
-        device_name: as ``torch.cuda.get_device_name`` returns it, such as "NVIDIA H100 80GB HBM3"; of a TPU "TPU v3" or its
-            type, such as "v3-8", the figure being that of one chip.
-        precision: of the computation: float32, bfloat16 or float16.
+        device_name: as ``torch.cuda.get_device_name`` returns it, such as "NVIDIA H100 80GB HBM3"; for a TPU "TPU v3" or its
+            type, such as "v3-8". The figure is for one chip.
+        precision: float32, bfloat16 or float16.
 
     Returns:
-        None where nothing is published: an unknown device, or one that cannot compute in this precision.
+        None where no figure is published: an unknown device, or one that cannot compute in this precision.
 
     >>> find_peak_flops("NVIDIA A100-SXM4-80GB", "bfloat16"), find_peak_flops("Tesla T4", "bfloat16")
     (312000000000000.0, None)

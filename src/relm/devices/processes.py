@@ -1,7 +1,7 @@
-"""Several equal processes that share each global batch, as torchrun starts them: what they tell each other.
+"""Data parallelism over processes that torchrun starts: the all-reduces between ranks that share each global batch.
 
 Gradients, losses and counts are summed, nothing else is exchanged: all ranks begin with the same weights and take the same
-step. Sums are made in an order that depends on nothing but the number of ranks, so the same run gives the same bits again.
+step. The order of summation depends on the count of ranks alone, so the same run gives the same bits again.
 """
 
 import contextlib
@@ -22,11 +22,11 @@ from torch.distributed.rendezvous import rendezvous
 
 from relm.errors import RelmError
 
-# Gradients are summed in pieces of about so many numbers, of which so many are on their way at once.
+# Elements of a bucket of gradients, and the count of buckets that are summed at the same time.
 BUCKET = 8 << 20
-ON_THEIR_WAY = 2
+MAX_PENDING = 2
 
-_meetings = itertools.count()
+_rendezvous_numbers = itertools.count()
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class ProcessRank:
     rank: int
     ranks: int
     local_rank: int
-    """Among the processes of this machine."""
+    """The rank among the processes of this machine."""
     local_ranks: int
 
 
@@ -44,10 +44,10 @@ def rank_of_this_process(processes: int) -> ProcessRank:
     """Return the rank of this process among `processes`.
 
     Args:
-        processes: how many the recipe wants.
+        processes: the count that the recipe requests.
 
     Raises:
-        RelmError: another number was started; says how to start them.
+        RelmError: another count was started; says how to start them.
     """
     names = {"RANK": 0, "WORLD_SIZE": 1, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1}
     rank, ranks, local_rank, local_ranks = (int(os.environ.get(name, default)) for name, default in names.items())
@@ -60,62 +60,62 @@ def rank_of_this_process(processes: int) -> ProcessRank:
 
 
 class Processes:
-    """The ranks of a run, connected."""
+    """The connected ranks of a run."""
 
     def __init__(self, device: torch.device) -> None:
-        """Meet all other ranks. On a GPU gradients travel by NCCL; what the host counts always goes by Gloo."""
+        """Connect to all other ranks. On a GPU gradients are summed by NCCL; counts on the host always by Gloo."""
         on_gpu = device.type == "cuda"
-        with lost_ranks_in_words():
+        with translate_lost_ranks():
             store, rank, ranks = next(iter(rendezvous("env://")))
-            # A process may meet the others again, who must not find the addresses of the last time.
-            store = PrefixStore(f"meeting {next(_meetings)}", store)
+            # A process may connect a second time, and must not find the addresses of the first.
+            store = PrefixStore(f"rendezvous {next(_rendezvous_numbers)}", store)
             dist.init_process_group(
                 "nccl" if on_gpu else "gloo", store=store, rank=rank, world_size=ranks, device_id=device if on_gpu else None
             )
-            # The thread that prepares batches has a group of its own: two threads' messages must not cross.
+            # The thread that prepares batches has its own group: two threads' messages must not mix.
             self._counts = dist.new_group(backend="gloo")
 
-    def exchanged(self, values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """The sum over all ranks; from the thread that prepares batches."""
+    def sum_counts(self, values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Return the sum over all ranks; called by the thread that prepares batches."""
         tensor = torch.from_numpy(values.copy())
-        with lost_ranks_in_words():
+        with translate_lost_ranks():
             dist.all_reduce(tensor, group=self._counts)
         total: npt.NDArray[np.int64] = tensor.numpy()
         return total
 
     def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
-        """Make each gradient its sum over all ranks, in place."""
-        on_their_way: deque[Travelling] = deque()
-        for bucket in buckets([parameter.grad for parameter in parameters if parameter.grad is not None]):
-            if len(on_their_way) == ON_THEIR_WAY:
-                on_their_way.popleft().arrive()
-            on_their_way.append(sent(bucket))
-        for travelling in on_their_way:
-            travelling.arrive()
+        """All-reduce each gradient in place, bucket by bucket."""
+        pending: deque[PendingSum] = deque()
+        for bucket in split_into_buckets([parameter.grad for parameter in parameters if parameter.grad is not None]):
+            if len(pending) == MAX_PENDING:
+                pending.popleft().finish()
+            pending.append(start_sum(bucket))
+        for started in pending:
+            started.finish()
 
-    def summed(self, values: Tensor) -> Tensor:
-        """The sum over all ranks."""
+    def sum_scalars(self, values: Tensor) -> Tensor:
+        """Return the sum over all ranks."""
         total = values.clone()
-        with lost_ranks_in_words():
+        with translate_lost_ranks():
             dist.all_reduce(total)
         return total
 
     def close(self) -> None:
-        """Take leave."""
+        """Destroy the process group."""
         dist.destroy_process_group()
 
 
-class Travelling(NamedTuple):
-    """Gradients whose sum is being made."""
+class PendingSum(NamedTuple):
+    """A bucket of gradients whose all-reduce has started."""
 
     gradients: list[Tensor]
     flat: Tensor
-    """All their numbers in one row; the one gradient itself, where it is alone."""
+    """All elements in one row; the gradient itself if there is only one."""
     work: Any
 
-    def arrive(self) -> None:
-        """Wait for the sums, and put them where the gradients were."""
-        with lost_ranks_in_words():
+    def finish(self) -> None:
+        """Wait for the sums, and copy them into the gradients."""
+        with translate_lost_ranks():
             self.work.wait()
         if self.flat is not self.gradients[0]:
             pieces = torch.split(self.flat, [gradient.numel() for gradient in self.gradients])
@@ -123,16 +123,16 @@ class Travelling(NamedTuple):
             torch._foreach_copy_(self.gradients, shaped)
 
 
-def sent(gradients: list[Tensor]) -> Travelling:
-    """Begin to sum gradients of one type over all ranks."""
+def start_sum(gradients: list[Tensor]) -> PendingSum:
+    """Start the all-reduce of gradients of one type."""
     alone = len(gradients) == 1 and gradients[0].is_contiguous()
     flat = gradients[0] if alone else torch.cat([gradient.flatten() for gradient in gradients])
-    with lost_ranks_in_words():
-        return Travelling(gradients, flat, dist.all_reduce(flat, async_op=True))
+    with translate_lost_ranks():
+        return PendingSum(gradients, flat, dist.all_reduce(flat, async_op=True))
 
 
-def buckets(gradients: Iterable[Tensor]) -> Iterator[list[Tensor]]:
-    """The gradients in order, in lists of one type and bounded size; a big one comes alone."""
+def split_into_buckets(gradients: Iterable[Tensor]) -> Iterator[list[Tensor]]:
+    """Yield the gradients in order, in lists of one type and bounded size; a large one is alone in its list."""
     bucket: list[Tensor] = []
     size = 0
     for gradient in gradients:
@@ -146,17 +146,17 @@ def buckets(gradients: Iterable[Tensor]) -> Iterator[list[Tensor]]:
 
 
 @contextlib.contextmanager
-def lost_ranks_in_words() -> Iterator[None]:
-    """Say what it means when the others cannot be reached.
+def translate_lost_ranks() -> Iterator[None]:
+    """Raise a plain error where the other ranks cannot be reached.
 
     Raises:
-        RelmError: instead of the error of Gloo or NCCL, which names a socket, or of torch, which names an environment variable.
+        RelmError: replaces the error of Gloo or NCCL, which names a socket, or of torch, which names an environment variable.
     """
     try:
         yield
     except (RuntimeError, ValueError) as error:
         what, _, _ = str(error).partition("\n")[0].partition(". This is ")  # advice on Gloo follows
         raise RelmError(
-            "another process of this run has ended or cannot be reached, and this one ends with it; what the other one said "
-            f"tells why, checkpoints are intact, and the same command goes on ({what})"
+            "another process of this run has ended or cannot be reached, and this one ends with it; the other one's message "
+            f"gives the reason. Checkpoints are intact, and the same command resumes the run ({what})"
         ) from error

@@ -1,4 +1,4 @@
-"""CPU and CUDA, which torch itself drives."""
+"""CPU and CUDA, the devices that torch itself drives."""
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,13 +19,13 @@ from relm.models.layers import recomputed
 from relm.recipes.devices import DEVICES
 from relm.recipes.recipe import Run
 
-# What the same bits twice ask of CUDA's libraries, which read it when they start: of cuBLAS a workspace of its own for each
-# stream, of NCCL one order of summation for messages of every size, and no sums within the switch.
+# Settings of CUDA's libraries for the same bits twice, which they read when they start: cuBLAS gets a workspace for each
+# stream, NCCL one order of summation for messages of every size, and no sums within the switch.
 _SAME_BITS = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8", "NCCL_ALGO": "Ring"}
 
 
 class TorchDevice:
-    """Fulfils `relm.devices.contract.Device`."""
+    """A CPU or GPUs, as `relm.devices.contract.Device`."""
 
     traces = False
 
@@ -33,92 +33,92 @@ class TorchDevice:
         """Set torch up for work on `run.device`, cpu or cuda, alone or as one of several processes.
 
         Raises:
-            RelmError: there is no CUDA here, fewer GPUs than processes, or another number of processes was started.
+            RelmError: there is no CUDA here, there are fewer GPUs than processes, or the count of processes is another.
         """
-        place = rank_of_this_process(run.processes)
-        self.rank, self.ranks = self.part, self.parts = place.rank, place.ranks
+        process = rank_of_this_process(run.processes)
+        self.rank, self.ranks = self.part, self.parts = process.rank, process.ranks
         if run.device == "cuda":
             for name, value in _SAME_BITS.items() if run.deterministic else ():
                 os.environ.setdefault(name, value)
-            require_gpus(place.local_ranks)
-            torch.cuda.set_device(place.local_rank)
-        self._device = torch.device(run.device, place.local_rank) if run.device == "cuda" else torch.device("cpu")
-        self.numbers_at_once = 1 << 18 if run.device == "cpu" else 1 << 26
+            require_gpus(process.local_ranks)
+            torch.cuda.set_device(process.local_rank)
+        self._device = torch.device(run.device, process.local_rank) if run.device == "cuda" else torch.device("cpu")
+        self.elements_per_operation = 1 << 18 if run.device == "cpu" else 1 << 26
         self._run = run
         self._compiles = DEVICES[run.device].compiles if run.compile is None else run.compile
         if self._compiles:
             prepare_compiler(run)
-        self.threads = run.threads or max(1, usable_cores() // place.local_ranks)
+        self.threads = run.threads or max(1, usable_cores() // process.local_ranks)
         torch.set_num_threads(self.threads)
         torch.use_deterministic_algorithms(run.deterministic or run.device == "cpu")
-        # Filling fresh memory guards against reading it before it is written, which nothing here does, and costs a pass.
+        # Filling fresh memory guards against reading it before it is written, which no code here does, and costs a pass.
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
         self._processes = Processes(self._device) if self.ranks > 1 else None
 
     def place(self, model: Model) -> Model:
-        """The same module, moved."""
+        """Return the same module, moved."""
         return model.to(self._device)
 
-    def hold(self, tensors: Iterable[Tensor]) -> None:
-        """Nothing: it is where it was put."""
+    def materialise(self, tensors: Iterable[Tensor]) -> None:
+        """Do nothing: tensors are computed already."""
 
     def forward(self, terms: Forward) -> Forward:
-        """One program for static shapes, or as it is."""
+        """Return the forward pass compiled for static shapes, or unchanged."""
         if not self._compiles:
             return terms
         return cast(Forward, torch.compile(terms, dynamic=False, fullgraph=True))
 
     def recomputed(self, layer: nn.Module, *inputs: Tensor | None) -> Tensor:
-        """As torch does it."""
+        """Return `layer(*inputs)` by torch's own checkpointing."""
         return recomputed(layer, *inputs)
 
     def seed(self, number: int) -> None:
-        """Seed the generators of the CPU and of this GPU; torch.manual_seed looks for other devices too, which is slow."""
+        """Seed the generators of the CPU and of this GPU; torch.manual_seed also searches for other devices, which is slow."""
         torch.default_generator.manual_seed(number)
         if self._device.type == "cuda":
             torch.cuda.manual_seed(number)
 
-    def staged(self, batch: Mapping[str, npt.NDArray[Any]]) -> dict[str, Tensor]:
-        """The same memory; for a GPU in pages that it can read by itself."""
+    def stage(self, batch: Mapping[str, npt.NDArray[Any]]) -> dict[str, Tensor]:
+        """Return tensors that share the arrays' memory; for a GPU, copies in pinned memory."""
         tensors = {name: torch.from_numpy(array) for name, array in batch.items()}
         if self._device.type == "cpu":
             return tensors
         return {name: tensor.pin_memory() for name, tensor in tensors.items()}
 
     def feed(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The batch, copied without waiting for what the device is doing."""
+        """Return the batch on the device, copied asynchronously."""
         return {name: tensor.to(self._device, non_blocking=True) for name, tensor in batch.items()}
 
-    def number(self, value: float) -> float | Tensor:
-        """As it is."""
+    def make_scalar(self, value: float) -> float | Tensor:
+        """Return the value unchanged."""
         return value
 
     def autocast(self, precision: str) -> AbstractContextManager[None]:
-        """Matrix products in bfloat16 or float16, where that is the precision."""
+        """Return the context that computes matrix products in `precision`."""
         half = torch.float16 if precision == "float16" else torch.bfloat16
         return torch.autocast(self._device.type, dtype=half, enabled=precision != "float32")
 
-    def exchanged(self, values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """The sum over all ranks."""
-        return values if self._processes is None else self._processes.exchanged(values)
+    def sum_counts(self, values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Return the sum over all ranks."""
+        return values if self._processes is None else self._processes.sum_counts(values)
 
     def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
-        """Make each gradient its sum over all ranks."""
+        """All-reduce each gradient in place."""
         if self._processes is not None:
             self._processes.sum_gradients(parameters)
 
     def read(self, partial: Sequence[Tensor], whole: Sequence[Tensor] = ()) -> list[float]:
-        """One copy to the host for all of them."""
+        """Return all values by one copy to the host."""
         values = torch.stack([value.float() for value in partial])
         if self._processes is not None:
-            values = self._processes.summed(values)
+            values = self._processes.sum_scalars(values)
         if whole:
             values = torch.cat([values, torch.stack([value.float() for value in whole])])
         read: list[float] = values.tolist()
         return read
 
     def launch(self) -> None:
-        """Nothing: all that was asked has begun."""
+        """Do nothing: every operation has started already."""
 
     def synchronise(self) -> None:
         """Wait for the GPU; the CPU never lags behind."""
@@ -126,13 +126,13 @@ class TorchDevice:
             torch.cuda.synchronize()
 
     def peak_memory(self) -> int:
-        """Of the GPU what torch's allocator held; on a CPU the resident size of this process."""
+        """Return the most that torch's allocator reserved on the GPU; on a CPU the peak resident size of this process."""
         if self._device.type == "cuda":
             return torch.cuda.max_memory_reserved()
         return peak_resident_memory()
 
     def programs(self) -> int:
-        """Graphs that torch.compile made."""
+        """Return the count of graphs that torch.compile made."""
         if not self._compiles:
             return 0
         from torch._dynamo.utils import counters
@@ -140,45 +140,45 @@ class TorchDevice:
         return int(counters["stats"]["unique_graphs"])
 
     def figures(self) -> dict[str, float]:
-        """None: torch counts nothing unless it is profiled."""
+        """Return no counters: torch has none without a profiler."""
         return {}
 
     def describe(self) -> dict[str, Any]:
-        """Device, torch's version, and what else decides how sums are rounded."""
+        """Return the device, torch's version, and whatever else decides how sums are rounded."""
         choices = {"compile": self._compiles or None, "processes": self.ranks if self.ranks > 1 else None}
-        told = {"torch": torch.__version__, **{key: value for key, value in choices.items() if value is not None}}
+        facts = {"torch": torch.__version__, **{key: value for key, value in choices.items() if value is not None}}
         if self._device.type == "cuda":
             exact = {} if self._run.deterministic else {"deterministic": False}
-            return {"device": "cuda", "name": torch.cuda.get_device_name(), **told, **exact}
-        return {"device": "cpu", "name": torch.backends.cpu.get_cpu_capability(), "threads": self.threads, **told}
+            return {"device": "cuda", "name": torch.cuda.get_device_name(), **facts, **exact}
+        return {"device": "cpu", "name": torch.backends.cpu.get_cpu_capability(), "threads": self.threads, **facts}
 
-    def errors_in_words(self) -> AbstractContextManager[None]:
-        """As they are."""
+    def translate_errors(self) -> AbstractContextManager[None]:
+        """Return a context that changes no error."""
         return nullcontext()
 
     def close(self) -> None:
-        """Take leave of the other ranks."""
+        """Destroy the process group."""
         if self._processes is not None:
             self._processes.close()
 
 
 def open_torch_device(run: Run, cache: Path | None, one_tpu: bool) -> TorchDevice:
-    """Return the CPU or GPUs, ready; the folder for programs and `one_tpu` mean nothing here."""
+    """Return the CPU or GPUs, ready; `cache` and `one_tpu` have no effect."""
     return TorchDevice(run)
 
 
 def prepare_compiler(run: Run) -> None:
-    """Set torch.compile up: the same programs again from the same code, where that is wanted.
+    """Set torch.compile up, so that the same code gives the same programs if `run.deterministic` is set.
 
     Raises:
-        RelmError: what it needs is absent: on a CPU a C++ compiler, on a GPU Triton.
+        RelmError: a C++ compiler (for a CPU) or Triton (for a GPU) is absent.
     """
-    # Imported here: it takes a second, and most runs on a CPU do without.
+    # Imported here: it takes a second, and most runs on a CPU do not need it.
     from torch._inductor import config, cpp_builder
     from torch._inductor.exc import InvalidCxxCompiler
     from torch.utils._triton import has_triton
 
-    # Else kernels are chosen by timing them, and another choice rounds differently.
+    # Otherwise kernels are chosen by timing them, and another choice rounds differently.
     config.deterministic = run.deterministic
     if run.device == "cuda" and not has_triton():
         raise RelmError(
@@ -196,7 +196,7 @@ def prepare_compiler(run: Run) -> None:
 
 
 def require_gpus(count: int) -> None:
-    """Refuse to begin without so many usable GPUs.
+    """Raise unless this machine has at least `count` usable GPUs.
 
     Raises:
         RelmError: there are fewer, or this torch has no CUDA.
@@ -208,6 +208,6 @@ def require_gpus(count: int) -> None:
         raise RelmError(f"run.processes: {count} processes of this machine need as many GPUs, found {found}; start fewer")
     build = "has no CUDA" if torch.version.cuda is None else f"is built for CUDA {torch.version.cuda}"
     raise RelmError(
-        f"run.device or --device: cuda was asked for, but there is no usable GPU, and this torch ({torch.__version__}) "
+        f"run.device or --device: cuda was requested, but there is no usable GPU, and this torch ({torch.__version__}) "
         f"{build}; install NVIDIA's driver, and a CUDA build of torch with `make DEVICE=cuda environment`, or choose cpu"
     )

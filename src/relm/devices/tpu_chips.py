@@ -1,7 +1,7 @@
 """The TPU chips of this machine, as its PCI bus lists them.
 
-Under SPMD PyTorch/XLA has one virtual device, of which it tells neither kind nor memory (torch_xla 2.9). The bus needs no
-runtime, no network and no TPU package.
+Under SPMD PyTorch/XLA has one virtual device and reports neither its kind nor its memory (torch_xla 2.9). Reading the bus
+needs no runtime, no network and no TPU package.
 """
 
 import contextlib
@@ -16,13 +16,13 @@ class Generation(NamedTuple):
     """A kind of TPU chip."""
 
     name: str
-    """As `relm.devices.peaks` knows it."""
+    """The name in the table of peaks."""
     devices: int
-    """How many devices XLA sees on one chip."""
+    """The count of XLA devices on one chip."""
 
 
-# PCI device number -> generation, as in torch_xla._internal.tpu and tpu_info.device; a test compares them. Google's vendor
-# number is on its network cards as well.
+# PCI device id -> generation, as in torch_xla._internal.tpu and tpu_info.device; a test compares them. Google's network cards
+# have the same vendor id.
 GENERATIONS = {
     "0x005e": Generation("TPU v4", 1),
     "0x0062": Generation("TPU v5p", 1),
@@ -30,15 +30,15 @@ GENERATIONS = {
     "0x006f": Generation("TPU v6e", 1),
     "0x0076": Generation("TPU 7x", 2),
 }
-# v2 and v3 have one device number, and differ in that of the subsystem.
+# v2 and v3 have the same device id, and differ in the subsystem's.
 V2_OR_V3 = "0x0027"
 SUBSYSTEMS = {"0x004e": Generation("TPU v2", 2), "0x004f": Generation("TPU v3", 2)}
-# Written so that no table of peaks takes it for either.
+# Named so that the table of peaks matches neither.
 UNKNOWN_V2_OR_V3 = Generation("TPU v2/v3", 2)
 
 
 def chips_here() -> list[Generation]:
-    """Return the generation of each TPU chip of this machine; of its host alone where a TPU has several."""
+    """Return the generation of each TPU chip of this machine; where a TPU has several hosts, of this host alone."""
     found = []
     for device in sorted(DEVICES.glob("*")):
         with contextlib.suppress(OSError):  # unplugged meanwhile, or not ours to read
@@ -48,7 +48,7 @@ def chips_here() -> list[Generation]:
 
 
 def chip_count(devices: int, generation: Generation) -> float:
-    """Return how many chips so many devices are: one core of a v3, trained on alone, is half a chip.
+    """Return the count of chips of this many devices: one core of a v3, trained on alone, is half a chip.
 
     >>> chip_count(8, SUBSYSTEMS["0x004f"]), chip_count(1, SUBSYSTEMS["0x004f"])
     (4, 0.5)

@@ -1,13 +1,13 @@
 """TPUs through PyTorch/XLA, by SPMD alone: one process drives all devices, and a step is one program over all of them.
 
-The model's code sees the global batch. Its arrays are dealt out over the devices along their first axis, parameters and
-optimizer state lie whole on each, and the compiler puts in the sums: the loss, and so each gradient, is of the global batch
-whatever the objective. PyTorch/XLA traces what is asked of it; `launch` ends a program.
+The model's code sees the global batch. Its arrays are sharded over the devices along their first axis, parameters and
+optimizer state are replicated, and the compiler inserts the all-reduces: the loss, and so each gradient, is of the global
+batch for every objective. PyTorch/XLA traces operations; `launch` ends a program.
 
 With PJRT_DEVICE=CPU and CPU_NUM_DEVICES=8 in the environment the same code runs on a CPU as if that were eight devices.
 
 On a TPU of several hosts each host has a process, which traces the same program and reads the same global batch; PyTorch/XLA
-sends of it what the host's own devices have, by the mesh. What hosts must agree on travels between them beside the TPU.
+sends each device its shard, by the mesh. Hosts compare counts with each other over the network, outside the TPU.
 """
 
 import os
@@ -25,15 +25,15 @@ from relm.devices.contract import Forward, Model
 from relm.devices.processes import Processes
 from relm.devices.tpu_chips import chip_count, chips_here
 from relm.devices.tpu_options import set_options
-from relm.devices.xla_errors import in_words
+from relm.devices.xla_errors import explain_error
 from relm.devices.xla_opening import (
     import_torch_xla,
     keep_programs,
-    opened_devices,
-    place_of_this_host,
-    require_possible,
+    open_devices,
+    rank_of_this_host,
+    requested_kind,
+    require_supported,
     require_tpu,
-    wanted_kind,
 )
 from relm.devices.xla_recomputing import recomputed
 from relm.errors import RelmError
@@ -45,31 +45,31 @@ NANOSECONDS = 10**9
 
 
 class XlaDevice:
-    """Fulfils `relm.devices.contract.Device` for all devices of a TPU, of which this host may have some."""
+    """All devices of a TPU, of which this host may have some, as `relm.devices.contract.Device`."""
 
     part, parts = 0, 1
     traces = True
-    numbers_at_once = 1 << 26
+    elements_per_operation = 1 << 26
 
     def __init__(self, run: Run, cache: Path | None = None, one: bool = False) -> None:
-        """Open the TPU, or what PJRT_DEVICE names.
+        """Open the TPU, or the CPU if PJRT_DEVICE says so.
 
         Args:
             cache: folder for compiled programs; None: they are not kept.
-            one: use the first device alone, of which SPMD knows nothing.
+            one: use only the first device, without SPMD.
 
         Raises:
-            RelmError: it is not there, cannot be opened, or cannot do what `run` asks for.
+            RelmError: the device is absent, cannot be opened, or does not support what `run` requests.
         """
-        require_possible(run)
-        self._kind = wanted_kind(os.environ)
+        require_supported(run)
+        self._kind = requested_kind(os.environ)
         chips = chips_here() if self._kind == "TPU" else []
         self._generation = chips[0] if chips else None
-        self.rank, self.ranks = place_of_this_host(os.environ, self._kind, one)
+        self.rank, self.ranks = rank_of_this_host(os.environ, self._kind, one)
         if one:
-            os.environ.pop("XLA_USE_SPMD", None)  # which asks for SPMD before anybody calls for it
+            os.environ.pop("XLA_USE_SPMD", None)  # it would turn SPMD on by itself
         os.environ["PJRT_DEVICE"] = self._kind
-        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # else each program is announced with a warning to its developers
+        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # otherwise XLA logs a warning for each program
         import_torch_xla()
         import torch_xla
         import torch_xla.distributed.spmd as xs
@@ -81,7 +81,7 @@ class XlaDevice:
             torch.set_num_threads(run.threads)
         if cache is not None and self._generation is not None:
             keep_programs(cache, self._generation, self.rank, self.ranks)
-        self.devices = opened_devices(self._kind, self.ranks, one)
+        self.devices = open_devices(self._kind, self.ranks, one)
         self._hosts = Processes(torch.device("cpu")) if self.ranks > 1 else None
         self._device = torch_xla.device()
         self._mesh = None if one else xs.Mesh(np.arange(self.devices), (self.devices,), ("data",))
@@ -89,7 +89,7 @@ class XlaDevice:
         self._run, self._failed = run, False
 
     def place(self, model: Model) -> Model:
-        """Return the model with parameters on every device, `traced`; those that were one before are one again."""
+        """Return the model with parameters on every device and `traced` set; tied parameters stay tied."""
         shared = shared_parameters(model)
         moved = model.to(self._device)
         set_traced(moved, self.traces)
@@ -98,10 +98,10 @@ class XlaDevice:
                 setattr(module, other, getattr(owner, name))
         return moved
 
-    def hold(self, tensors: Iterable[Tensor]) -> None:
-        """Compute what was only traced, and say outright that each device has all of it.
+    def materialise(self, tensors: Iterable[Tensor]) -> None:
+        """Compute tensors that were only traced, and annotate them as replicated.
 
-        Else the second step finds what the first one left, annotated, and is another program.
+        Otherwise the second step finds the annotated results of the first, and is another program.
         """
         import torch_xla.distributed.spmd as xs
 
@@ -110,24 +110,24 @@ class XlaDevice:
         self.launch()
 
     def forward(self, terms: Forward) -> Forward:
-        """As it is: whatever runs is traced."""
+        """Return the forward pass unchanged: every operation is traced."""
         return terms
 
     def recomputed(self, layer: nn.Module, *inputs: Tensor | None) -> Tensor:
-        """Computed anew behind a barrier: else the compiler, which computes nothing twice, would keep it after all."""
+        """Return `layer(*inputs)`, to be computed again behind a barrier, without which the compiler would keep the results."""
         return recomputed(layer, *inputs)
 
     def seed(self, number: int) -> None:
-        """Seed the generator of the devices; no program changes with it."""
+        """Seed the generator of the devices; the seed is no constant of a program."""
         import torch_xla.core.xla_model as xm
 
         xm.set_rng_state(number, str(self._device))
 
-    def staged(self, batch: Mapping[str, npt.NDArray[Any]]) -> dict[str, Tensor]:
-        """The batch, on its way to this host's devices already, each of which gets its part.
+    def stage(self, batch: Mapping[str, npt.NDArray[Any]]) -> dict[str, Tensor]:
+        """Return the batch, whose copy to this host's devices has started; each device gets its shard.
 
         Raises:
-            RelmError: the devices cannot have equal parts.
+            RelmError: the batch cannot be divided evenly among the devices.
         """
         import torch_xla.core.xla_model as xm
 
@@ -135,7 +135,7 @@ class XlaDevice:
         for name, array in batch.items():
             if len(array) % self.devices:
                 raise RelmError(
-                    f"{len(array)} sequences cannot be dealt out evenly to {self.devices} devices: make run.micro_batch_size "
+                    f"{len(array)} sequences cannot be divided evenly among {self.devices} devices: make run.micro_batch_size "
                     f"(without it the global batch, or one of its loss_shares) a multiple of {self.devices}"
                 )
             (staged[name],) = xm.send_cpu_data_to_device(
@@ -144,14 +144,14 @@ class XlaDevice:
         return staged
 
     def feed(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The batch, which is on the devices already."""
+        """Return the batch, which is on the devices already."""
         return dict(batch)
 
-    def number(self, value: float) -> float | Tensor:
-        """A tensor of its own on every device.
+    def make_scalar(self, value: float) -> float | Tensor:
+        """Return the value as a tensor on every device.
 
-        Numbers of the host are constants where they are 0 or 1, and one argument of the program where two are equal: by
-        chance another program, in the middle of a run.
+        Python numbers become constants of the program if they are 0 or 1, and one shared argument if two are equal: a chance
+        value would compile another program in the middle of a run.
         """
         import torch_xla.core.xla_model as xm
 
@@ -159,30 +159,30 @@ class XlaDevice:
         return sent[0]
 
     def autocast(self, precision: str) -> AbstractContextManager[None]:
-        """Matrix products in bfloat16, where that is the precision.
+        """Return the context that computes matrix products in `precision`.
 
         Raises:
-            RelmError: it is float16.
+            RelmError: `precision` is float16.
         """
         if precision == "float16":
             raise RelmError("precision: float16 is not for TPUs; set the phase's precision to bfloat16")
         return nullcontext() if precision == "float32" else torch.autocast("xla", dtype=torch.bfloat16)
 
-    def exchanged(self, values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """The sum over all hosts."""
-        return values if self._hosts is None else self._hosts.exchanged(values)
+    def sum_counts(self, values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Return the sum over all hosts."""
+        return values if self._hosts is None else self._hosts.sum_counts(values)
 
     def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
-        """Nothing: gradients of the global batch's loss are the sums."""
+        """Do nothing: the gradients of the global batch's loss are the sums already."""
 
     def read(self, partial: Sequence[Tensor], whole: Sequence[Tensor] = ()) -> list[float]:
-        """Fetch them side by side: to stack them would be a program for each number of scalars."""
+        """Return all values, fetched separately: stacking would compile a program for each count of scalars."""
         import torch_xla
 
         return [float(value.item()) for value in torch_xla._XLAC._xla_get_cpu_tensors([*partial, *whole])]
 
     def launch(self) -> None:
-        """Have the devices begin with all that was traced, as one program; the host goes on."""
+        """Start everything traced so far as one program on the devices, without waiting."""
         import torch_xla
 
         torch_xla.sync()
@@ -194,33 +194,33 @@ class XlaDevice:
         torch_xla.sync(wait=True)
 
     def peak_memory(self) -> int | None:
-        """Return the resident size of this process, or None on a TPU, of whose memory PyTorch/XLA tells nothing under SPMD."""
+        """Return the peak resident size of this process; None on a TPU, whose memory PyTorch/XLA does not report under SPMD."""
         return None if self._kind == "TPU" else peak_resident_memory()
 
     def programs(self) -> int:
-        """Graphs that XLA compiled in this process."""
-        return int(counted("CompileTime")[0])
+        """Return the count of graphs that XLA compiled in this process."""
+        return int(read_metric("CompileTime")[0])
 
     def figures(self) -> dict[str, float]:
-        """Compiles, executions, and transfers between host and devices: how many, and their seconds or bytes."""
+        """Return compilations, executions, and transfers between host and devices: their counts, and seconds or bytes."""
         programs, executions = (
-            counted("CompileTime"),
-            counted("ExecuteReplicatedTime" if self._mesh is not None else "ExecuteTime"),
+            read_metric("CompileTime"),
+            read_metric("ExecuteReplicatedTime" if self._mesh is not None else "ExecuteTime"),
         )
-        there, back = counted("TransferToDeviceTime"), counted("TransferFromDeviceTime")
+        there, back = read_metric("TransferToDeviceTime"), read_metric("TransferFromDeviceTime")
         return {
             "compiles": programs[0],
             "compile_seconds": round(programs[1] / NANOSECONDS, 3),
             "executions": executions[0],
             "execute_seconds": round(executions[1] / NANOSECONDS, 3),
             "transfers_to_devices": there[0],
-            "bytes_to_devices": int(counted("OutboundData")[1]),
+            "bytes_to_devices": int(read_metric("OutboundData")[1]),
             "transfers_from_devices": back[0],
-            "bytes_from_devices": int(counted("InboundData")[1]),
+            "bytes_from_devices": int(read_metric("InboundData")[1]),
         }
 
     def describe(self) -> dict[str, Any]:
-        """The kind of device, how many there are, and the versions of what compiles for them."""
+        """Return the kind and count of devices, and the versions of the compiling packages."""
         import torch_xla
 
         generation = self._generation
@@ -235,30 +235,30 @@ class XlaDevice:
         }
 
     @contextmanager
-    def errors_in_words(self) -> Iterator[None]:
-        """Full memory and lost hosts, wherever they come up.
+    def translate_errors(self) -> Iterator[None]:
+        """Explain errors of full memory and lost hosts, wherever they are raised.
 
         Raises:
-            RelmError: instead of XLA's error.
+            RelmError: replaces XLA's error.
         """
         try:
             yield
-        except (RuntimeError, ValueError) as error:  # ValueError: what the compiler refuses (torch_xla 2.9)
+        except (RuntimeError, ValueError) as error:  # the compiler raises ValueError (torch_xla 2.9)
             self._failed = True
-            if words := in_words(str(error), self._run):
-                raise RelmError(words) from error
+            if explanation := explain_error(str(error), self._run):
+                raise RelmError(explanation) from error
             raise
 
     def close(self) -> None:
-        """Let the devices finish, and take leave of the other hosts."""
-        if not self._failed:  # else the same error would come once more
-            with self.errors_in_words():
+        """Wait for the devices, and destroy the process group of the hosts."""
+        if not self._failed:  # otherwise the same error would be raised again
+            with self.translate_errors():
                 self.synchronise()
         if self._hosts is not None:
             self._hosts.close()
 
     def _sharding(self, dimensions: int) -> Any:
-        """The first axis over all devices, the others whole; None where one device has all of it."""
+        """Return the sharding of the first axis over all devices; None without SPMD."""
         import torch_xla.distributed.spmd as xs
 
         if self._mesh is None:
@@ -273,8 +273,8 @@ def open_xla_device(run: Run, cache: Path | None, one_tpu: bool) -> XlaDevice:
     return XlaDevice(run, cache, one_tpu)
 
 
-def counted(metric: str) -> tuple[int, float]:
-    """How often PyTorch/XLA took a measurement in this process, and the sum: seconds in nanoseconds, data in bytes."""
+def read_metric(metric: str) -> tuple[int, float]:
+    """Return the count of a PyTorch/XLA metric's samples in this process, and their sum, in nanoseconds or bytes."""
     import torch_xla.debug.metrics as metrics
 
     found = metrics.metric_data(metric)
@@ -282,16 +282,16 @@ def counted(metric: str) -> tuple[int, float]:
 
 
 def metrics_report() -> str:
-    """All that PyTorch/XLA measured and counted in this process, as it prints it."""
+    """Return PyTorch/XLA's own report of its metrics and counters in this process."""
     import torch_xla.debug.metrics as metrics
 
     return str(metrics.metrics_report())
 
 
 def shared_parameters(model: nn.Module) -> list[list[tuple[nn.Module, str]]]:
-    """The places of each parameter that has more than one, as module and name."""
-    places: dict[int, list[tuple[nn.Module, str]]] = {}
+    """Return the owners of each tied parameter, as module and name."""
+    owners: dict[int, list[tuple[nn.Module, str]]] = {}
     for module in model.modules():
         for name, parameter in module.named_parameters(recurse=False, remove_duplicate=False):
-            places.setdefault(id(parameter), []).append((module, name))
-    return [same for same in places.values() if len(same) > 1]
+            owners.setdefault(id(parameter), []).append((module, name))
+    return [same for same in owners.values() if len(same) > 1]

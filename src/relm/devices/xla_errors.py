@@ -1,14 +1,14 @@
-"""What XLA and libtpu say when a step cannot be taken, in words that tell what to do.
+"""Plain messages for the errors of XLA and libtpu when a step cannot be taken, with what to do.
 
-They are known by their messages alone: PyTorch/XLA raises a RuntimeError for all of them. One may come up much later than
-what caused it, wherever the host next waits for the devices.
+Errors are recognised by their messages alone: PyTorch/XLA raises a RuntimeError for all of them. One may be raised much later
+than its cause, wherever the host next waits for the devices.
 """
 
 import re
 
 from relm.recipes.recipe import Run
 
-# Of the compiler, of the allocator, and of what hands a program over; "Resource exhausted" is how older versions write it.
+# Raised by the compiler, by the allocator, and when a program is dispatched; older versions write "Resource exhausted".
 _MEMORY = re.compile(r"RESOURCE_EXHAUSTED|resource exhausted|out of memory", re.IGNORECASE)
 _LOST = re.compile(
     r"UNAVAILABLE|DEADLINE_EXCEEDED|deadline exceeded|heartbeat|socket closed|connection (reset|refused)|preempted|unhealthy",
@@ -17,19 +17,19 @@ _LOST = re.compile(
 LONGEST = 300
 
 
-def in_words(message: str, run: Run) -> str | None:
-    """A sentence for an error of the devices; None for one that is a fault of the program.
+def explain_error(message: str, run: Run) -> str | None:
+    """Return a plain message for an error of the devices; None for a fault of the program.
 
     Args:
-        run: how the step was to be taken.
+        run: the section `run` of the recipe.
     """
     what = message.strip().partition("\n")[0][:LONGEST]
     if _MEMORY.search(message):
         return f"run.device: tpu: a step does not fit into the memory of a device: {what}. {_smaller(run)}"
     if _LOST.search(message):
         return (
-            f"run.device: tpu: the TPU, or one of its hosts, cannot be reached any more: {what}. It was taken away, has died "
-            "or lost its network; checkpoints are intact. See that it is there (`gcloud compute tpus tpu-vm list`), and give "
+            f"run.device: tpu: the TPU, or one of its hosts, cannot be reached any more: {what}. It was preempted, has died "
+            "or lost its network; checkpoints are intact. Check that it exists (`gcloud compute tpus tpu-vm list`), and give "
             "the same command again, on every host"
         )
     return None
@@ -40,5 +40,5 @@ def _smaller(run: Run) -> str:
     anew = "" if run.activation_checkpointing else "set run.activation_checkpointing: true, "
     return (
         f"Make run.micro_batch_size ({now}) smaller, {anew}or set the phase's precision to bfloat16 if it is float32; "
-        "`relm compile NAME` says beforehand what a step needs"
+        "`relm compile NAME` reports beforehand what a step needs"
     )

@@ -1,4 +1,4 @@
-"""Before a step can be taken on XLA devices: what they cannot do, what has to be there, and the runtime's start."""
+"""Checks of the recipe, the environment and the machine before a step on XLA devices, and the start of their runtime."""
 
 import contextlib
 import importlib.metadata
@@ -20,8 +20,8 @@ _WITHOUT_A_TPU = (
 )
 
 
-def require_possible(run: Run) -> None:
-    """Refuse what only other devices can do.
+def require_supported(run: Run) -> None:
+    """Raise if a recipe requests what XLA devices do not support.
 
     Raises:
         RelmError: names the key.
@@ -34,8 +34,8 @@ def require_possible(run: Run) -> None:
         raise RelmError("run.compile: false is not possible on a TPU, for which every step is compiled; leave run.compile out")
 
 
-def wanted_kind(environment: Mapping[str, str]) -> str:
-    """TPU or CPU, as PJRT_DEVICE has it; TPU where it is not set.
+def requested_kind(environment: Mapping[str, str]) -> str:
+    """Return the value of PJRT_DEVICE, TPU or CPU; TPU where it is not set.
 
     Raises:
         RelmError: PJRT_DEVICE or CPU_NUM_DEVICES has another value.
@@ -45,15 +45,18 @@ def wanted_kind(environment: Mapping[str, str]) -> str:
         raise RelmError(f"PJRT_DEVICE is {kind!r}, expected TPU, or CPU to try the code without one; correct or unset it")
     count = environment.get("CPU_NUM_DEVICES", "1")
     if kind == "CPU" and not (count.isdecimal() and int(count)):
-        raise RelmError(f"CPU_NUM_DEVICES is {count!r}, expected a whole number above 0: how many devices the CPU stands for")
+        raise RelmError(f"CPU_NUM_DEVICES is {count!r}, expected a whole number above 0: the count of simulated devices")
     return kind
 
 
-def place_of_this_host(environment: Mapping[str, str], kind: str, one: bool = False) -> tuple[int, int]:
-    """Which host this is, and how many take each step together, as torchrun or whoever starts them says it.
+def rank_of_this_host(environment: Mapping[str, str], kind: str, one: bool = False) -> tuple[int, int]:
+    """Return the rank of this host and the count of hosts that take each step together, from torchrun's variables.
+
+    Args:
+        one: train on one device alone.
 
     Raises:
-        RelmError: there are two processes on one TPU host, or several although `one` device is all that shall work.
+        RelmError: there are two processes on one TPU host, or several hosts although `one` is set.
     """
     names = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
     host, hosts, here = (int(environment.get(name, default)) for name, default in names.items())
@@ -67,10 +70,10 @@ def place_of_this_host(environment: Mapping[str, str], kind: str, one: bool = Fa
 
 
 def import_torch_xla() -> None:
-    """Load torch_xla.
+    """Import torch_xla.
 
     Raises:
-        RelmError: it is absent, was made for another version of torch, or does not learn which TPU this is.
+        RelmError: it is absent, was built for another version of torch, or cannot find out which TPU this is.
     """
     try:
         import torch_xla  # noqa: F401
@@ -81,33 +84,33 @@ def import_torch_xla() -> None:
         ) from None
     except ImportError as error:
         raise RelmError(
-            f"run.device: tpu: torch_xla does not fit torch {torch.__version__} ({error}); make the TPU's environment, whose "
-            "versions belong together, with `make DEVICE=tpu environment`"
+            f"run.device: tpu: torch_xla does not match torch {torch.__version__} ({error}); make the TPU's environment, whose "
+            "versions match, with `make DEVICE=tpu environment`"
         ) from None
     except (OSError, KeyError, TypeError) as error:
-        # Where there are TPU chips, the import asks for their version: of the network, or of variables without looking at them.
+        # Where there are TPU chips, the import reads their version from the network, or from variables without checking them.
         raise RelmError(
             f"run.device: tpu: torch_xla cannot find out which TPU this is: {type(error).__name__}: {error}. It needs the "
             "accelerator type, such as v3-8, from the TPU VM's metadata server, or where TPU_SKIP_MDS_QUERY is set from the "
-            "environment. Have no proxy for metadata.google.internal, or set TPU_SKIP_MDS_QUERY=1 and TPU_ACCELERATOR_TYPE"
+            "environment. Use no proxy for metadata.google.internal, or set TPU_SKIP_MDS_QUERY=1 and TPU_ACCELERATOR_TYPE"
         ) from error
 
 
 def require_tpu(chips: int, hosts: int) -> None:
-    """Refuse a machine without a TPU before the runtime starts, which would wait for one and its hosts, or end the process.
+    """Raise if this machine has no TPU, before the runtime starts, which would wait for one and its hosts or end the process.
 
     Args:
-        chips: TPU chips of this machine.
+        chips: the count of TPU chips of this machine.
 
     Raises:
-        RelmError: there are none, no libtpu, or the TPU has another number of hosts.
+        RelmError: there are no chips or no libtpu, or the TPU has another count of hosts.
     """
     import torch_xla
     import torch_xla._internal.tpu as tpu
 
     if not chips:
         raise RelmError(
-            "run.device: tpu was asked for, but this machine has no TPU; run the same command on a TPU VM (a Cloud TPU's own "
+            "run.device: tpu was requested, but this machine has no TPU; run the same command on a TPU VM (a Cloud TPU's own "
             f"machine, not one beside it); {_WITHOUT_A_TPU}"
         )
     if not torch_xla._found_libtpu:
@@ -115,13 +118,13 @@ def require_tpu(chips: int, hosts: int) -> None:
             "run.device: tpu: there is a TPU, but libtpu, its driver, is not installed; make the TPU's environment with "
             "`make DEVICE=tpu environment`, and unset TPU_LIBRARY_PATH"
         )
-    # Where neither environment nor metadata tells of them, the runtime does later.
+    # Where neither environment nor metadata has the count of hosts, `open_devices` compares it later.
     with contextlib.suppress(OSError, KeyError, IndexError):
         require_hosts(tpu.num_tpu_workers(), hosts)
 
 
 def require_hosts(there: int, started: int) -> None:
-    """Refuse to begin with another number of processes than the TPU has hosts.
+    """Raise if the count of started processes is not the TPU's count of hosts.
 
     Raises:
         RelmError: says how to start them.
@@ -137,11 +140,11 @@ def require_hosts(there: int, started: int) -> None:
 
 
 def keep_programs(cache: Path, generation: Generation, host: int, hosts: int) -> None:
-    """Have compiled programs kept below a folder, if the runtime has not started yet, after which it is too late.
+    """Keep compiled programs below a folder; this has no effect once the runtime has started.
 
-    PyTorch/XLA looks programs up by what was traced and by compiler flags alone, and a program of another generation of chips
-    or of another libtpu may end the process: each has a folder of its own. So has each host, since several may see one folder
-    and would read programs that another one is still writing.
+    PyTorch/XLA looks programs up by the traced operations and compiler flags alone, and a program of another generation of
+    chips or of another libtpu may end the process: each has a separate folder. So has each host, since several may share a
+    folder and would read programs that another one is still writing.
     """
     import torch_xla
     import torch_xla.runtime as xr
@@ -152,14 +155,14 @@ def keep_programs(cache: Path, generation: Generation, host: int, hosts: int) ->
     xr.initialize_cache(str(cache / made_for / f"host-{host}" if hosts > 1 else cache / made_for))
 
 
-def opened_devices(kind: str, hosts: int, one: bool = False) -> int:
-    """Start the runtime; how many devices there are to work with, those of other hosts included.
+def open_devices(kind: str, hosts: int, one: bool = False) -> int:
+    """Start the runtime and return the count of devices to train on, those of other hosts included.
 
     Args:
-        one: work with the first alone, without SPMD, which always uses all.
+        one: use only the first device, without SPMD, which always uses all.
 
     Raises:
-        RelmError: it does not start, or there is another number of hosts.
+        RelmError: the runtime does not start, or there is another count of hosts.
     """
     import torch_xla.runtime as xr
 
@@ -169,9 +172,9 @@ def opened_devices(kind: str, hosts: int, one: bool = False) -> int:
         devices, there = xr.global_runtime_device_count(), xr.process_count()
     except RuntimeError as error:
         what = str(error).strip().partition("\n")[0]
-        held = "another process may hold it (see `sudo lsof /dev/accel* /dev/vfio/*`), or libtpu is of another version than "
+        held = "another process may hold it (see `sudo lsof /dev/accel* /dev/vfio/*`), or libtpu has another version than "
         advice = (
-            f"{held}envs/torch-tpu.txt has: `make DEVICE=tpu environment` installs that" if kind == "TPU" else _WITHOUT_A_TPU
+            f"{held}in envs/torch-tpu.txt: `make DEVICE=tpu environment` installs that" if kind == "TPU" else _WITHOUT_A_TPU
         )
         raise RelmError(f"run.device: the {kind} cannot be opened: {what}; {advice}") from error
     if kind == "TPU":

@@ -178,7 +178,7 @@ def prepare(rehearsal: Rehearsal) -> Iterator[PreparedRun]:
     with (
         TemporaryDirectory(prefix="relm-rehearsal-") as folder,  # an empty run folder
         closing(open_device(rehearsal.recipe.run)) as device,
-        device.errors_in_words(),
+        device.translate_errors(),
     ):
         rehearsal, settings = rehearsal.resolve(device.parts)
         recipe = rehearsal.recipe

@@ -70,7 +70,7 @@ class Reader:
         names = list(counts[0])
         told = np.zeros((self.device.ranks, 2 + len(counts) * len(names)), dtype=np.int64)
         told[self.device.rank] = [step, stop_requested, *(count[name] for count in counts for name in names)]
-        told = self.device.exchanged(told)
+        told = self.device.sum_counts(told)
         require_same_step(told[:, 0].tolist())
         counted = told[: self.device.parts, 2:]
         if self.device.parts == 1:
@@ -78,7 +78,7 @@ class Reader:
         of_all = [dict(zip(names, count, strict=True)) for count in counted.reshape(-1, len(names)).tolist()]
         denominators = loss_denominators(of_all, self.settings.loss_shares)
         first = self.device.part * len(counts)
-        staged = [self.device.staged(batch) for batch in micro_batches]
+        staged = [self.device.stage(batch) for batch in micro_batches]
         return StepInput(step, staged, denominators[first : first + len(counts)], bool(told[:, 1].any()))
 
     def step_inputs(self, first: int, last: int, stop_requested: Callable[[], bool]) -> Iterator[StepInput]:

@@ -85,7 +85,7 @@ def begin(run: PhaseRun, config: Configuration, init_from: Path | None, optimize
     elif optimizer_from is not None:
         kept = kept_optimizer(optimizer_from, run.identity["fingerprint"])
         go_on(optimizer, model, kept, made_elsewhere=device_of(optimizer_from) != run.made_on["device"])
-    run.device.hold(learner.renewed())
+    run.device.materialise(learner.renewed())
     return learner
 
 
@@ -100,7 +100,7 @@ def learner_of(run: PhaseRun, config: Configuration, start: LanguageModel, state
     model = run.device.place(start).to(weight_type(settings.optimizer))
     model.activation_checkpointing = run.recipe.run.activation_checkpointing
     model.recomputed = run.device.recomputed
-    optimizer = build_optimizer(model, settings.optimizer, run.device.traces, run.device.numbers_at_once)
+    optimizer = build_optimizer(model, settings.optimizer, run.device.traces, run.device.elements_per_operation)
     scaler = build_loss_scaler(settings.loss_scaling, settings.precision, next(model.parameters()).device)
     if scaler is not None:
         scaler.attach(optimizer)

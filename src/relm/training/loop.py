@@ -90,7 +90,7 @@ def pretrain(
     facts: dict[str, Any] = {"step": settings.steps, **identity}
     with (
         closing(open_device(recipe.run, folder / COMPILED, one_tpu)) as device,
-        device.errors_in_words(),
+        device.translate_errors(),
         run_lock(folder / "lock") if device.rank == 0 else nullcontext(),
     ):
         if is_finished(model_folder, facts):
@@ -197,13 +197,13 @@ def take_step(run: PhaseRun, learner: Learner, forward: Forward, given: StepInpu
     """One optimizer step, which nothing on the host waits for; the learning rate it was made with."""
     settings, device, model = run.settings, run.device, learner.model
     learning_rate = settings.optimizer.learning_rate * learning_rate_scale(settings.schedule, given.step, settings.steps)
-    set_learning_rate(learner.optimizer, device.number(learning_rate))
+    set_learning_rate(learner.optimizer, device.make_scalar(learning_rate))
     if learner.scaler is not None:
-        learner.scaler.begin_step(given.step, device.number)
+        learner.scaler.begin_step(given.step, device.make_scalar)
     accumulated = accumulate_terms(
         forward,
         run.fed(given.step, given.micro_batches),
-        [{name: device.number(value) for name, value in divided.items()} for divided in given.denominators],
+        [{name: device.make_scalar(value) for name, value in divided.items()} for divided in given.denominators],
         lambda: device.autocast(settings.precision),
         learner.scaler.scale if learner.scaler is not None else None,
     )

@@ -41,7 +41,7 @@ class LossScaler:
         """Take the factor of an update, counted from 1, from the table if there is one.
 
         Args:
-            number: how the device has a number that changes, see `relm.devices.contract.Device.number`.
+            number: how the device has a number that changes, see `relm.devices.contract.Device.make_scalar`.
         """
         if self.settings.name == "by_step":
             reached = [begin for begin in self.settings.by_step if begin <= step]

@@ -63,7 +63,7 @@ class HeldOut:
         model.eval()
         for batch in micro_batches:
             with device.autocast(self.reader.settings.precision):
-                terms = model.terms(device.feed(device.staged(batch)))
+                terms = model.terms(device.feed(device.stage(batch)))
             for name, term in terms.items():
                 new = [value.float() for value in (term.nats, term.count, term.correct)]
                 sums[name] = [a + b for a, b in zip(sums[name], new, strict=True)] if name in sums else new

@@ -43,7 +43,7 @@ def test_a_batch_arrives_as_it_was_in_equal_parts(device: XlaDevice) -> None:
     import torch_xla
 
     batch = {"input_ids": np.arange(16).reshape(8, 2), "next_sentence_labels": np.arange(8)}
-    fed = device.feed(device.staged(batch))
+    fed = device.feed(device.stage(batch))
     assert {name: tensor.cpu().tolist() for name, tensor in fed.items()} == {n: array.tolist() for n, array in batch.items()}
     for tensor in fed.values():
         assert f"devices=[{DEVICES}" in torch_xla._XLAC._get_xla_sharding_spec(tensor)
@@ -54,8 +54,8 @@ def test_a_batch_arrives_as_it_was_in_equal_parts(device: XlaDevice) -> None:
 
 
 def test_a_batch_that_the_devices_cannot_share_is_refused(device: XlaDevice) -> None:
-    with pytest.raises(RelmError, match=r"6 sequences cannot be dealt out evenly to 4 devices: make run.micro_batch_size"):
-        device.staged({"input_ids": np.zeros((6, 2))})
+    with pytest.raises(RelmError, match=r"6 sequences cannot be divided evenly among 4 devices: make run.micro_batch_size"):
+        device.stage({"input_ids": np.zeros((6, 2))})
 
 
 def test_tied_parameters_stay_one(device: XlaDevice) -> None:
@@ -74,7 +74,7 @@ def test_every_architecture_has_the_terms_and_gradients_of_a_cpu(case: str, devi
     batch = {name: torch.cat([tensor, tensor[:1]]) for name, tensor in batch.items()}  # four sequences
     other, _ = model_and_batch(config, settings)
     other = device.place(other)
-    expected, found = model.terms(batch), other.terms(device.staged({name: t.numpy() for name, t in batch.items()}))
+    expected, found = model.terms(batch), other.terms(device.stage({name: t.numpy() for name, t in batch.items()}))
     for terms in (expected, found):
         sum(term.nats for term in terms.values()).backward()
     device.launch()
@@ -99,7 +99,7 @@ def test_a_tpu_takes_masked_positions_without_a_gather_and_to_the_same_numbers(
     drawn = np.random.default_rng(0)
     hidden = drawn.random((8, 16, 4), dtype=np.float32)
     positions = drawn.integers(0, 16, (8, 3))
-    batch = device.staged({"hidden": hidden, "positions": positions})
+    batch = device.stage({"hidden": hidden, "positions": positions})
     programs, found = [], []
     for kind in ("CPU", "TPU"):
         monkeypatch.setenv("PJRT_DEVICE", kind)
@@ -117,9 +117,9 @@ def test_a_tpu_takes_masked_positions_without_a_gather_and_to_the_same_numbers(
 def test_what_rank_0_alone_reads_after_a_step_is_no_program(device: XlaDevice) -> None:
     """A program over all devices would wait for the other hosts, which read nothing: each has all of the state."""
     model = device.place(nn.Linear(8, 4))
-    optimizer = torch.optim.SGD(model.parameters(), lr=device.number(0.1), momentum=0.9)
+    optimizer = torch.optim.SGD(model.parameters(), lr=device.make_scalar(0.1), momentum=0.9)
     for _ in range(2):
-        rows = device.feed(device.staged({"rows": np.ones((8, 8), dtype=np.float32)}))["rows"]
+        rows = device.feed(device.stage({"rows": np.ones((8, 8), dtype=np.float32)}))["rows"]
         (model(rows) ** 2).sum().backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -140,16 +140,16 @@ from relm.devices.contract import open_device
 from relm.errors import RelmError
 from relm.recipes.recipe import Run
 device = open_device(Run(device="tpu", threads=1))
-rows = device.staged({{"rows": np.ones((8, 2), dtype=np.float32)}})["rows"]
+rows = device.stage({{"rows": np.ones((8, 2), dtype=np.float32)}})["rows"]
 try:
-    with device.errors_in_words():
+    with device.translate_errors():
         kernel = torch_xla._XLAC._xla_tpu_custom_call([rows], "{{}}", [[8, 2]], [torch.float32])[0]
         device.read([kernel.sum()])
 except Exception as error:
     print(type(error).__name__, error)
     refused = type(error)
 try:
-    with device.errors_in_words():
+    with device.translate_errors():
         raise refused({FULL_WHEN_COMPILED!r})
 except RelmError as error:
     print("in words:", error)
@@ -164,10 +164,10 @@ except RelmError as error:
 
 
 def test_numbers_that_change_make_no_new_program(device: XlaDevice) -> None:
-    scalar = device.number(2.0)
+    scalar = device.make_scalar(2.0)
     found = []
     for value in (3.0, 2.0, 1.0, 0.0, 5.0):
-        product = scalar * device.number(value)
+        product = scalar * device.make_scalar(value)
         device.launch()
         found.append((device.read([product])[0], device.programs()))
     assert [value for value, _ in found] == [6.0, 4.0, 2.0, 0.0, 10.0]
@@ -175,7 +175,7 @@ def test_numbers_that_change_make_no_new_program(device: XlaDevice) -> None:
 
 
 def test_the_same_seed_draws_the_same_numbers(device: XlaDevice) -> None:
-    ones = device.staged({"x": np.ones((8, 64), dtype=np.float32)})["x"]
+    ones = device.stage({"x": np.ones((8, 64), dtype=np.float32)})["x"]
     drawn = []
     for number in (1, 2, 1):
         device.seed(number)
@@ -212,10 +212,10 @@ except RelmError as error:
 @pytest.mark.parametrize("environment", [{}, pytest.param({"PJRT_DEVICE": "TPU"}, marks=pytest.mark.full)])
 def test_without_a_tpu_it_is_said_what_to_do(environment: dict[str, str]) -> None:
     said = opened(**environment)
-    assert "refused: run.device: tpu was asked for, but this machine has no TPU; run the same command on a TPU VM" in said
+    assert "refused: run.device: tpu was requested, but this machine has no TPU; run the same command on a TPU VM" in said
     assert "PJRT_DEVICE=CPU" in said
 
 
 def test_the_report_tells_of_what_was_compiled(device: XlaDevice) -> None:
-    device.read([device.number(2.0) + 1])
+    device.read([device.make_scalar(2.0) + 1])
     assert re.search(r"Metric: CompileTime\n +TotalSamples: [1-9]", metrics_report())

@@ -44,8 +44,8 @@ def gradients_and_program(case: str, recomputed: bool, device: XlaDevice) -> tup
     model, batch = model_and_batch(*cases(dropout=0.2)[case])
     model = device.place(model)
     model.activation_checkpointing, model.recomputed = recomputed, device.recomputed
-    device.hold(model.parameters())
-    fed = device.staged({name: torch.cat([tensor, tensor[:1]]).numpy() for name, tensor in batch.items()})
+    device.materialise(model.parameters())
+    fed = device.stage({name: torch.cat([tensor, tensor[:1]]).numpy() for name, tensor in batch.items()})
     device.seed(5)
     executions = device.figures()["executions"]
     sum(term.nats for term in model.terms(fed).values()).backward()

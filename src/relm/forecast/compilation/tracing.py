@@ -155,7 +155,7 @@ def trace_phase(recipe: Recipe, phase: str, tokenizer: Any, device: TracingDevic
         start = unset_model(config)
     learner = learner_of(run, config, start)
     parameters = tuple(sorted({p.numel() for p in learner.model.parameters() if p.requires_grad}))
-    device.hold(learner.renewed())
+    device.materialise(learner.renewed())
     learner.model.train()
     take_step(run, learner, device.forward(learner.model.terms), reader.step_input(1))
     steps = len(device.traced)
@@ -174,7 +174,7 @@ def trace_step(device: TracingDevice, model: nn.Module, optimizer: torch.optim.O
     """
     step()  # the first one creates the optimizer's state
     state = [found for each in optimizer.state.values() for found in each.values() if _is_on_xla(found)]
-    device.hold([*model.parameters(), *state])
+    device.materialise([*model.parameters(), *state])
     loss = step()
     device.launch()
     del loss  # held until here, since the log reads it

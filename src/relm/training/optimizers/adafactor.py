@@ -47,7 +47,7 @@ class Adafactor(TensorOptimizer):
         return {**shapes, "exp_avg_sq_row": shape[:-1], "exp_avg_sq_col": (*shape[:-2], shape[-1])}
 
     def begin_step(self) -> None:
-        number = self.number()
+        number = self.update_number()
         self._rate = self.rate()
         if self.relative_step:
             # 1e-2 as a tensor, so that the minimum is taken on the device.

@@ -51,7 +51,7 @@ class MomentOptimizer(TensorOptimizer):
         Args:
             ahead: added to the number of the update, t.
         """
-        number = self.number() + ahead
+        number = self.update_number() + ahead
         root = lack(self.betas[1], number).sqrt()
         return root / lack(self.betas[0], number), root
 

@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from relm.recipes.declaration import load
 from relm.recipes.optimization import OPTIMIZERS, Optimizer
-from relm.training.optimizers.tensor_optimizer import NUMBERS_AT_ONCE, Groups, TensorOptimizer
+from relm.training.optimizers.tensor_optimizer import ELEMENTS_PER_OPERATION, Groups, TensorOptimizer
 
 
 def weight_type(settings: Optimizer) -> torch.dtype:
@@ -14,7 +14,7 @@ def weight_type(settings: Optimizer) -> torch.dtype:
 
 
 def build_optimizer(
-    model: nn.Module, settings: Optimizer, traced: bool = False, numbers_at_once: int = NUMBERS_AT_ONCE
+    model: nn.Module, settings: Optimizer, traced: bool = False, elements_per_operation: int = ELEMENTS_PER_OPERATION
 ) -> torch.optim.Optimizer:
     """Return the optimizer of a recipe for the parameters of `model`, which stay where they are.
 
@@ -22,7 +22,7 @@ def build_optimizer(
 
     Args:
         traced: as `traces` of the model's device says; see `relm.devices.contract.Device`.
-        numbers_at_once: as that device says.
+        elements_per_operation: as that device says.
 
     Raises:
         ValueError: a parameter is not of `weight_type`.
@@ -31,7 +31,10 @@ def build_optimizer(
     for name, parameter in model.named_parameters():
         if parameter.dtype != expected:
             raise ValueError(f"{name} is {parameter.dtype}, expected {expected}: convert the model first")
-    groups = [{**group, "traced": traced, "numbers_at_once": numbers_at_once} for group in parameter_groups(model, settings)]
+    groups = [
+        {**group, "traced": traced, "elements_per_operation": elements_per_operation}
+        for group in parameter_groups(model, settings)
+    ]
     optimizer: torch.optim.Optimizer = load(OPTIMIZERS[settings.name].build)(groups, settings)
     return optimizer
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 Groups = list[dict[str, Any]]
 Tensors = list[Tensor] | tuple[Tensor, ...]
-NUMBERS_AT_ONCE = 1 << 18
+ELEMENTS_PER_OPERATION = 1 << 18
 
 
 class TensorOptimizer(torch.optim.Optimizer):
@@ -28,10 +28,10 @@ class TensorOptimizer(torch.optim.Optimizer):
 
         Args:
             groups: `params` and `weight_decay`, and what else a subclass reads of a group; `traced`: whether a compiler makes
-                programs of all that the parameters' device is given; `numbers_at_once`, as that device says (see
+                programs of all that the parameters' device is given; `elements_per_operation`, as that device says (see
                 `relm.devices.contract.Device`).
         """
-        super().__init__(groups, {"traced": False, "numbers_at_once": NUMBERS_AT_ONCE})
+        super().__init__(groups, {"traced": False, "elements_per_operation": ELEMENTS_PER_OPERATION})
         self.traced: bool = any(group["traced"] for group in self.param_groups)
         first = self.param_groups[0]["params"][0]
         self.learning_rate = torch.full((), learning_rate, dtype=torch.float32, device=first.device)
@@ -59,7 +59,7 @@ class TensorOptimizer(torch.optim.Optimizer):
         self.updates.add_(1.0 if self.found_inf is None else 1.0 - self.found_inf)
         self.begin_step()
         for group in self.param_groups:
-            for parameters in _pieces([p for p in group["params"] if p.grad is not None], group["numbers_at_once"]):
+            for parameters in _pieces([p for p in group["params"] if p.grad is not None], group["elements_per_operation"]):
                 self.update(group, parameters, [p.grad for p in parameters if p.grad is not None])
 
     def states(self, key: str, parameters: Tensors) -> list[Tensor]:
@@ -72,7 +72,7 @@ class TensorOptimizer(torch.optim.Optimizer):
             return value
         return torch.where(self.found_inf > 0, otherwise, value)
 
-    def number(self) -> Tensor:
+    def update_number(self) -> Tensor:
         """Of this update, counted from 1."""
         return self.updates.clamp(min=1)
 

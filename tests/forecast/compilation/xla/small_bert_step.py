@@ -29,7 +29,7 @@ def main(hlo: Path) -> None:
         whole = np.ones((SEQUENCES * device.devices, CONFIG.positions), dtype=np.int64)
         batch = dict.fromkeys(("input_ids", "attention_mask", "token_type_ids"), whole)
         batch |= dict.fromkeys(("masked_positions", "masked_labels"), whole[:, :MASKED])
-        given = device.feed(device.staged(batch))
+        given = device.feed(device.stage(batch))
 
         def step() -> torch.Tensor:
             loss = sum(term.nats / term.count for term in model.terms(given).values())
