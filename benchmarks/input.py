@@ -16,13 +16,13 @@ import torch
 
 from models import clocks, our_loss, our_model, spread
 from relm.devices.contract import open_device
-from relm.training.phase_run import reader_of
+from relm.training.phase_run import open_reader
 
 
 def measure(given: argparse.Namespace, folder: Path) -> None:
     """Print the rates and their ratio."""
     recipe = loop.recipe_of(given)
-    reader = reader_of(recipe, "main", loop.write_examples(folder, recipe), "train", open_device(recipe.run))
+    reader = open_reader(recipe, "main", loop.write_examples(folder, recipe), "train", open_device(recipe.run))
     batch = reader.step_input(1).micro_batches[0]
     masked = batch["masked_positions"].shape[1] if given.objective == "masked" else 0
     model = our_model(loop.setting_of(given, masked))

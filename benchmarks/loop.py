@@ -45,7 +45,7 @@ from relm.models.t5_configuration import T5Config
 from relm.recipes.objectives import Objective
 from relm.recipes.recipe import Recipe
 from relm.training import loop, step
-from relm.training.phase_run import reader_of
+from relm.training.phase_run import open_reader
 
 VOCABULARY, POSITIONS, WORDS, DOCUMENTS = 8192, 128, 400, 400
 LEARNING_RATE, WEIGHT_DECAY, CLIPPING, LOGGED_EVERY = 1e-4, 0.01, 1.0, 10
@@ -218,7 +218,7 @@ def setting_of(given: argparse.Namespace, masked: int) -> Setting:
 def compare(given: argparse.Namespace, folder: Path) -> None:
     """Print rates and ratios, measured in alternation."""
     recipe = recipe_of(given)
-    reader = reader_of(recipe, "main", write_examples(folder, recipe), "train", open_device(recipe.run))
+    reader = open_reader(recipe, "main", write_examples(folder, recipe), "train", open_device(recipe.run))
     batches = [reader.step_input(number).micro_batches[0] for number in range(1, given.steps + 1)]
     masked = batches[0]["masked_positions"].shape[1] if given.objective == "masked" else 0
     setting, rows = setting_of(given, masked), Rows([as_they_take_it(batch) for batch in batches])

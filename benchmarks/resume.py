@@ -131,7 +131,7 @@ def go_on(folder: Path, run: Path, started: float) -> None:
         sys.stdout.flush()
         os._exit(0)
 
-    loop.reader_of = timed(loop.reader_of, "opening examples", spent)  # type: ignore[assignment]
+    loop.open_reader = timed(loop.open_reader, "opening examples", spent)  # type: ignore[assignment]
     loop.begin = timed(loop.begin, "loading the model", spent)  # type: ignore[assignment]
     loop.take_step = first_step  # type: ignore[assignment]
     whole = loop.train

@@ -58,11 +58,11 @@ def our_steps(given: argparse.Namespace, folder: Path, kind: str) -> Iterator[No
     from relm.training.architecture import configuration
     from relm.training.learner import begin
     from relm.training.loop import take_step
-    from relm.training.phase_run import PhaseRun, reader_of
+    from relm.training.phase_run import PhaseRun, open_reader
 
     recipe = recipe_of(given, kind)
     device = open_device(recipe.run)
-    reader = reader_of(recipe, "main", folder / "manifest.json", "train", device)
+    reader = open_reader(recipe, "main", folder / "manifest.json", "train", device)
     run = PhaseRun(recipe, "main", recipe.pretrain["main"], folder / "run", {}, reader, device)
     learner = begin(run, configuration(recipe, read_manifest(folder / "manifest.json").tokenizer), None)
     learner.model.train()
@@ -80,10 +80,10 @@ def their_steps(given: argparse.Namespace, folder: Path, report: Any) -> None:
 
     from models import their_model
     from relm.devices.contract import open_device
-    from relm.training.phase_run import reader_of
+    from relm.training.phase_run import open_reader
 
     recipe = recipe_of(given)
-    reader = reader_of(recipe, "main", folder / "manifest.json", "train", open_device(recipe.run))
+    reader = open_reader(recipe, "main", folder / "manifest.json", "train", open_device(recipe.run))
     batches = [reader.step_input(number).micro_batches[0] for number in range(1, 9)]
     setting = dataclasses.replace(loop.setting_of(given, batches[0]["masked_positions"].shape[1]), layers=given.layers)
 

@@ -35,7 +35,7 @@ from relm.recipes.recipe import Recipe
 from relm.training.input import Reader
 from relm.training.loss_scaling import finish_gradients
 from relm.training.optimizers import build_optimizer, optimizer_tensors, set_learning_rate
-from relm.training.phase_run import reader_of
+from relm.training.phase_run import open_reader
 from relm.training.step import accumulate_terms
 
 CHECKOUT = Path(__file__).resolve().parent.parent
@@ -205,7 +205,7 @@ def measure(given: argparse.Namespace) -> None:
     recipe = shrunk(Project(CHECKOUT).plan(given.recipe).recipe, given)
     settings, config, device = recipe.pretrain["main"], config_of(recipe), XlaDevice(recipe.run)
     with tempfile.TemporaryDirectory() as folder:
-        reader = reader_of(recipe, "main", loop.write_examples(Path(folder), recipe), "train", device)
+        reader = open_reader(recipe, "main", loop.write_examples(Path(folder), recipe), "train", device)
         sides = {
             f"relm, {settings.optimizer.name}": our_side(recipe, config, device, reader),
             "transformers, AdamW": their_side(recipe, config, device, reader, foreach=False),

@@ -43,7 +43,7 @@ DAMAGES = {
     "a changed index": (change_a_byte, "shard.train.idx", r"shard\.train\.idx: not the index that .*manifest\.json lists"),
     "a cut manifest": (cut, "manifest.json", r"manifest\.json: not valid JSON"),
     "a missing manifest": (remove, "manifest.json", r"manifest\.json: no such file"),
-    "a missing tokenizer": (remove, "tokenizer.json", r"tokenizer\.json: no such file; give the tokenizer of sha256"),
+    "a missing tokenizer": (remove, "tokenizer.json", r"tokenizer\.json: no such file; give the tokenizer of .*manifest"),
 }
 
 

@@ -113,7 +113,7 @@ def test_another_format_is_refused(folder: Path) -> None:
 def test_one_of_something_else_is_refused_by_name(folder: Path, key: str, words: str) -> None:
     save(folder, 5)
     with pytest.raises(
-        RelmError, match=f"step-00000005: the checkpoint was made for {words}: its {key} is {IDENTITY[key]}, this run's is zz"
+        RelmError, match=f"step-00000005: the checkpoint belongs to {words}: its {key} is {IDENTITY[key]}, this run's is zz"
     ):
         load_checkpoint(folder, {**IDENTITY, key: "zz"})
 
@@ -201,7 +201,7 @@ def test_a_state_of_another_step_is_damage(folder: Path, caplog: pytest.LogCaptu
     checkpoint = load_checkpoint(folder, IDENTITY)
     assert checkpoint is not None
     assert checkpoint.step == 5
-    assert "state.json: damaged: it is of step 18" in caplog.text
+    assert "state.json: damaged: its step is 18" in caplog.text
 
 
 @pytest.mark.parametrize("text", ["no JSON\n", "[]\n", "[" * 100_000 + "\n", '{"step": "x"}\n'])

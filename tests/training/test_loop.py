@@ -23,8 +23,8 @@ from relm.models.gpt2 import Gpt2
 from relm.recipes.recipe import Run
 from relm.training import loop, meter
 from relm.training.architecture import configuration, initial_model
-from relm.training.input import ahead
-from relm.training.phase_run import derived_seed, reader_of
+from relm.training.input import prefetch
+from relm.training.phase_run import derived_seed, open_reader
 from relm.training.step import Accumulated
 
 
@@ -124,7 +124,7 @@ def test_held_out_examples_are_looked_at_now_and_then_and_change_nothing(tiny_ru
 
     manifest = tiny_run.examples / "manifest.json"
     model = Gpt2.from_folder(tiny_run.model_folder).eval()
-    reader = reader_of(tiny_run.recipe, "main", manifest, "held_out", open_device(Run(threads=1)))
+    reader = open_reader(tiny_run.recipe, "main", manifest, "held_out", open_device(Run(threads=1)))
     batches = [{name: torch.from_numpy(array) for name, array in reader.batch(step).items()} for step in (1, 2, 3)]
     losses = [torch.nn.functional.cross_entropy(model.logits(b["input_ids"]).mT, b["labels"]).item() for b in batches]
     assert looked[30] == pytest.approx(np.mean(losses), rel=1e-5)
@@ -135,7 +135,7 @@ def test_a_held_out_loss_that_is_no_number_stops_too(tiny_run) -> None:
         "pretrain": {"main": {"optimizer": {"learning_rate": 1e37}, "schedule": {"warmup_steps": 0}}},
         "run": {"validation_interval": 1},
     }
-    with pytest.raises(RelmError, match="the loss of the held-out examples is no finite number"):
+    with pytest.raises(RelmError, match="the loss of the held-out examples is not a finite number"):
         tiny_run.train()
     assert tiny_run.lines() == []
 
@@ -149,7 +149,7 @@ def test_the_steps_before_the_rate_is_steady_are_not_extrapolated(monkeypatch: p
         now[0] += seconds
         measured.count(Accumulated(scalar, {}), scalar)
         if step == 3:
-            measured.steady()
+            measured.mark_steady()
     assert measured.seconds_per_step == 0.5
     assert measured.seconds == 63.0
 
@@ -230,7 +230,7 @@ def test_how_the_batch_is_cut_changes_rounding_only(tmp_path: Path, examples: Pa
 def test_steps_read_the_examples_in_their_order_without_gaps(tiny_run) -> None:
     manifest = tiny_run.examples / "manifest.json"
     examples = CausalExamples(manifest, "train", 16)
-    reader = reader_of(tiny_run.recipe, "main", manifest, "train", open_device(Run(threads=1)))
+    reader = open_reader(tiny_run.recipe, "main", manifest, "train", open_device(Run(threads=1)))
     first_epoch = -(-len(examples) // 8)
     inputs = list(reader.step_inputs(1, first_epoch, lambda: False))
     assert [given.step for given in inputs] == list(range(1, first_epoch + 1))
@@ -249,7 +249,7 @@ def test_a_fault_of_the_examples_reaches_the_loop_at_its_step() -> None:
             raise RelmError("a shard is gone")
         return number * number
 
-    results = ahead(make, range(1, 10), 2)
+    results = prefetch(make, range(1, 10), 2)
     assert [next(results), next(results)] == [1, 4]
     with pytest.raises(RelmError, match="a shard is gone"):
         next(results)
@@ -356,7 +356,7 @@ def test_another_tokenizer_than_the_examples_is_refused(tmp_path: Path, tiny_run
 
     other = tmp_path / "tokenizer.json"
     other.write_text(json.dumps({"another": "tokenizer"}))
-    with pytest.raises(RelmError, match="was made with a tokenizer of sha256"):
+    with pytest.raises(RelmError, match="was built with a tokenizer of sha256"):
         pretrain(tiny_run.recipe, "main", tiny_run.examples / "manifest.json", other, None, tiny_run.model_folder, "f")
 
 

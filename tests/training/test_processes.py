@@ -123,7 +123,7 @@ def test_a_rank_that_dies_takes_the_others_along_and_one_process_goes_on(
     alone = runs("alone")
     alone.train()
     dying.train()
-    assert "processes was 2, is None; going on, but the last bits will differ" in caplog.text
+    assert "processes was 2, is None; resuming, but the last bits will differ" in caplog.text
     assert order == sha256_of(dying.folder / "main" / "order.json") == sha256_of(alone.folder / "main" / "order.json")
     assert_as_one_process(dying, alone)
 
@@ -148,7 +148,7 @@ def test_all_ranks_stop_at_one_step_and_another_number_goes_on(
 
     order = sha256_of(stopped.folder / "main" / "order.json")
     stopped.train(until=step + 3)
-    assert "processes was 2, is None; going on, but the last bits will differ" in caplog.text
+    assert "processes was 2, is None; resuming, but the last bits will differ" in caplog.text
     alone.train(until=step + 3)
     assert sha256_of(stopped.folder / "main" / "order.json") == order == sha256_of(alone.folder / "main" / "order.json")
     np.testing.assert_allclose(stopped.columns("loss"), alone.columns("loss"), rtol=1e-3)

@@ -124,7 +124,7 @@ def test_a_terminated_run_saves_says_so_and_goes_on(tiny_run, uninterrupted) -> 
     assert trainer.returncode == 75
     step = int(output.split("after step ")[1].split(" ")[0])
     assert "stopped by SIGTERM" in output
-    assert "the same command goes on" in output
+    assert "the same command resumes" in output
     assert f"step-{step:08d}" in tiny_run.checkpoints
     tiny_run.train()
     assert_same(tiny_run, uninterrupted)
@@ -207,7 +207,7 @@ def test_a_truncated_checkpoint_falls_back_to_the_one_before(
     file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
     tiny_run.train()
     assert "step-00000006" in caplog.text
-    assert "going on from the checkpoint before it" in caplog.text
+    assert "resuming from the checkpoint before it" in caplog.text
     assert_same(tiny_run, uninterrupted)
 
 
@@ -240,7 +240,7 @@ def test_a_listed_checkpoint_beyond_the_one_gone_on_from_is_forgotten(tiny_run, 
 
 @pytest.mark.parametrize(
     ("change", "message"),
-    [("data", "made for other data: its manifest_sha256 is"), ("fingerprint", "made for another run: its fingerprint is 0123")],
+    [("data", "belongs to other data: its manifest_sha256 is"), ("fingerprint", "belongs to another run: its fingerprint is 0123")],
 )
 def test_a_checkpoint_of_something_else_is_refused(
     tiny_run, other_examples, monkeypatch: pytest.MonkeyPatch, change: str, message: str
@@ -260,7 +260,7 @@ def test_resuming_with_what_rounds_differently_is_said(
     stopped_after_steps(tiny_run, 4, monkeypatch)
     tiny_run.changes = {"run": {"micro_batch_size": 2}}
     tiny_run.train()
-    assert "micro_batch_size was 4, is 2; going on, but the last bits will differ" in caplog.text
+    assert "micro_batch_size was 4, is 2; resuming, but the last bits will differ" in caplog.text
 
 
 def test_a_checkpoint_says_what_it_is(uninterrupted) -> None:

@@ -19,16 +19,16 @@ def data(examples: Path, tmp_path: Path) -> Path:
     return folder / "manifest.json"
 
 
-def hashes(run: Path, manifest: Path, goes_on: bool = True, writes: bool = True) -> bool:
-    with known_shards(run, manifest, ["train"], goes_on, writes) as check_content:
+def hashes(run: Path, manifest: Path, resumes: bool = True, writes: bool = True) -> bool:
+    with known_shards(run, manifest, ["train"], resumes, writes) as check_content:
         return check_content
 
 
-def test_a_run_that_begins_hashes_everything_and_one_that_goes_on_nothing(data: Path, tmp_path: Path) -> None:
+def test_a_run_that_begins_hashes_everything_and_one_that_resumes_nothing(data: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    assert hashes(run, data, goes_on=False)
+    assert hashes(run, data, resumes=False)
     assert not hashes(run, data)
-    assert hashes(run, data, goes_on=False)
+    assert hashes(run, data, resumes=False)
     assert hashes(tmp_path / "other run", data)
 
 
@@ -40,7 +40,7 @@ def test_a_process_that_does_not_write_notes_nothing(data: Path, tmp_path: Path)
 
 @pytest.mark.parametrize("file", ["shard.train.bin", "shard.train.idx"])
 def test_what_was_written_since_is_hashed_even_with_the_old_time_of_change(data: Path, tmp_path: Path, file: str) -> None:
-    assert hashes(tmp_path / "run", data, goes_on=False)
+    assert hashes(tmp_path / "run", data, resumes=False)
     shard = data.parent / file
     before = shard.stat()
     with open(shard, "rb+") as content:
@@ -50,7 +50,7 @@ def test_what_was_written_since_is_hashed_even_with_the_old_time_of_change(data:
 
 
 def test_a_copy_is_hashed(data: Path, tmp_path: Path) -> None:
-    assert hashes(tmp_path / "run", data, goes_on=False)
+    assert hashes(tmp_path / "run", data, resumes=False)
     shard = data.parent / "shard.train.bin"
     shutil.copy2(shard, shard.with_suffix(".new"))
     shard.with_suffix(".new").replace(shard)
@@ -58,13 +58,13 @@ def test_a_copy_is_hashed(data: Path, tmp_path: Path) -> None:
 
 
 def test_another_manifest_of_the_same_files_is_hashed(data: Path, tmp_path: Path) -> None:
-    assert hashes(tmp_path / "run", data, goes_on=False)
+    assert hashes(tmp_path / "run", data, resumes=False)
     data.write_text(data.read_text().replace('"sha256": "', '"sha256": "0', 2))
     assert hashes(tmp_path / "run", data)
 
 
 def test_shards_that_could_not_be_opened_are_not_noted(data: Path, tmp_path: Path) -> None:
-    with pytest.raises(RelmError), known_shards(tmp_path / "run", data, ["train"], goes_on=True, writes=True):
+    with pytest.raises(RelmError), known_shards(tmp_path / "run", data, ["train"], resumes=True, writes=True):
         raise RelmError("changed since")
     assert hashes(tmp_path / "run", data)
 
@@ -75,22 +75,22 @@ def test_a_split_that_was_not_opened_before_is_hashed(data: Path, tmp_path: Path
     shutil.copy(data.parent / "shard.train.idx", other.with_suffix(".idx"))
     head, _, tail = data.read_text().rpartition("shard.train.bin")
     data.write_text(f"{head}{other.name}{tail}")
-    assert hashes(tmp_path / "run", data, goes_on=False)
-    with known_shards(tmp_path / "run", data, ["train", "held_out"], goes_on=True, writes=True) as check_content:
+    assert hashes(tmp_path / "run", data, resumes=False)
+    with known_shards(tmp_path / "run", data, ["train", "held_out"], resumes=True, writes=True) as check_content:
         assert check_content
-    with known_shards(tmp_path / "run", data, ["train", "held_out"], goes_on=True, writes=True) as check_content:
+    with known_shards(tmp_path / "run", data, ["train", "held_out"], resumes=True, writes=True) as check_content:
         assert not check_content
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", "{}"])
 def test_a_record_that_is_none_is_made_again(data: Path, tmp_path: Path, text: str) -> None:
-    assert hashes(tmp_path / "run", data, goes_on=False)
+    assert hashes(tmp_path / "run", data, resumes=False)
     (tmp_path / "run" / shard_stamps.RECORD).write_text(text)
     assert hashes(tmp_path / "run", data)
     assert not hashes(tmp_path / "run", data)
 
 
 def test_an_absent_shard_is_left_to_whoever_opens_it(data: Path, tmp_path: Path) -> None:
-    assert hashes(tmp_path / "run", data, goes_on=False)
+    assert hashes(tmp_path / "run", data, resumes=False)
     (data.parent / "shard.train.bin").unlink()
     assert hashes(tmp_path / "run", data)

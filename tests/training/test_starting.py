@@ -17,7 +17,7 @@ from relm.training.checkpoints import save_checkpoint
 from relm.training.loop import pretrain
 from relm.training.loss_scaling import LossScaler
 from relm.training.optimizers import build_optimizer, optimizer_tensors
-from relm.training.starting import go_on, kept_optimizer
+from relm.training.starting import kept_optimizer, restore_kept_optimizer
 
 TINY = BertConfig(
     layers=1, heads=2, hidden_size=8, intermediate_size=12, positions=16, vocabulary_size=23, next_sentence=True,
@@ -88,7 +88,7 @@ def same(one: Bert, other: Bert) -> bool:
 def test_the_first_update_on_longer_sequences_is_that_of_an_optimizer_never_torn_down(name: str, tmp_path: Path) -> None:
     model, optimizer, checkpoint = first_phase(name, tmp_path)
     kept, fresh = begun_anew(model, name), begun_anew(model, name)
-    go_on(kept[1], kept[0], kept_optimizer(checkpoint, FINGERPRINT))
+    restore_kept_optimizer(kept[1], kept[0], kept_optimizer(checkpoint, FINGERPRINT))
     for second in ((model, optimizer), kept, fresh):
         update(*second, LONG, 99)
     assert same(kept[0], model)
@@ -102,7 +102,7 @@ def test_the_first_update_on_longer_sequences_is_that_of_an_optimizer_never_torn
 def test_bias_correction_goes_on_counting(tmp_path: Path) -> None:
     model, _, checkpoint = first_phase("adamw", tmp_path)
     _, optimizer = kept = begun_anew(model, "adamw")
-    go_on(optimizer, kept[0], kept_optimizer(checkpoint, FINGERPRINT))
+    restore_kept_optimizer(optimizer, kept[0], kept_optimizer(checkpoint, FINGERPRINT))
     assert {float(state["step"]) for state in optimizer.state.values()} == {UPDATES}
 
 
@@ -136,7 +136,7 @@ def test_a_checkpoint_that_is_gone_or_damaged_is_an_error_that_says_what_makes_i
 
 def test_the_optimizer_of_another_run_is_refused(tmp_path: Path) -> None:
     _, _, checkpoint = first_phase("adamw", tmp_path)
-    with pytest.raises(RelmError, match="of the same run, ffff; this checkpoint is of 0123456789ab"):
+    with pytest.raises(RelmError, match="of the same run, ffff; this one is of 0123456789ab"):
         kept_optimizer(checkpoint, "ffff")
 
 
@@ -146,7 +146,7 @@ def test_the_state_of_another_kind_is_refused_in_words(made_elsewhere: bool, tmp
     kept = kept_optimizer(checkpoint, FINGERPRINT)
     another, optimizer = begun_anew(model, "adamw of transformers")
     with pytest.raises(RelmError, match=r"kept: the phase before left another kind of state: .*optimizer_state: fresh"):
-        go_on(optimizer, another, kept, made_elsewhere)
+        restore_kept_optimizer(optimizer, another, kept, made_elsewhere)
 
 
 @pytest.mark.parametrize(("state", "updates"), [("kept", 4 + 3), ("fresh", 3)])

@@ -185,7 +185,7 @@ def test_gradients_are_added_to_those_there_are() -> None:
 
 def test_what_does_not_fit_together_is_refused() -> None:
     counts = [{"masked_token": 3}, {"masked_token": 1}, {"masked_token": 2}]
-    with pytest.raises(ValueError, match="3 micro-batches cannot be dealt out evenly to 2 shares"):
+    with pytest.raises(ValueError, match="3 micro-batches cannot be divided evenly among 2 shares"):
         loss_denominators(counts, 2)
 
     model, micro_batches = Tiny(), cut([8, 8])

@@ -34,7 +34,7 @@ from relm.training.input import Reader, StepInput
 from relm.training.learner import Learner, begin
 from relm.training.loop import WARM_UP, Forward, take_step
 from relm.training.micro_batches import micro_batch_size, shortened
-from relm.training.phase_run import PhaseRun, derived_seed, reader_of
+from relm.training.phase_run import PhaseRun, derived_seed, open_reader
 from relm.training.resources import require_state_memory
 
 # Default of --steps.
@@ -200,7 +200,7 @@ def reader_of_rehearsal(rehearsal: Rehearsal, settings: Phase, device: Device) -
         RelmError: the examples are absent or belong to another objective.
     """
     if rehearsal.manifest is not None:
-        real = reader_of(rehearsal.recipe, rehearsal.phase, rehearsal.manifest, "train", device, check_content=False)
+        real = open_reader(rehearsal.recipe, rehearsal.phase, rehearsal.manifest, "train", device, check_content=False)
         return dataclasses.replace(real, settings=settings)
     return generated_reader(rehearsal.recipe, rehearsal.phase, settings, rehearsal.tokenizer, device)
 
@@ -243,7 +243,7 @@ def take_steps(ready: PreparedRun, inputs: Iterator[StepInput], count: int, warm
         if step in (1, warm_up, count):
             device.synchronise()
             clock[step] = time.perf_counter()
-            meter.read(run.what_was_read)
+            meter.read(run.describe_examples)
         if step == 1:
             first_terms, first_loss = meter.terms, meter.loss
     steady = max(0, count - warm_up)
@@ -268,7 +268,7 @@ def trace_steps(ready: PreparedRun, inputs: Iterator[StepInput], count: int, tra
         take_step(run, ready.learner, forward, given)
 
     found = profile_steps(step, ready.forward, inputs, count, run.device, trace if run.writes else None)
-    ready.learner.meter.read(run.what_was_read)
+    ready.learner.meter.read(run.describe_examples)
     return found
 
 

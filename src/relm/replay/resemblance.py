@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from relm.recipes.recipe import Phase
-from relm.training.attested_hashes import OF_THE_MACHINE
+from relm.training.attested_hashes import MACHINE_COLUMNS
 
 Lines = Mapping[int, Mapping[str, Any]]
 
@@ -126,6 +126,6 @@ def first_difference(attested: Lines, replayed: Lines) -> str | None:
     """
     for step, line in attested.items():
         for key, value in line.items():
-            if key not in OF_THE_MACHINE and not key.startswith("validation_") and replayed[step].get(key) != value:
+            if key not in MACHINE_COLUMNS and not key.startswith("validation_") and replayed[step].get(key) != value:
                 return f"step {step:,}: {key} is {replayed[step].get(key, 'missing')}, attested {value}"
     return None

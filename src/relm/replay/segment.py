@@ -255,7 +255,7 @@ def require_order(run: AttestedRun, scratch: Path) -> None:
     """
     plan, phase, settings = run.plan, run.phase, run.settings
     manifest, seed = plan.manifest(phase), plan.recipe.seed
-    with known_shards(scratch, manifest, ["train"], goes_on=False, writes=True) as check_content:
+    with known_shards(scratch, manifest, ["train"], resumes=False, writes=True) as check_content:
         examples = open_examples(manifest, "train", settings, derived_seed(seed, "masks", phase), check_content)
     facts = examples, derived_seed(seed, "order", phase), phase, settings.global_batch_size, settings.steps
     check_attestation(run.records[ORDER], *facts)

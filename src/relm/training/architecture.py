@@ -23,7 +23,7 @@ def configuration(recipe: Recipe, tokenizer: TokenizerFacts) -> Configuration:
     """Return the configuration of a recipe's model for the tokens of a tokenizer.
 
     Raises:
-        RelmError: the recipe asks for fewer rows than there are tokens, or for a model that cannot be.
+        RelmError: the recipe's vocabulary is smaller than the tokenizer's, or its options contradict each other.
     """
     try:
         return _configuration(recipe, tokenizer)
@@ -50,16 +50,17 @@ def model_class(config: Configuration) -> Any:
 
 
 def unset_model(config: Configuration) -> "LanguageModel":
-    """Return a model whose weights are yet to be set."""
+    """Return a model with uninitialised weights."""
     model: LanguageModel = model_class(config)(config)
     return model
 
 
 def initial_model(config: Configuration, seed: int, init_from: Path | None) -> "LanguageModel":
-    """Return a model with the weights of a folder, or with random ones, drawn on the CPU.
+    """Return a model with the weights of a folder, or with random weights, drawn on the CPU.
 
     Args:
-        seed: of the random weights, any integer.
+        seed: any integer, for the random weights.
+        init_from: the Hugging Face folder; None: random weights.
 
     Raises:
         RelmError: the folder holds a model of another architecture.
@@ -71,7 +72,7 @@ def initial_model(config: Configuration, seed: int, init_from: Path | None) -> "
             published: LanguageModel = model_class(config).from_folder(init_from, expected=config)
             return published
         except (ValueError, OSError, SafetensorError) as error:
-            raise RelmError(f"init_from: {init_from} has not the weights that the recipe needs: {error}") from error
+            raise RelmError(f"init_from: {init_from} does not have the weights that the recipe needs: {error}") from error
     model = unset_model(config)
     model.initialise(Generator().manual_seed(seed))
     return model

@@ -1,10 +1,10 @@
 """Parameters of a model, and floating-point operations of its matrix products, by arithmetic. Imports no torch.
 
-A multiplication with an addition counts as two operations. Counted are the products that are really made: the head's at scored
-positions alone, a BERT's last layer at positions that are read, a T5's decoder over its own length. Normalisation, activations,
-softmax and the optimizer, whose operations grow with the width and not with its square, are left out, as in the appendices
-that utilisation is usually computed by: Narayanan et al. 2021 (arXiv 2104.04473), appendix A, and Chowdhery et al. 2022 (PaLM,
-arXiv 2204.02311), appendix B.
+A multiplication with an addition counts as two operations. Only products that are computed count: the head's at scored
+positions, a BERT's last layer at positions that are read, a T5's decoder over its own length. Normalisation, activations,
+softmax and the optimizer, whose operations grow with the width and not with its square, are left out, as in the usual
+references for utilisation: Narayanan et al. 2021 (arXiv 2104.04473), appendix A, and Chowdhery et al. 2022 (PaLM, arXiv
+2204.02311), appendix B.
 """
 
 from typing import NamedTuple
@@ -20,14 +20,14 @@ BACKWARD = 2
 
 
 class Parameters(NamedTuple):
-    """Numbers of each kind that are learnt; what is tied counts once."""
+    """The count of parameters of each kind; a tied parameter counts once."""
 
     token_embedding: int
-    """Of every token a vector; with a tied head, the projection to the vocabulary as well."""
+    """A vector for every token; with a tied head, the projection to the vocabulary as well."""
     position_embeddings: int
-    """Positions, segments, or numbers for distances."""
+    """Embeddings of positions and segments, and biases of relative distances."""
     matrices: int
-    """In layers, and in heads before the vocabulary."""
+    """Matrices of layers, and of heads before the vocabulary."""
     vectors: int
     """Biases and normalisation."""
     head: int
@@ -35,7 +35,7 @@ class Parameters(NamedTuple):
 
     @property
     def total(self) -> int:
-        """All of them."""
+        """Return the count of all parameters."""
         return sum(self)
 
 
@@ -45,7 +45,7 @@ def model_weights(config: Configuration) -> list[Weights]:
 
 
 def parameters(config: Configuration) -> Parameters:
-    """Return how many parameters of each kind a model has."""
+    """Return the count of a model's parameters of each kind."""
     kinds = dict.fromkeys(Parameters._fields, 0)
     for weights in model_weights(config):
         kinds[weights.kind] += weights.numbers
@@ -53,7 +53,7 @@ def parameters(config: Configuration) -> Parameters:
 
 
 def parameter_count(config: Configuration) -> int:
-    """Return how many numbers a model learns."""
+    """Return the count of a model's parameters."""
     return parameters(config).total
 
 
@@ -68,29 +68,29 @@ def products(config: Configuration, phase: Phase) -> list[Product]:
 
 
 class Operations(NamedTuple):
-    """Floating-point operations of one optimizer step: of a global batch."""
+    """Floating-point operations of one optimizer step, over the global batch."""
 
     forward: int
     backward: int
     recomputed: int
-    """Of layers in the backward pass, where activations are not kept: the hardware's work, and not the model's."""
+    """Operations of layers that activation checkpointing computes again: the hardware's work, not the model's."""
 
     @property
     def model(self) -> int:
-        """What the model needs, however it is computed: by this, utilisation is counted (PaLM, appendix B)."""
+        """Return the operations that the model requires, by which utilisation is defined (PaLM, appendix B)."""
         return self.forward + self.backward
 
     @property
     def hardware(self) -> int:
-        """What is computed."""
+        """Return the operations that are executed."""
         return self.model + self.recomputed
 
 
 def operations(config: Configuration, phase: Phase, run: Run) -> Operations:
     """Return the operations of one optimizer step over all devices."""
-    made = products(config, phase)
-    forward = phase.global_batch_size * sum(product.operations for product in made)
-    again = phase.global_batch_size * sum(product.operations for product in made if product.recomputed)
+    computed = products(config, phase)
+    forward = phase.global_batch_size * sum(product.operations for product in computed)
+    again = phase.global_batch_size * sum(product.operations for product in computed if product.recomputed)
     return Operations(forward, BACKWARD * forward, again if run.activation_checkpointing else 0)
 
 
@@ -98,10 +98,10 @@ def model_flops(config: Configuration, phase: Phase) -> float:
     """Return the floating-point operations of one optimizer step, for utilisation: forward and backward over the global batch.
 
     With B sequences a batch, it is ``3 * B * sum(2 * rows * inner * columns)`` over `products`: 1 for the forward pass and 2
-    for the backward pass, nothing for what is computed again. For a GPT-2 of N parameters without positions, biases and
-    normalisation, with n layers, width h and sequences of L tokens, that is ``B * L * (6 * N + 12 * n * h * L)``, which is
-    Chowdhery et al. 2022 (PaLM, arXiv 2204.02311), appendix B, with h for its heads times their size; and
+    for the backward pass, nothing for recomputation. For a GPT-2 of N parameters without positions, biases and normalisation,
+    with n layers, width h and sequences of L tokens, that is ``B * L * (6 * N + 12 * n * h * L)``, which is Chowdhery et al.
+    2022 (PaLM, arXiv 2204.02311), appendix B, with h for its heads times their size; and
     ``72 * B * L * n * h ** 2 * (1 + L / (6 * h) + V / (12 * n * h))``, Narayanan et al. 2021 (arXiv 2104.04473), appendix A,
-    without its recomputation. The whole matrix of scores counts, the half that a causal mask hides too, as in both.
+    without its recomputation. The whole matrix of attention scores counts, including the causally masked half, as in both.
     """
     return float((1 + BACKWARD) * phase.global_batch_size * sum(product.operations for product in products(config, phase)))

@@ -1,7 +1,7 @@
-"""Hashes that `checkpoints.jsonl` has beside those of tensors: of `state.json`, and of the lines of `train.jsonl` up to it.
+"""The hashes of `state.json` and of the lines of `train.jsonl` that `checkpoints.jsonl` lists beside those of tensors.
 
-Times and what else tells of the machine are left out, so that an interrupted run attests the same as one that was not.
-Imports no torch.
+Times and other values that depend on the machine are left out, so that an interrupted run attests the same as an
+uninterrupted one. Imports no torch.
 """
 
 import hashlib
@@ -13,8 +13,8 @@ from typing import Any
 
 from relm.errors import RelmError
 
-# Columns of train.jsonl that tell of the machine, not of the model.
-OF_THE_MACHINE = frozenset({"tokens_per_second", "samples_per_second", "mfu", "memory_bytes", "seconds"})
+# Columns of train.jsonl that depend on the machine and not on the model.
+MACHINE_COLUMNS = frozenset({"tokens_per_second", "samples_per_second", "mfu", "memory_bytes", "seconds"})
 
 
 def state_sha256(state: Mapping[str, Any]) -> str:
@@ -23,7 +23,7 @@ def state_sha256(state: Mapping[str, Any]) -> str:
 
 
 def line_facts(lines: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the number of lines of `train.jsonl` and the sha256 of them all, without `OF_THE_MACHINE`.
+    """Return the count of lines of `train.jsonl` and their common sha256, without the columns in `MACHINE_COLUMNS`.
 
     >>> line_facts([{"step": 1, "loss": 2.0, "seconds": 7}]) == line_facts([{"loss": 2.0, "step": 1}])
     True
@@ -33,7 +33,7 @@ def line_facts(lines: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def lines_after(log: Path, step: int) -> list[dict[str, Any]]:
-    """Return the lines of `train.jsonl` of later steps than `step`; the file is read from its end, and no further.
+    """Return the lines of `train.jsonl` after `step`; the file is read backwards, only as far as needed.
 
     Raises:
         RelmError: a line is broken.
@@ -58,10 +58,10 @@ def lines_after(log: Path, step: int) -> list[dict[str, Any]]:
 
 
 def _sha256(text: str) -> str:
-    """Return the sha256 of a text, which JSON may have given half of a surrogate pair."""
+    """Return the sha256 of a text; JSON may have given it half of a surrogate pair."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _canonical(value: Mapping[str, Any]) -> str:
-    told = {key: inner for key, inner in value.items() if key not in OF_THE_MACHINE}
-    return json.dumps(told, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    kept = {key: inner for key, inner in value.items() if key not in MACHINE_COLUMNS}
+    return json.dumps(kept, sort_keys=True, separators=(",", ":"), ensure_ascii=False)

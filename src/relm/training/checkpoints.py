@@ -1,11 +1,11 @@
-"""Checkpoints: folders that are whole or absent, whose every byte is checked before it is believed.
+"""Checkpoints: folders that are complete or absent, and whose every byte is checked before use.
 
 ``step-00000500/`` holds ``model.safetensors``, ``optimizer.safetensors`` and ``state.json`` with the sha256 of both, the step
 and the identity of the run. Learning rate, data order and dropout follow from the step alone, so there is nothing else to save.
 
-``checkpoints.jsonl``, beside the folder of all checkpoints, has a line for each that the recipe asks for, also for those that
-were deleted since: its step, the sha256 of both files, of `state.json` and of the lines of `train.jsonl` since the line before,
-and on what they were made. Whoever trains a stretch again compares.
+``checkpoints.jsonl``, beside the folder of all checkpoints, has a line for each that the recipe requests, also for those
+deleted since: its step, the sha256 of both files, of `state.json` and of the lines of `train.jsonl` since the line before, and
+the device. `relm replay` trains a segment again and compares.
 """
 
 import dataclasses
@@ -28,7 +28,7 @@ from relm.training.run_log import RunLog
 from relm.training.tensor_file import Damaged, read_tensors, write_tensors
 
 FORMAT = 1
-# What makes a checkpoint another run's, and how to say so.
+# Keys of `state.json` that must equal this run's, and the words for the error if one does not.
 IDENTITY = {
     "fingerprint": "another run",
     "phase": "another phase",
@@ -51,12 +51,12 @@ class Checkpoint:
 
     @property
     def step(self) -> int:
-        """How many optimizer steps it has behind it."""
+        """Return the count of optimizer steps before it."""
         return int(self.state["step"])
 
 
 def open_list(checkpoints: Path, step: int) -> RunLog:
-    """`checkpoints.jsonl` of a run that goes on after `step`, without the lines of later ones.
+    """Open `checkpoints.jsonl` of a run that resumes after `step`, and remove the lines of later steps.
 
     Raises:
         RelmError: it cannot be written.
@@ -73,17 +73,17 @@ def save_checkpoint(
     forever: int | None = None,
     listed: bool = True,
 ) -> Path:
-    """Write one checkpoint, then delete all but the newest and those that stay.
+    """Write one checkpoint, then delete all but the newest and those to keep.
 
     Args:
         checkpoints: the folder of all checkpoints.
-        state: `step`, `made_on`, the keys of `IDENTITY`, and whatever else the loop needs again; JSON.
-        keep: how many of the newest stay.
-        forever: those whose step is a multiple of this stay as well.
-        listed: have a line in `checkpoints.jsonl`; not for one that an interruption brought about.
+        state: `step`, `made_on`, the keys of `IDENTITY`, and the rest of the loop's state; JSON.
+        keep: the count of the newest checkpoints to keep.
+        forever: checkpoints whose step is a multiple of this are kept as well.
+        listed: add a line to `checkpoints.jsonl`; False for a checkpoint that an interruption caused.
 
     Raises:
-        RelmError: it cannot be written; the checkpoints before it are as they were.
+        RelmError: it cannot be written; the checkpoints before it are unchanged.
     """
     step = int(state["step"])
     final = checkpoint_folder(checkpoints, step)
@@ -91,7 +91,7 @@ def save_checkpoint(
     try:
         hashes = _write(partial, state, dict(zip(CHECKPOINT_FILES, (model, optimizer), strict=True)))
         kill_point("checkpoint-written")
-        if listed:  # before there is a checkpoint to go on from: a line beyond that is taken away, a missing one stays missing
+        if listed:  # before the checkpoint can be resumed: a line too many is removed then, a missing one stays missing
             with closing(open_list(checkpoints, step - 1)) as lines:
                 lines.write({"step": step, "sha256": hashes, **_attested(checkpoints, partial), "made_on": state["made_on"]})
                 lines.sync()
@@ -102,7 +102,7 @@ def save_checkpoint(
     except (OSError, RelmError) as error:
         shutil.rmtree(partial, ignore_errors=True)
         raise RelmError(
-            f"{final}: the checkpoint cannot be written: {error.__cause__ or error}; earlier ones are intact: see to it "
+            f"{final}: the checkpoint cannot be written: {error.__cause__ or error}; earlier ones are intact. Correct that "
             "(a full disk?) and give the same command again"
         ) from error
     kill_point("checkpoint-renamed")
@@ -131,7 +131,7 @@ def _attested(checkpoints: Path, written: Path) -> dict[str, Any]:
 
 
 def _flush(path: Path) -> None:
-    """Have the disk hold a folder's list of names before anything relies on it."""
+    """Sync a folder's list of names to the disk before anything relies on it."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -140,17 +140,17 @@ def _flush(path: Path) -> None:
 
 
 def _step_folders(checkpoints: Path) -> dict[int, Path]:
-    """Step -> folder, newest first."""
+    """Return the folder of each step, newest first."""
     found = {int(path.name.removeprefix("step-")): path for path in checkpoints.glob("step-" + "[0-9]" * 8)}
     return dict(sorted(found.items(), reverse=True))
 
 
 def _prune(checkpoints: Path, step: int, keep: int, forever: int | None) -> None:
     folders = _step_folders(checkpoints)
-    # One of a later step was found damaged when this run resumed from before it.
-    # One that an interruption brought about stays until the next, and pushes out none that the recipe asks for.
-    asked_for = _listed(checkpoints)
-    newest = [step, *[known for known in folders if known <= step and known in asked_for][:keep]]
+    # A checkpoint of a later step was found damaged when this run resumed from before it.
+    # One that an interruption caused stays until the next, and does not count among those that the recipe requests.
+    requested = _listed(checkpoints)
+    newest = [step, *[known for known in folders if known <= step and known in requested][:keep]]
     for known, folder in folders.items():
         stays = forever is not None and known <= step and known % forever == 0
         if known not in newest and not stays:
@@ -160,7 +160,7 @@ def _prune(checkpoints: Path, step: int, keep: int, forever: int | None) -> None
 
 
 def _listed(checkpoints: Path) -> set[int]:
-    """Return the steps that `checkpoints.jsonl` has.
+    """Return the steps that `checkpoints.jsonl` lists.
 
     Raises:
         RelmError: a line is broken.
@@ -170,18 +170,18 @@ def _listed(checkpoints: Path) -> set[int]:
 
 
 def newest_checkpoint(checkpoints: Path) -> Path | None:
-    """The folder of the newest checkpoint, unread."""
+    """Return the folder of the newest checkpoint, unread; None where there is none."""
     return next(iter(_step_folders(checkpoints).values()), None)
 
 
 def load_checkpoint(checkpoints: Path, identity: Mapping[str, str]) -> Checkpoint | None:
-    """The newest checkpoint that is intact, None where there is none; a damaged one is passed over with a warning.
+    """Return the newest intact checkpoint, None where there is none; damaged ones are skipped with a warning.
 
     Args:
-        identity: what the checkpoint must have been made for, the keys of `IDENTITY`.
+        identity: this run's values of the keys of `IDENTITY`.
 
     Raises:
-        RelmError: the newest undamaged one was made for something else, or a file cannot be read at all.
+        RelmError: the newest intact one belongs to another run, or a file cannot be read at all.
     """
     folders = _step_folders(checkpoints).values()
     for folder in folders:
@@ -191,10 +191,10 @@ def load_checkpoint(checkpoints: Path, identity: Mapping[str, str]) -> Checkpoin
             files = [read_tensors(folder / name, state["sha256"].get(name)) for name in CHECKPOINT_FILES]
             return Checkpoint(folder, state, *files)
         except Damaged as error:
-            logger.warning("%s; going on from the checkpoint before it", error)
-        except OSError as error:  # another time it may be read: to go on from an older one would have this one deleted
+            logger.warning("%s; resuming from the checkpoint before it", error)
+        except OSError as error:  # it may be readable later, and resuming from an older one would delete it
             raise RelmError(
-                f"{folder}: the checkpoint cannot be read: {error}; see to it and give the same command again"
+                f"{folder}: the checkpoint cannot be read: {error}; correct that and give the same command again"
             ) from error
     if folders:
         logger.warning("%s: none of its checkpoints is intact; starting from step 0", checkpoints)
@@ -209,7 +209,7 @@ def _read_state(folder: Path) -> Mapping[str, Any]:
     if not isinstance(state, dict) or not {"format", "step", "sha256", *IDENTITY} <= set(state):
         raise Damaged(f"{folder / 'state.json'}: damaged: keys are missing")
     if not isinstance(state["step"], int) or folder != checkpoint_folder(folder.parent, state["step"]):
-        raise Damaged(f"{folder / 'state.json'}: damaged: it is of step {state['step']}")
+        raise Damaged(f"{folder / 'state.json'}: damaged: its step is {state['step']}")
     return state
 
 
@@ -217,11 +217,11 @@ def _check_identity(folder: Path, state: Mapping[str, Any], identity: Mapping[st
     if state["format"] != FORMAT:
         raise RelmError(
             f"{folder}: the checkpoint has format {state['format']}, this version reads {FORMAT}; "
-            "go on with the version that wrote it, or delete the folder to train anew"
+            "resume with the version that wrote it, or delete the folder to train from the beginning"
         )
     for key, words in IDENTITY.items():
         if state[key] != identity[key]:
             raise RelmError(
-                f"{folder}: the checkpoint was made for {words}: its {key} is {state[key]}, this run's is {identity[key]}; "
-                f"bring back what it was made for, or delete {folder.parent} to train anew"
+                f"{folder}: the checkpoint belongs to {words}: its {key} is {state[key]}, this run's is {identity[key]}; "
+                f"restore the recipe and inputs it belongs to, or delete {folder.parent} to train from the beginning"
             )

@@ -1,6 +1,6 @@
-"""What a device that compiles counted while a phase was trained, beside `train.jsonl`: no part of what a run means.
+"""`device.json`, beside `train.jsonl`: the counters of a device that compiles. It is no part of a run's identity.
 
-`device.json` has a line for each process that trained the phase, in order, since a count belongs to a process.
+It has a line for each process that trained the phase, in order, since counters start anew with a process.
 """
 
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from relm.training.phase_run import PhaseRun
 
 @contextmanager
 def device_figures(run: PhaseRun, meter: Meter) -> Iterator[None]:
-    """Write the line of this process at the end, however that comes."""
+    """Write this process's line of `device.json` at the end, also after an error."""
     try:
         yield
     finally:
@@ -22,10 +22,10 @@ def device_figures(run: PhaseRun, meter: Meter) -> Iterator[None]:
 
 
 def note_device_figures(run: PhaseRun, meter: Meter) -> None:
-    """Write `device.json` with this process as its last line: from which step it went on, its steps, and its figures so far.
+    """Write `device.json` with this process as its last line: the step it resumed after, its steps, and its counters so far.
 
-    With every checkpoint, so that a process that is killed leaves a line of the steps that count. Lines of others that began
-    at the same step or later are taken away: nothing of theirs was gone on with.
+    This happens with every checkpoint, so that a killed process leaves a line of the steps that count. Lines of processes that
+    began at the same step or later are removed: none of their steps was kept.
     """
     figures = run.device.figures()
     if not (run.writes and figures):

@@ -1,4 +1,4 @@
-"""The trained model as a Hugging Face folder, appearing only when it is complete."""
+"""Export of the trained model as a Hugging Face folder, which appears only when it is complete."""
 
 import os
 import shutil
@@ -15,22 +15,22 @@ from relm.models.contract import LanguageModel
 from relm.training.kill_points import kill_point
 
 WEIGHTS = "model.safetensors"
-# Key of `transformers` -> the special token that it is.
+# Key of `transformers` -> name of the special token.
 ROLES = {"bos_token": "end_of_text", "eos_token": "end_of_text", "pad_token": "pad"}
 
 
 def write_model(
     model: LanguageModel, folder: Path, tokenizer: Path, special: Mapping[str, int | None], facts: Mapping[str, Any]
 ) -> None:
-    """Write `folder` so that `transformers` loads model and tokenizer from it; the sidecar, which names all, comes last.
+    """Write `folder` so that `transformers` loads model and tokenizer from it; the sidecar, which lists all files, comes last.
 
     Args:
         tokenizer: a `tokenizer.json`, copied.
         special: name of a special token, as in `TokenizerFacts` -> its id, or None.
-        facts: for the sidecar.
+        facts: further keys of the sidecar.
 
     Raises:
-        RelmError: it cannot be written.
+        RelmError: the folder cannot be written.
     """
     partial = folder.with_name(f".{folder.name}.partial")
     try:
@@ -47,7 +47,7 @@ def write_model(
         _move_files(partial, folder)
     except (OSError, SafetensorError) as error:
         raise RelmError(
-            f"{folder}: the model cannot be written: {error}; checkpoints are intact: see to it (a full disk?) and give "
+            f"{folder}: the model cannot be written: {error}; checkpoints are intact. Correct that (a full disk?) and give "
             "the same command again"
         ) from error
     kill_point("model-renamed")
@@ -66,7 +66,7 @@ def _move_files(partial: Path, folder: Path) -> None:
 
 
 def token_ids(special: Mapping[str, int | None]) -> dict[str, int]:
-    """The ids of special tokens under the names of `config.json`."""
+    """Return the ids of special tokens under their names in `config.json`."""
     return {f"{role}_id": found for role, name in ROLES.items() if (found := special.get(name)) is not None}
 
 
@@ -76,10 +76,10 @@ def tokenizer_config(
     positions: int | None,
     outputs: Sequence[str] = ("input_ids", "attention_mask"),
 ) -> dict[str, Any]:
-    """Return what `transformers` needs beside `tokenizer.json`; the class takes that file unchanged and rebuilds nothing.
+    """Return `tokenizer_config.json`, whose class makes `transformers` load `tokenizer.json` unchanged.
 
     Args:
-        outputs: what the tokenizer gives the model; without it the class leaves out the segments of pairs.
+        outputs: names of the tokenizer's outputs; without them the class leaves out the segments of pairs.
     """
     known = Tokenizer.from_file(str(tokenizer))
     names = {"unk_token": "unk" if special.get("unk") is not None else "end_of_text"}
@@ -95,7 +95,7 @@ def tokenizer_config(
 
 
 def is_finished(folder: Path, facts: Mapping[str, Any]) -> bool:
-    """Return True if `folder` holds, undamaged, the model that has these facts, and its sidecar names every file."""
+    """Return True if `folder` holds the undamaged model with these facts and its sidecar lists every file."""
     try:
         sidecar = checked_sidecar(folder / WEIGHTS)
     except RelmError:

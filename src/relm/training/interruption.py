@@ -1,4 +1,4 @@
-"""Being stopped: signals that ask for an end, a parent that dies, and a second process that wants the same run."""
+"""Stop requests by signal, stopping with the parent process, and the lock of a run folder."""
 
 import contextlib
 import ctypes
@@ -18,13 +18,13 @@ _PR_SET_PDEATHSIG = 1  # prctl(2)
 
 
 class Preempted(RelmError):
-    """Training was asked to stop and saved a checkpoint. The exit code is EX_TEMPFAIL of sysexits.h: try again later."""
+    """Training stopped on request and saved a checkpoint. The exit code is EX_TEMPFAIL of sysexits.h: try again later."""
 
     exit_code = 75
 
 
 class StopRequest:
-    """Whether TERM or INT has come; while this is open they do nothing else."""
+    """A flag that is true once TERM or INT was received."""
 
     def __init__(self) -> None:
         self.signal: signal.Signals | None = None
@@ -34,7 +34,7 @@ class StopRequest:
 
     @property
     def name(self) -> str:
-        """What came, in words."""
+        """Return the signal's name."""
         return self.signal.name if self.signal else "nothing"
 
     def _note(self, number: int, frame: FrameType | None) -> None:
@@ -43,7 +43,7 @@ class StopRequest:
 
 @contextlib.contextmanager
 def stop_requests() -> Iterator[StopRequest]:
-    """Turn TERM and INT into a request that the loop looks at between steps."""
+    """Turn TERM and INT into a request that the loop reads between steps."""
     request = StopRequest()
     before = {number: signal.signal(number, request._note) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
@@ -54,21 +54,22 @@ def stop_requests() -> Iterator[StopRequest]:
 
 
 def stop_with_parent() -> None:
-    """With RELM_STOP_WITH_PARENT=1, on Linux, get TERM when the parent dies: a shell killed alone leaves no trainer behind.
+    """Have Linux send TERM to this process when its parent dies, if RELM_STOP_WITH_PARENT is 1 or torchrun started it.
 
-    So does torchrun: it gives each process a session of its own, which a kill of everything else does not reach.
+    So no trainer survives a shell that is killed alone. torchrun gives each process its own session, which killing the
+    launcher's process group does not reach.
     """
-    wanted = os.environ.get(STOP_WITH_PARENT) == "1" or "TORCHELASTIC_RUN_ID" in os.environ
-    if wanted and sys.platform == "linux":
+    requested = os.environ.get(STOP_WITH_PARENT) == "1" or "TORCHELASTIC_RUN_ID" in os.environ
+    if requested and sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
 
 
 @contextlib.contextmanager
 def run_lock(path: Path) -> Iterator[None]:
-    """Hold a run folder for this process alone; the system gives the lock back however the process ends.
+    """Lock a run folder for this process; the system releases the lock however the process ends.
 
     Raises:
-        RelmError: another process trains there; names it.
+        RelmError: another process trains there; names its pid.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "a+", encoding="utf-8") as file:
@@ -77,7 +78,7 @@ def run_lock(path: Path) -> Iterator[None]:
             owner = file.read().strip() or "unknown"
             raise RelmError(
                 f"{path.parent}: another process trains here already (pid {owner}); wait for it, or stop it with "
-                f"kill {owner}: it saves a checkpoint, and the same command goes on"
+                f"kill {owner}: it saves a checkpoint, and the same command resumes the run"
             )
         file.truncate(0)
         file.write(f"{os.getpid()}\n")
@@ -86,7 +87,7 @@ def run_lock(path: Path) -> Iterator[None]:
 
 
 def _acquired(descriptor: int) -> bool:
-    """Try for a moment: whoever only asks whether a run is going on holds the lock for an instant too."""
+    """Try for half a second to get the lock: a process that only checks for a running trainer holds it for an instant."""
     for _ in range(5):
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

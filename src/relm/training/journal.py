@@ -1,4 +1,4 @@
-"""Everything that tells how training goes: `train.jsonl`, the progress on the terminal, and other loggers."""
+"""All records of training's course: `train.jsonl`, the progress on the terminal, and other loggers."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
@@ -12,51 +12,51 @@ from relm.training.run_log import RunLog
 
 
 class Journal:
-    """Of the one rank that writes."""
+    """The journal of rank 0, which writes."""
 
     def __init__(self, log: RunLog, progress: Progress, loggers: Loggers) -> None:
         self._log, self._progress, self._loggers = log, progress, loggers
 
     def advance(self, step: int) -> None:
-        """A step was taken."""
+        """Count one step."""
         self._progress.advance(step)
 
     def write(self, line: Mapping[str, Any]) -> None:
-        """Tell one line of `train.jsonl` everywhere."""
+        """Write one line to `train.jsonl`, the progress and all loggers."""
         self._log.write(line)
         self._progress.report(line)
         self._loggers.write(line)
 
     def sync(self) -> None:
-        """Have the disk hold every line."""
+        """Sync every line to the disk."""
         self._log.sync()
 
 
-class Silence(Journal):
-    """Of all other ranks, whose figures are the same."""
+class SilentJournal(Journal):
+    """The journal of all other ranks, which write nothing since their figures are the same."""
 
     def __init__(self) -> None:
-        """Nothing is opened."""
+        """Open nothing."""
 
     def advance(self, step: int) -> None:
-        """Nothing is told."""
+        """Do nothing."""
 
     def write(self, line: Mapping[str, Any]) -> None:
-        """Nothing is told."""
+        """Do nothing."""
 
     def sync(self) -> None:
-        """There is nothing to sync."""
+        """Do nothing."""
 
 
 @contextmanager
 def open_journal(run: PhaseRun, step: int, last: int) -> Iterator[Journal]:
-    """The journal of a run that goes on after `step`; what an interrupted attempt told beyond it is taken away.
+    """Open the journal of a run that resumes after `step`; lines of an interrupted attempt beyond it are removed.
 
     Args:
-        last: step of this process.
+        last: the last step of this process.
     """
     if not run.writes:
-        yield Silence()
+        yield SilentJournal()
         return
     with ExitStack() as stack:
         log = stack.enter_context(closing(RunLog(run.folder / LOG, step)))

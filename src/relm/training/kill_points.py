@@ -1,4 +1,4 @@
-"""Places at which a test can have the trainer killed, to prove that an interruption anywhere changes nothing."""
+"""Named points at which tests kill the trainer, to prove that an interruption anywhere changes no result."""
 
 import os
 import signal
@@ -9,7 +9,7 @@ _passed: Counter[str] = Counter()
 
 
 def kill_point(name: str) -> None:
-    """Kill this process with SIGKILL if RELM_KILL_AT is NAME:COUNT and this is the COUNTth time that it comes by."""
+    """Kill this process with SIGKILL if RELM_KILL_AT is NAME:COUNT and this is the COUNTth call with this name."""
     wanted = os.environ.get(KILL_AT)
     if wanted is None:
         return

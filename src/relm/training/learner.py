@@ -1,4 +1,4 @@
-"""What learns: the model and all that changes it, as at the newest checkpoint or as before the first step."""
+"""The learner, model, optimizer, loss scaler and meter, restored from the newest checkpoint or before the first step."""
 
 import dataclasses
 import logging
@@ -15,16 +15,16 @@ from relm.training.architecture import initial_model, unset_model
 from relm.training.checkpoints import Checkpoint, load_checkpoint
 from relm.training.loss_scaling import LossScaler, build_loss_scaler
 from relm.training.meter import Meter
-from relm.training.optimizers import as_kept_here, build_optimizer, optimizer_tensors, restore_optimizer, weight_type
+from relm.training.optimizers import build_optimizer, convert_update_counts, optimizer_tensors, restore_optimizer, weight_type
 from relm.training.phase_run import PhaseRun, derived_seed
-from relm.training.starting import device_of, go_on, kept_optimizer
+from relm.training.starting import device_of, kept_optimizer, restore_kept_optimizer
 
 logger = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
 class Learner:
-    """What a checkpoint restores: the model and all that changes it."""
+    """The state that a checkpoint restores: the model, its optimizer, the loss scaler and the meter."""
 
     model: LanguageModel
     optimizer: torch.optim.Optimizer
@@ -32,20 +32,20 @@ class Learner:
     meter: Meter
 
     def tensors(self) -> dict[str, Tensor]:
-        """What optimizer and loss scaler remember, by name."""
+        """Return the state of optimizer and loss scaler as named tensors."""
         return {**optimizer_tensors(self.optimizer, self.model), **(self.scaler.tensors() if self.scaler else {})}
 
-    def renewed(self) -> list[Tensor]:
-        """All that a step changes in place."""
+    def updated_tensors(self) -> list[Tensor]:
+        """Return all tensors that a step updates in place."""
         flag = [self.scaler.found_inf] if self.scaler is not None else []
         return [*self.model.parameters(), *self.tensors().values(), *flag]
 
     def readings(self) -> dict[str, Tensor]:
-        """Scalars on the device that a line of the run log wants to know."""
+        """Return the scalars on the device that a line of the run log needs."""
         return self.scaler.readings() if self.scaler is not None else {}
 
     def line(self, read: Mapping[str, float]) -> dict[str, float]:
-        """Columns of a line of the run log.
+        """Return the loss scaler's columns of a line of the run log.
 
         Args:
             read: the values of `readings`.
@@ -55,46 +55,48 @@ class Learner:
         """
         return self.scaler.line(read) if self.scaler is not None else {}
 
-    def remember(self, tensors: Mapping[str, Tensor]) -> None:
-        """Go on with what `tensors` gave."""
-        remembered = dict(tensors)
+    def restore(self, tensors: Mapping[str, Tensor]) -> None:
+        """Restore the state of optimizer and loss scaler from the result of `tensors`."""
+        state = dict(tensors)
         if self.scaler is not None:
-            self.scaler.restore({name: remembered.pop(name) for name in self.scaler.tensors()})
-        restore_optimizer(self.optimizer, self.model, as_kept_here(self.optimizer, remembered), copy=False)
+            self.scaler.restore({name: state.pop(name) for name in self.scaler.tensors()})
+        restore_optimizer(self.optimizer, self.model, convert_update_counts(self.optimizer, state), copy=False)
 
 
 def begin(run: PhaseRun, config: Configuration, init_from: Path | None, optimizer_from: Path | None = None) -> Learner:
-    """Everything as it was at the newest checkpoint, or as it is before the first step.
+    """Return the learner restored from the newest checkpoint, or before the first step.
 
     Args:
         init_from: Hugging Face folder with the initial weights; None: random.
-        optimizer_from: last checkpoint of the phase before, whose optimizer goes on; None: a new optimizer.
+        optimizer_from: last checkpoint of the phase before, whose optimizer state is kept; None: a new optimizer.
     """
     settings = run.settings
     checkpoint = load_checkpoint(run.checkpoints, run.identity)
     weights_seed = derived_seed(run.recipe.seed, "weights")
     start = unset_model(config) if checkpoint else initial_model(config, weights_seed, init_from)
-    learner = learner_of(run, config, start, checkpoint.state if checkpoint else None)
+    learner = build_learner(run, config, start, checkpoint.state if checkpoint else None)
     model, optimizer = learner.model, learner.optimizer
     if checkpoint is not None:
-        logger.info("%s: going on from step %s of %s", checkpoint.folder, f"{checkpoint.step:,}", f"{settings.steps:,}")
+        logger.info("%s: resuming after step %s of %s", checkpoint.folder, f"{checkpoint.step:,}", f"{settings.steps:,}")
         model.load_state_dict(checkpoint.model)
-        learner.remember(checkpoint.optimizer)
+        learner.restore(checkpoint.optimizer)
         if run.writes:
             warn_if_made_elsewhere(checkpoint, run.made_on)
     elif optimizer_from is not None:
         kept = kept_optimizer(optimizer_from, run.identity["fingerprint"])
-        go_on(optimizer, model, kept, made_elsewhere=device_of(optimizer_from) != run.made_on["device"])
-    run.device.materialise(learner.renewed())
+        restore_kept_optimizer(optimizer, model, kept, made_elsewhere=device_of(optimizer_from) != run.made_on["device"])
+    run.device.materialise(learner.updated_tensors())
     return learner
 
 
-def learner_of(run: PhaseRun, config: Configuration, start: LanguageModel, state: Mapping[str, Any] | None = None) -> Learner:
-    """A model on the run's device with a new optimizer.
+def build_learner(
+    run: PhaseRun, config: Configuration, start: LanguageModel, state: Mapping[str, Any] | None = None
+) -> Learner:
+    """Return a learner on the run's device with a new optimizer.
 
     Args:
         start: the model, on the host.
-        state: of a checkpoint; None: before the first step.
+        state: `state.json` of a checkpoint; None: before the first step.
     """
     settings = run.settings
     model = run.device.place(start).to(weight_type(settings.optimizer))
@@ -108,7 +110,7 @@ def learner_of(run: PhaseRun, config: Configuration, start: LanguageModel, state
 
 
 def warn_if_made_elsewhere(checkpoint: Checkpoint, made_on: Mapping[str, Any]) -> None:
-    """Say what makes the rest of a run round differently from its beginning."""
+    """Warn if the rest of a run rounds differently from its beginning, and name the facts that changed."""
     before = checkpoint.state.get("made_on", {})
     changed = [
         f"{key} was {before.get(key)}, is {made_on.get(key)}"
@@ -117,5 +119,5 @@ def warn_if_made_elsewhere(checkpoint: Checkpoint, made_on: Mapping[str, Any]) -
     ]
     if changed:
         logger.warning(
-            "%s: %s; going on, but the last bits will differ from an uninterrupted run's", checkpoint.folder, "; ".join(changed)
+            "%s: %s; resuming, but the last bits will differ from an uninterrupted run's", checkpoint.folder, "; ".join(changed)
         )

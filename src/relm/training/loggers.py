@@ -1,4 +1,4 @@
-"""Reports the lines of `train.jsonl` to TensorBoard and Weights & Biases as well, where `run.loggers` requests it.
+"""Loggers that report the lines of `train.jsonl` to TensorBoard and Weights & Biases, where `run.loggers` requests it.
 
 `train.jsonl` stays the record. A logger that fails while training goes on is dropped with a warning: no chart is worth a run.
 Neither package is imported unless it is requested.
@@ -26,7 +26,7 @@ from relm.errors import RelmError
 from relm.recipes.run_folder import LOG
 
 Line = Mapping[str, Any]
-"""A line of `train.jsonl`: `step` and figures; what is no number is left out."""
+"""A line of `train.jsonl`: `step` and figures; only numbers are reported."""
 Writer = Callable[[Line], None]
 
 # Weights & Biases prints nothing and records neither the output, the code, git, the installed packages nor the machine.
@@ -250,7 +250,7 @@ def _wandb_mode() -> str:
     if mode == "online" and not os.environ.get("WANDB_API_KEY"):
         raise RelmError(
             "WANDB_MODE: is online, but WANDB_API_KEY is not set; set it in the environment, "
-            "or leave WANDB_MODE away to write to the disk and send it later with `wandb sync`"
+            "or unset WANDB_MODE to write to the disk and send it later with `wandb sync`"
         )
     return mode
 

@@ -1,7 +1,7 @@
-"""Pretraining: one phase of a recipe, from examples to a model folder, and exactly the same after any interruption.
+"""Pretraining: one phase of a recipe, from examples to a model folder, with the same result after any interruption.
 
 Step s of a phase is a function of the weights after step s - 1 and of s alone: the learning rate, the batch and dropout's
-random numbers are computed from s, never carried along.
+random numbers are computed from s, never kept as state.
 """
 
 from collections.abc import Callable, Mapping
@@ -32,16 +32,16 @@ from relm.training.loss_scaling import finish_gradients
 from relm.training.meter import Meter
 from relm.training.model_files import checked_weights
 from relm.training.optimizers import set_learning_rate
-from relm.training.phase_run import PhaseRun, attested, reader_of
+from relm.training.phase_run import PhaseRun, attest_order, open_reader
 from relm.training.resources import require_resources
 from relm.training.schedules import learning_rate_scale
 from relm.training.shard_stamps import known_shards
 from relm.training.step import accumulate_terms
-from relm.training.validation import HeldOut, held_out_of
+from relm.training.validation import HeldOut, open_held_out
 
-# After so many steps of a process the rate is steady enough to tell how long the rest will take.
+# Steps of a process after which the rate is steady enough to estimate the remaining time.
 TIMED_STEPS = 20
-# After so many steps of a process a compiler has seen every shape there is.
+# Steps of a process after which a compiler has seen every shape.
 WARM_UP = 3
 
 Forward = Callable[[Mapping[str, Tensor]], Mapping[str, Term]]
@@ -60,33 +60,33 @@ def pretrain(
     one_tpu: bool = False,
     resumes_after: int | None = None,
 ) -> str:
-    """Train one phase, going on from its newest checkpoint if there is one.
+    """Train one phase, resuming from its newest checkpoint if there is one.
 
-    Beside `model_folder` lie `train.jsonl`, `checkpoints/` and `lock`. Neither the model's bytes nor `train.jsonl`, its times
-    aside, depend on how often training was interrupted.
+    `train.jsonl`, `checkpoints/` and `lock` are written beside `model_folder`. Neither the model's bytes nor `train.jsonl`,
+    except its times, depend on how often training was interrupted.
 
     Args:
         phase: a key of ``recipe.pretrain``.
-        manifest: of the examples.
-        tokenizer: the `tokenizer.json` that they were made with.
+        manifest: the manifest of the examples.
+        tokenizer: the `tokenizer.json` that they were built with.
         init_from: Hugging Face folder with the initial weights, of the phase before or as published; None: random.
-        model_folder: where the model is written, the sidecar of its weights last.
-        run_fingerprint: what the run means; checkpoints of another are refused.
-        optimizer_from: last checkpoint of the phase before, whose optimizer goes on; None: a new optimizer.
+        model_folder: folder where the model is written, the sidecar of its weights last.
+        run_fingerprint: the fingerprint of the recipe; checkpoints with another one are refused.
+        optimizer_from: last checkpoint of the phase before, whose optimizer state is kept; None: a new optimizer.
         until: stop after this step with a checkpoint, and write no model; None: train to the end.
-        one_tpu: of a TPU's devices, use the first alone.
+        one_tpu: use only the first of a TPU's devices.
         resumes_after: step of the one checkpoint that may be resumed, 0 for none; None: the newest intact one is resumed.
 
     Returns:
-        A sentence that says what was done.
+        A sentence for the user on what was trained.
 
     Raises:
-        Preempted: TERM or INT came; a checkpoint was saved, and the same call goes on.
-        RelmError: the inputs do not fit together, the machine is too small, or the loss is no longer a number.
+        Preempted: TERM or INT was received; a checkpoint was saved, and the same call resumes training.
+        RelmError: the inputs do not match each other, the machine is too small, or the loss is no finite number.
     """
     stop_with_parent()
     settings, folder, tokens = recipe.pretrain[phase], model_folder.parent, tokenizer_facts(manifest, tokenizer)
-    identity = identity_of(phase, manifest, init_from, run_fingerprint)
+    identity = checkpoint_identity(phase, manifest, init_from, run_fingerprint)
     facts: dict[str, Any] = {"step": settings.steps, **identity}
     with (
         closing(open_device(recipe.run, folder / COMPILED, one_tpu)) as device,
@@ -110,16 +110,16 @@ def pretrain(
 
 
 def require_step(run: PhaseRun, learner: Learner, wanted: int | None) -> None:
-    """Raise if training would not begin after the wanted step: a damaged checkpoint would be passed over otherwise."""
+    """Raise if training would not begin after the wanted step: otherwise a damaged checkpoint would be skipped."""
     if wanted is not None and learner.meter.step != wanted:
         raise RelmError(
             f"{run.checkpoints}: training would begin after step {learner.meter.step:,}, expected step {wanted:,}. The "
-            "checkpoint of that step is absent or damaged; bring it back"
+            "checkpoint of that step is absent or damaged; restore it"
         )
 
 
-def identity_of(phase: str, manifest: Path, init_from: Path | None, run_fingerprint: str) -> dict[str, str]:
-    """What checkpoints of a phase are made for, and its model."""
+def checkpoint_identity(phase: str, manifest: Path, init_from: Path | None, run_fingerprint: str) -> dict[str, str]:
+    """Return the identity of a phase's checkpoints and of its model: the hashes of their inputs."""
     return {
         "fingerprint": run_fingerprint,
         "phase": phase,
@@ -129,22 +129,22 @@ def identity_of(phase: str, manifest: Path, init_from: Path | None, run_fingerpr
 
 
 def readers(recipe: Recipe, phase: str, manifest: Path, folder: Path, device: Device) -> tuple[Reader, HeldOut | None]:
-    """The batches of a phase, and those it looks at now and then; their shards are hashed unless this run did so before.
+    """Return the readers of a phase's training and validation batches; shards are hashed unless this run has done so before.
 
     Raises:
-        RelmError: a shard is absent or not the manifest's, or there are too few examples.
+        RelmError: a shard is absent or differs from the manifest, or there are too few examples.
     """
-    goes_on = newest_checkpoint(folder / "checkpoints") is not None
+    resumes = newest_checkpoint(folder / "checkpoints") is not None
     splits = ["train"] if recipe.run.validation_interval is None else ["train", "held_out"]
-    with known_shards(folder, manifest, splits, goes_on, writes=device.rank == 0) as check_content:
+    with known_shards(folder, manifest, splits, resumes, writes=device.rank == 0) as check_content:
         return (
-            reader_of(recipe, phase, manifest, "train", device, check_content),
-            held_out_of(recipe, phase, manifest, device, check_content),
+            open_reader(recipe, phase, manifest, "train", device, check_content),
+            open_held_out(recipe, phase, manifest, device, check_content),
         )
 
 
 def train(run: PhaseRun, learner: Learner, held_out: HeldOut | None, stop: StopRequest, last: int) -> str:
-    """Take the steps of a phase that are left up to step `last`; a sentence on all of them.
+    """Take the remaining steps of a phase up to step `last`, and return a sentence on all of them.
 
     Raises:
         Preempted: `stop` was set before the last step.
@@ -152,7 +152,7 @@ def train(run: PhaseRun, learner: Learner, held_out: HeldOut | None, stop: StopR
     """
     settings, every, device, meter = run.settings, run.recipe.run, run.device, learner.meter
     forward, programs = device.forward(learner.model.terms), None
-    attested(run)
+    attest_order(run)
     if run.writes:
         open_list(run.checkpoints, meter.step).close()
     learner.model.train()
@@ -169,7 +169,7 @@ def train(run: PhaseRun, learner: Learner, held_out: HeldOut | None, stop: StopR
             validates = held_out is not None and (step % held_out.interval == 0 or step == settings.steps)
             saves = step % every.checkpoint_interval == 0 or step == last or stops
             if logs or saves or validates:
-                read = meter.read(run.what_was_read, learner.readings())
+                read = meter.read(run.describe_examples, learner.readings())
             if logs or validates:
                 line = {"step": step, "epoch": run.epoch(step), "learning_rate": learning_rate}
                 line |= meter.line() | learner.line(read)
@@ -181,20 +181,20 @@ def train(run: PhaseRun, learner: Learner, held_out: HeldOut | None, stop: StopR
                 who = stop.name if stop else "another process"
                 raise Preempted(
                     f"stopped by {who} after step {step:,} of {settings.steps:,}, saved in {saved}; "
-                    "the same command goes on from there"
+                    "the same command resumes there"
                 )
             if step - meter.first_step == WARM_UP:
                 device.synchronise()
-                meter.steady()
+                meter.mark_steady()
             if step - meter.first_step == TIMED_STEPS:
                 device.synchronise()
                 require_time(meter.seconds_per_step * (last - step), f"pretrain {run.phase}")
             programs = require_same_programs(device, step - meter.first_step, programs)
-    return in_words(run, meter)
+    return format_summary(run, meter)
 
 
 def take_step(run: PhaseRun, learner: Learner, forward: Forward, given: StepInput) -> float:
-    """One optimizer step, which nothing on the host waits for; the learning rate it was made with."""
+    """Take one optimizer step without waiting for the device, and return its learning rate."""
     settings, device, model = run.settings, run.device, learner.model
     learning_rate = settings.optimizer.learning_rate * learning_rate_scale(settings.schedule, given.step, settings.steps)
     set_learning_rate(learner.optimizer, device.make_scalar(learning_rate))
@@ -202,7 +202,7 @@ def take_step(run: PhaseRun, learner: Learner, forward: Forward, given: StepInpu
         learner.scaler.begin_step(given.step, device.make_scalar)
     accumulated = accumulate_terms(
         forward,
-        run.fed(given.step, given.micro_batches),
+        run.feed(given.step, given.micro_batches),
         [{name: device.make_scalar(value) for name, value in divided.items()} for divided in given.denominators],
         lambda: device.autocast(settings.precision),
         learner.scaler.scale if learner.scaler is not None else None,
@@ -218,7 +218,7 @@ def take_step(run: PhaseRun, learner: Learner, forward: Forward, given: StepInpu
 
 
 def save(run: PhaseRun, learner: Learner) -> Path:
-    """Write a checkpoint of the newest step, after `learner.meter.read`; its folder."""
+    """Write a checkpoint of the newest step, after `learner.meter.read`, and return its folder."""
     every, state = run.recipe.run, {**run.identity, **learner.meter.state(), "made_on": run.made_on}
     forever = every.keep_every * every.checkpoint_interval if every.keep_every else None
     if run.writes:
@@ -230,14 +230,14 @@ def save(run: PhaseRun, learner: Learner) -> Path:
 
 
 def require_same_programs(device: Device, steps: int, programs: int | None) -> int | None:
-    """Programs compiled so far: how many after the warm-up, and an error where there are more later.
+    """Return the count of programs compiled so far, None during the warm-up; raise if it grows after that.
 
     Args:
-        steps: of this process.
-        programs: how many there were after the warm-up.
+        steps: the count of steps that this process has taken.
+        programs: the count after the warm-up.
 
     Raises:
-        RelmError: a shape that was not there before had another program compiled.
+        RelmError: a new shape caused another program to be compiled.
     """
     if steps < WARM_UP:
         return None
@@ -251,8 +251,8 @@ def require_same_programs(device: Device, steps: int, programs: int | None) -> i
     return now
 
 
-def in_words(run: PhaseRun, meter: Meter) -> str:
-    """A sentence on all steps of a phase so far."""
+def format_summary(run: PhaseRun, meter: Meter) -> str:
+    """Return a sentence on all steps of a phase so far."""
     tokens = meter.step * run.tokens_per_step
     return (
         f"trained phase {run.phase}: {meter.step:,} steps, {tokens:,} tokens in {meter.seconds:,.0f} s "
@@ -261,18 +261,18 @@ def in_words(run: PhaseRun, meter: Meter) -> str:
 
 
 def tokenizer_facts(manifest: Path, tokenizer: Path) -> TokenizerFacts:
-    """What the examples say of the tokenizer, which must be the given one.
+    """Return the facts on the tokenizer in the examples' manifest, after comparing the tokenizer's sha256 with them.
 
     Raises:
         RelmError: the tokenizer is absent or another one.
     """
     facts = read_manifest(manifest).tokenizer
     if not tokenizer.exists():
-        raise RelmError(f"{tokenizer}: no such file; give the tokenizer of sha256 {facts.sha256}, which made {manifest}")
+        raise RelmError(f"{tokenizer}: no such file; give the tokenizer of {manifest}, whose sha256 is {facts.sha256}")
     found = sha256_of(tokenizer)
     if found != facts.sha256:
         raise RelmError(
-            f"{tokenizer}: sha256 is {found}, but {manifest} was made with a tokenizer of sha256 {facts.sha256}; "
-            "give the tokenizer that belongs to it, or make the examples again"
+            f"{tokenizer}: sha256 is {found}, but {manifest} was built with a tokenizer of sha256 {facts.sha256}; "
+            "give that tokenizer, or build the examples again"
         )
     return facts

@@ -1,6 +1,6 @@
-"""Gradients between the backward pass and the optimizer: unscaled, checked for overflow, clipped; nothing is read back.
+"""Loss scaling, and unscaling and clipping of gradients before the optimizer's step; nothing is read back to the host.
 
-With float16 small gradients vanish and large ones overflow. So the loss is multiplied by a factor, and an update whose
+With float16 small gradients underflow and large ones overflow. So the loss is multiplied by a scale, and an update whose
 gradients overflow is skipped (Micikevicius et al. 2018).
 """
 
@@ -13,47 +13,47 @@ from torch import Tensor, nn
 from relm.errors import RelmError
 from relm.recipes.optimization import LossScaling
 
-# What the automatic scale is multiplied by after an overflow, and after many updates without.
+# Factors of the automatic scale after an overflow, and after `growth_interval` updates without one.
 BACKOFF, GROWTH = 0.5, 2.0
-# After so many skipped updates in a row, none will ever be taken.
+# Skipped updates in a row after which training stops with an error, since none will ever be taken.
 HOPELESS = 50
 _TENSORS = ("scale", "good_updates", "skipped", "skipped_in_a_row")
 _PREFIX = "loss_scaler."
 
 
 class LossScaler:
-    """The factor of the loss and what it is decided by, as scalars on the device."""
+    """The loss scale and the counts that decide it, as scalars on the device."""
 
     def __init__(self, settings: LossScaling, device: torch.device) -> None:
-        """Begin with the first factor."""
+        """Start with the scale of `settings`."""
         self.settings = settings
         self.scale = torch.full((), settings.scale, dtype=torch.float32, device=device)
-        """By which the loss is to be multiplied."""
+        """The factor of the loss."""
         self.found_inf = torch.zeros((), dtype=torch.float32, device=device)
-        """1 after `unscale` found an overflow, for the optimizer; else 0."""
+        """1 after `judge` found an overflow, otherwise 0; the optimizer reads it."""
         self.good_updates, self.skipped, self.skipped_in_a_row = (torch.zeros_like(self.scale) for _ in range(3))
 
     def attach(self, optimizer: torch.optim.Optimizer) -> None:
-        """Have the optimizer skip its step where an overflow was found."""
+        """Make the optimizer skip its step where an overflow was found."""
         optimizer.found_inf = self.found_inf  # type: ignore[attr-defined]
 
-    def begin_step(self, step: int, number: Callable[[float], float | Tensor] = float) -> None:
-        """Take the factor of an update, counted from 1, from the table if there is one.
+    def begin_step(self, step: int, make_scalar: Callable[[float], float | Tensor] = float) -> None:
+        """Set the scale of an update, counted from 1, from the table if there is one.
 
         Args:
-            number: how the device has a number that changes, see `relm.devices.contract.Device.make_scalar`.
+            make_scalar: `relm.devices.contract.Device.make_scalar`.
         """
         if self.settings.name == "by_step":
             reached = [begin for begin in self.settings.by_step if begin <= step]
-            scale = number(self.settings.by_step[max(reached)] if reached else self.settings.scale)
+            scale = make_scalar(self.settings.by_step[max(reached)] if reached else self.settings.scale)
             given = scale if isinstance(scale, Tensor) else torch.tensor(scale, dtype=torch.float32)
             self.scale.copy_(given, non_blocking=True)
 
     def judge(self, scaled_norm: Tensor) -> None:
-        """Decide whether this update is skipped, and what the next one is scaled by.
+        """Decide whether this update is skipped, and set the scale of the next.
 
         Args:
-            scaled_norm: of the whole gradient before it is unscaled; not finite where anything in it overflowed.
+            scaled_norm: the norm of the whole gradient before it is unscaled; not finite where any element overflowed.
         """
         overflow = ~torch.isfinite(scaled_norm)
         self.found_inf.copy_(overflow)
@@ -66,20 +66,20 @@ class LossScaler:
             self.good_updates.mul_(~grows)
 
     def tensors(self) -> dict[str, Tensor]:
-        """What a checkpoint keeps of it."""
+        """Return the state that a checkpoint keeps, by name."""
         return {_PREFIX + name: getattr(self, name) for name in _TENSORS}
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Go on from what `tensors` gave."""
+        """Restore the state from the result of `tensors`."""
         for name, tensor in self.tensors().items():
             tensor.copy_(tensors[name])
 
     def readings(self) -> dict[str, Tensor]:
-        """Scalars on the device that `line` wants to know."""
+        """Return the scalars on the device that `line` needs."""
         return {"loss_scale": self.scale, "skipped_updates": self.skipped, "skipped_in_a_row": self.skipped_in_a_row}
 
     def line(self, read: Mapping[str, float]) -> dict[str, float]:
-        """Columns of a line of the run log: the next update's factor, and how many updates were skipped so far.
+        """Return columns of a line of the run log: the next update's scale, and the count of updates skipped so far.
 
         Args:
             read: the values of `readings`.
@@ -97,14 +97,14 @@ class LossScaler:
 
 
 def build_loss_scaler(settings: LossScaling, precision: str, device: torch.device) -> LossScaler | None:
-    """The scaler of a phase; None where nothing is scaled, and a gradient that overflows is an error and no reason to go on."""
+    """Return the scaler of a phase; None where the loss is not scaled, and an overflow is an error."""
     return LossScaler(settings, device) if precision == "float16" or settings != LossScaling() else None
 
 
 def finish_gradients(parameters: Iterable[nn.Parameter], scaler: LossScaler | None, clipping: float | None) -> Tensor:
-    """Make the gradients those that the optimizer takes: without the loss scale, of a norm of at most `clipping`.
+    """Unscale the gradients and clip their norm to `clipping`, in place.
 
-    Where they overflowed they are 0, and `scaler.found_inf` is 1.
+    Where they overflowed they become 0, and `scaler.found_inf` is 1.
 
     Returns:
         The norm before clipping, a scalar on the device; 0 where the update is skipped.

@@ -1,4 +1,4 @@
-"""What a run measures of itself, read from the device only when somebody wants to know."""
+"""Measurements of a run, read from the device only when a line or a checkpoint needs them."""
 
 import math
 import time
@@ -14,28 +14,28 @@ from relm.training.step import Accumulated
 
 
 class StepWork(NamedTuple):
-    """The tokens, samples and operations of one step, from which rates follow."""
+    """The tokens, samples and operations of one step, for computing rates."""
 
     samples: int
     """Sequences of the global batch."""
     tokens: int
-    """Of these sequences, padding included; of pairs, those of the source."""
+    """Tokens of the global batch, padding included; of pairs, only those of the source."""
     flops: float
     """Operations of the model, forward and backward."""
     peak_flops: float | None
-    """Operations a second that all devices together can do at most, where that is known."""
+    """Peak operations per second of all devices together, where that is known."""
 
 
 class Meter:
-    """Counts steps, and keeps loss, gradient norm and time of the newest."""
+    """Counter of steps with loss, gradient norm and time of the newest."""
 
     def __init__(self, device: Device, work: StepWork, state: Mapping[str, Any] | None = None) -> None:
-        """Begin at step 0, or where `state`, from a checkpoint, was left."""
+        """Start at step 0, or at a checkpoint's `state`."""
         self.step = self.first_step = int(state["step"]) if state else 0
         self.loss = float(state["loss"]) if state else math.nan
         self.gradient_norm = math.nan
         self.terms: dict[str, float] = {}
-        """Of the newest step, TERM_loss in nats and TERM_accuracy."""
+        """TERM_loss in nats and TERM_accuracy of the newest step."""
         self.tokens_per_second = 0.0
         self._device, self._work = device, work
         self._seconds_before = float(state["seconds"]) if state else 0.0
@@ -48,70 +48,70 @@ class Meter:
 
     @property
     def seconds(self) -> float:
-        """Wall time of all steps, over all attempts whose steps count."""
+        """Return the wall time of all steps, over all attempts whose steps count."""
         return self._seconds_before + time.monotonic() - self._started
 
-    def steady(self) -> None:
-        """From here on no step compiles, or takes memory for the first time."""
+    def mark_steady(self) -> None:
+        """Start the time of `seconds_per_step`: from here on no step compiles, or allocates memory for the first time."""
         self._steady = self.step, time.monotonic()
 
     @property
     def seconds_per_step(self) -> float:
-        """Of this attempt, those before `steady` left out."""
+        """Return the mean time of a step of this attempt, without those before `mark_steady`."""
         step, begun = self._steady
         return (time.monotonic() - begun) / (self.step - step)
 
     def count(self, accumulated: Accumulated, gradient_norm: Tensor) -> None:
-        """One more step was taken; nothing waits for its scalars.
+        """Count one more step without waiting for its scalars.
 
         Args:
             accumulated: this rank's part of the loss and its terms.
-            gradient_norm: of all ranks.
+            gradient_norm: the norm over all ranks.
         """
         self.step += 1
         self._losses.append(accumulated.loss)
         self._norms.append(gradient_norm)
         self._terms = accumulated.terms
 
-    def read(self, what_was_read: Callable[[int], str], also: Mapping[str, Tensor] | None = None) -> dict[str, float]:
-        """Wait for the device, once, and take over what the newest step came to.
+    def read(self, describe_examples: Callable[[int], str], also: Mapping[str, Tensor] | None = None) -> dict[str, float]:
+        """Read the newest step's loss, terms and norm from the device, waiting for it once.
 
         Args:
-            what_was_read: step -> a sentence on its examples and on the way back, for the message.
+            describe_examples: step -> a sentence on its examples and the last checkpoint, for the message.
             also: other scalars on the device.
 
         Returns:
             The values of `also`.
 
         Raises:
-            RelmError: a loss or a norm since the last reading is not a finite number; names the step.
+            RelmError: a loss or a norm since the last call is not a finite number; names the step.
         """
         also, steps = also or {}, len(self._losses)
         parts = [value for term in self._terms.values() for value in (term.nats, term.count, term.correct)]
         values = self._device.read([*self._losses, *parts], [*self._norms, *also.values()])
         losses, values = values[:steps], values[steps:]
         parts_read, values = values[: len(parts)], values[len(parts) :]
-        self._check(losses, values[:steps], what_was_read)
+        self._check(losses, values[:steps], describe_examples)
         self.loss, self.gradient_norm = losses[-1], values[steps - 1]
         self.terms = term_figures(list(self._terms), parts_read)
         self._losses.clear()
         self._norms.clear()
         return dict(zip(also, values[steps:], strict=True))
 
-    def _check(self, losses: list[float], norms: list[float], what_was_read: Callable[[int], str]) -> None:
+    def _check(self, losses: list[float], norms: list[float], describe_examples: Callable[[int], str]) -> None:
         first = self.step - len(losses) + 1
         for step, (loss, norm) in enumerate(zip(losses, norms, strict=True), start=first):
-            for what, value in (("loss", loss), ("norm of the gradient", norm)):
+            for name, value in (("loss", loss), ("norm of the gradient", norm)):
                 if not math.isfinite(value):
                     raise RelmError(
-                        f"step {step:,}: the {what} is {value}, expected a finite number; {what_was_read(step)}. The same "
+                        f"step {step:,}: the {name} is {value}, expected a finite number; {describe_examples(step)}. The same "
                         "command would end the same way: lower optimizer.learning_rate, warm up longer, or clip the gradient"
                     )
 
     def line(self) -> dict[str, float]:
-        """The measured columns of a line of `train.jsonl`, after `read`; `mfu` and `memory_bytes` where they are known.
+        """Return the measured columns of a line of `train.jsonl`, after `read`; `mfu` and `memory_bytes` where they are known.
 
-        That is the model FLOPs utilisation of Chowdhery et al. 2022, appendix B: what is computed again is not counted.
+        `mfu` is the model FLOPs utilisation of Chowdhery et al. 2022, appendix B: recomputation does not count.
         """
         now = time.monotonic()
         rate = (self.step - self._line_step) / (now - self._line_time)
@@ -130,15 +130,15 @@ class Meter:
         }
 
     def state(self) -> dict[str, float]:
-        """What a checkpoint keeps of it, after `read`."""
+        """Return the state that a checkpoint keeps, after `read`."""
         return {"step": self.step, "loss": self.loss, "seconds": round(self.seconds, 3)}
 
 
 def term_figures(names: list[str], values: list[float]) -> dict[str, float]:
-    """TERM_loss in nats a label and TERM_accuracy of each term.
+    """Return TERM_loss, in nats per label, and TERM_accuracy of each term.
 
     Args:
-        values: of each term in turn, its nats, how many labels it scored, and how many of them correctly.
+        values: for each term in turn, its nats, its count of scored labels, and its count of correct predictions.
 
     >>> term_figures(["next_token"], [8.0, 4.0, 1.0])
     {'next_token_loss': 2.0, 'next_token_accuracy': 0.25}

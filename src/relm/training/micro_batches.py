@@ -1,4 +1,4 @@
-"""The pieces in which a step reads its global batch. Imports no torch."""
+"""The division of a global batch into micro-batches. Imports no torch."""
 
 import math
 
@@ -6,21 +6,21 @@ from relm.recipes.recipe import Phase, Recipe
 
 
 def micro_batch_size(settings: Phase, wanted: int | None, parts: int) -> int:
-    """Return the sequences of a forward pass: as wanted, or as many as belong both to one part and to one share of the loss."""
+    """Return the sequences of a forward pass: `wanted`, or the most that divide both a part and a share of the loss."""
     return wanted or math.gcd(settings.share_size, settings.global_batch_size // parts)
 
 
 def shortened(recipe: Recipe, phase: str, most: int, parts: int) -> tuple[Recipe, Phase]:
-    """Return a recipe and its phase with at most so many micro-batches a step, each as large as before.
+    """Return a recipe and its phase with fewer micro-batches a step, each as large as before.
 
     Args:
-        most: micro-batches of each part.
-        parts: to which the global batch is dealt out.
+        most: the largest count of micro-batches of each part.
+        parts: the count of parts of the global batch.
     """
     settings = recipe.pretrain[phase]
     size = micro_batch_size(settings, recipe.run.micro_batch_size, parts)
     if settings.global_batch_size <= most * parts * size:
         return recipe, settings
     few = {"global_batch_size": most * parts * size, "loss_shares": 1, "loss_normalisation": "global_tokens"}
-    run = recipe.run.model_copy(update={"micro_batch_size": size})  # else all of one share would be one micro-batch
+    run = recipe.run.model_copy(update={"micro_batch_size": size})  # otherwise a whole share would be one micro-batch
     return recipe.model_copy(update={"run": run}), settings.model_copy(update=few)

@@ -1,6 +1,6 @@
-"""The files of a model's folder, and what its sidecar says of them. Imports no torch: the report and the bucket ask here, too.
+"""Checks of a model's folder against the sidecar of its weights. Imports no torch: the report and the bucket use it, too.
 
-The sidecar of a trained model's weights names every other file of the folder, with its sha256, in `files`: a changed
+The sidecar of a trained model's weights lists every other file of the folder, with its sha256, in `files`: a changed
 `config.json` makes another model of the same weights.
 """
 
@@ -13,9 +13,9 @@ from relm.artifact import checked_sidecar, sha256_of, sidecar_of
 from relm.errors import RelmError
 from relm.recipes.run_folder import WEIGHTS
 
-# The other files that a model is read from; each of a downloaded or converted model's has a sidecar of its own.
+# The other files that a model is loaded from; for a downloaded or converted model, each has its own sidecar.
 COMPANIONS = ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json")
-# Names by which `transformers` or PEFT would read a file unasked, and so make another model or tokenizer of the folder.
+# Names of files that `transformers` or PEFT would load by themselves, and that would change the model or tokenizer.
 NOTICED = (
     "adapter_*", "config.json", "generation_config.json", "custom_generate", "*processor_config.json", "*tokenizer_config.json",
     "*.safetensors", "*.index.json", "*.bin", "*.gguf", "*.h5", "*.msgpack", "*.py",
@@ -25,7 +25,7 @@ NOTICED = (
 
 
 def checked_weights(folder: Path) -> str:
-    """Return the sha256 of a folder's weights after comparing every file of the model that a sidecar describes with that.
+    """Return the sha256 of a folder's weights after checking every file of the model that has a sidecar.
 
     Raises:
         OSError: there are no weights.
@@ -42,23 +42,23 @@ def checked_model(weights: Path) -> Mapping[str, Any]:
     """Return the sidecar of a model's weights after comparing the whole model with it.
 
     Raises:
-        RelmError: a file of the model is absent or another one, one is there that the model was not written with and that a
-            loader would read, or an earlier version wrote the sidecar, without the other files.
+        RelmError: a file of the model is absent or changed, the folder has another file that a loader would read, or an
+            earlier version wrote the sidecar, which does not list the other files.
     """
     sidecar = checked_sidecar(weights)
     if "files" in sidecar:
         require_no_others(weights, sidecar["files"])
-    elif "fingerprint" in sidecar:  # of a model that was trained here; a download's files have a sidecar each
-        made = sidecar_of(weights)
+    elif "fingerprint" in sidecar:  # a model that was trained here; the files of a download each have a sidecar
+        path = sidecar_of(weights)
         raise RelmError(
-            f"{made}: names no config.json or tokenizer, as an earlier version of relm wrote it; delete it, and "
-            f"`snakemake {made}` writes the model again from its last checkpoint"
+            f"{path}: names no config.json or tokenizer, as an earlier version of relm wrote it; delete it, and "
+            f"`snakemake {path}` writes the model again from its last checkpoint"
         )
     return sidecar
 
 
 def require_no_others(weights: Path, files: Mapping[str, Any]) -> None:
-    """Raise RelmError if beside the weights lies a file that a loader would read and that is not among `files`."""
+    """Raise RelmError if the weights' folder has a file that a loader would read and that is not among `files`."""
     for path in sorted(weights.parent.iterdir()):
         is_known = path.name in files or path.name == weights.name
         if not is_known and any(fnmatch(path.name, pattern) for pattern in NOTICED):

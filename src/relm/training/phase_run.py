@@ -1,4 +1,4 @@
-"""One phase of a recipe on one device: what it is, where it lies, and what each of its steps reads."""
+"""One phase of a recipe on one device: its settings, folder and identity, and the batches of its steps."""
 
 import dataclasses
 import hashlib
@@ -22,7 +22,7 @@ from relm.training.input import Reader
 from relm.training.meter import StepWork
 from relm.training.micro_batches import micro_batch_size
 
-# So many example numbers are named when a step fails.
+# Indices of examples that the error of a failed step names.
 NAMED_EXAMPLES = 64
 
 
@@ -35,32 +35,32 @@ class PhaseRun:
     settings: Phase
     folder: Path
     identity: Mapping[str, str]
-    """What its checkpoints are made for."""
+    """The identity of its checkpoints."""
     reader: Reader
     device: Device
 
     @property
     def checkpoints(self) -> Path:
-        """The folder of its checkpoints."""
+        """Return the folder of its checkpoints."""
         return self.folder / "checkpoints"
 
     @property
     def writes(self) -> bool:
-        """Whether this process is the one that writes files."""
+        """Return True for the one process that writes files."""
         return self.device.rank == 0
 
     @property
     def tokens_per_step(self) -> int:
-        """Tokens of the global batch, by which throughput is counted: of the encoder, padding included."""
+        """Return the tokens of the global batch, padding included, for throughput; of pairs, those of the encoder."""
         return self.settings.global_batch_size * self.settings.sequence_length
 
     @cached_property
     def made_on(self) -> dict[str, Any]:
-        """What decides how sums are rounded: only where this agrees are two runs the same bytes."""
+        """Return the facts that decide how sums are rounded: two runs give the same bytes only where these agree."""
         return {**self.device.describe(), "micro_batch_size": self.reader.micro_batch_size}
 
     def work(self, config: Configuration) -> StepWork:
-        """What a step of a model of this configuration does."""
+        """Return the tokens, samples and operations of a step of this configuration's model."""
         stated = self.recipe.run.peak_teraflops
         known = find_peak_flops(self.made_on["name"], self.settings.precision)
         peak = stated * 1e12 if stated is not None else known
@@ -72,54 +72,54 @@ class PhaseRun:
         )
 
     def epoch(self, step: int) -> float:
-        """How often all examples have been read after a step."""
+        """Return the count of passes over all examples after a step."""
         return step * self.settings.global_batch_size / len(self.reader.examples)
 
-    def fed(self, step: int, micro_batches: Iterable[Mapping[str, Tensor]]) -> Iterator[dict[str, Tensor]]:
-        """This process's pieces on the device, one after the other; before each, the generators are seeded for its dropout.
+    def feed(self, step: int, micro_batches: Iterable[Mapping[str, Tensor]]) -> Iterator[dict[str, Tensor]]:
+        """Yield this process's micro-batches on the device; the generators are seeded for dropout before each.
 
-        The seed depends on the step and on where the piece lies in the global batch: not on how many ranks there are.
+        The seed depends on the step and on the micro-batch's offset in the global batch, not on the count of ranks.
         """
         first = self.device.part * (self.settings.global_batch_size // self.device.parts)
         for number, batch in enumerate(micro_batches):
             if number:
-                self.device.launch()  # else a device that traces would make one program of all micro-batches
-            place = first + number * self.reader.micro_batch_size
-            self.device.seed(derived_seed(self.recipe.seed, "dropout", self.phase, step, place))
+                self.device.launch()  # otherwise a device that traces would make one program of all micro-batches
+            offset = first + number * self.reader.micro_batch_size
+            self.device.seed(derived_seed(self.recipe.seed, "dropout", self.phase, step, offset))
             yield self.device.feed(batch)
 
-    def what_was_read(self, step: int) -> str:
-        """Which examples a step read, and the newest checkpoint: for whoever looks into a step that failed."""
+    def describe_examples(self, step: int) -> str:
+        """Return a sentence on the examples that a step read and the newest checkpoint, for the error of a failed step."""
         indices, epochs = self.reader.numbers(step)
         named = ", ".join(map(str, indices[:NAMED_EXAMPLES].tolist()))
         more = f" and {len(indices) - NAMED_EXAMPLES:,} more" if len(indices) > NAMED_EXAMPLES else ""
         last_good = newest_checkpoint(self.checkpoints)
-        where = f"the last good checkpoint is {last_good}" if last_good else "there is no checkpoint before it"
-        return f"it read the examples {named}{more} of epoch {epochs[0]}; {where}"
+        checkpoint = f"the last good checkpoint is {last_good}" if last_good else "there is no checkpoint before it"
+        return f"it read the examples {named}{more} of epoch {epochs[0]}; {checkpoint}"
 
 
-def reader_of(recipe: Recipe, phase: str, manifest: Path, split: str, device: Device, check_content: bool = True) -> Reader:
-    """The batches of a phase from one split of its examples.
+def open_reader(recipe: Recipe, phase: str, manifest: Path, split: str, device: Device, check_content: bool = True) -> Reader:
+    """Return the reader of a phase's batches from one split of its examples.
 
     Args:
         check_content: compare each shard's sha256 with the manifest, not its size alone.
 
     Raises:
-        RelmError: the examples are absent, damaged, of another objective or too few.
+        RelmError: the examples are absent, damaged, too few, or built for another objective.
     """
     settings = recipe.pretrain[phase]
-    # Held-out examples are masked by themselves, always in the same way.
+    # Held-out examples have their own masks, the same in every validation.
     purpose = "masks" if split == "train" else f"masks of {split}"
     examples = open_examples(manifest, split, settings, derived_seed(recipe.seed, purpose, phase), check_content)
     size = micro_batch_size(settings, recipe.run.micro_batch_size, device.parts)
     return Reader(examples, settings, derived_seed(recipe.seed, "order", phase), size, device)
 
 
-def attested(run: PhaseRun) -> None:
-    """Write `order.json`, which says what is read in which order, or compare this run with the one that began.
+def attest_order(run: PhaseRun) -> None:
+    """Write `order.json`, the attestation of the examples and their order, or compare a resumed run with it.
 
     Raises:
-        RelmError: this run would read something else.
+        RelmError: this run would read other examples or another order.
     """
     path, reader = run.folder / ORDER, run.reader
     facts = reader.examples, reader.order_seed, run.phase, run.settings.global_batch_size, run.settings.steps
@@ -130,7 +130,7 @@ def attested(run: PhaseRun) -> None:
 
 
 def derived_seed(*words: object) -> int:
-    """A seed of 63 bits for one purpose, unlike those of all others.
+    """Return a 63-bit seed that is different for each purpose.
 
     >>> derived_seed(0, "dropout", "main", 1, 0) == derived_seed(0, "dropout", "main", 10)
     False

@@ -1,4 +1,4 @@
-"""How far training is: a bar on a terminal, a line now and then in a log."""
+"""Training's progress: a bar on a terminal, a line every half a minute in a log."""
 
 import sys
 import time
@@ -11,7 +11,7 @@ SECONDS_BETWEEN_LINES = 30
 
 
 class Progress:
-    """Shown on stderr; says nothing about what was trained before this process."""
+    """A progress report on stderr; rates are of the steps of this process alone."""
 
     def __init__(self, name: str, step: int, steps: int, tokens_per_step: int) -> None:
         self._name, self._first, self._steps, self._tokens_per_step = name, step, steps, tokens_per_step
@@ -20,7 +20,7 @@ class Progress:
         self._loss = float("nan")
 
     def report(self, line: Mapping[str, Any]) -> None:
-        """Show a newer loss and rate, and what held-out examples say, from a line of `train.jsonl`."""
+        """Show the loss, the rate and the validation loss of a line of `train.jsonl`."""
         self._loss = line["loss"]
         self._bar.set_postfix_str(f"loss {self._loss:.3f}, {line['tokens_per_second']:,.0f} tokens/s", refresh=False)
         if "validation_loss" in line:
@@ -29,7 +29,7 @@ class Progress:
             )
 
     def advance(self, step: int) -> None:
-        """A step was taken."""
+        """Count one step, and print a line if the last one is old enough."""
         self._bar.update()
         now = time.monotonic()
         if self._bar.disable and now - self._printed >= SECONDS_BETWEEN_LINES:
@@ -44,5 +44,5 @@ class Progress:
             )
 
     def close(self) -> None:
-        """Leave the bar as it stands."""
+        """Close the bar and leave it on the terminal."""
         self._bar.close()

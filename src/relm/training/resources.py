@@ -1,6 +1,6 @@
-"""Memory and disk that a phase needs for certain, by arithmetic, compared with what there is before it begins.
+"""The memory and disk that a phase needs at least, by arithmetic, compared with the machine's before it begins.
 
-Activations are measured and not modelled: by a trial (`relm estimate --trial`, `relm rehearse`). Imports no torch.
+Activations are measured by a trial (`relm estimate --trial`, `relm rehearse`) and not modelled. Imports no torch.
 """
 
 from pathlib import Path
@@ -14,12 +14,12 @@ from relm.recipes.recipe import Phase, Run
 from relm.training.arithmetic import lengths, model_weights, parameter_count
 from relm.training.micro_batches import micro_batch_size
 
-# Bytes of a number.
+# Bytes of an element.
 FLOAT, HALF = 4, 2
 
 
 class State(NamedTuple):
-    """What a process holds of a model from the first step on, in bytes; activations come on top."""
+    """Memory of a model's training state in one process, in bytes; activations come on top."""
 
     weights: int
     gradients: int
@@ -27,61 +27,61 @@ class State(NamedTuple):
 
     @property
     def total(self) -> int:
-        """All of it: no training takes less memory."""
+        """Return the total: training takes at least this memory."""
         return sum(self)
 
 
 def sequences_per_device(phase: Phase, run: Run) -> int:
-    """Return how many sequences of a micro-batch each device computes at once."""
+    """Return the count of a micro-batch's sequences that each device computes at once."""
     return -(-micro_batch_size(phase, run.micro_batch_size, run.processes) // run.devices_of_process)
 
 
 def state_bytes(config: Configuration, optimizer: Optimizer) -> State:
-    """Return what each process holds of a model, on an accelerator each device."""
-    weights = _bytes_of_number(optimizer) * parameter_count(config)
+    """Return the memory of a model's training state in each process, or on each device of an accelerator."""
+    weights = _element_size(optimizer) * parameter_count(config)
     return State(weights, gradients=weights, optimizer=optimizer_bytes(config, optimizer))
 
 
-def _bytes_of_number(optimizer: Optimizer) -> int:
-    """Return the size of one number that is learnt, or that the optimizer remembers."""
+def _element_size(optimizer: Optimizer) -> int:
+    """Return the bytes of one element of the weights or of the optimizer's state."""
     return HALF if optimizer.state_precision == "bfloat16" else FLOAT
 
 
 def optimizer_bytes(config: Configuration, optimizer: Optimizer) -> int:
-    """Return the size of an optimizer's state."""
+    """Return the size of an optimizer's state, in bytes."""
     count = OPTIMIZERS[optimizer.name].count_state
-    numbers = sum(weights.times * count(weights.shape, optimizer) for weights in model_weights(config))
-    return _bytes_of_number(optimizer) * numbers
+    elements = sum(weights.times * count(weights.shape, optimizer) for weights in model_weights(config))
+    return _element_size(optimizer) * elements
 
 
 class Disk(NamedTuple):
-    """What a phase writes, in bytes."""
+    """Disk space of a phase's files, in bytes."""
 
     checkpoint: int
     """Weights and the optimizer's state."""
     checkpoints: int
-    """How many there may be, the one that is being written included."""
+    """The largest count of checkpoints, including the one that is being written."""
     model: int
     """The finished model, in float32."""
 
     @property
     def total(self) -> int:
-        """All of it."""
+        """Return the total size."""
         return self.checkpoints * self.checkpoint + self.model
 
 
 def disk_bytes(config: Configuration, phase: Phase, run: Run) -> Disk:
-    """Return what the run folder of a phase holds at most."""
+    """Return the largest size of a phase's run folder."""
     state = state_bytes(config, phase.optimizer)
     forever = phase.steps // (run.checkpoint_interval * run.keep_every) if run.keep_every else 0
     return Disk(state.weights + state.optimizer, run.keep_checkpoints + 2 + forever, FLOAT * parameter_count(config))
 
 
 def require_resources(config: Configuration, phase: Phase, run: Run, run_folder: Path) -> None:
-    """Refuse a phase that cannot fit into memory, or does not fit onto the disk of its run folder.
+    """Raise if a phase cannot fit into memory, or does not fit onto the disk of its run folder.
 
     Raises:
-        RelmError: it does not; says how much is missing.
+        RelmError: it does not fit; says how much is missing.
     """
     require_state_memory(config, phase, run)
     files = disk_bytes(config, phase, run)
@@ -93,9 +93,9 @@ def require_resources(config: Configuration, phase: Phase, run: Run, run_folder:
 
 
 def require_state_memory(config: Configuration, phase: Phase, run: Run) -> None:
-    """Refuse a phase whose weights, gradients, optimizer state and logits alone exceed the memory of this machine.
+    """Raise if a phase's weights, gradients, optimizer state and logits alone exceed the memory of this machine.
 
-    Other activations are not counted, so a phase that passes may still not fit. An accelerator's own memory is not asked.
+    Other activations are not counted, so a phase that passes may still not fit. An accelerator's own memory is not checked.
 
     Raises:
         RelmError: they do; says how much is missing.

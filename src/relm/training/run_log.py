@@ -1,6 +1,6 @@
-"""Files of one JSON object a line, each of a later step than the one before, however often a run was resumed.
+"""Logs of one JSON object a line, each of a later step than the one before, however often a run was resumed.
 
-`train.jsonl` says what training looked like; `checkpoints.jsonl` which checkpoints there were.
+`train.jsonl` records the course of training, `checkpoints.jsonl` the checkpoints.
 """
 
 import json
@@ -14,10 +14,10 @@ from relm.errors import RelmError
 
 
 class RunLog:
-    """Appends to such a file; every line reaches the system at once."""
+    """A log open for appending; every line is passed to the system at once."""
 
     def __init__(self, path: Path, step: int) -> None:
-        """Open the log of a run that goes on after `step`: what an interrupted attempt wrote beyond it is taken away.
+        """Open the log of a run that resumes after `step`; lines of an interrupted attempt beyond it are removed.
 
         Raises:
             RelmError: it cannot be written.
@@ -38,16 +38,16 @@ class RunLog:
         """
         text = json.dumps(line, allow_nan=False).encode() + b"\n"
         try:
-            while text:  # the system may take a part alone, and say what is wrong with the rest when it is asked again
+            while text:  # the system may write a part only, and raise the error at the next call
                 text = text[self._file.write(text) :]
         except OSError as error:
             raise self._cannot_be_written(error) from error
 
     def sync(self) -> None:
-        """Have the disk hold every line: before a checkpoint, which a resumed run believes.
+        """Sync every line to the disk; called before a checkpoint, on which a resumed run relies.
 
         Raises:
-            RelmError: it does not.
+            RelmError: the lines cannot be written.
         """
         try:
             os.fsync(self._file.fileno())
@@ -60,13 +60,13 @@ class RunLog:
 
     def _cannot_be_written(self, error: OSError) -> RelmError:
         return RelmError(
-            f"{self._path}: cannot be written: {error.strerror}; checkpoints are intact: see to it (a full disk?) "
+            f"{self._path}: cannot be written: {error.strerror}; checkpoints are intact. Correct that (a full disk?) "
             "and give the same command again"
         )
 
 
 def _truncate(path: Path, step: int) -> None:
-    """Take lines away at the end, as far as they are broken or of a later step; what stays is not read."""
+    """Remove broken lines and lines of later steps from the end of a log; the lines before them are not read."""
     if not path.exists() or not path.stat().st_size:
         return
     with open(path, "rb+") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
@@ -82,7 +82,7 @@ def _truncate(path: Path, step: int) -> None:
 
 
 def _is_of(line: bytes, step: int) -> bool:
-    """Whether a line is whole and of a step up to `step`; a kill may have left half a line at the end."""
+    """Return True if a line is complete and of a step up to `step`; a kill may have left half a line at the end."""
     try:
         return line.endswith(b"\n") and int(json.loads(line)["step"]) <= step
     except (ValueError, KeyError, TypeError):

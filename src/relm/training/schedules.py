@@ -1,4 +1,4 @@
-"""The learning rate as a function of the step alone, so that nothing of it needs saving."""
+"""Learning-rate schedules: pure functions of the step, so that a checkpoint saves nothing of them."""
 
 import math
 from collections.abc import Callable

@@ -1,7 +1,7 @@
-"""Shards that a run has hashed already: to go on, it need not read all its data once more, however much there is.
+"""The record of shards that a run has hashed already: a resumed run need not read all its data again.
 
-`shards.json`, in the run folder, has each file's size, the times of its last changes, its number and its device as they were
-just before it was hashed. A file of which all of that is the same has not been written since.
+`shards.json`, in the run folder, has each file's size, the times of its last changes, its inode and its device as they were
+just before it was hashed. A file for which all of these are the same has not been written since.
 """
 
 from collections.abc import Iterable, Iterator
@@ -17,21 +17,21 @@ RECORD = "shards.json"
 
 
 @contextmanager
-def known_shards(folder: Path, manifest: Path, splits: Iterable[str], goes_on: bool, writes: bool) -> Iterator[bool]:
-    """Within it, the shards are to be opened; it gives whether their content has to be hashed, and notes that this was done.
+def known_shards(folder: Path, manifest: Path, splits: Iterable[str], resumes: bool, writes: bool) -> Iterator[bool]:
+    """Return a context in which to open the shards, True if their content has to be hashed; its end records the hashing.
 
     Args:
-        folder: of the run.
-        manifest: of the shards.
-        splits: those that will be opened.
-        goes_on: whether there is a checkpoint; a run that begins hashes everything.
-        writes: whether this process is the one that writes files.
+        folder: the run folder.
+        manifest: the manifest of the shards.
+        splits: the splits that will be opened.
+        resumes: True if there is a checkpoint; a new run hashes everything.
+        writes: True for the one process that writes files.
 
     Raises:
         RelmError: the manifest has no such split.
     """
     stamps = stamps_of(manifest, splits)
-    recorded = _recorded(folder / RECORD) if goes_on else {}
+    recorded = _recorded(folder / RECORD) if resumes else {}
     hashes = any(recorded.get(file) != stamp for file, stamp in stamps.items())
     yield hashes
     if hashes and writes:
@@ -39,18 +39,18 @@ def known_shards(folder: Path, manifest: Path, splits: Iterable[str], goes_on: b
 
 
 def stamps_of(manifest: Path, splits: Iterable[str]) -> dict[str, list[Any]]:
-    """File -> the sha256 that the manifest has of it, and what the system tells of it: of an absent one nothing."""
+    """Return, by file, the sha256 in the manifest and the system's stamp of the file; an absent file has no stamp."""
     facts = read_manifest(manifest)
     stamps: dict[str, list[Any]] = {}
     for shard in (shard for split in splits for shard in facts.split(split, manifest)):
         path = manifest.parent / shard.file
-        stamps[str(path)] = [shard.sha256, *_told_of(path)]
+        stamps[str(path)] = [shard.sha256, *_stamp(path)]
         if shard.idx_sha256:
-            stamps[str(path.with_suffix(".idx"))] = [shard.idx_sha256, *_told_of(path.with_suffix(".idx"))]
+            stamps[str(path.with_suffix(".idx"))] = [shard.idx_sha256, *_stamp(path.with_suffix(".idx"))]
     return stamps
 
 
-def _told_of(path: Path) -> list[int]:
+def _stamp(path: Path) -> list[int]:
     try:
         return stamp_of(path)
     except FileNotFoundError:
@@ -58,9 +58,9 @@ def _told_of(path: Path) -> list[int]:
 
 
 def _recorded(path: Path) -> dict[str, Any]:
-    """What was noted; nothing, where that is absent or no longer to be read."""
+    """Return the recorded stamps; none where the record is absent or unreadable."""
     try:
-        known = read_json(path)
+        record = read_json(path)
     except RelmError:
         return {}
-    return known if isinstance(known, dict) else {}
+    return record if isinstance(record, dict) else {}

@@ -1,6 +1,6 @@
-"""What a phase keeps of the one before it, beside the weights: what its optimizer remembers.
+"""The optimizer state that a phase keeps from the phase before, with `optimizer_state: kept`.
 
-The loss scale is not kept: it belongs to the phase's own `loss_scaling`, and begins as that says.
+The loss scale is not kept: it starts with the value in the phase's own `loss_scaling`.
 """
 
 import contextlib
@@ -16,50 +16,52 @@ from relm.errors import RelmError
 from relm.recipes.optimization import LossScaling
 from relm.recipes.run_folder import OPTIMIZER
 from relm.training.loss_scaling import LossScaler
-from relm.training.optimizers import as_kept_here, restore_optimizer
+from relm.training.optimizers import convert_update_counts, restore_optimizer
 from relm.training.tensor_file import Damaged, read_tensors
 
 
 def kept_optimizer(folder: Path, fingerprint: str) -> dict[str, Tensor]:
-    """What the optimizer remembered at a checkpoint, as `optimizers.optimizer_tensors` gave it, checked byte by byte.
+    """Return the optimizer state of a checkpoint, as `optimizers.optimizer_tensors` names it, after checking its sha256.
 
     Args:
         folder: RUN/PHASE/checkpoints/step-XXXXXXXX of the last step of the phase before.
-        fingerprint: of the run that goes on.
+        fingerprint: the fingerprint of this run.
 
     Raises:
-        RelmError: the checkpoint is gone or damaged, says what makes it again; or it is another run's.
+        RelmError: the checkpoint is absent or damaged (names the command that makes it again), or belongs to another run.
     """
     state = _state(folder)
     if state["fingerprint"] != fingerprint:
         raise RelmError(
-            f"{folder}: optimizer_state: kept goes on with an optimizer of the same run, {fingerprint}; this checkpoint is of "
+            f"{folder}: optimizer_state: kept needs a checkpoint of the same run, {fingerprint}; this one is of "
             f"{state['fingerprint']}; give --optimizer-from the checkpoint of this run's phase before"
         )
     try:
         tensors = read_tensors(folder / OPTIMIZER, state["sha256"][OPTIMIZER])
     except Damaged as error:
-        raise RelmError(f"{error}; {_how_to_make_again(folder)}") from None
+        raise RelmError(f"{error}; {_remedy(folder)}") from None
     scaling = LossScaler(LossScaling(), torch.device("cpu")).tensors()
     return {name: tensor for name, tensor in tensors.items() if name not in scaling}
 
 
 def device_of(folder: Path) -> str:
-    """The kind of device on which a checkpoint that `kept_optimizer` read was made."""
+    """Return the kind of device on which a checkpoint that `kept_optimizer` read was made."""
     return str(_state(folder).get("made_on", {}).get("device"))
 
 
-def go_on(optimizer: torch.optim.Optimizer, model: nn.Module, kept: Mapping[str, Tensor], made_elsewhere: bool = False) -> None:
-    """Give a new optimizer of `model` what `kept_optimizer` found: its next update is the one after the last of the old.
+def restore_kept_optimizer(
+    optimizer: torch.optim.Optimizer, model: nn.Module, kept: Mapping[str, Tensor], made_elsewhere: bool = False
+) -> None:
+    """Restore the result of `kept_optimizer` in a new optimizer of `model`, which continues the count of updates.
 
     Args:
-        made_elsewhere: on another kind of device, whose AdamW may count its updates in another way.
+        made_elsewhere: True if it was made on another kind of device, whose AdamW may count its updates in another way.
 
     Raises:
-        RelmError: it is the state of an optimizer of another kind.
+        RelmError: it is the state of another kind of optimizer.
     """
     try:
-        restore_optimizer(optimizer, model, as_kept_here(optimizer, kept) if made_elsewhere else kept)
+        restore_optimizer(optimizer, model, convert_update_counts(optimizer, kept) if made_elsewhere else kept)
     except ValueError as error:
         raise RelmError(
             f"optimizer_state: kept: the phase before left another kind of state: {error}; give both phases the same "
@@ -70,16 +72,15 @@ def go_on(optimizer: torch.optim.Optimizer, model: nn.Module, kept: Mapping[str,
 def _state(folder: Path) -> Mapping[str, Any]:
     path = folder / "state.json"
     if not path.exists():
-        raise RelmError(
-            f"{folder}: no such checkpoint; optimizer_state: kept goes on with what it holds; {_how_to_make_again(folder)}"
-        )
+        raise RelmError(f"{folder}: no such checkpoint; optimizer_state: kept needs its optimizer state; {_remedy(folder)}")
     with contextlib.suppress(RelmError):
         state = read_json(path)
         if isinstance(state, dict) and {"fingerprint", "sha256"} <= set(state) and OPTIMIZER in state["sha256"]:
             return state
-    raise RelmError(f"{path}: damaged; {_how_to_make_again(folder)}")
+    raise RelmError(f"{path}: damaged; {_remedy(folder)}")
 
 
-def _how_to_make_again(folder: Path) -> str:
+def _remedy(folder: Path) -> str:
+    """Return a sentence with the command that makes a checkpoint again."""
     model = folder.parent.parent / "model" / "model.safetensors"
     return f"`snakemake --force {model}` makes it again, from the newest checkpoint of that phase that is intact"

@@ -1,4 +1,4 @@
-"""The gradient of one global batch, in as many micro-batches as memory asks for. Imports torch and the model alone."""
+"""The gradient of one global batch, accumulated over micro-batches. Imports torch and the model alone."""
 
 from __future__ import annotations
 
@@ -13,34 +13,35 @@ from relm.models.losses import IGNORED_LABEL, Term
 
 
 class Accumulated(NamedTuple):
-    """What a global batch came to."""
+    """The loss and terms of a global batch, accumulated over its micro-batches."""
 
     loss: Tensor
-    """Of which the gradients are, without the loss scale: a scalar on the device."""
+    """The loss, without the loss scale: a scalar on the device."""
     terms: dict[str, Term]
     """Each term's sums over all micro-batches."""
 
 
 def scored_counts(batch: Mapping[str, Any], labels: Mapping[str, str]) -> dict[str, int]:
-    """Return how many labels each term of a model's loss scores in a batch that is still on the host.
+    """Return the count of labels that each term of a model's loss scores in a batch on the host.
 
     Args:
         batch: arrays by name, see `relm.examples.contract.Examples`.
-        labels: term -> name of its labels, of which a batch may lack some; see `relm.recipes.objectives`.
+        labels: term -> name of its labels, some of which may be absent from a batch; see `relm.recipes.objectives`.
     """
     return {term: int((batch[name] != IGNORED_LABEL).sum()) for term, name in labels.items() if name in batch}
 
 
 def loss_denominators(counts: Sequence[Mapping[str, int]], shares: int = 1) -> list[dict[str, float]]:
-    """By what each micro-batch's sum of nats is divided, so that all quotients together are the loss of the global batch.
+    """Return the divisor of each micro-batch's sum of nats; the sum of all quotients is the loss of the global batch.
 
-    With one share the loss is the mean over all scored labels of the global batch (global_tokens): how that is cut changes
-    rounding only. With more it is the mean over shares of the mean over each share's labels: per_replica with a share for each
-    replica, per_micro_batch with one for each micro-batch. A share without a scored label adds 0, and counts.
+    With one share the loss is the mean over all scored labels of the global batch (global_tokens): its division into
+    micro-batches changes rounding only. With more it is the mean over shares of the mean over each share's labels: per_replica
+    with a share for each replica, per_micro_batch with one for each micro-batch. A share without a scored label adds 0, and
+    counts.
 
     Args:
-        counts: of each micro-batch, term -> scored labels; the micro-batches of a share follow one another.
-        shares: among which the micro-batches are dealt out evenly.
+        counts: for each micro-batch, term -> scored labels; the micro-batches of a share follow one another.
+        shares: the count of shares, among which the micro-batches are divided evenly.
 
     Raises:
         ValueError: the shares do not divide the micro-batches.
@@ -51,7 +52,7 @@ def loss_denominators(counts: Sequence[Mapping[str, int]], shares: int = 1) -> l
     [{'next_token': 6.0}, {'next_token': 2.0}]
     """
     if shares < 1 or len(counts) % shares:
-        raise ValueError(f"{len(counts)} micro-batches cannot be dealt out evenly to {shares} shares")
+        raise ValueError(f"{len(counts)} micro-batches cannot be divided evenly among {shares} shares")
     length = len(counts) // shares
     denominators = []
     for first in range(0, len(counts), length):
@@ -68,16 +69,16 @@ def accumulate_terms(
     autocast: Callable[[], AbstractContextManager[None]],
     loss_scale: Tensor | None = None,
 ) -> Accumulated:
-    """Add to the parameters' gradients those of the loss of a global batch.
+    """Accumulate the gradients of a global batch's loss in the parameters, and return the loss and its terms.
 
-    The loss is the sum over micro-batches and terms of nats / denominator; nothing here waits for the device.
+    The loss is the sum over micro-batches and terms of nats / denominator. The host does not wait for the device.
 
     Args:
         forward: the model: micro-batch -> its terms.
-        micro_batches: on the model's device.
-        denominators: of each micro-batch, term -> what its nats are divided by; see `loss_denominators`.
-        autocast: context of the forward pass.
-        loss_scale: what the loss is multiplied by before the backward pass, a scalar on the device; the gradients are, too.
+        micro_batches: micro-batches on the model's device.
+        denominators: for each micro-batch, term -> the divisor of its nats; see `loss_denominators`.
+        autocast: returns the context of a forward pass.
+        loss_scale: a scalar on the device by which the loss, and so the gradients, are multiplied before the backward pass.
 
     Raises:
         ValueError: there are not as many micro-batches as denominators, or a term has none.
@@ -87,7 +88,7 @@ def accumulate_terms(
     taken = 0
     for taken, batch in enumerate(micro_batches, start=1):
         if taken > len(denominators):
-            raise ValueError(f"more micro-batches than the {len(denominators)} that there are denominators for")
+            raise ValueError(f"more micro-batches than the {len(denominators)} denominators")
         with autocast():
             terms = forward(batch)
         part = _part_of_loss(terms, denominators[taken - 1])
@@ -103,7 +104,7 @@ def accumulate_terms(
 
 
 def _part_of_loss(terms: Mapping[str, Term], denominators: Mapping[str, float | Tensor]) -> Tensor:
-    """What a micro-batch adds to the loss of its global batch."""
+    """Return a micro-batch's contribution to the loss of its global batch."""
     if set(terms) != set(denominators):
         raise ValueError(f"the model's terms are {sorted(terms)}, but there are denominators for {sorted(denominators)}")
     quotients = [term.nats / denominators[name] for name, term in terms.items()]

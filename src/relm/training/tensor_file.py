@@ -1,10 +1,10 @@
-"""Files of named tensors in the safetensors format, written one tensor at a time and hashed on the way.
+"""Files of named tensors in the safetensors format, written one tensor at a time and hashed while they are written.
 
 The format is that of https://github.com/huggingface/safetensors: the header's length in 8 bytes, little-endian; the header,
-JSON with each tensor's type, shape and offsets, filled up with spaces to a multiple of 8 bytes; the tensors. They are sorted by
-type, wide ones first, then by name, so that each begins at a multiple of its numbers' width. The bytes follow from the tensors
-alone: they are those that the safetensors library writes. That library wants all tensors in main memory at once, and takes none
-of XLA's, none that is not contiguous and no two that share memory.
+JSON with each tensor's type, shape and offsets, padded with spaces to a multiple of 8 bytes; the tensors. They are sorted by
+type, wide ones first, then by name, so that each begins at a multiple of its elements' width. The bytes follow from the tensors
+alone and are those that the safetensors library writes. That library needs all tensors in main memory at once, and accepts no
+XLA tensors, no tensors that are not contiguous and no two that share memory.
 """
 
 import errno
@@ -22,7 +22,7 @@ from torch import Tensor
 from relm.errors import RelmError
 from relm.training.kill_points import kill_point
 
-# In the order in which the library sorts them.
+# Types in the order in which the library sorts them.
 TYPES = {
     torch.int64: "I64",
     torch.float64: "F64",
@@ -40,11 +40,11 @@ _DTYPES = {name: dtype for dtype, name in TYPES.items()}
 
 
 class Damaged(RelmError):
-    """A file is not the one that was written."""
+    """The error for a file that is not the one that was written."""
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> str:
-    """Write a file, of which the disk then holds every byte, and return its sha256.
+    """Write a file, sync it to the disk, and return its sha256.
 
     At most one tensor is copied to main memory at a time.
 
@@ -64,10 +64,10 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> str:
 
 
 def read_tensors(path: Path, sha256: str) -> dict[str, Tensor]:
-    """Return the tensors of a file that `write_tensors` wrote, views of one buffer; nothing is parsed before its hash is right.
+    """Return the tensors of a file that `write_tensors` wrote, views of one buffer; the sha256 is checked before parsing.
 
     Raises:
-        Damaged: it is absent, or another file than the one with this sha256.
+        Damaged: the file is absent, or its sha256 is another.
         OSError: it cannot be read, or there is not enough memory for it.
     """
     try:
@@ -76,7 +76,7 @@ def read_tensors(path: Path, sha256: str) -> dict[str, Tensor]:
             file.readinto(content.data)
     except FileNotFoundError:
         raise Damaged(f"{path}: damaged: the file is missing") from None
-    except MemoryError as error:  # which says nothing about the file
+    except MemoryError as error:  # no sign of a damaged file
         raise OSError(errno.ENOMEM, "there is not enough memory for its tensors", str(path)) from error
     if hashlib.sha256(content.data).hexdigest() != sha256:
         raise Damaged(f"{path}: damaged: its sha256 is not the one in state.json")
@@ -92,7 +92,7 @@ def _tensor(data: Tensor, facts: Mapping[str, Any]) -> Tensor:
 
 
 def _header(tensors: Mapping[str, Tensor]) -> bytes:
-    """Return the length of the header, and the header."""
+    """Return the header with its length in front."""
     facts, end = {}, 0
     for name, tensor in tensors.items():
         start, end = end, end + tensor.numel() * tensor.element_size()
@@ -103,7 +103,7 @@ def _header(tensors: Mapping[str, Tensor]) -> bytes:
 
 
 def _write_hashed(content: bytes | memoryview, file: IO[bytes], digest: Any) -> None:
-    """Write bytes that reach the system at once, and hash them."""
+    """Write bytes, flush them to the system, and hash them."""
     file.write(content)
     file.flush()
     digest.update(content)

@@ -1,4 +1,4 @@
-"""A look at held-out examples now and then: an early report of what the model has learnt."""
+"""Validation during training: loss and accuracy on held-out examples at regular intervals."""
 
 import dataclasses
 import math
@@ -15,36 +15,36 @@ from relm.models.contract import LanguageModel
 from relm.recipes.recipe import Recipe
 from relm.training.input import Reader
 from relm.training.meter import term_figures
-from relm.training.phase_run import reader_of
+from relm.training.phase_run import open_reader
 
 
 @dataclasses.dataclass(frozen=True)
 class HeldOut:
-    """The held-out examples, and how many of them are looked at how often."""
+    """The held-out examples, and the interval and size of a validation."""
 
     reader: Reader
     interval: int
-    """Steps between two looks."""
+    """Steps between two validations."""
     batches: int
-    """Global batches of a look, always the same ones; fewer where there are not so many."""
+    """Global batches of a validation, always the same; fewer if there are not as many."""
 
     def figures(self, model: LanguageModel) -> dict[str, float]:
-        """The loss of the held-out batches over all ranks; dropout is off, and no random number is drawn.
+        """Return the loss of the held-out batches over all ranks; dropout is off, and no random number is drawn.
 
         Args:
-            model: in training mode, to which it returns.
+            model: the model in training mode, in which it is left.
 
         Returns:
-            For each term of the loss, validation_TERM_loss in nats a label and validation_TERM_accuracy; and the sum of the
+            For each term of the loss, validation_TERM_loss in nats per label and validation_TERM_accuracy; and the sum of the
             losses, validation_loss.
         """
         settings = self.reader.settings
-        number = min(self.batches, max(1, len(self.reader.examples) // settings.global_batch_size))
-        sums = self._sums(model, (batch for step in range(1, 1 + number) for batch in self.reader.micro_batches(step)))
+        count = min(self.batches, max(1, len(self.reader.examples) // settings.global_batch_size))
+        sums = self._sums(model, (batch for step in range(1, 1 + count) for batch in self.reader.micro_batches(step)))
         values = self.reader.device.read([value for term in sums.values() for value in term])
         if not all(math.isfinite(value) for value in values):
             raise RelmError(
-                "the loss of the held-out examples is no finite number after the newest update, of which no checkpoint was "
+                "the loss of the held-out examples is not a finite number after the newest update, and no checkpoint of it was "
                 "saved. The same command would end the same way: lower optimizer.learning_rate, warm up longer, or clip the "
                 "gradient"
             )
@@ -52,13 +52,13 @@ class HeldOut:
         return {"validation_loss": sum(value for name, value in figures.items() if name.endswith("_loss")), **figures}
 
     def prepare(self, model: LanguageModel) -> None:
-        """Have a device compile now what `figures` will need; two micro-batches see all of it."""
+        """Compile the programs that `figures` will need; two micro-batches suffice."""
         micro_batches = self.reader.micro_batches(1)
         self._sums(model, [*micro_batches, *micro_batches][:2])
 
     @torch.no_grad()
     def _sums(self, model: LanguageModel, micro_batches: Iterable[Batch]) -> dict[str, list[Tensor]]:
-        """Of each term, the nats, the labels scored and those predicted of this rank."""
+        """Return each term's nats, scored labels and correct predictions, summed over this rank's micro-batches."""
         device, sums = self.reader.device, dict[str, list[Tensor]]()
         model.eval()
         for batch in micro_batches:
@@ -72,8 +72,8 @@ class HeldOut:
         return sums
 
 
-def held_out_of(recipe: Recipe, phase: str, manifest: Path, device: Device, check_content: bool = True) -> HeldOut | None:
-    """What a phase looks at now and then, where its recipe says so.
+def open_held_out(recipe: Recipe, phase: str, manifest: Path, device: Device, check_content: bool = True) -> HeldOut | None:
+    """Return the held-out examples of a phase; None if its recipe requests no validation.
 
     Args:
         check_content: compare each shard's sha256 with the manifest, not its size alone.
@@ -83,5 +83,5 @@ def held_out_of(recipe: Recipe, phase: str, manifest: Path, device: Device, chec
     """
     if recipe.run.validation_interval is None:
         return None
-    reader = reader_of(recipe, phase, manifest, "held_out", device, check_content)
+    reader = open_reader(recipe, phase, manifest, "held_out", device, check_content)
     return HeldOut(reader, recipe.run.validation_interval, recipe.run.validation_batches)

@@ -33,7 +33,7 @@ from relm.recipes.project import Project
 from relm.recipes.recipe import Recipe, Run
 from relm.training.architecture import configuration, unset_model
 from relm.training.interruption import stop_with_parent
-from relm.training.learner import learner_of
+from relm.training.learner import build_learner
 from relm.training.loop import take_step
 from relm.training.micro_batches import shortened
 from relm.training.phase_run import PhaseRun
@@ -153,9 +153,9 @@ def trace_phase(recipe: Recipe, phase: str, tokenizer: Any, device: TracingDevic
     run = PhaseRun(recipe, phase, settings, Path(), {}, reader, device)
     with torch.device("meta"):
         start = unset_model(config)
-    learner = learner_of(run, config, start)
+    learner = build_learner(run, config, start)
     parameters = tuple(sorted({p.numel() for p in learner.model.parameters() if p.requires_grad}))
-    device.materialise(learner.renewed())
+    device.materialise(learner.updated_tensors())
     learner.model.train()
     take_step(run, learner, device.forward(learner.model.terms), reader.step_input(1))
     steps = len(device.traced)

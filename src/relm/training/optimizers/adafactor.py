@@ -1,4 +1,4 @@
-"""Adafactor: Adam's second moment from the means of its rows and columns alone (Shazeer and Stern 2018, algorithms 4 and 5)."""
+"""Adafactor: Adam with a second moment factored into means of rows and columns (Shazeer and Stern 2018, algorithms 4 and 5)."""
 
 import math
 from typing import Any
@@ -11,10 +11,10 @@ from relm.training.optimizers.tensor_optimizer import Groups, TensorOptimizer, T
 
 
 class Adafactor(TensorOptimizer):
-    """The update of transformers' optimizer of that name, all switches included.
+    """Adafactor with the update and all options of transformers' optimizer of that name.
 
-    Of a parameter with two or more dimensions it keeps `exp_avg_sq_row` and `exp_avg_sq_col`, over the last two; of a vector
-    `exp_avg_sq`; with `beta1` also `exp_avg`, a mean of updates.
+    Its state for a parameter with two or more dimensions is `exp_avg_sq_row` and `exp_avg_sq_col`, over the last two; for a
+    vector `exp_avg_sq`; with `beta1` also `exp_avg`, a mean of updates.
     """
 
     def __init__(
@@ -29,14 +29,14 @@ class Adafactor(TensorOptimizer):
         relative_step: bool = True,
         warmup_init: bool = False,
     ) -> None:
-        """Make the state; see `relm.recipes.optimization.AdafactorOptions` for the arguments."""
+        """Create the state; see `relm.recipes.optimization.AdafactorOptions` for the arguments."""
         self.beta1 = beta1
         super().__init__(groups, learning_rate)
         self.epsilons, self.clip_threshold, self.decay_rate = epsilons, clip_threshold, decay_rate
         self.scale_parameter, self.relative_step, self.warmup_init = scale_parameter, relative_step, warmup_init
         for state in self.state.values():
             for key in state.keys() - {"exp_avg"}:
-                # The first update replaces them wholly; should it be skipped, a mean of 0 would be divided by 0.
+                # The first update replaces them entirely; if it is skipped, a mean of 0 would be divided by 0.
                 state[key].fill_(1.0)
 
     def state_shapes(self, parameter: Tensor) -> dict[str, tuple[int, ...]]:
@@ -59,10 +59,10 @@ class Adafactor(TensorOptimizer):
     def update(self, group: dict[str, Any], parameters: Tensors, gradients: Tensors) -> None:
         matrices = [i for i, parameter in enumerate(parameters) if parameter.dim() >= 2]
         vectors = [i for i, parameter in enumerate(parameters) if parameter.dim() < 2]
-        for preconditioned, places in ((self._by_rows_and_columns, matrices), (self._by_elements, vectors)):
-            if places:
-                some = [parameters[i] for i in places]
-                self._apply(group, some, preconditioned(some, [gradients[i] for i in places]))
+        for precondition, indices in ((self._by_rows_and_columns, matrices), (self._by_elements, vectors)):
+            if indices:
+                some = [parameters[i] for i in indices]
+                self._apply(group, some, precondition(some, [gradients[i] for i in indices]))
 
     def _by_rows_and_columns(self, parameters: Tensors, gradients: Tensors) -> list[Tensor]:
         rows, columns = self.states("exp_avg_sq_row", parameters), self.states("exp_avg_sq_col", parameters)
@@ -98,7 +98,7 @@ class Adafactor(TensorOptimizer):
 
 
 def root_mean_squares(tensors: Tensors) -> list[Tensor]:
-    """A float32 scalar of each."""
+    """Return the root mean square of each tensor, a float32 scalar."""
     norms = torch._foreach_norm(tensors, 2, torch.float32)
     return list(torch._foreach_div(norms, [math.sqrt(tensor.numel()) for tensor in tensors]))
 

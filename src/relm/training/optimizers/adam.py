@@ -1,4 +1,4 @@
-"""Adam (Kingma and Ba 2015) and AdamW (Loshchilov and Hutter 2019) in the forms that other programs gave them."""
+"""Adam (Kingma and Ba 2015) and AdamW (Loshchilov and Hutter 2019) in the forms of several programs."""
 
 from typing import Any, Literal
 
@@ -6,11 +6,11 @@ import torch
 from torch import Tensor
 
 from relm.recipes.optimization import Optimizer
-from relm.training.optimizers.tensor_optimizer import Groups, TensorOptimizer, Tensors, lack
+from relm.training.optimizers.tensor_optimizer import Groups, TensorOptimizer, Tensors, one_minus_power
 
 
 class MomentOptimizer(TensorOptimizer):
-    """Keeps the decaying means of the gradient and of its square: `exp_avg` and `exp_avg_sq` of every parameter."""
+    """An optimizer with moving averages of the gradient and its square: `exp_avg` and `exp_avg_sq` of every parameter."""
 
     def __init__(
         self,
@@ -27,7 +27,7 @@ class MomentOptimizer(TensorOptimizer):
         return {"exp_avg": tuple(parameter.shape), "exp_avg_sq": tuple(parameter.shape)}
 
     def advance(self, parameters: Tensors, gradients: Tensors) -> tuple[list[Tensor], list[Tensor]]:
-        """Take the gradients into both means, and return them."""
+        """Update both moving averages with the gradients, and return them."""
         means, squares = self.states("exp_avg", parameters), self.states("exp_avg_sq", parameters)
         self.approach(means, gradients, 1 - self.betas[0])
         torch._foreach_mul_(squares, self.unless_skipped(self.betas[1], 1.0))
@@ -35,29 +35,31 @@ class MomentOptimizer(TensorOptimizer):
         return means, squares
 
     def roots(self, squares: Tensors, epsilon: float | Tensor) -> Tensors:
-        """sqrt(v) + epsilon of each."""
+        """Return sqrt(v) + epsilon for each v in `squares`."""
         roots = torch._foreach_sqrt(squares)
         if isinstance(epsilon, Tensor):
-            # Without alpha this would be the overload for numbers, which reads the tensor on the host.
+            # Without alpha this would be the overload for Python numbers, which reads the tensor on the host.
             torch._foreach_add_(roots, epsilon, alpha=1.0)
         else:
             torch._foreach_add_(roots, epsilon)
         return roots
 
     def corrections(self, ahead: int = 0) -> tuple[Tensor, Tensor]:
-        """(sqrt(1 - beta2 ** t) / (1 - beta1 ** t), sqrt(1 - beta2 ** t)): with m and v the means as they are stored,
-        the corrected m / (sqrt(v) + epsilon) is the first, times m / (sqrt(v) + epsilon times the second).
+        """Return the bias corrections (sqrt(1 - beta2 ** t) / (1 - beta1 ** t), sqrt(1 - beta2 ** t)).
+
+        With m and v the stored averages, the corrected m / (sqrt(v) + epsilon) is the first, times
+        m / (sqrt(v) + epsilon times the second).
 
         Args:
-            ahead: added to the number of the update, t.
+            ahead: added to t, the index of the update from 1.
         """
         number = self.update_number() + ahead
-        root = lack(self.betas[1], number).sqrt()
-        return root / lack(self.betas[0], number), root
+        root = one_minus_power(self.betas[1], number).sqrt()
+        return root / one_minus_power(self.betas[0], number), root
 
 
 class Adam(MomentOptimizer):
-    """All of them; see `relm.recipes.optimization.Optimizer.form` for what distinguishes the forms."""
+    """Adam and AdamW in all forms; `relm.recipes.optimization.Optimizer.form` describes them."""
 
     def __init__(
         self,
@@ -69,10 +71,10 @@ class Adam(MomentOptimizer):
         form: Literal["pytorch", "transformers", "graphcore_bert"] = "pytorch",
         decoupled: bool = True,
     ) -> None:
-        """Make the state.
+        """Create the state.
 
         Args:
-            decoupled: AdamW; False: weight decay is a part of the gradient.
+            decoupled: True for AdamW; False: weight decay is added to the gradient.
         """
         super().__init__(groups, learning_rate, betas, epsilon, bias_correction)
         self.form, self.decoupled = form, decoupled
@@ -104,12 +106,12 @@ class Adam(MomentOptimizer):
 
 
 def build_adam(groups: Groups, settings: Optimizer) -> Adam:
-    """Return a recipe's Adam, whose weight decay is a part of the gradient."""
+    """Return a recipe's Adam, whose weight decay is added to the gradient."""
     return _own_adam(groups, settings, decoupled=False)
 
 
 def build_adamw(groups: Groups, settings: Optimizer) -> torch.optim.Optimizer:
-    """Return a recipe's AdamW: torch's fused one where it does the same and no compiler runs it, or else our own."""
+    """Return a recipe's AdamW: torch's fused one where it is equivalent and the device does not trace, otherwise our own."""
     plain = settings.bias_correction and settings.form == "pytorch" and settings.state_precision == "float32"
     if plain and not any(group["traced"] for group in groups):
         return torch.optim.AdamW(groups, lr=settings.learning_rate, betas=settings.betas, eps=settings.epsilon, fused=True)

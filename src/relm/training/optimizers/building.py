@@ -1,4 +1,4 @@
-"""From a recipe's section to an optimizer of a model's parameters."""
+"""Build a recipe's optimizer for a model's parameters."""
 
 import torch
 from torch import Tensor, nn
@@ -9,23 +9,23 @@ from relm.training.optimizers.tensor_optimizer import ELEMENTS_PER_OPERATION, Gr
 
 
 def weight_type(settings: Optimizer) -> torch.dtype:
-    """Return the type of weights and optimizer state: convert the model to it before the optimizer is built."""
+    """Return the dtype of weights and optimizer state; convert the model to it before the optimizer is built."""
     return torch.bfloat16 if settings.state_precision == "bfloat16" else torch.float32
 
 
 def build_optimizer(
     model: nn.Module, settings: Optimizer, traced: bool = False, elements_per_operation: int = ELEMENTS_PER_OPERATION
 ) -> torch.optim.Optimizer:
-    """Return the optimizer of a recipe for the parameters of `model`, which stay where they are.
+    """Return the optimizer of a recipe for the parameters of `model`, which stay on their device.
 
     Weight decay is for matrices and embeddings alone, or with ``decayed: all_but_biases`` for normalisation too.
 
     Args:
-        traced: as `traces` of the model's device says; see `relm.devices.contract.Device`.
-        elements_per_operation: as that device says.
+        traced: `traces` of the model's device; see `relm.devices.contract.Device`.
+        elements_per_operation: `elements_per_operation` of that device.
 
     Raises:
-        ValueError: a parameter is not of `weight_type`.
+        ValueError: a parameter's dtype is not `weight_type`.
     """
     expected = weight_type(settings)
     for name, parameter in model.named_parameters():
@@ -40,9 +40,9 @@ def build_optimizer(
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, learning_rate: float | Tensor) -> None:
-    """Take the next step with this learning rate, a number or, of one of our own optimizers, a scalar on its device."""
+    """Set the learning rate of the next step, a number or, for one of our own optimizers, a scalar on its device."""
     if isinstance(optimizer, TensorOptimizer):
-        # Copied from a tensor: a number would be a part of the program that a tracing compiler sees.
+        # Copied from a tensor: a Python number would be a constant of a traced program.
         given = learning_rate if isinstance(learning_rate, Tensor) else torch.tensor(learning_rate, dtype=torch.float32)
         optimizer.learning_rate.copy_(given, non_blocking=True)
     else:
@@ -51,7 +51,7 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, learning_rate: float | T
 
 
 def parameter_groups(model: nn.Module, settings: Optimizer) -> Groups:
-    """Return the parameters that learn, in groups that are treated alike.
+    """Return the trainable parameters in groups with the same settings.
 
     Each group has `params`, `weight_decay`, and `adapted`, which is true where LAMB gives its parameters a trust ratio.
     """

@@ -1,4 +1,4 @@
-"""LAMB: an AdamW step whose length is a share of each parameter's own norm (You et al. 2020, algorithm 2)."""
+"""LAMB: an AdamW step scaled to each parameter's norm (You et al. 2020, algorithm 2)."""
 
 from typing import Any
 
@@ -11,10 +11,9 @@ from relm.training.optimizers.tensor_optimizer import Groups, Tensors
 
 
 class Lamb(MomentOptimizer):
-    """Each parameter is one layer: query, key and value have three ratios where they are three parameters.
+    """LAMB in which each parameter is a layer: query, key and value have three ratios if they are three parameters.
 
-    A group says with `adapted` whether its parameters get a trust ratio: norm of the weight / norm of the step, or 1 where
-    either is 0.
+    Parameters of groups with `adapted` get a trust ratio: norm of the weight / norm of the step, or 1 where either is 0.
     """
 
     def __init__(
@@ -27,11 +26,11 @@ class Lamb(MomentOptimizer):
         weight_norm_clip: float | None = None,
         normalise_gradient: bool = False,
     ) -> None:
-        """Make the state.
+        """Create the state.
 
         Args:
-            weight_norm_clip: a weight's norm counts as at most this.
-            normalise_gradient: divide the gradients by their common norm where it exceeds 1.
+            weight_norm_clip: upper bound of a weight's norm in the trust ratio.
+            normalise_gradient: divide the gradients by their global norm where it exceeds 1.
         """
         super().__init__(groups, learning_rate, betas, epsilon, bias_correction)
         self.weight_norm_clip, self.normalise_gradient = weight_norm_clip, normalise_gradient
@@ -62,7 +61,7 @@ class Lamb(MomentOptimizer):
         torch._foreach_addcmul_(parameters, steps, rates, -1.0)
 
     def _adapted_rates(self, parameters: Tensors, steps: Tensors) -> Tensors:
-        """The learning rate times each parameter's trust ratio, scalars."""
+        """Return the learning rate times each parameter's trust ratio, scalars."""
         weights = torch.stack(torch._foreach_norm(parameters, 2, torch.float32))
         lengths = torch.stack(torch._foreach_norm(steps, 2, torch.float32))
         weights = weights if self.weight_norm_clip is None else weights.clamp(max=self.weight_norm_clip)

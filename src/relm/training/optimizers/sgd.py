@@ -10,10 +10,10 @@ from relm.training.optimizers.tensor_optimizer import Groups, TensorOptimizer, T
 
 
 class Sgd(TensorOptimizer):
-    """velocity = momentum * velocity + gradient; weight -= learning rate * velocity. Weight decay is a part of the gradient."""
+    """SGD: velocity = momentum * velocity + gradient; weight -= learning rate * velocity; weight decay is in the gradient."""
 
     def __init__(self, groups: Groups, learning_rate: float, momentum: float = 0.0, nesterov: bool = False) -> None:
-        """Make the state: `momentum_buffer` of every parameter, if there is momentum."""
+        """Create the state: `momentum_buffer` of every parameter, if there is momentum."""
         self.momentum, self.nesterov = momentum, nesterov
         super().__init__(groups, learning_rate)
 

@@ -1,4 +1,4 @@
-"""An optimizer's memory as named tensors, to be saved and put back bit for bit."""
+"""An optimizer's state as named tensors, saved and restored bit for bit."""
 
 from collections.abc import Mapping
 
@@ -8,14 +8,14 @@ from torch import Tensor, nn
 from relm.training.optimizers.adam import Adam
 from relm.training.optimizers.tensor_optimizer import TensorOptimizer
 
-# Of a `TensorOptimizer`, beside PARAMETER.KEY: how many updates it has taken.
+# Name of a `TensorOptimizer`'s count of updates, beside PARAMETER.KEY.
 UPDATES = "updates"
-# What torch's AdamW has in its place, for each parameter.
+# Suffix of the counts that torch's AdamW has instead, one for each parameter.
 _STEP = ".step"
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, Tensor]:
-    """Everything that the optimizer remembers, as PARAMETER.KEY -> tensor, and the count of its updates."""
+    """Return the optimizer's state as PARAMETER.KEY -> tensor, with the count of its updates."""
     tensors = {
         f"{name}.{key}": tensor
         for name, parameter in model.named_parameters()
@@ -27,13 +27,13 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer, model: nn.Module) -> dic
 def restore_optimizer(
     optimizer: torch.optim.Optimizer, model: nn.Module, tensors: Mapping[str, Tensor], copy: bool = True
 ) -> None:
-    """Put back copies of what `optimizer_tensors` gave, on each parameter's device.
+    """Restore copies of the result of `optimizer_tensors`, on each parameter's device.
 
     Args:
-        copy: False: the tensors may become the optimizer's own, where nobody else needs them; that saves their memory.
+        copy: False: the tensors may become the optimizer's own, which saves memory if they have no other use.
 
     Raises:
-        ValueError: they are of another optimizer or model; nothing has been put back then.
+        ValueError: they are of another optimizer or model; nothing has been restored then.
     """
     parameters = dict(model.named_parameters())
     if isinstance(optimizer, TensorOptimizer):
@@ -43,17 +43,18 @@ def restore_optimizer(
         for name, tensor in own.items():
             tensor.copy_(tensors[name])
         return
-    places = {entry: entry.rpartition(".") for entry in tensors}
-    if strange := [entry for entry, (name, _, _) in places.items() if name not in parameters]:
-        raise ValueError(f"not the state of this model's {type(optimizer).__name__}: {', '.join(sorted(strange)[:5])}")
-    for entry, (name, _, key) in places.items():
+    parts = {entry: entry.rpartition(".") for entry in tensors}
+    if unknown := [entry for entry, (name, _, _) in parts.items() if name not in parameters]:
+        raise ValueError(f"not the state of this model's {type(optimizer).__name__}: {', '.join(sorted(unknown)[:5])}")
+    for entry, (name, _, key) in parts.items():
         optimizer.state[parameters[name]][key] = tensors[entry].to(parameters[name].device, copy=copy)
 
 
-def as_kept_here(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-    """The memory of an AdamW as this one keeps it, where another kind of device counted its updates in another way.
+def convert_update_counts(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    """Return the state of an AdamW from another kind of device with its updates counted as `optimizer` counts them.
 
-    Torch's fused AdamW, which not all devices have, counts them for each parameter; ours once. The means are the same.
+    Torch's fused AdamW, which not all devices have, counts them for each parameter; ours counts once. The moving averages are
+    the same.
     """
     steps = {entry: tensor for entry, tensor in tensors.items() if entry.endswith(_STEP)}
     own = isinstance(optimizer, Adam) and optimizer.decoupled and optimizer.bias_correction and optimizer.form == "pytorch"

@@ -1,4 +1,4 @@
-"""The base of relm's own optimizers: what changes from step to step is a tensor on the device, from the beginning."""
+"""The base class of relm's own optimizers, whose changing values are all tensors on the device from the beginning."""
 
 import math
 from abc import abstractmethod
@@ -14,22 +14,21 @@ ELEMENTS_PER_OPERATION = 1 << 18
 
 
 class TensorOptimizer(torch.optim.Optimizer):
-    """An optimizer that a device can run without a word from the host.
+    """An optimizer that a device can run without values from the host.
 
     The learning rate, the count of updates and the state are tensors on the parameters' device that exist before the first
     step: a compiler that traces steps sees the same program each time, and nothing is ever read back.
     """
 
     found_inf: Tensor | None = None
-    """Scalar float32 on the device; where it is 1, `step` changes nothing and gradients must be finite. None: never."""
+    """Scalar float32 on the device; where it is 1, `step` changes nothing and gradients must be finite. None: never skip."""
 
     def __init__(self, groups: Groups, learning_rate: float) -> None:
-        """Make the state of all parameters in `groups`, as zeros of each parameter's own type.
+        """Create the state of all parameters in `groups`, as zeros of each parameter's own dtype.
 
         Args:
-            groups: `params` and `weight_decay`, and what else a subclass reads of a group; `traced`: whether a compiler makes
-                programs of all that the parameters' device is given; `elements_per_operation`, as that device says (see
-                `relm.devices.contract.Device`).
+            groups: `params` and `weight_decay`, and other keys that a subclass reads; `traced` and `elements_per_operation`
+                of the parameters' device (`traces` and `elements_per_operation` of `relm.devices.contract.Device`).
         """
         super().__init__(groups, {"traced": False, "elements_per_operation": ELEMENTS_PER_OPERATION})
         self.traced: bool = any(group["traced"] for group in self.param_groups)
@@ -44,18 +43,18 @@ class TensorOptimizer(torch.optim.Optimizer):
 
     @abstractmethod
     def state_shapes(self, parameter: Tensor) -> dict[str, tuple[int, ...]]:
-        """Key -> shape of what is remembered of a parameter."""
+        """Return key -> shape of a parameter's state."""
 
     @abstractmethod
     def update(self, group: dict[str, Any], parameters: Tensors, gradients: Tensors) -> None:
         """Update some parameters of a group, and their state, in place."""
 
     def begin_step(self) -> None:
-        """Compute what all calls of `update` in one step share; `updates` has been counted already."""
+        """Compute the values that all calls of `update` in one step share; `updates` has been incremented already."""
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """Take one step with the parameters' gradients; a parameter without one stays as it is."""
+        """Take one step with the parameters' gradients; a parameter without one stays unchanged."""
         self.updates.add_(1.0 if self.found_inf is None else 1.0 - self.found_inf)
         self.begin_step()
         for group in self.param_groups:
@@ -63,25 +62,25 @@ class TensorOptimizer(torch.optim.Optimizer):
                 self.update(group, parameters, [p.grad for p in parameters if p.grad is not None])
 
     def states(self, key: str, parameters: Tensors) -> list[Tensor]:
-        """What is remembered under `key` of each parameter."""
+        """Return the state `key` of each parameter."""
         return [self.state[parameter][key] for parameter in parameters]
 
     def unless_skipped(self, value: float | Tensor, otherwise: float) -> float | Tensor:
-        """`value`, or `otherwise` where the step is skipped: factors are 1 then, shares 0, and every tensor stays as it is."""
+        """Return `value`, or `otherwise` where the step is skipped: 1 for factors and 0 for shares, so that nothing changes."""
         if self.found_inf is None:
             return value
         return torch.where(self.found_inf > 0, otherwise, value)
 
     def update_number(self) -> Tensor:
-        """Of this update, counted from 1."""
+        """Return the index of this update, from 1."""
         return self.updates.clamp(min=1)
 
     def rate(self) -> Tensor:
-        """The learning rate, 0 where the step is skipped."""
+        """Return the learning rate, 0 where the step is skipped."""
         return self.learning_rate * self.unless_skipped(1.0, 0.0)
 
     def approach(self, averages: Tensors, values: Tensors, share: float | Tensor) -> None:
-        """Move `averages` by `share` of the way to `values`, in place."""
+        """Move `averages` towards `values` by `share` of the difference, in place."""
         share = self.unless_skipped(share, 0.0)
         weight = [share.to(averages[0].dtype)] * len(averages) if isinstance(share, Tensor) else share
         if self.traced:
@@ -91,7 +90,7 @@ class TensorOptimizer(torch.optim.Optimizer):
             torch._foreach_lerp_(averages, values, weight)
 
     def with_decay(self, group: dict[str, Any], parameters: Tensors, gradients: Tensors) -> Tensors:
-        """The gradients with weight decay as a part of them; 0 where the step is skipped."""
+        """Return the gradients with weight decay added; 0 where the step is skipped."""
         if not group["weight_decay"]:
             return gradients
         decayed = torch._foreach_add(gradients, parameters, alpha=group["weight_decay"])
@@ -100,15 +99,15 @@ class TensorOptimizer(torch.optim.Optimizer):
         return decayed
 
 
-def lack(decay: float, updates: Tensor) -> Tensor:
-    """1 - decay ** updates, without the cancellation that makes it coarse in float32 for a decay near 1."""
+def one_minus_power(decay: float, updates: Tensor) -> Tensor:
+    """Return 1 - decay ** updates without the cancellation that costs precision in float32 for a decay near 1."""
     return -torch.expm1(updates * (math.log(decay) if decay else -math.inf))
 
 
 def _between(start: Tensor, end: Tensor, share: float | Tensor) -> Tensor:
-    """torch.lerp as the CPU computes it, exact at both ends.
+    """Return torch.lerp(start, end, share) as the CPU computes it, exact at both ends.
 
-    PyTorch/XLA counts from `start` whatever the share: 1 + 1 * (1e-30 - 1) is 0 in float32, by whose root Adafactor divides.
+    PyTorch/XLA always computes from `start`: 1 + 1 * (1e-30 - 1) is 0 in float32, by whose root Adafactor divides.
     """
     way = end - start
     if not isinstance(share, Tensor):
@@ -117,7 +116,7 @@ def _between(start: Tensor, end: Tensor, share: float | Tensor) -> Tensor:
 
 
 def _pieces(parameters: list[Tensor], bound: int) -> Iterator[list[Tensor]]:
-    """Yield the parameters in order, in lists of at most so many numbers; a big one comes alone."""
+    """Yield the parameters in order, in lists of at most `bound` elements; a large one is alone in its list."""
     if not parameters:
         return
     piece: list[Tensor] = []
