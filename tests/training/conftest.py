@@ -1,4 +1,4 @@
-"""Tiny runs, see `tiny_runs`, and the examples that they read."""
+"""Fixtures of tiny runs, see `tiny_runs`, and of the examples that they read."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -16,13 +16,13 @@ def examples(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def other_examples(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same, with other documents."""
+    """A folder with manifest, shard and tokenizer of other documents."""
     return write_examples(tmp_path_factory.mktemp("data") / "other", seed=1)
 
 
 @pytest.fixture(scope="session")
 def examples_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """Objective -> a folder with manifest, shard and tokenizer, made once."""
+    """Return a function: objective -> a folder with manifest, shard and tokenizer, built once."""
     folder = tmp_path_factory.mktemp("pregenerated")
 
     def made(objective: str) -> Path:
@@ -39,7 +39,7 @@ def tiny_run(tmp_path: Path, examples: Path) -> TinyRun:
 
 @pytest.fixture(scope="session")
 def uninterrupted(tmp_path_factory: pytest.TempPathFactory, examples: Path) -> TinyRun:
-    """The finished run that interrupted ones are compared with."""
+    """The finished run with which interrupted ones are compared."""
     run = TinyRun(tmp_path_factory.mktemp("uninterrupted"), examples)
     run.train()
     return run

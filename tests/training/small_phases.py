@@ -20,13 +20,13 @@ BATCH, LENGTH, VOCABULARY = 3, 48, 120
 
 
 def phase(objective: str, **changes: Any) -> Phase:
-    """Some steps of three sequences."""
+    """Return a phase of a few steps of three sequences."""
     settings = {"sequence_length": LENGTH, "global_batch_size": BATCH, "steps": 5, "optimizer": {"learning_rate": 0.1}}
     return Phase.model_validate({"objective": objective, **settings, **changes})
 
 
 def cases(dropout: float = 0.1, **changes: Any) -> dict[str, tuple[Configuration, Phase]]:
-    """Each architecture, with what makes its shapes differ."""
+    """Return each architecture, with the options that change its shapes."""
     pairs = {"masked": {"packing": "sentence_pairs"}}
     dropouts = {"hidden_dropout": dropout, "attention_dropout": dropout}
     return {
@@ -58,7 +58,7 @@ CASES = list(cases())
 
 
 def model_and_batch(config: Configuration, settings: Phase) -> tuple[LanguageModel, dict[str, Tensor]]:
-    """A model with random weights in training mode, and a global batch."""
+    """Return a model with random weights in training mode, and a global batch."""
     model = unset_model(config)
     model.initialise(torch.Generator().manual_seed(0))
     examples = GeneratedExamples(settings, config.vocabulary_size, SpecialIds(0, 0, 1, 2, 3, 4), BATCH, 0)

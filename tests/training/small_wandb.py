@@ -1,4 +1,4 @@
-"""A server on this machine that answers what the client of Weights & Biases asks to begin, to resume and to write a run."""
+"""A server on this machine with the requests that the client of Weights & Biases makes to start, resume and write a run."""
 
 import contextlib
 import gzip
@@ -11,7 +11,7 @@ from typing import Any
 
 
 class SmallWandb(ThreadingHTTPServer):
-    """Keeps the rows of one run, and how its requests were authorised."""
+    """A server that keeps the rows of one run, and the authorisation of its requests."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
@@ -23,10 +23,10 @@ class SmallWandb(ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_port}"
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing of a client that hangs up."""
+        """Ignore a client that closes the connection."""
 
     def answer(self, query: str, variables: dict[str, Any]) -> dict[str, Any]:
-        """What GraphQL answers; nothing where the client goes on without."""
+        """Return GraphQL's answer; empty where the client continues without one."""
         operation = re.search(r"(?:query|mutation)\s+(\w+)", query)
         bucket = {
             "id": "bucket",
@@ -59,7 +59,7 @@ class _Handler(BaseHTTPRequestHandler):
     server: SmallWandb
 
     def log_message(self, format: str, *arguments: Any) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
@@ -85,7 +85,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 @contextlib.contextmanager
 def small_wandb() -> Iterator[SmallWandb]:
-    """The server, as long as the block lasts."""
+    """Run the server for the length of the block."""
     with SmallWandb() as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield server

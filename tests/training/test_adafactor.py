@@ -21,7 +21,7 @@ SWITCHES = [
 
 
 def model_of(seed: int = 0) -> nn.ParameterList:
-    """Factored in two and three dimensions, and unfactored; one is so small that scale_parameter's least value counts."""
+    """Return factored parameters of two and three dimensions, and a vector; one is below scale_parameter's least value."""
     generator = torch.Generator().manual_seed(seed)
     shapes = [(5, 3), (2, 3, 4), (7,), (4, 4)]
     tensors = [torch.randn(shape, generator=generator) for shape in shapes]
@@ -66,7 +66,7 @@ def test_it_is_transformers_for_all_switches(switches: dict[str, bool], beta1: f
     assert not torch.equal(model[0], model_of()[0])
 
 
-def test_every_switch_changes_the_weights() -> None:
+def test_every_option_changes_the_weights() -> None:
     results = set()
     cases = [*SWITCHES, {"beta1": 0.9}, {"clip_threshold": 0.1}, {"decay_rate": -0.3}, {"epsilons": (1e-2, 1e-3)}]
     for switches in [*cases, {"epsilons": (1e-30, 0.5)}]:
@@ -102,7 +102,7 @@ def test_it_is_the_papers_algorithm_for_matrices() -> None:
 
 
 def test_an_update_is_clipped_to_a_root_mean_square_of_the_threshold() -> None:
-    """At the first step every element of a vector's update is 1 before that."""
+    """At the first step every element of a vector's update is 1 before clipping."""
     model = nn.ParameterList([nn.Parameter(torch.zeros(7))])
     optimizer = build(model, learning_rate=0.1, scale_parameter=False, clip_threshold=0.5)
     give_gradients(model, 1)

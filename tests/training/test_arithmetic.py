@@ -1,4 +1,4 @@
-"""Operations and parameters are those of the real models."""
+"""Operations and parameters by arithmetic equal those of the real models."""
 
 import subprocess
 import sys
@@ -23,7 +23,7 @@ PAIRS: list[int] = []
 
 
 def counted_cases(dropout: float = 0.1) -> dict[str, tuple[Configuration, Phase]]:
-    """The small phases, and one of each family that shares its configuration with another."""
+    """Return the small phases, and one of each family that shares its configuration with another."""
     dropouts = {"hidden_dropout": dropout, "attention_dropout": dropout}
     roberta = BertConfig(2, 4, 32, 80, 64, VOCABULARY, family="roberta", padding_id=1, type_vocabulary_size=1, **dropouts)
     bare = BertConfig(
@@ -50,20 +50,20 @@ CASES = list(counted_cases())
 
 
 def attention(query, key, value, *others, out_shape=None, **options) -> int:
-    """Scores and values; torch counts them on a GPU and forgets them on a CPU."""
+    """Return the operations of scores and values, which torch counts on a GPU but not on a CPU."""
     batch, heads, queries, size = query
     PAIRS.append(2 * batch * heads * queries * key[2] * size)
     return 2 * PAIRS[-1]
 
 
 def attention_backward(gradient, query, key, *others, out_shape=None, **options) -> int:
-    """The gradients of query, key, value and weights, and the scores once more, as the kernel keeps none."""
+    """Return the operations of the gradients of query, key, value and weights, and of recomputing the scores."""
     batch, heads, queries, size = query
     return 5 * 2 * batch * heads * queries * key[2] * size
 
 
 def counted(config: Configuration, settings, run: Run) -> tuple[int, int, int]:
-    """Operations of the forward pass, of the backward pass, and of scores that a kernel computes anew in the latter."""
+    """Return the operations of the forward pass, of the backward pass, and of scores that the latter computes again."""
     model, batch = model_and_batch(config, settings)
     model.activation_checkpointing = run.activation_checkpointing
     PAIRS.clear()
@@ -78,7 +78,7 @@ def counted(config: Configuration, settings, run: Run) -> tuple[int, int, int]:
 @pytest.mark.parametrize("dropout", [0.1, 0.0])
 @pytest.mark.parametrize("checkpointing", [False, True])
 @pytest.mark.parametrize("case", CASES)
-def test_operations_are_what_torch_counts_in_a_real_step(case: str, checkpointing: bool, dropout: float) -> None:
+def test_operations_equal_torchs_count_of_a_real_step(case: str, checkpointing: bool, dropout: float) -> None:
     config, settings = counted_cases(dropout)[case]
     run = Run(activation_checkpointing=checkpointing)
     forward, backward, scores_again = counted(config, settings, run)
@@ -86,12 +86,12 @@ def test_operations_are_what_torch_counts_in_a_real_step(case: str, checkpointin
     assert found.forward == forward
     assert found.backward + found.recomputed == backward - scores_again
     assert (found.recomputed > 0) == checkpointing
-    # With dropout attention is computed by plain products on a CPU, which keep what the backward pass asks for.
+    # With dropout a CPU computes attention by plain products, which keep what the backward pass needs.
     assert (scores_again > 0) == (dropout == 0)
     assert model_flops(config, settings) == found.model == 3 * forward
 
 
-def test_a_gpt2_takes_what_palms_and_megatrons_formulas_say() -> None:
+def test_a_gpt2_takes_the_operations_of_palms_and_megatrons_formulas() -> None:
     layers, width, vocabulary = 3, 32, VOCABULARY
     config, settings = cases()["gpt2"]
     weights = layers * 12 * width**2 + vocabulary * width
@@ -107,7 +107,7 @@ def test_gpt2_124m_at_1024_tokens() -> None:
     assert model_flops(config, settings) / 1024 == 741_192_192 + 113_246_208
 
 
-def test_a_berts_head_and_last_layer_run_at_scored_places_only() -> None:
+def test_a_berts_head_and_last_layer_run_at_scored_positions_only() -> None:
     config = BertConfig(2, 2, 4, 16, 8, 100)
     settings = phase("masked", sequence_length=8, masked={"max_predictions": 1})
     head = [product for product in products(config, settings) if not product.recomputed]
@@ -133,7 +133,7 @@ def test_arithmetic_and_estimate_need_no_torch() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_parameters_of_each_kind_in_a_t5_with_a_head_of_its_own() -> None:
+def test_parameters_of_each_kind_in_a_t5_with_an_untied_head() -> None:
     found = parameters(T5Config(1, 2, 3, 4, 5, 7, relative_attention_buckets=8))
     assert found.token_embedding == found.head == 7 * 4
     assert found.position_embeddings == 2 * 8 * 2

@@ -1,4 +1,4 @@
-"""What cannot go well is refused before the first step, by name; and a full disk loses no checkpoint."""
+"""Bad input is refused before the first step, by name; and a full disk loses no checkpoint."""
 
 import dataclasses
 import shutil
@@ -14,7 +14,7 @@ from tiny_runs import TinyRun
 
 @pytest.fixture
 def own_data(tiny_run: TinyRun) -> TinyRun:
-    """A run with examples of its own, to be damaged."""
+    """A run with a copy of the examples, to be damaged."""
     folder = tiny_run.folder.parent / "examples"
     shutil.copytree(tiny_run.examples, folder)
     tiny_run.examples = folder
@@ -47,27 +47,25 @@ DAMAGES = {
 }
 
 
-@pytest.mark.parametrize("goes_on", [False, True], ids=["beginning", "going on"])
+@pytest.mark.parametrize("resumes", [False, True], ids=["new", "resumed"])
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_examples_that_are_not_what_they_were_are_refused_before_the_first_step(
-    damage: str, goes_on: bool, own_data: TinyRun
-) -> None:
+def test_changed_examples_are_refused_before_the_first_step(damage: str, resumes: bool, own_data: TinyRun) -> None:
     spoil, file, message = DAMAGES[damage]
-    if goes_on:
+    if resumes:
         code, _ = own_data.attempt("gradient:8")
         assert code == -9
     spoil(own_data.examples / file)
     with pytest.raises(RelmError, match=message):
         own_data.train()
     log = own_data.folder / "main" / "train.jsonl"
-    if goes_on:
-        assert len(own_data.lines()) == 7, "the run of before was touched"
+    if resumes:
+        assert len(own_data.lines()) == 7, "the earlier run's log was changed"
         assert own_data.checkpoints == ["step-00000003", "step-00000006"]
     else:
         assert not log.exists()
 
 
-def test_a_shard_that_was_put_back_goes_on(own_data: TinyRun, tmp_path: Path) -> None:
+def test_a_run_resumes_once_its_shard_is_restored(own_data: TinyRun, tmp_path: Path) -> None:
     whole = dataclasses.replace(own_data, folder=tmp_path / "whole")
     whole.train()
     assert own_data.attempt("gradient:8")[0] == -9
@@ -81,7 +79,7 @@ def test_a_shard_that_was_put_back_goes_on(own_data: TinyRun, tmp_path: Path) ->
     assert own_data.sha256() == whole.sha256()
 
 
-# What no longer finds room -> how large a file may be, given a checkpoint.
+# The write that fails -> the size limit of a file, given a checkpoint.
 FULL: dict[str, tuple[Callable[[Path], int], str]] = {
     "within the weights": (
         lambda saved: (saved / CHECKPOINT_FILES[0]).stat().st_size // 2,

@@ -1,4 +1,4 @@
-"""A checkpoint is whole or absent, and what is not what was written is not believed."""
+"""A checkpoint is complete or absent, and a changed one is not loaded."""
 
 import hashlib
 import json
@@ -19,7 +19,7 @@ IDENTITY = {"fingerprint": "aa", "phase": "main", "manifest_sha256": "bb", "star
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Of all checkpoints."""
+    """The folder of all checkpoints."""
     return tmp_path / "run" / "checkpoints"
 
 
@@ -37,7 +37,7 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_what_was_saved_is_loaded(folder: Path) -> None:
+def test_a_saved_checkpoint_is_loaded(folder: Path) -> None:
     save(folder, 500)
     checkpoint = load_checkpoint(folder, IDENTITY)
     assert checkpoint is not None
@@ -50,13 +50,13 @@ def test_without_a_checkpoint_there_is_none(folder: Path) -> None:
     assert load_checkpoint(folder, IDENTITY) is None
 
 
-def test_the_newest_stay(folder: Path) -> None:
+def test_the_newest_are_kept(folder: Path) -> None:
     for step in (5, 10, 15):
         save(folder, step)
     assert names(folder) == ["step-00000010", "step-00000015"]
 
 
-def test_one_that_an_interruption_brought_about_pushes_out_none_that_the_recipe_asks_for(folder: Path) -> None:
+def test_one_that_an_interruption_caused_replaces_none_that_the_recipe_requests(folder: Path) -> None:
     for step, asked_for in ((500, True), (1000, True), (1100, False), (1200, False)):
         save(folder, step, listed=asked_for)
     assert names(folder) == ["step-00000500", "step-00001000", "step-00001200"]
@@ -64,7 +64,7 @@ def test_one_that_an_interruption_brought_about_pushes_out_none_that_the_recipe_
     assert names(folder) == ["step-00001000", "step-00001500"]
 
 
-def test_a_damaged_one_of_a_later_step_does_not_push_out_a_good_one(folder: Path) -> None:
+def test_a_damaged_one_of_a_later_step_does_not_replace_a_good_one(folder: Path) -> None:
     for step in (5, 10, 99):
         save(folder, step, keep=3)
     (folder / "step-00000099" / "model.safetensors").write_bytes(b"")
@@ -79,7 +79,7 @@ def test_a_damaged_one_of_the_same_step_is_replaced(folder: Path) -> None:
     assert load_checkpoint(folder, IDENTITY) is not None
 
 
-def test_what_an_interrupted_save_left_is_cleared_away(folder: Path) -> None:
+def test_the_files_of_an_interrupted_save_are_deleted(folder: Path) -> None:
     (folder / ".step-00000004.partial").mkdir(parents=True)
     save(folder, 5)
     assert names(folder) == ["step-00000005"]
@@ -110,7 +110,7 @@ def test_another_format_is_refused(folder: Path) -> None:
         ("start_sha256", "other starting weights"),
     ],
 )
-def test_one_of_something_else_is_refused_by_name(folder: Path, key: str, words: str) -> None:
+def test_one_of_another_run_is_refused_by_key(folder: Path, key: str, words: str) -> None:
     save(folder, 5)
     with pytest.raises(
         RelmError, match=f"step-00000005: the checkpoint belongs to {words}: its {key} is {IDENTITY[key]}, this run's is zz"
@@ -147,7 +147,7 @@ def test_the_hash_of_a_state_leaves_out_its_time_alone(folder: Path) -> None:
     assert state_sha256({**state, "loss": 1.25}) != state_sha256(state)
 
 
-def test_one_that_an_interruption_brought_about_has_no_line(folder: Path) -> None:
+def test_one_that_an_interruption_caused_has_no_line(folder: Path) -> None:
     save(folder, 5)
     save(folder, 7, listed=False)
     save(folder, 10)
@@ -179,7 +179,7 @@ def test_a_failure_to_write_leaves_the_earlier_ones(folder: Path, monkeypatch: p
     assert listed(folder) == [5]
 
 
-def test_one_that_cannot_be_read_stops_the_run_for_an_older_one_would_replace_it(
+def test_one_that_cannot_be_read_stops_the_run_since_an_older_one_would_replace_it(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save(folder, 5)
@@ -205,7 +205,7 @@ def test_a_state_of_another_step_is_damage(folder: Path, caplog: pytest.LogCaptu
 
 
 @pytest.mark.parametrize("text", ["no JSON\n", "[]\n", "[" * 100_000 + "\n", '{"step": "x"}\n'])
-def test_a_list_that_is_none_is_named(folder: Path, text: str) -> None:
+def test_a_broken_list_is_named(folder: Path, text: str) -> None:
     save(folder, 10)
     path = folder.with_name(run_folder.CHECKPOINTS)
     path.write_text(text + path.read_text())

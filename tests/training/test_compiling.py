@@ -17,7 +17,7 @@ from relm.recipes.section import merge
 from relm.training.loop import WARM_UP, require_same_programs
 
 
-def test_a_shape_that_comes_after_the_warm_up_is_an_error() -> None:
+def test_a_new_shape_after_the_warm_up_is_an_error() -> None:
     device = open_device(Run(threads=1, compile=True))
 
     def terms(batch: dict[str, torch.Tensor]) -> dict[str, Term]:
@@ -36,7 +36,7 @@ def test_a_shape_that_comes_after_the_warm_up_is_an_error() -> None:
         require_same_programs(device, WARM_UP + 3, programs)
 
 
-def test_without_a_compiler_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_without_a_compiler_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     from torch._inductor import config
 
     monkeypatch.setattr(config.cpp, "cxx", ("no-such-compiler",))
@@ -55,7 +55,7 @@ WITHOUT_DROPOUT: dict[str, dict[str, Any]] = {
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 @pytest.mark.parametrize("objective", WITHOUT_DROPOUT)
-def test_one_program_takes_the_steps_that_are_taken_without(
+def test_a_compiled_run_takes_the_steps_of_an_uncompiled_one(
     tmp_path: Path, examples_of: Callable[[str], Path], objective: str, precision: str
 ) -> None:
     from torch._dynamo.utils import counters
@@ -77,7 +77,7 @@ def test_one_program_takes_the_steps_that_are_taken_without(
 
 @pytest.mark.full
 @pytest.mark.timeout(1800)
-def test_a_compiled_run_goes_on_to_the_same_bits_whether_or_not_its_programs_are_kept(tmp_path: Path, examples: Path) -> None:
+def test_a_compiled_run_resumes_to_the_same_bits_whether_or_not_its_programs_are_kept(tmp_path: Path, examples: Path) -> None:
     changes = {"run": {"compile": True, "activation_checkpointing": True}}
     whole, killed = (SharedRun(tmp_path / name, examples, changes) for name in ("whole", "killed"))
     dying = SharedRun(killed.folder, examples, changes, own={"0": {"RELM_KILL_AT": "gradient:5"}})

@@ -1,4 +1,4 @@
-"""LAMB against the same in numpy and float64, written from algorithm 2 of You et al. (2020)."""
+"""LAMB against an implementation in numpy and float64, written from algorithm 2 of You et al. (2020)."""
 
 from typing import Any
 
@@ -31,7 +31,7 @@ def layer() -> Layer:
 
 def gradients_of(model: nn.Module, step: int) -> dict[str, Array]:
     generator = np.random.default_rng(step)
-    # Their common norm is below 1 at the first step, and above it later.
+    # The global norm is below 1 at the first step, and above it later.
     return {name: generator.standard_normal(tuple(p.shape)) * 0.1 * step for name, p in model.named_parameters()}
 
 
@@ -59,7 +59,7 @@ def expected(
     clip: float = np.inf,
     normalises: bool = False,
 ) -> dict[str, Array]:
-    """The weights after so many steps; parameters whose name contains one of the words are left out of decay or adaptation."""
+    """Return the weights after some steps; parameters with one of the words in their name are not decayed or adapted."""
     weights = {name: p.detach().double().numpy().copy() for name, p in model.named_parameters()}
     first, second = ({name: np.zeros_like(w) for name, w in weights.items()} for _ in range(2))
     for t in range(1, steps + 1):
@@ -108,7 +108,7 @@ def test_the_weights_are_those_of_an_independent_lamb(case: str) -> None:
         np.testing.assert_allclose(parameter.detach().numpy(), wanted[name], rtol=2e-6, atol=2e-7, err_msg=name)
 
 
-def test_every_switch_changes_the_weights() -> None:
+def test_every_option_changes_the_weights() -> None:
     results = []
     for settings, _ in CASES.values():
         model = layer()
@@ -141,7 +141,7 @@ def test_an_adapted_step_is_as_long_as_the_learning_rate_times_the_weight() -> N
     assert moved == pytest.approx(RATE * norm, rel=1e-5)
 
 
-def test_query_key_and_value_apart_have_the_three_ratios_of_a_fused_matrix() -> None:
+def test_separate_query_key_and_value_have_the_three_ratios_of_a_fused_matrix() -> None:
     """Graphcore's BERT keeps them side by side in one (hidden, 3 hidden) matrix, and takes the norm of each third."""
     hidden = 4
     generator = np.random.default_rng(1)

@@ -56,7 +56,7 @@ assert not [service for service in services() if service.status() != psutil.STAT
 
 @pytest.fixture(autouse=True)
 def _alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No settings of whoever runs the tests, a home folder that is looked at, and no way to a network."""
+    """Remove the user's settings, and set a temporary home folder and a proxy that reaches no network."""
     for name in [name for name in os.environ if name.startswith("WANDB_")]:
         monkeypatch.delenv(name)
     (tmp_path / "home").mkdir()
@@ -66,14 +66,14 @@ def _alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Of a phase."""
+    """The folder of a phase."""
     path = tmp_path / "run" / "main"
     path.mkdir(parents=True)
     return path
 
 
 def train(folder: Path, names: str, first: int, last: int, ending: str = "end", **environment: str) -> Any:
-    """Take the steps after `first` in a process of its own."""
+    """Take the steps after `first` in a separate process."""
     return subprocess.run(
         [sys.executable, "-c", TRAINER, str(folder), names, str(first), str(last), ending],
         env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
@@ -84,7 +84,7 @@ def train(folder: Path, names: str, first: int, last: int, ending: str = "end", 
 
 
 def take_steps(folder: Path, names: list[str], first: int, last: int) -> None:
-    """The same in this process."""
+    """Take the steps after `first` in this process."""
     log = RunLog(folder / "train.jsonl", first)
     with open_loggers(names, folder, "tiny/main", first, {"seed": 7}) as given:
         for step in range(first + 1, last + 1):
@@ -95,13 +95,13 @@ def take_steps(folder: Path, names: list[str], first: int, last: int) -> None:
 
 
 def figures(folder: Path) -> dict[str, list[tuple[int, float]]]:
-    """`train.jsonl`, a series for each figure."""
+    """Return a series for each figure of `train.jsonl`."""
     lines = [json.loads(line) for line in (folder / "train.jsonl").read_text().splitlines()]
     return {key: [(line["step"], line[key]) for line in lines] for key in ("loss", "learning_rate")}
 
 
 def in_tensorboard(folder: Path) -> dict[str, list[tuple[int, float]]]:
-    """What TensorBoard shows, a series for each figure."""
+    """Return a series for each figure that TensorBoard shows."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     events = EventAccumulator(str(folder / "tensorboard"), size_guidance={"scalars": 0}).Reload()
@@ -109,12 +109,12 @@ def in_tensorboard(folder: Path) -> dict[str, list[tuple[int, float]]]:
 
 
 def rounded(series: dict[str, list[tuple[int, float]]]) -> dict[str, list[tuple[int, float]]]:
-    """As TensorBoard keeps it: to 32 bits."""
+    """Return the series rounded to float32, as TensorBoard keeps them."""
     return {key: [(step, float(np.float32(value))) for step, value in points] for key, points in series.items()}
 
 
 def wandb_records(folder: Path) -> list[Any]:
-    """All records of the one run that lies in `folder`."""
+    """Return all records of the one run in `folder`."""
     from wandb.proto.wandb_internal_pb2 import Record
     from wandb.sdk.internal.datastore import DataStore
 
@@ -127,7 +127,7 @@ def wandb_records(folder: Path) -> list[Any]:
 
 
 def in_wandb(folder: Path) -> dict[str, list[tuple[int, float]]]:
-    """What the one run of Weights & Biases holds, a series for each figure."""
+    """Return a series for each figure of the one run of Weights & Biases."""
     series: dict[str, list[tuple[int, float]]] = {}
     for record in wandb_records(folder):
         if record.HasField("history"):
@@ -140,14 +140,14 @@ def in_wandb(folder: Path) -> dict[str, list[tuple[int, float]]]:
 
 
 def files_with_the_key(folder: Path) -> list[Path]:
-    """Which files below `folder` hold it, as it is or as it is sent."""
+    """Return the files below `folder` that contain the key, plain or encoded."""
     contents = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     assert len(contents) >= 4
     return [path for path, content in contents.items() if KEY.encode() in content or ENCODED_KEY in content]
 
 
 def wait_until_gone(folder: Path) -> None:
-    """Until the service of a killed trainer has ended, too."""
+    """Wait until the service of a killed trainer has ended, too."""
     [pid] = map(int, (folder / "service").read_text().split())
     for _ in range(200):
         if not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
@@ -156,7 +156,7 @@ def wait_until_gone(folder: Path) -> None:
     raise AssertionError(f"process {pid} outlives the trainer")
 
 
-def test_nothing_is_imported_or_written_unless_it_is_asked_for(folder: Path) -> None:
+def test_nothing_is_imported_or_written_unless_requested(folder: Path) -> None:
     script = """
 import sys
 from pathlib import Path
@@ -185,7 +185,7 @@ def test_after_a_kill_tensorboard_shows_each_step_once_as_train_jsonl_has_it(fol
     assert [step for step, _ in in_tensorboard(folder)["loss"]] == list(range(1, 13))
 
 
-def test_tensorboard_gets_the_lines_from_before_it_was_asked_for(folder: Path) -> None:
+def test_tensorboard_gets_the_lines_from_before_it_was_requested(folder: Path) -> None:
     take_steps(folder, [], 0, 5)
     with open_loggers(["tensorboard"], folder, "tiny/main", 3, {}) as loggers:
         loggers.write({"step": 4, "loss": 7.0})
@@ -214,7 +214,7 @@ def test_after_a_kill_wandb_has_one_run_with_each_step_once(folder: Path) -> Non
     assert [step for step, _ in in_wandb(folder)["loss"]] == list(range(1, 13))
 
 
-def test_both_say_nothing_and_keep_no_key(folder: Path, tmp_path: Path) -> None:
+def test_both_print_nothing_and_keep_no_key(folder: Path, tmp_path: Path) -> None:
     done = train(folder, "tensorboard,wandb", 0, 3, WANDB_API_KEY=KEY)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert in_wandb(folder) == figures(folder)
@@ -222,7 +222,7 @@ def test_both_say_nothing_and_keep_no_key(folder: Path, tmp_path: Path) -> None:
     assert files_with_the_key(tmp_path) == []
 
 
-def test_a_server_that_is_ahead_of_the_checkpoint_gets_each_step_once_and_the_key_stands_in_no_file(
+def test_a_server_that_is_ahead_of_the_checkpoint_gets_each_step_once_and_no_file_has_the_key(
     folder: Path, tmp_path: Path
 ) -> None:
     with small_wandb() as server:
@@ -253,7 +253,7 @@ def test_a_wrong_key_is_an_error_that_does_not_repeat_it(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(("mode", "message"), [("online", "WANDB_API_KEY is not set"), ("on", "is on, expected offline")])
-def test_without_a_key_or_with_another_mode_nothing_is_asked_and_nothing_begins(
+def test_a_missing_key_or_an_unknown_mode_is_an_error_before_the_start(
     mode: str, message: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WANDB_MODE", mode)
@@ -269,7 +269,7 @@ def test_wandb_can_be_switched_off(folder: Path, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("ending", ["signal service 9", pytest.param("signal service 19", marks=pytest.mark.full)])
-def test_a_service_that_dies_or_hangs_ends_neither_training_nor_its_end(ending: str, folder: Path) -> None:
+def test_a_service_that_dies_or_hangs_does_not_stop_training(ending: str, folder: Path) -> None:
     done = train(folder, "wandb", 0, 3, ending, CLOSE_SECONDS="1")
     assert (done.returncode, len(done.stderr.splitlines())) == (0, 1), done.stderr
     assert done.stderr.startswith("run.loggers: wandb ")
@@ -286,7 +286,7 @@ def test_an_absent_package_is_named_with_what_installs_it(
         take_steps(folder, [name], 0, 1)
 
 
-def test_a_logger_that_fails_is_dropped_with_one_warning_and_the_others_go_on(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_logger_that_fails_is_dropped_with_one_warning_and_the_others_continue(caplog: pytest.LogCaptureFixture) -> None:
     seen: list[Any] = []
 
     def full(line: Any) -> None:

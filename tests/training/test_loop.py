@@ -1,4 +1,4 @@
-"""Training does what the recipe says, and what it writes is complete."""
+"""Training follows the recipe, and its files are complete."""
 
 import json
 import math
@@ -45,7 +45,7 @@ def test_there_is_a_line_for_the_first_step_each_interval_and_the_last_step(tiny
     assert "7 steps, 896 tokens" in sentence
 
 
-def test_a_line_has_the_loss_of_each_term_its_accuracy_and_what_the_machine_did(tiny_run) -> None:
+def test_a_line_has_the_loss_and_accuracy_of_each_term_and_the_machines_figures(tiny_run) -> None:
     tiny_run.changes = shorter(steps=4)
     tiny_run.train()
     line = json.loads((tiny_run.folder / "main" / "train.jsonl").read_text().splitlines()[-1])
@@ -59,7 +59,7 @@ def test_a_line_has_the_loss_of_each_term_its_accuracy_and_what_the_machine_did(
     assert line["memory_bytes"] > 50e6
 
 
-def test_memory_that_a_device_does_not_report_is_in_no_line(tiny_run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_memory_is_in_no_line(tiny_run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(TorchDevice, "peak_memory", lambda device: None)
     tiny_run.changes = shorter(steps=4)
     tiny_run.train()
@@ -105,16 +105,16 @@ def test_the_device_is_read_once_a_log_interval_and_not_in_between(tiny_run, mon
     assert read == ["tolist"] * 4
 
 
-def test_utilisation_is_of_the_stated_peak(tiny_run) -> None:
+def test_utilisation_is_relative_to_the_stated_peak(tiny_run) -> None:
     tiny_run.changes = {**shorter(), "run": {"peak_teraflops": 0.5}}
     tiny_run.train()
     line = json.loads((tiny_run.folder / "main" / "train.jsonl").read_text().splitlines()[-1])
-    # A layer of width h has matrices of 12 h^2 numbers, the head 257 h; scores and values are 4 h a token and a position.
+    # A layer of width h has matrices of 12 h^2 weights, the head 257 h; scores and values take 4 h a token and a position.
     operations = 16 * 3 * 2 * (2 * (12 * 16**2 + 2 * 16 * 16) + 257 * 16)
     assert line["mfu"] == pytest.approx(line["samples_per_second"] * operations / 0.5e12, rel=0.01, abs=1e-5)
 
 
-def test_held_out_examples_are_looked_at_now_and_then_and_change_nothing(tiny_run, uninterrupted, monkeypatch) -> None:
+def test_validation_runs_at_its_interval_and_changes_nothing(tiny_run, uninterrupted, monkeypatch) -> None:
     tiny_run.changes = {"run": {"validation_interval": 7, "validation_batches": 3}}
     tiny_run.train()
     assert tiny_run.sha256() == uninterrupted.sha256()
@@ -130,7 +130,7 @@ def test_held_out_examples_are_looked_at_now_and_then_and_change_nothing(tiny_ru
     assert looked[30] == pytest.approx(np.mean(losses), rel=1e-5)
 
 
-def test_a_held_out_loss_that_is_no_number_stops_too(tiny_run) -> None:
+def test_a_validation_loss_that_is_not_finite_stops_too(tiny_run) -> None:
     tiny_run.changes = {
         "pretrain": {"main": {"optimizer": {"learning_rate": 1e37}, "schedule": {"warmup_steps": 0}}},
         "run": {"validation_interval": 1},
@@ -154,7 +154,7 @@ def test_the_steps_before_the_rate_is_steady_are_not_extrapolated(monkeypatch: p
     assert measured.seconds == 63.0
 
 
-def test_every_so_manyth_checkpoint_stays(tiny_run) -> None:
+def test_checkpoints_of_keep_every_are_kept(tiny_run) -> None:
     tiny_run.changes = {"run": {"keep_every": 3, "keep_checkpoints": 1}}
     tiny_run.train()
     assert tiny_run.checkpoints == ["step-00000009", "step-00000018", "step-00000027", "step-00000030"]
@@ -183,7 +183,7 @@ def test_the_model_folder_loads_in_transformers_with_its_tokenizer(uninterrupted
     assert (tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.model_max_length) == (256, 256, 16)
 
 
-def test_the_sidecar_says_what_the_model_is(uninterrupted) -> None:
+def test_the_sidecar_describes_the_model(uninterrupted) -> None:
     sidecar = checked_sidecar(uninterrupted.model_folder / "model.safetensors")
     assert sidecar["step"] == 30
     assert sidecar["fingerprint"] == uninterrupted.fingerprint
@@ -216,7 +216,7 @@ def test_a_damaged_model_is_written_again_from_the_last_checkpoint(tiny_run) -> 
     assert [line["step"] for line in tiny_run.lines()] == [1, 2, 4, 6]
 
 
-def test_how_the_batch_is_cut_changes_rounding_only(tmp_path: Path, examples: Path, tiny_run) -> None:
+def test_the_micro_batch_size_changes_rounding_only(tmp_path: Path, examples: Path, tiny_run) -> None:
     losses = {}
     for size in (2, 8):
         run = type(tiny_run)(tmp_path / str(size), examples)
@@ -243,7 +243,7 @@ def test_steps_read_the_examples_in_their_order_without_gaps(tiny_run) -> None:
         assert np.array_equal(np.concatenate([piece[name].numpy() for piece in inputs[1].micro_batches]), array)
 
 
-def test_a_fault_of_the_examples_reaches_the_loop_at_its_step() -> None:
+def test_an_error_of_the_examples_is_raised_at_its_step() -> None:
     def make(number: int) -> int:
         if number == 3:
             raise RelmError("a shard is gone")
@@ -301,7 +301,7 @@ def test_bfloat16_keeps_float32_weights_and_state(tiny_run) -> None:
     assert tiny_run.lines()[-1]["loss"] != exact.lines()[-1]["loss"]
 
 
-def test_layers_that_are_computed_anew_give_the_same_run(tiny_run, tmp_path: Path) -> None:
+def test_activation_checkpointing_gives_the_same_run(tiny_run, tmp_path: Path) -> None:
     plain = type(tiny_run)(tmp_path / "plain", tiny_run.examples)
     plain.changes = shorter(steps=4)
     tiny_run.changes = {**shorter(steps=4), "run": {"activation_checkpointing": True}}
@@ -324,7 +324,7 @@ def test_initial_weights_of_another_architecture_are_refused(tiny_run, uninterru
         tiny_run.train()
 
 
-def test_a_loss_that_is_no_number_stops_with_the_step_and_the_last_good_checkpoint(tiny_run) -> None:
+def test_a_loss_that_is_not_finite_stops_with_the_step_and_the_last_good_checkpoint(tiny_run) -> None:
     tiny_run.changes = {
         "pretrain": {
             "main": {"optimizer": {"learning_rate": 1e30, "gradient_clipping": None}, "schedule": {"warmup_steps": 0}}
@@ -360,14 +360,14 @@ def test_another_tokenizer_than_the_examples_is_refused(tmp_path: Path, tiny_run
         pretrain(tiny_run.recipe, "main", tiny_run.examples / "manifest.json", other, None, tiny_run.model_folder, "f")
 
 
-def test_more_disk_than_there_is_is_refused_before_the_first_step(tiny_run) -> None:
+def test_too_little_disk_is_refused_before_the_first_step(tiny_run) -> None:
     tiny_run.changes = {"run": {"keep_checkpoints": 10**12}}
     with pytest.raises(RelmError, match=r"keep_checkpoints"):
         tiny_run.train()
     assert not (tiny_run.folder / "main" / "train.jsonl").exists()
 
 
-def test_more_memory_than_there_is_is_refused_before_the_first_step(tiny_run) -> None:
+def test_too_little_memory_is_refused_before_the_first_step(tiny_run) -> None:
     tiny_run.changes = {"pretrain": {"main": {"global_batch_size": 10**9}}, "run": {"micro_batch_size": None}}
     with pytest.raises(RelmError, match=r"micro_batch_size"):
         tiny_run.train()

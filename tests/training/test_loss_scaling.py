@@ -66,12 +66,12 @@ def test_an_overflow_is_found_and_its_gradients_are_0(bad: float) -> None:
 
 
 def line_of(scaler: LossScaler) -> dict[str, float]:
-    """As the loop asks for it."""
+    """Return the columns of a line, read as by the loop."""
     return scaler.line({name: value.item() for name, value in scaler.readings().items()})
 
 
 def after(scaler: LossScaler, overflows: str) -> list[float]:
-    """The scale after each update: x where it overflows, else a dot."""
+    """Return the scale after each update of a pattern: x where it overflows, otherwise a dot."""
     scales = []
     for number, mark in enumerate(overflows, start=1):
         scaler.begin_step(number)
@@ -87,7 +87,7 @@ def test_the_automatic_scale_halves_at_an_overflow_and_doubles_after_an_interval
 
 
 def test_the_automatic_scale_is_torchs() -> None:
-    """The same as GradScaler's, whose update is a kernel of torch."""
+    """It equals GradScaler's, whose update is a kernel of torch."""
     scale, growth = torch.tensor(1024.0), torch.tensor(0, dtype=torch.int32)
     marks = "....x..xx......x............"
     expected = []
@@ -102,7 +102,7 @@ def test_a_static_scale_stays_and_a_table_is_followed() -> None:
     assert after(scaler_of(name="by_step", scale=2, by_step={2: 32, 4: 16}), "..x..") == [2, 32, 32, 16, 16]
 
 
-def test_a_restored_scaler_goes_on_as_the_saved_one() -> None:
+def test_a_restored_scaler_continues_as_the_saved_one() -> None:
     saved, marks = scaler_of(name="automatic", scale=64, growth_interval=3), "..x.."
     after(saved, marks)
     tensors = {name: tensor.clone() for name, tensor in saved.tensors().items()}
@@ -113,7 +113,7 @@ def test_a_restored_scaler_goes_on_as_the_saved_one() -> None:
     assert all(name.startswith("loss_scaler.") for name in tensors)
 
 
-def test_updates_that_are_all_skipped_end_the_run_with_what_to_do() -> None:
+def test_updates_that_are_all_skipped_stop_the_run() -> None:
     scaler = scaler_of(scale=50_000)
     after(scaler, "." + "x" * (HOPELESS - 1))
     line_of(scaler)
@@ -122,7 +122,7 @@ def test_updates_that_are_all_skipped_end_the_run_with_what_to_do() -> None:
         line_of(scaler)
 
 
-def test_nothing_is_scaled_unless_it_is_asked_for() -> None:
+def test_nothing_is_scaled_unless_requested() -> None:
     assert build_loss_scaler(LossScaling(), "float32", CPU) is None
     assert build_loss_scaler(LossScaling(), "bfloat16", CPU) is None
     assert build_loss_scaler(LossScaling(), "float16", CPU) is not None
@@ -161,7 +161,7 @@ class Classifier(nn.Module):
 
 
 def train(precision: str, steps: int, shrink: float = 1.0, **scaling: Any) -> tuple[Classifier, list[float], LossScaler | None]:
-    """Losses of some steps; `shrink` makes the loss, and so its gradients, that much smaller."""
+    """Return the losses of some steps; `shrink` is a factor of the loss, and so of its gradients."""
     generator = torch.Generator().manual_seed(1)
     batch = {"inputs": torch.randn(32, 8, generator=generator), "labels": torch.arange(32) % 4}
     model = Classifier()
@@ -219,14 +219,14 @@ def test_a_scale_that_overflows_float16_is_lowered_until_updates_are_made() -> N
 
 
 def test_a_skipped_update_leaves_the_weights_where_momentum_would_have_moved_them() -> None:
-    """The loss is that before each update: the fourth and fifth are skipped."""
+    """Each loss is that before an update: the fourth and fifth are skipped."""
     _, losses, _ = train("float16", 8, name="by_step", by_step={1: 1024, 4: 2.0**40, 6: 1024})
     assert losses[3] == losses[4] == losses[5]
     assert losses[0] > losses[1] > losses[2] > losses[3]
     assert losses[5] > losses[6] > losses[7]
 
 
-def test_scaling_by_a_power_of_two_leaves_float32_training_as_it_was() -> None:
+def test_scaling_by_a_power_of_two_leaves_float32_training_unchanged() -> None:
     plain, losses, _ = train("float32", 5)
     scaled, same, _ = train("float32", 5, scale=4096)
     assert losses == same

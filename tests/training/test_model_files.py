@@ -1,4 +1,4 @@
-"""Every file of a trained model is what its sidecar says, or the model is neither read, nor published, nor trained on."""
+"""Every file of a trained model matches its sidecar, or the model is neither read, nor published, nor trained on."""
 
 import json
 import shutil
@@ -23,12 +23,12 @@ def model(uninterrupted: TinyRun, tmp_path: Path) -> Path:
 
 
 def change(path: Path) -> None:
-    """Change the configuration as a person with an editor would."""
+    """Change the configuration, as a user with an editor would."""
     path.write_text(path.read_text().replace('"layer_norm_epsilon": 1e-05', '"layer_norm_epsilon": 10'))
 
 
 def made_by_an_earlier_version(folder: Path) -> Path:
-    """Take away what earlier versions did not write; the sidecar."""
+    """Remove the keys that earlier versions did not write, and return the sidecar."""
     sidecar = sidecar_of(folder / "model.safetensors")
     content = read_json(sidecar)
     del content["files"]
@@ -47,7 +47,7 @@ def test_the_sidecar_of_a_trained_model_names_every_file_of_its_folder(uninterru
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_changed_file_of_a_model_is_refused_by_whoever_reads_its_weights(model: Path, name: str, tmp_path: Path) -> None:
+def test_a_changed_file_of_a_model_is_refused_by_all_readers_of_its_weights(model: Path, name: str, tmp_path: Path) -> None:
     sha256 = sha256_of(model / "model.safetensors")
     assert checked_weights(model) == sha256
     (model / name).write_text((model / name).read_text() + "\n")
@@ -82,7 +82,7 @@ def test_a_model_of_an_earlier_version_is_written_again_from_its_last_checkpoint
     assert list(read_json(sidecar)["files"]) == NAMES
 
 
-def test_whoever_reads_a_model_of_an_earlier_version_is_told_how_to_make_it_again(model: Path) -> None:
+def test_the_error_for_a_model_of_an_earlier_version_names_the_command_that_writes_it_again(model: Path) -> None:
     sidecar = made_by_an_earlier_version(model)
     for read in (lambda: checked_weights(model), lambda: checked_model(model / "model.safetensors")):
         with pytest.raises(
@@ -90,13 +90,13 @@ def test_whoever_reads_a_model_of_an_earlier_version_is_told_how_to_make_it_agai
         ):
             read()
     content = read_json(sidecar)
-    del content["fingerprint"]  # as the sidecar of a download: the configuration beside it has one of its own
+    del content["fingerprint"]  # as the sidecar of a download: the configuration beside it has its own
     write_json(sidecar, content)
     assert checked_weights(model) == content["sha256"]
 
 
-def test_a_configuration_with_a_sidecar_of_its_own_is_checked_too(tmp_path: Path) -> None:
-    """As download and conversion leave a model."""
+def test_a_configuration_with_its_own_sidecar_is_checked_too(tmp_path: Path) -> None:
+    """Download and conversion write a model in this way."""
     from relm.artifact import write_sidecar
 
     for name in ("model.safetensors", "config.json"):
@@ -116,20 +116,20 @@ def test_a_configuration_with_a_sidecar_of_its_own_is_checked_too(tmp_path: Path
         *("model.safetensors.index.json", "model-00001-of-00002.safetensors", "pytorch_model.bin", "modeling_own.py"),
     ],
 )
-def test_a_file_that_loaders_would_notice_and_the_model_was_not_written_with_is_refused(model: Path, name: str) -> None:
+def test_an_unlisted_file_that_loaders_would_read_is_refused(model: Path, name: str) -> None:
     (model / name).write_text("{}")
     with pytest.raises(RelmError, match=f"model: holds {name}, which .*model.safetensors.json does not name; remove it"):
         checked_weights(model)
 
 
-def test_files_that_no_loader_notices_may_lie_beside_a_model(model: Path) -> None:
+def test_unlisted_files_that_no_loader_reads_are_accepted(model: Path) -> None:
     for name in ("README.md", "notes.txt", "train.jsonl", "verify.json", "model.safetensors.record.json", ".lock"):
         (model / name).write_text("{}")
     (model / "eval").mkdir()
     assert checked_weights(model) == sha256_of(model / "model.safetensors")
 
 
-def test_the_names_that_transformers_looks_for_are_among_those_that_loaders_notice() -> None:
+def test_the_file_names_of_transformers_are_among_those_that_loaders_read() -> None:
     from fnmatch import fnmatch
 
     from transformers import tokenization_utils_base, utils

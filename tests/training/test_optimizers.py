@@ -1,4 +1,4 @@
-"""Every optimizer: what it computes, that it is restored bit for bit, and that it never waits for the device."""
+"""Every optimizer computes its published updates, is restored bit for bit, and never waits for the device."""
 
 import copy
 import math
@@ -20,7 +20,7 @@ from relm.training.optimizers import (
 )
 from relm.training.optimizers.adam import Adam
 
-# One of each kind of update rule, every switch on somewhere.
+# One of each kind of update rule, every option used at least once.
 SETTINGS: dict[str, dict[str, Any]] = {
     "adamw": {"name": "adamw", "weight_decay": 0.1},
     "adamw without correction": {"name": "adamw", "weight_decay": 0.1, "bias_correction": False},
@@ -61,7 +61,7 @@ class Affine(nn.Module):
 
 
 class Mixed(nn.Module):
-    """Parameters of one, two and three dimensions, a normalisation among them."""
+    """Return a model with parameters of one, two and three dimensions, including a normalisation."""
 
     def __init__(self, seed: int = 0) -> None:
         super().__init__()
@@ -107,7 +107,7 @@ def test_the_scale_of_a_normalisation_is_decayed_only_where_all_but_biases_are()
         assert model.bias.tolist() == bias
 
 
-def test_the_first_step_moves_by_the_learning_rate_whatever_the_gradient() -> None:
+def test_the_first_step_moves_by_the_learning_rate_for_every_gradient() -> None:
     """With bias correction both moments are the gradient itself (Kingma and Ba 2015, section 3)."""
     model = Affine()
     optimizer = build_optimizer(model, Optimizer(learning_rate=0.1))
@@ -124,7 +124,7 @@ def test_without_bias_correction_the_first_step_is_ten_to_the_half_times_smaller
 
 
 def expected_adamw(weight: float, gradients: list[float], settings: Optimizer) -> float:
-    """One decayed weight after the steps, in float64, written out from each program's own lines."""
+    """Return one decayed weight after the steps, in float64, written out from each program's own code."""
     (beta1, beta2), eps, decay, lr = settings.betas, settings.epsilon, settings.weight_decay, settings.learning_rate
     m = v = 0.0
     for t, g in enumerate(gradients, start=1):
@@ -146,7 +146,7 @@ def expected_adamw(weight: float, gradients: list[float], settings: Optimizer) -
 @pytest.mark.parametrize("bias_correction", [True, False])
 @pytest.mark.parametrize("form", ["pytorch", "transformers", "graphcore_bert"])
 def test_every_form_of_adamw_is_its_programs_own(form: str, bias_correction: bool) -> None:
-    """Gradients as small as epsilon, so that its place matters."""
+    """Gradients are as small as epsilon, so that its position in the formula matters."""
     given = {"learning_rate": 0.05, "epsilon": 1e-4, "weight_decay": 0.3, "betas": (0.9, 0.98)}
     settings = Optimizer.model_validate({**given, "form": form, "bias_correction": bias_correction})
     model = Affine()
@@ -166,7 +166,7 @@ def test_the_forms_differ_where_gradients_are_as_small_as_epsilon() -> None:
 
 
 def test_our_own_adamw_is_torchs() -> None:
-    """The one for devices that torch has no kernel for."""
+    """Ours is for devices that torch has no kernel for."""
     model, other = Mixed(), Mixed()
     groups = [{"params": list(model.parameters()), "weight_decay": 0.1}]
     ours, torchs = Adam(groups, 0.01), torch.optim.AdamW(other.parameters(), lr=0.01, weight_decay=0.1)
@@ -241,7 +241,7 @@ def test_an_interrupted_run_ends_with_the_same_bits(name: str, precision: str) -
 
 
 @every_optimizer
-def test_state_is_float32_and_made_of_plain_tensors(name: str) -> None:
+def test_state_consists_of_plain_float32_tensors(name: str) -> None:
     model = Mixed()
     optimizer = build_optimizer(model, settings_of(name))
     take_random_step(optimizer, model, 1)
@@ -259,7 +259,7 @@ def test_the_state_of_another_optimizer_is_refused_by_name() -> None:
 
 
 class HostReads(TorchDispatchMode):
-    """Fails where the value of a tensor is wanted on the host."""
+    """A mode that raises where a tensor's value is read on the host."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func.overloadpacket in (torch.ops.aten._local_scalar_dense, torch.ops.aten.is_nonzero, torch.ops.aten.equal):
@@ -280,8 +280,8 @@ def test_no_step_reads_a_value_back(name: str, skips: bool) -> None:
 
 
 @every_optimizer
-def test_a_step_needs_no_values_at_all(name: str) -> None:
-    """Meta tensors have none, down to the last kernel; torch's own AdamW is not built for them."""
+def test_a_step_runs_on_meta_tensors(name: str) -> None:
+    """Meta tensors have no values in any kernel; torch's own AdamW does not support them."""
     model = Mixed().to("meta")
     optimizer = build_optimizer(model, settings_of(name), traced=True)
     for _ in range(2):
@@ -289,7 +289,7 @@ def test_a_step_needs_no_values_at_all(name: str) -> None:
 
 
 class Program(TorchDispatchMode):
-    """Records operations, and all of their arguments that are not tensors' values."""
+    """A mode that records operations, and all of their arguments but tensors' values."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -303,8 +303,8 @@ class Program(TorchDispatchMode):
 
 
 @every_optimizer
-def test_every_step_is_the_same_program_whatever_the_learning_rate(name: str) -> None:
-    """So a compiler that traces steps compiles one. torch's own AdamW is for devices that trace nothing."""
+def test_every_step_is_the_same_program_for_every_learning_rate(name: str) -> None:
+    """So a compiler that traces steps compiles one program. torch's own AdamW is for devices that do not trace."""
     model = Mixed().to("meta")
     optimizer = build_optimizer(model, settings_of(name), traced=True)
     programs = []
@@ -319,7 +319,7 @@ def test_every_step_is_the_same_program_whatever_the_learning_rate(name: str) ->
     assert programs[0] == programs[1] == programs[2]
 
 
-def test_the_watch_for_host_reads_notices_one() -> None:
+def test_the_mode_that_forbids_host_reads_raises_at_one() -> None:
     from transformers.optimization import Adafactor
 
     model = Mixed()
@@ -330,7 +330,7 @@ def test_the_watch_for_host_reads_notices_one() -> None:
 
 
 @every_optimizer
-def test_where_an_overflow_was_found_nothing_changes(name: str) -> None:
+def test_an_overflow_changes_nothing(name: str) -> None:
     model, untouched = Mixed(), Mixed()
     optimizers = [build_optimizer(each, settings_of(name)) for each in (model, untouched)]
     found = torch.zeros(())
@@ -356,7 +356,7 @@ def test_where_an_overflow_was_found_nothing_changes(name: str) -> None:
 
 
 @every_optimizer
-def test_a_learning_rate_of_0_leaves_the_weights_alone(name: str) -> None:
+def test_a_learning_rate_of_0_leaves_the_weights_unchanged(name: str) -> None:
     model = Mixed()
     optimizer = build_optimizer(model, settings_of(name))
     before = copy.deepcopy(model.state_dict())
@@ -366,7 +366,7 @@ def test_a_learning_rate_of_0_leaves_the_weights_alone(name: str) -> None:
 
 
 @every_optimizer
-def test_frozen_parameters_and_those_without_a_gradient_stay_as_they_are(name: str) -> None:
+def test_frozen_parameters_and_those_without_a_gradient_stay_unchanged(name: str) -> None:
     model = Mixed()
     model.kernel.requires_grad_(False)
     before = copy.deepcopy(model.state_dict())
@@ -379,8 +379,8 @@ def test_frozen_parameters_and_those_without_a_gradient_stay_as_they_are(name: s
     assert torch.equal(model.bias, before["bias"])
 
 
-def test_big_and_many_parameters_are_all_updated() -> None:
-    """More than are taken together."""
+def test_large_and_many_parameters_are_all_updated() -> None:
+    """They are more than one operation updates."""
     model = nn.ParameterList([nn.Parameter(torch.ones(n)) for n in (3, 300_000, 200_000, 100_000, 5)])
     optimizer = build_optimizer(model, settings_of("sgd"))
     take_step(optimizer, model, 1.0)

@@ -1,4 +1,4 @@
-"""Several processes train as one would: the same losses and weights to rounding, whatever happens to them."""
+"""Several processes train as one does: the same losses and weights to rounding, even after errors and kills."""
 
 import dataclasses
 import os
@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from process_runs import SharedRun, finished, said, start_ranks
+from process_runs import SharedRun, finished, messages, start_ranks
 
 from relm.artifact import sha256_of
 from relm.devices.contract import open_device
@@ -26,7 +26,7 @@ def phase(**changes: Any) -> dict[str, Any]:
     return {"pretrain": {"main": changes}}
 
 
-# Name -> objective and what else the recipe says.
+# Name -> objective and other changes of the recipe.
 SAME: dict[str, tuple[str, dict[str, Any]]] = {
     "causal": ("causal", {"run": {"validation_interval": 3, "validation_batches": 2}}),
     "unequal counts": ("masked", phase(**BERNOULLI)),
@@ -48,7 +48,7 @@ ROUNDING = {"float16": 1e-4, "bfloat16": 1e-3, "bfloat16 state": 1e-2}
 
 
 def assert_as_one_process(run: SharedRun, alone: SharedRun, rounding: float = 3e-6) -> None:
-    """Equal to the rounding of float32 sums, in another order; of coarser numbers one is rounded over now and then."""
+    """Compare up to the rounding of float32 sums in another order; a coarser type may round a value to its neighbour."""
     np.testing.assert_allclose(run.columns(*FIGURES), alone.columns(*FIGURES), rtol=rounding)
     for name, weight in alone.weights().items():
         np.testing.assert_allclose(run.weights()[name], weight, atol=10 * rounding, err_msg=name)
@@ -56,7 +56,7 @@ def assert_as_one_process(run: SharedRun, alone: SharedRun, rounding: float = 3e
 
 @pytest.fixture
 def runs(tmp_path: Path, examples_of: Examples) -> Callable[..., SharedRun]:
-    """Name, objective and what else its recipe says -> a run in a folder of that name."""
+    """Return a function: name, objective and other changes of the recipe -> a run in a folder of that name."""
 
     def made(name: str, objective: str = "causal", changes: dict[str, Any] | None = None, **own: Any) -> SharedRun:
         return SharedRun(tmp_path / name, examples_of(objective), changes or {}, objective=objective, **own)
@@ -86,10 +86,10 @@ def test_two_processes_train_as_one_and_an_error_of_one_ends_both(runs: Callable
         alone.train()
         assert_as_one_process(same[name], alone, ROUNDING.get(name, 3e-6))
         assert same[name].sha256() != alone.sha256(), "nothing was summed in another order"
-        assert len(said(done, same[name])) == 2
+        assert len(messages(done, same[name])) == 2
     assert 0 < same["float16"].columns("skipped_updates")[-1] < 6, "an update overflows, and another does not"
 
-    words = {name: said(done, run) for name, run in faults.items()}
+    words = {name: messages(done, run) for name, run in faults.items()}
     assert all("step 2: the " in word and "is nan" in word for word in words["no number"])
     assert all("different steps: rank 0 at 4, rank 1 at 1" in word for word in words["apart"])
     assert [word.partition(" after ")[0] for word in words["one stopped"]] == [
@@ -108,7 +108,7 @@ def test_two_processes_train_as_one_and_an_error_of_one_ends_both(runs: Callable
     assert faults["data"].checkpoints == ["step-00000003"]
 
 
-def test_a_rank_that_dies_takes_the_others_along_and_one_process_goes_on(
+def test_a_rank_that_dies_ends_the_others_and_one_process_resumes(
     runs: Callable[..., SharedRun], caplog: pytest.LogCaptureFixture
 ) -> None:
     twice = [runs(name, "masked", phase(**BERNOULLI)) for name in ("first", "second")]
@@ -128,7 +128,7 @@ def test_a_rank_that_dies_takes_the_others_along_and_one_process_goes_on(
     assert_as_one_process(dying, alone)
 
 
-def test_all_ranks_stop_at_one_step_and_another_number_goes_on(
+def test_all_ranks_stop_at_one_step_and_another_count_of_processes_resumes(
     runs: Callable[..., SharedRun], caplog: pytest.LogCaptureFixture
 ) -> None:
     changes = {**phase(steps=100_000), "run": {"checkpoint_interval": 100_000}}
@@ -137,7 +137,7 @@ def test_all_ranks_stop_at_one_step_and_another_number_goes_on(
     wait_for_lines(stopped, 3, torchrun)
     torchrun.terminate()  # it passes TERM on to its workers
     done = finished(torchrun)
-    words = said(done, stopped)
+    words = messages(done, stopped)
     assert [word.partition(" after step ")[0] for word in words] == ["stopped by SIGTERM"] * 2
     steps = {int(word.partition(" after step ")[2].partition(" ")[0].replace(",", "")) for word in words}
     assert len(steps) == 1, "the ranks stopped at different steps"
@@ -162,7 +162,7 @@ def wait_for_lines(run: SharedRun, count: int, torchrun: "subprocess.Popen[str]"
         time.sleep(0.05)
 
 
-def test_another_number_of_processes_than_the_recipe_has_is_refused(runs: Callable[..., SharedRun]) -> None:
+def test_another_count_of_processes_than_the_recipes_is_refused(runs: Callable[..., SharedRun]) -> None:
     two = runs("two", changes={"run": {"processes": 2}})
     with pytest.raises(RelmError, match=r"run.processes is 2, but one was started; .*torchrun --standalone --nproc-per-node 2"):
         open_device(two.recipe.run)
@@ -172,7 +172,7 @@ def test_another_number_of_processes_than_the_recipe_has_is_refused(runs: Callab
 
 @pytest.mark.full
 @pytest.mark.parametrize("processes", [2, 4])
-def test_every_objective_and_loss_is_that_of_one_process(runs: Callable[..., SharedRun], processes: int) -> None:
+def test_every_objective_and_loss_equals_that_of_one_process(runs: Callable[..., SharedRun], processes: int) -> None:
     wide = {name: runs(name, *what) for name, what in WIDE.items()}
     done = finished(start_ranks(list(wide.values()), processes), timeout=280)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -182,7 +182,7 @@ def test_every_objective_and_loss_is_that_of_one_process(runs: Callable[..., Sha
         assert_as_one_process(wide[name], alone, ROUNDING.get(name, 3e-6))
 
 
-# How many processes, and where which of them kill themselves.
+# The count of processes, and the kill point of each rank.
 KILLS = [
     (4, {"1": "data:2"}),
     (2, {"0": "gradient:2", "1": "gradient:2"}),
@@ -196,9 +196,7 @@ KILLS = [
 @pytest.mark.full
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("objective", ["causal", "masked", "seq2seq", "span_corruption"])
-def test_killed_and_gone_on_with_in_other_numbers_it_ends_as_one_process(
-    runs: Callable[..., SharedRun], objective: str
-) -> None:
+def test_a_run_killed_and_resumed_with_other_counts_ends_as_one_process(runs: Callable[..., SharedRun], objective: str) -> None:
     alone, killed = (runs(name, objective, phase(steps=12)) for name in ("alone", "killed"))
     alone.train()
     for processes, kills in KILLS:

@@ -3,7 +3,7 @@ import pytest
 from relm.training import progress
 
 
-def test_a_log_gets_nothing_before_its_time(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_log_gets_no_line_before_the_interval_ends(capsys: pytest.CaptureFixture[str]) -> None:
     bar = progress.Progress("pretrain main", 0, 10, 64)
     bar.report({"step": 1, "loss": 5.0, "tokens_per_second": 100.0})
     bar.advance(1)
@@ -11,7 +11,7 @@ def test_a_log_gets_nothing_before_its_time(capsys: pytest.CaptureFixture[str]) 
     assert capsys.readouterr() == ("", "")
 
 
-def test_a_log_gets_a_line_now_and_then(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_gets_a_line_after_each_interval(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 0)
     bar = progress.Progress("pretrain main", 4, 1000, 64)
     bar.report({"step": 4, "loss": 5.25, "tokens_per_second": 100.0})

@@ -1,4 +1,4 @@
-"""The tokenizer of a published folder gives transformers' classes what the model was trained on, of texts and of pairs."""
+"""The tokenizer of a published folder gives transformers' classes the training's token ids, for texts and for pairs."""
 
 import json
 from dataclasses import asdict, replace
@@ -29,7 +29,7 @@ def wordpiece(_folder: Path) -> Tokenizer:
 
 
 def byte_level(folder: Path, special: tuple[str, ...]) -> tuple[Path, Path]:
-    """A `vocab.json` of special tokens and bytes, and `merges.txt` without any."""
+    """Write a `vocab.json` of special tokens and bytes, and a `merges.txt` without merges."""
     alphabet = [*special, *sorted(pre_tokenizers.ByteLevel.alphabet())]
     (folder / "vocab.json").write_text(json.dumps({token: number for number, token in enumerate(alphabet)}))
     (folder / "merges.txt").write_text("#version: 0.2\n")
@@ -37,7 +37,7 @@ def byte_level(folder: Path, special: tuple[str, ...]) -> tuple[Path, Path]:
 
 
 def unigram(_folder: Path) -> Tokenizer:
-    """As T5's is made, with letters for pieces."""
+    """Return a tokenizer built as T5's, with letters for pieces."""
     pieces = [("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0), *((f"{build.SPACE}{letter}", -1.0) for letter in "abcdefgh")]
     tokenizer = Tokenizer(models.Unigram(pieces, unk_id=2))
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(replacement=build.SPACE, prepend_scheme="always")
@@ -55,7 +55,7 @@ ROBERTA = replace(
     BERT, family="roberta", vocabulary_size=261, type_vocabulary_size=1, padding_id=1, next_sentence=False,
     layer_norm_epsilon=1e-5,
 )  # fmt: skip
-# Architecture -> model, tokenizer, transformers' own class, and what stands around and between texts and pairs.
+# Architecture -> model, tokenizer, transformers' own class, and the special tokens around and between texts and pairs.
 PUBLISHED: dict[str, tuple[LanguageModel, Any, Any, str, str]] = {
     "bert": (Bert(BERT), wordpiece, hf.BertTokenizer, "[CLS] {} [SEP]", "[CLS] {} [SEP] {} [SEP]"),
     "roberta": (
@@ -77,7 +77,7 @@ PUBLISHED: dict[str, tuple[LanguageModel, Any, Any, str, str]] = {
 
 
 def published(folder: Path, model: LanguageModel, tokenizer: Tokenizer) -> Path:
-    """The folder that training writes of a model, all of whose parameters are random."""
+    """Return the folder that training writes of a model whose parameters are all random."""
     generator = torch.Generator().manual_seed(1)
     for parameter in model.parameters():
         parameter.data.normal_(0.0, 0.5, generator=generator)
@@ -88,7 +88,7 @@ def published(folder: Path, model: LanguageModel, tokenizer: Tokenizer) -> Path:
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_a_published_tokenizer_gives_what_the_architecture_s_own_class_gives(name: str, tmp_path: Path) -> None:
+def test_a_published_tokenizer_gives_the_ids_of_the_architectures_own_class(name: str, tmp_path: Path) -> None:
     model, made, own, around, between = PUBLISHED[name]
     tokenizer = hf.AutoTokenizer.from_pretrained(published(tmp_path, model, made(tmp_path)))
     assert tokenizer.model_input_names == own.model_input_names
@@ -103,7 +103,7 @@ def test_a_published_tokenizer_gives_what_the_architecture_s_own_class_gives(nam
         assert encoded["token_type_ids"] == [0] * 5 + [1] * 3
 
 
-def test_a_pair_that_is_cut_to_the_model_s_length_keeps_its_segments(tmp_path: Path) -> None:
+def test_a_pair_truncated_to_the_models_length_keeps_its_segments(tmp_path: Path) -> None:
     tokenizer = hf.AutoTokenizer.from_pretrained(published(tmp_path, Bert(BERT), wordpiece(tmp_path)))
     encoded = tokenizer([LONG, "a"], [LONG, "b"], truncation=True, padding=True)
     assert [len(row) for row in encoded["input_ids"]] == [POSITIONS, POSITIONS]
@@ -130,7 +130,7 @@ def test_next_sentence_logits_through_the_published_folder_are_ours(auto_class: 
     assert not torch.allclose(expected, as_one, atol=1e-2), "the model does not look at segments"
 
 
-def test_a_bert_that_knows_one_kind_of_segment_is_given_none(tmp_path: Path) -> None:
+def test_a_bert_with_one_segment_type_gets_no_segments(tmp_path: Path) -> None:
     folder = published(tmp_path, Bert(replace(BERT, type_vocabulary_size=1)), wordpiece(tmp_path))
     encoded = hf.AutoTokenizer.from_pretrained(folder)(FIRST, SECOND, return_tensors="pt")
     assert set(encoded) == {"input_ids", "attention_mask"}

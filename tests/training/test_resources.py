@@ -1,4 +1,4 @@
-"""Memory and disk before a run: counted by hand where they are small, and beside real optimizers."""
+"""Memory and disk before a run: counted by hand for small models, and compared with real optimizers."""
 
 from pathlib import Path
 
@@ -28,7 +28,7 @@ OPTIMIZERS = {
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 @pytest.mark.parametrize("case", ["gpt2", "t5, gated, deeper decoder"])
-def test_a_state_is_what_model_and_optimizer_hold_after_a_step(name: str, case: str) -> None:
+def test_a_state_has_the_size_of_model_and_optimizer_after_a_step(name: str, case: str) -> None:
     config, _ = cases()[case]
     settings = Optimizer.model_validate({"name": name, "learning_rate": 0.1, **OPTIMIZERS[name]})
     model = unset_model(config).to(weight_type(settings))
@@ -62,7 +62,7 @@ def test_each_device_of_a_slice_and_each_process_computes_its_part_of_the_sequen
         (1000, {"checkpoint_interval": 100, "keep_every": 3}, 7),
     ],
 )
-def test_disk_is_asked_for_as_many_checkpoints_as_there_may_be(steps: int, run: dict[str, int], checkpoints: int) -> None:
+def test_disk_is_required_for_the_largest_count_of_checkpoints(steps: int, run: dict[str, int], checkpoints: int) -> None:
     config, settings = cases()["gpt2"]
     settings = Phase.model_validate(settings.model_dump() | {"steps": steps})
     found = disk_bytes(config, settings, Run.model_validate(run))
@@ -71,7 +71,7 @@ def test_disk_is_asked_for_as_many_checkpoints_as_there_may_be(steps: int, run: 
     assert found.total == (12 * checkpoints + 4) * parameters
 
 
-def test_what_cannot_fit_is_refused_with_what_it_is(tmp_path: Path) -> None:
+def test_what_cannot_fit_is_refused_by_name(tmp_path: Path) -> None:
     settings = phase("causal", sequence_length=1024, global_batch_size=1, steps=10**6)
     with pytest.raises(
         RelmError, match=r"training [\d,]+ parameters: weights, gradients and optimizer .*: needs \d.* TB of memory"
@@ -82,7 +82,7 @@ def test_what_cannot_fit_is_refused_with_what_it_is(tmp_path: Path) -> None:
         require_resources(Gpt2Config(12, 12, 768, 1024, 50_257), settings, forever, tmp_path)
 
 
-def test_each_process_needs_memory_for_a_state_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_process_needs_memory_for_its_own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config, settings = cases()["gpt2"]
     monkeypatch.setattr("relm.limits.available_memory", lambda: 2 * state_bytes(config, settings.optimizer).total)
     require_resources(config, settings, Run(), tmp_path)

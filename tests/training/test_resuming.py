@@ -31,7 +31,7 @@ def wait_for_lines(run, count: int) -> None:
         time.sleep(0.01)
 
 
-# Objective -> where its run is killed twice: of all places in which that can happen, each is there once.
+# Objective -> the two kill points of its run; every kill point occurs once.
 KILLS = {
     "causal": ("data:8", "checkpoint-renamed:1"),
     "masked": ("gradient:4", "checkpoint-tensor:60"),
@@ -42,29 +42,29 @@ KILLS = {
 
 @pytest.fixture(scope="session")
 def whole_run(tmp_path_factory: pytest.TempPathFactory, examples_of: Callable[[str], Path]) -> Callable[[str], TinyRun]:
-    """Objective -> its short run, never interrupted, with dropout and two micro-batches; made once."""
+    """Return a function: objective -> its uninterrupted short run, with dropout and two micro-batches, trained once."""
     folder = tmp_path_factory.mktemp("whole")
 
     def made(objective: str) -> TinyRun:
         run = TinyRun(folder / objective, examples_of(objective), objective=objective)
         run.changes = {"pretrain": {"main": {"steps": 12}}, "run": {"log_interval": 1}}
         if not run.model_folder.exists():
-            code, said = run.attempt()
-            assert code == 0, said
+            code, message = run.attempt()
+            assert code == 0, message
         return run
 
     return made
 
 
 def killed(run: TinyRun, kill: str, whole: TinyRun) -> bool:
-    """Whether a run that goes on is killed there; one that ends before is as the whole one.
+    """Return True if a resumed run is killed at a kill point; if it ends before, compare it with the uninterrupted one.
 
     Args:
-        kill: a kill point and a count, or `seconds:` and after how many.
+        kill: a kill point and a count, or `seconds:` and the time after which to kill.
     """
     name, _, count = kill.partition(":")
-    code, said = run.attempt(seconds=float(count)) if name == "seconds" else run.attempt(kill)
-    assert code in (0, -signal.SIGKILL), f"{kill}: exit code {code}: {said}"
+    code, message = run.attempt(seconds=float(count)) if name == "seconds" else run.attempt(kill)
+    assert code in (0, -signal.SIGKILL), f"{kill}: exit code {code}: {message}"
     assert code == 0 or not (run.model_folder / "model.safetensors.json").exists()
     if code == 0:
         assert_same(run, whole)
@@ -102,7 +102,7 @@ def test_a_run_killed_anywhere_ends_with_the_same_bytes(
     draw.shuffle(kills)
     reached: list[str] = []
     for number, kill in enumerate(kills):
-        while not killed(run, kill, whole):  # it came to its end before: another run is killed there
+        while not killed(run, kill, whole):  # it ended before: kill another run there
             run = dataclasses.replace(whole, folder=tmp_path / f"run {number} after {len(reached)}")
             kill = kill if not kill.startswith("seconds:") else f"seconds:{draw.uniform(0.1, seconds / 2)}"
         reached.append(kill)
@@ -111,7 +111,7 @@ def test_a_run_killed_anywhere_ends_with_the_same_bytes(
     assert not killed(run, "", whole)
 
 
-def test_a_terminated_run_saves_says_so_and_goes_on(tiny_run, uninterrupted) -> None:
+def test_a_terminated_run_saves_reports_that_and_resumes(tiny_run, uninterrupted) -> None:
     trainer = tiny_run.start()
     wait_for_lines(tiny_run, 2)
     trainer.send_signal(signal.SIGSTOP)  # so that the run does not end before the signal comes
@@ -131,7 +131,7 @@ def test_a_terminated_run_saves_says_so_and_goes_on(tiny_run, uninterrupted) -> 
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_within_a_step_lets_the_step_end(tiny_run, uninterrupted, number: signal.Signals, monkeypatch) -> None:
+def test_a_step_is_finished_after_a_signal(tiny_run, uninterrupted, number: signal.Signals, monkeypatch) -> None:
     from relm.training import loop
 
     passed = []
@@ -181,7 +181,7 @@ def test_a_second_process_is_refused_with_the_first_ones_pid(tiny_run) -> None:
 
 
 def stopped_after_steps(run, steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave a run as an interruption does."""
+    """Train some steps and leave the run as an interruption does."""
     from relm.training import loop
 
     passed = []
@@ -230,7 +230,7 @@ def test_lines_beyond_the_checkpoint_are_written_once(tiny_run, uninterrupted, m
     assert_same(tiny_run, uninterrupted)
 
 
-def test_a_listed_checkpoint_beyond_the_one_gone_on_from_is_forgotten(tiny_run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_listed_checkpoint_beyond_the_resumed_one_is_removed_from_the_list(tiny_run, monkeypatch: pytest.MonkeyPatch) -> None:
     stopped_after_steps(tiny_run, 8, monkeypatch)
     (tiny_run.folder / "main" / "checkpoints" / "step-00000006" / "state.json").unlink()
     tiny_run.changes = {"run": {"checkpoint_interval": 10}}
@@ -240,9 +240,12 @@ def test_a_listed_checkpoint_beyond_the_one_gone_on_from_is_forgotten(tiny_run, 
 
 @pytest.mark.parametrize(
     ("change", "message"),
-    [("data", "belongs to other data: its manifest_sha256 is"), ("fingerprint", "belongs to another run: its fingerprint is 0123")],
+    [
+        ("data", "belongs to other data: its manifest_sha256 is"),
+        ("fingerprint", "belongs to another run: its fingerprint is 0123"),
+    ],
 )
-def test_a_checkpoint_of_something_else_is_refused(
+def test_a_checkpoint_of_another_run_is_refused(
     tiny_run, other_examples, monkeypatch: pytest.MonkeyPatch, change: str, message: str
 ) -> None:
     stopped_after_steps(tiny_run, 4, monkeypatch)
@@ -254,7 +257,7 @@ def test_a_checkpoint_of_something_else_is_refused(
         tiny_run.train()
 
 
-def test_resuming_with_what_rounds_differently_is_said(
+def test_resuming_with_another_rounding_is_warned_of(
     tiny_run, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     stopped_after_steps(tiny_run, 4, monkeypatch)
@@ -263,7 +266,7 @@ def test_resuming_with_what_rounds_differently_is_said(
     assert "micro_batch_size was 4, is 2; resuming, but the last bits will differ" in caplog.text
 
 
-def test_a_checkpoint_says_what_it_is(uninterrupted) -> None:
+def test_a_checkpoints_state_has_its_identity(uninterrupted) -> None:
     state = json.loads((uninterrupted.folder / "main" / "checkpoints" / "step-00000030" / "state.json").read_text())
     assert (state["format"], state["step"], state["phase"], state["fingerprint"]) == (1, 30, "main", uninterrupted.fingerprint)
     assert set(state["sha256"]) == {"model.safetensors", "optimizer.safetensors"}
@@ -278,7 +281,7 @@ SCALED = {
 
 
 @pytest.mark.parametrize("name", SCALED)
-def test_what_optimizer_and_scaler_remember_survives_an_interruption(
+def test_the_state_of_optimizer_and_scaler_survives_an_interruption(
     name: str, tiny_run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stopped, whole = (type(tiny_run)(tmp_path / folder, tiny_run.examples) for folder in ("stopped", "whole"))

@@ -16,7 +16,7 @@ def test_lines_are_readable_as_soon_as_they_are_written(tmp_path: Path) -> None:
     log.close()
 
 
-def test_opening_takes_away_what_lies_beyond_the_step_and_what_is_broken(tmp_path: Path) -> None:
+def test_opening_removes_later_and_broken_lines(tmp_path: Path) -> None:
     path = tmp_path / "train.jsonl"
     path.write_text('{"step": 1}\n{"step": 2}\nnoise\n{"step": 3}\n{"step": 2')
     log = RunLog(path, 2)
@@ -35,7 +35,7 @@ def test_a_whole_log_is_not_rewritten(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("step", [0, 1, 2, 3, 4])
-def test_opening_leaves_exactly_the_steps_up_to_this_one(tmp_path: Path, step: int) -> None:
+def test_opening_keeps_exactly_the_steps_up_to_the_given_one(tmp_path: Path, step: int) -> None:
     lines = ['{"step": 1, "text": "a\\nb"}\n', '{"step": 3}\n', '{"step": 4}\n']
     path = tmp_path / "train.jsonl"
     path.write_text("".join(lines))
@@ -43,7 +43,7 @@ def test_opening_leaves_exactly_the_steps_up_to_this_one(tmp_path: Path, step: i
     assert path.read_text() == "".join(line for line in lines if json.loads(line)["step"] <= step)
 
 
-def test_what_stays_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kept_lines_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from relm.training import run_log
 
     path, read = tmp_path / "train.jsonl", []
@@ -56,7 +56,7 @@ def test_what_stays_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
-def test_a_full_disk_is_said_with_the_file(tmp_path: Path) -> None:
+def test_the_error_of_a_full_disk_names_the_file(tmp_path: Path) -> None:
     (tmp_path / "train.jsonl").symlink_to("/dev/full")
     log = RunLog(tmp_path / "train.jsonl", 0)
     with pytest.raises(

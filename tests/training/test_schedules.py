@@ -1,4 +1,4 @@
-"""Learning rates, against the originals' own formulas at every step."""
+"""Learning rates compared with the originals' own formulas at every step."""
 
 import math
 from typing import Any
@@ -24,7 +24,7 @@ def test_linear_reaches_the_floor_at_the_last_step() -> None:
     assert scales(4, name="linear", floor=0.2) == pytest.approx([0.8, 0.6, 0.4, 0.2])
 
 
-def test_cosine_is_half_way_in_the_middle_and_flat_at_its_end() -> None:
+def test_cosine_is_one_half_in_the_middle_and_flat_at_its_end() -> None:
     values = scales(9, name="cosine", warmup_steps=1, floor=0.1)
     assert values[0] == 1.0
     assert values[4] == pytest.approx(0.55)
@@ -65,7 +65,7 @@ def test_a_warm_up_can_be_a_share_of_the_phase() -> None:
 
 
 def transformers_scales(get: Any, steps: int, warmup: int, **options: Any) -> list[float]:
-    """What a schedule of transformers sets before each update of a learning rate of 1."""
+    """Return the learning rates that a schedule of transformers sets before each update, for a peak of 1."""
     parameter = torch.nn.Parameter(torch.zeros(1))
     optimizer = torch.optim.SGD([parameter], lr=1.0)
     schedule = get(optimizer, num_warmup_steps=warmup, **options)
@@ -80,7 +80,7 @@ def transformers_scales(get: Any, steps: int, warmup: int, **options: Any) -> li
 @pytest.mark.parametrize("warmup", [0, 1, 3, 19])
 @pytest.mark.parametrize("name", ["linear", "constant", "cosine", "polynomial"])
 def test_counted_from_0_schedules_are_transformers(name: str, warmup: int) -> None:
-    """tpu_pretrain's and run_mlm's linear, and those of Graphcore's GPT-2."""
+    """They are tpu_pretrain's and run_mlm's linear, and those of Graphcore's GPT-2."""
     from transformers import optimization
 
     schedule: dict[str, Any] = {"name": name, "warmup_steps": warmup, "first_step": 0}
@@ -98,7 +98,7 @@ def test_counted_from_0_schedules_are_transformers(name: str, warmup: int) -> No
 
 
 def graphcore_bert_rate(name: str, peak: float, step: int, warmup: int, steps: int, power: float = 1.0) -> float:
-    """The learning rate of Graphcore's BERT for TensorFlow 1 at a step counted from 0."""
+    """Return the learning rate of Graphcore's BERT for TensorFlow 1 at a step counted from 0."""
     if step <= warmup:
         rate = step**power * peak / warmup**power
     elif name == "cosine":
@@ -178,7 +178,7 @@ def test_bad_schedules_are_refused_by_name(schedule: dict[str, Any], words: str)
     assert words in refusal(**schedule)
 
 
-def test_a_resolved_schedule_is_read_again_as_it_was() -> None:
+def test_a_resolved_schedule_is_read_again_unchanged() -> None:
     for schedule in (
         Schedule(),
         Schedule(name="by_step", by_step={1: 0.5, 7: 0.25}),

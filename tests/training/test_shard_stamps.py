@@ -1,4 +1,4 @@
-"""What a run has hashed it does not hash again; what may have changed it does."""
+"""A run does not hash a shard twice, unless the shard may have changed."""
 
 import os
 import shutil
@@ -13,7 +13,7 @@ from relm.training.shard_stamps import known_shards
 
 @pytest.fixture
 def data(examples: Path, tmp_path: Path) -> Path:
-    """A manifest with its shard and index, to be changed at will."""
+    """A manifest with its shard and index, to be changed by tests."""
     folder = tmp_path / "data"
     shutil.copytree(examples, folder)
     return folder / "manifest.json"
@@ -24,7 +24,7 @@ def hashes(run: Path, manifest: Path, resumes: bool = True, writes: bool = True)
         return check_content
 
 
-def test_a_run_that_begins_hashes_everything_and_one_that_resumes_nothing(data: Path, tmp_path: Path) -> None:
+def test_a_new_run_hashes_everything_and_a_resumed_one_nothing(data: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     assert hashes(run, data, resumes=False)
     assert not hashes(run, data)
@@ -32,14 +32,14 @@ def test_a_run_that_begins_hashes_everything_and_one_that_resumes_nothing(data: 
     assert hashes(tmp_path / "other run", data)
 
 
-def test_a_process_that_does_not_write_notes_nothing(data: Path, tmp_path: Path) -> None:
+def test_a_process_that_does_not_write_records_nothing(data: Path, tmp_path: Path) -> None:
     assert hashes(tmp_path / "run", data, writes=False)
     assert not (tmp_path / "run").exists()
     assert hashes(tmp_path / "run", data)
 
 
 @pytest.mark.parametrize("file", ["shard.train.bin", "shard.train.idx"])
-def test_what_was_written_since_is_hashed_even_with_the_old_time_of_change(data: Path, tmp_path: Path, file: str) -> None:
+def test_a_rewritten_shard_is_hashed_even_with_the_old_modification_time(data: Path, tmp_path: Path, file: str) -> None:
     assert hashes(tmp_path / "run", data, resumes=False)
     shard = data.parent / file
     before = shard.stat()
@@ -63,7 +63,7 @@ def test_another_manifest_of_the_same_files_is_hashed(data: Path, tmp_path: Path
     assert hashes(tmp_path / "run", data)
 
 
-def test_shards_that_could_not_be_opened_are_not_noted(data: Path, tmp_path: Path) -> None:
+def test_shards_that_could_not_be_opened_are_not_recorded(data: Path, tmp_path: Path) -> None:
     with pytest.raises(RelmError), known_shards(tmp_path / "run", data, ["train"], resumes=True, writes=True):
         raise RelmError("changed since")
     assert hashes(tmp_path / "run", data)
@@ -83,14 +83,14 @@ def test_a_split_that_was_not_opened_before_is_hashed(data: Path, tmp_path: Path
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", "{}"])
-def test_a_record_that_is_none_is_made_again(data: Path, tmp_path: Path, text: str) -> None:
+def test_a_broken_record_is_written_again(data: Path, tmp_path: Path, text: str) -> None:
     assert hashes(tmp_path / "run", data, resumes=False)
     (tmp_path / "run" / shard_stamps.RECORD).write_text(text)
     assert hashes(tmp_path / "run", data)
     assert not hashes(tmp_path / "run", data)
 
 
-def test_an_absent_shard_is_left_to_whoever_opens_it(data: Path, tmp_path: Path) -> None:
+def test_an_absent_shard_is_no_error_here(data: Path, tmp_path: Path) -> None:
     assert hashes(tmp_path / "run", data, resumes=False)
     (data.parent / "shard.train.bin").unlink()
     assert hashes(tmp_path / "run", data)

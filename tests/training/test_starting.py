@@ -1,4 +1,4 @@
-"""A second phase begins with the weights of the first, and with what its optimizer remembers where that is kept."""
+"""A second phase begins with the weights of the first, and with its optimizer state where that is kept."""
 
 import copy
 import shutil
@@ -55,7 +55,7 @@ def settings(name: str) -> Optimizer:
 
 
 def first_phase(name: str, folder: Path, scaler: LossScaler | None = None) -> tuple[Bert, torch.optim.Optimizer, Path]:
-    """Some updates on short sequences: the model, its optimizer still alive, and the checkpoint of the last one."""
+    """Take some updates on short sequences, and return the model, its optimizer and the last checkpoint."""
     model = Bert(TINY)
     model.initialise(torch.Generator().manual_seed(0))
     optimizer = build_optimizer(model, settings(name))
@@ -74,7 +74,7 @@ def first_phase(name: str, folder: Path, scaler: LossScaler | None = None) -> tu
 
 
 def begun_anew(model: Bert, name: str) -> tuple[Bert, torch.optim.Optimizer]:
-    """Another process's model of the same weights, and an optimizer that knows nothing yet."""
+    """Return a copy of the model, and a new optimizer, as another process builds them."""
     again = copy.deepcopy(model)
     again.zero_grad()
     return again, build_optimizer(again, settings(name))
@@ -85,7 +85,7 @@ def same(one: Bert, other: Bert) -> bool:
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_the_first_update_on_longer_sequences_is_that_of_an_optimizer_never_torn_down(name: str, tmp_path: Path) -> None:
+def test_the_first_update_on_longer_sequences_equals_that_of_the_original_optimizer(name: str, tmp_path: Path) -> None:
     model, optimizer, checkpoint = first_phase(name, tmp_path)
     kept, fresh = begun_anew(model, name), begun_anew(model, name)
     restore_kept_optimizer(kept[1], kept[0], kept_optimizer(checkpoint, FINGERPRINT))
@@ -99,7 +99,7 @@ def test_the_first_update_on_longer_sequences_is_that_of_an_optimizer_never_torn
     assert [count.item() for count in counts] == ([UPDATES + 1, 1] if counts else [])
 
 
-def test_bias_correction_goes_on_counting(tmp_path: Path) -> None:
+def test_bias_correction_continues_its_count(tmp_path: Path) -> None:
     model, _, checkpoint = first_phase("adamw", tmp_path)
     _, optimizer = kept = begun_anew(model, "adamw")
     restore_kept_optimizer(optimizer, kept[0], kept_optimizer(checkpoint, FINGERPRINT))
@@ -127,7 +127,7 @@ AGAIN = r"`snakemake --force \S+/main/model/model.safetensors` makes it again"
     ],
     ids=["gone", "half gone", "another file", "another state", "half a state"],
 )
-def test_a_checkpoint_that_is_gone_or_damaged_is_an_error_that_says_what_makes_it_again(damage, message, tmp_path) -> None:
+def test_the_error_for_an_absent_or_damaged_checkpoint_names_the_command_that_makes_it_again(damage, message, tmp_path) -> None:
     _, _, checkpoint = first_phase("adamw", tmp_path / "main")
     damage(checkpoint)
     with pytest.raises(RelmError, match=message):
@@ -141,7 +141,7 @@ def test_the_optimizer_of_another_run_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("made_elsewhere", [False, True])
-def test_the_state_of_another_kind_is_refused_in_words(made_elsewhere: bool, tmp_path: Path) -> None:
+def test_the_state_of_another_kind_of_optimizer_is_refused(made_elsewhere: bool, tmp_path: Path) -> None:
     model, _, checkpoint = first_phase("adamw", tmp_path)
     kept = kept_optimizer(checkpoint, FINGERPRINT)
     another, optimizer = begun_anew(model, "adamw of transformers")
@@ -150,7 +150,7 @@ def test_the_state_of_another_kind_is_refused_in_words(made_elsewhere: bool, tmp
 
 
 @pytest.mark.parametrize(("state", "updates"), [("kept", 4 + 3), ("fresh", 3)])
-def test_the_second_phase_of_a_run_counts_its_updates_as_the_recipe_says(state: str, updates: int, tiny_run) -> None:
+def test_the_second_phase_counts_its_updates_as_the_recipe_requests(state: str, updates: int, tiny_run) -> None:
     phase = {
         **tiny_run.recipe.pretrain["main"].model_dump(),
         "steps": 3,

@@ -1,4 +1,4 @@
-"""Why weights and optimizer state are float32: in bfloat16 small updates are rounded away."""
+"""Small updates are lost in bfloat16, so weights and optimizer state are float32."""
 
 import pytest
 import torch

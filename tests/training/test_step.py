@@ -1,4 +1,4 @@
-"""The loss and gradient of a global batch, however it is cut, with unequal numbers of scored labels."""
+"""The loss and gradient of a global batch for every division into micro-batches, with unequal counts of scored labels."""
 
 import ast
 from collections.abc import Callable
@@ -20,12 +20,12 @@ from relm.training import step as step_module
 from relm.training.step import accumulate_terms, loss_denominators, scored_counts
 
 SEQUENCES, LENGTH, VOCABULARY, IGNORED = 16, 6, 11, -100
-# Masked labels of each sequence: none in one, all in another, so that no two shares of the batch have the same number.
+# Masked labels of each sequence: none in one, all in another, so that no two shares of the batch have the same count.
 MASKED = (0, 6, 1, 5, 2, 2, 4, 1, 3, 6, 0, 1, 5, 4, 2, 3)
 
 
 class Tiny(nn.Module):
-    """Scores masked tokens and, with a head of its own, the sentence pair."""
+    """A model that scores masked tokens and, with a separate head, the sentence pair."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ def counts_of(micro_batches: list[dict[str, Tensor]]) -> list[dict[str, int]]:
 
 
 def result(sizes: list[int], shares: int = 1, **options: Any) -> tuple[Tensor, list[Tensor], Any]:
-    """Loss, gradients and terms of the global batch, cut into micro-batches of these sizes."""
+    """Return loss, gradients and terms of the global batch in micro-batches of these sizes."""
     model, micro_batches = Tiny(), cut(sizes)
     denominators = loss_denominators(counts_of(micro_batches), shares)
     accumulated = accumulate_terms(model.terms, iter(micro_batches), denominators, nullcontext, **options)
@@ -76,7 +76,7 @@ def result(sizes: list[int], shares: int = 1, **options: Any) -> tuple[Tensor, l
 
 
 def expected(loss_of: Callable[[Tiny], Tensor]) -> tuple[Tensor, list[Tensor]]:
-    """A loss written out as one expression, and its gradients."""
+    """Return a loss written as one expression, and its gradients."""
     model = Tiny()
     loss = loss_of(model)
     loss.backward()
@@ -84,7 +84,7 @@ def expected(loss_of: Callable[[Tiny], Tensor]) -> tuple[Tensor, list[Tensor]]:
 
 
 def means(model: Tiny, micro_batches: list[dict[str, Tensor]]) -> Tensor:
-    """The mean over micro-batches of each one's mean losses; 0 for what has no label."""
+    """Return the mean over micro-batches of each one's mean losses; 0 for a term without labels."""
     total = torch.zeros((), dtype=torch.float64)
     for batch in micro_batches:
         for term in model.terms(batch).values():
@@ -104,7 +104,7 @@ WHOLE = expected(lambda model: means(model, cut([SEQUENCES])))
 
 @pytest.mark.parametrize("replicas", [1, 2, 4, 8])
 @pytest.mark.parametrize("accumulation", [1, 2])
-def test_global_tokens_is_the_same_for_any_number_of_replicas_and_any_accumulation(replicas: int, accumulation: int) -> None:
+def test_global_tokens_is_the_same_for_any_count_of_replicas_and_any_accumulation(replicas: int, accumulation: int) -> None:
     parts = replicas * accumulation
     loss, gradients, _ = result([SEQUENCES // parts] * parts)
     assert_same((loss, gradients), WHOLE)
@@ -121,7 +121,7 @@ def test_global_tokens_is_the_same_for_unequal_micro_batches(sizes: list[int]) -
 
 @pytest.mark.parametrize("replicas", [2, 4, 8])
 @pytest.mark.parametrize("accumulation", [1, 2])
-def test_per_replica_is_the_mean_of_the_replicas_means_however_each_accumulates(replicas: int, accumulation: int) -> None:
+def test_per_replica_is_the_mean_of_the_replicas_means_for_any_accumulation(replicas: int, accumulation: int) -> None:
     parts = replicas * accumulation
     loss, gradients, _ = result([SEQUENCES // parts] * parts, replicas)
     assert_same((loss, gradients), expected(lambda model: means(model, cut([SEQUENCES // replicas] * replicas))))
@@ -174,7 +174,7 @@ def test_denominators_may_be_tensors_on_the_device() -> None:
     torch.testing.assert_close(accumulated.loss, WHOLE[0], rtol=1e-12, atol=0.0)
 
 
-def test_gradients_are_added_to_those_there_are() -> None:
+def test_gradients_are_added_to_existing_ones() -> None:
     model, micro_batches = Tiny(), cut([SEQUENCES])
     denominators = loss_denominators(counts_of(micro_batches))
     for _ in range(2):
@@ -183,7 +183,7 @@ def test_gradients_are_added_to_those_there_are() -> None:
     torch.testing.assert_close(model.pair.grad, 2 * WHOLE[1][1], rtol=1e-11, atol=1e-13)
 
 
-def test_what_does_not_fit_together_is_refused() -> None:
+def test_mismatched_arguments_are_refused() -> None:
     counts = [{"masked_token": 3}, {"masked_token": 1}, {"masked_token": 2}]
     with pytest.raises(ValueError, match="3 micro-batches cannot be divided evenly among 2 shares"):
         loss_denominators(counts, 2)
@@ -203,6 +203,6 @@ def test_it_can_be_imported_by_python_3_8() -> None:
     source = Path(step_module.__file__).read_text()
     tree = ast.parse(source, feature_version=(3, 8))
     assert "from __future__ import annotations" in source
-    # What an annotation would not hide: subscripts and unions that are evaluated.
+    # Outside annotations, subscripts and unions are evaluated.
     called = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
     assert not [k.arg for node in called for k in node.keywords if k.arg == "strict"]

@@ -8,7 +8,7 @@ from relm.errors import RelmError
 from relm.training.interruption import Preempted, run_lock, stop_requests
 
 
-def test_a_signal_becomes_a_request_and_a_second_one_does_no_harm() -> None:
+def test_a_signal_becomes_a_request_and_a_second_one_is_harmless() -> None:
     before = signal.getsignal(signal.SIGINT)
     with stop_requests() as stop:
         assert not stop
@@ -19,7 +19,7 @@ def test_a_signal_becomes_a_request_and_a_second_one_does_no_harm() -> None:
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_being_preempted_asks_to_be_tried_again() -> None:
+def test_the_exit_code_of_preempted_means_try_again() -> None:
     assert issubclass(Preempted, RelmError)
     assert Preempted.exit_code == os.EX_TEMPFAIL
 

@@ -1,4 +1,4 @@
-"""Tensor files are those of the safetensors library, byte for byte, and only what was written is read."""
+"""Tensor files equal those of the safetensors library byte for byte, and a changed file is not read."""
 
 import hashlib
 import json
@@ -18,7 +18,7 @@ from relm.training.tensor_file import TYPES, Damaged, read_tensors, write_tensor
 
 
 def of_every_type() -> dict[str, Tensor]:
-    """Several of each type, of all shapes there are, names that sort otherwise than they were given."""
+    """Return several tensors of each type and kind of shape, with names that are not in sorted order."""
     generator = torch.Generator().manual_seed(0)
     tensors = {}
     for number, dtype in enumerate(reversed(TYPES)):
@@ -48,21 +48,21 @@ def test_the_library_reads_it(tmp_path: Path) -> None:
         assert torch.equal(file.get_tensor("z.3"), tensors["z.3"])
 
 
-def test_what_was_written_is_read_bit_for_bit(tmp_path: Path) -> None:
+def test_tensors_are_read_bit_for_bit(tmp_path: Path) -> None:
     tensors = {**of_every_type(), "odd": torch.tensor([float("nan"), -0.0, float("inf"), 1e-45])}
     read = read_tensors(tmp_path / "file", write_tensors(tmp_path / "file", tensors))
     assert read["odd"].view(torch.int32).tolist() == tensors["odd"].view(torch.int32).tolist()
     assert same({**read, "odd": torch.zeros(1)}, {**tensors, "odd": torch.zeros(1)})
 
 
-def test_views_are_written_as_they_look(tmp_path: Path) -> None:
+def test_views_are_written_in_their_own_shape(tmp_path: Path) -> None:
     tensors = {"turned": torch.arange(6.0).reshape(2, 3).T, "learnt": torch.nn.Parameter(torch.ones(2))}
     read = read_tensors(tmp_path / "file", write_tensors(tmp_path / "file", tensors))
     assert read["turned"].tolist() == [[0, 3], [1, 4], [2, 5]]
     assert read["learnt"].tolist() == [1, 1]
 
 
-def test_the_order_in_which_tensors_are_given_does_not_matter(tmp_path: Path) -> None:
+def test_the_order_of_the_arguments_does_not_matter(tmp_path: Path) -> None:
     tensors = of_every_type()
     assert write_tensors(tmp_path / "a", tensors) == write_tensors(tmp_path / "b", dict(reversed(tensors.items())))
 
@@ -116,7 +116,7 @@ def test_a_flipped_bit_of_any_byte_is_damage(tmp_path: Path) -> None:
         {"a": {"dtype": "F32", "shape": "one"}},
     ],
 )
-def test_a_header_of_something_else_is_damage_and_reserves_no_memory(tmp_path: Path, header: object) -> None:
+def test_another_header_is_damage_and_reserves_no_memory(tmp_path: Path, header: object) -> None:
     text = json.dumps(header).encode()
     (tmp_path / "file").write_bytes(struct.pack("<Q", len(text)) + text + b"1234")
     with pytest.raises(Damaged):

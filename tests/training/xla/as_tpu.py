@@ -1,8 +1,8 @@
-"""A process that takes every branch of a TPU, with XLA's CPU client in the place of libtpu's.
+"""A process that takes every branch of a TPU, with XLA's CPU client in place of libtpu's.
 
-PyTorch/XLA looks at PJRT_DEVICE when it makes its client, and again each time it lowers an operation under SPMD, to lower it as
-a TPU wants it. So the variable says CPU for the moment in which the client is made, and TPU before and after. All else is what
-a TPU VM has: chips on the PCI bus, and the variables with which GKE takes the place of the metadata server.
+PyTorch/XLA reads PJRT_DEVICE when it creates its client, and again each time it lowers an operation under SPMD, since lowering
+depends on the device. So the variable is CPU only while the client is created, and TPU before and after. The rest is as on a
+TPU VM: chips on the PCI bus, and the variables that GKE sets instead of the metadata server.
 """
 
 import os
@@ -17,8 +17,8 @@ def behave_as_tpu(pci: Path, hosts: int = 1) -> None:
     """Make this process, which has not opened its devices yet, one on a host of a v3 slice.
 
     Args:
-        pci: of `small_pci.pci_bus`.
-        hosts: how many the slice has; the CPU client itself knows of one.
+        pci: the folder of `small_pci.pci_bus`.
+        hosts: the slice's count of hosts; the CPU client itself has one.
     """
     import torch_xla.runtime as xr
 
@@ -31,7 +31,7 @@ def behave_as_tpu(pci: Path, hosts: int = 1) -> None:
 
 
 def make_client_of_cpu() -> None:
-    """Have the runtime start with XLA's CPU client, whatever PJRT_DEVICE says before and after."""
+    """Make the runtime start with XLA's CPU client for every value of PJRT_DEVICE before and after."""
     import torch_xla.runtime as xr
 
     plain = xr.global_runtime_device_count

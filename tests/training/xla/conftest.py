@@ -1,4 +1,4 @@
-"""Runs on PyTorch/XLA's CPU client: only where that is asked for and installed, see `make test-xla`."""
+"""Runs on PyTorch/XLA's CPU client, only where it is requested and installed; see `make test-xla`."""
 
 import importlib.util
 import os
@@ -23,7 +23,7 @@ if IS_HERE:
 
     @pytest.fixture(scope="session")
     def runs(tmp_path_factory: pytest.TempPathFactory, examples_of: Callable[[str], Path]) -> Callable[..., XlaRun]:
-        """(name, objective) -> a run in a folder of its own; the same name means the same folder."""
+        """Return the run of a name and an objective; each name has its own folder."""
         folder = tmp_path_factory.mktemp("runs")
 
         def made(name: str, objective: str, **settings) -> XlaRun:

@@ -18,7 +18,7 @@ from tiny_runs import byte_tokenizer, write_documents
 # Architecture -> special tokens of its published tokenizer, beside <|endoftext|>; BERT's WordPiece is trained.
 SPECIAL = {"roberta": ("<s>", "<pad>", "</s>", "<unk>", "<mask>"), "mt5": ("<pad>", "</s>", "<unk>")}
 
-# Recipe -> how many devices: a share of the loss is four sequences of a twin's eight, and each device needs some of it.
+# Recipe -> count of devices: a share of the loss is four of a twin's eight sequences, and each device needs some of them.
 TWINS = {
     "roberta_base_v3-8": 8,
     "roberta_base_v3-8_as_published": 4,
@@ -29,12 +29,12 @@ TWINS = {
 
 
 def twin_of(name: str) -> Recipe:
-    """The smoke twin of a shipped recipe."""
+    """Return the smoke twin of a shipped recipe."""
     return Project(CHECKOUT).plan(f"smoke/{name}").recipe
 
 
 def twin_examples(folder: Path, architecture: str, phase: Phase) -> Path:
-    """Manifest, shards and tokenizer for a phase, made by the steps that make them."""
+    """Build manifest, shards and tokenizer of a phase by the project's own steps."""
     folder.mkdir(parents=True)
     tokenizer = folder / "tokenizer.json"
     shards: dict[str, list[Path]] = {}
@@ -53,7 +53,7 @@ def twin_examples(folder: Path, architecture: str, phase: Phase) -> Path:
 
 @dataclass
 class TwinRun(XlaRun):
-    """A smoke twin as it is, but for where it trains."""
+    """A smoke twin, unchanged except for its device."""
 
     name: str = ""
 
@@ -64,6 +64,6 @@ class TwinRun(XlaRun):
         return Recipe.model_validate(twin)
 
     def pretrained(self) -> str:
-        """Steps are larger than those of other tests here: worth a little optimization."""
+        """Train with a higher level of XLA's optimization, since steps are larger than those of other tests here."""
         os.environ["XLA_FLAGS"] = os.environ["XLA_FLAGS"].replace("level=0", "level=1")
         return super().pretrained()

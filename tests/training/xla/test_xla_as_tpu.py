@@ -1,4 +1,4 @@
-"""What only a TPU takes, taken: every branch behind the kind of device, on XLA's CPU client. No TPU ran any of it."""
+"""Branches that only a TPU takes, taken on XLA's CPU client. No test here runs on a TPU."""
 
 import json
 import math
@@ -26,7 +26,7 @@ FULL = pytest.mark.full
 
 @dataclass
 class AsTpu(XlaRun):
-    """A tiny run as a v3-8 takes it."""
+    """A tiny run that trains as on a v3-8."""
 
     pci: Path = Path()
 
@@ -38,7 +38,7 @@ class AsTpu(XlaRun):
 
 @dataclass
 class TwinAsTpu(TwinRun):
-    """A smoke twin as a v3-8 takes it."""
+    """A smoke twin that trains as on a v3-8."""
 
     pci: Path = Path()
 
@@ -49,7 +49,7 @@ class TwinAsTpu(TwinRun):
 
 
 def raw_lines(run: XlaRun) -> list[dict[str, Any]]:
-    """train.jsonl, with what `lines` leaves out."""
+    """Return the lines of train.jsonl with the columns that `lines` leaves out."""
     return [json.loads(line) for line in (run.folder / "main" / "train.jsonl").read_text().splitlines()]
 
 
@@ -71,12 +71,12 @@ def test_a_smoke_twin_trains_as_a_tpu_does_to_the_losses_of_a_cpu(name: str, tmp
     assert (made_on["device"], made_on["name"], made_on["chips"]) == ("tpu", "TPU v3", devices // 2)
     assert made_on["devices"] == devices
     here = TwinRun(tmp_path / "cpu", examples, devices=0, name=name).trained()
-    # The same data, but dropout draws other numbers; mT5 begins with losses of 20 nats, among which it does more.
+    # The data are the same, but dropout draws other numbers; mT5 starts with losses of 20 nats, where that matters more.
     np.testing.assert_allclose(run.columns("loss"), here.columns("loss"), rtol=0.08 if name.startswith("mt5") else 0.03)
 
 
 @pytest.mark.parametrize("objective", ["masked", pytest.param("causal", marks=FULL), pytest.param("seq2seq", marks=FULL)])
-def test_a_killed_run_goes_on_as_on_a_tpu_to_the_figures_of_a_cpu(
+def test_a_killed_run_resumes_as_on_a_tpu_to_the_figures_of_a_cpu(
     objective: str, runs: Callable[..., XlaRun], tmp_path: Path
 ) -> None:
     here = runs("cpu", objective, devices=0, changes=HELD_OUT).trained()
@@ -87,9 +87,9 @@ def test_a_killed_run_goes_on_as_on_a_tpu_to_the_figures_of_a_cpu(
     assert kept.name.startswith("TPU-v3-libtpu-0."), "another generation, or another libtpu, reads other programs"
     assert list(kept.iterdir()), "programs are not kept"
     assert_same_figures(run.trained(), here)
-    told = json.loads((run.folder / "main" / "device.json").read_text())["processes"]
-    assert [process["after_step"] for process in told] == [0, 3]
-    assert all(process["executions"] > process["steps"] for process in told), "what an SPMD program is counted by has moved"
+    processes = json.loads((run.folder / "main" / "device.json").read_text())["processes"]
+    assert [process["after_step"] for process in processes] == [0, 3]
+    assert all(process["executions"] > process["steps"] for process in processes), "SPMD programs are no longer counted"
 
 
 def test_one_core_alone_is_half_a_chip(runs: Callable[..., XlaRun], tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ def test_one_core_alone_is_half_a_chip(runs: Callable[..., XlaRun], tmp_path: Pa
 
 
 class Metadata(BaseHTTPRequestHandler):
-    """The metadata server of a TPU VM, asked as a proxy; what it does not know is an error, as there."""
+    """The metadata server of a TPU VM, reached as a proxy; an unknown attribute is an error, as there."""
 
     attributes: dict[str, str]
 
@@ -113,12 +113,12 @@ class Metadata(BaseHTTPRequestHandler):
         self.wfile.write((found or "").encode())
 
     def log_message(self, *arguments: object) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 @pytest.fixture
 def metadata() -> Iterator[tuple[dict[str, str], str]]:
-    """The attributes that a metadata server has, to be filled, and its address."""
+    """Yield the attributes of a metadata server, to be filled, and its address."""
     attributes: dict[str, str] = {}
     server = ThreadingHTTPServer(("127.0.0.1", 0), type("Machine", (Metadata,), {"attributes": attributes}))
     threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -127,7 +127,7 @@ def metadata() -> Iterator[tuple[dict[str, str], str]]:
     server.server_close()
 
 
-# PyTorch/XLA looks for chips as it is imported, in a folder that cannot be chosen.
+# PyTorch/XLA searches for chips when it is imported, in a fixed folder.
 OPENS = """
 import glob, json, os, sys
 from pathlib import Path
@@ -151,7 +151,7 @@ except RelmError as error:
 
 
 def opened(pci: Path, proxy: str, **environment: str) -> str:
-    """What a process on a machine with such a bus, and such a metadata server, says when it opens its devices."""
+    """Return the output of a process that opens its devices on a machine with this bus and metadata server."""
     without = ("PJRT_DEVICE", "http_proxy", "HTTP_PROXY", "no_proxy", "NO_PROXY", "LIBTPU_INIT_ARGS")
     kept = {name: value for name, value in os.environ.items() if name not in without}
     done = subprocess.run(
@@ -168,21 +168,21 @@ def test_a_tpu_vm_is_opened_with_its_compilers_options(metadata: tuple[dict[str,
     attributes, address = metadata
     attributes["tpu-env"] = "ACCELERATOR_TYPE: 'v3-8'\nWORKER_ID: '0'\n"
     attributes["worker-network-endpoints"] = "unknown:unknown:10.0.0.2"
-    said = opened(pci_bus(tmp_path, *["v3"] * 4), address, behaves="as a TPU")
-    found = json.loads(said.partition("opened ")[2])
+    output = opened(pci_bus(tmp_path, *["v3"] * 4), address, behaves="as a TPU")
+    found = json.loads(output.partition("opened ")[2])
     assert (found["name"], found["chips"], found["devices"]) == ("TPU v3", 4, 8)
     assert "--xla_tpu_spmd_rng_bit_generator_unsafe=true" in found["arguments"], "ours"
     assert "--xla_tpu_enable_flash_attention=false" in found["arguments"], "PyTorch/XLA's"
 
 
-def test_hosts_that_were_not_started_are_told_of_before_the_tpu_is_waited_for(
+def test_missing_hosts_are_an_error_before_the_runtime_waits_for_them(
     metadata: tuple[dict[str, str], str], tmp_path: Path
 ) -> None:
     attributes, address = metadata
     attributes["tpu-env"] = "ACCELERATOR_TYPE: 'v3-32'\nWORKER_ID: '0'\n"
     attributes["worker-network-endpoints"] = ",".join(f"unknown:unknown:10.0.0.{host}" for host in range(4))
-    said = opened(pci_bus(tmp_path, *["v3"] * 4), address)
-    assert "refused: run.device: tpu: this TPU has 4 hosts, found WORLD_SIZE=1" in said
+    output = opened(pci_bus(tmp_path, *["v3"] * 4), address)
+    assert "refused: run.device: tpu: this TPU has 4 hosts, found WORLD_SIZE=1" in output
 
 
 @pytest.mark.parametrize(
@@ -193,9 +193,9 @@ def test_hosts_that_were_not_started_are_told_of_before_the_tpu_is_waited_for(
         pytest.param({"TPU_SKIP_MDS_QUERY": "1"}, "which TPU this is: TypeError", marks=FULL),
     ],
 )
-def test_a_tpu_that_does_not_say_what_it_is_is_refused_in_words(
+def test_a_tpu_of_unknown_type_is_refused_with_a_plain_error(
     environment: dict[str, str], words: str, metadata: tuple[dict[str, str], str], tmp_path: Path
 ) -> None:
-    said = opened(pci_bus(tmp_path, *["v3"] * 4), metadata[1], **environment)
-    assert words in said
-    assert "set TPU_SKIP_MDS_QUERY=1 and TPU_ACCELERATOR_TYPE" in said
+    output = opened(pci_bus(tmp_path, *["v3"] * 4), metadata[1], **environment)
+    assert words in output
+    assert "set TPU_SKIP_MDS_QUERY=1 and TPU_ACCELERATOR_TYPE" in output

@@ -1,4 +1,4 @@
-"""The benchmark of PyTorch/XLA runs, at toy size; what it measures is not looked at."""
+"""The benchmark of PyTorch/XLA runs at toy size; its measurements are not checked."""
 
 import subprocess
 import sys

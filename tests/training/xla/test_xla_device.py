@@ -1,4 +1,4 @@
-"""The XLA device itself, with as many devices as CPU_NUM_DEVICES says."""
+"""The XLA device itself, with the count of devices in CPU_NUM_DEVICES."""
 
 import os
 import re
@@ -18,7 +18,7 @@ from relm.models.gathering import gathered
 from relm.recipes.recipe import Run
 
 DEVICES = 4
-# As a TPU's compiler has said it; PyTorch/XLA 2.9 hands over the words, without the code RESOURCE_EXHAUSTED before them.
+# A message of a TPU's compiler; PyTorch/XLA 2.9 passes it on without the code RESOURCE_EXHAUSTED in front.
 FULL_WHEN_COMPILED = (
     "XLA:TPU compile permanent error. Ran out of memory in memory space hbm. Used 21.95G of 15.48G hbm. Exceeded hbm capacity "
     "by 6.47G."
@@ -33,13 +33,13 @@ def device() -> XlaDevice:
     return opened
 
 
-def test_it_says_what_it_is(device: XlaDevice) -> None:
-    told = device.describe()
-    assert (told["device"], told["name"], told["devices"]) == ("tpu", "XLA:CPU", DEVICES)
-    assert told["torch"].startswith("2.9.0")
+def test_it_describes_itself(device: XlaDevice) -> None:
+    facts = device.describe()
+    assert (facts["device"], facts["name"], facts["devices"]) == ("tpu", "XLA:CPU", DEVICES)
+    assert facts["torch"].startswith("2.9.0")
 
 
-def test_a_batch_arrives_as_it_was_in_equal_parts(device: XlaDevice) -> None:
+def test_a_batch_arrives_unchanged_in_equal_parts(device: XlaDevice) -> None:
     import torch_xla
 
     batch = {"input_ids": np.arange(16).reshape(8, 2), "next_sentence_labels": np.arange(8)}
@@ -47,7 +47,7 @@ def test_a_batch_arrives_as_it_was_in_equal_parts(device: XlaDevice) -> None:
     assert {name: tensor.cpu().tolist() for name, tensor in fed.items()} == {n: array.tolist() for n, array in batch.items()}
     for tensor in fed.values():
         assert f"devices=[{DEVICES}" in torch_xla._XLAC._get_xla_sharding_spec(tensor)
-    # Of this host's devices, by the mesh alone: so several hosts may read the same batch, and each sends what is its own.
+    # The mesh alone gives this host's devices: so several hosts may read the same batch, and each sends its own shards.
     (shards,) = torch_xla._XLAC._get_local_shards([fed["input_ids"]])
     held = {device: rows.tolist() for rows, device in shards}
     assert held == {f"CPU:{number}": batch["input_ids"][2 * number : 2 * number + 2].tolist() for number in range(DEVICES)}
@@ -93,7 +93,7 @@ def test_every_architecture_has_the_terms_and_gradients_of_a_cpu(case: str, devi
 def test_a_tpu_takes_masked_positions_without_a_gather_and_to_the_same_numbers(
     device: XlaDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Under SPMD PyTorch/XLA asks PJRT_DEVICE, each time it lowers an operation, how: it need not be the client's."""
+    """Under SPMD PyTorch/XLA reads PJRT_DEVICE each time it lowers an operation; it need not be the client's device."""
     import torch_xla
 
     drawn = np.random.default_rng(0)
@@ -114,8 +114,8 @@ def test_a_tpu_takes_masked_positions_without_a_gather_and_to_the_same_numbers(
         torch.testing.assert_close(tpu, cpu)
 
 
-def test_what_rank_0_alone_reads_after_a_step_is_no_program(device: XlaDevice) -> None:
-    """A program over all devices would wait for the other hosts, which read nothing: each has all of the state."""
+def test_reading_the_state_on_rank_0_alone_compiles_no_program(device: XlaDevice) -> None:
+    """A program over all devices would wait for the other hosts, which read nothing; the state is replicated."""
     model = device.place(nn.Linear(8, 4))
     optimizer = torch.optim.SGD(model.parameters(), lr=device.make_scalar(0.1), momentum=0.9)
     for _ in range(2):
@@ -133,7 +133,7 @@ def test_what_rank_0_alone_reads_after_a_step_is_no_program(device: XlaDevice) -
     assert after["transfers_from_devices"] > before["transfers_from_devices"]
 
 
-def test_what_the_compiler_refuses_for_want_of_memory_is_said_in_words() -> None:
+def test_the_compilers_error_of_full_memory_is_explained() -> None:
     code = f"""
 import numpy as np, torch, torch_xla
 from relm.devices.contract import open_device
@@ -163,7 +163,7 @@ except RelmError as error:
     )
 
 
-def test_numbers_that_change_make_no_new_program(device: XlaDevice) -> None:
+def test_changing_scalars_compile_no_new_program(device: XlaDevice) -> None:
     scalar = device.make_scalar(2.0)
     found = []
     for value in (3.0, 2.0, 1.0, 0.0, 5.0):
@@ -193,7 +193,7 @@ def test_float16_is_refused(device: XlaDevice) -> None:
 
 
 def opened(**environment: str) -> str:
-    """What a process says that opens the TPU in this environment."""
+    """Return the output of a process that opens the TPU in this environment."""
     code = """
 from relm.devices.contract import open_device
 from relm.errors import RelmError
@@ -210,12 +210,12 @@ except RelmError as error:
 
 
 @pytest.mark.parametrize("environment", [{}, pytest.param({"PJRT_DEVICE": "TPU"}, marks=pytest.mark.full)])
-def test_without_a_tpu_it_is_said_what_to_do(environment: dict[str, str]) -> None:
-    said = opened(**environment)
-    assert "refused: run.device: tpu was requested, but this machine has no TPU; run the same command on a TPU VM" in said
-    assert "PJRT_DEVICE=CPU" in said
+def test_the_error_without_a_tpu_says_what_to_do(environment: dict[str, str]) -> None:
+    output = opened(**environment)
+    assert "refused: run.device: tpu was requested, but this machine has no TPU; run the same command on a TPU VM" in output
+    assert "PJRT_DEVICE=CPU" in output
 
 
-def test_the_report_tells_of_what_was_compiled(device: XlaDevice) -> None:
+def test_the_report_lists_compilations(device: XlaDevice) -> None:
     device.read([device.make_scalar(2.0) + 1])
     assert re.search(r"Metric: CompileTime\n +TotalSamples: [1-9]", metrics_report())

@@ -18,28 +18,28 @@ NOWHERE = "http://127.0.0.1:9"
 
 
 def environment(devices: int, mirror: Path) -> dict[str, str]:
-    """XLA's CPU client with so many devices; nothing is fetched but from one folder."""
+    """Return the variables of XLA's CPU client with this many devices, and of a mirror as the only source of downloads."""
     flags = os.environ["XLA_FLAGS"].replace("level=0", "level=1")
     client = {"PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": str(devices), "XLA_FLAGS": flags}
     return {**client, "RELM_MIRROR": str(mirror), "http_proxy": NOWHERE, "https_proxy": NOWHERE}
 
 
 def stand_in(listed: Path, mirror: Path, **contents: Path) -> None:
-    """Have a dataset's or model's file name other bytes, found in the mirror alone."""
-    told = yaml.safe_load(listed.read_text())
+    """Replace the bytes that a dataset's or model's file names by others, which only the mirror has."""
+    facts = yaml.safe_load(listed.read_text())
     for name, content in contents.items():
-        (remote,) = [told["files"][file] for file in told["files"] if file.replace(".", "_") == name]
+        (remote,) = [facts["files"][file] for file in facts["files"] if file.replace(".", "_") == name]
         remote |= {
             "sha256": sha256_of(content),
             "size": content.stat().st_size,
             "sources": [{"url": f"{NOWHERE}/{content.name}"}],
         }
         shutil.copy(content, mirror / content.name)
-    listed.write_text(yaml.safe_dump(told, sort_keys=False))
+    listed.write_text(yaml.safe_dump(facts, sort_keys=False))
 
 
 def project_with_stand_ins(folder: Path) -> Commands:
-    """The shipped project for BERT's recipes, but WikiText's articles are the committed prose, and its vocabulary is small."""
+    """Write the shipped project for BERT's recipes with the committed prose as WikiText's articles and a small vocabulary."""
     project, mirror, data = shipped_project(folder), folder / "mirror", CHECKOUT / "tests" / "data"
     mirror.mkdir()
     (folder / "recipes").unlink()
@@ -55,7 +55,7 @@ def project_with_stand_ins(folder: Path) -> Commands:
 
 
 def published(project: Commands, name: str, devices: int) -> Path:
-    """The published folder of a twin, which tells of all its steps on so many XLA devices."""
+    """Check the published folder of a twin for all its steps on this many XLA devices."""
     results = project.folder / "results" / "smoke" / name
     recipe = read_json(results / "recipe.json")["recipe"]
     assert recipe["run"]["device"] == "tpu"
@@ -63,9 +63,9 @@ def published(project: Commands, name: str, devices: int) -> Path:
     assert len((results / "train.jsonl").read_text().splitlines()) == steps
     made_on = yaml.safe_load((results / "checkpoints.jsonl").read_text().splitlines()[-1])["made_on"]
     assert (made_on["device"], made_on["name"], made_on["devices"]) == ("tpu", "XLA:CPU", devices)
-    told = read_json(results / "device.json")["processes"]
-    assert sum(process["steps"] for process in told) == steps
-    assert all(process["compiles"] and process["executions"] >= process["steps"] for process in told)
+    facts = read_json(results / "device.json")["processes"]
+    assert sum(process["steps"] for process in facts) == steps
+    assert all(process["compiles"] and process["executions"] >= process["steps"] for process in facts)
     assert "On the device" in (results / "report.html").read_text()
     return results
 
@@ -84,13 +84,13 @@ def test_a_twin_runs_from_its_downloads_to_its_report_with_its_training_on_xla(t
     assert trained.returncode == 0, trained.stderr
     report = dict(re.findall(r"^Metric: (\w+)\n  TotalSamples: (\d+)", trained.stdout, re.MULTILINE))
     (device,) = project.folder.glob("work/runs/smoke/*/*/main/device.json")
-    (told,) = read_json(device)["processes"]
-    assert (int(report["CompileTime"]), int(report["ExecuteReplicatedTime"])) == (told["compiles"], told["executions"])
-    assert told["compiles"] == 2, "the initial state and the step"
+    (facts,) = read_json(device)["processes"]
+    assert (int(report["CompileTime"]), int(report["ExecuteReplicatedTime"])) == (facts["compiles"], facts["executions"])
+    assert facts["compiles"] == 2, "the initial state and the step"
 
     done = project.snakemake(f"results/smoke/{name}", **here)
     assert done.returncode == 0, done.stdout
-    assert "rule pretrain" not in done.stdout, "what the command by hand made is what the graph makes"
+    assert "rule pretrain" not in done.stdout, "the graph trains again what the command by hand has trained"
     published(project, name, 8)
 
 

@@ -1,4 +1,4 @@
-"""What several hosts agree on: two processes on the CPU client, which has no sums between processes, so each computes all."""
+"""Agreement between hosts: two processes on the CPU client, which cannot sum over processes, so each computes everything."""
 
 import dataclasses
 import json
@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from process_runs import SharedRun, finished, said, start_ranks
+from process_runs import SharedRun, finished, messages, start_ranks
 from xla_runs import XlaRun, assert_same_figures
 
 from relm.errors import RelmError
@@ -27,20 +27,20 @@ class HostsRun(SharedRun):
         super().__post_init__()
         self.changes = merge(self.changes, ON_TPU)
 
-    def told(self, processes: int) -> dict[str, Any]:
-        """`run.processes` stays 1."""
-        return super().told(1)
+    def worker_input(self, processes: int) -> dict[str, Any]:
+        """Return the run as a worker reads it, with `run.processes` left at 1."""
+        return super().worker_input(1)
 
 
 def test_hosts_take_the_same_steps_stop_together_and_begin_together(tmp_path: Path, examples: Path) -> None:
     whole, stopped = (HostsRun(tmp_path / name, examples) for name in ("whole", "stopped"))
-    stopped.own = {"1": {"step 4": "TERM"}}  # the host of rank 1 alone is to be taken away
+    stopped.own = {"1": {"step 4": "TERM"}}  # the host of rank 1 alone is preempted
     own = {"1": {"folder": str(tmp_path / "on another disk")}}
     apart = dataclasses.replace(stopped, own=own)
     on = dataclasses.replace(stopped, own={})
-    told = [whole, stopped, apart, on]
-    done = finished(start_ranks(told, 2, PJRT_DEVICE="CPU", CPU_NUM_DEVICES="4"), timeout=280)
-    words = {name: said(done, run) for name, run in (("whole", whole), ("stopped", stopped))}
+    all_runs = [whole, stopped, apart, on]
+    done = finished(start_ranks(all_runs, 2, PJRT_DEVICE="CPU", CPU_NUM_DEVICES="4"), timeout=280)
+    words = {name: messages(done, run) for name, run in (("whole", whole), ("stopped", stopped))}
     assert all(one.startswith("trained phase main: 6 steps") for one in words["whole"]), done.stderr
     begun, refused, ended = (words["stopped"][number::3] for number in range(3))
     assert sorted(one.partition(" after step ")[0] for one in begun) == ["stopped by SIGTERM", "stopped by another process"]
@@ -62,7 +62,7 @@ def test_examples_that_differ_between_hosts_are_refused() -> None:
 
 
 @pytest.mark.full
-def test_hosts_of_a_tpu_train_with_folders_of_their_own_for_programs(tmp_path: Path, examples: Path) -> None:
+def test_hosts_of_a_tpu_keep_programs_in_separate_folders(tmp_path: Path, examples: Path) -> None:
     pci = pci_bus(tmp_path / "pci", "v3", "v3")
     before = f"""
 import os, sys
@@ -74,7 +74,7 @@ behave_as_tpu(Path({str(pci)!r}), hosts=2)
 """
     run = HostsRun(tmp_path / "run", examples)
     done = finished(start_ranks([run], 2, before, CPU_NUM_DEVICES="4"), timeout=280)
-    assert all(one.startswith("trained phase main: 6 steps") for one in said(done, run)), done.stderr
+    assert all(one.startswith("trained phase main: 6 steps") for one in messages(done, run)), done.stderr
     made_on = json.loads(run.listed().splitlines()[-1])["made_on"]
     assert (made_on["name"], made_on["hosts"], made_on["devices"], made_on["chips"]) == ("TPU v3", 2, 4, 2)
     (kept,) = (run.folder / "main" / "compiled").iterdir()

@@ -1,4 +1,4 @@
-"""A step for which there is no memory, on the CPU client: really asked for, and really refused."""
+"""A step that exceeds the memory, on XLA's CPU client, which really fails to allocate it."""
 
 import re
 from collections.abc import Callable
@@ -16,7 +16,7 @@ TOO_LARGE = 1 << 46  # numbers: 256 TiB, more than an address can say
 
 @dataclass
 class TooLargeRun(XlaRun):
-    """Its third step makes a matrix that no machine can hold."""
+    """A run whose third step allocates a matrix that no machine can hold."""
 
     def pretrained(self) -> str:
         """Train in this process, which ends afterwards."""
@@ -34,7 +34,7 @@ class TooLargeRun(XlaRun):
 
 
 @pytest.mark.parametrize("log_interval", [1, pytest.param(6, marks=pytest.mark.full)])
-def test_a_step_without_memory_ends_in_one_sentence_wherever_it_comes_up(
+def test_a_step_without_memory_ends_in_a_plain_error_wherever_it_is_raised(
     log_interval: int, runs: Callable[..., XlaRun]
 ) -> None:
     changes = {"run": {"log_interval": log_interval, "checkpoint_interval": 100}}

@@ -19,9 +19,9 @@ DEVICES = 4
 FULL = pytest.mark.full
 ON = {"run": {"activation_checkpointing": True, "validation_interval": 2, "validation_batches": 2}}
 OFF = merge(ON, {"run": {"activation_checkpointing": False}})
-# Case -> layers, and matrix products in them that the backward pass computes anew: all but a last one whose result is only
-# added to what comes out of the layer.
-COMPUTED_ANEW = {
+# Case -> layers, and matrix products in them that the backward pass computes again: all but a last one whose result is only
+# added to the layer's output.
+RECOMPUTED = {
     "gpt2": (3, 3 * 5),  # queries with keys and values; logits and mixing; output; the first of two in the feed-forward part
     "bert, sentence pairs": (3, 3 * 8),  # queries, keys and values apart, and a normalisation reads what comes last
     "t5, tied, short targets": (4, 2 * 7 + 2 * 13),
@@ -37,7 +37,7 @@ def device() -> XlaDevice:
 
 
 def gradients_and_program(case: str, recomputed: bool, device: XlaDevice) -> tuple[dict[str, torch.Tensor], str]:
-    """With dropout: the gradients of four sequences by parameter, and the program that computes them, as it is handed over."""
+    """Return the gradients of four sequences with dropout, by parameter, and the text of the program that computes them."""
     import torch_xla
     import torch_xla.debug.metrics as metrics
 
@@ -57,10 +57,10 @@ def gradients_and_program(case: str, recomputed: bool, device: XlaDevice) -> tup
     return {name: gradient.cpu() for name, gradient in gradients.items()}, program
 
 
-@pytest.mark.parametrize("case", COMPUTED_ANEW)
+@pytest.mark.parametrize("case", RECOMPUTED)
 def test_the_products_of_each_layer_are_computed_again_behind_a_barrier(case: str, device: XlaDevice) -> None:
     (kept, once), (again, twice) = (gradients_and_program(case, recomputed, device) for recomputed in (False, True))
-    layers, products = COMPUTED_ANEW[case]
+    layers, products = RECOMPUTED[case]
     assert (once.count(" opt-barrier("), twice.count(" opt-barrier(")) == (0, layers)
     assert twice.count(" dot(") - once.count(" dot(") == products
     for name, gradient in kept.items():

@@ -1,4 +1,4 @@
-"""A step on eight XLA devices is the step that a CPU takes, and a run survives there what it survives on a CPU."""
+"""A step on eight XLA devices equals a CPU's step, and a run survives the same interruptions."""
 
 from collections.abc import Callable
 from typing import Any
@@ -23,7 +23,7 @@ def phase(**settings: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("devices", [8, pytest.param(1, marks=FULL), pytest.param(2, marks=FULL)])
 @pytest.mark.parametrize("objective", OBJECTIVES)
-def test_any_number_of_devices_takes_the_steps_of_a_cpu(objective: str, devices: int, runs: Runs) -> None:
+def test_any_count_of_devices_takes_the_steps_of_a_cpu(objective: str, devices: int, runs: Runs) -> None:
     here = runs("cpu", objective, devices=0, changes=HELD_OUT).trained()
     there = runs(f"{devices} devices", objective, devices=devices, changes=HELD_OUT).trained()
     assert_same_figures(there, here)
@@ -64,7 +64,7 @@ def test_bfloat16_is_close_to_float32_and_not_the_same(runs: Runs) -> None:
 
 
 def whole(runs: Runs, objective: str) -> XlaRun:
-    """A run with dropout that nothing interrupted."""
+    """Return an uninterrupted run with dropout."""
     return runs("whole", objective, dropout=True).trained()
 
 
@@ -81,7 +81,7 @@ def test_a_killed_run_ends_with_the_same_bytes(objective: str, runs: Runs) -> No
         assert np.abs(run.columns("loss") / without.columns("loss") - 1).max() > 1e-4, "dropout is off"
 
 
-def test_a_terminated_run_saves_and_goes_on(runs: Runs) -> None:
+def test_a_terminated_run_saves_and_resumes(runs: Runs) -> None:
     run = runs("terminated", "causal", dropout=True, changes=phase(steps=400))
     code, said = run.terminated(lines=2)
     assert code == 75
@@ -96,7 +96,7 @@ def test_a_terminated_run_saves_and_goes_on(runs: Runs) -> None:
 
 @pytest.mark.parametrize(("first", "second"), [(8, 0), (0, 8), pytest.param(8, 1, marks=FULL)])
 @pytest.mark.parametrize("objective", ["causal", pytest.param("masked", marks=FULL), pytest.param("seq2seq", marks=FULL)])
-def test_a_checkpoint_goes_on_elsewhere(objective: str, first: int, second: int, runs: Runs) -> None:
+def test_a_checkpoint_is_resumed_on_another_device(objective: str, first: int, second: int, runs: Runs) -> None:
     here = runs("cpu", objective, devices=0, changes=HELD_OUT).trained()
     name = f"from {first} to {second}"
     runs(name, objective, devices=first, changes=HELD_OUT).trained("gradient:5")
@@ -127,7 +127,7 @@ def test_after_two_steps_nothing_is_compiled(runs: Runs) -> None:
 
 
 def second_phase(runs: Runs, devices: int, state: str, devices_before: int | None = None) -> SecondPhase:
-    """Trained with sequences of twice the length after a first phase on as many devices, or on others."""
+    """Return a second phase with sequences of twice the length, after a first phase on the same or another count of devices."""
     devices_before = devices if devices_before is None else devices_before
     first = merge(phase(sequence_length=8), HELD_OUT)
     before = runs(f"first of two, {devices_before}", "causal", devices=devices_before, changes=first).trained()
@@ -139,7 +139,7 @@ def second_phase(runs: Runs, devices: int, state: str, devices_before: int | Non
 
 
 @pytest.mark.parametrize(("state", "programs"), [("kept", 3), ("fresh", 4)])
-def test_a_second_phase_goes_on_as_on_a_cpu_and_compiles_once(state: str, programs: int, runs: Runs) -> None:
+def test_a_second_phase_trains_as_on_a_cpu_and_compiles_once(state: str, programs: int, runs: Runs) -> None:
     here, there = second_phase(runs, 0, state), second_phase(runs, 8, state)
     assert_same_figures(there, here)
     assert there.before is not None

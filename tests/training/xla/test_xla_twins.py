@@ -15,7 +15,7 @@ def test_a_smoke_twin_trains_to_its_model_as_on_a_cpu(name: str, tmp_path: Path)
     there = TwinRun(tmp_path / "xla", examples, devices=TWINS[name], name=name).trained()
     assert [line["step"] for line in there.lines()] == list(range(1, twin.pretrain["main"].steps + 1))
     assert set(there.made_on()) == {"tpu"}
-    # The same data, but dropout draws other numbers; mT5 begins with losses of 20 nats, among which it does more.
+    # The data are the same, but dropout draws other numbers; mT5 starts with losses of 20 nats, where that matters more.
     np.testing.assert_allclose(there.columns("loss"), here.columns("loss"), rtol=0.08 if name.startswith("mt5") else 0.03)
     assert there.sha256() != here.sha256(), "nothing was computed elsewhere"
     assert {name: weight.shape for name, weight in there.weights().items()} == {

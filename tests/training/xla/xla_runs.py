@@ -1,4 +1,4 @@
-"""Tiny runs on the CPU client, each in a process of its own: a process has one number of devices."""
+"""Tiny runs on XLA's CPU client, each in a separate process, since a process has a fixed count of devices."""
 
 import json
 import os
@@ -16,7 +16,7 @@ from relm.recipes.section import merge
 from relm.training.loop import pretrain
 from tiny_runs import FORKS, TinyRun, _attempt
 
-# Objective -> what turns its dropout off.
+# Objective -> model options that turn dropout off.
 WITHOUT_DROPOUT: dict[str, dict[str, Any]] = {
     "causal": {"dropout": 0.0},
     "masked": {"hidden_dropout": 0.0, "attention_dropout": 0.0},
@@ -30,10 +30,10 @@ SHORT = {
 
 @dataclass
 class XlaRun(TinyRun):
-    """Six steps of eight sequences at once, on so many XLA devices or on torch's CPU."""
+    """A run of six steps of eight sequences, on XLA devices or on torch's CPU."""
 
     devices: int = 8
-    """0: torch's own CPU device."""
+    """The count of XLA devices; 0: torch's own CPU device."""
     dropout: bool = False
     one_tpu: bool = False
 
@@ -46,29 +46,37 @@ class XlaRun(TinyRun):
         return plain.recipe
 
     def train(self) -> str:
-        """In this process, which must not have opened its devices yet."""
+        """Train in this process, which must not have opened its devices yet."""
         os.environ["CPU_NUM_DEVICES"] = str(self.devices or 1)
-        said = self.pretrained()
+        message = self.pretrained()
         if self.devices:
             import torch_xla.debug.metrics as metrics
 
             (self.folder / "programs").write_text(str(metrics.metric_data("CompileTime")[0]))
-        return said
+        return message
 
     def pretrained(self) -> str:
-        """What `train` does once it is known on how many devices."""
-        places = self.examples / "manifest.json", self.examples / "tokenizer.json", self.init_from, self.model_folder
-        return pretrain(self.recipe, "main", *places, self.fingerprint, one_tpu=self.one_tpu)
+        """Train once the count of devices is set, and return the message."""
+        return pretrain(
+            recipe=self.recipe,
+            phase="main",
+            manifest=self.examples / "manifest.json",
+            tokenizer=self.examples / "tokenizer.json",
+            init_from=self.init_from,
+            model_folder=self.model_folder,
+            run_fingerprint=self.fingerprint,
+            one_tpu=self.one_tpu,
+        )
 
     def trained(self, kill_at: str = "") -> "XlaRun":
         """Train to the end, or until it kills itself, once."""
         if not (self.model_folder / "model.safetensors.json").exists():
-            code, said = self.attempt(kill_at)
-            assert code == (-signal.SIGKILL if kill_at else 0), said
+            code, message = self.attempt(kill_at)
+            assert code == (-signal.SIGKILL if kill_at else 0), message
         return self
 
     def terminated(self, lines: int) -> tuple[int | None, str]:
-        """Train, and be sent TERM when there are so many lines; the exit code, and what it said."""
+        """Train until the log has this many lines, send TERM, and return the exit code and the message."""
         self.folder.mkdir(parents=True, exist_ok=True)
         process = FORKS.Process(target=_attempt, args=(self, "", None))
         process.start()
@@ -83,20 +91,20 @@ class XlaRun(TinyRun):
 
     @property
     def programs(self) -> int:
-        """How many were compiled by the process that ended the run."""
+        """Return the count of programs compiled by the process that ended the run."""
         return int((self.folder / "programs").read_text())
 
     def columns(self, *names: str) -> npt.NDArray[np.float64]:
-        """Figures of all lines that have them: (lines, names)."""
+        """Return figures of all lines that have them: (lines, names)."""
         return np.array([[line[name] for name in names] for line in self.lines() if set(names) <= set(line)])
 
     def weights(self) -> dict[str, npt.NDArray[np.float32]]:
-        """Of the trained model, without biases: a key's has no gradient but rounding, of which Adam makes whole steps."""
+        """Return the trained weights without biases: a key's gradient is rounding alone, which Adam turns into full steps."""
         tensors = load_file(self.model_folder / "model.safetensors")
         return {name: tensor for name, tensor in tensors.items() if not name.endswith("bias")}
 
     def made_on(self) -> list[str]:
-        """The device of each listed checkpoint."""
+        """Return the device of each listed checkpoint."""
         return [json.loads(line)["made_on"]["device"] for line in self.listed().splitlines()]
 
 
@@ -111,13 +119,20 @@ class SecondPhase(XlaRun):
         assert self.before is not None
         kept = self.recipe.pretrain["second"].optimizer_state == "kept"
         checkpoint = self.before.folder / "main" / "checkpoints" / self.before.checkpoints[-1]
-        manifest, tokenizer, start = self.examples / "manifest.json", self.examples / "tokenizer.json", self.before.model_folder
-        places = manifest, tokenizer, start, self.model_folder
-        return pretrain(self.recipe, "second", *places, self.fingerprint, checkpoint if kept else None)
+        return pretrain(
+            recipe=self.recipe,
+            phase="second",
+            manifest=self.examples / "manifest.json",
+            tokenizer=self.examples / "tokenizer.json",
+            init_from=self.before.model_folder,
+            model_folder=self.model_folder,
+            run_fingerprint=self.fingerprint,
+            optimizer_from=checkpoint if kept else None,
+        )
 
 
 def assert_same_figures(run: XlaRun, other: XlaRun, rounding: float = 1e-5) -> None:
-    """Losses, norms, held-out losses and weights are the same to rounding."""
+    """Compare losses, norms, validation losses and weights up to rounding."""
     figures = ["loss", "gradient_norm", *sorted(name for name in run.lines()[0] if name.endswith("accuracy"))]
     assert len(run.columns("loss")) == len(other.columns("loss")) == run.recipe.pretrain["main"].steps
     np.testing.assert_allclose(run.columns(*figures), other.columns(*figures), rtol=rounding)
@@ -128,7 +143,7 @@ def assert_same_figures(run: XlaRun, other: XlaRun, rounding: float = 1e-5) -> N
 
 
 def assert_same_bytes(run: XlaRun, other: XlaRun) -> None:
-    """Lines, checkpoints, what the optimizer remembers, and the model."""
+    """Compare lines, checkpoints, optimizer state and model byte for byte."""
     assert run.lines() == other.lines()
     assert run.listed() == other.listed()
     assert run.last_optimizer() == other.last_optimizer()
