@@ -31,7 +31,7 @@ GRAPHCORE = replace(
 
 
 def batch_for(config: BertConfig, length: int = 10, places: int = 4) -> dict[str, Tensor]:
-    """Three sequences, the second and third with padding at their end, the third with an unused place; none masks the first."""
+    """Return three sequences, two padded at their end, the third with an unused position; none masks the first token."""
     draw = torch.Generator().manual_seed(7)
     lengths = torch.tensor([[length], [length - 3], [length // 2]])
     attention = (torch.arange(length) < lengths).long()
@@ -51,7 +51,7 @@ def batch_for(config: BertConfig, length: int = 10, places: int = 4) -> dict[str
 
 
 def dense_labels(batch: dict[str, Tensor]) -> Tensor:
-    """(batch, sequence): the label of each place that is scored, -100 elsewhere."""
+    """Return (batch, sequence): the label of each scored position, -100 elsewhere."""
     dense = torch.full_like(batch["input_ids"], -100)
     for row, (positions, labels) in enumerate(zip(batch["masked_positions"], batch["masked_labels"], strict=True)):
         for position, label in zip(positions.tolist(), labels.tolist(), strict=True):
@@ -61,7 +61,7 @@ def dense_labels(batch: dict[str, Tensor]) -> Tensor:
 
 
 def pair(form: str, folder: Path, config: BertConfig | None = None, spread: float = 0.5) -> tuple[Bert, PreTrainedModel]:
-    """Our model, and the one that transformers reads from its folder: every weight found, none left over."""
+    """Return our model, and the one that transformers reads from its folder with every weight found and none left over."""
     tiny, kind = FORMS[form]
     ours = randomised(Bert(config or tiny), spread)
     ours.save_folder(folder, {})

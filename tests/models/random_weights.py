@@ -9,7 +9,7 @@ Model = TypeVar("Model", bound=nn.Module)
 
 
 def randomised(model: Model, spread: float = 0.5) -> Model:
-    """The model with every parameter random and large, biases and normalisation too, so that none can be left out unnoticed."""
+    """Return the model with every parameter random and large, biases and normalisation too, so that none can be ignored."""
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -18,7 +18,7 @@ def randomised(model: Model, spread: float = 0.5) -> Model:
 
 
 def gradients(model: nn.Module) -> dict[str, torch.Tensor]:
-    """The gradient of each parameter that has one."""
+    """Return the gradient of each parameter that has one."""
     return {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
 
 

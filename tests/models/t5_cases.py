@@ -25,7 +25,7 @@ FORMS = {
 
 
 def batch_for(config: T5Config, source: int = 16, target: int = 14) -> dict[str, Tensor]:
-    """Three pairs, the second and third with padding at the ends of source and target."""
+    """Return three pairs, the second and third with padding at the ends of source and target."""
     draw = torch.Generator().manual_seed(7)
     attention = torch.arange(source) < torch.tensor([[source], [source - 3], [source // 2]])
     scored = torch.arange(target) < torch.tensor([[target], [target - 5], [target // 2]])
@@ -39,7 +39,7 @@ def batch_for(config: T5Config, source: int = 16, target: int = 14) -> dict[str,
 
 
 def pair(form: str, folder: Path, config: T5Config | None = None, spread: float = 0.5) -> tuple[T5, PreTrainedModel]:
-    """Our model, and the one that transformers reads from its folder: every weight found, none left over."""
+    """Return our model, and the one that transformers reads from its folder with every weight found and none left over."""
     tiny, kind = FORMS[form]
     ours = randomised(T5(config or tiny), spread)
     ours.save_folder(folder, {"eos_token_id": 1})

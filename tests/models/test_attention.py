@@ -1,4 +1,4 @@
-"""The form of attention that is written out for compilers, beside torch's own."""
+"""Attention written out for compilers, compared with torch's own."""
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ HIDDEN_PADDING = torch.arange(7)[None, None, None, :] < torch.tensor([7, 4])[:, 
 
 
 def heads(keys: int = 7) -> list[torch.Tensor]:
-    """Queries of 7 places, keys and values of `keys`, for 2 sequences and 3 heads of 4 numbers."""
+    """Return queries at 7 positions, keys and values at `keys`, for 2 sequences and 3 heads of width 4."""
     generator = torch.Generator().manual_seed(5)
     return [torch.randn(2, 3, places, 4, generator=generator).requires_grad_() for places in (7, keys, keys)]
 
@@ -24,7 +24,7 @@ def heads(keys: int = 7) -> list[torch.Tensor]:
         (7, {"seen": torch.linspace(-3, 3, 3 * 49).view(1, 3, 7, 7), "scale": 1.0}),
         (7, {"causal": True}),
     ],
-    ids=["all", "another-sequence", "padding", "addend", "causal"],
+    ids=["all", "another-sequence", "padding", "bias", "causal"],
 )
 def test_values_and_gradients_are_those_of_torchs_own_form(keys, given) -> None:
     theirs, ours = heads(keys), heads(keys)
@@ -54,7 +54,7 @@ def test_dropout_leaves_out_its_share_of_the_weights_and_scales_the_rest() -> No
 
 
 class Softmaxes(TorchDispatchMode):
-    """The types in which softmax is computed meanwhile."""
+    """Record the types in which softmax is computed."""
 
     def __init__(self) -> None:
         super().__init__()

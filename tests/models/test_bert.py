@@ -29,7 +29,7 @@ def mean_loss(terms: dict[str, Term]) -> Tensor:
 
 
 def compare(form: str, folder: Path, config: BertConfig | None, batch: dict[str, Tensor], spread: float = 0.5) -> None:
-    """Logits where there are tokens, loss, correct ones, and the gradient of every parameter."""
+    """Compare the logits of tokens, the loss, the count of correct ones, and the gradient of every parameter."""
     ours, theirs = pair(form, folder, config, spread)
     inputs = {key: batch[key] for key in ("input_ids", "attention_mask", "token_type_ids")}
     with torch.no_grad():  # so that some answers are right
@@ -71,7 +71,7 @@ def test_an_attended_padding_token_learns_from_the_output_side_alone_as_in_trans
     ("hidden", "attention"), [(0.3, 0.0), (0.0, 0.3), (0.2, 0.4)], ids=["hidden", "attention", "different"]
 )
 def test_dropout_falls_where_that_of_transformers_falls(hidden: float, attention: float, tmp_path: Path) -> None:
-    """Drawn from the same numbers in the same order, it gives the same logits."""
+    """Dropout drawn from the same numbers in the same order gives the same logits."""
     config = replace(FORMS["pairs"][0], hidden_dropout=hidden, attention_dropout=attention)
     ours, theirs = pair("pairs", tmp_path, config)
     inputs = {
@@ -115,7 +115,7 @@ def test_parameter_names_and_shapes_are_those_of_transformers(form: str) -> None
         (BertConfig(24, 16, 1024, 4096, 512, 50_265, 1, family="roberta", padding_id=1), 355_412_057),
     ],
 )
-def test_published_models_have_their_number_of_parameters(config: BertConfig, parameters: int) -> None:
+def test_published_models_have_their_count_of_parameters(config: BertConfig, parameters: int) -> None:
     with torch.device("meta"):
         assert Bert(config).parameter_count() == parameters
 
@@ -143,7 +143,7 @@ def test_logits_at_masked_positions_are_those_of_all_positions() -> None:
     assert some.shape == (3, 4, TINY.vocabulary_size)
 
 
-def test_unused_places_change_nothing() -> None:
+def test_unused_positions_change_nothing() -> None:
     ours, batch = randomised(Bert(TINY)), batch_for(TINY)
     wider = batch | {
         "masked_positions": torch.nn.functional.pad(batch["masked_positions"], (0, 3)),
@@ -160,7 +160,7 @@ def test_unused_places_change_nothing() -> None:
     assert_same_gradients(narrow, wide)
 
 
-def test_what_stands_in_padding_changes_nothing() -> None:
+def test_tokens_in_padding_change_nothing() -> None:
     ours, batch = randomised(Bert(FORMS["pairs"][0])), batch_for(TINY)
     padding = batch["attention_mask"] == 0
     changed = batch | {"input_ids": torch.where(padding, 9, batch["input_ids"])}
@@ -174,7 +174,7 @@ def test_a_sequence_without_padding_needs_no_mask() -> None:
     torch.testing.assert_close(ours.logits(ids), ours.logits(ids, torch.ones_like(ids)))
 
 
-def test_with_one_kind_of_segment_token_types_are_not_looked_at() -> None:
+def test_with_one_kind_of_segment_token_types_are_ignored() -> None:
     ours, batch = randomised(Bert(FORMS["roberta"][0])), batch_for(TINY)
     pairs = batch | {"token_type_ids": torch.ones_like(batch["input_ids"])}
     assert torch.equal(ours.terms(batch)["masked_token"].nats, ours.terms(pairs)["masked_token"].nats)
@@ -186,7 +186,7 @@ def test_more_tokens_than_positions_are_refused() -> None:
 
 
 def test_without_transform_layer_the_head_is_the_embedding_alone(tmp_path: Path) -> None:
-    """Graphcore's recipe: what transformers can hold of it, it computes alike."""
+    """Graphcore's recipe gives the same outputs in transformers, as far as its classes can hold it."""
     ours, batch = randomised(Bert(GRAPHCORE)), batch_for(GRAPHCORE)
     ours.save_folder(tmp_path, {})
     inputs = {key: batch[key] for key in ("input_ids", "attention_mask", "token_type_ids")}
@@ -200,7 +200,7 @@ def test_without_transform_layer_the_head_is_the_embedding_alone(tmp_path: Path)
     torch.testing.assert_close(ours.next_sentence_logits(**inputs), pairs.eval()(**inputs).logits, rtol=1e-5, atol=1e-5)
 
 
-def test_switches_leave_out_what_they_say() -> None:
+def test_switches_remove_the_weights_that_they_name() -> None:
     everything = {name for name, _ in Bert(replace(TINY, next_sentence=True)).named_parameters()}
     left_out = everything - {name for name, _ in Bert(GRAPHCORE).named_parameters()}
     attention = [f"bert.encoder.layer.{layer}.attention" for layer in (0, 1)]
@@ -213,7 +213,7 @@ def test_switches_leave_out_what_they_say() -> None:
 
 
 def test_the_bias_of_keys_changes_nothing() -> None:
-    """Why it does not matter that Graphcore does not train it."""
+    """So it does not matter that Graphcore does not train it."""
     ours, batch = randomised(Bert(TINY)), batch_for(TINY)
     before = ours.logits(batch["input_ids"])
     with torch.no_grad():
@@ -237,11 +237,11 @@ def test_the_bias_of_keys_changes_nothing() -> None:
         ({"family": "roberta", "padding_id": None}, "padding_id is None, expected a token's id for family roberta"),
     ],
 )
-def test_an_architecture_that_cannot_be_is_refused(changes: dict[str, object], message: str) -> None:
+def test_an_impossible_architecture_is_refused(changes: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         replace(TINY, **changes)
 
 
-def test_configurations_survive_the_way_through_a_file() -> None:
+def test_configurations_survive_a_file() -> None:
     for config in (*(config for config, _ in FORMS.values()), GRAPHCORE):
         assert BertConfig.from_huggingface(json.loads(json.dumps(config.to_huggingface()))) == config

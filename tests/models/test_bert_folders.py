@@ -1,4 +1,4 @@
-"""Folders that transformers wrote, folders as they were published, and folders that do not fit."""
+"""Folders that transformers wrote, folders as published, and folders that do not fit the model."""
 
 import json
 from dataclasses import replace
@@ -34,7 +34,7 @@ def change_weights(folder: Path, change) -> None:
 
 
 @pytest.mark.parametrize("config", [*(config for config, _ in FORMS.values()), GRAPHCORE], ids=[*FORMS, "graphcore"])
-def test_a_saved_folder_loads_as_it_was(config: BertConfig, tmp_path: Path) -> None:
+def test_a_saved_folder_loads_unchanged(config: BertConfig, tmp_path: Path) -> None:
     ours = randomised(Bert(config))
     ours.save_folder(tmp_path, {})
     loaded = Bert.from_folder(tmp_path)
@@ -57,7 +57,7 @@ def test_a_folder_written_by_transformers_loads_and_gives_its_logits(form: str, 
 
 
 def test_files_in_the_style_of_the_first_release_load(folder: Path) -> None:
-    """gamma and beta, a buffer of positions, and copies of the head: as bert-base-uncased was published."""
+    """bert-base-uncased was published with gamma and beta, a buffer of positions, and copies of the head."""
 
     def older(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         renamed = {
@@ -76,8 +76,8 @@ def test_files_in_the_style_of_the_first_release_load(folder: Path) -> None:
     assert all(torch.equal(tensor, loaded[name]) for name, tensor in randomised(Bert(PAIRS)).state_dict().items())
 
 
-def test_roberta_as_it_was_published_loads(tmp_path: Path) -> None:
-    """With the pooler that its masked language model does not use."""
+def test_roberta_as_published_loads(tmp_path: Path) -> None:
+    """The file has a pooler that its masked language model does not use."""
     config, _ = FORMS["roberta"]
     randomised(Bert(config)).save_folder(tmp_path, {})
     extra = {"roberta.pooler.dense.weight": torch.ones(8, 8), "roberta.embeddings.position_ids": torch.arange(12)[None]}
@@ -98,7 +98,7 @@ def test_a_model_with_sentence_pairs_refuses_weights_without_them(tmp_path: Path
         Bert.from_folder(tmp_path, expected=PAIRS)
 
 
-def test_the_loaded_model_trains_with_the_dropout_that_is_asked_for(folder: Path) -> None:
+def test_the_loaded_model_trains_with_the_requested_dropout(folder: Path) -> None:
     ours = Bert.from_folder(folder, expected=replace(PAIRS, hidden_dropout=0.3, attention_dropout=0.2))
     layer = ours.bert.encoder.layer[0]
     assert (layer.output.dropout, layer.attention.self.dropout) == (0.3, 0.2)
@@ -141,7 +141,7 @@ def test_many_faults_are_counted(folder: Path) -> None:
         Bert.from_folder(folder)
 
 
-def test_a_bias_that_the_model_has_not_must_be_zero(tmp_path: Path) -> None:
+def test_a_bias_that_the_model_lacks_must_be_zero(tmp_path: Path) -> None:
     randomised(Bert(GRAPHCORE)).save_folder(tmp_path, {})
     name = "bert.encoder.layer.0.attention.self.value.bias"
     assert load_file(tmp_path / "model.safetensors")[name].eq(0).all()
@@ -158,7 +158,7 @@ def test_another_architecture_than_expected_is_named(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["{", "[1]", "7"])
-def test_a_config_that_is_none_is_named(folder: Path, content: str) -> None:
+def test_a_config_that_is_no_json_object_is_named(folder: Path, content: str) -> None:
     (folder / "config.json").write_text(content)
     with pytest.raises(ValueError, match=r"config\.json: is not a JSON object"):
         Bert.from_folder(folder)
@@ -194,7 +194,7 @@ def test_defaults_of_a_sparse_config_are_those_of_transformers(family: str) -> N
     assert (sparse.layers, sparse.vocabulary_size) == (12, 30_522 if family == "bert" else 50_265)
 
 
-def test_what_an_architecture_is_called_in_a_file() -> None:
+def test_the_name_of_an_architecture_in_a_file() -> None:
     assert BertForPreTraining.__name__ in PAIRS.to_huggingface()["architectures"]
     assert BertForMaskedLM.__name__ in TINY.to_huggingface()["architectures"]
     assert "relm" not in TINY.to_huggingface()

@@ -1,4 +1,4 @@
-"""The distributions that initial weights come from: mean, standard deviation and kurtosis of every kind of matrix."""
+"""The distributions of initial weights: mean, standard deviation and kurtosis of every kind of matrix."""
 
 import math
 from dataclasses import replace
@@ -28,7 +28,7 @@ def initialised(config: BertConfig) -> Bert:
 
 
 def numbers(model: Bert, kind: str) -> Tensor:
-    """All of one kind of matrix, without rows that are set to zero."""
+    """Return all values of one kind of matrix, without rows that are set to zero."""
     found = [parameter for name, parameter in model.named_parameters() if f"{kind}.weight" in name]
     return torch.cat([matrix[matrix.abs().sum(1) > 0].flatten() for matrix in found]).detach().double()
 

@@ -39,7 +39,7 @@ def folder(tmp_path: Path) -> Path:
 def test_logits_loss_and_all_gradients_equal_those_of_transformers(
     tmp_path: Path, batch: torch.Tensor, changes: dict[str, object]
 ) -> None:
-    """Without biases, transformers has them as zeros, with gradients that our model has no use for."""
+    """Without biases in our model, those of transformers are zeros, whose gradients are ignored here."""
     ours = random_model(replace(TINY, **changes))
     ours.save_folder(tmp_path, TOKENS)
     theirs, report = AutoModelForCausalLM.from_pretrained(tmp_path, output_loading_info=True)
@@ -62,7 +62,7 @@ def test_logits_loss_and_all_gradients_equal_those_of_transformers(
 
 
 def test_dropout_falls_where_that_of_transformers_falls(tmp_path: Path, batch: torch.Tensor) -> None:
-    """Drawn from the same numbers in the same order, it gives the same logits."""
+    """Dropout drawn from the same numbers in the same order gives the same logits."""
     ours = random_model(replace(TINY, dropout=0.3))
     ours.save_folder(tmp_path, TOKENS)
     theirs = AutoModelForCausalLM.from_pretrained(tmp_path).train()
@@ -98,7 +98,7 @@ def test_parameter_names_and_shapes_are_those_of_transformers(folder: Path) -> N
     ],
     ids=["small", "graphcore", "medium", "large", "xl"],
 )
-def test_published_sizes_have_their_number_of_parameters(
+def test_published_sizes_have_their_count_of_parameters(
     layers: int, heads: int, hidden_size: int, vocabulary_size: int, parameters: int, gigaflops: float
 ) -> None:
     with torch.device("meta"):
@@ -109,7 +109,7 @@ def test_published_sizes_have_their_number_of_parameters(
     assert operations / 1e9 == pytest.approx(gigaflops, rel=2e-3)
 
 
-def test_a_token_does_not_see_what_follows_it(batch: torch.Tensor) -> None:
+def test_attention_is_causal(batch: torch.Tensor) -> None:
     model = random_model()
     changed = batch.clone()
     changed[:, 4:] = 7
@@ -117,13 +117,13 @@ def test_a_token_does_not_see_what_follows_it(batch: torch.Tensor) -> None:
     assert not torch.equal(model.logits(batch)[:, 4:], model.logits(changed)[:, 4:])
 
 
-def test_a_token_sees_itself_and_what_precedes_it_in_its_document() -> None:
+def test_a_token_attends_to_itself_and_to_those_before_it_in_its_document() -> None:
     seen = document_mask(torch.tensor([[0, 0, 1], [0, 1, 1]])).int()
     assert seen[0, 0].tolist() == [[1, 0, 0], [1, 1, 0], [0, 0, 1]]
     assert seen[1, 0].tolist() == [[1, 0, 0], [0, 1, 0], [0, 1, 1]]
 
 
-def test_packed_documents_do_not_see_each_other_and_positions_go_on(tmp_path: Path, batch: torch.Tensor) -> None:
+def test_packed_documents_do_not_attend_to_each_other_and_positions_count_on(tmp_path: Path, batch: torch.Tensor) -> None:
     ours = random_model()
     documents = torch.tensor([[0, 0, 0, 1, 1, 1], [0, 0, 0, 0, 0, 1]])
     changed = batch.clone()
@@ -144,7 +144,7 @@ def test_packed_documents_do_not_see_each_other_and_positions_go_on(tmp_path: Pa
     torch.testing.assert_close(term.nats, expected_nats, rtol=1e-6, atol=1e-6)
 
 
-def test_one_document_is_attention_to_all_that_precedes(batch: torch.Tensor) -> None:
+def test_attention_within_one_document_is_causal(batch: torch.Tensor) -> None:
     ours = random_model()
     torch.testing.assert_close(ours.logits(batch, torch.zeros_like(batch)), ours.logits(batch), rtol=1e-5, atol=1e-5)
 
@@ -184,7 +184,7 @@ def test_biases_begin_at_zero_and_normalisation_at_one() -> None:
             assert parameter.eq(1.0 if name.endswith("weight") else 0.0).all(), name
 
 
-def test_a_saved_folder_loads_as_it_was(folder: Path, batch: torch.Tensor) -> None:
+def test_a_saved_folder_loads_unchanged(folder: Path, batch: torch.Tensor) -> None:
     loaded = Gpt2.from_folder(folder)
     assert loaded.config == TINY
     assert torch.equal(loaded.logits(batch), random_model().logits(batch))
@@ -197,7 +197,7 @@ def test_a_folder_written_by_transformers_loads_and_gives_its_logits(tmp_path: P
 
 
 def test_files_in_the_style_of_the_first_release_load(folder: Path, batch: torch.Tensor) -> None:
-    """Without the prefix, with the causal mask as a buffer, with a copy of the head, and in half precision."""
+    """Such files lack the prefix, hold the causal mask as a buffer and a copy of the head, and are in half precision."""
     weights = {
         name.removeprefix("transformer."): tensor.half() for name, tensor in load_file(folder / "model.safetensors").items()
     }
@@ -266,7 +266,7 @@ def test_a_config_that_computes_something_else_is_refused(key: str, value: objec
         ({"dropout": -0.1}, "dropout is -0.1, expected a share from 0 to below 1"),
     ],
 )
-def test_an_architecture_that_cannot_be_is_refused(changes: dict[str, object], message: str) -> None:
+def test_an_impossible_architecture_is_refused(changes: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         replace(TINY, **changes)
 
@@ -291,7 +291,7 @@ def test_defaults_of_a_sparse_config_are_those_of_transformers() -> None:
     assert (ours.layers, ours.hidden_size, ours.vocabulary_size, ours.dropout) == (12, 768, 50257, 0.1)
 
 
-def test_the_config_says_what_the_tokenizer_ends_with(folder: Path) -> None:
+def test_the_config_has_the_end_of_text_of_the_tokenizer(folder: Path) -> None:
     for name in ("config.json", "generation_config.json"):
         content = json.loads((folder / name).read_text())
         assert (content["bos_token_id"], content["eos_token_id"]) == (10, 10)

@@ -9,7 +9,7 @@ from relm.models.losses import cross_entropy, scored_in_one_pass
 
 
 def test_nats_count_and_correct_of_four_labels() -> None:
-    # P = (1/2, 1/2), the first asked for; then (3/4, 1/4), the second asked for; then (1/4, 3/4) twice, the second again.
+    # P = (1/2, 1/2) with the first as label; then (3/4, 1/4) with the second; then (1/4, 3/4) twice, with the second.
     logits = torch.tensor([[0.0, 0.0], [math.log(3), 0.0], [0.0, math.log(3)], [0.0, math.log(3)]])
     term = cross_entropy(logits, torch.tensor([0, 1, 1, 1]))
     assert term.nats.item() == pytest.approx(math.log(2) + math.log(4) + 2 * math.log(4 / 3))
@@ -41,7 +41,7 @@ def test_half_precision_logits_are_summed_in_float32() -> None:
     assert term.nats.item() == pytest.approx(1000 * math.log(3), rel=1e-6)
 
 
-def test_one_pass_for_compilers_has_the_nats_gradients_and_likeliest_of_the_other_form() -> None:
+def test_one_pass_for_compilers_has_the_nats_gradients_and_likeliest_of_torchs_own_form() -> None:
     generator = torch.Generator().manual_seed(3)
     # Whole numbers, so that several are the greatest in many rows.
     drawn = torch.randint(-2, 3, (200, 6), generator=generator).float()
@@ -57,6 +57,6 @@ def test_one_pass_for_compilers_has_the_nats_gradients_and_likeliest_of_the_othe
     torch.testing.assert_close(ours.grad, theirs.grad)
 
 
-def test_one_pass_of_logits_that_are_no_numbers_says_so() -> None:
+def test_one_pass_of_nan_logits_is_nan() -> None:
     nats, likeliest = scored_in_one_pass(torch.tensor([[1.0, math.nan]]), torch.tensor([0]))
     assert (math.isnan(nats.item()), likeliest.item()) == (True, False)

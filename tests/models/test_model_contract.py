@@ -1,4 +1,4 @@
-"""What every model promises: a step waits for nothing, recomputing layers changes nothing, weights follow from the seed."""
+"""Every model keeps the contract: a step never waits, recomputing layers changes nothing, weights follow from the seed."""
 
 import pytest
 import torch
@@ -46,7 +46,7 @@ def test_recomputing_gives_equal_values_and_gradients_dropout_included(model, la
         torch.manual_seed(5)
         loss = sum(term.nats for term in built.terms(batch).values())
         loss.backward()
-        # Three layers, and each of them once more on the way back.
+        # Three layers, each of them once more in the backward pass.
         assert len(calls) == (6 if recompute else 3)
         outcomes.append((loss.detach(), gradients(built)))
     (loss, kept), (recomputed_loss, recomputed) = outcomes
@@ -67,7 +67,7 @@ def test_dropout_acts_in_training_only(model, layers, batch: dict[str, Tensor]) 
 
 
 @BOTH
-def test_the_form_for_a_compiler_gives_the_values_and_gradients_of_the_other(model, layers, batch: dict[str, Tensor]) -> None:
+def test_the_traced_form_gives_the_values_and_gradients_of_torchs_own(model, layers, batch: dict[str, Tensor]) -> None:
     operations, outcomes = [], []
     for traced in (False, True):
         built = randomised(model()).eval()
@@ -84,8 +84,8 @@ def test_the_form_for_a_compiler_gives_the_values_and_gradients_of_the_other(mod
 
 
 @BOTH
-def test_a_forward_pass_asks_for_no_value(model, layers, batch: dict[str, Tensor]) -> None:
-    """On the meta device there are shapes and no numbers: whatever waits for one fails."""
+def test_a_forward_pass_never_waits_for_a_value(model, layers, batch: dict[str, Tensor]) -> None:
+    """The meta device has shapes and no values, so code that waits for one fails."""
     with torch.device("meta"):
         terms = model().terms({name: tensor.to("meta") for name, tensor in batch.items()})
     for term in terms.values():

@@ -1,4 +1,4 @@
-"""The models and the step run inside an image with Python 3.8 and torch 2.0, and with nothing else of this package."""
+"""The models and the step run in an image with Python 3.8 and torch 2.0, without the rest of this package."""
 
 import ast
 import shutil
@@ -18,7 +18,7 @@ NOT_YET_GENERIC = {"dict", "list", "tuple", "set", "frozenset", "type", "Callabl
 
 
 def evaluated(node: ast.AST) -> Iterator[ast.AST]:
-    """All nodes but those of annotations, which are never evaluated."""
+    """Yield all nodes but those of annotations, which are never evaluated."""
     yield node
     for name, value in ast.iter_fields(node):
         if name not in ("annotation", "returns"):
@@ -28,7 +28,7 @@ def evaluated(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def faults(source: str) -> list[str]:
-    """What Python 3.8 could not run, and imports that the image has not."""
+    """Return what Python 3.8 could not run, and imports that the image lacks."""
     tree = ast.parse(source, feature_version=(3, 8))
     found = []
     from_typing: set[str] = set()
@@ -70,18 +70,18 @@ def test_every_file_of_the_models_runs_there(path: Path) -> None:
         ("zip([], [], strict=True)", "strict="),
     ],
 )
-def test_what_does_not_run_there_is_noticed(source: str, fault: str) -> None:
+def test_code_that_does_not_run_there_is_reported(source: str, fault: str) -> None:
     assert fault in faults(source)
 
 
-def test_ruff_finds_no_syntax_that_is_newer() -> None:
+def test_ruff_finds_no_newer_syntax() -> None:
     ruff = [sys.executable, "-m", "ruff", "check", "--isolated", "--target-version", "py38", "--select", "E9,F"]
     done = subprocess.run([*ruff, *map(str, FILES)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 def old_python() -> str | None:
-    """A Python 3.8 that starts."""
+    """Return a Python 3.8 that starts, or None."""
     for name in ("python3.8", *map(str, Path.home().glob(".pyenv/versions/3.8.*/bin/python"))):
         path = shutil.which(name)
         if path and subprocess.run([path, "--version"], capture_output=True, check=False).returncode == 0:

@@ -17,7 +17,7 @@ CPU = torch.device("cpu")
 
 
 def compare(form: str, folder: Path, config: T5Config | None, batch: dict[str, Tensor], spread: float = 0.5) -> None:
-    """Logits, loss, correct ones, and the gradient of every parameter."""
+    """Compare the logits, the loss, the count of correct ones, and the gradient of every parameter."""
     ours, theirs = pair(form, folder, config, spread)
     inputs = {key: batch[key] for key in ("input_ids", "attention_mask")}
     with torch.no_grad():  # so that some answers are right
@@ -45,7 +45,7 @@ def test_logits_loss_and_all_gradients_equal_those_of_transformers(form: str, tm
 
 @pytest.mark.parametrize("form", ["1.0", "mt5"])
 def test_dropout_falls_where_that_of_transformers_falls(form: str, tmp_path: Path) -> None:
-    """Drawn from the same numbers in the same order, it gives the same loss."""
+    """Dropout drawn from the same numbers in the same order gives the same loss."""
     ours, theirs = pair(form, tmp_path, replace(FORMS[form][0], dropout=0.2))
     batch = batch_for(TINY)
     torch.manual_seed(3)
@@ -58,7 +58,7 @@ def test_dropout_falls_where_that_of_transformers_falls(form: str, tmp_path: Pat
 
 @pytest.mark.full
 def test_full_width_equals_transformers_too(tmp_path: Path) -> None:
-    """Two layers of mT5-base, with distances on both sides of the last border."""
+    """The case is two layers of mT5-base, with distances on both sides of the last border."""
     config = T5Config(2, 12, 64, 768, 2048, vocabulary_size=32_128, dropout=0.0, family="mt5")
     compare("mt5", tmp_path, config, batch_for(config, source=256, target=160), spread=0.03)
 
@@ -85,13 +85,13 @@ MT5_BASE = T5Config(12, 12, 64, 768, 2048, 250_112, family="mt5")
     ],
     ids=["t5-small", "t5-base", "t5-v1.1-base", "mt5-small", "mt5-base", "mt5-large"],
 )
-def test_published_models_have_their_number_of_parameters(config: T5Config, parameters: int) -> None:
+def test_published_models_have_their_count_of_parameters(config: T5Config, parameters: int) -> None:
     with torch.device("meta"):
         assert T5(config).parameter_count() == parameters
 
 
 def test_the_card_of_the_romanian_mt5_counts_all_but_the_head() -> None:
-    """It says 390 M, and its file has 2.33 GB of float32: as many numbers as an mT5-base with a head of its own."""
+    """The card has 390 M, and the file 2.33 GB of float32: as many parameters as an mT5-base with an untied head."""
     with torch.device("meta"):
         whole, tied = (T5(replace(MT5_BASE, tied_head=tied)).parameter_count() for tied in (False, True))
     assert (whole, tied) == (582_401_280, 390_315_264)
@@ -105,7 +105,7 @@ def test_buckets_hold_one_distance_each_and_then_more_and_more() -> None:
     assert seen[0].tolist() == [0] * 13, "what follows is in the bucket of the token itself"
 
 
-def test_the_encoder_tells_both_directions_apart() -> None:
+def test_the_encoder_has_buckets_for_each_direction() -> None:
     seen = relative_buckets(11, 11, buckets=8, distance=8, both_ways=True, device=CPU)
     assert seen[5].tolist() == [3, 3, 2, 2, 1, 0, 5, 6, 6, 7, 7]
 
@@ -124,13 +124,13 @@ def test_borders_follow_a_geometric_series() -> None:
     assert bucket_borders(2, 3) == []
 
 
-def test_the_decoder_reads_the_labels_one_place_later() -> None:
+def test_the_decoder_reads_the_labels_shifted_by_one() -> None:
     ours = T5(replace(TINY, pad_token_id=3, decoder_start_token_id=4))
     read = ours.decoder_inputs(torch.tensor([[7, 8, 1], [9, -100, -100]]))
     assert read.tolist() == [[4, 7, 8], [4, 9, 3]]
 
 
-def test_a_place_of_the_target_sees_what_precedes_it_and_all_of_the_source() -> None:
+def test_a_target_token_attends_to_those_before_it_and_to_all_of_the_source() -> None:
     ours = randomised(T5(TINY))
     source, target = batch_for(TINY)["input_ids"], torch.arange(6).expand(3, 6)
     before = ours.logits(source, target)
@@ -143,7 +143,7 @@ def test_a_place_of_the_target_sees_what_precedes_it_and_all_of_the_source() -> 
     assert (ours.logits(source, target) != before).any(-1).all()
 
 
-def test_what_stands_in_padding_changes_nothing() -> None:
+def test_tokens_in_padding_change_nothing() -> None:
     ours, batch = randomised(T5(TINY)), batch_for(TINY)
     padding = ~batch["attention_mask"]
     changed = batch | {"input_ids": torch.where(padding, 9, batch["input_ids"])}
@@ -158,7 +158,7 @@ def test_what_stands_in_padding_changes_nothing() -> None:
         torch.testing.assert_close(found, expected, rtol=1e-5, atol=0.0)
 
 
-def test_a_source_without_padding_needs_no_mask_and_a_mask_may_be_of_numbers() -> None:
+def test_a_source_without_padding_needs_no_mask_and_a_mask_may_be_integers() -> None:
     ours, batch = randomised(T5(TINY)), batch_for(TINY)
     ids, target = batch["input_ids"], ours.decoder_inputs(batch["labels"])
     torch.testing.assert_close(ours.logits(ids, target), ours.logits(ids, target, torch.ones_like(ids)))
@@ -176,7 +176,7 @@ def test_a_pair_without_a_token_stays_finite(kind: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("form", ["1.0", "mt5"])
-def test_transformers_generates_from_a_saved_folder_what_our_logits_say(form: str, tmp_path: Path) -> None:
+def test_transformers_generates_our_likeliest_tokens_from_a_saved_folder(form: str, tmp_path: Path) -> None:
     ours, theirs = pair(form, tmp_path)
     batch = batch_for(TINY)
     source, mask = batch["input_ids"], batch["attention_mask"]
@@ -207,11 +207,11 @@ def test_transformers_generates_from_a_saved_folder_what_our_logits_say(form: st
         ({"decoder_start_token_id": -1}, "decoder_start_token_id is -1, expected one of the 23 tokens"),
     ],
 )
-def test_an_architecture_that_cannot_be_is_refused(changes: dict[str, object], message: str) -> None:
+def test_an_impossible_architecture_is_refused(changes: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         replace(TINY, **changes)
 
 
-def test_as_many_layers_in_the_decoder_are_the_same_architecture_said_or_not() -> None:
+def test_decoder_layers_equal_to_layers_are_the_same_architecture_as_none() -> None:
     assert replace(TINY, decoder_layers=2) == TINY
     assert len(T5(replace(TINY, layers=3)).decoder.block) == 3

@@ -1,4 +1,4 @@
-"""Folders that transformers wrote, folders as they were published, and folders that do not fit."""
+"""Folders that transformers wrote, folders as published, and folders that do not fit the model."""
 
 import json
 from dataclasses import replace
@@ -41,14 +41,14 @@ def assert_as_saved(loaded: T5, config: T5Config) -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_saved_folder_loads_as_it_was(form: str, tmp_path: Path) -> None:
+def test_a_saved_folder_loads_unchanged(form: str, tmp_path: Path) -> None:
     config = FORMS[form][0]
     assert_as_saved(T5.from_folder(saved(config, tmp_path)), config)
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_a_folder_written_by_transformers_loads_and_gives_its_logits(form: str, tmp_path: Path) -> None:
-    """It writes tie_word_embeddings: true even where head and embedding differ."""
+    """transformers writes tie_word_embeddings: true even where head and embedding differ."""
     ours, theirs = pair(form, tmp_path)
     again = tmp_path / "again"
     theirs.save_pretrained(again)
@@ -64,7 +64,7 @@ def test_a_folder_written_by_transformers_loads_and_gives_its_logits(form: str, 
 
 @pytest.mark.parametrize("config", [TIED, MT5], ids=["tied", "untied"])
 def test_files_with_copies_and_an_unused_table_load(config: T5Config, tmp_path: Path) -> None:
-    """As the first T5s were published."""
+    """The first T5s were published so."""
 
     def older(weights: dict[str, torch.Tensor]) -> None:
         names = ["encoder.embed_tokens.weight", "decoder.embed_tokens.weight", *(["lm_head.weight"] * config.tied_head)]
@@ -78,7 +78,7 @@ def test_files_with_copies_and_an_unused_table_load(config: T5Config, tmp_path: 
 @pytest.mark.parametrize("stack", ["encoder", "decoder"])
 @pytest.mark.parametrize("config", [TIED, MT5, FORMS["mt5-tied"][0]], ids=["t5-tied", "mt5", "mt5-tied"])
 def test_the_embedding_may_have_its_name_in_a_stack(config: T5Config, stack: str, tmp_path: Path) -> None:
-    """Of names for one tensor, some converters keep another."""
+    """Some converters keep another of a tensor's names."""
 
     def renamed(weights: dict[str, torch.Tensor]) -> None:
         weights[f"{stack}.embed_tokens.weight"] = weights.pop("shared.weight")
@@ -87,7 +87,7 @@ def test_the_embedding_may_have_its_name_in_a_stack(config: T5Config, stack: str
     assert_as_saved(T5.from_folder(tmp_path), config)
 
 
-def test_an_mt5_head_that_equals_the_embedding_is_tied_if_the_configuration_says_so(tmp_path: Path) -> None:
+def test_an_mt5_head_that_equals_the_embedding_is_tied_if_the_configuration_ties_it(tmp_path: Path) -> None:
     config = FORMS["mt5-tied"][0]
     change_weights(saved(config, tmp_path), lambda weights: weights | {"lm_head.weight": weights["shared.weight"].clone()})
     assert_as_saved(T5.from_folder(tmp_path), config)
@@ -110,14 +110,14 @@ def test_another_architecture_than_expected_is_named(held: T5Config, expected: T
         T5.from_folder(saved(held, tmp_path), expected=expected)
 
 
-def test_a_scaled_head_of_its_own_is_refused(tmp_path: Path) -> None:
-    """transformers 5 would compute it: a T5 1.0 configuration beside the weights of a 1.1."""
+def test_a_scaled_untied_head_is_refused(tmp_path: Path) -> None:
+    """transformers 5 would compute one for a T5 1.0 configuration beside the weights of a 1.1."""
     change_config(saved(TINY, tmp_path), tie_word_embeddings=True)
     with pytest.raises(ValueError, match=r"lm_head\.weight differs from shared\.weight"):
         T5.from_folder(tmp_path)
 
 
-def test_the_loaded_model_trains_with_the_dropout_that_is_asked_for(tmp_path: Path) -> None:
+def test_the_loaded_model_trains_with_the_requested_dropout(tmp_path: Path) -> None:
     loaded = T5.from_folder(saved(TINY, tmp_path), expected=replace(TINY, dropout=0.3, initializer_factor=0.5))
     assert {module.dropout for module in loaded.modules() if hasattr(module, "dropout")} == {0.3}
 
@@ -177,7 +177,7 @@ def test_defaults_of_a_sparse_config_are_those_of_transformers(family: str) -> N
 
 
 def test_the_configuration_of_a_romanian_mt5_is_read() -> None:
-    """Keys of a `config.json` that transformers 4 wrote after fine-tuning dumitrescustefan/mt5-base-romanian."""
+    """The keys are of a `config.json` that transformers 4 wrote after fine-tuning dumitrescustefan/mt5-base-romanian."""
     published = {
         "architectures": ["MT5ForConditionalGeneration"], "d_ff": 2048, "d_kv": 64, "d_model": 768, "decoder_start_token_id": 0,
         "dense_act_fn": "gelu_new", "dropout_rate": 0.1, "eos_token_id": 1, "feed_forward_proj": "gated-gelu",
@@ -189,6 +189,6 @@ def test_the_configuration_of_a_romanian_mt5_is_read() -> None:
     assert T5Config.from_huggingface(published) == T5Config(12, 12, 64, 768, 2048, 250_100, family="mt5")
 
 
-def test_configurations_survive_the_way_through_a_file() -> None:
+def test_configurations_survive_a_file() -> None:
     for config, _ in FORMS.values():
         assert T5Config.from_huggingface(json.loads(json.dumps(config.to_huggingface()))) == config

@@ -1,4 +1,4 @@
-"""The distributions that initial weights come from: mean, standard deviation and kurtosis of every kind of matrix."""
+"""The distributions of initial weights: mean, standard deviation and kurtosis of every kind of matrix."""
 
 import math
 from dataclasses import replace
@@ -15,7 +15,7 @@ GATED = T5Config(
     layers=2, heads=6, head_size=25, hidden_size=100, intermediate_size=400, vocabulary_size=300, initializer_factor=0.5
 )  # fmt: skip
 RELU = replace(GATED, tied_head=True, feed_forward="relu")
-# Of each kind, before the factor: 100 wide, 6 heads of 25, 400 in between.
+# Standard deviation of each kind, before the factor: 100 wide, 6 heads of 25, 400 in between.
 SPREADS = {
     "shared": 1.0,
     "lm_head": 1.0,
@@ -64,7 +64,7 @@ def test_every_matrix_is_of_a_kind_and_normalisation_is_the_factor(config: T5Con
 
 @pytest.mark.parametrize("form", ["1.0", "mt5-tied"])
 def test_transformers_spreads_every_parameter_alike(form: str) -> None:
-    """A tied head only: transformers 5 draws no other."""
+    """The head is tied, since transformers 5 draws no other."""
     config = replace(GATED, feed_forward=FORMS[form][0].feed_forward, tied_head=True, family=FORMS[form][0].family)
     torch.manual_seed(0)
     theirs = dict(FORMS[form][1](AutoConfig.for_model(**config.to_huggingface())).named_parameters())

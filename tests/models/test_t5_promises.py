@@ -1,4 +1,4 @@
-"""What every model promises, for an encoder-decoder: nothing is waited for, recomputing changes nothing, seeds decide."""
+"""An encoder-decoder keeps the contract of every model: it never waits, recomputing changes nothing, seeds decide weights."""
 
 from dataclasses import replace
 
@@ -25,7 +25,7 @@ def test_recomputing_gives_equal_values_and_gradients_dropout_included() -> None
         torch.manual_seed(5)
         nats = model(BATCH)["target_token"].nats
         nats.backward()
-        # Two layers and one, and each of them once more on the way back.
+        # Two layers and one, each of them once more in the backward pass.
         assert len(calls) == (6 if recompute else 3)
         outcomes.append((nats.detach(), gradients(model)))
     (nats, kept), (recomputed_nats, recomputed) = outcomes
@@ -41,8 +41,8 @@ def test_dropout_acts_in_training_only() -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_forward_pass_asks_for_no_value(form: str) -> None:
-    """On the meta device there are shapes and no numbers: whatever waits for one fails."""
+def test_a_forward_pass_never_waits_for_a_value(form: str) -> None:
+    """The meta device has shapes and no values, so code that waits for one fails."""
     with torch.device("meta"):
         term = T5(FORMS[form][0]).terms({name: tensor.to("meta") for name, tensor in BATCH.items()})["target_token"]
     assert [value.shape for value in term] == [torch.Size([])] * 3
@@ -81,7 +81,7 @@ def test_under_autocast_the_sums_are_float32_and_nearly_the_same() -> None:
 
 @pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16])
 def test_one_array_as_large_as_the_logits_is_kept_for_the_backward_pass(precision: torch.dtype) -> None:
-    """With 250,112 tokens that is 1 MB for each place of a target: a second one would cost as much again."""
+    """With 250,112 tokens that is 1 MB for each position of a target; a second array would double it."""
     model, kept = randomised(T5(replace(TINY, vocabulary_size=1009))), set()
 
     def pack(tensor: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Attention over heads: by torch's own kernels, or written out for a compiler that makes them.
+"""Attention over heads, by torch's own kernels or in plain operations for a compiler that fuses them.
 
 Vaswani et al. 2017, "Attention Is All You Need": softmax(query @ key.T * scale) @ value, with dropout on the softmax.
 """
@@ -27,7 +27,7 @@ def attention(
     causal: bool = False,
     traced: bool = False,
 ) -> Tensor:
-    """Return for each query the mean of the values that it sees, weighted by its attention.
+    """Return for each query the mean of the values that it attends to, weighted by its attention.
 
     Args:
         query: (batch, heads, sequence, head_size).
@@ -35,10 +35,10 @@ def attention(
         value: (batch, heads, keys, head_size).
         seen: bool, true for a key that a query attends to, or a floating bias of the logits; of a shape that fits
             (batch, heads, sequence, keys). None: everything.
-        dropout: share of the weights that are left out.
-        scale: of the logits; None: 1 / sqrt(head_size).
-        causal: nothing after the query is seen; without `seen`.
-        traced: as of `relm.models.layers.TracedModule`.
+        dropout: probability that a weight is set to zero.
+        scale: factor of the logits; None: 1 / sqrt(head_size).
+        causal: a query attends to itself and what precedes it only; without `seen`.
+        traced: see `relm.models.layers.TracedModule`.
 
     Returns:
         (batch, heads, sequence, head_size).
@@ -53,7 +53,7 @@ def attention(
 def written_out(
     query: Tensor, key: Tensor, value: Tensor, seen: Tensor | None, dropout: float, scale: float | None, causal: bool
 ) -> Tensor:
-    """Compute `attention` in the form for a compiler, in which a step reads and writes less on a TPU (docs/tpu.md).
+    """Compute `attention` in plain operations, with which a compiled step reads and writes less on a TPU (docs/tpu.md).
 
     Torch's own form reads all logits once more to find queries that attend to nothing, and keeps dropout's mask beside its
     input. Softmax is computed in float32 whatever the type. Logits are (..., keys, sequence) here, since the compiler would

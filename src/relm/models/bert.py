@@ -2,9 +2,9 @@
 
 Devlin et al. 2019, "BERT: Pre-training of Deep Bidirectional Transformers for Language Understanding"; Liu et al. 2019,
 "RoBERTa: A Robustly Optimized BERT Pretraining Approach": an encoder with learnt positions, normalisation after each
-sublayer, and a head tied to the token embedding. Of the last layer and the head, only what is scored is computed: masked
-positions, and the first token for sentence pairs. RoBERTa is the same module: it counts positions from another number on, and
-its files have other names. Imports nothing of this package beside `relm.models`, and imports on Python 3.8 with torch 2.0.
+sublayer, and a head tied to the token embedding. The last layer and the head compute only what is scored: masked positions,
+and the first token for sentence pairs. RoBERTa is the same module: its positions start at another row, and its files have
+other names. Imports nothing of this package beside `relm.models`, and imports on Python 3.8 with torch 2.0.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _COPIES = {
 
 
 class Embeddings(nn.Module):
-    """Token, position and segment, summed and normalised."""
+    """Embeddings of token, position and segment, summed and normalised."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ class Embeddings(nn.Module):
 
 
 class SelfAttention(TracedModule):
-    """Attention over several heads, both ways."""
+    """Bidirectional attention over several heads."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
@@ -69,7 +69,7 @@ class SelfAttention(TracedModule):
         self.value = Linear(config.hidden_size, config.hidden_size, config.query_key_value_bias)
 
     def forward(self, rows: Tensor, x: Tensor, mask: Tensor | None) -> Tensor:
-        """Those who ask, (batch, rows, hidden), and who is asked, (batch, sequence, hidden) -> (batch, rows, hidden)"""
+        """Queries of `rows` (batch, rows, hidden), keys and values of `x` (batch, sequence, hidden) -> (batch, rows, hidden)"""
         query, key, value = self._heads(self.query(rows)), self._heads(self.key(x)), self._heads(self.value(x))
         dropout = self.dropout if self.training else 0.0
         mixed = attention(query, key, value, mask, dropout, traced=self.traced)
@@ -109,7 +109,7 @@ class Activated(nn.Module):
 
 
 class Transform(Activated):
-    """What comes before the projection to the vocabulary."""
+    """The projection, activation and normalisation before the vocabulary."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__(config.hidden_size, config)
@@ -122,7 +122,7 @@ class Transform(Activated):
 
 
 class Attention(nn.Module):
-    """The first sublayer."""
+    """The first sublayer: self-attention, added to the residual stream."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
@@ -130,13 +130,13 @@ class Attention(nn.Module):
         self.output = AddedProjection(config.hidden_size, config, config.attention_projection_bias)
 
     def forward(self, rows: Tensor, x: Tensor, mask: Tensor | None) -> Tensor:
-        """(batch, rows, hidden) and what they see, (batch, sequence, hidden) -> (batch, rows, hidden)"""
+        """(batch, rows, hidden) attending to (batch, sequence, hidden) -> (batch, rows, hidden)"""
         normalised: Tensor = self.output(self.self(rows, x, mask), rows)
         return normalised
 
 
 class Layer(TracedModule):
-    """Attention and feed-forward, the stream normalised after each."""
+    """One layer: attention and feed-forward, the residual stream normalised after each."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
@@ -145,14 +145,14 @@ class Layer(TracedModule):
         self.output = AddedProjection(config.intermediate_size, config, bias=True)
 
     def forward(self, x: Tensor, mask: Tensor | None, positions: Tensor | None = None) -> Tensor:
-        """(batch, sequence, hidden) -> the same shape, or (batch, places, hidden): only what comes out at `positions`"""
+        """(batch, sequence, hidden) -> the same shape, or (batch, positions, hidden): the output at `positions` only"""
         x = self.attention(gathered(x, positions, self.traced), x, mask)
         normalised: Tensor = self.output(self.intermediate(x), x)
         return normalised
 
 
 class Layers(nn.Module):
-    """All layers, one after the other."""
+    """The stack of layers."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
@@ -161,16 +161,16 @@ class Layers(nn.Module):
     def forward(
         self, x: Tensor, mask: Tensor | None, positions: Tensor | None, recompute: Callable[..., Tensor] | None
     ) -> Tensor:
-        """(batch, sequence, hidden) -> the same shape, or (batch, places, hidden)
+        """(batch, sequence, hidden) -> the same shape, or (batch, positions, hidden)
 
-        What is not read of the last layer's output is not computed: there, only `positions` ask and are fed forward.
+        The last layer computes queries and feed-forward at `positions` only, since nothing else of its output is read.
         """
         x = through_layers(list(self.layer)[:-1], x, mask, recompute=recompute)
         return through_layers([self.layer[-1]], x, mask, positions, recompute=recompute)
 
 
 class Pooler(nn.Module):
-    """What stands for a whole sequence."""
+    """The representation of a whole sequence, from its first token."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
@@ -198,7 +198,7 @@ class Encoder(nn.Module):
         positions: Tensor | None,
         recompute: Callable[..., Tensor] | None,
     ) -> Tensor:
-        """(batch, sequence) ids -> (batch, sequence, hidden), or (batch, places, hidden) at `positions`"""
+        """(batch, sequence) ids -> (batch, sequence, hidden), or (batch, positions, hidden) at `positions`"""
         mask = None if attention_mask is None else attention_mask.bool()[:, None, None, :]
         encoded: Tensor = self.encoder(self.embeddings(input_ids, token_type_ids), mask, positions, recompute)
         return encoded
@@ -220,7 +220,7 @@ class Predictions(nn.Module):
 
 
 class Heads(nn.Module):
-    """What is computed of the encoder's output."""
+    """The heads on the encoder's output."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
@@ -232,7 +232,7 @@ class Bert(LanguageModel):
     """A masked language model, with or without a head for sentence pairs."""
 
     def __init__(self, config: BertConfig) -> None:
-        """The module with weights yet unset: call `initialise`, or load a state dict."""
+        """Build the module with unset weights: call `initialise`, or load a state dict."""
         super().__init__()
         self.config = config
         self.bert = Encoder(config)
@@ -240,19 +240,18 @@ class Bert(LanguageModel):
 
     @property
     def tokenizer_outputs(self) -> list[str]:
-        """Return what a tokenizer has to give the model; RoBERTa gets no segments, nor does a BERT of one kind of them."""
+        """Return the tokenizer's outputs that the model takes; RoBERTa takes no segments, nor a BERT with one kind."""
         has_segments = self.config.family == "bert" and self.config.type_vocabulary_size > 1
         return ["input_ids", "token_type_ids", "attention_mask"] if has_segments else super().tokenizer_outputs
 
     def terms(self, batch: Mapping[str, Tensor]) -> dict[str, Term]:
-        """The loss of a batch: "masked_token" and, if the model has that head, "next_sentence".
+        """Return the loss of a batch: "masked_token" and, if the model has that head, "next_sentence".
 
         Args:
             batch: `input_ids`, `attention_mask` (1 a token, 0 padding), `token_type_ids`, all (batch, sequence) int64, the
-                latter two optional; `masked_positions` and `masked_labels`, (batch, places) int64, the label -100 where a
-                place is not used. How many places there are is up to who makes the examples, and so is refusing a sequence
-                that has more masked tokens. `next_sentence_labels`, (batch,) int64, 0 for a pair that belongs together,
-                1 for one that does not.
+                latter two optional; `masked_positions` and `masked_labels`, (batch, positions) int64, the label -100 where
+                a position is unused. The objective decides the count of positions, and rejects a sequence with more masked
+                tokens. `next_sentence_labels`, (batch,) int64, 0 for a pair that belongs together, 1 for one that does not.
 
         Raises:
             ValueError: the sequences are too long.
@@ -275,17 +274,17 @@ class Bert(LanguageModel):
         token_type_ids: Tensor | None = None,
         masked_positions: Tensor | None = None,
     ) -> Tensor:
-        """Logits of the token at each place, arguments as in `terms`.
+        """Return the logits of the token at each position; arguments as in `terms`.
 
         Returns:
-            (batch, sequence, vocabulary), or (batch, places, vocabulary) at `masked_positions`.
+            (batch, sequence, vocabulary), or (batch, positions, vocabulary) at `masked_positions`.
         """
         return self._predicted(self.encoded(input_ids, attention_mask, token_type_ids, masked_positions))
 
     def next_sentence_logits(
         self, input_ids: Tensor, attention_mask: Tensor | None = None, token_type_ids: Tensor | None = None
     ) -> Tensor:
-        """Logits (batch, 2) of "belongs together" and "random"; only of a model with that head."""
+        """Return the logits (batch, 2) of "belongs together" and "random"; the model must have that head."""
         return self._related(self.encoded(input_ids, attention_mask, token_type_ids)[:, 0])
 
     def encoded(
@@ -295,7 +294,9 @@ class Bert(LanguageModel):
         token_type_ids: Tensor | None = None,
         positions: Tensor | None = None,
     ) -> Tensor:
-        """The encoder's output (batch, sequence, hidden), or (batch, places, hidden) at `positions`; arguments as in `terms`.
+        """Return the encoder's output (batch, sequence, hidden), or (batch, positions, hidden) at `positions`.
+
+        Arguments as in `terms`.
 
         Raises:
             ValueError: the sequences are too long.
@@ -318,9 +319,9 @@ class Bert(LanguageModel):
     def initialise(self, generator: torch.Generator) -> None:
         """Draw the initial weights on the CPU, in the order of the parameters.
 
-        Every matrix with the standard deviation `initializer_range`, from the distribution `initialisation`; biases 0,
-        normalisation 1. With "normal", as in `transformers`, the embedding of padding is 0, and so is the position that
-        RoBERTa keeps for it.
+        Every matrix has the standard deviation `initializer_range` and the distribution `initialisation`; biases are 0,
+        normalisation weights 1. With "normal", as in `transformers`, the embedding of padding is 0, and so is the position
+        that RoBERTa keeps for it.
         """
         with torch.no_grad():
             for name, parameter in self.named_parameters():
@@ -341,12 +342,12 @@ class Bert(LanguageModel):
 
     @classmethod
     def from_folder(cls, folder: Path, expected: BertConfig | None = None) -> Bert:
-        """The model in a Hugging Face folder (`config.json`, `model.safetensors`), in float32, in training mode.
+        """Load the model in a Hugging Face folder (`config.json`, `model.safetensors`), in float32, in training mode.
 
-        A file may hold a pooler and a head for sentence pairs that the model has not; it may not lack them if the model has.
+        A pooler and a head for sentence pairs in the file are ignored if the model has none; if it has them, the file must.
 
         Args:
-            folder: read as it is; nothing in it is executed or unpickled.
+            folder: nothing in it is executed or unpickled.
             expected: the architecture that the weights must fit, and the dropout to train them with; None: the folder's.
 
         Raises:
@@ -363,14 +364,14 @@ class Bert(LanguageModel):
         """Write `config.json` and `model.safetensors` (float32) into an existing folder.
 
         Args:
-            tokens: such as `bos_token_id`.
+            tokens: ids of special tokens for `config.json`, such as `bos_token_id`.
         """
         weights = {**self.state_dict(), **self._absent_biases()}
         published = {self.config.published_name(name): tensor for name, tensor in weights.items()}
         write_folder(folder, self.config.to_huggingface(), tokens, published, generates=False)
 
     def _absent_biases(self) -> dict[str, Tensor]:
-        """Zeros for the biases that `transformers` has and this model has not."""
+        """Return zeros for the biases that `transformers` has and this model lacks."""
         absent = {
             f"{name}.bias": torch.zeros(module.weight.shape[0])
             for name, module in self.named_modules()

@@ -1,4 +1,4 @@
-"""The architecture of BERT and RoBERTa, and what `config.json` says of it."""
+"""The architecture of BERT and RoBERTa, read from and written to `config.json`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from relm.models.configuration import HUGGINGFACE_ACTIVATIONS, Published, own_switches, require_consistent
 
-# Two models that differ in these alone have interchangeable weights; whether there is a head for sentence pairs, they show.
+# Models that differ in these fields only have interchangeable weights; the weights show whether there is a head for pairs.
 FREE_FIELDS = (
     "hidden_dropout", "attention_dropout", "initializer_range", "initialisation", "padding_id", "next_sentence",
 )  # fmt: skip
@@ -23,10 +23,10 @@ _DEFAULT_PADDING = {"bert": 0, "roberta": 1}
 
 @dataclasses.dataclass(frozen=True)
 class BertConfig:
-    """The architecture: what `config.json` says, in this project's words, and what that cannot say.
+    """The architecture: the keys of `config.json` under this project's names, and switches that it has no key for.
 
     Raises:
-        ValueError: the parts do not fit together; names the field, what it is and what was expected.
+        ValueError: fields contradict each other; names the field, its value and what was expected.
     """
 
     layers: int
@@ -38,19 +38,19 @@ class BertConfig:
     """The longest sequence. RoBERTa's table has `padding_id + 1` more rows, which no token uses."""
     vocabulary_size: int
     type_vocabulary_size: int = 2
-    """Kinds of segments; with one, `token_type_ids` are not looked at."""
+    """Kinds of segments; with one, `token_type_ids` are ignored."""
     family: str = "bert"
-    """bert: positions from 0 on; roberta: from `padding_id + 1` on, and other names in files."""
+    """bert: positions start at row 0; roberta: at row `padding_id + 1`, and files have other names."""
     next_sentence: bool = False
-    """A pooled first token and a head that tells whether the second segment follows the first."""
+    """A pooled first token and a head that predicts whether the second segment follows the first."""
     activation: str = "gelu_erf"
     """gelu_erf: the exact one, as published; gelu_tanh: the approximation, which Graphcore's devices compute for either."""
     hidden_dropout: float = 0.1
-    """On embeddings and on what is added to the residual stream."""
+    """Dropout on embeddings and on the outputs of sublayers."""
     attention_dropout: float = 0.1
-    """On attention probabilities."""
+    """Dropout on attention probabilities."""
     initializer_range: float = 0.02
-    """Standard deviation of the initial weights; of truncated ones, before truncation."""
+    """Standard deviation of the initial weights, before any truncation."""
     initialisation: str = "normal"
     """normal: transformers', with a padding row of zeros; truncated_normal: TensorFlow's, nothing beyond two sigma."""
     layer_norm_epsilon: float = 1e-12
@@ -58,13 +58,15 @@ class BertConfig:
     padding_id: int | None = 0
     """The token whose embedding gets no gradient from the input side, as in transformers; None: there is no such token."""
     query_key_value_bias: bool = True
-    """Google's BERT has it, Graphcore's by default not. One of the keys alone changes nothing: softmax cancels it."""
+    """Biases of queries, keys and values, which Google's BERT has and Graphcore's by default lacks.
+
+    The keys' bias changes nothing, since softmax cancels it."""
     attention_projection_bias: bool = True
-    """In the projection that follows attention."""
+    """A bias in the projection that follows attention."""
     transform_layer: bool = True
     """A projection, activation and normalisation before the vocabulary; Graphcore's recipes leave it out."""
     prediction_bias: bool = True
-    """A number for each token, added to its logit."""
+    """A bias for each token's logit."""
 
     def __post_init__(self) -> None:
         require_consistent(self, self.heads, self.hidden_size, self.activation)
@@ -78,7 +80,7 @@ class BertConfig:
             self._require_roberta()
 
     def _require_roberta(self) -> None:
-        """Refuse what `RobertaForMaskedLM` cannot be."""
+        """Raise for an architecture that `RobertaForMaskedLM` cannot express."""
         required = {"next_sentence": False, "activation": "gelu_erf", "transform_layer": True}
         for name, value in required.items():
             if getattr(self, name) != value:
@@ -88,20 +90,20 @@ class BertConfig:
 
     @property
     def first_position(self) -> int:
-        """The row of the first token's position."""
+        """Return the row of the first token's position."""
         return self.padding_id + 1 if self.family == "roberta" and self.padding_id is not None else 0
 
     @property
     def architecture(self) -> str:
-        """The architecture, as `config.json` names it."""
+        """Return the architecture's name in `config.json`."""
         return self.family
 
     @classmethod
     def from_huggingface(cls, config: Mapping[str, Any]) -> BertConfig:
-        """The architecture in a `config.json` of `BertForPreTraining`, `BertForMaskedLM` or `RobertaForMaskedLM`.
+        """Read the architecture in a `config.json` of `BertForPreTraining`, `BertForMaskedLM` or `RobertaForMaskedLM`.
 
         Raises:
-            ValueError: it describes a model that this class cannot be; names the key.
+            ValueError: it describes a model that this class cannot express; names the key.
         """
         published = Published(config)
         family = published.required("model_type", "bert", tuple(_DEFAULT_PADDING))
@@ -132,10 +134,10 @@ class BertConfig:
         )
 
     def to_huggingface(self) -> dict[str, Any]:
-        """The content of `config.json`, without the ids of special tokens other than padding.
+        """Return the content of `config.json`, without the ids of special tokens other than padding.
 
-        Without transform layer `transformers` has no class with the head, so the architecture is then that of the encoder
-        alone, or of the encoder and the head for sentence pairs.
+        `transformers` has no class with the head but without the transform layer, so the architecture is then the encoder
+        alone, or the encoder with the head for sentence pairs.
         """
         return {
             "architectures": [self._architecture()],
@@ -166,12 +168,12 @@ class BertConfig:
         return "BertForNextSentencePrediction" if self.next_sentence else "BertModel"
 
     def own_name(self, published: str) -> str | None:
-        """The module's name for a name in a file; None for what a file holds and this model does not want."""
+        """Return the module's name for a name in a file; None for a tensor that this model ignores."""
         name = published
         for own, theirs in self.renamed():
             if name.startswith(theirs):
                 name = own + name[len(theirs) :]
-        # The first release says gamma and beta, as TensorFlow did.
+        # The first release used TensorFlow's names, gamma and beta.
         for ending, own in ((".gamma", ".weight"), (".beta", ".bias")):
             if name.endswith(ending):
                 name = name[: -len(ending)] + own
@@ -179,14 +181,14 @@ class BertConfig:
         return None if pairs or name == "bert.embeddings.position_ids" else name
 
     def published_name(self, own: str) -> str:
-        """The inverse of `own_name`."""
+        """Return the name in a file for a name of the module, the inverse of `own_name`."""
         for beginning, theirs in self.renamed():
             if own.startswith(beginning):
                 return theirs + own[len(beginning) :]
         return own
 
     def renamed(self) -> tuple[tuple[str, str], ...]:
-        """Beginnings of the module's names, and what `transformers` calls them; the module's are BERT's."""
+        """Return prefixes of the module's names, which are BERT's, with those of `transformers`."""
         if self.family == "bert":
             return ()
         return (
@@ -200,7 +202,7 @@ class BertConfig:
 def bert_configuration(settings: Mapping[str, Any], special: Mapping[str, int | None], terms: Collection[str]) -> BertConfig:
     """Return the configuration of a BERT or RoBERTa, which has a head for sentence pairs where these are scored.
 
-    Arguments as of `relm.recipes.architectures.ArchitectureDeclaration`.
+    `relm.recipes.architectures.ArchitectureDeclaration` describes the arguments.
     """
     sizes = {key: value for key, value in settings.items() if key != "architecture"}
     sizes["intermediate_size"] = sizes["intermediate_size"] or 4 * sizes["hidden_size"]

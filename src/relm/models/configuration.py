@@ -1,4 +1,4 @@
-"""Read `config.json` key by key, and compare it with what a recipe asks for; all architectures do so."""
+"""Read `config.json` key by key, and compare it with a recipe's architecture. All architectures use this."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-# Switches that `transformers` does not know stand in `config.json` under this key, which it carries along unread.
+# The key in `config.json` for switches that `transformers` lacks; it keeps unknown keys unread.
 OWN = "relm"
 _ACTIVATIONS = {"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu": "gelu_erf"}
 HUGGINGFACE_ACTIVATIONS = {"gelu_tanh": "gelu_new", "gelu_erf": "gelu"}
@@ -17,15 +17,15 @@ Config = TypeVar("Config")
 
 
 class Configuration(Protocol):
-    """The sizes and switches of a model, as a frozen dataclass; those that every architecture has."""
+    """The properties that every architecture's frozen dataclass has."""
 
     @property
     def architecture(self) -> str:
-        """The architecture, as `config.json` names it."""
+        """Return the architecture's name in `config.json`."""
 
     @property
     def vocabulary_size(self) -> int:
-        """Rows of the embedding."""
+        """Return the rows of the embedding."""
 
 
 class Published:
@@ -35,10 +35,10 @@ class Published:
         self.config = config
 
     def whole(self, key: str, default: int, least: int = 1) -> int:
-        """A whole number.
+        """Return a whole number.
 
         Raises:
-            ValueError: it is none, or below `least`.
+            ValueError: the value is not a whole number, or below `least`.
         """
         found = self.config.get(key, default)
         if not isinstance(found, int) or isinstance(found, bool) or found < least:
@@ -46,10 +46,10 @@ class Published:
         return found
 
     def number(self, key: str, default: float) -> float:
-        """A number, zero or above.
+        """Return a number, zero or above.
 
         Raises:
-            ValueError: it is none.
+            ValueError: the value is not a number, or below zero.
         """
         found = self.config.get(key, default)
         if not isinstance(found, (int, float)) or isinstance(found, bool) or found < 0:
@@ -57,10 +57,10 @@ class Published:
         return found
 
     def heads(self, key: str, default: int, width_key: str, width: int) -> int:
-        """A number of attention heads that divides `width`.
+        """Return a count of attention heads that divides `width`.
 
         Raises:
-            ValueError: it does not.
+            ValueError: the count does not divide it.
         """
         found = self.whole(key, default)
         if width % found:
@@ -68,30 +68,30 @@ class Published:
         return found
 
     def activation(self, key: str, default: str) -> str:
-        """An activation under this project's name.
+        """Return an activation under this project's name.
 
         Raises:
-            ValueError: there is none of that name.
+            ValueError: the name is unknown.
         """
         return _ACTIVATIONS[self.required(key, default, tuple(_ACTIVATIONS))]
 
     def required(self, key: str, default: Any, allowed: Collection[Any]) -> Any:
-        """A value that has to be one of `allowed`, for with another the model would compute something else.
+        """Return a value that must be one of `allowed`, since with another the model would compute something else.
 
         Raises:
-            ValueError: it is not.
+            ValueError: the value is not allowed.
         """
         found = self.config.get(key, default)
         if found not in allowed:
             expected = " or ".join(json.dumps(value) for value in allowed)
-            raise ValueError(f"config.json: {key} is {found!r}, expected {expected}: not a model that this class can be")
+            raise ValueError(f"config.json: {key} is {found!r}, expected {expected}: this class cannot express that model")
         return found
 
     def own(self, names: Collection[str]) -> dict[str, Any]:
-        """This project's switches, by the names of their fields.
+        """Return this project's switches, by the names of their fields.
 
         Raises:
-            ValueError: one is not among `names`.
+            ValueError: a switch is not among `names`.
         """
         switches = self.config.get(OWN, {})
         unknown = [name for name in switches if name not in names]
@@ -101,17 +101,17 @@ class Published:
 
 
 def own_switches(config: Any, names: Collection[str]) -> dict[str, dict[str, Any]]:
-    """For `config.json`: the switches that are not at their defaults, under a key of their own; nothing if all are."""
+    """Return the switches that differ from their defaults, under their key in `config.json`; empty if all are defaults."""
     defaults = {field.name: field.default for field in dataclasses.fields(config)}
     switches = {name: getattr(config, name) for name in names if getattr(config, name) != defaults[name]}
     return {OWN: switches} if switches else {}
 
 
 def require_consistent(config: Any, heads: int, hidden_size: int, activation: str) -> None:
-    """Refuse an architecture that cannot be built.
+    """Check that an architecture can be built.
 
     Raises:
-        ValueError: the heads do not divide the width, the activation is unknown, or a share is none; names the field.
+        ValueError: the heads do not divide the width, the activation is unknown, or a value is out of range; names the field.
     """
     faults: list[str] = []
     for field in dataclasses.fields(config):
@@ -129,11 +129,11 @@ def require_consistent(config: Any, heads: int, hidden_size: int, activation: st
 
 
 def folder_config(folder: Path, kind: type[Config], expected: Config | None, free: tuple[str, ...]) -> Config:
-    """The architecture to give to the weights in a folder: `expected`, which its `config.json` must fit, or that itself.
+    """Return the architecture for the weights in a folder: `expected`, which its `config.json` must match, else that itself.
 
     Args:
         kind: a dataclass with `from_huggingface`.
-        free: fields in which two models with interchangeable weights may differ.
+        free: fields in which models with interchangeable weights may differ.
 
     Raises:
         ValueError: the folder holds another architecture; names the keys, what was found and what was expected.

@@ -1,4 +1,4 @@
-"""What training asks of a model, whatever its architecture."""
+"""The interface between training and models of every architecture."""
 
 from __future__ import annotations
 
@@ -16,36 +16,36 @@ from relm.models.losses import Term
 class LanguageModel(TracedModule):
     """A model whose parameters are unset until `initialise`, a folder or a state dict sets them.
 
-    Shapes in a batch are static, and nothing in a forward pass waits for the device.
+    Shapes in a batch are static, and a forward pass never waits for the device.
     """
 
     config: Any
     """A frozen dataclass with `from_huggingface` and `to_huggingface`."""
     activation_checkpointing: bool = False
-    """Whether each layer is computed anew in the backward pass, with the same random numbers, to save memory."""
+    """True: recompute each layer in the backward pass, with the same random numbers, to save memory."""
     recomputed: Callable[..., Tensor] = staticmethod(recomputed)
-    """How that is done, called as `recomputed(layer, *inputs)`; a device may have a way of its own."""
+    """The function that does so, called as `recomputed(layer, *inputs)`; a device may set its own."""
 
     def forward(self, batch: Mapping[str, Tensor]) -> dict[str, Term]:
-        """`terms`."""
+        """Return `terms`."""
         return self.terms(batch)
 
     @property
     def tokenizer_outputs(self) -> list[str]:
-        """Return what a tokenizer has to give the model, in the words and the order of `transformers`."""
+        """Return the names of the tokenizer's outputs that the model takes, as `transformers` names and orders them."""
         return ["input_ids", "attention_mask"]
 
     @property
     def recompute(self) -> Callable[..., Tensor] | None:
-        """How its layers are called, where that is to save memory; else None."""
+        """Return the function that calls a layer and recomputes it later; None without activation checkpointing."""
         return self.recomputed if self.activation_checkpointing else None
 
     def terms(self, batch: Mapping[str, Tensor]) -> dict[str, Term]:
-        """The parts of a batch's loss, by name."""
+        """Return the parts of a batch's loss, by name."""
         raise NotImplementedError
 
     def initialise(self, generator: torch.Generator) -> None:
-        """Draw the initial weights on the CPU, in the order of the parameters: a seed gives the same on every device."""
+        """Draw the initial weights on the CPU, in the order of the parameters, so that a seed fixes them on every device."""
         raise NotImplementedError
 
     def huggingface_weights(self) -> dict[str, Tensor]:
@@ -57,5 +57,5 @@ class LanguageModel(TracedModule):
         raise NotImplementedError
 
     def parameter_count(self) -> int:
-        """How many numbers are learnt; what is tied counts once."""
+        """Return the count of parameters; tied ones count once."""
         return sum(parameter.numel() for parameter in self.parameters())

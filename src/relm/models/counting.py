@@ -14,11 +14,11 @@ class Weights(NamedTuple):
     head: a projection to the vocabulary that is not tied."""
     shape: tuple[int, ...]
     times: int = 1
-    """How many there are."""
+    """Count of tensors of this shape."""
 
     @property
     def numbers(self) -> int:
-        """Numbers that are learnt."""
+        """Return the count of parameters."""
         numbers = self.times
         for size in self.shape:
             numbers *= size
@@ -26,14 +26,14 @@ class Weights(NamedTuple):
 
 
 class Lengths(NamedTuple):
-    """Positions of one sequence, padding included, that pass through the parts of a model: shapes are static."""
+    """Positions of one sequence, padding included, in each part of a model; shapes are static."""
 
     source: int
-    """Of the encoder, or of a model that has no other part."""
+    """Positions in the encoder, or in a model that has no other part."""
     target: int
-    """Of a decoder that reads a source; 0 where there is none."""
+    """Positions in a decoder that reads a source; 0 without one."""
     scored: int
-    """For which the vocabulary's logits are computed, unused ones included."""
+    """Positions with logits over the vocabulary, unused ones included."""
 
 
 class Product(NamedTuple):
@@ -44,23 +44,23 @@ class Product(NamedTuple):
     columns: int
     times: int = 1
     recomputed: bool = True
-    """With activation checkpointing, the backward pass makes it again: so in layers, but for a last product whose result no
-    gradient needs, and not in heads."""
+    """True: activation checkpointing repeats the product in the backward pass, as it does in layers, except for a last
+    product whose result no gradient needs, and not in heads."""
 
     @property
     def operations(self) -> int:
-        """Multiplications and additions."""
+        """Return the count of multiplications and additions."""
         return 2 * self.times * self.rows * self.inner * self.columns
 
 
 def attention_products(queries: int, keys: int, width: int, inner: int, heads: int) -> Iterator[Product]:
     """Yield the products of a sublayer in which `queries` positions attend to `keys`, its four projections included.
 
-    Scores that a causal mask hides count: kernels differ in whether they compute them, published figures count them.
+    Scores under a causal mask count: kernels differ in whether they compute them, published figures count them.
 
     Args:
-        width: of the residual stream.
-        inner: of all heads together.
+        width: width of the residual stream.
+        inner: width of all heads together.
     """
     yield Product(queries, width, inner)
     yield Product(keys, width, inner, times=2)

@@ -1,4 +1,4 @@
-"""Gather positions of sequences, forwards and backwards, so that each sequence stays on its device."""
+"""Gather positions of sequences, with a backward pass that keeps each sequence on its device."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from torch import Tensor
 
 
 def gathered(hidden: Tensor, positions: Tensor | None, traced: bool = False) -> Tensor:
-    """Gather some positions of each sequence by itself, so that sequences may lie on different devices.
+    """Return some positions of each sequence, gathered sequence by sequence, since these may be on different devices.
 
     Args:
         hidden: (batch, sequence, hidden).
-        positions: (batch, gathered) int64, in which one may be given several times; None: all positions.
-        traced: as of `relm.models.layers.TracedModule`.
+        positions: (batch, gathered) int64, repeats allowed; None: all positions.
+        traced: see `relm.models.layers.TracedModule`.
 
     Returns:
         (batch, gathered, hidden).
@@ -32,9 +32,9 @@ def _indices(positions: Tensor, hidden: Tensor) -> Tensor:
 
 
 class _Gathered(torch.autograd.Function):
-    """The same gather, with a matrix product for its backward pass, in which each sequence stays where it is.
+    """The same gather with a matrix product as its backward pass, which leaves each sequence on its device.
 
-    Its own one, to add up rows at indices, has XLA send the gradients and indices of all sequences to every TPU core.
+    The gather's own backward pass adds rows at indices, for which XLA sends all gradients and indices to every TPU core.
     """
 
     @staticmethod

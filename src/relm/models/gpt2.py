@@ -23,7 +23,7 @@ from relm.models.layers import GELU, TracedModule, embedding, layer_norm, throug
 from relm.models.losses import Term, cross_entropy
 from relm.models.weights import read_weights, write_folder
 
-# What a published file may hold beside the parameters: buffers with the causal mask.
+# Published files may hold these buffers with the causal mask beside the parameters.
 _MASK_BUFFERS = (".attn.bias", ".attn.masked_bias")
 _COPIES = {"lm_head.weight": "transformer.wte.weight"}
 
@@ -54,7 +54,7 @@ class Attention(TracedModule):
         self.c_proj = Projection(config.hidden_size, config.hidden_size, config.biases)
 
     def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
-        """(batch, sequence, hidden) -> the same shape; `mask` as in `document_mask`, None: causal alone"""
+        """(batch, sequence, hidden) -> the same shape; `mask` from `document_mask`, None: causal"""
         query, key, value = self.parts(x)
         dropout = self.dropout if self.training else 0.0
         mixed = attention(query, key, value, mask, dropout, causal=mask is None, traced=self.traced)
@@ -70,9 +70,9 @@ class Attention(TracedModule):
         return query, key, value
 
     def joined(self, mixed: Tensor) -> Tensor:
-        """What all heads found, (batch, heads, sequence, hidden / heads) -> (batch, sequence, hidden)"""
-        joined: Tensor = self.c_proj(mixed.transpose(1, 2).flatten(2))
-        return joined
+        """Concatenate and project the heads, (batch, heads, sequence, hidden / heads) -> (batch, sequence, hidden)"""
+        output: Tensor = self.c_proj(mixed.transpose(1, 2).flatten(2))
+        return output
 
 
 class FeedForward(nn.Module):
@@ -128,7 +128,7 @@ class Transformer(nn.Module):
 
 
 def document_mask(document_ids: Tensor) -> Tensor:
-    """Which places each one sees: itself and those before it in the same document.
+    """Return the attention mask with which a token attends to itself and to those before it in the same document.
 
     Args:
         document_ids: (batch, sequence), equal for tokens of one document.
@@ -141,31 +141,31 @@ def document_mask(document_ids: Tensor) -> Tensor:
 
 
 class Gpt2(LanguageModel):
-    """A GPT-2 language model: token ids in, logits of each next token out."""
+    """A GPT-2 language model, from token ids to logits of each next token."""
 
     def __init__(self, config: Gpt2Config) -> None:
-        """The module with weights yet unset: call `initialise`, or load a state dict."""
+        """Build the module with unset weights: call `initialise`, or load a state dict."""
         super().__init__()
         self.config = config
         self.transformer = Transformer(config)
 
     def terms(self, batch: Mapping[str, Tensor]) -> dict[str, Term]:
-        """The loss of a batch: "next_token".
+        """Return the loss of a batch: "next_token".
 
         Args:
-            batch: `input_ids` and `labels`, (batch, sequence) int64, -100 where nothing is scored; `document_ids`, if
-                attention is to stay within documents.
+            batch: `input_ids` and `labels`, (batch, sequence) int64, the label -100 where nothing is scored; `document_ids`
+                to keep attention within documents.
         """
         logits = self.logits(batch["input_ids"], batch.get("document_ids"))
         return {"next_token": cross_entropy(logits, batch["labels"], self.traced)}
 
     def logits(self, input_ids: Tensor, document_ids: Tensor | None = None) -> Tensor:
-        """Logits of the token after each one.
+        """Return the logits of each next token.
 
         Args:
             input_ids: (batch, sequence) int64, sequence at most ``config.positions``.
-            document_ids: (batch, sequence), equal for tokens of one document: attention stays within documents, whose
-                positions go on counting from the start of the sequence. None: all that comes before is seen.
+            document_ids: (batch, sequence), equal for tokens of one document: attention stays within documents, while
+                positions count from the start of the sequence. None: attention is causal over the whole sequence.
 
         Returns:
             (batch, sequence, vocabulary).
@@ -176,7 +176,7 @@ class Gpt2(LanguageModel):
         return self.head(self.hidden(input_ids, document_ids))
 
     def hidden(self, input_ids: Tensor, document_ids: Tensor | None = None) -> Tensor:
-        """What the head reads, (batch, sequence, hidden); arguments and errors as of `logits`."""
+        """Return the head's input, (batch, sequence, hidden); arguments and errors as in `logits`."""
         if input_ids.shape[1] > self.config.positions:
             raise ValueError(f"{input_ids.shape[1]} tokens, but the model has {self.config.positions} positions")
         mask = None if document_ids is None else document_mask(document_ids)
@@ -184,14 +184,14 @@ class Gpt2(LanguageModel):
         return hidden
 
     def head(self, hidden: Tensor) -> Tensor:
-        """(..., hidden) -> (..., vocabulary): logits of the token after each place, of all places or only some."""
+        """(..., hidden) at any positions -> (..., vocabulary), the logits of each next token"""
         return F.linear(hidden, self.transformer.wte.weight)
 
     def initialise(self, generator: torch.Generator) -> None:
         """Draw the initial weights on the CPU, in the order of the parameters.
 
-        Normal with ``initializer_range``, for projections into the residual stream divided by sqrt(2 layers)
-        (section 2.3 of the paper); biases 0, normalisation 1.
+        Matrices are normal with standard deviation ``initializer_range``, divided by sqrt(2 layers) for projections into
+        the residual stream (section 2.3 of the paper); biases are 0, normalisation weights 1.
         """
         spread = self.config.initializer_range
         with torch.no_grad():
@@ -205,10 +205,10 @@ class Gpt2(LanguageModel):
 
     @classmethod
     def from_folder(cls, folder: Path, expected: Gpt2Config | None = None) -> Gpt2:
-        """The model in a Hugging Face folder (`config.json`, `model.safetensors`), in float32, in training mode.
+        """Load the model in a Hugging Face folder (`config.json`, `model.safetensors`), in float32, in training mode.
 
         Args:
-            folder: read as it is; nothing in it is executed or unpickled.
+            folder: nothing in it is executed or unpickled.
             expected: the architecture that the weights must fit, and the dropout to train them with; None: the folder's.
 
         Raises:
@@ -224,7 +224,7 @@ class Gpt2(LanguageModel):
         """Write `config.json`, `generation_config.json` and `model.safetensors` (float32) into an existing folder.
 
         Args:
-            tokens: such as `bos_token_id` and `eos_token_id`.
+            tokens: ids of special tokens, such as `bos_token_id` and `eos_token_id`.
         """
         write_folder(folder, self.config.to_huggingface(), tokens, self.huggingface_weights(), generates=True)
 
@@ -233,7 +233,7 @@ class Gpt2(LanguageModel):
         return {**self.state_dict(), **self._absent_biases()}
 
     def _absent_biases(self) -> dict[str, Tensor]:
-        """Zeros for the biases that `transformers` has and this model has not."""
+        """Return zeros for the biases that `transformers` has and this model lacks."""
         if self.config.biases:
             return {}
         return {
@@ -244,7 +244,7 @@ class Gpt2(LanguageModel):
 
 
 def _own_name(published: str) -> str | None:
-    """The first release's names lack the prefix."""
+    """Return the module's name for a name in a file, which lacks the prefix in the first release; None for a mask buffer."""
     if published.endswith(_MASK_BUFFERS):
         return None
     return published if published.startswith(("transformer.", "lm_head.")) else "transformer." + published

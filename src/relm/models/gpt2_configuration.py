@@ -1,4 +1,4 @@
-"""The architecture of GPT-2, and what `config.json` says of it. Imports no torch."""
+"""The architecture of GPT-2, read from and written to `config.json`. Imports no torch."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from typing import Any
 
 from relm.models.configuration import HUGGINGFACE_ACTIVATIONS, Published, own_switches, require_consistent
 
-# Two models that differ in these alone have interchangeable weights.
+# Models that differ in these fields only have interchangeable weights.
 FREE_FIELDS = ("dropout", "initializer_range")
 _OWN_FIELDS = ("biases",)
 
 
 @dataclasses.dataclass(frozen=True)
 class Gpt2Config:
-    """The architecture: what `config.json` says, in this project's words.
+    """The architecture: the keys of `config.json` under this project's names.
 
     Raises:
         ValueError: the heads do not divide the width, or the activation is unknown.
     """
 
     architecture = "gpt2"
-    """As `config.json` names it."""
+    """The architecture's name in `config.json`."""
 
     layers: int
     heads: int
@@ -33,21 +33,21 @@ class Gpt2Config:
     activation: str = "gelu_tanh"
     """gelu_tanh: the approximation of the original; gelu_erf: the exact one."""
     dropout: float = 0.1
-    """On embeddings, attention and residuals alike."""
+    """Dropout on embeddings, attention and residuals alike."""
     initializer_range: float = 0.02
     layer_norm_epsilon: float = 1e-5
     biases: bool = True
-    """Of projections and normalisations. `transformers` has no GPT-2 without; there they are zeros, and learn if trained on."""
+    """Biases of projections and normalisations. Without, a folder for `transformers` has zeros, which learn if it trains on."""
 
     def __post_init__(self) -> None:
         require_consistent(self, self.heads, self.hidden_size, self.activation)
 
     @classmethod
     def from_huggingface(cls, config: Mapping[str, Any]) -> Gpt2Config:
-        """The architecture in a `config.json` of `GPT2LMHeadModel`.
+        """Read the architecture in a `config.json` of `GPT2LMHeadModel`.
 
         Raises:
-            ValueError: it describes a model that this class cannot be; names the key.
+            ValueError: it describes a model that this class cannot express; names the key.
         """
         published = Published(config)
         hidden_size = published.whole("n_embd", 768)
@@ -74,7 +74,7 @@ class Gpt2Config:
         )
 
     def to_huggingface(self) -> dict[str, Any]:
-        """The content of `config.json`, without the ids of special tokens, which belong to the tokenizer."""
+        """Return the content of `config.json`, without the ids of special tokens, which belong to the tokenizer."""
         return {
             "architectures": ["GPT2LMHeadModel"],
             "model_type": "gpt2",
@@ -97,5 +97,5 @@ class Gpt2Config:
 
 
 def gpt2_configuration(settings: Mapping[str, Any], special: Mapping[str, int | None], terms: Collection[str]) -> Gpt2Config:
-    """Return the configuration of a GPT-2; arguments as of `relm.recipes.architectures.ArchitectureDeclaration`."""
+    """Return the configuration of a GPT-2; `relm.recipes.architectures.ArchitectureDeclaration` describes the arguments."""
     return Gpt2Config(**{key: value for key, value in settings.items() if key != "architecture"})

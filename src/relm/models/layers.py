@@ -1,4 +1,4 @@
-"""Parts that all models share. None draws initial weights: a model's `initialise` does, or a state dict brings them."""
+"""Modules that all models share. None draws initial weights: a model's `initialise` does, or a state dict sets them."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-# Activation -> what `torch.nn.functional.gelu` calls it.
+# Activation -> its name in `torch.nn.functional.gelu`.
 GELU = {"gelu_tanh": "tanh", "gelu_erf": "none"}
 
 
 class TracedModule(nn.Module):
-    """A module with operations that it computes in another form where a compiler makes one program of a whole step."""
+    """A module whose operations take another form where a compiler makes one program of a whole step."""
 
     traced: bool = False
-    """Whether such a compiler runs it. Gathers, attention and losses are then written out in plain operations, mostly matrix
-    products, of which it merges and distributes more than of torch's own kernels (docs/tpu.md)."""
+    """True: such a compiler runs it. Gathers, attention and losses are then plain operations, mostly matrix products, which
+    it fuses and distributes better than torch's own kernels (docs/tpu.md)."""
 
 
 def set_traced(model: nn.Module, traced: bool) -> None:
-    """Set `traced` of all parts of a model, as a device does where the model is placed."""
+    """Set `traced` on all modules of a model, as a device does when it takes the model."""
     for module in model.modules():
         if isinstance(module, TracedModule):
             module.traced = traced
@@ -57,8 +57,11 @@ def layer_norm(width: int, epsilon: float, bias: bool = True) -> nn.LayerNorm:
 
 
 def recomputed(layer: nn.Module, *inputs: Tensor | None) -> Tensor:
-    """Return `layer(*inputs)`, keeping only the inputs; the rest is computed again in the backward pass, with the same random
-    numbers (Chen et al. 2016): a third more work, a fraction of the memory, the same values and gradients."""
+    """Return `layer(*inputs)`, keeping only the inputs.
+
+    The backward pass computes the rest again with the same random numbers (Chen et al. 2016): a third more work, a fraction
+    of the memory, the same values and gradients.
+    """
     output: Tensor = checkpoint(layer, *inputs, use_reentrant=False)
     return output
 
@@ -69,7 +72,7 @@ def through_layers(
     """Return `x` after all layers, each called as `layer(x, *others)`.
 
     Args:
-        recompute: calls a layer so that what it computed is not kept, as `recomputed` does; None: it is kept.
+        recompute: calls a layer without keeping its activations, as `recomputed` does; None: they are kept.
     """
     for layer in layers:
         x = recompute(layer, x, *others) if recompute else layer(x, *others)
@@ -77,9 +80,9 @@ def through_layers(
 
 
 def truncated_normal(shape: torch.Size, std: float, generator: torch.Generator) -> Tensor:
-    """Draw numbers from a normal distribution truncated at two sigma: those beyond are drawn again.
+    """Draw values from a normal distribution truncated at two sigma; values beyond are drawn again.
 
-    As TensorFlow's `truncated_normal_initializer`, `std` is that before truncation; what remains has 0.8796 times as much.
+    As in TensorFlow's `truncated_normal_initializer`, `std` is that before truncation; afterwards it is 0.8796 times as much.
     """
     values = torch.empty(shape).normal_(generator=generator).view(-1)
     beyond = (values.abs() > 2).nonzero()[:, 0]

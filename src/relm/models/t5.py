@@ -2,10 +2,10 @@
 
 Raffel et al. 2020, "Exploring the Limits of Transfer Learning with a Unified Text-to-Text Transformer" (arXiv 1910.10683);
 Xue et al. 2021, "mT5: A massively multilingual pre-trained text-to-text transformer" (arXiv 2010.11934): an encoder and a
-decoder without positions but in attention, without biases, normalised by the root of the mean square before each sublayer.
-T5 1.1 and mT5 gate their feed-forward sublayer and have a head of their own; T5 1.0 does neither. Imports nothing of this
-package beside `relm.models`, and imports on Python 3.8 with torch 2.0; to run it takes torch 2.1, whose attention lets one
-choose the scale.
+decoder with relative positions in attention only, without biases in projections, normalised by the root mean square before each
+sublayer. T5 1.1 and mT5 have a gated feed-forward sublayer and an untied head; T5 1.0 has neither. Imports nothing of this
+package beside `relm.models`, and imports on Python 3.8 with torch 2.0; running it needs torch 2.1, whose attention has an
+argument for the scale.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from relm.models.t5_configuration import FREE_FIELDS, T5Config
 from relm.models.weights import WEIGHTS, read_weights, write_folder
 
 _SHARED, _HEAD = "shared.weight", "lm_head.weight"
-# The embedding has these names too; a file holds one of the three, or all.
+# The embedding has these names too; a file holds one of the three names, or all.
 _STACK_EMBEDDINGS = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
-# Early files hold this table, which nothing ever used.
+# Early files hold this table, which no model ever used.
 _UNUSED = "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"
 
 
 class RootMeanSquareNorm(nn.Module):
-    """Division by the root of the mean square (Zhang and Sennrich 2019), the mean taken in float32."""
+    """Division by the root mean square (Zhang and Sennrich 2019), the mean taken in float32."""
 
     def __init__(self, config: T5Config) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class RootMeanSquareNorm(nn.Module):
 
 
 class SelfAttention(nn.Module):
-    """The sublayer in which a sequence sees itself."""
+    """The sublayer in which a sequence attends to itself."""
 
     def __init__(self, config: T5Config, positions: bool) -> None:
         super().__init__()
@@ -58,14 +58,14 @@ class SelfAttention(nn.Module):
         self.SelfAttention = Attention(config, positions)
         self.layer_norm = RootMeanSquareNorm(config)
 
-    def forward(self, x: Tensor, addend: Tensor) -> Tensor:
+    def forward(self, x: Tensor, bias: Tensor) -> Tensor:
         """(batch, sequence, hidden) -> the same shape"""
         normalised = self.layer_norm(x)
-        return x + F.dropout(self.SelfAttention(normalised, normalised, addend), self.dropout, self.training)
+        return x + F.dropout(self.SelfAttention(normalised, normalised, bias), self.dropout, self.training)
 
 
 class CrossAttention(nn.Module):
-    """The sublayer in which the decoder sees what the encoder made."""
+    """The sublayer in which the decoder attends to the encoder's output."""
 
     def __init__(self, config: T5Config) -> None:
         super().__init__()
@@ -73,9 +73,9 @@ class CrossAttention(nn.Module):
         self.EncDecAttention = Attention(config, positions=False)
         self.layer_norm = RootMeanSquareNorm(config)
 
-    def forward(self, x: Tensor, source: Tensor, addend: Tensor | None) -> Tensor:
+    def forward(self, x: Tensor, source: Tensor, bias: Tensor | None) -> Tensor:
         """(batch, target, hidden) and (batch, source, hidden) -> (batch, target, hidden)"""
-        mixed = self.EncDecAttention(self.layer_norm(x), source, addend)
+        mixed = self.EncDecAttention(self.layer_norm(x), source, bias)
         return x + F.dropout(mixed, self.dropout, self.training)
 
 
@@ -112,7 +112,7 @@ class ReluDense(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """The last sublayer."""
+    """The last sublayer: feed-forward, gated or with a ReLU."""
 
     def __init__(self, config: T5Config) -> None:
         super().__init__()
@@ -126,24 +126,24 @@ class FeedForward(nn.Module):
 
 
 class Block(nn.Module):
-    """One layer: attention to the sequence itself, in the decoder to the source as well, and feed-forward."""
+    """One layer: self-attention, in the decoder cross-attention, and feed-forward."""
 
     def __init__(self, config: T5Config, positions: bool, decoder: bool) -> None:
         super().__init__()
         cross = [CrossAttention(config)] if decoder else []
         self.layer = nn.ModuleList([SelfAttention(config, positions), *cross, FeedForward(config)])
 
-    def forward(self, x: Tensor, addend: Tensor, source: Tensor | None, source_addend: Tensor | None) -> Tensor:
+    def forward(self, x: Tensor, bias: Tensor, source: Tensor | None, source_bias: Tensor | None) -> Tensor:
         """(batch, sequence, hidden) -> the same shape; `source` is None in the encoder"""
-        x = self.layer[0](x, addend)
+        x = self.layer[0](x, bias)
         if source is not None:
-            x = self.layer[1](x, source, source_addend)
+            x = self.layer[1](x, source, source_bias)
         output: Tensor = self.layer[-1](x)
         return output
 
 
 class Stack(nn.Module):
-    """Encoder or decoder: layers, whose first has the numbers for distances, and the last normalisation."""
+    """Encoder or decoder: layers, the first with the table of position biases, and the last normalisation."""
 
     def __init__(self, config: T5Config, layers: int, decoder: bool) -> None:
         super().__init__()
@@ -157,30 +157,30 @@ class Stack(nn.Module):
         x: Tensor,
         visible: Tensor | None,
         source: Tensor | None,
-        source_addend: Tensor | None,
+        source_bias: Tensor | None,
         recompute: Callable[..., Tensor] | None,
     ) -> Tensor:
-        """What the stack makes of a sequence.
+        """Return the stack's output for a sequence.
 
         Args:
             x: (batch, sequence, hidden) embeddings.
-            visible: bool, of a shape that fits (batch, 1, sequence, sequence); None: everything.
-            source: (batch, source, hidden), in the decoder.
-            source_addend: to the logits of attention to it.
-            recompute: how layers are called; see `relm.models.layers.through_layers`.
+            visible: bool, in a shape that broadcasts to (batch, 1, sequence, sequence); None: everything.
+            source: (batch, source, hidden) in the decoder; None in the encoder.
+            source_bias: bias of the logits of attention to `source`.
+            recompute: calls a layer; see `relm.models.layers.through_layers`.
 
         Returns:
             (batch, sequence, hidden).
         """
-        addend = self._position_addend(x.shape[1])
+        bias = self._position_bias(x.shape[1])
         if visible is not None:
-            addend = torch.where(visible, addend, MASKED)
+            bias = torch.where(visible, bias, MASKED)
         x = F.dropout(x, self.config.dropout, self.training)
-        x = through_layers(self.block, x, addend, source, source_addend, recompute=recompute)
+        x = through_layers(self.block, x, bias, source, source_bias, recompute=recompute)
         return F.dropout(self.final_layer_norm(x), self.config.dropout, self.training)
 
-    def _position_addend(self, length: int) -> Tensor:
-        """What distance adds to the logits of every layer, (1, heads, sequence, sequence)."""
+    def _position_bias(self, length: int) -> Tensor:
+        """Return the bias of the logits of every layer by distance, (1, heads, sequence, sequence)."""
         first: Any = self.block[0]
         table = first.layer[0].SelfAttention.relative_attention_bias.weight
         config = self.config
@@ -192,12 +192,12 @@ class Stack(nn.Module):
 
 
 class T5(LanguageModel):
-    """An encoder-decoder: a source in, logits of each token of its target out."""
+    """An encoder-decoder, from a source to logits of each token of its target."""
 
     lm_head: Linear | None
 
     def __init__(self, config: T5Config) -> None:
-        """The module with weights yet unset: call `initialise`, or load a state dict."""
+        """Build the module with unset weights: call `initialise`, or load a state dict."""
         super().__init__()
         self.config = config
         self.shared = embedding(config.vocabulary_size, config.hidden_size)
@@ -206,7 +206,7 @@ class T5(LanguageModel):
         self.lm_head = None if config.tied_head else Linear(config.hidden_size, config.vocabulary_size, bias=False)
 
     def terms(self, batch: Mapping[str, Tensor]) -> dict[str, Term]:
-        """The loss of a batch: "target_token".
+        """Return the loss of a batch: "target_token".
 
         Args:
             batch: `input_ids` (batch, source) int64; `attention_mask`, the same shape, true for a token and false for
@@ -217,29 +217,29 @@ class T5(LanguageModel):
         return {"target_token": cross_entropy(logits, labels, self.traced)}
 
     def decoder_inputs(self, labels: Tensor) -> Tensor:
-        """What the decoder reads to predict labels: one place later, a start token first, padding where nothing is scored."""
+        """Return the decoder's inputs: the labels shifted by one after a start token, padding where nothing is scored."""
         start = torch.full_like(labels[:, :1], self.config.decoder_start_token_id)
         before = labels[:, :-1]
         return torch.cat([start, before.masked_fill(before == IGNORED_LABEL, self.config.pad_token_id)], dim=1)
 
     def logits(self, input_ids: Tensor, decoder_input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
-        """Logits of the token after each of the target's.
+        """Return the logits of each next token of the target.
 
         Args:
             input_ids: (batch, source) int64.
-            decoder_input_ids: (batch, target) int64, as `decoder_inputs` gives them.
+            decoder_input_ids: (batch, target) int64, from `decoder_inputs`.
             attention_mask: (batch, source), true for a token and false for padding; None: all are tokens.
 
         Returns:
             (batch, target, vocabulary).
         """
-        # Looked up together, so that the embedding has one sum of gradients: of two a TPU's compiler makes one over all cores.
+        # Looked up together, so that the embedding's gradient is one sum; a TPU's compiler would merge two over all cores.
         both = self.shared(torch.cat([input_ids, decoder_input_ids], dim=1))
         source, target = both.split([input_ids.shape[1], decoder_input_ids.shape[1]], dim=1)
         return self._decoded(target, self._encoded(source, attention_mask), attention_mask)
 
     def encoded(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
-        """What the decoder sees of a source, (batch, source, hidden), arguments as in `logits`."""
+        """Return the encoder's output for a source, (batch, source, hidden); arguments as in `logits`."""
         return self._encoded(self.shared(input_ids), attention_mask)
 
     def _encoded(self, embedded: Tensor, attention_mask: Tensor | None) -> Tensor:
@@ -248,31 +248,31 @@ class T5(LanguageModel):
         return output
 
     def decoded(self, decoder_input_ids: Tensor, source: Tensor, attention_mask: Tensor | None = None) -> Tensor:
-        """The logits for a source that is `encoded`, arguments as in `logits`."""
+        """Return the logits for a source from `encoded`; arguments as in `logits`."""
         return self._decoded(self.shared(decoder_input_ids), source, attention_mask)
 
     def _decoded(self, embedded: Tensor, source: Tensor, attention_mask: Tensor | None) -> Tensor:
         length = embedded.shape[1]
         causal = torch.ones(length, length, dtype=torch.bool, device=source.device).tril()
-        addend = self.source_addend(attention_mask)
-        return self.head(self.decoder(embedded, causal, source, addend, self.recompute))
+        bias = self.source_bias(attention_mask)
+        return self.head(self.decoder(embedded, causal, source, bias, self.recompute))
 
-    def source_addend(self, attention_mask: Tensor | None) -> Tensor | None:
-        """What hides the padding of a source from the decoder, (batch, 1, 1, source); None: there is none."""
+    def source_bias(self, attention_mask: Tensor | None) -> Tensor | None:
+        """Return the bias that masks a source's padding in the decoder, (batch, 1, 1, source); None without padding."""
         return None if attention_mask is None else attention_mask.bool().logical_not()[:, None, None, :] * MASKED
 
     def head(self, hidden: Tensor) -> Tensor:
-        """Logits of what the decoder makes, (..., hidden) -> (..., vocabulary)."""
+        """Return the logits of the decoder's output, (..., hidden) -> (..., vocabulary)."""
         if self.config.scaled_head:
             hidden = hidden * self.config.hidden_size**-0.5
         return F.linear(hidden, self.shared.weight if self.lm_head is None else self.lm_head.weight)
 
     def initialise(self, generator: torch.Generator) -> None:
-        """Draw the initial weights on the CPU, in the order of the parameters: normal, with T5's spread for each kind.
+        """Draw the initial weights on the CPU, in the order of the parameters: normal, with T5's deviation for each kind.
 
-        As in `transformers`. Mesh TensorFlow, with which T5 and mT5 were made, differs in three kinds: it truncates the normal
-        distribution of feed-forward projections at two sigma, draws the numbers for distances uniformly within
-        sqrt(6 / (buckets + heads)), and gives a head of its own the spread hidden_size ** -0.5, truncated, where 1 makes
+        As in `transformers`. Mesh TensorFlow, which trained T5 and mT5, differs in three kinds: it truncates the normal
+        distribution of feed-forward projections at two sigma, draws position biases uniformly within
+        sqrt(6 / (buckets + heads)), and gives an untied head the deviation hidden_size ** -0.5, truncated, where 1 makes
         the first losses large.
         """
         factor = self.config.initializer_factor
@@ -286,13 +286,13 @@ class T5(LanguageModel):
                 parameter.copy_(torch.empty(parameter.shape).normal_(0.0, std, generator=generator))
 
     def _spreads(self) -> dict[str, float]:
-        """Name of a matrix -> standard deviation of its initial weights, before the factor."""
+        """Return name of a matrix -> standard deviation of its initial weights, before the factor."""
         config = self.config
         from_stream = config.hidden_size**-0.5
         return {
             "shared": 1.0,
             "lm_head": 1.0,
-            # In place of a scale in attention.
+            # The deviation of queries replaces the scale of attention's logits.
             "q": (config.hidden_size * config.head_size) ** -0.5,
             **dict.fromkeys(("k", "v", "wi", "wi_0", "wi_1", "relative_attention_bias"), from_stream),
             "o": (config.heads * config.head_size) ** -0.5,
@@ -301,10 +301,10 @@ class T5(LanguageModel):
 
     @classmethod
     def from_folder(cls, folder: Path, expected: T5Config | None = None) -> T5:
-        """The model in a Hugging Face folder (`config.json`, `model.safetensors`), in float32, in training mode.
+        """Load the model in a Hugging Face folder (`config.json`, `model.safetensors`), in float32, in training mode.
 
         Args:
-            folder: read as it is; nothing in it is executed or unpickled.
+            folder: nothing in it is executed or unpickled.
             expected: the architecture that the weights must fit, and the dropout to train them with; None: the folder's.
 
         Raises:
@@ -323,14 +323,14 @@ class T5(LanguageModel):
         """Write `config.json`, `generation_config.json` and `model.safetensors` (float32) into an existing folder.
 
         Args:
-            tokens: such as `eos_token_id`; padding and start are the model's own.
+            tokens: ids of special tokens, such as `eos_token_id`; padding and start come from the model.
         """
         own = self.config.token_ids()
         write_folder(folder, self.config.to_huggingface(), {**tokens, **own}, self.state_dict(), generates=True)
 
 
 def _own_names(folder: Path) -> dict[str, str | None]:
-    """The module's name for each name in a file; None for what the module does not want."""
+    """Return name in a file -> the module's name; None for a tensor that the module ignores."""
     from safetensors import safe_open
 
     with safe_open(str(folder / WEIGHTS), framework="pt") as weights:
@@ -343,7 +343,7 @@ def _own_names(folder: Path) -> dict[str, str | None]:
 
 
 def _config_of_folder(folder: Path, expected: T5Config | None) -> T5Config:
-    """As `folder_config`; whether an mT5's head is tied, its weights say, for `transformers` 5 writes that all are."""
+    """Return `folder_config`; an mT5's weights decide whether its head is tied, since `transformers` 5 writes that all are."""
     if folder_config(folder, T5Config, None, ()).family != "mt5":
         return folder_config(folder, T5Config, expected, FREE_FIELDS)
     config = folder_config(folder, T5Config, expected, (*FREE_FIELDS, "tied_head"))
@@ -351,7 +351,7 @@ def _config_of_folder(folder: Path, expected: T5Config | None) -> T5Config:
 
 
 def _has_own_head(folder: Path) -> bool:
-    """Whether a file holds a head that is not a copy of the embedding."""
+    """Return True if a file holds a head that is not a copy of the embedding."""
     from safetensors import safe_open
 
     published = {own: name for name, own in _own_names(folder).items()}

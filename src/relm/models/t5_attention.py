@@ -1,4 +1,4 @@
-"""Attention as T5 has it: logits are not scaled, and to each is added a number that depends on how far apart two tokens are.
+"""T5's attention: logits are not scaled, and each gets a bias that depends on the distance between two tokens.
 
 Raffel et al. 2020, "Exploring the Limits of Transfer Learning with a Unified Text-to-Text Transformer" (arXiv 1910.10683),
 section 2.1. Distances are put into buckets, exact for near tokens and wider and wider for far ones.
@@ -15,12 +15,12 @@ from relm.models.t5_configuration import T5Config
 
 
 class Attention(TracedModule):
-    """Attention over several heads, to the sequence itself or to another one."""
+    """Attention over several heads, to the same sequence or to another one."""
 
     relative_attention_bias: nn.Embedding | None
 
     def __init__(self, config: T5Config, positions: bool) -> None:
-        """With `positions`, the table of numbers for distances, which all layers of a stack share."""
+        """Build the projections and, with `positions`, the table of position biases, which all layers of a stack share."""
         super().__init__()
         inner = config.heads * config.head_size
         self.heads = config.heads
@@ -32,18 +32,18 @@ class Attention(TracedModule):
         self.o = Linear(inner, config.hidden_size, bias=False)
         self.relative_attention_bias = embedding(config.relative_attention_buckets, config.heads) if positions else None
 
-    def forward(self, x: Tensor, seen: Tensor, addend: Tensor | None) -> Tensor:
-        """What each place makes of what it sees.
+    def forward(self, x: Tensor, seen: Tensor, bias: Tensor | None) -> Tensor:
+        """Return the attention of each position of `x` to `seen`.
 
         Args:
             x: (batch, sequence, hidden).
-            seen: (batch, keys, hidden), what keys and values are made of.
-            addend: to the logits, of a shape that fits (batch, heads, sequence, keys).
+            seen: (batch, keys, hidden), from which keys and values are computed.
+            bias: of the logits, in a shape that broadcasts to (batch, heads, sequence, keys).
 
         Returns:
             (batch, sequence, hidden).
         """
-        return self.mixed(self.queries(x), self.keys(seen), self.values(seen), addend)
+        return self.mixed(self.queries(x), self.keys(seen), self.values(seen), bias)
 
     def queries(self, x: Tensor) -> Tensor:
         """(batch, sequence, hidden) -> (batch, heads, sequence, head_size)"""
@@ -57,25 +57,25 @@ class Attention(TracedModule):
         """(batch, keys, hidden) -> (batch, heads, keys, head_size)"""
         return self._split(self.v(seen))
 
-    def mixed(self, query: Tensor, key: Tensor, value: Tensor, addend: Tensor | None) -> Tensor:
-        """As `forward`, of queries, keys and values that are made already: (batch, sequence, hidden)."""
-        mask = None if addend is None else addend.to(query.dtype)
+    def mixed(self, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None) -> Tensor:
+        """Return (batch, sequence, hidden) as `forward` does, from queries, keys and values."""
+        mask = None if bias is None else bias.to(query.dtype)
         dropout = self.dropout if self.training else 0.0
         mixed = attention(query, key, value, mask, dropout, scale=1.0, traced=self.traced)
         output: Tensor = self.o(mixed.transpose(1, 2).flatten(2))
         return output
 
     def _split(self, projected: Tensor) -> Tensor:
-        """(batch, places, inner) -> (batch, heads, places, head_size)"""
+        """(batch, positions, inner) -> (batch, heads, positions, head_size)"""
         return projected.view(*projected.shape[:2], self.heads, self.head_size).transpose(1, 2)
 
 
 def bucket_borders(buckets: int, distance: int) -> list[int]:
-    """From which distances on the wider buckets begin, without the first of them, which begins where the exact ones end.
+    """Return the first distance of each wider bucket except the first, which begins where the exact buckets end.
 
-    Half of the buckets hold one distance each, e of them; the rest, m, grow as a geometric series from e to `distance`: the
-    k-th begins at the least n with (n / e) ** m >= (distance / e) ** k. Whole numbers decide that, for the logarithm in the
-    original falls to either side of a border with the device's rounding.
+    Half of the buckets, e of them, hold one distance each; the other m grow as a geometric series from e to `distance`: the
+    k-th begins at the least n with (n / e) ** m >= (distance / e) ** k. Integer arithmetic decides that, since the
+    original's logarithm falls on either side of a border with the device's rounding.
 
     >>> bucket_borders(16, 128)
     [12, 16, 23, 32, 46, 64, 91]
@@ -88,12 +88,12 @@ def bucket_borders(buckets: int, distance: int) -> list[int]:
 
 
 def relative_buckets(queries: int, keys: int, buckets: int, distance: int, both_ways: bool, device: torch.device) -> Tensor:
-    """The bucket of each pair of a query and a key, (queries, keys) int64.
+    """Return the bucket of each pair of a query and a key, (queries, keys) int64.
 
     Args:
-        buckets: in all; with `both_ways`, half of them for keys that follow the query.
-        distance: from here on, all are in the last bucket.
-        both_ways: whether keys after the query are told from it; else they are in its own bucket.
+        buckets: total count; with `both_ways`, half of them are for keys after the query.
+        distance: the last bucket holds all distances from here on.
+        both_ways: keys after the query have buckets of their own; else they share the query's own bucket.
     """
     relative = torch.arange(keys, device=device) - torch.arange(queries, device=device)[:, None]
     side = buckets // 2 if both_ways else buckets

@@ -1,4 +1,4 @@
-"""The architecture of T5 and mT5, and what `config.json` says of it."""
+"""The architecture of T5 and mT5, read from and written to `config.json`."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 
 from relm.models.configuration import Published, require_consistent
 
-# Two models that differ in these alone have interchangeable weights.
+# Models that differ in these fields only have interchangeable weights.
 FREE_FIELDS = ("dropout", "initializer_factor")
 _ARCHITECTURES = {"t5": "T5ForConditionalGeneration", "mt5": "MT5ForConditionalGeneration"}
-# This project's name -> the key feed_forward_proj, and what `transformers` derives of it and writes beside it.
+# This project's name -> the key feed_forward_proj, and the keys that `transformers` derives from it and writes beside it.
 _FEED_FORWARDS = {
     "gated_gelu": {"feed_forward_proj": "gated-gelu", "dense_act_fn": "gelu_new", "is_gated_act": True},
     "relu": {"feed_forward_proj": "relu", "dense_act_fn": "relu", "is_gated_act": False},
@@ -21,20 +21,20 @@ _DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "mt5": {"d_ff": 1024, "num_layers": 8, "num_heads": 6, "vocab_size": 250112, "feed_forward": "gated_gelu"},
 }
 
-# A token's number: from 0 on, where other whole numbers are from 1 on.
+# Token ids start at 0, whereas `require_consistent` expects fields of type int to be at least 1.
 TokenId = int
 
 
 @dataclasses.dataclass(frozen=True)
 class T5Config:
-    """The architecture: what `config.json` says, in this project's words.
+    """The architecture: the keys of `config.json` under this project's names.
 
     Raises:
-        ValueError: the parts do not fit together; names the field, what it is and what was expected.
+        ValueError: fields contradict each other; names the field, its value and what was expected.
     """
 
     layers: int
-    """Of the encoder."""
+    """Layers of the encoder."""
     heads: int
     head_size: int
     """Width of a head; all heads together need not be as wide as the residual stream."""
@@ -42,35 +42,35 @@ class T5Config:
     intermediate_size: int
     """Width between the projections of the feed-forward sublayer."""
     vocabulary_size: int
-    """Rows of the embedding. mT5 has 250,112 for 250,100 pieces: a multiple of 128, whose last twelve no text has."""
+    """Rows of the embedding. mT5 has 250,112 for 250,100 pieces: a multiple of 128, whose last twelve rows no text uses."""
     decoder_layers: int | None = None
     """None: as many as `layers`."""
     relative_attention_buckets: int = 32
     """Groups of distances; the encoder uses half of them for each direction."""
     relative_attention_distance: int = 128
-    """From here on, all distances are one group."""
+    """The distance from which on all are one group."""
     dropout: float = 0.1
-    """On embeddings, attention, within the feed-forward sublayer, on what is added to the stream, and on a stack's output."""
+    """Dropout on embeddings, attention, within the feed-forward sublayer, on outputs of sublayers and on a stack's output."""
     tied_head: bool = False
-    """Whether the projection to the vocabulary is the embedding: so in T5 1.0, not in T5 1.1 and mT5."""
+    """True: the projection to the vocabulary is the embedding, as in T5 1.0, not in T5 1.1 and mT5."""
     feed_forward: str = "gated_gelu"
     """gated_gelu: two projections, the tanh approximation of GELU on one (T5 1.1 and mT5); relu: one (T5 1.0)."""
     initializer_factor: float = 1.0
-    """What all initial weights are multiplied by."""
+    """Factor of all initial weights."""
     layer_norm_epsilon: float = 1e-6
     pad_token_id: TokenId = 0
-    """What stands in the decoder's input where no label is scored."""
+    """The decoder's input where no label is scored."""
     decoder_start_token_id: TokenId = 0
     """The decoder's first input; the padding token, in published models."""
     family: str = "t5"
-    """t5 or mt5: what `config.json` calls the model. A tied head is scaled in t5 only."""
+    """t5 or mt5, as in `config.json`. A tied head is scaled in t5 only."""
 
     def __post_init__(self) -> None:
         if self.decoder_layers is not None and self.decoder_layers < 1:
             raise ValueError(f"decoder_layers is {self.decoder_layers!r}, expected a whole number from 1 on, or none")
         if self.decoder_layers == self.layers:  # so that one architecture is one value
             object.__setattr__(self, "decoder_layers", None)
-        # Any width of a head will do, so there is nothing for the heads to divide.
+        # A head may have any width, so the heads need not divide one.
         require_consistent(self, self.heads, self.heads, "gelu_tanh")
         for name, allowed in (("family", tuple(_ARCHITECTURES)), ("feed_forward", tuple(_FEED_FORWARDS))):
             if getattr(self, name) not in allowed:
@@ -87,7 +87,7 @@ class T5Config:
 
     @property
     def scaled_head(self) -> bool:
-        """Whether the decoder's output is divided by the root of its width before it meets the vocabulary.
+        """Return True if the decoder's output is divided by the root of its width before the projection to the vocabulary.
 
         T5 does so where the head is tied. No published mT5 has such a head; with one, `transformers` 4 divides as well and 5,
         which this follows, does not.
@@ -96,17 +96,17 @@ class T5Config:
 
     @property
     def architecture(self) -> str:
-        """The architecture, as `config.json` names it."""
+        """Return the architecture's name in `config.json`."""
         return self.family
 
     @classmethod
     def from_huggingface(cls, config: Mapping[str, Any]) -> T5Config:
-        """The architecture in a `config.json` of `T5ForConditionalGeneration` or `MT5ForConditionalGeneration`.
+        """Read the architecture in a `config.json` of `T5ForConditionalGeneration` or `MT5ForConditionalGeneration`.
 
-        `transformers` 5 writes that the head is tied whatever it is; the weights then tell (`T5.from_folder`).
+        `transformers` 5 always writes that the head is tied; the weights then decide (`T5.from_folder`).
 
         Raises:
-            ValueError: it describes a model that this class cannot be; names the key.
+            ValueError: it describes a model that this class cannot express; names the key.
         """
         published = Published(config)
         family = published.required("model_type", "t5", tuple(_ARCHITECTURES))
@@ -137,7 +137,7 @@ class T5Config:
         )
 
     def to_huggingface(self) -> dict[str, Any]:
-        """The content of `config.json`, without the ids of special tokens that the model does not use itself."""
+        """Return the content of `config.json`, without the ids of special tokens that the model does not use itself."""
         return {
             "architectures": [_ARCHITECTURES[self.family]],
             "model_type": self.family,
@@ -160,12 +160,12 @@ class T5Config:
         }
 
     def token_ids(self) -> dict[str, int]:
-        """The tokens that the decoder reads though no text has them, under their names in `config.json`."""
+        """Return the ids of the tokens that the decoder reads though no text has them, under their keys in `config.json`."""
         return {"pad_token_id": self.pad_token_id, "decoder_start_token_id": self.decoder_start_token_id}
 
 
 def _tied_head(published: Published, family: str) -> bool:
-    """As `tie_word_embeddings` says; in a T5 that `transformers` 5 wrote, as `scale_decoder_outputs` does, its new name."""
+    """Return `tie_word_embeddings`, or in a T5 that `transformers` 5 wrote `scale_decoder_outputs`, its new name."""
     tied: bool = published.required("tie_word_embeddings", True, (True, False))
     if family == "mt5":
         return tied
@@ -186,7 +186,7 @@ def _feed_forward(published: Published, default: str) -> str:
 def t5_configuration(settings: Mapping[str, Any], special: Mapping[str, int | None], terms: Collection[str]) -> T5Config:
     """Return the configuration of a T5 or mT5, whose decoder begins with the token for padding.
 
-    Arguments as of `relm.recipes.architectures.ArchitectureDeclaration`.
+    `relm.recipes.architectures.ArchitectureDeclaration` describes the arguments.
     """
     pad = special.get("pad") or 0
     sizes = {key: value for key, value in settings.items() if key != "architecture"}

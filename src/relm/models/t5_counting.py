@@ -9,7 +9,7 @@ from relm.models.t5_configuration import T5Config
 
 
 def t5_weights(config: T5Config) -> Iterator[Weights]:
-    """Yield all parameters; encoder and decoder share the token embedding and have a table of distances each."""
+    """Yield all parameters; encoder and decoder share the token embedding, and each has its own table of position biases."""
     width, inner, wide = config.hidden_size, config.heads * config.head_size, config.intermediate_size
     encoder, decoder = config.layers, config.decoder_layers or config.layers
     attentions, layers = encoder + 2 * decoder, encoder + decoder

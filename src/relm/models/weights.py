@@ -1,6 +1,6 @@
-"""Weights in a Hugging Face folder: read after a strict comparison with what the model has, and written so that it fits.
+"""Weights in a Hugging Face folder, compared strictly with the model when read, and complete for `transformers` when written.
 
-A parameter that a model lacks but `transformers` cannot leave out, such as a bias, is zero in the file: the same function.
+A parameter that a model lacks but `transformers` requires, such as a bias, is zero in the file: the same function.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 WEIGHTS = "model.safetensors"
-# More faults than these are counted, not named.
+# Faults that an error message names; it counts the others.
 _NAMED_FAULTS = 5
 
 
@@ -25,15 +25,15 @@ def read_weights(
     copies: Mapping[str, str],
     zeros: Mapping[str, Tensor],
 ) -> dict[str, Tensor]:
-    """The parameters in a folder's `model.safetensors`, in float32, under the module's names.
+    """Return the parameters in a folder's `model.safetensors`, in float32, under the module's names.
 
     Nothing is unpickled or executed.
 
     Args:
         expected: the module's state dict; only names and shapes matter.
-        own_name: the module's name for a name in the file; None for what the module does not want.
-        copies: names of tensors that may stand in the file beside the parameter that they are tied to.
-        zeros: what the file holds and the module lacks; it has to be zero.
+        own_name: returns the module's name for a name in the file; None for a tensor that the module ignores.
+        copies: name of a tensor that the file may hold -> the parameter that it is tied to.
+        zeros: tensors that the file may hold and the module lacks; they must be zero.
 
     Raises:
         ValueError: parameters are missing, unknown, of another shape, or not tied as they should be.
@@ -77,10 +77,10 @@ def write_folder(
     """Write `config.json` and `model.safetensors` (float32) into an existing folder.
 
     Args:
-        config: what describes the architecture.
-        tokens: such as `bos_token_id`.
-        weights: under the names they are published with.
-        generates: the model writes text, so the tokens also go into `generation_config.json`.
+        config: the architecture's keys.
+        tokens: ids of special tokens, such as `bos_token_id`.
+        weights: published name -> tensor.
+        generates: the model generates text, so the tokens also go into `generation_config.json`.
     """
     from safetensors.torch import save_file
 
