@@ -32,7 +32,7 @@ def test_where_a_fast_way_is_wrong_the_library_encodes_all_of_it(
     objective = Objective.model_validate({"sequence_length": 16, **phase})
     right, found = (tmp_path / f"{name}{objective.suffix}" for name in ("right", "found"))
     pregenerate(documents, tokenizer, right, objective, "en", 1)
-    monkeypatch.setitem(module.WAYS, "byte_level_bpe", lambda *_: Wrong())
+    monkeypatch.setitem(module.FAST_ENCODERS, "byte_level_bpe", lambda *_: Wrong())
     said = pregenerate(documents, tokenizer.rename(tmp_path / "tokenizer.json"), found, objective, "en", 1)
     assert "by the tokenizers library alone" in said
     assert sha256_of(found) == sha256_of(right)

@@ -61,8 +61,8 @@ SLOW = [TextEncoder(tokenizer, fast=False) for tokenizer in TOKENIZERS]
 
 def assert_alike(fast: TextEncoder, slow: TextEncoder, texts: Sequence[str]) -> None:
     """Ids, sizes and beginnings of words are the library's."""
-    assert fast.way is not None
-    assert slow.way is None
+    assert fast.fast is not None
+    assert slow.fast is None
     (tokens, sizes), starts = fast.with_word_starts(texts)
     expected = [ids_by_library(slow.tokenizer, text).tolist() for text in texts]
     assert sizes.tolist() == list(map(len, expected))
@@ -73,7 +73,7 @@ def assert_alike(fast: TextEncoder, slow: TextEncoder, texts: Sequence[str]) -> 
 
 
 def test_each_kind_has_its_fast_way() -> None:
-    assert [type(encoder.way) for encoder in FAST] == [ByteLevel, SpacedWords, SpacedWords, Characters]
+    assert [type(encoder.fast) for encoder in FAST] == [ByteLevel, SpacedWords, SpacedWords, Characters]
 
 
 ANY_TEXT = st.lists(st.one_of(st.sampled_from(ALPHABET), st.characters(exclude_categories=["Cs"])), max_size=30).map("".join)
@@ -122,8 +122,8 @@ def test_beginnings_of_words_by_hand() -> None:
 
 def test_the_first_token_of_a_text_begins_a_word_whatever_it_is() -> None:
     encoder = TextEncoder(word_tokenizer(True))
-    assert isinstance(encoder.way, SpacedWords)
-    encoder.way.begins_word[:] = False
+    assert isinstance(encoder.fast, SpacedWords)
+    encoder.fast.begins_word[:] = False
     assert encoder.with_word_starts(["abab", "", "a b"])[1].tolist() == [True, False, True, False]
 
 
@@ -136,23 +136,23 @@ def test_a_character_split_over_tokens_begins_one_word() -> None:
 
 def test_no_character_of_unicode_is_encoded_otherwise() -> None:
     fast, slow = TextEncoder(byte_tokenizer()), SLOW[0]
-    assert isinstance(fast.way, ByteLevel)
+    assert isinstance(fast.fast, ByteLevel)
     # All of the first two planes but the ideographs and Hangul, which are tens of thousands of letters of one kind.
     for start in (*range(0, 0x3400, 64), *range(0xA000, 0xAC00, 64), *range(0xD800, 0x12800, 64), *range(0x1D000, 0x1FB00, 64)):
         found = [chr(code) for code in range(start, start + 64) if not 0xD800 <= code < 0xE000]
         text = "".join(f"a{c}1{c}!{c} {c}" for c in found)
         assert fast.encoded([text]).tokens.tolist() == ids_by_library(slow.tokenizer, text).tolist()
-    assert fast.way.disputed
+    assert fast.fast.disputed
     # Whoever made the two libraries, they knew the characters that Python knows.
-    assert {unicodedata.category(character) for character in fast.way.disputed} == {"Cn"}
+    assert {unicodedata.category(character) for character in fast.fast.disputed} == {"Cn"}
 
 
 def test_only_texts_with_a_disputed_character_go_to_the_library() -> None:
     encoder = TextEncoder(byte_tokenizer())
-    assert isinstance(encoder.way, ByteLevel)
+    assert isinstance(encoder.fast, ByteLevel)
     texts = ["plain", "né ț 中 🙂", "a \u088f b", "a \u0890 b"]
-    assert encoder.way._left_to_library(texts) == {2}
-    assert encoder.way.disputed == {"\u088f"}
+    assert encoder.fast._left_to_library(texts) == {2}
+    assert encoder.fast.disputed == {"\u088f"}
     assert_alike(encoder, SLOW[0], texts)
 
 
@@ -213,14 +213,14 @@ def test_any_other_tokenizer_is_left_to_the_library() -> None:
     spaced.add_tokens(["ab ab"])
     for tokenizer in (lowercased, prefixed, added, spaced):
         encoder = TextEncoder(tokenizer)
-        assert encoder.way is None
+        assert encoder.fast is None
         for text in ("Abs ab ab", "Élan 12"):
             assert encoder.encoded([text]).tokens.tolist() == ids_by_library(tokenizer, text).tolist()
 
 
 def test_the_library_alone_can_be_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RELM_ENCODER", "library")
-    assert TextEncoder(byte_tokenizer()).way is None
+    assert TextEncoder(byte_tokenizer()).fast is None
 
 
 class Wrong(Characters):
@@ -232,10 +232,10 @@ class Wrong(Characters):
 
 def test_a_way_that_gives_other_ids_is_found_out_by_samples() -> None:
     encoder = TextEncoder(character_tokenizer())
-    assert isinstance(encoder.way, Characters)
-    encoder.fast_way = Wrong(encoder.way.ids)
+    assert isinstance(encoder.fast, Characters)
+    encoder.fast_encoder = Wrong(encoder.fast.ids)
     encoder.encoded(["b", "a" * 99, "b"])  # the text in the middle is tried
-    with pytest.raises(Disagreement, match="the tokenizers library and Wrong give other ids for 'aab"):
+    with pytest.raises(Disagreement, match="the tokenizers library and Wrong give different ids for 'aab"):
         encoder.encoded(["a" * 99, "aab", "a"])
 
 
@@ -251,8 +251,8 @@ def test_memory_for_words_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("relm.examples.spaced_words.REMEMBERED_WORDS", 3)
     encoder = TextEncoder(word_tokenizer(True))
     assert_alike(encoder, SLOW[1], [" ".join("ab" * number for number in range(80))])
-    assert isinstance(encoder.way, SpacedWords)
-    assert len(encoder.way) == 3
+    assert isinstance(encoder.fast, SpacedWords)
+    assert len(encoder.fast) == 3
 
 
 MANY_WORDS = """
@@ -262,14 +262,14 @@ from relm.examples import byte_level
 from relm.examples.encoder import TextEncoder
 from relm.examples.tokenizers import load_tokenizer
 encoder = TextEncoder(load_tokenizer(Path(sys.argv[1])).tokenizer)
-first = encoder.way._gigatoken
+first = encoder.fast._gigatoken
 generator = random.Random(1)
 text = " ".join(str(generator.randrange(10**11, 10**12)) for _ in range(300_000))
 encoder.encoded([text])
-kept = encoder.way._gigatoken is first
+kept = encoder.fast._gigatoken is first
 byte_level.MEMORY = 2**22
 encoder.encoded([text.replace("1", "a")])
-print(kept, encoder.way._gigatoken is first)
+print(kept, encoder.fast._gigatoken is first)
 """
 
 

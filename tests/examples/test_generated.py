@@ -139,7 +139,7 @@ def test_tokens_are_of_the_vocabulary_and_labels_what_the_inputs_say() -> None:
 def test_an_example_that_does_not_exist_is_refused() -> None:
     examples = generated(objective("causal"), size=4)
     assert len(examples) == 4
-    with pytest.raises(IndexError, match="examples are 0 to 3, asked for 4"):
+    with pytest.raises(IndexError, match="examples are 0 to 3, requested 4"):
         examples.batch(np.array([4]), np.array([0]))
 
 

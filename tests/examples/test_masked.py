@@ -245,7 +245,7 @@ def test_a_batch_has_what_training_asks_of_it(tmp_path: Path, tokenizer: Path, d
     np.put_along_axis(put_back, batch["masked_positions"], np.where(scored, batch["masked_labels"], whole[:, :1]), axis=1)
     assert np.array_equal(put_back, whole)
     assert (batch["input_ids"] == MASK).any()
-    with pytest.raises(IndexError, match="examples are 0 to 547, asked for 548 to 548"):
+    with pytest.raises(IndexError, match="examples are 0 to 547, requested 548 to 548"):
         examples.batch(np.array([len(table)]), np.array([0]))
 
 

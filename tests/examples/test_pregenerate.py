@@ -15,7 +15,7 @@ from relm.examples import documents as documents_module
 from relm.examples import pregenerate as module
 from relm.examples.chunks import Chunk, ChunkEncoding, _encoder, encoded_chunk
 from relm.examples.documents import AFTER_NEWLINE, BEFORE_SPACE, Lines, chunks_of, counts_of
-from relm.examples.encoder import WAYS, Disagreement, TextEncoder
+from relm.examples.encoder import FAST_ENCODERS, Disagreement, TextEncoder
 from relm.examples.pregenerate import pregenerate_stream
 from relm.examples.tokenizers import load_tokenizer, train_tokenizer
 from relm.recipes.objectives import Objective
@@ -266,7 +266,7 @@ def test_an_endless_word_is_an_error_and_a_line_in_another_form_is_taken_whole(
     assert read_json(sidecar_of(tmp_path / "a.bin"))["words"] == 800
     monkeypatch.setattr(documents_module, "LONGEST_PART", 4000)
     endless = write_documents("b.jsonl", ["fine", "ab" * 4000])
-    with pytest.raises(RelmError, match=r"b\.jsonl, line 2: 4,000 bytes of one document without a place to part it"):
+    with pytest.raises(RelmError, match=r"b\.jsonl, line 2: 4,000 bytes of one document without a split point"):
         pregenerate(endless, tokenizer, tmp_path / "b.bin", 1)
     assert not (tmp_path / "b.bin").exists()
 
@@ -308,11 +308,11 @@ def test_where_the_fast_way_fails_the_library_encodes_everything_and_the_step_sa
 ) -> None:
     documents = write_documents("a.jsonl", prose)
     pregenerate(documents, tokenizer, tmp_path / "right.bin", 1)
-    monkeypatch.setitem(WAYS, "byte_level_bpe", lambda *_: Wrong())
+    monkeypatch.setitem(FAST_ENCODERS, "byte_level_bpe", lambda *_: Wrong())
     _encoder.cache_clear()
     with pytest.raises(Disagreement):
         TextEncoder(load_tokenizer(tokenizer).tokenizer).encoded(prose)
     said = pregenerate(documents, tokenizer, tmp_path / "a.bin", 1)
-    assert "; by the tokenizers library alone, for the tokenizers library and Wrong give other ids for" in said
+    assert "; by the tokenizers library alone, since the tokenizers library and Wrong give different ids for" in said
     assert files_of(tmp_path / "a.bin") == files_of(tmp_path / "right.bin")
     _encoder.cache_clear()

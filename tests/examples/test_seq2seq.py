@@ -229,7 +229,7 @@ def test_without_a_token_for_padding_the_end_stands_in_behind_the_attention(tabl
 
 
 def test_an_example_that_does_not_exist_is_refused(tables) -> None:
-    with pytest.raises(IndexError, match="asked for 5"):
+    with pytest.raises(IndexError, match="requested 5"):
         Seq2SeqExamples(tables, objective(), SPECIAL).batch(np.array([5]), np.array([0]))
 
 

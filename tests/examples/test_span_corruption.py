@@ -178,7 +178,7 @@ def test_the_spans_never_change() -> None:
 
 def test_an_example_that_does_not_exist_is_refused(manifest) -> None:
     examples = SpanCorruptionExamples(manifest, "train", objective(), seed=0)
-    with pytest.raises(IndexError, match="examples are 0 to 51, asked for 52"):
+    with pytest.raises(IndexError, match="examples are 0 to 51, requested 52"):
         examples.batch(np.array([52]), np.array([0]))
 
 

@@ -1,8 +1,8 @@
-"""Which examples a run reads, in which order: a record that can be made again elsewhere and compared, before a step is trained.
+"""The attestation of a run's examples and their order, computed before training and compared elsewhere.
 
-Two runs whose records agree read the same tokens in the same order: every batch follows from the seed, the number of examples
-and the batch size (`relm.examples.order`), and the first and the last batch show that the arithmetic and the stored examples
-are the same too.
+Two runs with equal attestations read the same tokens in the same order: every batch follows from the seed, the count of
+examples and the batch size (`relm.examples.order`), and the first and the last batch show that the arithmetic and the stored
+examples are the same too.
 """
 
 import hashlib
@@ -20,11 +20,11 @@ from relm.examples.order import rank_positions
 
 
 def order_facts(examples: Examples, order_seed: int, phase: str, global_batch_size: int, steps: int) -> dict[str, Any]:
-    """What decides the order of a phase's examples, and hashes of its first and last global batch.
+    """Return the numbers that decide the order of a phase's examples, and hashes of its first and last global batch.
 
     Args:
-        order_seed: of the permutation, as given to `numbers_at`.
-        steps: of the whole phase, 1 or more.
+        order_seed: seed of the permutation, as in `numbers_at`.
+        steps: steps of the whole phase, 1 or more.
     """
     size = len(examples)
     return {
@@ -40,7 +40,7 @@ def order_facts(examples: Examples, order_seed: int, phase: str, global_batch_si
 
 
 def attest(examples: Examples, order_seed: int, phase: str, global_batch_size: int, steps: int, output: Path) -> dict[str, Any]:
-    """Write `order.json`: the facts of `order_facts`, which it also returns."""
+    """Write `order_facts` to `order.json`, and return them."""
     facts = order_facts(examples, order_seed, phase, global_batch_size, steps)
     write_json(output, facts)
     return facts
@@ -49,10 +49,10 @@ def attest(examples: Examples, order_seed: int, phase: str, global_batch_size: i
 def check_attestation(
     path: Path, examples: Examples, order_seed: int, phase: str, global_batch_size: int, steps: int
 ) -> dict[str, Any]:
-    """Compare an `order.json` with a run that is about to begin or to go on; the run's facts.
+    """Compare an `order.json` with a run that is about to start or resume, and return the run's facts.
 
     Raises:
-        RelmError: the file is absent, or the run would read other examples or another order; names everything that differs.
+        RelmError: the file is absent, or the run would read other examples or another order; names every difference.
     """
     attested, found = read_json(path), order_facts(examples, order_seed, phase, global_batch_size, steps)
     before, now = dict(_leaves(attested)), dict(_leaves(found))
@@ -63,19 +63,19 @@ def check_attestation(
     ]
     if different:
         raise RelmError(
-            f"{path}: this run would not read the examples that were attested:\n" + "\n".join(different) + "\n"
-            "take the recipe and the examples that belong to it, or remove it to begin another run"
+            f"{path}: this run would not read the attested examples:\n" + "\n".join(different) + "\n"
+            "use the attested recipe and examples, or delete the file to start another run"
         )
     return found
 
 
 def indices_sha256(indices: npt.NDArray[np.integer]) -> str:
-    """Of example numbers as little-endian int64."""
+    """Return the sha256 of example numbers as little-endian int64."""
     return hashlib.sha256(np.ascontiguousarray(indices, dtype="<i8").tobytes()).hexdigest()
 
 
 def content_sha256(batch: Batch) -> str:
-    """Of all arrays of a batch in the order of their names: name, type, shape and little-endian values."""
+    """Return the sha256 of a batch: each array's name, type, shape and little-endian values, in the order of names."""
     digest = hashlib.sha256()
     for name, array in sorted(batch.items()):
         values = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
@@ -91,10 +91,10 @@ def _batch_facts(examples: Examples, order_seed: int, global_batch_size: int, st
     return {"step": step, "indices_sha256": indices_sha256(indices), "content_sha256": content_sha256(batch)}
 
 
-def _leaves(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
-    """('first_batch.step', 1), ... of nested objects."""
+def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the leaves of nested objects, such as ('first_batch.step', 1)."""
     if isinstance(value, Mapping):
         for key, inner in value.items():
-            yield from _leaves(inner, f"{place}.{key}" if place else str(key))
+            yield from _leaves(inner, f"{path}.{key}" if path else str(key))
     else:
-        yield place, value
+        yield path, value

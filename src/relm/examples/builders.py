@@ -1,4 +1,4 @@
-"""Make the examples of an objective, and open them, by the code that its declaration names."""
+"""Pregenerate and open the examples of an objective with the functions that its declaration names."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -14,20 +14,20 @@ Pregenerate = Callable[[Path, Path, Path, Objective, str, int | None], str]
 def pregenerate(
     documents: Path, tokenizer: Path, output: Path, objective: Objective, language: str, workers: int | None = None
 ) -> str:
-    """Turn a file of documents into one shard of examples: `output` with its sidecar, and an .idx beside a .bin.
+    """Encode a file of documents as one shard of examples: `output` with its sidecar, and an .idx beside a .bin.
 
     Args:
         documents: JSON lines; compared with its sidecar if it has one.
         tokenizer: `tokenizer.json`.
-        objective: what is made; every objective that reads a stream of tokens makes the same.
+        objective: decides the content; objectives that read a stream of tokens share one.
         language: BCP 47 code of the text, for the sentence splitter.
-        workers: processes; None: as many as there are cores. They change no byte.
+        workers: processes; None: one for each core. The count changes no byte.
 
     Returns:
         A sentence with counts and rate.
 
     Raises:
-        RelmError: an input is absent, changed or faulty (file and line are named), or a worker was killed.
+        RelmError: an input is absent, changed or faulty (names the file and line), or a worker was killed.
     """
     build = _pregenerate(objective)
     try:
@@ -35,7 +35,7 @@ def pregenerate(
     except Disagreement as disagreement:
         with library_only():
             sentence = build(documents, tokenizer, output, objective, language, workers)
-        return f"{sentence}; by the tokenizers library alone, for {disagreement}"
+        return f"{sentence}; by the tokenizers library alone, since {disagreement}"
 
 
 def _pregenerate(objective: Objective) -> Pregenerate:
@@ -45,10 +45,10 @@ def _pregenerate(objective: Objective) -> Pregenerate:
 
 
 def open_examples(manifest: Path, split: str, objective: Objective, seed: int, check_content: bool = True) -> Examples:
-    """Return the examples of one split, ready to be read in any order.
+    """Return the examples of one split, which can be read in any order.
 
     Args:
-        seed: of what is drawn as they are read: dynamic masks, hidden spans.
+        seed: seed of draws at reading time: dynamic masks, masked spans.
         check_content: compare each shard's sha256 with the manifest, not its size alone.
 
     Raises:

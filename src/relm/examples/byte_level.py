@@ -1,8 +1,8 @@
-"""Byte-level BPE by gigatoken (https://github.com/marcelroed/gigatoken): some fifty times faster than `tokenizers`.
+"""Byte-level BPE by gigatoken (https://github.com/marcelroed/gigatoken), some fifty times faster than `tokenizers`.
 
-The two give the same ids but for characters that only one of them knows, as each is made with another version of Unicode: one
-takes for a letter what the other takes for neither letter, digit nor space, and cuts the text elsewhere. So each block of
-characters is tried with both when it is first met, and a text with a character they disagree on goes to `tokenizers`.
+The two give the same ids except for characters that only one of them knows, since they are built with different versions of
+Unicode: a letter to one is neither letter, digit nor space to the other, which splits the text elsewhere. So each block of
+characters is compared with both when it first occurs, and `tokenizers` encodes texts with a disputed character.
 """
 
 import json
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 Tokens = npt.NDArray[np.int32]
 Flags = npt.NDArray[np.bool_]
 
-# gigatoken remembers every piece of text for good; when it has grown by so many bytes it is made anew.
+# gigatoken caches every piece of text without a limit; when it has grown by so many bytes it is loaded again.
 MEMORY = 2**26
-# UTF-8: the first byte of a character of two, of three and of four bytes, and all others that it may have.
+# UTF-8: the first byte of a character of two, of three and of four bytes, and the continuation bytes.
 _TWO, _THREE, _FOUR = 0xC2, 0xE0, 0xF0
 _CONTINUATIONS = range(0x80, 0xC0)
-# A letter joins letters, a digit digits, a mark marks; a space joins none of them.
+# A letter shares a piece with letters, a digit with digits, a mark with marks; a space with none of them.
 _MATES = "a1!"
 
 
 class ByteLevel:
-    """gigatoken for one tokenizer."""
+    """An encoder that uses gigatoken for one tokenizer."""
 
     def __init__(self, tokenizer: Tokenizer, vocabulary: Mapping[str, int], content: str) -> None:
         self.tokenizer = tokenizer
@@ -47,16 +47,16 @@ class ByteLevel:
 
     @classmethod
     def fitting(cls, tokenizer: Tokenizer, content: str, parts: Mapping[str, Any]) -> Self | None:
-        """The way for this tokenizer; None: gigatoken cannot do it."""
+        """Return the encoder for this tokenizer; None if gigatoken does not support it."""
         if not cuts_like_gpt2(parts):
             return None
         try:
             return cls(tokenizer, parts["model"]["vocab"], without_added_tokens(content))
-        except Exception:  # absent, or it does not know the file: the library can do all that it can
+        except Exception:  # gigatoken is absent or rejects the file; the library encodes the same
             return None
 
     def encoded(self, texts: Sequence[str]) -> list[Tokens]:
-        """The ids of each text."""
+        """Return the ids of each text."""
         left = self._left_to_library(texts)
         before = self._process.memory_info().rss
         encode = self._gigatoken.encode
@@ -72,7 +72,7 @@ class ByteLevel:
         return rows
 
     def word_starts(self, texts: Sequence[str], rows: Sequence[Tokens]) -> Flags:
-        """Which ids begin a piece of GPT-2's pattern."""
+        """Return True for each id that begins a piece of GPT-2's pattern."""
         left = self._left_to_library(texts)
         sizes = chain.from_iterable(
             self._sizes_by_library(text) if number in left else _sizes(text) for number, text in enumerate(texts)
@@ -94,12 +94,12 @@ class ByteLevel:
         self._grown = 0
 
     def _sizes_by_library(self, text: str) -> list[int]:
-        """Bytes of each piece."""
+        """Return the bytes of each piece."""
         assert self.tokenizer.pre_tokenizer is not None
         return [len(piece) for piece, _ in self.tokenizer.pre_tokenizer.pre_tokenize_str(text)]
 
     def _left_to_library(self, texts: Sequence[str]) -> set[int]:
-        """The numbers of the texts with a character that the two take for different things."""
+        """Return the indices of texts with a disputed character."""
         beyond_ascii = {number: text for number, text in enumerate(texts) if not text.isascii()}
         if not beyond_ascii:
             return set()
@@ -114,20 +114,20 @@ class ByteLevel:
         return {number for number, text in beyond_ascii.items() if not self.disputed.isdisjoint(text)}
 
     def _compare(self, block: int) -> None:
-        """Try all characters of a block with both."""
+        """Compare both encoders on all characters of a block."""
         left = characters_of(block)
         size = len(left[0].encode()) + 1
         disputed: set[str] = set()
         for mate in _MATES:
             disputed |= self._cut_otherwise(left, mate)
             begins = set(accumulate(_sizes(mate + "".join(character + mate for character in left))))
-            left = [character for place, character in enumerate(left) if place * size + 1 in begins]
+            left = [character for position, character in enumerate(left) if position * size + 1 in begins]
         self.disputed |= disputed
         self._with_disputed[block] = bool(disputed)
         self._compared[block] = True
 
     def _cut_otherwise(self, characters: list[str], mate: str) -> set[str]:
-        """Those of the characters that only one of the two joins to the mate before or after them."""
+        """Return the characters that only one encoder puts into a piece with the mate before or after them."""
         text = mate + "".join(character + mate for character in characters)
         if _sizes(text) == self._sizes_by_library(text):
             return set()
@@ -138,14 +138,14 @@ class ByteLevel:
 
 
 def _sizes(text: str) -> list[int]:
-    """Bytes of each piece, as gigatoken cuts the text."""
+    """Return the bytes of each piece that gigatoken splits the text into."""
     from gigatoken.gigatoken_rs import pretokenizer
 
     return list(map(len, pretokenizer(text.encode())))
 
 
 def characters_of(block: int) -> list[str]:
-    """The characters whose UTF-8 begins with two given bytes, 64 of three bytes or 4096 of four; or all those of two bytes.
+    """Return the characters whose UTF-8 begins with two given bytes, 64 of three bytes or 4096 of four; or all of two bytes.
 
     >>> characters_of(0xE282)[44], len(characters_of(0xC200)), len(characters_of(0xF09F))
     ('€', 1920, 4096)
@@ -160,15 +160,15 @@ def characters_of(block: int) -> list[str]:
 
 
 def without_added_tokens(content: str) -> str:
-    """A `tokenizer.json` without its added tokens: gigatoken would take their names in a text for them."""
-    key = '"added_tokens":'  # inside a string its quotes would have backslashes before them
+    """Return a `tokenizer.json` without its added tokens, since gigatoken would encode their names in a text as them."""
+    key = '"added_tokens":'  # inside a string its quotes would be escaped
     start = content.index(key) + len(key)
     _, end = json.JSONDecoder().raw_decode(content, start)
     return f"{content[:start]}[]{content[end:]}"
 
 
 def cuts_like_gpt2(parts: Mapping[str, Any]) -> bool:
-    """Whether a `tokenizer.json` is a deterministic BPE over all bytes that cuts text by GPT-2's pattern, as it stands."""
+    """Return True for the `tokenizer.json` of a deterministic BPE over all bytes that splits raw text by GPT-2's pattern."""
     model, cutter = parts["model"], parts["pre_tokenizer"] or {}
     unused = ("dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback", "ignore_merges")
     return (

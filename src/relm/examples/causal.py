@@ -1,10 +1,10 @@
-"""The causal objective: documents become one stream of tokens, and windows of it become examples.
+"""The causal objective: documents are concatenated into one stream of tokens, and windows of it are examples.
 
 The end of text follows every document, where the tokenizer has one. Example i with sequence length L is tokens i S to i S + L,
-both included: L inputs and, shifted by one, L labels. The stride S is L unless another is asked for. With S = L neighbours
-share one token, so every token but the stream's first is a label exactly once, save the rest at the end that fills no window;
-with a smaller S windows overlap. With S = 1 a window begins at each of the first n - L of n tokens; drawn with replacement,
-these are nanoGPT's.
+both included: L inputs and, shifted by one, L labels. The stride S is L by default. With S = L neighbours share one token, so
+every token except the stream's first is a label exactly once, apart from the rest at the end that fills no window; with a
+smaller S windows overlap. With S = 1 a window begins at each of the first n - L of n tokens; drawn with replacement, these are
+nanoGPT's.
 """
 
 from pathlib import Path
@@ -23,7 +23,7 @@ from relm.recipes.objectives import TOKEN_STREAM, Causal, Objective
 def with_end_of_text(
     tokens: npt.NDArray[np.int32], sizes: npt.NDArray[np.int32], end_of_text_id: int
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
-    """Concatenated documents and their sizes, with the end of text after each.
+    """Return concatenated documents and their sizes, with the end of text after each.
 
     >>> with_end_of_text(np.array([5, 6, 7], "i4"), np.array([2, 0, 1], "i4"), 0)
     (array([5, 6, 0, 0, 7, 0], dtype=int32), array([3, 1, 2], dtype=int32))
@@ -32,12 +32,12 @@ def with_end_of_text(
 
 
 def window_count(tokens: int, sequence_length: int, stride: int | None = None) -> int:
-    """How many whole windows of `sequence_length` labels so many tokens have, one beginning every `stride` tokens."""
+    """Return the count of whole windows of `sequence_length` labels in `tokens` tokens, one beginning every `stride` tokens."""
     return max(0, 1 + (tokens - sequence_length - 1) // (stride or sequence_length))
 
 
 def document_ids(tokens: Integers, end_of_text_id: int) -> Integers:
-    """Which document of its row each token belongs to, counted from 0: an end of text is the last token of its own.
+    """Return the document in its row that each token belongs to, counted from 0; an end of text ends its document.
 
     Args:
         tokens: (rows, length).
@@ -51,24 +51,24 @@ def document_ids(tokens: Integers, end_of_text_id: int) -> Integers:
 
 
 class TokenWindows(TokenStream):
-    """A stream that windows are cut from, many at a time."""
+    """A stream that returns windows of tokens, many at a time."""
 
     def windows(self, starts: Integers, length: int) -> Integers:
-        """(windows, length) int64: the `length` tokens from each start on, all inside the stream."""
+        """Return (windows, length) int64, the `length` tokens from each start on, all inside the stream."""
         windows = np.empty((len(starts), length), dtype=np.int64)
         numbers = np.searchsorted(self._starts, starts, side="right") - 1
-        places = starts - self._starts[numbers]
+        offsets = starts - self._starts[numbers]
         shards: list[npt.NDArray[np.integer]] = [shard.view(np.ndarray) for shard in self._shards]
-        # A slice a row: a gather of all rows of a shard at once is faster for few shards and many short rows, but up to ten
-        # times slower where most rows lie in shards of their own.
-        for window, start, number, place in zip(windows, starts.tolist(), numbers.tolist(), places.tolist(), strict=True):
-            tokens = shards[number][place : place + length]
+        # A slice for each row: a gather of all rows of a shard is faster for few shards and many short rows, but up to ten
+        # times slower where most rows are in different shards.
+        for window, start, number, offset in zip(windows, starts.tolist(), numbers.tolist(), offsets.tolist(), strict=True):
+            tokens = shards[number][offset : offset + length]
             window[:] = tokens if len(tokens) == length else self.tokens(start, start + length)
         return windows
 
 
 def open_windows(manifest: Path, split: str, check_content: bool) -> tuple[TokenWindows, Manifest]:
-    """The token stream of a split, and its manifest.
+    """Open the token stream of a split, and return it with its manifest.
 
     Raises:
         RelmError: a shard is absent or not the manifest's, or the manifest lists tables.
@@ -80,7 +80,7 @@ def open_windows(manifest: Path, split: str, check_content: bool) -> tuple[Token
 
 
 class CausalExamples:
-    """All examples of one split, by number."""
+    """The examples of one split, by index."""
 
     def __init__(
         self, manifest: Path, split: str, sequence_length: int, options: Causal | None = None, check_content: bool = True
@@ -88,10 +88,10 @@ class CausalExamples:
         """Open the shards.
 
         Args:
-            manifest: of the examples.
+            manifest: the manifest of the examples.
             split: train or held_out.
             sequence_length: labels in an example.
-            options: how windows are cut; None: the defaults.
+            options: the objective's options; None: the defaults.
             check_content: compare each shard's sha256 with the manifest, not its size alone.
 
         Raises:
@@ -115,19 +115,19 @@ class CausalExamples:
 
     @property
     def is_drawn(self) -> bool:
-        """Whether a run draws these with replacement: see `contract.numbers_at`."""
+        """Return True if a run draws the examples with replacement; see `contract.numbers_at`."""
         return self.options.sampling == "with_replacement"
 
     @property
     def tokens(self) -> int:
-        """Of the stream; where the end of text stands between documents only, the last one is no part of it."""
+        """Return the tokens of the stream, without the last end of text where it stands between documents only."""
         return len(self.stream) - (self.options.end_of_text == "between" and len(self.stream) > 0)
 
     def __len__(self) -> int:
         return window_count(self.tokens, self.sequence_length, self.options.stride)
 
     def windows(self, indices: npt.NDArray[np.integer]) -> Integers:
-        """The examples with these numbers, int64 of shape (examples, sequence_length + 1).
+        """Return the examples with these indices, int64 of shape (examples, sequence_length + 1).
 
         Raises:
             IndexError: there is no such example.
@@ -137,7 +137,7 @@ class CausalExamples:
         return self.stream.windows(starts, self.sequence_length + 1)
 
     def batch(self, indices: Integers, epochs: Integers) -> Batch:
-        """`input_ids` and `labels`, (examples, sequence_length), and `document_ids` with document attention.
+        """Return `input_ids` and `labels`, (examples, sequence_length), and `document_ids` with document attention.
 
         Nothing is drawn, so an example is the same in all epochs.
 

@@ -1,4 +1,4 @@
-"""What a worker does with some lines of documents for a stream of tokens; this module imports little, as each worker does."""
+"""Encode lines of documents for a stream of tokens in a worker, which imports this module, so it imports little."""
 
 import functools
 from pathlib import Path
@@ -18,13 +18,13 @@ class ChunkEncoding(NamedTuple):
     tokenizer: Path
     tokenizer_sha256: str
     dtype: str
-    """Of stored tokens: uint16 or int32."""
+    """Type of stored tokens: uint16 or int32."""
     fast: bool
-    """Whether other ways than the `tokenizers` library may encode."""
+    """True: faster encoders than the `tokenizers` library are allowed."""
 
 
 class Chunk(NamedTuple):
-    """The tokens of some documents, ends of text included, and what is counted of their text."""
+    """The tokens of some documents, ends of text included, and counts of their text."""
 
     tokens: npt.NDArray[np.integer]
     sizes: npt.NDArray[np.int32]
@@ -34,16 +34,16 @@ class Chunk(NamedTuple):
     read: int
     """Bytes of their lines."""
     begins: bool = True
-    """Whether the first document begins here; else it goes on."""
+    """True: the first document begins here; False: it continues."""
     ends: bool = True
-    """Whether the last document ends here."""
+    """True: the last document ends here."""
 
 
 def encoded_chunk(encoding: ChunkEncoding, end_of_text_id: int | None, lines: Lines) -> Chunk:
-    """The tokens of some lines of a documents file.
+    """Encode some lines of a documents file.
 
     Args:
-        end_of_text_id: what follows each document; None: nothing does.
+        end_of_text_id: the token after each document; None: no token.
 
     Raises:
         RelmError: a line is not a document, or the tokenizer changed.
@@ -54,7 +54,7 @@ def encoded_chunk(encoding: ChunkEncoding, end_of_text_id: int | None, lines: Li
     if lines.ends and end_of_text_id is not None:
         tokens, sizes = np.insert(tokens, np.cumsum(sizes), end_of_text_id), sizes + np.int32(1)
     dtype = np.dtype(encoding.dtype)
-    if int(tokens.max(initial=0)) <= np.iinfo(dtype).max:  # else the parent says what is wrong
+    if int(tokens.max(initial=0)) <= np.iinfo(dtype).max:  # else the parent raises
         tokens = tokens.astype(dtype)
     return Chunk(tokens, sizes, words, text_bytes, lines.size, lines.begins, lines.ends)
 

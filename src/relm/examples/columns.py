@@ -1,4 +1,4 @@
-"""The columns of tables of examples: their names, types and widths, in Arrow's words and in numpy's."""
+"""The columns of tables of examples: names, types and widths, for Arrow and for numpy."""
 
 import json
 from dataclasses import dataclass
@@ -29,18 +29,18 @@ class Column:
     kind: Kind
     """Type of its values."""
     width: int | Literal["ragged"] | None = None
-    """Values a row: None one, a number so many, ragged any number."""
+    """Values in a row; None: one; ragged: any count."""
     below: int | None = None
-    """Values from 0 to one below this are written, such as the size of the vocabulary; None: whatever the kind holds."""
+    """Exclusive limit of values, such as the vocabulary's size; None: all values that the kind can hold."""
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """numpy's type of its values."""
+        """Return numpy's type of its values."""
         return np.dtype(self.kind).newbyteorder("<")
 
     @property
     def field(self) -> pa.Field:
-        """Arrow's description of it."""
+        """Return Arrow's description of the column."""
         value = pa.field("item", ARROW[self.kind], nullable=False)
         if self.width is None:
             return pa.field(self.name, ARROW[self.kind], nullable=False)
@@ -49,17 +49,17 @@ class Column:
 
 
 class Ragged(NamedTuple):
-    """Rows of different lengths: their values one after the other, and how many each row has."""
+    """Rows of different lengths: their concatenated values, and the length of each row."""
 
     values: Array
     sizes: Integers
 
 
 def described(schema: pa.Schema, path: Path) -> tuple[dict[str, Any], dict[str, Column]]:
-    """The facts and columns in a table's schema; `path` is for the message.
+    """Return the facts and columns in a table's schema; `path` is for the error message.
 
     Raises:
-        RelmError: it is not the schema of a table of examples.
+        RelmError: the schema is not that of a table of examples.
     """
     metadata = schema.metadata or {}
     if FACTS not in metadata:

@@ -1,4 +1,4 @@
-"""What training asks of examples, whatever the objective: how many there are, and a batch of those with given numbers."""
+"""The interface between training and the examples of every objective: their count, and a batch of given indices."""
 
 from typing import Any, NamedTuple, Protocol
 
@@ -14,40 +14,40 @@ Integers = npt.NDArray[np.int64]
 Batch = dict[str, npt.NDArray[Any]]
 
 IGNORED = -100
-"""A label that is not scored, as in PyTorch's cross-entropy."""
+"""The label that is not scored, as in PyTorch's cross-entropy."""
 
 
 class Vocabulary(NamedTuple):
-    """The tokens that examples have."""
+    """The tokens of generated examples."""
 
     size: int
-    """Ids are below it."""
+    """Exclusive limit of token ids."""
     special: SpecialIds
 
 
 class Examples(Protocol):
-    """All examples of one split, by number.
+    """The examples of one split, by index.
 
-    The names in a batch, by objective, with L the sequence length, T the target's and P the capacity for masked positions:
+    Names in a batch, by objective, where L is the sequence length, T the target's and P the capacity for masked positions:
 
     - causal: ``input_ids`` (examples, L), ``labels`` (examples, L); with document attention ``document_ids`` (examples, L),
       counted from 0 in each row.
     - masked: ``input_ids``, ``attention_mask``, ``token_type_ids`` (examples, L); ``masked_positions``, ``masked_labels``
-      (examples, P), ascending, unused places at the end with position 0 and label `IGNORED`; with sentence pairs
+      (examples, P), ascending, unused entries at the end with position 0 and label `IGNORED`; with sentence pairs
       ``next_sentence_labels`` (examples,), 0 where the second segment follows the first, 1 where it is random.
     - seq2seq, span_corruption: ``input_ids``, ``attention_mask`` (examples, L); ``labels`` (examples, T),
       padded with `IGNORED`.
     """
 
     def __len__(self) -> int:
-        """How many examples an epoch has."""
+        """Return the count of examples in an epoch."""
 
     def batch(self, indices: Integers, epochs: Integers) -> Batch:
-        """The examples with these numbers, each as it is in its epoch, in this order.
+        """Return the examples with these indices in their epochs, in this order.
 
         Args:
             indices: (examples,), from 0 to len(self) - 1.
-            epochs: (examples,), counted from 0; what is drawn anew in each epoch depends on them.
+            epochs: (examples,), counted from 0; draws that differ between epochs depend on them.
 
         Raises:
             IndexError: there is no such example.
@@ -55,14 +55,14 @@ class Examples(Protocol):
 
 
 def numbers_at(examples: Examples, order_seed: int, positions: Integers) -> tuple[Integers, Integers]:
-    """Which examples a run reads at its positions, and in which epoch: arguments of `Examples.batch`.
+    """Return the indices and epochs of the examples that a run reads at some positions, the arguments of `Examples.batch`.
 
-    Examples that say of themselves `is_ordered` are read from first to last, those that say `is_drawn` with replacement, all
-    others by a seeded permutation.
+    Examples with `is_ordered` are read from first to last, those with `is_drawn` with replacement, all others by a seeded
+    permutation.
 
     Args:
-        order_seed: of the permutation or the draws.
-        positions: absolute positions over all epochs, of which each has as many as there are examples.
+        order_seed: seed of the permutation or the draws.
+        positions: absolute positions over all epochs, each as long as the count of examples.
     """
     size = len(examples)
     if getattr(examples, "is_ordered", False):
@@ -73,21 +73,21 @@ def numbers_at(examples: Examples, order_seed: int, positions: Integers) -> tupl
 
 
 def drawn_indices(seed: int, positions: Integers, size: int) -> Integers:
-    """An example for each position, every one as likely at each and none bound to another: drawn with replacement.
+    """Return an example for each position, drawn with replacement: uniformly and independently.
 
     Args:
         seed: any integer.
         positions: (n,), 0 and above.
-        size: examples there are.
+        size: count of examples.
     """
     return below(row_keys("examples with replacement", seed, np.zeros_like(positions), positions), size)
 
 
 def require_indices(indices: npt.NDArray[np.integer], size: int) -> None:
-    """Refuse numbers of examples that there are not.
+    """Check that indices are those of examples.
 
     Raises:
         IndexError: an index is below 0, or is `size` or more.
     """
     if indices.size and not 0 <= int(indices.min()) <= int(indices.max()) < size:
-        raise IndexError(f"examples are 0 to {size - 1}, asked for {indices.min()} to {indices.max()}")
+        raise IndexError(f"examples are 0 to {size - 1}, requested {indices.min()} to {indices.max()}")

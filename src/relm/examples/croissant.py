@@ -1,7 +1,7 @@
-"""A dataset's examples described for other programs: Croissant 1.1 (ML Commons), JSON-LD beside the manifest.
+"""Describe a dataset's examples for other programs, in Croissant 1.1 (ML Commons), JSON-LD beside the manifest.
 
-The context is written out, not referred to, so that the file is read without a network. No date is in it: the same examples
-give the same bytes.
+The context is inline, not a URL, so that the file is read without a network. It has no date: the same examples give the same
+bytes.
 """
 
 import os
@@ -79,12 +79,12 @@ MEANINGS = {
 
 
 def write_croissant(manifest: Path, dataset: Dataset, name: str, output: Path) -> None:
-    """Write `croissant.json`: what the examples are, under which licence, their files with hashes, and a table's columns.
+    """Write `croissant.json`: a description of the examples, their licence, files with hashes, and a table's columns.
 
     Args:
-        manifest: of the examples.
-        dataset: what they were made of.
-        name: of the dataset, as in `recipes/data/`.
+        manifest: the manifest of the examples.
+        dataset: the dataset that they were built from.
+        name: the dataset's name, as in `recipes/data/`.
         output: the file; paths in it are relative to its folder.
 
     Raises:
@@ -111,7 +111,7 @@ def write_croissant(manifest: Path, dataset: Dataset, name: str, output: Path) -
 
 
 def licence_url(licence: str) -> str:
-    """The page of an SPDX identifier; other words as they are.
+    """Return the page of an SPDX identifier; other text unchanged.
 
     >>> licence_url("CC-BY-SA-3.0"), licence_url("public domain")
     ('https://spdx.org/licenses/CC-BY-SA-3.0.html', 'public domain')
@@ -133,12 +133,12 @@ def _description(facts: Manifest, dataset: Dataset) -> str:
 
 
 def _file(manifest: Path, shard: Shard, output: Path) -> dict[str, Any]:
-    place = _place(manifest, shard, output)
+    path = _relative_path(manifest, shard, output)
     return {
         "@type": "cr:FileObject",
-        "@id": place,
+        "@id": path,
         "name": Path(shard.file).name,
-        "contentUrl": place,
+        "contentUrl": path,
         "contentSize": f"{shard.size} B",
         "encodingFormat": ENCODINGS[Path(shard.file).suffix],
         "sha256": shard.sha256,
@@ -152,7 +152,7 @@ def _file_set(manifest: Path, split: str, facts: Manifest, output: Path) -> dict
         "name": f"{split}-files",
         "description": f"The tables of split {split}, in order.",
         "encodingFormat": ENCODINGS[".arrow"],
-        "includes": [_place(manifest, shard, output) for shard in facts.splits[split].shards],
+        "includes": [_relative_path(manifest, shard, output) for shard in facts.splits[split].shards],
     }
 
 
@@ -183,5 +183,5 @@ def _field(split: str, column: Column) -> dict[str, Any]:
     }
 
 
-def _place(manifest: Path, shard: Shard, output: Path) -> str:
+def _relative_path(manifest: Path, shard: Shard, output: Path) -> str:
     return Path(os.path.relpath(manifest.parent / shard.file, output.parent)).as_posix()

@@ -1,15 +1,15 @@
-"""Text without diacritics, and the one spelling of the letters that carry them.
+"""Text without diacritics, and the standard spelling of letters with them.
 
 A diacritic is a combining mark on a Latin letter. Unicode says which letters carry one: their canonical decomposition (Unicode
 Standard Annex 15, form NFD) is a Latin letter followed by nonspacing marks (general category Mn), as ș is s and U+0326 COMMA
 BELOW, ş is s and U+0327 CEDILLA, ế is e and two marks. Only such letters are changed, one by one:
 
-- Letters without a decomposition are letters of their own and stay: đ ł ø ß æ ı þ.
-- Other scripts stay as they are, byte for byte. There a mark may make another letter (Cyrillic й is и and a breve), be a vowel
-  (Devanagari, Arabic, Hebrew) or tell words apart (Greek), and Hangul has decompositions that are no diacritics at all.
-- Nothing is normalised by the way: ligatures, full-width letters, superscripts and compatibility ideographs stay.
+- Letters without a decomposition are distinct letters and stay: đ ł ø ß æ ı þ.
+- Other scripts stay unchanged, byte for byte. There a mark may make another letter (Cyrillic й is и and a breve), be a vowel
+  (Devanagari, Arabic, Hebrew) or distinguish words (Greek), and Hangul's decompositions are no diacritics.
+- Nothing else is normalised: ligatures, full-width letters, superscripts and compatibility ideographs stay.
 
-That is less than transliteration: no letter is spelt with others, and no text gets longer.
+This is less than transliteration: no letter is spelt with others, and no text gets longer.
 """
 
 import functools
@@ -19,18 +19,18 @@ import unicodedata
 
 # The blocks of marks for any script: Combining Diacritical Marks, its Extended and Supplement blocks, Half Marks.
 MARKS = "\u0300-\u036f\u1ab0-\u1aff\u1dc0-\u1dff\ufe20-\ufe2f"
-# The first letters of Unicode that decompose; a text with nothing from here on has no diacritics.
+# No character up to here decomposes, so a text of these alone has no diacritics.
 PLAIN = re.compile("[\x00-\xbf]*")
-# Where Unicode has Latin letters: looking through all of its characters would take half a second of each process.
+# Unicode's blocks with Latin letters; a search of all characters would take half a second in each process.
 LATIN = (range(0x41, 0x2200), range(0x2C60, 0x2C80), range(0xA720, 0xA800), range(0xAB30, 0xAB70),
          range(0xFB00, 0xFB07), range(0xFF21, 0xFF5B), range(0x10780, 0x107C0), range(0x1DF00, 0x1E000))  # fmt: skip
-# Romanian's letters have a comma below; before Unicode 3.0 (1999) there were only those with a cedilla, as of Turkish, to write
-# them with, and much text still does.
+# Romanian's letters have a comma below; before Unicode 3.0 (1999) only those with a cedilla, as in Turkish, existed, and much
+# text still has them.
 COMMA_BELOW = str.maketrans("şŞţŢ", "șȘțȚ")
 
 
 def without_diacritics(text: str) -> str:
-    """The text with the diacritics of all Latin letters removed, whether they are composed or stand as marks of their own.
+    """Return the text without the diacritics of Latin letters, be they composed or separate marks.
 
     >>> without_diacritics("Știința și ŞTIINŢA, cafe\\u0301; đ ł ß; Йод")
     'Stiinta si STIINTA, cafe; đ ł ß; Йод'
@@ -42,7 +42,7 @@ def without_diacritics(text: str) -> str:
 
 
 def with_standard_letters(text: str, language: str) -> str:
-    """The text with each letter in one form only, as a model should learn to write it.
+    """Return the text with each letter in its standard form, as a model should learn to write it.
 
     Letters and their marks are composed (Unicode's form NFC). In Romanian, s and t with a cedilla become the letters with a
     comma below, which are the right ones; in other languages, such as Turkish, the cedilla is right and stays.
@@ -59,7 +59,7 @@ def with_standard_letters(text: str, language: str) -> str:
 
 @functools.cache
 def _bare_letters() -> dict[str, str]:
-    """Each composed Latin letter with diacritics -> the letter without them."""
+    """Return composed Latin letter with diacritics -> the letter without them."""
     decomposed = {letter: unicodedata.normalize("NFD", letter) for letter in map(chr, itertools.chain(*LATIN))}
     return {
         letter: parts[0]
@@ -70,7 +70,7 @@ def _bare_letters() -> dict[str, str]:
 
 @functools.cache
 def _diacritics() -> re.Pattern[str]:
-    """Matches a letter of `_bare_letters`, or the marks after any Latin letter."""
+    """Return a pattern of the letters of `_bare_letters`, and of the marks after any Latin letter."""
     composed = "".join(_bare_letters())
     letters = composed + "".join(filter(_is_latin, map(chr, itertools.chain(*LATIN))))
     return re.compile(f"[{composed}]|(?<=[{letters}])[{MARKS}]+")

@@ -1,4 +1,4 @@
-"""The texts of extracted documents, which is all that tokenizers and examples want of them."""
+"""The texts of extracted documents, which tokenizers and examples are built from."""
 
 import io
 import json
@@ -15,16 +15,17 @@ from relm.artifact import checked_sidecar, sha256_of, sidecar_of
 from relm.corpus.documents import parse_document
 from relm.errors import RelmError
 
-# Bytes of documents that a worker takes at once: some 20 ms of work.
+# Bytes of documents in one task of a worker: some 20 ms of work.
 CHUNK = 2**20
-# A document whose line is longer is taken in parts; so much at most is searched for the next place to part it.
+# A document whose line is longer is split into parts; at most so many bytes are searched for the next split point.
 LONG_LINE, LONGEST_PART = 2**24, 2**26
-# Where the JSON of a text may be parted, so that the parts can be encoded one by one. Before a space that follows something
-# else: no tokenizer of a known kind has a token across it, and each begins a new word there. (The six bytes before are no
-# escape such as `\n`, nor is the last one the end of a space in UTF-8.) Or at the end of a line, which no sentence crosses.
+# Split points in the JSON of a text, whose parts can be encoded one by one. The first is before a space that follows another
+# character: no tokenizer of a known kind has a token across it, and each begins a new word there. (The six bytes before are no
+# escape such as `\n`, nor is the last one the end of a space in UTF-8.) The other is the end of a line, which no sentence
+# crosses.
 BEFORE_SPACE = re.compile(rb"[^\\]{5}[0-9A-Za-z\x8b-\x9e\xa1-\xa7\xaa-\xae\xb0-\xbf](?= )")
 AFTER_NEWLINE = re.compile(rb"(?<!\\)(?:\\\\)*\\n")
-# The beginning of a line up to its text, as documents are written, with or without spaces.
+# The start of a line up to its text, as documents are written, with or without spaces.
 _HEAD = re.compile(rb'\{ *"id": *"(?:[^"\\]|\\.)*", *"title": *"(?:[^"\\]|\\.)*", *"text": *"')
 _TAIL = b'"}\n'
 _IS_SPACE = np.array([chr(code).isspace() for code in range(0x4000)])
@@ -37,15 +38,15 @@ class Lines(NamedTuple):
     first: int
     """Number of the first line, counted from 1."""
     start: int
-    """Of its bytes in the file."""
+    """Offset of the first byte in the file."""
     size: int
     begins: bool = True
-    """Whether the first document begins here; else it goes on from the `Lines` before."""
+    """True: the first document begins here; False: it continues from the `Lines` before."""
     ends: bool = True
-    """Whether the last document ends here."""
+    """True: the last document ends here."""
 
     def texts(self) -> list[str]:
-        """The texts of these lines, or of this part.
+        """Return the texts of these lines, or of this part.
 
         Raises:
             RelmError: a line is not a document; names the file and line.
@@ -61,7 +62,7 @@ class Lines(NamedTuple):
 
     @property
     def lines(self) -> list[bytes]:
-        """Their bytes, read from the file."""
+        """Return the bytes of each line, read from the file."""
         return io.BytesIO(self._content()).readlines()
 
     def _content(self) -> bytes:
@@ -70,21 +71,21 @@ class Lines(NamedTuple):
             return file.read(self.size)
 
 
-def _unescaped(content: bytes, place: str) -> str:
-    """What the inside of a JSON string says."""
+def _unescaped(content: bytes, location: str) -> str:
+    """Return the text of a JSON string without its quotes."""
     try:
         text = str(json.loads(b'"' + content + b'"'))
         text.encode()
     except (json.JSONDecodeError, UnicodeError) as error:
-        raise RelmError(f"{place}: not valid JSON in UTF-8 ({error}); delete the file and extract it again") from None
+        raise RelmError(f"{location}: not valid JSON in UTF-8 ({error}); delete the file and extract it again") from None
     return text
 
 
 def checked_documents(documents: Path) -> tuple[str, bool]:
-    """The file's sha256, and whether its sidecar says that it has no documents, as a shard of one document may.
+    """Return the file's sha256, and True if its sidecar records no documents, as a shard may.
 
     Raises:
-        RelmError: the file is absent, or is not the one that its sidecar describes.
+        RelmError: the file is absent, or differs from its sidecar.
     """
     if not documents.exists():
         raise RelmError(f"{documents}: no such file; run the step that extracts the documents")
@@ -95,17 +96,16 @@ def checked_documents(documents: Path) -> tuple[str, bool]:
 
 
 def chunks_of(file: IO[bytes], parting: re.Pattern[bytes] | None = None) -> Iterator[Lines]:
-    """The lines of a documents file, some at a time: about `CHUNK` bytes, and always whole lines but for very long ones.
+    """Yield the lines of a documents file in chunks of about `CHUNK` bytes, always whole lines except for very long ones.
 
-    Only where they are is found out here; who works on them reads them.
+    Only the offsets of lines are found here; the workers read them.
 
     Args:
-        file: opened from its path.
-        parting: where the text of a document may be parted, such as `BEFORE_SPACE`, if its line is longer than `LONG_LINE`;
-            None: nowhere.
+        file: the opened file, with its path as name.
+        parting: split points of a document whose line is longer than `LONG_LINE`, such as `BEFORE_SPACE`; None: no split.
 
     Raises:
-        RelmError: a very long line has no such place for a long stretch.
+        RelmError: a very long line has no split point in `LONGEST_PART` bytes.
     """
     documents, first, start = Path(file.name), 1, 0
     while block := file.read(CHUNK):
@@ -123,7 +123,7 @@ def chunks_of(file: IO[bytes], parting: re.Pattern[bytes] | None = None) -> Iter
 
 
 def _line_size(file: IO[bytes]) -> int:
-    """The length of the line that begins here, its end included."""
+    """Return the length of the line that begins at the file's offset, its newline included."""
     size = 0
     while block := file.read(CHUNK):
         end = block.find(b"\n") + 1
@@ -135,27 +135,27 @@ def _line_size(file: IO[bytes]) -> int:
 
 def _parts(file: IO[bytes], documents: Path, first: int, start: int, size: int, parting: re.Pattern[bytes]) -> Iterator[Lines]:
     file.seek(start)
-    if not _HEAD.match(file.read(CHUNK)):  # not as documents are written, though perhaps one: it is taken whole
+    if not _HEAD.match(file.read(CHUNK)):  # in another form, though perhaps valid: not split
         yield Lines(documents, first, start, size)
         return
-    place, end = start, start + size
-    while end - place > LONG_LINE:
-        length = _part_size(file, place, min(end - place, LONGEST_PART), parting)
-        if not length and end - place > LONGEST_PART:
+    offset, end = start, start + size
+    while end - offset > LONG_LINE:
+        length = _part_size(file, offset, min(end - offset, LONGEST_PART), parting)
+        if not length and end - offset > LONGEST_PART:
             raise RelmError(
-                f"{documents}, line {first}: {LONGEST_PART:,} bytes of one document without a place to part it "
-                "(the end of a word, or of a line where sentences are wanted); split the document"
+                f"{documents}, line {first}: {LONGEST_PART:,} bytes of one document without a split point "
+                "(the end of a word, or of a line for objectives that read sentences); split the document"
             )
         if not length:
             break
-        yield Lines(documents, first, place, length, begins=place == start, ends=False)
-        place += length
-    yield Lines(documents, first, place, end - place, begins=place == start, ends=True)
+        yield Lines(documents, first, offset, length, begins=offset == start, ends=False)
+        offset += length
+    yield Lines(documents, first, offset, end - offset, begins=offset == start, ends=True)
 
 
-def _part_size(file: IO[bytes], place: int, most: int, parting: re.Pattern[bytes]) -> int:
-    """Bytes from `place` to a place to part the text, after some `CHUNK` bytes; 0: there is none within `most` bytes."""
-    file.seek(place)
+def _part_size(file: IO[bytes], offset: int, most: int, parting: re.Pattern[bytes]) -> int:
+    """Return the bytes from `offset` to a split point, after some `CHUNK` bytes; 0 if there is none within `most` bytes."""
+    file.seek(offset)
     content = bytearray(file.read(CHUNK))
     while len(content) < most:
         searched = len(content)
@@ -166,7 +166,7 @@ def _part_size(file: IO[bytes], place: int, most: int, parting: re.Pattern[bytes
 
 
 def counts_of(texts: Sequence[str]) -> tuple[int, int]:
-    """Words (runs of non-space characters, as `str.split` has them) and bytes in UTF-8 of all texts together.
+    """Return the words (runs of non-space characters, as in `str.split`) and bytes in UTF-8 of all texts together.
 
     >>> counts_of(["two words", "", "dé\u00a0jà"])
     (4, 16)
@@ -176,14 +176,14 @@ def counts_of(texts: Sequence[str]) -> tuple[int, int]:
         return 0, 0
     white = (data - np.uint8(9) < 5) | (data - np.uint8(28) < 5)
     for size, starts in _spaces_beyond_ascii(data):
-        for place in range(size):
-            white[starts + place] = True
+        for offset in range(size):
+            white[starts + offset] = True
     words = int(np.count_nonzero(white[1:] > white[:-1])) + int(not white[-1])
     return words, len(data) - (len(texts) - 1)
 
 
 def _spaces_beyond_ascii(data: npt.NDArray[np.uint8]) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
-    """Where the spaces of two bytes begin, and those of three: all of these lie between U+1000 and U+3FFF."""
+    """Yield the offsets of spaces of two bytes, and of three bytes, all of which are between U+1000 and U+3FFF."""
     two = np.flatnonzero(data == 0xC2)
     yield 2, two[np.isin(data[two + 1], (0x85, 0xA0))]
     three = np.flatnonzero(data - np.uint8(0xE1) < 3)
@@ -194,7 +194,7 @@ def _spaces_beyond_ascii(data: npt.NDArray[np.uint8]) -> Iterator[tuple[int, npt
 
 
 def document_texts(lines: Iterable[bytes], path: Path, first_line: int = 1) -> Iterator[str]:
-    """The text of each line of `path`; `lines` begin at line `first_line`.
+    """Yield the text of each line of `path`; `lines` begin at line `first_line`.
 
     Raises:
         RelmError: a line is not a document; names the file and line.
@@ -204,7 +204,7 @@ def document_texts(lines: Iterable[bytes], path: Path, first_line: int = 1) -> I
 
 
 def first_texts(documents: list[Path], limit: int) -> Iterator[str]:
-    """Texts of several files in order until their UTF-8 fills `limit` bytes; the last one is cut there, between characters."""
+    """Yield texts of several files in order up to `limit` bytes of UTF-8; the last one is truncated between characters."""
     left = limit
     for path in documents:
         with open(path, "rb") as lines:

@@ -1,6 +1,6 @@
-"""Random numbers by arithmetic: a draw for an example follows from the example's key (`order.row_keys`) and the draw's number.
+"""Counter-based random numbers: a draw follows from the example's key (`order.row_keys`) and the draw's index.
 
-No generator is carried along, so any part of any example can be drawn alone, and comes out the same in every batch.
+There is no generator with a state, so any part of any example can be drawn alone, and is the same in every batch.
 """
 
 import numpy as np
@@ -14,11 +14,11 @@ STEP = 0x9E3779B97F4A7C15
 
 
 def drawn(keys: Draws, number: int | npt.NDArray[np.integer]) -> Draws:
-    """The draws with these numbers for these keys, 64 random bits each.
+    """Return the draws with these indices for these keys, 64 random bits each.
 
     Args:
         keys: any shape.
-        number: 0 and above; one for all keys, or an array that broadcasts with them.
+        number: index of the draw, 0 and above; one for all keys, or an array that broadcasts with them.
     """
     steps = np.asarray(number).astype(np.uint64) * np.array([STEP], np.uint64)
     return mixed(keys + (steps if np.ndim(number) else steps[0]))
@@ -36,10 +36,10 @@ def drawn_tokens(
 
 
 def happens(draws: Draws, probability: float) -> npt.NDArray[np.bool_]:
-    """True for this share of draws."""
+    """Return True for this share of draws."""
     return (draws >> np.uint64(11)) * 2.0**-53 < probability
 
 
 def below(draws: Draws, limit: int | npt.NDArray[np.integer]) -> npt.NDArray[np.int64]:
-    """A whole number from 0 to `limit` - 1 for each draw; limits lie so far below 2**64 that none is preferred measurably."""
+    """Return a whole number from 0 to `limit` - 1 for each draw; limits are so far below 2**64 that the bias is negligible."""
     return (draws % np.asarray(limit).astype(np.uint64)).astype(np.int64)

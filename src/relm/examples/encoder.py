@@ -1,8 +1,8 @@
-"""Text to token ids, exactly as the `tokenizers` library does it and many times faster where a tokenizer's rules allow.
+"""Encode text to the token ids of the `tokenizers` library, many times faster where a tokenizer's rules allow it.
 
-Byte-level BPE goes to gigatoken (`relm.examples.byte_level`), the words of WordPiece and of T5's Unigram are encoded once and
-remembered (`relm.examples.spaced_words`), characters are looked up in a table. Each way is tried against the library again and
-again, on samples of the very text that it encodes.
+gigatoken encodes byte-level BPE (`relm.examples.byte_level`), the words of WordPiece and of T5's Unigram are encoded once and
+cached (`relm.examples.spaced_words`), characters are looked up in a table. Each fast encoder is compared with the library
+throughout, on samples of the very text that it encodes.
 """
 
 import contextlib
@@ -24,40 +24,40 @@ from relm.examples.tokenizer_models import kind_of
 Tokens = npt.NDArray[np.int32]
 Flags = npt.NDArray[np.bool_]
 
-# Of so many texts as are encoded at once, a sample of so many characters is compared with the library.
+# Characters of the sample that is compared with the library, of all texts that are encoded at once.
 SAMPLE = 1000
-# Longer texts are encoded in parts, so that memory stays small; parted where a word ends, no token is another one for it.
+# Longer texts are encoded in parts, so that memory stays small; a split at the end of a word changes no token.
 LONGEST_PART = 2**20
 _BEFORE_SPACE = re.compile(r"\w(?= )")
-# "library" in this variable: nothing but the tokenizers library encodes.
+# Environment variable; with the value "library" only the tokenizers library encodes.
 CHOICE = "RELM_ENCODER"
 
 
 class EncodedTexts(NamedTuple):
-    """Sequences of different lengths, one after the other."""
+    """Concatenated sequences of different lengths."""
 
     tokens: Tokens
-    """(n,), of all sequences."""
+    """(n,), tokens of all sequences."""
     sizes: npt.NDArray[np.int32]
     """(sequences,), tokens of each."""
 
 
 class Disagreement(RelmError):
-    """A fast way gave other ids than the library for a piece of the text: all of it has to be encoded by the library."""
+    """Raised where a fast encoder gave other ids than the library for a sample; the library must then encode the whole text."""
 
 
-class FastWay(Protocol):
-    """Encodes texts as the library does, by other means."""
+class FastEncoder(Protocol):
+    """An encoder with the same ids as the library."""
 
     def encoded(self, texts: Sequence[str]) -> list[Tokens]:
-        """The ids of each text."""
+        """Return the ids of each text."""
 
     def word_starts(self, texts: Sequence[str], rows: Sequence[Tokens]) -> Flags:
-        """Which ids begin a word: bool, of all rows one after the other."""
+        """Return True for each id that begins a word, for all rows concatenated."""
 
 
-# Kind of tokenizer -> what makes its fast way from it, its `tokenizer.json` and that in parts; None where the way does not fit.
-WAYS: dict[str, Callable[[Tokenizer, str, Mapping[str, Any]], FastWay | None]] = {
+# Kind of tokenizer -> function of it, its `tokenizer.json` and the parsed JSON; returns a fast encoder, or None if none fits.
+FAST_ENCODERS: dict[str, Callable[[Tokenizer, str, Mapping[str, Any]], FastEncoder | None]] = {
     "byte_level_bpe": ByteLevel.fitting,
     "wordpiece": SpacedWords.fitting,
     "sentencepiece": SpacedWords.fitting,
@@ -66,77 +66,78 @@ WAYS: dict[str, Callable[[Tokenizer, str, Mapping[str, Any]], FastWay | None]] =
 
 
 class TextEncoder:
-    """Encodes texts with one tokenizer; not for several threads at once."""
+    """An encoder of texts with one tokenizer; not for several threads at once."""
 
     def __init__(self, tokenizer: Tokenizer, fast: bool = True) -> None:
-        """Choose the fastest way that there is for the tokenizer.
+        """Choose the fastest encoder for the tokenizer.
 
         Args:
-            tokenizer: takes text as it stands, special tokens' names included, as one of a `LoadedTokenizer` does.
-            fast: whether other ways than the library are allowed.
+            tokenizer: encodes names of special tokens in a text as text, as that of a `LoadedTokenizer` does.
+            fast: allow other encoders than the library.
         """
         self.tokenizer = tokenizer
         content = tokenizer.to_str()
         parts = json.loads(content)
         self.kind = kind_of(parts)
         allowed = fast and tokenizer.encode_special_tokens
-        self.fast_way = WAYS[self.kind](tokenizer, content, parts) if allowed and self.kind in WAYS else None
+        build = FAST_ENCODERS.get(self.kind) if allowed else None
+        self.fast_encoder = build(tokenizer, content, parts) if build else None
 
     @property
-    def way(self) -> FastWay | None:
-        """What encodes; None: the library."""
-        return None if os.environ.get(CHOICE) == "library" else self.fast_way
+    def fast(self) -> FastEncoder | None:
+        """Return the fast encoder in use; None for the library."""
+        return None if os.environ.get(CHOICE) == "library" else self.fast_encoder
 
     def encoded(self, texts: Sequence[str]) -> EncodedTexts:
-        """The ids of each text, without any special tokens.
+        """Return the ids of each text, without any special tokens.
 
         Raises:
-            Disagreement: a sample shows that the fast way is not the library's.
+            Disagreement: the fast encoder gives other ids than the library for a sample.
         """
-        return _joined(self._rows(texts))
+        return _concatenated(self._rows(texts))
 
     def with_word_starts(self, texts: Sequence[str]) -> tuple[EncodedTexts, Flags]:
-        """The ids of each text, and which of them begin a word: bool (n,).
+        """Return the ids of each text, and True for those that begin a word, bool (n,).
 
-        A word of WordPiece is a token with the `##` tokens after it; of byte-level BPE a piece of GPT-2's pattern, with the
-        space before it; of sentencepiece what begins with U+2581. The first token of a text begins one in any case.
+        A word is for WordPiece a token with the `##` tokens after it, for byte-level BPE a piece of GPT-2's pattern with the
+        space before it, for sentencepiece the tokens from one that begins with U+2581. A text's first token always begins one.
 
         Raises:
-            Disagreement: as for `encoded`.
+            Disagreement: see `encoded`.
         """
         rows = self._rows(texts)
-        starts = _starts_by_library(self.tokenizer, texts) if self.way is None else self.way.word_starts(texts, rows)
-        ragged = _joined(rows)
+        starts = _starts_by_library(self.tokenizer, texts) if self.fast is None else self.fast.word_starts(texts, rows)
+        ragged = _concatenated(rows)
         first = np.cumsum(ragged.sizes, dtype=np.int64) - ragged.sizes
         starts[first[ragged.sizes > 0]] = True
         return ragged, starts
 
     def _rows(self, texts: Sequence[str]) -> list[Tokens]:
-        if self.way is not None:
-            self._check(self.way, texts)
+        if self.fast is not None:
+            self._check(self.fast, texts)
         if self.kind == "other" or max(map(len, texts), default=0) <= LONGEST_PART:
             return self._encoded(texts)
         return [np.concatenate(self._encoded(_parts(text))) for text in texts]
 
     def _encoded(self, texts: Sequence[str]) -> list[Tokens]:
-        if self.way is None:
+        if self.fast is None:
             return [ids_by_library(self.tokenizer, text) for text in texts]
-        return self.way.encoded(texts)
+        return self.fast.encoded(texts)
 
-    def _check(self, way: FastWay, texts: Sequence[str]) -> None:
-        """Compare a sample of the texts, which depends on them alone: whichever process has them, it is the same."""
+    def _check(self, fast: FastEncoder, texts: Sequence[str]) -> None:
+        """Compare a sample of the texts, which depends on them alone, so that it is the same in every process."""
         if not texts:
             return
         text = texts[len(texts) // 2]
         start = sum(map(len, texts)) * 7919 % max(len(text) - SAMPLE, 1)
         sample = text[start : start + SAMPLE]
-        if way.encoded([sample])[0].tolist() != ids_by_library(self.tokenizer, sample).tolist():
-            raise Disagreement(f"the tokenizers library and {type(way).__name__} give other ids for {sample!r}")
+        if fast.encoded([sample])[0].tolist() != ids_by_library(self.tokenizer, sample).tolist():
+            raise Disagreement(f"the tokenizers library and {type(fast).__name__} give different ids for {sample!r}")
 
 
 @contextlib.contextmanager
 def library_only() -> Iterator[None]:
-    """Let encoders that are made in here, in this process and its workers, use the library and no other way."""
+    """Let encoders in this process and its workers use the library only, while the block runs."""
     before = os.environ.get(CHOICE)
     os.environ[CHOICE] = "library"
     try:
@@ -148,7 +149,7 @@ def library_only() -> Iterator[None]:
 
 
 def ids_by_library(tokenizer: Tokenizer, text: str) -> Tokens:
-    """The ids of a text as the library gives them, in this thread's time."""
+    """Return the library's ids of a text, encoded in this thread."""
     return np.array(tokenizer.encode_batch_fast([text], add_special_tokens=False)[0].ids, dtype=np.int32)
 
 
@@ -160,13 +161,13 @@ def _starts_by_library(tokenizer: Tokenizer, texts: Sequence[str]) -> Flags:
     return np.concatenate(starts)
 
 
-def _joined(rows: Sequence[Tokens]) -> EncodedTexts:
+def _concatenated(rows: Sequence[Tokens]) -> EncodedTexts:
     sizes = np.fromiter(map(len, rows), dtype=np.int32, count=len(rows))
     return EncodedTexts(np.concatenate([np.empty(0, np.int32), *rows], dtype=np.int32, casting="unsafe"), sizes)
 
 
 def _parts(text: str) -> list[str]:
-    """The text in pieces of some `LONGEST_PART` characters, parted where words end."""
+    """Return the text in parts of some `LONGEST_PART` characters, split at the ends of words."""
     parts = []
     start = 0
     while len(text) - start > LONGEST_PART and (found := _BEFORE_SPACE.search(text, start + LONGEST_PART)):

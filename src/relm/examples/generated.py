@@ -1,7 +1,7 @@
-"""Random examples of exactly the names, shapes and types of real ones: for runs that only compile, and to measure throughput.
+"""Random examples with the names, shapes and types of real ones, for runs that only compile and to measure throughput.
 
-They need no documents and no disk. What is drawn follows from (seed, epoch, index) alone, as with real examples, and passes
-through the same code as those wherever that decides a shape.
+They need no documents and no disk. Draws follow from (seed, epoch, index) alone, as with real examples, and share their code
+wherever that decides a shape.
 """
 
 import numpy as np
@@ -14,14 +14,14 @@ from relm.recipes.objectives import Objective
 
 
 class GeneratedExamples:
-    """As many examples of an objective as are wanted, all of full length."""
+    """Any count of random examples of an objective, all of full length."""
 
     def __init__(self, objective: Objective, vocabulary_size: int, special: SpecialIds, size: int, seed: int) -> None:
-        """Take the numbers that decide the examples.
+        """Set the parameters of the examples.
 
         Args:
-            vocabulary_size: tokens are below it.
-            special: of the tokenizer whose examples these stand for; sequences begin and end with them as real ones do.
+            vocabulary_size: exclusive limit of token ids.
+            special: the real tokenizer's special tokens; sequences begin and end with them as real ones do.
             size: examples in an epoch.
             seed: any integer.
 
@@ -31,13 +31,13 @@ class GeneratedExamples:
         self.objective, self.vocabulary = objective, Vocabulary(vocabulary_size, special)
         self.size, self.seed = size, seed
         self._generate = load(objective.declaration.generate)
-        self._generate(objective, self.vocabulary, np.empty(0, dtype=np.uint64))  # refuses options that do not fit
+        self._generate(objective, self.vocabulary, np.empty(0, dtype=np.uint64))  # raises for options that fit no examples
 
     def __len__(self) -> int:
         return self.size
 
     def batch(self, indices: Integers, epochs: Integers) -> Batch:
-        """Return a batch as the real class of the objective does; see `contract.Examples`.
+        """Return a batch like the objective's real examples; see `contract.Examples`.
 
         Raises:
             IndexError: there is no such example.

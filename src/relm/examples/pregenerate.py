@@ -67,7 +67,7 @@ def pregenerate_stream(
     try:
         shard, counts = _written(documents, loaded, output, workers, fast=True)
     except Disagreement as disagreement:
-        note = f"; by the tokenizers library alone, for {disagreement}"
+        note = f"; by the tokenizers library alone, since {disagreement}"
         shard, counts = _written(documents, loaded, output, workers, fast=False)
     if not shard.documents and not may_be_empty:
         output.unlink()
