@@ -104,32 +104,32 @@ def test_a_manifest_of_masked_examples_fits_a_terminal(tmp_path, wordpiece, load
         "  special    pad 0, unk 1, cls 2, sep 3, mask 4",
         "  settings   objective masked, sequence_length 8, masked.masks static",
         "",
-        "  train      2 shards, 4 examples, 26 tokens, 81.2% of their places,",
-        "             4 documents, 14 words, 60 bytes",
+        "  train      2 shards, 4 examples, 26 tokens, 81.2% utilisation, 4 documents,",
+        "             14 words, 60 bytes",
         "  tokens",
         "  5 to 8  4 ████████████████████████████████████",
         "",
-        "  held_out   1 shard, 2 examples, 13 tokens, 81.2% of their places,",
-        "             2 documents, 7 words, 30 bytes",
+        "  held_out   1 shard, 2 examples, 13 tokens, 81.2% utilisation, 2 documents,",
+        "             7 words, 30 bytes",
         "  tokens",
         "  5 to 8  2 ████████████████████████████████████",
         "",
         "example 0",
         "  [CLS] the [MASK→cat] un·[dog→believ]·able [SEP]",
-        "  (7 tokens, 2 hidden)",
+        "  (7 tokens, 2 masked)",
         "",
         "example 2",
         "  [CLS] the [MASK→cat] un·[dog→believ]·able [SEP]",
-        "  (7 tokens, 2 hidden)",
+        "  (7 tokens, 2 masked)",
     ]
 
 
 def test_a_table_shows_its_columns_and_both_segments(tmp_path, wordpiece, loaded) -> None:
     said = inspect(static_table(tmp_path / "a.arrow", loaded), wordpiece, 9)
     assert "columns    input_ids uint16[8], length uint16, second_start uint16," in said
-    assert "all        2 examples, 13 tokens, 81.2% of their places" in said
+    assert "all        2 examples, 13 tokens, 81.2% utilisation" in said
     assert said.endswith(
-        "example 1\n  [CLS] cat [SEP]\n  [dog→the] [ran→ran] [SEP]\n  (6 tokens, 2 hidden; the second part is random)"
+        "example 1\n  [CLS] cat [SEP]\n  [dog→the] [ran→ran] [SEP]\n  (6 tokens, 2 masked; the second part is random)"
     )
 
 
@@ -154,7 +154,7 @@ def test_dynamic_masks_show_the_words_that_are_stored(tmp_path, wordpiece, loade
         "next_sentence_label": [-1],
         "word_starts": starts,
     }
-    assert "\n  the cat un·able\n  (4 tokens, hidden tokens are drawn as it is read)" in inspect(
+    assert "\n  the cat un·able\n  (4 tokens, masks are drawn at reading time)" in inspect(
         table(tmp_path / "a.arrow", loaded, columns, rows), wordpiece, 1
     )
 
@@ -196,11 +196,11 @@ def test_records_and_lines_of_other_programs_are_shown(tmp_path, wordpiece) -> N
         writer.append([encode_example(plain)] * 2)
     said = inspect(tmp_path / "a.tfrecord", wordpiece, 1)
     assert "  all        2 records, 6 tokens" in said
-    assert "record 0\n  [CLS] [MASK→cat] [SEP]\n  (3 tokens, 1 hidden; the second part follows the first)" in said
+    assert "record 0\n  [CLS] [MASK→cat] [SEP]\n  (3 tokens, 1 masked; the second part follows the first)" in said
     line = {"tokens": ["[CLS]", "[MASK]", "[SEP]"], "segment_ids": [0, 0, 0], "is_random_next": True}
     (tmp_path / "epoch_0.json").write_text(json.dumps({**line, "masked_lm_positions": [1], "masked_lm_labels": ["mat"]}) + "\n")
     said = inspect(tmp_path / "epoch_0.json", None, 1)
-    assert "  all        1 example, 3 tokens, 1 hidden token" in said
+    assert "  all        1 example, 3 tokens, 1 masked token" in said
     assert said.endswith("line 1, is_random_next\n  [CLS] [MASK→mat] [SEP]")
 
 

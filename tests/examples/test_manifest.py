@@ -86,7 +86,7 @@ def test_a_manifest_sums_the_sidecars_and_is_read_back(tmp_path) -> None:
 def test_a_manifest_of_tables_counts_examples_and_how_full_they_are(tmp_path) -> None:
     train = [table_sidecar(tmp_path / "a.arrow"), table_sidecar(tmp_path / "b.arrow", examples=3, tokens=11)]
     said = write_manifest({"train": train}, tmp_path / "manifest.json")
-    assert said == "listed 2 shards; train: 15 tokens in 5 examples of 4 documents, 75.0% of their places"
+    assert said == "listed 2 shards; train: 15 tokens in 5 examples of 4 documents, 75.0% utilisation"
     manifest = read_manifest(tmp_path / "manifest.json")
     assert (manifest.objective, manifest.layout) == ("masked", "table")
     assert manifest.settings == {"objectives": ["masked"], "sequence_length": 4}

@@ -1,4 +1,4 @@
-"""What is in a file of examples, for a person at a terminal: a few of them decoded, masks visible, and the statistics."""
+"""Format the content of a file of examples for a terminal: a few decoded examples with visible masks, and statistics."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -24,7 +24,7 @@ from relm.examples.token_text import TokenTexts, paragraph
 from relm.examples.tokenizers import LoadedTokenizer, load_tokenizer
 from relm.recipes.objectives import TABLE
 
-# Tokens of an example that are shown; the rest is counted.
+# Tokens of an example to show; the rest is counted.
 SHOWN = 160
 BAR = 36
 NO_BREAK = "\N{NO-BREAK SPACE}"
@@ -37,25 +37,25 @@ class SplitStatistics:
 
     name: str
     counts: Mapping[str, Any]
-    """Name -> number; None is left out."""
+    """Name -> count or share; None is left out."""
     histogram: Sequence[Sequence[int]] = ()
 
 
 @dataclass
 class Contents:
-    """What is said of a file."""
+    """The description of a file."""
 
     path: Path
     kind: str
-    """In a few words."""
+    """The kind of file in a few words."""
     notes: dict[str, str] = field(default_factory=dict)
     statistics: list[SplitStatistics] = field(default_factory=list)
     examples: list[tuple[str, list[str]]] = field(default_factory=list)
-    """A heading and lines of text, for each example."""
+    """Heading and lines of text of each example."""
 
 
 class RowTable(Protocol):
-    """A table, or several as one."""
+    """One table, or several as one."""
 
     @property
     def columns(self) -> dict[str, Column]: ...
@@ -66,24 +66,24 @@ class RowTable(Protocol):
 
 
 def inspect(path: Path, tokenizer: Path | None, examples: int) -> str:
-    """A description of a manifest, a shard (.bin, .arrow), or another program's file (.tfrecord, JSON lines of tpu_pretrain).
+    """Describe a manifest, a shard (.bin, .arrow), or another program's file (.tfrecord, JSON lines of tpu_pretrain).
 
     Args:
-        tokenizer: `tokenizer.json`; None: token ids are shown.
-        examples: how many are shown, spread over the file.
+        tokenizer: `tokenizer.json`; None: show token ids.
+        examples: count of examples to show, spread over the file.
 
     Returns:
         Lines for a terminal of 80 columns.
 
     Raises:
-        RelmError: the file is absent, damaged or of no known kind, or was made with another tokenizer.
+        RelmError: the file is absent, damaged or of an unknown kind, or was made with another tokenizer.
     """
     if path.suffix in SUFFIXES:
         refuse_pickle(path)
     if not path.exists() and not path.with_suffix(".bin").exists():
         raise RelmError(f"{path}: no such file")
     loaded = None if tokenizer is None else load_tokenizer(tokenizer)
-    return _in_words(_reader(path)(path, loaded, max(examples, 0)))
+    return _format_contents(_reader(path)(path, loaded, max(examples, 0)))
 
 
 def _reader(path: Path) -> Callable[[Path, LoadedTokenizer | None, int], Contents]:
@@ -115,7 +115,7 @@ def _manifest(path: Path, loaded: LoadedTokenizer | None, examples: int) -> Cont
             "shards": len(split.shards),
             "examples": split.examples,
             "tokens": split.tokens,
-            "of their places": split.utilisation,
+            "utilisation": split.utilisation,
             "documents": split.documents,
             "words": split.words,
             "bytes": split.bytes,
@@ -123,16 +123,16 @@ def _manifest(path: Path, loaded: LoadedTokenizer | None, examples: int) -> Cont
         contents.statistics.append(SplitStatistics(name, counts, split.length_histogram))
     name = next(iter(facts.splits))
     if facts.layout == TABLE:
-        contents.examples = _rows_in_words(ExampleTables(path, name, check_content=False), loaded, examples)
+        contents.examples = _format_rows(ExampleTables(path, name, check_content=False), loaded, examples)
     else:
         full = [shard for shard in facts.splits[name].shards if shard.tokens]
         for shard in full[:1]:
-            contents.examples = _documents_in_words(require_shard(path, shard, check_content=False), loaded, examples)
+            contents.examples = _format_documents(require_shard(path, shard, check_content=False), loaded, examples)
     return contents
 
 
 def _notes(facts: Any, loaded: LoadedTokenizer | None) -> dict[str, str]:
-    """What the manifest says of tokenizer and settings."""
+    """Return the tokenizer and settings in a manifest, formatted."""
     kind = f"{loaded.kind}, " if loaded else ""
     notes = {"tokenizer": f"{kind}{facts.tokenizer.vocabulary_size:,} tokens, sha256 {facts.tokenizer.sha256[:12]}…"}
     special = {name: token for name, token in facts.tokenizer.special.items() if token is not None}
@@ -153,7 +153,7 @@ def _stream(path: Path, loaded: LoadedTokenizer | None, examples: int) -> Conten
     counts = {"tokens": len(opened.tokens), "documents": opened.documents, "sequences": len(opened.sizes)}
     counts = {name: count for name, count in counts.items() if name != "sequences" or count != opened.documents}
     notes = {"type": str(opened.tokens.dtype), "index": index_of(opened.path).name}
-    shown = _documents_in_words(opened.path, loaded, examples)
+    shown = _format_documents(opened.path, loaded, examples)
     return Contents(
         opened.path, "a stream of tokens in Megatron-LM's format", notes, [SplitStatistics("all", counts, histogram)], shown
     )
@@ -165,13 +165,13 @@ def _table(path: Path, loaded: LoadedTokenizer | None, examples: int) -> Content
     lengths = np.concatenate([_lengths(table, first) for first in range(0, len(table), ROWS_AT_ONCE)] or [np.empty(0, int)])
     counts: dict[str, Any] = {"examples": len(table), "tokens": int(lengths.sum())}
     if "length" in table.columns and len(table):
-        counts["of their places"] = counts["tokens"] / (len(table) * int(table.columns["input_ids"].width or 1))
+        counts["utilisation"] = counts["tokens"] / (len(table) * int(table.columns["input_ids"].width or 1))
     columns = ", ".join(f"{column.name} {column.kind}{_width(column)}" for column in table.columns.values())
     notes = {"columns": columns}
     if settings := table.facts.get("settings"):
         notes["settings"] = ", ".join(f"{key} {value}" for key, value in _flat(settings))
     kind = f"a table of {table.facts.get('objective', 'unknown')} examples"
-    shown = _rows_in_words(table, loaded, examples)
+    shown = _format_rows(table, loaded, examples)
     return Contents(path, kind, notes, [SplitStatistics("all", counts, length_histogram(lengths))], shown)
 
 
@@ -182,13 +182,13 @@ def _tfrecord(path: Path, loaded: LoadedTokenizer | None, examples: int) -> Cont
     records = tokens = 0
     features: dict[str, Any] = {}
     for number, record in enumerate(tqdm(read_records(path), "reading", unit="records", disable=None)):
-        place = f"{path}, record {number:,}"
-        features = decode_example(record, place)
+        location = f"{path}, record {number:,}"
+        features = decode_example(record, location)
         length = _record_length(features)
         records, tokens = records + 1, tokens + length
         histogram = summed([histogram, length_histogram(np.array([length]))])
         if number in wanted:
-            shown.append((f"record {number:,}", _record_in_words(features, place, TokenTexts(loaded))))
+            shown.append((f"record {number:,}", _format_record(features, location, TokenTexts(loaded))))
     notes = {"features": ", ".join(f"{name} ({len(values)})" for name, values in sorted(features.items()))}
     counts = {"records": records, "tokens": tokens or None}
     return Contents(path, "TFRecord of tf.train.Example", notes, [SplitStatistics("all", counts, histogram)], shown)
@@ -203,11 +203,11 @@ def _record_length(features: Mapping[str, Any]) -> int:
     return len(features.get("input_ids", ()))
 
 
-def _record_in_words(features: dict[str, Any], place: str, texts: TokenTexts) -> list[str]:
+def _format_record(features: dict[str, Any], location: str, texts: TokenTexts) -> list[str]:
     if "masked_lm_positions" in features:
         read = parse_remasked_records if "input_position" in features else parse_plain_records
-        columns = {name: values[0] for name, values in read([features], [place]).items()}
-        return _masked_in_words(columns, None, texts)
+        columns = {name: values[0] for name, values in read([features], [location]).items()}
+        return _format_masked(columns, None, texts)
     if isinstance(features.get("input_ids"), np.ndarray):
         return [_cut(features["input_ids"].tolist(), lambda tokens: texts.line(tokens))]
     return [f"{name}: {str(values)[:60]}" for name, values in sorted(features.items())]
@@ -215,31 +215,31 @@ def _record_in_words(features: dict[str, Any], place: str, texts: TokenTexts) ->
 
 def _tpu_pretrain(path: Path, loaded: LoadedTokenizer | None, examples: int) -> Contents:
     sizes = [len(example["tokens"]) for _, example in tqdm(read_lines(path), "counting", unit="lines", disable=None)]
-    wanted, hidden = set(_spread(len(sizes), examples)), 0
+    wanted, masked = set(_spread(len(sizes), examples)), 0
     contents = Contents(path, "JSON lines of tpu_pretrain")
     for number, (_, example) in enumerate(read_lines(path)):
         labels = dict(zip(example["masked_lm_positions"], example["masked_lm_labels"], strict=True))
-        hidden += len(labels)
+        masked += len(labels)
         if number in wanted:
             words = [
-                f"[{token.strip('[]')}→{labels[place]}]" if place in labels else token
-                for place, token in enumerate(example["tokens"])
+                f"[{token.strip('[]')}→{labels[position]}]" if position in labels else token
+                for position, token in enumerate(example["tokens"])
             ]
             heading = f"line {number + 1:,}{', is_random_next' if example['is_random_next'] else ''}"
             contents.examples.append((heading, [_cut(words, lambda tokens: " ".join(tokens))]))
-    counts = {"examples": len(sizes), "tokens": sum(sizes), "hidden tokens": hidden}
+    counts = {"examples": len(sizes), "tokens": sum(sizes), "masked tokens": masked}
     contents.statistics.append(SplitStatistics("all", counts, length_histogram(np.array(sizes, dtype=np.int64))))
     return contents
 
 
-def _rows_in_words(table: RowTable, loaded: LoadedTokenizer | None, examples: int) -> list[tuple[str, list[str]]]:
+def _format_rows(table: RowTable, loaded: LoadedTokenizer | None, examples: int) -> list[tuple[str, list[str]]]:
     texts, shown = TokenTexts(loaded), []
     for number in _spread(len(table), examples):
         row = {name: _row(table, name, number) for name in table.columns}
         if "source" in row:
             lines = [f"{name}: {_cut(row[name].tolist(), lambda tokens: texts.line(tokens))}" for name in ("source", "target")]
         elif "length" in row:
-            lines = _masked_in_words(row, row.get("word_starts"), texts)
+            lines = _format_masked(row, row.get("word_starts"), texts)
         else:
             lines = [f"{name}: {str(value)[:60]}" for name, value in row.items()]
         shown.append((f"example {number:,}", lines))
@@ -251,30 +251,30 @@ def _row(table: RowTable, name: str, number: int) -> Any:
     return found.values if isinstance(found, Ragged) else found[0]
 
 
-def _masked_in_words(row: Mapping[str, Any], starts: npt.NDArray[np.bool_] | None, texts: TokenTexts) -> list[str]:
-    """A row of a masked table; with a second segment, each on lines of its own."""
+def _format_masked(row: Mapping[str, Any], starts: npt.NDArray[np.bool_] | None, texts: TokenTexts) -> list[str]:
+    """Return the lines of a row of a masked table, with a second segment on lines of its own."""
     length, second = int(row["length"]), int(row["second_start"])
     tokens = row["input_ids"][:length].tolist()
     count = int(row.get("masked_count", 0))
-    hidden = dict(zip(row.get("masked_positions", [])[:count], row.get("masked_labels", [])[:count], strict=True))
-    hidden = {int(place): int(label) for place, label in hidden.items()}
+    labels = dict(zip(row.get("masked_positions", [])[:count], row.get("masked_labels", [])[:count], strict=True))
+    labels = {int(position): int(label) for position, label in labels.items()}
     begins = None if starts is None else starts.tolist()
 
     def part(first: int, last: int) -> str:
-        inside = {place - first: label for place, label in hidden.items() if first <= place < last}
+        inside = {position - first: label for position, label in labels.items() if first <= position < last}
         flags = None if begins is None else begins[first:last]
         return _cut(tokens[first:last], lambda shown: texts.line(shown, flags, inside))
 
     label = {0: "the second part follows the first", 1: "the second part is random"}.get(int(row["next_sentence_label"]))
     lines = [part(0, second), *([part(second, length)] if second < length else [])]
-    said = f"{count} hidden" if "masked_count" in row else "hidden tokens are drawn as it is read"
-    return [*lines, f"({length} tokens, {said}{f'; {label}' if label else ''})"]
+    masked = f"{count} masked" if "masked_count" in row else "masks are drawn at reading time"
+    return [*lines, f"({length} tokens, {masked}{f'; {label}' if label else ''})"]
 
 
-def _documents_in_words(path: Path, loaded: LoadedTokenizer | None, examples: int) -> list[tuple[str, list[str]]]:
+def _format_documents(path: Path, loaded: LoadedTokenizer | None, examples: int) -> list[tuple[str, list[str]]]:
     opened, texts, shown = open_indexed(path), TokenTexts(loaded), []
     for number in _spread(opened.documents, examples):
-        start, stop = (int(place) for place in opened.starts(number, number + 1))
+        start, stop = (int(offset) for offset in opened.starts(number, number + 1))
         tokens = opened.tokens[start : min(stop, start + SHOWN)].tolist()
         text = texts.line([int(token) for token in tokens])
         left = stop - start - len(tokens)
@@ -288,7 +288,7 @@ def _cut(tokens: list[Any], words: Callable[[list[Any]], str]) -> str:
 
 
 def _lengths(table: ExampleTable, first: int) -> npt.NDArray[np.int64]:
-    """Tokens of some rows that are not padding."""
+    """Return the tokens of each row, without padding."""
     indices = np.arange(first, min(first + ROWS_AT_ONCE, len(table)))
     if "length" in table.columns:
         return np.asarray(table.rows("length", indices), dtype=np.int64)
@@ -315,7 +315,7 @@ def _flat(settings: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]
 
 
 def _spread(size: int, wanted: int) -> list[int]:
-    """So many numbers below `size`, evenly spread, the first one 0."""
+    """Return `wanted` numbers below `size`, evenly spread from 0 on."""
     count = min(size, wanted)
     return [number * size // count for number in range(count)]
 
@@ -333,7 +333,7 @@ def _require_tokenizer(path: Path, sha256: str | None, loaded: LoadedTokenizer |
         )
 
 
-def _in_words(contents: Contents) -> str:
+def _format_contents(contents: Contents) -> str:
     lines = [str(contents.path), f"  {contents.kind}"]
     lines += [_labelled(name, note) for name, note in contents.notes.items()]
     for statistics in contents.statistics:
@@ -355,14 +355,14 @@ def _count(name: str, count: float) -> str:
 
 
 def _chart(histogram: Sequence[Sequence[int]]) -> list[str]:
-    """A bar for each range of lengths, the longest of `BAR` characters."""
+    """Return a bar for each range of lengths, the longest of `BAR` characters."""
     if not histogram:
         return []
     most = max(count for _, count in histogram)
     labels = [f"{bound // 2 + 1:,} to {bound:,}" if bound > 2 else str(bound) for bound, _ in histogram]
-    margin, places = max(map(len, labels)), len(f"{most:,}")
+    margin, digits = max(map(len, labels)), len(f"{most:,}")
     lines = [f"  {'tokens':>{margin}}"]
     for label, (_, count) in zip(labels, histogram, strict=True):
         bar = "█" * max(1, round(BAR * count / most)) if count else ""
-        lines.append(f"  {label:>{margin}}  {count:>{places},} {bar}".rstrip())
+        lines.append(f"  {label:>{margin}}  {count:>{digits},} {bar}".rstrip())
     return lines

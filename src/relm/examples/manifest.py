@@ -1,4 +1,4 @@
-"""The manifest: what all shards of examples hold, with their hashes. A recipe's training depends on this one file."""
+"""The manifest: the content of all shards of examples, with their hashes. A recipe's training depends on this one file."""
 
 import os
 import types
@@ -17,7 +17,7 @@ from relm.recipes.objectives import OBJECTIVES, TABLE, TOKEN_STREAM
 LAYOUTS = (TOKEN_STREAM, TABLE)
 AGAIN = "make the manifest again"
 AGAIN_SHARD = "delete it with its sidecar and give the same command again"
-# Facts that all shards share. Those with a default are lacking in shards that older versions made.
+# Facts that all shards share. Sidecars of older versions lack those with a default.
 AGREED: dict[str, Any] = {
     "objective": MISSING,
     "dtype": MISSING,
@@ -38,11 +38,11 @@ class TokenizerFacts:
     vocabulary_size: int
     end_of_text_id: int | None
     special: dict[str, int | None] = field(default_factory=dict)
-    """Name (end_of_text, pad, unk, cls, sep, mask) -> id, null where there is none; empty: not recorded."""
+    """Name (end_of_text, pad, unk, cls, sep, mask) -> id, or null; empty: not recorded."""
 
     @property
     def specials(self) -> dict[str, int | None]:
-        """`special`, or what older manifests recorded of it."""
+        """Return `special`, or the end of text alone, which older manifests record."""
         return self.special or {"end_of_text": self.end_of_text_id}
 
 
@@ -51,21 +51,21 @@ class Shard:
     """One `.bin` file of tokens, or one table."""
 
     file: str
-    """Relative to the manifest."""
+    """Path relative to the manifest."""
     sha256: str
     size: int
-    """In bytes."""
+    """Size in bytes."""
     dtype: str
-    """uint16 or int32: of tokens."""
+    """Type of tokens, uint16 or int32."""
     tokens: int
-    """Ends of text included, padding not."""
+    """Count of tokens, with ends of text, without padding."""
     documents: int
     examples: int | None = None
     """Rows of a table."""
     idx_sha256: str | None = None
-    """Of the `.idx` beside a `.bin`."""
+    """sha256 of the `.idx` beside a `.bin`."""
     source: str | None = None
-    """sha256 of the documents that it was made of."""
+    """sha256 of the documents that it was built from."""
 
 
 @dataclass(frozen=True)
@@ -75,16 +75,16 @@ class Split:
     tokens: int
     documents: int
     words: int
-    """Whitespace-separated, of the source text."""
+    """Whitespace-separated words of the source text."""
     bytes: int
-    """Of the source text in UTF-8."""
+    """Bytes of the source text in UTF-8."""
     shards: list[Shard]
     examples: int | None = None
     """Rows of all tables."""
     utilisation: float | None = None
-    """Tokens as a share of the places in rows of a fixed length; the rest is padding."""
+    """Tokens as a share of the positions in rows of a fixed length; the rest is padding."""
     length_histogram: list[list[int]] = field(default_factory=list)
-    """[longest, how many]: documents, or rows of tables, with more tokens than the bound before; empty: not recorded."""
+    """[longest, count] of documents, or rows of tables, with more tokens than the previous bound; empty: not recorded."""
 
 
 @dataclass(frozen=True)
@@ -95,12 +95,12 @@ class Manifest:
     tokenizer: TokenizerFacts
     splits: dict[str, Split]
     layout: str = TOKEN_STREAM
-    """tokens: a stream that windows are cut from; table: rows."""
+    """tokens: a stream of tokens, read in windows; table: rows."""
     settings: dict[str, Any] = field(default_factory=dict)
-    """The keys of the objective that decide what is stored; empty: not recorded."""
+    """The objective's keys that decide the stored examples; empty: not recorded."""
 
     def split(self, name: str, path: Path) -> list[Shard]:
-        """The shards of a split; `path` is this manifest's, for the message.
+        """Return the shards of a split; `path` is this manifest's, for the error message.
 
         Raises:
             RelmError: there is no such split.
@@ -111,7 +111,7 @@ class Manifest:
 
 
 def write_manifest(shards: Mapping[str, list[Path]], output: Path) -> str:
-    """Write the manifest of shards that are finished, from their sidecars alone.
+    """Write the manifest of finished shards, from their sidecars alone.
 
     Args:
         shards: split -> its files, in order.
@@ -127,14 +127,14 @@ def write_manifest(shards: Mapping[str, list[Path]], output: Path) -> str:
     end_of_text = special["end_of_text"] if special else agreed["end_of_text_id"]
     tokenizer = TokenizerFacts(agreed["tokenizer_sha256"], agreed["vocabulary_size"], end_of_text, special)
     write_json(output, asdict(Manifest(agreed["objective"], tokenizer, splits, agreed["layout"], agreed["settings"])))
-    return f"listed {len(sidecars):,} shards; " + "; ".join(f"{name}: {_in_words(split)}" for name, split in splits.items())
+    return f"listed {len(sidecars):,} shards; " + "; ".join(f"{name}: {_format_split(split)}" for name, split in splits.items())
 
 
 def read_manifest(path: Path) -> Manifest:
-    """The manifest in a file.
+    """Read the manifest in a file.
 
     Raises:
-        RelmError: the file is absent or has not the keys and types of a manifest; names the key.
+        RelmError: the file is absent or lacks the keys and types of a manifest; names the key.
     """
     manifest = _built(Manifest, read_json(path), str(path))
     for key, known in (("objective", OBJECTIVES.names), ("layout", LAYOUTS)):
@@ -144,13 +144,13 @@ def read_manifest(path: Path) -> Manifest:
 
 
 def require_shard(manifest: Path, shard: Shard, check_content: bool) -> Path:
-    """Where a shard lies, after comparing it and its `.idx`, if it has one, with what its manifest says.
+    """Return a shard's path, after comparing the shard and its `.idx`, if it has one, with the manifest.
 
     Args:
-        check_content: compare the sha256 of both, which reads all of them, not the shard's size alone.
+        check_content: compare the sha256 of both, which reads both files, not the shard's size alone.
 
     Raises:
-        RelmError: it is absent or another file.
+        RelmError: a file is absent or differs from the manifest.
     """
     path = manifest.parent / shard.file
     if not path.exists():
@@ -168,7 +168,7 @@ def require_shard(manifest: Path, shard: Shard, check_content: bool) -> Path:
 
 
 def _agreed(sidecars: Mapping[Path, Mapping[str, Any]]) -> dict[str, Any]:
-    """The facts that all shards must share."""
+    """Return the facts that all shards must share."""
     if not sidecars:
         raise RelmError("manifest: there are no shards; give it at least one")
     first = next(iter(sidecars))
@@ -214,7 +214,7 @@ def _split(name: str, sidecars: Mapping[Path, Mapping[str, Any]], agreed: Mappin
 
 
 def length_histogram(sizes: npt.NDArray[np.integer]) -> list[list[int]]:
-    """[longest, how many] of lengths, the bounds powers of two; empty ones are counted with those of one token.
+    """Return [longest, count] of lengths, with powers of two as bounds; empty ones count as one token.
 
     >>> length_histogram(np.array([0, 1, 2, 3, 4, 5, 1024]))
     [[1, 2], [2, 1], [4, 2], [8, 1], [1024, 1]]
@@ -224,7 +224,7 @@ def length_histogram(sizes: npt.NDArray[np.integer]) -> list[list[int]]:
 
 
 def summed(histograms: Sequence[Sequence[Sequence[int]]]) -> list[list[int]]:
-    """Histograms added up, bound by bound.
+    """Return the sum of histograms, bound by bound.
 
     >>> summed([[[1, 2], [4, 1]], [[2, 5], [4, 1]]])
     [[1, 2], [2, 5], [4, 2]]
@@ -236,9 +236,9 @@ def summed(histograms: Sequence[Sequence[Sequence[int]]]) -> list[list[int]]:
     return [[bound, counts[bound]] for bound in sorted(counts)]
 
 
-def _in_words(split: Split) -> str:
+def _format_split(split: Split) -> str:
     rows = "" if split.examples is None else f" in {split.examples:,} examples"
-    share = "" if split.utilisation is None else f", {split.utilisation:.1%} of their places"
+    share = "" if split.utilisation is None else f", {split.utilisation:.1%} utilisation"
     return f"{split.tokens:,} tokens{rows} of {split.documents:,} documents{share}"
 
 
@@ -246,7 +246,7 @@ Facts = TypeVar("Facts")
 
 
 def _built(kind: type[Facts], value: Any, place: str) -> Facts:
-    """A dataclass from a JSON object, its keys and types checked."""
+    """Return a dataclass built from a JSON object, whose keys and types are checked."""
     if not isinstance(value, dict):
         raise RelmError(f"{place}: expected an object, found {type(value).__name__}; {AGAIN}")
     built: dict[str, Any] = {}

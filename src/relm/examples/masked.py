@@ -1,8 +1,8 @@
 """Masked-language-model examples: the step that packs documents into a table, and the table read with masks.
 
-With dynamic masks the table holds sequences as they are, and which tokens are hidden is drawn when a row is read, from (seed,
-epoch, number of the row), as RoBERTa does (Liu et al. 2019, section 4.1); with static masks it is drawn once, from (seed of the
-objective, number of the row in its shard), and stored.
+With dynamic masks the table holds unmasked sequences, and the mask of a row is drawn when it is read, from (seed, epoch, index
+of the row), as in RoBERTa (Liu et al. 2019, section 4.1); with static masks it is drawn once, from (seed of the objective,
+index of the row in its shard), and stored.
 """
 
 import collections
@@ -38,7 +38,7 @@ from relm.recipes.objectives import TABLE, Objective
 
 Columns = dict[str, npt.NDArray[Any]]
 
-# Places in rows that are made together, so that what is computed on the way stays in the cache.
+# Positions in rows that are built together, so that intermediate results stay in the cache.
 BLOCK = 2**17
 
 
@@ -48,9 +48,9 @@ class SequenceBatch(NamedTuple):
     packing: Packing
     sequences: Sequences
     first_row: int
-    """Number of its first row in the table."""
+    """Index of its first row in the table."""
     read: int
-    """Tokens of the text up to its end, of all repetitions."""
+    """Tokens of the text up to its end, over all repetitions."""
 
 
 class MaskedStatistics:
@@ -62,7 +62,7 @@ class MaskedStatistics:
         self.histogram: list[list[int]] = []
 
     def add(self, columns: Columns, truncated: int) -> None:
-        """Count some rows."""
+        """Add some rows to the sums."""
         self.tokens += int(columns["length"].sum(dtype=np.int64))
         self.truncated += truncated
         for label in self.pairs:
@@ -77,19 +77,19 @@ def pregenerate_masked(
 
     Columns: `input_ids` (L), `length`, `second_start` (the length where there is no second segment), `next_sentence_label`
     (0 follows, 1 random, -1 no pair); with dynamic masks `word_starts` (L); with static masks `masked_positions`,
-    `masked_labels` (P) and `masked_count`, and the hidden tokens are replaced. Padding is the pad token, else 0.
+    `masked_labels` (P) and `masked_count`, and the masked tokens are replaced. Padding is the pad token, else 0.
 
     Args:
         documents: JSON lines; compared with its sidecar if it has one.
         tokenizer: `tokenizer.json`.
-        output: the table; its sidecar's facts are what the manifest is made of.
-        objective: how sequences are packed and masked.
-        language: of the text, for the sentence splitter.
-        workers: processes; None: as many as there are cores. They change no byte.
+        output: the table; the manifest is built from its sidecar.
+        objective: options for packing and masking.
+        language: language of the text, for the sentence splitter.
+        workers: processes; None: one for each core. The count changes no byte.
 
     Raises:
-        RelmError: an input is absent, changed or faulty (file and line are named), the tokenizer lacks a special token, the
-            sequences are too short, pairs are wanted of one document, there is no text, or a worker was killed.
+        RelmError: an input is absent, changed or faulty (names the file and line), the tokenizer lacks a special token, the
+            sequences are too short, sentence pairs have a single document, there is no text, or a worker was killed.
     """
     started = perf_counter()
     require_room(_packing(objective, ""))
@@ -125,20 +125,21 @@ def pregenerate_masked(
 
 
 def require_special(loaded: LoadedTokenizer) -> None:
-    """
+    """Check that a tokenizer has the special tokens of masked sequences.
+
     Raises:
-        RelmError: the tokenizer lacks a token that masked sequences are made with; names all that are lacking.
+        RelmError: tokens are missing; names all of them.
     """
     if lacking := [name for name in ("cls", "sep", "mask") if getattr(loaded.special, name) is None]:
         tokens = ", ".join(" or ".join(SPECIAL_TOKENS[name]) for name in lacking)
         raise RelmError(
-            f"{loaded.path}: lacks the special tokens {tokens}, which masked sequences are made with; "
+            f"{loaded.path}: lacks the special tokens {tokens}, which masked sequences need; "
             "use another tokenizer, such as one trained as wordpiece"
         )
 
 
 def table_columns(objective: Objective, vocabulary_size: int) -> list[Column]:
-    """The columns of a table of masked examples; `pregenerate_masked` says what they hold."""
+    """Return the columns of a table of masked examples, which `pregenerate_masked` describes."""
     length: int = objective.sequence_length
     kind: Any = dtype_of(vocabulary_size)
     columns = [
@@ -159,7 +160,7 @@ def table_columns(objective: Objective, vocabulary_size: int) -> list[Column]:
 
 
 def blocks_of(found: TokenizedDocuments, objective: Objective) -> Iterator[SequenceBatch]:
-    """All sequences, repetition by repetition, in blocks."""
+    """Yield all sequences, repetition by repetition, in blocks."""
     text = Text(found.sentence_starts, found.document_starts)
     size = max(1, BLOCK // objective.sequence_length)
     row = 0
@@ -174,7 +175,7 @@ def blocks_of(found: TokenizedDocuments, objective: Objective) -> Iterator[Seque
 
 
 def made_columns(found: TokenizedDocuments, objective: Objective, block: SequenceBatch) -> Columns:
-    """The rows of a block, as the table has them."""
+    """Return the rows of a block, as columns of the table."""
     options, special = objective.masked, found.loaded.special
     assert special.cls is not None and special.sep is not None, "see `require_special`"  # noqa: PT018
     specials = Specials(special.cls, special.sep, special.pad or 0)
@@ -202,7 +203,7 @@ Made = Generator[tuple[SequenceBatch, Columns], None, None]
 
 
 def _in_threads(make: Callable[[SequenceBatch], Columns], blocks: Iterator[SequenceBatch], threads: int) -> Made:
-    """Each block with its rows, in order; numpy works on several at once."""
+    """Yield each block with its rows, in order; threads work on several at once."""
     waiting: collections.deque[tuple[SequenceBatch, Future[Columns]]] = collections.deque()
     with ThreadPoolExecutor(threads) as pool:
         for block in blocks:
@@ -219,7 +220,7 @@ def _packing(objective: Objective, source: str, repetition: int = 0) -> Packing:
 
 
 def _facts(found: TokenizedDocuments, objective: Objective) -> dict[str, Any]:
-    """What is known of a table before its rows are made."""
+    """Return the facts of a table that are known before its rows are built."""
     return {
         "objective": objective.objective,
         "layout": TABLE,
@@ -242,26 +243,26 @@ def _sentence(facts: dict[str, Any], counts: dict[str, Any], packed_facts: dict[
     )
     return (
         f"packed {facts['documents']:,} documents with {facts['words']:,} words into {counts['examples']:,} sequences of "
-        f"{counts['tokens']:,} tokens, {packed_facts['utilisation']:.1%} of their places"
+        f"{counts['tokens']:,} tokens, {packed_facts['utilisation']:.1%} utilisation"
         + (pairs if packed_facts["random_pairs"] else "")
         + f"; {counts['examples'] / seconds:,.0f} sequences/s"
     )
 
 
 class MaskedExamples:
-    """All masked examples of one split, by number; see `contract.Examples` for what a batch holds."""
+    """The masked examples of one split, by index; see `contract.Examples` for the names in a batch."""
 
     def __init__(
         self, tables: ExampleTables, objective: Objective, seed: int, special: SpecialIds, vocabulary_size: int
     ) -> None:
-        """Read the tables of one split.
+        """Set up the reading of one split's tables.
 
         Args:
-            tables: with the columns of `pregenerate_masked`; where these have masks, nothing is drawn.
-            objective: which tokens are hidden, if that is drawn now.
-            seed: of the masks, any integer.
+            tables: tables with the columns of `pregenerate_masked`; with static masks nothing is drawn.
+            objective: options of dynamic masks.
+            seed: seed of dynamic masks, any integer.
             special: ids of the tokenizer's special tokens.
-            vocabulary_size: of the tokenizer; random replacements are below it.
+            vocabulary_size: exclusive limit of random replacements.
 
         Raises:
             RelmError: the tables are of another length, or lack the word starts that whole words need.
@@ -271,34 +272,34 @@ class MaskedExamples:
         columns = tables.columns
         self.is_static = "masked_positions" in columns
         self.places = capacity(self.options, objective.sequence_length) if not self.is_static else 0
-        """For hidden tokens, where these are drawn."""
+        """Capacity for masked tokens, with dynamic masks."""
         if (found := columns["input_ids"].width) != objective.sequence_length:
             raise RelmError(
                 f"sequence_length: {objective.sequence_length}, but the examples were packed to {found}; pregenerate them again"
             )
         if not self.is_static and self.options.whole_words and "word_starts" not in columns:
-            raise RelmError("masked.whole_words: these examples do not say where words begin; pregenerate them again")
+            raise RelmError("masked.whole_words: these examples lack the starts of words; pregenerate them again")
         self.has_pairs = int(tables.rows("next_sentence_label", np.zeros(1, np.int64))[0]) >= 0
 
     def __len__(self) -> int:
         return len(self.tables)
 
     def batch(self, indices: Integers, epochs: Integers) -> Batch:
-        """The examples with these numbers, with the masks of these epochs; static masks are the same in each.
+        """Return the examples with these indices and the masks of these epochs; static masks are the same in every epoch.
 
         Raises:
             IndexError: there is no such example.
-            RelmError: `bernoulli` drew more tokens of one example than there are places.
+            RelmError: `bernoulli` drew more tokens of one example than its capacity.
         """
         lengths, second_start = (self.tables.rows(name, indices) for name in ("length", "second_start"))
         masked = self._stored(indices) if self.is_static else self._drawn(indices, epochs, lengths)
-        places = np.arange(masked.input_ids.shape[1])
-        attention_mask = places < lengths[:, None]
+        positions = np.arange(masked.input_ids.shape[1])
+        attention_mask = positions < lengths[:, None]
         unused = np.arange(masked.labels.shape[1]) >= masked.counts[:, None]
         batch: Batch = {
             "input_ids": masked.input_ids.astype(np.int64),
             "attention_mask": attention_mask,
-            "token_type_ids": (attention_mask & (places >= second_start[:, None])).astype(np.int64),
+            "token_type_ids": (attention_mask & (positions >= second_start[:, None])).astype(np.int64),
             "masked_positions": masked.positions.astype(np.int64),
             "masked_labels": np.where(unused, np.int64(IGNORED), masked.labels),
         }
@@ -324,7 +325,7 @@ class MaskedExamples:
 
 
 def open_masked(manifest: Path, split: str, objective: Objective, seed: int, check_content: bool = True) -> MaskedExamples:
-    """Open the examples of a split; arguments and errors as of `relm.examples.builders.open_examples`."""
+    """Open the examples of a split; arguments and errors as in `relm.examples.builders.open_examples`."""
     tables = open_tables(manifest, split, objective, check_content)
     tokenizer = tables.manifest.tokenizer
     return MaskedExamples(tables, objective, seed, SpecialIds(**tokenizer.special), tokenizer.vocabulary_size)

@@ -1,9 +1,9 @@
-"""Which tokens are hidden and what stands in their place: arithmetic on rows of token ids.
+"""Mask tokens of rows: choose them, and replace them. Pure functions on arrays of token ids.
 
 The masked language model of BERT (Devlin et al. 2019, section 3.1) and RoBERTa (Liu et al. 2019, section 4.1). Every candidate,
-a token or with `whole_words` a word, gets a random number from its row's key and its position. `exact` takes the lowest ones
-until there are enough, a word that would exceed the number being passed over; `bernoulli` takes those below the probability.
-What is drawn for a row depends on nothing else: not on its neighbours, the batch or the number of processes.
+a token or with `whole_words` a word, gets a random number from its row's key and its position. `exact` takes candidates by
+ascending number up to the required count, skipping words that would exceed it; `bernoulli` takes those below the probability.
+The draws of a row depend on nothing else: not on its neighbours, the batch or the count of processes.
 """
 
 import math
@@ -22,32 +22,32 @@ Flags = npt.NDArray[np.bool_]
 Integers = npt.NDArray[np.int64]
 Ids = npt.NDArray[np.integer]
 
-# Places in rows that are worked on together, so that intermediate results stay in the cache.
+# Positions in rows that are masked together, so that intermediate results stay in the cache.
 BLOCK = 2**16
 OVERFLOW_CHANCE = 1e-8
-# Draws from here on say what replaces a token; those before, which tokens are hidden.
+# Draws from this index on decide replacements; those before decide which tokens are masked.
 REPLACEMENTS = 2**16
 LAST = np.uint32(2**32 - 1)
 
 
 class MaskedRows(NamedTuple):
-    """Rows whose hidden tokens are replaced."""
+    """Rows whose masked tokens are replaced."""
 
     input_ids: Ids
     """(rows, L)."""
     positions: npt.NDArray[np.uint16]
-    """(rows, P), of the hidden tokens, ascending; 0 in unused places at the end."""
+    """(rows, P), positions of masked tokens, ascending; 0 in unused entries at the end."""
     labels: Ids
-    """(rows, P), the hidden tokens; 0 in unused places."""
+    """(rows, P), the original tokens; 0 in unused entries."""
     counts: npt.NDArray[np.uint16]
-    """(rows,), how many are hidden."""
+    """(rows,), count of masked tokens."""
 
 
 def capacity(options: Masked, sequence_length: int) -> int:
-    """Return the positions for masked tokens that each row has.
+    """Return the count of positions for masked tokens in each row.
 
-    With `bernoulli` and no `max_predictions` it is the least multiple of 8 that more tokens than it fill with a chance below
-    1e-8 in a row: 128 of 512 at 15 %.
+    With `bernoulli` and no `max_predictions` it is the least multiple of 8 that a row exceeds with a chance below 1e-8: 128 of
+    512 at 15 %.
     """
     if options.selection == "exact":
         most = max(1, round(options.probability * sequence_length))
@@ -58,19 +58,19 @@ def capacity(options: Masked, sequence_length: int) -> int:
 
 
 def prediction_capacity(objective: Objective) -> int:
-    """Return the positions for masked tokens of a row: `capacity`, or what the scripts of originals always leave room for."""
+    """Return the count of positions for masked tokens in a row: `capacity`, or the fixed count of an original's script."""
     if objective.as_published is not None and objective.masked.masks == "static" and objective.masked.max_predictions:
         return objective.masked.max_predictions
     return capacity(objective.masked, objective.sequence_length)
 
 
 def masked_lengths(objective: Objective) -> tuple[int, int, int]:
-    """Return the lengths of an example, which is scored at positions for masked tokens alone."""
+    """Return the lengths of an example, which is scored at its positions for masked tokens only."""
     return objective.sequence_length, 0, prediction_capacity(objective)
 
 
 def _binomial_bound(number: int, probability: float) -> int:
-    """The least value that a binomial variable exceeds with a chance below `OVERFLOW_CHANCE`."""
+    """Return the least value that a binomial variable exceeds with a chance below `OVERFLOW_CHANCE`."""
     odds, above, value = math.log(probability) - math.log1p(-probability), 0.0, number
     log_chance = number * math.log(probability)
     while value > 0 and above + math.exp(log_chance) < OVERFLOW_CHANCE:
@@ -90,18 +90,18 @@ def masked_rows(
     places: int,
     word_starts: Flags | None = None,
 ) -> MaskedRows:
-    """Hide tokens of rows.
+    """Mask tokens of rows.
 
     Args:
-        input_ids: (rows, L), left as they are.
-        lengths: (rows,), tokens that are not padding.
+        input_ids: (rows, L), left unchanged.
+        lengths: (rows,), tokens without padding.
         keys: (rows,), see `order.row_keys`.
-        special: [CLS] and [SEP] are never hidden, and no special token is a random replacement.
+        special: [CLS] and [SEP] are never masked, and no special token is a random replacement.
         places: P, see `capacity`.
-        word_starts: (rows, L), needed for whole words; other words begin after every token that is no candidate.
+        word_starts: (rows, L), required for whole words; a word also begins after every token that is no candidate.
 
     Raises:
-        RelmError: with `bernoulli`, more tokens were drawn than there are places.
+        RelmError: `bernoulli` drew more tokens of a row than P.
     """
     rows, length = input_ids.shape
     result = MaskedRows(
@@ -114,9 +114,9 @@ def masked_rows(
     for part in _blocks(rows, length):
         candidate = candidates(input_ids[part], lengths[part], special)
         words = word_starts[part] if options.whole_words and word_starts is not None else None
-        hidden = selected(keys[part], candidate, lengths[part], options, places, words)
-        counts = np.count_nonzero(hidden, axis=1)
-        flat = np.flatnonzero(hidden)
+        masked = selected(keys[part], candidate, lengths[part], options, places, words)
+        counts = np.count_nonzero(masked, axis=1)
+        flat = np.flatnonzero(masked)
         row = np.repeat(np.arange(len(counts)), counts)
         position = flat - row * length
         draws = drawn(keys[part][row], REPLACEMENTS + position)
@@ -135,7 +135,7 @@ def _blocks(rows: int, length: int) -> Iterator[slice]:
 
 
 def candidates(input_ids: Ids, lengths: Ids, special: SpecialIds) -> Flags:
-    """Which tokens may be hidden, (rows, L): all but [CLS], [SEP] and padding."""
+    """Return (rows, L), True for tokens that may be masked: all except [CLS], [SEP] and padding."""
     result: Flags = np.arange(input_ids.shape[1], dtype=np.uint16) < lengths.astype(np.uint16)[:, None]
     for token in (special.cls, special.sep):
         if token is not None:
@@ -146,10 +146,10 @@ def candidates(input_ids: Ids, lengths: Ids, special: SpecialIds) -> Flags:
 def selected(
     keys: Draws, candidate: Flags, lengths: Ids, options: Masked, places: int, word_starts: Flags | None = None
 ) -> Flags:
-    """Which tokens of each row are hidden, (rows, L).
+    """Return (rows, L), True for masked tokens.
 
-    With `exact` as many as the nearest whole number (of two, the even one) to the probability times the row's length, special
-    tokens counted as in the originals, at least one and at most `places`.
+    The count with `exact` is the probability times the row's length, rounded half to even, at least one and at most `places`;
+    the length includes special tokens, as in the originals.
     """
     exact = options.selection == "exact"
     limit = LAST if exact else np.uint32(min(options.probability * 2.0**32, 2.0**32 - 1))
@@ -169,12 +169,12 @@ def selected(
         )
     wanted = np.minimum(wanted, found)
     last = np.take_along_axis(ranked, np.maximum(wanted - 1, 0)[:, None], axis=1)
-    hidden: Flags = candidate & (order <= last) & (wanted > 0)[:, None]
-    return hidden
+    masked: Flags = candidate & (order <= last) & (wanted > 0)[:, None]
+    return masked
 
 
 def _boundaries(candidate: Flags, word_starts: Flags) -> Flags:
-    """Where a word or a token that is no candidate begins: what truncation left of a word begins its row or segment."""
+    """Return True where a word or a token that is no candidate begins; a truncated word begins with its row or segment."""
     boundary = word_starts | ~candidate
     boundary[:, 0] = True
     boundary[:, 1:] |= ~candidate[:, :-1]
@@ -182,67 +182,67 @@ def _boundaries(candidate: Flags, word_starts: Flags) -> Flags:
 
 
 def _order(keys: Draws, length: int) -> npt.NDArray[np.uint32]:
-    """A random number for each position, (rows, length), different in a row: the lowest bits are the position."""
+    """Return (rows, length), a random number for each position, unique in its row since its lowest bits are the position."""
     draws = drawn(keys[:, None], np.arange(-(-length // 2))).view(np.uint32)[:, :length]
     bits = (length - 1).bit_length()
     return draws >> np.uint32(bits) << np.uint32(bits) | np.arange(length, dtype=np.uint32)
 
 
 def _whole_words(ranked: npt.NDArray[np.uint32], boundary: Flags, wanted: Integers, limit: np.uint32) -> Flags:
-    """The tokens of words that are taken in the order of their numbers, one that would exceed `wanted` being passed over.
+    """Return the tokens of words, taken in the order of their numbers; a word that would exceed `wanted` is skipped.
 
     Args:
         ranked: (rows, L), the numbers of `_order` of the words' first tokens, ascending; others are `LAST`.
-        boundary: (rows, L), where a word begins, or a token that is in none.
+        boundary: (rows, L), True where a word begins, or a token outside words.
         limit: words with this number or a higher one are not offered.
     """
     rows, length = boundary.shape
     ends = np.append(boundary.ravel(), True)
     position_bits = np.uint32(2 ** (length - 1).bit_length() - 1)
-    hidden = np.zeros(rows * length, np.bool_)
-    step = max(1, int(wanted.max(initial=1)))  # words of one token fill a row with so many
+    masked = np.zeros(rows * length, np.bool_)
+    step = max(1, int(wanted.max(initial=1)))  # so many words of one token fill a row
     open_rows, left = np.arange(rows), wanted.copy()
     for column in range(0, length, step):
         offered = ranked[open_rows, column : column + step]
         there = offered < limit
-        places = (offered & position_bits) + (open_rows * length)[:, None]
+        starts = (offered & position_bits) + (open_rows * length)[:, None]
         sizes = np.zeros(offered.shape, np.int32)
-        sizes[there] = _sizes(ends, places[there])
+        sizes[there] = _sizes(ends, starts[there])
         taken = first_fits(sizes, left)
-        hidden[_filled(places[taken], sizes[taken])] = True
+        masked[_filled(starts[taken], sizes[taken])] = True
         left = left - np.multiply(sizes, taken).sum(axis=1)
         again = (left > 0) & there[:, -1]
         open_rows, left = open_rows[again], left[again]
         if not len(open_rows):
             break
-    return hidden.reshape(rows, length)
+    return masked.reshape(rows, length)
 
 
-def _sizes(ends: Flags, places: Integers) -> npt.NDArray[np.int32]:
-    """How many tokens there are from each place to the next boundary."""
-    sizes = np.ones(len(places), np.int32)
-    growing = np.arange(len(places))
+def _sizes(ends: Flags, starts: Integers) -> npt.NDArray[np.int32]:
+    """Return the count of tokens from each start to the next boundary."""
+    sizes = np.ones(len(starts), np.int32)
+    growing = np.arange(len(starts))
     while len(growing):
-        growing = growing[~ends[places[growing] + sizes[growing]]]
+        growing = growing[~ends[starts[growing] + sizes[growing]]]
         sizes[growing] += 1
     return sizes
 
 
-def _filled(places: Integers, sizes: npt.NDArray[np.integer]) -> Integers:
-    """All numbers from each place on, so many of each.
+def _filled(starts: Integers, sizes: npt.NDArray[np.integer]) -> Integers:
+    """Return the concatenated ranges of `sizes` numbers from each start on.
 
     >>> _filled(np.array([10, 5]), np.array([2, 3]))
     array([10, 11,  5,  6,  7])
     """
-    shifts: Integers = np.repeat(places - (np.cumsum(sizes) - sizes), sizes)
+    shifts: Integers = np.repeat(starts - (np.cumsum(sizes) - sizes), sizes)
     return shifts + np.arange(len(shifts))
 
 
 def first_fits(sizes: npt.NDArray[np.integer], room: Integers) -> Flags:
-    """Which things are taken into a row's room if each is offered in turn and taken when it still fits.
+    """Return True for each item that is taken when a row's items are offered in turn and taken if they still fit.
 
     Args:
-        sizes: (rows, things), 0 where there is none.
+        sizes: (rows, items), 0 for no item.
         room: (rows,).
 
     >>> first_fits(np.array([[2, 3, 1, 1]]), np.array([4]))
@@ -257,18 +257,18 @@ def first_fits(sizes: npt.NDArray[np.integer], room: Integers) -> Flags:
         now &= fitting > 0
         taken[rows] |= now
         used = np.multiply(fitting, now).sum(axis=1, dtype=np.int32)
-        # That one is larger than what is left, as is all that was passed over before it: the next round looks behind it.
+        # That one is larger than the room left, as are all skipped before it: the next round looks after it.
         again = np.flatnonzero((sums[:, -1] > left) & (used < left))
         rows, left, offered = rows[again], (left - used)[again], np.where(now[again], 0, offered[again])
     return taken
 
 
 def replaced(draws: Draws, tokens: Ids, options: Masked, special: SpecialIds, vocabulary_size: int) -> Ids:
-    """What stands where tokens were hidden: the mask token, a random token that is not special, or the token itself.
+    """Return the replacements of masked tokens: the mask token, a random token that is not special, or the token itself.
 
     Args:
         draws: (tokens,).
-        tokens: (tokens,), what was hidden.
+        tokens: (tokens,), the original tokens.
     """
     assert special.mask is not None, "see `masked.require_special`"
     chance = (draws & np.uint64(LAST)) * 2.0**-32
@@ -276,7 +276,7 @@ def replaced(draws: Draws, tokens: Ids, options: Masked, special: SpecialIds, vo
     is_random = np.flatnonzero((chance >= options.mask_share) & (chance < options.mask_share + options.random_share))
     specials = sorted({token for token in vars(special).values() if token is not None})
     number = ((draws[is_random] >> np.uint64(32)) * np.uint64(vocabulary_size - len(specials))) >> np.uint64(32)
-    for token in specials:  # ascending: each makes room for itself
+    for token in specials:  # ascending, so that each shifts the numbers above it
         number += number >= token
     result[is_random] = number
     return result

@@ -1,8 +1,8 @@
-"""The order of examples as arithmetic: a seeded permutation that is evaluated at an index, never stored and never iterated.
+"""The order of examples: a seeded permutation that is evaluated at an index, never stored and never iterated.
 
-Which example stands at (seed, epoch, position) follows from these three numbers alone: a run resumes at any step at once, and
-any number of devices or workers reads the same batches. The permutation is a generalised Feistel network over two digits of
-mixed radix with cycle walking (Black and Rogaway, "Ciphers with Arbitrary Finite Domains", CT-RSA 2002, section 5).
+The example at (seed, epoch, position) follows from these three numbers alone: a run resumes at any step at once, and any count
+of devices or workers reads the same batches. The permutation is a generalised Feistel network over two digits of mixed radix
+with cycle walking (Black and Rogaway, "Ciphers with Arbitrary Finite Domains", CT-RSA 2002, section 5).
 """
 
 import hashlib
@@ -19,12 +19,12 @@ LARGEST_SIZE = 2**62
 
 
 def example_indices(seed: int, positions: npt.NDArray[np.integer], size: int) -> npt.NDArray[np.int64]:
-    """Which example is read at each position of a run over `size` examples.
+    """Return the example that is read at each position of a run over `size` examples.
 
-    Position p lies in epoch p // size; each epoch is a permutation of its own of all `size` examples.
+    Position p is in epoch p // size; each epoch has its own permutation of all `size` examples.
 
     Args:
-        seed: of the run; any integer.
+        seed: seed of the run, any integer.
         positions: absolute positions over all epochs, any shape, 0 and above.
         size: examples in an epoch, 1 to 2**62.
 
@@ -32,53 +32,53 @@ def example_indices(seed: int, positions: npt.NDArray[np.integer], size: int) ->
         Indices from 0 to size - 1, int64, in the shape of `positions`.
     """
     if not 1 <= size <= LARGEST_SIZE:
-        raise ValueError(f"size must lie in 1..{LARGEST_SIZE}, found {size}")
+        raise ValueError(f"size must be in 1..{LARGEST_SIZE}, found {size}")
     if positions.size and int(positions.min()) < 0:
         raise ValueError(f"positions must not be negative, found {positions.min()}")
     flat = positions.astype(np.uint64).ravel()
-    epochs, places = np.divmod(flat, np.uint64(size))
+    epochs, offsets = np.divmod(flat, np.uint64(size))
     keys = mixed(epochs + np.uint64(_seed_key(seed)))
-    return permuted(places, keys, size).astype(np.int64).reshape(positions.shape)
+    return permuted(offsets, keys, size).astype(np.int64).reshape(positions.shape)
 
 
 def epochs_of(positions: npt.NDArray[np.integer], size: int) -> npt.NDArray[np.int64]:
-    """Which epoch each position of a run over `size` examples lies in, counted from 0."""
+    """Return the epoch of each position of a run over `size` examples, counted from 0."""
     return positions.astype(np.int64) // size
 
 
 def rank_positions(step: int, global_batch_size: int, rank: int = 0, ranks: int = 1) -> npt.NDArray[np.int64]:
-    """The positions of a step's global batch that one of several equal readers takes.
+    """Return the positions of a step's global batch that a rank reads.
 
-    Step s, counted from 1, has the positions (s - 1) B to s B - 1 for a global batch of B; rank r takes the r-th of `ranks`
-    equal pieces, so that the pieces in order of rank are the batch, however many ranks there are.
+    Step s, counted from 1, has the positions (s - 1) B to s B - 1 for a global batch of B; rank r reads the r-th of `ranks`
+    equal parts, so that the parts in order of rank are the batch for any count of ranks.
 
     Returns:
         (global_batch_size / ranks,) positions.
 
     Raises:
-        ValueError: the batch does not fall into equal pieces, or there is no such rank or step.
+        ValueError: the batch is not divisible by the ranks, or there is no such rank or step.
     """
     if not (ranks >= 1 and 0 <= rank < ranks):
-        raise ValueError(f"rank must lie in 0..{ranks - 1}, found {rank}")
+        raise ValueError(f"rank must be in 0..{ranks - 1}, found {rank}")
     if step < 1:
         raise ValueError(f"steps count from 1, found {step}")
     if global_batch_size % ranks:
-        raise ValueError(f"a global batch of {global_batch_size} does not fall into {ranks} equal pieces")
+        raise ValueError(f"a global batch of {global_batch_size} is not divisible by {ranks} ranks")
     size = global_batch_size // ranks
     first = (step - 1) * global_batch_size + rank * size
     return np.arange(first, first + size)
 
 
-def permuted(places: Indices, keys: Indices, size: int) -> Indices:
-    """Each place, below `size`, under the permutation of range(size) that its key selects.
+def permuted(values: Indices, keys: Indices, size: int) -> Indices:
+    """Return each value, below `size`, under the permutation of range(size) that its key selects.
 
-    The network permutes a domain of left * right >= size numbers; what falls outside range(size) goes through it again until
-    it lands inside. For large sizes the domain is hardly larger than `size`, so that hardly ever happens.
+    The network permutes a domain of left * right >= size numbers; a result outside range(size) goes through it again until it
+    is inside. For large sizes the domain is hardly larger than `size`, so that is rare.
     """
     left = math.isqrt(size - 1) + 1
     left += left % 2  # with two odd radices every round is an even permutation: half of all permutations would never occur
     right = -(-size // left)
-    result = _network(places, keys, left, right)
+    result = _network(values, keys, left, right)
     outside = np.flatnonzero(result >= size)
     while outside.size:
         result[outside] = _network(result[outside], keys[outside], left, right)
@@ -100,7 +100,7 @@ def _digit(values: Indices, keys: Indices, round_number: int, radix: int) -> Ind
 
 
 def mixed(values: Indices) -> Indices:
-    """A bijection of 64-bit numbers in which each bit of the result depends on all bits of the value.
+    """Return a bijection of 64-bit numbers, in which each bit of the result depends on all bits of the value.
 
     Variant 13 of Stafford's finalisers, as in splitmix64 (Steele, Lea and Flood, OOPSLA 2014); arithmetic wraps at 2**64.
     """
@@ -112,16 +112,16 @@ def mixed(values: Indices) -> Indices:
 def row_keys(
     purpose: str, seed: int, epochs: npt.NDArray[np.integer], indices: npt.NDArray[np.integer]
 ) -> npt.NDArray[np.uint64]:
-    """A random number for each example as it is in its epoch, the same in whatever batch it is drawn.
+    """Return a random number for each example in its epoch, the same in every batch.
 
     Args:
-        purpose: in words; what is drawn for one thing is unrelated to what is drawn for another.
+        purpose: a phrase; draws for different purposes are independent.
         seed: any integer.
         epochs: (rows,), 0 and above.
         indices: (rows,), 0 and above.
 
     Returns:
-        (rows,) uint64; `mixed` of them plus a number gives as many further draws as are wanted.
+        (rows,) uint64; `relm.examples.draws.drawn` gives any count of further draws from them.
     """
     keys = mixed(epochs.astype(np.uint64) + np.uint64(_seed_key(seed, purpose)))
     # Mixed again before the index is added: else example 1 of one epoch could be example 0 of another.

@@ -1,15 +1,15 @@
-"""Which sentences make up which sequence: arithmetic on where sentences and documents begin, no token is read.
+"""Pack sentences into sequences: pure functions on the offsets of sentences and documents, which read no token.
 
 Three packings, named as in section 4.2 of RoBERTa (Liu et al. 2019, arXiv 1907.11692). `full_sentences` and
-`document_sentences` fill a sequence with as many whole sentences as fit; a sentence longer than a sequence is cut into pieces
+`document_sentences` fill a sequence with as many whole sentences as fit; a sentence longer than a sequence is split into pieces
 that fill one each and a rest, so no token is lost. `sentence_pairs` is BERT's (Devlin et al. 2019, arXiv 1810.04805, appendix
-A.2): sentences until the sequence is full or the document ends; of these the first ones are the first segment, a random number
-of them. In half of the sequences the rest is the second segment; in the others, and where there is no rest, the second comes
-from another document and the rest begins the next sequence. What is too long is truncated at either end: this is what pairs
-lose. A sentence longer than a pair is cut into pieces of half a pair, so that it gives pairs as other text does.
+A.2): sentences until the sequence is full or the document ends; a random count of the first ones is the first segment. In half
+of the sequences the rest is the second segment; in the others, and where there is no rest, the second comes from another
+document and the rest begins the next sequence. Pairs that are too long are truncated at either end, which loses tokens. A
+sentence longer than a pair is split into pieces of half a pair, so that it gives pairs as other text does.
 
-Where a sequence that begins at a sentence would end is computed for all sentences at once; then the beginnings that do occur
-are found by following that from one to the next. Every draw belongs to (seed, repetition, where the sequence begins).
+The end of a sequence that would begin at a sentence is computed for all sentences at once; then the actual beginnings are found
+by following these ends from one to the next. Every draw follows from (seed, repetition, offset of the sequence).
 """
 
 from collections.abc import Iterator
@@ -25,60 +25,60 @@ from relm.recipes.objectives import Masked
 
 Integers = npt.NDArray[np.int64]
 
-# Sentences that are looked at together, besides those of two sequences; as many as the cache holds arrays of.
+# Sentences that are packed together, besides those of two sequences; their arrays fit into the cache.
 WINDOW = 2**15
-# Numbers of the draws for one beginning.
+# Indices of the draws for one beginning.
 IS_SHORT, SHORT_LENGTH, FIRST_SENTENCES, IS_RANDOM, RANDOM_SENTENCE, FIRST_CUT, SECOND_CUT = range(7)
 FOLLOWS, RANDOM, NO_PAIR = 0, 1, -1
 
 
 class Text(NamedTuple):
-    """Where sentences and documents begin; arrays may be memory-mapped."""
+    """The starts of sentences and documents; arrays may be memory-mapped."""
 
     sentence_starts: Integers
-    """(sentences + 1,), tokens before each sentence, and all tokens."""
+    """(sentences + 1,), count of tokens before each sentence, and of all tokens."""
     document_starts: Integers
-    """(documents + 1,), sentences before each document, and all sentences."""
+    """(documents + 1,), count of sentences before each document, and of all sentences."""
 
 
 class Packing(NamedTuple):
-    """How sequences are made."""
+    """The options by which sequences are packed."""
 
     options: Masked
     sequence_length: int
     source: str
-    """What is packed, such as its sha256: other sources get other draws from the same seed."""
+    """Name of the text, such as its sha256; other sources get other draws from the same seed."""
     repetition: int = 0
-    """Which of the `duplication_factor` passes over all documents."""
+    """Index of the pass over all documents, below `duplication_factor`."""
 
     @property
     def is_paired(self) -> bool:
-        """Whether sequences have two segments."""
+        """Return True if sequences have two segments."""
         return self.options.packing == "sentence_pairs"
 
     @property
     def room(self) -> int:
-        """Tokens of text that fit into a sequence: all but [CLS] and [SEP], in pairs another [SEP]."""
+        """Return the tokens of text that fit into a sequence: all except [CLS] and [SEP], in pairs another [SEP]."""
         return self.sequence_length - (3 if self.is_paired else 2)
 
 
 class Sequences(NamedTuple):
-    """Consecutive sequences: the tokens of each, as offsets into all tokens."""
+    """Consecutive sequences, as offsets into all tokens."""
 
     first_start: Integers
     first_stop: Integers
     second_start: Integers
-    """Without a second segment, where the first one stops."""
+    """Start of the second segment; without one, the stop of the first."""
     second_stop: Integers
     label: npt.NDArray[np.int8]
     """0: the second segment follows the first; 1: it is random; -1: there is none."""
     separators: Integers
-    """(any number,), ascending: where a document begins that shares a sequence with the one before; a separator goes there."""
+    """(any count,), ascending: start of each document that shares a sequence with the one before; a separator goes there."""
     truncated: int
-    """Tokens that pairs left out."""
+    """Count of tokens that pairs lost."""
 
     def between(self, start: int, stop: int) -> "Sequences":
-        """Some of the sequences; separators stay, truncated tokens are counted once, for all."""
+        """Return some of the sequences with all separators; truncated tokens are 0, since they are counted once for all."""
         return Sequences(
             self.first_start[start:stop],
             self.first_stop[start:stop],
@@ -91,35 +91,35 @@ class Sequences(NamedTuple):
 
 
 class Window(NamedTuple):
-    """Some consecutive sentences, long ones cut into pieces; pieces are counted from the first."""
+    """Some consecutive sentences, long ones split into pieces, which are counted from the first."""
 
     starts: Integers
     """(pieces + 1,), offsets of tokens."""
     document: Integers
-    """(pieces,), which of the window's documents a piece is of."""
+    """(pieces,), index of a piece's document in the window."""
     document_stops: Integers
     """(documents,), the piece after a document's last, or after the window's."""
     first_document: int
-    """How many documents lie before."""
+    """Count of documents before the window."""
     beginnings: int
-    """How many pieces have all that a sequence can reach inside the window."""
+    """Count of pieces from which a sequence is sure to end inside the window."""
 
 
 class PackingPlan(NamedTuple):
-    """The sequence that begins at each piece of a window, and where the next one would; all are counts of pieces."""
+    """The sequence that begins at each piece of a window, and the start of the next one; all are indices of pieces."""
 
     first_stops: Integers
     stops: Integers
-    """After the second segment, if it follows the first."""
+    """Stop of the second segment, if it follows the first."""
     label: npt.NDArray[np.int8]
     nexts: Integers
 
 
 def packed(text: Text, packing: Packing) -> Iterator[Sequences]:
-    """All sequences of a text, some at a time, in the text's order.
+    """Yield the sequences of a text, some at a time, in the text's order.
 
     Raises:
-        RelmError: the sequence is too short for its special tokens, or pairs are wanted of a single document.
+        RelmError: the sequence is too short for its special tokens, or sentence pairs have a single document.
     """
     require_room(packing)
     if packing.is_paired and len(text.document_starts) == 2:
@@ -144,9 +144,10 @@ def packed(text: Text, packing: Packing) -> Iterator[Sequences]:
 
 
 def require_room(packing: Packing) -> None:
-    """
+    """Check that sequences have room for text.
+
     Raises:
-        RelmError: a sequence has no place for text beside its special tokens.
+        RelmError: a sequence has no room for text beside its special tokens.
     """
     shortest = 5 if packing.is_paired else 3
     if packing.sequence_length < shortest:
@@ -157,7 +158,7 @@ def require_room(packing: Packing) -> None:
 
 
 def window_from(text: Text, begin: int, packing: Packing) -> Window:
-    """The sentences from the one that has token `begin` on, cut into pieces; `begin` is where a piece begins."""
+    """Return the sentences from the one with token `begin` on, split into pieces, one of which begins at `begin`."""
     sentences = len(text.sentence_starts) - 1
     first = int(np.searchsorted(text.sentence_starts, begin, "right")) - 1
     last = min(sentences, first + WINDOW + 2 * packing.sequence_length)
@@ -168,7 +169,7 @@ def window_from(text: Text, begin: int, packing: Packing) -> Window:
     documents = np.searchsorted(text.document_starts, [first, last - 1], "right") - 1
     after = np.minimum(text.document_starts[documents[0] + 1 : documents[1] + 2], last)
     document_stops = np.searchsorted(starts, text.sentence_starts[after])
-    # A sequence is full before a sentence would exceed it; a pair, whose target may be reached by a long sentence, after it.
+    # A sequence ends before a sentence that would exceed it; a pair ends after the sentence that reaches its target.
     reach = starts[-1] - 2 * packing.room
     return Window(
         starts,
@@ -180,7 +181,7 @@ def window_from(text: Text, begin: int, packing: Packing) -> Window:
 
 
 def with_cuts(starts: Integers, longest: int, piece: int) -> Integers:
-    """Where sentences begin, and where the pieces of those begin that are longer than `longest`.
+    """Return the starts of sentences, and of the pieces of those longer than `longest`.
 
     >>> with_cuts(np.array([0, 3, 14, 16]), 5, 4)
     array([ 0,  3,  7, 11, 14, 16])
@@ -189,12 +190,12 @@ def with_cuts(starts: Integers, longest: int, piece: int) -> Integers:
     pieces = np.where(sizes > longest, -(-sizes // piece), 1)
     if len(sizes) == 0 or pieces.max() == 1:
         return starts
-    places = np.arange(pieces.sum()) - np.repeat(np.cumsum(pieces) - pieces, pieces)
-    return np.append(np.repeat(starts[:-1], pieces) + piece * places, starts[-1])
+    numbers = np.arange(pieces.sum()) - np.repeat(np.cumsum(pieces) - pieces, pieces)
+    return np.append(np.repeat(starts[:-1], pieces) + piece * numbers, starts[-1])
 
 
 def _targets(packing: Packing, keys: Draws) -> Integers:
-    """How many tokens of text a sequence that begins at each piece should have."""
+    """Return the target count of text tokens of a sequence that begins at each piece."""
     room, probability = packing.room, packing.options.short_sequence_probability
     if probability == 0:
         return np.full(len(keys), room)
@@ -204,11 +205,11 @@ def _targets(packing: Packing, keys: Draws) -> Integers:
 
 
 def _runs(window: Window, packing: Packing, keys: Draws) -> PackingPlan:
-    """As many whole pieces as fit, one at least; with `full_sentences` documents follow each other, a separator between."""
+    """Return sequences of as many whole pieces as fit, at least one; `full_sentences` puts a separator between documents."""
     count = window.beginnings
     starts, stops, document_stops = window.starts[:-1], window.starts[1:], window.document_stops[window.document[:count]]
     if packing.options.packing == "full_sentences":
-        # Each separator before a piece moves it along by one.
+        # Each separator before a piece shifts it by one.
         starts, stops, document_stops = starts + window.document, stops + window.document, np.array([len(starts)])
     found = np.searchsorted(stops, starts[:count] + _targets(packing, keys), "right")
     ends = np.clip(found, np.arange(1, count + 1), document_stops)
@@ -216,7 +217,7 @@ def _runs(window: Window, packing: Packing, keys: Draws) -> PackingPlan:
 
 
 def _pairs(window: Window, packing: Packing, keys: Draws) -> PackingPlan:
-    """Pieces until the target is reached or the document ends; a random number of them is the first segment."""
+    """Return pairs of pieces up to the target or the document's end, a random count of which is the first segment."""
     count = window.beginnings
     pieces = np.arange(count)
     reached = np.searchsorted(window.starts, window.starts[:count] + _targets(packing, keys))
@@ -229,16 +230,16 @@ def _pairs(window: Window, packing: Packing, keys: Draws) -> PackingPlan:
 
 
 def _chain(nexts: list[int]) -> tuple[Integers, int]:
-    """The beginnings that occur, from 0 on, and the first that lies beyond the list."""
-    chosen, place, count = [], 0, len(nexts)
-    while place < count:
-        chosen.append(place)
-        place = nexts[place]
-    return np.array(chosen), place
+    """Return the actual beginnings, from 0 on, and the first one beyond the list."""
+    chosen, piece, count = [], 0, len(nexts)
+    while piece < count:
+        chosen.append(piece)
+        piece = nexts[piece]
+    return np.array(chosen), piece
 
 
 def _sequences(text: Text, window: Window, packing: Packing, keys: Draws, plan: PackingPlan, chosen: Integers) -> Sequences:
-    """The sequences that begin at the chosen pieces."""
+    """Return the sequences that begin at the chosen pieces."""
     starts, label, keys = window.starts, plan.label[chosen], keys[chosen]
     first_start, first_stop = starts[chosen], starts[plan.first_stops[chosen]]
     if not packing.is_paired:
@@ -260,11 +261,11 @@ def _sequences(text: Text, window: Window, packing: Packing, keys: Draws, plan: 
 
 
 def _random_seconds(text: Text, document: Integers, wanted: Integers, room: int, keys: Draws) -> tuple[Integers, Integers]:
-    """From a sentence of another document, all being equally likely, until enough is there or that document ends.
+    """Return segments that start at a uniformly drawn sentence of another document and end when long enough or with it.
 
     Args:
-        document: (rows,), which one it must not be.
-        wanted: (rows,), tokens; one sentence is taken at least.
+        document: (rows,), the document to exclude.
+        wanted: (rows,), count of tokens; a segment has at least one sentence.
     """
     sentence_starts, document_starts = text
     begins, ends = document_starts[document], document_starts[document + 1]
@@ -272,15 +273,15 @@ def _random_seconds(text: Text, document: Integers, wanted: Integers, room: int,
     sentence += np.where(sentence >= begins, ends - begins, 0)
     start = sentence_starts[sentence]
     document_stop = document_starts[np.searchsorted(document_starts, sentence, "right")]
-    most = np.minimum(document_stop, sentence + np.maximum(wanted, 1))  # a sentence has a token at least
+    most = np.minimum(document_stop, sentence + np.maximum(wanted, 1))  # a sentence has at least one token
     stop = _first_reaching(sentence_starts, sentence + 1, most, start + wanted)
     return start, np.minimum(sentence_starts[stop], start + room)
 
 
 def _first_reaching(values: Integers, low: Integers, high: Integers, wanted: Integers) -> Integers:
-    """The least place from `low` on whose value is no less than what is wanted there, at most `high`; `values` ascend.
+    """Return the least index in `low` to `high` whose value is at least the wanted one; `values` ascend.
 
-    Places lie near each other, so that this reads less of a memory-mapped array than a search in all of it.
+    The bounds are close, so that this reads less of a memory-mapped array than a search in all of it.
     """
     while (low < high).any():
         middle = (low + high) // 2
@@ -290,7 +291,7 @@ def _first_reaching(values: Integers, low: Integers, high: Integers, wanted: Int
 
 
 def truncated(first: Integers, second: Integers, room: int) -> tuple[Integers, Integers]:
-    """The sizes of two segments after tokens were taken from the longer, of equal ones from the second, until both fit.
+    """Return the sizes of two segments after removing tokens from the longer one, of equal ones the second, until both fit.
 
     >>> truncated(np.array([3, 9, 2, 9]), np.array([3, 2, 9, 9]), 7)
     (array([3, 5, 2, 4]), array([3, 2, 5, 3]))

@@ -1,4 +1,4 @@
-"""The step from documents to a stream of tokens on disk, by several processes, with the same bytes for any number of them."""
+"""The step from documents to a stream of tokens on disk, with the same bytes for any count of worker processes."""
 
 import contextlib
 import functools
@@ -30,10 +30,10 @@ class ShardCounts:
     words: int = 0
     bytes: int = 0
     length_histogram: list[list[int]] = field(default_factory=list)
-    """Of documents with their ends of text."""
+    """[longest, count] of documents with their ends of text."""
 
     def add(self, chunk: Chunk) -> None:
-        """Count some more."""
+        """Add a chunk to the sums."""
         self.words += chunk.words
         self.bytes += chunk.bytes
         self.length_histogram = summed([self.length_histogram, length_histogram(chunk.sizes)])
@@ -44,21 +44,19 @@ def pregenerate_stream(
 ) -> str:
     """Encode a file of documents as one shard of a token stream: `output` (.bin), its .idx, and the sidecar of `output`.
 
-    An end of text follows each document, where the tokenizer has one.
-
-    The stream is the same for all objectives that read one. Where the fast encoder and the `tokenizers` library disagree on a
-    sample of the text, the library encodes all of it.
+    An end of text follows each document, where the tokenizer has one. The stream is the same for all objectives that read one.
+    If the fast encoder and the `tokenizers` library disagree on a sample of the text, the library encodes all of it.
 
     Args:
         documents: JSON lines; compared with its sidecar if it has one.
         tokenizer: `tokenizer.json`.
-        output: the .bin file; its sidecar's facts are what the manifest is made of.
-        objective: one that reads a stream of tokens.
-        language: of the text; makes no difference here.
-        workers: processes; None: as many as there are cores. They change no byte.
+        output: the .bin file; the manifest is built from its sidecar.
+        objective: an objective that reads a stream of tokens.
+        language: language of the text, unused here.
+        workers: processes; None: one for each core. The count changes no byte.
 
     Raises:
-        RelmError: an input is absent, changed or faulty (file and line are named), or a worker was killed.
+        RelmError: an input is absent, changed or faulty (names the file and line), or a worker was killed.
     """
     started = perf_counter()
     loaded = load_tokenizer(tokenizer)
@@ -126,17 +124,17 @@ def _written(
 
 
 def whole_documents(chunks: Iterable[Chunk], dtype: str) -> Iterator[Chunk]:
-    """The chunks, with the parts of each very long document in one. `dtype` is that of stored tokens."""
-    joined, words, text_bytes, read = bytearray(), 0, 0, 0
+    """Yield the chunks, with the parts of each very long document concatenated; `dtype` is that of stored tokens."""
+    document, words, text_bytes, read = bytearray(), 0, 0, 0
     for chunk in chunks:
         if chunk.begins and chunk.ends:
             yield chunk
             continue
-        if chunk.tokens.dtype != dtype:  # no id of the vocabulary: the shard's writer refuses it
+        if chunk.tokens.dtype != dtype:  # an id outside the vocabulary, for which the shard's writer raises
             yield chunk._replace(sizes=np.array([len(chunk.tokens)], dtype=np.int32))
-        joined += chunk.tokens.data
+        document += chunk.tokens.data
         words, text_bytes, read = words + chunk.words, text_bytes + chunk.bytes, read + chunk.read
         if chunk.ends:
-            tokens = np.frombuffer(joined, dtype=dtype)
+            tokens = np.frombuffer(document, dtype=dtype)
             yield Chunk(tokens, np.array([len(tokens)], dtype=np.int32), words, text_bytes, read)
-            joined, words, text_bytes, read = bytearray(), 0, 0, 0
+            document, words, text_bytes, read = bytearray(), 0, 0, 0
