@@ -15,7 +15,7 @@ WriteDocuments = Callable[[str, list[str]], Path]
 
 @pytest.fixture
 def write_documents(tmp_path: Path) -> WriteDocuments:
-    """Writes texts as a file of documents with its sidecar."""
+    """Return a function that writes texts as a file of documents with its sidecar."""
 
     def write(name: str, texts: list[str]) -> Path:
         path = tmp_path / name
@@ -29,7 +29,7 @@ def write_documents(tmp_path: Path) -> WriteDocuments:
 
 @pytest.fixture(scope="session")
 def prose() -> list[str]:
-    """200 texts of made-up words, frequent and rare ones, with numbers, marks and a few letters beyond ASCII."""
+    """Return 200 texts of made-up words, frequent and rare ones, with numbers, marks and a few letters beyond ASCII."""
     generator = np.random.default_rng(5)
     syllables = ["ka", "ro", "the", "ing", "mi", "stre", "o", "né", "ță", "der", "шк", "2", "19", "'s", "-", ".\n"]
     words = ["".join(generator.choice(syllables, size)) for size in generator.integers(1, 5, 3000)]
@@ -38,7 +38,7 @@ def prose() -> list[str]:
 
 @pytest.fixture
 def tokenizer(tmp_path: Path, prose: list[str], write_documents: WriteDocuments) -> Path:
-    """A tokenizer of 400 tokens trained on the prose."""
+    """Train a tokenizer of 400 tokens on the prose."""
     path = tmp_path / "tokenizer" / "tokenizer.json"
     train_tokenizer("byte_level_bpe", [write_documents("training.jsonl", prose)], 400, 10**9, path)
     return path
@@ -56,7 +56,7 @@ PUBLISHED = {
 
 @pytest.fixture(scope="session")
 def published(shared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """Imports a published tokenizer by its name, once: gives its `tokenizer.json`."""
+    """Return a function that imports a published tokenizer once, by its name, and returns its `tokenizer.json`."""
     folder = tmp_path_factory.mktemp("published")
 
     def imported(name: str) -> Path:

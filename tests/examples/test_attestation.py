@@ -13,7 +13,7 @@ from relm.examples.order import example_indices
 
 
 class Numbers:
-    """Example i in epoch e is the tokens 10 i + e and 10 i + e + 1."""
+    """Examples of two tokens: example i in epoch e is 10 i + e and 10 i + e + 1."""
 
     def __init__(self, size: int, offset: int = 0) -> None:
         self.size = size
@@ -30,7 +30,7 @@ class Numbers:
 RUN = {"order_seed": 3, "phase": "main", "global_batch_size": 4, "steps": 5}
 
 
-def test_the_record_says_what_decides_the_order(tmp_path) -> None:
+def test_the_attestation_has_the_numbers_that_decide_the_order(tmp_path) -> None:
     facts = attest(Numbers(8), **RUN, output=tmp_path / "order.json")
     assert json.loads((tmp_path / "order.json").read_text()) == facts
     assert {key: value for key, value in facts.items() if "batch" not in key or "size" in key} == {
@@ -58,7 +58,7 @@ def test_content_is_hashed_with_names_types_and_shapes() -> None:
     assert indices_sha256(np.array([1, 2], dtype=np.int32)) == indices_sha256(np.array([1, 2]))
 
 
-def test_the_same_run_is_recognised(tmp_path) -> None:
+def test_the_same_run_is_accepted(tmp_path) -> None:
     facts = attest(Numbers(8), **RUN, output=tmp_path / "order.json")
     assert check_attestation(tmp_path / "order.json", Numbers(8), **RUN) == facts
 
@@ -73,7 +73,7 @@ def test_the_same_run_is_recognised(tmp_path) -> None:
         (Numbers(8), {"phase": "second"}, ["phase: attested main, here second"], ["batch"]),
     ],
 )
-def test_what_differs_is_named_and_nothing_else(tmp_path, examples, changes, different, same) -> None:
+def test_only_differences_are_named(tmp_path, examples, changes, different, same) -> None:
     path = tmp_path / "order.json"
     attest(Numbers(8), **RUN, output=path)
     with pytest.raises(RelmError) as error:
@@ -86,7 +86,7 @@ def test_what_differs_is_named_and_nothing_else(tmp_path, examples, changes, dif
         assert not any(words in line for line in said[1:-1]), words
 
 
-def test_a_record_that_lacks_a_fact_does_not_pass(tmp_path) -> None:
+def test_an_attestation_that_lacks_a_fact_is_refused(tmp_path) -> None:
     path: Path = tmp_path / "order.json"
     facts = attest(Numbers(8), **RUN, output=path)
     del facts["last_batch"]

@@ -1,4 +1,4 @@
-"""The table of builders: what is made is what is read, and a way to encode that goes wrong is left."""
+"""Examples are read as they were pregenerated, and a wrong fast encoder is replaced by the library."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +15,7 @@ from relm.recipes.objectives import Objective
 
 
 class Wrong:
-    """A fast way that is wrong about everything."""
+    """A fast encoder whose ids are all wrong."""
 
     def encoded(self, texts: Sequence[str]) -> list[np.ndarray]:
         return [np.array([1], dtype=np.int32) for _ in texts]
@@ -25,7 +25,7 @@ class Wrong:
 
 
 @pytest.mark.parametrize("phase", [{"objective": "causal"}, {"objective": "seq2seq"}])
-def test_where_a_fast_way_is_wrong_the_library_encodes_all_of_it(
+def test_the_library_replaces_a_wrong_fast_encoder(
     tmp_path: Path, tokenizer, prose, write_documents, monkeypatch, phase: dict
 ) -> None:
     documents = write_documents("a.jsonl", prose[:30])

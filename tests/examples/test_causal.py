@@ -39,12 +39,12 @@ def test_windows_begin_every_stride_tokens_while_they_are_whole() -> None:
 
 @pytest.fixture
 def manifest(tmp_path: Path) -> Path:
-    """A stream of 0 to 10 for training, in two shards, and of 0 to 2 held out."""
+    """Write a stream of 0 to 10 for training, in two shards, and of 0 to 2 held out."""
     train = {"a": list(range(7)), "b": list(range(7, 11))}
     return write_stream(tmp_path, {"train": train, "held_out": {"a": [0, 1, 2]}})
 
 
-def test_a_batch_holds_the_windows_asked_for(manifest) -> None:
+def test_a_batch_holds_the_requested_windows(manifest) -> None:
     examples = CausalExamples(manifest, "train", 4)
     assert len(examples) == 2
     windows = examples.windows(np.array([1, 0, 1]))
@@ -101,7 +101,7 @@ def test_without_an_end_of_text_every_token_is_text(tmp_path) -> None:
     assert examples.windows(np.arange(len(examples))).tolist() == [[5, 6, 0, 7, 8]]
 
 
-def test_whether_there_is_an_end_of_text_must_be_said(manifest, tmp_path) -> None:
+def test_the_option_must_match_the_tokenizers_end_of_text(manifest, tmp_path) -> None:
     (tmp_path / "none").mkdir()
     without = write_stream(tmp_path / "none", {"train": {"a": [1, 2, 3]}}, end_of_text_id=None)
     for options in (Causal(), Causal(end_of_text="between"), Causal(document_attention=True)):
@@ -112,7 +112,7 @@ def test_whether_there_is_an_end_of_text_must_be_said(manifest, tmp_path) -> Non
 
 
 def test_windows_drawn_with_replacement_begin_anywhere(manifest) -> None:
-    """nanoGPT's: of 11 tokens, windows of 4 labels begin at 0 to 6, which is `randint(11 - 4)`."""
+    """nanoGPT draws so: in 11 tokens, windows of 4 labels begin at 0 to 6, which is `randint(11 - 4)`."""
     examples = CausalExamples(manifest, "train", 4, Causal(stride=1, sampling="with_replacement"))
     assert examples.is_drawn
     indices, epochs = numbers_at(examples, 5, np.arange(300))
@@ -162,7 +162,7 @@ def test_a_split_shorter_than_one_example_is_refused(manifest) -> None:
         CausalExamples(manifest, "valid", 3)
 
 
-def test_opening_compares_content_only_when_asked(manifest) -> None:
+def test_opening_compares_content_only_on_request(manifest) -> None:
     shard = manifest.parent / "a.train.bin"
     shard.write_bytes(b"\x01\x00" + shard.read_bytes()[2:])
     assert CausalExamples(manifest, "train", 4, check_content=False).windows(np.array([0])).tolist() == [[1, 1, 2, 3, 4]]

@@ -1,4 +1,4 @@
-"""Which examples a run reads at its positions."""
+"""The examples that a run reads at its positions."""
 
 import numpy as np
 import pytest
@@ -8,11 +8,11 @@ from relm.examples.order import example_indices
 
 
 class Numbered:
-    """Examples of which only the number counts."""
+    """Examples with nothing but a count."""
 
-    def __init__(self, size: int, **said: bool) -> None:
+    def __init__(self, size: int, **flags: bool) -> None:
         self.size = size
-        vars(self).update(said)
+        vars(self).update(flags)
 
     def __len__(self) -> int:
         return self.size
@@ -21,7 +21,7 @@ class Numbered:
 POSITIONS = np.array([0, 4, 5, 14])
 
 
-def test_examples_are_permuted_unless_they_say_otherwise() -> None:
+def test_examples_are_permuted_by_default() -> None:
     indices, epochs = numbers_at(Numbered(5), 7, POSITIONS)
     assert indices.tolist() == example_indices(7, POSITIONS, 5).tolist()
     assert epochs.tolist() == [0, 0, 1, 2]
@@ -40,7 +40,7 @@ def test_drawn_examples_are_drawn_with_replacement() -> None:
 
 
 def test_draws_never_change() -> None:
-    """Runs that were published read these."""
+    """Published runs read these examples."""
     assert drawn_indices(0, np.arange(6), 10).tolist() == [1, 0, 7, 2, 5, 4]
     assert drawn_indices(1, np.array([10**12]), 1_003_790).tolist() == [959865]
 
@@ -69,7 +69,7 @@ def test_draws_do_not_depend_on_each_other() -> None:
 
 
 def test_examples_repeat_as_often_as_chance_repeats_them() -> None:
-    """Of n draws from n examples, 1 - 1/e are different; a permutation would have all."""
+    """A share of 1 - 1/e of n draws from n examples are different; in a permutation all are."""
     size = 10_000
     different = len(np.unique(drawn_indices(13, np.arange(size), size))) / size
     assert different == pytest.approx(1 - np.exp(-1), abs=0.015)

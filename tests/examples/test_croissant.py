@@ -29,7 +29,7 @@ COLUMNS = [Column("input_ids", "uint16", 4), Column("word_starts", "bool", 4), C
 
 @pytest.fixture(autouse=True)
 def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Croissant's context is in the file, so nothing is fetched to read it."""
+    """Raise for any connection: Croissant's context is in the file, so nothing is fetched to read it."""
 
     def refuse(*arguments: Any) -> None:
         raise AssertionError("the network was asked")
@@ -104,7 +104,7 @@ def test_the_same_examples_give_the_same_bytes(tmp_path, dataset) -> None:
 
 
 def test_the_reference_implementation_would_refuse_a_faulty_description(tmp_path, dataset) -> None:
-    """So the tests above can fail."""
+    """This shows that the tests above can fail."""
     path = described(tmp_path, dataset, train=[table(tmp_path / "a.arrow")])
     content = json.loads(path.read_text())
     content["recordSet"][0]["field"][0]["source"]["fileSet"]["@id"] = "elsewhere"

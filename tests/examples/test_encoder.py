@@ -29,7 +29,7 @@ ALPHABET = [
 
 
 def byte_tokenizer() -> Tokenizer:
-    """One token for each byte, and a few merges."""
+    """Return a tokenizer with one token for each byte, and a few merges."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     merges = [("Ġ", "a"), ("a", "b"), ("s", "s"), ("'", "s"), ("Ġ", "Ġ"), ("Ġa", "b"), ("Ã", "©"), ("©", "!")]
     vocabulary = {token: number for number, token in enumerate([*alphabet, *(a + b for a, b in merges)])}
@@ -60,7 +60,7 @@ SLOW = [TextEncoder(tokenizer, fast=False) for tokenizer in TOKENIZERS]
 
 
 def assert_alike(fast: TextEncoder, slow: TextEncoder, texts: Sequence[str]) -> None:
-    """Ids, sizes and beginnings of words are the library's."""
+    """Check that ids, sizes and starts of words are the library's."""
     assert fast.fast is not None
     assert slow.fast is None
     (tokens, sizes), starts = fast.with_word_starts(texts)
@@ -72,7 +72,7 @@ def assert_alike(fast: TextEncoder, slow: TextEncoder, texts: Sequence[str]) -> 
     assert np.array_equal(fast.encoded(texts).tokens, tokens)
 
 
-def test_each_kind_has_its_fast_way() -> None:
+def test_each_kind_has_its_fast_encoder() -> None:
     assert [type(encoder.fast) for encoder in FAST] == [ByteLevel, SpacedWords, SpacedWords, Characters]
 
 
@@ -81,7 +81,7 @@ ANY_TEXT = st.lists(st.one_of(st.sampled_from(ALPHABET), st.characters(exclude_c
 
 @settings(max_examples=300, deadline=None)
 @given(st.lists(ANY_TEXT, max_size=4))
-def test_every_way_gives_the_librarys_ids_and_words(texts: list[str]) -> None:
+def test_every_encoder_gives_the_librarys_ids_and_words(texts: list[str]) -> None:
     for fast, slow in zip(FAST, SLOW, strict=True):
         assert_alike(fast, slow, texts)
 
@@ -183,7 +183,7 @@ def test_real_text_is_encoded_as_by_the_library(published, shared_data, name) ->
             assert_alike(fast, slow, list(itertools.islice(lines, 40)))
 
 
-def test_spaces_that_belong_to_what_stands_beside_them_are_left_to_the_library(published) -> None:
+def test_the_library_encodes_spaces_in_grapheme_clusters(published) -> None:
     tokenizer = load_tokenizer(published("t5")).tokenizer
     fast, slow = TextEncoder(tokenizer), TextEncoder(tokenizer, fast=False)
     # Marks, a joiner, a Thai vowel, a skin tone: each is in one grapheme cluster with the space before; two, with that after.
@@ -205,7 +205,7 @@ def test_every_token_of_gpt2_and_roberta_is_encoded_as_by_the_library(published)
         assert found.tokens.tolist() == list(itertools.chain.from_iterable(expected))
 
 
-def test_any_other_tokenizer_is_left_to_the_library() -> None:
+def test_the_library_encodes_with_any_other_tokenizer() -> None:
     lowercased, prefixed, added, spaced = byte_tokenizer(), byte_tokenizer(), byte_tokenizer(), word_tokenizer(True)
     lowercased.normalizer = normalizers.Lowercase()
     prefixed.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
@@ -218,23 +218,23 @@ def test_any_other_tokenizer_is_left_to_the_library() -> None:
             assert encoder.encoded([text]).tokens.tolist() == ids_by_library(tokenizer, text).tolist()
 
 
-def test_the_library_alone_can_be_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_library_alone_can_be_requested(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RELM_ENCODER", "library")
     assert TextEncoder(byte_tokenizer()).fast is None
 
 
 class Wrong(Characters):
-    """A way that is wrong about one character."""
+    """An encoder that is wrong about one character."""
 
     def encoded(self, texts: Sequence[str]) -> list[np.ndarray]:
         return [row + (np.array(list(text)) == "b") for row, text in zip(super().encoded(texts), texts, strict=True)]
 
 
-def test_a_way_that_gives_other_ids_is_found_out_by_samples() -> None:
+def test_samples_detect_a_wrong_encoder() -> None:
     encoder = TextEncoder(character_tokenizer())
     assert isinstance(encoder.fast, Characters)
     encoder.fast_encoder = Wrong(encoder.fast.ids)
-    encoder.encoded(["b", "a" * 99, "b"])  # the text in the middle is tried
+    encoder.encoded(["b", "a" * 99, "b"])  # the sample is of the text in the middle
     with pytest.raises(Disagreement, match="the tokenizers library and Wrong give different ids for 'aab"):
         encoder.encoded(["a" * 99, "aab", "a"])
 
@@ -273,7 +273,7 @@ print(kept, encoder.fast._gigatoken is first)
 """
 
 
-def test_gigatoken_is_made_anew_when_it_remembers_too_much(tokenizer) -> None:
+def test_gigatoken_is_loaded_again_when_its_cache_is_large(tokenizer) -> None:
     done = subprocess.run([sys.executable, "-c", MANY_WORDS, str(tokenizer)], capture_output=True, text=True, check=True)
     assert done.stdout == "True False\n"
 

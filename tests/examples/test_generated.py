@@ -25,7 +25,7 @@ ROWS = np.array([0, 1, 0])
 
 @pytest.fixture
 def words(tmp_path: Path) -> Path:
-    """A tokenizer of words with all special tokens."""
+    """Write a tokenizer of words with all special tokens."""
     tokenizer = Tokenizer(models.WordLevel({name: number for number, name in enumerate(NAMES)}, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tokenizer.add_special_tokens(NAMES[:6])
@@ -36,7 +36,7 @@ def words(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def documents(write_documents) -> Path:
-    """Twelve documents of ten lines of five words."""
+    """Write twelve documents of ten lines of five words."""
     generator = np.random.default_rng(2)
     lines = [" ".join(np.array(NAMES)[generator.integers(6, 56, 5)]) for _ in range(120)]
     return write_documents("a.jsonl", ["\n".join(lines[start : start + 10]) for start in range(0, 120, 10)])
@@ -122,7 +122,7 @@ def test_an_example_is_the_same_in_every_batch_and_new_in_every_epoch(name) -> N
     assert other["input_ids"].tolist() != alone["input_ids"].tolist()
 
 
-def test_tokens_are_of_the_vocabulary_and_labels_what_the_inputs_say() -> None:
+def test_tokens_are_of_the_vocabulary_and_labels_match_the_inputs() -> None:
     batch = generated(objective("causal", 50), vocabulary_size=7, size=100).batch(np.arange(100), np.zeros(100, dtype=int))
     assert set(batch["input_ids"].ravel().tolist()) == set(range(7))
     assert np.array_equal(batch["input_ids"][:, 1:], batch["labels"][:, :-1])

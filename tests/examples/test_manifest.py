@@ -21,7 +21,7 @@ from relm.examples.manifest import (
 
 
 def sidecar(path: Path, **changes: Any) -> Path:
-    """The sidecar of a shard of tokens that need not exist."""
+    """Write the sidecar of a shard of tokens, which need not exist."""
     facts = {
         "file": path.name,
         "sha256": "ab" * 32,
@@ -46,13 +46,13 @@ def sidecar(path: Path, **changes: Any) -> Path:
 
 
 def old_sidecar(path: Path, **changes: Any) -> Path:
-    """As the first version of the causal step wrote it."""
+    """Write a sidecar as the first version of the causal step did."""
     later = {"layout": None, "special": None, "settings": None, "length_histogram": None}
     return sidecar(path, **later, end_of_text_id=0, **changes)
 
 
 def table_sidecar(path: Path, **changes: Any) -> Path:
-    """Of a table."""
+    """Write the sidecar of a table."""
     facts = {"objective": "masked", "layout": "table", "examples": 2, "idx_sha256": None, **changes}
     return sidecar(path, **{"settings": {"objectives": ["masked"], "sequence_length": 4}, **facts})
 

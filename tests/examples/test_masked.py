@@ -26,7 +26,7 @@ LENGTH = 32
 
 @pytest.fixture
 def tokenizer(tmp_path: Path) -> Path:
-    """A WordPiece with a token for each letter: a word of three letters has three tokens."""
+    """Write a WordPiece with a token for each letter, so that a word of three letters has three tokens."""
     return write_tokenizer(tmp_path / "wordpiece.json", TOKENS[:5])
 
 
@@ -47,7 +47,7 @@ def write_texts(path: Path, texts: list[str]) -> Path:
 
 @pytest.fixture
 def documents(tmp_path: Path) -> Path:
-    """120 documents of one to twenty lines, each a sentence of short words."""
+    """Write 120 documents of one to twenty lines, each a sentence of short words."""
     return write_texts(tmp_path / "a.jsonl", some_texts(120, 7))
 
 
@@ -126,7 +126,7 @@ def test_pairs_have_two_segments_and_a_label(tmp_path: Path, tokenizer: Path, do
     assert (~starts & (ids >= 5) == pieces & ~words_cut).all()
 
 
-def test_the_sidecar_says_what_the_table_holds(tmp_path: Path, tokenizer: Path, documents: Path) -> None:
+def test_the_sidecar_describes_the_table(tmp_path: Path, tokenizer: Path, documents: Path) -> None:
     options = {"packing": "sentence_pairs", "duplication_factor": 2, "short_sequence_probability": 0.1}
     said = pregenerate_masked(documents, tokenizer, tmp_path / "a.arrow", objective(**options), "en", 1)
     facts, table = read_json(sidecar_of(tmp_path / "a.arrow")), ExampleTable(tmp_path / "a.arrow")
@@ -199,7 +199,7 @@ def test_repetitions_and_shards_are_packed_and_masked_otherwise(tmp_path: Path, 
     assert (column(other, "masked_positions")[:20] != column(once, "masked_positions")[:20]).any(axis=1).sum() > 15
 
 
-def test_static_masks_are_stored_and_read_as_they_are(tmp_path: Path, tokenizer: Path, documents: Path) -> None:
+def test_static_masks_are_stored_and_read_unchanged(tmp_path: Path, tokenizer: Path, documents: Path) -> None:
     options = {"packing": "document_sentences", "masks": "static", "whole_words": True}
     plain = built(documents, tokenizer, tmp_path / "plain.arrow", packing="document_sentences")
     table = built(documents, tokenizer, tmp_path / "a.arrow", **options)
@@ -216,7 +216,7 @@ def test_static_masks_are_stored_and_read_as_they_are(tmp_path: Path, tokenizer:
     assert batches[0]["masked_labels"][0].tolist() == [*labels[7, : count[7]].tolist(), *[IGNORED] * (5 - count[7])]
 
 
-def test_a_batch_has_what_training_asks_of_it(tmp_path: Path, tokenizer: Path, documents: Path) -> None:
+def test_a_batch_has_the_arrays_of_the_contract(tmp_path: Path, tokenizer: Path, documents: Path) -> None:
     options = {"packing": "sentence_pairs", "short_sequence_probability": 0.3}
     table = built(documents, tokenizer, tmp_path / "a.arrow", **options)
     examples = examples_of(tmp_path, [tmp_path / "a.arrow"], **options)
@@ -249,7 +249,7 @@ def test_a_batch_has_what_training_asks_of_it(tmp_path: Path, tokenizer: Path, d
         examples.batch(np.array([len(table)]), np.array([0]))
 
 
-def test_whole_words_are_hidden_as_examples_are_read(tmp_path: Path, tokenizer: Path, documents: Path) -> None:
+def test_whole_words_are_masked_at_reading_time(tmp_path: Path, tokenizer: Path, documents: Path) -> None:
     table = built(documents, tokenizer, tmp_path / "a.arrow")
     rows = np.arange(len(table))
     whole = {}
@@ -300,7 +300,7 @@ def test_an_example_is_the_same_in_any_batch_order_and_process(tmp_path: Path, t
             assert all(np.array_equal(elsewhere[name], together[name][::step]) for name in together)
 
 
-def test_each_epoch_and_each_seed_hides_other_tokens(tmp_path: Path, tokenizer: Path, documents: Path) -> None:
+def test_each_epoch_and_each_seed_masks_other_tokens(tmp_path: Path, tokenizer: Path, documents: Path) -> None:
     built(documents, tokenizer, tmp_path / "a.arrow")
     examples = examples_of(tmp_path, [tmp_path / "a.arrow"])
     rows, epoch = np.arange(40), np.zeros(40, np.int64)
@@ -314,7 +314,7 @@ def test_each_epoch_and_each_seed_hides_other_tokens(tmp_path: Path, tokenizer: 
         assert (other["masked_positions"] != first).any(axis=1).mean() > 0.9
 
 
-def test_a_file_without_text_is_refused_unless_it_says_so(tmp_path: Path, tokenizer: Path) -> None:
+def test_a_file_without_text_is_refused_unless_its_sidecar_records_no_documents(tmp_path: Path, tokenizer: Path) -> None:
     blank = write_texts(tmp_path / "blank.jsonl", ["", " \n "])
     with pytest.raises(RelmError, match=r"blank\.jsonl: holds no text; run the step that extracts"):
         built(blank, tokenizer, tmp_path / "a.arrow")

@@ -19,7 +19,7 @@ def keys_of(rows: int, epoch: int = 0, seed: int = 0, first: int = 0) -> np.ndar
 
 
 def rows_like(row: list[int], count: int) -> tuple[np.ndarray, np.ndarray]:
-    """The same row, padded or not, so many times, and the rows' lengths."""
+    """Return copies of a row, padded or not, and their lengths."""
     ids = np.tile(np.array(row, dtype=np.uint16), (count, 1))
     return ids, np.count_nonzero(ids != PAD, axis=1)
 
@@ -30,8 +30,8 @@ def hide(row: list[int], count: int, epoch: int = 0, **options: object) -> Maske
     return masked_rows(ids, lengths, keys_of(count, epoch), settings, SPECIAL, VOCABULARY, capacity(settings, ids.shape[1]))
 
 
-def hidden_flags(found: MaskedRows) -> np.ndarray:
-    """(rows, L), True where a token is hidden."""
+def masked_flags(found: MaskedRows) -> np.ndarray:
+    """Return (rows, L), True for masked tokens."""
     rows = np.repeat(np.arange(len(found.counts)), found.counts)
     flags = np.zeros(found.input_ids.shape, bool)
     flags[rows, found.positions[np.arange(found.positions.shape[1]) < found.counts[:, None]]] = True
@@ -42,10 +42,10 @@ def flags_of(starts: list[int], count: int) -> np.ndarray:
     return np.tile(np.array(starts, dtype=bool), (count, 1))
 
 
-TWENTY = [CLS, *range(10, 19), SEP, *range(20, 28), SEP]  # 17 tokens that may be hidden
+TWENTY = [CLS, *range(10, 19), SEP, *range(20, 28), SEP]  # 17 candidates
 
 
-def test_only_tokens_of_text_may_be_hidden() -> None:
+def test_only_tokens_of_text_are_masked() -> None:
     ids, lengths = rows_like([CLS, 10, UNK, SEP, 11, SEP, PAD, PAD], 1)
     assert candidates(ids, lengths, SPECIAL).tolist() == [[False, True, True, False, True, False, False, False]]
     assert not candidates(ids, lengths, SpecialIds(cls=CLS, sep=SEP))[0, 6:].any()
@@ -69,7 +69,7 @@ def test_the_bound_of_a_binomial_is_the_least_value_that_is_safe(probability: fl
         assert bound == 0 or stats.binom.sf(bound - 1, length, probability) >= 1e-8
 
 
-def test_exactly_so_many_are_hidden() -> None:
+def test_exact_masks_its_count_of_tokens() -> None:
     lengths = np.arange(3, 41)
     ids = np.where(np.arange(40) < lengths[:, None], 9, PAD).astype(np.int32)
     ids[:, 0], ids[np.arange(38), lengths - 1] = CLS, SEP
@@ -78,14 +78,14 @@ def test_exactly_so_many_are_hidden() -> None:
     # The nearest whole number to 15 % of the length, one at least and four at most: 1.5 gives 2, 2.5 would give 2.
     expected = [1] * 7 + [2] * 7 + [3] * 7 + [4] * 17
     assert found.counts.tolist() == expected == [min(4, max(1, round(0.15 * length))) for length in lengths]
-    assert hidden_flags(found).sum(axis=1).tolist() == expected
+    assert masked_flags(found).sum(axis=1).tolist() == expected
     assert masked_rows(ids[:1], lengths[:1], keys_of(1), Masked(probability=0.9), SPECIAL, 50, 9).counts.tolist() == [1]
 
 
-def test_hidden_tokens_are_labels_in_order_and_all_else_stays() -> None:
+def test_masked_tokens_are_labels_in_order_and_all_else_stays() -> None:
     found = hide([*TWENTY, PAD, PAD], 2000, probability=0.3)
     ids, _ = rows_like([*TWENTY, PAD, PAD], 2000)
-    flags = hidden_flags(found)
+    flags = masked_flags(found)
     assert not flags[:, [0, 10, 19, 20, 21]].any()
     assert np.array_equal(found.input_ids[~flags], ids[~flags])
     assert np.array_equal(found.labels[:, :6].ravel(), ids[flags])
@@ -94,7 +94,7 @@ def test_hidden_tokens_are_labels_in_order_and_all_else_stays() -> None:
     assert found.input_ids.dtype == found.labels.dtype == np.uint16
 
 
-def test_unused_places_are_zero_and_the_rows_given_are_left_alone() -> None:
+def test_unused_entries_are_zero_and_the_given_rows_unchanged() -> None:
     ids, lengths = rows_like([CLS, 10, 11, SEP, *[PAD] * 36], 3)
     before = ids.copy()
     found = masked_rows(ids, lengths, keys_of(3), Masked(), SPECIAL, VOCABULARY, 6)
@@ -105,8 +105,8 @@ def test_unused_places_are_zero_and_the_rows_given_are_left_alone() -> None:
 
 
 @pytest.mark.parametrize("options", [{"probability": 0.2}, {"probability": 0.2, "selection": "bernoulli"}])
-def test_every_token_and_every_pair_of_tokens_is_hidden_equally_often(options: dict[str, object]) -> None:
-    flags = hidden_flags(hide(TWENTY, 40_000, **options))[:, [*range(1, 10), *range(11, 19)]].astype(int)
+def test_every_token_and_every_pair_of_tokens_is_masked_equally_often(options: dict[str, object]) -> None:
+    flags = masked_flags(hide(TWENTY, 40_000, **options))[:, [*range(1, 10), *range(11, 19)]].astype(int)
     together = flags.T @ flags
     share = together.diagonal().mean() / len(flags)
     spread = ((together.diagonal() - len(flags) * share) ** 2).sum() / (len(flags) * share * (1 - share))
@@ -116,7 +116,7 @@ def test_every_token_and_every_pair_of_tokens_is_hidden_equally_often(options: d
     assert stats.chisquare(pairs).pvalue > 1e-4
 
 
-def test_bernoulli_hides_each_token_for_itself() -> None:
+def test_bernoulli_masks_tokens_independently() -> None:
     counts = hide(TWENTY, 40_000, selection="bernoulli").counts
     observed = np.bincount(counts, minlength=18)
     expected = stats.binom.pmf(np.arange(18), 17, 0.15) * 40_000
@@ -129,12 +129,12 @@ def test_bernoulli_with_a_maximum_keeps_the_shares_of_all_positions() -> None:
     assert found.positions.shape[1] == found.counts.max() == 3
     free = hide(TWENTY, 40_000, selection="bernoulli", probability=0.3)
     assert np.array_equal(found.counts, np.minimum(free.counts, 3))
-    assert not (hidden_flags(found) & ~hidden_flags(free)).any()
-    places = hidden_flags(found)[:, [*range(1, 10), *range(11, 19)]].sum(axis=0)
+    assert not (masked_flags(found) & ~masked_flags(free)).any()
+    places = masked_flags(found)[:, [*range(1, 10), *range(11, 19)]].sum(axis=0)
     assert stats.chisquare(places).pvalue > 1e-4
 
 
-def test_more_hidden_tokens_than_places_are_an_error_not_a_lost_label() -> None:
+def test_more_masked_tokens_than_capacity_are_an_error_not_a_lost_label() -> None:
     ids, lengths = rows_like(TWENTY, 1000)
     options = Masked(selection="bernoulli", probability=0.15)
     with pytest.raises(RelmError, match=r"bernoulli drew more than 5 tokens of one sequence.*set masked.max_predictions: 5"):
@@ -147,7 +147,7 @@ def test_eighty_ten_ten() -> None:
     for shares in ({}, {"mask_share": 0.5, "random_share": 0.5}, {"mask_share": 1.0, "random_share": 0.0}):
         options = Masked.model_validate(shares)
         found = hide(TWENTY, 20_000, **shares)
-        now, before = found.input_ids[hidden_flags(found)], found.labels.ravel()
+        now, before = found.input_ids[masked_flags(found)], found.labels.ravel()
         random = (now != MASK) & (now != before)
         observed = [(now == MASK).sum(), random.sum(), (now == before).sum()]
         itself = options.random_share / 45  # a random token may be the one that was there
@@ -162,19 +162,19 @@ def test_eighty_ten_ten() -> None:
 
 def test_random_replacements_are_any_token_but_a_special_one() -> None:
     found = hide([CLS, *[20] * 18, SEP], 20_000, mask_share=0.0, random_share=1.0)
-    drawn = np.bincount(found.input_ids[hidden_flags(found)], minlength=VOCABULARY)
+    drawn = np.bincount(found.input_ids[masked_flags(found)], minlength=VOCABULARY)
     assert not drawn[:5].any()
     assert stats.chisquare(drawn[5:]).pvalue > 1e-4
     special = SpecialIds(end_of_text=7, pad=49, unk=48, cls=5, sep=7, mask=0)  # anywhere, two of them the same
     ids = np.full((5000, 20), 20, np.uint16)
     options = Masked(mask_share=0.0, random_share=1.0)
     found = masked_rows(ids, np.full(5000, 20), keys_of(5000), options, special, VOCABULARY, 3)
-    drawn = np.bincount(found.input_ids[hidden_flags(found)], minlength=VOCABULARY)
+    drawn = np.bincount(found.input_ids[masked_flags(found)], minlength=VOCABULARY)
     assert not drawn[[0, 5, 7, 48, 49]].any()
     assert np.count_nonzero(drawn) == 45
 
 
-def test_what_replaces_a_token_does_not_depend_on_which_are_hidden() -> None:
+def test_replacements_do_not_depend_on_which_tokens_are_masked() -> None:
     found = hide(TWENTY, 20_000, probability=0.15)
     is_mask = np.take_along_axis(found.input_ids, found.positions.astype(int), axis=1) == MASK
     table = [np.bincount(found.positions.ravel()[is_mask.ravel() == flag], minlength=20) for flag in (True, False)]
@@ -206,12 +206,12 @@ def test_a_row_has_the_same_mask_in_every_batch(whole_words: bool, monkeypatch: 
     assert run(np.arange(0)).positions.shape == (0, 8)
 
 
-def test_epochs_seeds_and_neighbouring_rows_have_masks_of_their_own() -> None:
+def test_epochs_seeds_and_neighbouring_rows_have_different_masks() -> None:
     ids, lengths = rows_like(TWENTY, 5000)
     options = Masked(probability=0.25)
 
     def flags(keys: np.ndarray) -> np.ndarray:
-        return hidden_flags(masked_rows(ids, lengths, keys, options, SPECIAL, VOCABULARY, 5))
+        return masked_flags(masked_rows(ids, lengths, keys, options, SPECIAL, VOCABULARY, 5))
 
     first = flags(keys_of(5000))
     others = {"epoch": flags(keys_of(5000, epoch=1)), "seed": flags(keys_of(5000, seed=1)), "row": np.roll(first, 1, axis=0)}
@@ -236,21 +236,21 @@ def test_the_masks_of_a_seed_never_change() -> None:
 
 
 WORDS = [1, 1, 0, 1, 0, 0, 1, 1, 0, 0, 1, 0, 1, 0, 1, 1, 0, 0, 0, 1]
-"""Of TWENTY: words [1 2] [3 4 5] [6] [7 8 9], after the separator what is left of one [11], then [12 13] [14] [15 to 18]."""
+"""The words of TWENTY: [1 2] [3 4 5] [6] [7 8 9], after the separator the rest of one [11], then [12 13] [14] [15 to 18]."""
 WORD_LIST = [[1, 2], [3, 4, 5], [6], [7, 8, 9], [11], [12, 13], [14], [15, 16, 17, 18]]
 
 
-def hidden_words(count: int, places: int, **options: object) -> list[list[int]]:
-    """The positions hidden in each row."""
+def masked_words(count: int, places: int, **options: object) -> list[list[int]]:
+    """Return the masked positions of each row."""
     ids, lengths = rows_like(TWENTY, count)
     settings = Masked.model_validate({"whole_words": True, **options})
     starts = flags_of(WORDS, count)
     found = masked_rows(ids, lengths, keys_of(count), settings, SPECIAL, VOCABULARY, places, starts)
-    return [np.flatnonzero(row).tolist() for row in hidden_flags(found)]
+    return [np.flatnonzero(row).tolist() for row in masked_flags(found)]
 
 
-def test_words_are_hidden_whole_and_one_that_would_exceed_the_number_is_passed_over() -> None:
-    rows = hidden_words(3000, 3)
+def test_whole_words_are_masked_and_one_that_would_exceed_the_count_is_skipped() -> None:
+    rows = masked_words(3000, 3)
     for row in rows:
         words = [word for word in WORD_LIST if word[0] in row]
         assert row == [place for word in words for place in word]
@@ -261,21 +261,21 @@ def test_words_are_hidden_whole_and_one_that_would_exceed_the_number_is_passed_o
     assert {len(row) for row in rows} == {3}  # there are words of one token enough to fill up
 
 
-def test_words_of_a_size_are_hidden_equally_often() -> None:
-    rows = hidden_words(20_000, 5, probability=0.25)
+def test_words_of_a_size_are_masked_equally_often() -> None:
+    rows = masked_words(20_000, 5, probability=0.25)
     counts = {word[0]: sum(word[0] in row for row in rows) for word in WORD_LIST}
     for same_size in ([6, 11, 14], [1, 12], [3, 7]):
         assert stats.chisquare([counts[word] for word in same_size]).pvalue > 1e-4
     assert counts[6] > counts[1] > counts[3] > counts[15] > 0
 
 
-def test_bernoulli_takes_each_word_for_itself() -> None:
-    rows = hidden_words(20_000, 17, selection="bernoulli", max_predictions=17, probability=0.2)
+def test_bernoulli_takes_words_independently() -> None:
+    rows = masked_words(20_000, 17, selection="bernoulli", max_predictions=17, probability=0.2)
     for word in WORD_LIST:
         assert stats.binomtest(sum(word[0] in row for row in rows), 20_000, 0.2).pvalue > 1e-4
 
 
-def test_a_row_of_one_long_word_hides_nothing() -> None:
+def test_a_row_of_one_long_word_has_no_mask() -> None:
     ids, lengths = rows_like([CLS, 10, 11, 12, SEP], 2)
     starts = flags_of([1, 1, 0, 0, 1], 2)
     found = masked_rows(ids, lengths, keys_of(2), Masked(whole_words=True), SPECIAL, VOCABULARY, 1, starts)
@@ -284,13 +284,13 @@ def test_a_row_of_one_long_word_hides_nothing() -> None:
 
 
 def test_a_word_ends_with_its_row() -> None:
-    ids = np.full((3, 4), 20, np.uint16)  # no special token between the rows, and no word begins
+    ids = np.full((3, 4), 20, np.uint16)  # no special token between the rows, and no word starts
     options = Masked(whole_words=True, probability=0.99)
     found = masked_rows(ids, np.full(3, 4), keys_of(3), options, SPECIAL, VOCABULARY, 4, np.zeros((3, 4), bool))
     assert found.counts.tolist() == [4, 4, 4]
 
 
-def test_things_are_taken_as_they_would_be_one_by_one() -> None:
+def test_items_are_taken_as_one_by_one() -> None:
     generator = np.random.default_rng(1)
     sizes = generator.integers(0, 9, (2000, 25))
     room = generator.integers(1, 30, 2000)
@@ -305,7 +305,7 @@ def test_things_are_taken_as_they_would_be_one_by_one() -> None:
     assert first_fits(np.array([[4, 3, 2, 1]]), np.array([4])).tolist() == [[True, False, False, False]]
 
 
-def test_words_are_found_however_many_are_looked_at_together() -> None:
+def test_the_count_of_words_offered_together_changes_nothing() -> None:
     generator = np.random.default_rng(2)
     ids = generator.integers(5, VOCABULARY, (500, 64)).astype(np.uint16)
     ids[:, [0, 63]] = CLS, SEP

@@ -36,7 +36,7 @@ def test_one_position_alone_is_the_same_as_among_many() -> None:
     assert np.array_equal(example_indices(3, np.arange(12).reshape(3, 4), 1234), together[:12].reshape(3, 4))
 
 
-def test_epochs_and_seeds_have_orders_of_their_own() -> None:
+def test_epochs_and_seeds_have_different_orders() -> None:
     size = 1000
     orders = [example_indices(seed, np.arange(3 * size), size).reshape(3, size) for seed in range(3)]
     rows = np.concatenate(orders)
@@ -83,7 +83,7 @@ def test_sizes_far_beyond_two_to_the_forty_stay_a_permutation() -> None:
         assert len(np.unique(drawn)) == 10_000
 
 
-def test_memory_does_not_grow_with_the_number_of_examples() -> None:
+def test_memory_does_not_grow_with_the_count_of_examples() -> None:
     peaks = []
     for size in (10**4, 10**10):
         tracemalloc.start()
@@ -93,7 +93,7 @@ def test_memory_does_not_grow_with_the_number_of_examples() -> None:
     assert max(peaks) < 500_000
 
 
-def test_positions_lie_in_the_epoch_that_their_example_is_drawn_for() -> None:
+def test_positions_are_in_the_epoch_of_their_examples() -> None:
     assert epochs_of(np.array([[0, 2], [3, 7]]), 3).tolist() == [[0, 0], [1, 2]]
     assert epochs_of(np.array([2**40 * 3 - 1], dtype=np.uint64), 2**40).tolist() == [2]
     size = 11
@@ -123,7 +123,7 @@ def test_global_batches_are_the_same_for_any_number_of_ranks_and_workers(ranks, 
         assert np.concatenate(pieces).tolist() == whole.tolist()
 
 
-def test_batches_that_do_not_fall_into_equal_pieces_are_refused() -> None:
+def test_batches_that_are_not_divisible_by_the_ranks_are_refused() -> None:
     with pytest.raises(ValueError, match="a global batch of 10 is not divisible by 4 ranks"):
         rank_positions(1, 10, 0, 4)
     with pytest.raises(ValueError, match=r"rank must be in 0\.\.1, found 2"):
@@ -150,7 +150,7 @@ def test_the_keys_of_rows_never_change() -> None:
     ]
 
 
-def test_impossible_questions_are_refused() -> None:
+def test_impossible_arguments_are_refused() -> None:
     with pytest.raises(ValueError, match="size must be in"):
         example_indices(0, np.arange(3), 0)
     with pytest.raises(ValueError, match="must not be negative"):

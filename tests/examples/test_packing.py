@@ -9,7 +9,7 @@ from relm.recipes.objectives import Masked
 
 
 def text_of(*documents: list[int]) -> Text:
-    """A text with sentences of so many tokens."""
+    """Return a text with sentences of the given sizes."""
     sentence_starts = np.cumsum([0, *(size for document in documents for size in document)])
     return Text(sentence_starts, np.cumsum([0, *map(len, documents)]))
 
@@ -118,7 +118,7 @@ def test_a_second_segment_that_follows_is_the_rest_and_one_that_is_random_is_of_
     assert (found.second_start >= found.first_stop)[follows].all()
 
 
-def test_a_rest_that_gave_way_to_a_random_segment_begins_the_next_sequence() -> None:
+def test_a_rest_replaced_by_a_random_segment_begins_the_next_sequence() -> None:
     found = all_of(text_of(*[[4] * 30] * 40), options("sentence_pairs", 23))  # five sentences fill a pair: none is truncated
     follows = found.label == FOLLOWS
     assert 0 < follows.sum() < len(follows)
@@ -127,7 +127,7 @@ def test_a_rest_that_gave_way_to_a_random_segment_begins_the_next_sequence() -> 
     assert found.truncated == 0
 
 
-def test_a_random_segment_goes_on_until_the_sequence_is_full_or_its_document_ends() -> None:
+def test_a_random_segment_continues_until_the_sequence_is_full_or_its_document_ends() -> None:
     text = text_of(*[[4] * 30] * 40)
     found = all_of(text, options("sentence_pairs", 23))
     first, second = found.first_stop - found.first_start, found.second_stop - found.second_start
@@ -151,7 +151,7 @@ def test_half_of_the_pairs_are_random_and_all_without_a_rest() -> None:
     assert stats.binomtest(int((label == RANDOM).sum()), len(label)).pvalue > 1e-4
 
 
-def test_any_number_of_sentences_is_equally_often_the_first_segment() -> None:
+def test_any_count_of_sentences_is_equally_often_the_first_segment() -> None:
     found = all_of(text_of([4] * 40_000, [4] * 40_000), options("sentence_pairs", 27))  # six sentences, none truncated
     sizes = np.bincount((found.first_stop - found.first_start) // 4, minlength=7)
     assert sizes[0] == sizes[6] == 0
@@ -203,7 +203,7 @@ def test_a_sentence_longer_than_a_pair_becomes_pairs() -> None:
     assert found.truncated == 0
 
 
-def test_so_many_sequences_are_short_and_any_length_is_equally_likely() -> None:
+def test_the_given_share_of_sequences_is_short_and_any_length_is_equally_likely() -> None:
     text = text_of([1] * 400_000)
     found = all_of(text, options("document_sentences", 22, short_sequence_probability=0.25))
     sizes = np.bincount(found.first_stop[:-1] - found.first_start[:-1], minlength=21)
@@ -213,7 +213,7 @@ def test_so_many_sequences_are_short_and_any_length_is_equally_likely() -> None:
 
 
 @pytest.mark.parametrize("name", ["full_sentences", "document_sentences", "sentence_pairs"])
-def test_sentences_looked_at_together_change_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_count_of_sentences_packed_together_changes_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     text = random_text(300, 9, 90)
     packing = options(name, 40, short_sequence_probability=0.2)
     expected = all_of(text, packing)

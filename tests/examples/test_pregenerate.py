@@ -123,7 +123,7 @@ def test_a_broken_line_is_named(tmp_path, tokenizer, prose, write_documents, mon
 
 
 def killed_at(victim: int, encoding: ChunkEncoding, end_of_text_id: int, lines: Lines) -> Chunk:
-    """`encoded_chunk` in a worker that the system kills at one line."""
+    """Run `encoded_chunk` in a worker that the system kills at one line."""
     if lines.first >= victim:
         os.kill(os.getpid(), signal.SIGKILL)
     return encoded_chunk(encoding, end_of_text_id, lines)
@@ -142,7 +142,7 @@ def test_a_killed_worker_is_an_error_and_leaves_nothing(tmp_path, tokenizer, pro
     assert files_of(tmp_path / "a.bin") == files_of(tmp_path / "b.bin")
 
 
-def test_no_documents_are_an_error_unless_the_extraction_says_so(tmp_path, tokenizer, write_documents) -> None:
+def test_no_documents_are_an_error_unless_the_sidecar_records_none(tmp_path, tokenizer, write_documents) -> None:
     documents = write_documents("a.jsonl", [])
     pregenerate(documents, tokenizer, tmp_path / "a.bin")
     assert read_json(sidecar_of(tmp_path / "a.bin"))["tokens"] == 0
@@ -164,7 +164,7 @@ def test_inputs_that_are_absent_or_changed_are_refused(tmp_path, tokenizer, writ
         pregenerate(write_documents("b.jsonl", ["one"]), tmp_path / "no.json", tmp_path / "a.bin")
 
 
-def test_a_tokenizer_that_changes_midway_is_noticed(tmp_path, tokenizer, write_documents) -> None:
+def test_a_tokenizer_that_changes_midway_is_refused(tmp_path, tokenizer, write_documents) -> None:
     documents = write_documents("a.jsonl", ["one"])
     with pytest.raises(RelmError, match=r"tokenizer\.json: changed while documents were encoded"):
         encoded_chunk(ChunkEncoding(tokenizer, "0" * 64, "uint16", True), 0, Lines(documents, 1, 0, documents.stat().st_size))
@@ -297,13 +297,13 @@ def test_words_and_bytes_are_counted_as_python_counts_them() -> None:
 
 
 class Wrong:
-    """A fast way that gives ids of its own."""
+    """A fast encoder whose ids are all wrong."""
 
     def encoded(self, texts: Sequence[str]) -> list[np.ndarray]:
         return [np.full(len(text), 7, dtype=np.int32) for text in texts]
 
 
-def test_where_the_fast_way_fails_the_library_encodes_everything_and_the_step_says_so(
+def test_the_library_replaces_a_wrong_fast_encoder_and_the_step_reports_it(
     tmp_path, tokenizer, prose, write_documents, monkeypatch
 ) -> None:
     documents = write_documents("a.jsonl", prose)

@@ -26,7 +26,7 @@ SPECIAL = SpecialIds(end_of_text=END, pad=PAD, unk=2)
 
 @pytest.fixture
 def words(tmp_path: Path) -> Path:
-    """A tokenizer of thirteen tokens, each a word."""
+    """Write a tokenizer of thirteen tokens, each a word."""
     tokenizer = Tokenizer(models.WordLevel({word: number for number, word in enumerate(WORDS)}, unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tokenizer.add_special_tokens(WORDS[:3])
@@ -40,7 +40,7 @@ def objective(sequence_length: int = 8, **options: object) -> Objective:
 
 
 def pairs_in(table: Path) -> list[tuple[list[int], list[int]]]:
-    """(source, target) of each row."""
+    """Return (source, target) of each row."""
     opened = ExampleTable(table)
     columns = []
     for name in ("source", "target"):
@@ -77,11 +77,11 @@ def test_the_name_of_the_end_in_a_text_is_no_end(tmp_path, tokenizer, words, wri
     pregenerate_seq2seq(documents, tokenizer, tmp_path / "a.arrow", objective(), "ro", workers=1)
     end = load_tokenizer(tokenizer).end_of_text_id
     assert [side.count(end) for side in pairs_in(tmp_path / "a.arrow")[0]] == [1, 1]
-    with pytest.raises(RelmError, match=r"words\.json: makes an end of text of mere text"):
+    with pytest.raises(RelmError, match=r"words\.json: encodes ordinary text as the end of text"):
         pregenerate_seq2seq(documents, words, tmp_path / "b.arrow", objective(), "ro", workers=1)
 
 
-def test_the_sidecar_has_what_the_manifest_is_made_of(tmp_path, words, write_documents) -> None:
+def test_the_sidecar_has_the_facts_of_the_manifest(tmp_path, words, write_documents) -> None:
     documents = write_documents("a.jsonl", ["să ții\nîn casă și si", "şi"])
     output = tmp_path / "a.arrow"
     pregenerate_seq2seq(documents, words, output, objective(target_length=5), "ro", workers=1)
@@ -175,7 +175,7 @@ def test_a_tokenizer_without_an_end_of_text_is_refused(tmp_path, words, write_do
         pregenerate_seq2seq(write_documents("a.jsonl", ["să"]), words, tmp_path / "a.arrow", objective(), "ro")
 
 
-def test_what_is_too_long_is_cut_and_keeps_its_end() -> None:
+def test_long_rows_are_truncated_and_keep_their_end() -> None:
     rows = Ragged(np.array([5, 6, END, 5, 6, 7, 8, END, END], dtype=np.uint16), np.array([3, 5, 1]))
     assert padded(rows, 4, END, PAD)[0].tolist() == [[5, 6, END, 0], [5, 6, 7, END], [END, 0, 0, 0]]
     assert padded(rows, 3, END, IGNORED)[0].tolist() == [[5, 6, END], [5, 6, END], [END, -100, -100]]
@@ -186,7 +186,7 @@ def test_what_is_too_long_is_cut_and_keeps_its_end() -> None:
 
 @pytest.fixture
 def tables(tmp_path, words, write_documents) -> ExampleTables:
-    """Five pairs in two shards."""
+    """Open five pairs in two shards."""
     shards = []
     for name, texts in {"a": ["să\nsă ții în casă", "în casă"], "b": ["și\nși și"]}.items():
         shards.append(tmp_path / f"{name}.arrow")
@@ -195,7 +195,7 @@ def tables(tmp_path, words, write_documents) -> ExampleTables:
     return ExampleTables(tmp_path / "manifest.json", "train")
 
 
-def test_a_batch_pads_inputs_with_the_pad_and_labels_with_what_is_not_scored(tables) -> None:
+def test_a_batch_pads_inputs_with_the_pad_and_labels_with_the_ignored_label(tables) -> None:
     examples = Seq2SeqExamples(tables, objective(4), SPECIAL)
     assert len(examples) == 5
     batch = examples.batch(np.array([4, 1, 0]), np.zeros(3, dtype=np.int64))

@@ -17,7 +17,7 @@ from relm.examples.span_corruption import (
     CorruptionShape,
     SpanCorruptionExamples,
     fitting_shape,
-    hidden_tokens,
+    masked_tokens,
     segment_starts,
     with_sentinels,
 )
@@ -31,9 +31,9 @@ def keys(rows: int, seed: int = 0) -> np.ndarray:
     return row_keys("test", seed, np.zeros(rows, dtype=np.int64), np.arange(rows))
 
 
-def test_t5s_sequence_of_512_is_made_of_568_tokens_and_its_targets_are_114() -> None:
+def test_t5s_sequence_of_512_takes_568_tokens_and_its_targets_are_114() -> None:
     shape = fitting_shape(512, SpanCorruption())
-    assert shape == CorruptionShape(raw_length=568, hidden=85, spans=28)
+    assert shape == CorruptionShape(raw_length=568, masked=85, spans=28)
     assert (shape.input_length, shape.target_length) == (512, 114)
 
 
@@ -63,7 +63,7 @@ def test_spans_become_sentinels_on_either_side() -> None:
 
 
 def rebuilt(inputs: list[int], targets: list[int]) -> list[int]:
-    """The text, from the inputs with each sentinel replaced by what the targets have after it."""
+    """Return the text: the inputs with each sentinel replaced by the tokens after it in the targets."""
     assert inputs[-1] == targets[-1] == END
     spans: dict[int, list[int]] = {}
     for token in targets[:-1]:
@@ -83,8 +83,8 @@ def test_inputs_and_targets_together_are_the_text_and_lengths_are_exact(length, 
     except RelmError:
         assume(False)
     tokens = np.arange(2 * shape.raw_length).reshape(2, -1) % 800 + 2
-    hidden = hidden_tokens(keys(2, seed), shape)
-    assert hidden.sum(axis=1).tolist() == [shape.hidden] * 2
+    hidden = masked_tokens(keys(2, seed), shape)
+    assert hidden.sum(axis=1).tolist() == [shape.masked] * 2
     assert not hidden[:, 0].any(), "a text begins with what is kept"
     inputs = with_sentinels(tokens, hidden, shape.input_length, FIRST_SENTINEL, END)
     targets = with_sentinels(tokens, ~hidden, shape.target_length, FIRST_SENTINEL, END)
@@ -108,14 +108,14 @@ def test_as_many_segments_as_places_and_a_single_one_leave_no_choice() -> None:
 
 
 def span_lengths(hidden: np.ndarray) -> np.ndarray:
-    """Of all hidden spans in turn."""
+    """Return the lengths of all masked spans, in order."""
     edges = np.diff(np.pad(hidden, ((0, 0), (1, 1))).astype(int), axis=1)
     return np.nonzero(edges == -1)[1] - np.nonzero(edges == 1)[1]
 
 
 def test_spans_have_the_lengths_of_a_random_partition() -> None:
     shape = fitting_shape(512, SpanCorruption())
-    hidden = hidden_tokens(keys(2000), shape)
+    hidden = masked_tokens(keys(2000), shape)
     lengths = span_lengths(hidden)
     assert len(lengths) == 2000 * 28
     assert lengths.mean() == 85 / 28
@@ -123,7 +123,7 @@ def test_spans_have_the_lengths_of_a_random_partition() -> None:
     chances = np.array([comb(85 - k - 1, 26) / comb(84, 27) for k in range(1, 9)])
     counts = np.bincount(np.minimum(first, 9), minlength=10)[1:]
     assert stats.chisquare(counts, 2000 * np.append(chances, 1 - chances.sum())).pvalue > 1e-3
-    # Away from the ends, which are kept and hidden for certain, every place is hidden equally often.
+    # Away from the ends, which are certainly kept and masked, every position is masked equally often.
     assert hidden[:, 50:275].mean() == pytest.approx(hidden[:, 275:500].mean(), abs=0.003)
     assert hidden[:, -1].all()
 
@@ -134,7 +134,7 @@ def objective(sequence_length: int = 16, **options: float) -> Objective:
 
 @pytest.fixture
 def manifest(tmp_path: Path) -> Path:
-    """A stream of 2 to 101 and again, 900 tokens in two shards, of a vocabulary of 1000."""
+    """Write a stream of 2 to 101 and again, 900 tokens in two shards, of a vocabulary of 1000."""
     tokens = (np.arange(900) % 100 + 2).tolist()
     splits = {"train": {"a": tokens[:333], "b": tokens[333:]}, "held_out": {"a": tokens[:10]}}
     return write_stream(tmp_path, splits, vocabulary_size=1000, end_of_text_id=END)
@@ -170,7 +170,7 @@ def test_an_example_is_the_same_in_every_batch_and_new_in_every_epoch(manifest) 
 
 def test_the_spans_never_change() -> None:
     # Runs are resumed by these: they may not change for any reason.
-    found = hidden_tokens(row_keys("hidden spans", 0, np.array([0, 1]), np.array([0, 5])), CorruptionShape(20, 6, 2)).astype(
+    found = masked_tokens(row_keys("hidden spans", 0, np.array([0, 1]), np.array([0, 5])), CorruptionShape(20, 6, 2)).astype(
         int
     )
     assert ["".join(map(str, row)) for row in found] == ["00000000000001110111", "00000000011110000011"]
@@ -183,7 +183,7 @@ def test_an_example_that_does_not_exist_is_refused(manifest) -> None:
 
 
 def test_a_split_shorter_than_one_example_is_refused(manifest) -> None:
-    with pytest.raises(RelmError, match="split held_out has 10 tokens, an example of sequence_length 16 is made of 17"):
+    with pytest.raises(RelmError, match="split held_out has 10 tokens, an example of sequence_length 16 takes 17"):
         SpanCorruptionExamples(manifest, "held_out", objective(), seed=0)
 
 
@@ -206,7 +206,7 @@ def test_options_that_fit_no_text_are_refused() -> None:
         fitting_shape(2, SpanCorruption())
     with pytest.raises(RelmError, match=r"no text fits sequence_length 100 with noise_density 0\.9 and mean_span_length 1\.0"):
         fitting_shape(100, SpanCorruption(noise_density=0.9, mean_span_length=1))
-    with pytest.raises(RelmError, match="114 spans would be hidden in a sequence, but there are 100 sentinels"):
+    with pytest.raises(RelmError, match="114 spans would be masked in a sequence, but there are 100 sentinels"):
         fitting_shape(2048, SpanCorruption())
 
 

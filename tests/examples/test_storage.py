@@ -60,7 +60,7 @@ def test_the_index_is_the_same_whatever_its_blocks(tmp_path, monkeypatch) -> Non
         assert (tmp_path / "blocks.idx").read_bytes() == (tmp_path / "whole.idx").read_bytes()
 
 
-def test_memory_does_not_grow_with_the_number_of_documents(tmp_path, monkeypatch) -> None:
+def test_memory_does_not_grow_with_the_count_of_documents(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(storage, "BLOCK", 2**12)
     chunk, sizes = np.ones(2**12, dtype=np.int32), np.ones(2**12, dtype=np.int32)
     tracemalloc.start()
@@ -85,8 +85,8 @@ def test_an_unfinished_shard_leaves_nothing(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("limit", [100, 20_000, 30_000, 100_000])
-def test_a_full_disk_is_said_in_words_and_leaves_nothing(tmp_path, limit) -> None:
-    """It fills while tokens are written, when the last ones leave the buffer, or while the index is written."""
+def test_a_full_disk_is_reported_and_leaves_nothing(tmp_path, limit) -> None:
+    """The disk fills while tokens are written, when the last ones leave the buffer, or while the index is written."""
 
     def fill() -> None:
         with shard_writer(tmp_path / "a.bin", 300) as writer:
@@ -137,7 +137,7 @@ def test_a_document_too_long_for_the_format_is_refused(tmp_path, monkeypatch) ->
 
 @pytest.fixture
 def stream(tmp_path: Path) -> TokenStream:
-    """0 to 9 in four shards, one of them empty and one of another width."""
+    """Write 0 to 9 in four shards, one of them empty and one of another width."""
     shards = [
         written(tmp_path / "a.bin", [0, 1, 2], [3]),
         written(tmp_path / "b.bin"),

@@ -29,7 +29,7 @@ COLUMNS = (
 
 
 def rows_of(count: int, first: int = 0) -> dict[str, Any]:
-    """Rows whose values follow from their number alone."""
+    """Return rows whose values follow from their index alone."""
     number = np.arange(first, first + count)
     place = number[:, None] * 7
     sizes = number % 4
@@ -66,7 +66,7 @@ def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("small_batches")
-def test_any_rows_are_read_in_the_order_asked_for(tmp_path) -> None:
+def test_any_rows_are_read_in_the_requested_order(tmp_path) -> None:
     opened = written(tmp_path / "a.table", 29)
     assert (len(opened), opened.batches) == (29, 4)
     indices = np.array([28, 0, 7, 8, 8, 15, 27, 3])
@@ -261,7 +261,7 @@ def test_an_unfinished_table_leaves_the_old_one_and_nothing_else(tmp_path) -> No
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_full_disk_is_said_in_words_and_leaves_nothing(tmp_path) -> None:
+def test_a_full_disk_is_reported_and_leaves_nothing(tmp_path) -> None:
     def fill() -> None:
         with table_writer(tmp_path / "a.table", COLUMNS, {}) as writer:
             for _ in range(50):
@@ -309,7 +309,7 @@ def shard(path: Path, count: int, first: int) -> Path:
 
 @pytest.fixture
 def manifest(tmp_path: Path) -> Path:
-    """13 + 0 + 9 + 1 rows in four shards."""
+    """Write 13 + 0 + 9 + 1 rows in four shards."""
     sizes = ((13, 0), (0, 13), (9, 13), (1, 22))
     shards = [shard(tmp_path / "shards" / f"{number}.table", *size) for number, size in enumerate(sizes)]
     write_manifest({"train": shards, "held_out": shards[:1]}, tmp_path / "manifest.json")
@@ -317,7 +317,7 @@ def manifest(tmp_path: Path) -> Path:
 
 
 @pytest.mark.usefixtures("small_batches")
-def test_shards_read_as_one_table_in_the_order_asked_for(manifest) -> None:
+def test_shards_read_as_one_table_in_the_requested_order(manifest) -> None:
     opened = ExampleTables(manifest, "train")
     assert len(opened) == 23
     assert tuple(opened.columns.values()) == COLUMNS

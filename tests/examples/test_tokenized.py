@@ -20,7 +20,7 @@ from relm.examples.tokenizers import load_tokenizer, train_tokenizer
 
 
 def lists_of(found: TokenizedDocuments) -> list[list[list[int]]]:
-    """Documents of sentences of tokens."""
+    """Return documents as lists of sentences, and these as lists of tokens."""
     sentences = [found.tokens[a:b].tolist() for a, b in zip(found.sentence_starts, found.sentence_starts[1:], strict=False)]
     return [sentences[a:b] for a, b in zip(found.document_starts, found.document_starts[1:], strict=False)]
 
@@ -66,7 +66,7 @@ def test_word_starts_are_the_encoders(tokenizer, write_documents, prose) -> None
 
 @pytest.fixture
 def wordpiece(tmp_path: Path, write_documents: Callable[[str, list[str]], Path], prose: list[str]) -> Path:
-    """A WordPiece of 300 tokens trained on the prose."""
+    """Train a WordPiece of 300 tokens on the prose."""
     path = tmp_path / "wordpiece" / "tokenizer.json"
     train_tokenizer("wordpiece", [write_documents("words.jsonl", prose)], 300, 10**9, path, lower_case=True)
     return path
@@ -113,7 +113,7 @@ def test_very_long_documents_are_encoded_in_parts_between_their_lines(wordpiece,
 
 
 def killed(victim: int, encoding: module.SentenceEncoding, lines: documents_module.Lines) -> module.Part:
-    """`encoded_part` in a worker that the system kills at one line."""
+    """Run `encoded_part` in a worker that the system kills at one line."""
     if lines.first >= victim:
         os.kill(os.getpid(), signal.SIGKILL)
     return encoded_part(encoding, lines)
@@ -154,7 +154,7 @@ except RelmError as error:
 """
 
 
-def test_a_full_disk_is_an_error_in_words(wordpiece, prose, write_documents) -> None:
+def test_a_full_disk_is_reported(wordpiece, prose, write_documents) -> None:
     documents = write_documents("a.jsonl", prose)
     with tokenized_documents(documents, wordpiece, "lines", "en", 1) as found:
         size = found.tokens.nbytes

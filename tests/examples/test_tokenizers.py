@@ -83,7 +83,7 @@ def test_merges_come_in_order_of_frequency(tmp_path, write_documents) -> None:
 def test_a_text_too_small_for_the_vocabulary_says_how_many_tokens_it_gives(tmp_path, write_documents) -> None:
     documents = write_documents("small.jsonl", ["ab ab ab"])
     with pytest.raises(
-        RelmError, match=r"small\.jsonl: a vocabulary of 300 was wanted, but 8 bytes .* only (\d+) tokens"
+        RelmError, match=r"small\.jsonl: a vocabulary of 300 was requested, but 8 bytes .* only (\d+) tokens"
     ) as error:
         train_tokenizer("byte_level_bpe", [documents], 300, 10**9, tmp_path / "t.json")
     possible = int(re.search(r"only (\d+)", str(error.value))[1])
@@ -110,7 +110,7 @@ def test_documents_that_changed_since_extraction_are_refused(tmp_path, write_doc
 
 @pytest.fixture
 def gpt2_files(tmp_path: Path) -> dict[str, Path]:
-    """GPT-2's two files in small: bytes first, merges next, the end of text last."""
+    """Write GPT-2's two files in small: bytes first, merges next, the end of text last."""
     merges = [("l", "o"), ("lo", "w"), ("Ġ", "low")]
     tokens = [*sorted(pre_tokenizers.ByteLevel.alphabet()), *(a + b for a, b in merges), "<|endoftext|>"]
     files = {"vocab.json": tmp_path / "encoder.json", "merges.txt": tmp_path / "vocab.bpe"}
@@ -129,7 +129,7 @@ def test_gpt2s_files_become_one_with_the_same_ids(tmp_path, gpt2_files) -> None:
     assert read_json(sidecar_of(tmp_path / "out" / "tokenizer.json"))["kind"] == "gpt2_bpe"
 
 
-def test_gpt2_encodes_wikitext_2_to_the_published_number_of_tokens(published, shared_data) -> None:
+def test_gpt2_encodes_wikitext_2_to_the_published_count_of_tokens(published, shared_data) -> None:
     loaded = load_tokenizer(published("gpt2"))
     with lzma.open(shared_data / "wikitext-2-raw" / "wiki.test.raw.xz", "rt", encoding="utf-8") as file:
         rows = file.read().split("\n")
@@ -165,7 +165,7 @@ def changed_tokenizer(path: Path, change) -> Path:
     return changed
 
 
-def test_an_end_of_text_that_is_lacking_or_no_special_token_is_refused_when_it_is_asked_for(tokenizer) -> None:
+def test_an_end_of_text_that_is_lacking_or_no_special_token_is_refused_when_it_is_required(tokenizer) -> None:
     def without(content) -> None:
         content["added_tokens"] = []
         content["model"]["vocab"]["<end>"] = content["model"]["vocab"].pop("<|endoftext|>")
@@ -219,7 +219,7 @@ def test_a_trained_wordpiece_has_berts_special_tokens_first_and_the_most_frequen
     assert 4 not in ids
 
 
-def test_a_cased_wordpiece_is_trained_on_the_letters_as_they_are(tmp_path, write_documents) -> None:
+def test_a_cased_wordpiece_is_trained_on_unchanged_letters(tmp_path, write_documents) -> None:
     documents = write_documents("a.jsonl", ["Éa Éa Éa Éaé Éaé aé aé éé éé"])
     train_tokenizer("wordpiece", [documents], 15, 10**9, tmp_path / "t.json")
     assert {"É", "é", "##é", "Éa"} <= load_tokenizer(tmp_path / "t.json").tokenizer.get_vocab().keys()
@@ -243,7 +243,7 @@ def test_characters_are_those_of_the_text_in_order_and_all_others_are_unknown(tm
 
 
 def test_characters_without_special_tokens_are_the_texts_own(tmp_path, write_documents) -> None:
-    """As nanoGPT numbers them: from 0, in the order of their code points."""
+    """nanoGPT numbers them so: from 0, in the order of their code points."""
     documents = write_documents("a.jsonl", ["ba\n", "ză a"])
     train_tokenizer("characters", [documents], None, 10**9, tmp_path / "t.json", special_tokens=False)
     loaded = load_tokenizer(tmp_path / "t.json")
@@ -344,7 +344,7 @@ def test_vocabularies_that_are_not_what_they_should_be_are_refused_by_name(tmp_p
     vocabulary = tmp_path / "vocab.txt"
     for content, message in (
         ("[PAD]\n[UNK]\n[CLS]\n[SEP]\na\n", r"vocab\.txt: not a vocabulary of BERT: lacks \[MASK\]"),
-        ("[PAD]\na\na\n", r"vocab\.txt: not a vocabulary of WordPiece: a token stands twice"),
+        ("[PAD]\na\na\n", r"vocab\.txt: not a vocabulary of WordPiece: a token is repeated"),
         ("[PAD]\n\na\n", r"vocab\.txt: .* or a line is empty"),
     ):
         vocabulary.write_text(content)

@@ -10,7 +10,7 @@ from relm.examples.storage import shard_writer
 
 
 def write_stream(folder: Path, splits: dict[str, dict[str, list[int]]], vocabulary_size: int = 300, **facts: object) -> Path:
-    """A manifest of shards (split -> name -> tokens), each one document."""
+    """Write a manifest of shards (split -> name -> tokens), each one document."""
     agreed = {"objective": "causal", "tokenizer_sha256": "0" * 64, "end_of_text_id": 0, **facts}
     paths: dict[str, list[Path]] = {}
     for split, files in splits.items():

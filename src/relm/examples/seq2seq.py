@@ -1,8 +1,8 @@
-"""Sequence-to-sequence examples: a target text, and the source that a rule makes of it.
+"""Sequence-to-sequence examples: a target text, and the source that a rule derives from it.
 
-The target is the text with each letter in one form (`relm.examples.diacritics`), the source is the target without diacritics.
-Pairs are stored at full length, each side with one end of text at its end; they are cut and padded as they are read, so one
-table serves any lengths.
+The target is the text in standard letters (`relm.examples.diacritics`), the source is the target without diacritics. Pairs are
+stored at full length, each side with one end of text at its end; they are truncated and padded at reading time, so one table
+serves any lengths.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ from relm.examples.tokenizers import SpecialIds, load_tokenizer, loaded_as
 from relm.limits import usable_cores
 from relm.recipes.objectives import TABLE, Objective, Seq2Seq
 
-# `Seq2Seq.source` -> what makes the source of a target.
+# `Seq2Seq.source` -> function from a target to its source.
 SOURCES: dict[str, Callable[[str], str]] = {"without_diacritics": without_diacritics}
 
 
@@ -49,7 +49,7 @@ class PairEncoding(NamedTuple):
 
 
 class Pairs(NamedTuple):
-    """The pairs of some documents, and what is counted of their text."""
+    """The pairs of some documents, and counts of their text."""
 
     source: Ragged
     target: Ragged
@@ -57,7 +57,7 @@ class Pairs(NamedTuple):
     words: int
     bytes: int
     read: int
-    """Bytes of their lines."""
+    """Bytes of the documents' lines."""
 
 
 @dataclass
@@ -65,15 +65,15 @@ class PairCounts:
     """Sums over the pairs of a file."""
 
     tokens: int = 0
-    """Of sources and targets."""
+    """Count of tokens in sources and targets."""
     documents: int = 0
     words: int = 0
     bytes: int = 0
     length_histogram: list[list[int]] = field(default_factory=list)
-    """Of pairs, by the longer side: what is longer than a sequence is cut."""
+    """[longest, count] of pairs by their longer side, since a side longer than a sequence is truncated."""
 
     def add(self, pairs: Pairs) -> None:
-        """Count some more."""
+        """Add some pairs to the sums."""
         self.tokens += len(pairs.source.values) + len(pairs.target.values)
         self.documents += pairs.documents
         self.words += pairs.words
@@ -92,13 +92,13 @@ def pregenerate_seq2seq(
     Args:
         documents: JSON lines; compared with its sidecar if it has one.
         tokenizer: `tokenizer.json`.
-        output: the table; its sidecar's facts are what the manifest is made of.
-        objective: what a pair is made of.
-        language: of the text; decides which letters are standard.
-        workers: processes; None: as many as there are cores. They change no byte.
+        output: the table; the manifest is built from its sidecar.
+        objective: options for source and target.
+        language: language of the text, which decides its standard letters.
+        workers: processes; None: one for each core. The count changes no byte.
 
     Raises:
-        RelmError: an input is absent, changed or faulty (file and line are named), the tokenizer has no end of text, no
+        RelmError: an input is absent, changed or faulty (names the file and line), the tokenizer has no end of text, no
             document gives a pair, or a worker was killed.
     """
     started = perf_counter()
@@ -135,13 +135,13 @@ def pregenerate_seq2seq(
 
 
 def pair_columns(vocabulary_size: int) -> list[Column]:
-    """The columns of a table of pairs."""
+    """Return the columns of a table of pairs."""
     kind: Kind = "uint16" if dtype_of(vocabulary_size) == "uint16" else "int32"
     return [Column(name, kind, "ragged", below=vocabulary_size) for name in ("source", "target")]
 
 
 def _encoded(encoding: PairEncoding, workers: int | None, started: float) -> Generator[Pairs, None, None]:
-    """The pairs of all documents, some at a time."""
+    """Yield the pairs of all documents, some at a time."""
     size = encoding.documents.stat().st_size
     wanted = min(usable_cores() if workers is None else workers, 1 + size // CHUNK)
     encode = functools.partial(encoded_pairs, encoding)
@@ -160,10 +160,10 @@ def _encoded(encoding: PairEncoding, workers: int | None, started: float) -> Gen
 
 
 def encoded_pairs(encoding: PairEncoding, chunk: Lines) -> Pairs:
-    """The pairs of some lines of a documents file.
+    """Return the pairs of some lines of a documents file.
 
     Raises:
-        RelmError: a line is not a document, or the tokenizer changed, or it takes text for an end of text.
+        RelmError: a line is not a document, or the tokenizer changed, or it encodes text as an end of text.
     """
     encoder, end_of_text_id = _encoder(encoding.tokenizer, encoding.tokenizer_sha256)
     texts = chunk.texts()
@@ -172,7 +172,7 @@ def encoded_pairs(encoding: PairEncoding, chunk: Lines) -> Pairs:
     tokens, sizes = encoder.encoded([*sources, *targets])
     if (tokens == end_of_text_id).any():
         raise RelmError(
-            f"{encoding.tokenizer}: makes an end of text of mere text, so pairs would have several; use another one"
+            f"{encoding.tokenizer}: encodes ordinary text as the end of text, so pairs would have several; use another one"
         )
     kept = np.tile((sizes[: len(sources)] > 0) & (sizes[len(sources) :] > 0), 2)
     tokens, sizes = with_end_of_text(tokens[np.repeat(kept, sizes)], sizes[kept], end_of_text_id)
@@ -189,7 +189,7 @@ def encoded_pairs(encoding: PairEncoding, chunk: Lines) -> Pairs:
 
 
 def target_texts(text: str, options: Seq2Seq, language: str) -> list[str]:
-    """The targets that a document gives: its lines, or itself, without the white space around; blank ones give none."""
+    """Return the targets of a document: its stripped lines, or itself stripped; blank ones are left out."""
     pieces = text.split("\n") if options.texts == "lines" else [text]
     return [with_standard_letters(piece, language) for piece in map(str.strip, pieces) if piece]
 
@@ -201,9 +201,9 @@ def _encoder(tokenizer: Path, sha256: str) -> tuple[TextEncoder, int]:
 
 
 def padded(rows: Ragged, length: int, end_of_text_id: int, padding: int) -> tuple[Integers, npt.NDArray[np.bool_]]:
-    """Rows cut or padded to one length, (rows, length), and which of their tokens are no padding.
+    """Return rows truncated or padded to one length, (rows, length), and True for tokens that are no padding.
 
-    A row that is too long keeps its end of text, as its last token.
+    A truncated row keeps its end of text, as its last token.
 
     >>> padded(Ragged(np.array([5, 1, 6, 7, 8, 1]), np.array([2, 4])), 3, end_of_text_id=1, padding=0)[0]
     array([[5, 1, 0],
@@ -219,21 +219,21 @@ def padded(rows: Ragged, length: int, end_of_text_id: int, padding: int) -> tupl
 
 
 class Seq2SeqExamples:
-    """All pairs of one split, by number."""
+    """The pairs of one split, by index."""
 
     def __init__(self, tables: ExampleTables, objective: Objective, special: SpecialIds) -> None:
-        """Take the pairs of tables.
+        """Set up the reading of tables of pairs.
 
         Args:
             objective: lengths of the source and the target.
-            special: of the tokenizer that they were made with; without a token for padding the end of text stands in, which
-                makes no difference where neither is looked at.
+            special: special tokens of the tables' tokenizer; without a padding token the end of text pads, which makes no
+                difference since padding is masked and not scored.
 
         Raises:
             RelmError: the tables hold other examples.
         """
         if tables.manifest.objective != "seq2seq" or special.end_of_text is None:
-            raise RelmError(f"tables of {tables.manifest.objective} examples, expected pairs of source and target")
+            raise RelmError(f"found tables of {tables.manifest.objective} examples, expected pairs of source and target")
         self.tables = tables
         self.source_length = objective.sequence_length
         self.target_length = objective.seq2seq.target_length or objective.sequence_length
@@ -244,7 +244,7 @@ class Seq2SeqExamples:
         return len(self.tables)
 
     def batch(self, indices: Integers, epochs: Integers) -> Batch:
-        """`input_ids` and `attention_mask`, (examples, source length), and `labels`, (examples, target length).
+        """Return `input_ids` and `attention_mask`, (examples, source length), and `labels`, (examples, target length).
 
         Nothing is drawn, so an example is the same in all epochs.
 

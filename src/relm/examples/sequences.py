@@ -1,4 +1,4 @@
-"""Packed sequences as rows of token ids: `[CLS] text [SEP]`, of pairs `[CLS] first [SEP] second [SEP]`, padded at the end."""
+"""Packed sequences as rows of token ids: `[CLS] text [SEP]` or `[CLS] first [SEP] second [SEP]`, padded at the end."""
 
 from typing import Any, NamedTuple
 
@@ -11,22 +11,22 @@ Array = npt.NDArray[Any]
 
 
 class SequenceRows(NamedTuple):
-    """Sequences of one length L, as the columns of a masked table are."""
+    """Sequences of one length L, as the columns of a masked table."""
 
     input_ids: npt.NDArray[np.integer]
-    """(rows, L), the type of the tokens."""
+    """(rows, L), in the type of the tokens."""
     length: npt.NDArray[np.uint16]
-    """(rows,), without padding."""
+    """(rows,), length without padding."""
     second_start: npt.NDArray[np.uint16]
-    """(rows,), where the second segment begins; the length where there is none."""
+    """(rows,), start of the second segment; the length if there is none."""
     next_sentence_label: npt.NDArray[np.int8]
-    """(rows,), as in `packing.Sequences`."""
+    """(rows,), label as in `packing.Sequences`."""
     word_starts: npt.NDArray[np.bool_]
-    """(rows, L), True at the first token of each word or what is left of one, and at special tokens; False at padding."""
+    """(rows, L), True at the first token of each word, truncated ones included, and at special tokens; False at padding."""
 
 
 class Specials(NamedTuple):
-    """Ids of the tokens that are added."""
+    """The ids of the special tokens in sequences."""
 
     cls: int
     sep: int
@@ -40,11 +40,11 @@ def rows_of(
     packing: Packing,
     special: Specials,
 ) -> SequenceRows:
-    """Gather the tokens of consecutive sequences.
+    """Return consecutive sequences as rows.
 
     Args:
-        tokens: (n,), of all documents; may be memory-mapped.
-        word_starts: (n,), whether a token begins a word.
+        tokens: (n,), tokens of all documents; may be memory-mapped.
+        word_starts: (n,), True for a token that begins a word.
     """
     length, paired = packing.sequence_length, packing.is_paired
     first_start, first_stop, second_start, second_stop, label = sequences[:5]
@@ -53,11 +53,11 @@ def rows_of(
     columns = np.arange(length)
     first_end = first_stop - first_start + 1  # the column of the separator after the first segment
     sizes = first_end + 1 + (second_stop - second_start + 1 if paired else 0)
-    places = (first_start - 1)[:, None] + columns
+    offsets = (first_start - 1)[:, None] + columns
     if paired:
-        np.copyto(places, (second_start - first_end - 1)[:, None] + columns, where=columns > first_end[:, None])
+        np.copyto(offsets, (second_start - first_end - 1)[:, None] + columns, where=columns > first_end[:, None])
     padding = columns >= sizes[:, None]
-    ids, starts = tokens.take(places, mode="clip"), word_starts.take(places, mode="clip")
+    ids, starts = tokens.take(offsets, mode="clip"), word_starts.take(offsets, mode="clip")
     np.copyto(ids, ids.dtype.type(special.pad), where=padding)
     np.copyto(starts, False, where=padding)
     numbers = np.arange(len(label))
@@ -73,20 +73,20 @@ def rows_of(
 def with_separators(
     tokens: npt.NDArray[np.integer], word_starts: npt.NDArray[np.bool_], sequences: Sequences, separator: int
 ) -> tuple[Array, Array, Array, Array]:
-    """The tokens of sequences that follow each other, with the separators between documents put in.
+    """Return the tokens of consecutive sequences, with separators inserted between documents.
 
     Returns:
-        Tokens, word starts, and where in these the sequences start and stop.
+        Tokens, word starts, and the starts and stops of the sequences in these.
     """
     begin, end = int(sequences.first_start[0]), int(sequences.first_stop[-1])
     between = sequences.separators[(sequences.separators > begin) & (sequences.separators < end)]
-    # A separator stands before its document: not in the sequence that begins or ends there.
+    # A separator is inserted before its document, and is not in a sequence that begins or ends there.
     starts = sequences.first_start - begin + np.searchsorted(between, sequences.first_start, "right")
     stops = sequences.first_stop - begin + np.searchsorted(between, sequences.first_stop, "left")
-    places = between - begin
+    offsets = between - begin
     return (
-        np.insert(np.asarray(tokens[begin:end]), places, separator),
-        np.insert(np.asarray(word_starts[begin:end]), places, True),
+        np.insert(np.asarray(tokens[begin:end]), offsets, separator),
+        np.insert(np.asarray(word_starts[begin:end]), offsets, True),
         starts,
         stops,
     )

@@ -1,8 +1,8 @@
-"""Fast ways for tokenizers that encode each word, or each character, on its own.
+"""Fast encoders for tokenizers that encode each word, or each character, independently.
 
-BERT's WordPiece cuts text at white space and punctuation and T5's Unigram at white space, so what stands between two spaces is
-encoded the same wherever it stands: once by the library, from then on by looking it up. Unigram's table of characters works on
-what Unicode calls grapheme clusters, and a space may be part of one: texts with such a space are left to the library.
+BERT's WordPiece splits text at white space and punctuation and T5's Unigram at white space, so the text between two spaces has
+the same ids everywhere: the library encodes it once, and a lookup does so afterwards. Unigram's table of characters works on
+Unicode's grapheme clusters, and a space may be part of one: the library encodes texts with such a space.
 """
 
 import unicodedata
@@ -19,7 +19,7 @@ from relm.examples.tokenizer_models import CONTINUING, SPACE, UNKNOWN
 Tokens = npt.NDArray[np.int32]
 Flags = npt.NDArray[np.bool_]
 
-# Words remembered, some 200 bytes each, and their longest. Text has ever new ones, but the frequent ones come early.
+# Limits of the cache of words, some 200 bytes each. Text always has new words, but the frequent ones come early.
 REMEMBERED_WORDS, LONGEST_WORD = 2**18, 100
 # Model -> the normalizers and pre-tokenizers with which the words between spaces do not depend on each other.
 _FITTING: dict[str, tuple[set[tuple[str, ...]], set[tuple[str, ...]]]] = {
@@ -28,16 +28,16 @@ _FITTING: dict[str, tuple[set[tuple[str, ...]], set[tuple[str, ...]]]] = {
 }
 
 
-# Letters that join the character before them, or after them, to a grapheme cluster (Unicode Standard Annex 29).
+# Letters in one grapheme cluster with the character before or after them (Unicode Standard Annex 29).
 _JOINING_LETTERS = {*"\u0d4e\u0e33\u0eb3\uff9e\uff9f"}
 
 
 class _JoinedToSpace(Exception):
-    """A word cannot be told from the space beside it."""
+    """Raised for a word that may share a grapheme cluster with the space beside it."""
 
 
 class SpacedWords(dict[str, bytes]):
-    """Word -> its ids as little-endian int32, filled as words are met."""
+    """A cache of word -> its ids as little-endian int32, filled as words occur."""
 
     def __init__(self, tokenizer: Tokenizer, begins_word: Flags, by_clusters: bool) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class SpacedWords(dict[str, bytes]):
 
     @classmethod
     def fitting(cls, tokenizer: Tokenizer, content: str, parts: Mapping[str, Any]) -> Self | None:
-        """The way for this tokenizer; None: it may look across spaces."""
+        """Return the encoder for this tokenizer; None if its ids may depend on text across a space."""
         model = parts["model"]["type"]
         normalizers, cutters = _FITTING.get(model, (set(), set()))
         fits = _types(parts["normalizer"]) in normalizers and _types(parts["pre_tokenizer"]) in cutters
@@ -59,11 +59,11 @@ class SpacedWords(dict[str, bytes]):
         return cls(tokenizer, begins_word, by_clusters=model == "Unigram")
 
     def encoded(self, texts: Sequence[str]) -> list[Tokens]:
-        """The ids of each text."""
+        """Return the ids of each text."""
         return [np.frombuffer(self._encoded(text), dtype="<i4") for text in texts]
 
     def word_starts(self, texts: Sequence[str], rows: Sequence[Tokens]) -> Flags:
-        """Which ids begin a word: those without `##`, or with U+2581."""
+        """Return True for each id that begins a word: those without `##`, or with U+2581."""
         return np.concatenate([np.zeros(0, dtype=np.bool_), *(self.begins_word[row] for row in rows)])
 
     def _encoded(self, text: str) -> bytes:
@@ -84,19 +84,19 @@ class SpacedWords(dict[str, bytes]):
         return ids
 
 
-# The id of characters that have none.
+# Marks characters without an id.
 _NONE = -1
 
 
 class Characters:
-    """Ids by code point."""
+    """An encoder that looks up ids by code point."""
 
     def __init__(self, ids: Tokens) -> None:
         self.ids = ids
 
     @classmethod
     def fitting(cls, tokenizer: Tokenizer, content: str, parts: Mapping[str, Any]) -> Self | None:
-        """The way for this tokenizer; None: its tokens are no single characters."""
+        """Return the encoder for this tokenizer; None if its tokens are not single characters."""
         special = {token["content"] for token in parts["added_tokens"]}
         vocabulary = {token: number for token, number in tokenizer.get_vocab().items() if token not in special}
         unknown = tokenizer.token_to_id(UNKNOWN)
@@ -108,10 +108,10 @@ class Characters:
         return cls(ids)
 
     def encoded(self, texts: Sequence[str]) -> list[Tokens]:
-        """The ids of each text.
+        """Return the ids of each text.
 
         Raises:
-            RelmError: a character is not in the vocabulary, which has no token for such.
+            RelmError: a character is not in the vocabulary, which has no unknown token.
         """
         rows = [self.ids[np.frombuffer(text.encode("utf-32-le"), dtype="<u4")] for text in texts]
         for text, row in zip(texts, rows, strict=True):
@@ -123,12 +123,12 @@ class Characters:
         return rows
 
     def word_starts(self, texts: Sequence[str], rows: Sequence[Tokens]) -> Flags:
-        """Each character is a word."""
+        """Return True for each character, since each is a word."""
         return np.ones(sum(map(len, rows)), dtype=np.bool_)
 
 
 def _may_join(character: str) -> bool:
-    """Whether a character may be of one grapheme cluster with a space beside it; yes, where it is not certain."""
+    """Return True if a character may share a grapheme cluster with a space beside it, also where that is uncertain."""
     if character.isascii():
         return False
     category = unicodedata.category(character)
@@ -136,7 +136,7 @@ def _may_join(character: str) -> bool:
 
 
 def _types(part: dict[str, Any] | None) -> tuple[str, ...]:
-    """The type of a component, or those of a sequence of components."""
+    """Return the type of a component, or those of a sequence of components."""
     if part is None:
         return ()
     inner = part.get("normalizers", part.get("pretokenizers"))

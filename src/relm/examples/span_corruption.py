@@ -1,9 +1,9 @@
-"""The span-corruption objective: the inputs are a text with spans hidden, the targets are what was hidden.
+"""The span-corruption objective: the inputs are a text with masked spans, the targets are the masked tokens.
 
 T5's (Raffel et al. 2020, arXiv 1910.10683, section 3.1.4, and the functions `random_spans_helper` and `random_spans_noise_mask`
-of its preprocessors). Kept and hidden spans take turns, beginning with a kept one. How many tokens are hidden in how many spans
-follows from the length alone, so every example has the same shape and nothing is padded. In the inputs a sentinel stands for
-each hidden span; the targets are each sentinel with the tokens it stands for. Sentinels are `<extra_id_0>`, `<extra_id_1>` and
+of its preprocessors). Kept and masked spans alternate, beginning with a kept one. The counts of masked tokens and spans follow
+from the length alone, so every example has the same shape and nothing is padded. A sentinel replaces each masked span in the
+inputs; the targets are each sentinel followed by the tokens that it replaces. Sentinels are `<extra_id_0>`, `<extra_id_1>` and
 so on, with descending ids from the last of the vocabulary. Both sequences end with the end of text.
 """
 
@@ -21,113 +21,113 @@ from relm.examples.draws import Draws, drawn, drawn_tokens
 from relm.examples.order import row_keys
 from relm.recipes.objectives import Objective, SpanCorruption
 
-# T5's vocabulary ends with so many sentinels, and so does mT5's.
+# Count of sentinels at the end of T5's vocabulary, and of mT5's.
 SENTINELS = 100
-# A tokenizer without sentinels is told from one with by how often their ids occur in the first tokens of the text.
+# A tokenizer without sentinels is recognised by the share of their ids in the first tokens of the text.
 INSPECTED_TOKENS, MOST_SENTINELS = 2**20, 1e-3
 
 Mask = npt.NDArray[np.bool_]
 
 
 class CorruptionShape(NamedTuple):
-    """The sizes of a text's corruption; all are counts of tokens but `spans`."""
+    """The sizes of a text's corruption; all except `spans` are counts of tokens."""
 
     raw_length: int
-    """Of the text."""
-    hidden: int
+    """Tokens of the text."""
+    masked: int
     spans: int
-    """Hidden ones, and as many kept ones."""
+    """Count of masked spans, and of kept ones."""
 
     @property
     def kept(self) -> int:
-        """Of the text."""
-        return self.raw_length - self.hidden
+        """Return the count of kept tokens."""
+        return self.raw_length - self.masked
 
     @property
     def input_length(self) -> int:
-        """What is kept, the sentinels and the end of text."""
+        """Return the length of the inputs: kept tokens, sentinels and the end of text."""
         return self.kept + self.spans + 1
 
     @property
     def target_length(self) -> int:
-        """What is hidden, the sentinels and the end of text."""
-        return self.hidden + self.spans + 1
+        """Return the length of the targets: masked tokens, sentinels and the end of text."""
+        return self.masked + self.spans + 1
 
 
 def shape_of(raw_length: int, options: SpanCorruption) -> CorruptionShape:
-    """How a text of two tokens or more is corrupted: at least one span is hidden and one token kept.
+    """Return the sizes for a text of two tokens or more, with at least one masked span and one kept token.
 
     >>> shape_of(568, SpanCorruption())
-    CorruptionShape(raw_length=568, hidden=85, spans=28)
+    CorruptionShape(raw_length=568, masked=85, spans=28)
     """
-    hidden = min(max(round(raw_length * options.noise_density), 1), raw_length - 1)
-    return CorruptionShape(raw_length, hidden, max(round(hidden / options.mean_span_length), 1))
+    masked = min(max(round(raw_length * options.noise_density), 1), raw_length - 1)
+    return CorruptionShape(raw_length, masked, max(round(masked / options.mean_span_length), 1))
 
 
 def fitting_shape(sequence_length: int, options: SpanCorruption) -> CorruptionShape:
-    """The shape whose inputs are exactly `sequence_length` tokens, of the longest text that has one.
+    """Return the sizes of the longest text whose inputs are exactly `sequence_length` tokens.
 
     Raises:
-        RelmError: there is none, or there are more spans than can be told apart.
+        RelmError: there is none, or there are more spans than sentinels.
     """
     longest = 4
     while shape_of(longest, options).input_length <= sequence_length:
         longest *= 2
-    # One token more makes the inputs longer by one or not at all: what is too long begins at one place.
-    place = bisect_right(range(2, longest), sequence_length, key=lambda length: shape_of(length, options).input_length)
-    shape = shape_of(place + 1, options)
+    # One token more makes the inputs longer by one or not at all, so the input length ascends with the text's.
+    fitting = bisect_right(range(2, longest), sequence_length, key=lambda length: shape_of(length, options).input_length)
+    shape = shape_of(fitting + 1, options)
     if options.noise_density == 0.5 and shape.target_length > shape.input_length:
-        shape = shape_of(place, options)  # as T5: of two texts that fit, the one with equal lengths
-    if place == 0 or shape.input_length != sequence_length or shape.spans > shape.kept:
+        shape = shape_of(fitting, options)  # as T5: of two texts that fit, the one with equal lengths
+    if fitting == 0 or shape.input_length != sequence_length or shape.spans > shape.kept:
         raise RelmError(
             f"span_corruption: no text fits sequence_length {sequence_length} with noise_density {options.noise_density} and "
             f"mean_span_length {options.mean_span_length}; lower noise_density or raise the others"
         )
     if shape.spans > SENTINELS:
         raise RelmError(
-            f"span_corruption: {shape.spans} spans would be hidden in a sequence, but there are {SENTINELS} sentinels; raise "
+            f"span_corruption: {shape.spans} spans would be masked in a sequence, but there are {SENTINELS} sentinels; raise "
             "mean_span_length or shorten sequence_length"
         )
     return shape
 
 
 def segment_starts(keys: Draws, length: int, segments: int) -> Mask:
-    """Where the segments begin when rows of `length` are cut at random, all ways to cut being equally likely.
+    """Return the starts of segments of rows of `length`, split at random, with all splits equally likely.
 
     Args:
-        keys: (rows,), from which the cuts of each row follow.
-        segments: 1 to length, none of them empty.
+        keys: (rows,), which decide the split of each row.
+        segments: count of segments, 1 to length, none of them empty.
 
     Returns:
-        (rows, length): True at the first place of each segment.
+        (rows, length): True at the first position of each segment.
     """
     starts = np.zeros((len(keys), length), dtype=np.bool_)
     starts[:, 0] = True
     if segments > 1:
-        # The places after the first with the smallest numbers; no two of a row's are equal.
+        # The positions after the first with the smallest numbers, which are unique in a row.
         numbers = drawn(keys[:, None], np.arange(1, length)[None])
         starts[:, 1:] = numbers <= np.partition(numbers, segments - 2, axis=1)[:, segments - 2, None]
     return starts
 
 
-def hidden_tokens(keys: Draws, shape: CorruptionShape) -> Mask:
-    """Which tokens are hidden, (rows, raw_length): spans of random lengths, kept and hidden ones in turn."""
+def masked_tokens(keys: Draws, shape: CorruptionShape) -> Mask:
+    """Return (rows, raw_length), True for masked tokens: spans of random lengths, alternately kept and masked."""
     lengths = np.empty((len(keys), shape.spans, 2), dtype=np.int64)
-    for place, (number, total) in enumerate(((0, shape.kept), (1, shape.hidden))):
+    for number, total in enumerate((shape.kept, shape.masked)):
         starts = segment_starts(drawn(keys, number), total, shape.spans)
         firsts = np.nonzero(starts)[1].reshape(len(keys), shape.spans)
-        lengths[:, :, place] = np.diff(firsts, append=total)
-    turns = np.tile(np.array([False, True]), len(keys) * shape.spans)
-    return np.repeat(turns, lengths.ravel()).reshape(len(keys), shape.raw_length)
+        lengths[:, :, number] = np.diff(firsts, append=total)
+    is_masked = np.tile(np.array([False, True]), len(keys) * shape.spans)
+    return np.repeat(is_masked, lengths.ravel()).reshape(len(keys), shape.raw_length)
 
 
 def with_sentinels(tokens: Integers, replaced: Mask, length: int, first_sentinel: int, end_of_text_id: int) -> Integers:
-    """The tokens with each replaced span as one sentinel, and the end of text.
+    """Return the tokens with a sentinel for each replaced span, and the end of text.
 
     Args:
         tokens: (rows, tokens).
-        replaced: (rows, tokens); every row has as many replaced tokens in as many spans.
-        length: of the result, which follows from these numbers.
+        replaced: (rows, tokens); all rows have the same counts of replaced tokens and spans.
+        length: length of the result, which follows from these counts.
 
     >>> with_sentinels(np.array([[5, 6, 7, 8, 9]]), np.array([[False, True, True, False, True]]), 5, 99, 1)
     array([[ 5, 99,  8, 98,  1]])
@@ -140,29 +140,29 @@ def with_sentinels(tokens: Integers, replaced: Mask, length: int, first_sentinel
 
 
 def corrupted(tokens: Integers, keys: Draws, shape: CorruptionShape, first_sentinel: int, end_of_text_id: int) -> Batch:
-    """Texts as a batch of examples.
+    """Return texts as a batch of examples.
 
     Args:
         tokens: (rows, raw_length).
-        keys: (rows,), from which the spans of each row follow.
+        keys: (rows,), which decide the spans of each row.
     """
-    hidden = hidden_tokens(keys, shape)
-    inputs = with_sentinels(tokens, hidden, shape.input_length, first_sentinel, end_of_text_id)
-    targets = with_sentinels(tokens, ~hidden, shape.target_length, first_sentinel, end_of_text_id)
+    masked = masked_tokens(keys, shape)
+    inputs = with_sentinels(tokens, masked, shape.input_length, first_sentinel, end_of_text_id)
+    targets = with_sentinels(tokens, ~masked, shape.target_length, first_sentinel, end_of_text_id)
     return {"input_ids": inputs, "attention_mask": np.ones(inputs.shape, dtype=np.bool_), "labels": targets}
 
 
 class SpanCorruptionExamples:
-    """All examples of one split, by number: the stream of tokens in pieces of one length, the rest at its end left out."""
+    """The examples of one split, by index: the stream of tokens in pieces of one length, without the rest at its end."""
 
     def __init__(self, manifest: Path, split: str, objective: Objective, seed: int, check_content: bool = True) -> None:
         """Open the shards.
 
         Args:
-            manifest: of a stream of tokens.
+            manifest: the manifest of a stream of tokens.
             split: train or held_out.
-            objective: sequence_length, and how spans are hidden.
-            seed: of the spans.
+            objective: sequence_length, and the options of spans.
+            seed: seed of the spans.
             check_content: compare each shard's sha256 with the manifest, not its size alone.
 
         Raises:
@@ -180,14 +180,14 @@ class SpanCorruptionExamples:
         if not len(self):
             raise RelmError(
                 f"{manifest}: split {split} has {len(self.stream):,} tokens, an example of sequence_length "
-                f"{objective.sequence_length} is made of {self.shape.raw_length:,}; shorten it or use more documents"
+                f"{objective.sequence_length} takes {self.shape.raw_length:,}; shorten it or use more documents"
             )
 
     def __len__(self) -> int:
         return len(self.stream) // self.shape.raw_length
 
     def batch(self, indices: Integers, epochs: Integers) -> Batch:
-        """`input_ids` and `attention_mask`, (examples, sequence_length), and `labels`, (examples, target_length).
+        """Return `input_ids` and `attention_mask`, (examples, sequence_length), and `labels`, (examples, target_length).
 
         Raises:
             IndexError: there is no such example.

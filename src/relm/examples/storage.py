@@ -1,6 +1,6 @@
-"""Tokens on disk in Megatron's indexed format, written as a stream and read in place.
+"""Tokens on disk in Megatron's indexed format, written as a stream and memory-mapped for reading.
 
-`SHARD.bin` holds the tokens of all sequences one after the other, `SHARD.idx` where each begins (Megatron-LM,
+`SHARD.bin` holds the concatenated tokens of all sequences, `SHARD.idx` their offsets (Megatron-LM,
 `megatron/data/indexed_dataset.py`, class MMapIndexedDataset). Here a sequence is a document with its end of text.
 """
 
@@ -23,7 +23,7 @@ MAGIC = b"MMIDIDX\x00\x00"
 VERSION = 1
 # Name -> numpy's little-endian type and Megatron's code for it.
 DTYPES = {"uint16": ("<u2", 8), "int32": ("<i4", 4)}
-# Vocabularies from this size on get int32; 16 bits would hold a few more, but so Megatron decides.
+# Vocabularies from this size on get int32; 16 bits would hold a few more, but this is Megatron's limit.
 LARGEST_UINT16_VOCABULARY = 65_500
 LARGEST_DOCUMENT = 2**31 - 1
 # Documents whose sizes are in memory at once when the index is written.
@@ -31,17 +31,17 @@ BLOCK = 2**20
 
 
 def dtype_of(vocabulary_size: int) -> str:
-    """uint16 or int32: how tokens of such a vocabulary are stored."""
+    """Return the type in which tokens of a vocabulary are stored, uint16 or int32."""
     return "uint16" if vocabulary_size < LARGEST_UINT16_VOCABULARY else "int32"
 
 
 def index_of(shard: Path) -> Path:
-    """``SHARD.idx`` for ``SHARD.bin``."""
+    """Return ``SHARD.idx`` for ``SHARD.bin``."""
     return shard.with_suffix(".idx")
 
 
 class ShardWriter:
-    """Appends documents to a shard; made by `shard_writer`."""
+    """A writer of documents to a shard, opened by `shard_writer`."""
 
     def __init__(self, path: Path, vocabulary_size: int, tokens: IO[bytes], sizes: IO[bytes]) -> None:
         self.path = path
@@ -52,7 +52,7 @@ class ShardWriter:
         self._sizes_file = sizes
 
     def append(self, tokens: npt.NDArray[np.integer], sizes: npt.NDArray[np.integer]) -> None:
-        """Append documents: their tokens one after the other, and how many each has.
+        """Append documents: their concatenated tokens, and the count of each.
 
         Raises:
             RelmError: a token is not in the vocabulary, or a document is longer than the format allows.
@@ -67,7 +67,7 @@ class ShardWriter:
                 f"{self.vocabulary_size - 1}: the tokenizer contradicts itself; make it again"
             )
         assert int(sizes.sum()) == len(tokens)
-        # Not `tofile`, which hides why a full disk or a lost connection stopped it.
+        # Not `tofile`, whose error hides a full disk or a lost connection.
         self._tokens_file.write(tokens.astype(DTYPES[self.dtype][0]).data)
         self._sizes_file.write(sizes.astype("<i4").data)
         self.tokens += len(tokens)
@@ -97,7 +97,7 @@ class ShardWriter:
 def shard_writer(path: Path, vocabulary_size: int) -> Iterator[ShardWriter]:
     """Write `path` (a .bin) and its .idx; both appear when the block ends without an error.
 
-    Sizes of documents wait in a nameless temporary file, so memory does not grow with the shard. An earlier sidecar is
+    A nameless temporary file holds the sizes of documents, so memory does not grow with the shard. An earlier sidecar is
     removed before the files change.
     """
     with atomic_file(path) as tokens, atomic_file(index_of(path)) as index:
@@ -110,17 +110,17 @@ def shard_writer(path: Path, vocabulary_size: int) -> Iterator[ShardWriter]:
 
 
 def flush_all(*files: IO[Any]) -> None:
-    """Bring files to disk that appear together: what fails for want of space fails here, before one of them gets its name."""
+    """Flush files that appear together to disk, so that a full disk fails here, before one of them gets its name."""
     for file in files:
         file.flush()
         os.fsync(file.fileno())
 
 
 class TokenStream:
-    """The tokens of several shards as one sequence, memory-mapped."""
+    """The tokens of several memory-mapped shards as one sequence."""
 
     def __init__(self, manifest: Path, shards: Sequence[Shard], check_content: bool = True) -> None:
-        """Open the shards, which lie where the manifest says.
+        """Open the shards at the manifest's paths.
 
         Args:
             check_content: compare each shard's sha256 with the manifest, not its size alone.
@@ -135,7 +135,7 @@ class TokenStream:
         return int(self._starts[-1])
 
     def tokens(self, start: int, stop: int) -> npt.NDArray[np.int64]:
-        """Tokens `start` to `stop` (not included) as int64; fewer where the stream ends."""
+        """Return tokens `start` to `stop` (not included) as int64; fewer where the stream ends."""
         start, stop = max(start, 0), min(stop, len(self))
         if start >= stop:
             return np.empty(0, dtype=np.int64)

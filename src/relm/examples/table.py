@@ -1,9 +1,9 @@
-"""Tables of examples on disk: Arrow's IPC file format, uncompressed, written as a stream and read in place.
+"""Tables of examples on disk, in Arrow's IPC file format, written as a stream and memory-mapped for reading.
 
-Of Arrow's two layouts this is the *file*: its footer says where each record batch lies, so any row can be read without the
-rows before it, which the *stream* layout does not offer. All record batches but the last have `ROWS` rows, so row i lies in
-batch i // ROWS; nothing is compressed, so a column of a batch is an array inside the memory-mapped file. The schema's metadata
-holds one key, `relm`: the facts of the table as canonical JSON. No column has nulls. (Arrow columnar format 1.x, section
+Of Arrow's two layouts this is the *file*, whose footer has the offset of each record batch, so any row can be read without the
+rows before it, unlike in the *stream* layout. All record batches except the last have `ROWS` rows, so row i is in batch
+i // ROWS; nothing is compressed, so a column of a batch is an array inside the memory-mapped file. The schema's metadata has
+one key, `relm`: the facts of the table as canonical JSON. No column has nulls. (Arrow columnar format 1.x, section
 "Serialization and interprocess communication".)
 
 Neither times nor versions are written: the same rows give the same bytes with one version of pyarrow. Another version may lay
@@ -32,20 +32,20 @@ __all__ = ["ROWS", "Column", "ExampleTable", "ExampleTables", "Ragged", "TableWr
 
 
 class TableWriter:
-    """Appends rows to a table; made by `table_writer`."""
+    """A writer of rows to a table, opened by `table_writer`."""
 
     def __init__(self, path: Path, columns: Sequence[Column], facts: Mapping[str, Any], file: IO[bytes]) -> None:
         self.path = path
         self.columns = {column.name: column for column in columns}
         self.rows = 0
-        """Appended so far."""
+        """Count of rows appended so far."""
         self._schema = pa.schema([c.field for c in columns], metadata={FACTS: canonical_json(dict(facts)).encode()})
         self._writer = pa.ipc.new_file(file, self._schema)
         self._waiting: dict[str, list[Any]] = {name: [] for name in self.columns}
         self._waiting_rows = 0
 
     def append(self, rows: Mapping[str, Any]) -> None:
-        """Append rows; how they are cut into calls changes no byte.
+        """Append rows; their division into calls changes no byte.
 
         Args:
             rows: name -> array, for every column: (rows,) where width is None, (rows, width), or for ragged columns a tuple of
@@ -85,7 +85,7 @@ class TableWriter:
         self._waiting_rows = 0
 
     def _checked(self, column: Column, value: Any) -> Any:
-        """The value in the column's type, its shape and range checked."""
+        """Return the value in the column's type, after checking its shape and range."""
         values = np.asarray(value[0] if column.width == "ragged" else value)
         sizes = np.asarray(value[1], dtype=np.int64) if column.width == "ragged" else None
         expected = (column.width,) if isinstance(column.width, int) else ()
@@ -104,9 +104,9 @@ class TableWriter:
         low, high = (int(limits.min), int(limits.max)) if column.below is None else (0, column.below - 1)
         if low <= int(values.min()) and int(values.max()) <= high:
             return
-        place = int(np.flatnonzero((values.ravel() < low) | (values.ravel() > high))[0])
-        found = values.ravel()[place]
-        row = place // (values.size // len(values)) if sizes is None else np.searchsorted(np.cumsum(sizes), place, "right")
+        index = int(np.flatnonzero((values.ravel() < low) | (values.ravel() > high))[0])
+        found = values.ravel()[index]
+        row = index // (values.size // len(values)) if sizes is None else np.searchsorted(np.cumsum(sizes), index, "right")
         raise RelmError(
             f"{self.path}: row {self.rows + int(row):,}: {column.name} has {found}, but values are {low} to {high}: "
             "tokenizer and examples do not fit together; make them again"
@@ -120,7 +120,7 @@ def table_writer(path: Path, columns: Sequence[Column], facts: Mapping[str, Any]
     At most `ROWS` rows are in memory. An earlier sidecar is removed before the file changes.
 
     Args:
-        facts: kept in the file; only what JSON can hold.
+        facts: JSON values that are kept in the file.
     """
     with atomic_file(path) as file:
         writer = TableWriter(path, columns, facts, file)
@@ -134,7 +134,7 @@ def _row_count(value: Any) -> int:
 
 
 def _copied(value: Any, start: int, stop: int) -> Any:
-    """Some rows; a copy, for the caller may fill the same array again."""
+    """Return a copy of some rows, since the caller may reuse the array."""
     if not isinstance(value, Ragged):
         return value[start:stop].copy()
     first, last = int(value.sizes[:start].sum()), int(value.sizes[:stop].sum())
@@ -156,20 +156,20 @@ def _arrow(column: Column, pieces: list[Any], path: Path) -> pa.Array:
 
 
 class ExampleTable:
-    """One table, memory-mapped. Opening reads its footer only; where a batch lies is looked up when it is first asked for."""
+    """One memory-mapped table. Opening reads its footer only; a batch's offset is looked up when it is first needed."""
 
     facts: dict[str, Any]
-    """What the writer was told of the table."""
+    """The facts given to the writer."""
     columns: dict[str, Column]
 
     def __init__(self, path: Path, sha256: str | None = None) -> None:
         """Open a table.
 
         Args:
-            sha256: compared with the file's, which reads all of it; None: not compared.
+            sha256: expected sha256, whose check reads the whole file; None: no check.
 
         Raises:
-            RelmError: the file is absent, truncated, changed, or no table of this project.
+            RelmError: the file is absent, truncated, changed, or not a table of this project.
         """
         self.path = path
         if not path.exists():
@@ -180,7 +180,7 @@ class ExampleTable:
         self._bytes: npt.NDArray[np.uint8] = np.frombuffer(self._file, dtype=np.uint8)
         self.facts, self.columns = described(self._reader.schema, path)
         self.batches: int = self._reader.num_record_batches
-        """How many record batches."""
+        """Count of record batches."""
         self._slots = {name: 2 * number for number, name in enumerate(self.columns)}
         self._offsets = np.full((self.batches, 2 * len(self.columns)), -1, dtype=np.int64)
         last = self._batch(self.batches - 1).num_rows if self.batches else 0
@@ -190,10 +190,10 @@ class ExampleTable:
         return self._rows
 
     def rows(self, name: str, indices: npt.NDArray[np.integer]) -> Any:
-        """The rows with these numbers of a column, copied, in this order.
+        """Return a copy of a column's rows with these indices, in this order.
 
         Args:
-            indices: (rows,), from 0 to len(self) - 1, in any order and as often as wanted.
+            indices: (rows,), from 0 to len(self) - 1, in any order, repeats allowed.
 
         Returns:
             (rows,) or (rows, width) in the column's type, or `Ragged`.
@@ -204,25 +204,25 @@ class ExampleTable:
         """
         column, slot = self.columns[name], self._slots[name]
         require_indices(indices, len(self))
-        batches, places = np.divmod(np.asarray(indices, dtype=np.int64), ROWS)
+        batches, rows = np.divmod(np.asarray(indices, dtype=np.int64), ROWS)
         self._locate(batches)
         offsets = self._offsets[batches, slot]
         if column.width == "ragged":
-            return self._ragged(column, offsets, self._offsets[batches, slot + 1], places)
+            return self._ragged(column, offsets, self._offsets[batches, slot + 1], rows)
         width = column.width or 1
         if column.kind == "bool":
-            found = _bits(self._bytes, offsets, places * width, width)
+            found = _bits(self._bytes, offsets, rows * width, width)
         else:
             elements = self._elements(column.dtype)
-            found = _windows(elements, width)[offsets // column.dtype.itemsize + places * width]
+            found = _windows(elements, width)[offsets // column.dtype.itemsize + rows * width]
         return found[:, 0] if column.width is None else found
 
     def batch_view(self, name: str, number: int) -> Any:
-        """A column of one record batch, without copying it.
+        """Return a column of one record batch without copying it.
 
         Returns:
-            (rows,) or (rows, width), read-only, inside the memory-mapped file; of ragged columns the values are, the sizes are
-            computed; booleans are bits in the file, so they are unpacked into a copy.
+            (rows,) or (rows, width), a read-only view of the memory-mapped file. For ragged columns the values are a view and
+            the sizes are computed; booleans are bits in the file, so they are unpacked into a copy.
 
         Raises:
             IndexError: there is no such batch.
@@ -242,9 +242,9 @@ class ExampleTable:
         values = self._span(column.dtype, start, count * (column.width or 1))
         return values if column.width is None else values.reshape(count, column.width)
 
-    def _ragged(self, column: Column, ends_at: Integers, values_at: Integers, places: Integers) -> Ragged:
+    def _ragged(self, column: Column, ends_at: Integers, values_at: Integers, rows: Integers) -> Ragged:
         ends = self._elements(np.dtype("<i4"))
-        first = ends_at // 4 + places
+        first = ends_at // 4 + rows
         begin, stop = ends[first].astype(np.int64), ends[first + 1].astype(np.int64)
         sizes = stop - begin
         starts = values_at // column.dtype.itemsize + begin
@@ -252,14 +252,14 @@ class ExampleTable:
         return Ragged(self._elements(column.dtype)[shifts + np.arange(len(shifts))], sizes)
 
     def _elements(self, dtype: np.dtype[Any]) -> Array:
-        """The whole file as values of a type; Arrow aligns every buffer for it."""
+        """Return the whole file as values of a type; Arrow aligns every buffer for it."""
         return self._bytes[: len(self._bytes) // dtype.itemsize * dtype.itemsize].view(dtype)
 
     def _span(self, dtype: Any, offset: int, count: int) -> Array:
         return np.frombuffer(self._file, dtype=dtype, offset=offset, count=count) if count else np.empty(0, dtype)
 
     def _locate(self, batches: Integers) -> None:
-        """Look up where the columns of these batches begin, of those that are not known yet."""
+        """Look up the offsets of columns in these batches, unless known."""
         for number in np.unique(batches[self._offsets[batches, 0] < 0]).tolist():
             batch = self._batch(number)
             if batch.num_rows != min(ROWS, len(self) - number * ROWS):
@@ -271,7 +271,7 @@ class ExampleTable:
                 found[slot] = self._offset(buffers[1] if ragged else buffers[-1])
                 found[slot + 1] = self._offset(buffers[-1])
             self._offsets[number, 1:] = found[1:]
-            self._offsets[number, 0] = found[0]  # last: by this one other threads see that all are known
+            self._offsets[number, 0] = found[0]  # last, since other threads take this one as a sign that all are known
 
     def _batch(self, number: int) -> pa.RecordBatch:
         try:
@@ -289,10 +289,10 @@ class ExampleTable:
 
 
 class ExampleTables:
-    """The tables of several shards as one, by number of the row."""
+    """The tables of several shards as one, by index of the row."""
 
     def __init__(self, manifest: Path, split: str, check_content: bool = True) -> None:
-        """Open the shards of a split, which lie where the manifest says.
+        """Open the shards of a split, at the manifest's paths.
 
         Args:
             check_content: compare each shard's sha256 with the manifest, not its size alone.
@@ -317,16 +317,16 @@ class ExampleTables:
 
     @property
     def columns(self) -> dict[str, Column]:
-        """The columns, the same in every shard."""
+        """Return the columns, which are the same in every shard."""
         return self._tables[0].columns
 
     @property
     def facts(self) -> dict[str, Any]:
-        """Of the first shard."""
+        """Return the facts of the first shard."""
         return self._tables[0].facts
 
     def rows(self, name: str, indices: npt.NDArray[np.integer]) -> Any:
-        """As `ExampleTable.rows`, by numbers that count through all shards."""
+        """Return rows as `ExampleTable.rows` does, by indices over all shards."""
         require_indices(indices, len(self))
         if len(self._tables) == 1:
             return self._tables[0].rows(name, indices)
@@ -342,7 +342,7 @@ class ExampleTables:
 
 
 def open_tables(manifest: Path, split: str, objective: Objective, check_content: bool) -> ExampleTables:
-    """Open the tables of a split, which must have been made for an objective.
+    """Open the tables of a split, which must be those of an objective.
 
     Raises:
         RelmError: a shard is absent or not the manifest's, or the tables were made for another objective or other options.
@@ -360,7 +360,7 @@ def open_tables(manifest: Path, split: str, objective: Objective, check_content:
 
 
 def _in_order(pieces: list[Any], order: Integers) -> Any:
-    """Rows that were read in another order, put back: row i of the pieces belongs at place order[i]."""
+    """Return rows in their requested order: row i of the pieces goes to index order[i]."""
     if not isinstance(pieces[0], Ragged):
         result = np.empty((len(order), *pieces[0].shape[1:]), dtype=pieces[0].dtype)
         start = 0
@@ -377,7 +377,7 @@ def _in_order(pieces: list[Any], order: Integers) -> Any:
 
 
 def _windows(elements: Array, width: int) -> Array:
-    """(n - width + 1, width): the `width` elements from each place on, without a copy."""
+    """Return (n - width + 1, width), a view of the `width` elements from each index on."""
     if len(elements) < width:
         return np.empty((0, width), dtype=elements.dtype)
     step = elements.itemsize
@@ -385,14 +385,14 @@ def _windows(elements: Array, width: int) -> Array:
 
 
 def _bits(content: npt.NDArray[np.uint8], offsets: Integers, starts: Integers, width: int) -> npt.NDArray[np.bool_]:
-    """(rows, width): bits `start` to `start + width` of the bits that begin at byte `offset`, the lowest of a byte first."""
+    """Return (rows, width), bits `start` to `start + width` of the bits from byte `offset` on, the lowest of a byte first."""
     aligned = width % 8 == 0
     size = width // 8 if aligned else width // 8 + 2
     unpacked = np.unpackbits(_windows(content, size)[offsets + starts // 8], axis=1, bitorder="little").view(bool)
     if aligned:
         return unpacked
     found = np.empty((len(starts), width), dtype=bool)
-    for shift in range(8):  # rows that begin at the same bit of a byte are cut alike
+    for shift in range(8):  # rows that begin at the same bit of a byte share a slice
         rows = starts % 8 == shift
         found[rows] = unpacked[rows, shift : shift + width]
     return found

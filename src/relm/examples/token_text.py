@@ -1,4 +1,4 @@
-"""Token ids as text for a reader: word boundaries, hidden tokens and what they were."""
+"""Token ids as text for a reader, with word boundaries, and masked tokens beside their labels."""
 
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from relm.examples.tokenizers import LoadedTokenizer
 
 WIDTH = 78
-# Between the tokens of one word, where a space would look like a new one.
+# Separates the tokens of one word, since a space would look like a new word.
 WITHIN_A_WORD = "·"
 LINE_BREAK = "⏎"
 SPACE_OF_SENTENCEPIECE = "▁"
@@ -14,7 +14,7 @@ CONTINUATION = "##"
 
 
 class TokenTexts:
-    """What each id stands for; without a tokenizer, its number."""
+    """The text of each token id; without a tokenizer, the id itself."""
 
     def __init__(self, loaded: LoadedTokenizer | None) -> None:
         self._loaded = loaded
@@ -22,7 +22,7 @@ class TokenTexts:
         self._bytes = _byte_alphabet() if loaded is not None and loaded.kind == "byte_level_bpe" else {}
 
     def shown(self, token: int) -> tuple[str, bool]:
-        """The text of a token, without marks of its tokenizer, and whether it begins a word."""
+        """Return the text of a token, without marks of its tokenizer, and True if it begins a word."""
         if self._loaded is None:
             return str(token), True
         text = self._loaded.tokenizer.id_to_token(token)
@@ -37,34 +37,34 @@ class TokenTexts:
         marked = self._loaded.kind == "sentencepiece"
         return text.lstrip(SPACE_OF_SENTENCEPIECE) or "␣", begins if marked else True
 
-    def line(self, tokens: Sequence[int], starts: Sequence[bool] | None = None, hidden: Mapping[int, int] | None = None) -> str:
-        """Tokens as one line: words apart, the tokens of a word joined, ``[shown→hidden]`` where one is hidden.
+    def line(self, tokens: Sequence[int], starts: Sequence[bool] | None = None, labels: Mapping[int, int] | None = None) -> str:
+        """Return tokens as one line, with spaces between words and ``[input→label]`` for masked tokens.
 
         Args:
-            starts: whether each begins a word; None: what the tokenizer's marks say.
-            hidden: place -> the token that is to be predicted there.
+            starts: True for tokens that begin a word; None: by the tokenizer's marks.
+            labels: position -> the token to predict there.
         """
         pieces = []
-        for place, token in enumerate(tokens):
+        for position, token in enumerate(tokens):
             text, begins = self.shown(token)
-            if hidden and place in hidden:
-                label, begins = self.shown(hidden[place])
+            if labels and position in labels:
+                label, begins = self.shown(labels[position])
                 text = f"[{text.removeprefix('[').removesuffix(']')}→{label}]"
             if starts is not None:
-                begins = starts[place]
-            pieces.append(f" {text}" if begins or not place else WITHIN_A_WORD + text)
+                begins = starts[position]
+            pieces.append(f" {text}" if begins or not position else WITHIN_A_WORD + text)
         return "".join(pieces).strip()
 
 
 def paragraph(text: str, indent: str = "  ") -> str:
-    """Text wrapped to the width of a terminal."""
+    """Return text wrapped to the width of a terminal."""
     return textwrap.fill(
         text, WIDTH, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False, drop_whitespace=True
     )
 
 
 def _byte_alphabet() -> dict[str, int]:
-    """Character -> byte of byte-level BPE: printable bytes stand for themselves, the others for characters from U+0100 on."""
+    """Return character -> byte in byte-level BPE: printable bytes are themselves, the others characters from U+0100 on."""
     printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     others = [byte for byte in range(256) if byte not in printable]
-    return {**{chr(byte): byte for byte in printable}, **{chr(256 + place): byte for place, byte in enumerate(others)}}
+    return {**{chr(byte): byte for byte in printable}, **{chr(256 + number): byte for number, byte in enumerate(others)}}

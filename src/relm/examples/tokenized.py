@@ -1,4 +1,4 @@
-"""A file of documents as tokens, sentence by sentence: what the builders of masked examples pack.
+"""Encode a file of documents sentence by sentence, for the builders of masked examples.
 
 The arrays are memory-maps of nameless temporary files beside the documents, so memory does not grow with them.
 """
@@ -28,27 +28,27 @@ Sentences = Literal["split", "lines"]
 
 
 class TokenizedDocuments(NamedTuple):
-    """All documents of a file, one after the other."""
+    """The concatenated documents of a file."""
 
     tokens: npt.NDArray[np.integer]
     """(n,), uint16 or int32."""
     word_starts: npt.NDArray[np.bool_]
-    """(n,), whether a token begins a word."""
+    """(n,), True for a token that begins a word."""
     sentence_starts: npt.NDArray[np.int64]
-    """(sentences + 1,), where in `tokens` each sentence begins, and their end."""
+    """(sentences + 1,), start of each sentence in `tokens`, and their end."""
     document_starts: npt.NDArray[np.int64]
-    """(documents + 1,), where in `sentence_starts` each document begins, and their end."""
+    """(documents + 1,), start of each document in `sentence_starts`, and their end."""
     words: int
-    """Whitespace-separated, of the source text."""
+    """Whitespace-separated words of the source text."""
     bytes: int
-    """Of the source text in UTF-8."""
+    """Bytes of the source text in UTF-8."""
     source_sha256: str
-    """Of the file."""
+    """sha256 of the file."""
     loaded: LoadedTokenizer
 
 
 class SentenceEncoding(NamedTuple):
-    """The options by which a worker cuts texts into sentences and encodes these."""
+    """The options by which a worker splits texts into sentences and encodes these."""
 
     tokenizer: Path
     tokenizer_sha256: str
@@ -56,7 +56,7 @@ class SentenceEncoding(NamedTuple):
     language: str
     stripped_lines: bool
     fast: bool
-    """Whether other ways than the `tokenizers` library may encode."""
+    """True: faster encoders than the `tokenizers` library are allowed."""
 
 
 class Part(NamedTuple):
@@ -66,7 +66,7 @@ class Part(NamedTuple):
     word_starts: npt.NDArray[np.bool_]
     sentence_sizes: npt.NDArray[np.int32]
     document_sizes: npt.NDArray[np.int32]
-    """Sentences of each document."""
+    """Count of sentences in each document."""
     words: int
     bytes: int
     lines: Lines
@@ -89,14 +89,14 @@ def tokenized_documents(
     Args:
         documents: JSON lines; compared with its sidecar if it has one.
         tokenizer: `tokenizer.json`.
-        sentences: split: a line has the sentences that a splitter finds, which are the line when joined; lines: a line is one.
-        language: of the text, for the splitter.
-        workers: processes; None: as many as there are cores. They change no byte.
-        stripped_lines: lines lose the white space around them first.
-        folder: of the temporary files; None: that of the documents.
+        sentences: split: a splitter divides each line into sentences, without losing a character; lines: a line is a sentence.
+        language: language of the text, for the splitter.
+        workers: processes; None: one for each core. The count changes no byte.
+        stripped_lines: strip white space around lines first.
+        folder: folder of the temporary files; None: that of the documents.
 
     Raises:
-        RelmError: an input is absent, changed or faulty (file and line are named), the disk is full, or a worker was killed.
+        RelmError: an input is absent, changed or faulty (names the file and line), the disk is full, or a worker was killed.
     """
     loaded = load_tokenizer(tokenizer)
     source, _ = checked_documents(documents)
@@ -105,7 +105,7 @@ def tokenized_documents(
         spool = stack.enter_context(_Spool(documents, folder or documents.parent, loaded.vocabulary_size))
         try:
             spool.fill(encoding, workers)
-        except Disagreement:  # with the library about the ids of a sample: it encodes everything
+        except Disagreement:  # the library must then encode everything
             spool = stack.enter_context(_Spool(documents, folder or documents.parent, loaded.vocabulary_size))
             spool.fill(encoding._replace(fast=False), workers)
         tokens, word_starts, sentence_starts, document_starts = spool.arrays()
@@ -115,7 +115,7 @@ def tokenized_documents(
 
 
 def encoded_part(encoding: SentenceEncoding, lines: Lines) -> Part:
-    """The documents of some lines of a documents file.
+    """Encode the documents of some lines of a documents file.
 
     Raises:
         RelmError: a line is not a document, or the tokenizer changed.
@@ -129,7 +129,7 @@ def encoded_part(encoding: SentenceEncoding, lines: Lines) -> Part:
 
 
 def sentences_of(text: str, encoding: SentenceEncoding) -> list[str]:
-    """The sentences of a document that are not blank, in order."""
+    """Return the sentences of a document that are not blank, in order."""
     lines = text.split("\n")
     if encoding.stripped_lines:
         lines = [line.strip() for line in lines]
@@ -140,7 +140,7 @@ def sentences_of(text: str, encoding: SentenceEncoding) -> list[str]:
 
 
 def _kept_of_each(sentences: Sequence[Sequence[str]], sizes: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
-    """How many sentences with tokens each document has that has any."""
+    """Return the count of sentences with tokens of each document that has any."""
     counts = np.fromiter(map(len, sentences), dtype=np.int64, count=len(sentences))
     document = np.repeat(np.arange(len(sentences)), counts)
     kept = np.bincount(document[sizes > 0], minlength=len(sentences)).astype(np.int32)
@@ -153,7 +153,7 @@ def _encoder(encoding: SentenceEncoding) -> TextEncoder:
 
 
 class _Spool:
-    """The arrays of `TokenizedDocuments`, written one part after the other to nameless files."""
+    """The arrays of `TokenizedDocuments`, written part by part to nameless files."""
 
     def __init__(self, documents: Path, folder: Path, vocabulary_size: int) -> None:
         self.documents, self.folder = documents, folder
@@ -165,7 +165,7 @@ class _Spool:
         self._open_document = 0
 
     def __enter__(self) -> "_Spool":
-        with self._errors_in_words():
+        with self._report_disk_errors():
             for _ in self.types:
                 self.files.append(tempfile.TemporaryFile(dir=self.folder))
             for file in self.files[2:]:
@@ -174,11 +174,11 @@ class _Spool:
 
     def __exit__(self, *_: object) -> None:
         for file in self.files:
-            with contextlib.suppress(OSError):  # what a full disk left in a buffer
+            with contextlib.suppress(OSError):  # a full disk may leave data in a buffer
                 file.close()
 
     def fill(self, encoding: SentenceEncoding, workers: int | None) -> None:
-        """Write all documents."""
+        """Encode and write all documents."""
         size = self.documents.stat().st_size
         wanted = min(usable_cores() if workers is None else workers, 1 + size // CHUNK)
         encode = functools.partial(encoded_part, encoding)
@@ -190,13 +190,13 @@ class _Spool:
             tqdm(total=size, unit="B", unit_scale=True, desc=self.documents.name, disable=None) as bar,
         ):
             for part in parts:
-                with self._errors_in_words():
+                with self._report_disk_errors():
                     self._append(part)
                 bar.update(part.lines.size)
 
     def arrays(self) -> Iterator[npt.NDArray[Any]]:
-        """Memory-maps of what was written."""
-        with self._errors_in_words():
+        """Yield memory-maps of the written files."""
+        with self._report_disk_errors():
             for file, dtype in zip(self.files, self.types, strict=True):
                 file.flush()
                 yield np.memmap(file, dtype=dtype, mode="r") if file.tell() else np.empty(0, dtype)
@@ -219,14 +219,14 @@ class _Spool:
         self.words += part.words
         self.bytes += part.bytes
 
-    def _append_starts(self, place: int, sizes: npt.NDArray[np.int32]) -> None:
+    def _append_starts(self, level: int, sizes: npt.NDArray[np.int32]) -> None:
         if len(sizes):
-            starts = self._ends[place] + np.cumsum(sizes, dtype="<i8")
-            self.files[2 + place].write(starts.data)
-            self._ends[place] = int(starts[-1])
+            starts = self._ends[level] + np.cumsum(sizes, dtype="<i8")
+            self.files[2 + level].write(starts.data)
+            self._ends[level] = int(starts[-1])
 
     @contextlib.contextmanager
-    def _errors_in_words(self) -> Iterator[None]:
+    def _report_disk_errors(self) -> Iterator[None]:
         try:
             yield
         except OSError as error:

@@ -1,9 +1,9 @@
-"""How each kind of tokenizer is put together from its parts, with an empty or a published vocabulary.
+"""Build each kind of tokenizer from its components, with an empty or a published vocabulary.
 
-Byte-level BPE is GPT-2's (Radford et al. 2019, section 2.2): text is cut by GPT-2's pattern, each byte becomes a character, and
+Byte-level BPE is GPT-2's (Radford et al. 2019, section 2.2): GPT-2's pattern splits text, each byte becomes a character, and
 merges are learnt over these; RoBERTa's is the same with other ids. WordPiece is BERT's (Devlin et al. 2019, section 3): text is
-cleaned, cut at white space and punctuation, and each word is covered by the longest pieces from its beginning. Unigram is
-sentencepiece's (Kudo and Richardson 2018), as T5 and mT5 use it.
+cleaned, split at white space and punctuation, and each word is covered by the longest pieces from its start. Unigram is
+sentencepiece's (Kudo and Richardson 2018), as in T5 and mT5.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,16 +22,16 @@ SPACE = "\u2581"
 ANY_CHARACTER = r"[\s\S]"
 # Words of more characters become [UNK], as in BERT's own tokenizer (google-research/bert, tokenization.py).
 LONGEST_WORD = 100
-# T5 hides spans behind so many tokens; its vocabulary leaves them to the program, mT5's file has them.
+# Count of T5's sentinels, which replace masked spans; mT5's file has them, T5's leaves them to the program.
 SENTINELS = 100
-# Scores are 32-bit fractions, the library's penalty for an unknown character is fixed.
+# Scores are 32-bit floats; the library's penalty for an unknown character is fixed.
 WHOLE, UNKNOWN_PENALTY = 2.0**24, 10.0
-# sentencepiece never finds these in a text, a Unigram model that has them as pieces does: a cut inside keeps them apart.
+# sentencepiece never matches these in a text, but a Unigram model with them as pieces does; a split inside prevents that.
 _NAMES_OF_SPECIAL_PIECES = Regex(r"<(?=(?:pad|/s|unk|0x[0-9A-F]{2}|extra_id_[0-9]+)>)")
 
 
 def byte_level_bpe(model: models.BPE | None = None) -> Tokenizer:
-    """GPT-2's tokenizer around a model; without one, around an empty one to be trained."""
+    """Return GPT-2's tokenizer around a model; without one, around an empty one to be trained."""
     tokenizer = Tokenizer(model or models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -39,7 +39,7 @@ def byte_level_bpe(model: models.BPE | None = None) -> Tokenizer:
 
 
 def wordpiece(vocabulary: Mapping[str, int], lower_case: bool) -> Tokenizer:
-    """BERT's tokenizer around a vocabulary with its five special tokens.
+    """Return BERT's tokenizer around a vocabulary with its five special tokens.
 
     Args:
         lower_case: letters lose their case and their accents, as in the uncased models.
@@ -57,10 +57,10 @@ def wordpiece(vocabulary: Mapping[str, int], lower_case: bool) -> Tokenizer:
 
 
 def characters(found: Sequence[str], special: bool = True) -> Tokenizer:
-    """One token for each character, after `<|endoftext|>` and `<unk>`, which stands for every other character.
+    """Return a tokenizer with `<|endoftext|>`, `<unk>` for unknown characters, and a token for each character found.
 
     Args:
-        special: False: without these two; another character cannot be encoded.
+        special: False: without these two, so that unknown characters cannot be encoded.
     """
     added = [END_OF_TEXT, UNKNOWN] if special else []
     vocabulary = {token: number for number, token in enumerate([*added, *found])}
@@ -72,7 +72,7 @@ def characters(found: Sequence[str], special: bool = True) -> Tokenizer:
 
 
 def gpt2_bpe(vocabulary: Path, merges: Path) -> Tokenizer:
-    """GPT-2's tokenizer from its two files."""
+    """Return GPT-2's tokenizer from its two files."""
     tokenizer = byte_level_bpe(_bpe_of_files(vocabulary, merges))
     if tokenizer.token_to_id(END_OF_TEXT) is not None:  # else it would be added as a new token; its lack is reported later
         tokenizer.add_special_tokens([END_OF_TEXT])
@@ -80,7 +80,7 @@ def gpt2_bpe(vocabulary: Path, merges: Path) -> Tokenizer:
 
 
 def roberta_bpe(vocabulary: Path, merges: Path) -> Tokenizer:
-    """RoBERTa's tokenizer from its two files. `<|endoftext|>` is among its tokens by accident, never used: no special one."""
+    """Return RoBERTa's tokenizer from its two files. It has `<|endoftext|>` by accident, unused, and not as a special token."""
     tokenizer = byte_level_bpe(_bpe_of_files(vocabulary, merges))
     _require(ROBERTA_SPECIAL, tokenizer, vocabulary)
     tokenizer.add_special_tokens(list(ROBERTA_SPECIAL))
@@ -90,32 +90,32 @@ def roberta_bpe(vocabulary: Path, merges: Path) -> Tokenizer:
 
 
 def bert_wordpiece(vocabulary: Path, lower_case: bool) -> Tokenizer:
-    """BERT's tokenizer from its file, one token a line."""
+    """Return BERT's tokenizer from its file, one token a line."""
     tokens = _text_of(vocabulary).split("\n")
     if tokens[-1] == "":
         tokens.pop()
     numbered = {token.removesuffix("\r"): number for number, token in enumerate(tokens)}
     if len(numbered) != len(tokens) or "" in numbered:
-        raise RelmError(f"{vocabulary}: not a vocabulary of WordPiece: a token stands twice, or a line is empty")
+        raise RelmError(f"{vocabulary}: not a vocabulary of WordPiece: a token is repeated, or a line is empty")
     if missing := [token for token in BERT_SPECIAL if token not in numbered]:
         raise RelmError(f"{vocabulary}: not a vocabulary of BERT: lacks {', '.join(missing)}")
     return wordpiece(numbered, lower_case)
 
 
 def t5_sentencepiece(path: Path) -> Tokenizer:
-    """T5's or mT5's tokenizer from its sentencepiece model, with T5's 100 sentinels at the end.
+    """Return T5's or mT5's tokenizer from its sentencepiece model, with T5's 100 sentinels at the end.
 
     The ids are sentencepiece's, with three exceptions that are rare in running text: the names of special pieces are spelled
     out in other pieces; a mark after a character that the table replaces is lost, such as an accent after ½; and of two equally
-    good ways of cutting a word, such as a row of dashes, sentencepiece takes the one that the rounding of a 32-bit sum over the
-    whole sentence favours, the library always the same one.
+    good segmentations of a word, such as a row of dashes, sentencepiece takes the one that the rounding of a 32-bit sum over
+    the whole sentence favours, the library always the same one.
     """
     from sentencepiece import sentencepiece_model_pb2
 
     proto = sentencepiece_model_pb2.ModelProto()  # type: ignore[attr-defined]
     try:
         proto.ParseFromString(path.read_bytes())
-    except Exception:  # the library's own, whose module has no types
+    except Exception:  # the library's own exception, whose module has no types
         raise RelmError(f"{path}: not a sentencepiece model; download it again") from None
     trained, normalised = proto.trainer_spec, proto.normalizer_spec
     if trained.model_type != trained.UNIGRAM or not normalised.precompiled_charsmap:
@@ -146,11 +146,11 @@ def t5_sentencepiece(path: Path) -> Tokenizer:
 
 
 def _pieces(proto: Any) -> list[tuple[str, float]]:
-    """The pieces of a sentencepiece model with their scores, as whole numbers.
+    """Return the pieces of a sentencepiece model with their scores, as whole numbers.
 
-    The library reads decimal fractions from its file with an error in the last bit, which decides between ways of cutting a
-    word that are equally good, as of a row of dashes. Whole numbers it reads as they are. The score of an unknown character is
-    10 less than the lowest one; special pieces, which no text has, get one from which that comes out right.
+    The library reads decimal fractions from its file with an error in the last bit, which decides between equally good
+    segmentations of a word, such as a row of dashes; it reads whole numbers exactly. The score of an unknown character is 10
+    less than the lowest one; special pieces, which no text has, get a score that makes this so.
     """
     normal = {number for number, piece in enumerate(proto.pieces) if piece.type == piece.NORMAL}
     unknown = (min(proto.pieces[number].score for number in normal) - UNKNOWN_PENALTY) * WHOLE
@@ -186,9 +186,9 @@ def _text_of(path: Path) -> str:
 
 
 def kind_of(parts: Mapping[str, Any]) -> str:
-    """What a tokenizer is, by its `tokenizer.json`: byte_level_bpe, wordpiece, sentencepiece, characters, or other.
+    """Return the kind of a `tokenizer.json`: byte_level_bpe, wordpiece, sentencepiece, characters, or other.
 
-    Those with a name have no token across a space that follows a letter or digit.
+    All kinds except other have no token across a space that follows a letter or digit.
     """
     cutter = parts["pre_tokenizer"] or {}
     first = (cutter.get("pretokenizers") or [cutter])[0]
@@ -196,7 +196,7 @@ def kind_of(parts: Mapping[str, Any]) -> str:
     return kind if first.get(option) == value else "other"
 
 
-# Model and pre-tokenizer, or the first of several -> kind, and what an option of the pre-tokenizer must be.
+# Model and (first) pre-tokenizer -> kind, and an option of the pre-tokenizer with its required value.
 _KINDS: dict[tuple[str, str], tuple[str, str, object]] = {
     ("BPE", "ByteLevel"): ("byte_level_bpe", "use_regex", True),
     ("WordPiece", "BertPreTokenizer"): ("wordpiece", "", None),

@@ -1,4 +1,4 @@
-"""Tokenizers: trained here or imported from published files, all kept as one `tokenizer.json` of the `tokenizers` library.
+"""Tokenizers, trained here or imported from published files, all kept as one `tokenizer.json` of the `tokenizers` library.
 
 A trained byte-level BPE gives `<|endoftext|>` id 0, the 256 bytes ids 1 to 256 and merges the rest; a trained WordPiece has
 BERT's special tokens first; GPT-2's own has `<|endoftext|>` last, at 50256.
@@ -19,11 +19,11 @@ from relm.errors import RelmError
 from relm.examples import tokenizer_models as build
 from relm.examples.documents import first_texts
 
-# A pair that occurs once is no regularity; the original trainers of byte-level BPE use the same bound.
+# The original trainers of byte-level BPE have the same bound.
 MINIMUM_FREQUENCY = 2
-# Of WordPiece: the most frequent ones, or the characters of all scripts would fill a vocabulary twice over.
+# WordPiece keeps the most frequent characters, since those of all scripts would fill a vocabulary twice over.
 LARGEST_ALPHABET = 1000
-# What `pretrain` and the recipes call the kinds that are trained here, in words.
+# Kind of tokenizer that is trained here -> its name in messages.
 TRAINED = {"byte_level_bpe": "byte-level BPE", "wordpiece": "WordPiece", "characters": "character vocabulary"}
 
 
@@ -45,7 +45,7 @@ class SpecialIds:
     """`[MASK]` or `<mask>`."""
 
 
-# Field of `SpecialIds` -> the tokens that may be it, the first that exists is.
+# Field of `SpecialIds` -> candidate tokens, of which the first that exists is taken.
 SPECIAL_TOKENS = {
     "end_of_text": (build.END_OF_TEXT, "</s>"),
     "pad": ("[PAD]", "<pad>"),
@@ -58,23 +58,23 @@ SPECIAL_TOKENS = {
 
 @dataclass(frozen=True)
 class LoadedTokenizer:
-    """A tokenizer with what its users ask of it."""
+    """A tokenizer with its facts."""
 
     tokenizer: Tokenizer
-    """Encodes text as it stands: a special token's name inside a document is spelled out, never taken for the token."""
+    """The tokenizer, which encodes a special token's name inside a document as text, never as the token."""
     vocabulary_size: int
     """One more than the highest id."""
     special: SpecialIds
     sha256: str
-    """Of `tokenizer.json`."""
+    """sha256 of `tokenizer.json`."""
     kind: str
     """byte_level_bpe, wordpiece, sentencepiece, characters, or other."""
     path: Path = Path("tokenizer.json")
-    """Where it was read, for messages."""
+    """Path of the file, for messages."""
 
     @property
     def end_of_text_id(self) -> int:
-        """What stands between documents.
+        """Return the id of the end of text.
 
         Raises:
             RelmError: there is no such token.
@@ -82,7 +82,7 @@ class LoadedTokenizer:
         return self.required("end_of_text")
 
     def required(self, name: str) -> int:
-        """The id of a special token, by its field in `SpecialIds`.
+        """Return the id of a special token, by its field in `SpecialIds`.
 
         Raises:
             RelmError: there is no such token.
@@ -105,17 +105,17 @@ def train_tokenizer(
 ) -> str:
     """Train a tokenizer on the first `training_bytes` bytes of text of the documents files, in order.
 
-    The same text gives the same bytes, whatever the number of threads: counts are summed, and equal counts are decided by
-    ids that follow from the text alone.
+    The same text gives the same bytes for any count of threads: counts are summed, and ties are decided by ids that follow
+    from the text alone.
 
     Args:
         kind: byte_level_bpe, wordpiece or characters.
         documents: JSON lines; each compared with its sidecar if it has one.
-        vocabulary_size: special tokens included; None for characters, which are as many as the text has.
-        training_bytes: of text in UTF-8.
+        vocabulary_size: size with special tokens; None for characters, where the text decides it.
+        training_bytes: limit of the text in bytes of UTF-8.
         output: the `tokenizer.json` to write.
-        lower_case: of WordPiece: letters lose their case and accents.
-        special_tokens: of characters: whether there is an end of text and an unknown character beside the text's own.
+        lower_case: for WordPiece: letters lose their case and accents.
+        special_tokens: for characters: add an end of text and an unknown token to the text's characters.
 
     Raises:
         RelmError: a file is absent or has faults, or the text has too few repeated pairs for the vocabulary.
@@ -136,7 +136,7 @@ def train_tokenizer(
     found = tokenizer.get_vocab_size()
     if vocabulary_size not in (None, found):
         raise RelmError(
-            f"{documents[0]}: a vocabulary of {vocabulary_size} was wanted, but {text.bytes:,} bytes of text give only "
+            f"{documents[0]}: a vocabulary of {vocabulary_size} was requested, but {text.bytes:,} bytes of text give only "
             f"{found} tokens; set tokenizer.vocabulary_size to {found} or less, or give it more documents or training_bytes"
         )
     content = tokenizer.to_str(pretty=True)
@@ -182,7 +182,7 @@ def import_tokenizer(kind: str, files: Mapping[str, Path], output: Path) -> str:
 
 
 def load_tokenizer(path: Path) -> LoadedTokenizer:
-    """The tokenizer in a `tokenizer.json`, compared with its sidecar if it has one.
+    """Load the tokenizer in a `tokenizer.json`, compared with its sidecar if it has one.
 
     Raises:
         RelmError: the file is absent, changed, or not a tokenizer.
@@ -193,7 +193,7 @@ def load_tokenizer(path: Path) -> LoadedTokenizer:
 
 
 def loaded_as(path: Path, sha256: str) -> LoadedTokenizer:
-    """The tokenizer in a `tokenizer.json`, as a worker loads what its parent has loaded.
+    """Load the tokenizer in a `tokenizer.json` in a worker, whose parent has loaded it too.
 
     Raises:
         RelmError: the file changed in between.
@@ -205,7 +205,7 @@ def loaded_as(path: Path, sha256: str) -> LoadedTokenizer:
 
 
 class _TrainingText:
-    """Gives the training text as often as it is asked for, and knows how much of it there was."""
+    """An iterable of the training text, which can be read several times, with counts of the last reading."""
 
     def __init__(self, documents: list[Path], limit: int) -> None:
         self.sources = documents, limit
@@ -235,12 +235,12 @@ def _trained_bpe(text: _TrainingText, vocabulary_size: int) -> Tokenizer:
 def _trained_wordpiece(text: _TrainingText, vocabulary_size: int, lower_case: bool) -> Tokenizer:
     """Train a WordPiece, reading the text twice.
 
-    Left to itself the trainer numbers `##a`, `##b` and so on in the order of a hash table, which differs from run to run, and
-    decides equal counts by these numbers; so they are given to it in order, as if they were special tokens.
+    By default the trainer numbers `##a`, `##b` and so on in the order of a hash table, which differs from run to run, and
+    breaks ties by these numbers; so it gets them in order, as if they were special tokens.
     """
     untrained = build.wordpiece({}, lower_case)
     counts = _counted_characters(text, untrained.normalizer)
-    # Each character takes two places: alone, and within a word.
+    # Each character takes two ids: as the start of a word, and inside it.
     largest = min(LARGEST_ALPHABET, (vocabulary_size - len(build.BERT_SPECIAL)) // 2)
     alphabet = sorted(sorted(counts, key=lambda character: (-counts[character], character))[:largest])
     trainer = trainers.WordPieceTrainer(
@@ -257,7 +257,7 @@ def _trained_wordpiece(text: _TrainingText, vocabulary_size: int, lower_case: bo
 
 
 def _counted_characters(text: _TrainingText, normalizer: normalizers.Normalizer | None) -> Counter[str]:
-    """How often each character occurs in the normalised text; without a normalizer white space counts too."""
+    """Return the count of each character in the normalised text; without a normalizer white space counts too."""
     counts: Counter[str] = Counter()
     for piece in text:
         counts.update(piece if normalizer is None else normalizer.normalize_str(piece))
