@@ -169,7 +169,7 @@ def counts_of(texts: Sequence[str]) -> tuple[int, int]:
     """Return the words (runs of non-space characters, as in `str.split`) and bytes in UTF-8 of all texts together.
 
     >>> counts_of(["two words", "", "dé\u00a0jà"])
-    (4, 16)
+    (4, 17)
     """
     data = np.frombuffer(b"\n".join([text.encode() for text in texts]), dtype=np.uint8)
     if not len(data):
