@@ -254,7 +254,7 @@ class TinyRun:
         return [{k: v for k, v in json.loads(line).items() if k not in times} for line in text.splitlines()]
 
     def sha256(self) -> str:
-        """Of the trained weights."""
+        """Return the sha256 of the trained weights."""
         return sha256_of(self.model_folder / "model.safetensors")
 
     def last_optimizer(self) -> str:
