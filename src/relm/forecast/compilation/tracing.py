@@ -89,7 +89,7 @@ class TracingDevice(XlaDevice):
         self._model = model
         return model
 
-    def hold(self, tensors: Iterable[Tensor]) -> None:
+    def materialise(self, tensors: Iterable[Tensor]) -> None:
         """Replace tensors by placeholders for data that exists before the first step."""
         self._replace_by_placeholders(tensors)
 
