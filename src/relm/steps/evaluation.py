@@ -173,7 +173,8 @@ def _job(job: EvaluationJob, a: Arguments, source: Path) -> Job:
         execution = {} if declaration.reads_log_alone else {"execution": _execution(a)}
         return str(load(declaration.run)(**arguments, **execution))
 
-    return Job(run, [*_weights(a), *_inputs(declaration, a, job)], [a.output], expected | _expected_task_files(job, a))
+    read = list(dict.fromkeys([*_weights(a), *_inputs(declaration, a, job)]))  # a test file with a sha256 is in both
+    return Job(run, read, [a.output], expected | _expected_task_files(job, a))
 
 
 def _input_arguments(declaration: EvaluationDeclaration, a: Arguments, expected: Mapping[Path, str]) -> dict[str, Any]:
