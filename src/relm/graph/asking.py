@@ -19,8 +19,6 @@ NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 KEY = "[0-9a-f]{12}"
 FILE = "|".join(re.escape(name) for name in get_args(ModelFile))
 
-load_extensions()
-
 Arguments = ParamSpec("Arguments")
 Answer = TypeVar("Answer")
 
@@ -36,6 +34,9 @@ def report_faults(function: Callable[Arguments, Answer]) -> Callable[Arguments, 
             raise WorkflowError(str(error)) from None
 
     return wrapper
+
+
+report_faults(load_extensions)()
 
 
 def sidecars(paths: list[Path]) -> list[str]:

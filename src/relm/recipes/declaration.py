@@ -8,6 +8,7 @@ code, and a new choice is declared in one place: in this package, or in a separa
 import functools
 import importlib
 import os
+import traceback
 from collections.abc import Iterator
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -110,7 +111,14 @@ def add_options(owner: type[Section], name: str, options: type[Section], descrip
         owner: the section that gets the key.
         options: the section of the options, all with defaults.
         description: description of the key in the JSON Schema.
+
+    Raises:
+        RelmError: the key is taken, or one of the options has no default.
     """
+    if taken := [kind.__name__ for kind in (owner, *_subclasses(owner)) if name in kind.model_fields]:
+        raise RelmError(f"{name}: its options cannot have this key, which {taken[0]} has already; give another name")
+    if needed := [key for key, known in options.model_fields.items() if known.is_required()]:
+        raise RelmError(f"{name}: options {', '.join(needed)} have no default; give each option one")
     owner.__annotations__[name] = options  # sections that are defined later inherit it
     for kind in (owner, *_subclasses(owner)):
         kind.__pydantic_fields__[name] = FieldInfo(annotation=options, default=options(), description=description)
@@ -132,9 +140,21 @@ def _subclasses(kind: type[Section]) -> Iterator[type[Section]]:
 
 @functools.cache
 def load(reference: str) -> Any:
-    """Import the module of ``"module:name"``, and return its attribute of that name."""
+    """Import the module of ``"module:name"``, and return its attribute of that name.
+
+    Raises:
+        RelmError: there is no such module, or nothing in it has the name.
+    """
     module, _, name = reference.partition(":")
-    return getattr(importlib.import_module(module), name)
+    try:
+        found = importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if not f"{module}.".startswith(f"{error.name}."):
+            raise  # an import inside the module
+        raise RelmError(f"{reference}: {error}; correct the reference in the declaration, or PYTHONPATH") from None
+    if not hasattr(found, name):
+        raise RelmError(f"{reference}: the module has no {name!r}; the declaration refers to code as module:name")
+    return getattr(found, name)
 
 
 @functools.cache
@@ -142,12 +162,23 @@ def load_extensions() -> None:
     """Import the modules that `RELM_EXTENSIONS` names, separated by commas; each registers its declarations.
 
     Raises:
-        RelmError: a module is not found.
+        RelmError: a module is not found, or has a fault.
     """
-    for module in filter(None, os.environ.get(EXTENSIONS, "").split(",")):
+    for module in filter(None, map(str.strip, os.environ.get(EXTENSIONS, "").split(","))):
         try:
-            importlib.import_module(module.strip())
+            importlib.import_module(module)
         except ModuleNotFoundError as error:
             raise RelmError(
-                f"{EXTENSIONS}: cannot import {module.strip()} ({error}); name modules that Python finds, as on PYTHONPATH"
+                f"{EXTENSIONS}: cannot import {module} ({error}); name modules that Python finds, as on PYTHONPATH"
             ) from None
+        except RelmError as error:
+            raise RelmError(f"{EXTENSIONS}: {module}: {error}") from None
+        except Exception as error:
+            raise RelmError(f"{EXTENSIONS}: {module}: {_describe_fault(error)}; correct it, or leave the module out") from error
+
+
+def _describe_fault(error: Exception) -> str:
+    """Return the kind and message of an error with the file and line that it is in."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    file, line = (error.filename, error.lineno) if isinstance(error, SyntaxError) else (last.filename, last.lineno)
+    return f"{file}, line {line}: {type(error).__name__}: {error.msg if isinstance(error, SyntaxError) else error}"

@@ -1,0 +1,57 @@
+"""A broken extension ends in one message that names it and its fault, for a command and for the graph."""
+
+from pathlib import Path
+
+import pytest
+
+from relm.errors import RelmError
+from relm.recipes.declaration import EXTENSIONS, load
+from small_project import Commands
+
+OPTIMIZER = """
+from relm.recipes.optimization import OptimizerDeclaration, register_optimizer
+from relm.recipes.section import Section
+
+class Options(Section):
+    share: float{default}
+
+register_optimizer(OptimizerDeclaration("{name}", "torch:nothing", lambda shape, settings: 0, options=Options))
+"""
+FAULTS = {
+    "syntax": ("def x(:", "line 1: SyntaxError: invalid syntax; correct it, or leave the module out"),
+    "imports": ("\nfrom relm.errors import Nothing", "broken.py, line 2: ImportError: cannot import name 'Nothing'"),
+    "name": (OPTIMIZER.format(name="adamw", default=" = 1.0"), "optimizer adamw: is declared already"),
+    "key": (OPTIMIZER.format(name="betas", default=" = 1.0"), "betas: its options cannot have this key, which Optimizer has"),
+    "default": (OPTIMIZER.format(name="wild", default=""), "wild: options share have no default; give each option one"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_command_reports_a_broken_extension(fault: str, tmp_path: Path) -> None:
+    content, message = FAULTS[fault]
+    (tmp_path / "broken.py").write_text(content)
+    done = Commands(tmp_path).relm("list", **{EXTENSIONS: "broken", "PYTHONPATH": str(tmp_path)})
+    assert done.returncode == 1
+    assert done.stderr.startswith("relm: RELM_EXTENSIONS: broken: ") and message in done.stderr
+    assert "Traceback" not in done.stderr and len(done.stderr.splitlines()) == 1
+
+
+def test_the_graph_reports_a_broken_extension(project: Commands) -> None:
+    (project.folder / "broken.py").write_text(FAULTS["name"][0])
+    done = project.snakemake("results/tiny", "--dry-run", **{EXTENSIONS: "broken", "PYTHONPATH": str(project.folder)})
+    assert done.returncode == 1
+    assert "WorkflowError" in done.stdout and "broken: optimizer adamw: is declared already" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("reference", "message"),
+    [
+        ("relm.nothing:build", "relm.nothing:build: No module named 'relm.nothing'; correct the reference"),
+        ("relm.errors:build", "relm.errors:build: the module has no 'build'"),
+        ("relm.errors", "relm.errors: the module has no ''; the declaration refers to code as module:name"),
+    ],
+)
+def test_a_wrong_reference_is_named(reference: str, message: str) -> None:
+    with pytest.raises(RelmError) as error:
+        load(reference)
+    assert str(error.value).startswith(message)
