@@ -10,7 +10,9 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from small_project import CHECKOUT, Commands
 
@@ -32,6 +34,34 @@ def build_sign(groups, settings):
 DECLARED_OPTIMIZER = (
     '    OptimizerDeclaration("sign", "relm.training.optimizers.sign:build_sign", lambda shape, settings: 0),\n'
 )
+EVALUATION = '''
+"""The number of parameters of a model."""
+
+from safetensors.numpy import load_file
+
+from relm.artifact import sha256_of
+from relm.evaluation.result import Result
+
+def evaluate_size(*, model_folder, output, task, options, execution):
+    weights = model_folder / "model.safetensors"
+    parameters = sum(tensor.size for tensor in load_file(weights).values()) // options.unit
+    Result(task=task, protocol={}, figures={"parameters": parameters}, model_sha256=sha256_of(weights)).write(output)
+    return f"{parameters} parameters"
+'''
+OPTIONS_OF_EVALUATION = '''class Size(Section):
+    """The size of the model."""
+
+    unit: int = Field(default=1, gt=0)
+    """Divides it."""
+
+
+'''
+DECLARED_EVALUATION = '''_declare(
+    EvaluationDeclaration(
+        name="size", summary="the number of parameters", run="relm.evaluation.size:evaluate_size", inputs=(), options=Size
+    )
+)
+'''
 DATASET = """
 title: One poem
 licence: CC0-1.0
@@ -115,3 +145,23 @@ def test_a_dataset_touches_the_listed_file_and_is_extracted(copy: Checkout, tmp_
     assert done.returncode == 0, done.stderr
     lines = [json.loads(line) for name in outputs[1::2] for line in (copy.folder / name).read_text().splitlines()]
     assert len(lines) == 30
+
+
+def test_an_evaluation_touches_the_listed_files_and_runs(copy: Checkout, project: Commands) -> None:
+    copy.write("src/relm/evaluation/size.py", EVALUATION)
+    declarations, sections = "src/relm/recipes/evaluations.py", "src/relm/recipes/recipe.py"
+    copy.insert(declarations, "class PublishedTest(", OPTIONS_OF_EVALUATION)
+    copy.insert(declarations, '_declare(\n    EvaluationDeclaration(\n        name="held_out"', DECLARED_EVALUATION)
+    copy.insert(sections, "from relm.recipes.evaluations import", "from relm.recipes.evaluations import Size\n")
+    copy.insert(sections, "    random_windows: RandomWindows", '    size: Size = Size()\n    """The size of the model."""\n')
+    assert copy.touched == listed_files("An evaluation", NAME="size")
+
+    recipe = project.folder / "recipes" / "tiny.yaml"
+    recipe.write_text(recipe.read_text().replace("[held_out, samples]", "[size]\nsize: {unit: 2}"))
+    planned = project.snakemake("results/tiny", "--dry-run", "--printshellcmds", PYTHONPATH=str(copy.folder / "src"))
+    assert '"evaluation":"size","options":{"unit":2}' in planned.stdout
+
+    save_file({"weights": np.zeros((6, 2), np.float32)}, project.folder / "model.safetensors")
+    done = copy.run("size", "--model", ".", "--unit", "2", "--output", "size.json", cwd=project.folder)
+    assert done.returncode == 0, done.stderr
+    assert json.loads((project.folder / "size.json").read_text())["figures"] == {"parameters": 6}
