@@ -32,15 +32,18 @@ def test_a_command_reports_a_broken_extension(fault: str, tmp_path: Path) -> Non
     (tmp_path / "broken.py").write_text(content)
     done = Commands(tmp_path).relm("list", **{EXTENSIONS: "broken", "PYTHONPATH": str(tmp_path)})
     assert done.returncode == 1
-    assert done.stderr.startswith("relm: RELM_EXTENSIONS: broken: ") and message in done.stderr
-    assert "Traceback" not in done.stderr and len(done.stderr.splitlines()) == 1
+    assert done.stderr.startswith("relm: RELM_EXTENSIONS: broken: ")
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+    assert len(done.stderr.splitlines()) == 1
 
 
 def test_the_graph_reports_a_broken_extension(project: Commands) -> None:
     (project.folder / "broken.py").write_text(FAULTS["name"][0])
     done = project.snakemake("results/tiny", "--dry-run", **{EXTENSIONS: "broken", "PYTHONPATH": str(project.folder)})
     assert done.returncode == 1
-    assert "WorkflowError" in done.stdout and "broken: optimizer adamw: is declared already" in done.stdout
+    assert "WorkflowError" in done.stdout
+    assert "broken: optimizer adamw: is declared already" in done.stdout
 
 
 @pytest.mark.parametrize(

@@ -56,12 +56,12 @@ OPTIONS_OF_EVALUATION = '''class Size(Section):
 
 
 '''
-DECLARED_EVALUATION = '''_declare(
+DECLARED_EVALUATION = """_declare(
     EvaluationDeclaration(
         name="size", summary="the number of parameters", run="relm.evaluation.size:evaluate_size", inputs=(), options=Size
     )
 )
-'''
+"""
 DATASET = """
 title: One poem
 licence: CC0-1.0

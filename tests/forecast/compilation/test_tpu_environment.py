@@ -9,6 +9,7 @@ import pytest
 from relm.errors import RelmError
 from relm.forecast.compilation import tpu_environment
 from relm.forecast.compilation.tpu_environment import run_module
+from relm.recipes.declaration import EXTENSIONS, load_extensions
 
 
 @pytest.fixture
@@ -29,6 +30,26 @@ def test_it_is_given_its_arguments_and_variables_and_its_output_is_kept(interpre
     interpreter.write_text('#!/bin/sh\necho "$@" "$SAID"\nexit 3\n')
     assert run(tmp_path) == 3
     assert (tmp_path / "log").read_text() == f"-m a.module {tmp_path} variable\n"
+
+
+def test_it_finds_the_package_and_then_the_modules_that_its_caller_finds(
+    interpreter: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", "/of/extensions")
+    interpreter.write_text('#!/bin/sh\necho "$PYTHONPATH"\n')
+    run(tmp_path)
+    assert (tmp_path / "log").read_text().endswith("/src:/of/extensions\n")
+
+
+def test_the_tracer_loads_extensions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch_xla")
+    from relm.forecast.compilation import tracing
+
+    monkeypatch.setenv(EXTENSIONS, "relm_extension_that_is_absent")
+    load_extensions.cache_clear()
+    (tmp_path / "requests.json").write_text("[]")
+    assert tracing.main(tmp_path / "requests.json", tmp_path) == 1
+    assert "cannot import relm_extension_that_is_absent" in (tmp_path / tracing.REFUSED).read_text()
 
 
 def test_one_that_the_system_kills_is_reported(interpreter: Path, tmp_path: Path) -> None:

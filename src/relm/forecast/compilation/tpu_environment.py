@@ -60,7 +60,8 @@ def run_module(
         RelmError: it was stopped, or the system killed it.
     """
     interpreter = str(find_interpreter())
-    environment = {**os.environ, **variables, STOP_WITH_PARENT: "1", "PYTHONPATH": str(Path(relm.__file__).parents[1])}
+    folders = [str(Path(relm.__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]  # the caller's: extensions
+    environment = {**os.environ, **variables, STOP_WITH_PARENT: "1", "PYTHONPATH": os.pathsep.join(folders)}
     started, terminal = time.monotonic(), sys.stderr.isatty() and stop is None
     if not terminal:
         print(f"{doing} ...", file=sys.stderr, flush=True)

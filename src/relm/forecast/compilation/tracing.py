@@ -29,6 +29,7 @@ from relm.forecast.compilation.compiling import HELD_OUT, INDEX, REFUSED
 from relm.forecast.expected_tokenizer import tokenizer_of
 from relm.forecast.rehearsal import generated_reader
 from relm.models.layers import set_traced
+from relm.recipes.declaration import load_extensions
 from relm.recipes.project import Project
 from relm.recipes.recipe import Recipe, Run
 from relm.training.architecture import configuration, unset_model
@@ -227,6 +228,7 @@ def main(requests: Path, folder: Path) -> int:
     """Trace the requests of a JSON file; return 1 and write `refused.txt` where a recipe cannot be traced."""
     stop_with_parent()
     try:
+        load_extensions()
         trace(json.loads(requests.read_text(encoding="utf-8")), folder)
     except RelmError as error:
         (folder / REFUSED).write_text(str(error), encoding="utf-8")
