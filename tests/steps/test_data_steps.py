@@ -107,6 +107,36 @@ def test_a_faulty_command_is_refused_in_a_sentence(words: list[str], message: st
     assert message in str(caught.value)
 
 
+EXTRACT = ("extract", "--source", "s", "--train", "t", "--held-out", "h", "--job")
+IMPORT = ("import-tokenizer", "--files", "vocab.txt", "--output", "o", "--job")
+DOCUMENTS = {"revision": 1, "content": [["s", "0" * 64]], "format": "jsonl"}
+IMPORTED = {"revision": 1, "kind": "bert_wordpiece_uncased", "files": {"vocab.txt": "0" * 64}}
+CAUSAL = {"revision": 1, "objectives": ["causal"], "documents": "d", "tokenizer": "t"}
+
+
+@pytest.mark.parametrize(
+    ("words", "document", "message"),
+    [
+        (EXTRACT, {**DOCUMENTS, "documents": "x"}, "documents: expected a whole number from 1 on, found 'x'"),
+        (EXTRACT, {**DOCUMENTS, "documents": 0}, "documents: expected a whole number from 1 on, found 0"),
+        (EXTRACT, {**DOCUMENTS, "folder": "/etc"}, "folder: unknown key"),
+        (EXTRACT, {**DOCUMENTS, "revision": True}, "documents of revision 1, found True"),
+        (IMPORT, {**IMPORTED, "kind": []}, "expected a kind of"),
+        (IMPORT, {**IMPORTED, "files": {}}, "files: expected the sha256 of vocab.txt, found None"),
+        (IMPORT, {**IMPORTED, "documents": "d"}, "documents: unknown key"),
+        ((*PREGENERATE, "--job"), {**CAUSAL, "objective": "masked"}, "objective: unknown key"),
+        ((*PREGENERATE, "--job"), {**CAUSAL, "language": [1]}, "language: expected a code such as en, found [1]"),
+        ((*PREGENERATE[:-1], "e-0123456789ab/s.bin", "--job"), CAUSAL, "is in the folder of key 0123456789ab"),
+        ((*IMPORT[:-2], "imported-0123456789ab/tokenizer.json", "--job"), IMPORTED, "is in the folder of key 0123456789ab"),
+    ],
+)
+def test_a_faulty_document_is_refused_in_a_sentence(words: tuple[str, ...], document: dict[str, Any], message: str) -> None:
+    arguments = parsed(*words, json.dumps(document))
+    with pytest.raises(RelmError) as caught:
+        STEPS[arguments.step].job(arguments)
+    assert message in str(caught.value)
+
+
 @pytest.fixture
 def texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Namespace:
     """A command that extracts a folder of one's own in the current folder."""

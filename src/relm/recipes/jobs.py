@@ -5,6 +5,7 @@ the recipe: `dataset_of_documents`, `choice_of_tokenizer` and `objective_of_exam
 """
 
 import functools
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,9 @@ _NO_WORDS = {"title": "", "licence": "", "language": "en"}
 _OF_DOCUMENTS = frozenset({"revision", "content", "documents"})
 _OF_TOKENIZER = frozenset({"revision", "documents"})
 _OF_EXAMPLES = frozenset({"revision", "documents", "tokenizer", "objectives", "language"})
+# Options that no identity of documents or examples has: the command or another key of the document decides them.
+_IN_NO_DOCUMENTS = frozenset({"title", "licence", "homepage", "language", "folder", "pattern", "hub", "files"})
+_IN_NO_EXAMPLES = frozenset({"objective"})
 
 
 @dataclass(frozen=True, eq=False)
@@ -169,7 +173,10 @@ def dataset_of_documents(document: Mapping[str, Any], source: Path, pattern: str
         RelmError: the document does not describe documents; names the faulty key.
     """
     require_revision(document, "documents")
-    content, keys = document.get("content"), _options(document, _OF_DOCUMENTS)
+    content, keys = document.get("content"), _options(document, _OF_DOCUMENTS, _IN_NO_DOCUMENTS)
+    limit = document.get("documents", 1)
+    if type(limit) is not int or limit < 1:
+        raise RelmError(f"--job: documents: expected a whole number from 1 on, found {limit!r:.99}; correct it or leave it out")
     if isinstance(content, dict):
         return validate(Dataset, {**_NO_WORDS, **keys, "hub": content}, IN_JOB)
     dataset = validate(Dataset, {**_NO_WORDS, **keys, "folder": str(source), "pattern": pattern}, IN_JOB)
@@ -207,7 +214,7 @@ def objective_of_examples(document: Mapping[str, Any]) -> Objective:
     if not isinstance(objectives, list) or len(objectives) != 1:
         raise RelmError(f"--job: objectives: expected a list of one objective, found {objectives!r:.99}")
     # Examples that are cut to the sequence length when they are read have no length in their identity.
-    stored = {"sequence_length": Objective.LONGEST, **_options(document, _OF_EXAMPLES)}
+    stored = {"sequence_length": Objective.LONGEST, **_options(document, _OF_EXAMPLES, _IN_NO_EXAMPLES)}
     return validate(Objective, {**stored, "objective": objectives[0]}, IN_JOB)
 
 
@@ -217,12 +224,34 @@ def require_revision(document: Mapping[str, Any], product: str) -> None:
     Raises:
         RelmError: the revision differs, so the document comes from another version of the code.
     """
-    if document.get("revision") != REVISIONS[product]:
+    revision = document.get("revision")
+    if type(revision) is not int or revision != REVISIONS[product]:
         raise RelmError(
-            f"--job: revision: this code makes {product} of revision {REVISIONS[product]}, found {document.get('revision')}; "
+            f"--job: revision: this code makes {product} of revision {REVISIONS[product]}, found {revision!r:.99}; "
             "give the snakemake command again"
         )
 
 
-def _options(document: Mapping[str, Any], others: frozenset[str]) -> dict[str, Any]:
+def require_path_of(document: Mapping[str, Any], output: Path) -> None:
+    """Raise unless a product whose folder has a key in its name has the document of that key.
+
+    Raises:
+        RelmError: the folder is that of another document, whose product it would replace.
+    """
+    named, key = re.search(r"-([0-9a-f]{12})$", output.parent.name), digest(document)
+    if named and named[1] != key:
+        raise RelmError(
+            f"--job: has key {key}, --output {output} is in the folder of key {named[1]}: they are of different products; "
+            "give the snakemake command again, or name an output elsewhere"
+        )
+
+
+def _options(document: Mapping[str, Any], others: frozenset[str], unknown: frozenset[str] = frozenset()) -> dict[str, Any]:
+    """Return the options of a document.
+
+    Raises:
+        RelmError: it has a key that no document of its product has.
+    """
+    if found := sorted(unknown & document.keys()):
+        raise RelmError(f"--job: {found[0]}: unknown key; this product does not depend on it, leave it out")
     return {key: value for key, value in document.items() if key not in others}

@@ -23,6 +23,7 @@ from relm.recipes.jobs import (
     dataset_of_documents,
     document_without_folder,
     objective_of_examples,
+    require_path_of,
     require_revision,
 )
 from relm.recipes.objectives import OBJECTIVES, Objective
@@ -142,7 +143,10 @@ def train_tokenizer_job(a: Arguments) -> Job:
     from relm.examples.tokenizers import train_tokenizer
 
     flags = ("kind", "vocabulary_size", "lower_case", "no_special_tokens", "training_bytes")
-    choice = choice_of_tokenizer(document_of(a, flags, lambda: document_of_training(a)))
+    document = document_of(a, flags, lambda: document_of_training(a))
+    choice = choice_of_tokenizer(document)
+    if a.job is not None:
+        require_path_of(document, a.output)
     if choice.train is None:
         raise RelmError("--job: expected a tokenizer that is trained, found one that is taken from a model: import-tokenizer")
     return Job(
@@ -177,7 +181,9 @@ def import_tokenizer_job(a: Arguments) -> Job:
     document = document_of(a, ("kind",), lambda: {"revision": revision, "kind": a.kind, "files": dict(a.sha256)})
     require_revision(document, "tokenizer")
     kind, expected = document.get("kind"), document.get("files")
-    if kind not in TOKENIZER_FILES or not isinstance(expected, dict):
+    if a.job is not None and (unknown := sorted(document.keys() - {"revision", "kind", "files"})):
+        raise RelmError(f"--job: {unknown[0]}: unknown key; an imported tokenizer has revision, kind and files")
+    if not isinstance(kind, str) or kind not in TOKENIZER_FILES or not isinstance(expected, dict):
         raise RelmError(
             f"--job: expected a kind of {', '.join(TOKENIZER_FILES)} and the sha256 of its files, found {kind!r:.99}"
         )
@@ -186,6 +192,10 @@ def import_tokenizer_job(a: Arguments) -> Job:
         raise RelmError(
             f"import-tokenizer: a {kind} is made of {', '.join(TOKENIZER_FILES[kind])}; lacking: {', '.join(absent)}"
         )
+    if a.job is not None:
+        if absent := [name for name in TOKENIZER_FILES[kind] if not isinstance(expected.get(name), str)]:
+            raise RelmError(f"--job: files: expected the sha256 of {absent[0]}, found {expected.get(absent[0])!r:.99}")
+        require_path_of(document, a.output)
     if unknown := sorted(expected.keys() - files.keys()):
         raise RelmError(f"import-tokenizer: {unknown[0]} has a sha256 and is none of --files, which are {', '.join(files)}")
     return Job(
@@ -204,7 +214,12 @@ def pregenerate_job(a: Arguments) -> Job:
     if len(set(a.output)) < len(a.output):
         raise RelmError("pregenerate: --output names a file twice; give each file of documents one of its own")
     document = document_of(a, ("objective", "sequence_length", "option", "language"), lambda: document_of_examples(a))
-    objective, language = objective_of_examples(document), str(document.get("language", DEFAULT_LANGUAGE))
+    objective, language = objective_of_examples(document), document.get("language", DEFAULT_LANGUAGE)
+    if not isinstance(language, str):
+        raise RelmError(f"--job: language: expected a code such as en, found {language!r:.99}")
+    if a.job is not None:
+        for output in a.output:
+            require_path_of(document, output)
     for output in a.output:
         if output.suffix != objective.suffix:
             raise RelmError(f"pregenerate: --output {output}: objective {objective.objective} makes a {objective.suffix} file")
