@@ -91,7 +91,7 @@ def test_a_datasets_file_describes_the_documents_of_the_recipes_that_name_it(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([*PREGENERATE, "--job", "{}", "--objective", "masked"], "--job: has all that decides what is made; leave --objective"),
+        ([*PREGENERATE, "--job", "{}", "--objective", "masked"], "--job: describes the product completely; leave --objective"),
         ([*PREGENERATE, "--job", "[1]"], "--job: expected an object, found [1]"),
         ([*PREGENERATE, "--objective", "masked"], "sequence_length: missing, and it has no default"),
         ([*PREGENERATE, "--option", "masked.packing=pairs", "--objective", "masked"], "pregenerate: 2 errors"),
@@ -125,6 +125,8 @@ CAUSAL = {"revision": 1, "objectives": ["causal"], "documents": "d", "tokenizer"
         (IMPORT, {**IMPORTED, "files": {}}, "files: expected the sha256 of vocab.txt, found None"),
         (IMPORT, {**IMPORTED, "documents": "d"}, "documents: unknown key"),
         ((*PREGENERATE, "--job"), {**CAUSAL, "objective": "masked"}, "objective: unknown key"),
+        ((*PREGENERATE, "--job"), {**CAUSAL, "tokenizer": float("nan")}, "not valid JSON"),
+        ((*PREGENERATE, "--job"), {**CAUSAL, "tokenizer": "\ud800"}, "not valid JSON"),
         ((*PREGENERATE, "--job"), {**CAUSAL, "language": [1]}, "language: expected a code such as en, found [1]"),
         ((*PREGENERATE[:-1], "e-0123456789ab/s.bin", "--job"), CAUSAL, "is in the folder of key 0123456789ab"),
         ((*IMPORT[:-2], "imported-0123456789ab/tokenizer.json", "--job"), IMPORTED, "is in the folder of key 0123456789ab"),

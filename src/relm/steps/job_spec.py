@@ -8,6 +8,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from relm.artifact import canonical_json
 from relm.errors import RelmError
 from relm.steps.contract import Arguments, argument
 
@@ -43,6 +44,7 @@ def read_job(text: str) -> dict[str, Any]:
     """
     try:
         document = json.loads(text)
+        canonical_json(document).encode()  # as for its digest: no NaN, and nothing that is no text
     except (ValueError, RecursionError) as error:
         raise RelmError(f"--job: not valid JSON ({error}); quote it for the shell, as in --job '{{...}}'") from None
     if not isinstance(document, dict):
