@@ -77,3 +77,9 @@ def test_the_figures_are_published_with_the_run_and_absent_from_one_on_another_d
     publish(published_files(run.plan), run.plan.results)
     assert (run.plan.results / "device.json").read_text() == (run.plan.run_folder / "main" / "device.json").read_text()
     assert '"device.json"' in (run.plan.results / "ro-crate-metadata.json").read_text()
+
+
+def test_counters_of_a_device_from_outside_are_shown_by_their_keys() -> None:
+    summary = summarise_device([{"after_step": 0, "steps": 30, "batches_copied": 4000}, {"after_step": 30, "steps": 0}])
+    assert summary.figures == [("Batches copied", "4,000", "")]
+    assert summary.processes == [["1 to 30", "4,000"], ["none from 31 on", "0"]]

@@ -1,4 +1,4 @@
-"""The counters of a device that compiles, for the report: over all processes of a phase, and for each."""
+"""The counters of a device, for the report: over all processes of a phase, and for each."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -44,13 +44,22 @@ class DeviceSummary:
 
 def summarise_device(processes: Sequence[Mapping[str, Any]]) -> DeviceSummary:
     """Return the summary of the processes in `device.json`."""
-    steps = sum(process["steps"] for process in processes)
+    steps, keys = sum(process["steps"] for process in processes), _describe_keys(processes)
     figures = []
-    for key, (name, kind, per_step) in KEYS.items():
-        total = sum(process[key] for process in processes)
+    for key, (name, kind, per_step) in keys.items():
+        total = sum(process.get(key, 0) for process in processes)
         figures.append(DeviceFigure(name, _WRITTEN[kind](total), _WRITTEN[kind](total / steps) if per_step and steps else ""))
-    rows = [[_steps(process), *(_WRITTEN[kind](process[key]) for key, (_, kind, _) in KEYS.items())] for process in processes]
-    return DeviceSummary(steps, figures, ["Steps", *(name for name, _, _ in KEYS.values())], rows)
+    rows = [
+        [_steps(process), *(_WRITTEN[kind](process.get(key, 0)) for key, (_, kind, _) in keys.items())] for process in processes
+    ]
+    return DeviceSummary(steps, figures, ["Steps", *(name for name, _, _ in keys.values())], rows)
+
+
+def _describe_keys(processes: Sequence[Mapping[str, Any]]) -> dict[str, tuple[str, str, bool]]:
+    """Return the entries of `KEYS` that a device counts, then those of its other counters, named by their keys."""
+    found = {key: None for process in processes for key in process if key not in ("after_step", "steps")}
+    known = {key: entry for key, entry in KEYS.items() if key in found}
+    return known | {key: (key.replace("_", " ").capitalize(), "count", False) for key in found if key not in KEYS}
 
 
 def _steps(process: Mapping[str, Any]) -> str:
