@@ -132,7 +132,7 @@ def test_weights_released_as_a_pickle_are_converted_on_the_way_to_the_same_begin
         (lambda mine: (mine / "config.json").unlink(), r"folder mine: has no config.json; it has .*model.safetensors"),
         (
             lambda mine: (mine / "model.safetensors").rename(mine / "pytorch_model.bin"),
-            r"has no model.safetensors; pytorch_model.bin is not read, for loading it may run code",
+            r"has no model.safetensors; pytorch_model.bin is not read, because loading it may run code",
         ),
         (
             lambda mine: (mine / "model.safetensors").rename(mine / "model.safetensors.index.json"),

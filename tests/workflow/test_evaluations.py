@@ -160,7 +160,7 @@ def test_a_segment_is_not_replayed_from_forged_starting_weights(
 def test_without_the_authors_weights_there_is_no_reference(tuned: Commands) -> None:
     done = tuned.snakemake("results/reference/tiny")
     assert done.returncode != 0
-    assert "recipe tiny names no weights of its authors; expect_reference: NAME" in done.stdout
+    assert "recipe tiny names no weights of its authors; set expect_reference" in done.stdout
 
 
 def test_an_evaluation_that_fails_leaves_the_others_and_is_made_up_for(tuned: Commands, tmp_path: Path) -> None:
