@@ -57,8 +57,10 @@ images: environment   ## build the images of ROLES (default: cpu) here; BASE=IMA
 	  $(BIN)/relm images build $$role $(if $(BASE),--base BASE=$(BASE)) $(if $(PYTHON_BASE),--base PYTHON=$(PYTHON_BASE)); \
 	done
 
+# Ranks of torchrun are tested in the environment that trains with them: one process drives all devices of a TPU.
 test-xla: .venv-tpu/made-from   ## what needs the TPU's packages: training on PyTorch/XLA, a CPU standing for eight devices; gs://
-	PJRT_DEVICE=CPU $(subst $(BIN),.venv-tpu/bin,$(PYTEST)) -m "not full" tests/training/xla tests/forecast/compilation/xla tests/devices tests/cluster/bucket/test_google_storage.py
+	PJRT_DEVICE=CPU $(subst $(BIN),.venv-tpu/bin,$(PYTEST)) -m "not full" --ignore tests/devices/test_ranks.py \
+	  tests/training/xla tests/forecast/compilation/xla tests/devices tests/cluster/bucket/test_google_storage.py
 
 compile-all: environment .venv-tpu/made-from   ## TPU recipes through the TPU's compiler, those that changed: docs/compiled.json
 	$(BIN)/python -m relm.forecast.compilation.shipped_programs
