@@ -29,7 +29,7 @@ container: IMAGES.of_step
 
 
 wildcard_constraints:
-    recipe=rf"(smoke/)?(?!(smoke|reference)$){graph.NAME}",
+    recipe=rf"(smoke/)?(?!(smoke|reference)$){graph.NAME}(@{graph.NAME})?",
     dataset=graph.NAME,
     model=graph.NAME,
     shard=graph.NAME,
@@ -86,4 +86,4 @@ rule unknown_target:
     output:
         "{target}",
     wildcard_constraints:
-        target=rf"(?!{re.escape(str(WORK))}/)(?!results/((smoke|reference)/)?{graph.NAME}$).+",
+        target=rf"(?!{re.escape(str(WORK))}/)(?!results/((smoke|reference)/)?{graph.NAME}(@{graph.NAME})?$).+",

@@ -53,7 +53,7 @@ def test_all_errors_come_at_once_with_their_paths_and_a_suggestion(tmp_path: Pat
 
 def test_an_unknown_key_without_a_near_one_lists_the_known_keys(tmp_path: Path) -> None:
     message = refusal(tmp_path, VALID + "run: {qqq: 1}\n")
-    assert "run.qqq: unknown key; known keys: device, processes, micro_batch_size" in message
+    assert "run.qqq: unknown key; known keys: machine, device, processes, micro_batch_size" in message
 
 
 def test_a_key_given_twice_is_refused_with_both_lines(tmp_path: Path) -> None:

@@ -116,7 +116,7 @@ def test_a_speed_is_compared_on_the_hardware_it_was_measured_on_alone() -> None:
     speed = expectation(metric="held_out.perplexity", measured_on="v3-8")
     figures = {"held_out": {"figures": {"perplexity": 31.4}}}
     assert judge_row(speed, figures, "v3-8")["difference"] == pytest.approx(0.4)
-    for topology, words in {"v4-8": "this run is on v4-8", None: "this run is on no TPU"}.items():
+    for machine, words in {"v4-8": "this run is on v4-8", None: "this run names no machine"}.items():
         told = judge_row(speed, figures, topology)
         assert told["verdict"] == "not comparable"
         assert f"it was measured on a v3-8, and {words}" in told["sentence"]

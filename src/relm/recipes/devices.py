@@ -34,6 +34,8 @@ class DeviceDeclaration:
     """Weights and activations are in the machine's main memory, which all processes share."""
     takes_trials: bool = False
     """`relm estimate --trial` can measure a training step on it."""
+    one_process_each: bool = False
+    """Each accelerator has a process of its own; otherwise one process of a host drives all of its accelerators."""
     compiles: bool = False
     """The forward and backward pass are compiled where `run.compile` is null."""
     steps: tuple[str, ...] = ()
@@ -85,6 +87,7 @@ DEVICES: Registry[DeviceDeclaration] = Registry(
         builds_with_network=True,  # compilers, from the package mirror of its base
         evaluation_batch_tokens=16_384,  # a GPU idles with fewer
         takes_trials=True,
+        one_process_each=True,
         compiles=True,
         draws_depend_on=("name", "torch"),
         accelerators=GPUS,

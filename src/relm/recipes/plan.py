@@ -21,9 +21,11 @@ from relm.recipes.evaluations import (
     task_of,
 )
 from relm.recipes.jobs import DataJob, DocumentsJob, ExamplesJob, TokenizerJob
+from relm.recipes.machines import Machine
 from relm.recipes.published_models import WEIGHTS_FILES, ModelFile, PretrainedModel
 from relm.recipes.recipe import Recipe
 from relm.recipes.run_folder import DEVICE_FIGURES, LOG, checkpoint_folder
+from relm.recipes.run_name import SMOKE, RunName
 
 SPLITS = ("train", "held_out")
 # The evaluated weights (trained, starting, or released by the authors), and the folder of their figures in the run's folder.
@@ -36,7 +38,7 @@ class Plan:
     """One recipe with everything that it names, and the paths of its products."""
 
     name: str
-    """Name in `results/NAME`; a smoke twin's begins with `smoke/`."""
+    """Name in `results/NAME`; a smoke twin's begins with `smoke/`, and one with a machine ends with `@MACHINE`."""
     recipe: Recipe
     dataset: Dataset
     tokenizer_model: PretrainedModel | None
@@ -46,6 +48,10 @@ class Plan:
     tests: Mapping[str, PublishedTest] = field(default_factory=dict)
     """Published test files that the recipe evaluates, by name."""
     work: Path = field(default_factory=identity.work_folder)
+    machine: Machine | None = None
+    """Machine of the run; None if the recipe names none."""
+    own_machine: bool = True
+    """True on the recipe's own machine, where `NAME@MACHINE` and `NAME` are one run."""
 
     @functools.cached_property
     def documents_job(self) -> DocumentsJob:
@@ -205,9 +211,14 @@ class Plan:
         return self.phases[position - 1] if position else None
 
     @property
+    def run_name(self) -> str:
+        """Name of the run in `work/runs/`: without `@MACHINE` on the recipe's own machine."""
+        return str(RunName.parse(self.name)._replace(machine=None)) if self.own_machine else self.name
+
+    @property
     def run_folder(self) -> Path:
         """Folder of the products that belong to this recipe alone."""
-        return self.work / "runs" / self.name / self.fingerprint
+        return self.work / "runs" / self.run_name / self.fingerprint
 
     def model_folder(self, phase: str) -> Path:
         """Return the folder of the trained model of a phase, in the format of `transformers`."""
@@ -271,7 +282,7 @@ class Plan:
     @property
     def evaluation_limit(self) -> int | None:
         """Number of examples that each evaluation of a smoke twin reads; None: all."""
-        return SMOKE_EXAMPLES if self.name.startswith("smoke/") else None
+        return SMOKE_EXAMPLES if self.name.startswith(SMOKE) else None
 
     def test_download(self, test: str) -> Path:
         """Return the path of a published test's file, in a folder named after its sha256."""

@@ -11,9 +11,11 @@ from relm.errors import RelmError
 from relm.recipes.datasets import Dataset, load_dataset
 from relm.recipes.evaluations import HARNESS, PublishedTest, load_test, names_in_recipes, task_of
 from relm.recipes.jobs import DataJob
+from relm.recipes.machines import Machine, find_own_machine, load_machine, place_on
 from relm.recipes.plan import Plan
 from relm.recipes.published_models import PretrainedModel, load_model
 from relm.recipes.recipe import Recipe, load_recipe
+from relm.recipes.run_name import SMOKE, RunName
 from relm.recipes.section import NAME
 from relm.recipes.smoke import smoke_twin
 
@@ -32,6 +34,7 @@ class Project:
         self._plans: dict[str, Plan] = {}
         # A graph needs the same file for each shard; it is read once.
         self._datasets: dict[str, Dataset] = {}
+        self._machines: dict[str, Machine] = {}
         self._models: dict[str, PretrainedModel] = {}
         self._tests: dict[str, PublishedTest] = {}
         self._jobs: dict[JobKey, DataJob] = {}
@@ -58,20 +61,52 @@ class Project:
         return lines
 
     def recipe_path(self, name: str) -> Path:
-        """Return the path of a recipe's file; for a smoke twin, that of its recipe.
+        """Return the path of the recipe's file for a run's name: `NAME`, `smoke/NAME`, `NAME@MACHINE`.
 
         Raises:
             RelmError: the recipe is unknown; suggests the nearest name.
         """
-        plain = name.removeprefix("smoke/")
-        path = self.recipes / f"{plain}.yaml"
-        if not _is_name(plain) or not os.path.lexists(path):  # reading the file reports a broken link
-            near = difflib.get_close_matches(Path(plain).name.removesuffix(".yaml"), self.names(), n=1, cutoff=0.5)
-            prefix = name[: len(name) - len(plain)]
-            hint = f"did you mean results/{prefix}{near[0]}?" if near else f"there are: {', '.join(self.names()) or 'none'}"
-            absent = f" ({path} does not exist)" if _is_name(plain) else ""
-            raise RelmError(f"there is no recipe {plain!r}{absent}; {hint}")
+        run = RunName.parse(name)
+        path = self.recipes / f"{run.recipe}.yaml"
+        if not _is_name(run.recipe) or not os.path.lexists(path):  # reading the file reports a broken link
+            absent = f" ({path} does not exist)" if _is_name(run.recipe) else ""
+            raise RelmError(f"there is no recipe {run.recipe!r}{absent}; {self._suggest_recipe(run)}")
         return path
+
+    def _suggest_recipe(self, run: RunName) -> str:
+        """Return a sentence with the target that an unknown name may mean."""
+        for machine in self.machine_names():  # names of recipes ended once in those of machines
+            for other in self.machine_names() if machine in run.recipe else ():
+                if (known := run.recipe.replace(machine, other)) in self.names() and known != run.recipe:
+                    return f"the machine is a second name now: results/{run._replace(recipe=known, machine=machine)}"
+        near = difflib.get_close_matches(Path(run.recipe).name.removesuffix(".yaml"), self.names(), n=1, cutoff=0.5)
+        if near:
+            return f"did you mean results/{run._replace(recipe=near[0])}?"
+        return f"there are: {', '.join(self.names()) or 'none'}"
+
+    def machine_names(self) -> list[str]:
+        """Return the sorted names of all machines."""
+        return sorted(path.stem for path in (self.recipes / "machines").glob("*.yaml") if NAME.fullmatch(path.stem))
+
+    def machine(self, name: str, named_by: str) -> Machine:
+        """Return the machine with this name.
+
+        Args:
+            name: the name of a file in `recipes/machines/`.
+            named_by: the target, or the recipe's file and key, with this name, for the message.
+
+        Raises:
+            RelmError: the machine is unknown, or its file has faults; suggests the nearest name.
+        """
+        if name not in self._machines:
+            path = self.recipes / "machines" / f"{name}.yaml"
+            if not NAME.fullmatch(name) or not os.path.lexists(path):
+                known = self.machine_names()
+                near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+                hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known) or 'none in recipes/machines/'}"
+                raise RelmError(f"{named_by}: there is no machine {name!r}; {hint}")
+            self._machines[name] = load_machine(path)
+        return self._machines[name]
 
     def dataset_path(self, name: str) -> Path:
         """Return the path of a dataset's file."""
@@ -119,21 +154,53 @@ class Project:
         return {name: self.test(name) for name in names}
 
     def plan(self, name: str) -> Plan:
-        """Return the plan of a recipe, or of its smoke twin for ``smoke/NAME``; its files are read once.
+        """Return the plan of a run: `NAME`, `smoke/NAME` for the smoke twin, `NAME@MACHINE`; its files are read once.
 
         Raises:
-            RelmError: the recipe, or a dataset or model it names, is absent or has faults.
+            RelmError: the recipe, or a dataset, a model or a machine it names, is absent or has faults.
         """
         if name not in self._plans:
-            recipe = load_recipe(self.recipe_path(name))
-            if name.startswith("smoke/"):
-                recipe = smoke_twin(recipe, self.dataset(recipe.data.dataset))
+            run, path = RunName.parse(name), self.recipe_path(name)
+            recipe, machine, own_machine = self._placed_recipe(run, path)
             models = [recipe.tokenizer.from_model, recipe.init_from, recipe.expect_reference]
             tokenizer_model, init_model, reference = [self.model(model) if model else None for model in models]
             self._check_uses(name, recipe, tokenizer_model, {"init_from": init_model, "expect_reference": reference})
-            dataset, tests = self.dataset(recipe.data.dataset), self._tests_of(recipe, self.recipe_path(name))
-            self._plans[name] = Plan(name, recipe, dataset, tokenizer_model, init_model, reference, tests)
+            self._plans[name] = Plan(
+                name,
+                recipe,
+                self.dataset(recipe.data.dataset),
+                tokenizer_model,
+                init_model,
+                reference,
+                self._tests_of(recipe, path),
+                machine=machine,
+                own_machine=own_machine,
+            )
         return self._plans[name]
+
+    def _placed_recipe(self, run: RunName, path: Path) -> tuple[Recipe, Machine | None, bool]:
+        """Return the recipe of a run on its machine, the machine, and True if it is the recipe's own."""
+        recipe = load_recipe(path)
+        self._check_machines(recipe, path)
+        own = find_own_machine(recipe)
+        machine = None if recipe.run.machine is None else self.machine(recipe.run.machine, f"{path}: run.machine")
+        if machine is not None and (run.is_twin or run.machine in (None, own)):
+            recipe = place_on(recipe, str(own), machine, path)
+        if run.is_twin:  # it trains on the CPU, or on the recipe's device where the CPU emulates it
+            recipe = smoke_twin(recipe, self.dataset(recipe.data.dataset))
+            own, machine = find_own_machine(recipe), None
+        if run.machine in (None, own):
+            return recipe, machine, True
+        machine = self.machine(str(run.machine), f"results/{run}")
+        return place_on(recipe, str(run.machine), machine, path), machine, False
+
+    def _check_machines(self, recipe: Recipe, path: Path) -> None:
+        """Raise an error if a recipe names a machine that does not exist."""
+        for machine in recipe.on:
+            self.machine(machine, f"{path}: on.{machine}")
+        for number, row in enumerate(recipe.expect):
+            if row.measured_on is not None:
+                self.machine(row.measured_on, f"{path}: expect.{number}.measured_on")
 
     def _check_uses(
         self,
@@ -171,7 +238,7 @@ class Project:
 
     def _index_jobs(self, wanted: JobKey) -> None:
         names = self.names()
-        for name in dict.fromkeys([*self._plans, *names, *(f"smoke/{name}" for name in names)]):
+        for name in dict.fromkeys([*self._plans, *names, *(f"{SMOKE}{name}" for name in names)]):
             if name not in self._indexed:
                 self._indexed.add(name)
                 with contextlib.suppress(RelmError, OSError):

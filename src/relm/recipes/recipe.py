@@ -123,8 +123,11 @@ class Phase(Objective):
 
 
 class Run(Section):
-    """Device, parallelism, logging and checkpoints. These keys are not part of the fingerprint."""
+    """Machine, parallelism, logging and checkpoints. These keys are not part of the fingerprint."""
 
+    machine: Slug | None = None
+    """Machine on which `results/NAME` runs: the name of a file in `recipes/machines/`, which determines device, topology and
+    processes; `results/NAME@MACHINE` runs on another one. null: the machine at hand, with the keys below."""
     device: Annotated[str, NameIn(DEVICES)] = HOST
     """Device that trains."""
     processes: int = Field(default=1, gt=0)
@@ -179,6 +182,27 @@ class Run(Section):
         return DEVICES[self.device].topologies[self.topology].devices if self.topology else 1
 
 
+class OnMachine(Section):
+    """Keys of `run` for one machine; null or absent: as elsewhere in the recipe, or chosen."""
+
+    micro_batch_size: int | None = Field(default=None, gt=0)
+    """Sequences per forward pass of one process; null: as many as fit into the machine's memory."""
+    threads: int | None = Field(default=None, gt=0)
+    """CPU threads of each process."""
+    compile: bool | None = None
+    """Compile the forward and backward pass with torch.compile; null: only on cuda."""
+    deterministic: bool = True
+    """Use deterministic kernels."""
+    activation_checkpointing: bool = False
+    """Recompute each layer's activations in the backward pass."""
+    checkpoint_interval: int = Field(default=500, gt=0)
+    """Steps between checkpoints."""
+    keep_checkpoints: int = Field(default=2, gt=0)
+    """Number of newest checkpoints that are kept."""
+    log_interval: int = Field(default=10, gt=0)
+    """Steps between lines of train.jsonl."""
+
+
 class Noise(Section):
     """Seed-to-seed noise of a figure."""
 
@@ -209,8 +233,8 @@ class Expectation(Section):
     """Number of runs of which the published value is the mean."""
     comparable: bool = True
     """The published protocol is the same as relm's; if false, the report marks the figure as not comparable."""
-    measured_on: str | None = None
-    """Value of `run.topology` on which a time or a speed was measured; on any other topology it is not compared."""
+    measured_on: Slug | None = None
+    """Machine on which a time or a speed was measured, as in `recipes/machines/`; on another one it is not compared."""
 
 
 class Recipe(Section):
@@ -252,7 +276,9 @@ class Recipe(Section):
     """The authors' released weights: the name of a file in `recipes/models/`. `snakemake results/reference/NAME` evaluates them
     with the same code, so that a wrong evaluation is found before an expensive run."""
     run: Run = Run()
-    """Device, parallelism, logging and checkpoints."""
+    """Machine, parallelism, logging and checkpoints."""
+    on: dict[Slug, OnMachine] = Field(default_factory=dict)
+    """Machine -> the keys of `run` that it needs for this model, where `results/NAME@MACHINE` runs on it."""
     expect: list[Expectation] = Field(default_factory=list)
     """Published figures with which the results are compared."""
     deviations: list[str] = Field(default_factory=list)

@@ -37,6 +37,7 @@ MAY_CHANGE = (
     "pretrain.*.schedule.decay_end",
     "pretrain.*.loss_shares",
     "run.*",
+    "on",  # emptied: the twin fits any machine
     "expect",  # emptied: a twin's figures are not comparable
     "title",
 )
@@ -80,7 +81,7 @@ def smoke_twin(recipe: Recipe, dataset: Dataset) -> Recipe:
         # The original accumulates gradients, so the twin does as well.
         batch = math.gcd(*(phase["global_batch_size"] for phase in twin["pretrain"].values()))
         twin["run"]["micro_batch_size"] = 1 if batch % 2 else batch // 2
-    twin["expect"] = []
+    twin["expect"], twin["on"] = [], {}
     return Recipe.model_validate(twin)
 
 

@@ -24,6 +24,7 @@ _KINDS = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a named pipe", stat.S_IFCHR: 
 # Characters outside YAML's printable set, written plainly or as an escape.
 _UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]")
 _DIRECTIVE = re.compile("^%", re.MULTILINE)
+_BOOLEAN = "tag:yaml.org,2002:bool"
 _NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 _MERGE = "tag:yaml.org,2002:merge"
 _LOADER: type[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -165,6 +166,8 @@ def _key(loader: Any, node: yaml.Node) -> Any:
         raise _Fault(line, f"a key of {len(node.value):,} characters; at most {LONGEST_KEY} are expected")
     if node.tag in _NUMBERS and len(node.value) > LONGEST_NUMBER_AS_KEY:
         raise _Fault(line, f"a number of {len(node.value)} characters as a key; quote it if it is text")
+    if node.tag == _BOOLEAN:  # a recipe has the key `on`
+        return str(node.value)
     return _scalar(loader, node)
 
 

@@ -128,7 +128,7 @@ def _checked_records(path: Path, content: Any) -> list[Record]:
 
 def _outputs(records: Iterable[Record], plan: Plan) -> Iterator[tuple[str, str]]:
     """Yield the path inside the run's folder and the sha256 of each recorded output that lies there."""
-    prefix = f"work/runs/{plan.name}/{plan.fingerprint}/"
+    prefix = f"work/runs/{plan.run_name}/{plan.fingerprint}/"
     for entry in (entry for record in records for entry in record["outputs"]):
         inside = entry["path"].removeprefix(prefix)
         if entry["path"].startswith(prefix) and entry["sha256"] and ".." not in PurePosixPath(inside).parts:

@@ -6,6 +6,7 @@ from relm.artifact import write_json
 from relm.evaluation.result import Result
 from relm.recipes.datasets import Dataset
 from relm.recipes.evaluations import PublishedTest
+from relm.recipes.machines import Machine
 from relm.recipes.published_models import PretrainedModel
 from relm.recipes.recipe import Recipe
 from relm.recipes.section import Section
@@ -14,6 +15,7 @@ KINDS: dict[str, type[Section]] = {
     "recipe": Recipe,
     "dataset": Dataset,
     "model": PretrainedModel,
+    "machine": Machine,
     "evaluation": PublishedTest,
     "result": Result,
 }

@@ -65,7 +65,7 @@ def verify(recipe: Recipe, fingerprint: str | None, evaluations: Mapping[str, Pa
     sidecar = checked_model(model)
     read = {task: _evaluation(path, task) for task, path in evaluations.items()}
     integrity = _integrity(fingerprint, sidecar, read, model, evaluations)
-    rows = [judge_row(expectation, read, recipe.run.topology) for expectation in recipe.expect]
+    rows = [judge_row(expectation, read, recipe.run.machine) for expectation in recipe.expect]
     word, sentence = overall(rows)
     verdict = {"verdict": word, "sentence": sentence, "fingerprint": fingerprint, "model_sha256": sidecar["sha256"]}
     write_json(output, verdict | {"rows": rows, "integrity": integrity})
@@ -75,19 +75,20 @@ def verify(recipe: Recipe, fingerprint: str | None, evaluations: Mapping[str, Pa
 # --- one row ---------------------------------------------------------------------------------------------------------------
 
 
-def judge_row(expectation: Expectation, evaluations: Mapping[str, Mapping[str, Any]], topology: str | None = None) -> Row:
+def judge_row(expectation: Expectation, evaluations: Mapping[str, Mapping[str, Any]], machine: str | None = None) -> Row:
     """Return one row of `verify.json`: the published figure, ours, and the verdict on their difference.
 
     Args:
-        topology: the slice of TPUs that trained, `run.topology`.
+        machine: the machine that trained, `run.machine`.
     """
     ours, absence = _figure(expectation.metric, evaluations)
     row = expectation.model_dump(mode="json", exclude={"value", "comparable", "measured_on"})
     row = {"metric": row.pop("metric"), "ours": ours, "published": expectation.value, **row}
     if not expectation.comparable:
         absence = "the published protocol differs from ours (comparable: false in the recipe)"
-    elif expectation.measured_on not in (None, topology):
-        absence = f"it was measured on a {expectation.measured_on}, and this run is on {topology or 'no TPU'}"
+    elif expectation.measured_on not in (None, machine):
+        here = "names no machine" if machine is None else f"is on {machine}"
+        absence = f"it was measured on {expectation.measured_on}, and this run {here}"
     if absence or ours is None:
         return row | {"verdict": NOT_COMPARABLE, "sentence": f"{expectation.metric}: not comparable: {absence}."}
     row["difference"] = ours - expectation.value

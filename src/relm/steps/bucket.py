@@ -1,13 +1,21 @@
 """Steps that move a run's files to another machine and back, through a bucket."""
 
+import re
+
 from relm.errors import RelmError
+from relm.recipes.identity import work_folder
 from relm.recipes.plan import Plan
 from relm.recipes.project import Project
+from relm.recipes.run_name import RUN_NAME, SMOKE
 from relm.steps.contract import Arguments, Job, Step, argument, positive, recipe_name
 
 STORE = argument("store", metavar="STORE", help="gs://BUCKET/FOLDER, file:///FOLDER, or what else fsspec knows")
 NAME = argument(
-    "recipe", type=recipe_name, metavar="NAME", nargs="?", help="a recipe, or smoke/NAME; default: every one with a run there"
+    "recipe",
+    type=recipe_name,
+    metavar="NAME",
+    nargs="?",
+    help="a recipe, smoke/NAME or NAME@MACHINE; default: every one with a run there",
 )
 
 
@@ -22,7 +30,7 @@ def push_job(a: Arguments) -> Job:
 def _begun(project: Project) -> list[Plan]:
     """Return the plans of all recipes whose run has a folder."""
     plans = []
-    for name in [*project.names(), *(f"smoke/{name}" for name in project.names())]:
+    for name in _names_of_runs():
         try:
             if (plan := project.plan(name)).run_folder.is_dir():
                 plans.append(plan)
@@ -31,6 +39,13 @@ def _begun(project: Project) -> list[Plan]:
     if not plans:
         raise RelmError("push: no recipe here has begun a run; give NAME to push its data alone")
     return plans
+
+
+def _names_of_runs() -> list[str]:
+    """Return the sorted names of the runs with a folder, whether their recipes are here or not."""
+    runs = work_folder() / "runs"
+    folders = [*runs.glob("*"), *runs.glob(f"{SMOKE}*")]
+    return sorted(name for folder in folders if re.fullmatch(RUN_NAME, name := folder.relative_to(runs).as_posix()))
 
 
 def pull_job(a: Arguments) -> Job:

@@ -104,7 +104,12 @@ def recipe_name(text: str) -> str:
     return plain.removeprefix("results/")
 
 
-RECIPE = argument("recipe", type=recipe_name, metavar="NAME", help="a recipe in recipes/, or smoke/NAME for its small twin")
+RECIPE = argument(
+    "recipe",
+    type=recipe_name,
+    metavar="NAME",
+    help="a recipe in recipes/; smoke/NAME: its small twin; NAME@MACHINE: on another machine",
+)
 WORKERS = argument("--workers", type=positive, metavar="N", help="number of processes; default: all available cores")
 FINGERPRINT = argument("--fingerprint", metavar="F", help="refuse to run if the recipe's fingerprint differs")
 

@@ -14,6 +14,7 @@ from relm.errors import RelmError
 from relm.recipes.datasets import load_dataset
 from relm.recipes.evaluations import EVALUATIONS
 from relm.recipes.redaction import shorten_path
+from relm.recipes.run_name import RUN_NAME
 from relm.steps.parser import parser
 
 # The steps that rules run and record; tests/steps/test_step_commands.py compares them with src/rules. Runs that were published
@@ -22,7 +23,6 @@ GRAPH_STEPS = frozenset({
     "download", "convert-weights", "extract", "train-tokenizer", "import-tokenizer", "pregenerate", "manifest", "pretrain",
     "evaluate", "verify", "report", *(declaration.command for declaration in EVALUATIONS),
 })  # fmt: skip
-_RECIPE = re.compile(r"(smoke/)?[A-Za-z0-9][A-Za-z0-9._-]*")
 # Options that name what a step writes.
 _WRITTEN = frozenset({"output", "train", "held_out", "log"})
 # Format characters that hide or reorder text, and separators that end a line.
@@ -73,7 +73,7 @@ def require_graph_step(argv: Sequence[str]) -> None:
         raise RelmError(f"the recorded command runs {' '.join(words[:1]) or 'nothing'!r}, which is no step of the graph")
     given = _parsed(words)
     recipe = getattr(given, "recipe", None)
-    if words[0] in OF_A_RECIPE and not _RECIPE.fullmatch(str(recipe)):
+    if words[0] in OF_A_RECIPE and not re.fullmatch(RUN_NAME, str(recipe)):
         raise RelmError(f"the recorded {words[0]} names the recipe {recipe!r}, which is no recipe's name")
     for option, path in _paths(given):
         _require_place(words[0], option, path, given)

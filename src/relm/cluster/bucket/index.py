@@ -12,13 +12,14 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from relm.errors import RelmError
+from relm.recipes.run_name import RUN_NAME
 
 FORMAT = 1
 LARGEST = 1 << 50  # bytes; a petabyte is no file of a run
 TIME = "%Y%m%dT%H%M%S.%fZ"
 _SHA256 = re.compile("[0-9a-f]{64}")
 _STRANGE = re.compile(r"[\x00-\x1f\x7f-\x9f\\\ud800-\udfff]")
-_INDEX_PATH = re.compile(r"((?:smoke/)?[A-Za-z0-9][A-Za-z0-9._-]*)/([0-9a-f]{12})/(\d{8}T\d{6}\.\d{6}Z)\.json")
+_INDEX_PATH = re.compile(rf"(?P<name>{RUN_NAME})/(?P<fingerprint>[0-9a-f]{{12}})/(?P<time>\d{{8}}T\d{{6}}\.\d{{6}}Z)\.json")
 
 
 class Entry(NamedTuple):
@@ -67,8 +68,8 @@ def parse_index_name(path: str) -> IndexName | None:
     if found is None:
         return None
     with contextlib.suppress(ValueError):  # no such day
-        datetime.datetime.strptime(found[3], TIME)
-        return IndexName(*found.groups())
+        datetime.datetime.strptime(found["time"], TIME)
+        return IndexName(found["name"], found["fingerprint"], found["time"])
     return None
 
 

@@ -254,7 +254,7 @@ def pull(url: str, project: Project, name: str | None) -> str:
     lines = []
     for wanted in names:
         plan = project.plan(wanted)
-        place = choose_index(plan, [place for place in places if place.name == wanted], url)
+        place = choose_index(plan, [place for place in places if place.name == plan.run_name], url)
         lines.append(Puller(store, plan, store.index(place)).pull())
     return "\n".join(lines)
 

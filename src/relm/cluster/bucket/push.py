@@ -73,7 +73,7 @@ class Pusher:
             entries[name] = entry
             sent.extend([size] if size else [])
         kept = [entry for name, entry in sorted(entries.items()) if choose_group(name) not in gone]
-        self._list(Index(plan.name, plan.fingerprint, kept))
+        self._list(Index(plan.run_name, plan.fingerprint, kept))
         return Pushed(len(kept), len(sent), sum(sent), len(names) - len(kept))
 
     def _hash_files(self, names: Mapping[str, Path]) -> tuple[list[FileToPush], set[str]]:

@@ -1,0 +1,190 @@
+"""Machines: the section of `recipes/machines/NAME.yaml`, and a recipe's run on a machine.
+
+A machine's file describes hardware and nothing else. What depends on model and machine together is in the recipe, under `on`.
+The fingerprint of a run does not depend on its machine.
+"""
+
+import datetime
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from relm.errors import RelmError
+from relm.recipes.declaration import NameIn
+from relm.recipes.devices import DEVICES, HOST
+from relm.recipes.recipe import Recipe
+from relm.recipes.section import Section, read_yaml, validate
+from relm.recipes.topologies import Topology
+
+HARDWARE_KEYS = ("device", "topology", "processes")
+"""Keys of `run` that follow from a machine."""
+OWN_KEYS = (*HARDWARE_KEYS, "micro_batch_size", "threads", "compile", "activation_checkpointing", "peak_teraflops")
+"""Keys of `run` that are meant for the recipe's own machine; on another one they have their defaults, or those of `on`."""
+Positive = Annotated[float, Field(gt=0)]
+SourceUrl = Annotated[str, Field(pattern=r"^https?://")]
+
+
+class Peak(Section):
+    """Published peak throughput of one device for dense matrix products, in 10^12 operations per second."""
+
+    float32: Positive | None = None
+    """Products of float32 numbers, not rounded to TF32; null: no figure is published."""
+    bfloat16: Positive | None = None
+    """Products of bfloat16 numbers; null: no figure is published."""
+    float16: Positive | None = None
+    """Products of float16 numbers; null: no figure is published."""
+    source: SourceUrl
+    """Page with the figures."""
+
+
+class Link(Section):
+    """Published bandwidth of one device's links."""
+
+    gigabytes_per_second: Positive
+    """Bandwidth in 10^9 bytes per second."""
+    source: SourceUrl
+    """Page with the figure."""
+
+
+class Links(Section):
+    """Links between accelerators."""
+
+    within_host: Link | None = None
+    """Between the accelerators of one host."""
+    between_hosts: Link | None = None
+    """Between accelerators of different hosts."""
+
+
+class Price(Section):
+    """Price of the whole machine on demand."""
+
+    usd_per_hour: Positive
+    """Price of an hour in US dollars."""
+    date: datetime.date
+    """Day on which the source stated it, such as 2026-01-15."""
+    source: SourceUrl
+    """Page with the price."""
+
+
+class Machine(Section):
+    """`recipes/machines/NAME.yaml`: hardware that runs may be placed on."""
+
+    title: str
+    """Short description of the machine."""
+    device: Annotated[str, NameIn(DEVICES)]
+    """Device that trains."""
+    topology: str | None = None
+    """Slice of TPUs by Google Cloud's name, such as v3-8, which determines the number of devices and hosts."""
+    accelerators: int = Field(default=1, gt=0, le=65536)
+    """Number of accelerators over all hosts, for machines without a topology; 1 for a CPU."""
+    hosts: int = Field(default=1, gt=0, le=65536)
+    """Number of hosts, for machines without a topology."""
+    memory_gib: float | None = Field(default=None, gt=0, le=65536)
+    """Memory of one device in GiB: a core of TPU v2 and v3, a chip of later TPUs, a GPU, an IPU; null: that of the machine on
+    which the run is planned."""
+    host_memory_gib: float | None = Field(default=None, gt=0, le=1048576)
+    """Main memory of one host in GiB; null: not stated."""
+    peak: Peak | None = None
+    """Published peak of one device; null: none is published."""
+    links: Links = Links()
+    """Links between accelerators."""
+    price: Price | None = None
+    """Price of the whole machine; null: not stated."""
+    float32_matmul_precision: Literal["default", "high", "highest"] | None = None
+    """Precision of matrix products of float32 tensors, as `torch.set_float32_matmul_precision` names it; null: the device's
+    own."""
+    environment: str | None = None
+    """Locked environment, as `make DEVICE=NAME environment` builds it; null: that of the device."""
+
+    @field_validator("title")
+    @classmethod
+    def title_is_a_line(cls, title: str) -> str:
+        if not title.strip() or "\n" in title.strip():
+            raise ValueError("expected one line of text")
+        return title
+
+    @model_validator(mode="after")
+    def topology_is_of_the_device(self) -> Self:
+        topologies = DEVICES[self.device].topologies
+        if self.topology is None and topologies:
+            raise ValueError(f"topology: missing; device: {self.device} needs one of {', '.join(topologies)}")
+        if self.topology is not None and self.topology not in topologies:
+            known = f"one of {', '.join(topologies)}" if topologies else "none, because the device has no slices"
+            raise ValueError(f"topology: with device: {self.device} expected {known}; found {self.topology}")
+        if self.topology is not None and (given := sorted({"accelerators", "hosts"} & self.model_fields_set)):
+            raise ValueError(f"{given[0]}: follows from topology ({self.topology}); leave it out")
+        return self
+
+    @model_validator(mode="after")
+    def hosts_are_equal(self) -> Self:
+        if self.accelerators % self.hosts:
+            raise ValueError(f"hosts ({self.hosts}) must divide accelerators ({self.accelerators})")
+        if self.device == HOST and self.accelerators > 1:
+            raise ValueError(f"accelerators: a machine with device: {HOST} has none; leave it out")
+        return self
+
+    @property
+    def slice(self) -> Topology | None:
+        """The slice of TPUs; None for other machines."""
+        return None if self.topology is None else DEVICES[self.device].topologies[self.topology]
+
+    @property
+    def device_count(self) -> int:
+        """Number of devices over which a global batch is split."""
+        return self.accelerators if self.slice is None else self.slice.devices
+
+    @property
+    def host_count(self) -> int:
+        """Number of hosts."""
+        return self.hosts if self.slice is None else self.slice.hosts
+
+    @property
+    def processes(self) -> int:
+        """Number of processes that share each global batch: one for each accelerator, where one process drives one device."""
+        return self.accelerators if DEVICES[self.device].one_process_each else 1
+
+    @property
+    def environment_name(self) -> str:
+        """The value of DEVICE in `make DEVICE=... environment`."""
+        return self.environment or self.device
+
+
+def load_machine(path: Path) -> Machine:
+    """Return the machine in a file of `recipes/machines/`."""
+    return validate(Machine, read_yaml(path), path)
+
+
+def place_on(recipe: Recipe, name: str, machine: Machine, path: Path) -> Recipe:
+    """Return a recipe with `run` filled in for a machine; its other sections are unchanged.
+
+    Keys of `run` in `OWN_KEYS` count on the recipe's own machine only; the recipe's `on` has those of another one.
+
+    Args:
+        recipe: the recipe as it is written.
+        name: the machine's name.
+        machine: the machine.
+        path: the recipe's file, for messages.
+
+    Raises:
+        RelmError: the recipe names a machine and its hardware too, or its batches do not fit the machine.
+    """
+    own = find_own_machine(recipe)
+    if recipe.run.machine is not None and (twice := [key for key in HARDWARE_KEYS if key in recipe.run.model_fields_set]):
+        raise RelmError(f"{path}: run.{twice[0]}: follows from run.machine ({recipe.run.machine}); leave one of them out")
+    written = recipe.run.model_dump(exclude_unset=True)
+    kept = written if name == own else {key: value for key, value in written.items() if key not in OWN_KEYS}
+    special = recipe.on[name].model_dump(exclude_unset=True) if name in recipe.on else {}
+    hardware = {"machine": name, "device": machine.device, "topology": machine.topology, "processes": machine.processes}
+    run = {**kept, **special, **hardware}
+    return validate(Recipe, {**recipe.model_dump(exclude={"run"}), "run": run}, path)
+
+
+def find_own_machine(recipe: Recipe) -> str | None:
+    """Return the machine on which `results/NAME` runs; None if the recipe names an accelerator without a machine.
+
+    A recipe for the CPU that names no machine runs on `cpu`.
+    """
+    if recipe.run.machine is not None:
+        return recipe.run.machine
+    return HOST if recipe.run.device == HOST and recipe.run.processes == 1 else None
