@@ -117,9 +117,9 @@ def test_a_speed_is_compared_on_the_hardware_it_was_measured_on_alone() -> None:
     figures = {"held_out": {"figures": {"perplexity": 31.4}}}
     assert judge_row(speed, figures, "v3-8")["difference"] == pytest.approx(0.4)
     for machine, words in {"v4-8": "this run is on v4-8", None: "this run names no machine"}.items():
-        told = judge_row(speed, figures, topology)
+        told = judge_row(speed, figures, machine)
         assert told["verdict"] == "not comparable"
-        assert f"it was measured on a v3-8, and {words}" in told["sentence"]
+        assert f"it was measured on v3-8, and {words}" in told["sentence"]
 
 
 def test_a_figure_may_lie_deeper() -> None:
