@@ -9,8 +9,8 @@ import re
 from typing import Any
 
 from relm.recipes.datasets import Dataset
-from relm.recipes.evaluations import PublishedTest
 from relm.recipes.published_models import PretrainedModel
+from relm.recipes.published_tests import PublishedTest
 from relm.recipes.recipe import Recipe
 
 FILES = {

@@ -29,7 +29,8 @@ from relm.evaluation.scoring import ScoredSequences, score
 from relm.evaluation.text_perplexity import evaluate_text, prepare_text, split_pages
 from relm.evaluation.windows import windows_of_documents
 from relm.examples.tokenizers import load_tokenizer
-from relm.recipes.evaluations import Begin, Lambada, TextPerplexity, load_test
+from relm.recipes.protocol_options import Begin, Lambada, TextPerplexity
+from relm.recipes.published_tests import load_test
 
 ONE_THREAD = Execution(threads=1)
 SAME = 1e-4

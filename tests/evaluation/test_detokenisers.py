@@ -7,7 +7,7 @@ from published_texts import gpt2_tokenizer, unpacked
 from relm.evaluation.detokenisers import DETOKENISERS, WIKITEXT, wikitext
 from relm.evaluation.text_perplexity import prepare_text
 from relm.examples.tokenizers import LoadedTokenizer, load_tokenizer
-from relm.recipes.evaluations import TextPerplexity
+from relm.recipes.protocol_options import TextPerplexity
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,8 @@ import pytest
 from relm.artifact import sha256_of
 from relm.cli import main
 from relm.recipes.declaration import load
-from relm.recipes.evaluations import EVALUATIONS, EvaluationJob
+from relm.recipes.evaluations import EVALUATIONS
 from relm.recipes.project import Project
-from relm.recipes.section import validate
 from small_project import Commands
 
 
@@ -73,20 +72,6 @@ def test_task_files_of_ones_own_are_part_of_the_identity_and_are_checked(
     tokenizer = ["--tokenizer", str(evaluated.tokenizer)]
     assert evaluate(evaluated, tmp_path / "a.json", job, "--task-folder", str(file.parent), *tokenizer) == 1
     assert f"{file}: sha256 is {sha256_of(file)}" in capsys.readouterr().err
-
-
-def test_the_job_of_every_shipped_evaluation_is_one_that_the_command_takes(
-    checkout: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(checkout)
-    jobs = []
-    for plan in map(Project().plan, Project().names()):
-        for task in plan.evaluations():
-            job = validate(EvaluationJob, plan.evaluation_identity(task), checkout)
-            assert job.arguments(checkout)["task"] == task
-            jobs.append(job.evaluation)
-    assert set(jobs) >= {"held_out", "random_windows", "samples", "masked_lm", "diacritics", "training"}
-    assert set(jobs) <= set(EVALUATIONS.names)
 
 
 @pytest.mark.parametrize("name", EVALUATIONS.names)

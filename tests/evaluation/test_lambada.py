@@ -18,7 +18,7 @@ from relm.evaluation.lambada import evaluate_lambada, lambada_scores, read_passa
 from relm.evaluation.models import Execution, load_causal
 from relm.evaluation.scoring import score
 from relm.examples.tokenizers import LoadedTokenizer, load_tokenizer, train_tokenizer
-from relm.recipes.evaluations import Lambada
+from relm.recipes.protocol_options import Lambada
 
 POSITIONS = 48
 LETTERS = "ab"

@@ -17,7 +17,7 @@ from relm.errors import RelmError
 from relm.evaluation.special_tokens import has_only_named_tokens, named_tokens
 from relm.examples.tokenizer_models import END_OF_TEXT
 from relm.examples.tokenizers import LoadedTokenizer
-from relm.recipes.evaluations import Begin
+from relm.recipes.protocol_options import Begin
 
 Integers = npt.NDArray[np.int64]
 Tokens = npt.NDArray[np.int32]

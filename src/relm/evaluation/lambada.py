@@ -31,7 +31,7 @@ from relm.evaluation.result import Result, perplexity
 from relm.evaluation.scoring import ScoredSequences, Scores, score
 from relm.examples.encoder import EncodedTexts
 from relm.examples.tokenizers import LoadedTokenizer, load_tokenizer
-from relm.recipes.evaluations import Lambada
+from relm.recipes.protocol_options import Lambada
 
 Integers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]

@@ -1,6 +1,7 @@
 """Perplexity of a text by token, word and byte, by the protocols of published figures.
 
-`relm.recipes.evaluations.TextPerplexity` has their options. `relm.evaluation.windows` cuts windows, and `scoring` scores them.
+`relm.recipes.protocol_options.TextPerplexity` has their options. `relm.evaluation.windows` cuts windows, and `scoring` scores
+them.
 """
 
 import math
@@ -23,7 +24,7 @@ from relm.evaluation.result import Result, perplexity
 from relm.evaluation.scoring import ScoredSequences, Scores, score
 from relm.evaluation.windows import Windows, windows_of_documents
 from relm.examples.tokenizers import SPECIAL_TOKENS, LoadedTokenizer, load_tokenizer
-from relm.recipes.evaluations import TextPerplexity
+from relm.recipes.protocol_options import TextPerplexity
 
 
 def evaluate_text(

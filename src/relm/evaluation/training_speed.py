@@ -9,7 +9,7 @@ from statistics import median
 
 from relm.errors import RelmError
 from relm.evaluation.result import Result
-from relm.recipes.evaluations import PhaseLength
+from relm.recipes.evaluation_job import PhaseLength
 from relm.training.model_files import checked_model
 
 DESCRIPTION = (

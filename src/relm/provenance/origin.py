@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from relm.recipes.datasets import Dataset
-from relm.recipes.evaluations import PublishedTest
 from relm.recipes.published_models import PretrainedModel
+from relm.recipes.published_tests import PublishedTest
 from relm.recipes.redaction import shorten_path
 from relm.recipes.remote_files import RemoteFile, Source
 

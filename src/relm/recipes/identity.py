@@ -13,9 +13,10 @@ from typing import Any
 from relm.artifact import canonical_json, read_json, sha256_of, stamp_of, write_json
 from relm.errors import RelmError
 from relm.recipes.datasets import Dataset
-from relm.recipes.evaluations import HARNESS, HARNESS_TASKS, EvaluationDeclaration, PublishedTest, task_of
+from relm.recipes.evaluations import HARNESS, HARNESS_TASKS, EvaluationDeclaration, task_of
 from relm.recipes.objectives import Objective
 from relm.recipes.published_models import PretrainedModel
+from relm.recipes.published_tests import PublishedTest
 from relm.recipes.recipe import Recipe, TokenizerChoice
 from relm.recipes.section import Section
 

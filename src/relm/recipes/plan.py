@@ -12,17 +12,11 @@ from typing import Any
 from relm.errors import RelmError
 from relm.recipes import identity
 from relm.recipes.datasets import Dataset
-from relm.recipes.evaluations import (
-    EvaluationDeclaration,
-    PublishedTest,
-    find_evaluation,
-    is_of_trained_weights_alone,
-    names_in_recipes,
-    task_of,
-)
+from relm.recipes.evaluations import EvaluationDeclaration, is_of_trained_weights_alone, names_in_recipes, task_of
 from relm.recipes.jobs import DataJob, DocumentsJob, ExamplesJob, TokenizerJob
 from relm.recipes.machines import Machine
 from relm.recipes.published_models import WEIGHTS_FILES, ModelFile, PretrainedModel
+from relm.recipes.published_tests import PublishedTest, find_evaluation
 from relm.recipes.recipe import Recipe
 from relm.recipes.run_folder import DEVICE_FIGURES, LOG, checkpoint_folder
 from relm.recipes.run_name import SMOKE, RunName

@@ -9,11 +9,12 @@ from typing import TypeVar
 
 from relm.errors import RelmError
 from relm.recipes.datasets import Dataset, load_dataset
-from relm.recipes.evaluations import HARNESS, PublishedTest, load_test, names_in_recipes, task_of
+from relm.recipes.evaluations import HARNESS, names_in_recipes, task_of
 from relm.recipes.jobs import DataJob
 from relm.recipes.machines import Machine, find_own_machine, load_machine, place_on
 from relm.recipes.plan import Plan
 from relm.recipes.published_models import PretrainedModel, load_model
+from relm.recipes.published_tests import PublishedTest, load_test
 from relm.recipes.recipe import Recipe, load_recipe
 from relm.recipes.run_name import SMOKE, RunName
 from relm.recipes.section import NAME

@@ -6,7 +6,6 @@ from typing import Any
 
 from relm.errors import RelmError
 from relm.recipes.datasets import Dataset, load_dataset
-from relm.recipes.evaluations import PublishedTest, load_test
 from relm.recipes.identity import (
     REVISIONS,
     digest,
@@ -28,6 +27,7 @@ from relm.recipes.jobs import (
 )
 from relm.recipes.objectives import OBJECTIVES, Objective
 from relm.recipes.published_models import PICKLED_WEIGHTS, TOKENIZER_FILES, PretrainedModel, load_model
+from relm.recipes.published_tests import PublishedTest, load_test
 from relm.recipes.recipe import TokenizerChoice
 from relm.recipes.section import validate
 from relm.recipes.yaml_file import parse_yaml

@@ -14,7 +14,9 @@ from pydantic.fields import FieldInfo
 from relm.errors import RelmError
 from relm.recipes.declaration import load
 from relm.recipes.devices import DEVICES, HOST, list_evaluation_devices
-from relm.recipes.evaluations import EVALUATIONS, EvaluationDeclaration, EvaluationJob, PublishedTest, load_test
+from relm.recipes.evaluation_job import EvaluationJob
+from relm.recipes.evaluations import EVALUATIONS, EvaluationDeclaration
+from relm.recipes.published_tests import PublishedTest, load_test
 from relm.recipes.section import validate
 from relm.steps.contract import (
     EXPECTED,

@@ -1,0 +1,73 @@
+"""The job of an evaluation: the identity document that the graph passes to `relm evaluate`."""
+
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+from pydantic import Field, model_validator
+
+from relm.recipes.declaration import NameIn
+from relm.recipes.evaluations import EVALUATIONS
+from relm.recipes.objectives import Objective
+from relm.recipes.section import Section, Slug, validate
+
+
+class PhaseLength(Section):
+    """Length of a phase, in steps and sequences."""
+
+    steps: int = Field(gt=0)
+    """Number of optimizer steps."""
+    global_batch_size: int = Field(gt=0)
+    """Sequences per optimizer step."""
+
+
+class EvaluationJob(Section):
+    """The identity of an evaluation: everything that changes its figures, beside the files that it reads.
+
+    The graph computes it from the resolved recipe, and `relm evaluate --job` takes it.
+    """
+
+    revision: int | None = None
+    """Revision of the evaluations' code; it counts only for the graph, which runs an evaluation again when it changes."""
+    evaluation: Annotated[str, NameIn(EVALUATIONS)]
+    """Name of the declaration."""
+    task: str | None = Field(default=None, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    """Name of the result; null: the evaluation's."""
+    options: dict[str, Any] = Field(default_factory=dict)
+    """Options of the evaluation that differ from their defaults."""
+    context: int | None = Field(default=None, gt=0)
+    """Context length in tokens: the last phase's sequence length."""
+    batch_size: int | None = Field(default=None, gt=0)
+    """Sequences per batch: the last phase's global batch size."""
+    phase: Objective | None = None
+    """Objective of the last phase with its options, as a recipe's phase has them."""
+    language: str | None = None
+    """Language of the dataset, such as ro."""
+    phases: dict[Slug, PhaseLength] | None = None
+    """All phases, in order."""
+    harness_task: str | None = None
+    """Name of the task, as the harness calls it."""
+    task_files: dict[str, str] | None = None
+    """Path inside the folder of the harness's task files -> sha256."""
+
+    @model_validator(mode="after")
+    def has_the_facts_of_its_evaluation(self) -> Self:
+        declaration = EVALUATIONS[self.evaluation]
+        if missing := [fact for fact in declaration.facts if fact != "task_files" and getattr(self, fact) is None]:
+            raise ValueError(
+                f"{self.evaluation} depends on {' and '.join(missing)}; give {'it' if len(missing) == 1 else 'them'}"
+            )
+        return self
+
+    def arguments(self, source: Path) -> dict[str, Any]:
+        """Return the keyword arguments of the evaluation's function that follow from the job.
+
+        Args:
+            source: name of the job in errors.
+
+        Raises:
+            RelmError: the options have faults, or the evaluation has none.
+        """
+        declaration = EVALUATIONS[self.evaluation]
+        facts: dict[str, Any] = {fact: getattr(self, fact) for fact in declaration.facts if fact != "task_files"}
+        options = validate(declaration.options or Section, self.options, source)
+        return {"task": self.task or self.evaluation, **facts, **({"options": options} if declaration.options else {})}

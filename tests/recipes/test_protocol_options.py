@@ -1,0 +1,35 @@
+"""Options of published tests, which belong to the protocol that scores them."""
+
+from pathlib import Path
+
+import pytest
+
+from relm.errors import RelmError
+from relm.recipes.protocol_options import TextPerplexity
+from relm.recipes.published_tests import PublishedTest, load_test
+
+FILE = {"a.txt": {"sha256": "0" * 64, "size": 1, "sources": [{"url": "https://example.org/a.txt"}]}}
+TEST = {"title": "A text", "licence": "CC0-1.0", "protocol": "perplexity", "files": FILE}
+
+
+def test_options_of_another_protocol_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="perplexity: options of another protocol than lambada; leave them out"):
+        PublishedTest.model_validate(TEST | {"protocol": "lambada", "perplexity": {"stride": 3}})
+    path = tmp_path / "a.yaml"
+    path.write_text("title: x\nlicense: MIT\nprotocol: perplexty\nfiles: {}\n")
+    with pytest.raises(RelmError) as fault:
+        load_test(path)
+    assert "license: unknown key; did you mean licence?" in str(fault.value)
+    assert "protocol: " in str(fault.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"windows": "rolling", "stride": 32}, "stride: rolling windows have none"),
+        ({"context": 32, "stride": 33}, "stride .33. exceeds context .32."),
+    ],
+)
+def test_windows_that_leave_tokens_out_are_refused(options: dict[str, object], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        TextPerplexity.model_validate(options)
