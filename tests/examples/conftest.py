@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from relm.artifact import write_sidecar
+from relm.examples import table
 from relm.examples.tokenizers import import_tokenizer, train_tokenizer
 
 WriteDocuments = Callable[[str, list[str]], Path]
@@ -67,3 +68,9 @@ def published(shared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Ca
         return path
 
     return imported
+
+
+@pytest.fixture
+def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give the record batches of tables eight rows."""
+    monkeypatch.setattr(table, "ROWS", 8)

@@ -13,8 +13,8 @@ from relm.examples.manifest import write_manifest
 from relm.examples.masked import MaskedExamples, pregenerate_masked
 from relm.examples.masking import prediction_capacity
 from relm.examples.seq2seq import Seq2SeqExamples, pregenerate_seq2seq
+from relm.examples.sharded_tables import ExampleTables
 from relm.examples.span_corruption import SpanCorruptionExamples
-from relm.examples.table import ExampleTables
 from relm.examples.tokenizers import SpecialIds
 from relm.recipes.objectives import Objective
 

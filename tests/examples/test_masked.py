@@ -14,7 +14,8 @@ from relm.examples import masked as module
 from relm.examples.contract import IGNORED
 from relm.examples.manifest import write_manifest
 from relm.examples.masked import MaskedExamples, pregenerate_masked
-from relm.examples.table import ExampleTable, ExampleTables
+from relm.examples.sharded_tables import ExampleTables
+from relm.examples.table import ExampleTable
 from relm.examples.tokenizers import SpecialIds
 from relm.recipes.objectives import Objective
 

@@ -15,7 +15,8 @@ from relm.examples.diacritics import without_diacritics
 from relm.examples.documents import AFTER_NEWLINE, chunks_of
 from relm.examples.manifest import length_histogram, write_manifest
 from relm.examples.seq2seq import Seq2SeqExamples, padded, pregenerate_seq2seq, target_texts
-from relm.examples.table import ExampleTable, ExampleTables
+from relm.examples.sharded_tables import ExampleTables
+from relm.examples.table import ExampleTable
 from relm.examples.tokenizers import SpecialIds, load_tokenizer
 from relm.recipes.objectives import Objective, Seq2Seq
 

@@ -1,68 +1,16 @@
-import itertools
-import json
 import resource
 import tracemalloc
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from table_rows import COLUMNS, as_lists, rows_of, written
 
 from relm.artifact import sha256_of, sidecar_of, write_sidecar
 from relm.errors import RelmError
 from relm.examples import table
-from relm.examples.manifest import write_manifest
-from relm.examples.table import Column, ExampleTable, ExampleTables, Ragged, table_writer
-
-COLUMNS = (
-    Column("input_ids", "uint16", 5),
-    Column("wide_ids", "int32", 3),
-    Column("length", "uint16"),
-    Column("label", "int8"),
-    Column("starts", "bool", 5),
-    Column("aligned", "bool", 16),
-    Column("flag", "bool"),
-    Column("source", "uint16", "ragged"),
-    Column("target", "int32", "ragged"),
-)
-
-
-def rows_of(count: int, first: int = 0) -> dict[str, Any]:
-    """Return rows whose values follow from their index alone."""
-    number = np.arange(first, first + count)
-    place = number[:, None] * 7
-    sizes = number % 4
-    steps = np.concatenate([np.arange(size) for size in sizes] or [[]]).astype(np.int64)
-    return {
-        "input_ids": (place + np.arange(5)) % 60_000,
-        "wide_ids": place * 1000 + np.arange(3),
-        "length": number % 5,
-        "label": number % 3 - 1,
-        "starts": (place + np.arange(5)) % 3 == 0,
-        "aligned": (place + np.arange(16)) % 5 == 0,
-        "flag": number % 2 == 0,
-        "source": (np.repeat(number, sizes) % 1000 + steps, sizes),
-        "target": (np.repeat(number, (sizes + 1) % 4) * 70_000 % 10**9, (sizes + 1) % 4),
-    }
-
-
-def written(path: Path, count: int, cuts: list[int] | None = None, first: int = 0, **facts: Any) -> ExampleTable:
-    edges = [0, *(cuts or []), count]
-    with table_writer(path, COLUMNS, facts) as writer:
-        for start, stop in itertools.pairwise(edges):
-            writer.append(rows_of(stop - start, first + start))
-    assert writer.rows == count
-    return ExampleTable(path)
-
-
-def as_lists(ragged: Any) -> list[list[int]]:
-    return [piece.tolist() for piece in np.split(ragged[0], np.cumsum(ragged[1])[:-1])]
-
-
-@pytest.fixture
-def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(table, "ROWS", 8)
+from relm.examples.table import Column, ExampleTable, Ragged, table_writer
 
 
 @pytest.mark.usefixtures("small_batches")
@@ -297,63 +245,3 @@ def test_memory_does_not_grow_with_the_number_of_rows(tmp_path) -> None:
         return found
 
     assert peak(64) < peak(4) + 2**20
-
-
-def shard(path: Path, count: int, first: int) -> Path:
-    written(path, count, first=first)
-    facts = {"objective": "masked", "layout": "table", "dtype": "uint16", "tokens": 3 * count, "documents": count}
-    tokenizer = {"tokenizer_sha256": "cd" * 32, "vocabulary_size": 60_000, "special": {"end_of_text": None, "pad": 0}}
-    write_sidecar(path, **facts, **tokenizer, examples=count, words=count, bytes=count, settings={"sequence_length": 5})
-    return path
-
-
-@pytest.fixture
-def manifest(tmp_path: Path) -> Path:
-    """Write 13 + 0 + 9 + 1 rows in four shards."""
-    sizes = ((13, 0), (0, 13), (9, 13), (1, 22))
-    shards = [shard(tmp_path / "shards" / f"{number}.table", *size) for number, size in enumerate(sizes)]
-    write_manifest({"train": shards, "held_out": shards[:1]}, tmp_path / "manifest.json")
-    return tmp_path / "manifest.json"
-
-
-@pytest.mark.usefixtures("small_batches")
-def test_shards_read_as_one_table_in_the_requested_order(manifest) -> None:
-    opened = ExampleTables(manifest, "train")
-    assert len(opened) == 23
-    assert tuple(opened.columns.values()) == COLUMNS
-    assert opened.manifest.splits["train"].utilisation == 0.6
-    expected = rows_of(23)
-    for indices in (np.array([22, 0, 13, 12, 12, 21, 5]), np.arange(23)[::-1], np.array([20, 19]), np.array([], dtype=int)):
-        for column in COLUMNS:
-            found = opened.rows(column.name, indices)
-            if column.width == "ragged":
-                assert as_lists(found)[: len(indices)] == [as_lists(expected[column.name])[index] for index in indices]
-            else:
-                assert found.tolist() == expected[column.name][indices].tolist()
-    for index in (-1, 23):
-        with pytest.raises(IndexError):
-            opened.rows("length", np.array([index]))
-
-
-def test_shards_that_are_not_the_manifests_are_refused(manifest) -> None:
-    path = manifest.parent / "shards" / "2.table"
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
-    with pytest.raises(RelmError, match=r"2\.table: sha256 is .*manifest\.json says .*changed since"):
-        ExampleTables(manifest, "train")
-    assert len(ExampleTables(manifest, "train", check_content=False)) == 23
-    path.write_bytes(content[:-5])
-    with pytest.raises(RelmError, match=r"2\.table: has .* bytes, .*manifest\.json says"):
-        ExampleTables(manifest, "train", check_content=False)
-    path.unlink()
-    with pytest.raises(RelmError, match=r"2\.table: no such file, although .*manifest\.json lists it"):
-        ExampleTables(manifest, "train", check_content=False)
-
-
-def test_a_manifest_that_counts_other_rows_is_refused(manifest) -> None:
-    content = json.loads(manifest.read_text())
-    content["splits"]["train"]["shards"][0]["examples"] = 12
-    manifest.write_text(json.dumps(content))
-    with pytest.raises(RelmError, match=r"0\.table: has 13 rows, .*manifest\.json says 12"):
-        ExampleTables(manifest, "train")

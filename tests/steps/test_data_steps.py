@@ -1,4 +1,4 @@
-"""Data commands by hand: the flags of the short form build the document that the graph passes as --job."""
+"""Commands by hand up to the tokenizer: the flags of the short form build the document that the graph passes as --job."""
 
 import json
 from argparse import Namespace
@@ -10,12 +10,11 @@ import pytest
 from relm.corpus import extract as extraction
 from relm.errors import RelmError
 from relm.recipes.datasets import load_dataset
-from relm.recipes.identity import given, stored_identity
-from relm.recipes.objectives import Objective
+from relm.recipes.identity import given
 from relm.recipes.project import Project
 from relm.recipes.recipe import TokenizerChoice
 from relm.steps import STEPS
-from relm.steps.data import document_of_dataset, document_of_examples, document_of_training, extract_job
+from relm.steps.data import document_of_dataset, document_of_training, extract_job
 from relm.steps.parser import parser
 from small_project import Commands
 
@@ -25,41 +24,6 @@ TEXTS = "title: Texts\nlicence: MIT\nlanguage: en\nformat: text_files\nfolder: t
 def parsed(*words: str) -> Namespace:
     """Return the arguments of a command."""
     return parser().parse_args(list(words))
-
-
-PREGENERATE = ("pregenerate", "--tokenizer", "t", "--documents", "d", "--output", "o")
-
-
-@pytest.mark.parametrize(
-    ("flags", "phase"),
-    [
-        ([], {"objective": "causal", "sequence_length": 8, "causal": {"stride": 1}}),
-        (["--objective", "span_corruption"], {"objective": "span_corruption", "sequence_length": 8}),
-        (
-            ["--objective", "masked", "--sequence-length", "128", "--option", "masked.packing=sentence_pairs"],
-            {"objective": "masked", "sequence_length": 128, "masked": {"packing": "sentence_pairs", "probability": 0.3}},
-        ),
-        (
-            [
-                *("--objective", "masked", "--sequence-length", "64", "--language", "ro"),
-                *("--option", "masked.masks=static", "masked.whole_words=true", "as_published.builder=tpu_pretrain"),
-            ],
-            {
-                "objective": "masked",
-                "sequence_length": 64,
-                "masked": {"masks": "static", "whole_words": True},
-                "as_published": {"builder": "tpu_pretrain"},
-            },
-        ),
-        (
-            ["--objective", "seq2seq", "--option", "seq2seq.texts=documents", "--language", "ro"],
-            {"objective": "seq2seq", "sequence_length": 256, "seq2seq": {"texts": "documents"}},
-        ),
-    ],
-)
-def test_flags_describe_the_examples_of_a_recipes_phase(flags: list[str], phase: dict[str, Any]) -> None:
-    language = "ro" if "ro" in flags else "en"
-    assert document_of_examples(parsed(*PREGENERATE, *flags)) == stored_identity(Objective.model_validate(phase), language)
 
 
 @pytest.mark.parametrize(
@@ -91,10 +55,6 @@ def test_a_datasets_file_describes_the_documents_of_the_recipes_that_name_it(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([*PREGENERATE, "--job", "{}", "--objective", "masked"], "--job: describes the product completely; leave --objective"),
-        ([*PREGENERATE, "--job", "[1]"], "--job: expected an object, found [1]"),
-        ([*PREGENERATE, "--objective", "masked"], "sequence_length: missing, and it has no default"),
-        ([*PREGENERATE, "--option", "masked.packing=pairs", "--objective", "masked"], "pregenerate: 2 errors"),
         (["extract", "--source", "s", "--train", "t", "--held-out", "h"], "expected --dataset FILE, or --job"),
         (["import-tokenizer", "--files", "f", "--output", "o"], "expected --kind, or --job"),
         (["train-tokenizer", "--kind", "wordpiece", "--documents", "d", "--output", "o"], "vocabulary_size goes with train"),
@@ -111,7 +71,6 @@ EXTRACT = ("extract", "--source", "s", "--train", "t", "--held-out", "h", "--job
 IMPORT = ("import-tokenizer", "--files", "vocab.txt", "--output", "o", "--job")
 DOCUMENTS = {"revision": 1, "content": [["s", "0" * 64]], "format": "jsonl"}
 IMPORTED = {"revision": 1, "kind": "bert_wordpiece_uncased", "files": {"vocab.txt": "0" * 64}}
-CAUSAL = {"revision": 1, "objectives": ["causal"], "documents": "d", "tokenizer": "t"}
 
 
 @pytest.mark.parametrize(
@@ -124,11 +83,6 @@ CAUSAL = {"revision": 1, "objectives": ["causal"], "documents": "d", "tokenizer"
         (IMPORT, {**IMPORTED, "kind": []}, "expected a kind of"),
         (IMPORT, {**IMPORTED, "files": {}}, "files: expected the sha256 of vocab.txt, found None"),
         (IMPORT, {**IMPORTED, "documents": "d"}, "documents: unknown key"),
-        ((*PREGENERATE, "--job"), {**CAUSAL, "objective": "masked"}, "objective: unknown key"),
-        ((*PREGENERATE, "--job"), {**CAUSAL, "tokenizer": float("nan")}, "not valid JSON"),
-        ((*PREGENERATE, "--job"), {**CAUSAL, "tokenizer": "\ud800"}, "not valid JSON"),
-        ((*PREGENERATE, "--job"), {**CAUSAL, "language": [1]}, "language: expected a code such as en, found [1]"),
-        ((*PREGENERATE[:-1], "e-0123456789ab/s.bin", "--job"), CAUSAL, "is in the folder of key 0123456789ab"),
         ((*IMPORT[:-2], "imported-0123456789ab/tokenizer.json", "--job"), IMPORTED, "is in the folder of key 0123456789ab"),
     ],
 )

@@ -15,7 +15,7 @@ from relm.corpus.workers import ordered_map
 from relm.evaluation.diacritics_scoring import WORD, letters_of, plain
 from relm.evaluation.table_texts import Texts
 from relm.examples.diacritics import without_diacritics
-from relm.examples.table import ExampleTables
+from relm.examples.sharded_tables import ExampleTables
 from relm.examples.tokenizers import loaded_as
 from relm.limits import usable_cores
 

@@ -30,7 +30,7 @@ from relm.evaluation.models import Execution
 from relm.evaluation.result import Result, perplexity
 from relm.examples.contract import Batch
 from relm.examples.masking import candidates
-from relm.examples.table import ExampleTables
+from relm.examples.sharded_tables import ExampleTables
 from relm.examples.tokenizers import SpecialIds
 from relm.recipes.evaluations import PseudoPerplexity
 

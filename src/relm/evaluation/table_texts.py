@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from relm.examples.diacritics import with_standard_letters
-from relm.examples.table import ExampleTables
+from relm.examples.sharded_tables import ExampleTables
 from relm.examples.tokenizers import LoadedTokenizer
 
 # Rows of a table that are decoded at once.

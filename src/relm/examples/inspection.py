@@ -18,8 +18,9 @@ from relm.examples.formats.megatron import open_indexed
 from relm.examples.formats.pickle_refusal import SUFFIXES, refuse_pickle
 from relm.examples.formats.tfrecord import decode_example, read_records
 from relm.examples.manifest import length_histogram, read_manifest, require_shard, summed
+from relm.examples.sharded_tables import ExampleTables
 from relm.examples.storage import index_of
-from relm.examples.table import Column, ExampleTable, ExampleTables, Ragged
+from relm.examples.table import Column, ExampleTable, Ragged
 from relm.examples.token_text import TokenTexts, paragraph
 from relm.examples.tokenizers import LoadedTokenizer, load_tokenizer
 from relm.recipes.objectives import TABLE

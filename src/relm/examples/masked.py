@@ -29,8 +29,9 @@ from relm.examples.masking import MaskedRows, capacity, masked_rows, prediction_
 from relm.examples.order import row_keys
 from relm.examples.packing import FOLLOWS, RANDOM, Packing, Sequences, Text, packed, require_room
 from relm.examples.sequences import Specials, rows_of
+from relm.examples.sharded_tables import ExampleTables, open_tables
 from relm.examples.storage import dtype_of
-from relm.examples.table import Column, ExampleTables, open_tables, table_writer
+from relm.examples.table import Column, table_writer
 from relm.examples.tokenized import TokenizedDocuments, tokenized_documents
 from relm.examples.tokenizers import SPECIAL_TOKENS, LoadedTokenizer, SpecialIds, load_tokenizer
 from relm.limits import usable_cores

@@ -28,8 +28,9 @@ from relm.examples.documents import AFTER_NEWLINE, CHUNK, Lines, checked_documen
 from relm.examples.draws import Draws, drawn, drawn_tokens
 from relm.examples.encoder import TextEncoder
 from relm.examples.manifest import length_histogram, summed
+from relm.examples.sharded_tables import ExampleTables, open_tables
 from relm.examples.storage import dtype_of
-from relm.examples.table import ExampleTables, open_tables, table_writer
+from relm.examples.table import table_writer
 from relm.examples.tokenizers import SpecialIds, load_tokenizer, loaded_as
 from relm.limits import usable_cores
 from relm.recipes.objectives import TABLE, Objective, Seq2Seq

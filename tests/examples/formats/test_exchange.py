@@ -19,7 +19,8 @@ from relm.examples.formats import exports, imports
 from relm.examples.formats.exchange import export_examples, import_examples
 from relm.examples.formats.megatron import open_indexed
 from relm.examples.manifest import read_manifest, write_manifest
-from relm.examples.table import Column, ExampleTable, ExampleTables, table_writer
+from relm.examples.sharded_tables import ExampleTables
+from relm.examples.table import Column, ExampleTable, table_writer
 
 SHARED = Path(__file__).parents[3].parent / "shared"
 NAMES = tuple(PAIR)

@@ -17,8 +17,8 @@ from relm.examples.formats.json_lines import format_lines, format_metrics, list_
 from relm.examples.formats.megatron import open_indexed
 from relm.examples.formats.tfrecord import encode_example, record_writer
 from relm.examples.manifest import Manifest, read_manifest, require_shard
+from relm.examples.sharded_tables import ExampleTables
 from relm.examples.storage import TokenStream, flush_all, index_of, shard_writer
-from relm.examples.table import ExampleTables
 from relm.examples.tokenizers import LoadedTokenizer, load_tokenizer
 from relm.recipes.objectives import TABLE, TOKEN_STREAM
 

@@ -1,0 +1,196 @@
+"""Steps that make examples, list them, show them, and exchange them with other programs."""
+
+from pathlib import Path
+from typing import Any
+
+from relm.errors import RelmError
+from relm.recipes.datasets import load_dataset
+from relm.recipes.identity import (
+    stored_identity,
+)
+from relm.recipes.jobs import (
+    objective_of_examples,
+    require_path_of,
+)
+from relm.recipes.objectives import OBJECTIVES, Objective
+from relm.recipes.section import validate
+from relm.recipes.yaml_file import parse_yaml
+from relm.steps.contract import WORKERS, Arguments, Job, Step, argument, path, paths, positive
+from relm.steps.job_spec import JOB, document_of
+
+DEFAULT_LANGUAGE = "en"
+EXPORTED = ("tfrecord", "tfrecord_remasked", "megatron", "tpu_pretrain")
+IMPORTED = ("tfrecord", "megatron", "tpu_pretrain", "pickle")
+
+
+def pregenerate_job(a: Arguments) -> Job:
+    from relm.examples.builders import pregenerate
+
+    if len(a.documents) != len(a.output):
+        raise RelmError(f"pregenerate: {len(a.documents)} files of --documents need as many of --output, found {len(a.output)}")
+    if len(set(a.output)) < len(a.output):
+        raise RelmError("pregenerate: --output names a file twice; give each file of documents one of its own")
+    document = document_of(a, ("objective", "sequence_length", "option", "language"), lambda: document_of_examples(a))
+    objective, language = objective_of_examples(document), document.get("language", DEFAULT_LANGUAGE)
+    if not isinstance(language, str):
+        raise RelmError(f"--job: language: expected a code such as en, found {language!r:.99}")
+    if a.job is not None:
+        for output in a.output:
+            require_path_of(document, output)
+    for output in a.output:
+        if output.suffix != objective.suffix:
+            raise RelmError(f"pregenerate: --output {output}: objective {objective.objective} makes a {objective.suffix} file")
+
+    def run() -> str:
+        return "; ".join(
+            pregenerate(documents, a.tokenizer, output, objective, language, a.workers)
+            for documents, output in zip(a.documents, a.output, strict=True)
+        )
+
+    return Job(run, inputs=[*a.documents, a.tokenizer], outputs=a.output)
+
+
+def document_of_examples(a: Arguments) -> dict[str, Any]:
+    """Return the identity of examples that the flags describe, without documents and tokenizer."""
+    options: dict[str, Any] = {"objective": a.objective or "causal"}
+    stores_length = options["objective"] in OBJECTIVES and OBJECTIVES[options["objective"]].stores_length
+    if a.sequence_length is not None or not stores_length:  # other examples are cut to a length when they are read
+        options["sequence_length"] = a.sequence_length or Objective.LONGEST
+    for section, key, value in a.option or ():
+        options[section] = {**options.get(section, {}), key: value}
+    return stored_identity(validate(Objective, options, Path("pregenerate")), a.language or DEFAULT_LANGUAGE)
+
+
+def objective_option(text: str) -> tuple[str, str, Any]:
+    """Return section, key and value of `SECTION.KEY=VALUE`; the value is read as in a recipe.
+
+    >>> objective_option("masked.duplication_factor=10")
+    ('masked', 'duplication_factor', 10)
+
+    Raises:
+        ValueError: the text is something else.
+    """
+    name, _, value = text.partition("=")
+    section, _, key = name.partition(".")
+    if not (section and key and value):
+        raise ValueError(text)
+    try:
+        return section, key, parse_yaml(value, Path("--option"))
+    except RelmError:
+        raise ValueError(text) from None
+
+
+def inspect_job(a: Arguments) -> Job:
+    from relm.examples.inspection import inspect
+
+    return Job(lambda: inspect(a.path, a.tokenizer, a.examples), inputs=[a.path])
+
+
+def export_job(a: Arguments) -> Job:
+    from relm.examples.formats.exchange import export_examples
+
+    return Job(
+        lambda: export_examples(a.manifest, a.split, a.format, a.output, a.tokenizer, a.sequence_length),
+        inputs=[a.manifest, a.tokenizer],
+        outputs=[a.output],
+    )
+
+
+def import_job(a: Arguments) -> Job:
+    from relm.examples.formats.exchange import import_examples
+
+    return Job(
+        lambda: import_examples(a.format, a.files, a.tokenizer, a.output),
+        inputs=[*a.files, a.tokenizer],
+        outputs=[a.output],
+    )
+
+
+def manifest_job(a: Arguments) -> Job:
+    from relm.examples.croissant import write_croissant
+    from relm.examples.manifest import write_manifest
+
+    shards: dict[str, list[Path]] = {"train": [], "held_out": []}
+    for sidecar in a.sidecars:
+        shard = sidecar.with_suffix("")  # FILE.bin.json -> FILE.bin
+        split = Path(shard.stem).suffix.removeprefix(".")
+        if split not in shards:
+            raise RelmError(f"manifest: {sidecar}: expected a name like SHARD.train.bin.json or SHARD.held_out.arrow.json")
+        shards[split].append(shard)
+    shards = {split: found for split, found in shards.items() if found}
+    inputs = [shard for split in shards.values() for shard in split]
+    croissant = a.output.with_name("croissant.json")
+
+    def run() -> str:
+        sentence = write_manifest(shards, a.output)
+        if a.dataset is not None:
+            write_croissant(a.output, load_dataset(a.dataset), a.dataset.stem, croissant)
+        return sentence
+
+    return Job(run, inputs=inputs, outputs=[a.output, *([croissant] if a.dataset is not None else [])])
+
+
+STEPS: dict[str, Step] = {
+    "pregenerate": Step(
+        "build training examples from documents: a stream of tokens, or a table of sequences",
+        [
+            JOB,
+            argument("--objective", metavar="NAME", help="instead of --job: as in a recipe's phase; default: causal"),
+            argument("--sequence-length", type=positive, metavar="N", help="with it, for masked: tokens per sequence"),
+            argument(
+                "--option",
+                type=objective_option,
+                nargs="+",
+                metavar="SECTION.KEY=VALUE",
+                help="with it: options as in a recipe's phase, such as masked.packing=sentence_pairs",
+            ),
+            argument("--language", metavar="CODE", help="with it: language, for the sentence splitter; default: en"),
+            path("--tokenizer", "tokenizer.json"),
+            paths("--documents", "documents, JSON lines"),
+            paths("--output", "a .bin (an .idx goes beside it) or .arrow file for each file of documents"),
+            WORKERS,
+        ],
+        pregenerate_job,
+    ),
+    "inspect": Step(
+        "show a few examples decoded, stored masks visible, and the statistics",
+        [
+            argument("path", type=Path, metavar="PATH", help="manifest.json, or a .bin, .arrow, .tfrecord or .jsonl file"),
+            path("--tokenizer", "tokenizer.json; default: ids are shown", required=False),
+            argument("--examples", type=int, default=3, metavar="N", help="number of examples; default: 3"),
+        ],
+        inspect_job,
+        records=False,
+    ),
+    "export": Step(
+        "write examples in another program's format",
+        [
+            path("--manifest", "the examples' manifest"),
+            argument("--split", default="train", metavar="NAME", help="train (default) or held_out"),
+            argument("--format", required=True, choices=EXPORTED, help="the format"),
+            argument("--sequence-length", type=int, metavar="N", help="for a stream of tokens as tfrecord"),
+            path("--tokenizer", "tokenizer.json"),
+            path("--output", "the file to write; megatron and tfrecord write an index beside it"),
+        ],
+        export_job,
+    ),
+    "import": Step(
+        "read examples that another program wrote",
+        [
+            argument("--format", required=True, choices=IMPORTED, help="the format"),
+            paths("--files", "its files"),
+            path("--tokenizer", "the tokenizer.json they were made with"),
+            path("--output", "a .bin or .arrow file"),
+        ],
+        import_job,
+    ),
+    "manifest": Step(
+        "list all shards of examples with their counts and hashes",
+        [
+            paths("--sidecars", "the sidecars of the shards (.bin.json or .arrow.json), training first"),
+            path("--dataset", "the dataset's file: croissant.json then goes beside the manifest", required=False),
+            path("--output", "manifest.json"),
+        ],
+        manifest_job,
+    ),
+}
