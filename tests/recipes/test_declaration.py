@@ -2,23 +2,26 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 import pytest
+from pydantic import model_validator
 
 from relm.errors import RelmError
-from relm.recipes.declaration import EXTENSIONS, NameIn, Registry, add_options, load, load_extensions
+from relm.recipes.declaration import EXTENSIONS, NameIn, Registry, load, load_extensions, register_with_options
 from relm.recipes.section import Section, validate
 
 
 @dataclass(frozen=True)
 class Colour:
     name: str
+    options: type[Section] | None = None
 
 
 COLOURS: Registry[Colour] = Registry("colour")
 for name in ("red", "green"):
     COLOURS.register(Colour(name))
+PAINTS: Registry[Colour] = Registry("paint", Colour("white"))
 
 
 class Named(Section):
@@ -36,6 +39,9 @@ class Inner(Section):
 class Longer(Inner):
     width: int = 2
 
+    def area(self) -> int:
+        return self.length * self.width
+
 
 class Outer(Section):
     inside: dict[str, Longer]
@@ -43,6 +49,18 @@ class Outer(Section):
 
 class Tint(Section):
     strength: float = 0.5
+
+
+class Needy(Section):
+    strength: float
+
+
+class Contradictory(Section):
+    strength: float = 0.5
+
+    @model_validator(mode="after")
+    def is_refused(self) -> Self:
+        raise ValueError("strength is never right")
 
 
 @pytest.mark.parametrize("value", ["blue", 3, True, None])
@@ -75,13 +93,40 @@ def test_a_name_is_registered_once_and_an_unknown_one_lists_the_known() -> None:
         COLOURS["blue"]
 
 
-def test_a_section_and_those_around_it_get_a_key_for_new_options() -> None:
-    add_options(Inner, "tint", Tint, "How strong the colour is.")
+def test_a_choice_is_registered_with_its_options_in_one_call() -> None:
+    register_with_options(PAINTS, Colour("tint", Tint), Inner, "How strong the colour is.")
+    assert "tint" in PAINTS
     found = Outer.model_validate({"inside": {"a": {"tint": {"strength": 0.25}}}})
     assert found.model_dump(exclude_defaults=True) == {"inside": {"a": {"tint": {"strength": 0.25}}}}
-    assert "tint" in Outer.model_json_schema()["$defs"]["Longer"]["properties"]
+    schema = Outer.model_json_schema()["$defs"]["Longer"]["properties"]
+    assert schema["tint"]["description"] == "How strong the colour is."
     with pytest.raises(RelmError, match=r"inside\.a\.tint\.strenth: unknown key; did you mean strength"):
         validate(Outer, {"inside": {"a": {"tint": {"strenth": 1}}}}, Path("a.yaml"))
+
+
+def test_a_choice_without_options_is_registered_without_a_key() -> None:
+    register_with_options(PAINTS, Colour("plain"), Inner, "Nothing.")
+    assert "plain" in PAINTS
+    assert "plain" not in Longer.model_fields
+
+
+@pytest.mark.parametrize(
+    ("choice", "message"),
+    [
+        (Colour("white", Tint), "paint white: is declared already; give the new one another name"),
+        (Colour("width", Tint), "width: its options cannot have this key, which Longer has already; give another name"),
+        (Colour("area", Tint), "area: its options cannot have this key, which Longer has already; give another name"),
+        (Colour("pale", Needy), "pale: options strength have no default; give each option one"),
+        (Colour("dark", Contradictory), "dark: its options have no valid defaults: strength is never right; correct them"),
+    ],
+)
+def test_a_choice_with_a_fault_registers_nothing(choice: Colour, message: str) -> None:
+    names, keys = PAINTS.names, [list(kind.model_fields) for kind in (Inner, Longer)]
+    with pytest.raises(RelmError) as error:
+        register_with_options(PAINTS, choice, Inner, "Options.")
+    assert str(error.value) == message
+    assert PAINTS.names == names
+    assert [list(kind.model_fields) for kind in (Inner, Longer)] == keys
 
 
 def test_a_reference_is_a_module_and_a_name() -> None:

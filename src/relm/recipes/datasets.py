@@ -6,7 +6,7 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from relm.recipes.declaration import NameIn, Registry, add_options
+from relm.recipes.declaration import NameIn, Registry, register_with_options
 from relm.recipes.remote_files import RemoteFile
 from relm.recipes.section import Section, Slug, read_yaml, validate
 
@@ -234,8 +234,6 @@ def register_format(declaration: FormatDeclaration) -> None:
     """Add a format of documents to those that datasets may name; its options get a key of its name.
 
     Raises:
-        RelmError: the name is taken.
+        RelmError: the name or the key is taken, or an option has no default.
     """
-    FORMATS.register(declaration)
-    if declaration.options is not None:
-        add_options(Dataset, declaration.name, declaration.options, f"Keys of {declaration.name} alone.")
+    register_with_options(FORMATS, declaration, Dataset, f"Keys of {declaration.name} alone.")

@@ -9,10 +9,10 @@ import functools
 import importlib
 import os
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
-from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError, core_schema
 
@@ -29,7 +29,15 @@ class Declaration(Protocol):
     def name(self) -> str: ...
 
 
+class Choice(Declaration, Protocol):
+    """A declaration whose options, if it has any, have a key of its name in recipes."""
+
+    @property
+    def options(self) -> type[Section] | None: ...
+
+
 D = TypeVar("D", bound=Declaration)
+C = TypeVar("C", bound=Choice)
 
 
 class Registry(Generic[D]):
@@ -52,10 +60,18 @@ class Registry(Generic[D]):
         Raises:
             RelmError: the name is taken.
         """
-        if declaration.name in self._declarations:
-            raise RelmError(f"{self.kind} {declaration.name}: is declared already; give the new one another name")
+        self.require_new(declaration)
         self._declarations[declaration.name] = declaration
         return declaration
+
+    def require_new(self, declaration: D) -> None:
+        """Raise an error if the name of a declaration is taken.
+
+        Raises:
+            RelmError: the name is taken.
+        """
+        if declaration.name in self._declarations:
+            raise RelmError(f"{self.kind} {declaration.name}: is declared already; give the new one another name")
 
     def __getitem__(self, name: str) -> D:
         """Return the declaration of a name.
@@ -104,25 +120,46 @@ class NameIn:
         return {"enum": list(self.registry.names), "type": "string"}
 
 
-def add_options(owner: type[Section], name: str, options: type[Section], description: str) -> None:
-    """Add a key with the options of a new declaration to a section of recipes, and to every section that contains it.
+def register_with_options(registry: Registry[C], declaration: C, owner: type[Section], description: str) -> None:
+    """Add a declaration to a registry; its options, if it has any, become a key of its name in a section of recipes.
+
+    Every section that contains the owner gets the key too. If there is an error, nothing has changed.
 
     Args:
         owner: the section that gets the key.
-        options: the section of the options, all with defaults.
         description: description of the key in the JSON Schema.
 
     Raises:
-        RelmError: the key is taken, or one of the options has no default.
+        RelmError: the name or the key is taken, or the options have no valid defaults.
     """
-    if taken := [kind.__name__ for kind in (owner, *_subclasses(owner)) if name in kind.model_fields]:
-        raise RelmError(f"{name}: its options cannot have this key, which {taken[0]} has already; give another name")
-    if needed := [key for key, known in options.model_fields.items() if known.is_required()]:
-        raise RelmError(f"{name}: options {', '.join(needed)} have no default; give each option one")
-    owner.__annotations__[name] = options  # sections that are defined later inherit it
-    for kind in (owner, *_subclasses(owner)):
-        kind.__pydantic_fields__[name] = FieldInfo(annotation=options, default=options(), description=description)
-    rebuild_sections()
+    registry.require_new(declaration)
+    key, options = declaration.name, declaration.options
+    if options is not None:
+        owners = [owner, *_subclasses(owner)]
+        _require_new_key(key, owners)
+        default = _default_options(key, options)
+        owner.__annotations__[key] = options  # sections that are defined later inherit it
+        for kind in owners:
+            kind.__pydantic_fields__[key] = FieldInfo(annotation=options, default=default, description=description)
+        rebuild_sections()
+    registry.register(declaration)
+
+
+def _require_new_key(key: str, owners: Sequence[type[Section]]) -> None:
+    """Raise an error if one of the sections has a key or an attribute of this name."""
+    if taken := [kind.__name__ for kind in owners if key in kind.model_fields or hasattr(kind, key)]:
+        raise RelmError(f"{key}: its options cannot have this key, which {taken[0]} has already; give another name")
+
+
+def _default_options(key: str, options: type[Section]) -> Section:
+    """Return the options of a new declaration with their defaults."""
+    if needed := [name for name, known in options.model_fields.items() if known.is_required()]:
+        raise RelmError(f"{key}: options {', '.join(needed)} have no default; give each option one")
+    try:
+        return options()
+    except ValidationError as error:
+        message = str(error.errors()[0]["msg"]).removeprefix("Value error, ")
+        raise RelmError(f"{key}: its options have no valid defaults: {message}; correct them") from None
 
 
 def rebuild_sections() -> None:

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from relm.recipes.declaration import Registry, add_options
+from relm.recipes.declaration import Registry, register_with_options
 from relm.recipes.protocol_options import Lambada, TextPerplexity
 from relm.recipes.section import Section
 
@@ -164,20 +164,19 @@ class Diacritics(Section):
     """Number of held-out texts, from the first on; null: all."""
 
 
-def register_evaluation(declaration: EvaluationDeclaration) -> EvaluationDeclaration:
+def register_evaluation(declaration: EvaluationDeclaration) -> None:
     """Add an evaluation; one with options gets a key of its name in recipes or, if it is a protocol, in test files.
 
     Raises:
-        RelmError: the name is taken.
+        RelmError: the name or the key is taken, or an option has no default.
     """
     from relm.recipes.published_tests import PublishedTest  # imported here because these modules import this one
     from relm.recipes.recipe import Recipe
 
-    _declare(declaration)
-    if declaration.options is not None:
-        owner = PublishedTest if declaration.is_protocol else Recipe
-        add_options(owner, declaration.name, declaration.options, f"Options of the evaluation {declaration.name}.")
-    return declaration
+    owner = PublishedTest if declaration.is_protocol else Recipe
+    register_with_options(EVALUATIONS, declaration, owner, f"Options of the evaluation {declaration.name}.")
+    if declaration.is_protocol:
+        PROTOCOLS.register(declaration)
 
 
 def _declare(declaration: EvaluationDeclaration) -> None:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from relm.recipes.declaration import NameIn, Registry, add_options
+from relm.recipes.declaration import NameIn, Registry, register_with_options
 from relm.recipes.section import Section
 
 # The layout of stored examples: a stream of tokens that windows are cut from as they are read, or a table of sequences.
@@ -84,10 +84,12 @@ BUILDERS = Registry[BuilderDeclaration]("builder")
 
 
 def register_objective(declaration: ObjectiveDeclaration) -> None:
-    """Add an objective to those that recipes may name, with a key for its options."""
-    OBJECTIVES.register(declaration)
-    if declaration.options is not None:
-        add_options(Objective, declaration.name, declaration.options, f"Keys of {declaration.name} alone.")
+    """Add an objective to those that recipes may name; its options get a key of its name.
+
+    Raises:
+        RelmError: the name or the key is taken, or an option has no default.
+    """
+    register_with_options(OBJECTIVES, declaration, Objective, f"Keys of {declaration.name} alone.")
 
 
 class Causal(Section):

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from relm.recipes.declaration import NameIn, Registry, add_options
+from relm.recipes.declaration import NameIn, Registry, register_with_options
 from relm.recipes.section import Section
 
 Share = Annotated[float, Field(ge=0, lt=1)]
@@ -330,19 +330,15 @@ def register_optimizer(declaration: OptimizerDeclaration) -> None:
     """Add an optimizer to those that recipes may name; its options get a key of its name.
 
     Raises:
-        RelmError: the name is taken.
+        RelmError: the name or the key is taken, or an option has no default.
     """
-    OPTIMIZERS.register(declaration)
-    if declaration.options is not None:
-        add_options(Optimizer, declaration.name, declaration.options, f"Keys of {declaration.name} alone.")
+    register_with_options(OPTIMIZERS, declaration, Optimizer, f"Keys of {declaration.name} alone.")
 
 
 def register_schedule(declaration: ScheduleDeclaration) -> None:
     """Add a learning-rate schedule to those that recipes may name; its options get a key of its name.
 
     Raises:
-        RelmError: the name is taken.
+        RelmError: the name or the key is taken, or an option has no default.
     """
-    SCHEDULES.register(declaration)
-    if declaration.options is not None:
-        add_options(Schedule, declaration.name, declaration.options, f"Keys of {declaration.name} alone.")
+    register_with_options(SCHEDULES, declaration, Schedule, f"Keys of {declaration.name} alone.")

@@ -38,7 +38,7 @@ class PublishedTest(Section):
 
     @model_validator(mode="after")
     def options_belong_to_the_protocol(self) -> Self:
-        for other in PROTOCOLS.names:
+        for other in [protocol.name for protocol in PROTOCOLS if protocol.options is not None]:
             if other != self.protocol and getattr(self, other) != type(self).model_fields[other].default:
                 raise ValueError(f"{other}: options of another protocol than {self.protocol}; leave them out")
         return self
