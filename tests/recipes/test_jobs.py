@@ -10,7 +10,7 @@ import pytest
 from relm.artifact import canonical_json
 from relm.errors import RelmError
 from relm.recipes.datasets import Dataset, load_dataset
-from relm.recipes.identity import DOCUMENTS_KEYS, digest, documents_identity
+from relm.recipes.identity import DOCUMENTS_KEYS, digest, documents_identity, stored_identity
 from relm.recipes.jobs import (
     LISTED_FILES,
     DocumentsJob,
@@ -85,14 +85,43 @@ def test_the_document_of_a_folder_is_short_and_follows_its_content(tmp_path: Pat
     assert as_passed(job_of(dataset, tmp_path / "work"), "folder")["content"] != before["content"]
 
 
+CAUSAL = {"revision": 1, "objectives": ["causal"]}
+MASKED = {"revision": 1, "objectives": ["masked"], "sequence_length": 8}
+
+
 @pytest.mark.parametrize(
     ("read", "document", "words"),
     [
-        (choice_of_tokenizer, {"train": "wordpiece"}, "--job: revision: this code makes tokenizer of revision 1, found None"),
+        (
+            choice_of_tokenizer,
+            {"train": "wordpiece"},
+            "found None, this code computes revision 1 of the tokenizer",
+        ),
         (choice_of_tokenizer, {"revision": 1, "tarin": "wordpiece"}, "tarin: unknown key; did you mean train"),
         (objective_of_examples, {"revision": 1}, "--job: objectives: expected a list of one objective, found None"),
         (objective_of_examples, {"revision": 1, "objectives": ["masked", "causal"]}, "expected a list of one objective"),
-        (objective_of_examples, {"revision": 2, "objectives": ["causal"]}, "revision 1, found 2"),
+        (
+            objective_of_examples,
+            {"revision": 2, "objectives": ["causal"]},
+            "revision: found 2, this code computes revision 1",
+        ),
+        (
+            objective_of_examples,
+            {**CAUSAL, "language": "ro"},
+            "--job: language: these examples do not depend on it",
+        ),
+        (objective_of_examples, {**CAUSAL, "sequence_length": 8}, "--job: sequence_length: these examples do not depend on it"),
+        (objective_of_examples, {**CAUSAL, "causal": {"stride": 1}}, "--job: causal: these examples do not depend on it"),
+        (
+            objective_of_examples,
+            {**MASKED, "masked": {"probability": 0.3, "packing": "sentence_pairs", "whole_words": True}},
+            "--job: masked.probability and masked.whole_words: these examples do not depend on them; leave them out",
+        ),
+        (
+            lambda document: dataset_of_documents(document, Path()),
+            {"revision": 1, "format": "wikitext", "content": [["a", "0"]], "smoke": "small"},
+            "--job: smoke: unknown key",
+        ),
         (
             lambda document: dataset_of_documents(document, Path()),
             {"revision": 1, "format": "wikitext"},
@@ -109,6 +138,15 @@ def test_a_document_that_is_none_is_refused_by_name(read: Any, document: dict[st
     with pytest.raises(RelmError) as caught:
         read(document)
     assert words in str(caught.value)
+
+
+def test_the_document_of_every_shipped_recipe_describes_its_examples(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(checkout)
+    for plan in map(Project().plan, Project().names()):
+        for name, job in plan.examples_jobs.items():
+            again = objective_of_examples(json.loads(canonical_json(job.document)))
+            language = str(job.document.get("language", "en"))
+            assert stored_identity(again, language) == stored_identity(plan.recipe.pretrain[name], plan.dataset.language)
 
 
 def test_a_planned_recipe_has_its_jobs_found_without_reading_another(

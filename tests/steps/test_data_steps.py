@@ -79,7 +79,7 @@ IMPORTED = {"revision": 1, "kind": "bert_wordpiece_uncased", "files": {"vocab.tx
         (EXTRACT, {**DOCUMENTS, "documents": "x"}, "documents: expected a whole number from 1 on, found 'x'"),
         (EXTRACT, {**DOCUMENTS, "documents": 0}, "documents: expected a whole number from 1 on, found 0"),
         (EXTRACT, {**DOCUMENTS, "folder": "/etc"}, "folder: unknown key"),
-        (EXTRACT, {**DOCUMENTS, "revision": True}, "documents of revision 1, found True"),
+        (EXTRACT, {**DOCUMENTS, "revision": True}, "found True, this code computes revision 1 of the documents"),
         (IMPORT, {**IMPORTED, "kind": []}, "expected a kind of"),
         (IMPORT, {**IMPORTED, "files": {}}, "files: expected the sha256 of vocab.txt, found None"),
         (IMPORT, {**IMPORTED, "documents": "d"}, "documents: unknown key"),

@@ -79,7 +79,11 @@ CAUSAL = {"revision": 1, "objectives": ["causal"], "documents": "d", "tokenizer"
         ((*PREGENERATE, "--job"), {**CAUSAL, "objective": "masked"}, "objective: unknown key"),
         ((*PREGENERATE, "--job"), {**CAUSAL, "tokenizer": float("nan")}, "not valid JSON"),
         ((*PREGENERATE, "--job"), {**CAUSAL, "tokenizer": "\ud800"}, "not valid JSON"),
-        ((*PREGENERATE, "--job"), {**CAUSAL, "language": [1]}, "language: expected a code such as en, found [1]"),
+        (
+            (*PREGENERATE, "--job"),
+            {**CAUSAL, "objectives": ["seq2seq"], "language": [1]},
+            "language: expected a code such as en, found [1]",
+        ),
         ((*PREGENERATE[:-1], "e-0123456789ab/s.bin", "--job"), CAUSAL, "is in the folder of key 0123456789ab"),
     ],
 )

@@ -1,12 +1,14 @@
 """The job of an evaluation: the identity document that the graph passes to `relm evaluate`."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Self, get_args
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from relm.recipes.declaration import NameIn
-from relm.recipes.evaluations import EVALUATIONS
+from relm.recipes.evaluations import EVALUATIONS, Fact
+from relm.recipes.jobs import IN_JOB, require_revision
 from relm.recipes.objectives import Objective
 from relm.recipes.section import Section, Slug, validate
 
@@ -27,7 +29,7 @@ class EvaluationJob(Section):
     """
 
     revision: int | None = None
-    """Revision of the evaluations' code; it counts only for the graph, which runs an evaluation again when it changes."""
+    """Revision of the evaluations' code; the graph runs an evaluation again when it changes. null: whichever runs the job."""
     evaluation: Annotated[str, NameIn(EVALUATIONS)]
     """Name of the declaration."""
     task: str | None = Field(default=None, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
@@ -48,6 +50,22 @@ class EvaluationJob(Section):
     """Name of the task, as the harness calls it."""
     task_files: dict[str, str] | None = None
     """Path inside the folder of the harness's task files -> sha256."""
+
+    @field_validator(*get_args(Fact))
+    @classmethod
+    def is_a_fact_of_its_evaluation(cls, value: Any, info: ValidationInfo) -> Any:
+        name = info.data.get("evaluation")
+        if name is not None and value is not None and info.field_name not in EVALUATIONS[name].facts:
+            raise ValueError(f"{name} does not depend on it, leave it out")
+        return value
+
+    @field_validator("options")
+    @classmethod
+    def are_options_of_its_evaluation(cls, value: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+        name = info.data.get("evaluation")
+        if name is not None and value and EVALUATIONS[name].options is None:
+            raise ValueError(f"{name} has none, leave them out")
+        return value
 
     @model_validator(mode="after")
     def has_the_facts_of_its_evaluation(self) -> Self:
@@ -71,3 +89,14 @@ class EvaluationJob(Section):
         facts: dict[str, Any] = {fact: getattr(self, fact) for fact in declaration.facts if fact != "task_files"}
         options = validate(declaration.options or Section, self.options, source)
         return {"task": self.task or self.evaluation, **facts, **({"options": options} if declaration.options else {})}
+
+
+def job_of_document(document: Mapping[str, Any]) -> EvaluationJob:
+    """Return the job that the document of `relm evaluate --job` describes; one written by hand may have no revision.
+
+    Raises:
+        RelmError: the document comes from another revision of the evaluations' code, or has faults; names each faulty key.
+    """
+    if document.get("revision") is not None:
+        require_revision(document, "evaluation")
+    return validate(EvaluationJob, document, IN_JOB)

@@ -30,7 +30,7 @@ _OF_DOCUMENTS = frozenset({"revision", "content", "documents"})
 _OF_TOKENIZER = frozenset({"revision", "documents"})
 _OF_EXAMPLES = frozenset({"revision", "documents", "tokenizer", "objectives", "language"})
 # Options that no identity of documents or examples has: the command or another key of the document decides them.
-_IN_NO_DOCUMENTS = frozenset({"title", "licence", "homepage", "language", "folder", "pattern", "hub", "files"})
+_IN_NO_DOCUMENTS = frozenset({"title", "licence", "homepage", "language", "folder", "pattern", "hub", "files", "smoke"})
 _IN_NO_EXAMPLES = frozenset({"objective"})
 
 
@@ -215,7 +215,21 @@ def objective_of_examples(document: Mapping[str, Any]) -> Objective:
         raise RelmError(f"--job: objectives: expected a list of one objective, found {objectives!r:.99}")
     # Examples that are cut to the sequence length when they are read have no length in their identity.
     stored = {"sequence_length": Objective.LONGEST, **_options(document, _OF_EXAMPLES, _IN_NO_EXAMPLES)}
-    return validate(Objective, {**stored, "objective": objectives[0]}, IN_JOB)
+    objective = validate(Objective, {**stored, "objective": objectives[0]}, IN_JOB)
+    if unused := _unused_keys(objective, document):
+        them = "it; leave it" if len(unused) == 1 else "them; leave them"
+        raise RelmError(f"--job: {' and '.join(unused)}: these examples do not depend on {them} out")
+    return objective
+
+
+def _unused_keys(objective: Objective, document: Mapping[str, Any]) -> list[str]:
+    """Return the options in a document of examples, and the language, that do not determine the stored examples."""
+    stored = objective.stored_keys()
+    given = objective.model_dump(mode="json", include=set(document), exclude_defaults=True)
+    unused = [key for key in given if key not in stored]
+    sections = {key: value for key, value in given.items() if key in stored and isinstance(value, dict)}
+    unused += [f"{key}.{name}" for key, value in sections.items() for name in value if name not in stored[key]]
+    return unused + (["language"] if "language" in document and not objective.depends_on_language else [])
 
 
 def require_revision(document: Mapping[str, Any], product: str) -> None:
@@ -227,7 +241,7 @@ def require_revision(document: Mapping[str, Any], product: str) -> None:
     revision = document.get("revision")
     if type(revision) is not int or revision != REVISIONS[product]:
         raise RelmError(
-            f"--job: revision: this code makes {product} of revision {REVISIONS[product]}, found {revision!r:.99}; "
+            f"--job: revision: found {revision!r:.99}, this code computes revision {REVISIONS[product]} of the {product}; "
             "give the snakemake command again"
         )
 

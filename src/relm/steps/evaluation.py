@@ -14,7 +14,7 @@ from pydantic.fields import FieldInfo
 from relm.errors import RelmError
 from relm.recipes.declaration import load
 from relm.recipes.devices import DEVICES, HOST, list_evaluation_devices
-from relm.recipes.evaluation_job import EvaluationJob
+from relm.recipes.evaluation_job import EvaluationJob, job_of_document
 from relm.recipes.evaluations import EVALUATIONS, EvaluationDeclaration
 from relm.recipes.published_tests import PublishedTest, load_test
 from relm.recipes.section import validate
@@ -139,7 +139,7 @@ def evaluate_job(a: Arguments) -> Job:
     Raises:
         RelmError: the identity has faults, or the evaluation reads other files than those that are given.
     """
-    job = validate(EvaluationJob, read_job(a.job), Path("--job"))
+    job = job_of_document(read_job(a.job))
     _require_inputs(job, a)
     return _job(job, a, source=Path("--job: options"))
 
