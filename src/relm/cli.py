@@ -16,7 +16,7 @@ from relm.artifact import checked_sidecar, require_sha256, sha256_of
 from relm.devices import ranks
 from relm.errors import RelmError
 from relm.recipes.declaration import load_extensions
-from relm.steps import STEPS
+from relm.steps import list_steps
 from relm.steps.contract import Arguments, Step
 from relm.steps.parser import parser
 from relm.training.interruption import Preempted
@@ -53,13 +53,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv = list(sys.argv[1:] if argv is None else argv)
     try:
         load_extensions()
+        steps = list_steps()
     except RelmError as error:
         print(f"relm: {error}", file=sys.stderr)
         return error.exit_code
-    arguments = parser().parse_args(argv)
+    arguments = parser(steps).parse_args(argv)
     logging.basicConfig(format=f"relm {arguments.step}: %(message)s")
     logging.getLogger("relm").setLevel(logging.INFO)
-    step = STEPS[arguments.step]
+    step = steps[arguments.step]
     status, stream = 0, sys.stdout
     try:
         message = run_step(arguments.step, step, arguments, argv)

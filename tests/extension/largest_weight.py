@@ -1,15 +1,18 @@
 """An evaluation from outside the package: the largest weight of a model, declared by one public call."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pydantic import Field
 from safetensors.numpy import load_file
 
 from relm.artifact import sha256_of
-from relm.evaluation.models import Execution
 from relm.evaluation.result import Result
 from relm.recipes.evaluations import EvaluationDeclaration, register_evaluation
 from relm.recipes.section import Section
+
+if TYPE_CHECKING:  # it imports torch, and `relm --help` imports this module
+    from relm.evaluation.models import Execution
 
 
 class LargestWeight(Section):
@@ -17,14 +20,19 @@ class LargestWeight(Section):
 
     factor: float = Field(default=1.0, gt=0)
     """Factor of the figure."""
+    signed: bool = False
+    """Take the largest weight, not the largest magnitude."""
+    weights: list[str] = Field(default_factory=list)
+    """Names of the weights that count; none: all."""
 
 
 def evaluate_largest_weight(
-    *, model_folder: Path, output: Path, task: str, context: int, options: LargestWeight, execution: Execution
+    *, model_folder: Path, output: Path, task: str, context: int, options: LargestWeight, execution: "Execution"
 ) -> str:
     """Write the largest weight of a model as its figure."""
     weights = model_folder / "model.safetensors"
-    largest = max(float(abs(tensor).max()) for tensor in load_file(weights).values())
+    chosen = [tensor for name, tensor in load_file(weights).items() if name in options.weights or not options.weights]
+    largest = max(float((tensor if options.signed else abs(tensor)).max()) for tensor in chosen)
     figures = {"largest": largest, "scaled": largest * options.factor}
     protocol = {"in_words": f"The largest weight on a {execution.device}.", "context": context}
     Result(task=task, protocol=protocol, figures=figures, model_sha256=sha256_of(weights)).write(output)

@@ -17,6 +17,15 @@ class Options(Section):
 
 register_optimizer(OptimizerDeclaration("{name}", "torch:nothing", lambda shape, settings: 0, options=Options))
 """
+EVALUATION = """
+from relm.recipes.evaluations import EvaluationDeclaration, register_evaluation
+from relm.recipes.section import Section
+
+class Options(Section):
+    {option}: int = 1
+
+register_evaluation(EvaluationDeclaration("{name}", "{summary}", "json:loads", inputs=(), options=Options))
+"""
 FAULTS = {
     "syntax": ("def x(:", "line 1: SyntaxError: invalid syntax; correct it, or leave the module out"),
     "imports": ("\nfrom relm.errors import Nothing", "broken.py, line 2: ImportError: cannot import name 'Nothing'"),
@@ -24,6 +33,35 @@ FAULTS = {
     "key": (OPTIMIZER.format(name="betas", default=" = 1.0"), "betas: its options cannot have this key, which Optimizer has"),
     "default": (OPTIMIZER.format(name="wild", default=""), "wild: options share have no default; give each option one"),
 }
+
+
+@pytest.mark.parametrize(
+    ("name", "option", "message"),
+    [
+        ("generate", "size", "evaluation generate: relm has a step 'generate' already; declare another command"),
+        ("held-out", "size", "evaluation held-out: relm has a step 'held-out' already; declare another command"),
+        ("report", "size", "evaluation report: relm has a step 'report' already; declare another command"),
+        (
+            "toy",
+            "batch_tokens",
+            "evaluation toy: option batch_tokens is an argument of its command already; give it another name",
+        ),
+        ("toy", "step", "evaluation toy: option step is an argument of its command already; give it another name"),
+    ],
+)
+def test_a_command_reports_an_evaluation_that_cannot_be_one(name: str, option: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text(EVALUATION.format(name=name, option=option, summary="a toy"))
+    done = Commands(tmp_path).relm("--help", **{EXTENSIONS: "broken", "PYTHONPATH": str(tmp_path)})
+    assert (done.returncode, done.stderr) == (1, f"relm: {message}\n")
+
+
+@pytest.mark.parametrize("summary", ["the share in % of all", ""])
+def test_any_summary_can_be_printed(summary: str, tmp_path: Path) -> None:
+    (tmp_path / "toys.py").write_text(EVALUATION.format(name="toy", option="size", summary=summary))
+    for words in (["--help"], ["toy", "--help"]):
+        done = Commands(tmp_path).relm(*words, **{EXTENSIONS: "toys", "PYTHONPATH": str(tmp_path)})
+        assert done.returncode == 0, done.stderr
+        assert summary[1:] in done.stdout
 
 
 @pytest.mark.parametrize("fault", FAULTS)

@@ -13,7 +13,7 @@ from relm.recipes.datasets import load_dataset
 from relm.recipes.identity import given
 from relm.recipes.project import Project
 from relm.recipes.recipe import TokenizerChoice
-from relm.steps import STEPS
+from relm.steps import list_steps
 from relm.steps.data import document_of_dataset, document_of_training, extract_job
 from relm.steps.parser import parser
 from small_project import Commands
@@ -23,7 +23,7 @@ TEXTS = "title: Texts\nlicence: MIT\nlanguage: en\nformat: text_files\nfolder: t
 
 def parsed(*words: str) -> Namespace:
     """Return the arguments of a command."""
-    return parser().parse_args(list(words))
+    return parser(list_steps()).parse_args(list(words))
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_a_datasets_file_describes_the_documents_of_the_recipes_that_name_it(
 def test_a_faulty_command_is_refused_in_a_sentence(words: list[str], message: str) -> None:
     arguments = parsed(*words)
     with pytest.raises(RelmError) as caught:
-        STEPS[arguments.step].job(arguments)
+        list_steps()[arguments.step].job(arguments)
     assert message in str(caught.value)
 
 
@@ -89,7 +89,7 @@ IMPORTED = {"revision": 1, "kind": "bert_wordpiece_uncased", "files": {"vocab.tx
 def test_a_faulty_document_is_refused_in_a_sentence(words: tuple[str, ...], document: dict[str, Any], message: str) -> None:
     arguments = parsed(*words, json.dumps(document))
     with pytest.raises(RelmError) as caught:
-        STEPS[arguments.step].job(arguments)
+        list_steps()[arguments.step].job(arguments)
     assert message in str(caught.value)
 
 

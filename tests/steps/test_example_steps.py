@@ -9,14 +9,14 @@ import pytest
 from relm.errors import RelmError
 from relm.recipes.identity import stored_identity
 from relm.recipes.objectives import Objective
-from relm.steps import STEPS
+from relm.steps import list_steps
 from relm.steps.examples import document_of_examples
 from relm.steps.parser import parser
 
 
 def parsed(*words: str) -> Namespace:
     """Return the arguments of a command."""
-    return parser().parse_args(list(words))
+    return parser(list_steps()).parse_args(list(words))
 
 
 PREGENERATE = ("pregenerate", "--tokenizer", "t", "--documents", "d", "--output", "o")
@@ -66,7 +66,7 @@ def test_flags_describe_the_examples_of_a_recipes_phase(flags: list[str], phase:
 def test_a_faulty_command_of_examples_is_refused(words: list[str], message: str) -> None:
     arguments = parsed(*words)
     with pytest.raises(RelmError) as caught:
-        STEPS[arguments.step].job(arguments)
+        list_steps()[arguments.step].job(arguments)
     assert message in str(caught.value)
 
 
@@ -92,5 +92,5 @@ def test_a_faulty_document_of_examples_is_refused_in_a_sentence(
 ) -> None:
     arguments = parsed(*words, json.dumps(document))
     with pytest.raises(RelmError) as caught:
-        STEPS[arguments.step].job(arguments)
+        list_steps()[arguments.step].job(arguments)
     assert message in str(caught.value)

@@ -17,7 +17,7 @@ from relm.devices.ranks import launcher
 from relm.errors import RelmError
 from relm.recipes.evaluations import EVALUATIONS
 from relm.recipes.project import Project
-from relm.steps import STEPS
+from relm.steps import list_steps
 from relm.steps.recorded_steps import GRAPH_STEPS, comment
 from relm.steps.step_commands import describe_command, planned
 from small_project import CHECKOUT, Commands
@@ -289,7 +289,7 @@ def test_the_steps_that_are_printed_are_those_that_rules_run() -> None:
     run = set(re.findall(r"(?:-m relm|params\.launcher}) ([a-z-]+)", rules)) - {"publish", "compile"}
     older = {declaration.command for declaration in EVALUATIONS}
     assert run | older == GRAPH_STEPS, "runs that were published before `evaluate` have its short forms"
-    assert {name for name, step in STEPS.items() if step.records} >= GRAPH_STEPS
+    assert {name for name, step in list_steps().items() if step.records} >= GRAPH_STEPS
 
 
 def test_the_pages_of_a_run_never_start_another_program_in_an_image(published: Path) -> None:

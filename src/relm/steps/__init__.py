@@ -1,15 +1,26 @@
 """The steps, each as a command with its arguments and its job, in the order of the data flow."""
 
-from relm.steps import bucket, data, evaluation, examples, images, reporting, surroundings, training
+from relm.steps import (
+    bucket,
+    data,
+    evaluation,
+    examples,
+    generation,
+    images,
+    reporting,
+    short_forms,
+    surroundings,
+    training,
+)
 from relm.steps.contract import Step
 
-STEPS: dict[str, Step] = {
-    **data.STEPS,
-    **examples.STEPS,
-    **training.STEPS,
-    **evaluation.STEPS,
-    **reporting.STEPS,
-    **bucket.STEPS,
-    **images.STEPS,
-    **surroundings.STEPS,
-}
+
+def list_steps() -> dict[str, Step]:
+    """Return every step by its name; each evaluation that is declared by now has one.
+
+    Raises:
+        RelmError: an evaluation that an extension declared cannot have a command.
+    """
+    before = {**data.STEPS, **examples.STEPS, **training.STEPS, **evaluation.STEPS}
+    after = {**generation.STEPS, **reporting.STEPS, **bucket.STEPS, **images.STEPS, **surroundings.STEPS}
+    return {**before, **short_forms.list_short_forms({*before, *after}), **after}

@@ -10,6 +10,7 @@ from typing import Any
 from relm.errors import RelmError
 from relm.recipes.plan import Plan
 from relm.recipes.project import Project
+from relm.recipes.yaml_file import parse_yaml
 
 Arguments = argparse.Namespace
 
@@ -61,6 +62,21 @@ def positive(text: str) -> int:
     if (number := int(text)) < 1:
         raise ValueError(text)
     return number
+
+
+def plain_yaml(text: str) -> Any:
+    """Return the value of a text, read as in a recipe.
+
+    >>> [plain_yaml(text) for text in ("true", "3", "[a, b]")]
+    [True, 3, ['a', 'b']]
+
+    Raises:
+        ValueError: it is not plain YAML.
+    """
+    try:
+        return parse_yaml(text, Path("value"))
+    except RelmError:
+        raise ValueError(text) from None
 
 
 def named_sha256(text: str) -> tuple[str, str]:

@@ -14,8 +14,7 @@ from relm.recipes.jobs import (
 )
 from relm.recipes.objectives import OBJECTIVES, Objective
 from relm.recipes.section import validate
-from relm.recipes.yaml_file import parse_yaml
-from relm.steps.contract import WORKERS, Arguments, Job, Step, argument, path, paths, positive
+from relm.steps.contract import WORKERS, Arguments, Job, Step, argument, path, paths, plain_yaml, positive
 from relm.steps.job_spec import JOB, document_of
 
 DEFAULT_LANGUAGE = "en"
@@ -74,10 +73,7 @@ def objective_option(text: str) -> tuple[str, str, Any]:
     section, _, key = name.partition(".")
     if not (section and key and value):
         raise ValueError(text)
-    try:
-        return section, key, parse_yaml(value, Path("--option"))
-    except RelmError:
-        raise ValueError(text) from None
+    return section, key, plain_yaml(value)
 
 
 def inspect_job(a: Arguments) -> Job:

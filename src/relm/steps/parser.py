@@ -1,13 +1,14 @@
 """The command line: a sub-command for each step."""
 
 import argparse
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from relm.steps import STEPS
+from relm.steps.contract import Step
 
 
-def parser() -> argparse.ArgumentParser:
+def parser(steps: Mapping[str, Step]) -> argparse.ArgumentParser:
     """Return the parser of the whole command line."""
     top = argparse.ArgumentParser(
         prog="relm",
@@ -15,9 +16,12 @@ def parser() -> argparse.ArgumentParser:
         epilog="`relm STEP --help` explains a step; `relm list` shows the recipes.",
     )
     commands = top.add_subparsers(dest="step", metavar="STEP", required=True)
-    for name, step in STEPS.items():
+    for name, step in steps.items():
         command = commands.add_parser(
-            name, help=step.help, description=f"{step.help[0].upper()}{step.help[1:]}.", epilog=step.epilog
+            name,
+            help=step.help.replace("%", "%%"),
+            description=f"{step.help[:1].upper()}{step.help[1:]}.",
+            epilog=step.epilog,
         )
         for names, options in step.arguments:
             command.add_argument(*names, **_list_choices(options))

@@ -15,6 +15,7 @@ from relm.recipes.datasets import load_dataset
 from relm.recipes.evaluations import EVALUATIONS
 from relm.recipes.redaction import shorten_path
 from relm.recipes.run_name import RUN_NAME
+from relm.steps import list_steps
 from relm.steps.parser import parser
 
 # The steps that rules run and record; tests/steps/test_step_commands.py compares them with src/rules. Runs that were published
@@ -83,7 +84,7 @@ def _parsed(words: Sequence[str]) -> argparse.Namespace:
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
-            return parser().parse_args(list(words))
+            return parser(list_steps()).parse_args(list(words))
     except SystemExit:
         why = (said.getvalue().strip().splitlines() or ["no reason given"])[-1]
         raise RelmError(f"the recorded command is none that relm would take: {why}") from None

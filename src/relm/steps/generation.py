@@ -1,0 +1,50 @@
+"""The step from a model to texts: `relm generate`."""
+
+from relm.errors import RelmError
+from relm.steps.contract import Arguments, Job, Step, argument, path, positive
+from relm.steps.evaluation import EXECUTION, MODEL, TOKENIZER, find_tokenizer, list_weights, model_folder
+
+
+def generate_job(a: Arguments) -> Job:
+    from relm.evaluation.generate import run_generate
+    from relm.evaluation.generation import Writing
+    from relm.evaluation.models import Execution
+    from relm.evaluation.sampling import requested_sampling
+
+    if a.prompt and a.file is not None:
+        raise RelmError("generate: give either --prompt or --file")
+    sampling = requested_sampling(a.greedy, a.temperature, a.top_k, a.top_p, a.repetition_penalty, a.uniform_top_k)
+    writing = Writing(a.length, sampling, a.stop, a.seed, a.batch_size)
+    execution = Execution(a.device, a.precision, a.threads)
+    return Job(
+        lambda: run_generate(model_folder(a), find_tokenizer(a), a.prompt, a.file, writing, a.output, execution),
+        inputs=[*list_weights(a), find_tokenizer(a), *([a.file] if a.file else [])],
+    )
+
+
+STEPS: dict[str, Step] = {
+    "generate": Step(
+        "generate continuations of prompts, and report the time",
+        [
+            MODEL,
+            TOKENIZER,
+            argument("--prompt", nargs="+", metavar="TEXT", help="prompts; default: --file, or they are typed"),
+            path("--file", "prompts, one per line", required=False),
+            argument("--length", type=positive, default=128, metavar="N", help="most tokens after each prompt; default: 128"),
+            argument("--greedy", action="store_true", help="always the likeliest token"),
+            argument("--temperature", type=float, metavar="X", help="divides the logits; default: 0.8"),
+            argument("--top-k", type=int, metavar="K", help="only the K likeliest tokens, 0: all; default: 50"),
+            argument("--top-p", type=float, metavar="P", help="only the likeliest that reach P together; default: 0.95"),
+            argument("--repetition-penalty", type=float, metavar="X", help="of Keskar et al. 2019; default: 1, none"),
+            argument("--uniform-top-k", type=positive, metavar="K", help="each of the K likeliest alike, as Graphcore's GPT-2"),
+            argument("--stop", metavar="TEXT", help="where a text ends: a text, or a special token's name"),
+            argument("--seed", type=int, default=0, metavar="N", help="of the sampling; default: 0"),
+            argument("--batch-size", type=positive, default=8, metavar="N", help="prompts at once; default: 8"),
+            *EXECUTION[:3],
+            path("--output", "JSON lines instead of a print", required=False),
+        ],
+        generate_job,
+        records=False,
+        epilog="Without --prompt and --file prompts are typed, until the end of input or Ctrl-C; a pipe is a file.",
+    ),
+}
