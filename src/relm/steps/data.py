@@ -29,10 +29,9 @@ from relm.recipes.jobs import (
 from relm.recipes.objectives import OBJECTIVES, Objective
 from relm.recipes.published_models import PICKLED_WEIGHTS, TOKENIZER_FILES, PretrainedModel, load_model
 from relm.recipes.recipe import TokenizerChoice
-from relm.recipes.section import validate
 from relm.recipes.yaml_file import parse_yaml
 from relm.steps.contract import EXPECTED, WORKERS, Arguments, Job, Step, argument, path, paths, positive
-from relm.steps.job_spec import JOB, document_of
+from relm.steps.job_spec import JOB, document_of, validate_options
 
 TRAINED = ("byte_level_bpe", "wordpiece", "characters")
 EXPORTED = ("tfrecord", "tfrecord_remasked", "megatron", "tpu_pretrain")
@@ -169,7 +168,13 @@ def document_of_training(a: Arguments) -> dict[str, Any]:
     options = {"vocabulary_size": a.vocabulary_size, "training_bytes": a.training_bytes, "lower_case": a.lower_case}
     options |= {"train": a.kind or TRAINED[0], "special_tokens": not a.no_special_tokens}
     given_options = {key: value for key, value in options.items() if value is not None}
-    return {"revision": REVISIONS["tokenizer"], **given(validate(TokenizerChoice, given_options, Path("train-tokenizer")))}
+    if a.vocabulary_size is None and options["train"] != "characters":
+        raise RelmError(
+            f"train-tokenizer: --vocabulary-size is missing: a {options['train']} tokenizer needs one, such as 32000"
+        )
+    flags = {"special_tokens: false": "--no-special-tokens", "train: ": "--kind "}
+    choice = validate_options(TokenizerChoice, given_options, Path("train-tokenizer"), flags)
+    return {"revision": REVISIONS["tokenizer"], **given(choice)}
 
 
 def import_tokenizer_job(a: Arguments) -> Job:
@@ -241,7 +246,8 @@ def document_of_examples(a: Arguments) -> dict[str, Any]:
         options["sequence_length"] = a.sequence_length or Objective.LONGEST
     for section, key, value in a.option or ():
         options[section] = {**options.get(section, {}), key: value}
-    return stored_identity(validate(Objective, options, Path("pregenerate")), a.language or DEFAULT_LANGUAGE)
+    objective = validate_options(Objective, options, Path("pregenerate"), {})
+    return stored_identity(objective, a.language or DEFAULT_LANGUAGE)
 
 
 def objective_option(text: str) -> tuple[str, str, Any]:

@@ -30,7 +30,7 @@ from relm.steps.contract import (
     positive,
     recipe_name,
 )
-from relm.steps.job_spec import JOB, read_job
+from relm.steps.job_spec import JOB, read_job, validate_options
 
 ArgumentOfStep = tuple[tuple[str, ...], dict[str, Any]]
 
@@ -264,7 +264,9 @@ def _options(declaration: EvaluationDeclaration, a: Arguments, test: PublishedTe
     """Return the options that a short form gives, over those of the test's file."""
     assert declaration.options is not None
     given = {key: getattr(a, key) for key in declaration.options.model_fields if getattr(a, key) is not None}
-    return (getattr(test, declaration.name).model_dump(exclude_unset=True) if test else {}) | given
+    options = (getattr(test, declaration.name).model_dump(exclude_unset=True) if test else {}) | given
+    validate_options(declaration.options, options, a.test if test else Path(declaration.command), {})
+    return options
 
 
 def _facts(declaration: EvaluationDeclaration, a: Arguments) -> dict[str, Any]:
