@@ -77,6 +77,8 @@ class BuilderDeclaration:
     """Function like `ObjectiveDeclaration.pregenerate`; None: the objective's own."""
     read: str | None = None
     """Function like `ObjectiveDeclaration.read`; None: the objective's own."""
+    splits_sentences: bool = True
+    """Its examples depend on the text's language where `masked.sentences` is split; False: its rows are lines."""
 
 
 OBJECTIVES = Registry[ObjectiveDeclaration]("objective")
@@ -88,6 +90,11 @@ def register_objective(declaration: ObjectiveDeclaration) -> None:
     OBJECTIVES.register(declaration)
     if declaration.options is not None:
         add_options(Objective, declaration.name, declaration.options, f"Keys of {declaration.name} alone.")
+
+
+def register_builder(declaration: BuilderDeclaration) -> None:
+    """Add an original's script to those whose examples a recipe may reproduce."""
+    BUILDERS.register(declaration)
 
 
 class Causal(Section):
@@ -294,8 +301,7 @@ def _drawn_with_masks(objective: Objective) -> Collection[str]:
 
 
 def _splits_sentences(objective: Objective) -> bool:
-    reads_rows = objective.as_published is not None and objective.as_published.builder == "run_mlm"
-    return objective.masked.sentences == "split" and not reads_rows
+    return objective.masked.sentences == "split" and (objective.original is None or objective.original.splits_sentences)
 
 
 OBJECTIVES.register(
@@ -383,5 +389,6 @@ BUILDERS.register(
         name="run_mlm",
         objective="masked",
         pregenerate="relm.examples.as_published.run_mlm:pregenerate_run_mlm",
+        splits_sentences=False,
     )
 )
