@@ -25,7 +25,7 @@ Facts = dict[str, Any]
 
 def collect_facts(plan: Plan) -> Facts:
     """Return everything that follows from a recipe, by dotted name."""
-    facts = {"fingerprint": plan.fingerprint, "documents_key": plan.documents_key, "tokenizer_key": plan.tokenizer_key}
+    facts = {"fingerprint": plan.fingerprint, "documents_key": plan.documents_job.key, "tokenizer_key": plan.tokenizer_job.key}
     facts |= {f"examples_key.{phase}": key for key, phase in plan.examples_keys.items()}
     paths = [*list_data_paths(plan), *list_model_paths(plan), *list_run_paths(plan)]
     facts |= {f"path.{role}": format_path(path, plan.run_folder) for role, path in paths}

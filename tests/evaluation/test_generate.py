@@ -21,8 +21,8 @@ from tokenizers import processors
 
 from relm.errors import RelmError
 from relm.evaluation.continuation import Timing, TransformersContinuer, continuations
-from relm.evaluation.generate import generate_texts, read_prompts, run_generate
-from relm.evaluation.generation import Writer, Writing
+from relm.evaluation.generate import _encode_prompts, read_prompts, run_generate
+from relm.evaluation.generation import Writer, Writing, Written
 from relm.evaluation.logits_processors import logits_processors
 from relm.evaluation.models import CausalModel, Execution, load_causal
 from relm.evaluation.sampling import GREEDY, Sampling, random_stream
@@ -51,6 +51,14 @@ FOREIGN = {
         hf.MambaForCausalLM,
     ),
 }
+
+
+def generate_texts(
+    folder: Path, tokenizer: Path, prompts: Sequence[str], writing: Writing, execution: Execution
+) -> list[Written]:
+    """Return what a model writes after each prompt, in the order of the prompts."""
+    writer = Writer(folder, tokenizer, execution)
+    return list(writer.texts(_encode_prompts(writer, prompts, writing), writing))
 
 
 @pytest.fixture(scope="module")
@@ -128,7 +136,7 @@ def test_a_model_that_takes_padding_for_text_writes_one_text_at_a_time(tmp_path,
         f"{tmp_path}: padding changes the model's logits; texts are written one by one",
         ["abc", "d"],
     )
-    texts = list(generate_texts(tmp_path, evaluated.tokenizer, prompts, Writing(6, GREEDY), ONE_THREAD))
+    texts = generate_texts(tmp_path, evaluated.tokenizer, prompts, Writing(6, GREEDY), ONE_THREAD)
     assert [record.getMessage() for record in caplog.records] == [warning]
     decode = load_tokenizer(evaluated.tokenizer).tokenizer.decode
     for prompt, text in zip(prompts, texts, strict=True):
@@ -232,15 +240,15 @@ def test_texts_that_have_ended_leave_the_batch_when_they_are_half_of_it(evaluate
 def test_a_text_does_not_depend_on_the_rest_of_its_batch_or_its_size(evaluated) -> None:
     prompts = ["The ", "x", "A longer one", "", "y", "The "]
     texts = {
-        size: list(generate_texts(evaluated.model, evaluated.tokenizer, prompts, Writing(14, ALL, batch_size=size), ONE_THREAD))
+        size: generate_texts(evaluated.model, evaluated.tokenizer, prompts, Writing(14, ALL, batch_size=size), ONE_THREAD)
         for size in (1, 2, 6)
     }
     assert texts[1] == texts[2] == texts[6]
     assert [text.prompt for text in texts[1]] == prompts
     assert texts[1][0].text != texts[1][5].text  # one prompt twice, with two numbers
     others = generate_texts(evaluated.model, evaluated.tokenizer, ["a", *prompts[1:]], Writing(14, ALL), ONE_THREAD)
-    assert list(others)[1:] == texts[1][1:]
-    assert list(generate_texts(evaluated.model, evaluated.tokenizer, prompts, Writing(14, ALL, seed=1), ONE_THREAD)) != texts[1]
+    assert others[1:] == texts[1][1:]
+    assert generate_texts(evaluated.model, evaluated.tokenizer, prompts, Writing(14, ALL, seed=1), ONE_THREAD) != texts[1]
 
 
 def test_a_drawn_text_goes_on_as_if_alone_when_others_have_left_the_batch(own, evaluated) -> None:
@@ -433,7 +441,7 @@ def test_a_missing_model_or_tokenizer_is_named(tmp_path, evaluated, missing: str
     folder = tmp_path if missing == "model" else evaluated.model
     tokenizer = tmp_path / "tokenizer.json" if missing == "tokenizer" else evaluated.tokenizer
     with pytest.raises(RelmError, match=str(tmp_path)):
-        generate_texts(folder, tokenizer, ["a"], execution=ONE_THREAD)
+        generate_texts(folder, tokenizer, ["a"], Writing(), ONE_THREAD)
 
 
 TYPED = """

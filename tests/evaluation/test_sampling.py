@@ -219,13 +219,13 @@ def test_greedy_takes_the_likeliest_after_the_penalty() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"top_p": 1.5}, "top_p is 1.5; give a probability from 0 to 1"),
-        ({"top_p": math.nan}, "top_p is nan; give a probability from 0 to 1"),
-        ({"temperature": -1}, "temperature is -1; give a number from 0 on"),
-        ({"temperature": math.inf}, "temperature is inf; give a number from 0 on"),
-        ({"top_k": 0}, "top_k is 0; give a whole number from 1 on"),
-        ({"repetition_penalty": 0}, "repetition_penalty is 0; give a number above 0"),
-        ({"uniform_top_k": 0}, "uniform_top_k is 0; give a whole number from 1 on"),
+        ({"top_p": 1.5}, "--top-p is 1.5; give a probability from 0 to 1"),
+        ({"top_p": math.nan}, "--top-p is nan; give a probability from 0 to 1"),
+        ({"temperature": -1}, "--temperature is -1; give a number from 0 on"),
+        ({"temperature": math.inf}, "--temperature is inf; give a number from 0 on"),
+        ({"top_k": 0}, "--top-k is 0; give a whole number from 1 on"),
+        ({"repetition_penalty": 0}, "--repetition-penalty is 0; give a number above 0"),
+        ({"uniform_top_k": 0}, "--uniform-top-k is 0; give a whole number from 1 on"),
     ],
 )
 def test_settings_out_of_range_are_refused(settings: dict[str, float], message: str) -> None:
@@ -258,10 +258,10 @@ def test_options_that_are_not_requested_keep_their_defaults() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"greedy": True, "top_p": 0.9}, "top_p decides nothing beside greedy; leave one of them out"),
-        ({"greedy": True, "uniform_top_k": 4}, "uniform_top_k decides nothing beside greedy"),
-        ({"uniform_top_k": 4, "temperature": 1.0}, "temperature decides nothing beside uniform_top_k"),
-        ({"top_k": -1}, "top_k is -1; give a whole number from 1 on"),
+        ({"greedy": True, "top_p": 0.9}, "--top-p decides nothing beside --greedy; leave one of them out"),
+        ({"greedy": True, "uniform_top_k": 4}, "--uniform-top-k decides nothing beside --greedy"),
+        ({"uniform_top_k": 4, "temperature": 1.0}, "--temperature decides nothing beside --uniform-top-k"),
+        ({"top_k": -1}, "--top-k is -1; give a whole number from 1 on"),
     ],
 )
 def test_an_option_without_effect_is_refused(options: dict[str, float], message: str) -> None:

@@ -1,6 +1,5 @@
 import resource
 import tracemalloc
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -49,25 +48,6 @@ def test_bytes_do_not_depend_on_how_rows_are_cut(tmp_path) -> None:
 
 
 @pytest.mark.usefixtures("small_batches")
-def test_a_batch_is_a_view_of_the_mapped_file(tmp_path) -> None:
-    opened = written(tmp_path / "a.table", 29)
-    mapped = [line.split()[0] for line in Path("/proc/self/maps").read_text().splitlines() if line.endswith(str(opened.path))]
-    regions = [tuple(int(end, 16) for end in region.split("-")) for region in mapped]
-    expected = rows_of(29)
-    for column in COLUMNS:
-        view = opened.batch_view(column.name, 3)
-        values = view.values if isinstance(view, Ragged) else view
-        address = values.__array_interface__["data"][0]
-        inside = any(start <= address and address + values.nbytes <= end for start, end in regions)
-        assert inside == (column.kind != "bool")
-        if column.width == "ragged":
-            assert as_lists(view) == as_lists(expected[column.name])[24:]
-        else:
-            assert view.tolist() == expected[column.name][24:].tolist()
-            assert column.kind == "bool" or not view.flags.writeable
-
-
-@pytest.mark.usefixtures("small_batches")
 def test_arrow_reads_the_file_without_us(tmp_path) -> None:
     written(tmp_path / "a.table", 29, objective="masked", ids={"b": 1, "a": None})
     with pa.memory_map(str(tmp_path / "a.table")) as file:
@@ -103,8 +83,6 @@ def test_a_row_that_is_not_there_is_refused(tmp_path, index) -> None:
     opened = written(tmp_path / "a.table", 3)
     with pytest.raises(IndexError, match="examples are 0 to 2"):
         opened.rows("input_ids", np.array([0, index]))
-    with pytest.raises(IndexError, match="examples are 0 to 0"):
-        opened.batch_view("input_ids", index)
 
 
 def test_the_caller_may_fill_the_same_array_again(tmp_path) -> None:

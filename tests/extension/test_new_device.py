@@ -13,12 +13,14 @@ from extended_process import run_extended
 
 from relm.cli import main
 from relm.containers.placement import evaluation_role, training_role
+from relm.devices.contract import open_device
 from relm.devices.peaks import find_peak_flops
 from relm.errors import RelmError
 from relm.evaluation.models import Execution
+from relm.provenance import surroundings
 from relm.recipes.datasets import Dataset
 from relm.recipes.devices import DEVICES
-from relm.recipes.recipe import Recipe
+from relm.recipes.recipe import Recipe, Run
 from relm.recipes.section import validate
 from relm.recipes.smoke import smoke_twin
 from relm.reporting.json_schema import schema_of
@@ -48,6 +50,13 @@ def errors_of(*runs: dict[str, Any]) -> list[str]:
 
 def names_in_schema() -> list[str]:
     return schema_of(Recipe)["$defs"]["Run"]["properties"]["device"]["enum"]  # type: ignore[index]
+
+
+def recorded_device(device: str) -> str:
+    """Return the device in the record of a step that opened one."""
+    if device:
+        open_device(Run(device=device)).close()
+    return surroundings.device()
 
 
 def outputs_of(*commands: list[str]) -> list[str]:
@@ -80,6 +89,11 @@ def test_a_run_is_trained_on_a_device_from_outside_to_the_same_numbers(tmp_path:
     assert [line["loss"] for line in staged.lines()] == [line["loss"] for line in plain.lines()]
     assert staged.sha256() == plain.sha256()
     assert json.loads((staged.folder / "main" / "device.json").read_text())["processes"][0]["copied"] > 0
+
+
+def test_the_record_of_a_step_names_its_hardware() -> None:
+    recorded = [run_extended("staged_device", recorded_device, device) for device in ("staged", "cpu", "")]
+    assert recorded == ["Stage 1", "cpu", "cpu"]
 
 
 def test_its_name_is_in_the_schema_and_among_the_known() -> None:

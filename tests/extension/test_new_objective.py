@@ -37,6 +37,16 @@ def train(folder: Path) -> tuple[list[dict[str, Any]], dict[str, Any], dict[str,
     return run.lines(), real, generated
 
 
+def read_as_published(folder: Path) -> tuple[list[int], list[int]]:
+    """Return the inputs of the first window, and those that a script from outside reads."""
+    examples, row, read = write_examples(folder / "examples", seed=0), np.zeros(1, np.int64), []
+    for given in ({}, {"as_published": {"builder": "backwards_script"}}):
+        phase = validate(Recipe, recipe_with(**given), Path("toy.yaml")).pretrain["main"]
+        batch = open_examples(examples / "manifest.json", "train", phase, seed=0).batch(row, row)
+        read.append(batch["input_ids"][0].tolist())
+    return read[0], read[1]
+
+
 def error_of(content: dict[str, Any]) -> str:
     """Return the error of a recipe with faults."""
     with pytest.raises(RelmError) as error:
@@ -50,6 +60,12 @@ def schema() -> dict[str, Any]:
 
 def recipe_with(**phase: Any) -> dict[str, Any]:
     return {**RECIPE, "pretrain": {"main": {**RECIPE["pretrain"]["main"], **phase}}}
+
+
+def test_examples_are_read_as_a_script_from_outside_reads_them(tmp_path: Path) -> None:
+    windows, read = run_extended("backwards_script", read_as_published, tmp_path)
+    assert read[1:] == windows[:0:-1]
+    assert "'graphcore_gpt2' or 'run_mlm'" in error_of(recipe_with(as_published={"builder": "backwards_script"}))
 
 
 def test_a_run_is_trained_with_an_objective_from_outside(tmp_path: Path) -> None:

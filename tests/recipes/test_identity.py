@@ -46,7 +46,7 @@ def plan(recipe: dict | None = None, dataset: dict | None = None) -> Plan:
 
 def test_fingerprints_of_a_literal_recipe_never_change() -> None:
     here = plan()
-    assert [here.documents_key, here.tokenizer_key, *here.examples_keys, here.fingerprint] == GOLDEN
+    assert [here.documents_job.key, here.tokenizer_job.key, *here.examples_keys, here.fingerprint] == GOLDEN
 
 
 GOLDEN = ["1900297309b5", "f630d3c747d7", "970a3e03752b", "4bddcf60a502"]
@@ -96,9 +96,9 @@ def test_the_order_of_phases_is_part_of_the_meaning() -> None:
 def test_a_new_mirror_or_licence_keeps_the_documents_and_a_new_hash_does_not() -> None:
     file = DATASET["files"]["a.xml"]
     mirrored = {"files": {"a.xml": {**file, "sources": [{"npm": "a@1.0.0", "member": "b"}]}}, "licence": "MIT"}
-    assert plan(dataset=mirrored).documents_key == plan().documents_key
-    assert plan(dataset={"files": {"a.xml": {**file, "sha256": "1" * 64}}}).documents_key != plan().documents_key
-    assert plan(dataset={"held_out_one_in": 7}).documents_key != plan().documents_key
+    assert plan(dataset=mirrored).documents_job.key == plan().documents_job.key
+    assert plan(dataset={"files": {"a.xml": {**file, "sha256": "1" * 64}}}).documents_job.key != plan().documents_job.key
+    assert plan(dataset={"held_out_one_in": 7}).documents_job.key != plan().documents_job.key
 
 
 def folder_plan(folder: Path, work: Path) -> Plan:
@@ -111,23 +111,23 @@ def test_a_folder_is_known_by_its_content_alone(tmp_path: Path) -> None:
     texts.mkdir()
     (texts / "b.txt").write_text("beta")
     (texts / "a.txt").write_text("alpha")
-    before = folder_plan(texts, tmp_path / "work").documents_key
+    before = folder_plan(texts, tmp_path / "work").documents_job.key
     moved = texts.rename(tmp_path / "moved")
     (moved / "a.txt").touch()
-    assert folder_plan(moved, tmp_path / "work").documents_key == before
+    assert folder_plan(moved, tmp_path / "work").documents_job.key == before
     (moved / "a.txt").write_text("alphA")
-    changed = folder_plan(moved, tmp_path / "work").documents_key
+    changed = folder_plan(moved, tmp_path / "work").documents_job.key
     assert changed != before
     (moved / "c.txt").write_text("")
-    assert folder_plan(moved, tmp_path / "work").documents_key not in (before, changed)
+    assert folder_plan(moved, tmp_path / "work").documents_job.key not in (before, changed)
 
 
 def test_an_absent_or_empty_folder_is_an_error_that_names_it(tmp_path: Path) -> None:
     with pytest.raises(RelmError, match="nowhere: not a folder"):
-        _ = folder_plan(tmp_path / "nowhere", tmp_path).documents_key
+        _ = folder_plan(tmp_path / "nowhere", tmp_path).documents_job.key
     (tmp_path / "empty").mkdir()
     with pytest.raises(RelmError, match=r"empty: no file matches `pattern: \*\*/\*.txt`"):
-        _ = folder_plan(tmp_path / "empty", tmp_path).documents_key
+        _ = folder_plan(tmp_path / "empty", tmp_path).documents_job.key
 
 
 def test_golden_fingerprints_of_the_shipped_recipes(checkout: Path) -> None:

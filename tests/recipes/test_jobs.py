@@ -156,8 +156,8 @@ def test_a_planned_recipe_has_its_jobs_found_without_reading_another(
     found = Project()
     plan = found.plan("tiny")
     shutil.rmtree("recipes")
-    assert found.find_job(DocumentsJob, plan.documents_key, "sample") is plan.documents_job
-    assert found.find_job(TokenizerJob, plan.tokenizer_key) is plan.tokenizer_job
+    assert found.find_job(DocumentsJob, plan.documents_job.key, "sample") is plan.documents_job
+    assert found.find_job(TokenizerJob, plan.tokenizer_job.key) is plan.tokenizer_job
     assert found.find_job(ExamplesJob, next(iter(plan.examples_keys)), "sample") is plan.examples_jobs["main"]
 
 
@@ -170,4 +170,4 @@ def test_a_job_of_any_recipe_or_twin_is_found_by_its_key_alone(project: Commands
     with pytest.raises(RelmError, match="no recipe makes documents with key 0123456789ab: was a recipe edited"):
         Project().find_job(DocumentsJob, "0123456789ab", "sample")
     with pytest.raises(RelmError, match="no recipe makes documents"):
-        Project().find_job(DocumentsJob, plan.documents_key, "another")
+        Project().find_job(DocumentsJob, plan.documents_job.key, "another")

@@ -52,12 +52,22 @@ def test_a_datasets_file_describes_the_documents_of_the_recipes_that_name_it(
     assert found == job.passed_document("sample.xml")
 
 
+TRAIN = ("train-tokenizer", "--documents", "d", "--output", "o")
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (["extract", "--source", "s", "--train", "t", "--held-out", "h"], "expected --dataset FILE, or --job"),
         (["import-tokenizer", "--files", "f", "--output", "o"], "expected --kind, or --job"),
-        (["train-tokenizer", "--kind", "wordpiece", "--documents", "d", "--output", "o"], "vocabulary_size goes with train"),
+        ([*TRAIN], "--vocabulary-size is missing: a byte_level_bpe tokenizer needs one, such as 32000"),
+        (
+            [*TRAIN, "--kind", "characters", "--vocabulary-size", "999"],
+            "  --vocabulary-size goes with --kind byte_level_bpe or",
+        ),
+        ([*TRAIN, "--vocabulary-size", "9"], "  --vocabulary-size: Input should be greater than 256; found 9"),
+        ([*TRAIN, "--vocabulary-size", "999", "--lower-case"], "  --lower-case goes with --kind wordpiece"),
+        ([*TRAIN, "--vocabulary-size", "999", "--no-special-tokens"], "  --no-special-tokens goes with --kind characters;"),
     ],
 )
 def test_a_faulty_command_is_refused_in_a_sentence(words: list[str], message: str) -> None:
@@ -65,6 +75,15 @@ def test_a_faulty_command_is_refused_in_a_sentence(words: list[str], message: st
     with pytest.raises(RelmError) as caught:
         list_steps()[arguments.step].job(arguments)
     assert message in str(caught.value)
+
+
+def test_a_faulty_option_of_an_evaluation_is_named_as_it_was_given(tmp_path: Path) -> None:
+    for name in ("config.json", "tokenizer.json", "model.safetensors"):
+        (tmp_path / name).write_text("{}")
+    arguments = parsed("perplexity", "--model", str(tmp_path), "--file", "f", "--output", "o.json", "--windows", "rolling")
+    arguments.stride = 4
+    with pytest.raises(RelmError, match=r"perplexity: 1 error\n  --stride: rolling windows have none; leave it out"):
+        list_steps()["perplexity"].job(arguments)
 
 
 EXTRACT = ("extract", "--source", "s", "--train", "t", "--held-out", "h", "--job")

@@ -59,7 +59,7 @@ def test_flags_describe_the_examples_of_a_recipes_phase(flags: list[str], phase:
     [
         ([*PREGENERATE, "--job", "{}", "--objective", "masked"], "--job: describes the product completely; leave --objective"),
         ([*PREGENERATE, "--job", "[1]"], "--job: expected an object, found [1]"),
-        ([*PREGENERATE, "--objective", "masked"], "sequence_length: missing, and it has no default"),
+        ([*PREGENERATE, "--objective", "masked"], "--sequence-length: missing, and it has no default"),
         ([*PREGENERATE, "--option", "masked.packing=pairs", "--objective", "masked"], "pregenerate: 2 errors"),
     ],
 )

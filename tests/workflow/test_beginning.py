@@ -172,11 +172,11 @@ def test_what_a_folder_holds_is_identity_and_where_it_lies_is_not(project: Comma
         (project.folder / "recipes" / f"read_{name}.yaml").write_text(text)
     monkeypatch.chdir(project.folder)
     assert Project().plan("from_mine").fingerprint == Project().plan("from_published").fingerprint
-    assert Project().plan("read_mine").tokenizer_key == Project().plan("read_published").tokenizer_key
-    before, key = Project().plan("from_mine").starting_weights("main"), Project().plan("read_mine").tokenizer_key
+    assert Project().plan("read_mine").tokenizer_job.key == Project().plan("read_published").tokenizer_job.key
+    before, key = Project().plan("from_mine").starting_weights("main"), Project().plan("read_mine").tokenizer_job.key
     (mine / "tokenizer.json").write_text("[]")
     assert Project().plan("from_mine").starting_weights("main") == before, "a recipe that reads the weights alone"
-    assert Project().plan("read_mine").tokenizer_key != key
+    assert Project().plan("read_mine").tokenizer_job.key != key
     (mine / "config.json").write_text("[]")
     assert Project().plan("from_mine").starting_weights("main") != before
 

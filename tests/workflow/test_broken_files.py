@@ -72,7 +72,7 @@ def test_each_broken_file_is_named_by_those_who_ask_for_it(broken_project: Comma
         for folder in USES:
             with pytest.raises(RelmError, match=rf"^recipes/{folder}/{kind}\.yaml"):
                 project.plan(f"of-{folder}-{kind}")
-    key = Project().plan("tiny").documents_key
+    key = Project().plan("tiny").documents_job.key
     assert Project().find_job(DocumentsJob, key, "sample").key == key
 
 

@@ -11,11 +11,14 @@ from torch import Tensor, nn
 
 from relm.errors import RelmError
 from relm.recipes.declaration import load
-from relm.recipes.devices import DEVICES
+from relm.recipes.devices import DEVICES, HOST
 from relm.recipes.recipe import Run
 
 Model = TypeVar("Model", bound=nn.Module)
 Forward = TypeVar("Forward", bound=Callable[..., Any])
+
+opened_hardware: dict[str, None] = {}
+"""The hardware that this process opened beside the CPU, such as "NVIDIA L4" or "TPU v3"; a step's record names it."""
 
 
 class Device(Protocol):
@@ -96,7 +99,10 @@ class Device(Protocol):
         """Return the device's own counters in this process, by name; empty if it has none."""
 
     def describe(self) -> dict[str, Any]:
-        """Return the facts that decide how sums are rounded; two runs give the same bytes only where these agree."""
+        """Return the facts that decide how sums are rounded; two runs give the same bytes only where these agree.
+
+        `device` is the name that recipes use, `name` that of the hardware.
+        """
 
     def translate_errors(self) -> AbstractContextManager[None]:
         """Return the context of all work on the device: known errors are raised as a `RelmError` that says what to do."""
@@ -122,4 +128,6 @@ def open_device(run: Run, cache: Path | None = None, one_tpu: bool = False) -> D
             f"run.device: {run.device} is not available in this version; set run.device to {', '.join(most)} or {last}"
         )
     device: Device = load(function)(run, cache, one_tpu)
+    if run.device != HOST:
+        opened_hardware[str(device.describe().get("name", run.device))] = None
     return device

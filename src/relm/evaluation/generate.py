@@ -21,27 +21,6 @@ log = logging.getLogger(__name__)
 ASK = "Prompt: "
 
 
-def generate_texts(
-    model_folder: Path,
-    tokenizer: Path,
-    prompts: Sequence[str],
-    writing: Writing | None = None,
-    execution: Execution | None = None,
-) -> Iterator[Written]:
-    """Return what a model writes after each prompt, in the order of the prompts.
-
-    Args:
-        model_folder: folder of any causal language model, as `save_pretrained` writes it.
-        tokenizer: its `tokenizer.json`.
-        writing: length, sampling and the other settings; None: the defaults of `Writing`.
-
-    Raises:
-        RelmError: model or tokenizer cannot be read, or they do not belong together.
-    """
-    writer, writing = Writer(model_folder, tokenizer, execution), writing or Writing()
-    return writer.texts(_encode_prompts(writer, prompts, writing), writing)
-
-
 def run_generate(
     model_folder: Path,
     tokenizer: Path,
@@ -61,7 +40,7 @@ def run_generate(
         output: a file of JSON lines with the fields of `Written`; None: the texts are printed.
 
     Raises:
-        RelmError: as of `generate_texts`; or there is no prompt.
+        RelmError: model or tokenizer cannot be read, or they do not belong together; or there is no prompt.
     """
     if not prompts and file is not None:
         prompts = read_prompts(file.read_bytes(), str(file))

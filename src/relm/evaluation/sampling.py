@@ -40,7 +40,7 @@ class Sampling:
         }
         for name, (holds, expected) in faults.items():
             if not holds:
-                raise RelmError(f"{name} is {getattr(self, name)}; give {expected}")
+                raise RelmError(f"--{name.replace('_', '-')} is {getattr(self, name)}; give {expected}")
 
     @property
     def draws(self) -> bool:
@@ -83,7 +83,8 @@ def requested_sampling(
     alone = {"greedy": greedy, "uniform_top_k": uniform_top_k is not None}
     deciding = [name for name, requested in alone.items() if requested]
     if deciding and (others := [*deciding[1:], *given]):
-        raise RelmError(f"{others[0]} decides nothing beside {deciding[0]}; leave one of them out")
+        ignored, first = (name.replace("_", "-") for name in (others[0], deciding[0]))
+        raise RelmError(f"--{ignored} decides nothing beside --{first}; leave one of them out")
     if given.get("top_k") == 0:
         given["top_k"] = None
     if greedy:

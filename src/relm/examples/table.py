@@ -215,31 +215,6 @@ class ExampleTable:
             found = _windows(elements, width)[offsets // column.dtype.itemsize + rows * width]
         return found[:, 0] if column.width is None else found
 
-    def batch_view(self, name: str, number: int) -> Any:
-        """Return a column of one record batch without copying it.
-
-        Returns:
-            (rows,) or (rows, width), a read-only view of the memory-mapped file. For ragged columns the values are a view and
-            the sizes are computed; booleans are bits in the file, so they are unpacked into a copy.
-
-        Raises:
-            IndexError: there is no such batch.
-            KeyError: there is no such column.
-        """
-        require_indices(np.array([number]), self.batches)
-        column, slot = self.columns[name], self._slots[name]
-        count = min(ROWS, len(self) - number * ROWS)
-        if column.kind == "bool":
-            return self.rows(name, np.arange(number * ROWS, number * ROWS + count))
-        self._locate(np.array([number]))
-        start = int(self._offsets[number, slot])
-        if column.width == "ragged":
-            ends = self._span("<i4", start, count + 1)
-            values = self._span(column.dtype, int(self._offsets[number, slot + 1]), int(ends[-1]))
-            return Ragged(values, np.diff(ends).astype(np.int64))
-        values = self._span(column.dtype, start, count * (column.width or 1))
-        return values if column.width is None else values.reshape(count, column.width)
-
     def _ragged(self, column: Column, ends_at: Integers, values_at: Integers, rows: Integers) -> Ragged:
         ends = self._elements(np.dtype("<i4"))
         first = ends_at // 4 + rows
@@ -252,9 +227,6 @@ class ExampleTable:
     def _elements(self, dtype: np.dtype[Any]) -> Array:
         """Return the whole file as values of a type; Arrow aligns every buffer for it."""
         return self._bytes[: len(self._bytes) // dtype.itemsize * dtype.itemsize].view(dtype)
-
-    def _span(self, dtype: Any, offset: int, count: int) -> Array:
-        return np.frombuffer(self._file, dtype=dtype, offset=offset, count=count) if count else np.empty(0, dtype)
 
     def _locate(self, batches: Integers) -> None:
         """Look up the offsets of columns in these batches, unless known."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from relm.limits import total_memory, usable_cores
+from relm.recipes.devices import HOST
 
 PACKAGES = (
     "torch",
@@ -49,11 +50,9 @@ def host() -> dict[str, Any]:
 
 
 def device() -> str:
-    """Return the device that this process computed on: the CUDA device if torch has used one, else the CPU."""
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_initialized():
-        return str(torch.cuda.get_device_name())
-    return "cpu"
+    """Return the name of the hardware that this process opened, as its device describes it; "cpu" if it opened no other."""
+    contract = sys.modules.get("relm.devices.contract")  # it imports torch, which most steps do without
+    return ", ".join(contract.opened_hardware) if contract is not None and contract.opened_hardware else HOST
 
 
 # --- software -----------------------------------------------------------------------------------------------------

@@ -77,6 +77,8 @@ class BuilderDeclaration:
     """Function like `ObjectiveDeclaration.pregenerate`; None: the objective's own."""
     read: str | None = None
     """Function like `ObjectiveDeclaration.read`; None: the objective's own."""
+    splits_sentences: bool = True
+    """Its examples depend on the text's language where `masked.sentences` is split; False: its rows are lines."""
 
 
 OBJECTIVES = Registry[ObjectiveDeclaration]("objective")
@@ -90,6 +92,11 @@ def register_objective(declaration: ObjectiveDeclaration) -> None:
         RelmError: the name or the key is taken, or an option has no default.
     """
     register_with_options(OBJECTIVES, declaration, Objective, f"Keys of {declaration.name} alone.")
+
+
+def register_builder(declaration: BuilderDeclaration) -> None:
+    """Add an original's script to those whose examples a recipe may reproduce."""
+    BUILDERS.register(declaration)
 
 
 class Causal(Section):
@@ -296,8 +303,7 @@ def _drawn_with_masks(objective: Objective) -> Collection[str]:
 
 
 def _splits_sentences(objective: Objective) -> bool:
-    reads_rows = objective.as_published is not None and objective.as_published.builder == "run_mlm"
-    return objective.masked.sentences == "split" and not reads_rows
+    return objective.masked.sentences == "split" and (objective.original is None or objective.original.splits_sentences)
 
 
 OBJECTIVES.register(
@@ -385,5 +391,6 @@ BUILDERS.register(
         name="run_mlm",
         objective="masked",
         pregenerate="relm.examples.as_published.run_mlm:pregenerate_run_mlm",
+        splits_sentences=False,
     )
 )

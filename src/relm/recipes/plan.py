@@ -76,16 +76,6 @@ class Plan:
         return [self.documents_job, self.tokenizer_job, *self.examples_jobs.values()]
 
     @property
-    def documents_key(self) -> str:
-        """Key of the extracted documents in their path."""
-        return self.documents_job.key
-
-    @property
-    def tokenizer_key(self) -> str:
-        """Key of the tokenizer in its path."""
-        return self.tokenizer_job.key
-
-    @property
     def examples_keys(self) -> dict[str, str]:
         """Key of pregenerated examples in their path -> the first phase that reads them."""
         keys: dict[str, str] = {}

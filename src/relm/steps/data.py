@@ -26,9 +26,8 @@ from relm.recipes.jobs import (
 from relm.recipes.published_models import PICKLED_WEIGHTS, TOKENIZER_FILES, PretrainedModel, load_model
 from relm.recipes.published_tests import PublishedTest, load_test
 from relm.recipes.recipe import TokenizerChoice
-from relm.recipes.section import validate
 from relm.steps.contract import EXPECTED, WORKERS, Arguments, Job, Step, argument, path, paths, positive
-from relm.steps.job_spec import JOB, document_of
+from relm.steps.job_spec import JOB, document_of, validate_options
 
 TRAINED = ("byte_level_bpe", "wordpiece", "characters")
 
@@ -162,7 +161,13 @@ def document_of_training(a: Arguments) -> dict[str, Any]:
     options = {"vocabulary_size": a.vocabulary_size, "training_bytes": a.training_bytes, "lower_case": a.lower_case}
     options |= {"train": a.kind or TRAINED[0], "special_tokens": not a.no_special_tokens}
     given_options = {key: value for key, value in options.items() if value is not None}
-    return {"revision": REVISIONS["tokenizer"], **given(validate(TokenizerChoice, given_options, Path("train-tokenizer")))}
+    if a.vocabulary_size is None and options["train"] != "characters":
+        raise RelmError(
+            f"train-tokenizer: --vocabulary-size is missing: a {options['train']} tokenizer needs one, such as 32000"
+        )
+    flags = {"special_tokens: false": "--no-special-tokens", "train: ": "--kind "}
+    choice = validate_options(TokenizerChoice, given_options, Path("train-tokenizer"), flags)
+    return {"revision": REVISIONS["tokenizer"], **given(choice)}
 
 
 def import_tokenizer_job(a: Arguments) -> Job:

@@ -13,9 +13,8 @@ from relm.recipes.jobs import (
     require_path_of,
 )
 from relm.recipes.objectives import OBJECTIVES, Objective
-from relm.recipes.section import validate
 from relm.steps.contract import WORKERS, Arguments, Job, Step, argument, path, paths, plain_yaml, positive
-from relm.steps.job_spec import JOB, document_of
+from relm.steps.job_spec import JOB, document_of, validate_options
 
 DEFAULT_LANGUAGE = "en"
 EXPORTED = ("tfrecord", "tfrecord_remasked", "megatron", "tpu_pretrain")
@@ -57,7 +56,8 @@ def document_of_examples(a: Arguments) -> dict[str, Any]:
         options["sequence_length"] = a.sequence_length or Objective.LONGEST
     for section, key, value in a.option or ():
         options[section] = {**options.get(section, {}), key: value}
-    return stored_identity(validate(Objective, options, Path("pregenerate")), a.language or DEFAULT_LANGUAGE)
+    objective = validate_options(Objective, options, Path("pregenerate"), {})
+    return stored_identity(objective, a.language or DEFAULT_LANGUAGE)
 
 
 def objective_option(text: str) -> tuple[str, str, Any]:

@@ -5,11 +5,14 @@ ordinary options of the command, and do not change the key.
 """
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from relm.artifact import canonical_json
 from relm.errors import RelmError
+from relm.recipes.section import Document, validate
 from relm.steps.contract import Arguments, argument
 
 JOB = argument(
@@ -50,3 +53,27 @@ def read_job(text: str) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise RelmError(f"--job: expected an object, found {text:.200}; `relm command NAME STEP` prints a whole command")
     return document
+
+
+def validate_options(kind: type[Document], options: Mapping[str, Any], source: Path, flags: Mapping[str, str]) -> Document:
+    """Return the options of a command as the section of a recipe that they fill.
+
+    Args:
+        kind: the section.
+        options: key -> value; the option of a key is `--` and its words.
+        source: the command, for errors.
+        flags: text of an error -> text with the option, where that is another.
+
+    Raises:
+        RelmError: the options have faults; names them as the command line does.
+    """
+    try:
+        return validate(kind, options, source)
+    except RelmError as error:
+        message = str(error).replace("(whole file): ", "")
+    for text, flag in flags.items():
+        message = message.replace(text, flag)
+    for key in kind.model_fields:
+        after = r"(?!\w)" if "_" in key else r"(?=: | \()"  # not the plain word
+        message = re.sub(rf"(?<![\w.-]){key}{after}", f"--{key.replace('_', '-')}", message)
+    raise RelmError(message)

@@ -31,6 +31,7 @@ from relm.steps.contract import (
     recipe_name,
 )
 from relm.steps.evaluation import EXECUTION, LIMIT, MODEL, OUTPUT, TOKENIZER, ArgumentOfStep, build_job
+from relm.steps.job_spec import validate_options
 
 # Arguments of a short form for each input and each fact of an evaluation; it takes facts without one from the recipe.
 INPUT_ARGUMENTS: dict[str, list[ArgumentOfStep]] = {
@@ -163,7 +164,9 @@ def _options(declaration: EvaluationDeclaration, a: Arguments, test: PublishedTe
     """Return the options that a short form gives, over those of the test's file."""
     assert declaration.options is not None
     given = {key: getattr(a, key) for key in declaration.options.model_fields if getattr(a, key) is not None}
-    return (getattr(test, declaration.name).model_dump(exclude_unset=True) if test else {}) | given
+    options = (getattr(test, declaration.name).model_dump(exclude_unset=True) if test else {}) | given
+    validate_options(declaration.options, options, a.test if test else Path(declaration.command), {})
+    return options
 
 
 def _facts(declaration: EvaluationDeclaration, a: Arguments) -> dict[str, Any]:

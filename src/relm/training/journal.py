@@ -5,7 +5,7 @@ from contextlib import ExitStack, closing, contextmanager
 from typing import Any
 
 from relm.recipes.run_folder import LOG
-from relm.training.loggers import Loggers, open_loggers
+from relm.training.loggers import Writer, open_loggers
 from relm.training.phase_run import PhaseRun
 from relm.training.progress import Progress
 from relm.training.run_log import RunLog
@@ -14,8 +14,8 @@ from relm.training.run_log import RunLog
 class Journal:
     """The journal of rank 0, which writes."""
 
-    def __init__(self, log: RunLog, progress: Progress, loggers: Loggers) -> None:
-        self._log, self._progress, self._loggers = log, progress, loggers
+    def __init__(self, log: RunLog, progress: Progress, write_loggers: Writer) -> None:
+        self._log, self._progress, self._write_loggers = log, progress, write_loggers
 
     def advance(self, step: int) -> None:
         """Count one step."""
@@ -25,7 +25,7 @@ class Journal:
         """Write one line to `train.jsonl`, the progress and all loggers."""
         self._log.write(line)
         self._progress.report(line)
-        self._loggers.write(line)
+        self._write_loggers(line)
 
     def sync(self) -> None:
         """Sync every line to the disk."""

@@ -8,15 +8,15 @@ from prose_sample import blocks_of, save_wordpiece, words_of
 
 from relm.artifact import checked_sidecar
 from relm.errors import RelmError
-from relm.examples.as_published.tpu_pretrain import TpuPretrainOptions as Options
+from relm.examples.as_published.instances import Instance
 from relm.examples.as_published.tpu_pretrain import (
+    MASK,
     TpuPretrainVocabulary,
-    format_line,
-    make_epochs,
     make_instances,
     pregenerate_tpu_pretrain,
     read_vocabulary,
 )
+from relm.examples.as_published.tpu_pretrain import TpuPretrainOptions as Options
 from relm.examples.table import ExampleTable
 from relm.examples.tokenizers import load_tokenizer
 from relm.recipes.objectives import AsPublished, Objective
@@ -44,6 +44,28 @@ PUBLISHED = [
     ),
     (Options(64, 3, 0.15, 0.0), 99, 2, 48, "c2939d7259e0808084d3bfe05c7158274c73f9ba4cee6a95f330a5bb1c17f3a9"),
 ]  # fmt: skip
+
+
+def make_epochs(corpora, epochs: int, settings: Options, vocabulary: TpuPretrainVocabulary, seed: int):
+    """Yield N of `epoch_N.json` and its instances, in the original's order; they are read in it, since all draw from one
+    generator."""
+    draws = random.Random(seed)
+    for number, corpus in enumerate(corpora):
+        for epoch in range(epochs):
+            yield number + epoch * len(corpora), make_instances(corpus, settings, vocabulary, draws)
+
+
+def format_line(instance: Instance, tokens: list[str]) -> str:
+    """Return an instance as a line of `epoch_N.json`, without its newline."""
+    return json.dumps(
+        {
+            "tokens": ["[MASK]" if token == MASK else tokens[token] for token in instance.tokens],
+            "segment_ids": [0] * instance.second_start + [1] * (len(instance.tokens) - instance.second_start),
+            "is_random_next": instance.is_random,
+            "masked_lm_positions": instance.positions,
+            "masked_lm_labels": [tokens[label] for label in instance.labels],
+        }
+    )
 
 
 def digest_of_files(corpora, epochs: int, settings: Options, vocabulary: TpuPretrainVocabulary, seed: int) -> tuple[int, str]:

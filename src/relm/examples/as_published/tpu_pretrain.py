@@ -13,7 +13,6 @@ The original takes no seed; relm seeds Python's generator before its first draw.
 """
 
 import itertools
-import json
 import random
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
@@ -148,37 +147,6 @@ def _make_instance(
     positions, labels = mask_tokens(tokens, candidates, count, vocabulary.mask, len(vocabulary.tokens), draws)
     second_start = len(first) + 2 if settings.next_sentences else len(tokens)
     return Instance(tokens, second_start, pair.is_random, positions, labels)
-
-
-def make_epochs(
-    corpora: Sequence[Corpus], epochs: int, settings: TpuPretrainOptions, vocabulary: TpuPretrainVocabulary, seed: int
-) -> Iterator[tuple[int, Iterator[Instance]]]:
-    """Yield N of ``epoch_N.json`` and its instances for each input file and epoch, in the original's order.
-
-    The instances of one must be read before those of the next, since all draw from one generator.
-    """
-    draws = random.Random(seed)
-    for number, corpus in enumerate(corpora):
-        for epoch in range(epochs):
-            yield number + epoch * len(corpora), make_instances(corpus, settings, vocabulary, draws)
-
-
-def format_line(instance: Instance, tokens: Sequence[str]) -> str:
-    """Return an instance as a line of ``epoch_N.json``, without its newline.
-
-    Args:
-        tokens: by id.
-    """
-    segments = [0] * instance.second_start + [1] * (len(instance.tokens) - instance.second_start)
-    return json.dumps(
-        {
-            "tokens": [MASK_TOKEN if token == MASK else tokens[token] for token in instance.tokens],
-            "segment_ids": segments,
-            "is_random_next": instance.is_random,
-            "masked_lm_positions": instance.positions,
-            "masked_lm_labels": [tokens[label] for label in instance.labels],
-        }
-    )
 
 
 def read_vocabulary(loaded: LoadedTokenizer) -> TpuPretrainVocabulary:
