@@ -63,9 +63,9 @@ def push_blob(host: str, name: str, content: bytes) -> dict[str, Any]:
     """Upload bytes, and return how a manifest refers to them."""
     begun = requests.post(f"http://{host}/v2/{name}/blobs/uploads/", timeout=10)
     begun.raise_for_status()
-    place, digest = begun.headers["Location"], digest_of(content)
+    location, digest = begun.headers["Location"], digest_of(content)
     headers = {"Content-Type": "application/octet-stream"}
-    requests.put(place, params={"digest": digest}, data=content, headers=headers, timeout=10).raise_for_status()
+    requests.put(location, params={"digest": digest}, data=content, headers=headers, timeout=10).raise_for_status()
     return {"digest": digest, "size": len(content)}
 
 

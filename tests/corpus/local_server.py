@@ -39,13 +39,13 @@ class LocalServer(ThreadingHTTPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.answers: dict[str, Answer] = {}
-        self.asked: list[Request] = []
+        self.requests: list[Request] = []
 
     def url(self, path: str = "", host: str = "127.0.0.1") -> str:
         return f"http://{host}:{self.server_port}{path}"
 
     def asked_for(self, path: str) -> list[Request]:
-        return [request for request in self.asked if request.path == path]
+        return [request for request in self.requests if request.path == path]
 
     def handle_error(self, request: object, client_address: object) -> None:
         """Print no traceback for a client that disconnects in the middle: that is part of the tests."""
@@ -55,7 +55,7 @@ class _Handler(BaseHTTPRequestHandler):
     server: LocalServer
 
     def do_GET(self) -> None:
-        self.server.asked.append(Request(self.path, {key.lower(): value for key, value in self.headers.items()}))
+        self.server.requests.append(Request(self.path, {key.lower(): value for key, value in self.headers.items()}))
         self.server.answers.get(self.path, status(404))(self)
 
     def log_message(self, format: str, *args: object) -> None:

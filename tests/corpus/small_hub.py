@@ -16,7 +16,7 @@ class SmallHub(ThreadingHTTPServer):
     def __init__(self, files: Mapping[str, bytes]) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.files = files
-        self.asked: list[str] = []
+        self.requests: list[str] = []
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -28,7 +28,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         path = unquote(urlparse(self.path).path)
-        self.server.asked.append(path)
+        self.server.requests.append(path)
         if path == f"/api/datasets/{NAME}/revision/{COMMIT}":
             self._answer(200, json.dumps({"id": NAME, "sha": COMMIT, "siblings": []}).encode())
         elif path.startswith(tree := f"/api/datasets/{NAME}/tree/{COMMIT}"):

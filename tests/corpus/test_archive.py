@@ -57,7 +57,7 @@ def test_a_compressed_file_is_unpacked(server: LocalServer, destination: Path, k
     server.answers["/thing"] = in_turn(Served(COMPRESS[kind](BODY), cut_after=HALF), Served(COMPRESS[kind](BODY)))
     download("thing.bin", from_server(server, "/thing", decompress=kind), destination)
     assert destination.read_bytes() == BODY
-    assert server.asked[1].headers["range"] == f"bytes={HALF}-"
+    assert server.requests[1].headers["range"] == f"bytes={HALF}-"
     assert left_beside(destination) == ["thing.bin", "thing.bin.json"]
 
 

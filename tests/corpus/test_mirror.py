@@ -85,9 +85,9 @@ def test_a_mirror_serves_under_every_name_of_the_source(
 def test_a_wrong_file_of_the_right_name_in_a_mirror_is_skipped(
     server: LocalServer, destination: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for place, content in {"a": bytes(len(BODY)), "b": b"short", "c": BODY}.items():
-        (tmp_path / "mirror" / place).mkdir(parents=True)
-        (tmp_path / "mirror" / place / "thing.bin").write_bytes(content)
+    for folder, content in {"a": bytes(len(BODY)), "b": b"short", "c": BODY}.items():
+        (tmp_path / "mirror" / folder).mkdir(parents=True)
+        (tmp_path / "mirror" / folder / "thing.bin").write_bytes(content)
     (tmp_path / "mirror" / "a" / "thing.bin.gz").write_bytes(b"no gzip")
     (tmp_path / "mirror" / "b" / "thing.bin.xz").symlink_to("nowhere")
     monkeypatch.setenv("RELM_MIRROR", str(tmp_path / "mirror"))
@@ -111,7 +111,7 @@ def test_several_mirrors_are_searched_in_order_before_the_sources(
     (tmp_path / "full" / "thing.bin").write_bytes(BODY)
     monkeypatch.setenv("RELM_MIRROR", f"{tmp_path / 'empty'}{os.pathsep}{tmp_path / 'full'}")
     download("thing.bin", from_server(server), destination)
-    assert server.asked == []
+    assert server.requests == []
 
 
 def test_the_sidecar_is_the_same_whichever_source_served(
@@ -121,7 +121,7 @@ def test_the_sidecar_is_the_same_whichever_source_served(
     download("thing.bin", from_server(server), tmp_path / "one" / "thing.bin")
     monkeypatch.setenv("RELM_MIRROR", str(tmp_path / "one"))
     download("thing.bin", unreachable(), tmp_path / "two" / "thing.bin")
-    one, two = (tmp_path / place / "thing.bin.json" for place in ("one", "two"))
+    one, two = (tmp_path / folder / "thing.bin.json" for folder in ("one", "two"))
     assert one.read_bytes() == two.read_bytes()
 
 

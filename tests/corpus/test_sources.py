@@ -84,7 +84,7 @@ def test_a_wheel_is_found_on_a_json_page(index: LocalServer, destination: Path) 
     index.answers["/simple/my-set/"] = json_page(url, sha256=sha256(wheel()))
     download("thing.bin", in_wheel(sha256=sha256(wheel())), destination)
     assert destination.read_bytes() == BODY
-    assert index.asked[0].headers["accept"].startswith("application/vnd.pypi.simple.v1+json")
+    assert index.requests[0].headers["accept"].startswith("application/vnd.pypi.simple.v1+json")
 
 
 def test_a_compressed_member_of_an_sdist_arrives(index: LocalServer, destination: Path) -> None:
@@ -102,7 +102,7 @@ def test_a_wheel_that_is_not_the_one_of_the_index_is_refused(index: LocalServer,
 def test_an_index_that_contradicts_the_recipe_is_refused_before_the_download(index: LocalServer, destination: Path) -> None:
     message = fault(in_wheel(sha256="3" * 64), destination)
     assert f"the package index has sha256 {sha256(wheel())}, the recipe expects {'3' * 64}" in message
-    assert len(index.asked) == 1
+    assert len(index.requests) == 1
 
 
 def test_a_file_that_the_index_lacks_is_named_with_what_there_is(index: LocalServer, destination: Path) -> None:
@@ -152,11 +152,11 @@ def test_the_password_of_an_index_goes_to_its_own_host_only(
     monkeypatch.setenv("PIP_INDEX_URL", index.url("/simple").replace("//", "//me:secret@"))
     login = "Basic " + base64.b64encode(b"me:secret").decode()
     download("thing.bin", in_wheel(), destination)
-    assert [request.headers.get("authorization") for request in index.asked] == [login, login]
+    assert [request.headers.get("authorization") for request in index.requests] == [login, login]
     with running_server() as elsewhere:
         index.answers["/simple/my-set/"] = json_page(elsewhere.url("/" + WHEEL_NAME))
         message = fault(in_wheel(), destination.with_name("second.bin"))
-        assert "authorization" not in elsewhere.asked[0].headers
+        assert "authorization" not in elsewhere.requests[0].headers
     assert "secret" not in message
 
 
@@ -301,8 +301,8 @@ def test_the_hub_gets_the_token_and_another_host_does_not(
         server.answers["/owner/name/resolve/abc/data/thing.bin"] = redirect(storage.url("/blob"))
         sentence = download("thing.bin", remote_file(BODY, hub_file()), destination)
         assert destination.read_bytes() == BODY
-        assert server.asked[0].headers["authorization"] == f"Bearer {TOKEN}"
-        assert "authorization" not in storage.asked[0].headers
+        assert server.requests[0].headers["authorization"] == f"Bearer {TOKEN}"
+        assert "authorization" not in storage.requests[0].headers
     printed = capfd.readouterr()
     assert TOKEN not in sentence + printed.out + printed.err + destination.with_name("thing.bin.json").read_text()
 
@@ -312,7 +312,7 @@ def test_another_source_never_gets_the_token(server: LocalServer, destination: P
     monkeypatch.setenv("HF_TOKEN", TOKEN)
     server.answers["/thing.bin"] = Served(BODY)
     download("thing.bin", from_server(server), destination)
-    assert "authorization" not in server.asked[0].headers
+    assert "authorization" not in server.requests[0].headers
 
 
 def test_a_gated_repository_asks_for_a_token_and_shows_none(

@@ -64,8 +64,8 @@ def drawn(manifest: Path, seed: int, draw: int, **masked: Any) -> Batch:
 def dense_labels(batch: Batch) -> torch.Tensor:
     """Return labels, (examples, sequence), -100 for tokens that are not masked, as transformers' heads read them."""
     dense = np.full(batch["input_ids"].shape, IGNORED)
-    row, place = np.nonzero(batch["masked_labels"] != IGNORED)
-    dense[row, batch["masked_positions"][row, place]] = batch["masked_labels"][row, place]
+    row, position = np.nonzero(batch["masked_labels"] != IGNORED)
+    dense[row, batch["masked_positions"][row, position]] = batch["masked_labels"][row, position]
     return torch.from_numpy(dense)
 
 

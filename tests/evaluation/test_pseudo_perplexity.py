@@ -55,15 +55,15 @@ def looped(model: Path, manifest: Path, count: int) -> tuple[float, int]:
         length, second = (int(tables.rows(name, one)[0]) for name in ("length", "second_start"))
         ids = tables.rows("input_ids", one)[0, :length].astype(np.int64)
         segments = {"token_type_ids": torch.from_numpy((np.arange(length) >= second).astype(np.int64))[None]}
-        for place in range(length):
-            if ids[place] in (CLS, SEP):
+        for position in range(length):
+            if ids[position] in (CLS, SEP):
                 continue
             masked = ids.copy()
-            masked[place] = MASK
+            masked[position] = MASK
             given = {} if "DistilBert" in type(theirs).__name__ else segments
             with torch.no_grad():
-                logits = theirs(input_ids=torch.from_numpy(masked)[None], **given).logits[0, place]
-            nats, tokens = nats - float(logits.double().log_softmax(-1)[ids[place]]), tokens + 1
+                logits = theirs(input_ids=torch.from_numpy(masked)[None], **given).logits[0, position]
+            nats, tokens = nats - float(logits.double().log_softmax(-1)[ids[position]]), tokens + 1
     return nats, tokens
 
 

@@ -64,7 +64,7 @@ def published(shared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Ca
         path = folder / name / "tokenizer.json"
         if not path.exists():
             kind, files = PUBLISHED[name]
-            import_tokenizer(kind, {file: shared_data / "tokenizers" / place for file, place in files.items()}, path)
+            import_tokenizer(kind, {file: shared_data / "tokenizers" / source for file, source in files.items()}, path)
         return path
 
     return imported

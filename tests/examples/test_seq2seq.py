@@ -52,13 +52,13 @@ def pairs_in(table: Path) -> list[tuple[list[int], list[int]]]:
 
 def test_a_pair_is_a_line_and_the_line_without_diacritics_each_with_one_end(tmp_path, words, write_documents) -> None:
     documents = write_documents("a.jsonl", ["să ţii\n\n  în casă \n", "", " \n", "şi"])
-    said = pregenerate_seq2seq(documents, words, tmp_path / "a.arrow", objective(), "ro", workers=1)
+    message = pregenerate_seq2seq(documents, words, tmp_path / "a.arrow", objective(), "ro", workers=1)
     assert pairs_in(tmp_path / "a.arrow") == [
         ([4, 8, END], [3, 7, END]),
         ([9, 12, END], [10, 11, END]),
         ([6, END], [5, END]),
     ]
-    assert said.startswith("encoded 4 documents with 5 words as 3 pairs of 16 tokens in ")
+    assert message.startswith("encoded 4 documents with 5 words as 3 pairs of 16 tokens in ")
 
 
 def test_a_pair_can_be_a_whole_document(tmp_path, words, write_documents) -> None:

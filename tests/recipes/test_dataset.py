@@ -79,7 +79,7 @@ def test_each_format_knows_what_its_files_are_called(name: str, files: list[str]
         (tmp_path / file).parent.mkdir(exist_ok=True)
         (tmp_path / file).write_text("x")
     found = folder_files(dataset(format=name, folder=str(tmp_path)))
-    assert [path.relative_to(tmp_path).as_posix() for path in found] == [files[place] for place in read]
+    assert [path.relative_to(tmp_path).as_posix() for path in found] == [files[index] for index in read]
 
 
 def test_one_document_in_so_many_is_held_out_by_default() -> None:

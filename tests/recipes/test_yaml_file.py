@@ -107,7 +107,7 @@ def link_to_a_device(path: Path) -> None:
 
 @pytest.mark.timeout(20)
 @pytest.mark.parametrize(
-    ("make", "words"),
+    ("make", "message"),
     [
         (folder, "is a folder; expected a file"),
         (os.mkfifo, "is a named pipe; expected a file"),
@@ -116,12 +116,12 @@ def link_to_a_device(path: Path) -> None:
         (link_to_itself, "cannot be read: Too many levels of symbolic links"),
     ],
 )
-def test_what_is_no_file_is_refused_at_once(tmp_path: Path, make, words: str) -> None:
+def test_what_is_no_file_is_refused_at_once(tmp_path: Path, make, message: str) -> None:
     make(tmp_path / "x.yaml")
     with pytest.raises(RelmError) as caught:
         read_yaml(tmp_path / "x.yaml")
     assert str(caught.value).startswith(f"{tmp_path}/x.yaml")
-    assert words in str(caught.value)
+    assert message in str(caught.value)
 
 
 @pytest.mark.skipif(os.geteuid() == 0 and not Path("/usr/bin/setpriv").exists(), reason="root may read every file")

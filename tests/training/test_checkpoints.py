@@ -102,7 +102,7 @@ def test_another_format_is_refused(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "words"),
+    ("key", "message"),
     [
         ("fingerprint", "another run"),
         ("phase", "another phase"),
@@ -110,10 +110,10 @@ def test_another_format_is_refused(folder: Path) -> None:
         ("start_sha256", "other starting weights"),
     ],
 )
-def test_one_of_another_run_is_refused_by_key(folder: Path, key: str, words: str) -> None:
+def test_one_of_another_run_is_refused_by_key(folder: Path, key: str, message: str) -> None:
     save(folder, 5)
     with pytest.raises(
-        RelmError, match=f"step-00000005: the checkpoint belongs to {words}: its {key} is {IDENTITY[key]}, this run's is zz"
+        RelmError, match=f"step-00000005: the checkpoint belongs to {message}: its {key} is {IDENTITY[key]}, this run's is zz"
     ):
         load_checkpoint(folder, {**IDENTITY, key: "zz"})
 

@@ -77,9 +77,9 @@ RUN = {
 
 
 def test_what_a_run_needs_is_listed_and_what_belongs_to_a_machine_is_not(plan: Plan, memory: Any) -> None:
-    said = push("memory://bucket", [plan], None)
+    message = push("memory://bucket", [plan], None)
     assert set(listed(plan)) == RUN | {plan.download("sample.xml").as_posix()}
-    assert said.startswith("tiny: 8 files, 8 of them sent (5.")
+    assert message.startswith("tiny: 8 files, 8 of them sent (5.")
     assert listed(plan)["train.jsonl"] == len('{"step": 1}\n{"step": 2}\n'), "as far as its lines are whole"
 
 
@@ -162,10 +162,10 @@ def test_a_pulled_log_may_be_of_any_time_and_a_state_is_written_after_all_else(p
 def test_a_name_that_leads_elsewhere_is_refused_and_nothing_is_written(name: str, plan: Plan, memory: Any) -> None:
     push("memory://bucket", [plan], None)
     store = Store("memory://bucket")
-    place = store.indexes()[-1]
-    told = json.loads(memory[f"/bucket/{place}"].getvalue())
-    told["files"].append({**told["files"][0], "path": name})
-    fsspec.filesystem("memory").pipe_file(f"/bucket/{place}", json.dumps(told).encode())
+    index_path = store.indexes()[-1]
+    listing = json.loads(memory[f"/bucket/{index_path}"].getvalue())
+    listing["files"].append({**listing["files"][0], "path": name})
+    fsspec.filesystem("memory").pipe_file(f"/bucket/{index_path}", json.dumps(listing).encode())
     shutil.rmtree("work")
     with pytest.raises(RelmError, match=r"nothing was pulled: this is not what `relm push` wrote"):
         pull("memory://bucket", Project(), "tiny")
@@ -204,7 +204,7 @@ def test_a_disk_that_is_full_is_refused_before_anything_is_written(
 
 
 @pytest.mark.parametrize(
-    ("error", "words"),
+    ("error", "message"),
     [
         (FileNotFoundError("my-bucket"), "there is no such bucket, folder or object"),
         (PermissionError(errno.EACCES, "Permission denied", "/x"), "no right to .*roles/storage.objectUser"),
@@ -217,10 +217,10 @@ def test_a_disk_that_is_full_is_refused_before_anything_is_written(
         (RuntimeError("connection reset"), "RuntimeError: connection reset; give the same command again"),
     ],
 )
-def test_a_fault_of_a_store_says_what_to_do_and_no_secret(error: Exception, words: str) -> None:
+def test_a_fault_of_a_store_says_what_to_do_and_no_secret(error: Exception, message: str) -> None:
     import re
 
-    assert re.search(words, explain_error(error)), explain_error(error)
+    assert re.search(message, explain_error(error)), explain_error(error)
     assert "SECRET" not in explain_error(error)
 
 

@@ -163,8 +163,8 @@ def test_the_table_has_the_records_in_the_order_of_the_original(
     is_remasked, blocks, write_documents, wordpiece, vocabulary, corpus, tmp_path: Path
 ) -> None:
     documents, output = write_documents("all.jsonl", blocks), tmp_path / "shard.arrow"
-    said = pregenerate_graphcore_bert(documents, wordpiece, output, objective(remask=is_remasked), "en", 1)
-    assert said.startswith("made 104 examples as graphcore_bert does")
+    message = pregenerate_graphcore_bert(documents, wordpiece, output, objective(remask=is_remasked), "en", 1)
+    assert message.startswith("made 104 examples as graphcore_bert does")
     table = ExampleTable(output)
     columns = {name: table.rows(name, np.arange(104)) for name in table.columns}
     assert digest_of(list(records_of(columns, is_remasked=False))) == PUBLISHED[0][3]

@@ -144,8 +144,8 @@ def test_the_table_holds_the_instances_of_all_epochs(
     blocks, write_documents, make_corpus, wordpiece, vocabulary, tmp_path
 ) -> None:
     documents, output = write_documents("all.jsonl", blocks), tmp_path / "shard.arrow"
-    said = pregenerate_tpu_pretrain(documents, wordpiece, output, objective(), "en", 1)
-    assert said.startswith("made 45 examples as tpu_pretrain does")
+    message = pregenerate_tpu_pretrain(documents, wordpiece, output, objective(), "en", 1)
+    assert message.startswith("made 45 examples as tpu_pretrain does")
     table, sidecar = ExampleTable(output), checked_sidecar(output)
     corpus = make_corpus(documents, wordpiece)
     made = [i for _, epoch in make_epochs([corpus], 2, PAIRS, read_vocabulary(load_tokenizer(wordpiece)), 42) for i in epoch]

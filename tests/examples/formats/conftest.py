@@ -47,13 +47,13 @@ def make_table(tmp_path: Path, loaded: LoadedTokenizer) -> MakeTable:
     """Writes rows with static masks as shards of a manifest, whose path it returns."""
 
     def make(*shards: list[dict[str, Any]], settings: dict[str, Any] | None = None) -> Path:
-        width, places = (len(shards[0][0][name]) for name in ("input_ids", "masked_positions"))
+        width, capacity = (len(shards[0][0][name]) for name in ("input_ids", "masked_positions"))
         paths = []
         for number, rows in enumerate(shards):
             path = tmp_path / "examples" / f"{number}.train.arrow"
             more = {"objective": "masked", "layout": "table", "settings": {"sequence_length": width, **(settings or {})}}
             facts = facts_of(loaded, [row["length"] for row in rows], **more)
-            with table_writer(path, table_columns(width, places, loaded.vocabulary_size), facts) as writer:
+            with table_writer(path, table_columns(width, capacity, loaded.vocabulary_size), facts) as writer:
                 writer.append({name: np.array([row[name] for row in rows]) for name in rows[0]})
             write_sidecar(path, **facts, examples=len(rows))
             paths.append(path)
