@@ -149,7 +149,7 @@ def test_doctor_and_list_answer_on_any_machine(project: Commands) -> None:
     assert re.search(r"^tiny .*As small as can be$", project.relm("list").stdout, re.M)
 
 
-def test_status_tells_done_running_and_left(finished_copy: Commands, project: Commands) -> None:
+def test_status_lists_steps_done_running_and_left(finished_copy: Commands, project: Commands) -> None:
     before = project.relm("status", "tiny").stdout
     assert re.search(r"^  download +left$", before, re.M)
     assert re.search(r"^  pretrain +main: left$", before, re.M)
@@ -184,7 +184,7 @@ def test_a_disk_without_room_is_a_message(monkeypatch: pytest.MonkeyPatch, capsy
     assert capsys.readouterr().err.startswith("relm list: work/lock: No space left on device; is the disk full")
 
 
-def test_what_is_no_text_is_said_and_logged(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_undecodable_bytes_are_reported_and_logged(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(status, "describe_recipes", lambda *_: "recipes/\udcff.yaml")
     assert main(["list", "--log", str(tmp_path / "log")]) == 0
     assert (tmp_path / "log").read_text().endswith("recipes/\\udcff.yaml\n")

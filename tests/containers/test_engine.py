@@ -79,7 +79,7 @@ def refused(address: str | None, **environment: str) -> str:
     return str(caught.value)
 
 
-def test_docker_is_looked_for_at_its_socket_and_at_docker_host_alone_where_that_is_set(
+def test_docker_is_sought_at_its_socket_and_at_docker_host_alone_where_that_is_set(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine, "DOCKER", tmp_path / "docker.sock")

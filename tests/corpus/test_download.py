@@ -43,7 +43,7 @@ def test_the_right_bytes_arrive_with_a_sidecar_and_nothing_else(server: LocalSer
     assert "300,000 bytes from http://127.0.0.1" in sentence
 
 
-def test_a_file_that_is_there_is_not_asked_for_again(server: LocalServer, destination: Path) -> None:
+def test_a_file_that_is_there_is_not_requested_again(server: LocalServer, destination: Path) -> None:
     server.answers["/thing.bin"] = Served(BODY)
     download("thing.bin", from_server(server), destination)
     assert "already there" in download("thing.bin", from_server(server), destination)
@@ -128,13 +128,13 @@ def test_after_a_wrong_source_the_next_one_serves(server: LocalServer, destinati
 
 
 @pytest.mark.parametrize("code", [404, 403])
-def test_a_refusal_is_not_asked_again(server: LocalServer, destination: Path, code: int) -> None:
+def test_a_refusal_is_not_requested_again(server: LocalServer, destination: Path, code: int) -> None:
     server.answers["/thing.bin"] = status(code)
     assert f"HTTP {code}" in fault(from_server(server), destination)
     assert len(server.requests) == 1
 
 
-def test_a_server_error_is_asked_again(server: LocalServer, destination: Path) -> None:
+def test_a_server_error_is_requested_again(server: LocalServer, destination: Path) -> None:
     server.answers["/thing.bin"] = in_turn(status(500), status(503), Served(BODY))
     download("thing.bin", from_server(server), destination)
     assert destination.read_bytes() == BODY

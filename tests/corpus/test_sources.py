@@ -127,7 +127,7 @@ def test_a_page_that_is_no_index_is_reported(index: LocalServer, destination: Pa
     assert "not a simple index page in JSON" in fault(in_wheel(), destination)
 
 
-def test_an_index_that_stumbles_is_asked_again(index: LocalServer, destination: Path) -> None:
+def test_an_index_that_fails_once_is_requested_again(index: LocalServer, destination: Path) -> None:
     index.answers["/simple/my-set/"] = in_turn(status(502), index.answers["/simple/my-set/"])
     download("thing.bin", in_wheel(), destination)
     assert destination.read_bytes() == BODY

@@ -126,7 +126,7 @@ def test_a_range_that_cannot_be_satisfied_is_understood(
     assert len(server.requests) == requests
 
 
-def test_a_server_that_resumes_elsewhere_is_asked_from_the_beginning(server: LocalServer, destination: Path) -> None:
+def test_a_server_that_resumes_elsewhere_is_requested_from_the_beginning(server: LocalServer, destination: Path) -> None:
     elsewhere = status(206, {"Content-Range": f"bytes 7-{len(BODY) - 1}/{len(BODY)}"}, BODY[7:])
     server.answers["/thing.bin"] = in_turn(Served(BODY, cut_after=HALF), elsewhere, Served(BODY))
     download("thing.bin", from_server(server), destination)

@@ -41,7 +41,7 @@ def test_redirects_other_namespaces_and_empty_pages_are_skipped_by_reason(tmp_pa
     assert reasons == ["redirects", "redirects", "redirects", "other_namespaces", "empty", "E", "F"]
 
 
-def test_without_ns_the_title_tells_the_namespace(tmp_path: Path) -> None:
+def test_without_ns_the_title_gives_the_namespace(tmp_path: Path) -> None:
     others = [
         "Talk:A",
         "User talk:B",

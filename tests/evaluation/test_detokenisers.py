@@ -69,7 +69,7 @@ def gpt2(shared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> LoadedT
 
 
 @pytest.mark.parametrize(
-    ("name", "size", "sha256", "rows", "message", "parts", "tokens", "ratio"),
+    ("name", "size", "sha256", "rows", "words", "parts", "tokens", "ratio"),
     [
         ("wikitext-103/wiki.test.tokens", 1_281_077, "56db52eb", 4358, 241_211, 245_566, 270_330, 1.100845),
         ("wikitext-103/wiki.valid.tokens", 1_142_309, "9aee9f52", 3760, 213_886, 217_642, 236_892, 1.088448),
@@ -77,14 +77,14 @@ def gpt2(shared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> LoadedT
     ],
 )
 def test_wikitext_has_the_published_counts(
-    name, size, sha256, rows, message, parts, tokens, ratio, shared_data: Path, tmp_path: Path, gpt2: LoadedTokenizer
+    name, size, sha256, rows, words, parts, tokens, ratio, shared_data: Path, tmp_path: Path, gpt2: LoadedTokenizer
 ) -> None:
     content = unpacked(shared_data, name, tmp_path).read_bytes()
     assert (len(content), hashlib.sha256(content).hexdigest()[:8]) == (size, sha256)
     text = content.decode()
-    assert (text.count("\n"), len(text.split())) == (rows, message)
-    options = TextPerplexity(detokeniser="gpt2_wikitext", message="single_spaces")
+    assert (text.count("\n"), len(text.split())) == (rows, words)
+    options = TextPerplexity(detokeniser="gpt2_wikitext", words="single_spaces")
     prepared = prepare_text(text, gpt2, options, None)
-    assert (prepared.tokens, prepared.message, prepared.bytes) == (tokens, parts - 1, size)
+    assert (prepared.tokens, prepared.words, prepared.bytes) == (tokens, parts - 1, size)
     assert prepared.targets == tokens - 1
-    assert prepared.targets / prepared.message == pytest.approx(ratio, abs=5e-7)
+    assert prepared.targets / prepared.words == pytest.approx(ratio, abs=5e-7)

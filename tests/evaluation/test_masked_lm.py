@@ -107,7 +107,7 @@ def constant(folder: Path, **logits: float) -> Path:
     return folder
 
 
-def test_a_model_that_knows_nothing_loses_the_logarithm_of_its_vocabulary(
+def test_a_uniform_model_has_the_logarithm_of_its_vocabulary_as_its_loss(
     case: Case, evaluate: Callable, tmp_path: Path
 ) -> None:
     figures = evaluate(constant(tmp_path / "m"))["figures"]

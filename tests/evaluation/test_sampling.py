@@ -217,7 +217,7 @@ def test_greedy_takes_the_likeliest_after_the_penalty() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    ("settings", "description"),
     [
         ({"top_p": 1.5}, "top_p is 1.5; give a probability from 0 to 1"),
         ({"top_p": math.nan}, "top_p is nan; give a probability from 0 to 1"),
@@ -228,13 +228,13 @@ def test_greedy_takes_the_likeliest_after_the_penalty() -> None:
         ({"uniform_top_k": 0}, "uniform_top_k is 0; give a whole number from 1 on"),
     ],
 )
-def test_settings_out_of_range_are_refused(settings: dict[str, float], message: str) -> None:
-    with pytest.raises(RelmError, match=message):
+def test_settings_out_of_range_are_refused(settings: dict[str, float], description: str) -> None:
+    with pytest.raises(RelmError, match=description):
         Sampling(**settings)
 
 
 @pytest.mark.parametrize(
-    ("sampling", "message"),
+    ("sampling", "description"),
     [
         (Sampling(), "each token is drawn at temperature 0.8, among the 50 likeliest, within the nucleus of 0.95"),
         (ALL, "each token is drawn at temperature 1"),
@@ -242,8 +242,8 @@ def test_settings_out_of_range_are_refused(settings: dict[str, float], message: 
         (Sampling(uniform_top_k=4), "each token is any of the 4 likeliest, all alike"),
     ],
 )
-def test_the_description_names_the_choice_of_tokens(sampling: Sampling, message: str) -> None:
-    assert sampling.describe() == message
+def test_the_description_names_the_choice_of_tokens(sampling: Sampling, description: str) -> None:
+    assert sampling.describe() == description
 
 
 def test_options_that_are_not_requested_keep_their_defaults() -> None:
@@ -256,7 +256,7 @@ def test_options_that_are_not_requested_keep_their_defaults() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "description"),
     [
         ({"greedy": True, "top_p": 0.9}, "top_p decides nothing beside greedy; leave one of them out"),
         ({"greedy": True, "uniform_top_k": 4}, "uniform_top_k decides nothing beside greedy"),
@@ -264,6 +264,6 @@ def test_options_that_are_not_requested_keep_their_defaults() -> None:
         ({"top_k": -1}, "top_k is -1; give a whole number from 1 on"),
     ],
 )
-def test_an_option_without_effect_is_refused(options: dict[str, float], message: str) -> None:
-    with pytest.raises(RelmError, match=message):
+def test_an_option_without_effect_is_refused(options: dict[str, float], description: str) -> None:
+    with pytest.raises(RelmError, match=description):
         requested_sampling(**options)

@@ -272,7 +272,7 @@ def test_an_endless_word_is_an_error_and_a_line_in_another_form_is_taken_whole(
 
 
 @pytest.mark.parametrize("parting", [BEFORE_SPACE, AFTER_NEWLINE])
-def test_parts_are_made_at_safe_places_only(parting) -> None:
+def test_parts_are_made_at_safe_positions_only(parting) -> None:
     def cuts(raw: bytes) -> list[int]:
         return [found.end() for found in parting.finditer(raw)]
 

@@ -51,7 +51,7 @@ def test_a_shipped_recipe_has_the_figures_of_the_committed_table() -> None:
     assert "relm compile" not in output
 
 
-def test_a_shipped_recipe_that_was_edited_is_told_to_compile(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_shipped_recipe_that_was_edited_gets_the_command_to_compile(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = Project(CHECKOUT).plan("roberta_base_v3-8")
     monkeypatch.setattr(Plan, "fingerprint", "0" * 12)
     output = [*compiled_lines(plan, None, None, None)]

@@ -26,7 +26,7 @@ def at(root: Path, mark: str) -> Path:
     return root
 
 
-def test_outside_any_container_there_is_none_and_the_words_say_so(tmp_path: Path) -> None:
+def test_outside_any_container_none_is_recorded(tmp_path: Path) -> None:
     assert container({"HOME": "/root"}, tmp_path) is None
     assert format_container(None) == "outside any container"
 
@@ -53,7 +53,7 @@ def test_apptainer_is_known_by_its_variable(tmp_path: Path, name: str) -> None:
     assert format_container(found) == "in a container of Apptainer that does not say which image it is of"
 
 
-def test_what_apptainer_runs_is_told_by_the_image_it_was_made_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_apptainer_runs_is_named_by_the_image_it_was_built_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Names are Snakemake's for pulled images, and the override's for images built here."""
     from snakemake.deployment.singularity import Image as SnakemakesImage
 
@@ -95,7 +95,7 @@ def test_an_image_of_ours_is_noticed_under_an_engine_that_leaves_no_sign(tmp_pat
     assert format_container(found).endswith("(relm's for tpu)")
 
 
-def test_every_installed_package_is_told_with_a_hash_that_anybody_can_check() -> None:
+def test_every_installed_package_is_listed_with_a_hash_that_anybody_can_check() -> None:
     listed = packages()
     assert listed["installed"] == sorted(listed["installed"], key=lambda line: line.split("==")[0])
     assert f"numpy=={importlib.metadata.version('numpy')}" in listed["installed"]
@@ -103,7 +103,7 @@ def test_every_installed_package_is_told_with_a_hash_that_anybody_can_check() ->
     assert listed["sha256"] == hashlib.sha256(("\n".join(listed["installed"]) + "\n").encode()).hexdigest()
 
 
-def test_of_a_package_that_is_there_twice_the_imported_one_is_told(tmp_path: Path) -> None:
+def test_of_a_package_that_is_there_twice_the_imported_one_is_listed(tmp_path: Path) -> None:
     for folder, version in (("first", "2.0"), ("second", "1.0")):
         metadata = tmp_path / folder / f"Some_Thing-{version}.dist-info"
         metadata.mkdir(parents=True)
@@ -130,12 +130,12 @@ def test_in_an_image_the_code_is_of_the_commit_that_it_was_built_from(
     assert (code["commit"], code["changed"]) == (commit, changed)
 
 
-def test_a_checkout_tells_its_own_commit_whatever_the_variable_says(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_checkout_records_its_own_commit_whatever_the_variable_says(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RELM_IMAGE_COMMIT", "a" * 40)
     assert read_commit()["commit"] != "a" * 40
 
 
-def test_in_a_container_the_home_of_the_caller_is_not_told_either(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_in_a_container_the_home_of_the_caller_is_not_recorded_either(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HOME", "/tmp")
     monkeypatch.setenv("LOGNAME", "nobody")
     monkeypatch.chdir(tmp_path)

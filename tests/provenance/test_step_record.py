@@ -48,7 +48,7 @@ def test_a_record_says_what_was_read_and_made(in_project: Path) -> None:
     assert found["software"]["relm"] == "0.1.0"
 
 
-def test_a_sidecar_spares_hashing_unless_it_tells_of_another_size(in_project: Path) -> None:
+def test_a_sidecar_spares_hashing_unless_its_size_differs(in_project: Path) -> None:
     output = made(Path("work/big.bin"), "12345")
     sidecar = json.loads(sidecar_of(output).read_text())
     write_json(sidecar_of(output), {**sidecar, "sha256": "f" * 64})
@@ -93,7 +93,7 @@ def test_tokens_are_masked_wherever_they_occur(in_project: Path, monkeypatch: py
     assert json.loads(text)["argv"][1] == "--header=Bearer ***"
 
 
-def test_neither_home_nor_user_nor_host_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_neither_home_nor_user_nor_host_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home = tmp_path / "homes" / "alice"
     (home / "checkout").mkdir(parents=True)
     monkeypatch.setenv("HOME", str(home))
@@ -114,7 +114,7 @@ def test_neither_home_nor_user_nor_host_is_told(tmp_path: Path, monkeypatch: pyt
     assert set(found["host"]) == {"platform", "processor", "cores_usable", "memory_bytes"}
 
 
-def test_only_imported_packages_are_told_with_their_versions() -> None:
+def test_only_imported_packages_are_recorded_with_their_versions() -> None:
     import numpy as np
 
     versions = surroundings.software()
@@ -138,7 +138,7 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_the_commit_is_told_and_whether_the_code_differs_from_it(checkout: Path) -> None:
+def test_the_commit_is_recorded_and_whether_the_code_differs_from_it(checkout: Path) -> None:
     head = subprocess.run(["git", "-C", str(checkout), "rev-parse", "HEAD"], capture_output=True, text=True, check=True)
     (checkout / "notes.txt").write_text("beside the code")
     assert read_commit() == {"commit": head.stdout.strip(), "changed": False}
@@ -155,7 +155,7 @@ def test_a_package_installed_inside_another_checkout_has_no_commit(checkout: Pat
     assert "installed as a package" in commit["reason"]
 
 
-def test_without_git_or_checkout_the_reason_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_git_or_checkout_the_reason_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "src/relm").mkdir(parents=True)
     monkeypatch.setattr(relm, "__file__", str(tmp_path / "src/relm/__init__.py"))
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))

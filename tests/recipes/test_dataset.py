@@ -74,7 +74,7 @@ def test_keys_that_do_not_go_together_are_refused(keys: dict, message: str) -> N
         ("hugging_face", ["data/a.arrow", "state.json"], [0, 1]),
     ],
 )
-def test_each_format_knows_what_its_files_are_called(name: str, files: list[str], read: list[int], tmp_path: Path) -> None:
+def test_each_format_declares_the_names_of_its_files(name: str, files: list[str], read: list[int], tmp_path: Path) -> None:
     for file in files:
         (tmp_path / file).parent.mkdir(exist_ok=True)
         (tmp_path / file).write_text("x")

@@ -417,7 +417,7 @@ def test_the_verdict_says_what_was_checked(tiny: Plan) -> None:
     assert "not checked" not in report
 
 
-def test_what_an_earlier_version_did_not_attest_is_said(tiny: Plan) -> None:
+def test_what_an_earlier_version_did_not_attest_is_reported(tiny: Plan) -> None:
     def earlier(text: str) -> str:
         lines = [json.loads(line) for line in text.splitlines()]
         return "".join(json.dumps({key: line[key] for key in ("step", "sha256", "made_on")}) + "\n" for line in lines)

@@ -112,7 +112,7 @@ def test_every_step_stands_on_the_page_with_its_command_and_hashes(finished_run:
         assert all(entry["sha256"][:12] in text for entry in (*each["inputs"], *each["outputs"]))
 
 
-def test_sources_licences_and_the_loading_lines_are_told(finished_run: Callable[..., Any]) -> None:
+def test_sources_licences_and_the_loading_lines_are_shown(finished_run: Callable[..., Any]) -> None:
     text = page(finished_run()).text
     for words in (
         "Two texts · training data",
@@ -125,7 +125,7 @@ def test_sources_licences_and_the_loading_lines_are_told(finished_run: Callable[
         assert words in text
 
 
-def test_deviations_are_listed_or_said_to_be_none(finished_run: Callable[..., Any], recipe: Callable[..., Any]) -> None:
+def test_deviations_are_listed_or_stated_to_be_none(finished_run: Callable[..., Any], recipe: Callable[..., Any]) -> None:
     assert "The original masked nothing." in page(finished_run(recipe(deviations=["The original masked nothing."]))).text
 
 
@@ -169,7 +169,7 @@ def test_each_step_has_its_docker_line_on_the_page_and_in_the_provenance(
     assert "relm/cpu:0.1.0 is not pinned by a digest, for it was never published" in text
 
 
-def test_the_page_says_in_words_where_steps_ran_and_with_which_packages(finished_run: Callable[..., Any]) -> None:
+def test_the_page_shows_where_steps_ran_and_with_which_packages(finished_run: Callable[..., Any]) -> None:
     run = finished_run()
     records = sorted(Path("work").rglob("*.record.json"))
     inside = {"engine": "podman", "role": "cpu", "image": f"relm/cpu:0.1.0@sha256:{'4' * 64}", "digest": f"sha256:{'4' * 64}"}

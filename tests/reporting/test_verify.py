@@ -143,7 +143,7 @@ def test_the_worst_row_names_the_whole(verdicts: list[str], word: str) -> None:
     assert sentence.startswith(f"Of {len(verdicts)} published figures: 1 {word}") or verdicts == ["not comparable"] * 2
 
 
-def test_no_expectation_is_said_in_words() -> None:
+def test_a_missing_expectation_is_stated() -> None:
     assert overall([]) == ("no published figure", "There is no published figure to compare with.")
 
 

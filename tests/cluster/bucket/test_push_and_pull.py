@@ -123,7 +123,7 @@ def test_a_published_folder_shares_its_files_with_the_run_and_is_whole(
 
 @pytest.mark.full
 @pytest.mark.timeout(600)
-def test_a_run_that_was_cut_back_goes_on_elsewhere_to_the_same_bytes(
+def test_a_run_that_was_cut_back_resumes_elsewhere_to_the_same_bytes(
     terminal: Terminal, finished_project: Commands, finished_copy: Commands, project: Commands, store: Path
 ) -> None:
     steps = sorted(int(path.name.removeprefix("step-")) for path in run_folder(finished_copy).glob("main/checkpoints/step-*"))

@@ -224,7 +224,7 @@ def test_a_fault_of_a_store_says_what_to_do_and_no_secret(error: Exception, mess
     assert "SECRET" not in explain_error(error)
 
 
-def test_without_google_credentials_the_sentence_says_who_gives_them() -> None:
+def test_without_google_credentials_the_error_says_who_gives_them() -> None:
     exceptions = pytest.importorskip("google.auth.exceptions", reason="google-auth is in the TPU's environment alone")
     assert "there are no credentials for it here (DefaultCredentialsError)" in explain_error(
         exceptions.DefaultCredentialsError("none")
@@ -283,7 +283,7 @@ def test_weights_that_are_converted_go_with_what_they_were_made_of(plan: Plan) -
     assert set(made) <= set(list_files(begun).values())
 
 
-def test_a_sidecar_and_a_checkpoints_state_tell_the_hash_of_their_files_alone(plan: Plan) -> None:
+def test_a_sidecar_and_a_checkpoints_state_give_the_hash_of_their_files_alone(plan: Plan) -> None:
     folder = plan.run_folder / "main" / "checkpoints" / "step-00000010"
     assert read_recorded_sha256(folder / "model.safetensors") == sha256_of(folder / "model.safetensors")
     assert read_recorded_sha256(folder / "state.json") is None
@@ -297,7 +297,7 @@ def test_a_sidecar_and_a_checkpoints_state_tell_the_hash_of_their_files_alone(pl
         assert read_recorded_sha256(file) == found
 
 
-def test_the_sidecar_of_a_model_tells_the_hashes_of_all_its_files(plan: Plan) -> None:
+def test_the_sidecar_of_a_model_has_the_hashes_of_all_its_files(plan: Plan) -> None:
     folder = plan.model_folder("main")
     folder.mkdir(parents=True, exist_ok=True)
     for name in ("model.safetensors", "config.json", "notes.md"):

@@ -86,7 +86,7 @@ def test_tokens_are_cut_from_the_longer_segment_at_either_end() -> None:
     assert truncate(Pair(0, 3, 10, 12, True), 5, Scripted()) == Pair(0, 3, 10, 12, True)
 
 
-def test_hidden_tokens_become_the_mask_or_stay_or_become_any_other() -> None:
+def test_masked_tokens_become_the_mask_or_stay_or_become_any_other() -> None:
     tokens = [7, 50, 51, 52, 53, 7]
     draws = Scripted(0.79, 0.8, 0.49, 0.8, 0.5, 33)
     positions, labels = mask_tokens(tokens, [[1], [2], [3], [4]], 3, 9, 100, draws)

@@ -210,7 +210,7 @@ def test_a_single_document_is_refused_and_an_empty_shard_is_not(blocks, write_do
     assert len(ExampleTable(tmp_path / "none.arrow")) == 0
 
 
-def test_a_file_without_text_is_refused_unless_its_sidecar_knows(write_documents, wordpiece, tmp_path) -> None:
+def test_a_file_without_text_is_refused_unless_its_sidecar_records_it(write_documents, wordpiece, tmp_path) -> None:
     blank, unknown = write_documents("blank.jsonl", [" \n"]), write_documents("unknown.jsonl", [])
     unknown.with_name("unknown.jsonl.json").unlink()
     for path in (blank, unknown):
@@ -224,7 +224,7 @@ def test_split_sentences_are_refused_where_a_space_would_show(blocks, write_docu
         pregenerate_tpu_pretrain(write_documents("all.jsonl", blocks), byte_level, tmp_path / "x.arrow", changed, "en", 1)
 
 
-def test_the_generator_is_read_as_instances_are_asked_for(blocks, write_documents, make_corpus, wordpiece, vocabulary) -> None:
+def test_the_generator_is_read_as_instances_are_requested(blocks, write_documents, make_corpus, wordpiece, vocabulary) -> None:
     corpus = make_corpus(write_documents("all.jsonl", blocks), wordpiece)
     draws = random.Random(42)
     next(make_instances(corpus, PLAIN, vocabulary, draws))

@@ -81,7 +81,7 @@ def test_masked_examples_become_records_of_bert(make_table, wordpiece, tmp_path)
     checked_sidecar(tmp_path / "a.tfrecord")
 
 
-def test_hidden_tokens_come_first_in_the_remasked_layout(make_table, wordpiece, tmp_path) -> None:
+def test_masked_tokens_come_first_in_the_remasked_layout(make_table, wordpiece, tmp_path) -> None:
     export_examples(make_table([PAIR]), "train", "tfrecord_remasked", tmp_path / "a.tfrecord", wordpiece)
     assert records_in(tmp_path / "a.tfrecord") == [
         {
@@ -99,7 +99,7 @@ def test_hidden_tokens_come_first_in_the_remasked_layout(make_table, wordpiece, 
     ]
 
 
-def test_what_the_remasked_layout_cannot_hold_is_said(make_table, wordpiece, tmp_path) -> None:
+def test_what_the_remasked_layout_cannot_hold_is_reported(make_table, wordpiece, tmp_path) -> None:
     zero = {**PAIR, "input_ids": [2, 6, 7, 0, 3, 10, 13, 9, 3, 0]}
     message = export_examples(make_table([zero]), "train", "tfrecord_remasked", tmp_path / "a.tfrecord", wordpiece)
     assert message.endswith("; 1 tokens with id 0 were left out, which is padding in this layout")

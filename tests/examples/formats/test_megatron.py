@@ -117,7 +117,7 @@ def test_shards_have_the_bytes_that_megatron_writes(tmp_path, vocabulary_size, s
     assert read(open_indexed(tmp_path / "a.bin")) == documents
 
 
-def test_sentences_of_a_document_that_megatron_wrote_are_joined(tmp_path) -> None:
+def test_sentences_of_a_document_that_megatron_wrote_are_concatenated(tmp_path) -> None:
     """The bytes are those of the builder with three sequences in some documents, as --split-sentences makes them."""
     documents = [[[(7 * i + j + k) % 100 for j in range(k + 1)] for k in range(1 + i % 3)] for i in range(6)]
     foreign(tmp_path / "a.bin", 8, "<u2", documents)
