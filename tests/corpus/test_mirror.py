@@ -1,40 +1,18 @@
 """The user's own folder instead of the network: files are found by name and trusted only by content."""
 
-import bz2
 import gzip
-import io
 import lzma
 import os
-import zipfile
 from pathlib import Path
 
 import pytest
-from local_server import (
-    BODY,
-    LocalServer,
-    Served,
-    fault,
-    from_server,
-    left_beside,
-    remote_file,
-)
+from local_server import BODY, LocalServer, Served, fault, from_server, left_beside, remote_file
+from small_archives import COMPRESS, SUFFIX, zip_of
 
 from relm.corpus.download import download
 from relm.recipes.remote_files import RemoteFile, Source
 
 pytestmark = pytest.mark.usefixtures("plain_surroundings")
-
-COMPRESS = {"": bytes, "gzip": gzip.compress, "bzip2": bz2.compress, "xz": lzma.compress}
-SUFFIX = {"": "", "gzip": ".gz", "bzip2": ".bz2", "xz": ".xz"}
-
-
-def zip_of(members: dict[str, bytes]) -> bytes:
-    archive = io.BytesIO()
-    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as file:
-        for name, content in members.items():
-            file.writestr(name, content)
-    return archive.getvalue()
-
 
 # --- the user's own folders -----------------------------------------------------------------------------------------------
 
@@ -45,9 +23,9 @@ def unreachable(name: str = "thing.bin", **source: str) -> RemoteFile:
 
 @pytest.mark.parametrize("kind", ["", "gzip", "bzip2", "xz"])
 def test_a_mirror_serves_by_name(destination: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
-    kept = tmp_path / "mirror" / "deep" / "er" / f"thing.bin{SUFFIX[kind]}"
+    kept = tmp_path / "mirror" / "deep" / "er" / f"thing.bin{SUFFIX.get(kind, '')}"
     kept.parent.mkdir(parents=True)
-    kept.write_bytes(COMPRESS[kind](BODY))
+    kept.write_bytes(COMPRESS.get(kind, bytes)(BODY))
     monkeypatch.setenv("RELM_MIRROR", str(tmp_path / "mirror"))
     assert str(kept) in download("thing.bin", unreachable(), destination)
     assert destination.read_bytes() == BODY

@@ -4,16 +4,14 @@ import base64
 import functools
 import gzip
 import hashlib
-import io
 import json
 import sys
-import tarfile
-import zipfile
 from pathlib import Path
 
 import pytest
 import requests
 from local_server import BODY, LocalServer, Served, fault, from_server, in_turn, redirect, remote_file, running_server, status
+from small_archives import tar_of, zip_of
 
 from relm.corpus import sources
 from relm.corpus.download import download
@@ -33,21 +31,12 @@ WHEEL_NAME, SDIST_NAME = "my_set-1.0+a-py3-none-any.whl", "my_set-1.0.tar.gz"
 
 @functools.cache  # gzip and zip write the time: made twice, it could be two files
 def wheel() -> bytes:
-    archive = io.BytesIO()
-    with zipfile.ZipFile(archive, "w") as file:
-        file.writestr("my_set/data/thing.bin", BODY)
-    return archive.getvalue()
+    return zip_of({"my_set/data/thing.bin": BODY})
 
 
 @functools.cache
 def sdist() -> bytes:
-    archive = io.BytesIO()
-    with tarfile.open(fileobj=archive, mode="w:gz") as file:
-        packed = gzip.compress(BODY)
-        entry = tarfile.TarInfo("my_set-1.0/data/thing.gz")
-        entry.size = len(packed)
-        file.addfile(entry, io.BytesIO(packed))
-    return archive.getvalue()
+    return tar_of({"my_set-1.0/data/thing.gz": gzip.compress(BODY)})
 
 
 def in_wheel(**more: str) -> RemoteFile:
@@ -195,12 +184,7 @@ def test_the_file_that_pip_is_reported_of_replaces_the_users(monkeypatch: pytest
 
 @functools.cache
 def tarball() -> bytes:
-    archive = io.BytesIO()
-    with tarfile.open(fileobj=archive, mode="w:gz") as file:
-        entry = tarfile.TarInfo("package/thing.bin")
-        entry.size = len(BODY)
-        file.addfile(entry, io.BytesIO(BODY))
-    return archive.getvalue()
+    return tar_of({"package/thing.bin": BODY})
 
 
 def package(url: str, integrity: str) -> Served:

@@ -4,12 +4,12 @@ import base64
 import hashlib
 import json
 import re
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import AbstractContextManager
+from http.server import ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
+
+from small_servers import QuietHandler, running
 
 
 class SmallBucket(ThreadingHTTPServer):
@@ -27,33 +27,17 @@ class SmallBucket(ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_port}"
 
 
-@contextmanager
-def small_bucket() -> Iterator[SmallBucket]:
-    """The running server."""
-    with SmallBucket() as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        try:
-            yield server
-        finally:
-            server.shutdown()
-            thread.join()
+def small_bucket() -> AbstractContextManager[SmallBucket]:
+    """Run the server for the length of a block."""
+    return running(SmallBucket())
 
 
-class _Request(BaseHTTPRequestHandler):
+class _Request(QuietHandler):
     server: SmallBucket
     protocol_version = "HTTP/1.1"
 
-    def log_message(self, *_: Any) -> None:
-        pass
-
     def answer(self, status: int, content: bytes | dict[str, Any] = b"", **headers: str) -> None:
-        body = content if isinstance(content, bytes) else json.dumps(content).encode()
-        self.send_response(status)
-        for name, value in {"Content-Length": str(len(body)), **headers}.items():
-            self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(body)
+        self.respond(status, content if isinstance(content, bytes) else json.dumps(content).encode(), headers)
 
     def describe_object(self, name: str) -> dict[str, Any]:
         content = self.server.objects[name]
@@ -61,7 +45,7 @@ class _Request(BaseHTTPRequestHandler):
         times = {"timeCreated": "2026-11-20T22:30:00.000Z", "updated": "2026-11-20T22:30:00.000Z"}
         return {"kind": "storage#object", "name": name, "bucket": "mine", "size": str(len(content)), "md5Hash": md5, **times}
 
-    def parse_request(self) -> tuple[str | None, dict[str, str]]:
+    def read_target(self) -> tuple[str | None, dict[str, str]]:
         """Return the object's name, or None for the list of all; answers by itself for another bucket."""
         parts = urlsplit(self.path)
         query = {key: values[0] for key, values in parse_qs(parts.query).items()}
@@ -80,7 +64,7 @@ class _Request(BaseHTTPRequestHandler):
             return
 
     def do_GET(self) -> None:
-        name, query = self.parse_request()
+        name, query = self.read_target()
         objects = self.server.objects
         if name is None:
             prefix = query.get("prefix", "")
@@ -103,7 +87,7 @@ class _Request(BaseHTTPRequestHandler):
             self.receive_piece()
             return
         content = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        _, query = self.parse_request()
+        _, query = self.read_target()
         if query["uploadType"] == "resumable":
             number = f"session-of-some-length-{len(self.server.uploads)}"
             self.server.uploads[number] = (query["name"], bytearray())
@@ -127,7 +111,7 @@ class _Request(BaseHTTPRequestHandler):
             self.answer(308, b"", Range=f"bytes=0-{len(received) - 1}")
 
     def do_DELETE(self) -> None:
-        name, _ = self.parse_request()
+        name, _ = self.read_target()
         self.server.objects.pop(str(name), None)
         self.answer(204)
 
