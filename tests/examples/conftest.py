@@ -1,6 +1,5 @@
 """Documents and a tokenizer small enough to make in every test."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import pytest
 from relm.artifact import write_sidecar
 from relm.examples import table
 from relm.examples.tokenizers import import_tokenizer, train_tokenizer
+from small_documents import write_texts
 
 WriteDocuments = Callable[[str, list[str]], Path]
 
@@ -19,11 +19,7 @@ def write_documents(tmp_path: Path) -> WriteDocuments:
     """Return a function that writes texts as a file of documents with its sidecar."""
 
     def write(name: str, texts: list[str]) -> Path:
-        path = tmp_path / name
-        lines = (json.dumps({"id": str(i), "title": f"T{i}", "text": t}, ensure_ascii=False) for i, t in enumerate(texts))
-        path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-        write_sidecar(path, documents=len(texts))
-        return path
+        return write_texts(tmp_path / name, texts, title="T")
 
     return write
 

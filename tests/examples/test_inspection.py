@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import Tokenizer, models, pre_tokenizers
 
 from relm.artifact import write_sidecar
 from relm.errors import RelmError
@@ -16,6 +16,7 @@ from relm.examples.storage import shard_writer
 from relm.examples.table import Column, table_writer
 from relm.examples.token_text import TokenTexts
 from relm.examples.tokenizers import LoadedTokenizer, load_tokenizer
+from small_tokenizers import save_wordpieces
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 WORDS = ["the", "cat", "sat", "mat", "##s", "un", "##believ", "##able", "dog", "ran"]
@@ -23,12 +24,7 @@ WORDS = ["the", "cat", "sat", "mat", "##s", "un", "##believ", "##able", "dog", "
 
 @pytest.fixture
 def wordpiece(tmp_path: Path) -> Path:
-    tokenizer = Tokenizer(models.WordPiece({t: n for n, t in enumerate(SPECIAL + WORDS)}, unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    tokenizer.decoder = decoders.WordPiece()
-    tokenizer.add_special_tokens([AddedToken(token, special=True) for token in SPECIAL])
-    tokenizer.save(str(tmp_path / "wordpiece.json"))
-    return tmp_path / "wordpiece.json"
+    return save_wordpieces(tmp_path / "wordpiece.json", SPECIAL, WORDS)
 
 
 @pytest.fixture

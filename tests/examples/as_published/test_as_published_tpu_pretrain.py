@@ -1,3 +1,4 @@
+import functools
 import hashlib
 import json
 import random
@@ -5,6 +6,7 @@ import random
 import numpy as np
 import pytest
 from prose_sample import blocks_of, save_wordpiece, words_of
+from published_phases import published_objective
 
 from relm.artifact import checked_sidecar
 from relm.errors import RelmError
@@ -19,7 +21,6 @@ from relm.examples.as_published.tpu_pretrain import (
 )
 from relm.examples.table import ExampleTable
 from relm.examples.tokenizers import load_tokenizer
-from relm.recipes.objectives import AsPublished, Objective
 
 # The original's options for sequences of 128 tokens, as RoBERTa's and as BERT's.
 PLAIN = Options(128, 20)
@@ -123,21 +124,7 @@ def test_goldens_are_matched_bit_for_bit(goldens, tmp_path, write_documents, mak
             assert lines == golden.read_text(encoding="utf-8")
 
 
-def objective(**changes: object) -> Objective:
-    masked = {
-        "packing": "sentence_pairs",
-        "sentences": "lines",
-        "masks": "static",
-        "max_predictions": 20,
-        "short_sequence_probability": 0.1,
-        "duplication_factor": 2,
-    }
-    published = {"builder": "tpu_pretrain", "seed": 42}
-    given = {"objective": "masked", "sequence_length": 128, "masked": masked, "as_published": published}
-    for key, value in changes.items():
-        section = published if key in AsPublished.model_fields and key != "seed" else given if key in given else masked
-        section[key] = value
-    return Objective.model_validate(given)
+objective = functools.partial(published_objective, "tpu_pretrain", 42, 2)
 
 
 def test_the_table_holds_the_instances_of_all_epochs(

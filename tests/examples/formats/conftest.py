@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 from small_rows import facts_of
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from relm.artifact import write_sidecar
 from relm.examples.as_published.instances import table_columns
@@ -16,6 +15,7 @@ from relm.examples.manifest import write_manifest
 from relm.examples.storage import shard_writer
 from relm.examples.table import table_writer
 from relm.examples.tokenizers import LoadedTokenizer, load_tokenizer
+from small_tokenizers import save_wordpieces
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "</s>"]
 WORDS = ["the", "cat", "sat", "on", "a", "mat", "##s", "dog", "ran", "far", ".", "é", "off", "it", "was", "not", "##ing", "he"]
@@ -27,13 +27,7 @@ MakeStream = Callable[..., Path]
 @pytest.fixture
 def wordpiece(tmp_path: Path) -> Path:
     """`tokenizer.json`; `[PAD]` is 0, `[MASK]` is 4, `the` is 6."""
-    tokenizer = Tokenizer(models.WordPiece({t: n for n, t in enumerate(SPECIAL + WORDS)}, unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    tokenizer.decoder = decoders.WordPiece()
-    tokenizer.add_special_tokens([AddedToken(token, special=True) for token in SPECIAL])
-    path = tmp_path / "tokenizer.json"
-    tokenizer.save(str(path))
-    return path
+    return save_wordpieces(tmp_path / "tokenizer.json", SPECIAL, WORDS)
 
 
 @pytest.fixture
