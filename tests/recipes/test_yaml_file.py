@@ -89,31 +89,15 @@ def test_a_hundred_thousand_brackets_do_not_end_the_interpreter(tmp_path: Path) 
     assert done.stdout.count("nested more than 32 deep") == 5, (done.returncode, done.stderr[-300:])
 
 
-def folder(path: Path) -> None:
-    path.mkdir()
-
-
-def broken_link(path: Path) -> None:
-    path.symlink_to("nowhere.yaml")
-
-
-def link_to_itself(path: Path) -> None:
-    path.symlink_to(path)
-
-
-def link_to_a_device(path: Path) -> None:
-    path.symlink_to("/dev/zero")
-
-
 @pytest.mark.timeout(20)
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (folder, "is a folder; expected a file"),
+        (Path.mkdir, "is a folder; expected a file"),
         (os.mkfifo, "is a named pipe; expected a file"),
-        (link_to_a_device, "is a device; expected a file"),
-        (broken_link, "is a link to nowhere.yaml, which does not exist"),
-        (link_to_itself, "cannot be read: Too many levels of symbolic links"),
+        (lambda path: path.symlink_to("/dev/zero"), "is a device; expected a file"),
+        (lambda path: path.symlink_to("nowhere.yaml"), "is a link to nowhere.yaml, which does not exist"),
+        (lambda path: path.symlink_to(path), "cannot be read: Too many levels of symbolic links"),
     ],
 )
 def test_what_is_no_file_is_refused_at_once(tmp_path: Path, make, message: str) -> None:
