@@ -45,9 +45,6 @@ class LocalServer(ThreadingHTTPServer):
     def url(self, path: str = "", host: str = "127.0.0.1") -> str:
         return f"http://{host}:{self.server_port}{path}"
 
-    def asked_for(self, path: str) -> list[Request]:
-        return [request for request in self.requests if request.path == path]
-
     def handle_error(self, request: object, client_address: object) -> None:
         """Print no traceback for a client that disconnects in the middle: that is part of the tests."""
 

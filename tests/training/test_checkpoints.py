@@ -57,8 +57,8 @@ def test_the_newest_are_kept(folder: Path) -> None:
 
 
 def test_one_that_an_interruption_caused_replaces_none_that_the_recipe_requests(folder: Path) -> None:
-    for step, asked_for in ((500, True), (1000, True), (1100, False), (1200, False)):
-        save(folder, step, listed=asked_for)
+    for step, requested in ((500, True), (1000, True), (1100, False), (1200, False)):
+        save(folder, step, listed=requested)
     assert names(folder) == ["step-00000500", "step-00001000", "step-00001200"]
     save(folder, 1500)
     assert names(folder) == ["step-00001000", "step-00001500"]
