@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from relm.artifact import write_sidecar
 from relm.examples import table
 from relm.examples.tokenizers import import_tokenizer, train_tokenizer
 from small_documents import write_texts
