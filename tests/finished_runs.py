@@ -52,8 +52,8 @@ def recipe_content(**changes: Any) -> dict[str, Any]:
 def remote(name: str, source: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """A file as a dataset or model lists it; its content is its name."""
     content = name.encode()
-    place = source or {"url": f"https://example.org/{name}"}
-    return {"sha256": hashlib.sha256(content).hexdigest(), "size": len(content), "sources": [place]}
+    entry = source or {"url": f"https://example.org/{name}"}
+    return {"sha256": hashlib.sha256(content).hexdigest(), "size": len(content), "sources": [entry]}
 
 
 @dataclass(frozen=True)
@@ -82,9 +82,11 @@ class Workshop:
 
     def step(self, name: str, inputs: list[Path], outputs: list[Path], **facts: Any) -> None:
         """Record a step whose outputs were just written."""
-        with record(name, inputs, outputs, ["relm", name, "--inputs", *map(str, inputs), "--output", str(outputs[0])]) as told:
-            told["summary"] = f"{name}: made {len(outputs)} files"
-            told.update(facts)
+        with record(
+            name, inputs, outputs, ["relm", name, "--inputs", *map(str, inputs), "--output", str(outputs[0])]
+        ) as details:
+            details["summary"] = f"{name}: made {len(outputs)} files"
+            details.update(facts)
 
     def text(self, path: Path, content: str, **facts: Any) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -102,10 +104,10 @@ class Workshop:
             "recipes/data/texts.yaml": {**dataset, "homepage": "https://example.org/", "files": files},
             "recipes/models/some_tokenizer.yaml": tokenizer,
         }
-        for place, content in documents.items():
-            Path(place).parent.mkdir(parents=True, exist_ok=True)
+        for path, content in documents.items():
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
             unshared = json.loads(json.dumps(content))  # else PyYAML would write anchors, which recipes may not have
-            Path(place).write_text(yaml.safe_dump(unshared, sort_keys=False), encoding="utf-8")
+            Path(path).write_text(yaml.safe_dump(unshared, sort_keys=False), encoding="utf-8")
         return Project().plan(self.name)
 
     def data(self, plan: Plan) -> None:
@@ -147,13 +149,13 @@ class Workshop:
     def evaluate(self, plan: Plan) -> FinishedRun:
         model = plan.model_folder(plan.phases[-1]) / "model.safetensors"
         sha256 = json.loads(sidecar_of(model).read_text())["sha256"]
-        told = {
+        results = {
             "held_out": {"protocol": {"context": 64, "stride": 32}, "figures": dict(self.figures)},
             "samples": {"protocol": {"seed": 0, "temperature": 0.8}, "samples": list(self.samples), "figures": {}},
         }
         evaluations = plan.evaluations()
         for task, path in evaluations.items():
-            write_json(path, {"task": task, **told[task], "model_sha256": sha256})
+            write_json(path, {"task": task, **results[task], "model_sha256": sha256})
             self.step(task.replace("_", "-"), [model, plan.manifest(plan.phases[-1])], [path])
         verdict = plan.run_folder / "verify.json"
         verify(plan.recipe, plan.fingerprint, evaluations, model, verdict)

@@ -50,12 +50,12 @@ def faults_of_names(tree: ast.AST) -> Iterator[tuple[int, str]]:
 
 def doubled_classes(trees: dict[Path, ast.Module]) -> Iterator[str]:
     """Yield a fault for each class name that two modules of the package give to different ideas."""
-    places: dict[str, list[str]] = defaultdict(list)
+    locations: dict[str, list[str]] = defaultdict(list)
     for path, tree in trees.items():
         for node in tree.body:
             if isinstance(node, ast.ClassDef) and node.name not in SHARED_CLASSES:
-                places[node.name].append(f"{path.relative_to(CHECKOUT)}:{node.lineno}")
-    for name, found in sorted(places.items()):
+                locations[node.name].append(f"{path.relative_to(CHECKOUT)}:{node.lineno}")
+    for name, found in sorted(locations.items()):
         if len(found) > 1:
             yield f"{found[0]}: class {name} is also the name of one in {', '.join(found[1:])}; give each idea its own name"
 

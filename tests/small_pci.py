@@ -19,8 +19,8 @@ NUMBERS = {
 def pci_bus(folder: Path, *devices: str) -> Path:
     """Write a bus with these devices, and give its folder."""
     folder.mkdir(parents=True, exist_ok=True)
-    for place, device in enumerate(devices):
-        (folder / f"0000:00:{place:02x}.0").mkdir()
+    for slot, device in enumerate(devices):
+        (folder / f"0000:00:{slot:02x}.0").mkdir()
         for attribute, number in zip(("vendor", "device", "subsystem_device"), NUMBERS[device], strict=True):
-            (folder / f"0000:00:{place:02x}.0" / attribute).write_text(f"{number}\n")
+            (folder / f"0000:00:{slot:02x}.0" / attribute).write_text(f"{number}\n")
     return folder

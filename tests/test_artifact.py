@@ -84,14 +84,14 @@ def test_a_sidecar_is_the_same_whenever_it_is_written(tmp_path: Path) -> None:
     assert (facts["size"], facts["tokens"]) == (3, 3)
 
 
-@pytest.mark.parametrize(("content", "words"), [(b"abcd", "has 4 bytes, its sidecar says 3"), (b"abd", "sha256 is")])
-def test_a_file_that_is_not_its_sidecars_is_refused(tmp_path: Path, content: bytes, words: str) -> None:
+@pytest.mark.parametrize(("content", "message"), [(b"abcd", "has 4 bytes, its sidecar says 3"), (b"abd", "sha256 is")])
+def test_a_file_that_is_not_its_sidecars_is_refused(tmp_path: Path, content: bytes, message: str) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"abc")
     write_sidecar(path)
     assert checked_sidecar(path)["size"] == 3
     path.write_bytes(content)
-    with pytest.raises(RelmError, match=words):
+    with pytest.raises(RelmError, match=message):
         checked_sidecar(path)
     path.unlink()
     with pytest.raises(RelmError, match="no such file, although"):
@@ -99,14 +99,14 @@ def test_a_file_that_is_not_its_sidecars_is_refused(tmp_path: Path, content: byt
 
 
 @pytest.mark.parametrize(
-    ("content", "words"),
+    ("content", "message"),
     [
         (b"defg", r"config: has 4 bytes, file\.json says 3; put back"),
         (b"deg", r"config: sha256 is \w{64}, file\.json says cb8379\w*; put back the config that belongs to file, or delete"),
         (None, r"config: no such file, although file\.json names it; put back"),
     ],
 )
-def test_a_companion_that_is_not_its_sidecars_is_refused_by_name(tmp_path: Path, content: bytes | None, words: str) -> None:
+def test_a_companion_that_is_not_its_sidecars_is_refused_by_name(tmp_path: Path, content: bytes | None, message: str) -> None:
     path, companion = tmp_path / "file", tmp_path / "config"
     path.write_bytes(b"abc")
     companion.write_bytes(b"def")
@@ -118,7 +118,7 @@ def test_a_companion_that_is_not_its_sidecars_is_refused_by_name(tmp_path: Path,
     companion.unlink()
     if content is not None:
         companion.write_bytes(content)
-    with pytest.raises(RelmError, match=words):
+    with pytest.raises(RelmError, match=message):
         checked_sidecar(path)
 
 

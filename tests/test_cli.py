@@ -23,7 +23,7 @@ def test_every_step_has_help(step: str, project: Commands) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "message"),
     [
         (["status", "tyni"], "did you mean results/tiny?"),
         (
@@ -73,10 +73,10 @@ def test_every_step_has_help(step: str, project: Commands) -> None:
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )
-def test_a_mistake_ends_in_one_message_without_a_traceback(arguments: list[str], words: str, project: Commands) -> None:
+def test_a_mistake_ends_in_one_message_without_a_traceback(arguments: list[str], message: str, project: Commands) -> None:
     done = project.relm(*arguments)
     assert done.returncode == 1
-    assert words in done.stderr
+    assert message in done.stderr
     assert done.stderr.startswith(f"relm {arguments[0]}: ")
     assert "Traceback" not in done.stderr
     assert done.stdout == ""
@@ -149,7 +149,7 @@ def test_doctor_and_list_answer_on_any_machine(project: Commands) -> None:
     assert re.search(r"^tiny .*As small as can be$", project.relm("list").stdout, re.M)
 
 
-def test_status_tells_done_running_and_left(finished_copy: Commands, project: Commands) -> None:
+def test_status_lists_steps_done_running_and_left(finished_copy: Commands, project: Commands) -> None:
     before = project.relm("status", "tiny").stdout
     assert re.search(r"^  download +left$", before, re.M)
     assert re.search(r"^  pretrain +main: left$", before, re.M)
@@ -169,10 +169,10 @@ def test_a_step_counts_as_running_in_its_own_checkout_only(here: bool, mark: str
     waiting = [sys.executable, "-c", "input()", "relm", f"{run_folder[1]}/verify.json"]
     with subprocess.Popen(waiting, cwd=project.folder if here else elsewhere, stdin=subprocess.PIPE) as process:
         try:
-            told = project.relm("status", "tiny").stdout
+            output = project.relm("status", "tiny").stdout
         finally:
             process.kill()
-    assert f"  verify       {mark}\n" in told
+    assert f"  verify       {mark}\n" in output
 
 
 def test_a_disk_without_room_is_a_message(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -184,7 +184,7 @@ def test_a_disk_without_room_is_a_message(monkeypatch: pytest.MonkeyPatch, capsy
     assert capsys.readouterr().err.startswith("relm list: work/lock: No space left on device; is the disk full")
 
 
-def test_what_is_no_text_is_said_and_logged(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_undecodable_bytes_are_reported_and_logged(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(status, "describe_recipes", lambda *_: "recipes/\udcff.yaml")
     assert main(["list", "--log", str(tmp_path / "log")]) == 0
     assert (tmp_path / "log").read_text().endswith("recipes/\\udcff.yaml\n")

@@ -12,17 +12,17 @@ import pytest
 
 
 @pytest.mark.parametrize(
-    ("device", "words"),
+    ("device", "message"),
     [
         ("ipu", "poptorch comes only with Graphcore's Poplar SDK"),
         ("gpu", "DEVICE=gpu is unknown; one of cpu, cuda, tpu, ipu"),
     ],
 )
-def test_a_device_without_an_environment_says_what_to_do(device: str, words: str, checkout: Path) -> None:
+def test_a_device_without_an_environment_says_what_to_do(device: str, message: str, checkout: Path) -> None:
     command = [sys.executable, "envs/make_environment.py", "--device", device]
     done = subprocess.run(command, cwd=checkout, capture_output=True, text=True)
     assert done.returncode != 0
-    assert words in " ".join(done.stderr.split())
+    assert message in " ".join(done.stderr.split())
     assert "Traceback" not in done.stderr
 
 
@@ -109,11 +109,11 @@ def test_the_harness_is_the_pinned_one_with_the_torch_and_transformers_of_this_e
         "from importlib.metadata import version; from importlib.util import find_spec\n"
         "print(version('lm_eval'), *(find_spec(name).origin for name in ('torch', 'transformers')), find_spec('relm'))"
     )
-    told = subprocess.run([python, "-I", "-c", program], capture_output=True, text=True, check=True).stdout.split()
+    output = subprocess.run([python, "-I", "-c", program], capture_output=True, text=True, check=True).stdout.split()
     pinned = re.search(r"^lm-eval==(\S+)$", (checkout / "envs" / "harness.in").read_text(), re.M)
     assert pinned
     here = [find_spec(name) for name in ("torch", "transformers")]
-    assert told == [pinned[1], *(str(found.origin) for found in here if found), "None"]
+    assert output == [pinned[1], *(str(found.origin) for found in here if found), "None"]
 
 
 def test_the_harness_s_environment_is_another_one_when_any_lock_below_it_is(checkout: Path, tmp_path: Path) -> None:

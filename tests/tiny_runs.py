@@ -235,17 +235,17 @@ class TinyRun:
             seconds: after which it is killed.
 
         Returns:
-            The exit code, negative for a signal, and what it said.
+            The exit code, negative for a signal, and its message.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
-        said = self.folder / "said.txt"
-        said.unlink(missing_ok=True)
+        message_file = self.folder / "message.txt"
+        message_file.unlink(missing_ok=True)
         process = FORKS.Process(target=_attempt, args=(self, kill_at, largest_file))
         process.start()
         process.join(seconds)
         process.kill()
         process.join()
-        return process.exitcode, said.read_text() if said.exists() else ""
+        return process.exitcode, message_file.read_text() if message_file.exists() else ""
 
     def lines(self) -> list[dict[str, Any]]:
         """train.jsonl without its times."""
@@ -268,13 +268,13 @@ class TinyRun:
 
 def _attempt(run: TinyRun, kill_at: str, largest_file: int | None) -> None:
     os.environ[KILL_AT] = kill_at
-    said, code = "", 0
+    message, code = "", 0
     hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
     resource.setrlimit(resource.RLIMIT_FSIZE, (hard if largest_file is None else largest_file, hard))
     try:
-        said = run.train()
+        message = run.train()
     except RelmError as error:
-        said, code = str(error), error.exit_code
+        message, code = str(error), error.exit_code
     resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
-    (run.folder / "said.txt").write_text(said)
+    (run.folder / "message.txt").write_text(message)
     sys.exit(code)

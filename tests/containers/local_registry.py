@@ -6,15 +6,16 @@ import json
 import shutil
 import socket
 import subprocess
-import threading
 import time
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 import requests
+
+from small_servers import QuietHandler, running
 
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 INDEX = "application/vnd.oci.image.index.v1+json"
@@ -63,9 +64,9 @@ def push_blob(host: str, name: str, content: bytes) -> dict[str, Any]:
     """Upload bytes, and return how a manifest refers to them."""
     begun = requests.post(f"http://{host}/v2/{name}/blobs/uploads/", timeout=10)
     begun.raise_for_status()
-    place, digest = begun.headers["Location"], digest_of(content)
+    location, digest = begun.headers["Location"], digest_of(content)
     headers = {"Content-Type": "application/octet-stream"}
-    requests.put(place, params={"digest": digest}, data=content, headers=headers, timeout=10).raise_for_status()
+    requests.put(location, params={"digest": digest}, data=content, headers=headers, timeout=10).raise_for_status()
     return {"digest": digest, "size": len(content)}
 
 
@@ -106,31 +107,12 @@ Answer = tuple[int, dict[str, str], bytes]
 def server(answer: Callable[[str, str, dict[str, str]], Answer]) -> Iterator[str]:
     """Run an HTTP server that answers (method, path, headers) as given; yield its HOST:PORT."""
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_HEAD(self) -> None:
-            self.respond()
-
+    class Handler(QuietHandler):
         def do_GET(self) -> None:
-            self.respond()
-
-        def respond(self) -> None:
             status, headers, body = answer(self.command, self.path, {key.lower(): value for key, value in self.headers.items()})
-            self.send_response(status)
-            for name, value in {"Content-Length": str(len(body)), **headers}.items():
-                self.send_header(name, value)
-            self.end_headers()
-            if self.command != "HEAD":
-                self.wfile.write(body)
+            self.respond(status, body, headers)
 
-        def log_message(self, format: str, *args: Any) -> None:
-            pass
+        do_HEAD = do_GET
 
-    running = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=running.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield f"127.0.0.1:{running.server_address[1]}"
-    finally:
-        running.shutdown()
-        running.server_close()
-        thread.join()
+    with running(ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as started:
+        yield f"127.0.0.1:{started.server_address[1]}"

@@ -60,15 +60,15 @@ def test_podman_comes_before_docker_and_relm_engine_before_both(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("chosen", "words"),
+    ("chosen", "message"),
     [
         ({}, "neither podman nor docker is installed; install one"),
         ({"RELM_ENGINE": "rkt"}, "RELM_ENGINE: 'rkt' is no engine; expected podman or docker"),
         ({"RELM_ENGINE": "podman"}, "RELM_ENGINE: 'podman' is not installed; expected podman or docker"),
     ],
 )
-def test_no_engine_and_a_strange_engine_are_named(chosen: dict[str, str], words: str, tmp_path: Path) -> None:
-    with pytest.raises(RelmError, match=words):
+def test_no_engine_and_a_strange_engine_are_named(chosen: dict[str, str], message: str, tmp_path: Path) -> None:
+    with pytest.raises(RelmError, match=message):
         choose_engine({"PATH": str(tmp_path), **chosen})
 
 
@@ -79,7 +79,7 @@ def refused(address: str | None, **environment: str) -> str:
     return str(caught.value)
 
 
-def test_docker_is_looked_for_at_its_socket_and_at_docker_host_alone_where_that_is_set(
+def test_docker_is_sought_at_its_socket_and_at_docker_host_alone_where_that_is_set(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine, "DOCKER", tmp_path / "docker.sock")
@@ -130,7 +130,7 @@ def test_what_answers_otherwise_is_not_taken_for_an_engine(tmp_path: Path, answe
 
 
 @pytest.mark.parametrize(
-    ("host", "words"),
+    ("host", "message"),
     [
         ("tcp://127.0.0.1:9", "no engine listens there"),
         ("nonsense://x", "what answers there is neither"),
@@ -138,8 +138,8 @@ def test_what_answers_otherwise_is_not_taken_for_an_engine(tmp_path: Path, answe
         (f"unix:///{'x' * 200}", "what answers there is neither Docker nor podman (.*too long"),
     ],
 )
-def test_another_address_without_an_engine_is_one_sentence_too(host: str, words: str) -> None:
-    assert re.match(f"{host}: {words}".replace("podman (", r"podman \("), refused(host))
+def test_another_address_without_an_engine_is_one_sentence_too(host: str, message: str) -> None:
+    assert re.match(f"{host}: {message}".replace("podman (", r"podman \("), refused(host))
 
 
 def test_the_command_reports_it_without_a_traceback(project: Commands) -> None:
@@ -151,7 +151,7 @@ def test_the_command_reports_it_without_a_traceback(project: Commands) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "message"),
     [
         (["run"], "run needs a role, one of cpu, cuda, tpu, ipu; found none"),
         (["build", "gpu"], "build needs a role, one of cpu, cuda, tpu, ipu; found gpu"),
@@ -163,6 +163,6 @@ def test_the_command_reports_it_without_a_traceback(project: Commands) -> None:
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_a_mistake_in_the_command_is_named(arguments: list[str], words: str, project: Commands) -> None:
+def test_a_mistake_in_the_command_is_named(arguments: list[str], message: str, project: Commands) -> None:
     done = project.relm("images", *arguments)
-    assert (done.returncode, done.stderr) == (1, f"relm images: {words}\n")
+    assert (done.returncode, done.stderr) == (1, f"relm images: {message}\n")

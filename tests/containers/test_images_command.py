@@ -116,7 +116,7 @@ def test_a_work_folder_elsewhere_is_there_too(engine: Engine, folder: Path, tmp_
     assert scratch.stat().st_uid == os.getuid()
 
 
-def test_a_failing_step_ends_with_its_own_status_after_it_said_why(engine: Engine, folder: Path) -> None:
+def test_a_failing_step_ends_with_its_own_status_after_its_message(engine: Engine, folder: Path) -> None:
     assert run(engine, folder, "fail") == (3, "", "it is broken\n")
     assert engine.run("ps", "--all", "--quiet").stdout == ""
 

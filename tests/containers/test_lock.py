@@ -49,7 +49,7 @@ def test_no_image_of_ours_claims_a_digest_before_it_is_published(checkout: Path)
 
 
 @pytest.mark.parametrize(
-    ("fault", "words"),
+    ("fault", "message"),
     [
         ({"digest": DIGEST}, "a digest from nowhere pins nothing"),
         ({"digest": DIGEST, "source": "https://example.org"}, "a digest from nowhere pins nothing"),
@@ -57,8 +57,8 @@ def test_no_image_of_ours_claims_a_digest_before_it_is_published(checkout: Path)
         ({**PINNED, "digest": "sha256:abc"}, "bases.python.digest"),
     ],
 )
-def test_a_digest_without_a_source_is_refused(fault: dict[str, object], words: str, tmp_path: Path) -> None:
-    with pytest.raises(RelmError, match=re.escape(words)):
+def test_a_digest_without_a_source_is_refused(fault: dict[str, object], message: str, tmp_path: Path) -> None:
+    with pytest.raises(RelmError, match=re.escape(message)):
         read_lock(written(tmp_path, base=fault))
 
 

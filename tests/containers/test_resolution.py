@@ -73,7 +73,7 @@ def test_another_digest_is_refused_and_taken_only_with_update(host: str, tmp_pat
     assert f"digest: {digest}   # from afar\n" in path.read_text()
 
 
-def test_a_tag_that_moved_is_told_apart_from_a_digest_that_never_was(host: str, tmp_path: Path) -> None:
+def test_a_tag_that_moved_is_distinguished_from_a_digest_that_never_was(host: str, tmp_path: Path) -> None:
     old = push_image(host, "python", "3.11", "old")
     push_image(host, "python", "3.11", "new")
     checkout_with(tmp_path, host, old)
@@ -103,7 +103,7 @@ def test_a_role_means_its_image_and_its_bases_and_one_fault_hides_no_other(host:
         resolve(None, write=False, update=False, folder=tmp_path)
 
 
-def test_out_of_reach_the_commands_for_another_machine_are_told(tmp_path: Path) -> None:
+def test_out_of_reach_the_commands_for_another_machine_are_printed(tmp_path: Path) -> None:
     host = f"127.0.0.1:{free_port()}"
     checkout_with(tmp_path, host, ID)
     with pytest.raises(RelmError, match=rf"asks it:\n  skopeo inspect .* docker://{host}/python:3.11\n  docker buildx"):

@@ -137,7 +137,7 @@ def test_device_files_are_those_that_the_readers_machine_has(project: Project, t
     ]
 
 
-def test_an_image_without_a_verified_digest_is_named_by_its_tag_and_said_to_be_unpinned(project: Project) -> None:
+def test_an_image_without_a_verified_digest_is_named_by_its_tag_and_reported_as_unpinned(project: Project) -> None:
     found = docker_line(HELD_OUT, project)
     assert found.image == "relm/cpu:0.1.0"
     assert str(found.caveat).startswith("relm/cpu:0.1.0 is not pinned by a digest, for it was never published")
@@ -154,7 +154,7 @@ def test_the_image_that_a_step_ran_in_is_the_one_on_its_line(project: Project) -
     assert "has another id" in str(found.caveat)
 
 
-def test_without_a_lock_there_is_no_line_and_the_reason_is_told(project: Project) -> None:
+def test_without_a_lock_there_is_no_line_and_the_reason_is_reported(project: Project) -> None:
     Path("containers/lock.yaml").unlink()
     found = docker_line(HELD_OUT, project)
     assert found.line is None

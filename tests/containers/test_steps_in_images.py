@@ -145,7 +145,7 @@ def test_nothing_of_the_machine_is_mounted_but_the_project(project: ImageProject
     assert "CapEff:\t0000000000000000" in done.stdout
     mounts = project.command(*in_image(project, "/proc/mounts", entry_point="cat")).stdout.splitlines()
     disks = {line.split()[1] for line in mounts if line.startswith("/dev/")}
-    assert {place for place in disks if not place.startswith("/etc/") and place != "/run/.containerenv"} <= {
+    assert {path for path in disks if not path.startswith("/etc/") and path != "/run/.containerenv"} <= {
         str(project.folder),
         *("/sbin/docker-init", "/usr/sbin/docker-init", "/dev/init", "/run/podman-init"),
     }

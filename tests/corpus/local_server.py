@@ -1,14 +1,14 @@
 """A real HTTP server on this machine with faults on request: cuts, stalls, errors, redirects, with or without ranges."""
 
-import contextlib
 import hashlib
 import random
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -17,11 +17,12 @@ from relm.artifact import sidecar_of
 from relm.corpus.download import download
 from relm.errors import RelmError
 from relm.recipes.remote_files import RemoteFile, Source
+from small_servers import QuietHandler, running
 
 BODY = random.Random(0).randbytes(300_000)  # incompressible, so that half of a packed file is never the whole
 HALF = len(BODY) // 2
 
-Answer = Callable[[BaseHTTPRequestHandler], None]
+Answer = Callable[[QuietHandler], None]
 
 
 @dataclass
@@ -39,51 +40,30 @@ class LocalServer(ThreadingHTTPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.answers: dict[str, Answer] = {}
-        self.asked: list[Request] = []
+        self.requests: list[Request] = []
 
     def url(self, path: str = "", host: str = "127.0.0.1") -> str:
         return f"http://{host}:{self.server_port}{path}"
-
-    def asked_for(self, path: str) -> list[Request]:
-        return [request for request in self.asked if request.path == path]
 
     def handle_error(self, request: object, client_address: object) -> None:
         """Print no traceback for a client that disconnects in the middle: that is part of the tests."""
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(QuietHandler):
     server: LocalServer
 
     def do_GET(self) -> None:
-        self.server.asked.append(Request(self.path, {key.lower(): value for key, value in self.headers.items()}))
+        self.server.requests.append(Request(self.path, {key.lower(): value for key, value in self.headers.items()}))
         self.server.answers.get(self.path, status(404))(self)
 
-    def log_message(self, format: str, *args: object) -> None:
-        pass
 
-
-@contextlib.contextmanager
-def running_server() -> Iterator[LocalServer]:
-    server = LocalServer()
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-    thread.start()
-    try:
-        yield server
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+def running_server() -> AbstractContextManager[LocalServer]:
+    """Run a server for the length of a block."""
+    return running(LocalServer())
 
 
 def status(code: int, headers: dict[str, str] | None = None, body: bytes = b"") -> Answer:
-    def answer(handler: BaseHTTPRequestHandler) -> None:
-        handler.send_response(code)
-        for key, value in {"Content-Length": str(len(body)), **(headers or {})}.items():
-            handler.send_header(key, value)
-        handler.end_headers()
-        handler.wfile.write(body)
-
-    return answer
+    return lambda handler: handler.respond(code, body, headers)
 
 
 def redirect(to: str) -> Answer:
@@ -113,7 +93,7 @@ class Served:
     """Send this many bytes at once, and wait this many seconds after each."""
     headers: dict[str, str] = field(default_factory=dict)
 
-    def __call__(self, handler: BaseHTTPRequestHandler) -> None:
+    def __call__(self, handler: QuietHandler) -> None:
         start = self._start(handler)
         if start is not None and start >= len(self.body):
             status(416, {"Content-Range": f"bytes */{len(self.body)}"})(handler)
@@ -129,13 +109,13 @@ class Served:
         handler.end_headers()
         self._send(handler, body)
 
-    def _start(self, handler: BaseHTTPRequestHandler) -> int | None:
+    def _start(self, handler: QuietHandler) -> int | None:
         match = re.fullmatch(r"bytes=(\d+)-", handler.headers.get("Range", ""))
         if match is None or not self.ranges or handler.headers.get("If-Range", self.etag) != self.etag:
             return None
         return int(match[1])
 
-    def _send(self, handler: BaseHTTPRequestHandler, body: bytes) -> None:
+    def _send(self, handler: QuietHandler, body: bytes) -> None:
         size, pause = self.pieces or (len(body) or 1, 0.0)
         body = body[: self.cut_after]
         for at in range(0, len(body), size):

@@ -1,11 +1,12 @@
 """The part of a Hugging Face hub that `datasets` needs, on this machine: one dataset at one commit."""
 
-import contextlib
 import json
-import threading
-from collections.abc import Iterator, Mapping
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from http.server import ThreadingHTTPServer
 from urllib.parse import unquote, urlparse
+
+from small_servers import QuietHandler, running
 
 NAME, COMMIT = "somebody/letters", "c0ffee" * 6 + "c0de"
 
@@ -16,33 +17,30 @@ class SmallHub(ThreadingHTTPServer):
     def __init__(self, files: Mapping[str, bytes]) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.files = files
-        self.asked: list[str] = []
+        self.requests: list[str] = []
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(QuietHandler):
     server: SmallHub
     protocol_version = "HTTP/1.1"
 
-    def log_message(self, *_: object) -> None:
-        """Print nothing."""
-
     def do_GET(self) -> None:
         path = unquote(urlparse(self.path).path)
-        self.server.asked.append(path)
+        self.server.requests.append(path)
         if path == f"/api/datasets/{NAME}/revision/{COMMIT}":
-            self._answer(200, json.dumps({"id": NAME, "sha": COMMIT, "siblings": []}).encode())
+            self.respond(200, json.dumps({"id": NAME, "sha": COMMIT, "siblings": []}).encode())
         elif path.startswith(tree := f"/api/datasets/{NAME}/tree/{COMMIT}"):
-            self._answer(200, json.dumps(self._listed(path.removeprefix(tree).strip("/"))).encode())
+            self.respond(200, json.dumps(self._listed(path.removeprefix(tree).strip("/"))).encode())
         elif path.startswith(files := f"/datasets/{NAME}/resolve/{COMMIT}/"):
             self._file(path.removeprefix(files))
         elif path == f"/api/datasets/{NAME}/revision/main":
-            self._answer(200, json.dumps({"id": NAME, "sha": COMMIT, "siblings": []}).encode())
+            self.respond(200, json.dumps({"id": NAME, "sha": COMMIT, "siblings": []}).encode())
         elif path.startswith(tree := f"/api/datasets/{NAME}/tree/main"):
-            self._answer(200, json.dumps(self._listed(path.removeprefix(tree).strip("/"))).encode())
+            self.respond(200, json.dumps(self._listed(path.removeprefix(tree).strip("/"))).encode())
         elif path.startswith(files := f"/datasets/{NAME}/resolve/main/"):
             self._file(path.removeprefix(files))
         else:
-            self._answer(404, headers={"X-Error-Code": "RepoNotFound"})
+            self.respond(404, headers={"X-Error-Code": "RepoNotFound"})
 
     do_HEAD = do_GET
 
@@ -57,30 +55,14 @@ class _Handler(BaseHTTPRequestHandler):
         headers = {"X-Repo-Commit": COMMIT, "ETag": '"x"'}
         content = self.server.files.get(path)
         if content is None:
-            self._answer(404, headers=headers | {"X-Error-Code": "EntryNotFound"})
+            self.respond(404, headers=headers | {"X-Error-Code": "EntryNotFound"})
         elif wanted := self.headers.get("Range"):
             first, _, last = wanted.removeprefix("bytes=").partition("-")
-            self._answer(206, content[int(first) : int(last) + 1], headers)
+            self.respond(206, content[int(first) : int(last) + 1], headers)
         else:
-            self._answer(200, content, headers)
-
-    def _answer(self, status: int, content: bytes = b"", headers: Mapping[str, str] | None = None) -> None:
-        self.send_response(status)
-        for name, value in {"Content-Length": str(len(content)), **(headers or {})}.items():
-            self.send_header(name, value)
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(content)
+            self.respond(200, content, headers)
 
 
-@contextlib.contextmanager
-def running_hub(files: Mapping[str, bytes]) -> Iterator[SmallHub]:
-    hub = SmallHub(files)
-    thread = threading.Thread(target=hub.serve_forever, args=(0.05,))
-    thread.start()
-    try:
-        yield hub
-    finally:
-        hub.shutdown()
-        thread.join()
-        hub.server_close()
+def running_hub(files: Mapping[str, bytes]) -> AbstractContextManager[SmallHub]:
+    """Run a hub with some files for the length of a block."""
+    return running(SmallHub(files))

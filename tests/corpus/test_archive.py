@@ -1,55 +1,15 @@
 """Files inside archives and compressed files, good and bad ones, all served by a real server."""
 
-import bz2
 import gzip
-import io
-import lzma
-import tarfile
-import zipfile
 from pathlib import Path
 
 import pytest
-from local_server import (
-    BODY,
-    HALF,
-    LocalServer,
-    Served,
-    fault,
-    from_server,
-    in_turn,
-    left_beside,
-)
+from local_server import BODY, HALF, LocalServer, Served, fault, from_server, in_turn, left_beside
+from small_archives import COMPRESS, tar_of, zip_of
 
 from relm.corpus.download import download
 
 pytestmark = pytest.mark.usefixtures("plain_surroundings")
-
-# --- archives and compression ---------------------------------------------------------------------------------------------
-
-COMPRESS = {"gzip": gzip.compress, "bzip2": bz2.compress, "xz": lzma.compress}
-SUFFIX = {"gzip": ".gz", "bzip2": ".bz2", "xz": ".xz"}
-
-
-def zip_of(members: dict[str, bytes]) -> bytes:
-    archive = io.BytesIO()
-    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as file:
-        for name, content in members.items():
-            file.writestr(name, content)
-    return archive.getvalue()
-
-
-def tar_of(members: dict[str, bytes], mode: str = "w:gz", links: dict[str, str] | None = None) -> bytes:
-    archive = io.BytesIO()
-    with tarfile.open(fileobj=archive, mode=mode) as file:
-        for name, to in (links or {}).items():
-            entry = tarfile.TarInfo(name)
-            entry.type, entry.linkname = tarfile.SYMTYPE, to
-            file.addfile(entry)
-        for name, content in members.items():
-            entry = tarfile.TarInfo(name)
-            entry.size = len(content)
-            file.addfile(entry, io.BytesIO(content))
-    return archive.getvalue()
 
 
 @pytest.mark.parametrize("kind", ["gzip", "bzip2", "xz"])
@@ -57,7 +17,7 @@ def test_a_compressed_file_is_unpacked(server: LocalServer, destination: Path, k
     server.answers["/thing"] = in_turn(Served(COMPRESS[kind](BODY), cut_after=HALF), Served(COMPRESS[kind](BODY)))
     download("thing.bin", from_server(server, "/thing", decompress=kind), destination)
     assert destination.read_bytes() == BODY
-    assert server.asked[1].headers["range"] == f"bytes={HALF}-"
+    assert server.requests[1].headers["range"] == f"bytes={HALF}-"
     assert left_beside(destination) == ["thing.bin", "thing.bin.json"]
 
 

@@ -43,11 +43,11 @@ def test_the_right_bytes_arrive_with_a_sidecar_and_nothing_else(server: LocalSer
     assert "300,000 bytes from http://127.0.0.1" in sentence
 
 
-def test_a_file_that_is_there_is_not_asked_for_again(server: LocalServer, destination: Path) -> None:
+def test_a_file_that_is_there_is_not_requested_again(server: LocalServer, destination: Path) -> None:
     server.answers["/thing.bin"] = Served(BODY)
     download("thing.bin", from_server(server), destination)
     assert "already there" in download("thing.bin", from_server(server), destination)
-    assert len(server.asked) == 1
+    assert len(server.requests) == 1
 
 
 def test_a_right_file_without_a_sidecar_only_gets_one(server: LocalServer, destination: Path) -> None:
@@ -55,7 +55,7 @@ def test_a_right_file_without_a_sidecar_only_gets_one(server: LocalServer, desti
     destination.write_bytes(BODY)
     assert "already there" in download("thing.bin", from_server(server), destination)
     assert left_beside(destination) == ["thing.bin", "thing.bin.json"]
-    assert server.asked == []
+    assert server.requests == []
 
 
 def test_a_changed_file_is_replaced_although_its_size_is_right(server: LocalServer, destination: Path) -> None:
@@ -128,13 +128,13 @@ def test_after_a_wrong_source_the_next_one_serves(server: LocalServer, destinati
 
 
 @pytest.mark.parametrize("code", [404, 403])
-def test_a_refusal_is_not_asked_again(server: LocalServer, destination: Path, code: int) -> None:
+def test_a_refusal_is_not_requested_again(server: LocalServer, destination: Path, code: int) -> None:
     server.answers["/thing.bin"] = status(code)
     assert f"HTTP {code}" in fault(from_server(server), destination)
-    assert len(server.asked) == 1
+    assert len(server.requests) == 1
 
 
-def test_a_server_error_is_asked_again(server: LocalServer, destination: Path) -> None:
+def test_a_server_error_is_requested_again(server: LocalServer, destination: Path) -> None:
     server.answers["/thing.bin"] = in_turn(status(500), status(503), Served(BODY))
     download("thing.bin", from_server(server), destination)
     assert destination.read_bytes() == BODY
@@ -194,20 +194,20 @@ from relm.errors import RelmError
 from relm.recipes.remote_files import RemoteFile
 remote, disk = RemoteFile.model_validate_json(sys.argv[1]), Path(sys.argv[2])
 subprocess.run(["mount", "-t", "tmpfs", "-o", "size=160k", "tmpfs", str(disk)], check=True)
-said = {}
+outcome = {}
 def attempt(step):
     try:
-        said[step] = download("thing.bin", remote, disk / "thing.bin")
+        outcome[step] = download("thing.bin", remote, disk / "thing.bin")
     except RelmError as error:
-        said[step] = str(error)
-    said[step + " left"] = sorted(path.name for path in disk.iterdir())
+        outcome[step] = str(error)
+    outcome[step + " left"] = sorted(path.name for path in disk.iterdir())
 attempt("refused")
 os.environ["RELM_IGNORE_LIMITS"] = "1"
 attempt("full")
 subprocess.run(["mount", "-o", "remount,size=1m", str(disk)], check=True)
 attempt("room")
-said["right"] = (disk / "thing.bin").read_bytes() == bytes.fromhex(Path(sys.argv[3]).read_text())
-print(json.dumps(said))
+outcome["right"] = (disk / "thing.bin").read_bytes() == bytes.fromhex(Path(sys.argv[3]).read_text())
+print(json.dumps(outcome))
 """
 
 
@@ -232,15 +232,15 @@ def test_a_full_disk_is_reported_and_the_download_resumes(server: LocalServer, t
         ["unshare", "-rm", sys.executable, "-c", SMALL_DISK, *arguments], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    said = json.loads(done.stdout)
-    assert "RELM_IGNORE_LIMITS=1" in said["refused"]
-    assert said["refused left"] == []
-    assert "cannot be written: No space left on device; the bytes received so far are kept in" in said["full"]
-    assert said["full left"] == [".thing.bin.part", ".thing.bin.part.json"]
-    assert "300,000 bytes from" in said["room"]
-    assert said["room left"] == ["thing.bin", "thing.bin.json"]
-    assert said["right"]
-    assert "range" in server.asked[-1].headers
+    outcome = json.loads(done.stdout)
+    assert "RELM_IGNORE_LIMITS=1" in outcome["refused"]
+    assert outcome["refused left"] == []
+    assert "cannot be written: No space left on device; the bytes received so far are kept in" in outcome["full"]
+    assert outcome["full left"] == [".thing.bin.part", ".thing.bin.part.json"]
+    assert "300,000 bytes from" in outcome["room"]
+    assert outcome["room left"] == ["thing.bin", "thing.bin.json"]
+    assert outcome["right"]
+    assert "range" in server.requests[-1].headers
 
 
 LIMITED = """
@@ -265,7 +265,7 @@ def test_a_file_size_limit_is_reported_and_the_download_resumes(server: LocalSer
     assert "cannot be written: File too large; the bytes received so far are kept in" in done.stdout
     assert not destination.exists()
     download("thing.bin", remote, destination)
-    assert server.asked[-1].headers["range"] == "bytes=100000-"
+    assert server.requests[-1].headers["range"] == "bytes=100000-"
     assert destination.read_bytes() == BODY
 
 

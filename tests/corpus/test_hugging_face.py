@@ -128,14 +128,14 @@ def test_what_must_not_or_cannot_be_read_is_an_error_and_nothing_is_written(
 
 def outside(folder: Path) -> Path:
     """Return a folder beside the one that is read, with files of every kind that could become documents."""
-    place = folder.parent / "outside"
-    place.mkdir()
+    path = folder.parent / "outside"
+    path.mkdir()
     rows = "".join(f"secret {n}\n" for n in range(20))
-    written(place, rows, "secret.txt")
-    with zipfile.ZipFile(place / "secret.zip", "w") as archive:
+    written(path, rows, "secret.txt")
+    with zipfile.ZipFile(path / "secret.zip", "w") as archive:
         archive.writestr("secret.txt", rows)
-    datasets.Dataset.from_dict(texts("secret")).save_to_disk(place / "saved")
-    return place
+    datasets.Dataset.from_dict(texts("secret")).save_to_disk(path / "saved")
+    return path
 
 
 def card(folder: Path, *configs: Mapping[str, Any], name: str = "README.md") -> None:
@@ -144,8 +144,8 @@ def card(folder: Path, *configs: Mapping[str, Any], name: str = "README.md") -> 
     (folder / name).write_text(words if name.endswith(".yaml") else f"---\n{words}\n---\n")
 
 
-def link(place: Path, target: Path) -> None:
-    place.symlink_to(target)
+def link(path: Path, target: Path) -> None:
+    path.symlink_to(target)
 
 
 def saved_elsewhere(folder: Path, target: Path, arrow: str) -> None:
@@ -208,13 +208,13 @@ def test_no_file_outside_the_folder_becomes_documents(trick: str, tmp_path: Path
 @pytest.mark.parametrize("address", ["zip://a.txt::ftp://host/a.zip", "hf://datasets/a/b/a.txt", "memory://a.txt", "data:,a"])
 @pytest.mark.parametrize("name", ["README.md", ".huggingface.yaml"])
 def test_an_address_in_a_card_is_refused_before_anything_asks_it(tmp_path: Path, monkeypatch, address: str, name: str) -> None:
-    asked: list[Any] = []
-    monkeypatch.setattr(datasets, "load_dataset_builder", lambda *told, **options: asked.append(told))
+    requested: list[Any] = []
+    monkeypatch.setattr(datasets, "load_dataset_builder", lambda *arguments, **options: requested.append(arguments))
     written(tmp_path, "inside\n", "a.txt")
     card(tmp_path, {"data_files": {"train": ["a.txt"], "test": [address]}}, name=name)
     with pytest.raises(RelmError, match=rf"{re.escape(repr(address))}, which {name} names, lies outside the folder"):
         extracted(tmp_path, tmp_path / "out", **SETTINGS)
-    assert not asked
+    assert not requested
 
 
 def test_files_and_links_inside_the_folder_are_read(tmp_path: Path) -> None:
@@ -276,44 +276,44 @@ def hub_files(tmp_path: Path) -> dict[str, bytes]:
 def test_a_dataset_of_a_hub_is_streamed_at_its_commit(hub_files: dict[str, bytes], tmp_path: Path) -> None:
     with running_hub(hub_files) as hub:
         endpoint = f"http://127.0.0.1:{hub.server_port}"
-        said = extracted_apart(endpoint, tmp_path, hub={"name": NAME, "revision": COMMIT}, split="test")
-        assert said.startswith(f"extracted 20 documents with 40 words from {NAME}, ")
-        assert f"/datasets/{NAME}/resolve/{COMMIT}/test-0.parquet" in hub.asked
-        assert not any("/main" in path for path in hub.asked)
+        output = extracted_apart(endpoint, tmp_path, hub={"name": NAME, "revision": COMMIT}, split="test")
+        assert output.startswith(f"extracted 20 documents with 40 words from {NAME}, ")
+        assert f"/datasets/{NAME}/resolve/{COMMIT}/test-0.parquet" in hub.requests
+        assert not any("/main" in path for path in hub.requests)
         found = [document for name in ("train", "held_out") for document in read_documents(tmp_path / "out" / f"{name}.jsonl")]
         assert sorted(found, key=lambda document: int(document.id[5:])) == expected("test", first="letters")
-        said = extracted_apart(endpoint, tmp_path, hub={"name": NAME, "revision": "0" * 40})
-        assert said.startswith(f"RelmError: {NAME} at 0000000, split train, after row 0: cannot be read (")
+        output = extracted_apart(endpoint, tmp_path, hub={"name": NAME, "revision": "0" * 40})
+        assert output.startswith(f"RelmError: {NAME} at 0000000, split train, after row 0: cannot be read (")
 
 
 @pytest.mark.parametrize(
-    ("place", "reason"),
+    ("location", "reason"),
     [
         (f"hf://datasets/{NAME}@main/train-0.parquet", "train-0.parquet lies outside the dataset's pinned commit"),
         pytest.param("PATH/letters.parquet", "Data files don't belong to", marks=pytest.mark.full),
     ],
 )
 def test_a_card_on_the_hub_names_files_of_its_own_commit_alone(
-    place: str, reason: str, hub_files: dict[str, bytes], tmp_path: Path
+    location: str, reason: str, hub_files: dict[str, bytes], tmp_path: Path
 ) -> None:
-    files = [{"split": "train", "path": place.replace("PATH", str(tmp_path))}]
+    files = [{"split": "train", "path": location.replace("PATH", str(tmp_path))}]
     words = json.dumps({"configs": [{"config_name": "default", "data_files": files}]})
     with running_hub({**hub_files, "README.md": f"---\n{words}\n---\n".encode()}) as hub:
         endpoint = f"http://127.0.0.1:{hub.server_port}"
-        said = extracted_apart(endpoint, tmp_path, hub={"name": NAME, "revision": COMMIT})
-    assert said.startswith(f"RelmError: {NAME} at c0ffeec")
-    assert reason in said
+        output = extracted_apart(endpoint, tmp_path, hub={"name": NAME, "revision": COMMIT})
+    assert output.startswith(f"RelmError: {NAME} at c0ffeec")
+    assert reason in output
 
 
 def test_a_script_on_the_hub_is_refused(hub_files: dict[str, bytes], tmp_path: Path) -> None:
     with running_hub({**hub_files, "letters.py": b"raise SystemExit('it ran')"}) as hub:
         endpoint = f"http://127.0.0.1:{hub.server_port}"
-        said = extracted_apart(endpoint, tmp_path, hub={"name": NAME, "revision": COMMIT})
-    assert "Dataset scripts are no longer supported, but found letters.py" in said
+        output = extracted_apart(endpoint, tmp_path, hub={"name": NAME, "revision": COMMIT})
+    assert "Dataset scripts are no longer supported, but found letters.py" in output
 
 
 def test_a_folder_asks_no_hub(tmp_path: Path) -> None:
     with running_hub({}) as hub:
-        said = extracted_apart(f"http://127.0.0.1:{hub.server_port}", tmp_path, folder=str(folder_of(tmp_path, "parquet")))
-        assert said.startswith("extracted 20 documents")
-        assert hub.asked == []
+        output = extracted_apart(f"http://127.0.0.1:{hub.server_port}", tmp_path, folder=str(folder_of(tmp_path, "parquet")))
+        assert output.startswith("extracted 20 documents")
+        assert hub.requests == []

@@ -1,40 +1,18 @@
 """The user's own folder instead of the network: files are found by name and trusted only by content."""
 
-import bz2
 import gzip
-import io
 import lzma
 import os
-import zipfile
 from pathlib import Path
 
 import pytest
-from local_server import (
-    BODY,
-    LocalServer,
-    Served,
-    fault,
-    from_server,
-    left_beside,
-    remote_file,
-)
+from local_server import BODY, LocalServer, Served, fault, from_server, left_beside, remote_file
+from small_archives import COMPRESS, SUFFIX, zip_of
 
 from relm.corpus.download import download
 from relm.recipes.remote_files import RemoteFile, Source
 
 pytestmark = pytest.mark.usefixtures("plain_surroundings")
-
-COMPRESS = {"": bytes, "gzip": gzip.compress, "bzip2": bz2.compress, "xz": lzma.compress}
-SUFFIX = {"": "", "gzip": ".gz", "bzip2": ".bz2", "xz": ".xz"}
-
-
-def zip_of(members: dict[str, bytes]) -> bytes:
-    archive = io.BytesIO()
-    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as file:
-        for name, content in members.items():
-            file.writestr(name, content)
-    return archive.getvalue()
-
 
 # --- the user's own folders -----------------------------------------------------------------------------------------------
 
@@ -45,9 +23,9 @@ def unreachable(name: str = "thing.bin", **source: str) -> RemoteFile:
 
 @pytest.mark.parametrize("kind", ["", "gzip", "bzip2", "xz"])
 def test_a_mirror_serves_by_name(destination: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
-    kept = tmp_path / "mirror" / "deep" / "er" / f"thing.bin{SUFFIX[kind]}"
+    kept = tmp_path / "mirror" / "deep" / "er" / f"thing.bin{SUFFIX.get(kind, '')}"
     kept.parent.mkdir(parents=True)
-    kept.write_bytes(COMPRESS[kind](BODY))
+    kept.write_bytes(COMPRESS.get(kind, bytes)(BODY))
     monkeypatch.setenv("RELM_MIRROR", str(tmp_path / "mirror"))
     assert str(kept) in download("thing.bin", unreachable(), destination)
     assert destination.read_bytes() == BODY
@@ -85,9 +63,9 @@ def test_a_mirror_serves_under_every_name_of_the_source(
 def test_a_wrong_file_of_the_right_name_in_a_mirror_is_skipped(
     server: LocalServer, destination: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for place, content in {"a": bytes(len(BODY)), "b": b"short", "c": BODY}.items():
-        (tmp_path / "mirror" / place).mkdir(parents=True)
-        (tmp_path / "mirror" / place / "thing.bin").write_bytes(content)
+    for folder, content in {"a": bytes(len(BODY)), "b": b"short", "c": BODY}.items():
+        (tmp_path / "mirror" / folder).mkdir(parents=True)
+        (tmp_path / "mirror" / folder / "thing.bin").write_bytes(content)
     (tmp_path / "mirror" / "a" / "thing.bin.gz").write_bytes(b"no gzip")
     (tmp_path / "mirror" / "b" / "thing.bin.xz").symlink_to("nowhere")
     monkeypatch.setenv("RELM_MIRROR", str(tmp_path / "mirror"))
@@ -111,7 +89,7 @@ def test_several_mirrors_are_searched_in_order_before_the_sources(
     (tmp_path / "full" / "thing.bin").write_bytes(BODY)
     monkeypatch.setenv("RELM_MIRROR", f"{tmp_path / 'empty'}{os.pathsep}{tmp_path / 'full'}")
     download("thing.bin", from_server(server), destination)
-    assert server.asked == []
+    assert server.requests == []
 
 
 def test_the_sidecar_is_the_same_whichever_source_served(
@@ -121,7 +99,7 @@ def test_the_sidecar_is_the_same_whichever_source_served(
     download("thing.bin", from_server(server), tmp_path / "one" / "thing.bin")
     monkeypatch.setenv("RELM_MIRROR", str(tmp_path / "one"))
     download("thing.bin", unreachable(), tmp_path / "two" / "thing.bin")
-    one, two = (tmp_path / place / "thing.bin.json" for place in ("one", "two"))
+    one, two = (tmp_path / folder / "thing.bin.json" for folder in ("one", "two"))
     assert one.read_bytes() == two.read_bytes()
 
 

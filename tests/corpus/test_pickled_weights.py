@@ -29,8 +29,8 @@ def test_tensors_become_a_safetensors_file_beside_their_configuration(tmp_path: 
     released = {"shared.weight": shared, "encoder.embed_tokens.weight": shared, "head.weight": shared.clone().t(), "norm": half}
     torch.save(released, tmp_path / "pytorch_model.bin")
     output = tmp_path / "made" / "model.safetensors"
-    said = convert_weights(tmp_path / "pytorch_model.bin", {"model_type": "t5"}, output)
-    assert said == "model.safetensors: 3 tensors, 52 bytes from pytorch_model.bin"
+    message = convert_weights(tmp_path / "pytorch_model.bin", {"model_type": "t5"}, output)
+    assert message == "model.safetensors: 3 tensors, 52 bytes from pytorch_model.bin"
     made = load_file(output)
     assert set(made) == {"shared.weight", "head.weight", "norm"}, "what shares its memory is there once"
     assert all(torch.equal(made[name], released[name]) and made[name].dtype == released[name].dtype for name in made)

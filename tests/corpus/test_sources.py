@@ -4,16 +4,14 @@ import base64
 import functools
 import gzip
 import hashlib
-import io
 import json
 import sys
-import tarfile
-import zipfile
 from pathlib import Path
 
 import pytest
 import requests
 from local_server import BODY, LocalServer, Served, fault, from_server, in_turn, redirect, remote_file, running_server, status
+from small_archives import tar_of, zip_of
 
 from relm.corpus import sources
 from relm.corpus.download import download
@@ -33,21 +31,12 @@ WHEEL_NAME, SDIST_NAME = "my_set-1.0+a-py3-none-any.whl", "my_set-1.0.tar.gz"
 
 @functools.cache  # gzip and zip write the time: made twice, it could be two files
 def wheel() -> bytes:
-    archive = io.BytesIO()
-    with zipfile.ZipFile(archive, "w") as file:
-        file.writestr("my_set/data/thing.bin", BODY)
-    return archive.getvalue()
+    return zip_of({"my_set/data/thing.bin": BODY})
 
 
 @functools.cache
 def sdist() -> bytes:
-    archive = io.BytesIO()
-    with tarfile.open(fileobj=archive, mode="w:gz") as file:
-        packed = gzip.compress(BODY)
-        entry = tarfile.TarInfo("my_set-1.0/data/thing.gz")
-        entry.size = len(packed)
-        file.addfile(entry, io.BytesIO(packed))
-    return archive.getvalue()
+    return tar_of({"my_set-1.0/data/thing.gz": gzip.compress(BODY)})
 
 
 def in_wheel(**more: str) -> RemoteFile:
@@ -84,7 +73,7 @@ def test_a_wheel_is_found_on_a_json_page(index: LocalServer, destination: Path) 
     index.answers["/simple/my-set/"] = json_page(url, sha256=sha256(wheel()))
     download("thing.bin", in_wheel(sha256=sha256(wheel())), destination)
     assert destination.read_bytes() == BODY
-    assert index.asked[0].headers["accept"].startswith("application/vnd.pypi.simple.v1+json")
+    assert index.requests[0].headers["accept"].startswith("application/vnd.pypi.simple.v1+json")
 
 
 def test_a_compressed_member_of_an_sdist_arrives(index: LocalServer, destination: Path) -> None:
@@ -102,7 +91,7 @@ def test_a_wheel_that_is_not_the_one_of_the_index_is_refused(index: LocalServer,
 def test_an_index_that_contradicts_the_recipe_is_refused_before_the_download(index: LocalServer, destination: Path) -> None:
     message = fault(in_wheel(sha256="3" * 64), destination)
     assert f"the package index has sha256 {sha256(wheel())}, the recipe expects {'3' * 64}" in message
-    assert len(index.asked) == 1
+    assert len(index.requests) == 1
 
 
 def test_a_file_that_the_index_lacks_is_named_with_what_there_is(index: LocalServer, destination: Path) -> None:
@@ -127,7 +116,7 @@ def test_a_page_that_is_no_index_is_reported(index: LocalServer, destination: Pa
     assert "not a simple index page in JSON" in fault(in_wheel(), destination)
 
 
-def test_an_index_that_stumbles_is_asked_again(index: LocalServer, destination: Path) -> None:
+def test_an_index_that_fails_once_is_requested_again(index: LocalServer, destination: Path) -> None:
     index.answers["/simple/my-set/"] = in_turn(status(502), index.answers["/simple/my-set/"])
     download("thing.bin", in_wheel(), destination)
     assert destination.read_bytes() == BODY
@@ -152,11 +141,11 @@ def test_the_password_of_an_index_goes_to_its_own_host_only(
     monkeypatch.setenv("PIP_INDEX_URL", index.url("/simple").replace("//", "//me:secret@"))
     login = "Basic " + base64.b64encode(b"me:secret").decode()
     download("thing.bin", in_wheel(), destination)
-    assert [request.headers.get("authorization") for request in index.asked] == [login, login]
+    assert [request.headers.get("authorization") for request in index.requests] == [login, login]
     with running_server() as elsewhere:
         index.answers["/simple/my-set/"] = json_page(elsewhere.url("/" + WHEEL_NAME))
         message = fault(in_wheel(), destination.with_name("second.bin"))
-        assert "authorization" not in elsewhere.asked[0].headers
+        assert "authorization" not in elsewhere.requests[0].headers
     assert "secret" not in message
 
 
@@ -195,12 +184,7 @@ def test_the_file_that_pip_is_reported_of_replaces_the_users(monkeypatch: pytest
 
 @functools.cache
 def tarball() -> bytes:
-    archive = io.BytesIO()
-    with tarfile.open(fileobj=archive, mode="w:gz") as file:
-        entry = tarfile.TarInfo("package/thing.bin")
-        entry.size = len(BODY)
-        file.addfile(entry, io.BytesIO(BODY))
-    return archive.getvalue()
+    return tar_of({"package/thing.bin": BODY})
 
 
 def package(url: str, integrity: str) -> Served:
@@ -301,8 +285,8 @@ def test_the_hub_gets_the_token_and_another_host_does_not(
         server.answers["/owner/name/resolve/abc/data/thing.bin"] = redirect(storage.url("/blob"))
         sentence = download("thing.bin", remote_file(BODY, hub_file()), destination)
         assert destination.read_bytes() == BODY
-        assert server.asked[0].headers["authorization"] == f"Bearer {TOKEN}"
-        assert "authorization" not in storage.asked[0].headers
+        assert server.requests[0].headers["authorization"] == f"Bearer {TOKEN}"
+        assert "authorization" not in storage.requests[0].headers
     printed = capfd.readouterr()
     assert TOKEN not in sentence + printed.out + printed.err + destination.with_name("thing.bin.json").read_text()
 
@@ -312,7 +296,7 @@ def test_another_source_never_gets_the_token(server: LocalServer, destination: P
     monkeypatch.setenv("HF_TOKEN", TOKEN)
     server.answers["/thing.bin"] = Served(BODY)
     download("thing.bin", from_server(server), destination)
-    assert "authorization" not in server.asked[0].headers
+    assert "authorization" not in server.requests[0].headers
 
 
 def test_a_gated_repository_asks_for_a_token_and_shows_none(

@@ -23,7 +23,7 @@ def test_a_cut_connection_resumes(server: LocalServer, destination: Path) -> Non
     server.answers["/thing.bin"] = in_turn(Served(BODY, etag='"1"', cut_after=HALF), Served(BODY, etag='"1"'))
     download("thing.bin", from_server(server), destination)
     assert destination.read_bytes() == BODY
-    first, second = server.asked
+    first, second = server.requests
     assert "range" not in first.headers
     assert second.headers["range"] == f"bytes={HALF}-"
     assert second.headers["if-range"] == '"1"'
@@ -34,7 +34,7 @@ def test_a_cut_without_a_known_length_resumes(server: LocalServer, destination: 
     server.answers["/thing.bin"] = in_turn(Served(BODY, length=False, cut_after=HALF), Served(BODY))
     download("thing.bin", from_server(server), destination)
     assert destination.read_bytes() == BODY
-    assert server.asked[1].headers["range"] == f"bytes={HALF}-"
+    assert server.requests[1].headers["range"] == f"bytes={HALF}-"
 
 
 def test_a_stalled_server_is_left_and_resumed(server: LocalServer, destination: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -44,7 +44,7 @@ def test_a_stalled_server_is_left_and_resumed(server: LocalServer, destination: 
     download("thing.bin", from_server(server), destination)
     release.set()
     assert destination.read_bytes() == BODY
-    assert server.asked[1].headers["range"] == f"bytes={HALF}-"
+    assert server.requests[1].headers["range"] == f"bytes={HALF}-"
 
 
 def test_a_slow_trickle_is_waited_for(server: LocalServer, destination: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,7 +52,7 @@ def test_a_slow_trickle_is_waited_for(server: LocalServer, destination: Path, mo
     server.answers["/thing.bin"] = Served(BODY, pieces=(len(BODY) // 20, 0.1))  # 2 s in all, never 1.5 s without a byte
     download("thing.bin", from_server(server), destination)
     assert destination.read_bytes() == BODY
-    assert len(server.asked) == 1
+    assert len(server.requests) == 1
 
 
 def test_many_cuts_are_survived_while_each_brings_something(
@@ -62,20 +62,20 @@ def test_many_cuts_are_survived_while_each_brings_something(
     server.answers["/thing.bin"] = Served(BODY, cut_after=25_000)
     download("thing.bin", from_server(server), destination)
     assert destination.read_bytes() == BODY
-    assert len(server.asked) == 12
+    assert len(server.requests) == 12
 
 
 def test_cuts_at_the_same_place_without_ranges_end(server: LocalServer, destination: Path) -> None:
     server.answers["/thing.bin"] = Served(BODY, ranges=False, cut_after=HALF)
     assert "the connection was cut" in fault(from_server(server), destination)
-    assert len(server.asked) == transfer.ATTEMPTS
+    assert len(server.requests) == transfer.ATTEMPTS
 
 
 def test_a_server_without_ranges_starts_again_cleanly(server: LocalServer, destination: Path) -> None:
     server.answers["/thing.bin"] = in_turn(Served(BODY, cut_after=HALF), Served(BODY, ranges=False))
     download("thing.bin", from_server(server), destination)
     assert destination.read_bytes() == BODY
-    assert server.asked[1].headers["range"] == f"bytes={HALF}-"
+    assert server.requests[1].headers["range"] == f"bytes={HALF}-"
 
 
 def test_what_came_is_kept_for_the_next_call(server: LocalServer, destination: Path) -> None:
@@ -84,7 +84,7 @@ def test_what_came_is_kept_for_the_next_call(server: LocalServer, destination: P
     assert left_beside(destination) == [".thing.bin.part", ".thing.bin.part.json"]
     server.answers["/thing.bin"] = Served(BODY)
     download("thing.bin", from_server(server), destination)
-    assert server.asked[-1].headers["range"] == f"bytes={HALF}-"
+    assert server.requests[-1].headers["range"] == f"bytes={HALF}-"
     assert destination.read_bytes() == BODY
 
 
@@ -92,7 +92,7 @@ def test_a_part_of_another_source_is_not_resumed(server: LocalServer, destinatio
     server.answers |= {"/old": in_turn(Served(BODY, cut_after=HALF), status(404)), "/new": Served(BODY)}
     fault(from_server(server, "/old"), destination)
     download("thing.bin", from_server(server, "/new"), destination)
-    assert "range" not in server.asked[-1].headers
+    assert "range" not in server.requests[-1].headers
     assert destination.read_bytes() == BODY
 
 
@@ -101,14 +101,14 @@ def test_a_file_that_changed_on_the_server_is_fetched_from_its_beginning(server:
     server.answers["/thing.bin"] = in_turn(Served(old, etag='"old"', cut_after=HALF), Served(BODY, etag='"new"'))
     download("thing.bin", from_server(server), destination)
     assert destination.read_bytes() == BODY
-    assert len(server.asked) == 2
+    assert len(server.requests) == 2
 
 
 def test_pieces_of_two_versions_are_fetched_once_more_in_one_piece(server: LocalServer, destination: Path) -> None:
     server.answers["/thing.bin"] = in_turn(Served(bytes(len(BODY)), cut_after=HALF), Served(BODY))  # no ETag gives it away
     download("thing.bin", from_server(server), destination)
     assert destination.read_bytes() == BODY
-    assert [request.headers.get("range") for request in server.asked] == [None, f"bytes={HALF}-", None]
+    assert [request.headers.get("range") for request in server.requests] == [None, f"bytes={HALF}-", None]
 
 
 @pytest.mark.parametrize(("already", "requests"), [(BODY, 1), (BODY + b"more", 2)], ids=["complete", "too long"])
@@ -123,15 +123,15 @@ def test_a_range_that_cannot_be_satisfied_is_understood(
     server.answers["/thing.bin"] = Served(BODY)
     download("thing.bin", remote, destination)
     assert destination.read_bytes() == BODY
-    assert len(server.asked) == requests
+    assert len(server.requests) == requests
 
 
-def test_a_server_that_resumes_elsewhere_is_asked_from_the_beginning(server: LocalServer, destination: Path) -> None:
+def test_a_server_that_resumes_elsewhere_is_requested_from_the_beginning(server: LocalServer, destination: Path) -> None:
     elsewhere = status(206, {"Content-Range": f"bytes 7-{len(BODY) - 1}/{len(BODY)}"}, BODY[7:])
     server.answers["/thing.bin"] = in_turn(Served(BODY, cut_after=HALF), elsewhere, Served(BODY))
     download("thing.bin", from_server(server), destination)
     assert destination.read_bytes() == BODY
-    assert [request.headers.get("range") for request in server.asked] == [None, f"bytes={HALF}-", None]
+    assert [request.headers.get("range") for request in server.requests] == [None, f"bytes={HALF}-", None]
 
 
 CHILD = """
@@ -158,6 +158,6 @@ def test_a_killed_download_resumes(server: LocalServer, destination: Path) -> No
     release.set()
     assert not destination.exists()
     download("thing.bin", remote, destination)
-    assert server.asked[-1].headers["range"] == f"bytes={HALF}-"
+    assert server.requests[-1].headers["range"] == f"bytes={HALF}-"
     assert destination.read_bytes() == BODY
     assert left_beside(destination) == ["thing.bin", "thing.bin.json"]

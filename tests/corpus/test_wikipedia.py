@@ -41,7 +41,7 @@ def test_redirects_other_namespaces_and_empty_pages_are_skipped_by_reason(tmp_pa
     assert reasons == ["redirects", "redirects", "redirects", "other_namespaces", "empty", "E", "F"]
 
 
-def test_without_ns_the_title_tells_the_namespace(tmp_path: Path) -> None:
+def test_without_ns_the_title_gives_the_namespace(tmp_path: Path) -> None:
     others = [
         "Talk:A",
         "User talk:B",
@@ -155,8 +155,8 @@ def test_junk_after_the_end_is_an_error(tmp_path: Path) -> None:
 
 def test_broken_xml_is_an_error_with_line_and_byte(tmp_path: Path) -> None:
     content = articles(3)
-    place = content.index("Title 2") + 3
-    broken = content[:place] + "<" + content[place:]
+    offset = content.index("Title 2") + 3
+    broken = content[:offset] + "<" + content[offset:]
     pages, message = read_until_fault(written(tmp_path, broken))
     assert len(pages) == 2
     assert "dump.xml: line 5, byte " in message
@@ -166,9 +166,9 @@ def test_broken_xml_is_an_error_with_line_and_byte(tmp_path: Path) -> None:
 @pytest.mark.parametrize("before", [0, 1 << 20, (1 << 20) - 150])
 def test_invalid_utf8_is_an_error_that_names_the_byte(tmp_path: Path, before: int) -> None:
     content = dump(page("A", "x" * before), page("B", "bad byte: @")).encode()
-    place = content.index(b"@")
+    offset = content.index(b"@")
     _, message = read_until_fault(written(tmp_path, content.replace(b"@", b"\xe9")))
-    assert f"byte {place} of its XML: not valid UTF-8 (found b'\\xe9')" in message
+    assert f"byte {offset} of its XML: not valid UTF-8 (found b'\\xe9')" in message
 
 
 @pytest.mark.parametrize("compress", [bz2.compress, gzip.compress, lzma.compress], ids=["bzip2", "gzip", "xz"])

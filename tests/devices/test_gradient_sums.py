@@ -66,10 +66,12 @@ def test_sums_leave_their_arguments_unchanged(alone: Processes) -> None:
     assert alone.sum_counts(counts) is not counts
 
 
-@pytest.mark.parametrize(("started", "wanted", "words"), [("1", 2, "one was started"), ("4", 2, "4 were started")])
-def test_another_count_of_processes_is_refused(monkeypatch: pytest.MonkeyPatch, started: str, wanted: int, words: str) -> None:
+@pytest.mark.parametrize(("started", "wanted", "message"), [("1", 2, "one was started"), ("4", 2, "4 were started")])
+def test_another_count_of_processes_is_refused(
+    monkeypatch: pytest.MonkeyPatch, started: str, wanted: int, message: str
+) -> None:
     monkeypatch.setenv("WORLD_SIZE", started)
-    with pytest.raises(RelmError, match=f"run.processes is {wanted}, but {words}; .*--nproc-per-node 2 -m -- relm"):
+    with pytest.raises(RelmError, match=f"run.processes is {wanted}, but {message}; .*--nproc-per-node 2 -m -- relm"):
         rank_of_this_process(wanted)
 
 

@@ -18,14 +18,14 @@ def test_the_error_without_torch_xla_names_what_to_install(monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize(
-    ("run", "words"),
+    ("run", "message"),
     [
         (Run(device="tpu", processes=2), "run.processes is 2, but one process drives all TPU cores"),
         (Run(device="tpu", compile=False), "run.compile: false is not possible on a TPU"),
     ],
 )
-def test_what_a_tpu_does_not_support_is_refused_by_key(run: Run, words: str) -> None:
-    with pytest.raises(RelmError, match=words):
+def test_what_a_tpu_does_not_support_is_refused_by_key(run: Run, message: str) -> None:
+    with pytest.raises(RelmError, match=message):
         open_device(run)
 
 
@@ -49,16 +49,16 @@ def test_one_tpu_needs_a_single_host() -> None:
 
 
 @pytest.mark.parametrize(
-    ("there", "started", "words"),
+    ("there", "started", "message"),
     [
         (4, 1, "this TPU has 4 hosts, found WORLD_SIZE=1: give the same command on every host, with RANK=0 to 3, WORLD_SIZE=4"),
         (4, 8, "this TPU has 4 hosts, found WORLD_SIZE=8"),
         (1, 4, "this TPU has one host, found WORLD_SIZE=4; unset RANK and WORLD_SIZE"),
     ],
 )
-def test_every_host_of_a_tpu_takes_part(there: int, started: int, words: str) -> None:
+def test_every_host_of_a_tpu_takes_part(there: int, started: int, message: str) -> None:
     require_hosts(there, there)
-    with pytest.raises(RelmError, match=words):
+    with pytest.raises(RelmError, match=message):
         require_hosts(there, started)
 
 
@@ -68,7 +68,7 @@ def test_pjrt_device_defaults_to_tpu() -> None:
 
 
 @pytest.mark.parametrize(
-    ("environment", "words"),
+    ("environment", "message"),
     [
         ({"PJRT_DEVICE": "CUDA"}, "PJRT_DEVICE is 'CUDA', expected TPU, or CPU to try the code without one"),
         ({"PJRT_DEVICE": "tpu"}, "PJRT_DEVICE is 'tpu', expected TPU"),
@@ -76,6 +76,6 @@ def test_pjrt_device_defaults_to_tpu() -> None:
         ({"PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": "0"}, "CPU_NUM_DEVICES is '0', expected a whole number above 0"),
     ],
 )
-def test_another_value_in_the_environment_is_refused(environment: dict[str, str], words: str) -> None:
-    with pytest.raises(RelmError, match=words):
+def test_another_value_in_the_environment_is_refused(environment: dict[str, str], message: str) -> None:
+    with pytest.raises(RelmError, match=message):
         requested_kind(environment)

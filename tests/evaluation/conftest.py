@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from masked_cases import Case, bert, examples
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from relm.artifact import sha256_of, write_sidecar
@@ -82,3 +83,10 @@ def evaluated(tmp_path_factory: pytest.TempPathFactory) -> Evaluated:
     (folder / "model").mkdir()
     model.save_folder(folder / "model", {"bos_token_id": 0, "eos_token_id": 0})
     return Evaluated(folder / "model", folder / "manifest.json", tokenizer, held_out)
+
+
+@pytest.fixture(scope="session")
+def case(tmp_path_factory: pytest.TempPathFactory) -> Case:
+    """Return masked examples and a random BERT, which no test changes."""
+    folder = tmp_path_factory.mktemp("masked")
+    return Case(examples(folder), bert(folder / "model"))

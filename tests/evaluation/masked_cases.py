@@ -1,21 +1,19 @@
 """Masked examples, all tiny, and folders of random models that read them."""
 
-import json
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from relm.artifact import write_sidecar
 from relm.evaluation.models import Execution
 from relm.examples.manifest import write_manifest
 from relm.examples.masked import pregenerate_masked
 from relm.models.bert import Bert, BertConfig
 from relm.recipes.objectives import Objective
+from small_documents import write_texts
 
 LETTERS = "abcdefghijklm"
 TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", *LETTERS, *(f"##{letter}" for letter in LETTERS)]
@@ -25,6 +23,13 @@ TINY = BertConfig(
     layers=2, heads=2, hidden_size=8, intermediate_size=12, positions=LENGTH, vocabulary_size=len(TOKENS) + 3,
 )  # fmt: skip
 ALONE = Execution(threads=1)
+
+
+class Case(NamedTuple):
+    """Examples, and a model with both heads."""
+
+    manifest: Path
+    model: Path
 
 
 def phase(**masked: Any) -> Objective:
@@ -55,9 +60,7 @@ def write_documents(path: Path, generator: np.random.Generator, count: int) -> N
         return " ".join("".join(generator.choice(list(LETTERS), size)) for size in sizes) + " ."
 
     texts = ["\n".join(sentence() for _ in range(generator.integers(2, 9))) for _ in range(count)]
-    lines = [json.dumps({"id": str(number), "title": "", "text": text}) for number, text in enumerate(texts)]
-    path.write_text("".join(f"{line}\n" for line in lines))
-    write_sidecar(path, documents=count)
+    write_texts(path, texts)
 
 
 def bert(folder: Path, seed: int = 1, spread: float = 0.4, **changes: Any) -> Path:
@@ -70,41 +73,3 @@ def bert(folder: Path, seed: int = 1, spread: float = 0.4, **changes: Any) -> Pa
     folder.mkdir(parents=True)
     model.save_folder(folder, {})
     return folder
-
-
-def edited(manifest: Path, change: Callable[[dict[str, Any]], None]) -> Path:
-    """Change the content of a manifest in place; return its path."""
-    content = json.loads(manifest.read_text())
-    change(content)
-    manifest.write_text(json.dumps(content))
-    return manifest
-
-
-def causal(content: dict[str, Any]) -> None:
-    content["objective"] = "causal"
-
-
-def no_mask_token(content: dict[str, Any]) -> None:
-    content["tokenizer"]["special"]["mask"] = None
-
-
-def nothing_held_out(content: dict[str, Any]) -> None:
-    content["splits"]["held_out"] = {**content["splits"]["held_out"], "examples": 0, "shards": []}
-
-
-def no_split(content: dict[str, Any]) -> None:
-    del content["splits"]["held_out"]
-
-
-def more_ids(content: dict[str, Any]) -> None:
-    content["tokenizer"]["vocabulary_size"] = 99
-
-
-# Fault of a manifest -> the message.
-MESSAGES = {
-    causal: "holds causal examples, expected masked ones; give the manifest of a masked phase's examples",
-    no_mask_token: r"its tokenizer has no mask token \[MASK\] or <mask>, so nothing can be masked; build the examples with one",
-    nothing_held_out: "split held_out has no examples to score; use more documents",
-    no_split: "has no split 'held_out'; it has train",
-    more_ids: "the model has 35 tokens, the tokenizer 99; give the tokenizer it was trained with",
-}

@@ -54,7 +54,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, Path]:
 @pytest.fixture(scope="module")
 def found(folders: dict[bool, Path], tmp_path_factory: pytest.TempPathFactory) -> Found:
     """Return lm_eval's likelihoods for each folder, by default and without special tokens, from one process."""
-    python, made = harness_python(), tmp_path_factory.mktemp("asked")
+    python, made = harness_python(), tmp_path_factory.mktemp("harness")
     models = [[str(folders[adds]), {} if begin == "tokenizer" else {"add_bos_token": False}] for adds, begin in COMPARED]
     pairs = [[text.rpartition(" ")[0], " " + text.rpartition(" ")[2]] for text in TEXTS]
     texts = [DETOKENISERS["gpt2_wikitext"](page) for page in split_pages(WIKI)]

@@ -1,6 +1,5 @@
 """The evaluation of restored diacritics from tables and a model's folder to the result's file."""
 
-import json
 import lzma
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,10 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import T5ForConditionalGeneration
 
-from relm.artifact import read_json, sha256_of, write_sidecar
+from relm.artifact import read_json, sha256_of
 from relm.errors import RelmError
 from relm.evaluation import diacritics_baselines
 from relm.evaluation.diacritics import WORKED_EXAMPLES, evaluate_diacritics
@@ -29,6 +27,8 @@ from relm.examples.tokenizers import SpecialIds, load_tokenizer, train_tokenizer
 from relm.models.t5 import T5, T5Config
 from relm.recipes.evaluations import Diacritics
 from relm.recipes.objectives import Objective, Seq2Seq
+from small_documents import write_texts
+from small_tokenizers import save_words
 
 END = 1
 WORDS = ["<pad>", "</s>", "<unk>", "să", "sa", "și", "si", "în", "in", "casă", "casa", "tot", "un"]
@@ -51,26 +51,15 @@ def sentences(count: int, seed: int) -> list[str]:
     return texts
 
 
-def write_documents(path: Path, texts: list[str]) -> Path:
-    lines = (json.dumps({"id": str(n), "title": "", "text": text}, ensure_ascii=False) for n, text in enumerate(texts))
-    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    write_sidecar(path, documents=len(texts))
-    return path
-
-
 def word_tokenizer(path: Path) -> Path:
     """Write a tokenizer of thirteen words."""
-    tokenizer = Tokenizer(models.WordLevel({word: number for number, word in enumerate(WORDS)}, unk_token="<unk>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    tokenizer.add_special_tokens(WORDS[:3])
-    tokenizer.save(str(path))
-    return path
+    return save_words(path, WORDS, special=WORDS[:3], unknown="<unk>")
 
 
 def write_tables(folder: Path, tokenizer: Path, held_out: list[str], train: list[str], **options: object) -> Path:
     shards = {}
     for split, texts in {"train": train, "held_out": held_out}.items():
-        documents = write_documents(folder / f"{split}.jsonl", texts)
+        documents = write_texts(folder / f"{split}.jsonl", texts)
         shards[split] = [folder / f"a.{split}.arrow"]
         pregenerate_seq2seq(documents, tokenizer, shards[split][0], phase(**options), "ro", workers=1)
     write_manifest(shards, folder / "manifest.json")
@@ -226,7 +215,7 @@ def test_texts_are_halved_between_words_and_end_where_nothing_is_left_to_halve()
 
 def test_a_word_that_cannot_be_short_enough_is_cut_by_the_model_and_ends_nothing(tmp_path: Path, random_model: Path) -> None:
     """Divide a text until one letter is left: each is two tokens, and a text may have one."""
-    training = write_documents(tmp_path / "training.jsonl", ["ă â î " * 30])
+    training = write_texts(tmp_path / "training.jsonl", ["ă â î " * 30])
     tokenizer = tmp_path / "tokenizer.json"
     train_tokenizer("byte_level_bpe", [training], 258, 10**6, tokenizer)
     model = T5(T5Config(1, 2, 8, 16, 24, 300))
@@ -328,7 +317,7 @@ def test_real_romanian_comes_out_of_its_table_as_it_went_in(tmp_path: Path, shar
     with lzma.open(shared_data / "romanian" / "ud-ro-rrt.txt.xz", "rt", encoding="utf-8") as file:
         lines = [next(file).strip() for _ in range(BLOCK + 20)]
     tokenizer = tmp_path / "tokenizer.json"
-    train_tokenizer("byte_level_bpe", [write_documents(tmp_path / "training.jsonl", lines)], 600, 10**6, tokenizer)
+    train_tokenizer("byte_level_bpe", [write_texts(tmp_path / "training.jsonl", lines)], 600, 10**6, tokenizer)
     manifest = write_tables(tmp_path, tokenizer, lines, lines[:2])
     texts = Texts(ExampleTables(manifest, "held_out"), load_tokenizer(tokenizer), "ro")
     blocks = list(texts)

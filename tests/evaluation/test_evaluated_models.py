@@ -175,7 +175,7 @@ def test_half_precision_weights_are_read_in_float32(tmp_path: Path) -> None:
 # --- a trained model -------------------------------------------------------------------------------------------------------
 
 
-def test_a_trained_llama_knows_how_a_story_goes_on(tmp_path: Path, shared_data: Path) -> None:
+def test_a_trained_llama_continues_a_story(tmp_path: Path, shared_data: Path) -> None:
     model, texts = load_causal(stories(shared_data, tmp_path), 512, ONE_THREAD), pieces(shared_data)
     ids = [BEGIN]
     with torch.inference_mode():
@@ -420,7 +420,7 @@ def test_a_context_beyond_the_model_is_refused(tmp_path: Path, evaluated) -> Non
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_a_gpu_that_is_not_there_is_said(evaluated) -> None:
+def test_a_gpu_that_is_not_there_is_reported(evaluated) -> None:
     with pytest.raises(RelmError, match="cuda was requested, but there is no usable GPU"):
         load_causal(evaluated.model, 257, Execution(device="cuda"))
 

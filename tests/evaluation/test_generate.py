@@ -251,7 +251,7 @@ def test_a_text_does_not_depend_on_the_rest_of_its_batch_or_its_size(evaluated) 
     assert generate_texts(evaluated.model, evaluated.tokenizer, prompts, Writing(14, ALL, seed=1), ONE_THREAD) != texts[1]
 
 
-def test_a_drawn_text_goes_on_as_if_alone_when_others_have_left_the_batch(own, evaluated) -> None:
+def test_a_sampled_text_continues_as_if_alone_when_others_have_left_the_batch(own, evaluated) -> None:
     stop, continuer = Stop(load_tokenizer(evaluated.tokenizer), None, set(range(40))), TransformersContinuer(own, ONE_THREAD)
     streams = [[random_stream(1, number) for number in range(4)] for _ in range(2)]
     together = continuations(continuer, TEXTS, 12, ALL, streams[0], stop)

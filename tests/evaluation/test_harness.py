@@ -278,7 +278,7 @@ def test_an_empty_file_of_data_is_named(model: Path, tmp_path: Path) -> None:
 
 @pytest.mark.full
 @pytest.mark.parametrize(
-    ("content", "process_docs", "words"),
+    ("content", "process_docs", "message"),
     [
         (b'{"text": "a b"}\n{"tex', "", "own_lambada.jsonl, line 2: not JSON (Unterminated string"),
         (
@@ -299,9 +299,9 @@ def test_an_empty_file_of_data_is_named(model: Path, tmp_path: Path) -> None:
     ],
 )
 def test_data_that_no_task_can_use_are_named(
-    model: Path, tmp_path: Path, content: bytes, process_docs: str, words: str
+    model: Path, tmp_path: Path, content: bytes, process_docs: str, message: str
 ) -> None:
-    assert words in refused(model, tmp_path, content, process_docs)
+    assert message in refused(model, tmp_path, content, process_docs)
 
 
 @pytest.mark.parametrize(

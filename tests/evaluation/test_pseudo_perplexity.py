@@ -4,35 +4,21 @@ import json
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from masked_cases import ALONE, CLS, LENGTH, MASK, MESSAGES, PAD, SEP, bert, edited, examples
+from masked_cases import ALONE, CLS, LENGTH, MASK, PAD, SEP, Case, examples
 from transformers import AutoModelForMaskedLM, DistilBertConfig, DistilBertForMaskedLM
 
 from relm.artifact import sha256_of
-from relm.errors import RelmError
 from relm.evaluation import masked_scoring, pseudo_perplexity
 from relm.evaluation.models import Execution
 from relm.evaluation.pseudo_perplexity import Originals, evaluate_pseudo_perplexity, mask_one_by_one, originals
 from relm.evaluation.result import Result
 from relm.examples.sharded_tables import ExampleTables
 from relm.recipes.evaluations import PseudoPerplexity
-
-
-class Case(NamedTuple):
-    """Examples, and a model."""
-
-    manifest: Path
-    model: Path
-
-
-@pytest.fixture(scope="module")
-def case(tmp_path_factory: pytest.TempPathFactory) -> Case:
-    folder = tmp_path_factory.mktemp("pseudo_perplexity")
-    return Case(examples(folder), bert(folder / "model"))
 
 
 @pytest.fixture
@@ -55,15 +41,15 @@ def looped(model: Path, manifest: Path, count: int) -> tuple[float, int]:
         length, second = (int(tables.rows(name, one)[0]) for name in ("length", "second_start"))
         ids = tables.rows("input_ids", one)[0, :length].astype(np.int64)
         segments = {"token_type_ids": torch.from_numpy((np.arange(length) >= second).astype(np.int64))[None]}
-        for place in range(length):
-            if ids[place] in (CLS, SEP):
+        for position in range(length):
+            if ids[position] in (CLS, SEP):
                 continue
             masked = ids.copy()
-            masked[place] = MASK
+            masked[position] = MASK
             given = {} if "DistilBert" in type(theirs).__name__ else segments
             with torch.no_grad():
-                logits = theirs(input_ids=torch.from_numpy(masked)[None], **given).logits[0, place]
-            nats, tokens = nats - float(logits.double().log_softmax(-1)[ids[place]]), tokens + 1
+                logits = theirs(input_ids=torch.from_numpy(masked)[None], **given).logits[0, position]
+            nats, tokens = nats - float(logits.double().log_softmax(-1)[ids[position]]), tokens + 1
     return nats, tokens
 
 
@@ -146,23 +132,3 @@ def test_the_protocol_is_recorded(case: Case, evaluate: Callable) -> None:
 def test_there_are_no_more_sequences_than_held_out(case: Case, evaluate: Callable) -> None:
     everything = len(ExampleTables(case.manifest, "held_out"))
     assert evaluate(examples=10**6)["figures"]["sequences"] == everything
-
-
-@pytest.mark.parametrize("change", MESSAGES)
-def test_a_manifest_that_does_not_serve_is_refused(change: Callable, evaluate: Callable, tmp_path: Path) -> None:
-    manifest = edited(examples(tmp_path / "e"), change)
-    with pytest.raises(RelmError, match=MESSAGES[change]) as raised:
-        evaluate(manifest=manifest)
-    assert "\n" not in str(raised.value)
-
-
-def test_sequences_longer_than_the_models_are_refused(evaluate: Callable, tmp_path: Path) -> None:
-    with pytest.raises(
-        RelmError, match="has 9 positions, but the longest sequence has 24 tokens; build examples with a shorter"
-    ):
-        evaluate(model=bert(tmp_path / "short", positions=9))
-
-
-def test_a_model_that_diverged_is_refused(evaluate: Callable, tmp_path: Path) -> None:
-    with pytest.raises(RelmError, match=r"the weight .* has (-?inf|nan), expected finite numbers: training diverged"):
-        evaluate(model=bert(tmp_path / "m", spread=math.inf))

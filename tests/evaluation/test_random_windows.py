@@ -76,7 +76,7 @@ def test_how_many_windows_are_read_or_scored_at_once_makes_no_difference(tmp_pat
     assert found(tmp_path, evaluated, execution=alone)["figures"] == pytest.approx(together, rel=1e-6)
 
 
-def test_one_batch_tells_no_standard_error() -> None:
+def test_one_batch_has_no_standard_error() -> None:
     assert estimate("loss", np.array([2.0])) == {"loss": 2.0}
     assert estimate("loss", np.array([1.0, 2.0, 3.0])) == {
         "loss": 2.0,

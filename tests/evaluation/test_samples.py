@@ -37,8 +37,8 @@ def test_texts_are_those_that_a_model_without_a_cache_writes(tmp_path, evaluated
     write_samples(evaluated.model, evaluated.tokenizer, tmp_path / "samples.json", seed=7, length=30, execution=ONE_THREAD)
     model, tokenizer = Gpt2.from_folder(evaluated.model).eval(), load_tokenizer(evaluated.tokenizer).tokenizer
     expected = []
-    for place, prompt in enumerate(PROMPTS):
-        new = uncached(model, [0, *tokenizer.encode(prompt).ids], 30, random_stream(7, place))
+    for position, prompt in enumerate(PROMPTS):
+        new = uncached(model, [0, *tokenizer.encode(prompt).ids], 30, random_stream(7, position))
         expected.append(prompt + tokenizer.decode(new, skip_special_tokens=False))
     assert [sample["text"] for sample in read_json(tmp_path / "samples.json")["samples"]] == expected
     assert len(set(map(len, expected))) > 1

@@ -142,7 +142,7 @@ def expected_shares(model: GPT2LMHeadModel, sampling: Sampling) -> np.ndarray:
 
 def drawn_pairs(model: GPT2LMHeadModel, sampling: Sampling) -> np.ndarray:
     """Return the counts of the pairs that relm draws, each text with a random stream of its own, (vocabulary²,)."""
-    streams = [random_stream(0, place) for place in range(DRAWN)]
+    streams = [random_stream(0, position) for position in range(DRAWN)]
     texts = torch.tensor([PROMPT] * DRAWN)
     for _ in range(2):
         with torch.no_grad():
@@ -157,7 +157,7 @@ def p_value(counts: np.ndarray, shares: np.ndarray) -> float:
         return 0.0
     few = shares * counts.sum() < 5
     cells, expected = ([*values[~few], values[few].sum()] for values in (counts, shares * counts.sum()))
-    used = [place for place, value in enumerate(expected) if value > 0]
+    used = [position for position, value in enumerate(expected) if value > 0]
     if len(used) == 1:
         return 1.0
     return float(stats.chisquare([cells[p] for p in used], [expected[p] for p in used], sum_check=False).pvalue)
@@ -198,17 +198,17 @@ def test_the_expected_shares_are_those_of_transformers_own_draws(model) -> None:
 
 
 def test_uniform_top_k_draws_each_as_often() -> None:
-    streams = [random_stream(5, place) for place in range(3000)]
+    streams = [random_stream(5, position) for position in range(3000)]
     drawn = chosen(LOGITS.expand(3000, -1), [[]] * 3000, Sampling(uniform_top_k=3), streams)
     assert p_value(np.bincount(drawn, minlength=4), np.array([0, 1 / 3, 1 / 3, 1 / 3])) > 0.001
 
 
 def test_draws_for_a_text_do_not_depend_on_the_others() -> None:
     logits = torch.randn(5, 50, generator=torch.Generator().manual_seed(1))
-    together = chosen(logits, [[]] * 5, ALL, [random_stream(3, place) for place in range(5)])
-    for place in range(5):
-        assert chosen(logits[place : place + 1], [[]], ALL, [random_stream(3, place)])[0] == together[place]
-    assert not torch.equal(together, chosen(logits, [[]] * 5, ALL, [random_stream(4, place) for place in range(5)]))
+    together = chosen(logits, [[]] * 5, ALL, [random_stream(3, position) for position in range(5)])
+    for position in range(5):
+        assert chosen(logits[position : position + 1], [[]], ALL, [random_stream(3, position)])[0] == together[position]
+    assert not torch.equal(together, chosen(logits, [[]] * 5, ALL, [random_stream(4, position) for position in range(5)]))
 
 
 def test_greedy_takes_the_likeliest_after_the_penalty() -> None:
@@ -217,7 +217,7 @@ def test_greedy_takes_the_likeliest_after_the_penalty() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    ("settings", "description"),
     [
         ({"top_p": 1.5}, "--top-p is 1.5; give a probability from 0 to 1"),
         ({"top_p": math.nan}, "--top-p is nan; give a probability from 0 to 1"),
@@ -228,13 +228,13 @@ def test_greedy_takes_the_likeliest_after_the_penalty() -> None:
         ({"uniform_top_k": 0}, "--uniform-top-k is 0; give a whole number from 1 on"),
     ],
 )
-def test_settings_out_of_range_are_refused(settings: dict[str, float], message: str) -> None:
-    with pytest.raises(RelmError, match=message):
+def test_settings_out_of_range_are_refused(settings: dict[str, float], description: str) -> None:
+    with pytest.raises(RelmError, match=description):
         Sampling(**settings)
 
 
 @pytest.mark.parametrize(
-    ("sampling", "words"),
+    ("sampling", "description"),
     [
         (Sampling(), "each token is drawn at temperature 0.8, among the 50 likeliest, within the nucleus of 0.95"),
         (ALL, "each token is drawn at temperature 1"),
@@ -242,8 +242,8 @@ def test_settings_out_of_range_are_refused(settings: dict[str, float], message: 
         (Sampling(uniform_top_k=4), "each token is any of the 4 likeliest, all alike"),
     ],
 )
-def test_the_description_names_the_choice_of_tokens(sampling: Sampling, words: str) -> None:
-    assert sampling.describe() == words
+def test_the_description_names_the_choice_of_tokens(sampling: Sampling, description: str) -> None:
+    assert sampling.describe() == description
 
 
 def test_options_that_are_not_requested_keep_their_defaults() -> None:
@@ -256,7 +256,7 @@ def test_options_that_are_not_requested_keep_their_defaults() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "description"),
     [
         ({"greedy": True, "top_p": 0.9}, "--top-p decides nothing beside --greedy; leave one of them out"),
         ({"greedy": True, "uniform_top_k": 4}, "--uniform-top-k decides nothing beside --greedy"),
@@ -264,6 +264,6 @@ def test_options_that_are_not_requested_keep_their_defaults() -> None:
         ({"top_k": -1}, "--top-k is -1; give a whole number from 1 on"),
     ],
 )
-def test_an_option_without_effect_is_refused(options: dict[str, float], message: str) -> None:
-    with pytest.raises(RelmError, match=message):
+def test_an_option_without_effect_is_refused(options: dict[str, float], description: str) -> None:
+    with pytest.raises(RelmError, match=description):
         requested_sampling(**options)

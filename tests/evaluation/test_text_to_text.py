@@ -106,7 +106,7 @@ def until(row: list[int], end: int) -> list[int]:
 
 
 @pytest.mark.parametrize("name", ["t5", "bart"])
-def test_texts_that_have_ended_leave_the_batch_and_the_others_go_on(folders, name: str, monkeypatch) -> None:
+def test_texts_that_have_ended_leave_the_batch_and_the_others_continue(folders, name: str, monkeypatch) -> None:
     model, counts = load_text_to_text(folders[name], VOCABULARY, EXECUTION), []
     generate = model.model.generate
     monkeypatch.setattr(model.model, "generate", lambda **given: (counts.append(len(given["input_ids"])), generate(**given))[1])

@@ -47,12 +47,12 @@ def test_time_is_of_all_phases_and_the_steady_speed_leaves_each_first_line_out(t
 
 
 @pytest.mark.parametrize(
-    ("rows", "words"), [([row(1, 1, 1), row(19, 3, 1)], "ends at step 19, expected step 20"), ([], "is empty")]
+    ("rows", "message"), [([row(1, 1, 1), row(19, 3, 1)], "ends at step 19, expected step 20"), ([], "is empty")]
 )
 def test_a_log_that_is_not_of_the_whole_phase_is_refused(
-    tmp_path: Path, model: Path, rows: list[dict[str, float]], words: str
+    tmp_path: Path, model: Path, rows: list[dict[str, float]], message: str
 ) -> None:
-    with pytest.raises(RelmError, match=words):
+    with pytest.raises(RelmError, match=message):
         evaluate_training([logged(tmp_path, "main", *rows)], model, tmp_path / "training.json", "training", {})
     assert not (tmp_path / "training.json").exists()
 

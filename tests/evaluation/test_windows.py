@@ -14,7 +14,7 @@ def rows(windows: Windows) -> list[tuple[int, int, int]]:
 
 
 def positions_scored(windows: Windows) -> list[int]:
-    return [place for _, end, scored in rows(windows) for place in range(end - scored, end)]
+    return [position for _, end, scored in rows(windows) for position in range(end - scored, end)]
 
 
 def as_megatron_masks(tokens: int, context: int, stride: int) -> list[tuple[int, list[int]]]:
@@ -26,7 +26,7 @@ def as_megatron_masks(tokens: int, context: int, stride: int) -> list[tuple[int,
         targets = list(range(start + 1, start + context + 1))
         if stride != context and index != 0:
             targets = targets[-stride:]
-        found.append((start, [place for place in targets if place < tokens]))
+        found.append((start, [position for position in targets if position < tokens]))
     return found
 
 
@@ -47,7 +47,7 @@ def as_the_page_on_perplexity_loops(tokens: int, context: int, stride: int) -> l
     for start in range(0, tokens, stride):
         end = min(start + context, tokens)
         labels = list(range(start, end))[-(end - reached) :]
-        found.append((start, end, [place for place in labels if place > start], len(labels) - 1))
+        found.append((start, end, [position for position in labels if position > start], len(labels) - 1))
         reached = end
         if end == tokens:
             break
@@ -131,7 +131,7 @@ def test_every_token_but_the_first_is_scored_once_and_sees_no_more_than_the_cont
     windows = windows_of(kind, tokens, context, stride)
     expected = list(range(1, tokens))
     if kind == "strided" and stride == context:
-        expected = [place for place in expected if place % stride]
+        expected = [position for position in expected if position % stride]
     assert positions_scored(windows) == expected
     assert all(end - 1 - start <= context and 1 <= scored < end - start for start, end, scored in rows(windows))
 

@@ -47,9 +47,9 @@ def stories(shared_data: Path, folder: Path) -> Path:
 
 def pieces(shared_data: Path) -> list[bytes]:
     """Return the text of each id of llama2.c's `tok512.bin`: the longest length, then score, length and bytes of each."""
-    content, found, place = (shared_data / "models" / "stories260K" / "tok512.bin").read_bytes(), list[bytes](), 4
-    while place < len(content):
-        size = int.from_bytes(content[place + 4 : place + 8], "little")
-        found.append(content[place + 8 : place + 8 + size])
-        place += 8 + size
+    content, found, position = (shared_data / "models" / "stories260K" / "tok512.bin").read_bytes(), list[bytes](), 4
+    while position < len(content):
+        size = int.from_bytes(content[position + 4 : position + 8], "little")
+        found.append(content[position + 8 : position + 8 + size])
+        position += 8 + size
     return found

@@ -1,15 +1,14 @@
 """Documents and a tokenizer small enough to make in every test."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from relm.artifact import write_sidecar
 from relm.examples import table
 from relm.examples.tokenizers import import_tokenizer, train_tokenizer
+from small_documents import write_texts
 
 WriteDocuments = Callable[[str, list[str]], Path]
 
@@ -19,11 +18,7 @@ def write_documents(tmp_path: Path) -> WriteDocuments:
     """Return a function that writes texts as a file of documents with its sidecar."""
 
     def write(name: str, texts: list[str]) -> Path:
-        path = tmp_path / name
-        lines = (json.dumps({"id": str(i), "title": f"T{i}", "text": t}, ensure_ascii=False) for i, t in enumerate(texts))
-        path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-        write_sidecar(path, documents=len(texts))
-        return path
+        return write_texts(tmp_path / name, texts, title="T")
 
     return write
 
@@ -64,7 +59,7 @@ def published(shared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Ca
         path = folder / name / "tokenizer.json"
         if not path.exists():
             kind, files = PUBLISHED[name]
-            import_tokenizer(kind, {file: shared_data / "tokenizers" / place for file, place in files.items()}, path)
+            import_tokenizer(kind, {file: shared_data / "tokenizers" / source for file, source in files.items()}, path)
         return path
 
     return imported

@@ -78,12 +78,12 @@ def test_only_differences_are_named(tmp_path, examples, changes, different, same
     attest(Numbers(8), **RUN, output=path)
     with pytest.raises(RelmError) as error:
         check_attestation(path, examples, **{**RUN, **changes})
-    said = str(error.value).splitlines()
-    assert str(path) in said[0]
+    lines = str(error.value).splitlines()
+    assert str(path) in lines[0]
     for words in different:
-        assert any(words in line for line in said[1:-1]), words
+        assert any(words in line for line in lines[1:-1]), words
     for words in same:
-        assert not any(words in line for line in said[1:-1]), words
+        assert not any(words in line for line in lines[1:-1]), words
 
 
 def test_an_attestation_that_lacks_a_fact_is_refused(tmp_path) -> None:

@@ -33,8 +33,8 @@ def test_the_library_replaces_a_wrong_fast_encoder(
     right, found = (tmp_path / f"{name}{objective.suffix}" for name in ("right", "found"))
     pregenerate(documents, tokenizer, right, objective, "en", 1)
     monkeypatch.setitem(module.FAST_ENCODERS, "byte_level_bpe", lambda *_: Wrong())
-    said = pregenerate(documents, tokenizer.rename(tmp_path / "tokenizer.json"), found, objective, "en", 1)
-    assert "by the tokenizers library alone" in said
+    message = pregenerate(documents, tokenizer.rename(tmp_path / "tokenizer.json"), found, objective, "en", 1)
+    assert "by the tokenizers library alone" in message
     assert sha256_of(found) == sha256_of(right)
 
 

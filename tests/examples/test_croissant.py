@@ -77,7 +77,7 @@ def test_the_reference_implementation_accepts_and_understands_a_table(tmp_path, 
     )
     assert "train: 10 tokens in 4 examples of 4 documents; held_out: 5 tokens" in metadata.description
     files = {file.content_url: file.sha256 for file in metadata.distribution if hasattr(file, "sha256")}
-    assert files == {place: sha256_of(tmp_path / place) for place in ("shards/0.arrow", "shards/1.arrow", "held_out.arrow")}
+    assert files == {path: sha256_of(tmp_path / path) for path in ("shards/0.arrow", "shards/1.arrow", "held_out.arrow")}
     sets = {file.uuid: file.includes for file in metadata.distribution if hasattr(file, "includes")}
     assert sets == {"train-files": ["shards/0.arrow", "shards/1.arrow"], "held_out-files": ["held_out.arrow"]}
     assert [records.uuid for records in metadata.record_sets] == ["train", "held_out"]

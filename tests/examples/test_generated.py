@@ -3,7 +3,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from token_streams import write_stream
-from tokenizers import Tokenizer, models, pre_tokenizers
 
 from relm.errors import RelmError
 from relm.examples.causal import CausalExamples
@@ -17,6 +16,7 @@ from relm.examples.sharded_tables import ExampleTables
 from relm.examples.span_corruption import SpanCorruptionExamples
 from relm.examples.tokenizers import SpecialIds
 from relm.recipes.objectives import Objective
+from small_tokenizers import save_words
 
 NAMES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "</s>", *(f"w{number}" for number in range(50))]
 SPECIAL = SpecialIds(end_of_text=5, pad=0, unk=1, cls=2, sep=3, mask=4)
@@ -26,12 +26,7 @@ ROWS = np.array([0, 1, 0])
 @pytest.fixture
 def words(tmp_path: Path) -> Path:
     """Write a tokenizer of words with all special tokens."""
-    tokenizer = Tokenizer(models.WordLevel({name: number for number, name in enumerate(NAMES)}, unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    tokenizer.add_special_tokens(NAMES[:6])
-    path = tmp_path / "words.json"
-    tokenizer.save(str(path))
-    return path
+    return save_words(tmp_path / "words.json", NAMES, special=NAMES[:6], unknown="[UNK]")
 
 
 @pytest.fixture

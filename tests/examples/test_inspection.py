@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import Tokenizer, models, pre_tokenizers
 
 from relm.artifact import write_sidecar
 from relm.errors import RelmError
@@ -16,6 +16,7 @@ from relm.examples.storage import shard_writer
 from relm.examples.table import Column, table_writer
 from relm.examples.token_text import TokenTexts
 from relm.examples.tokenizers import LoadedTokenizer, load_tokenizer
+from small_tokenizers import save_wordpieces
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 WORDS = ["the", "cat", "sat", "mat", "##s", "un", "##believ", "##able", "dog", "ran"]
@@ -23,12 +24,7 @@ WORDS = ["the", "cat", "sat", "mat", "##s", "un", "##believ", "##able", "dog", "
 
 @pytest.fixture
 def wordpiece(tmp_path: Path) -> Path:
-    tokenizer = Tokenizer(models.WordPiece({t: n for n, t in enumerate(SPECIAL + WORDS)}, unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    tokenizer.decoder = decoders.WordPiece()
-    tokenizer.add_special_tokens([AddedToken(token, special=True) for token in SPECIAL])
-    tokenizer.save(str(tmp_path / "wordpiece.json"))
-    return tmp_path / "wordpiece.json"
+    return save_wordpieces(tmp_path / "wordpiece.json", SPECIAL, WORDS)
 
 
 @pytest.fixture
@@ -96,8 +92,8 @@ def stream(path: Path, loaded: LoadedTokenizer, documents: list[list[int]]) -> P
 def test_a_manifest_of_masked_examples_fits_a_terminal(tmp_path, wordpiece, loaded) -> None:
     shards = [static_table(tmp_path / f"{number}.arrow", loaded) for number in range(2)]
     write_manifest({"train": shards, "held_out": shards[:1]}, tmp_path / "manifest.json")
-    said = inspect(tmp_path / "manifest.json", wordpiece, 2)
-    assert said.splitlines() == [
+    output = inspect(tmp_path / "manifest.json", wordpiece, 2)
+    assert output.splitlines() == [
         str(tmp_path / "manifest.json"),
         "  masked examples, kept as a table",
         f"  tokenizer  wordpiece, 15 tokens, sha256 {loaded.sha256[:12]}…",
@@ -125,17 +121,17 @@ def test_a_manifest_of_masked_examples_fits_a_terminal(tmp_path, wordpiece, load
 
 
 def test_a_table_shows_its_columns_and_both_segments(tmp_path, wordpiece, loaded) -> None:
-    said = inspect(static_table(tmp_path / "a.arrow", loaded), wordpiece, 9)
-    assert "columns    input_ids uint16[8], length uint16, second_start uint16," in said
-    assert "all        2 examples, 13 tokens, 81.2% utilisation" in said
-    assert said.endswith(
+    output = inspect(static_table(tmp_path / "a.arrow", loaded), wordpiece, 9)
+    assert "columns    input_ids uint16[8], length uint16, second_start uint16," in output
+    assert "all        2 examples, 13 tokens, 81.2% utilisation" in output
+    assert output.endswith(
         "example 1\n  [CLS] cat [SEP]\n  [dog→the] [ran→ran] [SEP]\n  (6 tokens, 2 masked; the second part is random)"
     )
 
 
 def test_without_a_tokenizer_ids_are_shown(tmp_path, loaded) -> None:
-    said = inspect(static_table(tmp_path / "a.arrow", loaded), None, 1)
-    assert "  2 5 [4→6] 10 [13→11] 12 3\n" in said
+    output = inspect(static_table(tmp_path / "a.arrow", loaded), None, 1)
+    assert "  2 5 [4→6] 10 [13→11] 12 3\n" in output
 
 
 def test_dynamic_masks_show_the_words_that_are_stored(tmp_path, wordpiece, loaded) -> None:
@@ -162,9 +158,9 @@ def test_dynamic_masks_show_the_words_that_are_stored(tmp_path, wordpiece, loade
 def test_pairs_of_texts_are_both_shown(tmp_path, wordpiece, loaded) -> None:
     columns = [Column("source", "uint16", "ragged"), Column("target", "uint16", "ragged")]
     rows = {"source": ([5, 6, 3, 13, 3], [3, 2]), "target": ([13, 14, 3, 3], [3, 1])}
-    said = inspect(table(tmp_path / "a.arrow", loaded, columns, rows, "seq2seq"), wordpiece, 2)
-    assert "  all        2 examples, 9 tokens" in said
-    assert said.endswith(
+    output = inspect(table(tmp_path / "a.arrow", loaded, columns, rows, "seq2seq"), wordpiece, 2)
+    assert "  all        2 examples, 9 tokens" in output
+    assert output.endswith(
         "example 0\n  source: the cat [SEP]\n  target: dog ran [SEP]\n\nexample 1\n  source: dog [SEP]\n  target: [SEP]"
     )
 
@@ -172,12 +168,12 @@ def test_pairs_of_texts_are_both_shown(tmp_path, wordpiece, loaded) -> None:
 def test_a_stream_shows_the_beginning_of_documents(tmp_path, wordpiece, loaded) -> None:
     path = stream(tmp_path / "a.bin", loaded, [[5, 6, 7] * 60, [8, 9], [13]])
     for given in (path, path.with_suffix(".idx")):
-        said = inspect(given, wordpiece, 2)
-        assert "a stream of tokens in Megatron-LM's format" in said
-        assert "  all        183 tokens, 3 documents\n" in said
-        assert "\n           1  1 █" in said
-        assert "\n  129 to 256  1 █" in said
-        assert said.endswith("the … 20 more tokens\n\ndocument 1\n  mat·s")
+        output = inspect(given, wordpiece, 2)
+        assert "a stream of tokens in Megatron-LM's format" in output
+        assert "  all        183 tokens, 3 documents\n" in output
+        assert "\n           1  1 █" in output
+        assert "\n  129 to 256  1 █" in output
+        assert output.endswith("the … 20 more tokens\n\ndocument 1\n  mat·s")
     write_manifest({"train": [path]}, tmp_path / "manifest.json")
     assert "mat·s" in inspect(tmp_path / "manifest.json", wordpiece, 2)
 
@@ -194,14 +190,14 @@ def test_records_and_lines_of_other_programs_are_shown(tmp_path, wordpiece) -> N
     }
     with record_writer(tmp_path / "a.tfrecord") as writer:
         writer.append([encode_example(plain)] * 2)
-    said = inspect(tmp_path / "a.tfrecord", wordpiece, 1)
-    assert "  all        2 records, 6 tokens" in said
-    assert "record 0\n  [CLS] [MASK→cat] [SEP]\n  (3 tokens, 1 masked; the second part follows the first)" in said
+    output = inspect(tmp_path / "a.tfrecord", wordpiece, 1)
+    assert "  all        2 records, 6 tokens" in output
+    assert "record 0\n  [CLS] [MASK→cat] [SEP]\n  (3 tokens, 1 masked; the second part follows the first)" in output
     line = {"tokens": ["[CLS]", "[MASK]", "[SEP]"], "segment_ids": [0, 0, 0], "is_random_next": True}
     (tmp_path / "epoch_0.json").write_text(json.dumps({**line, "masked_lm_positions": [1], "masked_lm_labels": ["mat"]}) + "\n")
-    said = inspect(tmp_path / "epoch_0.json", None, 1)
-    assert "  all        1 example, 3 tokens, 1 masked token" in said
-    assert said.endswith("line 1, is_random_next\n  [CLS] [MASK→mat] [SEP]")
+    output = inspect(tmp_path / "epoch_0.json", None, 1)
+    assert "  all        1 example, 3 tokens, 1 masked token" in output
+    assert output.endswith("line 1, is_random_next\n  [CLS] [MASK→mat] [SEP]")
 
 
 def test_nothing_is_wider_than_a_terminal(tmp_path, wordpiece, loaded) -> None:

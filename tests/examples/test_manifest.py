@@ -67,8 +67,8 @@ def test_a_manifest_sums_the_sidecars_and_is_read_back(tmp_path) -> None:
         sidecar(tmp_path / "b.train.bin", tokens=6, size=12, words=10, length_histogram=[[4, 2]]),
     ]
     held_out = [sidecar(tmp_path / "a.held_out.bin")]
-    said = write_manifest({"train": train, "held_out": held_out}, tmp_path / "manifest.json")
-    assert said == "listed 3 shards; train: 10 tokens of 4 documents; held_out: 4 tokens of 2 documents"
+    message = write_manifest({"train": train, "held_out": held_out}, tmp_path / "manifest.json")
+    assert message == "listed 3 shards; train: 10 tokens of 4 documents; held_out: 4 tokens of 2 documents"
     index = {"idx_sha256": "ef" * 32}
     shards = [listed("a.train.bin", 8, 4, **index), listed("b.train.bin", 12, 6, **index)]
     assert read_manifest(tmp_path / "manifest.json") == Manifest(
@@ -85,8 +85,8 @@ def test_a_manifest_sums_the_sidecars_and_is_read_back(tmp_path) -> None:
 
 def test_a_manifest_of_tables_counts_examples_and_how_full_they_are(tmp_path) -> None:
     train = [table_sidecar(tmp_path / "a.arrow"), table_sidecar(tmp_path / "b.arrow", examples=3, tokens=11)]
-    said = write_manifest({"train": train}, tmp_path / "manifest.json")
-    assert said == "listed 2 shards; train: 15 tokens in 5 examples of 4 documents, 75.0% utilisation"
+    message = write_manifest({"train": train}, tmp_path / "manifest.json")
+    assert message == "listed 2 shards; train: 15 tokens in 5 examples of 4 documents, 75.0% utilisation"
     manifest = read_manifest(tmp_path / "manifest.json")
     assert (manifest.objective, manifest.layout) == ("masked", "table")
     assert manifest.settings == {"objectives": ["masked"], "sequence_length": 4}

@@ -129,7 +129,7 @@ def test_pairs_have_two_segments_and_a_label(tmp_path: Path, tokenizer: Path, do
 
 def test_the_sidecar_describes_the_table(tmp_path: Path, tokenizer: Path, documents: Path) -> None:
     options = {"packing": "sentence_pairs", "duplication_factor": 2, "short_sequence_probability": 0.1}
-    said = pregenerate_masked(documents, tokenizer, tmp_path / "a.arrow", objective(**options), "en", 1)
+    message = pregenerate_masked(documents, tokenizer, tmp_path / "a.arrow", objective(**options), "en", 1)
     facts, table = read_json(sidecar_of(tmp_path / "a.arrow")), ExampleTable(tmp_path / "a.arrow")
     length, label = column(table, "length").astype(int), column(table, "next_sentence_label")
     texts = [json.loads(line)["text"] for line in documents.read_text().splitlines()]
@@ -162,8 +162,8 @@ def test_the_sidecar_describes_the_table(tmp_path: Path, tokenizer: Path, docume
     }
     assert facts["truncated_tokens"] > 0
     counted = f"{words:,} words into {len(table):,} sequences of {length.sum():,} tokens, "
-    assert said.startswith(f"packed 120 documents with {counted}")
-    assert f"{facts['random_pairs']:,} are random, {facts['truncated_tokens']:,} tokens were cut off; " in said
+    assert message.startswith(f"packed 120 documents with {counted}")
+    assert f"{facts['random_pairs']:,} are random, {facts['truncated_tokens']:,} tokens were cut off; " in message
 
 
 @pytest.mark.parametrize(
@@ -207,9 +207,9 @@ def test_static_masks_are_stored_and_read_unchanged(tmp_path: Path, tokenizer: P
     ids, before, count = column(table, "input_ids"), column(plain, "input_ids"), column(table, "masked_count")
     positions, labels = column(table, "masked_positions"), column(table, "masked_labels")
     for row in range(len(table)):
-        places = positions[row, : count[row]]
-        assert np.array_equal(before[row, places], labels[row, : count[row]])
-        assert np.array_equal(np.delete(ids[row], places), np.delete(before[row], places))
+        hidden = positions[row, : count[row]]
+        assert np.array_equal(before[row, hidden], labels[row, : count[row]])
+        assert np.array_equal(np.delete(ids[row], hidden), np.delete(before[row], hidden))
     examples = examples_of(tmp_path, [tmp_path / "a.arrow"], seed=5, **options)
     batches = [examples.batch(np.array([7, 3]), np.array(epochs)) for epochs in ([0, 0], [1, 9])]
     assert all(np.array_equal(batches[0][name], batches[1][name]) for name in batches[0])
@@ -286,15 +286,15 @@ def test_an_example_is_the_same_in_any_batch_order_and_process(tmp_path: Path, t
     generator = np.random.default_rng(0)
     indices, epochs = generator.integers(0, len(examples), 90), generator.integers(0, 4, 90)
     together = examples.batch(indices, epochs)
-    for place in (0, 41, 89):
-        alone = examples.batch(indices[place : place + 1], epochs[place : place + 1])
-        assert all(np.array_equal(alone[name][0], together[name][place]) for name in together)
+    for position in (0, 41, 89):
+        alone = examples.batch(indices[position : position + 1], epochs[position : position + 1])
+        assert all(np.array_equal(alone[name][0], together[name][position]) for name in together)
     with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
-        places = {1: tmp_path / "there", -1: tmp_path / "elsewhere"}
-        for place in places.values():
-            place.mkdir()
+        folders = {1: tmp_path / "there", -1: tmp_path / "elsewhere"}
+        for folder in folders.values():
+            folder.mkdir()
         futures = [
-            pool.submit(batch_elsewhere, place, shards, indices[::step], epochs[::step]) for step, place in places.items()
+            pool.submit(batch_elsewhere, folder, shards, indices[::step], epochs[::step]) for step, folder in folders.items()
         ]
         for step, future in zip((1, -1), futures, strict=True):
             elsewhere = future.result()

@@ -130,8 +130,8 @@ def test_bernoulli_with_a_maximum_keeps_the_shares_of_all_positions() -> None:
     free = hide(TWENTY, 40_000, selection="bernoulli", probability=0.3)
     assert np.array_equal(found.counts, np.minimum(free.counts, 3))
     assert not (masked_flags(found) & ~masked_flags(free)).any()
-    places = masked_flags(found)[:, [*range(1, 10), *range(11, 19)]].sum(axis=0)
-    assert stats.chisquare(places).pvalue > 1e-4
+    counts = masked_flags(found)[:, [*range(1, 10), *range(11, 19)]].sum(axis=0)
+    assert stats.chisquare(counts).pvalue > 1e-4
 
 
 def test_more_masked_tokens_than_capacity_are_an_error_not_a_lost_label() -> None:
@@ -240,12 +240,12 @@ WORDS = [1, 1, 0, 1, 0, 0, 1, 1, 0, 0, 1, 0, 1, 0, 1, 1, 0, 0, 0, 1]
 WORD_LIST = [[1, 2], [3, 4, 5], [6], [7, 8, 9], [11], [12, 13], [14], [15, 16, 17, 18]]
 
 
-def masked_words(count: int, places: int, **options: object) -> list[list[int]]:
+def masked_words(count: int, capacity: int, **options: object) -> list[list[int]]:
     """Return the masked positions of each row."""
     ids, lengths = rows_like(TWENTY, count)
     settings = Masked.model_validate({"whole_words": True, **options})
     starts = flags_of(WORDS, count)
-    found = masked_rows(ids, lengths, keys_of(count), settings, SPECIAL, VOCABULARY, places, starts)
+    found = masked_rows(ids, lengths, keys_of(count), settings, SPECIAL, VOCABULARY, capacity, starts)
     return [np.flatnonzero(row).tolist() for row in masked_flags(found)]
 
 
@@ -253,7 +253,7 @@ def test_whole_words_are_masked_and_one_that_would_exceed_the_count_is_skipped()
     rows = masked_words(3000, 3)
     for row in rows:
         words = [word for word in WORD_LIST if word[0] in row]
-        assert row == [place for word in words for place in word]
+        assert row == [position for word in words for position in word]
         assert 0 < len(row) <= 3
         left_out = [word for word in WORD_LIST if word not in words]
         assert all(len(row) + len(word) > 3 for word in left_out)  # nothing that still fits was left out

@@ -28,8 +28,8 @@ def pregenerate(documents: Path, tokenizer: Path, output: Path, workers: int | N
 
 
 def with_small_chunks(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
-    for place in (documents_module, module):
-        monkeypatch.setattr(place, "CHUNK", size)
+    for namespace in (documents_module, module):
+        monkeypatch.setattr(namespace, "CHUNK", size)
 
 
 def files_of(shard: Path) -> tuple[bytes, ...]:
@@ -47,14 +47,14 @@ def test_without_an_end_of_text_a_shard_is_its_documents_one_after_the_other(tmp
 
 def test_a_shard_holds_every_document_and_its_end(tmp_path, tokenizer, prose, write_documents) -> None:
     documents = write_documents("a.train.jsonl", [*prose[:20], ""])
-    said = pregenerate(documents, tokenizer, tmp_path / "a.train.bin")
+    message = pregenerate(documents, tokenizer, tmp_path / "a.train.bin")
     loaded = load_tokenizer(tokenizer)
     expected: list[int] = []
     for text in [*prose[:20], ""]:
         expected += [*loaded.tokenizer.encode(text).ids, loaded.end_of_text_id]
     assert np.fromfile(tmp_path / "a.train.bin", "<u2").tolist() == expected
     words = sum(len(text.split()) for text in prose[:20])
-    assert said.startswith(f"encoded 21 documents with {words:,} words as {len(expected):,} tokens")
+    assert message.startswith(f"encoded 21 documents with {words:,} words as {len(expected):,} tokens")
     lengths = [len(loaded.tokenizer.encode(text).ids) + 1 for text in [*prose[:20], ""]]
     bounds = [2**power for power in range(12)]
     counts = [sum(bound // 2 < length <= bound for length in lengths) for bound in bounds]
@@ -272,18 +272,18 @@ def test_an_endless_word_is_an_error_and_a_line_in_another_form_is_taken_whole(
 
 
 @pytest.mark.parametrize("parting", [BEFORE_SPACE, AFTER_NEWLINE])
-def test_parts_are_made_at_safe_places_only(parting) -> None:
-    def places(raw: bytes) -> list[int]:
+def test_parts_are_made_at_safe_positions_only(parting) -> None:
+    def cuts(raw: bytes) -> list[int]:
         return [found.end() for found in parting.finditer(raw)]
 
     if parting is BEFORE_SPACE:
-        assert places(b"abcdef ghijk  l") == [6, 12]
-        assert places(rb"abcd\n efghi\u0041 jklmno. p") == []
+        assert cuts(b"abcdef ghijk  l") == [6, 12]
+        assert cuts(rb"abcd\n efghi\u0041 jklmno. p") == []
         last_bytes = {character.encode()[-1] for character in map(chr, range(0x80, 0x110000 - 1)) if character.isspace()}
-        assert not [byte for byte in last_bytes if places(b"abcdefg" + bytes([byte]) + b" h")]
+        assert not [byte for byte in last_bytes if cuts(b"abcdefg" + bytes([byte]) + b" h")]
     else:
-        assert places(rb"ab\ncd\\\nef") == [4, 10]
-        assert places(rb"ab\\ncd\t") == []
+        assert cuts(rb"ab\ncd\\\nef") == [4, 10]
+        assert cuts(rb"ab\\ncd\t") == []
 
 
 def test_words_and_bytes_are_counted_as_python_counts_them() -> None:
@@ -312,7 +312,7 @@ def test_the_library_replaces_a_wrong_fast_encoder_and_the_step_reports_it(
     _encoder.cache_clear()
     with pytest.raises(Disagreement):
         TextEncoder(load_tokenizer(tokenizer).tokenizer).encoded(prose)
-    said = pregenerate(documents, tokenizer, tmp_path / "a.bin", 1)
-    assert "; by the tokenizers library alone, since the tokenizers library and Wrong give different ids for" in said
+    message = pregenerate(documents, tokenizer, tmp_path / "a.bin", 1)
+    assert "; by the tokenizers library alone, since the tokenizers library and Wrong give different ids for" in message
     assert files_of(tmp_path / "a.bin") == files_of(tmp_path / "right.bin")
     _encoder.cache_clear()

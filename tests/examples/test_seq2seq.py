@@ -4,7 +4,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tokenizers import Tokenizer, models, pre_tokenizers
 
 from relm.artifact import read_json, sha256_of, sidecar_of
 from relm.corpus.documents import Document, encode_document
@@ -19,6 +18,7 @@ from relm.examples.sharded_tables import ExampleTables
 from relm.examples.table import ExampleTable
 from relm.examples.tokenizers import SpecialIds, load_tokenizer
 from relm.recipes.objectives import Objective, Seq2Seq
+from small_tokenizers import save_words
 
 PAD, END = 0, 1
 WORDS = ["<pad>", "</s>", "<unk>", "să", "sa", "și", "si", "ții", "tii", "in", "în", "casă", "casa"]
@@ -28,12 +28,7 @@ SPECIAL = SpecialIds(end_of_text=END, pad=PAD, unk=2)
 @pytest.fixture
 def words(tmp_path: Path) -> Path:
     """Write a tokenizer of thirteen tokens, each a word."""
-    tokenizer = Tokenizer(models.WordLevel({word: number for number, word in enumerate(WORDS)}, unk_token="<unk>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    tokenizer.add_special_tokens(WORDS[:3])
-    path = tmp_path / "words.json"
-    tokenizer.save(str(path))
-    return path
+    return save_words(tmp_path / "words.json", WORDS, special=WORDS[:3], unknown="<unk>")
 
 
 def objective(sequence_length: int = 8, **options: object) -> Objective:
@@ -52,13 +47,13 @@ def pairs_in(table: Path) -> list[tuple[list[int], list[int]]]:
 
 def test_a_pair_is_a_line_and_the_line_without_diacritics_each_with_one_end(tmp_path, words, write_documents) -> None:
     documents = write_documents("a.jsonl", ["să ţii\n\n  în casă \n", "", " \n", "şi"])
-    said = pregenerate_seq2seq(documents, words, tmp_path / "a.arrow", objective(), "ro", workers=1)
+    message = pregenerate_seq2seq(documents, words, tmp_path / "a.arrow", objective(), "ro", workers=1)
     assert pairs_in(tmp_path / "a.arrow") == [
         ([4, 8, END], [3, 7, END]),
         ([9, 12, END], [10, 11, END]),
         ([6, END], [5, END]),
     ]
-    assert said.startswith("encoded 4 documents with 5 words as 3 pairs of 16 tokens in ")
+    assert message.startswith("encoded 4 documents with 5 words as 3 pairs of 16 tokens in ")
 
 
 def test_a_pair_can_be_a_whole_document(tmp_path, words, write_documents) -> None:

@@ -101,7 +101,7 @@ def test_all_ways_to_cut_a_row_are_equally_likely() -> None:
     assert stats.chisquare(counts).pvalue > 1e-3
 
 
-def test_as_many_segments_as_places_and_a_single_one_leave_no_choice() -> None:
+def test_as_many_segments_as_tokens_and_a_single_one_leave_no_choice() -> None:
     assert segment_starts(keys(2), 3, 3).tolist() == [[True, True, True]] * 2
     assert segment_starts(keys(2), 3, 1).tolist() == [[True, False, False]] * 2
     assert segment_starts(keys(2), 1, 1).tolist() == [[True]] * 2

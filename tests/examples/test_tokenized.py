@@ -158,10 +158,10 @@ def test_a_full_disk_is_reported(wordpiece, prose, write_documents) -> None:
     documents = write_documents("a.jsonl", prose)
     with tokenized_documents(documents, wordpiece, "lines", "en", 1) as found:
         size = found.tokens.nbytes
-    for limit, said in ((size // 2, "cannot be kept in a temporary file in "), (size, "enough")):
+    for limit, message in ((size // 2, "cannot be kept in a temporary file in "), (size, "enough")):
         command = [sys.executable, "-c", ON_A_SMALL_DISK, str(documents), str(wordpiece), str(limit)]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
-        assert said in done.stdout
+        assert message in done.stdout
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] == resource.RLIM_INFINITY
 
 

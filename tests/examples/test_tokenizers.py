@@ -120,8 +120,8 @@ def gpt2_files(tmp_path: Path) -> dict[str, Path]:
 
 
 def test_gpt2s_files_become_one_with_the_same_ids(tmp_path, gpt2_files) -> None:
-    said = import_tokenizer("gpt2_bpe", gpt2_files, tmp_path / "out" / "tokenizer.json")
-    assert said == "imported a gpt2_bpe tokenizer of 260 tokens; end of text 259"
+    message = import_tokenizer("gpt2_bpe", gpt2_files, tmp_path / "out" / "tokenizer.json")
+    assert message == "imported a gpt2_bpe tokenizer of 260 tokens; end of text 259"
     loaded = load_tokenizer(tmp_path / "out" / "tokenizer.json")
     vocabulary = json.loads(gpt2_files["vocab.json"].read_text())
     assert loaded.tokenizer.get_vocab() == vocabulary
@@ -206,8 +206,8 @@ def test_a_tokenizer_that_changed_since_it_was_made_is_refused(tokenizer) -> Non
 
 def test_a_trained_wordpiece_has_berts_special_tokens_first_and_the_most_frequent_pieces(tmp_path, write_documents) -> None:
     documents = write_documents("a.jsonl", ["AB áb abab abab aab aab bba bba"])
-    said = train_tokenizer("wordpiece", [documents], 13, 10**9, tmp_path / "t.json", lower_case=True)
-    assert said.startswith("trained a WordPiece of 13 tokens on 32 bytes of 1 documents")
+    message = train_tokenizer("wordpiece", [documents], 13, 10**9, tmp_path / "t.json", lower_case=True)
+    assert message.startswith("trained a WordPiece of 13 tokens on 32 bytes of 1 documents")
     loaded = load_tokenizer(tmp_path / "t.json")
     vocabulary = loaded.tokenizer.get_vocab()
     assert asdict(loaded.special) == {"end_of_text": None, "pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4}
@@ -234,8 +234,8 @@ def test_the_rarest_characters_are_left_out_of_a_small_wordpiece(tmp_path, write
 
 def test_characters_are_those_of_the_text_in_order_and_all_others_are_unknown(tmp_path, write_documents) -> None:
     documents = write_documents("a.jsonl", ["ba\n", "ză a"])
-    said = train_tokenizer("characters", [documents], None, 10**9, tmp_path / "t.json")
-    assert said.startswith("trained a character vocabulary of 8 tokens on 8 bytes of 2 documents")
+    message = train_tokenizer("characters", [documents], None, 10**9, tmp_path / "t.json")
+    assert message.startswith("trained a character vocabulary of 8 tokens on 8 bytes of 2 documents")
     loaded = load_tokenizer(tmp_path / "t.json")
     assert loaded.tokenizer.encode("ab\nză x<").ids == [4, 5, 2, 6, 7, 3, 1, 1]
     assert (loaded.kind, loaded.special.end_of_text, loaded.special.unk) == ("characters", 0, 1)

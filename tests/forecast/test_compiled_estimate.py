@@ -38,36 +38,36 @@ def made(recipe: str = "on_tpu") -> Compilation:
 
 
 def test_a_recipe_for_a_tpu_is_given_the_command_of_its_compiler(plan: Plan) -> None:
-    told = describe_estimate(plan, None, None, trial=False)
-    assert told.splitlines()[-1].endswith(f": relm compile on_tpu --output {plan.compilation}")
+    text = describe_estimate(plan, None, None, trial=False)
+    assert text.splitlines()[-1].endswith(f": relm compile on_tpu --output {plan.compilation}")
     assert [*compiled_lines(Project().plan("tiny"), None, None, None)] == []
 
 
 def test_a_shipped_recipe_has_the_figures_of_the_committed_table() -> None:
     plan = Project(CHECKOUT).plan("roberta_base_v3-8")
-    told = "\n".join(compiled_lines(plan, None, None, None))
+    output = "\n".join(compiled_lines(plan, None, None, None))
     step = next(each for each in shipped_compilation(read_shipped(), plan).programs if each.name == "step")
-    assert f"fits: {step.compiled.memory.peak / 2**30:.2f} GiB at most of 15.48" in told
-    assert "relm compile" not in told
+    assert f"fits: {step.compiled.memory.peak / 2**30:.2f} GiB at most of 15.48" in output
+    assert "relm compile" not in output
 
 
-def test_a_shipped_recipe_that_was_edited_is_told_to_compile(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_shipped_recipe_that_was_edited_gets_the_command_to_compile(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = Project(CHECKOUT).plan("roberta_base_v3-8")
     monkeypatch.setattr(Plan, "fingerprint", "0" * 12)
-    told = [*compiled_lines(plan, None, None, None)]
-    assert len(told) == 2
-    assert told[1].startswith("docs/compiled.json is left out: recipe roberta_base_v3-8 has fingerprint 000000000000")
-    assert "relm compile roberta_base_v3-8" in told[1]
+    output = [*compiled_lines(plan, None, None, None)]
+    assert len(output) == 2
+    assert output[1].startswith("docs/compiled.json is left out: recipe roberta_base_v3-8 has fingerprint 000000000000")
+    assert "relm compile roberta_base_v3-8" in output[1]
 
 
 def test_a_file_in_the_work_folder_is_found(plan: Plan) -> None:
     write_compilation(plan.compilation, made())
-    told = describe_estimate(plan, None, 2.0, trial=False)
-    assert "device-hours by arithmetic" in told
-    assert "\n\nas compiled for v3-8 by jax 0.7.1, libtpu 0.0.21\n" in told
-    assert "at least 4 s: operations 2 s" in told
+    output = describe_estimate(plan, None, 2.0, trial=False)
+    assert "device-hours by arithmetic" in output
+    assert "\n\nas compiled for v3-8 by jax 0.7.1, libtpu 0.0.21\n" in output
+    assert "at least 4 s: operations 2 s" in output
     # 900 steps of 4 s on four chips at 2 an hour.
-    assert told.rpartition("  100% ")[2].split("\n")[0].split()[-3:] == ["1.00", "4.00", "8.00"]
+    assert output.rpartition("  100% ")[2].split("\n")[0].split()[-3:] == ["1.00", "4.00", "8.00"]
 
 
 def test_another_file_may_be_given(plan: Plan, tmp_path: Path) -> None:
@@ -80,9 +80,9 @@ def test_another_file_may_be_given(plan: Plan, tmp_path: Path) -> None:
 
 def test_a_recipe_that_changed_since_is_estimated_and_reported(plan: Plan) -> None:
     write_compilation(plan.compilation, made().model_copy(update={"sequences": {"main": 8}}))
-    told = [*compiled_lines(plan, None, None, None)]
-    assert len(told) == 2
-    assert "is left out: phase main: compiled with global_batch_size 8, the recipe has 16" in told[1]
+    output = [*compiled_lines(plan, None, None, None)]
+    assert len(output) == 2
+    assert "is left out: phase main: compiled with global_batch_size 8, the recipe has 16" in output[1]
     with pytest.raises(RelmError, match=r"compiled with global_batch_size 8"):
         [*compiled_lines(plan, None, None, plan.compilation)]
 

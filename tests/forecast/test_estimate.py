@@ -56,30 +56,30 @@ def figures(text: str, row: str) -> str:
 
 
 def test_each_phase_has_a_table_and_all_have_a_sum(plans: Project) -> None:
-    told = describe_estimate(plans.plan("two"), None, None, trial=False)
-    assert re.findall(r"^(phase \w+): masked, (\d) steps", told, re.M) == [("phase short", "6"), ("phase long", "2")]
-    assert re.findall(r"^  tokens +([\d,]+)", told, re.M) == ["384", "512", "896"]
-    each = [float(found) for found in re.findall(r"; ([\d.e+]+) in all$", told, re.M)]
-    assert float(figures(told.split("in all\n")[-1], "operations")) == pytest.approx(sum(each), rel=0.01)
-    assert figures(told, "vocabulary") == "600 rows; 600 tokens, taken from tokenizer.vocabulary_size; it is not made yet"
-    assert re.match(r"at least [\d.]+ kB of .* available, and activations of 2 sequences at once", figures(told, "memory"))
-    assert figures(told, "time here") == "not measured: --trial takes a step here and measures it"
-    assert "published peak in bfloat16 and float32" in told
+    output = describe_estimate(plans.plan("two"), None, None, trial=False)
+    assert re.findall(r"^(phase \w+): masked, (\d) steps", output, re.M) == [("phase short", "6"), ("phase long", "2")]
+    assert re.findall(r"^  tokens +([\d,]+)", output, re.M) == ["384", "512", "896"]
+    each = [float(found) for found in re.findall(r"; ([\d.e+]+) in all$", output, re.M)]
+    assert float(figures(output.split("in all\n")[-1], "operations")) == pytest.approx(sum(each), rel=0.01)
+    assert figures(output, "vocabulary") == "600 rows; 600 tokens, taken from tokenizer.vocabulary_size; it is not made yet"
+    assert re.match(r"at least [\d.]+ kB of .* available, and activations of 2 sequences at once", figures(output, "memory"))
+    assert figures(output, "time here") == "not measured: --trial takes a step here and measures it"
+    assert "published peak in bfloat16 and float32" in output
 
 
 def test_one_phase_alone(plans: Project) -> None:
-    told = describe_estimate(plans.plan("two"), "long", None, trial=False)
-    assert "phase long" in told
-    assert "phase short" not in told
+    output = describe_estimate(plans.plan("two"), "long", None, trial=False)
+    assert "phase long" in output
+    assert "phase short" not in output
     with pytest.raises(RelmError, match=r"recipe two has no phase 'lnog'; it has short, long"):
         describe_estimate(plans.plan("two"), "lnog", None, trial=False)
 
 
 def test_hours_are_operations_by_the_peak_and_cost_their_price(plans: Project) -> None:
     plan = changed(plans, "run: {peak_teraflops: 1.0e-9}")
-    told = describe_estimate(plan, None, 3.0, trial=False)
-    found = float(figures(told.split("in all\n")[-1], "operations")) / 1e3 / 3600
-    hours, price = re.match(r"1e-09 +([\d,.]+) \(([\d,.]+)\)", figures(told, "run's own")).groups()
+    output = describe_estimate(plan, None, 3.0, trial=False)
+    found = float(figures(output.split("in all\n")[-1], "operations")) / 1e3 / 3600
+    hours, price = re.match(r"1e-09 +([\d,.]+) \(([\d,.]+)\)", figures(output, "run's own")).groups()
     assert float(hours.replace(",", "")) == pytest.approx(found / 0.2, rel=0.01)
     assert float(price.replace(",", "")) == pytest.approx(3 * found / 0.2, rel=0.01)
     with pytest.raises(RelmError, match=r"--price-per-hour: expected a number from 0 on, found nan"):
@@ -88,22 +88,22 @@ def test_hours_are_operations_by_the_peak_and_cost_their_price(plans: Project) -
 
 def test_a_device_that_is_not_here_is_arithmetic(plans: Project) -> None:
     plan = changed(plans, "run: {device: tpu}")
-    told = describe_estimate(plan, "long", None, trial=True)
-    assert "of each device, and activations of 2 sequences at once" in figures(told, "memory")
-    assert figures(told, "time here") == "not measured: run.device is tpu"
-    assert re.findall(r"^  (TPU v\S+) +([\d.]+) ", told, re.M)[:3] == [("TPU v2", "46"), ("TPU v3", "123"), ("TPU v4", "275")]
+    output = describe_estimate(plan, "long", None, trial=True)
+    assert "of each device, and activations of 2 sequences at once" in figures(output, "memory")
+    assert figures(output, "time here") == "not measured: run.device is tpu"
+    assert re.findall(r"^  (TPU v\S+) +([\d.]+) ", output, re.M)[:3] == [("TPU v2", "46"), ("TPU v3", "123"), ("TPU v4", "275")]
     both = describe_estimate(plan, None, None, trial=False)
     assert figures(both, "TPU v3") == "none published"
 
 
 def test_each_device_of_a_slice_computes_its_part_of_the_sequences(plans: Project) -> None:
     sliced = changed(plans, "run: {device: tpu, topology: v5e-4, micro_batch_size: 4}")
-    told = figures(describe_estimate(sliced, "long", None, trial=False), "memory")
-    assert re.match(r"at least [\d.]+ kB of each device, and activations of 1 sequence at once", told)
+    output = figures(describe_estimate(sliced, "long", None, trial=False), "memory")
+    assert re.match(r"at least [\d.]+ kB of each device, and activations of 1 sequence at once", output)
 
 
 @pytest.mark.parametrize(
-    ("changes", "size", "words"),
+    ("changes", "size", "message"),
     [
         ("", 600, "taken from tokenizer.vocabulary_size"),
         ("tokenizer: {train: characters, vocabulary_size: null}", 256, "256 tokens are ASSUMED: the text's characters"),
@@ -115,10 +115,10 @@ def test_each_device_of_a_slice_computes_its_part_of_the_sequences(plans: Projec
     ],
     ids=["trained", "assumed", "the model's"],
 )
-def test_the_source_of_the_vocabulary_is_stated(plans: Project, changes: str, size: int, words: str) -> None:
-    facts, told = vocabulary(changed(plans, changes))
+def test_the_source_of_the_vocabulary_is_stated(plans: Project, changes: str, size: int, message: str) -> None:
+    facts, sentence = vocabulary(changed(plans, changes))
     assert facts.vocabulary_size == size
-    assert words in told
+    assert message in sentence
 
 
 def test_the_sentencepiece_models_with_a_known_size_are_those_of_the_shipped_files(checkout: Path, plans: Project) -> None:
@@ -144,15 +144,15 @@ def test_the_passes_of_a_trial_are_multiplied_and_its_update_is_not() -> None:
 
 def test_an_unknown_vocabulary_is_assumed_in_a_trial_too(plans: Project) -> None:
     (plans.recipes / "letters.yaml").write_text(LETTERS)
-    told = describe_estimate(Project().plan("letters"), None, None, trial=True)
-    assert "256 tokens are ASSUMED" in told
-    assert "; measured, 4 sequences at once" in told
+    output = describe_estimate(Project().plan("letters"), None, None, trial=True)
+    assert "256 tokens are ASSUMED" in output
+    assert "; measured, 4 sequences at once" in output
 
 
 def test_a_trial_that_fails_is_not_the_end_of_an_estimate(plans: Project, capfd: pytest.CaptureFixture[str]) -> None:
     plan = changed(plans, "pretrain: {short: {optimizer: {learning_rate: 1.0e+30}}}")
-    told = describe_estimate(plan, "short", None, trial=True)
-    assert figures(told, "time here") == "not measured: the trial ended with status 1; its message is printed above"
+    output = describe_estimate(plan, "short", None, trial=True)
+    assert figures(output, "time here") == "not measured: the trial ended with status 1; its message is printed above"
     assert "expected a finite number" in capfd.readouterr().err
 
 

@@ -42,7 +42,7 @@ def test_a_trained_tokenizer_has_the_special_tokens_that_were_expected(kind: str
 
 @pytest.mark.parametrize("kind", PUBLISHED)
 def test_a_published_tokenizer_is_what_was_expected(kind: str, tmp_path: Path, shared_data: Path) -> None:
-    files = {name: shared_data / "tokenizers" / place for name, place in PUBLISHED[kind].items()}
+    files = {name: shared_data / "tokenizers" / source for name, source in PUBLISHED[kind].items()}
     import_tokenizer(kind, files, tmp_path / "tokenizer.json")
     found = load_tokenizer(tmp_path / "tokenizer.json")
     assert special_of(found) == KINDS[kind].special

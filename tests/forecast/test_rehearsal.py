@@ -72,41 +72,41 @@ def number(pattern: str, text: str) -> float:
 
 @pytest.mark.parametrize("objective", CHANGES)
 def test_every_objective_takes_steps_on_generated_examples(objective: str) -> None:
-    told = rehearse(rehearsal(objective, steps=5))
-    assert "8 sequences of 24 tokens a step in 4 micro-batches, float32\nexamples: generated" in told
-    rate = number(r"speed: ([\d,.e+]+) steps/s", told)
-    assert number(r" ([\d,]+) tokens/s", told) == pytest.approx(rate * 8 * 24, rel=0.01)
-    assert number(r" ([\d,.]+) samples/s, over 2 steps", told) == pytest.approx(rate * 8, rel=0.01)
+    output = rehearse(rehearsal(objective, steps=5))
+    assert "8 sequences of 24 tokens a step in 4 micro-batches, float32\nexamples: generated" in output
+    rate = number(r"speed: ([\d,.e+]+) steps/s", output)
+    assert number(r" ([\d,]+) tokens/s", output) == pytest.approx(rate * 8 * 24, rel=0.01)
+    assert number(r" ([\d,.]+) samples/s, over 2 steps", output) == pytest.approx(rate * 8, rel=0.01)
     # Memory of the whole process, in which other tests may have run.
-    assert re.search(r"memory: (\d{2,3}\.?\d* MB|[\d.]+ GB) at most", told), told
+    assert re.search(r"memory: (\d{2,3}\.?\d* MB|[\d.]+ GB) at most", output), output
 
 
 @pytest.mark.parametrize("objective", ["causal", "masked"])
 def test_the_first_loss_is_that_of_a_guess(objective: str) -> None:
-    told = rehearse(rehearsal(objective, few_micro_batches=True, steps=1))
+    output = rehearse(rehearsal(objective, few_micro_batches=True, steps=1))
     term = {"causal": "next_token", "masked": "masked_token"}[objective]
-    assert f"{term} " in told
-    assert f"(a guess among 300: {math.log(300):.3f})" in told
-    assert number(rf"{term} ([\d.]+)", told) == pytest.approx(math.log(300), abs=0.05)
+    assert f"{term} " in output
+    assert f"(a guess among 300: {math.log(300):.3f})" in output
+    assert number(rf"{term} ([\d.]+)", output) == pytest.approx(math.log(300), abs=0.05)
     if objective == "masked":
-        assert number(r"next_sentence ([\d.]+) \(a guess among 2: 0.693\)", told) == pytest.approx(math.log(2), abs=0.05)
+        assert number(r"next_sentence ([\d.]+) \(a guess among 2: 0.693\)", output) == pytest.approx(math.log(2), abs=0.05)
 
 
 def test_compile_only_takes_one_step_of_at_most_two_micro_batches() -> None:
     shares = {"pretrain": {"main": {"loss_shares": 4, "loss_normalisation": "per_micro_batch"}}}
     for changes in ({}, shares):
-        told = rehearse(rehearsal(changes=changes, few_micro_batches=True, steps=1))
-        assert "4 sequences of 24 tokens a step in 2 micro-batches" in told
-        assert "the first step took" in told
-        assert "speed" not in told
-    told = rehearse(rehearsal(changes={**shares, "run": {"micro_batch_size": None}}, few_micro_batches=True, steps=1))
-    assert "4 sequences of 24 tokens a step in 2 micro-batches" in told, "a micro-batch is one share"
-    told = rehearse(rehearsal(changes={"run": {"micro_batch_size": 8}}, few_micro_batches=True, steps=1))
-    assert "8 sequences of 24 tokens a step in 1 micro-batch" in told
+        output = rehearse(rehearsal(changes=changes, few_micro_batches=True, steps=1))
+        assert "4 sequences of 24 tokens a step in 2 micro-batches" in output
+        assert "the first step took" in output
+        assert "speed" not in output
+    output = rehearse(rehearsal(changes={**shares, "run": {"micro_batch_size": None}}, few_micro_batches=True, steps=1))
+    assert "4 sequences of 24 tokens a step in 2 micro-batches" in output, "a micro-batch is one share"
+    output = rehearse(rehearsal(changes={"run": {"micro_batch_size": 8}}, few_micro_batches=True, steps=1))
+    assert "8 sequences of 24 tokens a step in 1 micro-batch" in output
 
 
 def test_the_trace_has_our_steps_and_its_parts_add_up(tmp_path: Path) -> None:
-    told = rehearse(rehearsal("masked", steps=4, trace=tmp_path / "traces" / "t.json"))
+    output = rehearse(rehearsal("masked", steps=4, trace=tmp_path / "traces" / "t.json"))
     assert [path.name for path in (tmp_path / "traces").iterdir()] == ["t.json"]
     events = json.loads((tmp_path / "traces" / "t.json").read_text())["traceEvents"]
     names = [event.get("name", "") for event in events]
@@ -115,15 +115,15 @@ def test_the_trace_has_our_steps_and_its_parts_add_up(tmp_path: Path) -> None:
     assert names.count("input") == 3
     assert "Optimizer.step#Lamb.step" in names
 
-    shares = {name: number(rf"{name} ([\d.]+) %", told) for name in ("input", "forward", "backward", "optimizer", "rest")}
+    shares = {name: number(rf"{name} ([\d.]+) %", output) for name in ("input", "forward", "backward", "optimizer", "rest")}
     assert sum(shares.values()) == pytest.approx(100, abs=0.3)
     assert shares["forward"] > 5
     assert shares["backward"] > 5
     assert shares["optimizer"] > 1
     assert 0 <= shares["rest"] < 80
-    assert len([line for line in told.splitlines() if " s a step " in line and line.endswith(" times")]) == 12
+    assert len([line for line in output.splitlines() if " s a step " in line and line.endswith(" times")]) == 12
     # Memory of the whole process, in which other tests may have run.
-    assert re.search(r"memory: (\d{2,3}\.?\d* MB|[\d.]+ GB) at most", told), told
+    assert re.search(r"memory: (\d{2,3}\.?\d* MB|[\d.]+ GB) at most", output), output
 
 
 # Two steps of 100 and 50 microseconds: the indentation shows the nesting.
@@ -165,8 +165,8 @@ def test_an_operation_counts_without_those_inside_it() -> None:
 
 @pytest.mark.full
 def test_a_compiled_step_is_rehearsed() -> None:
-    told = rehearse(rehearsal(changes={"run": {"compile": True}}, few_micro_batches=True, steps=1))
-    assert number(r"; (\d+) compiled programs", told) >= 1
+    output = rehearse(rehearsal(changes={"run": {"compile": True}}, few_micro_batches=True, steps=1))
+    assert number(r"; (\d+) compiled programs", output) >= 1
 
 
 def test_nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,9 +181,9 @@ def test_nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize("micro_batch_size", [2, 8])
 def test_a_trial_measures_passes_and_update_of_at_most_two_micro_batches(tmp_path: Path, micro_batch_size: int) -> None:
     changes = {"run": {"micro_batch_size": micro_batch_size}}
-    told = measure_trial(rehearsal(changes=changes), tmp_path / "trial.json")
+    output = measure_trial(rehearsal(changes=changes), tmp_path / "trial.json")
     trial = Trial(**json.loads((tmp_path / "trial.json").read_text()))
-    assert told == f"measured steps: 20; {tmp_path / 'trial.json'}"
+    assert output == f"measured steps: 20; {tmp_path / 'trial.json'}"
     assert trial.micro_batches == (2 if micro_batch_size == 2 else 1)
     assert 0 < trial.update < 10 * trial.passes
     assert trial.memory is not None
@@ -231,15 +231,15 @@ def high_water_mark(process: int) -> int:
 
 def test_real_examples_are_read_where_they_are_given(examples: Path) -> None:
     given = rehearsal(changes={"pretrain": {"main": {"sequence_length": 16}}}, manifest=examples / "manifest.json", steps=4)
-    told = rehearse(given)
-    assert f"examples: from {examples / 'manifest.json'}" in told
+    output = rehearse(given)
+    assert f"examples: from {examples / 'manifest.json'}" in output
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
 def test_a_gpu_rehearses(tmp_path: Path) -> None:
-    told = rehearse(rehearsal(changes={"run": {"device": "cuda"}}, steps=8, trace=tmp_path / "t.json"))
-    assert "device: cuda" in told
-    assert number(r"; (\d+) compiled programs", told) >= 1
+    output = rehearse(rehearsal(changes={"run": {"device": "cuda"}}, steps=8, trace=tmp_path / "t.json"))
+    assert "device: cuda" in output
+    assert number(r"; (\d+) compiled programs", output) >= 1
     assert "cuLaunch" in (tmp_path / "t.json").read_text() or "cudaLaunch" in (tmp_path / "t.json").read_text()
 
 
@@ -273,7 +273,7 @@ def test_the_command_rehearses_a_recipe_before_anything_was_made(project, capsys
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "message"),
     [
         (["tiny", "--phase", "mian"], "recipe tiny has no phase 'mian'; it has main"),
         (["tiny", "--steps", "3"], "--steps 3: the first 3 steps are the warm-up; give more, or --compile-only"),
@@ -291,10 +291,10 @@ def test_the_command_rehearses_a_recipe_before_anything_was_made(project, capsys
     ],
     ids=" ".join,
 )
-def test_a_mistake_is_reported_before_the_first_step(arguments: list[str], words: str, project, capsys) -> None:
+def test_a_mistake_is_reported_before_the_first_step(arguments: list[str], message: str, project, capsys) -> None:
     status, out, error = run_in(project.folder, capsys, *arguments)
     assert status == 1
-    assert words in error
+    assert message in error
     assert out == ""
 
 

@@ -30,15 +30,15 @@ GRAPHCORE = replace(
 )  # fmt: skip
 
 
-def batch_for(config: BertConfig, length: int = 10, places: int = 4) -> dict[str, Tensor]:
+def batch_for(config: BertConfig, length: int = 10, capacity: int = 4) -> dict[str, Tensor]:
     """Return three sequences, two padded at their end, the third with an unused position; none masks the first token."""
     draw = torch.Generator().manual_seed(7)
     lengths = torch.tensor([[length], [length - 3], [length // 2]])
     attention = (torch.arange(length) < lengths).long()
     ids = torch.randint(2, config.vocabulary_size, (3, length), generator=draw)
     kinds = torch.randint(0, config.type_vocabulary_size, (3, length), generator=draw)
-    positions = torch.stack([1 + torch.randperm(int(n) - 1, generator=draw)[:places].sort().values for n in lengths])
-    labels = torch.randint(2, config.vocabulary_size, (3, places), generator=draw)
+    positions = torch.stack([1 + torch.randperm(int(n) - 1, generator=draw)[:capacity].sort().values for n in lengths])
+    labels = torch.randint(2, config.vocabulary_size, (3, capacity), generator=draw)
     positions[2, -1], labels[2, -1] = 0, -100
     return {
         "input_ids": torch.where(attention.bool(), ids, config.padding_id or 0),

@@ -12,7 +12,7 @@ HIDDEN_PADDING = torch.arange(7)[None, None, None, :] < torch.tensor([7, 4])[:, 
 def heads(keys: int = 7) -> list[torch.Tensor]:
     """Return queries at 7 positions, keys and values at `keys`, for 2 sequences and 3 heads of width 4."""
     generator = torch.Generator().manual_seed(5)
-    return [torch.randn(2, 3, places, 4, generator=generator).requires_grad_() for places in (7, keys, keys)]
+    return [torch.randn(2, 3, length, 4, generator=generator).requires_grad_() for length in (7, keys, keys)]
 
 
 @pytest.mark.parametrize(

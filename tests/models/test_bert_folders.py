@@ -1,14 +1,14 @@
 """Folders that transformers wrote, folders as published, and folders that do not fit the model."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from bert_cases import FORMS, GRAPHCORE, TINY, batch_for
+from changed_folders import change_weights
 from random_weights import randomised
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from transformers import AutoConfig, BertForMaskedLM, BertForPreTraining, PreTrainedModel
 
 from relm.models.bert import Bert, BertConfig
@@ -21,16 +21,6 @@ PAIRS = replace(TINY, next_sentence=True)
 def folder(tmp_path: Path) -> Path:
     randomised(Bert(PAIRS)).save_folder(tmp_path, {"cls_token_id": 2})
     return tmp_path
-
-
-def change_config(folder: Path, **changes: object) -> None:
-    content = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(content | changes))
-
-
-def change_weights(folder: Path, change) -> None:
-    weights = load_file(folder / "model.safetensors")
-    save_file(change(weights) or weights, folder / "model.safetensors")
 
 
 @pytest.mark.parametrize("config", [*(config for config, _ in FORMS.values()), GRAPHCORE], ids=[*FORMS, "graphcore"])

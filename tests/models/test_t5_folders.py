@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from changed_folders import change_config, change_weights
 from random_weights import randomised
-from safetensors.torch import load_file, save_file
 from t5_cases import FORMS, TINY, batch_for, pair
 from transformers import AutoConfig, GenerationConfig
 
@@ -21,16 +21,6 @@ UNUSED = "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight
 def saved(config: T5Config, folder: Path) -> Path:
     randomised(T5(config)).save_folder(folder, {"eos_token_id": 1})
     return folder
-
-
-def change_config(folder: Path, **changes: object) -> None:
-    content = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(content | changes))
-
-
-def change_weights(folder: Path, change) -> None:
-    weights = load_file(folder / "model.safetensors")
-    save_file(change(weights) or weights, folder / "model.safetensors")
 
 
 def assert_as_saved(loaded: T5, config: T5Config) -> None:

@@ -26,7 +26,7 @@ def at(root: Path, mark: str) -> Path:
     return root
 
 
-def test_outside_any_container_there_is_none_and_the_words_say_so(tmp_path: Path) -> None:
+def test_outside_any_container_none_is_recorded(tmp_path: Path) -> None:
     assert container({"HOME": "/root"}, tmp_path) is None
     assert format_container(None) == "outside any container"
 
@@ -35,25 +35,25 @@ def test_outside_any_container_there_is_none_and_the_words_say_so(tmp_path: Path
 def test_an_engine_is_known_by_the_file_it_leaves_and_the_image_by_what_the_run_line_says(
     tmp_path: Path, mark: str, engine: str
 ) -> None:
-    told = container({"RELM_IMAGE": PUBLISHED, "RELM_IMAGE_ROLE": "cpu"}, at(tmp_path, mark))
-    assert told == {"engine": engine, "role": "cpu", "image": PUBLISHED, "digest": ID}
+    found = container({"RELM_IMAGE": PUBLISHED, "RELM_IMAGE_ROLE": "cpu"}, at(tmp_path, mark))
+    assert found == {"engine": engine, "role": "cpu", "image": PUBLISHED, "digest": ID}
 
 
 def test_podman_is_known_by_its_variable_where_a_read_only_root_hides_its_file(tmp_path: Path) -> None:
-    told = container({"container": "podman", "RELM_IMAGE": ID}, tmp_path)
-    assert told is not None
-    assert told["engine"] == "podman"
+    found = container({"container": "podman", "RELM_IMAGE": ID}, tmp_path)
+    assert found is not None
+    assert found["engine"] == "podman"
     assert container({"container": "systemd-nspawn"}, tmp_path) is None
 
 
 @pytest.mark.parametrize("name", ["APPTAINER_CONTAINER", "SINGULARITY_CONTAINER"])
 def test_apptainer_is_known_by_its_variable(tmp_path: Path, name: str) -> None:
-    told = container({name: "/images/x.sif"}, tmp_path)
-    assert told == {"engine": "apptainer", "role": None, "image": None, "digest": None}
-    assert format_container(told) == "in a container of Apptainer that does not say which image it is of"
+    found = container({name: "/images/x.sif"}, tmp_path)
+    assert found == {"engine": "apptainer", "role": None, "image": None, "digest": None}
+    assert format_container(found) == "in a container of Apptainer that does not say which image it is of"
 
 
-def test_what_apptainer_runs_is_told_by_the_image_it_was_made_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_apptainer_runs_is_named_by_the_image_it_was_built_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Names are Snakemake's for pulled images, and the override's for images built here."""
     from snakemake.deployment.singularity import Image as SnakemakesImage
 
@@ -61,8 +61,8 @@ def test_what_apptainer_runs_is_told_by_the_image_it_was_made_of(tmp_path: Path,
     base = {"image": "docker.io/library/python", "tag": "3.11"}
     built = {"id": "sha256:" + "6" * 64, "bases": {}, "built": "2026-01-01", "apptainer": "work/tpu.sif"}
     (tmp_path / "containers").mkdir()
-    told = {"images": {"cpu": {**lock, "bases": {"BASE": "python"}}}, "bases": {"python": base}}
-    (tmp_path / "containers/lock.yaml").write_text(yaml.safe_dump(told))
+    document = {"images": {"cpu": {**lock, "bases": {"BASE": "python"}}}, "bases": {"python": base}}
+    (tmp_path / "containers/lock.yaml").write_text(yaml.safe_dump(document))
     (tmp_path / "containers/lock.local.yaml").write_text(yaml.safe_dump({"images": {"tpu": built}}))
     monkeypatch.chdir(tmp_path)
     pulled = SnakemakesImage.__new__(SnakemakesImage)
@@ -75,39 +75,39 @@ def test_what_apptainer_runs_is_told_by_the_image_it_was_made_of(tmp_path: Path,
 
 
 def test_an_image_that_was_built_here_has_its_id_for_a_digest(tmp_path: Path) -> None:
-    told = container({"RELM_IMAGE": ID}, at(tmp_path, ".dockerenv"))
-    assert told is not None
-    assert told["digest"] == ID
-    assert format_container(told) == f"in the image {ID} by Docker"
+    found = container({"RELM_IMAGE": ID}, at(tmp_path, ".dockerenv"))
+    assert found is not None
+    assert found["digest"] == ID
+    assert format_container(found) == f"in the image {ID} by Docker"
 
 
 @pytest.mark.parametrize("image", ["relm/cpu:0.1.0", "relm/cpu@sha256:abc", f"{ID}0"])
 def test_what_is_no_digest_is_not_taken_for_one(tmp_path: Path, image: str) -> None:
-    told = container({"RELM_IMAGE": image}, at(tmp_path, ".dockerenv"))
-    assert told is not None
-    assert told["digest"] is None
-    assert format_container(told).endswith("its digest unknown")
+    found = container({"RELM_IMAGE": image}, at(tmp_path, ".dockerenv"))
+    assert found is not None
+    assert found["digest"] is None
+    assert format_container(found).endswith("its digest unknown")
 
 
 def test_an_image_of_ours_is_noticed_under_an_engine_that_leaves_no_sign(tmp_path: Path) -> None:
-    told = container({"RELM_IMAGE_ROLE": "tpu"}, tmp_path)
-    assert told == {"engine": "unknown", "role": "tpu", "image": None, "digest": None}
-    assert format_container(told).endswith("(relm's for tpu)")
+    found = container({"RELM_IMAGE_ROLE": "tpu"}, tmp_path)
+    assert found == {"engine": "unknown", "role": "tpu", "image": None, "digest": None}
+    assert format_container(found).endswith("(relm's for tpu)")
 
 
-def test_every_installed_package_is_told_with_a_hash_that_anybody_can_check() -> None:
-    told = packages()
-    assert told["installed"] == sorted(told["installed"], key=lambda line: line.split("==")[0])
-    assert f"numpy=={importlib.metadata.version('numpy')}" in told["installed"]
-    assert f"relm=={importlib.metadata.version('relm')}" in told["installed"]
-    assert told["sha256"] == hashlib.sha256(("\n".join(told["installed"]) + "\n").encode()).hexdigest()
+def test_every_installed_package_is_listed_with_a_hash_that_anybody_can_check() -> None:
+    listed = packages()
+    assert listed["installed"] == sorted(listed["installed"], key=lambda line: line.split("==")[0])
+    assert f"numpy=={importlib.metadata.version('numpy')}" in listed["installed"]
+    assert f"relm=={importlib.metadata.version('relm')}" in listed["installed"]
+    assert listed["sha256"] == hashlib.sha256(("\n".join(listed["installed"]) + "\n").encode()).hexdigest()
 
 
-def test_of_a_package_that_is_there_twice_the_imported_one_is_told(tmp_path: Path) -> None:
+def test_of_a_package_that_is_there_twice_the_imported_one_is_listed(tmp_path: Path) -> None:
     for folder, version in (("first", "2.0"), ("second", "1.0")):
-        told = tmp_path / folder / f"Some_Thing-{version}.dist-info"
-        told.mkdir(parents=True)
-        (told / "METADATA").write_text(f"Metadata-Version: 2.1\nName: Some.Thing\nVersion: {version}\n")
+        metadata = tmp_path / folder / f"Some_Thing-{version}.dist-info"
+        metadata.mkdir(parents=True)
+        (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: Some.Thing\nVersion: {version}\n")
     program = "from relm.provenance.container import packages; print('\\n'.join(packages()['installed']))"
     source = str(Path(surroundings.__file__).parents[2])
     path = ":".join([str(tmp_path / "first"), str(tmp_path / "second"), source])
@@ -116,26 +116,26 @@ def test_of_a_package_that_is_there_twice_the_imported_one_is_told(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("said", "commit", "changed"),
+    ("variable", "commit", "changed"),
     [("a" * 40, "a" * 40, False), ("a" * 40 + "+changes", "a" * 40, True), ("unknown", None, None)],
 )
 def test_in_an_image_the_code_is_of_the_commit_that_it_was_built_from(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, said: str, commit: str | None, changed: bool | None
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, variable: str, commit: str | None, changed: bool | None
 ) -> None:
     installed = tmp_path / "lib/python3.11/site-packages/relm"
     installed.mkdir(parents=True)
     monkeypatch.setattr("relm.__file__", str(installed / "__init__.py"))
-    monkeypatch.setenv("RELM_IMAGE_COMMIT", said)
-    told = read_commit()
-    assert (told["commit"], told["changed"]) == (commit, changed)
+    monkeypatch.setenv("RELM_IMAGE_COMMIT", variable)
+    code = read_commit()
+    assert (code["commit"], code["changed"]) == (commit, changed)
 
 
-def test_a_checkout_tells_its_own_commit_whatever_the_variable_says(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_checkout_records_its_own_commit_whatever_the_variable_says(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RELM_IMAGE_COMMIT", "a" * 40)
     assert read_commit()["commit"] != "a" * 40
 
 
-def test_in_a_container_the_home_of_the_caller_is_not_told_either(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_in_a_container_the_home_of_the_caller_is_not_recorded_either(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HOME", "/tmp")
     monkeypatch.setenv("LOGNAME", "nobody")
     monkeypatch.chdir(tmp_path)

@@ -34,21 +34,21 @@ def test_a_record_says_what_was_read_and_made(in_project: Path) -> None:
     source, output = made(Path("recipes/a.yaml"), "abc"), made(Path("work/b.bin"), "12345")
     with record("encode", [source, Path("recipes")], [output], ["relm", "encode", "a b"]) as facts:
         facts["summary"] = "encoded 5 bytes"
-    told = json.loads(Path("work/b.bin.record.json").read_text())
+    found = json.loads(Path("work/b.bin.record.json").read_text())
     abc = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
-    assert told["inputs"] == [
+    assert found["inputs"] == [
         {"path": "recipes/a.yaml", "sha256": abc, "size": 3},
         {"path": "recipes", "sha256": None, "size": None},
     ]
-    assert told["outputs"] == [{"path": "work/b.bin", "sha256": hashlib.sha256(b"12345").hexdigest(), "size": 5}]
-    assert (told["step"], told["summary"], told["argv"]) == ("encode", "encoded 5 bytes", ["relm", "encode", "a b"])
-    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", told["started"])
-    assert told["ended"] >= told["started"]
-    assert told["host"]["cores_usable"] >= 1
-    assert told["software"]["relm"] == "0.1.0"
+    assert found["outputs"] == [{"path": "work/b.bin", "sha256": hashlib.sha256(b"12345").hexdigest(), "size": 5}]
+    assert (found["step"], found["summary"], found["argv"]) == ("encode", "encoded 5 bytes", ["relm", "encode", "a b"])
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", found["started"])
+    assert found["ended"] >= found["started"]
+    assert found["host"]["cores_usable"] >= 1
+    assert found["software"]["relm"] == "0.1.0"
 
 
-def test_a_sidecar_spares_hashing_unless_it_tells_of_another_size(in_project: Path) -> None:
+def test_a_sidecar_spares_hashing_unless_its_size_differs(in_project: Path) -> None:
     output = made(Path("work/big.bin"), "12345")
     sidecar = json.loads(sidecar_of(output).read_text())
     write_json(sidecar_of(output), {**sidecar, "sha256": "f" * 64})
@@ -93,7 +93,7 @@ def test_tokens_are_masked_wherever_they_occur(in_project: Path, monkeypatch: py
     assert json.loads(text)["argv"][1] == "--header=Bearer ***"
 
 
-def test_neither_home_nor_user_nor_host_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_neither_home_nor_user_nor_host_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home = tmp_path / "homes" / "alice"
     (home / "checkout").mkdir(parents=True)
     monkeypatch.setenv("HOME", str(home))
@@ -106,20 +106,20 @@ def test_neither_home_nor_user_nor_host_is_told(tmp_path: Path, monkeypatch: pyt
         pass
     text = record_of(output).read_text()
     assert "alice" not in text
-    told = json.loads(text)
-    assert [entry["path"] for entry in told["inputs"][:2]] == ["~/texts/one.txt", "recipes/x.yaml"]
-    assert told["inputs"][2]["path"].endswith("/data/USER/two.txt")
-    assert told["outputs"][0]["path"] == "work/a.bin"
-    assert told["argv"] == ["./relm", "--output", "work/a.bin", "--from=~/texts/one.txt"]
-    assert set(told["host"]) == {"platform", "processor", "cores_usable", "memory_bytes"}
+    found = json.loads(text)
+    assert [entry["path"] for entry in found["inputs"][:2]] == ["~/texts/one.txt", "recipes/x.yaml"]
+    assert found["inputs"][2]["path"].endswith("/data/USER/two.txt")
+    assert found["outputs"][0]["path"] == "work/a.bin"
+    assert found["argv"] == ["./relm", "--output", "work/a.bin", "--from=~/texts/one.txt"]
+    assert set(found["host"]) == {"platform", "processor", "cores_usable", "memory_bytes"}
 
 
-def test_only_imported_packages_are_told_with_their_versions() -> None:
+def test_only_imported_packages_are_recorded_with_their_versions() -> None:
     import numpy as np
 
-    told = surroundings.software()
-    assert told["numpy"] == np.__version__
-    assert "poptorch" not in told
+    versions = surroundings.software()
+    assert versions["numpy"] == np.__version__
+    assert "poptorch" not in versions
 
 
 # --- the code's checkout -----------------------------------------------------------------------------------------------------
@@ -138,7 +138,7 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_the_commit_is_told_and_whether_the_code_differs_from_it(checkout: Path) -> None:
+def test_the_commit_is_recorded_and_whether_the_code_differs_from_it(checkout: Path) -> None:
     head = subprocess.run(["git", "-C", str(checkout), "rev-parse", "HEAD"], capture_output=True, text=True, check=True)
     (checkout / "notes.txt").write_text("beside the code")
     assert read_commit() == {"commit": head.stdout.strip(), "changed": False}
@@ -150,18 +150,18 @@ def test_a_package_installed_inside_another_checkout_has_no_commit(checkout: Pat
     installed = checkout / ".venv/lib/site-packages/relm"
     installed.mkdir(parents=True)
     monkeypatch.setattr(relm, "__file__", str(installed / "__init__.py"))
-    told = read_commit()
-    assert told["commit"] is None
-    assert "installed as a package" in told["reason"]
+    commit = read_commit()
+    assert commit["commit"] is None
+    assert "installed as a package" in commit["reason"]
 
 
-def test_without_git_or_checkout_the_reason_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_git_or_checkout_the_reason_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "src/relm").mkdir(parents=True)
     monkeypatch.setattr(relm, "__file__", str(tmp_path / "src/relm/__init__.py"))
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
-    told = read_commit()
-    assert told["commit"] is None
-    assert "not a git repository" in told["reason"]
+    commit = read_commit()
+    assert commit["commit"] is None
+    assert "not a git repository" in commit["reason"]
     monkeypatch.setenv("PATH", str(tmp_path))
     assert read_commit()["reason"] == "git is not installed"
 
@@ -183,25 +183,25 @@ def chain() -> dict[str, Path]:
 
 def test_records_come_in_the_order_of_the_datas_way_each_once(in_project: Path) -> None:
     files = chain()
-    steps = [told["step"] for told in collect([files["second"], sidecar_of(files["first"])])]
+    steps = [record["step"] for record in collect([files["second"], sidecar_of(files["first"])])]
     assert steps == ["download", "extract", "encode", "second", "first"]
 
 
 def test_a_missing_record_is_named_and_what_lies_before_it_too(in_project: Path) -> None:
     files = chain()
     record_of(files["train"]).unlink()
-    told = collect([files["first"]])
-    assert [each["step"] for each in told] == [None, "encode", "first"]
-    assert told[0]["outputs"][0]["path"] == "work/train/other"
-    assert told[0]["missing"] == "no record beside it"
+    records = collect([files["first"]])
+    assert [each["step"] for each in records] == [None, "encode", "first"]
+    assert records[0]["outputs"][0]["path"] == "work/train/other"
+    assert records[0]["missing"] == "no record beside it"
 
 
 def test_a_record_of_other_content_counts_as_missing(in_project: Path) -> None:
     files = chain()
     made(files["encode"], "made again by hand")
-    told = collect([files["first"]])
-    assert [each["step"] for each in told] == [None, "first"]
-    assert "other content" in told[0]["missing"]
+    records = collect([files["first"]])
+    assert [each["step"] for each in records] == [None, "first"]
+    assert "other content" in records[0]["missing"]
 
 
 def test_records_are_found_when_the_work_folder_is_elsewhere(
@@ -212,5 +212,5 @@ def test_records_are_found_when_the_work_folder_is_elsewhere(
     first, second = made(elsewhere / "a/one"), made(elsewhere / "b/two")
     recorded("first", [], [first])
     recorded("second", [first], [second])
-    assert [told["step"] for told in collect([second])] == ["first", "second"]
+    assert [record["step"] for record in collect([second])] == ["first", "second"]
     assert collect([second])[0]["outputs"][0]["path"] == "work/a/one"

@@ -74,12 +74,12 @@ def test_keys_that_do_not_go_together_are_refused(keys: dict, message: str) -> N
         ("hugging_face", ["data/a.arrow", "state.json"], [0, 1]),
     ],
 )
-def test_each_format_knows_what_its_files_are_called(name: str, files: list[str], read: list[int], tmp_path: Path) -> None:
+def test_each_format_declares_the_names_of_its_files(name: str, files: list[str], read: list[int], tmp_path: Path) -> None:
     for file in files:
         (tmp_path / file).parent.mkdir(exist_ok=True)
         (tmp_path / file).write_text("x")
     found = folder_files(dataset(format=name, folder=str(tmp_path)))
-    assert [path.relative_to(tmp_path).as_posix() for path in found] == [files[place] for place in read]
+    assert [path.relative_to(tmp_path).as_posix() for path in found] == [files[index] for index in read]
 
 
 def test_one_document_in_so_many_is_held_out_by_default() -> None:

@@ -65,7 +65,7 @@ GOLDEN = ["1900297309b5", "f630d3c747d7", "970a3e03752b", "4bddcf60a502"]
     ],
     ids=lambda change: next(iter(change)),
 )
-def test_where_it_runs_and_what_is_said_about_it_keep_the_fingerprint(change: dict) -> None:
+def test_where_it_runs_and_its_descriptions_keep_the_fingerprint(change: dict) -> None:
     assert plan(change).fingerprint == plan().fingerprint
 
 

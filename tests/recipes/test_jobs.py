@@ -90,7 +90,7 @@ MASKED = {"revision": 1, "objectives": ["masked"], "sequence_length": 8}
 
 
 @pytest.mark.parametrize(
-    ("read", "document", "words"),
+    ("read", "document", "message"),
     [
         (
             choice_of_tokenizer,
@@ -134,10 +134,10 @@ MASKED = {"revision": 1, "objectives": ["masked"], "sequence_length": 8}
         ),
     ],
 )
-def test_a_document_that_is_none_is_refused_by_name(read: Any, document: dict[str, Any], words: str) -> None:
+def test_a_document_that_is_none_is_refused_by_name(read: Any, document: dict[str, Any], message: str) -> None:
     with pytest.raises(RelmError) as caught:
         read(document)
-    assert words in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_the_document_of_every_shipped_recipe_describes_its_examples(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ def test_an_unknown_optimizer_is_refused_with_the_known_ones() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "words"),
+    ("settings", "message"),
     [
         (
             {"name": "sgd", "betas": (0.9, 0.98)},
@@ -37,8 +37,8 @@ def test_an_unknown_optimizer_is_refused_with_the_known_ones() -> None:
         ({"name": "adafactor", "adafactor": {"relative_step": True}}, "found 0.1; give 1.0, or set relative_step: false"),
     ],
 )
-def test_keys_of_another_optimizer_are_refused_by_name(settings: dict[str, Any], words: str) -> None:
-    assert words in refusal(**settings)
+def test_keys_of_another_optimizer_are_refused_by_name(settings: dict[str, Any], message: str) -> None:
+    assert message in refusal(**settings)
 
 
 def test_a_recipe_resolved_and_read_again_is_accepted() -> None:

@@ -61,7 +61,7 @@ def test_a_key_given_twice_is_refused_with_both_lines(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "words"),
+    ("content", "message"),
     [
         (b"title: [1, 2", "not valid YAML"),
         (b"- a list", "expected a mapping of keys to values, found list"),
@@ -69,12 +69,12 @@ def test_a_key_given_twice_is_refused_with_both_lines(tmp_path: Path) -> None:
         (b"", "expected a mapping of keys to values, found NoneType"),
     ],
 )
-def test_what_is_no_yaml_mapping_is_refused_with_file_and_place(tmp_path: Path, content: bytes, words: str) -> None:
+def test_what_is_no_yaml_mapping_is_refused_with_file_and_place(tmp_path: Path, content: bytes, message: str) -> None:
     path = tmp_path / "test.yaml"
     path.write_bytes(content)
     with pytest.raises(RelmError, match=r"test\.yaml") as caught:
         load_recipe(path)
-    assert words in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_a_missing_file_names_the_nearest_one(tmp_path: Path) -> None:
@@ -89,7 +89,7 @@ def test_a_figure_without_a_tolerance_basis_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "words"),
+    ("old", "new", "message"),
     [
         ("heads: 2", "heads: 3", "heads (3) must divide hidden_size (8)"),
         ("positions: 16", "positions: 8", "pretrain.main.sequence_length (16) exceeds model.positions (8)"),
@@ -106,8 +106,8 @@ def test_a_figure_without_a_tolerance_basis_is_refused(tmp_path: Path) -> None:
         ("title: A test", "title: A test\nseed: yes", "seed: expected a number (YAML reads yes"),
     ],
 )
-def test_values_that_do_not_fit_together_are_refused(tmp_path: Path, old: str, new: str, words: str) -> None:
-    assert words in refusal(tmp_path, VALID.replace(old, new))
+def test_values_that_do_not_fit_together_are_refused(tmp_path: Path, old: str, new: str, message: str) -> None:
+    assert message in refusal(tmp_path, VALID.replace(old, new))
 
 
 def test_extends_lays_mappings_over_and_replaces_lists(tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ files:
 
 
 @pytest.mark.parametrize(
-    ("source", "words"),
+    ("source", "message"),
     [
         ("{url: 'https://a/b', npm: 'a@1.0.0', member: c}", "a source names exactly one of url, pypi, npm, huggingface"),
         ("{pypi: 'a==1', file: a.whl}", "a source with pypi also needs member"),
@@ -153,12 +153,12 @@ files:
         ("{url: 'ftp://a/b'}", "String should match pattern"),
     ],
 )
-def test_a_source_that_says_too_little_or_too_much_is_refused(tmp_path: Path, source: str, words: str) -> None:
+def test_a_source_that_says_too_little_or_too_much_is_refused(tmp_path: Path, source: str, message: str) -> None:
     path = tmp_path / "letters.yaml"
     path.write_text(DATASET % ("0" * 64, source))
     with pytest.raises(RelmError) as caught:
         load_dataset(path)
-    assert words in str(caught.value)
+    assert message in str(caught.value)
     assert "files.a.xml.sources.0" in str(caught.value)
 
 

@@ -88,11 +88,11 @@ def test_any_architecture_and_batch_has_a_small_twin(name: str, batch: int) -> N
     assert twin.model.hidden_size == 64
 
 
-def test_a_twin_of_a_tpus_run_trains_on_xlas_cpu_client_where_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_twin_of_a_tpus_run_trains_on_xlas_cpu_client_where_that_is_requested(monkeypatch: pytest.MonkeyPatch) -> None:
     def device(name: str) -> str:
         return Project(CHECKOUT).plan(f"smoke/{name}").recipe.run.device
 
-    for asked, found in {"CPU": "tpu", "TPU": "cpu", "": "cpu"}.items():
-        monkeypatch.setenv("PJRT_DEVICE", asked)
+    for variable, found in {"CPU": "tpu", "TPU": "cpu", "": "cpu"}.items():
+        monkeypatch.setenv("PJRT_DEVICE", variable)
         assert device("roberta_base_v3-8") == found
         assert device("quickstart") == "cpu"

@@ -89,39 +89,23 @@ def test_a_hundred_thousand_brackets_do_not_end_the_interpreter(tmp_path: Path) 
     assert done.stdout.count("nested more than 32 deep") == 5, (done.returncode, done.stderr[-300:])
 
 
-def folder(path: Path) -> None:
-    path.mkdir()
-
-
-def broken_link(path: Path) -> None:
-    path.symlink_to("nowhere.yaml")
-
-
-def link_to_itself(path: Path) -> None:
-    path.symlink_to(path)
-
-
-def link_to_a_device(path: Path) -> None:
-    path.symlink_to("/dev/zero")
-
-
 @pytest.mark.timeout(20)
 @pytest.mark.parametrize(
-    ("make", "words"),
+    ("make", "message"),
     [
-        (folder, "is a folder; expected a file"),
+        (Path.mkdir, "is a folder; expected a file"),
         (os.mkfifo, "is a named pipe; expected a file"),
-        (link_to_a_device, "is a device; expected a file"),
-        (broken_link, "is a link to nowhere.yaml, which does not exist"),
-        (link_to_itself, "cannot be read: Too many levels of symbolic links"),
+        (lambda path: path.symlink_to("/dev/zero"), "is a device; expected a file"),
+        (lambda path: path.symlink_to("nowhere.yaml"), "is a link to nowhere.yaml, which does not exist"),
+        (lambda path: path.symlink_to(path), "cannot be read: Too many levels of symbolic links"),
     ],
 )
-def test_what_is_no_file_is_refused_at_once(tmp_path: Path, make, words: str) -> None:
+def test_what_is_no_file_is_refused_at_once(tmp_path: Path, make, message: str) -> None:
     make(tmp_path / "x.yaml")
     with pytest.raises(RelmError) as caught:
         read_yaml(tmp_path / "x.yaml")
     assert str(caught.value).startswith(f"{tmp_path}/x.yaml")
-    assert words in str(caught.value)
+    assert message in str(caught.value)
 
 
 @pytest.mark.skipif(os.geteuid() == 0 and not Path("/usr/bin/setpriv").exists(), reason="root may read every file")

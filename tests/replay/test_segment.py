@@ -96,12 +96,12 @@ def trained(name: str, keys: str) -> Plan:
     plan = Project().plan(name)
     model = plan.model_folder("main")
     loop.pretrain(plan.recipe, "main", plan.manifest("main"), plan.tokenizer, None, model, plan.fingerprint)
-    told = plan.run_folder / "report" / "recipe.json"
-    write_json(told, {"name": name, "fingerprint": plan.fingerprint, "recipe": plan.recipe.model_dump(mode="json")})
+    described = plan.run_folder / "report" / "recipe.json"
+    write_json(described, {"name": name, "fingerprint": plan.fingerprint, "recipe": plan.recipe.model_dump(mode="json")})
     records = {record: model.parent / record for record in RECORDS}
     crate, files = (
-        told.with_name("ro-crate-metadata.json"),
-        {**records, "recipe.json": told, "model.safetensors": model / WEIGHTS},
+        described.with_name("ro-crate-metadata.json"),
+        {**records, "recipe.json": described, "model.safetensors": model / WEIGHTS},
     )
     hashes = [{"@type": "File", "name": file, "sha256": sha256_of(path)} for file, path in files.items()]
     write_json(crate, {"@graph": hashes})
@@ -136,10 +136,12 @@ def test_a_segment_of_a_published_run_comes_out_the_same_and_touches_nothing(fin
 def test_a_segment_that_differs_exits_with_1_and_one_message(tiny: Plan, capsys: pytest.CaptureFixture[str]) -> None:
     forged(TINY / "train.jsonl", lambda text: text.replace('"step": 35, "epoch": ', '"step": 35, "epoch": 1'))
     assert main(["reproduce", "results/tiny", "--segment", "3"]) == 1
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err.splitlines()[-1].startswith("relm reproduce: NOT reproduced: segment 3 of tiny, phase main, steps 31 to 40")
-    assert "train.jsonl: step 35: epoch is " in said.err
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.splitlines()[-1].startswith(
+        "relm reproduce: NOT reproduced: segment 3 of tiny, phase main, steps 31 to 40"
+    )
+    assert "train.jsonl: step 35: epoch is " in captured.err
 
 
 def test_the_first_segment_needs_no_checkpoint(tiny: Plan) -> None:
@@ -301,9 +303,9 @@ def test_an_absent_file_is_named(tiny: Plan, name: str) -> None:
 def test_a_file_that_was_not_published_is_named(tiny: Plan) -> None:
     (TINY / "adapter_config.json").write_text("{}")
     (TINY / ".gitattributes").write_text("")
-    with pytest.raises(NotReproduced, match=r"adapter_config.json: ro-crate-metadata.json has no sha256 for it") as told:
+    with pytest.raises(NotReproduced, match=r"adapter_config.json: ro-crate-metadata.json has no sha256 for it") as error:
         replay(segment=0)
-    assert ".gitattributes" not in str(told.value)
+    assert ".gitattributes" not in str(error.value)
 
 
 def test_without_the_recorded_hashes_nothing_is_called_reproduced(tiny: Plan) -> None:
@@ -366,11 +368,11 @@ LOG_CHANGES: dict[str, tuple[Callable[[str], str], str]] = {
 }
 
 
-@pytest.mark.parametrize(("change", "words"), LOG_CHANGES.values(), ids=LOG_CHANGES)
-def test_the_log_of_a_runs_own_folder_is_what_training_attested(tiny: Plan, change: Callable[[str], str], words: str) -> None:
+@pytest.mark.parametrize(("change", "message"), LOG_CHANGES.values(), ids=LOG_CHANGES)
+def test_the_log_of_a_runs_own_folder_is_what_training_attested(tiny: Plan, change: Callable[[str], str], message: str) -> None:
     os.remove(tiny.model_folder("main") / "model.safetensors.record.json")  # which has the hash of the whole file
     edited(tiny.run_folder / "main" / "train.jsonl", change)
-    with pytest.raises(RelmError, match=f"train.jsonl(: |, ){words}"):
+    with pytest.raises(RelmError, match=f"train.jsonl(: |, ){message}"):
         replay(tiny.run_folder, 0)
 
 
@@ -405,30 +407,30 @@ def test_a_list_of_checkpoints_without_its_last_line_is_not_a_finished_runs(tiny
 
 
 def test_the_verdict_says_what_was_checked(tiny: Plan) -> None:
-    told = replay()
+    report = replay()
     crate = sha256_of(TINY / "ro-crate-metadata.json")
     assert (
         f"Checked before: 16 files of results/tiny have the sha256 that ro-crate-metadata.json records, which cannot "
         f"record its own: {crate}; 9 lines of train.jsonl are those that checkpoints.jsonl attests; model.safetensors, "
-        "optimizer.safetensors and state.json of step 30 are the attested ones" in told
+        "optimizer.safetensors and state.json of step 30 are the attested ones" in report
     )
-    assert "not checked" not in told
+    assert "not checked" not in report
 
 
-def test_what_an_earlier_version_did_not_attest_is_said(tiny: Plan) -> None:
+def test_what_an_earlier_version_did_not_attest_is_reported(tiny: Plan) -> None:
     def earlier(text: str) -> str:
         lines = [json.loads(line) for line in text.splitlines()]
         return "".join(json.dumps({key: line[key] for key in ("step", "sha256", "made_on")}) + "\n" for line in lines)
 
     os.remove(tiny.model_folder("main") / "model.safetensors.record.json")
     edited(tiny.run_folder / "main" / "checkpoints.jsonl", earlier)
-    told = replay(tiny.run_folder)
-    assert told.startswith("identical")
+    report = replay(tiny.run_folder)
+    assert report.startswith("identical")
     assert (
         "not checked, since an earlier version of relm attested neither: the content of state.json and the lines of train.jsonl"
-        ", at checkpoints of step 10 to 40" in told
+        ", at checkpoints of step 10 to 40" in report
     )
-    assert "not checked for lack of a record: the other inputs and outputs of phase main" in told
+    assert "not checked for lack of a record: the other inputs and outputs of phase main" in report
 
 
 def test_another_manifest_than_the_run_read_is_refused(tiny: Plan) -> None:
@@ -501,13 +503,13 @@ STATES: dict[str, tuple[Callable[[str], str], str]] = {
 }
 
 
-@pytest.mark.parametrize(("change", "words"), STATES.values(), ids=STATES)
+@pytest.mark.parametrize(("change", "message"), STATES.values(), ids=STATES)
 def test_a_start_is_the_attested_step_or_nothing_is_trained(
-    tiny: Plan, change: Callable[[str], str], words: str, monkeypatch: pytest.MonkeyPatch
+    tiny: Plan, change: Callable[[str], str], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loop, "take_step", lambda *arguments: pytest.fail("it was trained"))
     edited(tiny.run_folder / "main" / "checkpoints" / "step-00000030" / "state.json", change)
-    with pytest.raises(RelmError, match=rf"step-00000030/state.json: {words}"):
+    with pytest.raises(RelmError, match=rf"step-00000030/state.json: {message}"):
         replay()
 
 
@@ -517,10 +519,10 @@ def test_a_segment_is_never_trained_from_step_0_instead(tiny: Plan, monkeypatch:
     segment = run.segment(3)
     edited(run.checkpoint(30) / "state.json", lambda _: "{}")  # after it was checked
     with (
-        scratch_folder(run, segment) as place,
+        scratch_folder(run, segment) as scratch,
         pytest.raises(RelmError, match="training would begin after step 0, expected step 30"),
     ):
-        train_again(run, segment, recipe_as_attested(run, segment, {}), place)
+        train_again(run, segment, recipe_as_attested(run, segment, {}), scratch)
 
 
 def test_a_recipe_json_of_something_else_is_refused(tiny: Plan) -> None:
@@ -556,15 +558,15 @@ def test_a_segment_that_there_is_not_is_refused(tiny: Plan) -> None:
 
 
 @pytest.mark.parametrize(
-    ("folder", "words"),
+    ("folder", "message"),
     [
         ("results/tyni", "no such folder"),
         ("work/runs", "is not the folder of a finished run"),
         ("work/runs/tiny", "is not the folder of a finished run"),
     ],
 )
-def test_another_folder_is_refused(tiny: Plan, folder: str, words: str) -> None:
-    with pytest.raises(RelmError, match=words):
+def test_another_folder_is_refused(tiny: Plan, folder: str, message: str) -> None:
+    with pytest.raises(RelmError, match=message):
         replay(Path(folder))
 
 

@@ -36,25 +36,25 @@ def reported(run: Any) -> str:
 def test_the_page_shows_the_compilers_figures_and_states_that_nothing_ran(finished_run: Callable[..., Any]) -> None:
     run = finished_run()
     write_compilation(run.plan.compilation, compiled(run))
-    told = reported(run)
-    assert "As compiled for v3-8 Nothing here was run." in told
+    report = reported(run)
+    assert "As compiled for v3-8 Nothing here was run." in report
     assert (
         "compiler (jax 0.7.1, libtpu 0.0.21) reports memory, operations and bytes for one core of 8; all times are arithmetic"
-        in told
+        in report
     )
-    assert "memory, step fits: 1.50 GiB at most of 15.00, 10%" in told
-    assert "at least 4 s: operations 2 s at 61.5 TFLOP/s, memory 4 s at 450 GB/s; memory decides" in told
+    assert "memory, step fits: 1.50 GiB at most of 15.00, 10%" in report
+    assert "at least 4 s: operations 2 s at 61.5 TFLOP/s, memory 4 s at 450 GB/s; memory decides" in report
     # 4 x 64 tokens in 4 s; 50 steps of 4 s on four chips.
-    assert "100% 4 s 64 0.06 0.22 50% 8 s 32 0.11 0.44" in told
-    assert "one bfloat16 pass" in told
+    assert "100% 4 s 64 0.06 0.22 50% 8 s 32 0.11 0.44" in report
+    assert "one bfloat16 pass" in report
 
 
 def test_a_program_that_does_not_fit_is_shown_without_times(finished_run: Callable[..., Any]) -> None:
     run = finished_run()
     write_compilation(run.plan.compilation, compiled(run, programs=(refused("step"),)))
-    told = reported(run)
-    assert "memory, step DOES NOT FIT: 17.49GiB of 15.48GiB" in told
-    assert "tokens/s" not in told
+    report = reported(run)
+    assert "memory, step DOES NOT FIT: 17.49GiB of 15.48GiB" in report
+    assert "tokens/s" not in report
 
 
 def test_provenance_has_its_hash_its_programs_and_their_compiler(finished_run: Callable[..., Any]) -> None:
@@ -63,10 +63,10 @@ def test_provenance_has_its_hash_its_programs_and_their_compiler(finished_run: C
     reported(run)
     publish(published_files(run.plan), run.plan.results)
     content = (run.plan.results / "compile.json").read_bytes()
-    told = read_json(run.plan.results / "provenance.json")["compiled"]
-    assert (told["sha256"], told["size"]) == (hashlib.sha256(content).hexdigest(), len(content))
-    assert told["topology"] == "v3-8"
-    assert told["programs"][0] == {
+    entry = read_json(run.plan.results / "provenance.json")["compiled"]
+    assert (entry["sha256"], entry["size"]) == (hashlib.sha256(content).hexdigest(), len(content))
+    assert entry["topology"] == "v3-8"
+    assert entry["programs"][0] == {
         "phase": "main",
         "name": "step",
         "sha256": f"{'step':0<64}",

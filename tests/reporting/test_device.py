@@ -34,9 +34,9 @@ def write_figures(run: Any, *processes: dict[str, Any]) -> str:
 
 
 def test_figures_are_summed_over_processes_and_divided_by_all_steps() -> None:
-    told = summarise_device([FIRST, SECOND])
-    assert told.steps == 50
-    assert {name: (in_all, a_step) for name, in_all, a_step in told.figures} == {
+    summary = summarise_device([FIRST, SECOND])
+    assert summary.steps == 50
+    assert {name: (in_all, a_step) for name, in_all, a_step in summary.figures} == {
         "Programs compiled": ("3", ""),
         "Compiling": ("9.0 s", ""),
         "Executions": ("62", "1.24"),
@@ -46,26 +46,26 @@ def test_figures_are_summed_over_processes_and_divided_by_all_steps() -> None:
         "Transfers from the devices": ("24", "0.48"),
         "Bytes from the devices": ("600 B", "12 B"),
     }
-    assert [row[:2] for row in told.processes] == [["1 to 30", "2"], ["31 to 50", "1"]]
+    assert [row[:2] for row in summary.processes] == [["1 to 30", "2"], ["31 to 50", "1"]]
 
 
 def test_a_process_that_was_stopped_before_its_first_step_divides_by_nothing() -> None:
-    told = summarise_device([{**FIRST, "steps": 0}])
-    assert {a_step for _, _, a_step in told.figures} == {""}
-    assert told.processes[0][0] == "none from 1 on"
+    summary = summarise_device([{**FIRST, "steps": 0}])
+    assert {a_step for _, _, a_step in summary.figures} == {""}
+    assert summary.processes[0][0] == "none from 1 on"
 
 
 def test_the_page_shows_the_sums_and_each_process(finished_run: Callable[..., Any]) -> None:
-    told = write_figures(finished_run(), FIRST, SECOND)
-    assert "50 steps of 2 processes in all a step Programs compiled 3 Compiling 9.0 s" in told
-    assert "Executing 2.5 s 50.0 ms Transfers to the devices 190 3.80" in told
-    assert "1 to 30 2 4.5 s" in told
+    text = write_figures(finished_run(), FIRST, SECOND)
+    assert "50 steps of 2 processes in all a step Programs compiled 3 Compiling 9.0 s" in text
+    assert "Executing 2.5 s 50.0 ms Transfers to the devices 190 3.80" in text
+    assert "1 to 30 2 4.5 s" in text
 
 
 def test_one_process_has_no_list(finished_run: Callable[..., Any]) -> None:
-    told = write_figures(finished_run(), FIRST)
-    assert "30 steps in all a step" in told
-    assert "Process by process" not in told
+    text = write_figures(finished_run(), FIRST)
+    assert "30 steps in all a step" in text
+    assert "Process by process" not in text
 
 
 def test_the_figures_are_published_with_the_run_and_absent_from_one_on_another_device(finished_run: Callable[..., Any]) -> None:

@@ -39,7 +39,7 @@ def test_datasets_on_the_hub_are_linked(finished_run: Callable[..., Any]) -> Non
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "expected"),
     [
         ("CC-BY-SA-4.0", {"license": "cc-by-sa-4.0"}),
         ("GPL-3.0-or-later", {"license": "gpl-3.0"}),
@@ -47,8 +47,8 @@ def test_datasets_on_the_hub_are_linked(finished_run: Callable[..., Any]) -> Non
         ("Public domain", {"license": "other", "license_name": "public-domain"}),
     ],
 )
-def test_licences_are_named_as_the_hub_names_them(name: str, told: dict[str, str]) -> None:
-    assert licence(name) == told
+def test_licences_are_named_as_the_hub_names_them(name: str, expected: dict[str, str]) -> None:
+    assert licence(name) == expected
 
 
 def test_a_sample_cannot_end_its_code_block() -> None:

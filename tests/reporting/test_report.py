@@ -58,9 +58,9 @@ NOISE = {"standard_deviation": 0.01, "runs": 5, "source": "s"}
 
 
 def test_the_page_loads_nothing_from_outside(finished_run: Callable[..., Any]) -> None:
-    told = page(finished_run())
-    assert [address for address in told.loaded if not address.startswith("#")] == []
-    assert not told.tags & {"script", "link", "iframe", "object", "img"}
+    shown = page(finished_run())
+    assert [address for address in shown.loaded if not address.startswith("#")] == []
+    assert not shown.tags & {"script", "link", "iframe", "object", "img"}
     style = (Path(__file__).parents[2] / "src/relm/reporting/templates/report.css").read_text()
     assert "url(" not in style
     assert "@import" not in style
@@ -74,9 +74,9 @@ def test_identifiers_on_the_page_are_unique_and_what_is_referred_to_is_there(fin
 
 
 def test_without_expectations_the_verdict_says_so_and_what_was_measured(finished_run: Callable[..., Any]) -> None:
-    told = page(finished_run()).text
-    assert "No published figure to compare with" in told
-    assert "4.2500 nats per token and 412.50 perplexity per word, against 5.0000 for bigram counts" in told
+    text = page(finished_run()).text
+    assert "No published figure to compare with" in text
+    assert "4.2500 nats per token and 412.50 perplexity per word, against 5.0000 for bigram counts" in text
 
 
 @pytest.mark.parametrize(
@@ -93,27 +93,27 @@ def test_the_verdict_stands_before_everything_else(
     finished_run: Callable[..., Any], recipe: Callable[..., Any], value: float, extra: dict[str, Any], headline: str
 ) -> None:
     run = finished_run(recipe(expect=[{**EXPECT, "value": value, **extra}]))
-    told = page(run).text
-    assert 0 < told.index(headline) < told.index("Figures")
+    text = page(run).text
+    assert 0 < text.index(headline) < text.index("Figures")
     assert headline in (run.plan.run_folder / "report/README.md").read_text().split("## ")[0]
 
 
 def test_text_that_the_model_wrote_is_no_html(finished_run: Callable[..., Any]) -> None:
-    told = (reported(finished_run()) / "report.html").read_text()
-    assert "&lt;b&gt;the&lt;/b&gt; river &amp; its towns." in told
-    assert "<b>The history of</b> &lt;b" in told
+    html = (reported(finished_run()) / "report.html").read_text()
+    assert "&lt;b&gt;the&lt;/b&gt; river &amp; its towns." in html
+    assert "<b>The history of</b> &lt;b" in html
 
 
 def test_every_step_stands_on_the_page_with_its_command_and_hashes(finished_run: Callable[..., Any]) -> None:
     run = finished_run()
-    told = page(run).text.replace(" ", "")
+    text = page(run).text.replace(" ", "")
     for each in gather(run.plan, run.verify, run.evaluations).records:
-        assert "".join(each["argv"]) in told
-        assert all(entry["sha256"][:12] in told for entry in (*each["inputs"], *each["outputs"]))
+        assert "".join(each["argv"]) in text
+        assert all(entry["sha256"][:12] in text for entry in (*each["inputs"], *each["outputs"]))
 
 
-def test_sources_licences_and_the_loading_lines_are_told(finished_run: Callable[..., Any]) -> None:
-    told = page(finished_run()).text
+def test_sources_licences_and_the_loading_lines_are_shown(finished_run: Callable[..., Any]) -> None:
+    text = page(finished_run()).text
     for words in (
         "Two texts · training data",
         "licence CC-BY-SA-3.0",
@@ -122,10 +122,10 @@ def test_sources_licences_and_the_loading_lines_are_told(finished_run: Callable[
         'AutoModelForCausalLM.from_pretrained("results/tiny")',
         "snakemake results/tiny",
     ):
-        assert words in told
+        assert words in text
 
 
-def test_deviations_are_listed_or_said_to_be_none(finished_run: Callable[..., Any], recipe: Callable[..., Any]) -> None:
+def test_deviations_are_listed_or_stated_to_be_none(finished_run: Callable[..., Any], recipe: Callable[..., Any]) -> None:
     assert "The original masked nothing." in page(finished_run(recipe(deviations=["The original masked nothing."]))).text
 
 
@@ -135,19 +135,19 @@ def test_a_recipe_without_deviations_says_so(finished_run: Callable[..., Any]) -
 
 def test_a_smoke_twin_says_that_its_figures_mean_nothing(finished_run: Callable[..., Any]) -> None:
     run = finished_run(name="smoke/tiny")
-    told = page(run).text
-    assert "Smoke twin: its figures mean nothing" in told
-    assert "Smoke twin: these figures mean nothing." in told
-    assert 'from_pretrained("results/smoke/tiny")' in told
+    text = page(run).text
+    assert "Smoke twin: its figures mean nothing" in text
+    assert "Smoke twin: these figures mean nothing." in text
+    assert 'from_pretrained("results/smoke/tiny")' in text
     assert "Smoke twin: its figures mean nothing" in (run.plan.run_folder / "report/README.md").read_text()
 
 
 def test_a_missing_record_is_named_on_the_page(finished_run: Callable[..., Any]) -> None:
     run = finished_run()
     record_of(run.plan.tokenizer).unlink()
-    told = page(run).text
-    assert "their origin is not known" in told
-    assert str(run.plan.tokenizer) in told
+    text = page(run).text
+    assert "their origin is not known" in text
+    assert str(run.plan.tokenizer) in text
     sentence = write_report(run.plan, run.verify, run.evaluations, run.plan.run_folder / "report")
     assert "1 files without a record" in sentence
 
@@ -169,13 +169,13 @@ def test_each_step_has_its_docker_line_on_the_page_and_in_the_provenance(
     assert "relm/cpu:0.1.0 is not pinned by a digest, for it was never published" in text
 
 
-def test_the_page_says_in_words_where_steps_ran_and_with_which_packages(finished_run: Callable[..., Any]) -> None:
+def test_the_page_shows_where_steps_ran_and_with_which_packages(finished_run: Callable[..., Any]) -> None:
     run = finished_run()
     records = sorted(Path("work").rglob("*.record.json"))
     inside = {"engine": "podman", "role": "cpu", "image": f"relm/cpu:0.1.0@sha256:{'4' * 64}", "digest": f"sha256:{'4' * 64}"}
     for number, path in enumerate(records):
-        told = read_json(path) | {"container": inside if number < 2 else None}
-        write_json(path, {key: value for key, value in told.items() if number != 2 or key != "container"})
+        record = read_json(path) | {"container": inside if number < 2 else None}
+        write_json(path, {key: value for key, value in record.items() if number != 2 or key != "container"})
     text = page(run).text
     assert f"2 steps in the image relm/cpu:0.1.0@sha256:{'4' * 64} (relm's for cpu) by podman" in text
     assert f"{len(records) - 3} steps outside any container" in text
@@ -209,20 +209,20 @@ def test_a_run_without_any_record_is_dated_by_its_verdict(finished_run: Callable
 
 def test_the_resolved_recipe_holds_defaults_and_what_it_names(finished_run: Callable[..., Any]) -> None:
     run = finished_run()
-    told = read_json(reported(run) / "recipe.json")
-    assert told["fingerprint"] == run.plan.fingerprint
-    assert told["recipe"]["pretrain"]["main"]["optimizer"]["betas"] == [0.9, 0.999]
-    assert told["dataset"]["files"]["a.xml"]["size"] == 5
-    assert told["tokenizer_model"]["licence"] == "MIT"
-    assert told["init_model"] is None
+    document = read_json(reported(run) / "recipe.json")
+    assert document["fingerprint"] == run.plan.fingerprint
+    assert document["recipe"]["pretrain"]["main"]["optimizer"]["betas"] == [0.9, 0.999]
+    assert document["dataset"]["files"]["a.xml"]["size"] == 5
+    assert document["tokenizer_model"]["licence"] == "MIT"
+    assert document["init_model"] is None
 
 
 def test_without_an_evaluation_the_page_says_that_nothing_was_measured(
     finished_run: Callable[..., Any], recipe: Callable[..., Any]
 ) -> None:
-    told = page(finished_run(recipe(evaluate=[]))).text
-    assert "The recipe names none. Nothing was measured." in told
-    assert "The recipe evaluates nothing." in told
+    text = page(finished_run(recipe(evaluate=[]))).text
+    assert "The recipe names none. Nothing was measured." in text
+    assert "The recipe evaluates nothing." in text
 
 
 def test_a_missing_training_log_is_a_clear_error(finished_run: Callable[..., Any]) -> None:
@@ -233,9 +233,9 @@ def test_a_missing_training_log_is_a_clear_error(finished_run: Callable[..., Any
 
 
 def test_the_diagram_places_band_interval_and_point() -> None:
-    told = scale({"difference": 1.0, "tolerance": 2.0, "interval": [-2.0, 4.0]})
+    diagram = scale({"difference": 1.0, "tolerance": 2.0, "interval": [-2.0, 4.0]})
     # 4.6 is the reach: 50 + 50 * x / 4.6
-    assert told == {"band": [28.26, 71.74], "span": [28.26, 93.48], "point": 60.87}
+    assert diagram == {"band": [28.26, 71.74], "span": [28.26, 93.48], "point": 60.87}
     assert scale({"tolerance": 2.0}) == {}
 
 

@@ -27,15 +27,15 @@ def row(ours: Any, **changes: Any) -> dict[str, Any]:
 
 def test_the_interval_and_the_power_are_those_computed_by_hand() -> None:
     # e = 0.2 * sqrt(1 + 1) = 0.2828427; half = 2.776445 * e = 0.7852972; 0.4 - half = -0.3852972, 0.4 + half = 1.1852972
-    told = row(31.4)
-    assert told["standard_error"] == pytest.approx(0.2828427, abs=1e-6)
-    assert told["interval"] == pytest.approx([-0.3852972, 1.1852972], abs=1e-5)
+    judged = row(31.4)
+    assert judged["standard_error"] == pytest.approx(0.2828427, abs=1e-6)
+    assert judged["interval"] == pytest.approx([-0.3852972, 1.1852972], abs=1e-5)
     # 1 + (2.776445 + 0.940965) * 0.2828427 = 2.0514423
-    assert told["would_have_noticed"] == pytest.approx(2.0514423, abs=1e-5)
+    assert judged["would_have_noticed"] == pytest.approx(2.0514423, abs=1e-5)
     # margin 0.6: (0.6 / 0.555289)^2 - 1 = 0.1675; 1 / 0.1675 = 5.97
-    assert told["seeds_that_would_decide"] == 6
-    assert told["verdict"] == "undecided"
-    assert told["sentence"] == (
+    assert judged["seeds_that_would_decide"] == 6
+    assert judged["verdict"] == "undecided"
+    assert judged["sentence"] == (
         "held_out.perplexity: 31.4 here, 31 published (table 1), difference +0.4, 95 % interval -0.385 to +1.19, partly "
         "outside the tolerance of 1: undecided. It would have noticed a difference of 2.05 four times in five; 6 seeds of "
         "ours would decide if it stays."
@@ -79,37 +79,37 @@ def test_as_many_seeds_as_promised_do_decide_and_one_fewer_does_not() -> None:
 
 def test_a_single_noisy_published_run_leaves_it_undecided_for_ever() -> None:
     # Even with endless seeds the interval is +-0.555 about 0.5, and the tolerance 1.0 lies in it.
-    told = row(31.5)
-    assert told["seeds_that_would_decide"] is None
-    assert "no number of seeds of ours would decide" in told["sentence"]
+    judged = row(31.5)
+    assert judged["seeds_that_would_decide"] is None
+    assert "no number of seeds of ours would decide" in judged["sentence"]
 
 
 def test_without_noise_the_difference_is_shown_and_nothing_concluded() -> None:
-    told = row(31.4, noise=None)
-    assert told["verdict"] == "difference shown, no noise known"
-    assert told["difference"] == pytest.approx(0.4)
-    assert "interval" not in told
-    assert "would_have_noticed" not in told
+    judged = row(31.4, noise=None)
+    assert judged["verdict"] == "difference shown, no noise known"
+    assert judged["difference"] == pytest.approx(0.4)
+    assert "interval" not in judged
+    assert "would_have_noticed" not in judged
 
 
 def test_another_protocol_is_not_comparable() -> None:
-    told = row(31.0, comparable=False)
-    assert told["verdict"] == "not comparable"
-    assert "protocol differs" in told["sentence"]
-    assert "difference" not in told
+    judged = row(31.0, comparable=False)
+    assert judged["verdict"] == "not comparable"
+    assert "protocol differs" in judged["sentence"]
+    assert "difference" not in judged
 
 
 @pytest.mark.parametrize("figure", [None, float("nan"), "31", True])
 def test_a_figure_that_is_no_number_is_not_comparable(figure: Any) -> None:
-    told = row(figure)
-    assert told["verdict"] == "not comparable"
-    assert "gives no figure perplexity" in told["sentence"]
+    judged = row(figure)
+    assert judged["verdict"] == "not comparable"
+    assert "gives no figure perplexity" in judged["sentence"]
 
 
 def test_a_task_that_was_not_evaluated_is_not_comparable() -> None:
-    told = judge_row(expectation(metric="lambada.accuracy"), {})
-    assert told["verdict"] == "not comparable"
-    assert "task lambada was not evaluated" in told["sentence"]
+    judged = judge_row(expectation(metric="lambada.accuracy"), {})
+    assert judged["verdict"] == "not comparable"
+    assert "task lambada was not evaluated" in judged["sentence"]
 
 
 def test_a_speed_is_compared_on_the_hardware_it_was_measured_on_alone() -> None:
@@ -117,14 +117,14 @@ def test_a_speed_is_compared_on_the_hardware_it_was_measured_on_alone() -> None:
     figures = {"held_out": {"figures": {"perplexity": 31.4}}}
     assert judge_row(speed, figures, "v3-8")["difference"] == pytest.approx(0.4)
     for machine, words in {"v4-8": "this run is on v4-8", None: "this run names no machine"}.items():
-        told = judge_row(speed, figures, machine)
-        assert told["verdict"] == "not comparable"
-        assert f"it was measured on v3-8, and {words}" in told["sentence"]
+        judged = judge_row(speed, figures, machine)
+        assert judged["verdict"] == "not comparable"
+        assert f"it was measured on v3-8, and {words}" in judged["sentence"]
 
 
 def test_a_figure_may_lie_deeper() -> None:
-    told = judge_row(expectation(metric="glue.mnli.accuracy"), {"glue": {"figures": {"mnli": {"accuracy": 31}}}})
-    assert told["ours"] == 31.0
+    judged = judge_row(expectation(metric="glue.mnli.accuracy"), {"glue": {"figures": {"mnli": {"accuracy": 31}}}})
+    assert judged["ours"] == 31.0
 
 
 @pytest.mark.parametrize(
@@ -138,12 +138,12 @@ def test_a_figure_may_lie_deeper() -> None:
     ],
 )
 def test_the_worst_row_names_the_whole(verdicts: list[str], word: str) -> None:
-    told, sentence = overall([{"verdict": verdict, "sentence": ""} for verdict in verdicts])
-    assert told == word
+    judged, sentence = overall([{"verdict": verdict, "sentence": ""} for verdict in verdicts])
+    assert judged == word
     assert sentence.startswith(f"Of {len(verdicts)} published figures: 1 {word}") or verdicts == ["not comparable"] * 2
 
 
-def test_no_expectation_is_said_in_words() -> None:
+def test_a_missing_expectation_is_stated() -> None:
     assert overall([]) == ("no published figure", "There is no published figure to compare with.")
 
 
@@ -159,11 +159,11 @@ def again(run: Any, output: Path, **changes: Any) -> str:
 
 def test_verify_writes_rows_and_identities(finished_run: Callable[..., Any], recipe: Callable[..., Any]) -> None:
     run = finished_run(recipe(expect=EXPECT))
-    told = read_json(run.verify)
-    assert told["verdict"] == "consistent"
-    assert told["fingerprint"] == run.plan.fingerprint
-    assert [each["metric"] for each in told["rows"]] == ["held_out.nats_per_token"]
-    assert [each["what"] for each in told["integrity"]] == [
+    judged = read_json(run.verify)
+    assert judged["verdict"] == "consistent"
+    assert judged["fingerprint"] == run.plan.fingerprint
+    assert [each["metric"] for each in judged["rows"]] == ["held_out.nats_per_token"]
+    assert [each["what"] for each in judged["integrity"]] == [
         "fingerprint of the model",
         "model that held_out evaluated",
         "model that samples evaluated",
@@ -208,8 +208,8 @@ def test_a_file_that_holds_another_tasks_figures_fails(finished_run: Callable[..
 
 def test_the_models_sidecar_must_name_a_fingerprint(finished_run: Callable[..., Any]) -> None:
     run = finished_run()
-    told = json.loads(sidecar_of(run.model).read_text())
-    del told["fingerprint"]
-    write_json(sidecar_of(run.model), told)
+    judged = json.loads(sidecar_of(run.model).read_text())
+    del judged["fingerprint"]
+    write_json(sidecar_of(run.model), judged)
     with pytest.raises(RelmError, match="trained from fingerprint None"):
         again(run, Path("again.json"))

@@ -96,17 +96,17 @@ FULL: dict[str, tuple[Callable[[Path], int], str]] = {
 }
 
 
-@pytest.mark.parametrize("place", FULL)
-def test_a_disk_that_is_full_while_saving_loses_nothing(place: str, uninterrupted: TinyRun, tiny_run: TinyRun) -> None:
-    limit, message = FULL[place]
+@pytest.mark.parametrize("case", FULL)
+def test_a_disk_that_is_full_while_saving_loses_nothing(case: str, uninterrupted: TinyRun, tiny_run: TinyRun) -> None:
+    limit, message = FULL[case]
     assert tiny_run.attempt("gradient:8")[0] == -9
     last = tiny_run.folder / "main" / "checkpoints" / "step-00000006"
     before = {path.name: path.read_bytes() for path in last.iterdir()}
-    code, said = tiny_run.attempt(largest_file=limit(last))
+    code, output = tiny_run.attempt(largest_file=limit(last))
     assert code == 1
-    assert message.replace("\\", "") in said
-    assert "File too large" in said
-    assert "the same command" in said
+    assert message.replace("\\", "") in output
+    assert "File too large" in output
+    assert "the same command" in output
     assert tiny_run.checkpoints == ["step-00000003", "step-00000006"], "a half-written checkpoint was left behind"
     assert {path.name: path.read_bytes() for path in last.iterdir()} == before
     tiny_run.train()
@@ -118,9 +118,9 @@ def test_a_disk_that_is_full_while_saving_loses_nothing(place: str, uninterrupte
 def test_a_disk_that_is_full_while_the_model_is_written_loses_nothing(uninterrupted: TinyRun, tiny_run: TinyRun) -> None:
     assert tiny_run.attempt("model-written:1")[0] == -9
     weights = tiny_run.folder / "main" / "checkpoints" / "step-00000030" / CHECKPOINT_FILES[0]
-    code, said = tiny_run.attempt(largest_file=weights.stat().st_size // 2)
+    code, message = tiny_run.attempt(largest_file=weights.stat().st_size // 2)
     assert code == 1
-    assert "model: the model cannot be written" in said
+    assert "model: the model cannot be written" in message
     assert not tiny_run.model_folder.exists()
     tiny_run.train()
     assert tiny_run.sha256() == uninterrupted.sha256()

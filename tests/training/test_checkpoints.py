@@ -57,8 +57,8 @@ def test_the_newest_are_kept(folder: Path) -> None:
 
 
 def test_one_that_an_interruption_caused_replaces_none_that_the_recipe_requests(folder: Path) -> None:
-    for step, asked_for in ((500, True), (1000, True), (1100, False), (1200, False)):
-        save(folder, step, listed=asked_for)
+    for step, requested in ((500, True), (1000, True), (1100, False), (1200, False)):
+        save(folder, step, listed=requested)
     assert names(folder) == ["step-00000500", "step-00001000", "step-00001200"]
     save(folder, 1500)
     assert names(folder) == ["step-00001000", "step-00001500"]
@@ -102,7 +102,7 @@ def test_another_format_is_refused(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "words"),
+    ("key", "message"),
     [
         ("fingerprint", "another run"),
         ("phase", "another phase"),
@@ -110,10 +110,10 @@ def test_another_format_is_refused(folder: Path) -> None:
         ("start_sha256", "other starting weights"),
     ],
 )
-def test_one_of_another_run_is_refused_by_key(folder: Path, key: str, words: str) -> None:
+def test_one_of_another_run_is_refused_by_key(folder: Path, key: str, message: str) -> None:
     save(folder, 5)
     with pytest.raises(
-        RelmError, match=f"step-00000005: the checkpoint belongs to {words}: its {key} is {IDENTITY[key]}, this run's is zz"
+        RelmError, match=f"step-00000005: the checkpoint belongs to {message}: its {key} is {IDENTITY[key]}, this run's is zz"
     ):
         load_checkpoint(folder, {**IDENTITY, key: "zz"})
 

@@ -118,16 +118,16 @@ def test_validation_runs_at_its_interval_and_changes_nothing(tiny_run, uninterru
     tiny_run.changes = {"run": {"validation_interval": 7, "validation_batches": 3}}
     tiny_run.train()
     assert tiny_run.sha256() == uninterrupted.sha256()
-    looked = {line["step"]: line["validation_loss"] for line in tiny_run.lines() if "validation_loss" in line}
-    assert list(looked) == [7, 14, 21, 28, 30]
-    assert looked[30] < looked[7]
+    validation_losses = {line["step"]: line["validation_loss"] for line in tiny_run.lines() if "validation_loss" in line}
+    assert list(validation_losses) == [7, 14, 21, 28, 30]
+    assert validation_losses[30] < validation_losses[7]
 
     manifest = tiny_run.examples / "manifest.json"
     model = Gpt2.from_folder(tiny_run.model_folder).eval()
     reader = open_reader(tiny_run.recipe, "main", manifest, "held_out", open_device(Run(threads=1)))
     batches = [{name: torch.from_numpy(array) for name, array in reader.batch(step).items()} for step in (1, 2, 3)]
     losses = [torch.nn.functional.cross_entropy(model.logits(b["input_ids"]).mT, b["labels"]).item() for b in batches]
-    assert looked[30] == pytest.approx(np.mean(losses), rel=1e-5)
+    assert validation_losses[30] == pytest.approx(np.mean(losses), rel=1e-5)
 
 
 def test_a_validation_loss_that_is_not_finite_stops_too(tiny_run) -> None:

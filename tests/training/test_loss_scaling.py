@@ -130,7 +130,7 @@ def test_nothing_is_scaled_unless_requested() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "words"),
+    ("settings", "message"),
     [
         ({"name": "dynamic"}, "'static', 'by_step' or 'automatic'"),
         ({"growth_interval": 5}, "growth_interval: read with name: automatic only, found 5 with name: static"),
@@ -139,10 +139,10 @@ def test_nothing_is_scaled_unless_requested() -> None:
         ({"name": "by_step", "by_step": {0: 8}}, "greater than 0"),
     ],
 )
-def test_bad_scalings_are_refused_by_name(settings: dict[str, Any], words: str) -> None:
+def test_bad_scalings_are_refused_by_name(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError) as caught:
         LossScaling.model_validate(settings)
-    assert words in str(caught.value)
+    assert message in str(caught.value)
 
 
 class Classifier(nn.Module):

@@ -42,7 +42,7 @@ def test_the_sidecar_of_a_trained_model_names_every_file_of_its_folder(uninterru
     assert list(files) == NAMES
     assert {*files, "model.safetensors", "model.safetensors.json"} == {path.name for path in folder.iterdir()}
     assert all(
-        told == {"sha256": sha256_of(folder / name), "size": (folder / name).stat().st_size} for name, told in files.items()
+        facts == {"sha256": sha256_of(folder / name), "size": (folder / name).stat().st_size} for name, facts in files.items()
     )
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from affine import Affine, take_step
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
@@ -51,15 +52,6 @@ def settings_of(name: str, **changes: Any) -> Optimizer:
     return Optimizer.model_validate({"learning_rate": 0.01, **SETTINGS[name], **changes})
 
 
-class Affine(nn.Module):
-    """One matrix and one vector."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(2, 2))
-        self.bias = nn.Parameter(torch.ones(2))
-
-
 class Mixed(nn.Module):
     """Return a model with parameters of one, two and three dimensions, including a normalisation."""
 
@@ -72,12 +64,6 @@ class Mixed(nn.Module):
 
         self.weight, self.bias, self.kernel = parameter(5, 3), parameter(3), parameter(2, 3, 4)
         self.norm = nn.LayerNorm(3)
-
-
-def take_step(optimizer: torch.optim.Optimizer, model: nn.Module, gradient: float) -> None:
-    for parameter in model.parameters():
-        parameter.grad = torch.full_like(parameter, gradient)
-    optimizer.step()
 
 
 def take_random_step(optimizer: torch.optim.Optimizer, model: nn.Module, seed: int) -> None:

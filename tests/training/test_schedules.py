@@ -160,7 +160,7 @@ def refusal(**schedule: Any) -> str:
 
 
 @pytest.mark.parametrize(
-    ("schedule", "words"),
+    ("schedule", "message"),
     [
         ({"name": "cosin"}, "'constant', 'linear', 'cosine', 'polynomial', 'natural_exponential' or 'by_step'"),
         ({"name": "linear", "power": 2}, "power: read with name: polynomial only, found 2.0 with name: linear"),
@@ -174,8 +174,8 @@ def refusal(**schedule: Any) -> str:
         ({"name": "linear", "warmup_rounding": "nearest"}, "warmup_rounding: nearest goes with warmup_share"),
     ],
 )
-def test_bad_schedules_are_refused_by_name(schedule: dict[str, Any], words: str) -> None:
-    assert words in refusal(**schedule)
+def test_bad_schedules_are_refused_by_name(schedule: dict[str, Any], message: str) -> None:
+    assert message in refusal(**schedule)
 
 
 def test_a_resolved_schedule_is_read_again_unchanged() -> None:

@@ -2,25 +2,11 @@
 
 import pytest
 import torch
+from affine import Affine, take_step
 from torch import Tensor, nn
 
 from relm.recipes.optimization import Optimizer
 from relm.training.optimizers import build_optimizer, weight_type
-
-
-class Affine(nn.Module):
-    """One matrix and one vector."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(2, 2))
-        self.bias = nn.Parameter(torch.ones(2))
-
-
-def take_step(optimizer: torch.optim.Optimizer, model: nn.Module, gradient: float) -> None:
-    for parameter in model.parameters():
-        parameter.grad = torch.full_like(parameter, gradient)
-    optimizer.step()
 
 
 def second_moment_after(dtype: torch.dtype, steps: int) -> Tensor:

@@ -95,9 +95,9 @@ def test_a_flipped_bit_of_any_byte_is_damage(tmp_path: Path) -> None:
     path = tmp_path / "file"
     sha256 = write_tensors(path, {"a": torch.zeros(2, dtype=torch.float16), "b": torch.zeros(1)})
     content = path.read_bytes()
-    for place in range(len(content)):
+    for position in range(len(content)):
         flipped = bytearray(content)
-        flipped[place] ^= 1 << place % 8
+        flipped[position] ^= 1 << position % 8
         path.write_bytes(flipped)
         with pytest.raises(Damaged):
             read_tensors(path, sha256)

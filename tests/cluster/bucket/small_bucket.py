@@ -4,12 +4,12 @@ import base64
 import hashlib
 import json
 import re
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import AbstractContextManager
+from http.server import ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
+
+from small_servers import QuietHandler, running
 
 
 class SmallBucket(ThreadingHTTPServer):
@@ -27,41 +27,25 @@ class SmallBucket(ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_port}"
 
 
-@contextmanager
-def small_bucket() -> Iterator[SmallBucket]:
-    """The running server."""
-    with SmallBucket() as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        try:
-            yield server
-        finally:
-            server.shutdown()
-            thread.join()
+def small_bucket() -> AbstractContextManager[SmallBucket]:
+    """Run the server for the length of a block."""
+    return running(SmallBucket())
 
 
-class _Request(BaseHTTPRequestHandler):
+class _Request(QuietHandler):
     server: SmallBucket
     protocol_version = "HTTP/1.1"
 
-    def log_message(self, *_: Any) -> None:
-        pass
-
     def answer(self, status: int, content: bytes | dict[str, Any] = b"", **headers: str) -> None:
-        body = content if isinstance(content, bytes) else json.dumps(content).encode()
-        self.send_response(status)
-        for name, value in {"Content-Length": str(len(body)), **headers}.items():
-            self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(body)
+        self.respond(status, content if isinstance(content, bytes) else json.dumps(content).encode(), headers)
 
-    def told(self, name: str) -> dict[str, Any]:
+    def describe_object(self, name: str) -> dict[str, Any]:
         content = self.server.objects[name]
         md5 = base64.b64encode(hashlib.md5(content).digest()).decode()
         times = {"timeCreated": "2026-11-20T22:30:00.000Z", "updated": "2026-11-20T22:30:00.000Z"}
         return {"kind": "storage#object", "name": name, "bucket": "mine", "size": str(len(content)), "md5Hash": md5, **times}
 
-    def asked(self) -> tuple[str | None, dict[str, str]]:
+    def read_target(self) -> tuple[str | None, dict[str, str]]:
         """Return the object's name, or None for the list of all; answers by itself for another bucket."""
         parts = urlsplit(self.path)
         query = {key: values[0] for key, values in parse_qs(parts.query).items()}
@@ -80,54 +64,54 @@ class _Request(BaseHTTPRequestHandler):
             return
 
     def do_GET(self) -> None:
-        name, query = self.asked()
+        name, query = self.read_target()
         objects = self.server.objects
         if name is None:
             prefix = query.get("prefix", "")
             inside = sorted(found for found in objects if found.startswith(prefix))
             if "delimiter" in query:
                 inside = [found for found in inside if "/" not in found[len(prefix) :]]
-            self.answer(200, {"kind": "storage#objects", "items": [self.told(found) for found in inside]})
+            self.answer(200, {"kind": "storage#objects", "items": [self.describe_object(found) for found in inside]})
         elif name not in objects:
             self.answer(404, {"error": {"code": 404, "message": "No such object"}})
         elif self.path.startswith("/download"):
-            asked = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", "bytes=0-"))
-            assert asked
-            content = objects[name][int(asked[1]) : int(asked[2]) + 1 if asked[2] else None]
+            byte_range = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", "bytes=0-"))
+            assert byte_range
+            content = objects[name][int(byte_range[1]) : int(byte_range[2]) + 1 if byte_range[2] else None]
             self.answer(206 if "Range" in self.headers else 200, content)
         else:
-            self.answer(200, self.told(name))
+            self.answer(200, self.describe_object(name))
 
     def do_POST(self) -> None:
         if self.path.startswith("/session/"):
-            self.go_on()
+            self.receive_piece()
             return
         content = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        _, query = self.asked()
+        _, query = self.read_target()
         if query["uploadType"] == "resumable":
             number = f"session-of-some-length-{len(self.server.uploads)}"
             self.server.uploads[number] = (query["name"], bytearray())
             self.answer(200, {}, Location=f"{self.server.address}/session/{number}")
             return
-        _, told, data, _ = content.split(b"--==0==", 3)
-        name = json.loads(told.split(b"\n\n", 1)[1])["name"]
+        _, metadata, data, _ = content.split(b"--==0==", 3)
+        name = json.loads(metadata.split(b"\n\n", 1)[1])["name"]
         self.server.objects[name] = data.split(b"\n\n", 1)[1][:-1]
-        self.answer(200, self.told(name))
+        self.answer(200, self.describe_object(name))
 
-    def go_on(self) -> None:
+    def receive_piece(self) -> None:
         """Receive one piece of an upload; the last one makes the object."""
-        name, come = self.server.uploads[self.path.rsplit("/", 1)[1]]
-        come += self.rfile.read(int(self.headers["Content-Length"]))
+        name, received = self.server.uploads[self.path.rsplit("/", 1)[1]]
+        received += self.rfile.read(int(self.headers["Content-Length"]))
         found = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+|\*)", self.headers["Content-Range"])
         assert found
-        if found[3] != "*" and len(come) == int(found[3]):
-            self.server.objects[name] = bytes(come)
-            self.answer(200, self.told(name))
+        if found[3] != "*" and len(received) == int(found[3]):
+            self.server.objects[name] = bytes(received)
+            self.answer(200, self.describe_object(name))
         else:
-            self.answer(308, b"", Range=f"bytes=0-{len(come) - 1}")
+            self.answer(308, b"", Range=f"bytes=0-{len(received) - 1}")
 
     def do_DELETE(self) -> None:
-        name, _ = self.asked()
+        name, _ = self.read_target()
         self.server.objects.pop(str(name), None)
         self.answer(204)
 

@@ -64,10 +64,10 @@ def begin(plan: Plan) -> None:
 def add(memory: Any, *entries: dict[str, Any]) -> None:
     """Add entries to the pushed index, as any writer of the bucket can."""
     store = Store(URL)
-    place = store.indexes()[-1]
-    told = json.loads(memory.cat_file(f"/confined/{place}"))
-    told["files"] += [{**told["files"][0], **entry} for entry in entries]
-    memory.pipe_file(f"/confined/{place}", json.dumps(told).encode())
+    index_path = store.indexes()[-1]
+    listing = json.loads(memory.cat_file(f"/confined/{index_path}"))
+    listing["files"] += [{**listing["files"][0], **entry} for entry in entries]
+    memory.pipe_file(f"/confined/{index_path}", json.dumps(listing).encode())
 
 
 def files_in(folder: Path) -> dict[str, bytes]:
@@ -134,8 +134,8 @@ NAMES = [
 
 
 def test_only_names_of_files_that_push_would_send_are_accepted(plan: Plan, memory: Any) -> None:
-    place = f"/confined/{Store(URL).indexes()[-1]}"
-    index = memory.cat_file(place)
+    index_path = f"/confined/{Store(URL).indexes()[-1]}"
+    index = memory.cat_file(index_path)
     for pattern in NAMES:
         name = pattern.replace("RUN", f"work/runs/tiny/{plan.fingerprint}").replace("FINGERPRINT", plan.fingerprint)
         name = name.replace("DOWNLOADS", str(plan.download("sample.xml").parent))
@@ -146,17 +146,17 @@ def test_only_names_of_files_that_push_would_send_are_accepted(plan: Plan, memor
         assert len(str(caught.value)) < 700
         assert not Path("work").exists(), name
         assert not Path("results").exists(), name
-        memory.pipe_file(place, index)
+        memory.pipe_file(index_path, index)
     pull(URL, Project(), "tiny")
     assert (plan.results / "README.md").is_file(), "the index is good without them"
 
 
 def test_one_file_named_twice_or_as_a_folder_too_is_refused(plan: Plan, memory: Any) -> None:
-    place = f"/confined/{Store(URL).indexes()[-1]}"
-    index = memory.cat_file(place)
+    index_path = f"/confined/{Store(URL).indexes()[-1]}"
+    index = memory.cat_file(index_path)
     download = plan.download("sample.xml")
     for name in (str(download), str(download.parent), "results/tiny/README.md/x"):
-        memory.pipe_file(place, index)
+        memory.pipe_file(index_path, index)
         add(memory, {"path": name, "sha256": "0" * 64})
         with pytest.raises(RelmError, match="twice; nothing was pulled"):
             pull(URL, Project(), "tiny")
@@ -312,12 +312,12 @@ def own(plan: Plan) -> Plan:
 
 def add_to_mine(memory: Any, name: str, content: bytes) -> None:
     """List one more file in the index of `mine`."""
-    place = next(place for place in Store(URL).indexes() if place.name == "mine")
-    told = json.loads(memory.cat_file(f"/confined/{place}"))
+    index_path = next(index_path for index_path in Store(URL).indexes() if index_path.name == "mine")
+    listing = json.loads(memory.cat_file(f"/confined/{index_path}"))
     sha256 = hashlib.sha256(content).hexdigest()
     memory.pipe_file(f"/confined/objects/{sha256}", content)
-    told["files"].append({"path": name, "sha256": sha256, "size": len(content)})
-    memory.pipe_file(f"/confined/{place}", json.dumps(told).encode())
+    listing["files"].append({"path": name, "sha256": sha256, "size": len(content)})
+    memory.pipe_file(f"/confined/{index_path}", json.dumps(listing).encode())
 
 
 def test_texts_of_ones_own_come_and_nothing_that_the_dataset_would_not_read(own: Plan, memory: Any) -> None:

@@ -59,15 +59,15 @@ def test_data_goes_to_a_bucket_and_comes_back(project: Commands, bucket: SmallBu
 
 
 @pytest.mark.parametrize(
-    ("store", "words"),
+    ("store", "message"),
     [("gs://closed/relm", "no right to"), ("gs://nowhere/relm", "there is no such bucket, folder or object")],
 )
-def test_a_bucket_that_refuses_or_is_not_there_is_told_in_words(
-    store: str, words: str, project: Commands, bucket: SmallBucket
+def test_a_bucket_that_refuses_or_is_not_there_is_reported_in_a_sentence(
+    store: str, message: str, project: Commands, bucket: SmallBucket
 ) -> None:
     downloaded(project)
     done = relm(project, bucket, "push", store, "tiny")
     assert done.returncode == 1
     assert done.stderr.startswith(f"relm push: {store}: ")
-    assert words in done.stderr
+    assert message in done.stderr
     assert "Traceback" not in done.stderr

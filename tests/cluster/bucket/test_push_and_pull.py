@@ -33,17 +33,17 @@ class Terminal:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
         self._monkeypatch, self._capsys = monkeypatch, capsys
 
-    def __call__(self, project: Commands, *words: str, status: int = 0) -> str:
+    def __call__(self, project: Commands, *arguments: str, status: int = 0) -> str:
         """Run a command in a project and return its output."""
         self._monkeypatch.chdir(project.folder)
-        found = main(words)
-        said = self._capsys.readouterr()
-        assert found == status, said
-        return said.err if status else said.out
+        found = main(arguments)
+        captured = self._capsys.readouterr()
+        assert found == status, captured.err
+        return captured.err if status else captured.out
 
 
 @pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Terminal:
+def terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Terminal:
     """A terminal."""
     monkeypatch.delenv("RELM_WORK", raising=False)
     return Terminal(monkeypatch, capsys)
@@ -90,46 +90,46 @@ def steps_of(log: Path) -> list[dict[str, Any]]:
 
 
 def test_what_is_pulled_into_a_fresh_clone_leaves_nothing_to_be_done(
-    told: Terminal, finished_project: Commands, project: Commands, store: Path
+    terminal: Terminal, finished_project: Commands, project: Commands, store: Path
 ) -> None:
-    sent = told(finished_project, "push", str(store), "tiny")
+    sent = terminal(finished_project, "push", str(store), "tiny")
     assert "tiny: " in sent
     assert all(name == sha256 for name, sha256 in objects(store).items())
-    fetched = told(project, "pull", f"file://{store}", "tiny")
+    fetched = terminal(project, "pull", f"file://{store}", "tiny")
     assert "fetched" in fetched
     assert contents(project.folder) == contents(finished_project.folder)
     assert project.jobs("results/tiny") == {}
-    assert "0 of them fetched" in told(project, "pull", str(store))
+    assert "0 of them fetched" in terminal(project, "pull", str(store))
 
     before = {path: path.stat().st_mtime_ns for path in store.rglob("*") if path.is_file()}
-    assert "0 of them sent (0 B)" in told(finished_project, "push", str(store))
+    assert "0 of them sent (0 B)" in terminal(finished_project, "push", str(store))
     assert {path: path.stat().st_mtime_ns for path in store.rglob("*") if path.is_file()} == before, "written once"
 
 
 def test_a_published_folder_shares_its_files_with_the_run_and_is_whole(
-    told: Terminal, finished_project: Commands, project: Commands, store: Path
+    terminal: Terminal, finished_project: Commands, project: Commands, store: Path
 ) -> None:
-    told(finished_project, "push", str(store), "tiny")
-    told(project, "pull", str(store), "tiny")
+    terminal(finished_project, "push", str(store), "tiny")
+    terminal(project, "pull", str(store), "tiny")
     weights = project.folder / "results" / "tiny" / "model.safetensors"
     assert weights.samefile(run_folder(project) / "main" / "model" / "model.safetensors")
     log = project.folder / "results" / "tiny" / "train.jsonl"
     assert not log.samefile(run_folder(project) / "main" / "train.jsonl"), "training writes on in its own"
     weights.unlink()
-    told(project, "pull", str(store), "tiny")
+    terminal(project, "pull", str(store), "tiny")
     assert contents(project.folder) == contents(finished_project.folder)
     assert not (project.folder / "work" / "pulled").exists()
 
 
 @pytest.mark.full
 @pytest.mark.timeout(600)
-def test_a_run_that_was_cut_back_goes_on_elsewhere_to_the_same_bytes(
-    told: Terminal, finished_project: Commands, finished_copy: Commands, project: Commands, store: Path
+def test_a_run_that_was_cut_back_resumes_elsewhere_to_the_same_bytes(
+    terminal: Terminal, finished_project: Commands, finished_copy: Commands, project: Commands, store: Path
 ) -> None:
     steps = sorted(int(path.name.removeprefix("step-")) for path in run_folder(finished_copy).glob("main/checkpoints/step-*"))
     cut_back(finished_copy, steps[-2])
-    told(finished_copy, "push", str(store), "tiny")
-    told(project, "pull", str(store), "tiny")
+    terminal(finished_copy, "push", str(store), "tiny")
+    terminal(project, "pull", str(store), "tiny")
     assert set(project.jobs("results/tiny")) == {*("pretrain", "evaluate", "verify", "report", "publish")}
     done = project.snakemake("results/tiny")
     assert done.returncode == 0, done.stdout
@@ -138,8 +138,8 @@ def test_a_run_that_was_cut_back_goes_on_elsewhere_to_the_same_bytes(
         assert (here / name).read_bytes() == (there / name).read_bytes(), name
     assert steps_of(here / "train.jsonl") == steps_of(there / "train.jsonl")
 
-    told(project, "push", str(store), "tiny")
-    told(finished_copy, "pull", str(store), "tiny")
+    terminal(project, "push", str(store), "tiny")
+    terminal(finished_copy, "pull", str(store), "tiny")
     assert finished_copy.jobs("results/tiny") == {}, "and back where it began"
     assert sha256_of(run_folder(finished_copy) / "main" / "model" / "model.safetensors") == sha256_of(
         there / "model" / "model.safetensors"
@@ -148,30 +148,30 @@ def test_a_run_that_was_cut_back_goes_on_elsewhere_to_the_same_bytes(
 
 @pytest.mark.parametrize("point", ["push-piece:3", pytest.param("push-whole:5", marks=pytest.mark.full)])
 def test_a_push_that_was_killed_leaves_whole_objects_alone_and_is_finished_by_the_next(
-    told: Terminal, point: str, finished_project: Commands, project: Commands, store: Path
+    terminal: Terminal, point: str, finished_project: Commands, project: Commands, store: Path
 ) -> None:
     killed = finished_project.relm("push", str(store), "tiny", RELM_KILL_AT=point)
     assert killed.returncode == -signal.SIGKILL
     assert objects(store), "it was killed in the middle"
     assert all(name == sha256 for name, sha256 in objects(store).items())
     assert not (store / "runs").exists(), "nothing is listed before all of it is there"
-    assert "has no run tiny" in told(project, "pull", str(store), "tiny", status=1)
-    told(finished_project, "push", str(store), "tiny")
-    told(project, "pull", str(store), "tiny")
+    assert "has no run tiny" in terminal(project, "pull", str(store), "tiny", status=1)
+    terminal(finished_project, "push", str(store), "tiny")
+    terminal(project, "pull", str(store), "tiny")
     assert contents(project.folder) == contents(finished_project.folder)
 
 
 @pytest.mark.parametrize("point", ["pull-piece:4", pytest.param("pull-file:9", marks=pytest.mark.full)])
 def test_a_pull_that_was_killed_is_finished_by_the_next(
-    told: Terminal, point: str, finished_project: Commands, project: Commands, store: Path
+    terminal: Terminal, point: str, finished_project: Commands, project: Commands, store: Path
 ) -> None:
-    told(finished_project, "push", str(store), "tiny")
+    terminal(finished_project, "push", str(store), "tiny")
     killed = project.relm("pull", str(store), "tiny", RELM_KILL_AT=point)
     assert killed.returncode == -signal.SIGKILL
     assert not (project.folder / "results" / "tiny").exists(), "complete or absent"
     whole = contents(finished_project.folder)
     assert all(whole[name] == sha256 for name, sha256 in contents(project.folder).items())
-    told(project, "pull", str(store), "tiny")
+    terminal(project, "pull", str(store), "tiny")
     assert contents(project.folder) == whole
     assert not list(project.folder.glob("work/**/.*.partial"))
 
@@ -180,48 +180,48 @@ def test_a_pull_that_was_killed_is_finished_by_the_next(
     "damage", [lambda content: content[:-1], lambda content: content[:-1] + b"x"], ids=["short", "changed"]
 )
 def test_a_damaged_object_is_named_and_not_written(
-    told: Terminal, damage, finished_project: Commands, project: Commands, store: Path
+    terminal: Terminal, damage, finished_project: Commands, project: Commands, store: Path
 ) -> None:
-    told(finished_project, "push", str(store), "tiny")
+    terminal(finished_project, "push", str(store), "tiny")
     sha256 = sha256_of(finished_project.folder / "mirror/sample.xml")
     path = store / "objects" / sha256
     path.write_bytes(damage(path.read_bytes()))
-    said = told(project, "pull", str(store), "tiny", status=1)
-    assert f"objects/{sha256}: damaged" in said
-    assert f"work/downloads/data/sample/{sha256[:12]}/sample.xml was not written. Delete that object, and push again" in said
+    message = terminal(project, "pull", str(store), "tiny", status=1)
+    assert f"objects/{sha256}: damaged" in message
+    assert f"work/downloads/data/sample/{sha256[:12]}/sample.xml was not written. Delete that object, and push again" in message
     assert not list((project.folder / "work" / "downloads" / "data" / "sample").rglob("*sample.xml*"))
     assert not (project.folder / "results").exists()
 
 
-def test_what_was_damaged_here_is_not_pushed(told: Terminal, finished_copy: Commands, store: Path) -> None:
+def test_what_was_damaged_here_is_not_pushed(terminal: Terminal, finished_copy: Commands, store: Path) -> None:
     for name in ("config.json", "model.safetensors"):
         path = run_folder(finished_copy) / "main" / "model" / name
         content = path.read_bytes()
         path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-        said = told(finished_copy, "push", str(store), "tiny", status=1)
-        assert f"main/model/{name}: sha256 is" in said
-        assert "damaged since it was made" in said
+        message = terminal(finished_copy, "push", str(store), "tiny", status=1)
+        assert f"main/model/{name}: sha256 is" in message
+        assert "damaged since it was made" in message
         assert not (store / "runs").exists()
         path.write_bytes(content)
 
 
 def test_an_older_state_is_not_put_over_a_newer_one(
-    told: Terminal, finished_project: Commands, finished_copy: Commands, store: Path
+    terminal: Terminal, finished_project: Commands, finished_copy: Commands, store: Path
 ) -> None:
     copy = Commands(finished_copy.folder)
     steps = sorted(int(path.name.removeprefix("step-")) for path in run_folder(copy).glob("main/checkpoints/step-*"))
     cut_back(copy, steps[-2])
-    told(copy, "push", str(store), "tiny")
+    terminal(copy, "push", str(store), "tiny")
     before = contents(finished_project.folder)
-    said = told(finished_project, "pull", str(store), "tiny", status=1)
-    assert f"the run is further here (step {steps[-1]} of phase main)" in said
+    message = terminal(finished_project, "pull", str(store), "tiny", status=1)
+    assert f"the run is further here (step {steps[-1]} of phase main)" in message
     assert contents(finished_project.folder) == before
 
 
 def test_a_run_in_training_is_not_pulled_over(
-    told: Terminal, finished_project: Commands, finished_copy: Commands, store: Path
+    terminal: Terminal, finished_project: Commands, finished_copy: Commands, store: Path
 ) -> None:
-    told(finished_project, "push", str(store), "tiny")
+    terminal(finished_project, "push", str(store), "tiny")
     lock = run_folder(finished_copy) / "main" / "lock"
     program = "import pathlib, sys, time; from relm.training.interruption import run_lock\n"
     program += "with run_lock(pathlib.Path(sys.argv[1])): print('held', flush=True); time.sleep(60)"
@@ -229,7 +229,7 @@ def test_a_run_in_training_is_not_pulled_over(
     try:
         assert trainer.stdout is not None
         assert trainer.stdout.readline() == b"held\n"
-        assert "another process trains here already" in told(finished_copy, "pull", str(store), "tiny", status=1)
+        assert "another process trains here already" in terminal(finished_copy, "pull", str(store), "tiny", status=1)
     finally:
         trainer.kill()
         trainer.wait()
@@ -249,7 +249,7 @@ def wait_until(condition, process: "subprocess.Popen[str]") -> None:
 
 
 def test_a_second_terminal_pushes_checkpoints_as_they_come_and_lists_none_that_went(
-    told: Terminal, finished_copy: Commands, store: Path
+    terminal: Terminal, finished_copy: Commands, store: Path
 ) -> None:
     command = [sys.executable, "-m", "relm", "push", str(store), "tiny", "--watch", "1"]
     process = subprocess.Popen(
@@ -274,26 +274,30 @@ def test_a_second_terminal_pushes_checkpoints_as_they_come_and_lists_none_that_w
         wait_until(lambda: "step-00000050" in listed() and oldest.name not in listed(), process)
     finally:
         process.send_signal(signal.SIGINT)
-        said = process.communicate(timeout=30)[1]
+        message = process.communicate(timeout=30)[1]
     assert process.returncode == 130
-    assert "interrupted" in said
+    assert "interrupted" in message
 
 
 def test_a_store_without_the_run_or_with_another_meaning_of_it_says_so(
-    told: Terminal, finished_project: Commands, project: Commands, store: Path
+    terminal: Terminal, finished_project: Commands, project: Commands, store: Path
 ) -> None:
-    assert "has no run of a recipe that is here; runs there: none" in told(project, "pull", str(store), status=1)
-    told(finished_project, "push", str(store), "tiny")
+    assert "has no run of a recipe that is here; runs there: none" in terminal(project, "pull", str(store), status=1)
+    terminal(finished_project, "push", str(store), "tiny")
     recipe = project.folder / "recipes" / "tiny.yaml"
     recipe.write_text(recipe.read_text().replace("steps: 40", "steps: 41"))
     fingerprint = run_folder(finished_project).name
-    said = told(project, "pull", str(store), "tiny", status=1)
-    assert f"has run tiny with fingerprint {fingerprint}, but the recipe here has " in said
-    assert "check out the commit that pushed it" in said
+    message = terminal(project, "pull", str(store), "tiny", status=1)
+    assert f"has run tiny with fingerprint {fingerprint}, but the recipe here has " in message
+    assert "check out the commit that pushed it" in message
 
 
 def test_a_folder_of_ones_own_inside_the_project_goes_with_the_run(
-    told: Terminal, project: Commands, tmp_path_factory: pytest.TempPathFactory, store: Path, monkeypatch: pytest.MonkeyPatch
+    terminal: Terminal,
+    project: Commands,
+    tmp_path_factory: pytest.TempPathFactory,
+    store: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     elsewhere = Commands(tmp_path_factory.mktemp("elsewhere") / "clone")
     recipe = "extends: tiny\ninit_from: mine\n"
@@ -305,19 +309,19 @@ def test_a_folder_of_ones_own_inside_the_project_goes_with_the_run(
     mine.mkdir(parents=True)
     for name in ("config.json", "model.safetensors"):
         (mine / name).write_text(name)
-    told(project, "push", str(store), "begun")
+    terminal(project, "push", str(store), "begun")
     monkeypatch.chdir(elsewhere.folder)
     with pytest.raises(RelmError, match="folder models/mine: not a folder"):
         _ = Project().plan("begun").fingerprint
-    told(elsewhere, "pull", str(store), "begun")
+    terminal(elsewhere, "pull", str(store), "begun")
     monkeypatch.chdir(elsewhere.folder)
     there = Project().plan("begun").fingerprint
     monkeypatch.chdir(project.folder)
     assert Project().plan("begun").fingerprint == there
 
 
-def test_the_sha256_of_an_object_is_its_name(told: Terminal, finished_project: Commands, store: Path) -> None:
-    told(finished_project, "push", str(store), "tiny")
+def test_the_sha256_of_an_object_is_its_name(terminal: Terminal, finished_project: Commands, store: Path) -> None:
+    terminal(finished_project, "push", str(store), "tiny")
     for file in newest_index(store)["files"]:
         content = (store / "objects" / file["sha256"]).read_bytes()
         assert (hashlib.sha256(content).hexdigest(), len(content)) == (file["sha256"], file["size"]), file["path"]

@@ -77,9 +77,9 @@ RUN = {
 
 
 def test_what_a_run_needs_is_listed_and_what_belongs_to_a_machine_is_not(plan: Plan, memory: Any) -> None:
-    said = push("memory://bucket", [plan], None)
+    message = push("memory://bucket", [plan], None)
     assert set(listed(plan)) == RUN | {plan.download("sample.xml").as_posix()}
-    assert said.startswith("tiny: 8 files, 8 of them sent (5.")
+    assert message.startswith("tiny: 8 files, 8 of them sent (5.")
     assert listed(plan)["train.jsonl"] == len('{"step": 1}\n{"step": 2}\n'), "as far as its lines are whole"
 
 
@@ -162,10 +162,10 @@ def test_a_pulled_log_may_be_of_any_time_and_a_state_is_written_after_all_else(p
 def test_a_name_that_leads_elsewhere_is_refused_and_nothing_is_written(name: str, plan: Plan, memory: Any) -> None:
     push("memory://bucket", [plan], None)
     store = Store("memory://bucket")
-    place = store.indexes()[-1]
-    told = json.loads(memory[f"/bucket/{place}"].getvalue())
-    told["files"].append({**told["files"][0], "path": name})
-    fsspec.filesystem("memory").pipe_file(f"/bucket/{place}", json.dumps(told).encode())
+    index_path = store.indexes()[-1]
+    listing = json.loads(memory[f"/bucket/{index_path}"].getvalue())
+    listing["files"].append({**listing["files"][0], "path": name})
+    fsspec.filesystem("memory").pipe_file(f"/bucket/{index_path}", json.dumps(listing).encode())
     shutil.rmtree("work")
     with pytest.raises(RelmError, match=r"nothing was pulled: this is not what `relm push` wrote"):
         pull("memory://bucket", Project(), "tiny")
@@ -204,7 +204,7 @@ def test_a_disk_that_is_full_is_refused_before_anything_is_written(
 
 
 @pytest.mark.parametrize(
-    ("error", "words"),
+    ("error", "message"),
     [
         (FileNotFoundError("my-bucket"), "there is no such bucket, folder or object"),
         (PermissionError(errno.EACCES, "Permission denied", "/x"), "no right to .*roles/storage.objectUser"),
@@ -217,14 +217,14 @@ def test_a_disk_that_is_full_is_refused_before_anything_is_written(
         (RuntimeError("connection reset"), "RuntimeError: connection reset; give the same command again"),
     ],
 )
-def test_a_fault_of_a_store_says_what_to_do_and_no_secret(error: Exception, words: str) -> None:
+def test_a_fault_of_a_store_says_what_to_do_and_no_secret(error: Exception, message: str) -> None:
     import re
 
-    assert re.search(words, explain_error(error)), explain_error(error)
+    assert re.search(message, explain_error(error)), explain_error(error)
     assert "SECRET" not in explain_error(error)
 
 
-def test_without_google_credentials_the_sentence_says_who_gives_them() -> None:
+def test_without_google_credentials_the_error_says_who_gives_them() -> None:
     exceptions = pytest.importorskip("google.auth.exceptions", reason="google-auth is in the TPU's environment alone")
     assert "there are no credentials for it here (DefaultCredentialsError)" in explain_error(
         exceptions.DefaultCredentialsError("none")
@@ -283,7 +283,7 @@ def test_weights_that_are_converted_go_with_what_they_were_made_of(plan: Plan) -
     assert set(made) <= set(list_files(begun).values())
 
 
-def test_a_sidecar_and_a_checkpoints_state_tell_the_hash_of_their_files_alone(plan: Plan) -> None:
+def test_a_sidecar_and_a_checkpoints_state_give_the_hash_of_their_files_alone(plan: Plan) -> None:
     folder = plan.run_folder / "main" / "checkpoints" / "step-00000010"
     assert read_recorded_sha256(folder / "model.safetensors") == sha256_of(folder / "model.safetensors")
     assert read_recorded_sha256(folder / "state.json") is None
@@ -297,7 +297,7 @@ def test_a_sidecar_and_a_checkpoints_state_tell_the_hash_of_their_files_alone(pl
         assert read_recorded_sha256(file) == found
 
 
-def test_the_sidecar_of_a_model_tells_the_hashes_of_all_its_files(plan: Plan) -> None:
+def test_the_sidecar_of_a_model_has_the_hashes_of_all_its_files(plan: Plan) -> None:
     folder = plan.model_folder("main")
     folder.mkdir(parents=True, exist_ok=True)
     for name in ("model.safetensors", "config.json", "notes.md"):

@@ -1,3 +1,4 @@
+import functools
 import hashlib
 import json
 import random
@@ -8,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from prose_sample import blocks_of, save_wordpiece, words_of
+from published_phases import published_objective
 
 from relm.artifact import checked_sidecar
 from relm.errors import RelmError
@@ -24,7 +26,6 @@ from relm.examples.as_published.instances import pack_instances, split_columns
 from relm.examples.formats.bert_records import make_plain_records, make_remasked_records
 from relm.examples.table import ExampleTable
 from relm.examples.tokenizers import load_tokenizer
-from relm.recipes.objectives import AsPublished, Objective
 
 # Settings, seed -> records, and the sha256 of them as lines of JSON, plain and remasked. Facts, computed by running the
 # original's own create_training_instances and write_instance_to_example_files (graphcore/examples v3.0.0, instead of TensorFlow
@@ -141,21 +142,7 @@ def test_remasking_moves_masked_tokens_first_and_drops_tokens_with_id_zero() -> 
     }
 
 
-def objective(**changes: object) -> Objective:
-    masked = {
-        "packing": "sentence_pairs",
-        "sentences": "lines",
-        "masks": "static",
-        "max_predictions": 20,
-        "short_sequence_probability": 0.1,
-        "duplication_factor": 5,
-    }
-    published = {"builder": "graphcore_bert", "seed": 1984}
-    given = {"objective": "masked", "sequence_length": 128, "masked": masked, "as_published": published}
-    for key, value in changes.items():
-        section = published if key in AsPublished.model_fields and key != "seed" else given if key in given else masked
-        section[key] = value
-    return Objective.model_validate(given)
+objective = functools.partial(published_objective, "graphcore_bert", 1984, 5)
 
 
 @pytest.mark.parametrize("is_remasked", [False, True])
@@ -163,8 +150,8 @@ def test_the_table_has_the_records_in_the_order_of_the_original(
     is_remasked, blocks, write_documents, wordpiece, vocabulary, corpus, tmp_path: Path
 ) -> None:
     documents, output = write_documents("all.jsonl", blocks), tmp_path / "shard.arrow"
-    said = pregenerate_graphcore_bert(documents, wordpiece, output, objective(remask=is_remasked), "en", 1)
-    assert said.startswith("made 104 examples as graphcore_bert does")
+    message = pregenerate_graphcore_bert(documents, wordpiece, output, objective(remask=is_remasked), "en", 1)
+    assert message.startswith("made 104 examples as graphcore_bert does")
     table = ExampleTable(output)
     columns = {name: table.rows(name, np.arange(104)) for name in table.columns}
     assert digest_of(list(records_of(columns, is_remasked=False))) == PUBLISHED[0][3]

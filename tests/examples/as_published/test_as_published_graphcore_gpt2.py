@@ -56,7 +56,7 @@ def test_empty_documents_hold_no_beginning_but_the_first() -> None:
     assert sample_idx(sizes, order, 2, 6).tolist() == [[0, 0], [1, 2], [4, 1]]
 
 
-def test_places_do_not_depend_on_how_many_documents_are_taken_at_once(monkeypatch) -> None:
+def test_positions_do_not_depend_on_how_many_documents_are_taken_at_once(monkeypatch) -> None:
     order = np.random.RandomState(1).permutation(500)
     whole = sample_idx(SIZES, order, 60, int(SIZES.sum()))
     monkeypatch.setattr("relm.examples.as_published.graphcore_gpt2.BLOCK", 7)

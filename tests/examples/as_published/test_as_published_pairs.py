@@ -12,22 +12,22 @@ class Scripted(random.Random):
 
     def __init__(self, *numbers: float) -> None:
         super().__init__()
-        self.numbers, self.asked = list(numbers), []
+        self.numbers, self.calls = list(numbers), []
 
     def random(self) -> float:
-        self.asked.append("random")
+        self.calls.append("random")
         return self.numbers.pop(0)
 
     def randint(self, low: int, high: int) -> int:
-        self.asked.append(f"randint {low} {high}")
+        self.calls.append(f"randint {low} {high}")
         return int(self.numbers.pop(0))
 
     def randrange(self, start: int, stop: int | None = None, step: int = 1) -> int:
-        self.asked.append(f"randrange {start}" if stop is None else f"randrange {start} {stop}")
+        self.calls.append(f"randrange {start}" if stop is None else f"randrange {start} {stop}")
         return int(self.numbers.pop(0))
 
     def shuffle(self, x) -> None:
-        self.asked.append(f"shuffle {len(x)}")
+        self.calls.append(f"shuffle {len(x)}")
         x.reverse()
 
 
@@ -51,7 +51,7 @@ def test_sentences_are_gathered_until_they_fill_the_target(corpus, rule) -> None
         Pair(0, 2, 2, 5, is_random=False),
         Pair(6, 9, 12, 14, is_random=True),
     ]
-    assert draws.asked == ["random", "randrange 1 2", "random", "randrange 0 1", *["random"] * 4]
+    assert draws.calls == ["random", "randrange 1 2", "random", "randrange 0 1", *["random"] * 4]
 
 
 def test_sentences_behind_a_random_pair_are_used_again(corpus, rule) -> None:
@@ -59,7 +59,7 @@ def test_sentences_behind_a_random_pair_are_used_again(corpus, rule) -> None:
     pairs = list(make_pairs(corpus, 0, rule(13), draws))
     assert pairs[0] == Pair(0, 2, 9, 14, is_random=True)
     assert pairs[1] == Pair(2, 5, 5, 9, is_random=False)
-    assert draws.asked == ["random", "randrange 1 3", "random", "randrange 0 1", "randrange 1 2", "random"]
+    assert draws.calls == ["random", "randrange 1 3", "random", "randrange 0 1", "randrange 1 2", "random"]
 
 
 def test_a_second_segment_that_follows_can_join_the_first(corpus, rule) -> None:
@@ -70,14 +70,14 @@ def test_a_second_segment_that_follows_can_join_the_first(corpus, rule) -> None:
 def test_without_random_seconds_a_single_sentence_still_gets_one(corpus, rule) -> None:
     draws = Scripted(0.5, 2)
     assert list(make_pairs(corpus, 1, rule(13, random_second=False), draws)) == [Pair(9, 14, 5, 9, is_random=True)]
-    assert draws.asked == ["random", "randrange 0 3"]
+    assert draws.calls == ["random", "randrange 0 3"]
 
 
 def test_a_short_sequence_has_a_target_between_two_tokens_and_all(corpus, rule) -> None:
     draws = Scripted(0.05, 2, 0, 0, 0)
     pairs = list(make_pairs(corpus, 0, rule(13), draws))
     assert pairs == [Pair(start, stop, 9, 14, is_random=True) for start, stop in ((0, 2), (2, 5), (5, 9))]
-    assert draws.asked == ["random", "randint 2 10", *["randrange 0 1"] * 3]
+    assert draws.calls == ["random", "randint 2 10", *["randrange 0 1"] * 3]
 
 
 def test_tokens_are_cut_from_the_longer_segment_at_either_end() -> None:
@@ -86,13 +86,13 @@ def test_tokens_are_cut_from_the_longer_segment_at_either_end() -> None:
     assert truncate(Pair(0, 3, 10, 12, True), 5, Scripted()) == Pair(0, 3, 10, 12, True)
 
 
-def test_hidden_tokens_become_the_mask_or_stay_or_become_any_other() -> None:
+def test_masked_tokens_become_the_mask_or_stay_or_become_any_other() -> None:
     tokens = [7, 50, 51, 52, 53, 7]
     draws = Scripted(0.79, 0.8, 0.49, 0.8, 0.5, 33)
     positions, labels = mask_tokens(tokens, [[1], [2], [3], [4]], 3, 9, 100, draws)
     assert (positions, labels) == ([2, 3, 4], [51, 52, 53])
     assert tokens == [7, 50, 33, 52, 9, 7]
-    assert draws.asked == ["shuffle 4", "random", "random", "random", "random", "random", "randrange 100"]
+    assert draws.calls == ["shuffle 4", "random", "random", "random", "random", "random", "randrange 100"]
 
 
 def test_a_word_that_would_exceed_the_number_is_passed_over() -> None:

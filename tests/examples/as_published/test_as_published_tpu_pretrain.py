@@ -1,3 +1,4 @@
+import functools
 import hashlib
 import json
 import random
@@ -5,6 +6,7 @@ import random
 import numpy as np
 import pytest
 from prose_sample import blocks_of, save_wordpiece, words_of
+from published_phases import published_objective
 
 from relm.artifact import checked_sidecar
 from relm.errors import RelmError
@@ -19,7 +21,6 @@ from relm.examples.as_published.tpu_pretrain import (
 from relm.examples.as_published.tpu_pretrain import TpuPretrainOptions as Options
 from relm.examples.table import ExampleTable
 from relm.examples.tokenizers import load_tokenizer
-from relm.recipes.objectives import AsPublished, Objective
 
 # The original's options for sequences of 128 tokens, as RoBERTa's and as BERT's.
 PLAIN = Options(128, 20)
@@ -145,29 +146,15 @@ def test_goldens_are_matched_bit_for_bit(goldens, tmp_path, write_documents, mak
             assert lines == golden.read_text(encoding="utf-8")
 
 
-def objective(**changes: object) -> Objective:
-    masked = {
-        "packing": "sentence_pairs",
-        "sentences": "lines",
-        "masks": "static",
-        "max_predictions": 20,
-        "short_sequence_probability": 0.1,
-        "duplication_factor": 2,
-    }
-    published = {"builder": "tpu_pretrain", "seed": 42}
-    given = {"objective": "masked", "sequence_length": 128, "masked": masked, "as_published": published}
-    for key, value in changes.items():
-        section = published if key in AsPublished.model_fields and key != "seed" else given if key in given else masked
-        section[key] = value
-    return Objective.model_validate(given)
+objective = functools.partial(published_objective, "tpu_pretrain", 42, 2)
 
 
 def test_the_table_holds_the_instances_of_all_epochs(
     blocks, write_documents, make_corpus, wordpiece, vocabulary, tmp_path
 ) -> None:
     documents, output = write_documents("all.jsonl", blocks), tmp_path / "shard.arrow"
-    said = pregenerate_tpu_pretrain(documents, wordpiece, output, objective(), "en", 1)
-    assert said.startswith("made 45 examples as tpu_pretrain does")
+    message = pregenerate_tpu_pretrain(documents, wordpiece, output, objective(), "en", 1)
+    assert message.startswith("made 45 examples as tpu_pretrain does")
     table, sidecar = ExampleTable(output), checked_sidecar(output)
     corpus = make_corpus(documents, wordpiece)
     made = [i for _, epoch in make_epochs([corpus], 2, PAIRS, read_vocabulary(load_tokenizer(wordpiece)), 42) for i in epoch]
@@ -232,7 +219,7 @@ def test_a_single_document_is_refused_and_an_empty_shard_is_not(blocks, write_do
     assert len(ExampleTable(tmp_path / "none.arrow")) == 0
 
 
-def test_a_file_without_text_is_refused_unless_its_sidecar_knows(write_documents, wordpiece, tmp_path) -> None:
+def test_a_file_without_text_is_refused_unless_its_sidecar_records_it(write_documents, wordpiece, tmp_path) -> None:
     blank, unknown = write_documents("blank.jsonl", [" \n"]), write_documents("unknown.jsonl", [])
     unknown.with_name("unknown.jsonl.json").unlink()
     for path in (blank, unknown):
@@ -246,7 +233,7 @@ def test_split_sentences_are_refused_where_a_space_would_show(blocks, write_docu
         pregenerate_tpu_pretrain(write_documents("all.jsonl", blocks), byte_level, tmp_path / "x.arrow", changed, "en", 1)
 
 
-def test_the_generator_is_read_as_instances_are_asked_for(blocks, write_documents, make_corpus, wordpiece, vocabulary) -> None:
+def test_the_generator_is_read_as_instances_are_requested(blocks, write_documents, make_corpus, wordpiece, vocabulary) -> None:
     corpus = make_corpus(write_documents("all.jsonl", blocks), wordpiece)
     draws = random.Random(42)
     next(make_instances(corpus, PLAIN, vocabulary, draws))

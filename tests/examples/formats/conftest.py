@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 from small_rows import facts_of
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from relm.artifact import write_sidecar
 from relm.examples.as_published.instances import table_columns
@@ -16,6 +15,7 @@ from relm.examples.manifest import write_manifest
 from relm.examples.storage import shard_writer
 from relm.examples.table import table_writer
 from relm.examples.tokenizers import LoadedTokenizer, load_tokenizer
+from small_tokenizers import save_wordpieces
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "</s>"]
 WORDS = ["the", "cat", "sat", "on", "a", "mat", "##s", "dog", "ran", "far", ".", "é", "off", "it", "was", "not", "##ing", "he"]
@@ -27,13 +27,7 @@ MakeStream = Callable[..., Path]
 @pytest.fixture
 def wordpiece(tmp_path: Path) -> Path:
     """`tokenizer.json`; `[PAD]` is 0, `[MASK]` is 4, `the` is 6."""
-    tokenizer = Tokenizer(models.WordPiece({t: n for n, t in enumerate(SPECIAL + WORDS)}, unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    tokenizer.decoder = decoders.WordPiece()
-    tokenizer.add_special_tokens([AddedToken(token, special=True) for token in SPECIAL])
-    path = tmp_path / "tokenizer.json"
-    tokenizer.save(str(path))
-    return path
+    return save_wordpieces(tmp_path / "tokenizer.json", SPECIAL, WORDS)
 
 
 @pytest.fixture
@@ -47,13 +41,13 @@ def make_table(tmp_path: Path, loaded: LoadedTokenizer) -> MakeTable:
     """Writes rows with static masks as shards of a manifest, whose path it returns."""
 
     def make(*shards: list[dict[str, Any]], settings: dict[str, Any] | None = None) -> Path:
-        width, places = (len(shards[0][0][name]) for name in ("input_ids", "masked_positions"))
+        width, capacity = (len(shards[0][0][name]) for name in ("input_ids", "masked_positions"))
         paths = []
         for number, rows in enumerate(shards):
             path = tmp_path / "examples" / f"{number}.train.arrow"
             more = {"objective": "masked", "layout": "table", "settings": {"sequence_length": width, **(settings or {})}}
             facts = facts_of(loaded, [row["length"] for row in rows], **more)
-            with table_writer(path, table_columns(width, places, loaded.vocabulary_size), facts) as writer:
+            with table_writer(path, table_columns(width, capacity, loaded.vocabulary_size), facts) as writer:
                 writer.append({name: np.array([row[name] for row in rows]) for name in rows[0]})
             write_sidecar(path, **facts, examples=len(rows))
             paths.append(path)

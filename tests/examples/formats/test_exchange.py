@@ -64,8 +64,8 @@ def listed(path: Path) -> Path:
 
 
 def test_masked_examples_become_records_of_bert(make_table, wordpiece, tmp_path) -> None:
-    said = export_examples(make_table([PAIR, SINGLE]), "train", "tfrecord", tmp_path / "a.tfrecord", wordpiece)
-    assert said == f"wrote 2 records: {tmp_path / 'a.tfrecord'}, a.index"
+    message = export_examples(make_table([PAIR, SINGLE]), "train", "tfrecord", tmp_path / "a.tfrecord", wordpiece)
+    assert message == f"wrote 2 records: {tmp_path / 'a.tfrecord'}, a.index"
     first, second = records_in(tmp_path / "a.tfrecord")
     assert first == {
         "input_ids": [2, 6, 7, 4, 3, 10, 13, 9, 3, 0],
@@ -81,7 +81,7 @@ def test_masked_examples_become_records_of_bert(make_table, wordpiece, tmp_path)
     checked_sidecar(tmp_path / "a.tfrecord")
 
 
-def test_hidden_tokens_come_first_in_the_remasked_layout(make_table, wordpiece, tmp_path) -> None:
+def test_masked_tokens_come_first_in_the_remasked_layout(make_table, wordpiece, tmp_path) -> None:
     export_examples(make_table([PAIR]), "train", "tfrecord_remasked", tmp_path / "a.tfrecord", wordpiece)
     assert records_in(tmp_path / "a.tfrecord") == [
         {
@@ -99,10 +99,10 @@ def test_hidden_tokens_come_first_in_the_remasked_layout(make_table, wordpiece, 
     ]
 
 
-def test_what_the_remasked_layout_cannot_hold_is_said(make_table, wordpiece, tmp_path) -> None:
+def test_what_the_remasked_layout_cannot_hold_is_reported(make_table, wordpiece, tmp_path) -> None:
     zero = {**PAIR, "input_ids": [2, 6, 7, 0, 3, 10, 13, 9, 3, 0]}
-    said = export_examples(make_table([zero]), "train", "tfrecord_remasked", tmp_path / "a.tfrecord", wordpiece)
-    assert said.endswith("; 1 tokens with id 0 were left out, which is padding in this layout")
+    message = export_examples(make_table([zero]), "train", "tfrecord_remasked", tmp_path / "a.tfrecord", wordpiece)
+    assert message.endswith("; 1 tokens with id 0 were left out, which is padding in this layout")
     assert records_in(tmp_path / "a.tfrecord")[0]["mask_padding_index"] == [1]
     full = {**PAIR, "length": 10, "input_ids": [2, 6, 7, 4, 3, 10, 13, 9, 6, 3]}
     with pytest.raises(RelmError, match=r"an example has 8 tokens that are not masked, but .* has 7 positions for them"):
@@ -116,8 +116,8 @@ def test_masked_examples_come_back_as_they_went(make_table, wordpiece, tmp_path,
     monkeypatch.setattr(imports, "EXAMPLES_AT_ONCE", 2)
     out = tmp_path / ("a.json" if format == "tpu_pretrain" else "a.tfrecord")
     export_examples(make_table([PAIR, SINGLE], [PAIR]), "train", format, out, wordpiece)
-    said = import_examples(format.removesuffix("_remasked"), [out], wordpiece, tmp_path / "a.arrow")
-    assert said == f"read 3 examples of 10 positions, 21 tokens: {tmp_path / 'a.arrow'}"
+    message = import_examples(format.removesuffix("_remasked"), [out], wordpiece, tmp_path / "a.arrow")
+    assert message == f"read 3 examples of 10 positions, 21 tokens: {tmp_path / 'a.arrow'}"
     width = 2 if format == "tpu_pretrain" else 3  # the lines do not say how many could be hidden
     cut = {"masked_positions", "masked_labels"}
     expected = [{name: value[:width] if name in cut else value for name, value in row.items()} for row in (PAIR, SINGLE, PAIR)]
@@ -177,12 +177,12 @@ def test_golden_lines_come_back_byte_for_byte(goldens, golden_tokenizer, tmp_pat
 
 def test_a_stream_becomes_one_pair_of_megatron_files_and_comes_back(make_stream, wordpiece, tmp_path) -> None:
     manifest = make_stream([[6, 7, 5], [8, 5]], [], [[10, 13, 14, 5]])
-    said = export_examples(manifest, "train", "megatron", tmp_path / "a.bin", wordpiece)
-    assert said == f"wrote 9 tokens of 3 documents: {tmp_path / 'a.bin'}, a.idx"
+    message = export_examples(manifest, "train", "megatron", tmp_path / "a.bin", wordpiece)
+    assert message == f"wrote 9 tokens of 3 documents: {tmp_path / 'a.bin'}, a.idx"
     opened = open_indexed(tmp_path / "a.bin")
     assert (opened.tokens.tolist(), opened.sizes.tolist()) == ([6, 7, 5, 8, 5, 10, 13, 14, 5], [3, 2, 4])
-    said = import_examples("megatron", [tmp_path / "a.idx"], wordpiece, tmp_path / "b.bin")
-    assert said == f"read 9 tokens of 3 documents: {tmp_path / 'b.bin'}"
+    message = import_examples("megatron", [tmp_path / "a.idx"], wordpiece, tmp_path / "b.bin")
+    assert message == f"read 9 tokens of 3 documents: {tmp_path / 'b.bin'}"
     assert (tmp_path / "b.bin").read_bytes() == (tmp_path / "a.bin").read_bytes()
     assert (tmp_path / "b.idx").read_bytes() == (tmp_path / "a.idx").read_bytes()
     split = read_manifest(listed(tmp_path / "b.bin")).splits["train"]
@@ -193,8 +193,8 @@ def test_a_stream_becomes_one_pair_of_megatron_files_and_comes_back(make_stream,
 def test_documents_without_an_end_of_text_are_counted(make_stream, wordpiece, tmp_path) -> None:
     manifest = make_stream([[6, 7], [8, 5], [10]])
     export_examples(manifest, "train", "megatron", tmp_path / "a.bin", wordpiece)
-    said = import_examples("megatron", [tmp_path / "a"], wordpiece, tmp_path / "b.bin")
-    assert said.endswith("; 2 of them do not end with the end-of-text token")
+    message = import_examples("megatron", [tmp_path / "a"], wordpiece, tmp_path / "b.bin")
+    assert message.endswith("; 2 of them do not end with the end-of-text token")
 
 
 def test_a_stream_becomes_windows_and_a_long_rest(make_stream, wordpiece, tmp_path, monkeypatch) -> None:
@@ -209,7 +209,7 @@ def test_a_stream_becomes_windows_and_a_long_rest(make_stream, wordpiece, tmp_pa
 
     monkeypatch.setattr(exports, "ROWS_AT_ONCE", 2)
     for tokens, length in itertools.product(range(1, 19), (2, 4, 5)):
-        documents = [[6 + place % 10 for place in range(tokens)]]
+        documents = [[6 + position % 10 for position in range(tokens)]]
         export_examples(make_stream(documents), "train", "tfrecord", tmp_path / "a.tfrecord", wordpiece, length)
         found = [record["input_ids"] for record in records_in(tmp_path / "a.tfrecord")]
         assert found == original(documents[0], length)

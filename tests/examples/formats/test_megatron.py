@@ -106,10 +106,10 @@ def sha256(path: Path) -> str:
 def test_shards_have_the_bytes_that_megatron_writes(tmp_path, vocabulary_size, step, end, tokens, index) -> None:
     """Compared with files of IndexedDatasetBuilder.add_document of Megatron-LM's megatron/core/datasets/indexed_dataset.py."""
 
-    def token(document: int, place: int) -> int:
-        return (step * document * (document if step == 7 else 1) + 3 * place) % vocabulary_size
+    def token(document: int, position: int) -> int:
+        return (step * document * (document if step == 7 else 1) + 3 * position) % vocabulary_size
 
-    documents = [[*(token(number, place) for place in range(1 + number * 5 % 11)), end] for number in range(40)]
+    documents = [[*(token(number, position) for position in range(1 + number * 5 % 11)), end] for number in range(40)]
     with shard_writer(tmp_path / "a.bin", vocabulary_size) as writer:
         for document in documents:
             writer.append(np.array(document), np.array([len(document)]))
@@ -117,7 +117,7 @@ def test_shards_have_the_bytes_that_megatron_writes(tmp_path, vocabulary_size, s
     assert read(open_indexed(tmp_path / "a.bin")) == documents
 
 
-def test_sentences_of_a_document_that_megatron_wrote_are_joined(tmp_path) -> None:
+def test_sentences_of_a_document_that_megatron_wrote_are_concatenated(tmp_path) -> None:
     """The bytes are those of the builder with three sequences in some documents, as --split-sentences makes them."""
     documents = [[[(7 * i + j + k) % 100 for j in range(k + 1)] for k in range(1 + i % 3)] for i in range(6)]
     foreign(tmp_path / "a.bin", 8, "<u2", documents)

@@ -103,10 +103,10 @@ def test_a_program_that_does_not_fit_has_no_time() -> None:
     made = compilation(refused("step"), program("held_out", 1.0, 1.0))
     (phase,) = consequences(made, recipe())
     assert (phase.step, phase.roofline, phase.paces) == (None, None, [])
-    told = words(made, recipe())
-    assert "step         DOES NOT FIT: 17.49GiB of 15.48GiB" in told
-    assert "time         not known: a program of the step does not fit" in told
-    assert "tokens/s" not in told
+    text = words(made, recipe())
+    assert "step         DOES NOT FIT: 17.49GiB of 15.48GiB" in text
+    assert "time         not known: a program of the step does not fit" in text
+    assert "tokens/s" not in text
 
 
 @pytest.mark.parametrize(
@@ -124,12 +124,12 @@ def test_a_recipe_that_changed_since_is_refused(changed: dict[str, Any], found: 
 
 
 def test_the_lines_have_the_slower_side_the_peaks_and_the_cost() -> None:
-    told = words(compilation(program("step", 123e12, 1800e9)), recipe(steps=900, batch=16, length=32), price=2.0)
-    assert "as compiled for v3-8 by jax 0.7.1, libtpu 0.0.21\n  the compiler's figures of one core, and arithmetic" in told
-    assert "at least 4 s: operations 2 s at 61.5 TFLOP/s, memory 4 s at 450 GB/s; memory decides" in told
-    assert "fits: 1.50 GiB at most of 15.00, 10%; arguments 0.50, results 0.50 (0.50 of them in the arguments' memory)" in told
+    text = words(compilation(program("step", 123e12, 1800e9)), recipe(steps=900, batch=16, length=32), price=2.0)
+    assert "as compiled for v3-8 by jax 0.7.1, libtpu 0.0.21\n  the compiler's figures of one core, and arithmetic" in text
+    assert "at least 4 s: operations 2 s at 61.5 TFLOP/s, memory 4 s at 450 GB/s; memory decides" in text
+    assert "fits: 1.50 GiB at most of 15.00, 10%; arguments 0.50, results 0.50 (0.50 of them in the arguments' memory)" in text
     # 900 steps of 4 s are an hour, on four chips; twice as long at half the speed.
-    rows = {row.split()[0]: row.split()[1:] for row in told.splitlines() if row.startswith("  ") and "%" in row[:8]}
+    rows = {row.split()[0]: row.split()[1:] for row in text.splitlines() if row.startswith("  ") and "%" in row[:8]}
     assert rows["100%"] == ["4", "s", "128", "1.00", "4.00", "8.00"]
     assert rows["50%"] == ["8", "s", "64", "2.00", "8.00", "16.00"]
 

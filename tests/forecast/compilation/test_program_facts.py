@@ -53,7 +53,7 @@ def test_dynamic_shapes_are_found_and_groups_of_devices_are_not() -> None:
 
 
 def test_a_refusal_is_taken_apart() -> None:
-    said = """RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory. Used 17.49G of 15.48G hbm. Exceeded by 2G.
+    text = """RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory. Used 17.49G of 15.48G hbm. Exceeded by 2G.
 Total hbm usage >= 18G:
   Largest program allocations in hbm:
 
@@ -62,7 +62,7 @@ Total hbm usage >= 18G:
      Shape: u32[128,16,512,512]{3,2,1,0:T(8,128)}
      Unpadded size: 2.00G
 """
-    refusal = refusal_of(said)
+    refusal = refusal_of(text)
     assert (refusal.used, refusal.capacity) == ("17.49G", "15.48G")
     assert refusal.words.startswith("XLA:TPU compile permanent error")
     (largest,) = refusal.largest

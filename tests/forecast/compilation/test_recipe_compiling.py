@@ -46,9 +46,9 @@ REFUSED = {
 
 
 def compilation(answer: dict[str, object]):
-    asked = TracedProgram(ProgramRequest(PLAN.name, "main", "v3-8"), "step", PROGRAM, Path("0.hlo"), "50,265 tokens")
+    traced = TracedProgram(ProgramRequest(PLAN.name, "main", "v3-8"), "step", PROGRAM, Path("0.hlo"), "50,265 tokens")
     text = "  %a = f32[4,8]{1,0} all-reduce(%b), channel_id=1"
-    return compilation_of(PLAN, "v3-8", [(asked, compiled_from_answer(answer, text, "", "key", "v3:2x2"))])
+    return compilation_of(PLAN, "v3-8", [(traced, compiled_from_answer(answer, text, "", "key", "v3:2x2"))])
 
 
 def test_a_recipe_is_compiled_for_its_own_slice_or_a_stated_one() -> None:
@@ -86,10 +86,10 @@ def test_the_table_has_the_verdict_and_the_figures() -> None:
 
 
 def test_what_does_not_fit_is_refused_with_the_compilers_figure_and_the_keys_to_change() -> None:
-    said = advice(compilation(REFUSED))
-    assert "phase main, step: 17.49GiB of 15.48GiB" in said
+    message = advice(compilation(REFUSED))
+    assert "phase main, step: 17.49GiB of 15.48GiB" in message
     for key in ("run.micro_batch_size", "run.activation_checkpointing", "precision"):
-        assert key in said
+        assert key in message
     assert "DOES NOT FIT" in describe_compilation(compilation(REFUSED))
 
 
@@ -103,12 +103,12 @@ def test_a_refusal_for_lack_of_another_memory_quotes_the_compiler() -> None:
 def test_a_kept_result_of_another_form_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RELM_WORK", str(tmp_path))
     monkeypatch.setattr(compiling, "installed_versions", lambda: VERSIONS)
-    asked = TracedProgram(ProgramRequest(PLAN.name, "main", "v3-8"), "step", PROGRAM, Path("0.hlo"), "")
+    traced = TracedProgram(ProgramRequest(PLAN.name, "main", "v3-8"), "step", PROGRAM, Path("0.hlo"), "")
     kept = tmp_path / "compiled" / f"{compiled_key(PROGRAM, 'v3:2x2', VERSIONS)}.json"
     kept.parent.mkdir()
     kept.write_text('{"fits": true}')
     with pytest.raises(RelmError, match=rf"{kept}: not what this version .*; delete the file to compile it again"):
-        compile_program(asked)
+        compile_program(traced)
 
 
 @pytest.mark.parametrize(("answer", "status"), [(FITS, 0), (REFUSED, 1)])
@@ -119,17 +119,17 @@ def test_the_command_fails_where_a_program_does_not_fit_and_writes_what_was_foun
     monkeypatch.chdir(CHECKOUT)
     monkeypatch.setenv("RELM_WORK", str(tmp_path))
     monkeypatch.setattr(compiling, "installed_versions", lambda: VERSIONS)
-    asked = TracedProgram(ProgramRequest(PLAN.name, "main", "v3-8"), "step", PROGRAM, Path("0.hlo"), "50,265 tokens")
-    monkeypatch.setattr(compiling, "trace_programs", lambda requests, folder: [asked])
+    requested = TracedProgram(ProgramRequest(PLAN.name, "main", "v3-8"), "step", PROGRAM, Path("0.hlo"), "50,265 tokens")
+    monkeypatch.setattr(compiling, "trace_programs", lambda requests, folder: [requested])
     key = compiled_key(PROGRAM, "v3:2x2", VERSIONS)
     write_json(
         tmp_path / "compiled" / f"{key}.json", compiled_from_answer(answer, "", "", key, "v3:2x2").model_dump(mode="json")
     )
     assert main(["compile", PLAN.name, "--output", str(tmp_path / "compile.json")]) == status
     assert read_compilation(tmp_path / "compile.json").fits == (status == 0)
-    said = capsys.readouterr()
-    assert f"phase main, step: {'DOES NOT FIT' if status else 'fits'}" in said.out
-    assert ("17.49GiB of 15.48GiB; make run.micro_batch_size smaller" in said.err) == (status == 1)
+    message = capsys.readouterr()
+    assert f"phase main, step: {'DOES NOT FIT' if status else 'fits'}" in message.out
+    assert ("17.49GiB of 15.48GiB; make run.micro_batch_size smaller" in message.err) == (status == 1)
 
 
 def test_compile_json_is_read_as_it_was_written_and_another_file_is_refused(tmp_path: Path) -> None:

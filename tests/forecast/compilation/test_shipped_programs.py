@@ -112,18 +112,18 @@ def test_another_option_of_the_compiler_is_named(monkeypatch: pytest.MonkeyPatch
 
 
 def test_what_is_known_is_not_compiled_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
+    requested = []
 
     def compile_program(each: TracedProgram, stop: threading.Event):
-        asked.append(each)
+        requested.append(each)
         return compiled_from_answer(FITS, "", "", "key", "v3:2x2")
 
     monkeypatch.setattr(module, "compile_program", compile_program)
     path = tmp_path / "compiled.json"
     made = compile_missing(Shipped(), TRACED, RECIPES, path)
-    assert asked == TRACED
+    assert requested == TRACED
     assert compile_missing(read_shipped(path), TRACED, RECIPES, path) == made == read_shipped(path)
-    assert asked == TRACED
+    assert requested == TRACED
 
 
 def test_an_interrupt_stops_the_compilers_that_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -186,7 +186,7 @@ def test_missing_hosts_are_an_error_before_the_runtime_waits_for_them(
 
 
 @pytest.mark.parametrize(
-    ("environment", "words"),
+    ("environment", "message"),
     [
         ({}, "torch_xla cannot find out which TPU this is: OSError: Failed to get TPU metadata"),
         pytest.param({"http_proxy": "http://127.0.0.1:9"}, "which TPU this is: ProxyError", marks=FULL),
@@ -194,8 +194,8 @@ def test_missing_hosts_are_an_error_before_the_runtime_waits_for_them(
     ],
 )
 def test_a_tpu_of_unknown_type_is_refused_with_a_plain_error(
-    environment: dict[str, str], words: str, metadata: tuple[dict[str, str], str], tmp_path: Path
+    environment: dict[str, str], message: str, metadata: tuple[dict[str, str], str], tmp_path: Path
 ) -> None:
     output = opened(pci_bus(tmp_path, *["v3"] * 4), metadata[1], **environment)
-    assert words in output
+    assert message in output
     assert "set TPU_SKIP_MDS_QUERY=1 and TPU_ACCELERATOR_TYPE" in output

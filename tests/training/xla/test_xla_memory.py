@@ -39,9 +39,9 @@ def test_a_step_without_memory_ends_in_a_plain_error_wherever_it_is_raised(
 ) -> None:
     changes = {"run": {"log_interval": log_interval, "checkpoint_interval": 100}}
     plain = runs(f"too large, {log_interval}", "causal", devices=2, changes=changes)
-    code, said = TooLargeRun(plain.folder, plain.examples, plain.changes, devices=2).attempt("")
-    assert code == 1, said
-    assert "a step does not fit into the memory of a device: " in said
-    assert re.search(r"Out of memory allocating \d{15} bytes", said)
-    assert "Make run.micro_batch_size (which is not set: the global batch) smaller" in said
-    assert "Traceback" not in said
+    code, message = TooLargeRun(plain.folder, plain.examples, plain.changes, devices=2).attempt("")
+    assert code == 1, message
+    assert "a step does not fit into the memory of a device: " in message
+    assert re.search(r"Out of memory allocating \d{15} bytes", message)
+    assert "Make run.micro_batch_size (which is not set: the global batch) smaller" in message
+    assert "Traceback" not in message

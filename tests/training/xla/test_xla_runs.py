@@ -74,8 +74,8 @@ def test_a_killed_run_ends_with_the_same_bytes(objective: str, runs: Runs) -> No
     assert run.checkpoints == ["step-00000003"]
     assert_same_bytes(run.trained(), whole(runs, objective))
     assert (whole(runs, objective).programs, run.programs) == (2, 1), "the initial state, unless it is read; and the step"
-    told = read_json(run.folder / "main" / "device.json")["processes"]
-    assert [(one["after_step"], one["steps"], one["compiles"]) for one in told] == [(0, 3, 2), (3, 3, 1)]
+    records = read_json(run.folder / "main" / "device.json")["processes"]
+    assert [(one["after_step"], one["steps"], one["compiles"]) for one in records] == [(0, 3, 2), (3, 3, 1)]
     if objective == "causal":
         without = runs("cpu", objective, devices=0, changes=HELD_OUT).trained()
         assert np.abs(run.columns("loss") / without.columns("loss") - 1).max() > 1e-4, "dropout is off"
@@ -83,13 +83,13 @@ def test_a_killed_run_ends_with_the_same_bytes(objective: str, runs: Runs) -> No
 
 def test_a_terminated_run_saves_and_resumes(runs: Runs) -> None:
     run = runs("terminated", "causal", dropout=True, changes=phase(steps=400))
-    code, said = run.terminated(lines=2)
+    code, message = run.terminated(lines=2)
     assert code == 75
-    assert "stopped by SIGTERM after step" in said
-    step = int(said.split("after step ")[1].split(" ")[0])
+    assert "stopped by SIGTERM after step" in message
+    step = int(message.split("after step ")[1].split(" ")[0])
     assert run.checkpoints[-1] == f"step-{step:08d}"
     again = XlaRun(run.folder, run.examples, {**run.changes, **phase(steps=400)}, dropout=True)
-    code, said = again.terminated(lines=step + 2)
+    code, message = again.terminated(lines=step + 2)
     assert code == 75
     assert [line["step"] for line in run.lines()] == list(range(1, len(run.lines()) + 1))
 
@@ -115,9 +115,9 @@ def test_after_two_steps_nothing_is_compiled(runs: Runs) -> None:
 
     two, many = run(2, 1, 1), run(20, 4, 5)
     assert many.programs == two.programs == 4, "the initial state, the step, the first held-out batch, the later ones"
-    told = [read_json(run.folder / "main" / "device.json") for run in (two, many)]
-    assert [one["phase"] for one in told] == ["main", "main"]
-    figures = [process for one in told for process in one["processes"]]
+    records = [read_json(run.folder / "main" / "device.json") for run in (two, many)]
+    assert [one["phase"] for one in records] == ["main", "main"]
+    figures = [process for one in records for process in one["processes"]]
     assert [(one["after_step"], one["steps"], one["compiles"]) for one in figures] == [(0, 2, 4), (0, 20, 4)]
     steps_and_held_out = [2 + 2 * 2, 20 + 4 * 2]
     assert np.diff([one["executions"] for one in figures]) == np.diff(steps_and_held_out)

@@ -87,7 +87,7 @@ class XlaRun(TinyRun):
             time.sleep(0.005)
         process.terminate()
         process.join(200)
-        return process.exitcode, (self.folder / "said.txt").read_text()
+        return process.exitcode, (self.folder / "message.txt").read_text()
 
     @property
     def programs(self) -> int:

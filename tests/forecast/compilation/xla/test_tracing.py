@@ -26,7 +26,7 @@ def test_what_is_donated_is_what_the_trainer_donates() -> None:
     shapes = [word.partition("{")[0] for word in header.replace("/*", " /*").split(", ") if "[" in word]
     shapes = [shape.rpartition("*/")[2].strip() for shape in shapes]
     assert len(shapes) == step.program.arguments
-    assert Counter(shapes[place] for place in step.program.donated) == donated_shapes(trained())
+    assert Counter(shapes[index] for index in step.program.donated) == donated_shapes(trained())
 
 
 def test_a_program_is_the_same_in_another_process_and_after_other_recipes(tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ def operations(text: str) -> Counter[tuple[str, str]]:
 
 def donated_shapes(text: str) -> Counter[str]:
     """Return the arguments that a program's header marks as donated."""
-    places = [int(place) for place in re.findall(r"\((\d+), \{\}\)", text.partition("entry_computation_layout")[0])]
+    indices = [int(index) for index in re.findall(r"\((\d+), \{\}\)", text.partition("entry_computation_layout")[0])]
     found = re.findall(r"= ([a-z]+\d*\[[\d,]*\])\S* parameter\((\d+)\), sharding", text)
-    by_place = {int(place): shape for shape, place in found}
-    return Counter(by_place[place] for place in places)
+    by_place = {int(index): shape for shape, index in found}
+    return Counter(by_place[index] for index in indices)
