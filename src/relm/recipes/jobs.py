@@ -6,14 +6,16 @@ the recipe: `dataset_of_documents`, `choice_of_tokenizer` and `objective_of_exam
 
 import functools
 import re
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+from relm.artifact import canonical_json
 from relm.errors import RelmError
 from relm.recipes.datasets import FORMATS, Dataset
-from relm.recipes.identity import REVISIONS, digest
+from relm.recipes.identity import KEY, REVISIONS, digest
 from relm.recipes.objectives import Objective
 from relm.recipes.recipe import TokenizerChoice
 from relm.recipes.remote_files import RemoteFile
@@ -21,6 +23,8 @@ from relm.recipes.section import validate
 
 # With more files than this, a command lists only the file that it reads, so that a person can read the command.
 LISTED_FILES = 20
+# The held-out documents are never trained on.
+SPLITS = ("train", "held_out")
 # Errors about a document name the option that passes it.
 IN_JOB = Path("--job")
 # Descriptive keys that a dataset requires; a document has none of them, and `extract` does not need them.
@@ -78,6 +82,20 @@ class DocumentsJob:
             raise RelmError(f"recipes/data/{self.dataset_name}.yaml: has no file {shard}; it has {known or 'none'}")
         return self.work / "downloads" / "data" / self.dataset_name / self.dataset.files[shard].sha256[:12] / shard
 
+    def inputs(self, shard: str) -> dict[str, list[Path]]:
+        """Return the downloaded file of a shard; none for a folder, because the key of its content is in the path."""
+        return {"source": [self.download(shard)] if self.dataset.files else []}
+
+    def options(self, shard: str) -> str:
+        """Return `--job JSON --source SOURCE` for the command of one shard, and `--pattern GLOB` for a folder with one."""
+        dataset = self.dataset
+        if dataset.hub is not None:
+            source = f"{dataset.hub.name}@{dataset.hub.revision}"
+        else:
+            source = str(self.download(shard) if dataset.folder is None else Path(dataset.folder).expanduser())
+        pattern = [] if dataset.pattern is None else ["--pattern", dataset.pattern]
+        return shlex.join([*_job_option(self.passed_document(shard)), "--source", source, *pattern])
+
     def passed_document(self, shard: str) -> dict[str, Any]:
         """Return the document for the command of one shard: short enough to read, and for the kernel's limit.
 
@@ -97,7 +115,7 @@ class TokenizerJob:
     dataset_name: ClassVar[None] = None
     document: Mapping[str, Any]
     """Identity: the documents and options of its training, or its kind and its files' sha256."""
-    inputs: tuple[Path, ...]
+    files: tuple[Path, ...]
     """Documents that it is trained on, or published files."""
     work: Path
 
@@ -116,6 +134,14 @@ class TokenizerJob:
     def tokenizer(self) -> Path:
         """The tokenizer, in the format of the `tokenizers` library."""
         return self.folder / "tokenizer.json"
+
+    def inputs(self, shard: None = None) -> dict[str, list[Path]]:
+        """Return the documents or the published files; a tokenizer has no shards."""
+        return {"files": list(self.files)}
+
+    def options(self, shard: None = None) -> str:
+        """Return `--job JSON` for the command."""
+        return shlex.join(_job_option(self.document))
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,8 +175,21 @@ class ExamplesJob:
         """Return the path of the examples of one shard and split."""
         return self.folder / f"{shard}.{split}{self.suffix}"
 
+    def inputs(self, shard: str) -> dict[str, list[Path]]:
+        """Return the documents of a shard, both splits, and the tokenizer."""
+        documents = [self.documents.documents(shard, split) for split in SPLITS]
+        return {"documents": documents, "tokenizer": [self.tokenizer.tokenizer]}
+
+    def options(self, shard: str) -> str:
+        """Return `--job JSON` for the command."""
+        return shlex.join(_job_option(self.document))
+
 
 DataJob = DocumentsJob | TokenizerJob | ExamplesJob
+
+
+def _job_option(document: Mapping[str, Any]) -> list[str]:
+    return ["--job", canonical_json(document)]
 
 
 # --- from documents to sections ---------------------------------------------------------------------------------------------
@@ -252,7 +291,7 @@ def require_path_of(document: Mapping[str, Any], output: Path) -> None:
     Raises:
         RelmError: the folder is that of another document, whose product it would replace.
     """
-    named, key = re.search(r"-([0-9a-f]{12})$", output.parent.name), digest(document)
+    named, key = re.search(f"-({KEY.pattern})$", output.parent.name), digest(document)
     if named and named[1] != key:
         raise RelmError(
             f"--job: has key {key}, --output {output} is in the folder of key {named[1]}: they are of different products; "
