@@ -31,6 +31,23 @@ def report_faults(function: Callable[Arguments, Answer]) -> Callable[Arguments, 
     return wrapper
 
 
+def stop_at_faults(function: Callable[Arguments, Answer]) -> Callable[Arguments, Answer]:
+    """End Snakemake with the message of a RelmError alone, for the input function of a target that a person names.
+
+    Snakemake prints a traceback with every exception of an input function, even with its own. The function of such a target
+    runs before any job, and no other rule makes the target; so nothing is lost if it ends the process.
+    """
+
+    @functools.wraps(function)
+    def wrapper(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Answer:
+        try:
+            return function(*args, **kwargs)
+        except RelmError as error:
+            raise SystemExit(str(error)) from None
+
+    return wrapper
+
+
 report_faults(load_extensions)()
 
 

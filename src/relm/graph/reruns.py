@@ -12,7 +12,7 @@ from typing import Any
 
 from relm.artifact import sidecar_of
 from relm.cluster.supervision import is_main_process
-from relm.graph.asking import report_faults
+from relm.graph.asking import report_faults, stop_at_faults
 from relm.graph.evaluations import evaluation_inputs
 from relm.graph.runs import plan_of_run, published
 from relm.recipes.plan import REFERENCE, Plan
@@ -29,7 +29,7 @@ class Reruns:
         self.workflow = workflow
         _compare_no_absent_parameters()
 
-    @report_faults
+    @stop_at_faults
     def published(self, wildcards: Any) -> dict[str, str]:
         """Return the inputs of a published folder."""
         plan = plan_of_run(wildcards)
