@@ -40,7 +40,7 @@ class StepCommand:
     is_recorded: bool = False
     """Somebody, perhaps somebody else, recorded it; a plan is the checkout's own."""
     commit: str | None = None
-    """Of the code that recorded it, if the record has one."""
+    """Commit of the code that recorded it, if the record has one."""
 
     @property
     def step(self) -> str:
