@@ -5,8 +5,10 @@ import re
 from snakemake.utils import min_version
 
 from relm import graph
-from relm.recipes.identity import REVISIONS, work_folder
+from relm.recipes.identity import KEY, REVISIONS, work_folder
+from relm.recipes.published_models import MODEL_FILES
 from relm.recipes.run_folder import MODEL_PARTS
+from relm.recipes.section import NAME
 from relm.cluster import supervision
 
 min_version("9.27")
@@ -17,9 +19,8 @@ EXAMPLES = f"{WORK}/examples/{{dataset}}-{{key}}/{{shard}}"
 RUN = f"{WORK}/runs/{{recipe}}/{{fingerprint}}"
 LOGS = f"{WORK}/logs"
 IMAGES = graph.Images(workflow)
-STALE = graph.Stale(workflow)
+RERUNS = graph.Reruns(workflow)
 
-graph.compare_no_absent_parameters()
 supervision.run_steps_with_this_environment()
 if supervision.is_main_process(workflow):
     supervision.clear_dead_locks()
@@ -29,17 +30,17 @@ container: IMAGES.of_step
 
 
 wildcard_constraints:
-    recipe=rf"(smoke/)?(?!(smoke|reference)$){graph.NAME}(@{graph.NAME})?",
-    dataset=graph.NAME,
-    model=graph.NAME,
-    shard=graph.NAME,
-    file=graph.FILE,
-    key=graph.KEY,
-    fingerprint=graph.KEY,
-    phase=graph.NAME,
+    recipe=rf"(smoke/)?(?!(smoke|reference)$){NAME.pattern}(@{NAME.pattern})?",
+    dataset=NAME.pattern,
+    model=NAME.pattern,
+    shard=NAME.pattern,
+    file="|".join(map(re.escape, MODEL_FILES)),
+    key=KEY.pattern,
+    fingerprint=KEY.pattern,
+    phase=NAME.pattern,
     of="eval|before|reference",
-    test=graph.NAME,
-    task=graph.NAME,
+    test=NAME.pattern,
+    task=NAME.pattern,
 
 
 localrules:
@@ -86,4 +87,4 @@ rule unknown_target:
     output:
         "{target}",
     wildcard_constraints:
-        target=rf"(?!{re.escape(str(WORK))}/)(?!results/((smoke|reference)/)?{graph.NAME}(@{graph.NAME})?$).+",
+        target=rf"(?!{re.escape(str(WORK))}/)(?!results/((smoke|reference)/)?{NAME.pattern}(@{NAME.pattern})?$).+",

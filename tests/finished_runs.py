@@ -14,7 +14,8 @@ from safetensors.numpy import save_file
 
 from relm.artifact import companions, sidecar_of, write_json, write_sidecar
 from relm.provenance.step_record import record
-from relm.recipes.plan import SPLITS, Plan
+from relm.recipes.jobs import SPLITS
+from relm.recipes.plan import Plan
 from relm.recipes.project import Project
 from relm.reporting.verify import verify
 

@@ -63,7 +63,7 @@ rule convert_weights:
 
 rule extract:
     input:
-        unpack(graph.documents_inputs),
+        unpack(graph.data_inputs("documents")),
     output:
         train=f"{DOCUMENTS}.train.jsonl",
         train_sidecar=f"{DOCUMENTS}.train.jsonl.json",
@@ -73,7 +73,7 @@ rule extract:
         f"{LOGS}/documents/{{dataset}}-{{key}}/{{shard}}.log",
     threads: workflow.cores or 1
     params:
-        job=graph.documents_job,
+        job=graph.data_job("documents"),
     shell:
         "python -m relm extract {params.job} --workers {threads}"
         " --train {output.train:q} --held-out {output.held_out:q} --log {log:q}"
@@ -81,7 +81,7 @@ rule extract:
 
 rule train_tokenizer:
     input:
-        unpack(graph.tokenizer_inputs),
+        unpack(graph.data_inputs("tokenizer")),
     output:
         tokenizer=f"{WORK}/tokenizers/trained-{{key}}/tokenizer.json",
         sidecar=f"{WORK}/tokenizers/trained-{{key}}/tokenizer.json.json",
@@ -89,28 +89,28 @@ rule train_tokenizer:
         f"{LOGS}/tokenizers/{{key}}.log",
     threads: workflow.cores or 1
     params:
-        job=graph.tokenizer_job,
+        job=graph.data_job("tokenizer"),
     shell:
         "python -m relm train-tokenizer {params.job} --documents {input.files:q}" " --output {output.tokenizer:q} --log {log:q}"
 
 
 rule import_tokenizer:
     input:
-        unpack(graph.tokenizer_inputs),
+        unpack(graph.data_inputs("tokenizer")),
     output:
         tokenizer=f"{WORK}/tokenizers/imported-{{key}}/tokenizer.json",
         sidecar=f"{WORK}/tokenizers/imported-{{key}}/tokenizer.json.json",
     log:
         f"{LOGS}/tokenizers/{{key}}.log",
     params:
-        job=graph.tokenizer_job,
+        job=graph.data_job("tokenizer"),
     shell:
         "python -m relm import-tokenizer {params.job} --files {input.files:q}" " --output {output.tokenizer:q} --log {log:q}"
 
 
 rule pregenerate:
     input:
-        unpack(graph.examples_inputs),
+        unpack(graph.data_inputs("examples")),
     output:
         train=f"{EXAMPLES}.train.bin",
         train_index=f"{EXAMPLES}.train.idx",
@@ -122,7 +122,7 @@ rule pregenerate:
         f"{LOGS}/examples/{{dataset}}-{{key}}/{{shard}}.log",
     threads: workflow.cores or 1
     params:
-        job=graph.examples_job,
+        job=graph.data_job("examples"),
     shell:
         "python -m relm pregenerate {params.job} --tokenizer {input.tokenizer:q} --documents {input.documents:q}"
         " --workers {threads} --output {output.train:q} {output.held_out:q} --log {log:q}"
@@ -146,7 +146,7 @@ rule manifest:
     log:
         f"{LOGS}/examples/{{dataset}}-{{key}}/manifest.log",
     params:
-        described=graph.dataset_description,
+        described=graph.described,
     shell:
         "python -m relm manifest --dataset recipes/data/{wildcards.dataset}.yaml --sidecars {input:q}"
         " --output {output.manifest:q} --log {log:q}"

@@ -17,7 +17,7 @@ rule download_test:
 
 rule evaluate:
     input:
-        unpack(STALE.evaluation_inputs),
+        unpack(RERUNS.evaluation_inputs),
     output:
         f"{RUN}/{{of}}/{{task}}.json",
     log:

@@ -3,7 +3,7 @@
 
 rule verify:
     input:
-        unpack(graph.judged_inputs),
+        unpack(graph.judged_inputs("eval")),
     output:
         f"{RUN}/verify.json",
     log:
@@ -18,7 +18,7 @@ rule verify:
 
 rule report:
     input:
-        unpack(graph.judged_inputs),
+        unpack(graph.judged_inputs("eval")),
         verify=f"{RUN}/verify.json",
         before=graph.evaluations_before,
     output:
@@ -40,7 +40,7 @@ rule report:
 # The only directory output. Snakemake deletes it before the rule runs and after it fails, so publishing must be fast.
 rule publish:
     input:
-        unpack(STALE.published),
+        unpack(RERUNS.published),
     output:
         directory("results/{recipe}"),
     log:
@@ -54,7 +54,7 @@ rule publish:
 # Evaluate the authors' released weights with the same code, so that a wrong evaluation is found before an expensive run.
 rule verify_reference:
     input:
-        unpack(graph.reference_inputs),
+        unpack(graph.judged_inputs("reference")),
     output:
         f"{RUN}/verify_reference.json",
     log:

@@ -9,7 +9,7 @@ from relm.artifact import canonical_json
 from relm.errors import RelmError
 from relm.recipes.datasets import Dataset
 from relm.recipes.identity import examples_identity, stored_identity
-from relm.recipes.jobs import objective_of_examples
+from relm.recipes.job_documents import objective_of_examples
 from relm.recipes.objectives import Objective
 from relm.recipes.plan import Plan
 from relm.recipes.project import Project

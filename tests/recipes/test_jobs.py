@@ -11,15 +11,8 @@ from relm.artifact import canonical_json
 from relm.errors import RelmError
 from relm.recipes.datasets import Dataset, load_dataset
 from relm.recipes.identity import DOCUMENTS_KEYS, digest, documents_identity, stored_identity
-from relm.recipes.jobs import (
-    LISTED_FILES,
-    DocumentsJob,
-    ExamplesJob,
-    TokenizerJob,
-    choice_of_tokenizer,
-    dataset_of_documents,
-    objective_of_examples,
-)
+from relm.recipes.job_documents import choice_of_tokenizer, dataset_of_documents, objective_of_examples
+from relm.recipes.jobs import LISTED_FILES, DocumentsJob, ExamplesJob, TokenizerJob
 from relm.recipes.project import Project
 from small_project import Commands
 

@@ -25,7 +25,8 @@ from relm.examples.manifest import TokenizerFacts, write_manifest
 from relm.examples.pregenerate import pregenerate_stream
 from relm.examples.tokenizers import train_tokenizer
 from relm.recipes.identity import given
-from relm.recipes.plan import SPLITS, Plan
+from relm.recipes.jobs import SPLITS
+from relm.recipes.plan import Plan
 from relm.recipes.project import Project
 from relm.training.architecture import configuration, initial_model
 from relm.training.optimizers import build_optimizer

@@ -9,7 +9,7 @@ from relm.artifact import checked_sidecar
 from relm.corpus.download import download
 from relm.corpus.extract import extract
 from relm.recipes.datasets import load_dataset
-from relm.recipes.plan import SPLITS
+from relm.recipes.jobs import SPLITS
 from relm.recipes.project import Project
 from relm.recipes.published_models import load_model
 

@@ -1,16 +1,19 @@
 """Commands by hand up to the tokenizer: the flags of the short form build the document that the graph passes as --job."""
 
 import json
+import shlex
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from relm.artifact import sha256_of, write_json
 from relm.corpus import extract as extraction
 from relm.errors import RelmError
 from relm.recipes.datasets import load_dataset
-from relm.recipes.identity import given
+from relm.recipes.identity import documents_identity, given
+from relm.recipes.jobs import LISTED_FILES, SPLITS, DocumentsJob
 from relm.recipes.project import Project
 from relm.recipes.recipe import TokenizerChoice
 from relm.steps import list_steps
@@ -19,6 +22,15 @@ from relm.steps.parser import parser
 from small_project import Commands
 
 TEXTS = "title: Texts\nlicence: MIT\nlanguage: en\nformat: text_files\nfolder: texts\npattern: '*.txt'\n"
+
+MANY = {
+    "title": "M",
+    "licence": "MIT",
+    "language": "en",
+    "format": "json_lines",
+    "text_key": "text",
+    "held_out_files": ["0.jsonl"],
+}
 
 
 def parsed(*words: str) -> Namespace:
@@ -146,6 +158,48 @@ def test_texts_that_were_edited_since_they_were_planned_are_refused(texts: Names
     Path("texts/a.txt").write_text("Edited.\n")
     with pytest.raises(RelmError, match="edited in between"):
         extract_job(by_job).run()
+
+
+def extract_documents(job: DocumentsJob, shard: str, **edits: Any) -> str:
+    """Run the command of one shard, as the graph gives it but for edits of the document."""
+    words = shlex.split(job.options(shard))
+    words[1] = json.dumps({**json.loads(words[1]), **edits})
+    outputs = [str(job.documents(shard, split)) for split in SPLITS]
+    command = ("extract", *words, "--workers", "1", "--train", outputs[0], "--held-out", outputs[1])
+    for output in outputs:
+        Path(output).parent.mkdir(parents=True, exist_ok=True)
+    return extract_job(parsed(*command)).run()
+
+
+def test_documents_of_a_folder_are_compared_with_the_key_in_their_path(texts: Namespace) -> None:
+    dataset = load_dataset(texts.dataset).model_copy(update={"folder": "texts"})
+    job = DocumentsJob(documents_identity(dataset, None, Path("work/folders")), "texts", dataset, Path("work"))
+    assert extract_documents(job, "folder").startswith("extracted 4 documents")
+    with pytest.raises(RelmError, match=f"is in the folder of key {job.key}: they are of different products"):
+        extract_documents(job, "folder", documents=2)
+
+
+def test_documents_of_one_file_among_many_are_compared_with_the_key_in_their_path(texts: Namespace) -> None:
+    files = {}
+    for number in range(LISTED_FILES + 1):
+        path = Path(f"{number}.jsonl")
+        path.write_text(json.dumps({"text": f"Document {number}."}) + "\n")
+        files[path.name] = {"sha256": sha256_of(path), "size": path.stat().st_size, "sources": [{"url": "https://x.org/x"}]}
+    write_json(Path("recipes/data/many.yaml"), {**MANY, "files": files})
+    dataset = load_dataset(Path("recipes/data/many.yaml"))
+    job = DocumentsJob(documents_identity(dataset, None, Path("work/folders")), "many", dataset, Path("work"))
+    for file in files:
+        job.download(file).parent.mkdir(parents=True, exist_ok=True)
+        Path(file).rename(job.download(file))
+    assert extract_documents(job, "3.jsonl").startswith("extracted 1 document")
+    refused = pytest.raises(RelmError, match=f"is in the folder of key {job.key}: they are of different products")
+    with refused:
+        extract_documents(job, "3.jsonl", documents=1)
+    with refused:
+        extract_documents(job, "3.jsonl", content=[["3.jsonl", "0" * 64]])
+    Path("recipes/data/many.yaml").unlink()
+    with refused:
+        extract_documents(job, "3.jsonl")
 
 
 def test_a_dataset_of_the_hub_is_read_from_where_the_command_says(texts: Namespace) -> None:

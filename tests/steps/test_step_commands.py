@@ -15,6 +15,7 @@ from relm.artifact import read_json, write_json
 from relm.containers.shell_line import docker_line, plain_line
 from relm.devices.ranks import launcher
 from relm.errors import RelmError
+from relm.recipes.checkout import read_commit
 from relm.recipes.evaluations import EVALUATIONS
 from relm.recipes.project import Project
 from relm.steps import list_steps
@@ -196,6 +197,36 @@ def test_what_is_no_step_of_the_graph_on_files_of_the_checkout_is_not_printed(
         with pytest.raises(RelmError):
             run_by_a_shell(describe_command(Project(), "tiny", step, None, only, True), tmp_path)
     assert not (tmp_path / "canary").exists()
+
+
+OLDER_FORMS: dict[str, list[str]] = {
+    "extract": [
+        *("relm", "extract", "--dataset", "recipes/data/x.yaml", "--key", "0123456789ab", "--source", "work/x.xml"),
+        *("--train", "work/t", "--held-out", "work/h"),
+    ],
+    "pregenerate": [
+        *("relm", "pregenerate", "--settings", '{"objective": "causal"}', "--tokenizer", "work/t.json"),
+        *("--documents", "work/d.jsonl", "--output", "work/e.bin"),
+    ],
+}
+
+
+@pytest.mark.parametrize("step", OLDER_FORMS)
+def test_a_command_of_earlier_code_names_the_commit_that_it_runs_with(published: Path, step: str, tmp_path: Path) -> None:
+    commit = "0123456789abcdef" * 2 + "01234567"
+    record = {"step": step, "argv": OLDER_FORMS[step], "outputs": [{"path": "work/x"}]}
+    for recorded_by, says in (
+        (
+            commit,
+            rf"relm at commit {commit} recorded this {step}, whose command runs with that commit \(git checkout {commit}\)",
+        ),
+        (read_commit()["commit"], "the recorded command is none that relm would take"),
+        (f"{commit[:-1]} --force", "the recorded command is none that relm would take"),
+        (None, "the recorded command is none that relm would take"),
+    ):
+        write_json(published, {"steps": [{**record, "code": {"commit": recorded_by, "changed": False}}]})
+        with pytest.raises(RelmError, match=says):
+            run_by_a_shell(describe_command(Project(), "tiny", step, None, None), tmp_path)
 
 
 @pytest.mark.parametrize("sign", ["\0", "\n", "\r", "\x1b", "\x85", "\u2028", "\u202e"])

@@ -81,6 +81,17 @@ def test_a_recipe_with_a_typo_names_file_and_key_and_leaves_the_others_alone(pro
     assert project.jobs("results/tiny") == ALL_STEPS
 
 
+@pytest.mark.parametrize("target", ["results/wrong", "results/smoke/wrong", "results/reference/wrong", "tyni", "all"])
+def test_a_fault_of_a_target_ends_in_its_message_and_leaves_no_lock(project: Commands, target: str) -> None:
+    (project.folder / "recipes" / "wrong.yaml").write_text(TINY_RECIPE.replace("layers:", "layrs:"))
+    done = project.snakemake(target, "--quiet", "all")
+    assert done.returncode == 1
+    assert "Traceback" not in done.stdout
+    assert "Exception" not in done.stdout
+    assert ("did you mean results/tiny?" if target == "tyni" else "recipes/wrong.yaml: 2 errors") in done.stdout
+    assert not list((project.folder / ".snakemake" / "locks").glob("*"))
+
+
 def test_a_paper_and_all_are_targets(project: Commands) -> None:
     paper = "paper: {key: nobody2026, title: Nothing, url: 'https://example.org'}\n"
     for name in ("one", "two"):

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from relm.containers.extensions import find_extensions
 from relm.containers.lock import Image, Role, find_image
 from relm.containers.placement import Placement
 from relm.recipes.identity import work_folder
@@ -38,7 +39,9 @@ class ContainerRun:
     writable: Sequence[Path]
     """Folders mounted at their own path: the checkout and, where that lies elsewhere, the work folder."""
     read: Sequence[Path] = ()
-    """Folders mounted at their own path, read-only."""
+    """Folders and files mounted at their own path, read-only."""
+    search_path: Sequence[Path] = ()
+    """Folders in which Python finds modules beside its own."""
     working_folder: Path = field(default_factory=Path.cwd)
     network: bool = False
     """True if the step needs the network, whatever its device needs."""
@@ -55,15 +58,17 @@ class ContainerRun:
 def prepare_run(
     role: Role, reference: str, placed: Placement, command: Sequence[str], *, checkout: Path, entry_point: str | None = None
 ) -> ContainerRun:
-    """Return the run of a step with the checkout, the work folder and the folders that it reads, and nothing else."""
+    """Return the run of a step with the checkout, the work folder, the folders that it reads, extensions, and nothing else."""
     image, work = find_image(role), work_folder().resolve()
+    extensions = find_extensions(os.environ, (checkout, work))
     work.mkdir(parents=True, exist_ok=True)  # or the engine would make it, as root
     return ContainerRun(
         image=image,
         reference=reference,
         command=command,
         writable=[checkout] if work.is_relative_to(checkout.resolve()) else [checkout, work],
-        read=placed.reads,
+        read=[*placed.reads, *extensions.files],
+        search_path=extensions.search_path,
         working_folder=checkout,
         network=placed.network,
         devices=list_devices(image),
@@ -138,6 +143,8 @@ def _format_device(engine: Engine, run: ContainerRun) -> list[str]:
 def _format_variables(run: ContainerRun, caller: Mapping[str, str]) -> list[str]:
     """Return the flags of the step's variables; RELM_IMAGE names the image for the record."""
     fixed = {"RELM_IMAGE": run.reference, **run.image.environment}
+    if run.search_path:
+        fixed["PYTHONPATH"] = os.pathsep.join(map(str, run.search_path))
     names = [*ALWAYS_PASSED, *(PASSED_WITH_NETWORK if _has_network(run) else ()), *run.image.passed]
     passed = [name for name in dict.fromkeys(names) if name in caller and name not in fixed]
     words = [f"{name}={value}" for name, value in fixed.items()] + passed

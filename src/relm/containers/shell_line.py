@@ -11,10 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from relm.containers.extensions import find_extensions
 from relm.containers.lock import REFERENCE, Image, Role, find_image, find_reference
 from relm.containers.placement import Placement, place_step
 from relm.containers.run_line import PASSED_WITH_NETWORK, ContainerRun, run_line
 from relm.errors import RelmError
+from relm.recipes.identity import work_folder
 from relm.recipes.project import Project
 from relm.recipes.redaction import shorten_path
 
@@ -101,6 +103,7 @@ def _prepare_run(
 ) -> ContainerRun:
     """Return the step as `run_line` takes it, with variables for its folders; the command is appended later."""
     elsewhere = os.path.isabs(environment.get("RELM_WORK", ""))
+    extensions = find_extensions(environment, (Path.cwd(), work_folder().resolve()))
     return ContainerRun(
         image=image,
         reference=named,
@@ -109,7 +112,9 @@ def _prepare_run(
         read=[
             Path(word)
             for word in _insert_variables([str(folder) if environment else shorten_path(folder) for folder in placed.reads], {})
-        ],
+        ]
+        + list(extensions.files),
+        search_path=extensions.search_path,
         working_folder=Path(CHECKOUT),
         network=placed.network,
         user=(0, 0),

@@ -18,6 +18,7 @@ from relm.containers.lock import find_role, read_override
 from relm.containers.placement import STEP_COMMAND, parse_step_command, place_step
 from relm.containers.run_line import ContainerRun, prepare_run
 from relm.errors import RelmError
+from relm.recipes.declaration import load_extensions
 from relm.recipes.project import Project
 
 # Snakemake reads the first word and the last.
@@ -78,6 +79,7 @@ def main(arguments: Sequence[str], caller: Mapping[str, str]) -> int:
         elif words and words[0] == "pull":
             pull(words[1:])
         elif words and words[0] == "exec":
+            load_extensions()
             execute(choose_engine(), parse_exec(words[1:]), caller)
         else:
             raise RelmError(f"only what Snakemake asks for is known: --version, pull and exec; found {shlex.join(words)!r}")

@@ -1,10 +1,9 @@
-"""The project that all functions of rules share, patterns of its names, and the conversion of errors for Snakemake."""
+"""The project that all functions of rules share, and the conversion of errors for Snakemake."""
 
 import functools
-import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import ParamSpec, TypeVar, get_args
+from typing import ParamSpec, TypeVar
 
 from snakemake_interface_common.exceptions import WorkflowError
 
@@ -12,12 +11,8 @@ from relm.artifact import sidecar_of
 from relm.errors import RelmError
 from relm.recipes.declaration import load_extensions
 from relm.recipes.project import Project
-from relm.recipes.published_models import ModelFile
 
 PROJECT = Project()
-NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"
-KEY = "[0-9a-f]{12}"
-FILE = "|".join(re.escape(name) for name in get_args(ModelFile))
 
 Arguments = ParamSpec("Arguments")
 Answer = TypeVar("Answer")
@@ -32,6 +27,23 @@ def report_faults(function: Callable[Arguments, Answer]) -> Callable[Arguments, 
             return function(*args, **kwargs)
         except RelmError as error:
             raise WorkflowError(str(error)) from None
+
+    return wrapper
+
+
+def stop_at_faults(function: Callable[Arguments, Answer]) -> Callable[Arguments, Answer]:
+    """End Snakemake with the message of a RelmError alone, for the input function of a target that a person names.
+
+    Snakemake prints a traceback with every exception of an input function, even with its own. The function of such a target
+    runs before any job, and no other rule makes the target; so nothing is lost if it ends the process.
+    """
+
+    @functools.wraps(function)
+    def wrapper(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Answer:
+        try:
+            return function(*args, **kwargs)
+        except RelmError as error:
+            raise SystemExit(str(error)) from None
 
     return wrapper
 

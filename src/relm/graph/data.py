@@ -3,21 +3,20 @@
 A file that may be large is `ancient` for Snakemake; its sidecar, which has its hash, is an ordinary input instead.
 """
 
-import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from snakemake.io import ancient
 
-from relm.artifact import canonical_json
 from relm.errors import RelmError
 from relm.graph.asking import PROJECT, report_faults, sidecars, strings
 from relm.recipes import identity
 from relm.recipes.identity import work_folder
-from relm.recipes.jobs import DocumentsJob, ExamplesJob, TokenizerJob
-from relm.recipes.plan import SPLITS
+from relm.recipes.jobs import SPLITS, DataJob, DocumentsJob, ExamplesJob, TokenizerJob
 from relm.recipes.remote_files import RemoteFile
+
+JOBS: dict[str, type[DataJob]] = {kind.product: kind for kind in (DocumentsJob, TokenizerJob, ExamplesJob)}
 
 
 @report_faults
@@ -62,86 +61,41 @@ def _model_file_sha256(wildcards: Any) -> str:
     )
 
 
-def list_inputs(**files: list[Path]) -> dict[str, list[Any]]:
-    """Return a job's inputs for `unpack`: files by name, which are `ancient`, and their `sidecars`, which have their hashes."""
-    every = [path for paths in files.values() for path in paths]
-    return {"sidecars": sidecars(every), **{name: ancient(strings(paths)) for name, paths in files.items()}}
+def data_inputs(product: str) -> Callable[[Any], dict[str, list[Any]]]:
+    """Return the input function, for `unpack`, of the rules that make documents, a tokenizer or examples.
+
+    It returns the job's files by name, which are `ancient`, and their `sidecars`, which have their hashes.
+    """
+
+    @report_faults
+    def inputs(wildcards: Any) -> dict[str, list[Any]]:
+        files = _find_job(product, wildcards).inputs(wildcards.get("shard"))
+        every = [path for paths in files.values() for path in paths]
+        return {"sidecars": sidecars(every), **{name: ancient(strings(paths)) for name, paths in files.items()}}
+
+    return inputs
 
 
-def _documents_job(wildcards: Any) -> DocumentsJob:
-    return PROJECT.find_job(DocumentsJob, wildcards.key, wildcards.dataset)
-
-
-@report_faults
-def documents_inputs(wildcards: Any) -> dict[str, list[Any]]:
-    """Return the downloaded file of a shard; no inputs for a folder, because the key of its content is in the path."""
-    job = _documents_job(wildcards)
-    return list_inputs(source=[job.download(wildcards.shard)] if job.dataset.files else [])
-
-
-@report_faults
-def documents_job(wildcards: Any, resources: Any) -> str:
-    """Return `--job JSON --source SOURCE` of one shard of documents.
+def data_job(product: str) -> Callable[[Any, Any], str]:
+    """Return the function of the same rules' parameter: `--job JSON`, and the source of documents.
 
     Snakemake does not compare parameters that depend on resources with its records; the key in the path identifies the job.
     """
-    job, shard = _documents_job(wildcards), wildcards.shard
-    dataset = job.dataset
-    if dataset.hub is not None:
-        source = f"{dataset.hub.name}@{dataset.hub.revision}"
-    else:
-        source = str(job.download(shard) if dataset.folder is None else Path(dataset.folder).expanduser())
-    pattern = f" --pattern {shlex.quote(dataset.pattern)}" if dataset.pattern is not None else ""
-    return f"{_job_option(job.passed_document(shard))} --source {shlex.quote(source)}{pattern}"
+
+    @report_faults
+    def options(wildcards: Any, resources: Any) -> str:
+        return _find_job(product, wildcards).options(wildcards.get("shard"))
+
+    return options
 
 
-def _job_option(document: Mapping[str, Any]) -> str:
-    return f"--job {shlex.quote(canonical_json(document))}"
-
-
-def _tokenizer_job(wildcards: Any) -> TokenizerJob:
-    return PROJECT.find_job(TokenizerJob, wildcards.key)
-
-
-@report_faults
-def tokenizer_inputs(wildcards: Any) -> dict[str, list[Any]]:
-    """Return the documents that a tokenizer is trained on, or the published files that it is imported from."""
-    return list_inputs(files=list(_tokenizer_job(wildcards).inputs))
-
-
-@report_faults
-def tokenizer_job(wildcards: Any, resources: Any) -> str:
-    """Return `--job JSON` of a tokenizer."""
-    return _job_option(_tokenizer_job(wildcards).document)
-
-
-def _examples_job(wildcards: Any) -> ExamplesJob:
-    return PROJECT.find_job(ExamplesJob, wildcards.key, wildcards.dataset)
-
-
-@report_faults
-def examples_inputs(wildcards: Any) -> dict[str, list[Any]]:
-    """Return the documents of a shard, both splits, and the tokenizer."""
-    job = _examples_job(wildcards)
-    documents = [job.documents.documents(wildcards.shard, split) for split in SPLITS]
-    return list_inputs(documents=documents, tokenizer=[job.tokenizer.tokenizer])
-
-
-@report_faults
-def examples_job(wildcards: Any, resources: Any) -> str:
-    """Return `--job JSON` of examples."""
-    return _job_option(_examples_job(wildcards).document)
+def _find_job(product: str, wildcards: Any) -> DataJob:
+    """Return the job that makes a product with the key, and of the dataset, that a path names."""
+    return PROJECT.find_job(JOBS[product], wildcards.key, wildcards.get("dataset"))
 
 
 @report_faults
 def shard_sidecars(wildcards: Any) -> list[str]:
     """Return the sidecars of all shards of examples, training first."""
-    job = _examples_job(wildcards)
+    job = PROJECT.find_job(ExamplesJob, wildcards.key, wildcards.dataset)
     return sidecars([job.examples(shard, split) for split in SPLITS for shard in job.documents.shards])
-
-
-@report_faults
-def dataset_description(wildcards: Any) -> dict[str, Any]:
-    """Return the dataset's descriptive keys in Croissant's file, so that it is written again when they are edited."""
-    dataset = PROJECT.dataset(wildcards.dataset)
-    return dataset.model_dump(mode="json", include={"title", "licence", "homepage", "language"})

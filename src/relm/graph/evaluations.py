@@ -1,6 +1,7 @@
 """Inputs and parameters of the rules in evaluate.smk: the identity of an evaluation, its inputs and its options."""
 
 import shlex
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -8,11 +9,12 @@ from snakemake.io import ancient
 
 from relm.artifact import canonical_json, sidecar_of
 from relm.errors import RelmError
-from relm.graph.asking import PROJECT, report_faults, sha256_option, sidecars, strings
+from relm.graph.asking import PROJECT, report_faults, sha256_option, sidecars, stop_at_faults, strings
 from relm.graph.runs import plan_of_run
 from relm.recipes.devices import HOST, find_evaluation_device
 from relm.recipes.evaluations import HARNESS_TASKS
-from relm.recipes.plan import BEFORE, REFERENCE, SPLITS, TRAINED, Plan
+from relm.recipes.jobs import SPLITS
+from relm.recipes.plan import BEFORE, REFERENCE, TRAINED, Plan
 
 
 @report_faults
@@ -101,11 +103,22 @@ def evaluations_before(wildcards: Any) -> list[str]:
     return strings(list(plan_of_run(wildcards).evaluations(BEFORE).values()))
 
 
-@report_faults
-def reference_inputs(wildcards: Any) -> dict[str, Any]:
-    """Return the figures of the authors' released weights, and these weights."""
-    plan = plan_of_run(wildcards)
-    return {"evaluations": _reference_evaluations(plan), "model": ancient(str(plan.evaluated_model(REFERENCE)[0]))}
+def judged_inputs(of: str) -> Callable[[Any], dict[str, Any]]:
+    """Return the input function, for `unpack`, of a verdict on some weights: trained (eval) or released (reference).
+
+    It returns the figures of all evaluations of the weights, and the weights.
+    """
+
+    @report_faults
+    def inputs(wildcards: Any) -> dict[str, Any]:
+        plan = plan_of_run(wildcards)
+        evaluations = _reference_evaluations(plan) if of == REFERENCE else strings(list(plan.evaluations(of).values()))
+        weights = plan.evaluated_model(of)[0]
+        # The key of released weights is in their path; trained ones may be made again, with another hash in their sidecar.
+        sidecar = {"sidecar": str(sidecar_of(weights))} if of == TRAINED else {}
+        return {"evaluations": evaluations, **sidecar, "model": ancient(str(weights))}
+
+    return inputs
 
 
 def _reference_evaluations(plan: Plan) -> list[str]:
@@ -117,7 +130,7 @@ def _reference_evaluations(plan: Plan) -> list[str]:
     return strings(list(plan.evaluations(REFERENCE).values()))
 
 
-@report_faults
+@stop_at_faults
 def published_reference(wildcards: Any) -> list[str]:
     """Return the files from which `results/reference/NAME` is published."""
     plan = PROJECT.plan(wildcards.recipe)

@@ -1,4 +1,4 @@
-"""Inputs and parameters of the rules in train.smk and report.smk, from examples to the published folder."""
+"""Inputs and parameters of the rules in train.smk and report.smk, and the descriptive keys of what they write."""
 
 import shlex
 from typing import Any
@@ -9,7 +9,7 @@ from relm.artifact import sha256_of, sidecar_of
 from relm.devices import ranks
 from relm.errors import RelmError
 from relm.graph.asking import PROJECT, report_faults, sidecars, strings
-from relm.recipes.plan import TRAINED, Plan
+from relm.recipes.plan import Plan
 
 
 def plan_of_run(wildcards: Any) -> Plan:
@@ -79,18 +79,6 @@ def launcher(wildcards: Any, resources: Any) -> str:
 
 
 @report_faults
-def judged_inputs(wildcards: Any) -> dict[str, Any]:
-    """Return the figures of all evaluations of the recipe, and the evaluated weights of the last phase."""
-    plan = plan_of_run(wildcards)
-    weights = plan.evaluated_model(TRAINED)[0]
-    return {
-        "evaluations": strings(list(plan.evaluations().values())),
-        "sidecar": str(sidecar_of(weights)),
-        "model": ancient(str(weights)),
-    }
-
-
-@report_faults
 def judged(wildcards: Any) -> list[Any]:
     """Return the expectations, on which the verdict depends beside the figures; editing one runs only `verify` again."""
     return [row.model_dump(mode="json") for row in plan_of_run(wildcards).recipe.expect]
@@ -98,7 +86,10 @@ def judged(wildcards: Any) -> list[Any]:
 
 @report_faults
 def described(wildcards: Any) -> dict[str, Any]:
-    """Return the descriptive keys that the report shows beside the figures; editing one runs only `report` again."""
+    """Return the descriptive keys in Croissant's file or in a report; editing one writes that file again, and nothing else."""
+    if hasattr(wildcards, "dataset"):
+        dataset = PROJECT.dataset(wildcards.dataset)
+        return dataset.model_dump(mode="json", include={"title", "licence", "homepage", "language"})
     plan = plan_of_run(wildcards)
     words = plan.recipe.model_dump(mode="json", include={"title", "paper", "source", "deviations", "expect", "run"})
     named = [plan.dataset, plan.tokenizer_model, plan.init_model, *plan.tests.values()]

@@ -5,7 +5,7 @@ import difflib
 from typing import Any
 
 from relm.errors import RelmError
-from relm.graph.asking import PROJECT, report_faults
+from relm.graph.asking import PROJECT, stop_at_faults
 
 
 def papers() -> dict[str, list[str]]:
@@ -19,12 +19,12 @@ def papers() -> dict[str, list[str]]:
     return targets
 
 
-@report_faults
+@stop_at_faults
 def all_results(wildcards: Any) -> list[str]:
     """Return the results of all recipes.
 
     Raises:
-        WorkflowError: some recipes have faults; if they were left out, `all` would seem complete.
+        SystemExit: some recipes have faults; if they were left out, `all` would seem complete.
     """
     if faults := PROJECT.faults():
         listed = "\n".join(f"  {fault}" for fault in faults)
@@ -35,12 +35,12 @@ def all_results(wildcards: Any) -> list[str]:
     return [f"results/{name}" for name in PROJECT.names()]
 
 
-@report_faults
+@stop_at_faults
 def nearest_target(wildcards: Any) -> list[str]:
     """Raise an error for a target that no rule makes, with the name of the nearest one.
 
     Raises:
-        WorkflowError: always.
+        SystemExit: always.
     """
     results = [f"results/{prefix}{name}" for name in PROJECT.names() for prefix in ("", "smoke/")]
     targets = [*results, "all", "list", *(f"paper_{key}" for key in papers())]

@@ -10,7 +10,7 @@ import relm
 from relm.recipes.redaction import mask_secrets
 
 IMAGE_COMMIT = "RELM_IMAGE_COMMIT"
-_COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 
 
 def _git(folder: Path, *arguments: str) -> str:
@@ -43,6 +43,6 @@ def read_commit() -> dict[str, Any]:
 def _parse_image_commit(built_from: str) -> dict[str, Any]:
     """Return the commit of an image; `+changes` after it marks a checkout with changes."""
     commit, _, changes = built_from.partition("+")
-    if not _COMMIT.fullmatch(commit):
+    if not COMMIT.fullmatch(commit):
         return {"commit": None, "changed": None, "reason": "built into an image that does not know its commit"}
     return {"commit": commit, "changed": bool(changes)}

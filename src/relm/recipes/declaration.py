@@ -9,7 +9,7 @@ import functools
 import importlib
 import os
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationError
@@ -194,14 +194,19 @@ def load(reference: str) -> Any:
     return getattr(found, name)
 
 
+def list_extensions(environment: Mapping[str, str]) -> list[str]:
+    """Return the names of the modules in `RELM_EXTENSIONS`, which commas separate."""
+    return [name for name in map(str.strip, environment.get(EXTENSIONS, "").split(",")) if name]
+
+
 @functools.cache
 def load_extensions() -> None:
-    """Import the modules that `RELM_EXTENSIONS` names, separated by commas; each registers its declarations.
+    """Import the modules that `RELM_EXTENSIONS` names; each registers its declarations.
 
     Raises:
         RelmError: a module is not found, or has a fault.
     """
-    for module in filter(None, map(str.strip, os.environ.get(EXTENSIONS, "").split(","))):
+    for module in list_extensions(os.environ):
         try:
             importlib.import_module(module)
         except ModuleNotFoundError as error:

@@ -8,7 +8,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from relm.recipes.declaration import NameIn
 from relm.recipes.evaluations import EVALUATIONS, Fact
-from relm.recipes.jobs import IN_JOB, require_revision
+from relm.recipes.job_documents import IN_JOB, require_revision
 from relm.recipes.objectives import Objective
 from relm.recipes.section import Section, Slug, validate
 

@@ -6,6 +6,7 @@ default leaves every old fingerprint unchanged. The keys of `run` are never hash
 
 import hashlib
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,10 @@ DOCUMENTS_KEYS = {
     "format", "ends_mid_page", "text_key", "id_key", "title_key", "split", "held_out_files", "held_out_one_in",
     "held_out_end",
 }  # fmt: skip
+
+
+# A digest as it stands in a path.
+KEY = re.compile("[0-9a-f]{12}")
 
 
 def digest(value: Any) -> str:

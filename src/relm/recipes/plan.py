@@ -21,7 +21,6 @@ from relm.recipes.recipe import Recipe
 from relm.recipes.run_folder import DEVICE_FIGURES, LOG, checkpoint_folder
 from relm.recipes.run_name import SMOKE, RunName
 
-SPLITS = ("train", "held_out")
 # The evaluated weights (trained, starting, or released by the authors), and the folder of their figures in the run's folder.
 TRAINED, BEFORE, REFERENCE = "eval", "before", "reference"
 SMOKE_EXAMPLES = 20

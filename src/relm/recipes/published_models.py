@@ -2,7 +2,7 @@
 
 import re
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, get_args
 
 from pydantic import Field, field_validator, model_validator
 
@@ -22,6 +22,7 @@ ModelFile = Literal[
     "spiece.model",
 ]
 
+MODEL_FILES: tuple[ModelFile, ...] = get_args(ModelFile)
 WEIGHTS_FILES: tuple[ModelFile, ...] = ("model.safetensors", "config.json")
 # Weights in the older format: loaded once, restricted to tensors, and written as safetensors.
 PICKLED_WEIGHTS: ModelFile = "pytorch_model.bin"

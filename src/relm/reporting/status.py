@@ -10,7 +10,8 @@ import psutil
 
 from relm.artifact import sidecar_of
 from relm.errors import RelmError
-from relm.recipes.plan import SPLITS, Plan
+from relm.recipes.jobs import SPLITS
+from relm.recipes.plan import Plan
 from relm.recipes.project import Project, describe_misnamed, shorten_error
 from relm.recipes.run_folder import LOG
 

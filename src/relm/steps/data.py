@@ -16,13 +16,15 @@ from relm.recipes.identity import (
     part_of,
     work_folder,
 )
-from relm.recipes.jobs import (
+from relm.recipes.job_documents import (
     choice_of_tokenizer,
     dataset_of_documents,
-    document_without_folder,
     require_path_of,
+    require_path_of_documents,
     require_revision,
 )
+from relm.recipes.jobs import document_without_folder
+from relm.recipes.project import Project
 from relm.recipes.published_models import PICKLED_WEIGHTS, TOKENIZER_FILES, PretrainedModel, load_model
 from relm.recipes.published_tests import PublishedTest, load_test
 from relm.recipes.recipe import TokenizerChoice
@@ -94,6 +96,8 @@ def extract_job(a: Arguments) -> Job:
 
     def run() -> str:
         refuse_edited_texts(dataset, document)
+        if a.job is not None:
+            require_path_of_documents(document, dataset, outputs.values(), Project())
         source = None if dataset.hub is not None else a.source
         sentence = extract(dataset, source, outputs, document.get("documents"), a.workers)
         refuse_edited_texts(dataset, document)

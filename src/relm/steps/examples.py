@@ -8,7 +8,7 @@ from relm.recipes.datasets import load_dataset
 from relm.recipes.identity import (
     stored_identity,
 )
-from relm.recipes.jobs import (
+from relm.recipes.job_documents import (
     objective_of_examples,
     require_path_of,
 )

@@ -11,6 +11,7 @@ from pathlib import Path
 from relm.containers.placement import OF_A_RECIPE
 from relm.devices.ranks import launcher
 from relm.errors import RelmError
+from relm.recipes.checkout import read_commit
 from relm.recipes.datasets import load_dataset
 from relm.recipes.evaluations import EVALUATIONS
 from relm.recipes.redaction import shorten_path
@@ -63,8 +64,12 @@ def words_of_step(argv: Sequence[str]) -> list[str]:
     )
 
 
-def require_graph_step(argv: Sequence[str]) -> None:
+def require_graph_step(argv: Sequence[str], commit: str | None = None) -> None:
     """Raise unless a recorded command is a step that the graph runs, with arguments that name files of the checkout alone.
+
+    Args:
+        argv: the recorded words.
+        commit: the commit of the code that recorded them, which is named where this code does not take them.
 
     Raises:
         RelmError: it is another program or step, the step would not take its arguments, or a path leads elsewhere.
@@ -72,7 +77,7 @@ def require_graph_step(argv: Sequence[str]) -> None:
     words = words_of_step(argv)
     if not words or words[0] not in GRAPH_STEPS:
         raise RelmError(f"the recorded command runs {' '.join(words[:1]) or 'nothing'!r}, which is no step of the graph")
-    given = _parsed(words)
+    given = _parsed(words, commit)
     recipe = getattr(given, "recipe", None)
     if words[0] in OF_A_RECIPE and not re.fullmatch(RUN_NAME, str(recipe)):
         raise RelmError(f"the recorded {words[0]} names the recipe {recipe!r}, which is no recipe's name")
@@ -80,13 +85,18 @@ def require_graph_step(argv: Sequence[str]) -> None:
         _require_place(words[0], option, path, given)
 
 
-def _parsed(words: Sequence[str]) -> argparse.Namespace:
+def _parsed(words: Sequence[str], commit: str | None) -> argparse.Namespace:
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
             return parser(list_steps()).parse_args(list(words))
     except SystemExit:
         why = (said.getvalue().strip().splitlines() or ["no reason given"])[-1]
+        if commit not in (None, read_commit()["commit"]):
+            raise RelmError(
+                f"relm at commit {commit} recorded this {words[0]}, whose command runs with that commit "
+                f"(git checkout {commit}) and not with the present one: {why}"
+            ) from None
         raise RelmError(f"the recorded command is none that relm would take: {why}") from None
 
 

@@ -18,6 +18,7 @@ from relm.artifact import read_json
 from relm.containers.lock import LOCK, OVERRIDE, find_role
 from relm.containers.shell_line import DockerLine, docker_line, plain_line
 from relm.errors import RelmError
+from relm.recipes.checkout import COMMIT
 from relm.recipes.project import Project
 from relm.recipes.redaction import mask_value
 from relm.steps.recorded_steps import comment, is_plain, require_graph_step
@@ -38,6 +39,8 @@ class StepCommand:
     """That it ran in."""
     is_recorded: bool = False
     """Somebody, perhaps somebody else, recorded it; a plan is the checkout's own."""
+    commit: str | None = None
+    """Commit of the code that recorded it, if the record has one."""
 
     @property
     def step(self) -> str:
@@ -58,8 +61,13 @@ def published(provenance: Path) -> list[StepCommand]:
 
 
 def _recorded(record: Mapping[str, Any]) -> StepCommand:
+    commit = (record.get("code") or {}).get("commit")
     found = StepCommand(
-        list(record["argv"]), record["outputs"][0]["path"], (record.get("container") or {}).get("image"), is_recorded=True
+        list(record["argv"]),
+        record["outputs"][0]["path"],
+        (record.get("container") or {}).get("image"),
+        is_recorded=True,
+        commit=commit if COMMIT.fullmatch(commit or "") else None,
     )
     image = "" if found.image is None else found.image
     if strange := [told for told in (*found.argv, found.makes, image) if not is_plain(told)]:
@@ -127,7 +135,7 @@ def describe_command(
 
 def _require_graph_step(found: StepCommand, provenance: Path) -> None:
     try:
-        require_graph_step(found.argv)
+        require_graph_step(found.argv, found.commit)
     except RelmError as error:
         raise RelmError(f"{provenance}: {textwrap.shorten(str(error), 600)}") from None
 

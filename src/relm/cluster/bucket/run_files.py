@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 from relm.artifact import sidecar_of
 from relm.errors import RelmError
 from relm.recipes import identity
-from relm.recipes.plan import BEFORE, REFERENCE, SPLITS, TRAINED, Plan
+from relm.recipes.jobs import SPLITS
+from relm.recipes.plan import BEFORE, REFERENCE, TRAINED, Plan
 from relm.recipes.published_models import PICKLED_WEIGHTS
 from relm.recipes.run_folder import CHECKPOINT_FILES, COMPILED, DEVICE_FIGURES, RECORDS, WEIGHTS
 from relm.recipes.section import NAME

@@ -1,4 +1,4 @@
-"""Detection of finished files that belong to another version of the recipe.
+"""The files that Snakemake makes again: those of another version of the recipe; and the parameters that count for that.
 
 Most products have their identity in their path. A published folder, and the figures of a test file or of the authors' weights,
 do not. Without its records, as after `.snakemake` was removed or in another checkout with the same work folder, Snakemake takes
@@ -12,37 +12,24 @@ from typing import Any
 
 from relm.artifact import sidecar_of
 from relm.cluster.supervision import is_main_process
-from relm.graph.asking import report_faults
+from relm.graph.asking import report_faults, stop_at_faults
 from relm.graph.evaluations import evaluation_inputs
 from relm.graph.runs import plan_of_run, published
 from relm.recipes.plan import REFERENCE, Plan
 
 
-def compare_no_absent_parameters() -> None:
-    """Have Snakemake compare parameters with its records only for rules that declare some.
-
-    A rule whose products have their whole identity in their path declares none; parameters that depend on resources do not
-    count. An edit then changes the path, and never a parameter of the same path. Without this change, Snakemake would make
-    everything again that an earlier version of the rule, with parameters, has made.
-    """
-    from snakemake.persistence import NO_PARAMS_CHANGE, PersistenceBase
-
-    compare = PersistenceBase.params_changed
-
-    def compare_declared(self: Any, job: Any, file: Any = None) -> Any:
-        return compare(self, job, file) if job.non_derived_params else NO_PARAMS_CHANGE
-
-    PersistenceBase.params_changed = compare_declared
-
-
-class Stale:
+class Reruns:
     """Input functions that also have Snakemake make products of another version of the recipe again."""
 
     def __init__(self, workflow: Any) -> None:
-        """Store Snakemake's workflow, whose graph has the set of files that are made in any case."""
-        self.workflow = workflow
+        """Store Snakemake's workflow, whose graph has the set of files that are made in any case.
 
-    @report_faults
+        From then on, Snakemake compares parameters with its records only for rules that declare some.
+        """
+        self.workflow = workflow
+        _compare_no_absent_parameters()
+
+    @stop_at_faults
     def published(self, wildcards: Any) -> dict[str, str]:
         """Return the inputs of a published folder."""
         plan = plan_of_run(wildcards)
@@ -64,6 +51,23 @@ class Stale:
         """Have `output`, or else the file, made again if the file exists with another value than the expected one."""
         if is_main_process(self.workflow) and path.is_file() and _value(path, *keys) != expected:
             self.workflow.dag.forcefiles.add(str(output or path))
+
+
+def _compare_no_absent_parameters() -> None:
+    """Have Snakemake compare parameters with its records only for rules that declare some.
+
+    A rule whose products have their whole identity in their path declares none; parameters that depend on resources do not
+    count. An edit then changes the path, and never a parameter of the same path. Without this change, Snakemake would make
+    everything again that an earlier version of the rule, with parameters, has made.
+    """
+    from snakemake.persistence import NO_PARAMS_CHANGE, PersistenceBase
+
+    compare = PersistenceBase.params_changed
+
+    def compare_declared(self: Any, job: Any, file: Any = None) -> Any:
+        return compare(self, job, file) if job.non_derived_params else NO_PARAMS_CHANGE
+
+    PersistenceBase.params_changed = compare_declared
 
 
 def reference_sha256(plan: Plan) -> str | None:
