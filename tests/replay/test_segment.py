@@ -417,6 +417,21 @@ def test_the_verdict_says_what_was_checked(tiny: Plan) -> None:
     assert "not checked" not in report
 
 
+def test_the_bits_are_compared_though_an_earlier_version_recorded_no_precision_of_float32_products(tiny: Plan) -> None:
+    def earlier(line: dict[str, Any]) -> str:
+        assert line["made_on"].pop("float32_matmul_precision") == "highest"
+        return json.dumps({key: line[key] for key in line if key not in ("state_sha256", "log")}) + "\n"
+
+    os.remove(tiny.model_folder("main") / "model.safetensors.record.json")
+    for state in (tiny.run_folder / "main" / "checkpoints").glob("*/state.json"):
+        edited(state, lambda text: earlier(json.loads(text)))
+    edited(
+        tiny.run_folder / "main" / "checkpoints.jsonl",
+        lambda text: "".join(earlier(json.loads(line)) for line in text.splitlines()),
+    )
+    assert replay(tiny.run_folder).startswith("identical")
+
+
 def test_what_an_earlier_version_did_not_attest_is_reported(tiny: Plan) -> None:
     def earlier(text: str) -> str:
         lines = [json.loads(line) for line in text.splitlines()]
@@ -541,7 +556,11 @@ def test_how_it_ran_is_taken_from_its_records_whatever_the_recipe_says_now(tiny:
     run = "run: {threads: 1, checkpoint_interval: 10, micro_batch_size: 2, log_interval: 5}"
     edited(
         Path("recipes/tiny.yaml"),
-        lambda text: text.replace(run, "run: {threads: 2, log_interval: 7, validation_interval: 3, checkpoint_interval: 4}"),
+        lambda text: text.replace(
+            run,
+            "run: {threads: 2, log_interval: 7, validation_interval: 3, checkpoint_interval: 4, "
+            "float32_matmul_precision: high}",
+        ),
     )
     assert replay().startswith("identical: ")
 

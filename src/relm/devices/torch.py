@@ -16,12 +16,14 @@ from relm.devices.processes import Processes, rank_of_this_process
 from relm.errors import RelmError
 from relm.limits import peak_resident_memory, usable_cores
 from relm.models.layers import recomputed
-from relm.recipes.devices import DEVICES
+from relm.recipes.devices import DEVICES, PRECISION
 from relm.recipes.recipe import Run
 
 # Settings of CUDA's libraries for the same bits twice, which they read when they start: cuBLAS gets a workspace for each
 # stream, NCCL one order of summation for messages of every size, and no sums within the switch.
 _SAME_BITS = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8", "NCCL_ALGO": "Ring"}
+# The recipe's names for the precision of float32 products, which are PyTorch/XLA's, and torch's own.
+PRECISIONS = {"default": "medium", "high": "high", "highest": "highest"}
 
 
 class TorchDevice:
@@ -53,6 +55,9 @@ class TorchDevice:
         torch.use_deterministic_algorithms(run.deterministic or run.device == "cpu")
         # Filling fresh memory guards against reading it before it is written, which no code here does, and costs a pass.
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+        self._precision_before = torch.get_float32_matmul_precision()
+        if run.float32_matmul_precision is not None:
+            torch.set_float32_matmul_precision(PRECISIONS[run.float32_matmul_precision])
         self._processes = Processes(self._device) if self.ranks > 1 else None
 
     def place(self, model: Model) -> Model:
@@ -146,7 +151,12 @@ class TorchDevice:
     def describe(self) -> dict[str, Any]:
         """Return the device, torch's version, and whatever else decides how sums are rounded."""
         choices = {"compile": self._compiles or None, "processes": self.ranks if self.ranks > 1 else None}
-        facts = {"torch": torch.__version__, **{key: value for key, value in choices.items() if value is not None}}
+        (precision,) = (ours for ours, theirs in PRECISIONS.items() if theirs == torch.get_float32_matmul_precision())
+        facts = {
+            PRECISION: precision,
+            "torch": torch.__version__,
+            **{key: value for key, value in choices.items() if value is not None},
+        }
         if self._device.type == "cuda":
             exact = {} if self._run.deterministic else {"deterministic": False}
             return {"device": "cuda", "name": torch.cuda.get_device_name(), **facts, **exact}
@@ -157,7 +167,8 @@ class TorchDevice:
         return nullcontext()
 
     def close(self) -> None:
-        """Destroy the process group."""
+        """Restore the precision of float32 products, and destroy the process group."""
+        torch.set_float32_matmul_precision(self._precision_before)
         if self._processes is not None:
             self._processes.close()
 

@@ -35,10 +35,12 @@ from relm.devices.xla_opening import (
     require_supported,
     require_tpu,
 )
+from relm.devices.xla_precision import set_xla_precision, xla_precision
 from relm.devices.xla_recomputing import recomputed
 from relm.errors import RelmError
 from relm.limits import peak_resident_memory
 from relm.models.layers import set_traced
+from relm.recipes.devices import PRECISION
 from relm.recipes.recipe import Run
 
 NANOSECONDS = 10**9
@@ -80,6 +82,8 @@ class XlaDevice:
         if run.threads:
             torch.set_num_threads(run.threads)
         if cache is not None and self._generation is not None:
+        self._precision_before = xla_precision()
+        set_xla_precision(run.float32_matmul_precision)
             keep_programs(cache, self._generation, self.rank, self.ranks)
         self.devices = open_devices(self._kind, self.ranks, one)
         self._hosts = Processes(torch.device("cpu")) if self.ranks > 1 else None
@@ -230,6 +234,7 @@ class XlaDevice:
             **({} if generation is None else {"chips": chip_count(self.devices, generation)}),
             "devices": self.devices,
             **({"hosts": self.ranks} if self.ranks > 1 else {}),
+            PRECISION: xla_precision(),
             "torch": torch.__version__,
             "torch_xla": torch_xla.__version__,
         }
@@ -250,14 +255,19 @@ class XlaDevice:
             raise
 
     def close(self) -> None:
-        """Wait for the devices, and destroy the process group of the hosts."""
+        """Wait for the devices, restore the precision of float32 products, and destroy the process group of the hosts."""
         if not self._failed:  # otherwise the same error would be raised again
             with self.translate_errors():
                 self.synchronise()
         if self._hosts is not None:
+        self.restore_precision()
             self._hosts.close()
 
     def _sharding(self, dimensions: int) -> Any:
+    def restore_precision(self) -> None:
+        """Set the precision of float32 products to that of before this device was opened."""
+        set_xla_precision(self._precision_before)
+
         """Return the sharding of the first axis over all devices; None without SPMD."""
         import torch_xla.distributed.spmd as xs
 

@@ -9,7 +9,9 @@ from pathlib import Path
 import torch
 
 from relm.devices.tpu_chips import Generation
+from relm.devices.xla_precision import xla_precision
 from relm.errors import RelmError
+from relm.recipes.devices import DEVICES
 from relm.recipes.recipe import Run
 
 logger = logging.getLogger(__name__)
@@ -142,9 +144,10 @@ def require_hosts(there: int, started: int) -> None:
 def keep_programs(cache: Path, generation: Generation, host: int, hosts: int) -> None:
     """Keep compiled programs below a folder; this has no effect once the runtime has started.
 
-    PyTorch/XLA looks programs up by the traced operations and compiler flags alone, and a program of another generation of
-    chips or of another libtpu may end the process: each has a separate folder. So has each host, since several may share a
-    folder and would read programs that another one is still writing.
+    PyTorch/XLA looks programs up by the traced operations and compiler flags alone. A program of another generation of chips or
+    of another libtpu may end the process, and one with another precision of float32 products would be used in place of the
+    requested one: each has a separate folder. So has each host, since several may share a folder and would read programs that
+    another one is still writing.
     """
     import torch_xla
     import torch_xla.runtime as xr
@@ -155,6 +158,8 @@ def keep_programs(cache: Path, generation: Generation, host: int, hosts: int) ->
     xr.initialize_cache(str(cache / made_for / f"host-{host}" if hosts > 1 else cache / made_for))
 
 
+    if (precision := xla_precision()) != DEVICES["tpu"].float32_matmul_precision:
+        made_for += f"-float32-{precision}"
 def open_devices(kind: str, hosts: int, one: bool = False) -> int:
     """Start the runtime and return the count of devices to train on, those of other hosts included.
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from relm.recipes.accelerators import GPUS, IPUS, TPUS, Accelerator
 from relm.recipes.declaration import Registry
@@ -9,6 +10,8 @@ from relm.recipes.topologies import TOPOLOGIES, Topology
 
 HOST = "cpu"
 """The device that every machine has; steps that need no accelerator run on it."""
+PRECISION = "float32_matmul_precision"
+"""Key of a device's description: the precision in which it multiplied float32 tensors, also where the recipe states none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +52,8 @@ class DeviceDeclaration:
     emulation: tuple[str, str] | None = None
     """Environment variable and the value with which a CPU emulates the device, so that a smoke twin trains on it as well;
     without it a twin trains on the CPU."""
+    float32_matmul_precision: str | None = None
+    """Precision of matrix products of float32 tensors in records that lack it, because older versions could not change it."""
     draws_depend_on: tuple[str, ...] = ()
     """Keys of its description on which dropout's random numbers depend, beside those of every device."""
     accelerators: tuple[Accelerator, ...] = ()
@@ -76,6 +81,7 @@ DEVICES: Registry[DeviceDeclaration] = Registry(
         evaluation_batch_tokens=1024,  # activations of more tokens do not fit a CPU's caches
         in_main_memory=True,
         takes_trials=True,
+        float32_matmul_precision="highest",
         estimated_on=("L4", "A100", "H100 SXM", "TPU v3", "TPU v4"),  # a recipe for the CPU may be meant for any of them
     ),
     DeviceDeclaration(
@@ -89,6 +95,7 @@ DEVICES: Registry[DeviceDeclaration] = Registry(
         takes_trials=True,
         one_process_each=True,
         compiles=True,
+        float32_matmul_precision="highest",
         draws_depend_on=("name", "torch"),
         accelerators=GPUS,
         estimated_on=("V100 SXM2", "T4", "L4", "A10", "A100", "H100 PCIe", "H100 SXM", "H200"),
@@ -105,6 +112,7 @@ DEVICES: Registry[DeviceDeclaration] = Registry(
         training_options=("--one-tpu", "--tpu-report"),
         topologies=TOPOLOGIES,
         emulation=("PJRT_DEVICE", "CPU"),
+        float32_matmul_precision="default",
         accelerators=TPUS,
     ),
     DeviceDeclaration(
@@ -125,6 +133,13 @@ def register_device(declaration: DeviceDeclaration) -> None:
         RelmError: the name is taken.
     """
     DEVICES.register(declaration)
+
+
+def complete_description(made_on: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a recorded description of a device, with the precision of float32 products that older records lack."""
+    name = str(made_on.get("device"))
+    precision = DEVICES[name].float32_matmul_precision if name in DEVICES else None
+    return {**({} if precision is None else {PRECISION: precision}), **made_on}
 
 
 def list_evaluation_devices() -> list[str]:

@@ -21,7 +21,7 @@ from relm.examples.attestation import check_attestation
 from relm.examples.builders import open_examples
 from relm.examples.manifest import read_manifest
 from relm.formatting import format_duration
-from relm.recipes.devices import DEVICES
+from relm.recipes.devices import DEVICES, PRECISION, complete_description
 from relm.recipes.project import Project
 from relm.recipes.recipe import Recipe
 from relm.recipes.run_folder import CHECKPOINTS, LOG, ORDER, WEIGHTS, checkpoint_folder
@@ -214,9 +214,10 @@ def recipe_as_attested(run: AttestedRun, segment: Segment, wanted: Mapping[str, 
         "micro_batch_size": made_on["micro_batch_size"],
         "compile": made_on.get("compile", False),
         "deterministic": made_on.get("deterministic", True),
+        PRECISION: made_on.get(PRECISION),
     }
     if wanted.get("device", made_on["device"]) != made_on["device"]:
-        as_made |= {"threads": None, "compile": None}
+        as_made |= {"threads": None, "compile": None, PRECISION: None}
     logged = math.gcd(*(step for step in run.lines(segment) if step > 1)) or run.settings.steps
     here: dict[str, Any] = {
         "log_interval": logged,
@@ -281,7 +282,7 @@ def train_again(run: AttestedRun, segment: Segment, recipe: Recipe, scratch: Pat
 
 def compare(replay: Replay) -> Comparison:
     """Compare a replay with the attested run as strictly as the two machines allow."""
-    attested, here = replay.segment.end.made_on, replay.made_on
+    attested, here = complete_description(replay.segment.end.made_on), complete_description(replay.made_on)
     unlike = [
         f"{key} was {attested.get(key, 'nothing')}, is {here.get(key, 'nothing')}"
         for key in {**attested, **here}

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from relm.models.configuration import Configuration
 from relm.models.contract import LanguageModel
+from relm.recipes.devices import complete_description
 from relm.training.architecture import initial_model, unset_model
 from relm.training.checkpoints import Checkpoint, load_checkpoint
 from relm.training.loss_scaling import LossScaler, build_loss_scaler
@@ -111,7 +112,7 @@ def build_learner(
 
 def warn_if_made_elsewhere(checkpoint: Checkpoint, made_on: Mapping[str, Any]) -> None:
     """Warn if the rest of a run rounds differently from its beginning, and name the facts that changed."""
-    before = checkpoint.state.get("made_on", {})
+    before = complete_description(checkpoint.state.get("made_on", {}))
     changed = [
         f"{key} was {before.get(key)}, is {made_on.get(key)}"
         for key in {**before, **made_on}

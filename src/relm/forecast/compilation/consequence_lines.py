@@ -77,7 +77,8 @@ def assumptions(phase: PhaseConsequences) -> list[str]:
     if phase.phase.precision == "float32":
         sentences.append(
             "Products of float32 are counted as one bfloat16 pass with rounded factors, the default of PyTorch/XLA; "
-            "with three or six passes (high, highest) the same operations take three or six times as long."
+            "with three or six passes (run.float32_matmul_precision: high, highest) the same operations take three or "
+            "six times as long."
         )
     if not phase.ceiling.binds:
         sentences.append(

@@ -102,7 +102,8 @@ class TracingDevice(XlaDevice):
             self._replace_by_placeholders(pending)
 
     def close(self) -> None:
-        """Do nothing: nothing runs."""
+        """Restore the precision of float32 products; there is nothing to wait for."""
+        self.restore_precision()
 
     def _pending(self) -> list[Tensor]:
         """Return all tensors that are referenced and not computed."""
