@@ -107,7 +107,7 @@ class Compiled(Facts):
     layout: str
     versions: dict[str, str]
     """The versions of jax, jaxlib and libtpu."""
-    options: dict[str, bool]
+    options: dict[str, bool | int]
     """The compiler's options that differ from its defaults."""
     fits: bool
     refusal: Refusal | None = None

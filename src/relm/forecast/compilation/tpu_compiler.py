@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from relm.devices.tpu_options import set_options
+from relm.devices.tpu_options import VARIABLE, set_options, training_options, training_variables
 from relm.training.interruption import stop_with_parent
 
 PACKAGES = ("jax", "jaxlib", "libtpu")
@@ -171,14 +171,22 @@ def compile_job(job: dict[str, Any]) -> dict[str, Any]:
 
 def main(job: Path) -> int:
     """Compile one job; write the answer to the file that it names."""
+def prepare_libtpu(layout: str) -> None:
+    """Set the environment's variables for libtpu to those of training on a slice, whatever they were before."""
     os.environ["TPU_SKIP_MDS_QUERY"] = "1"  # else it asks the network which TPU this is
-    os.environ["JAX_PLATFORMS"] = "cpu"
     os.environ["ALLOW_MULTIPLE_LIBTPU_LOAD"] = "1"  # it compiles alone, beside others, and beside training on a TPU
-    set_options(os.environ)
+    os.environ[VARIABLE] = ""  # options that the environment has for training are not part of a result's key
+    os.environ.pop("TPU_MEGACORE", None)
+    os.environ.update(training_variables(layout))
+    set_options(os.environ, training_options(layout))
+
+
+    os.environ["JAX_PLATFORMS"] = "cpu"
     stop_with_parent()
     wanted = json.loads(job.read_text(encoding="utf-8"))
     try:
         answer = compile_job(wanted)
+    prepare_libtpu(wanted["layout"])
     except (AttributeError, ImportError, TypeError) as error:
         raise CompilerMoved(f"{versions()} lack a call of this module: {error}; see envs/torch-tpu.txt") from error
     Path(wanted["answer"]).write_text(json.dumps(answer), encoding="utf-8")
