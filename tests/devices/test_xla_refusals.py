@@ -44,7 +44,9 @@ def test_two_processes_of_one_tpu_host_are_refused() -> None:
 
 
 def test_one_tpu_needs_a_single_host() -> None:
-    with pytest.raises(RelmError, match="--one-tpu trains on one device of one host, found WORLD_SIZE=4; unset RANK"):
+    with pytest.raises(
+        RelmError, match=r"one device of one host trains alone \(--one-tpu, or .*found WORLD_SIZE=4; unset RANK"
+    ):
         rank_of_this_host({"RANK": "2", "WORLD_SIZE": "4"}, "TPU", one=True)
 
 

@@ -8,7 +8,7 @@ import pytest
 from relm.errors import RelmError
 from relm.recipes.datasets import load_dataset
 from relm.recipes.published_models import load_model
-from relm.recipes.recipe import Recipe, load_recipe
+from relm.recipes.recipe import Recipe, Run, load_recipe
 from relm.recipes.section import merge
 
 VALID = """
@@ -108,6 +108,21 @@ def test_a_figure_without_a_tolerance_basis_is_refused(tmp_path: Path) -> None:
 )
 def test_values_that_do_not_fit_together_are_refused(tmp_path: Path, old: str, new: str, message: str) -> None:
     assert message in refusal(tmp_path, VALID.replace(old, new))
+
+
+def test_one_core_of_a_host_needs_no_batch_that_eight_can_share(tmp_path: Path) -> None:
+    odd = VALID.replace("global_batch_size: 2", "global_batch_size: 3") + "run: {device: tpu, topology: v3-1}\n"
+    run = load_recipe(recipe_file(tmp_path, odd)).run
+    assert (run.devices_of_process, run.one_of_host) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("topology", "one", "alone"),
+    [("v3-8", "v3-1", True), ("v5e-8", "v5e-1", False), ("v5p-16", "v5p-2", True), (None, None, False)],
+)
+def test_a_run_on_one_device_has_its_generations_slice_of_one(topology: str | None, one: str | None, alone: bool) -> None:
+    run = Run(device="tpu", topology=topology).on_one_device()
+    assert (run.topology, run.devices_of_process, run.one_of_host) == (one, 1, alone)
 
 
 def test_extends_lays_mappings_over_and_replaces_lists(tmp_path: Path) -> None:

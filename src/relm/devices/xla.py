@@ -58,12 +58,13 @@ class XlaDevice:
 
         Args:
             cache: folder for compiled programs; None: they are not kept.
-            one: use only the first device, without SPMD.
+            one: use only the first device, without SPMD, as where `run.topology` is one device of a host.
 
         Raises:
             RelmError: the device is absent, cannot be opened, or does not support what `run` requests.
         """
         require_supported(run)
+        one = one or run.one_of_host
         self._kind = requested_kind(os.environ)
         chips = chips_here() if self._kind == "TPU" else []
         self._generation = chips[0] if chips else None
@@ -81,9 +82,9 @@ class XlaDevice:
             set_options(os.environ)
         if run.threads:
             torch.set_num_threads(run.threads)
-        if cache is not None and self._generation is not None:
         self._precision_before = xla_precision()
         set_xla_precision(run.float32_matmul_precision)
+        if cache is not None and self._generation is not None:
             keep_programs(cache, self._generation, self.rank, self.ranks)
         self.devices = open_devices(self._kind, self.ranks, one)
         self._hosts = Processes(torch.device("cpu")) if self.ranks > 1 else None
@@ -233,8 +234,8 @@ class XlaDevice:
             "name": "XLA:CPU" if generation is None else generation.name,
             **({} if generation is None else {"chips": chip_count(self.devices, generation)}),
             "devices": self.devices,
-            **({"hosts": self.ranks} if self.ranks > 1 else {}),
             PRECISION: xla_precision(),
+            **({"hosts": self.ranks} if self.ranks > 1 else {}),
             "torch": torch.__version__,
             "torch_xla": torch_xla.__version__,
         }
@@ -259,15 +260,15 @@ class XlaDevice:
         if not self._failed:  # otherwise the same error would be raised again
             with self.translate_errors():
                 self.synchronise()
-        if self._hosts is not None:
         self.restore_precision()
+        if self._hosts is not None:
             self._hosts.close()
 
-    def _sharding(self, dimensions: int) -> Any:
     def restore_precision(self) -> None:
         """Set the precision of float32 products to that of before this device was opened."""
         set_xla_precision(self._precision_before)
 
+    def _sharding(self, dimensions: int) -> Any:
         """Return the sharding of the first axis over all devices; None without SPMD."""
         import torch_xla.distributed.spmd as xs
 

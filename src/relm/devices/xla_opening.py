@@ -63,7 +63,10 @@ def rank_of_this_host(environment: Mapping[str, str], kind: str, one: bool = Fal
     names = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
     host, hosts, here = (int(environment.get(name, default)) for name, default in names.items())
     if one and hosts > 1:
-        raise RelmError(f"--one-tpu trains on one device of one host, found WORLD_SIZE={hosts}; unset RANK and WORLD_SIZE")
+        raise RelmError(
+            f"one device of one host trains alone (--one-tpu, or run.topology is one device), found WORLD_SIZE={hosts}; unset "
+            "RANK and WORLD_SIZE"
+        )
     if kind == "TPU" and here != 1:
         raise RelmError(f"{here} processes were started on this host, but one drives all its TPU cores; start one a host")
     if kind == "CPU" and hosts > 1:
@@ -155,11 +158,11 @@ def keep_programs(cache: Path, generation: Generation, host: int, hosts: int) ->
     if torch_xla._XLAC._xla_runtime_is_initialized():
         return
     made_for = f"{generation.name.replace(' ', '-').replace('/', '-')}-libtpu-{importlib.metadata.version('libtpu')}"
+    if (precision := xla_precision()) != DEVICES["tpu"].float32_matmul_precision:
+        made_for += f"-float32-{precision}"
     xr.initialize_cache(str(cache / made_for / f"host-{host}" if hosts > 1 else cache / made_for))
 
 
-    if (precision := xla_precision()) != DEVICES["tpu"].float32_matmul_precision:
-        made_for += f"-float32-{precision}"
 def open_devices(kind: str, hosts: int, one: bool = False) -> int:
     """Start the runtime and return the count of devices to train on, those of other hosts included.
 

@@ -16,6 +16,7 @@ from relm.recipes.evaluations import Diacritics, Evaluation, MaskedLm, PseudoPer
 from relm.recipes.objectives import OBJECTIVES, Objective
 from relm.recipes.optimization import LossScaling, Optimizer, Schedule
 from relm.recipes.section import Section, Slug, read_extended, validate
+from relm.recipes.topologies import find_one_device
 
 
 class Paper(Section):
@@ -140,10 +141,10 @@ class Run(Section):
     """CPU threads of each process; null: all available cores. Another count rounds differently."""
     compile: bool | None = None
     """Compile the forward and backward pass with torch.compile, which rounds differently; null: only on cuda."""
-    deterministic: bool = True
     float32_matmul_precision: Literal["default", "high", "highest"] | None = None
     """Precision of matrix products of float32 tensors in training: highest, high (TF32 on cuda, three bfloat16 passes on a TPU)
     or default (the fastest, one bfloat16 pass on a TPU); null: the device's own, which is default on a TPU and else highest."""
+    deterministic: bool = True
     """Use deterministic kernels, so that the same steps give identical bits on the same kind of device; false allows the
     fastest kernels on cuda."""
     activation_checkpointing: bool = False
@@ -183,6 +184,15 @@ class Run(Section):
     def devices_of_process(self) -> int:
         """Number of devices over which one process splits its micro-batch: those of its topology, otherwise 1."""
         return DEVICES[self.device].topologies[self.topology].devices if self.topology else 1
+
+    @property
+    def one_of_host(self) -> bool:
+        """True if the topology is one device of a host, whose others stay idle."""
+        return self.topology is not None and DEVICES[self.device].topologies[self.topology].one_of_host
+
+    def on_one_device(self) -> "Run":
+        """Return the section with one device of its topology, if it names one."""
+        return self if self.topology is None else self.model_copy(update={"topology": find_one_device(self.topology)})
 
 
 class OnMachine(Section):

@@ -8,10 +8,13 @@ class Topology(NamedTuple):
 
     devices: int
     """Number of XLA devices, over which a batch is split: cores of v2 and v3, chips of all later generations."""
-    chips: int
+    chips: float
+    """Number of chips; half a chip is one of its two cores."""
     hosts: int
     layout: str
     """Name in the TPU's compiler: the generation, and the number of chips along each axis."""
+    one_of_host: bool = False
+    """One device of a host trains, and the host's others stay idle."""
 
 
 # cloud.google.com/tpu/docs/v2, v3, v4, v5e, v5p, v6e. Names count cores of v2, v3, v4 and v5p, chips of v5e and v6e; the two
@@ -33,4 +36,19 @@ TOPOLOGIES = {
     "v5e-16": Topology(16, 16, 4, "v5e:4x4"),
     "v5p-16": Topology(8, 8, 2, "v5p:2x2x2"),
     "v6e-16": Topology(16, 16, 4, "v6e:4x4"),
+    # One device of a host of four chips: no slice that can be rented, but named like one. v5e and v6e have slices of one chip.
+    "v2-1": Topology(1, 0.5, 1, "v2:1x1", one_of_host=True),
+    "v3-1": Topology(1, 0.5, 1, "v3:1x1", one_of_host=True),
+    "v4-2": Topology(1, 1, 1, "v4:1x1x1", one_of_host=True),
+    "v5p-2": Topology(1, 1, 1, "v5p:1x1x1", one_of_host=True),
 }
+
+
+def find_one_device(topology: str) -> str:
+    """Return the slice of one device of the same generation.
+
+    >>> find_one_device("v3-8"), find_one_device("v5e-16")
+    ('v3-1', 'v5e-1')
+    """
+    generation = topology.partition("-")[0]
+    return next(name for name in TOPOLOGIES if name.partition("-")[0] == generation and TOPOLOGIES[name].devices == 1)

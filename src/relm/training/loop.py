@@ -85,6 +85,8 @@ def pretrain(
         RelmError: the inputs do not match each other, the machine is too small, or the loss is no finite number.
     """
     stop_with_parent()
+    if one_tpu:
+        recipe = recipe.model_copy(update={"run": recipe.run.on_one_device()})
     settings, folder, tokens = recipe.pretrain[phase], model_folder.parent, tokenizer_facts(manifest, tokenizer)
     identity = checkpoint_identity(phase, manifest, init_from, run_fingerprint)
     facts: dict[str, Any] = {"step": settings.steps, **identity}

@@ -18,6 +18,9 @@ from as_tpu import behave_as_tpu
 from recipe_twins import TWINS, TwinRun, twin_examples, twin_of
 from xla_runs import XlaRun, assert_same_figures
 
+from relm.training.architecture import configuration
+from relm.training.arithmetic import model_flops
+from relm.training.loop import tokenizer_facts
 from small_pci import pci_bus
 
 HELD_OUT = {"run": {"validation_interval": 2, "validation_batches": 2}}
@@ -98,6 +101,23 @@ def test_one_core_alone_is_half_a_chip(runs: Callable[..., XlaRun], tmp_path: Pa
     run = AsTpu(plain.folder, plain.examples, plain.changes, objective="causal", one_tpu=True, pci=pci).trained()
     assert (last_made_on(run)["chips"], last_made_on(run)["devices"]) == (0.5, 1)
     assert math.isfinite(raw_lines(run)[-1]["loss"])
+
+
+@pytest.mark.parametrize("topology", ["v3-1", "v3-8"])
+def test_the_utilisation_of_one_core_is_of_half_a_chips_peak(
+    topology: str, runs: Callable[..., XlaRun], tmp_path: Path
+) -> None:
+    """A slice of one core trains on one; --one-tpu makes one of a slice of eight."""
+    changes = {"pretrain": {"main": {"precision": "bfloat16"}}, "run": {"topology": topology}}
+    plain = runs(f"utilisation on {topology}", "causal", changes=changes, one_tpu=topology == "v3-8")
+    pci = pci_bus(tmp_path, *["v3"] * 4)
+    run = AsTpu(plain.folder, plain.examples, plain.changes, objective="causal", one_tpu=plain.one_tpu, pci=pci).trained()
+    assert (last_made_on(run)["chips"], last_made_on(run)["devices"]) == (0.5, 1)
+    tokens = tokenizer_facts(run.examples / "manifest.json", run.examples / "tokenizer.json")
+    config, settings = configuration(run.recipe, tokens), run.recipe.pretrain["main"]
+    flops_per_token = model_flops(config, settings) / (settings.global_batch_size * settings.sequence_length)
+    for line in raw_lines(run):
+        assert line["mfu"] == pytest.approx(line["tokens_per_second"] * flops_per_token / 61.5e12, abs=1e-5)
 
 
 class Metadata(BaseHTTPRequestHandler):

@@ -160,6 +160,14 @@ def test_one_device_alone_takes_the_steps_of_eight(runs: Runs) -> None:
     assert figures["executions"] == 1 + alone.recipe.pretrain["main"].steps + 2 * 4
 
 
+def test_a_slice_of_one_core_takes_a_batch_that_eight_cannot_share(runs: Runs) -> None:
+    six = {"pretrain": {"main": {"global_batch_size": 6}}}
+    here = runs("six sequences on a CPU", "causal", devices=0, changes=six).trained()
+    core = runs("six sequences on a core", "causal", devices=8, changes={**six, "run": {"topology": "v3-1"}}).trained()
+    assert_same_figures(core, here)
+    assert core.listed().count('"devices": 1') == len(core.checkpoints)
+
+
 SCALINGS = {
     "by_step": {"name": "by_step", "scale": 1024.0, "by_step": {2: 2.0**14, 4: 0.5, 5: 1.0}},
     "automatic": {"name": "automatic", "scale": 2.0**127, "growth_interval": 2},

@@ -142,7 +142,7 @@ class Compilation(Facts):
     topology: str
     layout: str
     devices: int
-    chips: int
+    chips: int | float
     sequences: dict[str, int]
     """Maps a phase to the sequences of its global batch."""
     micro_batches: dict[str, int]

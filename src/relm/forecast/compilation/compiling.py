@@ -85,7 +85,7 @@ def requests_of(plan: Plan, phase: str | None, stated: str | None) -> list[Progr
 
 
 def trace_programs(requests: Sequence[ProgramRequest], folder: Path) -> list[TracedProgram]:
-    """Return the programs of all requests, traced in one process for each count of devices.
+    """Return the programs of all requests, traced in one process for each count of devices, and for one device of a host.
 
     Args:
         folder: the folder into which the programs are written.
@@ -93,11 +93,14 @@ def trace_programs(requests: Sequence[ProgramRequest], folder: Path) -> list[Tra
     Raises:
         RelmError: a recipe cannot be traced, or PyTorch/XLA fails.
     """
-    groups: dict[int, list[ProgramRequest]] = {}
+    groups: dict[tuple[int, bool], list[ProgramRequest]] = {}
     for request in requests:
-        groups.setdefault(TOPOLOGIES[request.topology].devices, []).append(request)
+        slice_ = TOPOLOGIES[request.topology]
+        groups.setdefault((slice_.devices, slice_.one_of_host), []).append(request)
     return [
-        program for devices, group in sorted(groups.items()) for program in _trace_group(group, devices, folder / str(devices))
+        program
+        for (devices, alone), group in sorted(groups.items())
+        for program in _trace_group(group, devices, folder / ("alone" if alone else str(devices)))
     ]
 
 

@@ -86,7 +86,7 @@ class PhaseConsequences:
     phase: Phase
     programs: Mapping[str, Compiled]
     micro_batches: int
-    chips: int
+    chips: float
     validations: int
     """The count of validations on held-out examples."""
     batches: int

@@ -51,9 +51,11 @@ def devices_of(layout: str) -> list[Any]:
 
     generation, _, shape = layout.partition(":")
     options: dict[str, Any] = {"chip_config_name": "megacore"} if generation in MEGACORE else {}
-    if shape == "1x1":
+    one = set(shape.split("x")) == {"1"}
+    if one:
         options["chips_per_host_bounds"] = (1, 1, 1)
-    return list(topologies.get_topology_desc(topology_name=layout, platform="tpu", **options).devices)
+    devices = list(topologies.get_topology_desc(topology_name=layout, platform="tpu", **options).devices)
+    return devices[:1] if one else devices  # a chip of v2 or v3 has two cores
 
 
 def hlo_text(hlo: bytes) -> str:
@@ -169,8 +171,6 @@ def compile_job(job: dict[str, Any]) -> dict[str, Any]:
     return {**found, **figures(executable)}
 
 
-def main(job: Path) -> int:
-    """Compile one job; write the answer to the file that it names."""
 def prepare_libtpu(layout: str) -> None:
     """Set the environment's variables for libtpu to those of training on a slice, whatever they were before."""
     os.environ["TPU_SKIP_MDS_QUERY"] = "1"  # else it asks the network which TPU this is
@@ -181,12 +181,14 @@ def prepare_libtpu(layout: str) -> None:
     set_options(os.environ, training_options(layout))
 
 
+def main(job: Path) -> int:
+    """Compile one job; write the answer to the file that it names."""
     os.environ["JAX_PLATFORMS"] = "cpu"
     stop_with_parent()
     wanted = json.loads(job.read_text(encoding="utf-8"))
+    prepare_libtpu(wanted["layout"])
     try:
         answer = compile_job(wanted)
-    prepare_libtpu(wanted["layout"])
     except (AttributeError, ImportError, TypeError) as error:
         raise CompilerMoved(f"{versions()} lack a call of this module: {error}; see envs/torch-tpu.txt") from error
     Path(wanted["answer"]).write_text(json.dumps(answer), encoding="utf-8")
