@@ -209,6 +209,30 @@ def test_a_machine_of_ones_own_needs_title_and_device_alone(copied: Path) -> Non
     assert found.machine.environment_name == "cuda"
 
 
+def test_the_precision_of_float32_products_is_the_machines_then_the_recipes_then_that_for_the_machine(copied: Path) -> None:
+    names, machines = ["quickstart@box", "quickstart@h100", "quickstart"], copied / "recipes" / "machines"
+    (machines / "box.yaml").write_text("title: A GPU\ndevice: cuda\nfloat32_matmul_precision: high\n")
+    recipe = copied / "recipes" / "quickstart.yaml"
+
+    def precisions() -> list[str | None]:
+        return [plan(name, Project(copied)).recipe.run.float32_matmul_precision for name in names]
+
+    assert precisions() == ["high", None, None]
+    recipe.write_text(recipe.read_text().replace("  machine: cpu\n", "  machine: cpu\n  float32_matmul_precision: highest\n"))
+    assert precisions() == ["highest", "highest", "highest"]
+    with recipe.open("a") as file:
+        file.write("on:\n  box: {float32_matmul_precision: default}\n  h100: {float32_matmul_precision: null}\n")
+    assert precisions() == ["default", None, "highest"]
+    assert len({plan(name, Project(copied)).fingerprint for name in names}) == 1
+
+
+def test_a_machine_may_be_one_core_of_a_host(copied: Path) -> None:
+    (copied / "recipes" / "machines" / "core.yaml").write_text("title: One core\ndevice: tpu\ntopology: v3-1\n")
+    found = plan("roberta_base_v3-8@core", Project(copied))
+    assert (found.recipe.run.devices_of_process, found.recipe.run.one_of_host) == (1, True)
+    assert (found.machine.device_count, found.machine.host_count) == (1, 1)
+
+
 def test_parsing_and_writing_a_name_are_inverse() -> None:
     for name in ("tiny", "smoke/tiny", "tiny@h100", "smoke/tiny@v3-8"):
         assert str(RunName.parse(name)) == name

@@ -12,7 +12,7 @@ from pydantic import Field, field_validator, model_validator
 
 from relm.errors import RelmError
 from relm.recipes.declaration import NameIn
-from relm.recipes.devices import DEVICES, HOST
+from relm.recipes.devices import DEVICES, HOST, PRECISION
 from relm.recipes.recipe import Recipe
 from relm.recipes.section import Section, read_yaml, validate
 from relm.recipes.topologies import Topology
@@ -92,8 +92,8 @@ class Machine(Section):
     price: Price | None = None
     """Price of the whole machine; null: not stated."""
     float32_matmul_precision: Literal["default", "high", "highest"] | None = None
-    """Precision of matrix products of float32 tensors, as `torch.set_float32_matmul_precision` names it; null: the device's
-    own."""
+    """Precision of matrix products of float32 tensors in training, where the recipe's `run` and `on` do not state it; null: the
+    device's own."""
     environment: str | None = None
     """Locked environment, as `make DEVICE=NAME environment` builds it; null: that of the device."""
 
@@ -176,7 +176,8 @@ def place_on(recipe: Recipe, name: str, machine: Machine, path: Path) -> Recipe:
     kept = written if name == own else {key: value for key, value in written.items() if key not in OWN_KEYS}
     special = recipe.on[name].model_dump(exclude_unset=True) if name in recipe.on else {}
     hardware = {"machine": name, "device": machine.device, "topology": machine.topology, "processes": machine.processes}
-    run = {**kept, **special, **hardware}
+    precision = {key: value for key, value in [(PRECISION, machine.float32_matmul_precision)] if value is not None}
+    run = {**precision, **kept, **special, **hardware}
     return validate(Recipe, {**recipe.model_dump(exclude={"run"}), "run": run}, path)
 
 

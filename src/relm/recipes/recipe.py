@@ -204,6 +204,8 @@ class OnMachine(Section):
     """CPU threads of each process."""
     compile: bool | None = None
     """Compile the forward and backward pass with torch.compile; null: only on cuda."""
+    float32_matmul_precision: Literal["default", "high", "highest"] | None = None
+    """Precision of matrix products of float32 tensors in training; null: the device's own."""
     deterministic: bool = True
     """Use deterministic kernels."""
     activation_checkpointing: bool = False

@@ -145,8 +145,8 @@ def _installed(interpreter: Path) -> dict[str, str]:
 def compiled_key(program: Program, layout: str, versions: Mapping[str, str]) -> str:
     """Return the digest of everything that a compiled program depends on.
 
-    The options that torch_xla adds are not part of it, since they changed nothing in RoBERTa's programs (libtpu 0.0.21): on v6e the
-    optimised step is the same byte for byte, and on v3 (step), v4 and v5e (validation) all figures are.
+    The options that torch_xla adds are not part of it, since they changed nothing in RoBERTa's programs (libtpu 0.0.21): on v6e
+    the optimised step is the same byte for byte, and on v3 (step), v4 and v5e (validation) all figures are.
     """
     parts = {"program": program.sha256, "layout": layout, "versions": dict(versions), "options": OPTIONS, "revision": REVISION}
     return hashlib.sha256(canonical_json(parts).encode()).hexdigest()[:16]
