@@ -166,6 +166,6 @@ def generate_causal(objective: Objective, vocabulary: Vocabulary, keys: Draws) -
     return batch
 
 
-def causal_lengths(objective: Objective) -> tuple[int, int, int]:
-    """Return the lengths of an example, which is scored at every position."""
-    return objective.sequence_length, 0, objective.sequence_length
+def causal_lengths(objective: Objective) -> tuple[int, int, int, bool]:
+    """Return the lengths of an example, which is scored at every position, and true if it has a mask of its documents."""
+    return objective.sequence_length, 0, objective.sequence_length, objective.causal.document_attention

@@ -1,11 +1,22 @@
-"""Parameters and matrix products of a BERT or RoBERTa. Imports no torch."""
+"""Parameters, matrix products and activations of a BERT or RoBERTa. Imports no torch."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from relm.models.bert_configuration import BertConfig
-from relm.models.counting import Lengths, Product, Weights, attention_products
+from relm.models.counting import (
+    FLOAT,
+    ID,
+    Activations,
+    Computing,
+    Lengths,
+    Product,
+    Weights,
+    attention_bytes,
+    attention_products,
+    loss_bytes,
+)
 
 
 def bert_weights(config: BertConfig) -> Iterator[Weights]:
@@ -61,3 +72,33 @@ def bert_products(config: BertConfig, lengths: Lengths) -> Iterator[Product]:
     if config.next_sentence:
         yield Product(1, width, width, recomputed=False)
         yield Product(1, width, 2, recomputed=False)
+
+
+def bert_activations(config: BertConfig, lengths: Lengths, how: Computing) -> Iterator[Activations]:
+    """Yield the activations of one sequence: those of the layers, then of embeddings and heads."""
+    length, scored, width = lengths.source, lengths.scored, config.hidden_size
+    yield _layer_activations(config, length, length, how)._replace(times=config.layers - 1)
+    yield _layer_activations(config, scored + config.next_sentence, length, how)
+    logits, gradients = loss_bytes(how, scored, config.vocabulary_size)
+    # Of the transform: its input, GELU's input, the normalisation's input and its output.
+    transform = scored * width * (3 * how.element + FLOAT) if config.transform_layer else how.element * scored * width
+    pooler = 4 * FLOAT * width if config.next_sentence else 0
+    embeddings = 2 * ID * length + 2 * FLOAT * length * width
+    yield Activations(kept=embeddings + transform + pooler + logits, temporary=gradients)
+
+
+def _layer_activations(config: BertConfig, rows: int, length: int, how: Computing) -> Activations:
+    """Return the activations of a layer whose queries and feed-forward are computed at `rows` of `length` positions."""
+    width, wide = config.hidden_size, config.intermediate_size
+    gathered = rows if rows != length else 0
+    inputs = rows + 2 * length if how.copies else length + gathered
+    attention, scores = attention_bytes(how, rows, length, width, config.heads, config.attention_dropout > 0)
+    masks = 2 * how.mask * rows * width if config.hidden_dropout else 0
+    normalisations = 2 * FLOAT * rows * (width + 2)
+    feed_forward = how.element * rows * (width + 2 * wide)
+    stream = FLOAT * length * width
+    return Activations(
+        kept=how.element * inputs * width + attention + masks + normalisations + feed_forward,
+        temporary=2 * stream + max(scores, 2 * how.element * rows * wide),
+        inputs=stream,
+    )

@@ -1,9 +1,12 @@
-"""Records in which an architecture counts its parameters and its matrix products. Imports no torch."""
+"""Records in which an architecture counts its parameters, matrix products and activations. Imports no torch."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import NamedTuple
+
+# Bytes of a float32 and of an integer id.
+FLOAT, ID = 4, 8
 
 
 class Weights(NamedTuple):
@@ -34,6 +37,8 @@ class Lengths(NamedTuple):
     """Positions in a decoder that reads a source; 0 without one."""
     scored: int
     """Positions with logits over the vocabulary, unused ones included."""
+    document_mask: bool = False
+    """Attention has a mask of its own for each sequence, which keeps it within documents."""
 
 
 class Product(NamedTuple):
@@ -67,3 +72,69 @@ def attention_products(queries: int, keys: int, width: int, inner: int, heads: i
     yield Product(queries, inner // heads, keys, times=heads)
     yield Product(queries, keys, inner // heads, times=heads)
     yield Product(queries, inner, width)
+
+
+class Computing(NamedTuple):
+    """The facts of a device and a precision on which the size of activations depends."""
+
+    element: int
+    """Bytes of a number in the precision of matrix products."""
+    mask: int
+    """Bytes of dropout's mask for each number."""
+    attention: str
+    """products: dropout or a learnt bias makes torch compute attention by plain products, in float32; fused: always one kernel,
+    which keeps no scores; written_out: plain products that a compiler fuses."""
+    compiled: bool
+    """A compiler drops copies and computes cheap operations again, instead of keeping their results."""
+
+    @property
+    def copies(self) -> bool:
+        """Each projection keeps a copy of its own of an input in float32."""
+        return self.element < FLOAT and not self.compiled
+
+
+class Activations(NamedTuple):
+    """The bytes that one sequence needs in equal layers of a model, or in one part of the rest."""
+
+    kept: int
+    """Kept by the forward pass for the backward pass."""
+    temporary: int
+    """The most beside, for a moment, in either pass."""
+    times: int = 1
+    """Count of the layers."""
+    inputs: int | None = None
+    """Kept instead with activation checkpointing; None: this part is not computed again."""
+
+
+def attention_bytes(
+    how: Computing, queries: int, keys: int, inner: int, heads: int, dropout: bool, learnt_bias: bool = False
+) -> tuple[int, int]:
+    """Return the bytes that attention keeps, from queries, keys and values to its output, and its temporary bytes.
+
+    Args:
+        inner: width of all heads together.
+        learnt_bias: the scores have a bias with a gradient, of which each layer keeps a copy in lower precision.
+    """
+    scores, projected, output = heads * queries * keys, (queries + 2 * keys) * inner, how.element * queries * inner
+    if how.attention == "written_out":
+        kept = how.element * scores + (how.mask * scores if dropout else 0)
+        return kept + how.element * projected + output, 2 * FLOAT * scores
+    if how.attention == "products" and (dropout or learnt_bias):
+        # Softmax, dropout's mask and their product; in the backward pass the gradients of the latter and of the scores.
+        return (3 if dropout else 1) * FLOAT * scores + FLOAT * projected + output, 3 * FLOAT * scores
+    bias = how.element * scores if learnt_bias and how.element < FLOAT else 0
+    statistics = FLOAT * heads * queries
+    return bias + statistics + how.element * projected + output, 2 * FLOAT * scores if learnt_bias else FLOAT * projected
+
+
+def loss_bytes(how: Computing, scored: int, classes: int) -> tuple[int, int]:
+    """Return the bytes that the loss keeps of logits, and its temporary bytes: their gradients.
+
+    These are twice in float32 without a compiler; with one they are once in the precision of products, and where it makes one
+    program of the whole pass they replace the logits.
+    """
+    logits = scored * classes
+    temporary = 2 * FLOAT * logits
+    if how.compiled:
+        temporary = 0 if how.attention == "written_out" else how.element * logits
+    return FLOAT * logits + ID * scored, temporary

@@ -43,6 +43,9 @@ class ArchitectureDeclaration:
     """Function (configuration) -> records of its parameters, see `relm.models.counting`; imports no torch."""
     products: str
     """Function (configuration, lengths of a sequence) -> records of its matrix products; imports no torch."""
+    activations: str | None = field(default=None, kw_only=True)
+    """Function (configuration, lengths of a sequence, `relm.models.counting.Computing`) -> the activations of one sequence;
+    imports no torch. None: they are unknown, and no micro-batch is chosen by them."""
     terms: tuple[str, ...]
     """Terms that the loss of its models can have."""
     twin_sizes: Mapping[str, Any] = field(default_factory=dict)
@@ -195,6 +198,7 @@ _GPT2 = ArchitectureDeclaration(
     configuration="relm.models.gpt2_configuration:gpt2_configuration",
     weights="relm.models.gpt2_counting:gpt2_weights",
     products="relm.models.gpt2_counting:gpt2_products",
+    activations="relm.models.gpt2_counting:gpt2_activations",
     terms=("next_token",),
 )
 _BERT = ArchitectureDeclaration(
@@ -206,6 +210,7 @@ _BERT = ArchitectureDeclaration(
     configuration="relm.models.bert_configuration:bert_configuration",
     weights="relm.models.bert_counting:bert_weights",
     products="relm.models.bert_counting:bert_products",
+    activations="relm.models.bert_counting:bert_activations",
     terms=("masked_token", "next_sentence"),
     twin_sizes={"intermediate_size": None},
 )
@@ -218,6 +223,7 @@ _T5 = ArchitectureDeclaration(
     configuration="relm.models.t5_configuration:t5_configuration",
     weights="relm.models.t5_counting:t5_weights",
     products="relm.models.t5_counting:t5_products",
+    activations="relm.models.t5_counting:t5_activations",
     terms=("target_token",),
     twin_sizes={"decoder_layers": None, "head_size": TWIN_WIDTH // TWIN_HEADS, "intermediate_size": 2 * TWIN_WIDTH},
 )

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from relm.recipes.accelerators import GPUS, IPUS, TPUS, Accelerator
 from relm.recipes.declaration import Registry
@@ -35,6 +35,14 @@ class DeviceDeclaration:
     """Tokens that an evaluation computes at once; 0: evaluations run on the CPU, and `--device` refuses its name."""
     in_main_memory: bool = False
     """Weights and activations are in the machine's main memory, which all processes share."""
+    attention: Literal["products", "fused", "written_out"] = "fused"
+    """Form of attention, which decides the activations that it keeps; see `relm.models.counting.Computing`."""
+    reserved_gib: float = 0.0
+    """Memory of a device in GiB that training cannot use, beside `reserved_share` of it."""
+    reserved_share: float = 0.1
+    """Share of a device's memory that training cannot use."""
+    float32_products: Mapping[str, str] = field(default_factory=dict)
+    """Precision of matrix products of float32 tensors -> their arithmetic, as a sentence continues after "multiplied"."""
     takes_trials: bool = False
     """`relm estimate --trial` can measure a training step on it."""
     one_process_each: bool = False
@@ -80,6 +88,9 @@ DEVICES: Registry[DeviceDeclaration] = Registry(
         image="cpu",
         evaluation_batch_tokens=1024,  # activations of more tokens do not fit a CPU's caches
         in_main_memory=True,
+        attention="products",
+        float32_products={"highest": "in float32"},
+        reserved_gib=0.5,  # Python, torch and its libraries
         takes_trials=True,
         float32_matmul_precision="highest",
         estimated_on=("L4", "A100", "H100 SXM", "TPU v3", "TPU v4"),  # a recipe for the CPU may be meant for any of them
@@ -93,6 +104,9 @@ DEVICES: Registry[DeviceDeclaration] = Registry(
         builds_with_network=True,  # compilers, from the package mirror of its base
         evaluation_batch_tokens=16_384,  # a GPU idles with fewer
         takes_trials=True,
+        # A context with its kernels, workspaces of cuBLAS, buffers of NCCL; blocks that the allocator cannot use.
+        reserved_gib=1.0,
+        float32_products={"highest": "in float32, without TF32", "high": "in TF32"},
         one_process_each=True,
         compiles=True,
         float32_matmul_precision="highest",
@@ -107,6 +121,13 @@ DEVICES: Registry[DeviceDeclaration] = Registry(
         lock="torch-tpu.txt",
         image="tpu",
         compiles=True,
+        attention="written_out",
+        reserved_share=0.04,  # the compiler allocates 15.48 of 16 GiB on v3, 30.75 of 32 on v4, 15.75 of 16 on v5e
+        float32_products={
+            "default": "in bfloat16 and added in float32",
+            "high": "in three passes of bfloat16 and added in float32",
+            "highest": "in six passes of bfloat16 and added in float32",
+        },
         steps=("compile",),
         stores=("gs",),
         training_options=("--one-tpu", "--tpu-report"),
