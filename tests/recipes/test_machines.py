@@ -72,7 +72,7 @@ def test_a_run_on_another_machine_has_the_same_fingerprint_and_folders_of_its_ow
     assert there.run_folder == here.run_folder.parents[1] / "roberta_base_v3-8@h100" / here.fingerprint
     assert (there.recipe.run.machine, there.recipe.run.device, there.recipe.run.topology) == ("h100", "cuda", None)
     changed = set(changed_keys(here.recipe.model_dump(), there.recipe.model_dump()))
-    assert changed == {"run.machine", "run.device", "run.topology"}
+    assert changed == {"run.machine", "run.device", "run.topology", "deviations"}
 
 
 def test_eight_gpus_are_eight_processes_and_a_tpu_is_one() -> None:

@@ -11,6 +11,7 @@ from relm.errors import RelmError
 from relm.recipes.datasets import Dataset, load_dataset
 from relm.recipes.evaluations import HARNESS, names_in_recipes, task_of
 from relm.recipes.jobs import DataJob
+from relm.recipes.machine_use import describe_deviation, require_division
 from relm.recipes.machines import Machine, find_own_machine, load_machine, place_on
 from relm.recipes.plan import Plan
 from relm.recipes.published_models import PretrainedModel, load_model
@@ -192,8 +193,12 @@ class Project:
             own, machine = find_own_machine(recipe), None
         if run.machine in (None, own):
             return recipe, machine, True
-        machine = self.machine(str(run.machine), f"results/{run}")
-        return place_on(recipe, str(run.machine), machine, path), machine, False
+        name, target = str(run.machine), f"results/{run}"
+        machine = self.machine(name, target)
+        require_division(recipe, name, machine, path, self.machine_names(), lambda other: self.machine(other, target))
+        placed = place_on(recipe, name, machine, path)
+        deviations = [*placed.deviations, describe_deviation(placed, own, name, machine)]
+        return placed.model_copy(update={"deviations": deviations}), machine, False
 
     def _check_machines(self, recipe: Recipe, path: Path) -> None:
         """Raise an error if a recipe names a machine that does not exist."""
