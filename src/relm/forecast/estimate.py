@@ -1,7 +1,7 @@
 """An estimate of a recipe's cost before it is run: parameters, operations, memory, disk, time and money.
 
-It needs the recipe alone and no data. Operations, disk, and the memory of weights, gradients and optimizer are arithmetic; all
-memory and the time on this machine are measured by a trial, on request. No torch is imported.
+It needs the recipe alone and no data. Operations, disk, and memory are arithmetic, which bounds activations from above;
+the memory and the time on this machine are measured by a trial, on request. No torch is imported.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,6 +12,7 @@ from relm.errors import RelmError
 from relm.examples.manifest import TokenizerFacts
 from relm.forecast.compiled_estimate import compiled_lines
 from relm.forecast.expected_tokenizer import KINDS, made_tokenizer, tokenizer_kind, tokenizer_of
+from relm.forecast.fitted_run import fit_phase
 from relm.forecast.trial import Trial, take_trial
 from relm.formatting import format_bytes, format_duration, format_hours, format_row
 from relm.limits import available_memory, free_disk
@@ -20,6 +21,7 @@ from relm.recipes.accelerators import Accelerator
 from relm.recipes.devices import DEVICES
 from relm.recipes.plan import Plan
 from relm.recipes.recipe import Phase, Run
+from relm.training.activations import activation_bytes
 from relm.training.architecture import configuration
 from relm.training.arithmetic import Operations, lengths, operations, parameters
 from relm.training.micro_batches import micro_batch_size
@@ -40,6 +42,8 @@ class PhaseEstimate(NamedTuple):
     """The operations of a step."""
     trial: Trial | str
     """The trial on this machine, or the reason why there was none."""
+    choice: str | None = None
+    """A sentence on the micro-batch that was chosen for another machine, or on why none fits."""
 
     @property
     def tokens(self) -> int:
@@ -86,7 +90,7 @@ def describe_estimate(plan: Plan, only: str | None, price: float | None, trial: 
     ]
     estimates = []
     for name in plan.phases if only is None else [only]:
-        estimates.append(_phase_estimate(plan, name, config, trial))
+        estimates.append(_phase_estimate(plan, name, config, tokenizer, trial))
         lines += ["", *_phase_lines(estimates[-1], config, plan.work)]
     lines += ["", *_total_lines(estimates, price), *_elsewhere(estimates, plan.recipe.run, price)]
     return "\n".join([*lines, *compiled_lines(plan, only, price, compiled)])
@@ -110,7 +114,13 @@ def _assumed_tokens(plan: Plan) -> tuple[int, str]:
     return ASSUMED_TOKENS, f"{ASSUMED_TOKENS:,} tokens are ASSUMED: {plan.recipe.tokenizer.from_model} is not here yet"
 
 
-def _phase_estimate(plan: Plan, name: str, config: Configuration, wants_trial: bool) -> PhaseEstimate:
+def _phase_estimate(
+    plan: Plan, name: str, config: Configuration, tokenizer: TokenizerFacts, wants_trial: bool
+) -> PhaseEstimate:
+    try:
+        plan, choice = fit_phase(plan, name, tokenizer)
+    except RelmError as error:
+        choice = f"micro-batch of phase {name}: {error}"
     phase, run = plan.recipe.pretrain[name], plan.recipe.run
     trial: Trial | str = "not measured: --trial takes a step here and measures it"
     if not DEVICES[run.device].takes_trials:
@@ -121,7 +131,7 @@ def _phase_estimate(plan: Plan, name: str, config: Configuration, wants_trial: b
             trial = take_trial(plan.name, name, run.processes)
         except RelmError as error:
             trial = f"not measured: {error}"
-    return PhaseEstimate(name, phase, run, operations(config, phase, run), trial)
+    return PhaseEstimate(name, phase, run, operations(config, phase, run), trial, choice)
 
 
 def _phase_lines(estimate: PhaseEstimate, config: Configuration, work: Path) -> Iterator[str]:
@@ -160,7 +170,11 @@ def _memory_lines(estimate: PhaseEstimate, config: Configuration) -> Iterator[st
     else:
         yield format_row("memory", f"at least {_format_memory(state.total, run)}, and activations of {at_once}")
     parts = ", ".join(f"{name} {format_bytes(size)}" for name, size in state._asdict().items() if size)
-    yield format_row("", f"by arithmetic: {parts}")
+    activations = activation_bytes(config, phase, run, sequences)
+    most = f", activations at most {format_bytes(activations)}" if activations else ""
+    yield format_row("", f"by arithmetic: {parts}{most}")
+    if estimate.choice is not None:
+        yield format_row("", estimate.choice)
 
 
 def _format_memory(needed: int, run: Run) -> str:

@@ -28,11 +28,12 @@ def compile_job(a: Arguments) -> Job:
     from relm.forecast.compilation.compile_record import write_compilation
     from relm.forecast.compilation.compiling import compile_recipe
     from relm.forecast.compilation.program_table import advice, describe_compilation
+    from relm.forecast.fitted_run import sizes_to_compile
 
     plan = plan_of(a)
 
     def run() -> str:
-        compilation = compile_recipe(plan, a.phase, a.topology)
+        compilation = compile_recipe(plan, a.phase, a.topology, sizes_to_compile(plan, a.topology))
         if a.output is not None:
             write_compilation(a.output, compilation)
         if not compilation.fits:

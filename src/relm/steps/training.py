@@ -1,5 +1,6 @@
 """Steps from examples to a model."""
 
+import logging
 import os
 from pathlib import Path
 
@@ -10,8 +11,12 @@ from relm.recipes.project import Project
 from relm.recipes.run_folder import MODEL_PARTS, RECORDS
 from relm.steps.contract import FINGERPRINT, RECIPE, Arguments, Job, Step, argument, path, plan_of, positive
 
+logger = logging.getLogger(__name__)
+
 
 def pretrain_job(a: Arguments) -> Job:
+    from relm.examples.manifest import read_manifest
+    from relm.forecast.fitted_run import fit_phase
     from relm.training.loop import pretrain
 
     plan = plan_of(a)
@@ -23,8 +28,12 @@ def pretrain_job(a: Arguments) -> Job:
             raise RelmError(f"{option}: recipe {a.recipe} has run.device: {plan.recipe.run.device}; leave it out")
 
     def run() -> str:
+        folder = a.output.parent.parent
+        fitted, choice = fit_phase(plan, a.phase, read_manifest(a.manifest).tokenizer, folder / "checkpoints")
+        for line in describe_machine(plan, choice):
+            logger.info("%s", line)
         sentence = pretrain(
-            plan.recipe,
+            fitted.recipe,
             a.phase,
             manifest=a.manifest,
             tokenizer=a.tokenizer,
@@ -48,6 +57,11 @@ def pretrain_job(a: Arguments) -> Job:
         outputs=trained_files(plan, a.output),
         expected_sha256={file: expected[file.name] for file in start if file.name in expected},
     )
+
+
+def describe_machine(plan: Plan, choice: str | None) -> list[str]:
+    """Return the lines that training prints at its start on a machine that is not the recipe's own."""
+    return [] if plan.own_machine else [plan.recipe.deviations[-1], *([choice] if choice else [])]
 
 
 def trained_files(plan: Plan, weights: Path) -> list[Path]:
@@ -87,16 +101,19 @@ def require_plain_trial(a: Arguments) -> None:
 def trial_of(plan: Plan, phase: str, output: Path) -> str:
     """Measure steps of a phase for `relm estimate`; the process ends when its parent ends."""
     from relm.forecast.estimate import vocabulary
+    from relm.forecast.fitted_run import fit_phase
     from relm.forecast.rehearsal import Rehearsal, measure_trial
     from relm.training.interruption import stop_with_parent
 
     stop_with_parent()
-    return measure_trial(Rehearsal(plan.recipe, phase, vocabulary(plan)[0]), output)
+    tokenizer = vocabulary(plan)[0]
+    return measure_trial(Rehearsal(fit_phase(plan, phase, tokenizer)[0].recipe, phase, tokenizer), output)
 
 
 def rehearse_job(a: Arguments) -> Job:
     os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # else torch's profiler tells stderr when it begins and ends
     from relm.forecast.expected_tokenizer import tokenizer_of
+    from relm.forecast.fitted_run import fit_phase
     from relm.forecast.rehearsal import STEPS, Rehearsal, rehearse, require_options
 
     plan = plan_of(a)
@@ -111,8 +128,12 @@ def rehearse_job(a: Arguments) -> Job:
     def run() -> str:
         tokenizer, known_from = tokenizer_of(plan, a.manifest, a.tokenizer)
         steps = 1 if a.compile_only else a.steps or STEPS
-        wanted = Rehearsal(plan.recipe, phase, tokenizer, a.manifest, steps, few_micro_batches=a.compile_only, trace=a.profile)
-        return f"rehearsal of {plan.name}\ntokenizer: {known_from}\n{rehearse(wanted)}"
+        fitted, choice = fit_phase(plan, phase, tokenizer)
+        wanted = Rehearsal(
+            fitted.recipe, phase, tokenizer, a.manifest, steps, few_micro_batches=a.compile_only, trace=a.profile
+        )
+        lines = [f"rehearsal of {plan.name}", f"tokenizer: {known_from}", *describe_machine(plan, choice)]
+        return "\n".join([*lines, rehearse(wanted)])
 
     return Job(run, inputs=[given for given in (a.manifest, a.tokenizer) if given])
 

@@ -39,6 +39,7 @@ from relm.training.micro_batches import micro_batch_size
 INDEX, REFUSED = "programs.json", "refused.txt"
 # Name of the validation program, which runs on held-out examples.
 HELD_OUT = "held_out"
+NOTHING_CHOSEN: Mapping[str, int | None] = {}
 
 
 class ProgramRequest(NamedTuple):
@@ -47,6 +48,8 @@ class ProgramRequest(NamedTuple):
     recipe: str
     phase: str
     topology: str
+    micro_batch_size: int | None = None
+    """Sequences of a micro-batch that was chosen for a machine; None: the recipe's."""
 
 
 class TracedProgram(NamedTuple):
@@ -73,7 +76,9 @@ def topology_of(plan: Plan, stated: str | None) -> str:
     return topology
 
 
-def requests_of(plan: Plan, phase: str | None, stated: str | None) -> list[ProgramRequest]:
+def requests_of(
+    plan: Plan, phase: str | None, stated: str | None, chosen: Mapping[str, int | None] = NOTHING_CHOSEN
+) -> list[ProgramRequest]:
     """Return one request for each phase, or for the given one.
 
     Raises:
@@ -81,7 +86,8 @@ def requests_of(plan: Plan, phase: str | None, stated: str | None) -> list[Progr
     """
     if phase is not None and phase not in plan.phases:
         raise RelmError(f"recipe {plan.name} has no phase {phase!r}; it has {', '.join(plan.phases)}")
-    return [ProgramRequest(plan.name, name, topology_of(plan, stated)) for name in ([phase] if phase else plan.phases)]
+    topology = topology_of(plan, stated)
+    return [ProgramRequest(plan.name, name, topology, chosen.get(name)) for name in ([phase] if phase else plan.phases)]
 
 
 def trace_programs(requests: Sequence[ProgramRequest], folder: Path) -> list[TracedProgram]:
@@ -118,7 +124,7 @@ def _trace_group(requests: Sequence[ProgramRequest], devices: int, folder: Path)
         )
     return [
         TracedProgram(
-            ProgramRequest(entry["recipe"], entry["phase"], entry["topology"]),
+            ProgramRequest(*(entry[key] for key in ProgramRequest._fields)),
             entry["name"],
             Program.model_validate(entry["program"]),
             folder / entry["file"],
@@ -219,28 +225,33 @@ def compiled_from_answer(answer: Mapping[str, Any], text: str, source: str, key:
     )
 
 
-def compile_recipe(plan: Plan, phase: str | None, stated: str | None) -> Compilation:
+def compile_recipe(
+    plan: Plan, phase: str | None, stated: str | None, chosen: Mapping[str, int | None] = NOTHING_CHOSEN
+) -> Compilation:
     """Compile all programs of a recipe, and return their figures.
 
     Args:
         phase: one of its phases; None: all.
         stated: the slice; None: the recipe's.
+        chosen: phase -> the micro-batch that was chosen for a machine; None: the recipe's.
 
     Raises:
         RelmError: the recipe cannot be traced, or the compiler fails.
     """
     topology = topology_of(plan, stated)
     with TemporaryDirectory(prefix="relm-compile-") as folder:
-        programs = trace_programs(requests_of(plan, phase, stated), Path(folder))
+        programs = trace_programs(requests_of(plan, phase, stated, chosen), Path(folder))
         return compilation_of(plan, topology, [(each, compile_program(each)) for each in programs])
 
 
-def recipe_facts(plan: Plan, phases: Iterable[str]) -> dict[str, Any]:
+def recipe_facts(plan: Plan, phases: Iterable[str], chosen: Mapping[str, int | None] = NOTHING_CHOSEN) -> dict[str, Any]:
     """Return the keys of a recipe's phases on which compiled programs depend, as `Compilation` names them."""
     run, named = plan.recipe.run, {name: plan.recipe.pretrain[name] for name in phases}
     return {
         "sequences": {name: phase.global_batch_size for name, phase in named.items()},
-        "micro_batches": {name: micro_batch_size(phase, run.micro_batch_size, 1) for name, phase in named.items()},
+        "micro_batches": {
+            name: micro_batch_size(phase, chosen.get(name) or run.micro_batch_size, 1) for name, phase in named.items()
+        },
         "activation_checkpointing": run.activation_checkpointing,
     }
 
@@ -255,10 +266,11 @@ def compilation_of(plan: Plan, topology: str, programs: Iterable[tuple[TracedPro
     """Return a recipe's programs with the results of compiling them."""
     found = list(programs)
     named = {traced.request.phase for traced, _ in found}
+    chosen = {traced.request.phase: traced.request.micro_batch_size for traced, _ in found}
     return Compilation(
         recipe=plan.name,
         **slice_facts(topology),
-        **recipe_facts(plan, [name for name in plan.phases if name in named]),
+        **recipe_facts(plan, [name for name in plan.phases if name in named], chosen),
         vocabulary=found[0][0].vocabulary,
         programs=tuple(
             CompiledProgram(phase=traced.request.phase, name=traced.name, program=traced.program, compiled=result)

@@ -199,10 +199,12 @@ def _of_phase(
 def _same_phase(name: str, compilation: Compilation, recipe: Recipe) -> Phase:
     if name not in recipe.pretrain:
         raise _stale(f"phase {name} was compiled, and the recipe has {', '.join(recipe.pretrain)}")
-    phase, run = recipe.pretrain[name], recipe.run
+    phase, run, size = recipe.pretrain[name], recipe.run, compilation.micro_batches[name]
+    # On a machine that is not the recipe's own, the micro-batch is chosen, and the compiled one is the choice.
+    chosen = run.micro_batch_size is None and run.machine is not None and compilation.recipe.endswith(f"@{run.machine}")
     for what, compiled, found in (
         ("global_batch_size", compilation.sequences[name], phase.global_batch_size),
-        ("sequences of a micro-batch", compilation.micro_batches[name], micro_batch_size(phase, run.micro_batch_size, 1)),
+        ("sequences of a micro-batch", size, size if chosen else micro_batch_size(phase, run.micro_batch_size, 1)),
         ("run.activation_checkpointing", compilation.activation_checkpointing, run.activation_checkpointing),
     ):
         if compiled != found:

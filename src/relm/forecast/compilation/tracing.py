@@ -188,17 +188,19 @@ def step_names(programs: int) -> list[str]:
     return [["step"], ["first", "last"], ["first", "between", "last"]][programs - 1]
 
 
-def for_slice(recipe: Recipe, topology: str) -> Recipe:
-    """Return the recipe with a slice of TPUs for its device."""
+def for_slice(recipe: Recipe, topology: str, micro_batch_size: int | None = None) -> Recipe:
+    """Return the recipe with a slice of TPUs for its device, and with a micro-batch where one was chosen."""
     run = {"device": "tpu", "topology": topology, "processes": 1, "threads": None, "compile": None}
+    if micro_batch_size is not None:
+        run["micro_batch_size"] = micro_batch_size
     return recipe.model_copy(update={"run": recipe.run.model_copy(update=run)})
 
 
-def trace(requests: Sequence[dict[str, str]], folder: Path) -> None:
+def trace(requests: Sequence[dict[str, Any]], folder: Path) -> None:
     """Write the programs of phases of recipes into a folder: NUMBER.hlo each, and `programs.json`, which describes them.
 
     Args:
-        requests: recipe, phase and topology of each, all with this process's count of devices.
+        requests: recipe, phase, topology and micro-batch of each, all with this process's count of devices.
     """
     index: list[dict[str, Any]] = []
     files: dict[str, str] = {}
@@ -206,7 +208,7 @@ def trace(requests: Sequence[dict[str, str]], folder: Path) -> None:
     for request in requests:
         plan = Project().plan(request["recipe"])
         tokenizer, vocabulary = tokenizer_of(plan)
-        recipe = for_slice(plan.recipe, request["topology"])
+        recipe = for_slice(plan.recipe, request["topology"], request.get("micro_batch_size"))
         same = canonical_json([program_inputs(recipe, request["phase"]), dataclasses.asdict(tokenizer)])
         if same not in known:
             with closing(TracingDevice(recipe.run)) as device:

@@ -1,0 +1,116 @@
+"""A run on a machine that is not its recipe's own, with the micro-batch that fits there."""
+
+import dataclasses
+from pathlib import Path
+
+from relm.artifact import read_json
+from relm.errors import RelmError
+from relm.examples.manifest import TokenizerFacts
+from relm.forecast.compilation.compile_record import Compilation, read_compilation
+from relm.forecast.compilation.shipped_programs import read_shipped, shipped_compilation
+from relm.forecast.expected_tokenizer import tokenizer_of
+from relm.forecast.fitting import GIB, CompiledSize, MicroBatch, choose_micro_batch, possible_sizes
+from relm.limits import available_memory
+from relm.recipes.devices import DEVICES
+from relm.recipes.plan import Plan
+from relm.training.architecture import configuration
+
+
+def fit_phase(plan: Plan, phase: str, tokenizer: TokenizerFacts, resumed: Path | None = None) -> tuple[Plan, str | None]:
+    """Return the plan with a micro-batch for one phase, and a sentence on the choice.
+
+    On the recipe's own machine, and where the recipe gives a size, the plan is unchanged and the sentence None.
+
+    Args:
+        resumed: folder of the run's checkpoints, the newest of which has the size that was chosen; None: a new run.
+
+    Raises:
+        RelmError: not even one sequence fits on each device.
+    """
+    if plan.own_machine or plan.recipe.run.micro_batch_size is not None:
+        return plan, None
+    chosen = None if resumed is None else _recorded(resumed)
+    if chosen is None:
+        chosen = choose_micro_batch(
+            configuration(plan.recipe, tokenizer),
+            plan.recipe.pretrain[phase],
+            plan.recipe.run,
+            memory_of_device(plan),
+            compiled_size(plan, phase),
+        )
+    run = plan.recipe.run.model_copy(update={"micro_batch_size": chosen.size})
+    recipe = plan.recipe.model_copy(update={"run": run})
+    return dataclasses.replace(plan, recipe=recipe), f"micro-batch of phase {phase}: {chosen.reason}"
+
+
+def sizes_to_compile(plan: Plan, stated: str | None) -> dict[str, int | None]:
+    """Return phase -> the micro-batch to compile on another machine: the one that training would choose, or the smallest.
+
+    Args:
+        stated: a slice for which is compiled instead of the machine's; nothing is chosen for it.
+    """
+    if plan.own_machine or stated not in (None, plan.recipe.run.topology):
+        return {}
+    sizes: dict[str, int | None] = {}
+    tokenizer, _ = tokenizer_of(plan)
+    for phase, settings in plan.recipe.pretrain.items():
+        try:
+            sizes[phase] = fit_phase(plan, phase, tokenizer)[0].recipe.run.micro_batch_size
+        except RelmError:  # the compiler may still accept it
+            sizes[phase] = min(possible_sizes(settings, plan.recipe.run))
+    return sizes
+
+
+def memory_of_device(plan: Plan) -> int | None:
+    """Return the bytes of one device of a plan's machine, for a CPU those available here; None: unknown."""
+    machine = plan.machine
+    if machine is None or DEVICES[machine.device].open is None:
+        return None
+    if machine.memory_gib is not None:
+        return int(machine.memory_gib * GIB)
+    return available_memory() if DEVICES[machine.device].in_main_memory else None
+
+
+def compiled_size(plan: Plan, phase: str) -> CompiledSize | None:
+    """Return the compiler's result for a phase: that of `relm compile` in the run's folder, otherwise docs/compiled.json's.
+
+    None where there is none, or where it belongs to an earlier version of the recipe.
+    """
+    if plan.recipe.run.topology is None:
+        return None
+    try:
+        if plan.compilation.is_file():
+            found: Compilation | None = read_compilation(plan.compilation)
+        else:
+            found = shipped_compilation(read_shipped(), plan)
+    except RelmError:
+        return None
+    return None if found is None else _size_in(found, plan, phase)
+
+
+def _size_in(found: Compilation, plan: Plan, phase: str) -> CompiledSize | None:
+    run, programs = plan.recipe.run, [each.compiled for each in found.programs if each.phase == phase]
+    now = plan.name, run.topology, run.activation_checkpointing, plan.recipe.pretrain[phase].global_batch_size
+    then = found.recipe, found.topology, found.activation_checkpointing, found.sequences.get(phase)
+    if now != then or not programs or phase not in found.micro_batches:
+        return None
+    needed = max((program.memory.peak for program in programs if program.memory is not None), default=0)
+    return CompiledSize(found.micro_batches[phase], all(program.fits for program in programs), needed)
+
+
+def _recorded(checkpoints: Path) -> MicroBatch | None:
+    """Return the micro-batch of the newest checkpoint; None if there is none, or if it is damaged."""
+    from relm.training.checkpoints import newest_checkpoint  # imports torch, which an estimate does without
+
+    newest = newest_checkpoint(checkpoints)
+    if newest is None:
+        return None
+    try:
+        size = read_json(newest / "state.json")["made_on"]["micro_batch_size"]
+    except (RelmError, KeyError, TypeError):
+        return None
+    return (
+        MicroBatch(size, f"{size:,} sequences at once, as before the interruption ({newest})")
+        if isinstance(size, int)
+        else None
+    )

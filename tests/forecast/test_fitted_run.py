@@ -1,0 +1,118 @@
+"""A phase on a machine that is not its recipe's own takes the micro-batch that fits there, and keeps it when it resumes."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from relm.errors import RelmError
+from relm.forecast.estimate import describe_estimate, vocabulary
+from relm.forecast.fitted_run import compiled_size, fit_phase, memory_of_device, sizes_to_compile
+from relm.forecast.fitting import GIB, needed_bytes
+from relm.recipes.project import Project
+from relm.training.architecture import configuration
+from small_project import CHECKOUT
+from tiny_runs import RECIPE, write_examples
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """The shipped recipes, and a tiny recipe for the CPU with the machine `small`, into which two sequences fit."""
+    shutil.copytree(CHECKOUT / "recipes", tmp_path / "recipes")
+    recipe = {**RECIPE, "data": {"dataset": "enwik8"}, "run": {"threads": 1, "checkpoint_interval": 3}}
+    (tmp_path / "recipes" / "tiny.yaml").write_text(yaml.safe_dump(recipe))
+    write_machine(tmp_path, 64)
+    plan = Project(tmp_path).plan("tiny@small")
+    config = configuration(plan.recipe, vocabulary(plan)[0])
+    needed = needed_bytes(config, plan.recipe.pretrain["main"], plan.recipe.run, 2)
+    write_machine(tmp_path, (needed / GIB + 0.5) / 0.9 + 1e-7)
+    return tmp_path
+
+
+def write_machine(folder: Path, gib: float) -> None:
+    text = f"title: A small machine\ndevice: cpu\nmemory_gib: {gib:.12f}\n"
+    (folder / "recipes" / "machines" / "small.yaml").write_text(text)
+
+
+def fitted(folder: Path, name: str, resumed: Path | None = None) -> tuple[int | None, str | None]:
+    plan = Project(folder).plan(name)
+    found, sentence = fit_phase(plan, "main", vocabulary(plan)[0], resumed)
+    assert found.fingerprint == plan.fingerprint
+    return found.recipe.run.micro_batch_size, sentence
+
+
+def test_the_own_machine_and_a_given_size_stay_as_they_are(folder: Path) -> None:
+    assert fitted(folder, "tiny") == fitted(folder, "tiny@cpu") == (None, None)
+    assert fitted(folder, "bert_large_wikitext103_v3-8_bf16") == (None, None)
+    path = folder / "recipes" / "tiny.yaml"
+    path.write_text(path.read_text() + "on: {small: {micro_batch_size: 8}}\n")
+    assert fitted(folder, "tiny@small") == (8, None)
+
+
+def test_another_machine_gets_the_size_that_fits_or_a_refusal(folder: Path) -> None:
+    size, sentence = fitted(folder, "tiny@small")
+    assert size == 2
+    assert sentence is not None
+    assert sentence.startswith("micro-batch of phase main: 2 sequences at once: ")
+    assert fitted(folder, "tiny@h100")[0] == 8
+    write_machine(folder, 0.5)
+    with pytest.raises(RelmError, match=r"one sequence on each device of small needs .* can be used"):
+        fitted(folder, "tiny@small")
+
+
+def test_a_cpu_without_a_stated_memory_has_what_is_available_here(folder: Path) -> None:
+    path = folder / "recipes" / "tiny.yaml"
+    path.write_text(path.read_text().replace("threads: 1", "machine: h100"))
+    memory = memory_of_device(Project(folder).plan("tiny@cpu"))
+    assert memory is not None
+    assert memory > GIB // 8
+    assert memory_of_device(Project(folder).plan("tiny@pod16")) is None
+
+
+def test_training_records_the_chosen_size_and_resumes_with_it(folder: Path) -> None:
+    examples = write_examples(folder / "examples", 0)
+    weights = folder / "run" / "main" / "model" / "model.safetensors"
+    command = [sys.executable, "-m", "relm", "pretrain", "tiny@small", "--phase", "main", "--output", str(weights)]
+    command += ["--manifest", str(examples / "manifest.json"), "--tokenizer", str(examples / "tokenizer.json")]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    printed = done.stdout + done.stderr
+    assert "This run is on small (A small machine; device cpu), and the recipe's own machine is cpu" in printed
+    assert "micro-batch of phase main: 2 sequences at once" in printed
+    checkpoints = weights.parent.parent / "checkpoints"
+    states = sorted(checkpoints.glob("step-*/state.json"))
+    assert [json.loads(state.read_text())["made_on"]["micro_batch_size"] for state in states] == [2] * len(states)
+    write_machine(folder, 64)
+    assert fitted(folder, "tiny@small")[0] == 8
+    assert fitted(folder, "tiny@small", checkpoints)[0] == 2
+    states[-1].write_text("{")
+    assert fitted(folder, "tiny@small", checkpoints)[0] == 8
+
+
+def test_an_estimate_tells_of_the_size_or_that_none_fits(folder: Path) -> None:
+    found = describe_estimate(Project(folder).plan("tiny@small"), None, None, trial=False)
+    assert "activations of 2 sequences at once" in found
+    assert "activations at most" in found
+    assert "micro-batch of phase main: 2 sequences at once" in found
+    write_machine(folder, 0.5)
+    refused = describe_estimate(Project(folder).plan("tiny@small"), None, None, trial=False)
+    assert "micro-batch of phase main: one sequence on each device of small needs" in refused
+    assert "micro-batch of phase" not in describe_estimate(Project(folder).plan("tiny"), None, None, trial=False)
+
+
+def test_the_compiler_is_asked_about_the_size_that_training_would_choose(folder: Path) -> None:
+    project = Project(folder)
+    name = "bert_large_wikitext103_v3-8_bf16"
+    assert sizes_to_compile(project.plan(name), None) == {}
+    assert sizes_to_compile(project.plan(f"{name}@v4-8"), "v3-8") == {}
+    plan = project.plan(f"{name}@v6e-8")
+    chosen = fit_phase(plan, "main", vocabulary(plan)[0])[0].recipe.run.micro_batch_size
+    assert sizes_to_compile(plan, None) == {"main": chosen}
+    path = folder / "recipes" / "machines" / "v6e-8.yaml"
+    path.write_text(path.read_text().replace("memory_gib: 32", "memory_gib: 2"))
+    if compiled_size(plan, "main") is None:
+        assert sizes_to_compile(Project(folder).plan(f"{name}@v6e-8"), None) == {"main": 8}
