@@ -3,7 +3,7 @@
 import pytest
 
 from relm.errors import RelmError
-from relm.recipes.machine_use import divides
+from relm.recipes.machine_use import describe_deviation, divides
 from relm.recipes.machines import Machine
 from relm.recipes.project import Project
 from relm.recipes.recipe import Phase
@@ -56,3 +56,10 @@ def test_a_run_elsewhere_has_a_deviation_more(name: str, words: str) -> None:
 def test_a_run_on_the_own_machine_has_none_more() -> None:
     plain = PROJECT.plan("roberta_base_v3-8").recipe.deviations
     assert PROJECT.plan("roberta_base_v3-8@v3-8").recipe.deviations == plain
+
+
+def test_the_deviation_names_the_precision_that_the_recipe_states() -> None:
+    placed, machine = PROJECT.plan("roberta_base_v3-8@v4-8").recipe, PROJECT.machine("v4-8", "")
+    run = placed.run.model_copy(update={"float32_matmul_precision": "highest"})
+    words = describe_deviation(placed.model_copy(update={"run": run}), "v3-8", "v4-8", machine)
+    assert "multiplied in six passes of bfloat16 and added in float32." in words

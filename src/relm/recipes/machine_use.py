@@ -53,8 +53,11 @@ def describe_deviation(recipe: Recipe, own: str | None, name: str, machine: Mach
         machine: the machine.
     """
     precisions = dict.fromkeys(phase.precision for phase in recipe.pretrain.values())
+    device = DEVICES[machine.device]
+    matmul = recipe.run.float32_matmul_precision or device.float32_matmul_precision
+    float32 = device.float32_products.get(str(matmul), f"with float32_matmul_precision: {matmul or 'unknown'}")
     products = [
-        f"matrix products of float32 are multiplied {DEVICES[machine.device].float32_products}"
+        f"matrix products of float32 are multiplied {float32}"
         if precision == "float32"
         else f"matrix products are computed in {precision}, as the recipe's precision says"
         for precision in precisions
