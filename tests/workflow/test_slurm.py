@@ -1,4 +1,4 @@
-"""What training requests from Slurm comes from the machine: accelerators, hosts, cores, memory and time."""
+"""Training requests accelerators, hosts, cores, memory and time from Slurm as its machine states them."""
 
 import re
 import shlex

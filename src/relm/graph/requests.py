@@ -82,14 +82,14 @@ def runtime(wildcards: Any) -> int:
 def _estimated_hours(plan: Plan, name: str) -> float | None:
     """Return the hours of a phase by arithmetic; None if no peak is published, or the recipe describes no model."""
     phase, machine = plan.recipe.pretrain[name], plan.machine
-    peak = getattr(machine.peak, phase.precision) if machine and machine.peak else None
+    peak: float | None = getattr(machine.peak, phase.precision) if machine and machine.peak else None
     if machine is None or peak is None:
         return None
     try:
         config = configuration(plan.recipe, vocabulary(plan)[0])
     except RelmError:
         return None
-    of_a_step = operations(config, phase, plan.recipe.run).hardware
+    of_a_step: float = operations(config, phase, plan.recipe.run).hardware
     return phase.steps * of_a_step / (SHARES[0] * peak * 1e12 * machine.device_count) / 3600
 
 
