@@ -20,6 +20,7 @@ RUN = f"{WORK}/runs/{{recipe}}/{{fingerprint}}"
 LOGS = f"{WORK}/logs"
 IMAGES = graph.Images(workflow)
 RERUNS = graph.Reruns(workflow)
+ENVIRONMENTS = graph.Environments(workflow, IMAGES.requested)
 
 supervision.run_steps_with_this_environment()
 if supervision.is_main_process(workflow):
@@ -49,6 +50,7 @@ localrules:
 
 
 onstart:
+    ENVIRONMENTS.require()
     supervision.forward_signals_to_jobs()
 
 

@@ -27,6 +27,8 @@ rule evaluate:
     threads: lambda wildcards: workflow.cores or 1 if graph.evaluation_accelerators(wildcards) else 1
     resources:
         accelerator=graph.evaluation_accelerators,
+        gres=graph.evaluation_gres,
+        cpus_per_task=graph.evaluation_cores,
     params:
         job=graph.evaluation_job,
         model=graph.evaluated_weights,

@@ -5,7 +5,7 @@
 # The command has the fingerprint and not the whole document of the run, which is pages long. It refuses another fingerprint.
 rule pretrain:
     input:
-        unpack(graph.training_inputs),
+        unpack(ENVIRONMENTS.training_inputs),
     output:
         model=f"{RUN}/{{phase}}/model/model.safetensors",
         sidecar=f"{RUN}/{{phase}}/model/model.safetensors.json",
@@ -22,6 +22,11 @@ rule pretrain:
     resources:
         accelerator=1,
         processes=graph.processes,
+        gres=graph.gres,
+        nodes=graph.hosts,
+        cpus_per_task=graph.cores,
+        mem_mb=graph.memory,
+        runtime=graph.runtime,
     params:
         start=graph.start_options,
         launcher=graph.launcher,

@@ -44,6 +44,16 @@ def test_a_process_number_used_again_is_no_sign_of_life(tmp_path: Path) -> None:
     assert not lock.exists()
 
 
+def test_files_are_locked_while_their_owner_is_not_proven_dead(tmp_path: Path) -> None:
+    alive = owner(os.getpid(), supervision._read_start_time(os.getpid()))
+    for number, (owners, expected) in enumerate({(0,): True, (1,): False, (0, 1): True, (): True}.items()):
+        state = tmp_path / str(number)
+        state.mkdir()
+        locked_state(state, *[(alive, owner(dead_process(), "1"))[index] for index in owners])
+        assert supervision.is_locked(Path("results"), state) is expected
+        assert not supervision.is_locked(Path("work"), state)
+
+
 @pytest.mark.parametrize("companions", [0, 1])
 def test_the_lock_of_a_living_owner_stays(tmp_path: Path, companions: int) -> None:
     alive = owner(os.getpid(), supervision._read_start_time(os.getpid()))

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,7 +11,7 @@ from relm.errors import RelmError
 from relm.evaluation.training_speed import LoggedPhase, evaluate_training
 
 
-def logged(folder: Path, name: str, *rows: dict[str, float], steps: int = 20) -> LoggedPhase:
+def logged(folder: Path, name: str, *rows: dict[str, Any], steps: int = 20) -> LoggedPhase:
     log = folder / f"{name}.jsonl"
     log.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return LoggedPhase(name, log, steps, sequences=6)
@@ -44,6 +45,17 @@ def test_time_is_of_all_phases_and_the_steady_speed_leaves_each_first_line_out(t
     }
     assert result["protocol"]["made_on"] == {"device": "tpu", "topology": "v3-8"}
     assert sentence == "training took 1.0 minutes, 4.00 sequences/s"
+
+
+def test_the_protocol_has_the_machines_of_each_phase_whose_log_lists_them(tmp_path: Path, model: Path) -> None:
+    stretches = [{"after_step": 0, "machine": "v3-8"}, {"after_step": 12, "machine": "h100"}]
+    first = {**row(1, 30, 0.2), "machines": stretches[:1]}
+    phases = [
+        logged(tmp_path, "short", row(1, 10, 0.1), row(20, 20, 15.0)),
+        logged(tmp_path, "long", first, {**row(15, 35, 1.0), "machines": stretches}, row(20, 40, 12.0)),
+    ]
+    evaluate_training(phases, model, tmp_path / "training.json", "training", {})
+    assert read_json(tmp_path / "training.json")["protocol"]["machines"] == {"long": stretches}
 
 
 @pytest.mark.parametrize(

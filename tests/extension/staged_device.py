@@ -1,5 +1,6 @@
 """A device from outside the package: the CPU, to which every batch travels through a copy of its own."""
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -35,11 +36,16 @@ def describe_staged() -> str:
     return "yes: wherever there is a CPU"
 
 
+def find_missing_stage() -> str | None:
+    return os.environ.get("STAGE_LACKS")
+
+
 register_device(
     DeviceDeclaration(
         name="staged",
         open="staged_device:open_staged",
         check="staged_device:describe_staged",
+        lacks="staged_device:find_missing_stage",
         lock="torch-cpu.txt",
         image="cpu",
         evaluation_batch_tokens=64,

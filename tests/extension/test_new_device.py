@@ -17,13 +17,16 @@ from relm.devices.contract import open_device
 from relm.devices.peaks import find_peak_flops
 from relm.errors import RelmError
 from relm.evaluation.models import Execution
+from relm.graph.environments import find_fault
 from relm.provenance import surroundings
 from relm.recipes.datasets import Dataset
 from relm.recipes.devices import DEVICES
+from relm.recipes.project import Project
 from relm.recipes.recipe import Recipe, Run
 from relm.recipes.section import validate
 from relm.recipes.smoke import smoke_twin
 from relm.reporting.json_schema import schema_of
+from small_project import make_project
 from tiny_runs import RECIPE, TinyRun, write_examples
 
 PHASE = {"steps": 4, "schedule": {"name": "constant", "warmup_steps": 0, "floor": 0.0}}
@@ -114,6 +117,21 @@ def test_commands_know_it() -> None:
     doctor, held_out = run_extended("staged_device", outputs_of, ["doctor"], ["held-out", "--help"])
     assert re.search("^staged +yes: wherever there is a CPU$", doctor, re.M)
     assert "--device {cpu,cuda,staged}" in held_out
+
+
+def faults_of_a_run(folder: Path) -> list[str | None]:
+    """Return why its run cannot be trained, without and with a lack that the device states."""
+    (folder / "recipes" / "staged.yaml").write_text("extends: tiny\nrun: {device: staged}\n")
+    plan = Project(folder).plan("staged")
+    before = find_fault(plan)
+    os.environ["STAGE_LACKS"] = "there is no curtain"
+    return [before, find_fault(plan), find_fault(plan, elsewhere=True)]
+
+
+def test_it_states_itself_what_an_environment_lacks(tmp_path: Path) -> None:
+    make_project(tmp_path)
+    lack = "staged: this environment cannot train on run.device: staged: there is no curtain"
+    assert run_extended("staged_device", faults_of_a_run, tmp_path) == [None, lack, None]
 
 
 def test_its_declaration_decides_evaluations_smoke_twins_and_peaks() -> None:

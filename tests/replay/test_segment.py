@@ -364,7 +364,7 @@ LOG_CHANGES: dict[str, tuple[Callable[[str], str], str]] = {
     "half a line": (lambda text: text[:-30], "line 9: expected an object of a later step"),
     "a line before the first": (lambda text: '{"step": 0, "loss": 1.0}\n' + text, "line 1: expected an object of a later step"),
     "brackets": (lambda text: text + "[" * 100_000, "line 10: expected an object of a later step"),
-    "half a pair": (lambda text: text.replace("}", ', "x": "\\ud800"}', 1), "its 3 lines of steps 1 to 10 are not those"),
+    "half a pair": (lambda text: text.replace("}\n", ', "x": "\\ud800"}\n', 1), "its 3 lines of steps 1 to 10 are not those"),
 }
 
 

@@ -10,7 +10,7 @@ import pytest
 from relm.artifact import read_json, sidecar_of, write_json
 from relm.errors import RelmError
 from relm.recipes.recipe import Expectation, Noise
-from relm.reporting.verify import deciding_seeds, interval_half_width, judge_row, overall, verify
+from relm.reporting.verify import deciding_seeds, find_machines, interval_half_width, judge_row, overall, verify
 
 # Table of t, 4 degrees of freedom: t(0.975) = 2.776445, t(0.80) = 0.940965.
 FIVE_RUNS = {"standard_deviation": 0.2, "runs": 5, "source": "five seeds"}
@@ -115,11 +115,24 @@ def test_a_task_that_was_not_evaluated_is_not_comparable() -> None:
 def test_a_speed_is_compared_on_the_hardware_it_was_measured_on_alone() -> None:
     speed = expectation(metric="held_out.perplexity", measured_on="v3-8")
     figures = {"held_out": {"figures": {"perplexity": 31.4}}}
-    assert judge_row(speed, figures, "v3-8")["difference"] == pytest.approx(0.4)
-    for machine, words in {"v4-8": "this run is on v4-8", None: "this run names no machine"}.items():
-        judged = judge_row(speed, figures, machine)
+    assert judge_row(speed, figures, ["v3-8"])["difference"] == pytest.approx(0.4)
+    elsewhere = {
+        ("v4-8",): "this run is on v4-8",
+        (None,): "this run names no machine",
+        ("v3-8", "h100"): "this run was trained on v3-8, then on h100",
+        (None, "v3-8"): "this run was trained on a machine without a name, then on v3-8",
+    }
+    for machines, words in elsewhere.items():
+        judged = judge_row(speed, figures, machines)
         assert judged["verdict"] == "not comparable"
         assert f"it was measured on v3-8, and {words}" in judged["sentence"]
+
+
+def test_the_machines_of_a_run_are_those_of_all_phases_of_its_log() -> None:
+    first, second = {"after_step": 0, "machine": "v3-8"}, {"after_step": 40, "machine": "h100"}
+    training = {"protocol": {"machines": {"short": [first], "long": [first, second]}}, "figures": {}}
+    assert find_machines({"held_out": {"figures": {}}, "training": training}) == ["v3-8", "h100"]
+    assert find_machines({"held_out": {"figures": {}}}) == []
 
 
 def test_a_figure_may_lie_deeper() -> None:

@@ -85,6 +85,15 @@ def clear_dead_locks(state: Path = STATE) -> None:
             json.dump(me, file)
 
 
+def is_locked(folder: Path, state: Path = STATE) -> bool:
+    """Return True if Snakemake has locked files in a folder, and the process that may hold the lock is not proven dead."""
+    owners = [_read_owner(path) for path in (state / "relm-owners").glob("*.json")]
+    if owners and all(_is_proven_dead(owner) for owner in owners):
+        return False
+    locked = [line for path in (state / "locks").glob("*.output.lock") for line in path.read_text().splitlines()]
+    return any(Path(path).absolute().is_relative_to(folder.absolute()) for path in locked)
+
+
 def _read_owner(path: Path) -> dict[str, Any]:
     """Return the facts of a possible owner; an unreadable record gives none, so that it counts as alive."""
     try:

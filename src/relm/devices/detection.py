@@ -1,6 +1,7 @@
 """Each device's line of `relm doctor`: yes with its name and count, or no with the reason."""
 
 import importlib.metadata
+import importlib.util
 from pathlib import Path
 
 from relm.devices.tpu_chips import chips_here
@@ -20,6 +21,20 @@ def describe_cuda() -> str:
     if torch.version.cuda is None:
         return f"no: torch {torch.__version__} is built without CUDA; make the environment with `make DEVICE=cuda environment`"
     return "no: torch finds no NVIDIA GPU or driver; `nvidia-smi` says more"
+
+
+def find_missing_cuda() -> str | None:
+    """Return what the environment lacks to train on GPUs, from the version of torch alone; None if nothing."""
+    try:
+        version = importlib.metadata.version("torch")
+    except importlib.metadata.PackageNotFoundError:
+        return "torch is not installed"
+    return f"torch {version} is built without CUDA" if version.endswith("+cpu") else None
+
+
+def find_missing_xla() -> str | None:
+    """Return what the environment lacks to train on TPUs, or on a CPU that emulates them; None if nothing."""
+    return None if importlib.util.find_spec("torch_xla") else "torch_xla is not installed"
 
 
 def describe_tpu() -> str:

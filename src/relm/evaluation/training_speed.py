@@ -6,10 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from relm.errors import RelmError
 from relm.evaluation.result import Result
 from relm.recipes.evaluation_job import PhaseLength
+from relm.recipes.run_folder import MACHINES
+from relm.training.machine_history import machines_of
 from relm.training.model_files import checked_model
 
 DESCRIPTION = (
@@ -44,10 +47,12 @@ def evaluate_training(phases: Sequence[LoggedPhase], model: Path, output: Path, 
     Raises:
         RelmError: a log is absent or does not reach its phase's last step.
     """
-    seconds, speeds = 0.0, list[float]()
+    seconds, speeds, machines = 0.0, list[float](), {}
     for phase in phases:
         rows = _rows(phase)
         seconds += rows[-1]["seconds"]
+        if stretches := machines_of(rows):
+            machines[phase.name] = stretches
         speeds += [row["samples_per_second"] for row in rows[1:] if "samples_per_second" in row]
     sequences = sum(phase.steps * phase.sequences for phase in phases)
     figures = {
@@ -59,7 +64,8 @@ def evaluate_training(phases: Sequence[LoggedPhase], model: Path, output: Path, 
     }
     if not all(math.isfinite(value) for value in figures.values()):
         raise RelmError(f"{phases[-1].log}: its seconds are {seconds}; train the phase again")
-    protocol = {"in_words": DESCRIPTION, "made_on": dict(made_on), "phases": [phase.name for phase in phases]}
+    protocol: dict[str, Any] = {"in_words": DESCRIPTION, "made_on": dict(made_on), "phases": [phase.name for phase in phases]}
+    protocol |= {MACHINES: machines} if machines else {}
     Result(task=task, protocol=protocol, figures=figures, model_sha256=checked_model(model)["sha256"]).write(output)
     return f"training took {figures['minutes']:.1f} minutes, {figures['sequences_per_second']:.2f} sequences/s"
 
@@ -95,7 +101,7 @@ def evaluate_logs(
     return evaluate_training(logged, model_folder / "model.safetensors", output, task, made_on=trained_on)
 
 
-def _rows(phase: LoggedPhase) -> list[dict[str, float]]:
+def _rows(phase: LoggedPhase) -> list[dict[str, Any]]:
     """Return all rows of a phase's log.
 
     Raises:
@@ -103,7 +109,7 @@ def _rows(phase: LoggedPhase) -> list[dict[str, float]]:
     """
     try:
         lines = phase.log.read_text(encoding="utf-8").splitlines()
-        rows: list[dict[str, float]] = [json.loads(line) for line in lines]
+        rows: list[dict[str, Any]] = [json.loads(line) for line in lines]
     except (OSError, ValueError) as error:
         raise RelmError(f"{phase.log}: cannot be read: {error}; train the phase again") from None
     if not rows or rows[-1]["step"] != phase.steps:

@@ -29,6 +29,11 @@ class DeviceDeclaration:
     builds an environment."""
     image: str
     """Device whose image its steps run in: built from `containers/NAME/Dockerfile`, pinned in `containers/lock.yaml`."""
+    lacks: str | None = None
+    """Reference to a function that returns None if this Python environment has the packages that train on it, otherwise what it
+    lacks, in words; it imports no torch. None: every environment has them."""
+    gres: str | None = None
+    """Slurm's name for its accelerators among generic resources; None: a job requests none."""
     builds_with_network: bool = False
     """Its Dockerfile fetches packages, so the image is built with a network; other images are built without one."""
     evaluation_batch_tokens: int = 0
@@ -99,6 +104,8 @@ DEVICES: Registry[DeviceDeclaration] = Registry(
         name="cuda",
         open="relm.devices.torch:open_torch_device",
         check="relm.devices.detection:describe_cuda",
+        lacks="relm.devices.detection:find_missing_cuda",
+        gres="gpu",
         lock="torch-cuda.txt",
         image="cuda",
         builds_with_network=True,  # compilers, from the package mirror of its base
@@ -118,6 +125,7 @@ DEVICES: Registry[DeviceDeclaration] = Registry(
         name="tpu",
         open="relm.devices.xla:open_xla_device",
         check="relm.devices.detection:describe_tpu",
+        lacks="relm.devices.detection:find_missing_xla",
         lock="torch-tpu.txt",
         image="tpu",
         compiles=True,

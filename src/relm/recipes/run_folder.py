@@ -14,6 +14,9 @@ WEIGHTS, OPTIMIZER = "model.safetensors", "optimizer.safetensors"
 MODEL_PARTS = ("config.json", "tokenizer.json", "tokenizer_config.json")
 # Files of a published run: the records of all steps, and the sha256 of every other file.
 PROVENANCE, METADATA = "provenance.json", "ro-crate-metadata.json"
+# In a line of train.jsonl and in a checkpoint's state.json: the machines that trained the phase so far, in order, each as
+# {"after_step": STEP, "machine": NAME}; the name is null where the recipe names no machine.
+MACHINES = "machines"
 # Files of a checkpoint, beside its state.json.
 CHECKPOINT_FILES = (WEIGHTS, OPTIMIZER)
 

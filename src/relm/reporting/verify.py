@@ -29,13 +29,14 @@ on; if the bracket is not positive, the published mean alone is too uncertain fo
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from relm.artifact import read_json, write_json
 from relm.errors import RelmError
 from relm.recipes.recipe import Expectation, Noise, Recipe
+from relm.recipes.run_folder import MACHINES
 from relm.training.model_files import checked_model
 
 CONSISTENT = "consistent"
@@ -65,7 +66,8 @@ def verify(recipe: Recipe, fingerprint: str | None, evaluations: Mapping[str, Pa
     sidecar = checked_model(model)
     read = {task: _evaluation(path, task) for task, path in evaluations.items()}
     integrity = _integrity(fingerprint, sidecar, read, model, evaluations)
-    rows = [judge_row(expectation, read, recipe.run.machine) for expectation in recipe.expect]
+    machines = find_machines(read) or [recipe.run.machine]
+    rows = [judge_row(expectation, read, machines) for expectation in recipe.expect]
     word, sentence = overall(rows)
     verdict = {"verdict": word, "sentence": sentence, "fingerprint": fingerprint, "model_sha256": sidecar["sha256"]}
     write_json(output, verdict | {"rows": rows, "integrity": integrity})
@@ -75,26 +77,41 @@ def verify(recipe: Recipe, fingerprint: str | None, evaluations: Mapping[str, Pa
 # --- one row ---------------------------------------------------------------------------------------------------------------
 
 
-def judge_row(expectation: Expectation, evaluations: Mapping[str, Mapping[str, Any]], machine: str | None = None) -> Row:
+def find_machines(evaluations: Mapping[str, Mapping[str, Any]]) -> list[str | None]:
+    """Return the machines that trained, in order and each once, as evaluations of the log list them; none without one."""
+    protocols = [evaluation.get("protocol", {}).get(MACHINES, {}) for evaluation in evaluations.values()]
+    stretches = [stretch for protocol in protocols for phase in protocol.values() for stretch in phase]
+    return list(dict.fromkeys(stretch["machine"] for stretch in stretches))
+
+
+def judge_row(
+    expectation: Expectation, evaluations: Mapping[str, Mapping[str, Any]], machines: Sequence[str | None] = (None,)
+) -> Row:
     """Return one row of `verify.json`: the published figure, ours, and the verdict on their difference.
 
     Args:
-        machine: the machine that trained, `run.machine`.
+        machines: the machines that trained, one after another; None for one without a name.
     """
     ours, absence = _figure(expectation.metric, evaluations)
     row = expectation.model_dump(mode="json", exclude={"value", "comparable", "measured_on"})
     row = {"metric": row.pop("metric"), "ours": ours, "published": expectation.value, **row}
     if not expectation.comparable:
         absence = "the published protocol differs from ours (comparable: false in the recipe)"
-    elif expectation.measured_on not in (None, machine):
-        here = "names no machine" if machine is None else f"is on {machine}"
-        absence = f"it was measured on {expectation.measured_on}, and this run {here}"
+    elif expectation.measured_on is not None and set(machines) != {expectation.measured_on}:
+        absence = f"it was measured on {expectation.measured_on}, and this run {_format_machines(machines)}"
     if absence or ours is None:
         return row | {"verdict": NOT_COMPARABLE, "sentence": f"{expectation.metric}: not comparable: {absence}."}
     row["difference"] = ours - expectation.value
     if expectation.noise is None:
         return row | {"verdict": NO_NOISE, "sentence": f"{_shown(row)}; without known noise nothing follows from it."}
     return _test_row(row, expectation, expectation.noise)
+
+
+def _format_machines(machines: Sequence[str | None]) -> str:
+    """Return the end of a sentence on the machines of a run."""
+    if len(machines) > 1:
+        return f"was trained on {', then on '.join(str(machine or 'a machine without a name') for machine in machines)}"
+    return "names no machine" if machines[0] is None else f"is on {machines[0]}"
 
 
 def _figure(metric: str, evaluations: Mapping[str, Mapping[str, Any]]) -> tuple[float | None, str | None]:

@@ -10,6 +10,7 @@ from relm.steps import (
     reporting,
     short_forms,
     surroundings,
+    takeover,
     training,
 )
 from relm.steps.contract import Step
@@ -22,5 +23,5 @@ def list_steps() -> dict[str, Step]:
         RelmError: an evaluation that an extension declared cannot have a command.
     """
     before = {**data.STEPS, **examples.STEPS, **training.STEPS, **evaluation.STEPS}
-    after = {**generation.STEPS, **reporting.STEPS, **bucket.STEPS, **images.STEPS, **surroundings.STEPS}
+    after = {**generation.STEPS, **reporting.STEPS, **bucket.STEPS, **takeover.STEPS, **images.STEPS, **surroundings.STEPS}
     return {**before, **short_forms.list_short_forms({*before, *after}), **after}

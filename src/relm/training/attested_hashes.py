@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from relm.errors import RelmError
+from relm.recipes.run_folder import MACHINES
 
 # Columns of train.jsonl that depend on the machine and not on the model.
-MACHINE_COLUMNS = frozenset({"tokens_per_second", "samples_per_second", "mfu", "memory_bytes", "seconds"})
+MACHINE_COLUMNS = frozenset({"tokens_per_second", "samples_per_second", "mfu", "memory_bytes", "seconds", MACHINES})
 
 
 def state_sha256(state: Mapping[str, Any]) -> str:
-    """Return the sha256 of a checkpoint's `state.json` as canonical JSON without `seconds`."""
+    """Return the sha256 of a checkpoint's `state.json` as canonical JSON without the keys in `MACHINE_COLUMNS`."""
     return _sha256(_canonical(state))
 
 

@@ -1,11 +1,12 @@
 """All records of training's course: `train.jsonl`, the progress on the terminal, and other loggers."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from typing import Any
 
-from relm.recipes.run_folder import LOG
+from relm.recipes.run_folder import LOG, MACHINES
 from relm.training.loggers import Writer, open_loggers
+from relm.training.machine_history import Stretch, logged_history
 from relm.training.phase_run import PhaseRun
 from relm.training.progress import Progress
 from relm.training.run_log import RunLog
@@ -14,8 +15,10 @@ from relm.training.run_log import RunLog
 class Journal:
     """The journal of rank 0, which writes."""
 
-    def __init__(self, log: RunLog, progress: Progress, write_loggers: Writer) -> None:
+    def __init__(self, log: RunLog, progress: Progress, write_loggers: Writer, unlogged: Mapping[str, Any]) -> None:
         self._log, self._progress, self._write_loggers = log, progress, write_loggers
+        self._unlogged = unlogged
+        """The machines so far, for the next line of the log; empty if a line before it has them."""
 
     def advance(self, step: int) -> None:
         """Count one step."""
@@ -23,7 +26,8 @@ class Journal:
 
     def write(self, line: Mapping[str, Any]) -> None:
         """Write one line to `train.jsonl`, the progress and all loggers."""
-        self._log.write(line)
+        self._log.write({**line, **self._unlogged})
+        self._unlogged = {}
         self._progress.report(line)
         self._write_loggers(line)
 
@@ -49,11 +53,12 @@ class SilentJournal(Journal):
 
 
 @contextmanager
-def open_journal(run: PhaseRun, step: int, last: int) -> Iterator[Journal]:
+def open_journal(run: PhaseRun, step: int, last: int, machines: Sequence[Stretch]) -> Iterator[Journal]:
     """Open the journal of a run that resumes after `step`; lines of an interrupted attempt beyond it are removed.
 
     Args:
         last: the last step of this process.
+        machines: the machines that trained the phase so far, this one last.
     """
     if not run.writes:
         yield SilentJournal()
@@ -64,6 +69,6 @@ def open_journal(run: PhaseRun, step: int, last: int) -> Iterator[Journal]:
         stack.enter_context(closing(progress))
         name = "/".join(run.folder.absolute().parts[-3:])  # RECIPE/FINGERPRINT/PHASE
         settings = run.recipe.model_dump(mode="json")
-        yield Journal(
-            log, progress, stack.enter_context(open_loggers(run.recipe.run.loggers, run.folder, name, step, settings))
-        )
+        loggers = stack.enter_context(open_loggers(run.recipe.run.loggers, run.folder, name, step, settings))
+        unlogged = {MACHINES: machines} if logged_history(run.folder / LOG) != machines else {}
+        yield Journal(log, progress, loggers, unlogged)

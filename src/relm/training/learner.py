@@ -107,7 +107,7 @@ def build_learner(
     scaler = build_loss_scaler(settings.loss_scaling, settings.precision, next(model.parameters()).device)
     if scaler is not None:
         scaler.attach(optimizer)
-    return Learner(model, optimizer, scaler, Meter(run.device, run.work(config), state))
+    return Learner(model, optimizer, scaler, Meter(run.device, run.work(config), state, run.machine))
 
 
 def warn_if_made_elsewhere(checkpoint: Checkpoint, made_on: Mapping[str, Any]) -> None:

@@ -158,7 +158,7 @@ def train(run: PhaseRun, learner: Learner, held_out: HeldOut | None, stop: StopR
     if run.writes:
         open_list(run.checkpoints, meter.step).close()
     learner.model.train()
-    with open_journal(run, meter.step, last) as journal:
+    with open_journal(run, meter.step, last, meter.machines) as journal:
         for given in run.reader.step_inputs(meter.step + 1, last, lambda: bool(stop)):
             step = given.step
             learning_rate = take_step(run, learner, forward, given)

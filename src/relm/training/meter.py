@@ -10,6 +10,8 @@ from torch import Tensor
 from relm.devices.contract import Device
 from relm.errors import RelmError
 from relm.models.losses import Term
+from relm.recipes.run_folder import MACHINES
+from relm.training.machine_history import extend_history
 from relm.training.step import Accumulated
 
 
@@ -29,8 +31,11 @@ class StepWork(NamedTuple):
 class Meter:
     """Counter of steps with loss, gradient norm and time of the newest."""
 
-    def __init__(self, device: Device, work: StepWork, state: Mapping[str, Any] | None = None) -> None:
-        """Start at step 0, or at a checkpoint's `state`."""
+    def __init__(
+        self, device: Device, work: StepWork, state: Mapping[str, Any] | None = None, machine: str | None = None
+    ) -> None:
+        """Start at step 0, or at a checkpoint's `state`, on a machine."""
+        self.machines = extend_history(state, machine)
         self.step = self.first_step = int(state["step"]) if state else 0
         self.loss = float(state["loss"]) if state else math.nan
         self.gradient_norm = math.nan
@@ -129,9 +134,9 @@ class Meter:
             "seconds": round(self.seconds, 3),
         }
 
-    def state(self) -> dict[str, float]:
+    def state(self) -> dict[str, Any]:
         """Return the state that a checkpoint keeps, after `read`."""
-        return {"step": self.step, "loss": self.loss, "seconds": round(self.seconds, 3)}
+        return {"step": self.step, "loss": self.loss, "seconds": round(self.seconds, 3), MACHINES: self.machines}
 
 
 def term_figures(names: list[str], values: list[float]) -> dict[str, float]:

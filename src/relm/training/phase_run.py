@@ -14,6 +14,7 @@ from relm.devices.peaks import find_peak_flops
 from relm.examples.attestation import attest, check_attestation
 from relm.examples.builders import open_examples
 from relm.models.configuration import Configuration
+from relm.recipes.machines import find_own_machine
 from relm.recipes.recipe import Phase, Recipe
 from relm.recipes.run_folder import ORDER
 from relm.training.arithmetic import model_flops
@@ -48,6 +49,11 @@ class PhaseRun:
     def writes(self) -> bool:
         """Return True for the one process that writes files."""
         return self.device.rank == 0
+
+    @property
+    def machine(self) -> str | None:
+        """Return the name of the machine that trains; None if the recipe names none."""
+        return find_own_machine(self.recipe)
 
     @property
     def tokens_per_step(self) -> int:

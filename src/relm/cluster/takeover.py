@@ -1,0 +1,223 @@
+"""Take over a run from another machine: copy what is finished, and the newest checkpoint, into the new run folder.
+
+`work/runs/NAME` and `work/runs/NAME@MACHINE` belong to one fingerprint, so either can resume from a checkpoint of the other.
+The copy appears by one rename: after a SIGKILL the new run has everything or nothing.
+"""
+
+import contextlib
+import fcntl
+import logging
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from relm.artifact import checked_sidecar, read_json, sha256_of, sidecar_of, write_json
+from relm.cluster.supervision import is_locked
+from relm.errors import RelmError
+from relm.limits import require_disk
+from relm.recipes.machines import find_own_machine
+from relm.recipes.plan import Plan
+from relm.recipes.redaction import shorten_path
+from relm.recipes.run_folder import COMPILED, MACHINES, WEIGHTS
+from relm.training.interruption import run_lock
+from relm.training.kill_points import kill_point
+from relm.training.shard_stamps import RECORD
+
+# Files of a phase that belong to one machine: programs of its device, its lock, and its records of its own files.
+OF_ONE_MACHINE = (COMPILED, "lock", RECORD)
+FICLONE = 0x40049409  # ioctl_ficlone(2): copies share their blocks where the file system can do so
+
+logger = logging.getLogger(__name__)
+
+
+def take_over(target: Plan, source: Plan) -> str:
+    """Copy the finished phases and the newest checkpoint of a run into the folder of the same run on another machine.
+
+    Args:
+        target: the run that has not begun.
+        source: the run with the same fingerprint that trained elsewhere; it is unchanged.
+
+    Returns:
+        A sentence with the step after which the target resumes.
+
+    Raises:
+        RelmError: the runs differ, the target has begun, the source is running, is finished, or has no checkpoint.
+    """
+    _require_same_run(target, source)
+    folder, partial, before = _folders(target)
+    if before.exists() and not folder.exists():  # a kill between the two renames below
+        before.rename(folder)
+    _require_not_begun(target)
+    for plan in (source, target):
+        if is_locked(plan.run_folder):
+            raise RelmError(
+                f"{plan.name}: Snakemake is working on it at this moment; stop it first, then give this command again"
+            )
+    with _locks(source), _locks(target):
+        steps = _find_steps(source, target)
+        files = [path for phase, step in steps.items() for path in _list_files(source.run_folder / phase, step)]
+        require_disk(target.work, sum(path.stat().st_size for path in files), f"continue {target.name}")
+        try:
+            shutil.rmtree(partial, ignore_errors=True)
+            for path in files:
+                _copy(path, partial / path.relative_to(source.run_folder), source, target)
+                kill_point("takeover-file")
+            _swap(partial, folder, before)
+        except OSError as error:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise RelmError(f"{folder}: cannot be written: {error.strerror} ({error.filename}); nothing was changed") from error
+    done = ", ".join(
+        f"phase {phase} {'is finished' if step is None else f'resumes after step {step:,}'}" for phase, step in steps.items()
+    )
+    return f"{target.name} goes on from {source.name}: {done}. Give the command `snakemake {target.results}`"
+
+
+def _require_same_run(target: Plan, source: Plan) -> None:
+    if target.fingerprint != source.fingerprint:
+        raise RelmError(
+            f"{source.name} has fingerprint {source.fingerprint} and {target.name} has {target.fingerprint}: data, model or "
+            "training differ. Give two runs of the same recipe"
+        )
+    if target.run_folder == source.run_folder:
+        raise RelmError(f"{target.name} and {source.name} are the same run; `snakemake {target.results}` resumes it")
+
+
+def _folders(plan: Plan) -> tuple[Path, Path, Path]:
+    """Return the run folder, its name while it is copied, and the name of the folder that it replaces."""
+    folder = plan.run_folder
+    return folder, folder.with_name(f".{folder.name}.partial"), folder.with_name(f".{folder.name}.before")
+
+
+def _require_not_begun(target: Plan) -> None:
+    """Raise an error if a phase has files; figures of the starting weights and `compile.json` are no beginning."""
+    for phase in target.phases:
+        folder = target.run_folder / phase
+        if begun := next(
+            (path for path in _visible_files(folder) if path.relative_to(folder).parts[0] not in OF_ONE_MACHINE), None
+        ):
+            raise RelmError(
+                f"{target.name} has begun already ({begun}); `snakemake {target.results}` resumes it. To go on from another "
+                f"machine instead, move {target.run_folder} away"
+            )
+
+
+@contextlib.contextmanager
+def _locks(plan: Plan) -> Iterator[None]:
+    """Hold the locks of a run's phases, so that no trainer works or starts in them."""
+    with contextlib.ExitStack() as stack:
+        for phase in plan.phases:
+            if (plan.run_folder / phase).is_dir():
+                stack.enter_context(run_lock(plan.run_folder / phase / "lock"))
+        yield
+
+
+def _find_steps(source: Plan, target: Plan) -> dict[str, int | None]:
+    """Return phase -> the step of its newest intact checkpoint, None for a finished phase; phases after that have nothing.
+
+    Raises:
+        RelmError: all phases are finished, or there is neither a finished phase nor a checkpoint.
+    """
+    steps: dict[str, int | None] = {}
+    for phase in source.phases:
+        weights = source.model_folder(phase) / WEIGHTS
+        if sidecar_of(weights).exists():
+            checked_sidecar(weights)
+            steps[phase] = None
+            continue
+        newest = next(_intact_checkpoints(source.run_folder / phase), None)
+        if newest is not None:
+            steps[phase] = newest
+        break
+    else:
+        raise RelmError(f"{source.name} is finished: all its phases are trained. `snakemake {source.results}` publishes it")
+    if not steps:
+        raise RelmError(
+            f"{source.name} has no checkpoint in {source.run_folder}, so there is nothing to go on from; "
+            f"`snakemake {target.results}` trains from the beginning"
+        )
+    return steps
+
+
+def _intact_checkpoints(folder: Path) -> Iterator[int]:
+    """Yield the steps of a phase's checkpoints whose files have the recorded hashes, newest first."""
+    for checkpoint in sorted(folder.glob("checkpoints/step-" + "[0-9]" * 8), reverse=True):
+        try:
+            state = read_json(checkpoint / "state.json")
+            intact = all(sha256_of(checkpoint / name) == sha256 for name, sha256 in state["sha256"].items())
+        except (RelmError, OSError, KeyError, TypeError, AttributeError):
+            intact = False
+        if intact:
+            yield int(checkpoint.name.removeprefix("step-"))
+        else:
+            logger.warning("%s: damaged; the checkpoint before it is taken", checkpoint)
+
+
+def _list_files(folder: Path, step: int | None) -> Sequence[Path]:
+    """Return the files of a phase to copy; of its checkpoints only that of a step, or the newest of a finished phase."""
+    kept = next(_intact_checkpoints(folder), None) if step is None else step
+    return [path for path in _visible_files(folder) if _is_taken(path.relative_to(folder).parts, kept)]
+
+
+def _is_taken(parts: Sequence[str], step: int | None) -> bool:
+    if parts[0] == "checkpoints":
+        return step is not None and parts[1] == f"step-{step:08d}"
+    return parts[0] not in OF_ONE_MACHINE
+
+
+def _visible_files(folder: Path) -> Iterator[Path]:
+    """Yield the files of a folder, sorted, without those that are being written under a hidden name."""
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and not any(part.startswith(".") for part in path.relative_to(folder).parts):
+            yield path
+
+
+def _copy(path: Path, copy: Path, source: Plan, target: Plan) -> None:
+    """Copy a file with its times, so that no input is newer than its output; the records name the new run folder."""
+    copy.parent.mkdir(parents=True, exist_ok=True)
+    if path.name.endswith(".record.json"):
+        write_json(copy, _moved_record(read_json(path), source, target))
+    elif path.name == "state.json" and MACHINES not in (state := read_json(path)):
+        write_json(copy, {**state, MACHINES: [{"after_step": 0, "machine": find_own_machine(source.recipe)}]})
+    else:
+        _copy_content(path, copy)
+    status = path.stat()
+    os.utime(copy, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+def _moved_record(record: dict[str, Any], source: Plan, target: Plan) -> dict[str, Any]:
+    """Return the record of a step with its files in the target's run folder, and the run that they were copied from."""
+    old, new = (f"{shorten_path(plan.run_folder)}/" for plan in (source, target))
+    moved = {
+        files: [{**entry, "path": entry["path"].replace(old, new, 1)} for entry in record[files]]
+        for files in ("inputs", "outputs")
+    }
+    return {**record, **moved, "taken_over_from": record.get("taken_over_from", source.run_name)}
+
+
+def _copy_content(path: Path, copy: Path) -> None:
+    with open(path, "rb") as read, open(copy, "wb") as written:
+        try:
+            fcntl.ioctl(written.fileno(), FICLONE, read.fileno())
+        except OSError:
+            shutil.copyfileobj(read, written, 1 << 20)
+        written.flush()
+        os.fsync(written.fileno())
+
+
+def _swap(partial: Path, folder: Path, before: Path) -> None:
+    """Give a copied folder its name; other files that the folder had, which are no phase's, are kept."""
+    shutil.rmtree(before, ignore_errors=True)
+    if folder.exists():
+        for path in folder.rglob("*"):
+            kept = partial / path.relative_to(folder)
+            if path.is_file() and not kept.exists():
+                kept.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(path, kept)
+        kill_point("takeover-staged")
+        folder.rename(before)
+        kill_point("takeover-moved")
+    partial.rename(folder)
+    kill_point("takeover-renamed")
+    shutil.rmtree(before, ignore_errors=True)

@@ -1,0 +1,107 @@
+"""Resources that a training or evaluation job requests from a cluster, from the recipe's machine.
+
+The names are those of Slurm's executor plugin for Snakemake. On a single computer Snakemake shows them and nothing else. They
+decide no product, so nothing runs again when they change.
+"""
+
+import math
+from typing import Any
+
+from relm.errors import RelmError
+from relm.forecast.estimate import SHARES, vocabulary
+from relm.graph.asking import PROJECT, report_faults
+from relm.recipes.devices import DEVICES, HOST, find_evaluation_device
+from relm.recipes.plan import Plan
+from relm.training.architecture import configuration
+from relm.training.arithmetic import operations
+
+# Requests where neither recipe nor machine states a figure.
+CORES, CORES_OF_ACCELERATOR = 8, 8
+MEMORY_MB, MEMORY_MB_OF_ACCELERATOR = 16_000, 32_000
+RUNTIME = 1440
+# Share of a host's stated memory that a job requests; the system keeps the rest.
+SHARE_OF_HOST = 0.9
+# Bounds of an estimated runtime in minutes: an hour for reading data and compiling, and the longest queue of most clusters.
+SHORTEST, LONGEST = 60, 7 * 1440
+
+
+def _accelerators_of_host(plan: Plan) -> int:
+    """Return the number of accelerators on each host; 0 for a CPU."""
+    if plan.recipe.run.device == HOST:
+        return 0
+    if plan.machine is None:
+        return plan.recipe.run.processes
+    return -(-plan.machine.device_count // plan.machine.host_count)
+
+
+@report_faults
+def gres(wildcards: Any) -> str | None:
+    """Return Slurm's request for the accelerators of each host, such as gpu:8; None for a device that needs none."""
+    plan = PROJECT.plan(wildcards.recipe)
+    name = DEVICES[plan.recipe.run.device].gres
+    return f"{name}:{_accelerators_of_host(plan)}" if name else None
+
+
+@report_faults
+def hosts(wildcards: Any) -> int:
+    """Return the number of hosts."""
+    plan = PROJECT.plan(wildcards.recipe)
+    return plan.machine.host_count if plan.machine else 1
+
+
+@report_faults
+def cores(wildcards: Any) -> int:
+    """Return the CPU cores of each host: those that the recipe fixes, or a default for each accelerator."""
+    plan = PROJECT.plan(wildcards.recipe)
+    run, accelerators = plan.recipe.run, _accelerators_of_host(plan)
+    if run.threads:
+        return run.threads * -(-run.processes // hosts(wildcards))
+    return max(CORES, CORES_OF_ACCELERATOR * accelerators)
+
+
+@report_faults
+def memory(wildcards: Any) -> int:
+    """Return the main memory of each host in MB: most of what the machine states, or a default for each accelerator."""
+    plan = PROJECT.plan(wildcards.recipe)
+    if plan.machine is not None and plan.machine.host_memory_gib is not None:
+        return int(SHARE_OF_HOST * plan.machine.host_memory_gib * 1024)
+    return max(MEMORY_MB, MEMORY_MB_OF_ACCELERATOR * _accelerators_of_host(plan))
+
+
+@report_faults
+def runtime(wildcards: Any) -> int:
+    """Return the minutes of a phase at the lowest share of the machine's peak that `relm estimate` shows, or a default.
+
+    A job that takes longer is stopped; the next one resumes from its checkpoint.
+    """
+    plan = PROJECT.plan(wildcards.recipe)
+    hours = _estimated_hours(plan, wildcards.phase)
+    return RUNTIME if hours is None else min(max(SHORTEST, math.ceil(60 * hours) + SHORTEST), LONGEST)
+
+
+def _estimated_hours(plan: Plan, name: str) -> float | None:
+    """Return the hours of a phase by arithmetic; None if no peak is published, or the recipe describes no model."""
+    phase, machine = plan.recipe.pretrain[name], plan.machine
+    peak: float | None = getattr(machine.peak, phase.precision) if machine and machine.peak else None
+    if machine is None or peak is None:
+        return None
+    try:
+        config = configuration(plan.recipe, vocabulary(plan)[0])
+    except RelmError:
+        return None
+    of_a_step: float = operations(config, phase, plan.recipe.run).hardware
+    return phase.steps * of_a_step / (SHARES[0] * peak * 1e12 * machine.device_count) / 3600
+
+
+@report_faults
+def evaluation_gres(wildcards: Any) -> str | None:
+    """Return Slurm's request for the one accelerator of an evaluation; None for one on a CPU or of the log alone."""
+    plan = PROJECT.plan(wildcards.recipe)
+    name = DEVICES[find_evaluation_device(plan.recipe.run.device)].gres
+    return f"{name}:1" if name and not plan.evaluation(wildcards.task).reads_log_alone else None
+
+
+@report_faults
+def evaluation_cores(wildcards: Any) -> int:
+    """Return the CPU cores of an evaluation: one if it reads the log alone."""
+    return 1 if PROJECT.plan(wildcards.recipe).evaluation(wildcards.task).reads_log_alone else CORES

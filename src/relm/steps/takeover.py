@@ -1,0 +1,33 @@
+"""The step with which another machine goes on from a run's checkpoint."""
+
+from relm.recipes.project import Project
+from relm.steps.contract import Arguments, Job, Step, argument, recipe_name
+
+
+def continue_job(a: Arguments) -> Job:
+    from relm.cluster.takeover import take_over
+
+    project = Project()
+    return Job(lambda: take_over(project.plan(a.recipe), project.plan(a.source)))
+
+
+STEPS: dict[str, Step] = {
+    "continue": Step(
+        "take a run over from another machine: copy its finished phases and its newest checkpoint",
+        [
+            argument("recipe", type=recipe_name, metavar="NAME@MACHINE", help="the run that goes on; it must not have begun"),
+            argument(
+                "--from",
+                dest="source",
+                required=True,
+                type=recipe_name,
+                metavar="NAME@MACHINE",
+                help="the run that was stopped; NAME: the one on the recipe's own machine",
+            ),
+        ],
+        continue_job,
+        records=False,
+        epilog="`snakemake results/NAME@MACHINE` resumes there. The run that was stopped is unchanged. Between two computers "
+        "without a common work folder, `relm push` and `relm pull` move it first.",
+    ),
+}

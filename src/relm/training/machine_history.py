@@ -1,0 +1,41 @@
+"""The machines that trained a phase, each with the step after which it began.
+
+A run may be taken over by another machine. Checkpoints keep the whole list, and a line of `train.jsonl` has it where a machine
+begins.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from relm.recipes.run_folder import MACHINES
+
+Stretch = dict[str, Any]
+"""The steps of one machine: `after_step` and `machine`."""
+
+
+def extend_history(state: Mapping[str, Any] | None, machine: str | None) -> list[Stretch]:
+    """Return the machines of a phase that begins, or resumes after a checkpoint, on a machine.
+
+    Args:
+        state: the checkpoint's `state.json`; None: the phase begins. One of an earlier version lists no machines; its steps
+            count as this machine's, because `relm continue` adds the list to such a checkpoint.
+        machine: the name of the machine; None: it has none.
+    """
+    history: list[Stretch] = list(state.get(MACHINES, ())) if state else []
+    if history and history[-1]["machine"] == machine:
+        return history
+    after = int(state["step"]) if state and history else 0
+    return [*(stretch for stretch in history if stretch["after_step"] < after), {"after_step": after, "machine": machine}]
+
+
+def logged_history(log: Path) -> list[Stretch]:
+    """Return the newest list of machines in a log; empty if no line has one."""
+    marked = [line for line in log.read_text(encoding="utf-8").splitlines() if f'"{MACHINES}"' in line]
+    return list(json.loads(marked[-1])[MACHINES]) if marked else []
+
+
+def machines_of(rows: Sequence[Mapping[str, Any]]) -> list[Stretch]:
+    """Return the newest list of machines in the lines of a log; empty if no line has one."""
+    return next((list(row[MACHINES]) for row in reversed(rows) if MACHINES in row), [])

@@ -1,0 +1,81 @@
+"""Training requests accelerators, hosts, cores, memory and time from Slurm as its machine states them."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from relm.recipes.project import Project
+from small_project import Commands, make_project
+
+PEAK = "peak: {float32: 1.0, source: 'https://example.org'}\n"
+MACHINES = {
+    "cpu": "title: A CPU\ndevice: cpu\n",
+    "gpu": "title: A GPU\ndevice: cuda\n" + PEAK.replace("1.0", "1e-9"),
+    "gpu-8": "title: GPUs\ndevice: cuda\naccelerators: 8\nhost_memory_gib: 1000\n" + PEAK,
+    "gpu-16": "title: GPUs of two hosts\ndevice: cuda\naccelerators: 16\nhosts: 2\n",
+    "slice": "title: A slice of TPUs\ndevice: tpu\ntopology: v3-8\nhost_memory_gib: 300\n",
+}
+# Machine -> what a phase requests.
+REQUESTS = {
+    "cpu": {"nodes": "1", "cpus_per_task": "1", "mem_mb": "16000", "runtime": "1440"},
+    "gpu": {"gres": "gpu:1", "nodes": "1", "cpus_per_task": "8", "mem_mb": "32000", "runtime": "10080"},
+    "gpu-8": {"gres": "gpu:8", "nodes": "1", "cpus_per_task": "64", "mem_mb": "921600", "runtime": "61"},
+    "gpu-16": {"gres": "gpu:8", "nodes": "2", "cpus_per_task": "64", "mem_mb": "256000", "runtime": "1440"},
+    "slice": {"nodes": "1", "cpus_per_task": "64", "mem_mb": "276480", "runtime": "1440"},
+}
+SBATCH = '#!/bin/sh\nprintf "%s\\n" "$*" | head -n 1 >> {calls}\necho "no cluster here" >&2\nexit 1\n'
+ANSWER = "#!/bin/sh\nexit 0\n"
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Commands:
+    made = make_project(tmp_path)
+    (tmp_path / "recipes" / "machines").mkdir()
+    for name, text in MACHINES.items():
+        (tmp_path / "recipes" / "machines" / f"{name}.yaml").write_text(text)
+    recipe = tmp_path / "recipes" / "tiny.yaml"
+    recipe.write_text(recipe.read_text().replace("global_batch_size: 4", "global_batch_size: 16"))
+    return made
+
+
+def requests(shown: str, rule: str) -> dict[str, str]:
+    """Return the resources that a dry-run shows for the first job of a rule, without those that are not for Slurm."""
+    block = shown.split(f"rule {rule}:")[1].split("\n\n")[0]
+    (line,) = re.findall(r"resources: (.*)", block)
+    found = dict(pair.split("=", 1) for pair in line.split(", "))
+    return {name: value for name, value in found.items() if name in ("gres", "nodes", "cpus_per_task", "mem_mb", "runtime")}
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_a_machine_decides_the_request(project: Commands, machine: str) -> None:
+    done = project.snakemake(f"results/tiny@{machine}", "-n")
+    assert done.returncode == 0, done.stdout
+    assert requests(done.stdout, "pretrain") == REQUESTS[machine]
+    on_gpu = machine.startswith("gpu")
+    assert requests(done.stdout, "evaluate").get("gres") == ("gpu:1" if on_gpu else None)
+
+
+def test_the_plugin_passes_the_request_to_sbatch(project: Commands) -> None:
+    pytest.importorskip("snakemake_executor_plugin_slurm")
+    commands, calls = project.folder / "commands", project.folder / "calls"
+    commands.mkdir()
+    for name in ("sbatch", "sacct", "squeue", "sinfo", "scontrol", "sacctmgr", "scancel"):
+        (commands / name).write_text(SBATCH.format(calls=calls) if name == "sbatch" else ANSWER)
+        (commands / name).chmod(0o755)
+    manifest = Project(project.folder).plan("tiny").manifest("main")
+    assert project.snakemake(str(manifest)).returncode == 0
+    path = f"{commands}:{project.environment['PATH']}"
+    profile = ["--profile", "profiles/slurm", "--restart-times", "0"]
+    done = project.snakemake("results/tiny@gpu-8", "results/tiny", *profile, PATH=path)
+    assert "no cluster here" in done.stdout, done.stdout
+    words = {call[-1]: call for call in map(shlex.split, (line.split("--wrap")[0] for line in calls.read_text().splitlines()))}
+    of_gpus = next(call for call in words.values() if any("tiny@gpu-8" in word or "gpu-8" in word for word in call))
+    of_cpu = next(call for call in words.values() if call is not of_gpus)
+    assert "--gres=gpu:8" in of_gpus
+    assert of_gpus[of_gpus.index("--mem") + 1] == "921600"
+    assert of_gpus[of_gpus.index("-t") + 1] == "61"
+    assert {"--nodes=1", "--cpus-per-task=64", "--requeue", "--signal=TERM@600"} <= set(of_gpus)
+    assert not [word for word in of_cpu if "gres" in word or "gpu" in word]
+    assert {"--nodes=1", "--cpus-per-task=1"} <= set(of_cpu)
