@@ -17,7 +17,6 @@ from relm.devices.contract import open_device
 from relm.devices.peaks import find_peak_flops
 from relm.errors import RelmError
 from relm.evaluation.models import Execution
-from relm.graph.environments import find_fault
 from relm.provenance import surroundings
 from relm.recipes.datasets import Dataset
 from relm.recipes.devices import DEVICES
@@ -110,7 +109,7 @@ def test_its_name_is_in_the_schema_and_among_the_known() -> None:
     unknown, other, slice = run_extended("staged_device", errors_of, *faults)
     assert "'tpu', 'ipu' or 'staged'" in unknown
     assert "topology (stage-2) goes with device: staged, found cpu" in other
-    assert "v6e-16, stage-2; found stage-3" in slice
+    assert "stage-2; found stage-3" in slice
 
 
 def test_commands_know_it() -> None:
@@ -121,6 +120,8 @@ def test_commands_know_it() -> None:
 
 def faults_of_a_run(folder: Path) -> list[str | None]:
     """Return why its run cannot be trained, without and with a lack that the device states."""
+    from relm.graph.environments import find_fault  # it loads the extensions of the process that imports it
+
     (folder / "recipes" / "staged.yaml").write_text("extends: tiny\nrun: {device: staged}\n")
     plan = Project(folder).plan("staged")
     before = find_fault(plan)
