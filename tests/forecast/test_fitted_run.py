@@ -116,3 +116,14 @@ def test_the_compiler_is_asked_about_the_size_that_training_would_choose(folder:
     path.write_text(path.read_text().replace("memory_gib: 32", "memory_gib: 2"))
     if compiled_size(plan, "main") is None:
         assert sizes_to_compile(Project(folder).plan(f"{name}@v6e-8"), None) == {"main": 8}
+
+
+@pytest.mark.parametrize(("made_by", "expected"), [("small", 4), (None, 4), ("cpu", 2)])
+def test_the_size_of_a_checkpoint_that_another_machine_made_is_not_kept(
+    folder: Path, made_by: str | None, expected: int
+) -> None:
+    checkpoint = folder / "checkpoints" / "step-00000003"
+    checkpoint.mkdir(parents=True)
+    listed = {"machines": [{"after_step": 0, "machine": made_by}]} if made_by else {}
+    (checkpoint / "state.json").write_text(json.dumps({"made_on": {"micro_batch_size": 4}, **listed}))
+    assert fitted(folder, "tiny@small", checkpoint.parent)[0] == expected

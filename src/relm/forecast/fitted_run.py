@@ -13,6 +13,7 @@ from relm.forecast.fitting import GIB, CompiledSize, MicroBatch, choose_micro_ba
 from relm.limits import available_memory
 from relm.recipes.devices import DEVICES
 from relm.recipes.plan import Plan
+from relm.recipes.run_folder import MACHINES
 from relm.training.architecture import configuration
 
 
@@ -29,7 +30,7 @@ def fit_phase(plan: Plan, phase: str, tokenizer: TokenizerFacts, resumed: Path |
     """
     if plan.own_machine or plan.recipe.run.micro_batch_size is not None:
         return plan, None
-    chosen = None if resumed is None else _recorded(resumed)
+    chosen = None if resumed is None else _recorded(resumed, plan.recipe.run.machine)
     if chosen is None:
         chosen = choose_micro_batch(
             configuration(plan.recipe, tokenizer),
@@ -98,16 +99,19 @@ def _size_in(found: Compilation, plan: Plan, phase: str) -> CompiledSize | None:
     return CompiledSize(found.micro_batches[phase], all(program.fits for program in programs), needed)
 
 
-def _recorded(checkpoints: Path) -> MicroBatch | None:
-    """Return the micro-batch of the newest checkpoint; None if there is none, or if it is damaged."""
+def _recorded(checkpoints: Path, machine: str | None) -> MicroBatch | None:
+    """Return the micro-batch of the newest checkpoint; None if there is none, it is damaged, or another machine made it."""
     from relm.training.checkpoints import newest_checkpoint  # imports torch, which an estimate does without
 
     newest = newest_checkpoint(checkpoints)
     if newest is None:
         return None
     try:
-        size = read_json(newest / "state.json")["made_on"]["micro_batch_size"]
-    except (RelmError, KeyError, TypeError):
+        state = read_json(newest / "state.json")
+        size, made_by = state["made_on"]["micro_batch_size"], state.get(MACHINES, [{"machine": machine}])[-1]["machine"]
+    except (RelmError, KeyError, TypeError, IndexError):
+        return None
+    if made_by != machine:
         return None
     return (
         MicroBatch(size, f"{size:,} sequences at once, as before the interruption ({newest})")
