@@ -28,12 +28,12 @@ from relm.training.architecture import configuration
 
 def comparable() -> list[str]:
     """Recipes whose step is one program: micro-batches are several, and no step of transformers is like them."""
-    return sorted({row.recipe for row in read_shipped().rows if row.name == "step"})
+    return sorted({row.run for row in read_shipped().rows if row.name == "step"})
 
 
 def slice_of(recipe_name: str) -> str:
     """Return the TPUs that a recipe is for."""
-    return topology_of(Project(CHECKOUT).plan(recipe_name), None)
+    return topology_of(Project(CHECKOUT).plan(recipe_name))
 
 
 def shape_of(recipe_name: str, alone: bool) -> dict[str, Any]:

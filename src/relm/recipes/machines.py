@@ -144,6 +144,10 @@ class Machine(Section):
         """Number of processes that share each global batch: one for each accelerator, where one process drives one device."""
         return self.accelerators if DEVICES[self.device].one_process_each else 1
 
+    def divides_batches(self, recipe: Recipe) -> bool:
+        """Return True if each phase's global batch can be split evenly over the devices."""
+        return not any(phase.global_batch_size % self.device_count for phase in recipe.pretrain.values())
+
     @property
     def environment_name(self) -> str:
         """The value of DEVICE in `make DEVICE=... environment`."""

@@ -26,14 +26,14 @@ def estimate_job(a: Arguments) -> Job:
 def compile_job(a: Arguments) -> Job:
     from relm.errors import RelmError
     from relm.forecast.compilation.compile_record import write_compilation
-    from relm.forecast.compilation.compiling import compile_recipe
+    from relm.forecast.compilation.compiling import compile_run
     from relm.forecast.compilation.program_table import advice, describe_compilation
     from relm.forecast.fitted_run import sizes_to_compile
 
     plan = plan_of(a)
 
     def run() -> str:
-        compilation = compile_recipe(plan, a.phase, a.topology, sizes_to_compile(plan, a.topology))
+        compilation = compile_run(plan, a.phase, sizes_to_compile(plan))
         if a.output is not None:
             write_compilation(a.output, compilation)
         if not compilation.fits:
@@ -98,13 +98,12 @@ STEPS: dict[str, Step] = {
         [
             RECIPE,
             FINGERPRINT,
-            argument("--topology", metavar="SLICE", help="such as v3-8; default: the recipe's run.topology"),
             argument("--phase", metavar="PHASE", help="one phase; default: all of them"),
             path("--output", "also write compile.json", required=False),
         ],
         compile_job,
         records=False,
-        epilog="Takes a minute a program and more, and up to 14 GB of memory; needs `make .venv-tpu/made-from`, and an x86 "
+        epilog="The slice is that of the machine, such as NAME@v5p-8. Takes a minute a program and more, and up to 14 GB of memory; needs `make .venv-tpu/made-from`, and an x86 "
         "processor. Exits with 1 where a program does not fit, with the compiler's figure. What was compiled is kept in "
         "work/compiled.",
     ),
