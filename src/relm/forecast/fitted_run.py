@@ -86,7 +86,7 @@ def compiled_size(plan: Plan, phase: str) -> CompiledSize | None:
 
 def _size_in(found: Compilation, plan: Plan, phase: str) -> CompiledSize | None:
     run, programs = plan.recipe.run, [each.compiled for each in found.programs if each.phase == phase]
-    now = plan.name, run.topology, run.activation_checkpointing, plan.recipe.pretrain[phase].global_batch_size
+    now = plan.run_name, run.topology, run.activation_checkpointing, plan.recipe.pretrain[phase].global_batch_size
     then = found.recipe, found.topology, found.activation_checkpointing, found.sequences.get(phase)
     if now != then or not programs or phase not in found.micro_batches:
         return None

@@ -135,6 +135,11 @@ class Machine(Section):
         return self.accelerators if self.slice is None else self.slice.devices
 
     @property
+    def chip_count(self) -> int:
+        """Number of accelerators as they are rented: chips of TPUs, of which one may be two devices."""
+        return self.accelerators if self.slice is None else self.slice.chips
+
+    @property
     def host_count(self) -> int:
         """Number of hosts."""
         return self.hosts if self.slice is None else self.slice.hosts
@@ -143,10 +148,6 @@ class Machine(Section):
     def processes(self) -> int:
         """Number of processes that share each global batch: one for each accelerator, where one process drives one device."""
         return self.accelerators if DEVICES[self.device].one_process_each else 1
-
-    def divides_batches(self, recipe: Recipe) -> bool:
-        """Return True if each phase's global batch can be split evenly over the devices."""
-        return not any(phase.global_batch_size % self.device_count for phase in recipe.pretrain.values())
 
     @property
     def environment_name(self) -> str:

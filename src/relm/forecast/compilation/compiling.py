@@ -78,9 +78,7 @@ def topology_of(plan: Plan) -> str:
     return plan.recipe.run.topology
 
 
-def requests_of(
-    plan: Plan, phase: str | None, chosen: Mapping[str, int | None] = NOTHING_CHOSEN
-) -> list[ProgramRequest]:
+def requests_of(plan: Plan, phase: str | None, chosen: Mapping[str, int | None] = NOTHING_CHOSEN) -> list[ProgramRequest]:
     """Return one request for each phase, or for the given one.
 
     Raises:

@@ -5,6 +5,7 @@ all recipes for TPUs on all machines with TPUs, named NAME@MACHINE. The check tr
 `make compile-all` compiles a changed program again.
 """
 
+import functools
 import sys
 import threading
 from collections.abc import Mapping, Sequence
@@ -32,6 +33,7 @@ from relm.forecast.compilation.compiling import (
 )
 from relm.forecast.compilation.tpu_environment import CHECKOUT
 from relm.limits import available_memory, usable_cores
+from relm.recipes.machine_use import divides
 from relm.recipes.plan import Plan
 from relm.recipes.project import Project
 from relm.recipes.run_name import RunName
@@ -90,8 +92,12 @@ def read_shipped(path: Path = TABLE) -> Shipped:
     Raises:
         RelmError: another version wrote it.
     """
-    if not path.exists():
-        return Shipped()
+    return _read(path, path.stat().st_mtime_ns) if path.exists() else Shipped()
+
+
+@functools.lru_cache(maxsize=2)
+def _read(path: Path, changed: int) -> Shipped:
+    """Return the content of a file that was changed at a time; `relm list` asks for it once a run and machine."""
     try:
         return Shipped.model_validate(read_json(path))
     except ValidationError as error:
@@ -101,12 +107,12 @@ def read_shipped(path: Path = TABLE) -> Shipped:
 def shipped_requests(project: Project) -> list[ProgramRequest]:
     """Return a request for every phase of every recipe for a TPU, on every machine with TPUs that divides its batches."""
     recipes = [name for name in project.names() if project.plan(name).recipe.run.topology]
-    machines = {name: project.machine(name, "recipes/machines") for name in project.machine_names()}
     runs = [
         f"{name}@{machine}"
         for name in recipes
-        for machine, hardware in machines.items()
-        if hardware.topology is not None and hardware.divides_batches(project.plan(name).recipe)
+        for machine, hardware in project.machines().items()
+        if hardware.topology is not None
+        and all(divides(hardware, phase) for phase in project.plan(name).recipe.pretrain.values())
     ]
     return [request for run in runs for request in requests_of(project.plan(run), None)]
 
