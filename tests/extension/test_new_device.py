@@ -105,7 +105,7 @@ def test_its_name_is_in_the_schema_and_among_the_known() -> None:
     unknown, other, slice = run_extended("staged_device", errors_of, *faults)
     assert "'tpu', 'ipu' or 'staged'" in unknown
     assert "topology (stage-2) goes with device: staged, found cpu" in other
-    assert "v6e-16, stage-2; found stage-3" in slice
+    assert "v5p-2, stage-2; found stage-3" in slice
 
 
 def test_commands_know_it() -> None:
