@@ -27,25 +27,35 @@ class PhaseWork(NamedTuple):
         return self.phase.steps * self.step_operations
 
 
-def find_peak(machine: Machine, precision: str) -> float | None:
+def find_peak(machine: Machine, precision: str, products: str | None = None) -> float | None:
     """Return the peak of one device in 10^12 operations per second; None: no figure is published.
 
-    A TPU has no peak for float32: a product of float32 tensors is one pass in bfloat16 or several, as
-    `float32_matmul_precision` says.
+    A TPU has no peak for float32: a product of float32 tensors is one pass in bfloat16 or several.
+
+    Args:
+        machine: the machine.
+        precision: the precision of a phase.
+        products: the run's `float32_matmul_precision`; None: the machine's.
     """
     if machine.peak is None:
         return None
     published: float | None = getattr(machine.peak, precision)
     if published is None and precision == "float32" and machine.topology is not None and machine.peak.bfloat16 is not None:
-        return machine.peak.bfloat16 / PASSES[machine.float32_matmul_precision]
+        return machine.peak.bfloat16 / PASSES[products or machine.float32_matmul_precision]
     return published
 
 
-def hours_at_peak(work: Sequence[PhaseWork], machine: Machine) -> float | None:
-    """Return the hours of the whole machine at its whole peak; None if none is published for a phase's precision."""
+def hours_at_peak(work: Sequence[PhaseWork], machine: Machine, products: str | None = None) -> float | None:
+    """Return the hours of the whole machine at its whole peak; None if none is published for a phase's precision.
+
+    Args:
+        work: the operations of the phases.
+        machine: the machine.
+        products: the run's `float32_matmul_precision`; None: the machine's.
+    """
     hours = 0.0
     for part in work:
-        peak = find_peak(machine, part.phase.precision)
+        peak = find_peak(machine, part.phase.precision, products)
         if peak is None:
             return None
         hours += part.total / (peak * 1e12 * machine.device_count) / 3600

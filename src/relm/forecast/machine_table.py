@@ -25,9 +25,9 @@ def machine_lines(work: Sequence[PhaseWork], run: Run, machines: Mapping[str, Ma
     )
     yield f"  {'machine':<14} {'devices':>8} {'peak, TFLOP/s':>14}" + "".join(f"{f'at {share:.0%}':>18}" for share in SHARES)
     for name, machine in _rows(run, machines):
-        peaks = [find_peak(machine, precision) for precision in precisions]
+        peaks = [find_peak(machine, precision, run.float32_matmul_precision) for precision in precisions]
         peak = " and ".join(dict.fromkeys(f"{peak:g}" for peak in peaks if peak is not None)) or "none published"
-        yield f"  {name:<14} {machine.device_count:>8} {peak:>14}" + "".join(_cells(work, machine, price))
+        yield f"  {name:<14} {machine.device_count:>8} {peak:>14}" + "".join(_cells(work, machine, run, price))
     if "float32" in precisions and any(machine.topology is not None for machine in machines.values()):
         yield "  TPUs multiply float32 in one pass of bfloat16, or in three or six: float32_matmul_precision high, highest"
     if price is not None:
@@ -49,9 +49,9 @@ def _rows(run: Run, machines: Mapping[str, Machine]) -> Iterator[tuple[str, Mach
             yield name, machine
 
 
-def _cells(work: Sequence[PhaseWork], machine: Machine, price: float | None) -> Iterator[str]:
+def _cells(work: Sequence[PhaseWork], machine: Machine, run: Run, price: float | None) -> Iterator[str]:
     """Yield the hours of a row, each with its price; nothing where no peak is published."""
-    hours, hourly = hours_at_peak(work, machine), price_of_hour(machine, price)
+    hours, hourly = hours_at_peak(work, machine, run.float32_matmul_precision), price_of_hour(machine, price)
     if hours is None:
         return
     for share in SHARES:

@@ -129,7 +129,7 @@ def find_figures(project: Project, plan: Plan, name: str, machine: Machine) -> F
     tokenizer = vocabulary(placed)[0]
     config, run = configuration(placed.recipe, tokenizer), placed.recipe.run
     work = [PhaseWork(phase, operations(config, phase, run).hardware) for phase in placed.recipe.pretrain.values()]
-    hours, price = hours_at_peak(work, machine), price_of_hour(machine, None)
+    hours, price = hours_at_peak(work, machine, run.float32_matmul_precision), price_of_hour(machine, None)
     hours = None if hours is None else hours / USUAL
     cost = None if hours is None or price is None else hours * price
     return Figures([fit_of_phase(placed, phase, tokenizer) for phase in placed.phases], hours, cost)
