@@ -135,8 +135,8 @@ class Machine(Section):
         return self.accelerators if self.slice is None else self.slice.devices
 
     @property
-    def chip_count(self) -> int:
-        """Number of accelerators as they are rented: chips of TPUs, of which one may be two devices."""
+    def chip_count(self) -> float:
+        """Number of accelerators as they are rented: chips of TPUs, which may be two devices each; 0.5 for one core."""
         return self.accelerators if self.slice is None else self.slice.chips
 
     @property
