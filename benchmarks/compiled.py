@@ -1,4 +1,6 @@
-"""HBM, FLOPs and bytes of our compiled step and of the same step of `transformers`: `python benchmarks/compiled.py RECIPE ...`.
+"""HBM, FLOPs and bytes of our compiled step and of the same step of `transformers`.
+
+    python benchmarks/compiled.py NAME@MACHINE ...
 
 For the recipe's slice, by the TPU's own compiler, on a machine without a TPU: needs `make .venv-tpu/made-from`. Ours is the
 program of the recipe, read from docs/compiled.json where it is there. The other is the library's model at the same sizes,
@@ -27,13 +29,13 @@ from relm.training.architecture import configuration
 
 
 def comparable() -> list[str]:
-    """Recipes whose step is one program: micro-batches are several, and no step of transformers is like them."""
-    return sorted({row.recipe for row in read_shipped().rows if row.name == "step"})
+    """Runs whose step is one program: micro-batches are several, and no step of transformers is like them."""
+    return sorted({row.run for row in read_shipped().rows if row.name == "step"})
 
 
 def slice_of(recipe_name: str) -> str:
     """Return the TPUs that a recipe is for."""
-    return topology_of(Project(CHECKOUT).plan(recipe_name), None)
+    return topology_of(Project(CHECKOUT).plan(recipe_name))
 
 
 def shape_of(recipe_name: str, alone: bool) -> dict[str, Any]:
@@ -123,14 +125,14 @@ def compare(what: str, mine: Compiled, other: Compiled) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "recipes",
+        "runs",
         nargs="*",
         default=comparable(),
-        help="TPU recipes of one phase and micro-batch; default: all of them",
+        help="runs on TPUs of one phase and micro-batch; default: all of them",
     )
     parser.add_argument("--alone", action="store_true", help="also one device's part of the batch, without the sums")
     given = parser.parse_args()
-    for name in given.recipes:
+    for name in given.runs:
         print(name)
         compare(f"{TOPOLOGIES[slice_of(name)].devices} devices", ours(name, alone=False), theirs(name, alone=False))
         if given.alone:

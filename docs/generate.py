@@ -51,10 +51,10 @@ def format_rule_graph() -> str:
 
 
 def format_compiled_programs() -> str:
-    """Return the table of the recipes' programs with the TPU compiler's figures, from docs/compiled.json."""
+    """Return the table of the runs' programs with the TPU compiler's figures, from docs/compiled.json."""
     shipped = read_shipped()
-    rows = ["| recipe | program | HBM, GiB | FLOPs | bytes | all-reduces | sha256 |", "|---|---|---|---|---|---|---|"]
-    for row in sorted(shipped.rows, key=lambda row: (row.name == HELD_OUT, row.recipe)):
+    rows = ["| run | program | HBM, GiB | FLOPs | bytes | all-reduces | sha256 |", "|---|---|---|---|---|---|---|"]
+    for row in sorted(shipped.rows, key=lambda row: (row.name == HELD_OUT, row.run)):
         found = shipped.compiled_for(row)
         if found is None:
             cells = ["not compiled yet", "", "", ""]
@@ -64,7 +64,7 @@ def format_compiled_programs() -> str:
             size = f"{found.memory.peak / 2**30:.1f} of {found.memory.capacity / 2**30:.1f}"
             reductions = found.operations.get("all-reduce", 0)
             cells = [size, f"{found.flops:.3g}", f"{found.bytes_accessed:.3g}", f"{reductions}"]
-        rows.append(f"| `{row.recipe}` | {row.phase}, {row.name} | {' | '.join(cells)} | `{row.program[:12]}` |")
+        rows.append(f"| `{row.run}` | {row.phase}, {row.name} | {' | '.join(cells)} | `{row.program[:12]}` |")
     return "\n".join(rows)
 
 

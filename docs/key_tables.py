@@ -1,4 +1,4 @@
-"""Tables of the keys of recipes, datasets, models and evaluations, written between the markers of a page.
+"""Tables of the keys of recipes, machines, datasets, models and evaluations, written between the markers of a page.
 
 `<!-- keys of Run -->` marks a table of every key of the class `Run`, `<!-- keys of Phase: steps, optimizer -->` for one of
 the keys named. A page groups the keys as it likes; each key has to be in exactly one table.
@@ -9,6 +9,7 @@ import re
 from typing import Any
 
 from relm.recipes.datasets import Dataset
+from relm.recipes.machines import Machine
 from relm.recipes.published_models import PretrainedModel
 from relm.recipes.published_tests import PublishedTest
 from relm.recipes.recipe import Recipe
@@ -18,6 +19,7 @@ FILES = {
     "recipes/data": Dataset,
     "recipes/models": PretrainedModel,
     "recipes/evaluations": PublishedTest,
+    "recipes/machines": Machine,
 }
 """Maps a folder to the class of its YAML files."""
 END = "<!-- end of keys -->"

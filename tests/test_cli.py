@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from relm.cli import main
-from relm.reporting import status
+from relm.reporting import run_list
 from relm.steps import list_steps
 from small_project import Commands
 
@@ -179,12 +179,12 @@ def test_a_disk_without_room_is_a_message(monkeypatch: pytest.MonkeyPatch, capsy
     def full(*_: object) -> str:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "work/lock")
 
-    monkeypatch.setattr(status, "describe_recipes", full)
+    monkeypatch.setattr(run_list, "describe_runs", full)
     assert main(["list"]) == 1
     assert capsys.readouterr().err.startswith("relm list: work/lock: No space left on device; is the disk full")
 
 
 def test_undecodable_bytes_are_reported_and_logged(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(status, "describe_recipes", lambda *_: "recipes/\udcff.yaml")
+    monkeypatch.setattr(run_list, "describe_runs", lambda *_: "recipes/\udcff.yaml")
     assert main(["list", "--log", str(tmp_path / "log")]) == 0
     assert (tmp_path / "log").read_text().endswith("recipes/\\udcff.yaml\n")

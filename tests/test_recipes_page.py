@@ -13,6 +13,8 @@ import pytest
 
 from relm.recipes.datasets import load_dataset
 from relm.recipes.evaluations import EVALUATIONS, HARNESS
+from relm.recipes.machines import load_machine
+from relm.recipes.project import Project
 from relm.recipes.published_models import load_model
 from relm.recipes.published_tests import load_test
 from relm.recipes.recipe import load_recipe
@@ -23,7 +25,13 @@ PAGE = (CHECKOUT / "docs" / "recipes.md").read_text()
 PAGES = "".join(path.read_text() for path in sorted((CHECKOUT / "docs").glob("*.md")))
 EXAMPLE = re.compile(r"^```yaml\n# (recipes/\S+\.yaml)\n(.*?)^```$", re.M | re.S)
 EXAMPLES = dict(EXAMPLE.findall(PAGES))
-LOADERS = {"recipes": load_recipe, "recipes/data": load_dataset, "recipes/models": load_model, "recipes/evaluations": load_test}
+LOADERS = {
+    "recipes": load_recipe,
+    "recipes/data": load_dataset,
+    "recipes/models": load_model,
+    "recipes/evaluations": load_test,
+    "recipes/machines": load_machine,
+}
 LINKS_TO_FILES = {"dataset": "data", "from_model": "models", "init_from": "models", "expect_reference": "models"}
 
 
@@ -76,6 +84,13 @@ def test_an_example_loads_and_names_files_that_exist(path: str, folder: Path) ->
     for task in content.get("evaluate", []):
         known = task in EVALUATIONS or task.startswith(HARNESS)
         assert known or (folder / "recipes" / "evaluations" / f"{task}.yaml").exists(), task
+
+
+@pytest.mark.parametrize("path", [path for path in EXAMPLES if re.fullmatch(r"recipes/[^/]+", path)])
+def test_an_example_of_a_recipe_can_be_planned_on_its_machine_and_those_of_on(path: str, folder: Path) -> None:
+    project, name = Project(folder), Path(path).stem
+    for machine in project.plan(name).recipe.on:
+        assert project.plan(f"{name}@{machine}").machine == project.machine(machine, path)
 
 
 def test_every_yaml_block_is_an_example() -> None:

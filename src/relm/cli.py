@@ -72,8 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         status, stream, message = 130, sys.stderr, f"relm {arguments.step}: interrupted; nothing half-written is left"
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 128 + signal.SIGPIPE
+        return close_broken_pipe()
     except (PermissionError, FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError) as error:
         words = f"{error.filename}: {error.strerror}; correct the path or its permissions"
         status, stream, message = 1, sys.stderr, f"relm {arguments.step}: {words}"
@@ -83,8 +82,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     message = message.encode("utf-8", "backslashreplace").decode()  # names of files and strings of JSON may be invalid UTF-8
     if ranks.rank():
         return report_from_other_rank(status, message)
-    print(message, file=stream, flush=True)
+    try:
+        print(message, file=stream, flush=True)
+    except BrokenPipeError:
+        return close_broken_pipe()
     return status if arguments.log is None else max(status, write_log(arguments.log, message))
+
+
+def close_broken_pipe() -> int:
+    """Send further output nowhere, because its reader has ended, as in `relm list | head`, and return the exit status."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 128 + signal.SIGPIPE
 
 
 def report_from_other_rank(status: int, message: str) -> int:

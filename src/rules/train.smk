@@ -46,5 +46,5 @@ rule compile:
     params:
         settings=graph.compiled_for,
     shell:
-        "python -m relm compile {wildcards.recipe} --fingerprint {wildcards.fingerprint} --topology {params.settings[topology]}"
+        "python -m relm compile {wildcards.recipe} --fingerprint {wildcards.fingerprint}"
         " --output {output:q} --log {log:q}"

@@ -63,7 +63,7 @@ def test_a_shipped_recipe_that_was_edited_gets_the_command_to_compile(monkeypatc
 def test_a_file_in_the_work_folder_is_found(plan: Plan) -> None:
     write_compilation(plan.compilation, made())
     output = describe_estimate(plan, None, 2.0, trial=False)
-    assert "device-hours by arithmetic" in output
+    assert "hours by arithmetic" in output
     assert "\n\nas compiled for v3-8 by jax 0.7.1, libtpu 0.0.21\n" in output
     assert "at least 4 s: operations 2 s" in output
     # 900 steps of 4 s on four chips at 2 an hour.

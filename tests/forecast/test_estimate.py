@@ -10,10 +10,11 @@ from relm.forecast import trial
 from relm.forecast.estimate import describe_estimate, vocabulary
 from relm.forecast.expected_tokenizer import SENTENCEPIECES
 from relm.forecast.trial import Trial, take_trial
+from relm.recipes.machines import Price
 from relm.recipes.plan import Plan
 from relm.recipes.project import Project
 from relm.recipes.section import read_yaml
-from small_project import Commands
+from small_project import CHECKOUT, Commands
 
 TWO_PHASES = """
 title: Two lengths
@@ -79,7 +80,7 @@ def test_hours_are_operations_by_the_peak_and_cost_their_price(plans: Project) -
     plan = changed(plans, "run: {peak_teraflops: 1.0e-9}")
     output = describe_estimate(plan, None, 3.0, trial=False)
     found = float(figures(output.split("in all\n")[-1], "operations")) / 1e3 / 3600
-    hours, price = re.match(r"1e-09 +([\d,.]+) \(([\d,.]+)\)", figures(output, "run's own")).groups()
+    hours, price = re.match(r"1 +1e-09 +([\d,.]+) \(([\d,.]+)\)", figures(output, "run's own")).groups()
     assert float(hours.replace(",", "")) == pytest.approx(found / 0.2, rel=0.01)
     assert float(price.replace(",", "")) == pytest.approx(3 * found / 0.2, rel=0.01)
     with pytest.raises(RelmError, match=r"--price-per-hour: expected a number from 0 on, found nan"):
@@ -91,9 +92,36 @@ def test_a_device_that_is_not_here_is_arithmetic(plans: Project) -> None:
     output = describe_estimate(plan, "long", None, trial=True)
     assert "of each device, and activations of 2 sequences at once" in figures(output, "memory")
     assert figures(output, "time here") == "not measured: run.device is tpu"
-    assert re.findall(r"^  (TPU v\S+) +([\d.]+) ", output, re.M)[:3] == [("TPU v2", "46"), ("TPU v3", "123"), ("TPU v4", "275")]
-    both = describe_estimate(plan, None, None, trial=False)
-    assert figures(both, "TPU v3") == "none published"
+
+
+def test_the_runs_machine_comes_first_and_then_all_that_can_train_and_have_a_peak(plans: Project) -> None:
+    shipped = Project(CHECKOUT)
+    output = describe_estimate(shipped.plan("roberta_base_v3-8@v5e-8"), None, None, trial=False, machines=shipped.machines())
+    table = output.partition("hours by arithmetic")[2]
+    names = re.findall(r"^  (\S+) +\d+ +\d", table, re.M)
+    assert names[:3] == ["v5e-8", "a100", "a100-8"]
+    assert sorted(names) == ["a100", "a100-8", "h100", "h100-8", "l4", "rtx4090", "v3-8", "v4-8", "v5e-8", "v5p-8", "v6e-8"]
+    assert figures(table, "v5e-8").split()[:2] == ["8", "197"]
+    assert "TPUs multiply float32 in one pass of bfloat16" in table
+    assert figures(output, "machine") == "v5e-8: Google Cloud TPU v5e-8, eight chips on one host"
+    assert figures(output, "fits").startswith(
+        "yes: 192 sequences at once: 11.3 GB of 17.2 GB of each device, by the TPU's compiler"
+    )
+
+
+def test_a_machine_without_a_published_peak_has_no_hours(plans: Project) -> None:
+    shipped = Project(CHECKOUT)
+    output = describe_estimate(shipped.plan("quickstart@cpu"), None, None, trial=False, machines=shipped.machines())
+    assert figures(output, "cpu").split() == ["1", "none", "published"]
+
+
+def test_the_price_of_a_machine_is_used_where_none_is_given(plans: Project) -> None:
+    plan = Project(CHECKOUT).plan("bert_large_wikitext103_v3-8_bf16@h100")
+    assert plan.machine is not None
+    dear = plan.machine.model_copy(update={"price": Price(usd_per_hour=10, date="2026-01-15", source="https://example.org")})
+    row = figures(describe_estimate(plan, None, None, trial=False, machines={"h100": dear}), "h100")
+    hours, price = re.match(r"1 +989.4 +([\d.]+) \(([\d.]+)\)", row).groups()
+    assert float(price) == pytest.approx(10 * float(hours), rel=0.01)
 
 
 def test_each_device_of_a_slice_computes_its_part_of_the_sequences(plans: Project) -> None:

@@ -97,25 +97,25 @@ def test_an_estimate_tells_of_the_size_or_that_none_fits(folder: Path) -> None:
     found = describe_estimate(Project(folder).plan("tiny@small"), None, None, trial=False)
     assert "activations of 2 sequences at once" in found
     assert "activations at most" in found
-    assert "micro-batch of phase main: 2 sequences at once" in found
+    assert "fits         yes: 2 sequences at once: " in found
     write_machine(folder, 0.5)
     refused = describe_estimate(Project(folder).plan("tiny@small"), None, None, trial=False)
-    assert "micro-batch of phase main: one sequence on each device of small needs" in refused
-    assert "micro-batch of phase" not in describe_estimate(Project(folder).plan("tiny"), None, None, trial=False)
+    assert "fits         NO: one sequence on each device of small needs" in refused
+    assert "  fits" not in describe_estimate(Project(folder).plan("tiny"), None, None, trial=False)
 
 
 def test_the_compiler_is_asked_about_the_size_that_training_would_choose(folder: Path) -> None:
     project = Project(folder)
     name = "bert_large_wikitext103_v3-8_bf16"
-    assert sizes_to_compile(project.plan(name), None) == {}
-    assert sizes_to_compile(project.plan(f"{name}@v4-8"), "v3-8") == {}
+    assert sizes_to_compile(project.plan(name)) == {}
+    assert sizes_to_compile(project.plan(f"{name}@h100")) == {}
     plan = project.plan(f"{name}@v6e-8")
     chosen = fit_phase(plan, "main", vocabulary(plan)[0])[0].recipe.run.micro_batch_size
-    assert sizes_to_compile(plan, None) == {"main": chosen}
+    assert sizes_to_compile(plan) == {"main": chosen}
     path = folder / "recipes" / "machines" / "v6e-8.yaml"
     path.write_text(path.read_text().replace("memory_gib: 32", "memory_gib: 2"))
     if compiled_size(plan, "main") is None:
-        assert sizes_to_compile(Project(folder).plan(f"{name}@v6e-8"), None) == {"main": 8}
+        assert sizes_to_compile(Project(folder).plan(f"{name}@v6e-8")) == {"main": 8}
 
 
 @pytest.mark.parametrize(("made_by", "expected"), [("small", 4), (None, 4), ("cpu", 2)])

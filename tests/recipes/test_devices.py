@@ -11,14 +11,11 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.parametrize("declaration", list(DEVICES), ids=lambda declaration: declaration.name)
-def test_functions_lock_image_and_accelerators_of_a_device_exist(declaration: DeviceDeclaration) -> None:
+def test_functions_lock_and_image_of_a_device_exist(declaration: DeviceDeclaration) -> None:
     assert load(declaration.check)().startswith(("yes", "no: "))
     assert declaration.open is None or callable(load(declaration.open))
     assert (CHECKOUT / "envs" / declaration.lock).exists()
     assert (CHECKOUT / "containers" / DEVICES[declaration.image].image / "Dockerfile").exists()
-    found = [accelerator.name for accelerator in declaration.estimated_accelerators]
-    assert found
-    assert set(declaration.estimated_on) <= set(found)
 
 
 def test_a_device_with_an_environment_uses_its_lock() -> None:

@@ -44,7 +44,7 @@ def compiled_lines(plan: Plan, only: str | None, price: float | None, stated: Pa
 
 def _lines_of(path: Path, plan: Plan, only: str | None, price: float | None) -> list[str]:
     compilation = read_compilation(path)
-    if compilation.recipe != plan.name:
+    if compilation.recipe != plan.run_name:
         raise RelmError(f"{path} belongs to recipe {compilation.recipe}, not to {plan.name}")
     return [*consequences_lines(compilation, plan.recipe, only, price)]
 

@@ -4,7 +4,7 @@ It needs the recipe alone and no data. Operations, disk, and memory are arithmet
 the memory and the time on this machine are measured by a trial, on request. No torch is imported.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,13 +12,15 @@ from relm.errors import RelmError
 from relm.examples.manifest import TokenizerFacts
 from relm.forecast.compiled_estimate import compiled_lines
 from relm.forecast.expected_tokenizer import KINDS, made_tokenizer, tokenizer_kind, tokenizer_of
-from relm.forecast.fitted_run import fit_phase
+from relm.forecast.machine_figures import PhaseWork
+from relm.forecast.machine_table import machine_lines
+from relm.forecast.phase_fit import PhaseFit, fit_of_phase
 from relm.forecast.trial import Trial, take_trial
-from relm.formatting import format_bytes, format_duration, format_hours, format_row
+from relm.formatting import format_bytes, format_duration, format_row
 from relm.limits import available_memory, free_disk
 from relm.models.configuration import Configuration
-from relm.recipes.accelerators import Accelerator
 from relm.recipes.devices import DEVICES
+from relm.recipes.machines import Machine
 from relm.recipes.plan import Plan
 from relm.recipes.recipe import Phase, Run
 from relm.training.activations import activation_bytes
@@ -28,8 +30,6 @@ from relm.training.micro_batches import micro_batch_size
 from relm.training.resources import disk_bytes, require_state_memory, sequences_per_device, state_bytes
 
 ASSUMED_CHARACTERS, ASSUMED_TOKENS = 256, 32_000
-SHARES = (0.2, 0.4, 0.6)
-"""Shares of its published peak that a device may reach: with a small or badly fed model, usually, and at best."""
 
 
 class PhaseEstimate(NamedTuple):
@@ -42,8 +42,8 @@ class PhaseEstimate(NamedTuple):
     """The operations of a step."""
     trial: Trial | str
     """The trial on this machine, or the reason why there was none."""
-    choice: str | None = None
-    """A sentence on the micro-batch that was chosen for another machine, or on why none fits."""
+    fit: PhaseFit
+    """The verdict on the memory of the machine's devices."""
 
     @property
     def tokens(self) -> int:
@@ -62,14 +62,23 @@ class PhaseEstimate(NamedTuple):
         return self.phase.steps * self.trial.step_seconds(self.micro_batches) if isinstance(self.trial, Trial) else None
 
 
-def describe_estimate(plan: Plan, only: str | None, price: float | None, trial: bool, compiled: Path | None = None) -> str:
+def describe_estimate(
+    plan: Plan,
+    only: str | None,
+    price: float | None,
+    *,
+    trial: bool,
+    compiled: Path | None = None,
+    machines: Mapping[str, Machine] | None = None,
+) -> str:
     """Return a table for each phase, and for all of them together.
 
     Args:
         only: one phase; None: all of them.
-        price: the price of an hour of one device (for a TPU: of one chip), in any currency.
+        price: the price of an hour of one device (for a TPU: of one chip), in any currency; None: those of the machines' files.
         trial: take and measure a step of each phase on this machine.
         compiled: a file of `relm compile`; None: the one that it wrote for this recipe into the work folder, if it did.
+        machines: the machines by name, for which hours are computed; None: that of the plan alone.
 
     Raises:
         RelmError: the phase is unknown, the price is negative or infinite, the recipe describes no model, or `compiled` belongs
@@ -85,6 +94,7 @@ def describe_estimate(plan: Plan, only: str | None, price: float | None, trial: 
     counts = ", ".join(f"{name.replace('_', ' ')} {count:,}" for name, count in kinds._asdict().items() if count)
     lines = [
         f"{plan.name}: {plan.recipe.title}",
+        *([] if plan.machine is None else [format_row("machine", f"{plan.recipe.run.machine}: {plan.machine.title}")]),
         format_row("vocabulary", f"{config.vocabulary_size:,} rows; {origin}"),
         format_row("parameters", f"{kinds.total:,}: {counts}"),
     ]
@@ -92,7 +102,9 @@ def describe_estimate(plan: Plan, only: str | None, price: float | None, trial: 
     for name in plan.phases if only is None else [only]:
         estimates.append(_phase_estimate(plan, name, config, tokenizer, trial))
         lines += ["", *_phase_lines(estimates[-1], config, plan.work)]
-    lines += ["", *_total_lines(estimates, price), *_elsewhere(estimates, plan.recipe.run, price)]
+    known = machines or ({} if plan.machine is None else {str(plan.recipe.run.machine): plan.machine})
+    work = [PhaseWork(estimate.phase, estimate.operations.hardware) for estimate in estimates]
+    lines += ["", *_total_lines(estimates, price), *machine_lines(work, plan.recipe.run, known, price)]
     return "\n".join([*lines, *compiled_lines(plan, only, price, compiled)])
 
 
@@ -117,11 +129,8 @@ def _assumed_tokens(plan: Plan) -> tuple[int, str]:
 def _phase_estimate(
     plan: Plan, name: str, config: Configuration, tokenizer: TokenizerFacts, wants_trial: bool
 ) -> PhaseEstimate:
-    try:
-        plan, choice = fit_phase(plan, name, tokenizer)
-    except RelmError as error:
-        choice = f"micro-batch of phase {name}: {error}"
-    phase, run = plan.recipe.pretrain[name], plan.recipe.run
+    fit = fit_of_phase(plan, name, tokenizer)
+    phase, run = plan.recipe.pretrain[name], fit.plan.recipe.run
     trial: Trial | str = "not measured: --trial takes a step here and measures it"
     if not DEVICES[run.device].takes_trials:
         trial = f"not measured: run.device is {run.device}"
@@ -131,7 +140,7 @@ def _phase_estimate(
             trial = take_trial(plan.name, name, run.processes)
         except RelmError as error:
             trial = f"not measured: {error}"
-    return PhaseEstimate(name, phase, run, operations(config, phase, run), trial, choice)
+    return PhaseEstimate(name, phase, run, operations(config, phase, run), trial, fit)
 
 
 def _phase_lines(estimate: PhaseEstimate, config: Configuration, work: Path) -> Iterator[str]:
@@ -173,8 +182,9 @@ def _memory_lines(estimate: PhaseEstimate, config: Configuration) -> Iterator[st
     activations = activation_bytes(config, phase, run, sequences)
     most = f", activations at most {format_bytes(activations)}" if activations else ""
     yield format_row("", f"by arithmetic: {parts}{most}")
-    if estimate.choice is not None:
-        yield format_row("", estimate.choice)
+    if estimate.fit.memory is not None:
+        verdict = {True: "yes", False: "NO", None: "not known"}[estimate.fit.fits]
+        yield format_row("fits", f"{verdict}: {estimate.fit.reason}")
 
 
 def _format_memory(needed: int, run: Run) -> str:
@@ -211,42 +221,3 @@ def _total_lines(estimates: Sequence[PhaseEstimate], price: float | None) -> Ite
     if len(seconds) == len(estimates):
         cost = "" if price is None else f", {price * sum(seconds) / 3600:,.2f} at {price:g} an hour"
         yield format_row("time here", f"{format_duration(sum(seconds))}{cost}")
-
-
-def _elsewhere(estimates: Sequence[PhaseEstimate], run: Run, price: float | None) -> Iterator[str]:
-    """Yield the hours of one device by arithmetic alone."""
-    precisions = sorted({str(estimate.phase.precision) for estimate in estimates})
-    yield ""
-    yield f"device-hours by arithmetic: operations / (published peak in {' and '.join(precisions)} x the share that is used)"
-    yield f"  {'device':<14} {'peak, TFLOP/s':>14}" + "".join(f"{f'at {share:.0%}':>16}" for share in SHARES)
-    for accelerator, teraflops in _devices(run, precisions):
-        hours = _hours(estimates, accelerator)
-        if hours is None:
-            yield f"  {accelerator.name:<14} {'none published':>14}"
-            continue
-        cells = [format_hours(hours / share) for share in SHARES]
-        if price is not None:
-            cells = [f"{cell} ({price * hours / share:,.2f})" for cell, share in zip(cells, SHARES, strict=True)]
-        yield f"  {accelerator.name:<14} {teraflops:>14}" + "".join(f"{cell:>16}" for cell in cells)
-    if price is not None:
-        yield f"  in brackets what they cost at {price:g} an hour"
-
-
-def _devices(run: Run, precisions: Sequence[str]) -> Iterator[tuple[Accelerator, str]]:
-    """Yield the devices of the table and their formatted peaks, first the one that the recipe itself states."""
-    if run.peak_teraflops is not None:
-        yield Accelerator("run's own", "", *[run.peak_teraflops] * 3), f"{run.peak_teraflops:g}"
-    for accelerator in DEVICES[run.device].estimated_accelerators:
-        figures = [getattr(accelerator, precision) for precision in precisions]
-        yield accelerator, " and ".join(f"{figure:g}" for figure in figures if figure is not None)
-
-
-def _hours(estimates: Sequence[PhaseEstimate], accelerator: Accelerator) -> float | None:
-    """Return device-hours at the whole peak; None if no peak is published for a phase's precision."""
-    hours = 0.0
-    for estimate in estimates:
-        teraflops = getattr(accelerator, estimate.phase.precision)
-        if teraflops is None:
-            return None
-        hours += estimate.phase.steps * estimate.operations.hardware / (teraflops * 1e12) / 3600
-    return hours

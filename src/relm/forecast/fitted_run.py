@@ -44,13 +44,9 @@ def fit_phase(plan: Plan, phase: str, tokenizer: TokenizerFacts, resumed: Path |
     return dataclasses.replace(plan, recipe=recipe), f"micro-batch of phase {phase}: {chosen.reason}"
 
 
-def sizes_to_compile(plan: Plan, stated: str | None) -> dict[str, int | None]:
-    """Return phase -> the micro-batch to compile on another machine: the one that training would choose, or the smallest.
-
-    Args:
-        stated: a slice for which is compiled instead of the machine's; nothing is chosen for it.
-    """
-    if plan.own_machine or stated not in (None, plan.recipe.run.topology):
+def sizes_to_compile(plan: Plan) -> dict[str, int | None]:
+    """Return phase -> the micro-batch to compile on another machine: the one that training would choose, or the smallest."""
+    if plan.own_machine or plan.recipe.run.topology is None:
         return {}
     sizes: dict[str, int | None] = {}
     tokenizer, _ = tokenizer_of(plan)
@@ -91,7 +87,7 @@ def compiled_size(plan: Plan, phase: str) -> CompiledSize | None:
 
 def _size_in(found: Compilation, plan: Plan, phase: str) -> CompiledSize | None:
     run, programs = plan.recipe.run, [each.compiled for each in found.programs if each.phase == phase]
-    now = plan.name, run.topology, run.activation_checkpointing, plan.recipe.pretrain[phase].global_batch_size
+    now = plan.run_name, run.topology, run.activation_checkpointing, plan.recipe.pretrain[phase].global_batch_size
     then = found.recipe, found.topology, found.activation_checkpointing, found.sequences.get(phase)
     if now != then or not programs or phase not in found.micro_batches:
         return None

@@ -63,7 +63,7 @@ def compiled_for(wildcards: Any) -> dict[str, Any]:
 
     plan = plan_of_run(wildcards)
     settings = plan.recipe.run.model_dump(mode="json", include={"micro_batch_size", "activation_checkpointing"})
-    return {"topology": topology_of(plan, None), **settings}
+    return {"topology": topology_of(plan), **settings}
 
 
 @report_faults

@@ -71,16 +71,6 @@ class DeviceDeclaration:
     """Keys of its description on which dropout's random numbers depend, beside those of every device."""
     accelerators: tuple[Accelerator, ...] = ()
     """Its models with their published peaks."""
-    estimated_on: tuple[str, ...] = ()
-    """Accelerators for which `relm estimate` computes hours, possibly of other devices; empty: its own."""
-
-    @property
-    def estimated_accelerators(self) -> tuple[Accelerator, ...]:
-        """Accelerators for which `relm estimate` computes hours."""
-        if not self.estimated_on:
-            return self.accelerators
-        known = (accelerator for declaration in DEVICES for accelerator in declaration.accelerators)
-        return tuple(accelerator for accelerator in known if accelerator.name in self.estimated_on)
 
 
 DEVICES: Registry[DeviceDeclaration] = Registry(
@@ -98,7 +88,6 @@ DEVICES: Registry[DeviceDeclaration] = Registry(
         reserved_gib=0.5,  # Python, torch and its libraries
         takes_trials=True,
         float32_matmul_precision="highest",
-        estimated_on=("L4", "A100", "H100 SXM", "TPU v3", "TPU v4"),  # a recipe for the CPU may be meant for any of them
     ),
     DeviceDeclaration(
         name="cuda",
@@ -119,7 +108,6 @@ DEVICES: Registry[DeviceDeclaration] = Registry(
         float32_matmul_precision="highest",
         draws_depend_on=("name", "torch"),
         accelerators=GPUS,
-        estimated_on=("V100 SXM2", "T4", "L4", "A10", "A100", "H100 PCIe", "H100 SXM", "H200"),
     ),
     DeviceDeclaration(
         name="tpu",

@@ -135,6 +135,11 @@ class Machine(Section):
         return self.accelerators if self.slice is None else self.slice.devices
 
     @property
+    def chip_count(self) -> float:
+        """Number of accelerators as they are rented: chips of TPUs, which may be two devices each; 0.5 for one core."""
+        return self.accelerators if self.slice is None else self.slice.chips
+
+    @property
     def host_count(self) -> int:
         """Number of hosts."""
         return self.hosts if self.slice is None else self.slice.hosts

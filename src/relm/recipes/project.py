@@ -37,6 +37,8 @@ class Project:
         # A graph needs the same file for each shard; it is read once.
         self._datasets: dict[str, Dataset] = {}
         self._machines: dict[str, Machine] = {}
+        # A recipe is placed on many machines.
+        self._recipes: dict[Path, Recipe] = {}
         self._models: dict[str, PretrainedModel] = {}
         self._tests: dict[str, PublishedTest] = {}
         self._jobs: dict[JobKey, DataJob] = {}
@@ -110,6 +112,14 @@ class Project:
             self._machines[name] = load_machine(path)
         return self._machines[name]
 
+    def machines(self) -> dict[str, Machine]:
+        """Return the machines by name; a file with faults is left out, and reported where it is named."""
+        found = {}
+        for name in self.machine_names():
+            with contextlib.suppress(RelmError):
+                found[name] = self.machine(name, f"@{name}")
+        return found
+
     def dataset_path(self, name: str) -> Path:
         """Return the path of a dataset's file."""
         return self.recipes / "data" / f"{name}.yaml"
@@ -182,8 +192,7 @@ class Project:
 
     def _placed_recipe(self, run: RunName, path: Path) -> tuple[Recipe, Machine | None, bool]:
         """Return the recipe of a run on its machine, the machine, and True if it is the recipe's own."""
-        recipe = load_recipe(path)
-        self._check_machines(recipe, path)
+        recipe = self._recipe(path)
         own = find_own_machine(recipe)
         machine = None if recipe.run.machine is None else self.machine(recipe.run.machine, f"{path}: run.machine")
         if machine is not None and (run.is_twin or run.machine in (None, own)):
@@ -199,6 +208,14 @@ class Project:
         placed = place_on(recipe, name, machine, path)
         deviations = [*placed.deviations, describe_deviation(placed, own, name, machine)]
         return placed.model_copy(update={"deviations": deviations}), machine, False
+
+    def _recipe(self, path: Path) -> Recipe:
+        """Return the recipe in a file, read once, all of whose machines exist."""
+        if path not in self._recipes:
+            recipe = load_recipe(path)
+            self._check_machines(recipe, path)
+            self._recipes[path] = recipe
+        return self._recipes[path]
 
     def _check_machines(self, recipe: Recipe, path: Path) -> None:
         """Raise an error if a recipe names a machine that does not exist."""

@@ -242,7 +242,7 @@ def gather(plan: Plan, verify: Path, evaluations: Mapping[str, Path], before: Ma
         before=_in_order(plan, before),
         logs={phase: plan.run_folder / phase / LOG for phase in plan.phases},
         devices=_on_devices(plan),
-        compiled=read_reported(plan.compilation, plan.name, plan.recipe) if plan.compilation.is_file() else None,
+        compiled=read_reported(plan.compilation, plan.run_name, plan.recipe) if plan.compilation.is_file() else None,
         model=read_json(sidecar_of(model)),
         records=records,
         date=_last_moment(records, verify),

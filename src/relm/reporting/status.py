@@ -1,4 +1,4 @@
-"""The list of recipes, and the progress of a run, read from files alone."""
+"""The progress of a run, read from files alone."""
 
 import fcntl
 import json
@@ -9,30 +9,9 @@ from pathlib import Path
 import psutil
 
 from relm.artifact import sidecar_of
-from relm.errors import RelmError
 from relm.recipes.jobs import SPLITS
 from relm.recipes.plan import Plan
-from relm.recipes.project import Project, describe_misnamed, shorten_error
 from relm.recipes.run_folder import LOG
-
-
-def describe_recipes(project: Project) -> str:
-    """Return one line a recipe: its name, a mark if its results exist, and its title."""
-    names = project.names()
-    width = max((len(name) for name in names), default=0)
-    lines = []
-    for name in names:
-        try:
-            plan = project.plan(name)
-            words = plan.recipe.title + ("" if plan.recipe.paper is None else f" [paper_{plan.recipe.paper.key}]")
-        except RelmError as error:
-            words = f"has faults: {shorten_error(error)}"
-        done = "done" if (Path("results") / name).is_dir() else "    "
-        lines.append(f"{name:<{width}}  {done}  {words}")
-    lines += [describe_misnamed(path) for path in project.misnamed()]
-    return "\n".join(
-        [*lines, "", "snakemake results/NAME runs one; snakemake results/smoke/NAME runs its small twin on any CPU."]
-    )
 
 
 def _last_line(path: Path) -> dict[str, float]:

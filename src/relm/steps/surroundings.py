@@ -1,13 +1,18 @@
 """Commands that describe recipes and machines, and make no product of the graph."""
 
+from relm.errors import RelmError
 from relm.recipes.project import Project
 from relm.steps.contract import FINGERPRINT, RECIPE, Arguments, Job, Step, argument, path, plan_of
 
 
 def list_job(a: Arguments) -> Job:
-    from relm.reporting.status import describe_recipes
+    from relm.reporting import run_list
 
-    return Job(lambda: describe_recipes(Project()))
+    if a.machine is None:
+        return Job(lambda: run_list.describe_runs(Project()))
+    if not a.machine.startswith("@"):
+        raise RelmError(f"{a.machine}: expected a machine as in NAME@MACHINE, such as @rtx4090")
+    return Job(lambda: run_list.describe_machine_runs(Project(), a.machine.removeprefix("@")))
 
 
 def status_job(a: Arguments) -> Job:
@@ -20,20 +25,23 @@ def estimate_job(a: Arguments) -> Job:
     from relm.forecast.estimate import describe_estimate
 
     plan = plan_of(a)
-    return Job(lambda: describe_estimate(plan, a.phase, a.price_per_hour, a.trial, a.compiled))
+    return Job(
+        lambda: describe_estimate(
+            plan, a.phase, a.price_per_hour, trial=a.trial, compiled=a.compiled, machines=Project().machines()
+        )
+    )
 
 
 def compile_job(a: Arguments) -> Job:
-    from relm.errors import RelmError
     from relm.forecast.compilation.compile_record import write_compilation
-    from relm.forecast.compilation.compiling import compile_recipe
+    from relm.forecast.compilation.compiling import compile_run
     from relm.forecast.compilation.program_table import advice, describe_compilation
     from relm.forecast.fitted_run import sizes_to_compile
 
     plan = plan_of(a)
 
     def run() -> str:
-        compilation = compile_recipe(plan, a.phase, a.topology, sizes_to_compile(plan, a.topology))
+        compilation = compile_run(plan, a.phase, sizes_to_compile(plan))
         if a.output is not None:
             write_compilation(a.output, compilation)
         if not compilation.fits:
@@ -63,7 +71,12 @@ def schema_job(a: Arguments) -> Job:
 
 
 STEPS: dict[str, Step] = {
-    "list": Step("list the recipes", [], list_job, records=False),
+    "list": Step(
+        "list the runs with the machines that they fit, hours and price there by estimate",
+        [argument("machine", nargs="?", metavar="@MACHINE", help="show the figures of each run on this machine alone")],
+        list_job,
+        records=False,
+    ),
     "status": Step("show the finished, running and remaining steps of a recipe", [RECIPE], status_job, records=False),
     "estimate": Step(
         "estimate a recipe's operations, memory, disk, time and cost, before any data are downloaded",
@@ -98,14 +111,14 @@ STEPS: dict[str, Step] = {
         [
             RECIPE,
             FINGERPRINT,
-            argument("--topology", metavar="SLICE", help="such as v3-8; default: the recipe's run.topology"),
             argument("--phase", metavar="PHASE", help="one phase; default: all of them"),
             path("--output", "also write compile.json", required=False),
         ],
         compile_job,
         records=False,
-        epilog="Takes a minute a program and more, and up to 14 GB of memory; needs `make .venv-tpu/made-from`, and an x86 "
-        "processor. Exits with 1 where a program does not fit, with the compiler's figure. What was compiled is kept in "
+        epilog="The slice is that of the machine, such as NAME@v5p-8. Takes a minute a program and more, and up to 14 GB of "
+        "memory; needs `make .venv-tpu/made-from`, and an x86 processor. Exits with 1 where a program does not fit, with the "
+        "compiler's figure. What was compiled is kept in "
         "work/compiled.",
     ),
     "doctor": Step("show what this machine can run, and the reasons why not", [], doctor_job, records=False),

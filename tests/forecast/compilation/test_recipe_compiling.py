@@ -1,5 +1,6 @@
 """The programs that a recipe requests, and the messages where they cannot be compiled or do not fit."""
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ from relm.forecast.compilation.compiling import (
 from relm.forecast.compilation.consequence_lines import format_memory
 from relm.forecast.compilation.program_table import advice, describe_compilation
 from relm.recipes.project import Project
+from relm.recipes.recipe import Run
 from small_project import CHECKOUT
 
 PLAN = Project(CHECKOUT).plan("roberta_base_v3-8")
@@ -48,24 +50,36 @@ REFUSED = {
 def compilation(answer: dict[str, object]):
     traced = TracedProgram(ProgramRequest(PLAN.name, "main", "v3-8"), "step", PROGRAM, Path("0.hlo"), "50,265 tokens")
     text = "  %a = f32[4,8]{1,0} all-reduce(%b), channel_id=1"
-    return compilation_of(PLAN, "v3-8", [(traced, compiled_from_answer(answer, text, "", "key", "v3:2x2"))])
+    return compilation_of(PLAN, [(traced, compiled_from_answer(answer, text, "", "key", "v3:2x2"))])
 
 
-def test_a_recipe_is_compiled_for_its_own_slice_or_a_stated_one() -> None:
-    assert topology_of(PLAN, None) == "v3-8"
-    assert requests_of(PLAN, None, "v5e-8") == [ProgramRequest("roberta_base_v3-8", "main", "v5e-8")]
+def test_a_run_is_compiled_for_the_slice_of_its_machine() -> None:
+    plan = Project(CHECKOUT).plan("roberta_base_v3-8@v5p-8")
+    assert requests_of(PLAN, None) == [ProgramRequest("roberta_base_v3-8", "main", "v3-8")]
+    assert requests_of(plan, "main") == [ProgramRequest("roberta_base_v3-8@v5p-8", "main", "v5p-8")]
 
 
-def test_an_unknown_slice_and_a_recipe_without_one_are_refused() -> None:
-    with pytest.raises(RelmError, match=r"--topology v9-8: expected one of v2-8, v3-8"):
-        topology_of(PLAN, "v9-8")
-    with pytest.raises(RelmError, match=r"recipe quickstart has no run.topology; name a slice, such as --topology v3-8"):
-        topology_of(Project(CHECKOUT).plan("quickstart"), None)
+@pytest.mark.parametrize("name", ["roberta_base_v3-8@h100", "quickstart"])
+def test_a_run_on_a_machine_without_tpus_is_refused(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(CHECKOUT)
+    assert main(["compile", name]) == 1
+    recipe, _, machine = name.partition("@")
+    expected = f"relm compile: machine {machine or 'cpu'} is no slice of TPUs; name one, such as relm compile {recipe}@v3-8\n"
+    assert capsys.readouterr().err == expected
+
+
+def test_a_recipe_with_the_device_alone_is_refused() -> None:
+    recipe = PLAN.recipe.model_copy(update={"run": Run(device="tpu")})
+    plan = dataclasses.replace(PLAN, recipe=recipe, machine=None)
+    with pytest.raises(RelmError, match=r"^recipe roberta_base_v3-8 names no slice of TPUs; name one, such as relm compile"):
+        topology_of(plan)
 
 
 def test_an_unknown_phase_is_refused() -> None:
     with pytest.raises(RelmError, match=r"recipe roberta_base_v3-8 has no phase 'second'; it has main"):
-        requests_of(PLAN, "second", None)
+        requests_of(PLAN, "second")
 
 
 def test_without_the_environment_the_message_has_the_command_that_makes_it(

@@ -16,8 +16,8 @@ from relm.forecast.compilation.compiling import HELD_OUT, ProgramRequest, Traced
 from relm.forecast.compilation.consequences import step_programs
 from relm.forecast.compilation.program_facts import carried_beyond_gradients
 from relm.forecast.compilation.shipped_programs import (
-    RecipeFacts,
     Row,
+    RunFacts,
     Shipped,
     check,
     compile_missing,
@@ -37,8 +37,8 @@ from small_project import CHECKOUT
 PROJECT = Project(CHECKOUT)
 TRACED = [TracedProgram(ProgramRequest("a", "main", "v3-8"), "step", PROGRAM, Path("0.hlo"), "")]
 ROWS = rows_of(TRACED)
-RECIPES = {
-    "a": RecipeFacts(
+RUNS = {
+    "a": RunFacts(
         fingerprint="0" * 12,
         sequences={"main": 16},
         micro_batches={"main": 16},
@@ -51,7 +51,7 @@ KEY = compiled_key(PROGRAM, "v3:2x2", VERSIONS)
 
 def table(answer: dict[str, object]) -> Shipped:
     made = {PROGRAM.sha256: {"v3:2x2": compiled_from_answer(answer, "", "", KEY, "v3:2x2")}}
-    return Shipped(rows=tuple(ROWS), recipes=RECIPES, programs={PROGRAM.sha256: PROGRAM}, compiled=made)
+    return Shipped(rows=tuple(ROWS), runs=RUNS, programs={PROGRAM.sha256: PROGRAM}, compiled=made)
 
 
 @pytest.fixture(autouse=True)
@@ -60,55 +60,71 @@ def same_versions(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_table_of_todays_programs_is_current() -> None:
-    check(table(FITS), ROWS, RECIPES)
+    check(table(FITS), ROWS, RUNS)
 
 
 def test_a_program_that_changed_is_named() -> None:
     other = [row.model_copy(update={"program": "cd" * 32}) for row in ROWS]
     assert missing(table(FITS), other) == other
     with pytest.raises(RelmError, match=r"docs/compiled.json is not current: a \(main, step\); .* `make compile-all`"):
-        check(table(FITS), other, RECIPES)
+        check(table(FITS), other, RUNS)
 
 
 def test_a_recipe_that_was_edited_is_named_though_its_programs_are_the_same() -> None:
-    edited = {"a": RECIPES["a"].model_copy(update={"fingerprint": "1" * 12})}
+    edited = {"a": RUNS["a"].model_copy(update={"fingerprint": "1" * 12})}
     with pytest.raises(RelmError, match=r"docs/compiled.json is not current: a was edited, .* `make compile-all`"):
         check(table(FITS), ROWS, edited)
 
 
 def test_the_table_has_the_figures_of_every_shipped_recipe_as_it_is_now() -> None:
     shipped = read_shipped()
-    for name in {row.recipe for row in shipped.rows}:
+    for name in {row.run for row in shipped.rows}:
         found = shipped_compilation(shipped, PROJECT.plan(name))
         assert found is not None
         assert [(each.phase, each.name) for each in found.programs] == [
-            (row.phase, row.name) for row in shipped.rows if row.recipe == name
+            (row.phase, row.name) for row in shipped.rows if row.run == name
         ]
 
 
 def test_the_table_has_no_figures_for_an_edited_recipe() -> None:
     shipped, plan = read_shipped(), PROJECT.plan("roberta_base_v3-8")
-    edited = {plan.name: shipped.recipes[plan.name].model_copy(update={"fingerprint": "1" * 12})}
+    name = "roberta_base_v3-8@v3-8"
+    edited = {name: shipped.runs[name].model_copy(update={"fingerprint": "1" * 12})}
     with pytest.raises(RelmError, match=rf"has fingerprint {plan.fingerprint}, docs/compiled.json has figures of 111111111111"):
-        shipped_compilation(shipped.model_copy(update={"recipes": edited}), plan)
+        shipped_compilation(shipped.model_copy(update={"runs": edited}), plan)
     assert shipped_compilation(Shipped(), plan) is None
+
+
+def test_a_run_has_the_same_figures_with_and_without_the_name_of_its_own_machine() -> None:
+    shipped = read_shipped()
+    here, there = (PROJECT.plan(f"roberta_base_v3-8{at}") for at in ("", "@v3-8"))
+    assert shipped_compilation(shipped, here) == shipped_compilation(shipped, there)
+    assert shipped_compilation(shipped, PROJECT.plan("roberta_base_v3-8@h100")) is None
+
+
+def test_recipes_for_tpus_are_compiled_for_each_shipped_slice_of_tpus() -> None:
+    found = {request.run for request in shipped_requests(PROJECT)}
+    tpus = ("v3-8", "v4-8", "v5e-8", "v5p-8", "v6e-8")
+    assert {name for name in found if name.startswith("roberta_base_v3-8@")} == {f"roberta_base_v3-8@{tpu}" for tpu in tpus}
+    assert len(found) == 5 * len(tpus)
+    assert not any(name.startswith(("quickstart", "shakespeare")) for name in found)
 
 
 def test_a_recipe_that_does_not_fit_is_named() -> None:
     with pytest.raises(RelmError, match=r"docs/compiled.json: a does not fit; see `relm compile NAME`"):
-        check(table(REFUSED), ROWS, RECIPES)
+        check(table(REFUSED), ROWS, RUNS)
 
 
 def test_another_compiler_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "installed_versions", lambda: {"jax": "9"})
     with pytest.raises(RelmError, match=r"was made by .*'libtpu': '3'.*, the TPU's environment has .*'9'"):
-        check(table(FITS), ROWS, RECIPES)
+        check(table(FITS), ROWS, RUNS)
 
 
 def test_another_option_of_the_compiler_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(OPTIONS, "xla_tpu_an_option", True)
     with pytest.raises(RelmError, match=r"docs/compiled.json: a was compiled with other options.*; delete the file"):
-        check(table(FITS), ROWS, RECIPES)
+        check(table(FITS), ROWS, RUNS)
 
 
 def test_what_is_known_is_not_compiled_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,9 +136,9 @@ def test_what_is_known_is_not_compiled_again(tmp_path: Path, monkeypatch: pytest
 
     monkeypatch.setattr(module, "compile_program", compile_program)
     path = tmp_path / "compiled.json"
-    made = compile_missing(Shipped(), TRACED, RECIPES, path)
+    made = compile_missing(Shipped(), TRACED, RUNS, path)
     assert requested == TRACED
-    assert compile_missing(read_shipped(path), TRACED, RECIPES, path) == made == read_shipped(path)
+    assert compile_missing(read_shipped(path), TRACED, RUNS, path) == made == read_shipped(path)
     assert requested == TRACED
 
 
@@ -140,33 +156,37 @@ def test_an_interrupt_stops_the_compilers_that_run(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(module, "compile_program", compile_program)
     monkeypatch.setattr(module, "concurrent_compilations", lambda: 2)
     with pytest.raises(KeyboardInterrupt):
-        compile_missing(Shipped(), traced, RECIPES, tmp_path / "compiled.json")
+        compile_missing(Shipped(), traced, RUNS, tmp_path / "compiled.json")
     assert stopped == [True]
 
 
 def model_of(row: Row) -> nn.Module:
     """Return the model of a row, without memory for its parameters."""
-    plan = PROJECT.plan(row.recipe)
+    plan = PROJECT.plan(row.run)
     with torch.device("meta"):
         return unset_model(configuration(plan.recipe, tokenizer_of(plan)[0]))
 
 
 def activation(row: Row) -> int:
     """Return the element count of a layer's activations on one device."""
-    recipe = PROJECT.plan(row.recipe).recipe
+    recipe = PROJECT.plan(row.run).recipe
     phase = recipe.pretrain[row.phase]
     sequences = micro_batch_size(phase, recipe.run.micro_batch_size, 1) // TOPOLOGIES[row.topology].devices
     return sequences * phase.sequence_length * recipe.model.hidden_size
 
 
-def test_the_table_has_every_recipe_for_tpus() -> None:
-    assert {(row.recipe, row.phase, row.topology) for row in read_shipped().rows} == set(shipped_requests(PROJECT))
+def test_the_table_has_every_recipe_for_tpus_and_nothing_else() -> None:
+    found = {(row.run, row.phase, row.topology) for row in read_shipped().rows}
+    requests = set(shipped_requests(PROJECT))
+    assert found <= {tuple(request)[:3] for request in requests}
+    # `make compile-all` adds what v5p-8 lacks.
+    assert {tuple(request)[:3] for request in requests if request.topology != "v5p-8"} <= found
 
 
 def test_a_shipped_step_has_the_programs_of_its_micro_batches() -> None:
     found: dict[tuple[str, str], set[str]] = {}
     for row in read_shipped().rows:
-        found.setdefault((row.recipe, row.phase), set()).add(row.name)
+        found.setdefault((row.run, row.phase), set()).add(row.name)
     for (name, phase), programs in found.items():
         recipe = PROJECT.plan(name).recipe
         settings = recipe.pretrain[phase]

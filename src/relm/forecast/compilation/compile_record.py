@@ -139,6 +139,7 @@ class Compilation(Facts):
 
     revision: int = REVISION
     recipe: str
+    """Name of the run: that of the recipe on its own machine, otherwise NAME@MACHINE."""
     topology: str
     layout: str
     devices: int

@@ -32,6 +32,7 @@ from relm.forecast.compilation.tpu_compiler import PACKAGES
 from relm.forecast.compilation.tpu_environment import find_interpreter, read_tail, run_module
 from relm.recipes.identity import work_folder
 from relm.recipes.plan import Plan
+from relm.recipes.run_name import RunName
 from relm.recipes.topologies import TOPOLOGIES
 from relm.training.micro_batches import micro_batch_size
 
@@ -43,9 +44,10 @@ NOTHING_CHOSEN: Mapping[str, int | None] = {}
 
 
 class ProgramRequest(NamedTuple):
-    """A phase of a recipe, for a slice."""
+    """A phase of a run, for a slice."""
 
-    recipe: str
+    run: str
+    """Name of the run, such as `roberta_base_v3-8@v5p-8`."""
     phase: str
     topology: str
     micro_batch_size: int | None = None
@@ -62,31 +64,29 @@ class TracedProgram(NamedTuple):
     vocabulary: str
 
 
-def topology_of(plan: Plan, stated: str | None) -> str:
-    """Return the slice that a recipe is compiled for.
+def topology_of(plan: Plan) -> str:
+    """Return the slice that a run is compiled for.
 
     Raises:
-        RelmError: no slice is stated, or it is unknown.
+        RelmError: its machine is none.
     """
-    topology = stated or plan.recipe.run.topology
-    if topology is None:
-        raise RelmError(f"recipe {plan.name} has no run.topology; name a slice, such as --topology v3-8")
-    if topology not in TOPOLOGIES:
-        raise RelmError(f"--topology {topology}: expected one of {', '.join(TOPOLOGIES)}")
-    return topology
+    if plan.recipe.run.topology is None:
+        machine = plan.recipe.run.machine
+        found = f"recipe {plan.name} names no slice" if machine is None else f"machine {machine} is no slice"
+        example = RunName.parse(plan.name)._replace(machine="v3-8")
+        raise RelmError(f"{found} of TPUs; name one, such as relm compile {example}")
+    return plan.recipe.run.topology
 
 
-def requests_of(
-    plan: Plan, phase: str | None, stated: str | None, chosen: Mapping[str, int | None] = NOTHING_CHOSEN
-) -> list[ProgramRequest]:
+def requests_of(plan: Plan, phase: str | None, chosen: Mapping[str, int | None] = NOTHING_CHOSEN) -> list[ProgramRequest]:
     """Return one request for each phase, or for the given one.
 
     Raises:
-        RelmError: the phase or the slice is unknown.
+        RelmError: the phase is unknown, or the run's machine is no slice of TPUs.
     """
     if phase is not None and phase not in plan.phases:
         raise RelmError(f"recipe {plan.name} has no phase {phase!r}; it has {', '.join(plan.phases)}")
-    topology = topology_of(plan, stated)
+    topology = topology_of(plan)
     return [ProgramRequest(plan.name, name, topology, chosen.get(name)) for name in ([phase] if phase else plan.phases)]
 
 
@@ -114,7 +114,7 @@ def _trace_group(requests: Sequence[ProgramRequest], devices: int, folder: Path)
     folder.mkdir(parents=True)
     write_json(folder / "requests.json", [request._asdict() for request in requests])
     variables = {"PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": str(devices), "TF_CPP_MIN_LOG_LEVEL": "2"}
-    what = requests[0].recipe if len(requests) == 1 else f"{len(requests)} phases of recipes"
+    what = requests[0].run if len(requests) == 1 else f"{len(requests)} phases of recipes"
     arguments = [folder / "requests.json", folder]
     doing = f"tracing {what} for {devices} devices"
     if run_module("relm.forecast.compilation.tracing", arguments, variables, folder / "log", doing):
@@ -183,7 +183,7 @@ def _compile(traced: TracedProgram, layout: str, key: str, stop: threading.Event
     folder.mkdir()
     paths = {name: str(folder / name) for name in ("answer", "text", "source_text")}
     write_json(folder / "job", {"hlo": str(traced.hlo), "donated": traced.program.donated, "layout": layout, **paths})
-    doing = f"compiling {traced.request.recipe}, {traced.request.phase}, {traced.name}, for {traced.request.topology}"
+    doing = f"compiling {traced.request.run}, {traced.request.phase}, {traced.name}, for {traced.request.topology}"
     variables = {"TF_CPP_MIN_LOG_LEVEL": "2"}
     if run_module("relm.forecast.compilation.tpu_compiler", [folder / "job"], variables, folder / "log", doing, stop):
         raise RelmError(f"{doing} failed, and not for lack of memory:\n{read_tail(folder / 'log')}")
@@ -225,23 +225,20 @@ def compiled_from_answer(answer: Mapping[str, Any], text: str, source: str, key:
     )
 
 
-def compile_recipe(
-    plan: Plan, phase: str | None, stated: str | None, chosen: Mapping[str, int | None] = NOTHING_CHOSEN
-) -> Compilation:
-    """Compile all programs of a recipe, and return their figures.
+def compile_run(plan: Plan, phase: str | None, chosen: Mapping[str, int | None] = NOTHING_CHOSEN) -> Compilation:
+    """Compile all programs of a run, and return their figures.
 
     Args:
         phase: one of its phases; None: all.
-        stated: the slice; None: the recipe's.
         chosen: phase -> the micro-batch that was chosen for a machine; None: the recipe's.
 
     Raises:
-        RelmError: the recipe cannot be traced, or the compiler fails.
+        RelmError: the run's machine is no slice of TPUs, the recipe cannot be traced, or the compiler fails.
     """
-    topology = topology_of(plan, stated)
+    requests = requests_of(plan, phase, chosen)
     with TemporaryDirectory(prefix="relm-compile-") as folder:
-        programs = trace_programs(requests_of(plan, phase, stated, chosen), Path(folder))
-        return compilation_of(plan, topology, [(each, compile_program(each)) for each in programs])
+        programs = trace_programs(requests, Path(folder))
+        return compilation_of(plan, [(each, compile_program(each)) for each in programs])
 
 
 def recipe_facts(plan: Plan, phases: Iterable[str], chosen: Mapping[str, int | None] = NOTHING_CHOSEN) -> dict[str, Any]:
@@ -262,14 +259,14 @@ def slice_facts(topology: str) -> dict[str, Any]:
     return {"topology": topology, "layout": where.layout, "devices": where.devices, "chips": where.chips}
 
 
-def compilation_of(plan: Plan, topology: str, programs: Iterable[tuple[TracedProgram, Compiled]]) -> Compilation:
-    """Return a recipe's programs with the results of compiling them."""
+def compilation_of(plan: Plan, programs: Iterable[tuple[TracedProgram, Compiled]]) -> Compilation:
+    """Return a run's programs with the results of compiling them."""
     found = list(programs)
     named = {traced.request.phase for traced, _ in found}
     chosen = {traced.request.phase: traced.request.micro_batch_size for traced, _ in found}
     return Compilation(
-        recipe=plan.name,
-        **slice_facts(topology),
+        recipe=plan.run_name,
+        **slice_facts(topology_of(plan)),
         **recipe_facts(plan, [name for name in plan.phases if name in named], chosen),
         vocabulary=found[0][0].vocabulary,
         programs=tuple(

@@ -1,9 +1,11 @@
 """The compiled programs of all recipes for TPUs, in a file that is committed: `make compile-all`, `make compile-check`.
 
-The file names the programs of each recipe's phase for its slice, by sha256, and holds the compiler's figures of each program.
-The check traces every recipe and compiles nothing; only `make compile-all` compiles a changed program again.
+The file names the programs of each run's phases, by sha256, and holds the compiler's figures of each program. Its runs are
+all recipes for TPUs on all machines with TPUs, named NAME@MACHINE. The check traces every run and compiles nothing; only
+`make compile-all` compiles a changed program again.
 """
 
+import functools
 import sys
 import threading
 from collections.abc import Mapping, Sequence
@@ -26,12 +28,15 @@ from relm.forecast.compilation.compiling import (
     recipe_facts,
     requests_of,
     slice_facts,
+    topology_of,
     trace_programs,
 )
 from relm.forecast.compilation.tpu_environment import CHECKOUT
 from relm.limits import available_memory, usable_cores
+from relm.recipes.machine_use import divides
 from relm.recipes.plan import Plan
 from relm.recipes.project import Project
+from relm.recipes.run_name import RunName
 from relm.recipes.topologies import TOPOLOGIES
 
 TABLE = CHECKOUT / "docs" / "compiled.json"
@@ -40,9 +45,10 @@ MEMORY = 14 * 2**30
 
 
 class Row(Facts):
-    """A program of a recipe."""
+    """A program of a run."""
 
-    recipe: str
+    run: str
+    """Name of the run, NAME@MACHINE."""
     phase: str
     name: str
     topology: str
@@ -51,8 +57,8 @@ class Row(Facts):
     layout: str
 
 
-class RecipeFacts(Facts):
-    """A recipe as it was when its programs were traced."""
+class RunFacts(Facts):
+    """A run as it was when its programs were traced."""
 
     fingerprint: str
     sequences: dict[str, int]
@@ -68,8 +74,8 @@ class Shipped(Facts):
     """The content of the committed file."""
 
     rows: tuple[Row, ...] = ()
-    recipes: dict[str, RecipeFacts] = Field(default_factory=dict)
-    """The recipes by name."""
+    runs: dict[str, RunFacts] = Field(default_factory=dict)
+    """The runs by name, NAME@MACHINE."""
     programs: dict[str, Program] = Field(default_factory=dict)
     """The programs by sha256."""
     compiled: dict[str, dict[str, Compiled]] = Field(default_factory=dict)
@@ -86,8 +92,12 @@ def read_shipped(path: Path = TABLE) -> Shipped:
     Raises:
         RelmError: another version wrote it.
     """
-    if not path.exists():
-        return Shipped()
+    return _read(path, path.stat().st_mtime_ns) if path.exists() else Shipped()
+
+
+@functools.lru_cache(maxsize=2)
+def _read(path: Path, changed: int) -> Shipped:
+    """Return the content of a file that was changed at a time; `relm list` asks for it once a run and machine."""
     try:
         return Shipped.model_validate(read_json(path))
     except ValidationError as error:
@@ -95,16 +105,23 @@ def read_shipped(path: Path = TABLE) -> Shipped:
 
 
 def shipped_requests(project: Project) -> list[ProgramRequest]:
-    """Return a request for every phase of every recipe for a TPU."""
-    plans = [project.plan(name) for name in project.names()]
-    return [request for plan in plans if plan.recipe.run.topology for request in requests_of(plan, None, None)]
+    """Return a request for every phase of every recipe for a TPU, on every machine with TPUs that divides its batches."""
+    recipes = [name for name in project.names() if project.plan(name).recipe.run.topology]
+    runs = [
+        f"{name}@{machine}"
+        for name in recipes
+        for machine, hardware in project.machines().items()
+        if hardware.topology is not None
+        and all(divides(hardware, phase) for phase in project.plan(name).recipe.pretrain.values())
+    ]
+    return [request for run in runs for request in requests_of(project.plan(run), None)]
 
 
 def rows_of(programs: Sequence[TracedProgram]) -> list[Row]:
     """Return the table's rows for traced programs."""
     return [
         Row(
-            recipe=each.request.recipe,
+            run=each.request.run,
             phase=each.request.phase,
             name=each.name,
             topology=each.request.topology,
@@ -115,33 +132,33 @@ def rows_of(programs: Sequence[TracedProgram]) -> list[Row]:
     ]
 
 
-def recipes_of(project: Project, programs: Sequence[TracedProgram]) -> dict[str, RecipeFacts]:
-    """Return the table's facts on the recipes of traced programs, by name."""
-    vocabularies = {each.request.recipe: each.vocabulary for each in programs}
-    return {name: _recipe_facts(project.plan(name), vocabulary) for name, vocabulary in sorted(vocabularies.items())}
+def runs_of(project: Project, programs: Sequence[TracedProgram]) -> dict[str, RunFacts]:
+    """Return the table's facts on the runs of traced programs, by name."""
+    vocabularies = {each.request.run: each.vocabulary for each in programs}
+    return {name: _run_facts(project.plan(name), vocabulary) for name, vocabulary in sorted(vocabularies.items())}
 
 
-def _recipe_facts(plan: Plan, vocabulary: str) -> RecipeFacts:
-    return RecipeFacts(fingerprint=plan.fingerprint, vocabulary=vocabulary, **recipe_facts(plan, plan.phases))
+def _run_facts(plan: Plan, vocabulary: str) -> RunFacts:
+    return RunFacts(fingerprint=plan.fingerprint, vocabulary=vocabulary, **recipe_facts(plan, plan.phases))
 
 
 def shipped_compilation(shipped: Shipped, plan: Plan) -> Compilation | None:
-    """Return the table's programs of a recipe for its slice; None if the table lacks the recipe.
+    """Return the table's programs of a run; None if the table lacks the run.
 
     Raises:
         RelmError: the recipe has another fingerprint now, or a program was not compiled.
     """
-    facts, topology = shipped.recipes.get(plan.name), plan.recipe.run.topology
-    rows = [row for row in shipped.rows if (row.recipe, row.topology) == (plan.name, topology)]
-    if facts is None or topology is None or not rows:
+    name = str(RunName.parse(plan.name)._replace(machine=plan.recipe.run.machine))
+    facts, rows = shipped.runs.get(name), [row for row in shipped.rows if row.run == name]
+    if facts is None or not rows:
         return None
     if facts.fingerprint != plan.fingerprint:
         raise RelmError(
             f"recipe {plan.name} has fingerprint {plan.fingerprint}, docs/compiled.json has figures of {facts.fingerprint}"
         )
     return Compilation(
-        recipe=plan.name,
-        **slice_facts(topology),
+        recipe=plan.run_name,
+        **slice_facts(topology_of(plan)),
         **facts.model_dump(exclude={"fingerprint"}),
         programs=tuple(_compiled_program(shipped, row) for row in rows),
     )
@@ -150,31 +167,31 @@ def shipped_compilation(shipped: Shipped, plan: Plan) -> Compilation | None:
 def _compiled_program(shipped: Shipped, row: Row) -> CompiledProgram:
     compiled = shipped.compiled_for(row)
     if compiled is None:
-        raise RelmError(f"docs/compiled.json: {row.recipe} (phase {row.phase}, {row.name}) is not compiled")
+        raise RelmError(f"docs/compiled.json: {row.run} (phase {row.phase}, {row.name}) is not compiled")
     return CompiledProgram(phase=row.phase, name=row.name, program=shipped.programs[row.program], compiled=compiled)
 
 
 def missing(shipped: Shipped, rows: Sequence[Row]) -> list[Row]:
     """Return the rows whose program is not in the table, each program and slice once, the steps of originals first."""
     found = {(row.program, row.layout): row for row in reversed(rows) if shipped.compiled_for(row) is None}
-    return sorted(found.values(), key=lambda row: (row.topology != "v3-8", row.name == HELD_OUT, row.topology, row.recipe))
+    return sorted(found.values(), key=lambda row: (row.topology != "v3-8", row.name == HELD_OUT, row.topology, row.run))
 
 
-def check(shipped: Shipped, rows: Sequence[Row], recipes: Mapping[str, RecipeFacts]) -> None:
-    """Compare the table with the recipes' programs of today.
+def check(shipped: Shipped, rows: Sequence[Row], runs: Mapping[str, RunFacts]) -> None:
+    """Compare the table with the runs' programs of today.
 
     Raises:
         RelmError: a program is missing, changed, compiled with other options or versions, or does not fit.
     """
-    before = {(row.recipe, row.phase, row.name): row for row in shipped.rows}
-    changed = [row for row in rows if before.get((row.recipe, row.phase, row.name)) != row or shipped.compiled_for(row) is None]
+    before = {(row.run, row.phase, row.name): row for row in shipped.rows}
+    changed = [row for row in rows if before.get((row.run, row.phase, row.name)) != row or shipped.compiled_for(row) is None]
     if changed or len(rows) != len(shipped.rows):
-        names = ", ".join(dict.fromkeys(f"{row.recipe} ({row.phase}, {row.name})" for row in changed)) or "a recipe is gone"
+        names = ", ".join(dict.fromkeys(f"{row.run} ({row.phase}, {row.name})" for row in changed)) or "a run is gone"
         raise RelmError(
-            f"docs/compiled.json is not current: {names}; these recipes train with other programs than those compiled. "
+            f"docs/compiled.json is not current: {names}; these runs train with other programs than those compiled. "
             "Run `make compile-all`, which compiles what changed, and commit docs/compiled.json"
         )
-    edited = sorted(name for name in {**shipped.recipes, **recipes} if shipped.recipes.get(name) != recipes.get(name))
+    edited = sorted(name for name in {**shipped.runs, **runs} if shipped.runs.get(name) != runs.get(name))
     if edited:
         raise RelmError(
             f"docs/compiled.json is not current: {', '.join(edited)} was edited, although its programs stayed the same. "
@@ -189,14 +206,14 @@ def check(shipped: Shipped, rows: Sequence[Row], recipes: Mapping[str, RecipeFac
             "file, run `make compile-all` and commit it"
         )
     otherwise = [
-        row.recipe for row in rows if (found := shipped.compiled_for(row)) is not None and found.key != _key(shipped, row)
+        row.run for row in rows if (found := shipped.compiled_for(row)) is not None and found.key != _key(shipped, row)
     ]
     if otherwise:
         raise RelmError(
             f"docs/compiled.json: {', '.join(dict.fromkeys(otherwise))} was compiled with other options, or recorded by "
             "another revision; delete the file, run `make compile-all` and commit it"
         )
-    refused = [row.recipe for row in rows if (found := shipped.compiled_for(row)) is not None and not found.fits]
+    refused = [row.run for row in rows if (found := shipped.compiled_for(row)) is not None and not found.fits]
     if refused:
         raise RelmError(f"docs/compiled.json: {', '.join(dict.fromkeys(refused))} does not fit; see `relm compile NAME`")
 
@@ -206,7 +223,7 @@ def _key(shipped: Shipped, row: Row) -> str:
 
 
 def compile_missing(
-    shipped: Shipped, programs: Sequence[TracedProgram], recipes: Mapping[str, RecipeFacts], path: Path = TABLE
+    shipped: Shipped, programs: Sequence[TracedProgram], runs: Mapping[str, RunFacts], path: Path = TABLE
 ) -> Shipped:
     """Compile the missing programs, and write the table after each one, so that an interruption loses at most those running."""
     rows = rows_of(programs)
@@ -217,7 +234,7 @@ def compile_missing(
             made.setdefault(row.program, {})[row.layout] = known
     programs_by_sha = {each.program.sha256: each.program for each in programs}
     todo = missing(shipped, rows)
-    facts = {"rows": tuple(rows), "recipes": dict(recipes), "programs": programs_by_sha}
+    facts = {"rows": tuple(rows), "runs": dict(runs), "programs": programs_by_sha}
     shipped = _written(path, Shipped(**facts, compiled=made))
     stop = threading.Event()
     with ThreadPoolExecutor(concurrent_compilations()) as pool:
@@ -247,22 +264,22 @@ def _written(path: Path, shipped: Shipped) -> Shipped:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Compile the missing programs, or with --check report them; return 1 if the table is outdated or a recipe does not fit."""
+    """Compile the missing programs, or with --check report them; return 1 if the table is outdated or a run does not fit."""
     try:
         with TemporaryDirectory(prefix="relm-compile-") as folder:
             project = Project(CHECKOUT)
             programs = trace_programs(shipped_requests(project), Path(folder))
-            shipped, recipes = read_shipped(), recipes_of(project, programs)
+            shipped, runs = read_shipped(), runs_of(project, programs)
             if "--check" not in arguments:
-                shipped = compile_missing(shipped, programs, recipes)
-            check(shipped, rows_of(programs), recipes)
+                shipped = compile_missing(shipped, programs, runs)
+            check(shipped, rows_of(programs), runs)
     except RelmError as error:
         print(f"relm: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("relm: interrupted; the programs compiled so far are kept", file=sys.stderr)
         return 130
-    print(f"{TABLE.relative_to(CHECKOUT)}: {len(shipped.rows)} programs of recipes, {len(shipped.programs)} different ones")
+    print(f"{TABLE.relative_to(CHECKOUT)}: {len(shipped.rows)} programs of runs, {len(shipped.programs)} different ones")
     return 0
 
 

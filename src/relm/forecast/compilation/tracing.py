@@ -200,13 +200,13 @@ def trace(requests: Sequence[dict[str, Any]], folder: Path) -> None:
     """Write the programs of phases of recipes into a folder: NUMBER.hlo each, and `programs.json`, which describes them.
 
     Args:
-        requests: recipe, phase, topology and micro-batch of each, all with this process's count of devices.
+        requests: run, phase, topology and micro-batch of each, all with this process's count of devices.
     """
     index: list[dict[str, Any]] = []
     files: dict[str, str] = {}
     known: dict[str, dict[str, tuple[Traced, Program]]] = {}
     for request in requests:
-        plan = Project().plan(request["recipe"])
+        plan = Project().plan(request["run"])
         tokenizer, vocabulary = tokenizer_of(plan)
         recipe = for_slice(plan.recipe, request["topology"], request.get("micro_batch_size"))
         same = canonical_json([program_inputs(recipe, request["phase"]), dataclasses.asdict(tokenizer)])
@@ -223,7 +223,8 @@ def trace(requests: Sequence[dict[str, Any]], folder: Path) -> None:
 
 def program_inputs(recipe: Recipe, phase: str) -> dict[str, Any]:
     """Return everything in a recipe that its programs may depend on, and more."""
-    without = {"title": "", "deviations": [], "expect": [], "run": recipe.run.model_copy(update={"topology": None})}
+    run = recipe.run.model_copy(update={"machine": None, "topology": None})
+    without = {"title": "", "deviations": [], "expect": [], "run": run, "on": {}}
     return {"phase": phase, **recipe.model_copy(update=without).model_dump(mode="json")}
 
 

@@ -26,7 +26,7 @@ def _folder() -> Path:
 def programs(folder: Path, *recipes: str) -> dict[tuple[str, str], TracedProgram]:
     """Return the programs of phase main by (recipe, name)."""
     requests = [ProgramRequest(recipe, "main", TOPOLOGY) for recipe in recipes]
-    return {(each.request.recipe, each.name): each for each in trace_programs(requests, folder / "traced")}
+    return {(each.request.run, each.name): each for each in trace_programs(requests, folder / "traced")}
 
 
 @functools.cache

@@ -1,0 +1,73 @@
+"""A run on a machine by arithmetic: its hours at the published peak, their price, and whether it fits. Imports no torch."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from relm.recipes.machines import Machine
+from relm.recipes.recipe import Phase
+
+SHARES = (0.2, 0.4, 0.6)
+"""Shares of its published peak that a device may reach: with a small or badly fed model, usually, and at best."""
+USUAL = 0.4
+"""The share for which one figure stands."""
+PASSES = {None: 1, "default": 1, "high": 3, "highest": 6}
+"""Precision of products of float32 tensors -> passes through a unit that has no products of float32, by PyTorch/XLA."""
+
+
+class PhaseWork(NamedTuple):
+    """The operations of a phase."""
+
+    phase: Phase
+    step_operations: int
+    """Operations of one step over the global batch, with those that are computed again."""
+
+    @property
+    def total(self) -> int:
+        """Return the operations of all steps."""
+        return self.phase.steps * self.step_operations
+
+
+def find_peak(machine: Machine, precision: str, products: str | None = None) -> float | None:
+    """Return the peak of one device in 10^12 operations per second; None: no figure is published.
+
+    A TPU has no peak for float32: a product of float32 tensors is one pass in bfloat16 or several.
+
+    Args:
+        machine: the machine.
+        precision: the precision of a phase.
+        products: the run's `float32_matmul_precision`; None: the machine's.
+    """
+    if machine.peak is None:
+        return None
+    published: float | None = getattr(machine.peak, precision)
+    if published is None and precision == "float32" and machine.topology is not None and machine.peak.bfloat16 is not None:
+        return machine.peak.bfloat16 / PASSES[products or machine.float32_matmul_precision]
+    return published
+
+
+def hours_at_peak(work: Sequence[PhaseWork], machine: Machine, products: str | None = None) -> float | None:
+    """Return the hours of the whole machine at its whole peak; None if none is published for a phase's precision.
+
+    Args:
+        work: the operations of the phases.
+        machine: the machine.
+        products: the run's `float32_matmul_precision`; None: the machine's.
+    """
+    hours = 0.0
+    for part in work:
+        peak = find_peak(machine, part.phase.precision, products)
+        if peak is None:
+            return None
+        hours += part.total / (peak * 1e12 * machine.device_count) / 3600
+    return hours
+
+
+def price_of_hour(machine: Machine, price: float | None) -> float | None:
+    """Return the price of an hour of the whole machine; None: not known.
+
+    Args:
+        price: the price of an hour of one accelerator, of a TPU one chip, in any currency; None: that of the machine's file.
+    """
+    if price is not None:
+        return price * machine.chip_count
+    return None if machine.price is None else machine.price.usd_per_hour

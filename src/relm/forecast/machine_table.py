@@ -1,0 +1,59 @@
+"""The table of `relm estimate` with the hours of machines, by arithmetic alone."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from relm.forecast.machine_figures import SHARES, PhaseWork, find_peak, hours_at_peak, price_of_hour
+from relm.formatting import format_hours
+from relm.recipes.devices import DEVICES
+from relm.recipes.machines import Machine, Peak
+from relm.recipes.recipe import Run
+
+
+def machine_lines(work: Sequence[PhaseWork], run: Run, machines: Mapping[str, Machine], price: float | None) -> Iterator[str]:
+    """Yield a row for the run's own statement of its peak, for its machine, and for each other machine with a peak.
+
+    Args:
+        work: the operations of the phases.
+        run: the run's section, which may name a machine and a peak.
+        machines: the machines by name.
+        price: the price of an hour of one accelerator, of a TPU one chip, in any currency; None: those of the machines' files.
+    """
+    precisions = sorted({str(part.phase.precision) for part in work})
+    yield ""
+    yield (
+        f"hours by arithmetic: operations / (published peak in {' and '.join(precisions)} x devices x the share that is used)"
+    )
+    yield f"  {'machine':<14} {'devices':>8} {'peak, TFLOP/s':>14}" + "".join(f"{f'at {share:.0%}':>18}" for share in SHARES)
+    for name, machine in _rows(run, machines):
+        peaks = [find_peak(machine, precision, run.float32_matmul_precision) for precision in precisions]
+        peak = " and ".join(dict.fromkeys(f"{peak:g}" for peak in peaks if peak is not None)) or "none published"
+        yield f"  {name:<14} {machine.device_count:>8} {peak:>14}" + "".join(_cells(work, machine, run, price))
+    if "float32" in precisions and any(machine.topology is not None for machine in machines.values()):
+        yield "  TPUs multiply float32 in one pass of bfloat16, or in three or six: float32_matmul_precision high, highest"
+    if price is not None:
+        yield f"  in brackets the price at {price:g} an hour of one accelerator, of a TPU one chip"
+    elif any(machine.price is not None for machine in machines.values()):
+        yield "  in brackets the price in US dollars, by recipes/machines/"
+
+
+def _rows(run: Run, machines: Mapping[str, Machine]) -> Iterator[tuple[str, Machine]]:
+    if run.peak_teraflops is not None:
+        stated = dict.fromkeys(("float32", "bfloat16", "float16"), run.peak_teraflops)
+        peak = Peak(**stated, source="https://run.peak_teraflops")
+        slice_of = {"topology": run.topology} if run.topology else {"accelerators": run.processes * run.devices_of_process}
+        yield "run's own", Machine.model_construct(title="", device=run.device, peak=peak, **slice_of)
+    if run.machine is not None and run.machine in machines:
+        yield run.machine, machines[run.machine]
+    for name, machine in machines.items():
+        if name != run.machine and machine.peak is not None and DEVICES[machine.device].open is not None:
+            yield name, machine
+
+
+def _cells(work: Sequence[PhaseWork], machine: Machine, run: Run, price: float | None) -> Iterator[str]:
+    """Yield the hours of a row, each with its price; nothing where no peak is published."""
+    hours, hourly = hours_at_peak(work, machine, run.float32_matmul_precision), price_of_hour(machine, price)
+    if hours is None:
+        return
+    for share in SHARES:
+        cost = "" if hourly is None else f" ({hourly * hours / share:,.2f})"
+        yield f" {f'{format_hours(hours / share)}{cost}':>17}"

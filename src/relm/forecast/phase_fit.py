@@ -1,0 +1,59 @@
+"""The memory of a machine's devices that a phase of a run needs: by a compiler's figure, otherwise by arithmetic."""
+
+from typing import NamedTuple
+
+from relm.errors import RelmError
+from relm.examples.manifest import TokenizerFacts
+from relm.forecast.fitted_run import compiled_size, fit_phase, memory_of_device
+from relm.forecast.fitting import needed_bytes, usable_bytes
+from relm.formatting import format_bytes
+from relm.recipes.devices import DEVICES
+from relm.recipes.plan import Plan
+from relm.training.architecture import configuration
+from relm.training.micro_batches import micro_batch_size
+from relm.training.resources import state_bytes
+
+
+class PhaseFit(NamedTuple):
+    """The memory of one device that a phase needs, and the verdict."""
+
+    fits: bool | None
+    """None: not known, because the arithmetic is an upper bound."""
+    reason: str
+    """A phrase with the figures, or the sentence of a refusal."""
+    plan: Plan
+    """The plan, with the micro-batch that was chosen for a machine that is not the recipe's own."""
+    size: int | None = None
+    """Sequences of a micro-batch of one process, over all its devices; None: none fits."""
+    needed: int | None = None
+    """Bytes of one device; None: not known."""
+    memory: int | None = None
+    """Bytes of one device's memory; None: not known."""
+
+
+def fit_of_phase(plan: Plan, phase: str, tokenizer: TokenizerFacts) -> PhaseFit:
+    """Return the verdict on a phase, with the micro-batch with which it would train."""
+    memory = memory_of_device(plan)
+    try:
+        fitted, _ = fit_phase(plan, phase, tokenizer)
+    except RelmError as error:
+        return PhaseFit(False, str(error), plan, memory=memory)
+    recipe = fitted.recipe
+    settings, run = recipe.pretrain[phase], recipe.run
+    size = micro_batch_size(settings, run.micro_batch_size, run.processes)
+    at_once = f"{size:,} sequence{'' if size == 1 else 's'} at once"
+    of_memory = "" if memory is None else f" of {format_bytes(memory)}"
+    compiled = compiled_size(fitted, phase)
+    if compiled is not None and compiled.size == size:
+        reason = f"{at_once}: {format_bytes(compiled.needed)}{of_memory} of each device, by the TPU's compiler"
+        return PhaseFit(compiled.fits, reason, fitted, size, compiled.needed, memory)
+    config = configuration(recipe, tokenizer)
+    each = needed_bytes(config, settings, run, size)
+    shared, least = DEVICES[run.device].in_main_memory, state_bytes(config, settings.optimizer).total
+    needed, least = (run.processes * each, run.processes * least) if shared else (each, least)
+    reason = f"{at_once}: {format_bytes(needed)}{of_memory} of {'memory' if shared else 'each device'} at most, by arithmetic"
+    if memory is None:
+        return PhaseFit(None, reason, fitted, size, needed)
+    usable = usable_bytes(run.device, memory)
+    fits = True if needed <= usable else False if least > usable else None
+    return PhaseFit(fits, reason, fitted, size, needed, memory)

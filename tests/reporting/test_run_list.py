@@ -1,0 +1,133 @@
+"""`relm list`: each run once with its machines, and one machine alone."""
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from relm.cli import main
+from relm.recipes.project import Project
+from relm.reporting.run_list import describe_machine_runs, describe_runs
+from small_project import CHECKOUT
+
+MACHINES = Project(CHECKOUT).machine_names()
+LISTED = describe_runs(Project(CHECKOUT))
+
+
+def cells(name: str, listed: str = LISTED) -> dict[str, str]:
+    """Return machine -> the text of its cell, of a run."""
+    part = re.search(rf"^{name}  .*\n(?:    .*\n?)*", listed, re.M)
+    assert part is not None, name
+    lines = [line for line in part[0].splitlines()[1:] if line.split(" ")[4].rstrip("*") in MACHINES]
+    found = [cell for line in lines for cell in re.split(r"  +", line.strip())]
+    return {cell.partition(" ")[0]: cell.partition(" ")[2] for cell in found}
+
+
+def test_each_run_is_listed_once_and_by_paper_the_others_last() -> None:
+    names = re.findall(r"^(\w\S*)  ", LISTED, re.M)
+    assert sorted(names) == Project(CHECKOUT).names()
+    assert names[-1] == "quickstart"
+    headings = re.findall(r"^.* \[paper_\w+\]$", LISTED, re.M)
+    assert "LM Pretraining with Pytorch/TPU [paper_tpu_pretrain]" in headings
+    assert len(headings) == len(set(headings)) == 4
+
+
+def test_each_run_has_every_machine_that_can_train_and_its_own_is_marked() -> None:
+    found = cells("roberta_base_v3-8")
+    expected = {"a100", "a100-8", "cpu", "h100", "h100-8", "l4", "rtx4090", "v3-8*", "v4-8", "v5e-8", "v5p-8", "v6e-8"}
+    assert set(found) == expected
+    assert re.fullmatch(r"\d+ min|\d+\.\d h", found["h100"])
+    assert found["cpu"] in ("fits", "fits?", "too large")
+
+
+def test_a_machine_whose_devices_do_not_divide_the_batch_is_named_as_such() -> None:
+    found = cells("shakespeare_char")
+    assert (found["v5e-8"], found["h100-8"]) == ("batch", "batch")
+    assert found["v4-8"] != "batch"
+    assert found["h100"] != "batch"
+
+
+def test_eight_devices_take_an_eighth_of_the_time() -> None:
+    def minutes(text: str) -> float:
+        number, unit = text.removesuffix("?").split()
+        return float(number.replace(",", "")) * {"min": 1, "h": 60}[unit]
+
+    found = cells("bert_large_wikitext103_v3-8_bf16")
+    assert minutes(found["h100"]) == pytest.approx(8 * minutes(found["h100-8"]), rel=0.1)
+
+
+def test_the_list_is_readable_in_120_columns() -> None:
+    assert max(map(len, LISTED.splitlines())) <= 120
+    assert max(map(len, describe_machine_runs(Project(CHECKOUT), "rtx4090").splitlines())) <= 120
+
+
+def test_a_run_that_does_not_fit_is_marked(tmp_path: Path) -> None:
+    shutil.copytree(CHECKOUT / "recipes", tmp_path / "recipes")
+    small = tmp_path / "recipes" / "machines" / "rtx4090.yaml"
+    small.write_text(small.read_text().replace("memory_gib: 24", "memory_gib: 4"))
+    assert cells("bert_large_wikitext103_v3-8_fp32", describe_runs(Project(tmp_path)))["rtx4090"] == "too large"
+
+
+def test_a_price_of_the_machine_is_in_its_cell(tmp_path: Path) -> None:
+    shutil.copytree(CHECKOUT / "recipes", tmp_path / "recipes")
+    priced = tmp_path / "recipes" / "machines" / "h100.yaml"
+    priced.write_text(f"{priced.read_text()}price: {{usd_per_hour: 600, date: 2026-01-15, source: 'https://example.org'}}\n")
+    text = cells("roberta_base_v3-8", describe_runs(Project(tmp_path)))["h100"]
+    assert re.fullmatch(r"(\d+) min \$\d+\.\d\d", text)
+    number, _, dollars = text.split()
+    assert float(dollars.removeprefix("$")) == pytest.approx(10 * float(number), rel=0.1)
+
+
+def test_one_machine_alone_has_hours_memory_and_micro_batch_of_each_run() -> None:
+    output = describe_machine_runs(Project(CHECKOUT), "rtx4090")
+    assert output.startswith("rtx4090: One NVIDIA GeForce RTX 4090, 24 GB\n")
+    row = re.search(r"^roberta_base_v3-8@rtx4090 .*$", output, re.M)
+    assert row is not None
+    assert re.search(r" \d+ min +\d+ +[\d.]+ GB of 25\.8 GB", row[0])
+    eight = describe_machine_runs(Project(CHECKOUT), "h100-8")
+    assert re.search(r"^shakespeare_char@h100-8 +its 8 devices do not divide the global batch$", eight, re.M)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("@rtx490", "relm list: @rtx490: there is no machine 'rtx490'; did you mean rtx4090?\n"),
+        ("@ipu", "relm list: @ipu: this version cannot train on device ipu; `relm doctor` has the reason\n"),
+        ("rtx4090", "relm list: rtx4090: expected a machine as in NAME@MACHINE, such as @rtx4090\n"),
+    ],
+)
+def test_what_is_no_machine_is_refused(
+    given: str, message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(CHECKOUT)
+    assert main(["list", given]) == 1
+    assert capsys.readouterr().err == message
+
+
+def test_a_run_with_results_is_marked_with_the_machine_that_made_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(CHECKOUT / "recipes", tmp_path / "recipes")
+    (tmp_path / "results" / "quickstart@h100").mkdir(parents=True)
+    (tmp_path / "results" / "shakespeare_char").mkdir()
+    monkeypatch.chdir(tmp_path)
+    output = describe_runs(Project())
+    assert cells("quickstart", output)["h100"].endswith(", done")
+    assert re.search(r"^shakespeare_char  done  ", output, re.M)
+    assert not re.search(r"^quickstart  done", output, re.M)
+
+
+def test_the_list_needs_no_torch() -> None:
+    script = "import sys; from relm.cli import main; main(['list']); sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", script], cwd=CHECKOUT, capture_output=True).returncode == 0
+
+
+def test_a_reader_that_ends_early_is_no_fault() -> None:
+    done = subprocess.run(
+        ["bash", "-c", f"{sys.executable} -m relm list | true; echo ${{PIPESTATUS[0]}}"],
+        cwd=CHECKOUT,
+        capture_output=True,
+        text=True,
+    )
+    assert (done.stdout, done.stderr) == ("141\n", "")
