@@ -24,11 +24,11 @@ rule evaluate:
         f"{LOGS}/runs/{{recipe}}/{{fingerprint}}/{{of}}/{{task}}.log",
     container:
         IMAGES.of_evaluation
-    threads: lambda wildcards: workflow.cores or 1 if graph.evaluation_accelerators(wildcards) else 1
+    threads: lambda wildcards: workflow.cores or 1 if graph.evaluation_request("accelerator")(wildcards) else 1
     resources:
-        accelerator=graph.evaluation_accelerators,
-        gres=graph.evaluation_gres,
-        cpus_per_task=graph.evaluation_cores,
+        accelerator=graph.evaluation_request("accelerator"),
+        gres=graph.evaluation_request("gres"),
+        cpus_per_task=graph.evaluation_request("cpus_per_task"),
     params:
         job=graph.evaluation_job,
         model=graph.evaluated_weights,

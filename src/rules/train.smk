@@ -21,12 +21,12 @@ rule pretrain:
     threads: graph.trainer_threads
     resources:
         accelerator=1,
-        processes=graph.processes,
-        gres=graph.gres,
-        nodes=graph.hosts,
-        cpus_per_task=graph.cores,
-        mem_mb=graph.memory,
-        runtime=graph.runtime,
+        processes=graph.training_request("processes"),
+        gres=graph.training_request("gres"),
+        nodes=graph.training_request("nodes"),
+        cpus_per_task=graph.training_request("cpus_per_task"),
+        mem_mb=graph.training_request("mem_mb"),
+        runtime=graph.training_request("runtime"),
     params:
         start=graph.start_options,
         launcher=graph.launcher,
@@ -46,5 +46,4 @@ rule compile:
     params:
         settings=graph.compiled_for,
     shell:
-        "python -m relm compile {wildcards.recipe} --fingerprint {wildcards.fingerprint}"
-        " --output {output:q} --log {log:q}"
+        "python -m relm compile {wildcards.recipe} --fingerprint {wildcards.fingerprint}" " --output {output:q} --log {log:q}"

@@ -7,7 +7,6 @@ from relm.graph.data import data_inputs, data_job, download_sha256, shard_sideca
 from relm.graph.environments import Environments
 from relm.graph.evaluations import (
     evaluated_weights,
-    evaluation_accelerators,
     evaluation_job,
     evaluation_options,
     evaluations_before,
@@ -15,7 +14,7 @@ from relm.graph.evaluations import (
     published_reference,
 )
 from relm.graph.images import Images
-from relm.graph.requests import cores, evaluation_cores, evaluation_gres, gres, hosts, memory, runtime
+from relm.graph.requests import evaluation_request, training_request
 from relm.graph.reruns import Reruns
 from relm.graph.runs import (
     compiled_for,
@@ -23,7 +22,6 @@ from relm.graph.runs import (
     fingerprint,
     judged,
     launcher,
-    processes,
     start_options,
     trainer_threads,
     training_inputs,
@@ -36,32 +34,25 @@ __all__ = [
     "Reruns",
     "all_results",
     "compiled_for",
-    "cores",
     "data_inputs",
     "data_job",
     "described",
     "download_sha256",
     "evaluated_weights",
-    "evaluation_accelerators",
-    "evaluation_cores",
-    "evaluation_gres",
     "evaluation_job",
     "evaluation_options",
+    "evaluation_request",
     "evaluations_before",
     "fingerprint",
-    "gres",
-    "hosts",
     "judged",
     "judged_inputs",
     "launcher",
-    "memory",
     "nearest_target",
     "papers",
-    "processes",
     "published_reference",
-    "runtime",
     "shard_sidecars",
     "start_options",
     "trainer_threads",
     "training_inputs",
+    "training_request",
 ]

@@ -92,12 +92,6 @@ def _expected_sha256(plan: Plan, wildcards: Any) -> dict[str, str]:
 
 
 @report_faults
-def evaluation_accelerators(wildcards: Any) -> int:
-    """Return the number of accelerators that an evaluation takes: 0 if no weights are scored."""
-    return 0 if plan_of_run(wildcards).evaluation(wildcards.task).reads_log_alone else 1
-
-
-@report_faults
 def evaluations_before(wildcards: Any) -> list[str]:
     """Return the figures of the weights that training started from, if the recipe names some."""
     return strings(list(plan_of_run(wildcards).evaluations(BEFORE).values()))

@@ -5,15 +5,13 @@ decide no product, so nothing runs again when they change.
 """
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 from relm.errors import RelmError
-from relm.forecast.estimate import SHARES, vocabulary
 from relm.graph.asking import PROJECT, report_faults
 from relm.recipes.devices import DEVICES, HOST, find_evaluation_device
 from relm.recipes.plan import Plan
-from relm.training.architecture import configuration
-from relm.training.arithmetic import operations
 
 # Requests where neither recipe nor machine states a figure.
 CORES, CORES_OF_ACCELERATOR = 8, 8
@@ -25,6 +23,16 @@ SHARE_OF_HOST = 0.9
 SHORTEST, LONGEST = 60, 7 * 1440
 
 
+def training_request(resource: str) -> Callable[..., Any]:
+    """Return the function of a rule's wildcards that returns a resource of a training job, such as gres or mem_mb."""
+    return report_faults(_OF_TRAINING[resource])
+
+
+def evaluation_request(resource: str) -> Callable[..., Any]:
+    """Return the function of a rule's wildcards that returns a resource of an evaluation."""
+    return report_faults(_OF_EVALUATION[resource])
+
+
 def _accelerators_of_host(plan: Plan) -> int:
     """Return the number of accelerators on each host; 0 for a CPU."""
     if plan.recipe.run.device == HOST:
@@ -34,33 +42,29 @@ def _accelerators_of_host(plan: Plan) -> int:
     return -(-plan.machine.device_count // plan.machine.host_count)
 
 
-@report_faults
-def gres(wildcards: Any) -> str | None:
+def _gres(wildcards: Any) -> str | None:
     """Return Slurm's request for the accelerators of each host, such as gpu:8; None for a device that needs none."""
     plan = PROJECT.plan(wildcards.recipe)
     name = DEVICES[plan.recipe.run.device].gres
     return f"{name}:{_accelerators_of_host(plan)}" if name else None
 
 
-@report_faults
-def hosts(wildcards: Any) -> int:
+def _hosts(wildcards: Any) -> int:
     """Return the number of hosts."""
     plan = PROJECT.plan(wildcards.recipe)
     return plan.machine.host_count if plan.machine else 1
 
 
-@report_faults
-def cores(wildcards: Any) -> int:
+def _cores(wildcards: Any) -> int:
     """Return the CPU cores of each host: those that the recipe fixes, or a default for each accelerator."""
     plan = PROJECT.plan(wildcards.recipe)
     run, accelerators = plan.recipe.run, _accelerators_of_host(plan)
     if run.threads:
-        return run.threads * -(-run.processes // hosts(wildcards))
+        return run.threads * -(-run.processes // _hosts(wildcards))
     return max(CORES, CORES_OF_ACCELERATOR * accelerators)
 
 
-@report_faults
-def memory(wildcards: Any) -> int:
+def _memory(wildcards: Any) -> int:
     """Return the main memory of each host in MB: most of what the machine states, or a default for each accelerator."""
     plan = PROJECT.plan(wildcards.recipe)
     if plan.machine is not None and plan.machine.host_memory_gib is not None:
@@ -68,8 +72,7 @@ def memory(wildcards: Any) -> int:
     return max(MEMORY_MB, MEMORY_MB_OF_ACCELERATOR * _accelerators_of_host(plan))
 
 
-@report_faults
-def runtime(wildcards: Any) -> int:
+def _runtime(wildcards: Any) -> int:
     """Return the minutes of a phase at the lowest share of the machine's peak that `relm estimate` shows, or a default.
 
     A job that takes longer is stopped; the next one resumes from its checkpoint.
@@ -81,27 +84,54 @@ def runtime(wildcards: Any) -> int:
 
 def _estimated_hours(plan: Plan, name: str) -> float | None:
     """Return the hours of a phase by arithmetic; None if no peak is published, or the recipe describes no model."""
-    phase, machine = plan.recipe.pretrain[name], plan.machine
-    peak: float | None = getattr(machine.peak, phase.precision) if machine and machine.peak else None
-    if machine is None or peak is None:
+    from relm.forecast.estimate import vocabulary  # what it imports would slow down every start of Snakemake
+    from relm.forecast.machine_figures import SHARES, PhaseWork, hours_at_peak
+    from relm.training.architecture import configuration
+    from relm.training.arithmetic import operations
+
+    phase, run, machine = plan.recipe.pretrain[name], plan.recipe.run, plan.machine
+    if machine is None:
         return None
     try:
         config = configuration(plan.recipe, vocabulary(plan)[0])
     except RelmError:
         return None
-    of_a_step: float = operations(config, phase, plan.recipe.run).hardware
-    return phase.steps * of_a_step / (SHARES[0] * peak * 1e12 * machine.device_count) / 3600
+    hours = hours_at_peak([PhaseWork(phase, operations(config, phase, run).hardware)], machine, run.float32_matmul_precision)
+    return None if hours is None else hours / SHARES[0]
 
 
-@report_faults
-def evaluation_gres(wildcards: Any) -> str | None:
+def _evaluation_gres(wildcards: Any) -> str | None:
     """Return Slurm's request for the one accelerator of an evaluation; None for one on a CPU or of the log alone."""
     plan = PROJECT.plan(wildcards.recipe)
     name = DEVICES[find_evaluation_device(plan.recipe.run.device)].gres
     return f"{name}:1" if name and not plan.evaluation(wildcards.task).reads_log_alone else None
 
 
-@report_faults
-def evaluation_cores(wildcards: Any) -> int:
+def _evaluation_cores(wildcards: Any) -> int:
     """Return the CPU cores of an evaluation: one if it reads the log alone."""
     return 1 if PROJECT.plan(wildcards.recipe).evaluation(wildcards.task).reads_log_alone else CORES
+
+
+def _evaluation_accelerators(wildcards: Any) -> int:
+    """Return the number of accelerators that an evaluation takes: 0 if no weights are scored."""
+    return 0 if PROJECT.plan(wildcards.recipe).evaluation(wildcards.task).reads_log_alone else 1
+
+
+def _processes(wildcards: Any) -> int:
+    """Return the number of processes that train together."""
+    return PROJECT.plan(wildcards.recipe).recipe.run.processes
+
+
+_OF_TRAINING: dict[str, Callable[[Any], Any]] = {
+    "processes": _processes,
+    "gres": _gres,
+    "nodes": _hosts,
+    "cpus_per_task": _cores,
+    "mem_mb": _memory,
+    "runtime": _runtime,
+}
+_OF_EVALUATION: dict[str, Callable[[Any], Any]] = {
+    "accelerator": _evaluation_accelerators,
+    "gres": _evaluation_gres,
+    "cpus_per_task": _evaluation_cores,
+}

@@ -51,12 +51,6 @@ def start_options(wildcards: Any) -> str:
 
 
 @report_faults
-def processes(wildcards: Any) -> int:
-    """Return the number of processes that train together."""
-    return PROJECT.plan(wildcards.recipe).recipe.run.processes
-
-
-@report_faults
 def compiled_for(wildcards: Any) -> dict[str, Any]:
     """Return the settings that determine the compiled programs beside the fingerprint; editing one compiles again only."""
     from relm.forecast.compilation.compiling import topology_of
