@@ -7,8 +7,8 @@ import pytest
 
 from relm.errors import RelmError
 from relm.forecast import trial
-from relm.forecast.estimate import describe_estimate, vocabulary
-from relm.forecast.expected_tokenizer import SENTENCEPIECES
+from relm.forecast.estimate import describe_estimate
+from relm.forecast.expected_tokenizer import SENTENCEPIECES, vocabulary
 from relm.forecast.trial import Trial, take_trial
 from relm.recipes.machines import Price
 from relm.recipes.plan import Plan

@@ -10,7 +10,8 @@ import pytest
 import yaml
 
 from relm.errors import RelmError
-from relm.forecast.estimate import describe_estimate, vocabulary
+from relm.forecast.estimate import describe_estimate
+from relm.forecast.expected_tokenizer import vocabulary
 from relm.forecast.fitted_run import compiled_size, fit_phase, memory_of_device, sizes_to_compile
 from relm.forecast.fitting import GIB, needed_bytes
 from relm.recipes.project import Project

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from relm.forecast.estimate import vocabulary
+from relm.forecast.expected_tokenizer import vocabulary
 from relm.forecast.machine_figures import PhaseWork, find_peak, hours_at_peak, price_of_hour
 from relm.forecast.phase_fit import PhaseFit, fit_of_phase
 from relm.recipes.machines import Machine, Peak, Price

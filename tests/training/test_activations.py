@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
 from relm.forecast.compilation.shipped_programs import read_shipped, shipped_compilation
-from relm.forecast.estimate import vocabulary
+from relm.forecast.expected_tokenizer import vocabulary
 from relm.models.configuration import Configuration
 from relm.models.contract import LanguageModel
 from relm.models.gpt2_configuration import Gpt2Config

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from relm.errors import RelmError
 from relm.examples.manifest import TokenizerFacts
 from relm.forecast.compiled_estimate import compiled_lines
-from relm.forecast.expected_tokenizer import KINDS, made_tokenizer, tokenizer_kind, tokenizer_of
+from relm.forecast.expected_tokenizer import vocabulary
 from relm.forecast.machine_figures import PhaseWork
 from relm.forecast.machine_table import machine_lines
 from relm.forecast.phase_fit import PhaseFit, fit_of_phase
@@ -28,8 +28,6 @@ from relm.training.architecture import configuration
 from relm.training.arithmetic import Operations, lengths, operations, parameters
 from relm.training.micro_batches import micro_batch_size
 from relm.training.resources import disk_bytes, require_state_memory, sequences_per_device, state_bytes
-
-ASSUMED_CHARACTERS, ASSUMED_TOKENS = 256, 32_000
 
 
 class PhaseEstimate(NamedTuple):
@@ -106,24 +104,6 @@ def describe_estimate(
     work = [PhaseWork(estimate.phase, estimate.operations.hardware) for estimate in estimates]
     lines += ["", *_total_lines(estimates, price), *machine_lines(work, plan.recipe.run, known, price)]
     return "\n".join([*lines, *compiled_lines(plan, only, price, compiled)])
-
-
-def vocabulary(plan: Plan) -> tuple[TokenizerFacts, str]:
-    """Return the known or assumed facts of a recipe's tokenizer before there are data, and a phrase on their source."""
-    try:
-        return tokenizer_of(plan)
-    except RelmError:
-        if made_tokenizer(plan) is not None:  # and it is damaged
-            raise
-        size, words = _assumed_tokens(plan)
-        special: dict[str, int | None] = {**KINDS[tokenizer_kind(plan)].special}
-        return TokenizerFacts("", size, special.get("end_of_text"), special), words
-
-
-def _assumed_tokens(plan: Plan) -> tuple[int, str]:
-    if plan.tokenizer_model is None:
-        return ASSUMED_CHARACTERS, f"{ASSUMED_CHARACTERS} tokens are ASSUMED: the text's characters are not counted yet"
-    return ASSUMED_TOKENS, f"{ASSUMED_TOKENS:,} tokens are ASSUMED: {plan.recipe.tokenizer.from_model} is not here yet"
 
 
 def _phase_estimate(

@@ -9,6 +9,9 @@ from relm.errors import RelmError
 from relm.examples.manifest import TokenizerFacts, read_manifest
 from relm.recipes.plan import Plan
 
+ASSUMED_CHARACTERS, ASSUMED_TOKENS = 256, 32_000
+"""Vocabulary sizes of tokenizers whose size is not known yet: of characters, and others."""
+
 
 class Expected(NamedTuple):
     """The size and special tokens that every tokenizer of a kind has, trained here or published."""
@@ -109,3 +112,21 @@ def _facts_of(tokenizer: Path) -> TokenizerFacts:
     loaded = load_tokenizer(tokenizer)
     special = dataclasses.asdict(loaded.special)
     return TokenizerFacts(loaded.sha256, loaded.vocabulary_size, loaded.special.end_of_text, special)
+
+
+def vocabulary(plan: Plan) -> tuple[TokenizerFacts, str]:
+    """Return the known or assumed facts of a recipe's tokenizer before there are data, and a phrase on their source."""
+    try:
+        return tokenizer_of(plan)
+    except RelmError:
+        if made_tokenizer(plan) is not None:  # and it is damaged
+            raise
+        size, words = _assumed_tokens(plan)
+        special: dict[str, int | None] = {**KINDS[tokenizer_kind(plan)].special}
+        return TokenizerFacts("", size, special.get("end_of_text"), special), words
+
+
+def _assumed_tokens(plan: Plan) -> tuple[int, str]:
+    if plan.tokenizer_model is None:
+        return ASSUMED_CHARACTERS, f"{ASSUMED_CHARACTERS} tokens are ASSUMED: the text's characters are not counted yet"
+    return ASSUMED_TOKENS, f"{ASSUMED_TOKENS:,} tokens are ASSUMED: {plan.recipe.tokenizer.from_model} is not here yet"

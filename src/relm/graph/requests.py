@@ -84,7 +84,7 @@ def _runtime(wildcards: Any) -> int:
 
 def _estimated_hours(plan: Plan, name: str) -> float | None:
     """Return the hours of a phase by arithmetic; None if no peak is published, or the recipe describes no model."""
-    from relm.forecast.estimate import vocabulary  # what it imports would slow down every start of Snakemake
+    from relm.forecast.expected_tokenizer import vocabulary  # what it imports would slow down every start of Snakemake
     from relm.forecast.machine_figures import SHARES, PhaseWork, hours_at_peak
     from relm.training.architecture import configuration
     from relm.training.arithmetic import operations

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from relm.errors import RelmError
-from relm.forecast.estimate import vocabulary
+from relm.forecast.expected_tokenizer import vocabulary
 from relm.forecast.machine_figures import USUAL, PhaseWork, hours_at_peak, price_of_hour
 from relm.forecast.phase_fit import PhaseFit, fit_of_phase
 from relm.formatting import format_bytes

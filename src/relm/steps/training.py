@@ -100,7 +100,7 @@ def require_plain_trial(a: Arguments) -> None:
 
 def trial_of(plan: Plan, phase: str, output: Path) -> str:
     """Measure steps of a phase for `relm estimate`; the process ends when its parent ends."""
-    from relm.forecast.estimate import vocabulary
+    from relm.forecast.expected_tokenizer import vocabulary
     from relm.forecast.fitted_run import fit_phase
     from relm.forecast.rehearsal import Rehearsal, measure_trial
     from relm.training.interruption import stop_with_parent
