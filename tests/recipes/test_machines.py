@@ -152,7 +152,7 @@ def test_the_name_of_a_removed_recipe_is_answered_with_the_new_target(old: str, 
         ("on: {h100: {micro_batch: 8}}\n", "on.h100.micro_batch: unknown key; did you mean micro_batch_size?"),
         ("on: {h100: {device: cpu}}\n", "on.h100.device: unknown key"),
         ("on: {h100: 8}\n", "on.h100"),
-        ("on: {h100: {micro_batch_size: 7}}\n", "run.micro_batch_size (7) must divide"),
+        ("on: {h100: {micro_batch_size: 7}}\n", "on.h100.micro_batch_size (7) must divide"),
     ],
 )
 def test_keys_for_machines_are_checked(copied: Path, addition: str, words: str) -> None:

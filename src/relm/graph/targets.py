@@ -45,10 +45,11 @@ def nearest_target(wildcards: Any) -> list[str]:
     results = [f"results/{prefix}{name}" for name in PROJECT.names() for prefix in ("", "smoke/")]
     targets = [*results, "all", "list", *(f"paper_{key}" for key in papers())]
     by_name = {target.removeprefix("results/"): target for target in targets}
-    name, at, machine = wildcards.target.partition("@")
+    name, _, rest = wildcards.target.partition("@")
+    machine = rest.partition("/")[0]
     near = difflib.get_close_matches(name, [*targets, *by_name], n=1, cutoff=0.5)
     hint = (
-        f"did you mean {by_name.get(near[0], near[0])}{at if machine else ''}{machine}?"
+        f"did you mean {by_name.get(near[0], near[0])}{'@' if machine else ''}{machine}?"
         if near
         else "`snakemake list` shows what there is"
     )
