@@ -24,7 +24,7 @@ from relm.recipes.project import Project
 
 pytestmark = [pytest.mark.containers, pytest.mark.full, pytest.mark.timeout(3600)]
 NAME = "smoke/quickstart_on_xla"
-RECIPE = "extends: quickstart\nrun: {device: tpu, topology: v3-8, threads: null}\n"
+RECIPE = "extends: quickstart\nrun: {machine: v3-8, threads: null}\n"
 CPUS = "results/smoke/quickstart/model.safetensors"
 ASK = """
 import importlib.metadata, sys, torch, torch_xla, gcsfs
@@ -106,7 +106,7 @@ def test_a_phase_trained_in_it_is_the_cpus_up_to_rounding(tpu: ImageProject) -> 
 
 
 def test_the_tpus_own_compiler_is_in_it(tpu: ImageProject) -> None:
-    output = in_tpu_image(tpu, "compile", NAME, "--topology", "v3-8", "--output", "work/on-xla/compile.json")
+    output = in_tpu_image(tpu, "compile", "smoke/quickstart@v3-8", "--output", "work/on-xla/compile.json")
     programs = json.loads((tpu.folder / "work/on-xla/compile.json").read_text())["programs"]
     assert [program["compiled"]["fits"] for program in programs] == [True] * len(programs), output
     assert "step" in {program["name"] for program in programs}

@@ -105,7 +105,7 @@ def test_the_runs_machine_comes_first_and_then_all_that_can_train_and_have_a_pea
     assert "TPUs multiply float32 in one pass of bfloat16" in table
     assert figures(output, "machine") == "v5e-8: Google Cloud TPU v5e-8, eight chips on one host"
     assert figures(output, "fits").startswith(
-        "yes: 192 sequences at once: 11.3 GB of 17.2 GB of each device, by the TPU's compiler"
+        "yes: 192 sequences at once, 24 on each device: 11.3 GB of 17.2 GB of each device, by the TPU's compiler"
     )
 
 

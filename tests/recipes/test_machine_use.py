@@ -33,7 +33,7 @@ def test_a_batch_that_cannot_be_divided_names_the_machines_that_can() -> None:
         PROJECT.plan("shakespeare_char@v3-8")
     words = str(caught.value)
     assert "recipes/shakespeare_char.yaml: pretrain.main.global_batch_size: 12 sequences cannot be divided evenly" in words
-    assert "among the 8 devices of v3-8. Choose a machine that can divide them: a100, cpu, h100, ipu, l4, pod16, " in words
+    assert "among the 8 devices of v3-8. Choose a machine that can divide them: a100, cpu, h100, l4, rtx4090, " in words
     assert "v4-8" in words.split(": ")[-1]
     assert "v5e-8" not in words
 

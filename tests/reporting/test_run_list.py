@@ -71,6 +71,12 @@ def test_a_run_that_does_not_fit_is_marked(tmp_path: Path) -> None:
     assert cells("bert_large_wikitext103_v3-8_fp32", describe_runs(Project(tmp_path)))["rtx4090"] == "too large"
 
 
+def test_a_machine_with_faults_is_listed_with_the_first(tmp_path: Path) -> None:
+    shutil.copytree(CHECKOUT / "recipes", tmp_path / "recipes")
+    (tmp_path / "recipes" / "machines" / "mine.yaml").write_text("title: Mine\n")
+    assert re.search(r"^@mine +has faults: .*mine.yaml: 1 error: device: missing", describe_runs(Project(tmp_path)), re.M)
+
+
 def test_a_price_of_the_machine_is_in_its_cell(tmp_path: Path) -> None:
     shutil.copytree(CHECKOUT / "recipes", tmp_path / "recipes")
     priced = tmp_path / "recipes" / "machines" / "h100.yaml"

@@ -62,6 +62,8 @@ def test_parsing_imports_nothing_heavy(project: Commands) -> None:
         ("results/tyni", "did you mean results/tiny?"),
         ("results/smoke/tyni", "did you mean results/smoke/tiny?"),
         ("tiny", "did you mean results/tiny?"),
+        ("tiny@h100", "did you mean results/tiny@h100?"),
+        ("results/tiny@h100/report.html", "did you mean results/tiny@h100?"),
         ("reslts/tiny", "did you mean results/tiny?"),
         ("al", "did you mean all?"),
         ("results/tiny/report.html", "did you mean results/tiny?"),

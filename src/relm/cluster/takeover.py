@@ -47,8 +47,7 @@ def take_over(target: Plan, source: Plan) -> str:
     """
     _require_same_run(target, source)
     folder, partial, before = _folders(target)
-    if before.exists() and not folder.exists():  # a kill between the two renames below
-        before.rename(folder)
+    _restore(folder, before)
     _require_not_begun(target)
     for plan in (source, target):
         if is_locked(plan.run_folder):
@@ -67,11 +66,13 @@ def take_over(target: Plan, source: Plan) -> str:
             _swap(partial, folder, before)
         except OSError as error:
             shutil.rmtree(partial, ignore_errors=True)
+            with contextlib.suppress(OSError):  # the next `relm continue` tries again
+                _restore(folder, before)
             raise RelmError(f"{folder}: cannot be written: {error.strerror} ({error.filename}); nothing was changed") from error
     done = ", ".join(
         f"phase {phase} {'is finished' if step is None else f'resumes after step {step:,}'}" for phase, step in steps.items()
     )
-    return f"{target.name} goes on from {source.name}: {done}. Give the command `snakemake {target.results}`"
+    return f"{target.name} continues {source.name}: {done}. Give the command `snakemake {target.results}`"
 
 
 def _require_same_run(target: Plan, source: Plan) -> None:
@@ -90,6 +91,12 @@ def _folders(plan: Plan) -> tuple[Path, Path, Path]:
     return folder, folder.with_name(f".{folder.name}.partial"), folder.with_name(f".{folder.name}.before")
 
 
+def _restore(folder: Path, before: Path) -> None:
+    """Give a replaced folder its name again, after a kill or an error between the two renames of `_swap`."""
+    if before.exists() and not folder.exists():
+        before.rename(folder)
+
+
 def _require_not_begun(target: Plan) -> None:
     """Raise an error if a phase has files; figures of the starting weights and `compile.json` are no beginning."""
     for phase in target.phases:
@@ -98,8 +105,8 @@ def _require_not_begun(target: Plan) -> None:
             (path for path in _visible_files(folder) if path.relative_to(folder).parts[0] not in OF_ONE_MACHINE), None
         ):
             raise RelmError(
-                f"{target.name} has begun already ({begun}); `snakemake {target.results}` resumes it. To go on from another "
-                f"machine instead, move {target.run_folder} away"
+                f"{target.name} has begun already ({begun}); `snakemake {target.results}` resumes it. To continue another "
+                f"machine's run instead, move {target.run_folder} away"
             )
 
 
@@ -134,7 +141,7 @@ def _find_steps(source: Plan, target: Plan) -> dict[str, int | None]:
         raise RelmError(f"{source.name} is finished: all its phases are trained. `snakemake {source.results}` publishes it")
     if not steps:
         raise RelmError(
-            f"{source.name} has no checkpoint in {source.run_folder}, so there is nothing to go on from; "
+            f"{source.name} has no checkpoint in {source.run_folder}, so there is nothing to continue; "
             f"`snakemake {target.results}` trains from the beginning"
         )
     return steps

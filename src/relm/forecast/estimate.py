@@ -12,6 +12,7 @@ from relm.errors import RelmError
 from relm.examples.manifest import TokenizerFacts
 from relm.forecast.compiled_estimate import compiled_lines
 from relm.forecast.expected_tokenizer import vocabulary
+from relm.forecast.fitting import format_at_once
 from relm.forecast.machine_figures import PhaseWork
 from relm.forecast.machine_table import machine_lines
 from relm.forecast.phase_fit import PhaseFit, fit_of_phase
@@ -153,7 +154,7 @@ def _phase_lines(estimate: PhaseEstimate, config: Configuration, work: Path) -> 
 def _memory_lines(estimate: PhaseEstimate, config: Configuration) -> Iterator[str]:
     phase, run, trial = estimate.phase, estimate.run, estimate.trial
     sequences, state = sequences_per_device(phase, run), state_bytes(config, phase.optimizer)
-    at_once = f"{sequences:,} sequence{'' if sequences == 1 else 's'} at once"
+    at_once = format_at_once(sequences)
     if isinstance(trial, Trial) and trial.memory is not None:
         yield format_row("memory", f"{_format_memory(trial.memory, run)}; measured, {at_once}")
     else:

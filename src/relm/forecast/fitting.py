@@ -70,13 +70,13 @@ def choose_micro_batch(
         )
     if compiled is not None and compiled.fits and compiled.size in sizes:
         needs = f", which needs {format_bytes(compiled.needed)} of each device" if compiled.needed else ""
-        return MicroBatch(compiled.size, f"{_sequences(compiled.size)} at once: the compiler accepted this size{needs}")
+        return MicroBatch(compiled.size, f"{format_at_once(compiled.size)}: the compiler accepted this size{needs}")
     if compiled is not None and not compiled.fits:
         sizes = [size for size in sizes if size < compiled.size]
     if memory is None or activation_bytes(config, phase, run, 1) is None:
         if not sizes:
             raise RelmError(_too_large(run, 0, 0, refused=True))
-        return MicroBatch(sizes[0], f"{_sequences(sizes[0])} at once: the memory that they need is not known")
+        return MicroBatch(sizes[0], f"{format_at_once(sizes[0])}: the memory that they need is not known")
     return _largest_fitting(config, phase, run, memory, sizes)
 
 
@@ -89,7 +89,7 @@ def _largest_fitting(config: Configuration, phase: Phase, run: Run, memory: int,
         if needed <= available:
             return MicroBatch(
                 size,
-                f"{_sequences(size)} at once: with state and activations they need {format_bytes(needed)} at most by "
+                f"{format_at_once(size)}: with state and activations they need {format_bytes(needed)} at most by "
                 f"arithmetic, and {format_bytes(available)} of {format_bytes(memory)} can be used",
             )
     raise RelmError(_too_large(run, needed, available, refused=not sizes))
@@ -101,8 +101,9 @@ def needed_bytes(config: Configuration, phase: Phase, run: Run, size: int) -> in
     return state_bytes(config, phase.optimizer).total + max(activations, update_bytes(config))
 
 
-def _sequences(count: int) -> str:
-    return f"{count:,} sequence{'' if count == 1 else 's'}"
+def format_at_once(count: int) -> str:
+    """Return a size of a micro-batch, such as `8 sequences at once`."""
+    return f"{count:,} sequence{'' if count == 1 else 's'} at once"
 
 
 def _too_large(run: Run, needed: int, available: int, refused: bool) -> str:

@@ -5,7 +5,7 @@ from typing import NamedTuple
 from relm.errors import RelmError
 from relm.examples.manifest import TokenizerFacts
 from relm.forecast.fitted_run import compiled_size, fit_phase, memory_of_device
-from relm.forecast.fitting import needed_bytes, usable_bytes
+from relm.forecast.fitting import format_at_once, needed_bytes, usable_bytes
 from relm.formatting import format_bytes
 from relm.recipes.devices import DEVICES
 from relm.recipes.plan import Plan
@@ -41,7 +41,8 @@ def fit_of_phase(plan: Plan, phase: str, tokenizer: TokenizerFacts) -> PhaseFit:
     recipe = fitted.recipe
     settings, run = recipe.pretrain[phase], recipe.run
     size = micro_batch_size(settings, run.micro_batch_size, run.processes)
-    at_once = f"{size:,} sequence{'' if size == 1 else 's'} at once"
+    devices = run.devices_of_process
+    at_once = format_at_once(size) + (f", {size // devices:,} on each device" if devices > 1 else "")
     of_memory = "" if memory is None else f" of {format_bytes(memory)}"
     compiled = compiled_size(fitted, phase)
     if compiled is not None and compiled.size == size:
@@ -51,7 +52,7 @@ def fit_of_phase(plan: Plan, phase: str, tokenizer: TokenizerFacts) -> PhaseFit:
     each = needed_bytes(config, settings, run, size)
     shared, least = DEVICES[run.device].in_main_memory, state_bytes(config, settings.optimizer).total
     needed, least = (run.processes * each, run.processes * least) if shared else (each, least)
-    reason = f"{at_once}: {format_bytes(needed)}{of_memory} of {'memory' if shared else 'each device'} at most, by arithmetic"
+    reason = f"{at_once}: at most {format_bytes(needed)}{of_memory} of {'memory' if shared else 'each device'}, by arithmetic"
     if memory is None:
         return PhaseFit(None, reason, fitted, size, needed)
     usable = usable_bytes(run.device, memory)

@@ -19,8 +19,8 @@ MEMORY_MB, MEMORY_MB_OF_ACCELERATOR = 16_000, 32_000
 RUNTIME = 1440
 # Share of a host's stated memory that a job requests; the system keeps the rest.
 SHARE_OF_HOST = 0.9
-# Bounds of an estimated runtime in minutes: an hour for reading data and compiling, and the longest queue of most clusters.
-SHORTEST, LONGEST = 60, 7 * 1440
+# Minutes that are added to an estimated runtime for reading data and compiling, and the longest queue of most clusters.
+START, LONGEST = 60, 7 * 1440
 
 
 def training_request(resource: str) -> Callable[..., Any]:
@@ -79,7 +79,7 @@ def _runtime(wildcards: Any) -> int:
     """
     plan = PROJECT.plan(wildcards.recipe)
     hours = _estimated_hours(plan, wildcards.phase)
-    return RUNTIME if hours is None else min(max(SHORTEST, math.ceil(60 * hours) + SHORTEST), LONGEST)
+    return RUNTIME if hours is None else min(math.ceil(60 * hours) + START, LONGEST)
 
 
 def _estimated_hours(plan: Plan, name: str) -> float | None:

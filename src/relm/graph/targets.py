@@ -45,6 +45,12 @@ def nearest_target(wildcards: Any) -> list[str]:
     results = [f"results/{prefix}{name}" for name in PROJECT.names() for prefix in ("", "smoke/")]
     targets = [*results, "all", "list", *(f"paper_{key}" for key in papers())]
     by_name = {target.removeprefix("results/"): target for target in targets}
-    near = difflib.get_close_matches(wildcards.target, [*targets, *by_name], n=1, cutoff=0.5)
-    hint = f"did you mean {by_name.get(near[0], near[0])}?" if near else "`snakemake list` shows what there is"
+    name, _, rest = wildcards.target.partition("@")
+    machine = rest.partition("/")[0]
+    near = difflib.get_close_matches(name, [*targets, *by_name], n=1, cutoff=0.5)
+    hint = (
+        f"did you mean {by_name.get(near[0], near[0])}{'@' if machine else ''}{machine}?"
+        if near
+        else "`snakemake list` shows what there is"
+    )
     raise RelmError(f"there is no target {wildcards.target!r}; {hint}")

@@ -1,7 +1,7 @@
 """A recipe on a machine that is not its own: whether the machine can divide its batches, and how the run deviates there."""
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from relm.errors import RelmError
@@ -18,15 +18,14 @@ def divides(machine: Machine, phase: Phase) -> bool:
 
 
 def require_division(
-    recipe: Recipe, name: str, machine: Machine, path: Path, names: Iterable[str], find: Callable[[str], Machine]
+    recipe: Recipe, name: str, machine: Machine, path: Path, machines: Callable[[], Mapping[str, Machine]]
 ) -> None:
     """Raise unless a machine can divide the batches of all phases of a recipe.
 
     Args:
         name: the machine's name.
         path: the recipe's file, for the message.
-        names: the names of all machines, of which the message lists those that can.
-        find: function that returns the machine with a name.
+        machines: function that returns all machines, of which the message lists those that can and that relm can train on.
 
     Raises:
         RelmError: a batch cannot be divided; names the phase, and the machines that can.
@@ -35,7 +34,11 @@ def require_division(
     if refused is None:
         return
     phase = recipe.pretrain[refused]
-    able = [other for other in names if all(divides(find(other), phase) for phase in recipe.pretrain.values())]
+    able = [
+        other
+        for other, known in machines().items()
+        if DEVICES[known.device].open is not None and all(divides(known, each) for each in recipe.pretrain.values())
+    ]
     shares = f" in {phase.loss_shares} loss_shares" if phase.loss_shares > 1 else ""
     raise RelmError(
         f"{path}: pretrain.{refused}.global_batch_size: {phase.global_batch_size} sequences{shares} cannot be divided evenly "

@@ -81,8 +81,8 @@ class Machine(Section):
     hosts: int = Field(default=1, gt=0, le=65536)
     """Number of hosts, for machines without a topology."""
     memory_gib: float | None = Field(default=None, gt=0, le=65536)
-    """Memory of one device in GiB: a core of TPU v2 and v3, a chip of later TPUs, a GPU, an IPU; null: that of the machine on
-    which the run is planned."""
+    """Memory of one device in GiB: a core of TPU v2 and v3, a chip of later TPUs, a GPU, an IPU; null: not stated, for a CPU
+    that of the machine on which the run is planned."""
     host_memory_gib: float | None = Field(default=None, gt=0, le=1048576)
     """Main memory of one host in GiB; null: not stated."""
     peak: Peak | None = None
@@ -176,14 +176,22 @@ def place_on(recipe: Recipe, name: str, machine: Machine, path: Path) -> Recipe:
     """
     own = find_own_machine(recipe)
     if recipe.run.machine is not None and (twice := [key for key in HARDWARE_KEYS if key in recipe.run.model_fields_set]):
-        raise RelmError(f"{path}: run.{twice[0]}: follows from run.machine ({recipe.run.machine}); leave one of them out")
+        raise RelmError(
+            f"{path}: run.{twice[0]}: follows from run.machine ({recipe.run.machine}); leave it out, or set run.machine: null"
+        )
     written = recipe.run.model_dump(exclude_unset=True)
     kept = written if name == own else {key: value for key, value in written.items() if key not in OWN_KEYS}
     special = recipe.on[name].model_dump(exclude_unset=True) if name in recipe.on else {}
     hardware = {"machine": name, "device": machine.device, "topology": machine.topology, "processes": machine.processes}
     precision = {key: value for key, value in [(PRECISION, machine.float32_matmul_precision)] if value is not None}
     run = {**precision, **kept, **special, **hardware}
-    return validate(Recipe, {**recipe.model_dump(exclude={"run"}), "run": run}, path)
+    try:
+        return validate(Recipe, {**recipe.model_dump(exclude={"run"}), "run": run}, path)
+    except RelmError as error:  # it names keys of `run`; those of `on` are written elsewhere
+        message = str(error)
+        for key in special:
+            message = message.replace(f"run.{key}", f"on.{name}.{key}")
+        raise RelmError(message) from None
 
 
 def find_own_machine(recipe: Recipe) -> str | None:

@@ -82,7 +82,7 @@ class Project:
         for machine in self.machine_names():  # names of recipes ended once in those of machines
             for other in self.machine_names() if machine in run.recipe else ():
                 if (known := run.recipe.replace(machine, other)) in self.names() and known != run.recipe:
-                    return f"the machine is a second name now: results/{run._replace(recipe=known, machine=machine)}"
+                    return f"the machine is now written behind an @: results/{run._replace(recipe=known, machine=machine)}"
         near = difflib.get_close_matches(Path(run.recipe).name.removesuffix(".yaml"), self.names(), n=1, cutoff=0.5)
         if near:
             return f"did you mean results/{run._replace(recipe=near[0])}?"
@@ -204,7 +204,7 @@ class Project:
             return recipe, machine, True
         name, target = str(run.machine), f"results/{run}"
         machine = self.machine(name, target)
-        require_division(recipe, name, machine, path, self.machine_names(), lambda other: self.machine(other, target))
+        require_division(recipe, name, machine, path, self.machines)
         placed = place_on(recipe, name, machine, path)
         deviations = [*placed.deviations, describe_deviation(placed, own, name, machine)]
         return placed.model_copy(update={"deviations": deviations}), machine, False

@@ -81,13 +81,14 @@ def describe_machine_runs(project: Project, name: str) -> str:
     rows = [f"{f'{plan.name}@{name}':<{width}}  {_row(project, plan, name, machine, width)}" for plan in plans.values()]
     legend = [
         f"Hours at {USUAL:.0%} of the published peak of all devices; sequences are those of a micro-batch of one process.",
+        "GB are 10^9 bytes, so 24 GiB are 25.8 GB.",
         f"snakemake results/NAME@{name} runs one; relm estimate NAME@{name} has more figures.",
     ]
     return "\n".join([f"{name}: {machine.title}", "", header, *rows, "", *faults, *legend])
 
 
 def _read_plans(project: Project) -> tuple[dict[str, Plan], list[str]]:
-    """Return the plans by name, and a line for each recipe that has faults and each file that cannot be one."""
+    """Return the plans by name, and a line for each recipe or machine that has faults and each file that cannot be a recipe."""
     plans, faults = {}, []
     width = max((len(name) for name in project.names()), default=0)
     for name in project.names():
@@ -95,6 +96,11 @@ def _read_plans(project: Project) -> tuple[dict[str, Plan], list[str]]:
             plans[name] = project.plan(name)
         except RelmError as error:
             faults.append(f"{name:<{width}}  {_mark(name)}has faults: {shorten_error(error)}")
+    for name in project.machine_names():
+        try:
+            project.machine(name, f"@{name}")
+        except RelmError as error:
+            faults.append(f"{'@' + name:<{width}}  has faults: {shorten_error(error)}")
     return plans, [*faults, *(describe_misnamed(path) for path in project.misnamed())]
 
 
@@ -164,7 +170,7 @@ def _row(project: Project, plan: Plan, name: str, machine: Machine, width: int) 
     largest = max(figures.fits, key=lambda fit: fit.needed or 0)
     memory = "" if largest.needed is None else format_bytes(largest.needed)
     of = "" if largest.memory is None else f" of {format_bytes(largest.memory)}"
-    verdict = "" if figures.verdict else ", may not fit"
+    verdict = "" if figures.verdict else "; the machine's memory is not stated" if largest.memory is None else ", may not fit"
     return f"{hours:>8}  {price:>8}  {largest.size or '':>9}  {memory}{of}{verdict}"
 
 

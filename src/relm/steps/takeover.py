@@ -1,4 +1,4 @@
-"""The step with which another machine goes on from a run's checkpoint."""
+"""The step that lets another machine resume from a run's checkpoint."""
 
 from relm.recipes.project import Project
 from relm.steps.contract import Arguments, Job, Step, argument, recipe_name
@@ -15,7 +15,9 @@ STEPS: dict[str, Step] = {
     "continue": Step(
         "take a run over from another machine: copy its finished phases and its newest checkpoint",
         [
-            argument("recipe", type=recipe_name, metavar="NAME@MACHINE", help="the run that goes on; it must not have begun"),
+            argument(
+                "recipe", type=recipe_name, metavar="NAME@MACHINE", help="the run to continue with; it must not have begun"
+            ),
             argument(
                 "--from",
                 dest="source",
@@ -27,7 +29,8 @@ STEPS: dict[str, Step] = {
         ],
         continue_job,
         records=False,
-        epilog="`snakemake results/NAME@MACHINE` resumes there. The run that was stopped is unchanged. Between two computers "
-        "without a common work folder, `relm push` and `relm pull` move it first.",
+        epilog="For example, `relm continue roberta_base_v3-8@h100 --from roberta_base_v3-8@rtx4090`; then `snakemake "
+        "results/roberta_base_v3-8@h100` resumes there. The run that was stopped is unchanged. Between two computers without a "
+        "common work folder, `relm push` and `relm pull` move it first.",
     ),
 }
