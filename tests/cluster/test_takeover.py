@@ -206,6 +206,7 @@ def test_checkpoints_that_are_linked_from_another_disk_are_copied(project: Comma
     checkpoints = run_of(project, "long") / "second" / "checkpoints"
     checkpoints.rename(project.folder / "disk")
     checkpoints.symlink_to(project.folder / "disk")
+    (checkpoints.parent / "broken").symlink_to(project.folder / "nowhere")
     done = project.relm("continue", "long@same", "--from", "long")
     assert "phase second resumes after step 20" in done.stdout, done.stderr
     copied = run_of(project, "long@same") / "second" / "checkpoints"

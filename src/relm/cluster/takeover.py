@@ -170,7 +170,8 @@ def _visible_files(folder: Path) -> Iterator[Path]:
     """Yield the files of a folder, sorted, without those that are being written under a hidden name."""
     for parent, folders, files in os.walk(folder, followlinks=True):  # checkpoints may be linked from a larger disk
         folders[:] = sorted(name for name in folders if not name.startswith("."))
-        yield from (Path(parent, name) for name in sorted(files) if not name.startswith("."))
+        paths = (Path(parent, name) for name in sorted(files) if not name.startswith("."))
+        yield from (path for path in paths if path.is_file())
 
 
 def _copy(path: Path, copy: Path, source: Plan, target: Plan) -> None:
