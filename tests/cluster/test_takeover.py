@@ -195,6 +195,25 @@ def test_a_damaged_checkpoint_is_left_and_the_one_before_it_taken(project: Comma
     assert "phase main is finished. Give" in project.relm("continue", "long@same", "--from", "long").stdout
 
 
+def test_a_checkpoint_whose_hashes_are_gone_is_left_too(project: Commands) -> None:
+    path = run_of(project, "long") / "second" / "checkpoints" / "step-00000020" / "state.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "sha256": {}}))
+    done = project.relm("continue", "long@same", "--from", "long")
+    assert "phase second resumes after step 10" in done.stdout, done.stderr
+
+
+def test_checkpoints_that_are_linked_from_another_disk_are_copied(project: Commands) -> None:
+    checkpoints = run_of(project, "long") / "second" / "checkpoints"
+    checkpoints.rename(project.folder / "disk")
+    checkpoints.symlink_to(project.folder / "disk")
+    (checkpoints.parent / "broken").symlink_to(project.folder / "nowhere")
+    done = project.relm("continue", "long@same", "--from", "long")
+    assert "phase second resumes after step 20" in done.stdout, done.stderr
+    copied = run_of(project, "long@same") / "second" / "checkpoints"
+    assert not copied.is_symlink()
+    assert (copied / "step-00000020" / "model.safetensors").is_file()
+
+
 def test_a_checkpoint_of_an_earlier_version_gets_its_machine(project: Commands) -> None:
     path = run_of(project, "long") / "second" / "checkpoints" / "step-00000020" / "state.json"
     state = json.loads(path.read_text())

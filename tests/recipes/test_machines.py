@@ -111,6 +111,17 @@ def test_keys_for_the_own_machine_do_not_follow_to_another_one(copied: Path) -> 
     assert plan("quickstart").fingerprint == plan("quickstart", project).fingerprint
 
 
+def test_keys_for_the_cpu_hold_where_a_recipe_names_no_machine(copied: Path) -> None:
+    (copied / "recipes" / "mine.yaml").write_text(
+        "extends: quickstart\nrun: {machine: null}\non:\n  cpu: {micro_batch_size: 1}\n"
+    )
+    for name in ("mine", "mine@cpu"):
+        placed = plan(name, Project(copied))
+        assert (placed.recipe.run.micro_batch_size, placed.recipe.run.machine) == (1, "cpu")
+        assert (placed.own_machine, placed.run_name) == (True, "mine")
+    assert plan("mine", Project(copied)).fingerprint == plan("quickstart").fingerprint
+
+
 def test_a_twin_has_no_keys_for_machines(copied: Path) -> None:
     with (copied / "recipes" / "quickstart.yaml").open("a") as file:
         file.write("on: {h100: {micro_batch_size: 3}}\n")

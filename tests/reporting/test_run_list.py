@@ -137,3 +137,9 @@ def test_a_reader_that_ends_early_is_no_fault() -> None:
         text=True,
     )
     assert (done.stdout, done.stderr) == ("141\n", "")
+
+
+def test_the_cpu_is_marked_where_a_recipe_names_no_machine(tmp_path: Path) -> None:
+    shutil.copytree(CHECKOUT / "recipes", tmp_path / "recipes")
+    (tmp_path / "recipes" / "mine.yaml").write_text("extends: quickstart\ntitle: Mine\nrun: {machine: null}\n")
+    assert "cpu*" in cells("mine", describe_runs(Project(tmp_path)))

@@ -20,7 +20,7 @@ from relm.limits import require_disk
 from relm.recipes.machines import find_own_machine
 from relm.recipes.plan import Plan
 from relm.recipes.redaction import shorten_path
-from relm.recipes.run_folder import COMPILED, MACHINES, WEIGHTS
+from relm.recipes.run_folder import CHECKPOINT_FILES, COMPILED, MACHINES, WEIGHTS
 from relm.training.interruption import run_lock
 from relm.training.kill_points import kill_point
 from relm.training.shard_stamps import RECORD
@@ -152,7 +152,7 @@ def _intact_checkpoints(folder: Path) -> Iterator[int]:
     for checkpoint in sorted(folder.glob("checkpoints/step-" + "[0-9]" * 8), reverse=True):
         try:
             state = read_json(checkpoint / "state.json")
-            intact = all(sha256_of(checkpoint / name) == sha256 for name, sha256 in state["sha256"].items())
+            intact = all(sha256_of(checkpoint / name) == state["sha256"][name] for name in CHECKPOINT_FILES)
         except (RelmError, OSError, KeyError, TypeError, AttributeError):
             intact = False
         if intact:
@@ -175,9 +175,10 @@ def _is_taken(parts: Sequence[str], step: int | None) -> bool:
 
 def _visible_files(folder: Path) -> Iterator[Path]:
     """Yield the files of a folder, sorted, without those that are being written under a hidden name."""
-    for path in sorted(folder.rglob("*")):
-        if path.is_file() and not any(part.startswith(".") for part in path.relative_to(folder).parts):
-            yield path
+    for parent, folders, files in os.walk(folder, followlinks=True):  # checkpoints may be linked from a larger disk
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        paths = (Path(parent, name) for name in sorted(files) if not name.startswith("."))
+        yield from (path for path in paths if path.is_file())
 
 
 def _copy(path: Path, copy: Path, source: Plan, target: Plan) -> None:

@@ -194,7 +194,8 @@ class Project:
         """Return the recipe of a run on its machine, the machine, and True if it is the recipe's own."""
         recipe = self._recipe(path)
         own = find_own_machine(recipe)
-        machine = None if recipe.run.machine is None else self.machine(recipe.run.machine, f"{path}: run.machine")
+        named = own if own in recipe.on else recipe.run.machine  # `on` may have keys for the machine at hand, too
+        machine = None if named is None else self.machine(named, f"{path}: run.machine")
         if machine is not None and (run.is_twin or run.machine in (None, own)):
             recipe = place_on(recipe, str(own), machine, path)
         if run.is_twin:  # it trains on the CPU, or on the recipe's device where the CPU emulates it

@@ -12,7 +12,7 @@ from relm.forecast.phase_fit import PhaseFit, fit_of_phase
 from relm.formatting import format_bytes
 from relm.recipes.devices import DEVICES
 from relm.recipes.machine_use import divides
-from relm.recipes.machines import Machine
+from relm.recipes.machines import Machine, find_own_machine
 from relm.recipes.plan import Plan
 from relm.recipes.project import Project, describe_misnamed, shorten_error
 from relm.training.architecture import configuration
@@ -143,7 +143,7 @@ def find_figures(project: Project, plan: Plan, name: str, machine: Machine) -> F
 
 def _cell(project: Project, plan: Plan, name: str, machine: Machine) -> str:
     figures = find_figures(project, plan, name, machine)
-    own = "*" if plan.recipe.run.machine == name else ""
+    own = "*" if find_own_machine(plan.recipe) == name else ""
     done = ", done" if (Path("results") / f"{plan.name}@{name}").is_dir() else ""
     return f"{name}{own} {_format_verdict(figures)}{done}"
 
