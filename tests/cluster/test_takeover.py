@@ -120,6 +120,8 @@ def test_another_machine_ends_with_the_bytes_of_an_uninterrupted_run(project: Co
     (row,) = json.loads((there / "verify.json").read_text())["rows"]
     assert row["verdict"] == "not comparable"
     assert "it was measured on cpu, and this run was trained on cpu, then on same" in row["sentence"]
+    report = (project.folder / "results" / "long@same" / "report.html").read_text()
+    assert "phase second on cpu from step 1 on; phase second on same from step 21 on" in report
     assert project.jobs("results/long@same") == {}
 
 

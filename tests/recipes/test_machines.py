@@ -172,6 +172,13 @@ def test_keys_for_machines_are_checked(copied: Path, addition: str, words: str) 
     assert words in refusal("quickstart@h100", Project(copied))
 
 
+def test_a_micro_batch_is_shared_by_all_devices_of_a_slice(copied: Path) -> None:
+    with (copied / "recipes" / "quickstart.yaml").open("a") as file:
+        file.write("on: {v5e-8: {micro_batch_size: 4}}\n")
+    message = refusal("quickstart@v5e-8", Project(copied))
+    assert "micro_batch_size (4) must be a multiple of the 8 devices of v5e-8" in message
+
+
 def test_a_machine_that_is_named_must_exist_and_excludes_its_hardware(copied: Path) -> None:
     recipe = copied / "recipes" / "quickstart.yaml"
     text = recipe.read_text()

@@ -357,6 +357,11 @@ class Recipe(Section):
                 raise ValueError(
                     f"run.micro_batch_size ({self.run.micro_batch_size}) must divide {batch} / run.processes ({processes})"
                 )
+            if self.run.micro_batch_size % devices:
+                raise ValueError(
+                    f"run.micro_batch_size ({self.run.micro_batch_size}) must be a multiple of the {devices} devices of "
+                    f"{self.run.topology}, which share each micro-batch"
+                )
         return self
 
     @model_validator(mode="after")

@@ -22,6 +22,7 @@ from relm.reporting.compiled import ReportedCompilation, read_reported
 from relm.reporting.device import DeviceSummary, summarise_device
 from relm.reporting.figures import Figure, Task, measured_task
 from relm.reporting.verify import NOTHING_PUBLISHED
+from relm.training.machine_history import logged_history
 
 # The headline of each verdict, and the tone in which it is shown.
 HEADLINES = {
@@ -141,7 +142,20 @@ class Findings:
         """The kinds of machine that steps ran on."""
         recorded = [record for record in self.records if record["step"]]
         devices = [record["device"] for record in recorded if record["device"] != "cpu"]
-        return list(dict.fromkeys([*(_machine(record["host"]) for record in recorded), *devices]))
+        return list(dict.fromkeys([*(_machine(record["host"]) for record in recorded), *devices, *self._machines_of_steps()]))
+
+    def _machines_of_steps(self) -> list[str]:
+        """Return which named machine trained which steps, for a run that more than one of them trained."""
+        phases = {
+            phase: logged_history(log) for phase, log in zip(self.plan.phases, self.plan.logs, strict=True) if log.is_file()
+        }
+        stretches = [(phase, stretch["machine"], stretch["after_step"]) for phase, found in phases.items() for stretch in found]
+        if len({machine for _, machine, _ in stretches}) < 2:
+            return []
+        return [
+            f"phase {phase} on {machine or 'a machine without a name'} from step {after + 1:,} on"
+            for phase, machine, after in stretches
+        ]
 
     @property
     def commits(self) -> list[str]:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from relm.errors import RelmError
 from relm.recipes.run_folder import MACHINES
 
 Stretch = dict[str, Any]
@@ -22,12 +23,31 @@ def extend_history(state: Mapping[str, Any] | None, machine: str | None) -> list
         state: the checkpoint's `state.json`; None: the phase begins. One of an earlier version lists no machines; its steps
             count as this machine's, because `relm continue` adds the list to such a checkpoint.
         machine: the name of the machine; None: it has none.
+
+    Raises:
+        RelmError: the checkpoint's list has faults.
     """
-    history: list[Stretch] = list(state.get(MACHINES, ())) if state else []
+    history = _checked(state.get(MACHINES, [])) if state else []
     if history and history[-1]["machine"] == machine:
         return history
     after = int(state["step"]) if state and history else 0
     return [*(stretch for stretch in history if stretch["after_step"] < after), {"after_step": after, "machine": machine}]
+
+
+def _checked(machines: Any) -> list[Stretch]:
+    """Return the list of a checkpoint.
+
+    Raises:
+        RelmError: it is not what relm writes.
+    """
+    for stretch in machines if isinstance(machines, list) else [machines]:
+        steps, name = (stretch.get("after_step"), stretch.get("machine", 0)) if isinstance(stretch, dict) else (None, None)
+        if type(steps) is not int or not isinstance(name, str | None):
+            raise RelmError(
+                f"the checkpoint's state.json: {MACHINES}: expected a list of objects with after_step and machine, found "
+                f"{machines!r:.99}; delete this checkpoint, and the run resumes from the one before"
+            )
+    return list(machines)
 
 
 def logged_history(log: Path) -> list[Stretch]:
