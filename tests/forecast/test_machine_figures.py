@@ -6,7 +6,7 @@ import pytest
 
 from relm.forecast.expected_tokenizer import vocabulary
 from relm.forecast.machine_figures import PhaseWork, find_peak, hours_at_peak, price_of_hour
-from relm.forecast.phase_fit import PhaseFit, fit_of_phase
+from relm.forecast.memory_verdict import MemoryVerdict, judge_memory
 from relm.recipes.machines import Machine, Peak, Price
 from relm.recipes.project import Project
 from small_project import CHECKOUT
@@ -17,9 +17,9 @@ TPU = Machine(title="Four chips", device="tpu", topology="v3-8", memory_gib=16, 
 GPUS = Machine(title="Two", device="cuda", accelerators=2, memory_gib=24, peak=Peak(float32=10, bfloat16=80, source=PAGE))
 
 
-def fit_of(name: str) -> PhaseFit:
+def fit_of(name: str) -> MemoryVerdict:
     plan = PROJECT.plan(name)
-    return fit_of_phase(plan, plan.phases[0], vocabulary(plan)[0])
+    return judge_memory(plan, plan.phases[0], vocabulary(plan)[0])
 
 
 def test_hours_are_those_of_all_devices_together() -> None:
@@ -69,7 +69,7 @@ def test_a_run_that_exceeds_a_device_does_not_fit() -> None:
     plan = PROJECT.plan("bert_large_wikitext103_v3-8_fp32@rtx4090")
     assert plan.machine is not None
     tiny = dataclasses.replace(plan, machine=plan.machine.model_copy(update={"memory_gib": 4}))
-    fit = fit_of_phase(tiny, "main", vocabulary(tiny)[0])
+    fit = judge_memory(tiny, "main", vocabulary(tiny)[0])
     assert fit.fits is False
     assert "one sequence on each device of rtx4090 needs" in fit.reason
 
@@ -77,7 +77,7 @@ def test_a_run_that_exceeds_a_device_does_not_fit() -> None:
 def test_a_size_that_the_recipe_states_is_judged_and_not_replaced() -> None:
     plan = PROJECT.plan("bert_large_wikitext103_v3-8_fp32@l4")
     stated = plan.recipe.model_copy(update={"run": plan.recipe.run.model_copy(update={"micro_batch_size": 64})})
-    fit = fit_of_phase(dataclasses.replace(plan, recipe=stated), "main", vocabulary(plan)[0])
+    fit = judge_memory(dataclasses.replace(plan, recipe=stated), "main", vocabulary(plan)[0])
     assert (fit.fits, fit.size) == (None, 64)
 
 

@@ -12,10 +12,10 @@ from relm.errors import RelmError
 from relm.examples.manifest import TokenizerFacts
 from relm.forecast.compiled_estimate import compiled_lines
 from relm.forecast.expected_tokenizer import vocabulary
-from relm.forecast.fitting import format_at_once
 from relm.forecast.machine_figures import PhaseWork
 from relm.forecast.machine_table import machine_lines
-from relm.forecast.phase_fit import PhaseFit, fit_of_phase
+from relm.forecast.memory_verdict import MemoryVerdict, judge_memory
+from relm.forecast.micro_batch_choice import format_at_once
 from relm.forecast.trial import Trial, take_trial
 from relm.formatting import format_bytes, format_duration, format_row
 from relm.limits import available_memory, free_disk
@@ -41,7 +41,7 @@ class PhaseEstimate(NamedTuple):
     """The operations of a step."""
     trial: Trial | str
     """The trial on this machine, or the reason why there was none."""
-    fit: PhaseFit
+    fit: MemoryVerdict
     """The verdict on the memory of the machine's devices."""
 
     @property
@@ -110,7 +110,7 @@ def describe_estimate(
 def _phase_estimate(
     plan: Plan, name: str, config: Configuration, tokenizer: TokenizerFacts, wants_trial: bool
 ) -> PhaseEstimate:
-    fit = fit_of_phase(plan, name, tokenizer)
+    fit = judge_memory(plan, name, tokenizer)
     phase, run = plan.recipe.pretrain[name], fit.plan.recipe.run
     trial: Trial | str = "not measured: --trial takes a step here and measures it"
     if not DEVICES[run.device].takes_trials:

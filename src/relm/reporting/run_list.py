@@ -8,7 +8,7 @@ from typing import NamedTuple
 from relm.errors import RelmError
 from relm.forecast.expected_tokenizer import vocabulary
 from relm.forecast.machine_figures import USUAL, PhaseWork, hours_at_peak, price_of_hour
-from relm.forecast.phase_fit import PhaseFit, fit_of_phase
+from relm.forecast.memory_verdict import MemoryVerdict, judge_memory
 from relm.formatting import format_bytes
 from relm.recipes.devices import DEVICES
 from relm.recipes.machine_use import divides
@@ -34,7 +34,7 @@ snakemake results/smoke/NAME runs its small twin on any CPU."""
 class Figures(NamedTuple):
     """A run on a machine."""
 
-    fits: list[PhaseFit]
+    fits: list[MemoryVerdict]
     """The verdicts on the phases; empty if the machine's devices do not divide a batch."""
     hours: float | None
     """At `USUAL` of the published peak; None: no peak is published."""
@@ -138,7 +138,7 @@ def find_figures(project: Project, plan: Plan, name: str, machine: Machine) -> F
     hours, price = hours_at_peak(work, machine, run.float32_matmul_precision), price_of_hour(machine, None)
     hours = None if hours is None else hours / USUAL
     cost = None if hours is None or price is None else hours * price
-    return Figures([fit_of_phase(placed, phase, tokenizer) for phase in placed.phases], hours, cost)
+    return Figures([judge_memory(placed, phase, tokenizer) for phase in placed.phases], hours, cost)
 
 
 def _cell(project: Project, plan: Plan, name: str, machine: Machine) -> str:

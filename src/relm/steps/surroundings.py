@@ -36,7 +36,7 @@ def compile_job(a: Arguments) -> Job:
     from relm.forecast.compilation.compile_record import write_compilation
     from relm.forecast.compilation.compiling import compile_run
     from relm.forecast.compilation.program_table import advice, describe_compilation
-    from relm.forecast.fitted_run import sizes_to_compile
+    from relm.forecast.machine_micro_batch import sizes_to_compile
 
     plan = plan_of(a)
 

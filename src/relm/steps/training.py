@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 def pretrain_job(a: Arguments) -> Job:
     from relm.examples.manifest import read_manifest
-    from relm.forecast.fitted_run import fit_phase
+    from relm.forecast.machine_micro_batch import fill_in_micro_batch
     from relm.training.loop import pretrain
 
     plan = plan_of(a)
@@ -29,7 +29,7 @@ def pretrain_job(a: Arguments) -> Job:
 
     def run() -> str:
         folder = a.output.parent.parent
-        fitted, choice = fit_phase(plan, a.phase, read_manifest(a.manifest).tokenizer, folder / "checkpoints")
+        fitted, choice = fill_in_micro_batch(plan, a.phase, read_manifest(a.manifest).tokenizer, folder / "checkpoints")
         for line in describe_machine(plan, choice):
             logger.info("%s", line)
         sentence = pretrain(
@@ -101,19 +101,19 @@ def require_plain_trial(a: Arguments) -> None:
 def trial_of(plan: Plan, phase: str, output: Path) -> str:
     """Measure steps of a phase for `relm estimate`; the process ends when its parent ends."""
     from relm.forecast.expected_tokenizer import vocabulary
-    from relm.forecast.fitted_run import fit_phase
+    from relm.forecast.machine_micro_batch import fill_in_micro_batch
     from relm.forecast.rehearsal import Rehearsal, measure_trial
     from relm.training.interruption import stop_with_parent
 
     stop_with_parent()
     tokenizer = vocabulary(plan)[0]
-    return measure_trial(Rehearsal(fit_phase(plan, phase, tokenizer)[0].recipe, phase, tokenizer), output)
+    return measure_trial(Rehearsal(fill_in_micro_batch(plan, phase, tokenizer)[0].recipe, phase, tokenizer), output)
 
 
 def rehearse_job(a: Arguments) -> Job:
     os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # else torch's profiler tells stderr when it begins and ends
     from relm.forecast.expected_tokenizer import tokenizer_of
-    from relm.forecast.fitted_run import fit_phase
+    from relm.forecast.machine_micro_batch import fill_in_micro_batch
     from relm.forecast.rehearsal import STEPS, Rehearsal, rehearse, require_options
 
     plan = plan_of(a)
@@ -128,7 +128,7 @@ def rehearse_job(a: Arguments) -> Job:
     def run() -> str:
         tokenizer, known_from = tokenizer_of(plan, a.manifest, a.tokenizer)
         steps = 1 if a.compile_only else a.steps or STEPS
-        fitted, choice = fit_phase(plan, phase, tokenizer)
+        fitted, choice = fill_in_micro_batch(plan, phase, tokenizer)
         wanted = Rehearsal(
             fitted.recipe, phase, tokenizer, a.manifest, steps, few_micro_batches=a.compile_only, trace=a.profile
         )

@@ -4,8 +4,8 @@ from typing import NamedTuple
 
 from relm.errors import RelmError
 from relm.examples.manifest import TokenizerFacts
-from relm.forecast.fitted_run import compiled_size, fit_phase, memory_of_device
-from relm.forecast.fitting import format_at_once, needed_bytes, usable_bytes
+from relm.forecast.machine_micro_batch import compiled_size, fill_in_micro_batch, memory_of_device
+from relm.forecast.micro_batch_choice import format_at_once, needed_bytes, usable_bytes
 from relm.formatting import format_bytes
 from relm.recipes.devices import DEVICES
 from relm.recipes.plan import Plan
@@ -14,7 +14,7 @@ from relm.training.micro_batches import micro_batch_size
 from relm.training.resources import state_bytes
 
 
-class PhaseFit(NamedTuple):
+class MemoryVerdict(NamedTuple):
     """The memory of one device that a phase needs, and the verdict."""
 
     fits: bool | None
@@ -31,13 +31,13 @@ class PhaseFit(NamedTuple):
     """Bytes of one device's memory; None: not known."""
 
 
-def fit_of_phase(plan: Plan, phase: str, tokenizer: TokenizerFacts) -> PhaseFit:
+def judge_memory(plan: Plan, phase: str, tokenizer: TokenizerFacts) -> MemoryVerdict:
     """Return the verdict on a phase, with the micro-batch with which it would train."""
     memory = memory_of_device(plan)
     try:
-        fitted, _ = fit_phase(plan, phase, tokenizer)
+        fitted, _ = fill_in_micro_batch(plan, phase, tokenizer)
     except RelmError as error:
-        return PhaseFit(False, str(error), plan, memory=memory)
+        return MemoryVerdict(False, str(error), plan, memory=memory)
     recipe = fitted.recipe
     settings, run = recipe.pretrain[phase], recipe.run
     size = micro_batch_size(settings, run.micro_batch_size, run.processes)
@@ -47,14 +47,14 @@ def fit_of_phase(plan: Plan, phase: str, tokenizer: TokenizerFacts) -> PhaseFit:
     compiled = compiled_size(fitted, phase)
     if compiled is not None and compiled.size == size:
         reason = f"{at_once}: {format_bytes(compiled.needed)}{of_memory} of each device, by the TPU's compiler"
-        return PhaseFit(compiled.fits, reason, fitted, size, compiled.needed, memory)
+        return MemoryVerdict(compiled.fits, reason, fitted, size, compiled.needed, memory)
     config = configuration(recipe, tokenizer)
     each = needed_bytes(config, settings, run, size)
     shared, least = DEVICES[run.device].in_main_memory, state_bytes(config, settings.optimizer).total
     needed, least = (run.processes * each, run.processes * least) if shared else (each, least)
     reason = f"{at_once}: at most {format_bytes(needed)}{of_memory} of {'memory' if shared else 'each device'}, by arithmetic"
     if memory is None:
-        return PhaseFit(None, reason, fitted, size, needed)
+        return MemoryVerdict(None, reason, fitted, size, needed)
     usable = usable_bytes(run.device, memory)
     fits = True if needed <= usable else False if least > usable else None
-    return PhaseFit(fits, reason, fitted, size, needed, memory)
+    return MemoryVerdict(fits, reason, fitted, size, needed, memory)

@@ -3,7 +3,7 @@
 import pytest
 
 from relm.errors import RelmError
-from relm.forecast.fitting import GIB, CompiledSize, choose_micro_batch, needed_bytes, possible_sizes, usable_bytes
+from relm.forecast.micro_batch_choice import GIB, CompiledSize, choose_micro_batch, needed_bytes, possible_sizes, usable_bytes
 from relm.models.gpt2_configuration import Gpt2Config
 from relm.recipes.recipe import Phase, Run
 

@@ -9,7 +9,7 @@ from relm.examples.manifest import TokenizerFacts
 from relm.forecast.compilation.compile_record import Compilation, read_compilation
 from relm.forecast.compilation.shipped_programs import read_shipped, shipped_compilation
 from relm.forecast.expected_tokenizer import tokenizer_of
-from relm.forecast.fitting import GIB, CompiledSize, MicroBatch, choose_micro_batch, format_at_once, possible_sizes
+from relm.forecast.micro_batch_choice import GIB, CompiledSize, MicroBatch, choose_micro_batch, format_at_once, possible_sizes
 from relm.limits import available_memory
 from relm.recipes.devices import DEVICES
 from relm.recipes.plan import Plan
@@ -17,7 +17,9 @@ from relm.recipes.run_folder import MACHINES
 from relm.training.architecture import configuration
 
 
-def fit_phase(plan: Plan, phase: str, tokenizer: TokenizerFacts, resumed: Path | None = None) -> tuple[Plan, str | None]:
+def fill_in_micro_batch(
+    plan: Plan, phase: str, tokenizer: TokenizerFacts, resumed: Path | None = None
+) -> tuple[Plan, str | None]:
     """Return the plan with a micro-batch for one phase, and a sentence on the choice.
 
     On the recipe's own machine, and where the recipe gives a size, the plan is unchanged and the sentence None.
@@ -52,7 +54,7 @@ def sizes_to_compile(plan: Plan) -> dict[str, int | None]:
     tokenizer, _ = tokenizer_of(plan)
     for phase, settings in plan.recipe.pretrain.items():
         try:
-            sizes[phase] = fit_phase(plan, phase, tokenizer)[0].recipe.run.micro_batch_size
+            sizes[phase] = fill_in_micro_batch(plan, phase, tokenizer)[0].recipe.run.micro_batch_size
         except RelmError:  # the compiler may still accept it
             sizes[phase] = min(possible_sizes(settings, plan.recipe.run))
     return sizes

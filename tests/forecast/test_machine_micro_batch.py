@@ -12,8 +12,8 @@ import yaml
 from relm.errors import RelmError
 from relm.forecast.estimate import describe_estimate
 from relm.forecast.expected_tokenizer import vocabulary
-from relm.forecast.fitted_run import compiled_size, fit_phase, memory_of_device, sizes_to_compile
-from relm.forecast.fitting import GIB, needed_bytes
+from relm.forecast.machine_micro_batch import compiled_size, fill_in_micro_batch, memory_of_device, sizes_to_compile
+from relm.forecast.micro_batch_choice import GIB, needed_bytes
 from relm.recipes.project import Project
 from relm.training.architecture import configuration
 from small_project import CHECKOUT
@@ -41,7 +41,7 @@ def write_machine(folder: Path, gib: float) -> None:
 
 def fitted(folder: Path, name: str, resumed: Path | None = None) -> tuple[int | None, str | None]:
     plan = Project(folder).plan(name)
-    found, sentence = fit_phase(plan, "main", vocabulary(plan)[0], resumed)
+    found, sentence = fill_in_micro_batch(plan, "main", vocabulary(plan)[0], resumed)
     assert found.fingerprint == plan.fingerprint
     return found.recipe.run.micro_batch_size, sentence
 
@@ -111,7 +111,7 @@ def test_the_compiler_is_asked_about_the_size_that_training_would_choose(folder:
     assert sizes_to_compile(project.plan(name)) == {}
     assert sizes_to_compile(project.plan(f"{name}@h100")) == {}
     plan = project.plan(f"{name}@v6e-8")
-    chosen = fit_phase(plan, "main", vocabulary(plan)[0])[0].recipe.run.micro_batch_size
+    chosen = fill_in_micro_batch(plan, "main", vocabulary(plan)[0])[0].recipe.run.micro_batch_size
     assert sizes_to_compile(plan) == {"main": chosen}
     path = folder / "recipes" / "machines" / "v6e-8.yaml"
     path.write_text(path.read_text().replace("memory_gib: 32", "memory_gib: 2"))
