@@ -72,7 +72,8 @@ def test_one_program_is_a_step() -> None:
 def test_micro_batches_are_summed_the_one_between_as_often_as_it_runs() -> None:
     assert step_programs(3) == {"first": 1, "between": 1, "last": 1}
     programs = [program("first", 1.0, 10.0), program("between", 2.0, 20.0), program("last", 5.0, 50.0)]
-    (phase,) = consequences(compilation(*programs, micro_batches={"main": 8}), recipe(batch=64, micro_batch=8))
+    many = compilation(*programs, sequences={"main": 64}, micro_batches={"main": 8})
+    (phase,) = consequences(many, recipe(batch=64, micro_batch=8))
     assert (phase.micro_batches, phase.step) == (8, ProgramWork(1.0 + 6 * 2.0 + 5.0, 10.0 + 6 * 20.0 + 50.0))
     (phase,) = consequences(compilation(programs[0], programs[2], micro_batches={"main": 8}), recipe(batch=16, micro_batch=8))
     assert (phase.micro_batches, phase.step) == (2, ProgramWork(6.0, 60.0))
