@@ -1,0 +1,89 @@
+"""The interface between the worker process of an IPU run and what computes the updates: PopTorch, or the pipeline simulator.
+
+The worker runs in the Python of Graphcore's SDK (3.8 with torch 2.0.1), which has neither pydantic nor transformers; the
+training loop runs in relm's own Python, and sends the worker everything as JSON and arrays (`relm.devices.ipu.channel`).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, NamedTuple, Protocol, Tuple
+
+import numpy as np
+from torch import Tensor
+
+Arrays = Dict[str, np.ndarray]
+Tensors = Dict[str, Tensor]
+
+
+class WorkerSpec(NamedTuple):
+    """Everything that a backend is opened with; JSON on the way to the worker."""
+
+    backend: str
+    """poptorch or simulator."""
+    architecture: str
+    """gpt2 or bert."""
+    configuration: Dict[str, Any]
+    """The fields of the model's configuration, such as `relm.models.gpt2_configuration.Gpt2Config`."""
+    pipeline: Dict[str, Any]
+    """The fields of `relm.recipes.pipeline.Pipeline`, of one phase, and its `placement` as [segment, IPU] pairs."""
+    optimizer: Dict[str, Any]
+    """The fields of `relm.recipes.optimization.Optimizer`."""
+    precision: str
+    """The phase's precision: the simulator computes in it, an IPU in the pipeline's own."""
+    seed: int
+    """The recipe's seed."""
+    threads: int
+    """CPU threads of the simulator."""
+    executable_cache: str
+    """Folder for compiled executables; empty: they are not kept."""
+
+
+class Call(NamedTuple):
+    """The input of one call: `device_iterations` updates of this instance's replicas.
+
+    Sequences are ordered by update, then replica, then micro-batch.
+    """
+
+    batch: Arrays
+    """Name -> (sequences, ...), the arrays of a batch, and for each term of the loss `divisor.TERM`, (sequences,) float32: what
+    the term's nats of the sequence's micro-batch are divided by in the loss of its update, which is the sum over all
+    micro-batches of all replicas of all instances."""
+    seeds: np.ndarray
+    """(updates, replicas, micro-batches) int64, the seeds of dropout; PopTorch has its own and reads none."""
+    learning_rate: float
+    loss_scale: float
+
+
+class Sums(NamedTuple):
+    """What one call returns, over this instance's replicas."""
+
+    losses: np.ndarray
+    """(updates,) float64, each update's loss; where the device adds up its updates, (1,): their mean."""
+    terms: Dict[str, Tuple[float, float]]
+    """Term -> sum of nats and count of correct labels over the last update; where the device adds up its updates, their means."""
+
+
+class Backend(Protocol):
+    """Computes updates of one model."""
+
+    def load(self, weights: Tensors, state: Tensors) -> None:
+        """Set the weights (float32, by the model's names) and the optimizer's state.
+
+        Args:
+            state: PARAMETER.exp_avg and PARAMETER.exp_avg_sq, float32, and the scalar `updates`.
+        """
+
+    def compile(self, call: Call) -> float:
+        """Compile the program for inputs of these shapes, and return the seconds that it took; 0 where nothing is compiled."""
+
+    def take(self, call: Call) -> Sums:
+        """Take the updates of one call."""
+
+    def save(self) -> Tuple[Tensors, Tensors]:
+        """Return the weights and the optimizer's state, as `load` takes them."""
+
+    def describe(self) -> Dict[str, Any]:
+        """Return the facts that decide how sums are rounded: name, versions."""
+
+    def close(self) -> None:
+        """Release the device."""

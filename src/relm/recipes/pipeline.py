@@ -1,0 +1,118 @@
+"""The section `pipeline` of a run on IPUs: how the model is split over them, and how their memory is used.
+
+It belongs to model and machine together, so a recipe has it under `on: {MACHINE: {pipeline: ...}}`. It is not part of the
+fingerprint: it changes rounding, never what is trained.
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from relm.recipes.optimization import LossScaling
+from relm.recipes.section import Section, Slug
+
+Share = Annotated[float, Field(gt=0, le=1)]
+
+
+class PipelineOfPhase(Section):
+    """Keys of a pipeline that another phase than the first has with other values; null: as in `pipeline`."""
+
+    micro_batch_size: int | None = Field(default=None, gt=0)
+    """Sequences of one forward pass of one replica."""
+    gradient_accumulation: int | None = Field(default=None, gt=0)
+    """Micro-batches of one replica in one update."""
+    available_memory_proportion: list[Share] | None = None
+    """Share of each IPU's memory for the temporary values of matrix products."""
+    loss_scaling: LossScaling | None = None
+    """Scaling of the loss on the device."""
+
+
+class Pipeline(Section):
+    """A model's split over IPUs, as PopTorch runs it."""
+
+    layers_per_ipu: list[Annotated[int, Field(ge=0)]] = Field(min_length=1)
+    """Number of layers on each IPU of one replica."""
+    token_embedding: int = Field(default=0, ge=0)
+    """IPU of the token embedding."""
+    position_embedding: int = Field(default=0, ge=0)
+    """IPU of the embeddings of positions and segments."""
+    head: int = Field(default=0, ge=0)
+    """IPU of the projection to the vocabulary and the loss; with a tied head, that of the token embedding."""
+    replicas: int = Field(default=1, gt=0)
+    """Number of copies of the pipeline, over all instances."""
+    instances: int = Field(default=1, gt=0)
+    """Number of host processes that PopRun starts, each with an equal share of the replicas."""
+    micro_batch_size: int = Field(default=1, gt=0)
+    """Sequences of one forward pass of one replica."""
+    gradient_accumulation: int = Field(gt=0)
+    """Micro-batches of one replica in one update."""
+    device_iterations: int = Field(default=1, gt=0)
+    """Updates of one call of the device, all with the same learning rate."""
+    available_memory_proportion: list[Share] | None = None
+    """Share of each IPU's memory for the temporary values of matrix products, a value for each; null: the compiler's default."""
+    recompute_layers: bool = True
+    """Keep the inputs of layers alone, and compute the rest again in the backward pass."""
+    replicated_tensor_sharding: bool = False
+    """Each replica keeps a share of the optimizer's state alone."""
+    optimizer_state_off_chip: bool = True
+    """The optimizer's state is in the host's DRAM between updates."""
+    vocabulary_serialisation: int = Field(default=1, gt=0)
+    """Number of slices in which the projection to the vocabulary is computed one after the other."""
+    loss_chunk: int | None = Field(default=None, gt=0)
+    """Tokens of a sequence whose logits are in memory at once; null: all of them."""
+    precision: Literal["float16", "float32"] = "float16"
+    """Precision of weights, activations and gradients on the device."""
+    accumulation_precision: Literal["float16", "float32"] = "float16"
+    """Precision of accumulated gradients."""
+    first_moment_precision: Literal["float16", "float32"] = "float16"
+    """Precision of the optimizer's first moment; its second moment is always float32."""
+    half_partials: bool = True
+    """Partial sums of matrix products are float16."""
+    stochastic_rounding: bool = True
+    """Results in float16 are rounded up or down at random, so that small updates survive on average."""
+    loss_scaling: LossScaling = LossScaling()
+    """Scaling of the loss on the device."""
+    stages_of_original: int | None = Field(default=None, gt=0)
+    """Number of pipeline stages of an original for TensorFlow 1, whose accumulation must be a multiple of twice as many; null:
+    the original is for PopTorch."""
+    phases: dict[Slug, PipelineOfPhase] = Field(default_factory=dict)
+    """Phase -> the keys that it has with other values."""
+
+    def of_phase(self, phase: str) -> "Pipeline":
+        """Return the pipeline of one phase, without `phases`."""
+        if phase not in self.phases:
+            return self.model_copy(update={"phases": {}})
+        other: dict[str, Any] = self.phases[phase].model_dump(exclude_none=True)
+        return Pipeline.model_validate({**self.model_dump(exclude={"phases"}), **other})
+
+    @property
+    def ipus_per_replica(self) -> int:
+        """Number of IPUs of one replica."""
+        return len(self.layers_per_ipu)
+
+    @property
+    def ipus(self) -> int:
+        """Number of IPUs of all replicas."""
+        return self.ipus_per_replica * self.replicas
+
+    @property
+    def global_batch_size(self) -> int:
+        """Sequences of one update."""
+        return self.micro_batch_size * self.gradient_accumulation * self.replicas
+
+    @property
+    def placement(self) -> list[tuple[str, int]]:
+        """The IPU of each segment of a model (`relm.models.segments`), in the order of their execution."""
+        layers = [ipu for ipu, count in enumerate(self.layers_per_ipu) for _ in range(count)]
+        embeddings = [("token_embedding", self.token_embedding), ("position_embedding", self.position_embedding)]
+        return [*embeddings, *((f"layers.{layer}", ipu) for layer, ipu in enumerate(layers)), ("head", self.head)]
+
+    @property
+    def stages(self) -> int:
+        """Number of forward stages: one more than the changes of IPU along the placement.
+
+        >>> Pipeline(layers_per_ipu=[0, 4, 4, 4], position_embedding=1, gradient_accumulation=2048).stages
+        5
+        """
+        ipus = [ipu for _, ipu in self.placement]
+        return 1 + sum(before != after for before, after in zip(ipus, ipus[1:], strict=False))
