@@ -93,7 +93,7 @@ def test_dropout_falls_where_that_of_transformers_falls(hidden: float, attention
 @pytest.mark.parametrize(("width", "form"), [("base", "pairs"), ("large", "masked"), ("roberta", "roberta")])
 def test_full_width_equals_transformers_too(width: str, form: str, tmp_path: Path) -> None:
     config = replace(WIDE[width], hidden_dropout=0.0, attention_dropout=0.0)
-    compare(form, tmp_path, config, batch_for(config, length=128, places=20), spread=0.03)
+    compare(form, tmp_path, config, batch_for(config, length=128, capacity=20), spread=0.03)
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -94,7 +94,7 @@ class OwnMaskedModel:
         positions = F.pad(fed["masked_positions"], (1, 0))  # the first token, which the head for pairs reads
         with self._device.autocast(self._precision):
             hidden = model.encoded(fed["input_ids"], fed["attention_mask"], fed["token_type_ids"], positions)
-            logits = model.cls.predictions(hidden[:, 1:], model.bert.embeddings.word_embeddings.weight)
+            logits = model.head(hidden[:, 1:])
             if model.bert.pooler is None or model.cls.seq_relationship is None:
                 return Read(logits.float(), None)
             return Read(logits.float(), model.cls.seq_relationship(model.bert.pooler(hidden[:, 0])).float())

@@ -10,6 +10,7 @@ other names. Imports nothing of this package beside `relm.models`, and imports o
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -22,7 +23,8 @@ from relm.models.configuration import folder_config
 from relm.models.contract import LanguageModel
 from relm.models.gathering import gathered
 from relm.models.layers import GELU, Linear, TracedModule, embedding, layer_norm, through_layers, truncated_normal
-from relm.models.losses import Term, cross_entropy
+from relm.models.losses import Term, cross_entropy, cross_entropy_in_chunks
+from relm.models.segments import ModelSegment, State, state_of
 from relm.models.weights import read_weights, write_folder
 
 _COPIES = {
@@ -46,8 +48,15 @@ class Embeddings(nn.Module):
 
     def forward(self, input_ids: Tensor, token_type_ids: Tensor | None) -> Tensor:
         """(batch, sequence) ids -> (batch, sequence, hidden)"""
-        words = F.embedding(input_ids, self.word_embeddings.weight, self.padding_id)
-        last = self.first_position + input_ids.shape[1]
+        return self.with_positions(self.words(input_ids), token_type_ids)
+
+    def words(self, input_ids: Tensor) -> Tensor:
+        """(batch, sequence) ids -> (batch, sequence, hidden), the tokens' embeddings"""
+        return F.embedding(input_ids, self.word_embeddings.weight, self.padding_id)
+
+    def with_positions(self, words: Tensor, token_type_ids: Tensor | None) -> Tensor:
+        """Add positions and segments and normalise, (batch, sequence, hidden) -> the same shape"""
+        last = self.first_position + words.shape[1]
         positions = self.position_embeddings.weight[self.first_position : last]
         kinds = self.token_type_embeddings.weight
         if token_type_ids is None or len(kinds) == 1:
@@ -199,13 +208,18 @@ class Encoder(nn.Module):
         recompute: Callable[..., Tensor] | None,
     ) -> Tensor:
         """(batch, sequence) ids -> (batch, sequence, hidden), or (batch, positions, hidden) at `positions`"""
-        mask = None if attention_mask is None else attention_mask.bool()[:, None, None, :]
+        mask = padding_mask(attention_mask)
         encoded: Tensor = self.encoder(self.embeddings(input_ids, token_type_ids), mask, positions, recompute)
         return encoded
 
 
+def padding_mask(attention_mask: Tensor | None) -> Tensor | None:
+    """(batch, sequence), 1 a token, 0 padding -> (batch, 1, 1, sequence) bool; None: all are tokens"""
+    return None if attention_mask is None else attention_mask.bool()[:, None, None, :]
+
+
 class Predictions(nn.Module):
-    """The head for masked tokens."""
+    """The head for masked tokens, before the projection to the vocabulary; its bias is that projection's."""
 
     bias: nn.Parameter | None
 
@@ -214,9 +228,9 @@ class Predictions(nn.Module):
         self.bias = nn.Parameter(torch.empty(config.vocabulary_size)) if config.prediction_bias else None
         self.transform = Transform(config) if config.transform_layer else None
 
-    def forward(self, x: Tensor, words: Tensor) -> Tensor:
-        """(..., hidden) and the embeddings (vocabulary, hidden) -> (..., vocabulary)"""
-        return F.linear(x if self.transform is None else self.transform(x), words, self.bias)
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., hidden) -> the same shape"""
+        return x if self.transform is None else self.transform(x)
 
 
 class Heads(nn.Module):
@@ -256,16 +270,59 @@ class Bert(LanguageModel):
         Raises:
             ValueError: the sequences are too long.
         """
-        positions = batch["masked_positions"]
-        if self.config.next_sentence:
-            positions = F.pad(positions, (1, 0))  # the first token, beside those that are masked
+        positions = self._read_positions(batch)
         hidden = self.encoded(batch["input_ids"], batch.get("attention_mask"), batch.get("token_type_ids"), positions)
+        return self._scored(hidden, batch)
+
+    def _read_positions(self, batch: Mapping[str, Tensor]) -> Tensor:
+        """Return the positions at which the encoder's output is read: masked ones and, for pairs, the first before them."""
+        positions = batch["masked_positions"]
+        return F.pad(positions, (1, 0)) if self.config.next_sentence else positions
+
+    def _scored(self, hidden: Tensor, batch: Mapping[str, Tensor]) -> dict[str, Term]:
+        """Return the loss at the encoder's output at the positions that are read."""
         masked = hidden[:, -batch["masked_positions"].shape[1] :]
-        terms = {"masked_token": cross_entropy(self._predicted(masked), batch["masked_labels"], self.traced)}
+        logits = self.head(masked)
+        terms = {"masked_token": cross_entropy_in_chunks(logits, batch["masked_labels"], self.loss_chunk, self.traced)}
         if self.config.next_sentence:
             related = self._related(hidden[:, 0])
             terms["next_sentence"] = cross_entropy(related, batch["next_sentence_labels"], self.traced)
         return terms
+
+    def segments(self) -> list[ModelSegment]:
+        """Return token_embedding, position_embedding, layers.N and head, with the pooler and the head for sentence pairs.
+
+        The last layer computes only the positions that are read, so the head's input has those alone.
+        """
+        names, embeddings = self.parameter_names, "bert.embeddings."
+        others = (embeddings + "position_embeddings.", embeddings + "token_type_embeddings.", embeddings + "LayerNorm.")
+        layers = [
+            ModelSegment(f"layers.{n}", names(f"bert.encoder.layer.{n}."), partial(self._through_layer, n))
+            for n in range(self.config.layers)
+        ]
+        return [
+            ModelSegment("token_embedding", names(embeddings + "word_embeddings."), self._embed_tokens),
+            ModelSegment("position_embedding", names(*others), self._add_positions),
+            *layers,
+            ModelSegment(
+                "head",
+                names(embeddings + "word_embeddings.", "bert.pooler.", "cls."),
+                lambda batch, state: state_of(self._scored(state["hidden"], batch)),
+            ),
+        ]
+
+    def _embed_tokens(self, batch: Mapping[str, Tensor], state: State) -> State:
+        self._require_positions(batch["input_ids"])
+        return {"hidden": self.bert.embeddings.words(batch["input_ids"])}
+
+    def _add_positions(self, batch: Mapping[str, Tensor], state: State) -> State:
+        return {"hidden": self.bert.embeddings.with_positions(state["hidden"], batch.get("token_type_ids"))}
+
+    def _through_layer(self, number: int, batch: Mapping[str, Tensor], state: State) -> State:
+        is_last = number == self.config.layers - 1
+        others = [padding_mask(batch.get("attention_mask")), *([self._read_positions(batch)] if is_last else [])]
+        layer = self.bert.encoder.layer[number]
+        return {"hidden": through_layers([layer], state["hidden"], *others, recompute=self.recompute)}
 
     def logits(
         self,
@@ -279,7 +336,7 @@ class Bert(LanguageModel):
         Returns:
             (batch, sequence, vocabulary), or (batch, positions, vocabulary) at `masked_positions`.
         """
-        return self._predicted(self.encoded(input_ids, attention_mask, token_type_ids, masked_positions))
+        return self.head(self.encoded(input_ids, attention_mask, token_type_ids, masked_positions))
 
     def next_sentence_logits(
         self, input_ids: Tensor, attention_mask: Tensor | None = None, token_type_ids: Tensor | None = None
@@ -301,14 +358,18 @@ class Bert(LanguageModel):
         Raises:
             ValueError: the sequences are too long.
         """
-        if input_ids.shape[1] > self.config.positions:
-            raise ValueError(f"{input_ids.shape[1]} tokens, but the model has {self.config.positions} positions")
+        self._require_positions(input_ids)
         hidden: Tensor = self.bert(input_ids, attention_mask, token_type_ids, positions, self.recompute)
         return hidden
 
-    def _predicted(self, hidden: Tensor) -> Tensor:
-        logits: Tensor = self.cls.predictions(hidden, self.bert.embeddings.word_embeddings.weight)
-        return logits
+    def _require_positions(self, input_ids: Tensor) -> None:
+        if input_ids.shape[1] > self.config.positions:
+            raise ValueError(f"{input_ids.shape[1]} tokens, but the model has {self.config.positions} positions")
+
+    def head(self, hidden: Tensor) -> Tensor:
+        """(..., hidden) at any positions -> (..., vocabulary), the logits of the token at each position"""
+        predictions = self.cls.predictions
+        return self.project_vocabulary(predictions(hidden), self.bert.embeddings.word_embeddings.weight, predictions.bias)
 
     def _related(self, first: Tensor) -> Tensor:
         assert self.bert.pooler is not None, "next_sentence is on"

@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from relm.models.layers import TracedModule, recomputed
 from relm.models.losses import Term
+from relm.models.segments import ModelSegment
 
 
 class LanguageModel(TracedModule):
@@ -25,6 +27,10 @@ class LanguageModel(TracedModule):
     """True: recompute each layer in the backward pass, with the same random numbers, to save memory."""
     recomputed: Callable[..., Tensor] = staticmethod(recomputed)
     """The function that does so, called as `recomputed(layer, *inputs)`; a device may set its own."""
+    project_vocabulary: Callable[..., Tensor] = staticmethod(F.linear)
+    """The projection to the vocabulary, called as `project_vocabulary(hidden, weight, bias)`; a device may set its own."""
+    loss_chunk: int | None = None
+    """Positions of a sequence whose cross-entropy is computed at once; None: all."""
 
     def forward(self, batch: Mapping[str, Tensor]) -> dict[str, Term]:
         """Return `terms`."""
@@ -43,6 +49,21 @@ class LanguageModel(TracedModule):
     def terms(self, batch: Mapping[str, Tensor]) -> dict[str, Term]:
         """Return the parts of a batch's loss, by name."""
         raise NotImplementedError
+
+    def segments(self) -> list[ModelSegment]:
+        """Return the parts of the forward pass, in the order of their execution, which together compute `terms`.
+
+        Raises:
+            NotImplementedError: the architecture has none, so a pipeline cannot train it.
+        """
+        raise NotImplementedError(
+            f"{type(self).__name__} is not divided into segments, so a pipeline cannot train it; take a GPT-2 or a BERT, or "
+            "another device"
+        )
+
+    def parameter_names(self, *prefixes: str) -> tuple[str, ...]:
+        """Return the names of the parameters that begin with one of the prefixes, in the order of the parameters."""
+        return tuple(name for name, _ in self.named_parameters() if name.startswith(prefixes))
 
     def initialise(self, generator: torch.Generator) -> None:
         """Draw the initial weights on the CPU, in the order of the parameters, so that a seed fixes them on every device."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -20,7 +21,8 @@ from relm.models.configuration import folder_config
 from relm.models.contract import LanguageModel
 from relm.models.gpt2_configuration import FREE_FIELDS, Gpt2Config
 from relm.models.layers import GELU, TracedModule, embedding, layer_norm, through_layers
-from relm.models.losses import Term, cross_entropy
+from relm.models.losses import Term, cross_entropy_in_chunks
+from relm.models.segments import ModelSegment, State, state_of
 from relm.models.weights import read_weights, write_folder
 
 # Published files may hold these buffers with the causal mask beside the parameters.
@@ -121,10 +123,14 @@ class Transformer(nn.Module):
 
     def forward(self, input_ids: Tensor, mask: Tensor | None, recompute: Callable[..., Tensor] | None) -> Tensor:
         """(batch, sequence) ids -> (batch, sequence, hidden)"""
-        x = self.wte(input_ids) + self.wpe.weight[: input_ids.shape[1]]
-        x = F.dropout(x, self.dropout, self.training)
+        x = self.with_positions(self.wte(input_ids))
         normalised: Tensor = self.ln_f(through_layers(self.h, x, mask, recompute=recompute))
         return normalised
+
+    def with_positions(self, x: Tensor) -> Tensor:
+        """Add the embeddings of positions, (batch, sequence, hidden) -> the same shape"""
+        x = x + self.wpe.weight[: x.shape[1]]
+        return F.dropout(x, self.dropout, self.training)
 
 
 def document_mask(document_ids: Tensor) -> Tensor:
@@ -138,6 +144,11 @@ def document_mask(document_ids: Tensor) -> Tensor:
     """
     same = document_ids[:, None, :, None] == document_ids[:, None, None, :]
     return same.tril()
+
+
+def _mask(document_ids: Tensor | None) -> Tensor | None:
+    """Return `document_mask`; None, which stands for causal attention, without documents."""
+    return None if document_ids is None else document_mask(document_ids)
 
 
 class Gpt2(LanguageModel):
@@ -156,8 +167,43 @@ class Gpt2(LanguageModel):
             batch: `input_ids` and `labels`, (batch, sequence) int64, the label -100 where nothing is scored; `document_ids`
                 to keep attention within documents.
         """
-        logits = self.logits(batch["input_ids"], batch.get("document_ids"))
-        return {"next_token": cross_entropy(logits, batch["labels"], self.traced)}
+        return self._scored(self.hidden(batch["input_ids"], batch.get("document_ids")), batch)
+
+    def segments(self) -> list[ModelSegment]:
+        """Return token_embedding, position_embedding, layers.N, the last one with the last normalisation, and head."""
+        names = self.parameter_names
+        layers = [
+            ModelSegment(f"layers.{n}", names(f"transformer.h.{n}.", *self._after_layer(n)), partial(self._through_layer, n))
+            for n in range(self.config.layers)
+        ]
+        return [
+            ModelSegment("token_embedding", names("transformer.wte."), self._embed_tokens),
+            ModelSegment("position_embedding", names("transformer.wpe."), self._add_positions),
+            *layers,
+            ModelSegment(
+                "head", names("transformer.wte."), lambda batch, state: state_of(self._scored(state["hidden"], batch))
+            ),
+        ]
+
+    def _after_layer(self, number: int) -> tuple[str, ...]:
+        """Return the prefix of the last normalisation's parameters for the last layer."""
+        return ("transformer.ln_f.",) if number == self.config.layers - 1 else ()
+
+    def _embed_tokens(self, batch: Mapping[str, Tensor], state: State) -> State:
+        self._require_positions(batch["input_ids"])
+        return {"hidden": self.transformer.wte(batch["input_ids"])}
+
+    def _add_positions(self, batch: Mapping[str, Tensor], state: State) -> State:
+        return {"hidden": self.transformer.with_positions(state["hidden"])}
+
+    def _through_layer(self, number: int, batch: Mapping[str, Tensor], state: State) -> State:
+        mask = _mask(batch.get("document_ids"))
+        hidden = through_layers([self.transformer.h[number]], state["hidden"], mask, recompute=self.recompute)
+        return {"hidden": self.transformer.ln_f(hidden) if self._after_layer(number) else hidden}
+
+    def _scored(self, hidden: Tensor, batch: Mapping[str, Tensor]) -> dict[str, Term]:
+        """Return the loss at the head's input."""
+        return {"next_token": cross_entropy_in_chunks(self.head(hidden), batch["labels"], self.loss_chunk, self.traced)}
 
     def logits(self, input_ids: Tensor, document_ids: Tensor | None = None) -> Tensor:
         """Return the logits of each next token.
@@ -177,15 +223,17 @@ class Gpt2(LanguageModel):
 
     def hidden(self, input_ids: Tensor, document_ids: Tensor | None = None) -> Tensor:
         """Return the head's input, (batch, sequence, hidden); arguments and errors as in `logits`."""
+        self._require_positions(input_ids)
+        hidden: Tensor = self.transformer(input_ids, _mask(document_ids), self.recompute)
+        return hidden
+
+    def _require_positions(self, input_ids: Tensor) -> None:
         if input_ids.shape[1] > self.config.positions:
             raise ValueError(f"{input_ids.shape[1]} tokens, but the model has {self.config.positions} positions")
-        mask = None if document_ids is None else document_mask(document_ids)
-        hidden: Tensor = self.transformer(input_ids, mask, self.recompute)
-        return hidden
 
     def head(self, hidden: Tensor) -> Tensor:
         """(..., hidden) at any positions -> (..., vocabulary), the logits of each next token"""
-        return F.linear(hidden, self.transformer.wte.weight)
+        return self.project_vocabulary(hidden, self.transformer.wte.weight, None)
 
     def initialise(self, generator: torch.Generator) -> None:
         """Draw the initial weights on the CPU, in the order of the parameters.

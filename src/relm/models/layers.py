@@ -43,6 +43,18 @@ class Linear(nn.Module):
         return F.linear(x, self.weight, self.bias)
 
 
+def serialised_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, slices: int = 1) -> Tensor:
+    """Return `F.linear(x, weight, bias)`, computed in slices of the outputs one after the other.
+
+    A device whose memory is small then holds the temporary values of one slice alone.
+
+    Args:
+        slices: the count of slices, which are of equal size but for the last.
+    """
+    biases = [None] * slices if bias is None else bias.chunk(slices)
+    return torch.cat([F.linear(x, rows, some) for rows, some in zip(weight.chunk(slices), biases)], dim=-1)
+
+
 def embedding(rows: int, width: int) -> nn.Embedding:
     """Return an embedding of (rows, width), without the draw from the global generator that `nn.Embedding` makes."""
     return nn.Embedding(rows, width, _weight=torch.empty(rows, width))

@@ -40,6 +40,26 @@ def cross_entropy(logits: Tensor, labels: Tensor, traced: bool = False) -> Term:
     return Term(nats, scored.sum(), (flat.detach().argmax(-1) == wanted).sum())
 
 
+def cross_entropy_in_chunks(logits: Tensor, labels: Tensor, chunk: int | None, traced: bool = False) -> Term:
+    """Score labels under logits, a chunk of each sequence at a time, and return the sums over all chunks.
+
+    The values are those of `cross_entropy` but for rounding; a device that computes one chunk after the other has the float32
+    copy of a chunk's logits alone in its memory.
+
+    Args:
+        logits: (batch, sequence, classes).
+        labels: (batch, sequence) int64.
+        chunk: positions of a sequence in a chunk, the last of which may have fewer; None: all.
+        traced: see `relm.models.layers.TracedModule`.
+    """
+    if chunk is None:
+        return cross_entropy(logits, labels, traced)
+    pieces = zip(torch.split(logits, chunk, dim=1), torch.split(labels, chunk, dim=1))
+    terms = [cross_entropy(some, wanted, traced) for some, wanted in pieces]
+    nats, counts, corrects = zip(*terms)
+    return Term(*(torch.stack(values).sum() for values in (nats, counts, corrects)))
+
+
 def scored_in_one_pass(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """Return -ln P of each label, and whether it is the likeliest, in plain operations for a compiler.
 

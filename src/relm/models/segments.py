@@ -5,8 +5,7 @@ Imports torch alone, and imports on Python 3.8 with torch 2.0.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Callable, Dict, NamedTuple, Tuple
+from typing import Callable, Dict, Mapping, NamedTuple
 
 from torch import Tensor
 
@@ -17,20 +16,25 @@ State = Dict[str, Tensor]
 RunSegment = Callable[[Mapping[str, Tensor], State], State]
 
 
-class Segment(NamedTuple):
+class ModelSegment(NamedTuple):
     """One part of a model that lies on one device of a pipeline as a whole."""
 
     name: str
     """token_embedding, position_embedding, layers.N or head."""
-    parameters: Tuple[str, ...]
+    parameters: tuple[str, ...]
     """The names of the model's parameters that it reads; a tied parameter is read by several segments."""
     run: RunSegment
     """Function (micro-batch, state of the segment before, empty for the first) -> state. The micro-batch, which comes from the
-    host, is there in every segment; of the other segments only the state is. The head's state has the loss's terms, by the
-    names TERM.nats, TERM.count and TERM.correct."""
+    host, is there in every segment; of the other segments only the state is. The state is `hidden`, the residual stream; the
+    head's has the loss's terms, by the names TERM.nats, TERM.count and TERM.correct."""
 
 
-def terms_of(state: State) -> Dict[str, Term]:
+def state_of(terms: Mapping[str, Term]) -> State:
+    """Return the head's state, which has the terms of the loss."""
+    return {f"{name}.{key}": value for name, term in terms.items() for key, value in term._asdict().items()}
+
+
+def terms_of(state: State) -> dict[str, Term]:
     """Return the terms of the loss in the head's state."""
     names = dict.fromkeys(name.rpartition(".")[0] for name in state)
     return {name: Term(state[f"{name}.nats"], state[f"{name}.count"], state[f"{name}.correct"]) for name in names}

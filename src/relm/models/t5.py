@@ -23,7 +23,7 @@ from relm.models.attention import MASKED
 from relm.models.configuration import folder_config
 from relm.models.contract import LanguageModel
 from relm.models.layers import Linear, embedding, through_layers
-from relm.models.losses import IGNORED_LABEL, Term, cross_entropy
+from relm.models.losses import IGNORED_LABEL, Term, cross_entropy_in_chunks
 from relm.models.t5_attention import Attention, relative_buckets
 from relm.models.t5_configuration import FREE_FIELDS, T5Config
 from relm.models.weights import WEIGHTS, read_weights, write_folder
@@ -214,7 +214,7 @@ class T5(LanguageModel):
         """
         labels = batch["labels"]
         logits = self.logits(batch["input_ids"], self.decoder_inputs(labels), batch.get("attention_mask"))
-        return {"target_token": cross_entropy(logits, labels, self.traced)}
+        return {"target_token": cross_entropy_in_chunks(logits, labels, self.loss_chunk, self.traced)}
 
     def decoder_inputs(self, labels: Tensor) -> Tensor:
         """Return the decoder's inputs: the labels shifted by one after a start token, padding where nothing is scored."""
@@ -265,7 +265,8 @@ class T5(LanguageModel):
         """Return the logits of the decoder's output, (..., hidden) -> (..., vocabulary)."""
         if self.config.scaled_head:
             hidden = hidden * self.config.hidden_size**-0.5
-        return F.linear(hidden, self.shared.weight if self.lm_head is None else self.lm_head.weight)
+        weight = self.shared.weight if self.lm_head is None else self.lm_head.weight
+        return self.project_vocabulary(hidden, weight, None)
 
     def initialise(self, generator: torch.Generator) -> None:
         """Draw the initial weights on the CPU, in the order of the parameters: normal, with T5's deviation for each kind.

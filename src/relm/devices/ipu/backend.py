@@ -6,7 +6,7 @@ training loop runs in relm's own Python, and sends the worker everything as JSON
 
 from __future__ import annotations
 
-from typing import Any, Dict, NamedTuple, Protocol, Tuple
+from typing import Any, Dict, NamedTuple, Protocol
 
 import numpy as np
 from torch import Tensor
@@ -22,11 +22,11 @@ class WorkerSpec(NamedTuple):
     """poptorch or simulator."""
     architecture: str
     """gpt2 or bert."""
-    configuration: Dict[str, Any]
+    configuration: dict[str, Any]
     """The fields of the model's configuration, such as `relm.models.gpt2_configuration.Gpt2Config`."""
-    pipeline: Dict[str, Any]
+    pipeline: dict[str, Any]
     """The fields of `relm.recipes.pipeline.Pipeline`, of one phase, and its `placement` as [segment, IPU] pairs."""
-    optimizer: Dict[str, Any]
+    optimizer: dict[str, Any]
     """The fields of `relm.recipes.optimization.Optimizer`."""
     precision: str
     """The phase's precision: the simulator computes in it, an IPU in the pipeline's own."""
@@ -55,12 +55,12 @@ class Call(NamedTuple):
 
 
 class Sums(NamedTuple):
-    """What one call returns, over this instance's replicas."""
+    """The result of one call, over this instance's replicas."""
 
     losses: np.ndarray
     """(updates,) float64, each update's loss; where the device adds up its updates, (1,): their mean."""
-    terms: Dict[str, Tuple[float, float]]
-    """Term -> sum of nats and count of correct labels over the last update; where the device adds up its updates, their means."""
+    terms: dict[str, tuple[float, float]]
+    """Term -> sum of nats and count of correct labels over the last update, or, where the device adds up its updates, means."""
 
 
 class Backend(Protocol):
@@ -79,10 +79,10 @@ class Backend(Protocol):
     def take(self, call: Call) -> Sums:
         """Take the updates of one call."""
 
-    def save(self) -> Tuple[Tensors, Tensors]:
+    def save(self) -> tuple[Tensors, Tensors]:
         """Return the weights and the optimizer's state, as `load` takes them."""
 
-    def describe(self) -> Dict[str, Any]:
+    def describe(self) -> dict[str, Any]:
         """Return the facts that decide how sums are rounded: name, versions."""
 
     def close(self) -> None:

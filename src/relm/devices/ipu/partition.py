@@ -1,0 +1,97 @@
+"""A model's partition over IPUs: its stages, and the IPU of each parameter."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Mapping, NamedTuple, Sequence
+
+from relm.models.bert import Bert
+from relm.models.bert_configuration import BertConfig
+from relm.models.contract import LanguageModel
+from relm.models.gpt2 import Gpt2
+from relm.models.gpt2_configuration import Gpt2Config
+from relm.models.segments import ModelSegment
+
+_MODELS: Mapping[str, Callable[..., LanguageModel]] = {
+    "gpt2": lambda **fields: Gpt2(Gpt2Config(**fields)),
+    "bert": lambda **fields: Bert(BertConfig(**fields)),
+}
+
+
+class Stage(NamedTuple):
+    """Consecutive segments on one IPU, which compute a micro-batch at one clock of the pipeline."""
+
+    ipu: int
+    segments: tuple[str, ...]
+
+
+def build_model(architecture: str, configuration: Mapping[str, Any]) -> LanguageModel:
+    """Return a model with unset weights.
+
+    Args:
+        architecture: gpt2 or bert.
+        configuration: the fields of the architecture's configuration.
+
+    Raises:
+        ValueError: a pipeline cannot train the architecture, or fields contradict each other.
+    """
+    if architecture not in _MODELS:
+        raise ValueError(
+            f"architecture {architecture!r} is not divided into segments; a pipeline trains {' or '.join(_MODELS)}"
+        )
+    return _MODELS[architecture](**configuration)
+
+
+def stages_of(placement: Sequence[tuple[str, int]]) -> list[Stage]:
+    """Return the stages of a placement, whose pairs (segment, IPU) are in the order of execution.
+
+    >>> stages_of([("token_embedding", 0), ("position_embedding", 1), ("layers.0", 1), ("head", 0)])
+    [Stage(ipu=0, segments=('token_embedding',)), Stage(ipu=1, segments=('position_embedding', 'layers.0')), \
+Stage(ipu=0, segments=('head',))]
+    """
+    stages: list[Stage] = []
+    for name, ipu in placement:
+        if stages and stages[-1].ipu == ipu:
+            stages[-1] = Stage(ipu, (*stages[-1].segments, name))
+        else:
+            stages.append(Stage(ipu, (name,)))
+    return stages
+
+
+def require_placed(segments: Sequence[ModelSegment], placement: Sequence[tuple[str, int]]) -> None:
+    """Raise unless the placement has an IPU for each segment of the model, in order, and for no other.
+
+    Raises:
+        ValueError: names the first segment that differs.
+    """
+    expected, found = [segment.name for segment in segments], [name for name, _ in placement]
+    if expected == found:
+        return
+    number = next(
+        (n for n, (ours, theirs) in enumerate(zip(expected, found)) if ours != theirs), min(len(expected), len(found))
+    )
+    own = expected[number] if number < len(expected) else "nothing more"
+    placed = found[number] if number < len(found) else "nothing more"
+    raise ValueError(
+        f"the pipeline places {placed} where the model has {own}; layers_per_ipu must sum to the model's "
+        f"{sum(name.startswith('layers.') for name in expected)} layers"
+    )
+
+
+def ipus_of_parameters(segments: Sequence[ModelSegment], placement: Sequence[tuple[str, int]]) -> dict[str, int]:
+    """Return the IPU on which each parameter lies: that of the segments that read it.
+
+    Raises:
+        ValueError: the placement is not that of these segments, or a parameter would lie on two IPUs.
+    """
+    require_placed(segments, placement)
+    ipus = dict(placement)
+    first: dict[str, str] = {}
+    for segment in segments:
+        for name in segment.parameters:
+            reader = first.setdefault(name, segment.name)
+            if ipus[reader] != ipus[segment.name]:
+                raise ValueError(
+                    f"{name} is read by {reader} on IPU {ipus[reader]} and by {segment.name} on IPU {ipus[segment.name]}, but "
+                    "a parameter lies on one IPU alone; place both segments on the same IPU"
+                )
+    return {name: ipus[reader] for name, reader in first.items()}

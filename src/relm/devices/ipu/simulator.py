@@ -1,0 +1,186 @@
+"""The pipeline simulator: updates of a model divided over IPUs, computed by the CPU in plain torch.
+
+It has the partition, the schedule and the optimizer of a run on IPUs, and computes in the recipe's precision: float32, or
+bfloat16 with float32 weights. Half precision, its rounding and its loss scale are an IPU's own.
+"""
+
+from __future__ import annotations
+
+import platform
+from functools import partial
+from typing import Any, Iterator
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from relm.devices.ipu.backend import Arrays, Call, Sums, Tensors, WorkerSpec
+from relm.devices.ipu.partition import build_model
+from relm.devices.ipu.simulated_pipeline import SeededMicroBatch, Outcome, SimulatedPipeline
+from relm.devices.ipu.update_rules import UpdateRule
+from relm.models.contract import LanguageModel
+from relm.models.layers import serialised_linear
+
+_DIVISOR = "divisor."
+
+
+class SimulatorBackend:
+    """Computes updates through a simulated pipeline; fulfils `relm.devices.ipu.backend.Backend`.
+
+    The replicas, which have the same weights, take turns on one copy of the pipeline.
+    """
+
+    def __init__(self, spec: WorkerSpec) -> None:
+        """Build the pipeline with unset weights: call `load`.
+
+        Raises:
+            ValueError: the pipeline does not fit the model, or asks for something that the simulator does not have.
+        """
+        _require_supported(spec)
+        if spec.threads:
+            torch.set_num_threads(spec.threads)
+        self._spec = spec
+        self._pipeline = SimulatedPipeline(
+            partial(_build, spec),
+            [(name, ipu) for name, ipu in spec.pipeline["placement"]],
+            recompute=spec.pipeline["recompute_layers"],
+            autocast=lambda: torch.autocast("cpu", torch.bfloat16, enabled=spec.precision == "bfloat16"),
+        )
+        self._rule = UpdateRule(spec.optimizer, self._pipeline.parameters)
+
+    def load(self, weights: Tensors, state: Tensors) -> None:
+        """See `Backend`.
+
+        Raises:
+            ValueError: the tensors are of another model or optimizer.
+        """
+        parameters = self._pipeline.parameters
+        if faults := sorted(set(weights) ^ set(parameters)):
+            raise ValueError(f"the weights are of another model: {', '.join(faults[:5])}")
+        with torch.no_grad():
+            for name, parameter in parameters.items():
+                parameter.copy_(weights[name])
+        self._rule.restore(state)
+
+    def compile(self, call: Call) -> float:
+        """Return 0, since nothing is compiled."""
+        return 0.0
+
+    def take(self, call: Call) -> Sums:
+        """Take the updates of one call, one after the other.
+
+        Raises:
+            ValueError: the call's arrays do not have the pipeline's sizes.
+        """
+        _require_sizes(call, self._spec.pipeline)
+        losses = []
+        outcomes: list[Outcome] = []
+        for update in _updates(call, self._spec.pipeline["micro_batch_size"]):
+            outcomes = self._update(update, call)
+            losses.append(sum(outcome.loss.double().item() for outcome in outcomes))
+        return Sums(np.array(losses, dtype=np.float64), _sums(outcomes))
+
+    def _update(self, replicas: list[list[SeededMicroBatch]], call: Call) -> list[Outcome]:
+        """Take one update, and return the results of all micro-batches, replica by replica."""
+        for parameter in self._pipeline.parameters.values():
+            parameter.grad = torch.zeros_like(parameter)
+        outcomes = [
+            outcome for micro_batches in replicas for outcome in self._pipeline.accumulate(micro_batches, call.loss_scale)
+        ]
+        gradients = {
+            name: parameter.grad / call.loss_scale
+            for name, parameter in self._pipeline.parameters.items()
+            if parameter.grad is not None
+        }
+        self._rule.take(gradients, call.learning_rate)
+        return outcomes
+
+    def save(self) -> tuple[Tensors, Tensors]:
+        """Return copies of the weights and the optimizer's state."""
+        weights = {name: parameter.detach().clone() for name, parameter in self._pipeline.parameters.items()}
+        return weights, self._rule.tensors()
+
+    def describe(self) -> dict[str, Any]:
+        """Return the facts that decide how sums are rounded: names and versions."""
+        return {
+            "backend": "simulator",
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "threads": torch.get_num_threads(),
+        }
+
+    def close(self) -> None:
+        """Do nothing: no device is held."""
+
+
+def _build(spec: WorkerSpec) -> LanguageModel:
+    """Return the whole model with the pipeline's forms of projection and loss."""
+    model = build_model(spec.architecture, spec.configuration)
+    model.loss_chunk = spec.pipeline["loss_chunk"]
+    slices = spec.pipeline["vocabulary_serialisation"]
+    if slices > 1:
+        model.project_vocabulary = partial(serialised_linear, slices=slices)
+    return model
+
+
+def _require_supported(spec: WorkerSpec) -> None:
+    if spec.precision not in ("float32", "bfloat16"):
+        raise ValueError(
+            f"precision is {spec.precision!r}, but the simulator computes in float32 and bfloat16; take one of them"
+        )
+    if spec.pipeline["instances"] > 1:
+        raise ValueError(
+            f"pipeline.instances is {spec.pipeline['instances']}, but the simulator runs in one process; set it to 1, which "
+            "changes no result"
+        )
+
+
+def _require_sizes(call: Call, pipeline: dict[str, Any]) -> None:
+    """Raise unless a call has the pipeline's micro-batches, all of its size."""
+    updates, replicas, micro_batches = call.seeds.shape
+    if micro_batches != pipeline["gradient_accumulation"] or replicas != pipeline["replicas"]:
+        raise ValueError(
+            f"seeds for {replicas} replicas of {micro_batches} micro-batches, expected {pipeline['replicas']} of "
+            f"{pipeline['gradient_accumulation']}"
+        )
+    sequences = updates * replicas * micro_batches * pipeline["micro_batch_size"]
+    for name, array in call.batch.items():
+        if len(array) != sequences:
+            raise ValueError(f"{name} has {len(array)} sequences, expected {sequences}")
+
+
+def _updates(call: Call, size: int) -> Iterator[list[list[SeededMicroBatch]]]:
+    """Yield the micro-batches of each update, replica by replica."""
+    first = 0
+    for of_update in call.seeds:
+        update = []
+        for of_replica in of_update:
+            starts = range(first, first + size * len(of_replica), size)
+            update.append([_micro_batch(call.batch, start, size, int(seed)) for start, seed in zip(starts, of_replica)])
+            first += size * len(of_replica)
+        yield update
+
+
+def _micro_batch(batch: Arrays, first: int, size: int, seed: int) -> SeededMicroBatch:
+    """Return `size` sequences of a call."""
+    some = {name: array[first : first + size] for name, array in batch.items()}
+    divisors = {name[len(_DIVISOR) :]: float(array[0]) for name, array in some.items() if name.startswith(_DIVISOR)}
+    tensors = {name: _tensor(array) for name, array in some.items() if not name.startswith(_DIVISOR)}
+    return SeededMicroBatch(tensors, divisors, seed)
+
+
+def _tensor(array: np.ndarray) -> Tensor:
+    """Return an array as a tensor, integers as int64."""
+    wide = array.astype(np.int64) if array.dtype.kind in "iu" else np.array(array)
+    return torch.from_numpy(wide)
+
+
+def _sums(outcomes: list[Outcome]) -> dict[str, tuple[float, float]]:
+    """Return each term's sum of nats and count of correct labels over micro-batches."""
+    return {
+        name: (
+            sum(outcome.terms[name].nats.double().item() for outcome in outcomes),
+            float(sum(outcome.terms[name].correct.item() for outcome in outcomes)),
+        )
+        for name in (outcomes[0].terms if outcomes else ())
+    }

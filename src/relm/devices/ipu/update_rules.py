@@ -1,0 +1,137 @@
+"""The weight updates that PopTorch's optimizers make, in plain torch: AdamW, Adam and LAMB.
+
+They are formulas of their own beside `relm.training.optimizers`, which imports more than the worker has; a test compares both.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Iterable, Mapping
+
+import torch
+from torch import Tensor
+
+MOMENTS = ("exp_avg", "exp_avg_sq")
+UPDATES = "updates"
+
+
+class UpdateRule:
+    """The optimizer's state of a model's parameters, and the rule by which they change."""
+
+    def __init__(self, optimizer: Mapping[str, Any], parameters: Mapping[str, Tensor]) -> None:
+        """Create the state as zeros.
+
+        Args:
+            optimizer: the fields of `relm.recipes.optimization.Optimizer`.
+            parameters: float32, by name; `take` changes them in place.
+
+        Raises:
+            ValueError: PopTorch has no such optimizer.
+        """
+        require_on_ipus(optimizer)
+        self.optimizer, self.parameters = optimizer, dict(parameters)
+        self.state: dict[str, Tensor] = {
+            f"{name}.{moment}": torch.zeros_like(parameter.detach())
+            for name, parameter in parameters.items()
+            for moment in MOMENTS
+        }
+        self.updates = 0
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return copies of the state: PARAMETER.exp_avg, PARAMETER.exp_avg_sq and the scalar `updates`, all float32."""
+        state = {name: tensor.clone() for name, tensor in self.state.items()}
+        return {**state, UPDATES: torch.tensor(float(self.updates))}
+
+    def restore(self, tensors: Mapping[str, Tensor]) -> None:
+        """Set the state to copies of tensors as `tensors` returns them.
+
+        Raises:
+            ValueError: they are of another model.
+        """
+        _require_same_names({*self.state, UPDATES}, tensors)
+        for name, tensor in self.state.items():
+            tensor.copy_(tensors[name])
+        self.updates = int(tensors[UPDATES])
+
+    @torch.no_grad()
+    def take(self, gradients: Mapping[str, Tensor], learning_rate: float) -> None:
+        """Update all parameters with their gradients, which stay unchanged."""
+        self.updates += 1
+        shares = _common_share(self.optimizer, gradients.values())
+        for name, parameter in self.parameters.items():
+            self._update(name, parameter, gradients[name] * shares, learning_rate)
+
+    def _update(self, name: str, parameter: Tensor, gradient: Tensor, learning_rate: float) -> None:
+        settings = self.optimizer
+        decay = settings["weight_decay"] if is_decayed(name, parameter, settings) else 0.0
+        if settings["name"] == "adam":
+            gradient, decay = gradient + decay * parameter, 0.0
+        step = self._moments_step(name, gradient) + decay * parameter
+        if settings["name"] == "lamb" and is_adapted(parameter, settings):
+            step = step * _trust_ratio(parameter, step, settings["lamb"]["weight_norm_clip"])
+        parameter.sub_(learning_rate * step)
+
+    def _moments_step(self, name: str, gradient: Tensor) -> Tensor:
+        """Return m / (sqrt(v) + epsilon) after both moments have moved towards the gradient."""
+        mean, square = (self.state[f"{name}.{moment}"] for moment in MOMENTS)
+        first, second = self.optimizer["betas"]
+        mean.mul_(first).add_(gradient, alpha=1 - first)
+        square.mul_(second).addcmul_(gradient, gradient, value=1 - second)
+        if self.optimizer["bias_correction"]:
+            mean, square = mean / (1 - first**self.updates), square / (1 - second**self.updates)
+        step: Tensor = mean / (square.sqrt() + self.optimizer["epsilon"])
+        return step
+
+
+def require_on_ipus(optimizer: Mapping[str, Any]) -> None:
+    """Raise for an optimizer that PopTorch does not have, or computes in another way.
+
+    PopTorch 2.5 and later compile AdamW with bias correction whatever `bias_correction` says.
+
+    Raises:
+        ValueError: names the key, its value and what was expected.
+    """
+    name = optimizer["name"]
+    if name not in ("adamw", "adam", "lamb"):
+        raise ValueError(f"optimizer.name is {name!r}, but IPUs have adamw, adam and lamb; take one of them")
+    expected = {"form": "pytorch", "state_precision": "float32"}
+    if name != "lamb":
+        expected["bias_correction"] = True  # type: ignore[assignment]
+    for key, value in expected.items():
+        if optimizer[key] != value:
+            raise ValueError(f"optimizer.{key} is {optimizer[key]!r}, but IPUs compute {name} with {value!r} alone")
+
+
+def is_decayed(name: str, parameter: Tensor, optimizer: Mapping[str, Any]) -> bool:
+    """Return whether a parameter has weight decay, as `decayed` of the optimizer's section selects."""
+    return parameter.dim() >= 2 if optimizer["decayed"] == "matrices" else not name.endswith("bias")
+
+
+def is_adapted(parameter: Tensor, optimizer: Mapping[str, Any]) -> bool:
+    """Return whether LAMB gives a parameter a trust ratio, as `lamb.adapted` selects."""
+    return parameter.dim() >= 2 or bool(optimizer["lamb"]["adapted"] == "all")
+
+
+def _common_share(optimizer: Mapping[str, Any], gradients: Iterable[Tensor]) -> Tensor:
+    """Return the factor of all gradients that clips their common norm."""
+    clipping, normalises = (
+        optimizer["gradient_clipping"],
+        optimizer["name"] == "lamb" and optimizer["lamb"]["normalise_gradient"],
+    )
+    if clipping is None and not normalises:
+        return torch.tensor(1.0)
+    norm = torch.stack([gradient.norm() for gradient in gradients]).norm()
+    share = torch.tensor(1.0) if clipping is None else (clipping / (norm + 1e-6)).clamp(max=1.0)
+    return share / (norm * share).clamp(min=1.0) if normalises else share
+
+
+def _trust_ratio(parameter: Tensor, step: Tensor, clip: float | None) -> Tensor:
+    """Return the norm of the weight / norm of the step, or 1 where either is 0."""
+    weight, length = parameter.norm(), step.norm()
+    weight = weight if clip is None else weight.clamp(max=clip)
+    return torch.where((weight > 0) & (length > 0), weight / length, torch.ones_like(weight))
+
+
+def _require_same_names(expected: Iterable[str], found: Iterable[str]) -> None:
+    expected, found = set(expected), set(found)
+    if faults := sorted(expected ^ found):
+        raise ValueError(f"the optimizer's state is of another model or optimizer: {', '.join(faults[:5])}")
