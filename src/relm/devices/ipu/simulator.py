@@ -16,7 +16,7 @@ from torch import Tensor
 
 from relm.devices.ipu.backend import Arrays, Call, Sums, Tensors, WorkerSpec
 from relm.devices.ipu.partition import build_model
-from relm.devices.ipu.simulated_pipeline import SeededMicroBatch, Outcome, SimulatedPipeline
+from relm.devices.ipu.simulated_pipeline import Outcome, SeededMicroBatch, SimulatedPipeline
 from relm.devices.ipu.update_rules import UpdateRule
 from relm.models.contract import LanguageModel
 from relm.models.layers import serialised_linear
