@@ -97,15 +97,15 @@ def test_the_record_of_a_step_names_its_hardware() -> None:
 
 
 def test_its_name_is_in_the_schema_and_among_the_known() -> None:
-    assert run_extended("staged_device", names_in_schema) == ["cpu", "cuda", "tpu", "ipu", "staged"]
-    assert names_in_schema() == ["cpu", "cuda", "tpu", "ipu"], "this process does not know the extension"
+    assert run_extended("staged_device", names_in_schema) == ["cpu", "cuda", "tpu", "ipu", "ipu_simulator", "staged"]
+    assert names_in_schema() == ["cpu", "cuda", "tpu", "ipu", "ipu_simulator"], "this process does not know the extension"
     faults = [
         {"device": "stage"},
         {"device": "cpu", "topology": "stage-2"},
         {"device": "staged", "topology": "stage-3"},
     ]
     unknown, other, slice = run_extended("staged_device", errors_of, *faults)
-    assert "'tpu', 'ipu' or 'staged'" in unknown
+    assert "'ipu', 'ipu_simulator' or 'staged'" in unknown
     assert "topology (stage-2) goes with device: staged, found cpu" in other
     assert "v5p-2, stage-2; found stage-3" in slice
 

@@ -48,6 +48,8 @@ class ArchitectureDeclaration:
     imports no torch. None: they are unknown, and no micro-batch is chosen by them."""
     terms: tuple[str, ...]
     """Terms that the loss of its models can have."""
+    pipelined: bool = field(default=False, kw_only=True)
+    """Its models can be split over the IPUs of a pipeline; their head is tied to the token embedding."""
     twin_sizes: Mapping[str, Any] = field(default_factory=dict)
     """Key of the section -> its value in the smoke twin; layers, heads, width, positions and vocabulary always shrink."""
 
@@ -200,6 +202,7 @@ _GPT2 = ArchitectureDeclaration(
     products="relm.models.gpt2_counting:gpt2_products",
     activations="relm.models.gpt2_counting:gpt2_activations",
     terms=("next_token",),
+    pipelined=True,
 )
 _BERT = ArchitectureDeclaration(
     name="bert",
@@ -212,6 +215,7 @@ _BERT = ArchitectureDeclaration(
     products="relm.models.bert_counting:bert_products",
     activations="relm.models.bert_counting:bert_activations",
     terms=("masked_token", "next_sentence"),
+    pipelined=True,
     twin_sizes={"intermediate_size": None},
 )
 _T5 = ArchitectureDeclaration(

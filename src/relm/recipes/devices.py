@@ -62,6 +62,10 @@ class DeviceDeclaration:
     """Options of `relm pretrain` that are refused with other devices."""
     topologies: Mapping[str, Topology] = field(default_factory=dict)
     """Slices that `run.topology` may name."""
+    pipelined: bool = False
+    """It runs a model as a pipeline over several accelerators, so that a run needs `run.pipeline`."""
+    simulator: str | None = None
+    """Device that simulates it on a CPU, on which a smoke twin trains; None: `emulation`, or the CPU itself."""
     emulation: tuple[str, str] | None = None
     """Environment variable and the value with which a CPU emulates the device, so that a smoke twin trains on it as well;
     without it a twin trains on the CPU."""
@@ -134,11 +138,29 @@ DEVICES: Registry[DeviceDeclaration] = Registry(
     ),
     DeviceDeclaration(
         name="ipu",
-        open=None,
+        open="relm.devices.ipu.device:open_ipu_device",
         check="relm.devices.detection:describe_ipu",
         lock="torch-cpu.txt",
         image="ipu",
+        float32_products={"highest": "as its pipeline's precision says"},
+        pipelined=True,
+        simulator="ipu_simulator",
+        float32_matmul_precision="highest",
+        draws_depend_on=("backend",),
         accelerators=IPUS,
+    ),
+    DeviceDeclaration(
+        name="ipu_simulator",
+        open="relm.devices.ipu.device:open_ipu_device",
+        check="relm.devices.detection:describe_cpu",
+        lock="torch-cpu.txt",
+        image=HOST,
+        in_main_memory=True,
+        attention="products",
+        float32_products={"highest": "in float32"},
+        reserved_gib=0.5,  # Python, torch and its libraries
+        pipelined=True,
+        float32_matmul_precision="highest",
     ),
 )
 

@@ -19,7 +19,7 @@ from relm.recipes.topologies import Topology
 
 HARDWARE_KEYS = ("device", "topology", "processes")
 """Keys of `run` that follow from a machine."""
-OWN_KEYS = (*HARDWARE_KEYS, "micro_batch_size", "threads", "compile", "activation_checkpointing", "peak_teraflops")
+OWN_KEYS = (*HARDWARE_KEYS, "micro_batch_size", "threads", "compile", "activation_checkpointing", "peak_teraflops", "pipeline")
 """Keys of `run` that are meant for the recipe's own machine; on another one they have their defaults, or those of `on`."""
 Positive = Annotated[float, Field(gt=0)]
 SourceUrl = Annotated[str, Field(pattern=r"^https?://")]
@@ -184,7 +184,8 @@ def place_on(recipe: Recipe, name: str, machine: Machine, path: Path) -> Recipe:
     special = recipe.on[name].model_dump(exclude_unset=True) if name in recipe.on else {}
     hardware = {"machine": name, "device": machine.device, "topology": machine.topology, "processes": machine.processes}
     precision = {key: value for key, value in [(PRECISION, machine.float32_matmul_precision)] if value is not None}
-    run = {**precision, **kept, **special, **hardware}
+    run = {**precision, **kept, **special, **hardware, **_batch_of_pipeline(recipe, name)}
+    require_pipeline(recipe, name, machine, path)
     try:
         return validate(Recipe, {**recipe.model_dump(exclude={"run"}), "run": run}, path)
     except RelmError as error:  # it names keys of `run`; those of `on` are written elsewhere
@@ -192,6 +193,42 @@ def place_on(recipe: Recipe, name: str, machine: Machine, path: Path) -> Recipe:
         for key in special:
             message = message.replace(f"run.{key}", f"on.{name}.{key}")
         raise RelmError(message) from None
+
+
+def _batch_of_pipeline(recipe: Recipe, name: str) -> dict[str, int]:
+    """Return `run.micro_batch_size` of a machine for which a recipe has a pipeline; nothing for another one."""
+    pipeline = recipe.on[name].pipeline if name in recipe.on else None
+    return {} if pipeline is None else {"micro_batch_size": pipeline.common_micro_batch_size(recipe.pretrain)}
+
+
+def require_pipeline(recipe: Recipe, name: str, machine: Machine, path: Path) -> None:
+    """Raise unless a recipe has a pipeline for a machine that runs one, with no more IPUs than the machine has.
+
+    Args:
+        recipe: the recipe as it is written.
+        name: the machine's name.
+        machine: the machine.
+        path: the recipe's file, for messages.
+
+    Raises:
+        RelmError: the pipeline is missing, too large, or of a machine that runs none.
+    """
+    pipeline, where = recipe.on[name].pipeline if name in recipe.on else None, f"{path}: on.{name}.pipeline"
+    pipelined = DEVICES[machine.device].pipelined
+    if pipeline is None:
+        if pipelined:
+            raise RelmError(
+                f"{where}: missing, and {name} (device {machine.device}) needs one. Give layers_per_ipu (the number of "
+                "layers on each IPU) and gradient_accumulation at least; docs/recipes.md has an example"
+            )
+        return
+    if not pipelined:
+        raise RelmError(f"{where}: {name} has device {machine.device}, which runs no pipeline; leave it out")
+    if pipeline.ipus > machine.device_count:
+        raise RelmError(
+            f"{where}.replicas: {pipeline.replicas} replicas of {pipeline.ipus_per_replica} IPUs are {pipeline.ipus}, but "
+            f"{name} has {machine.device_count}; use fewer replicas"
+        )
 
 
 def find_own_machine(recipe: Recipe) -> str | None:

@@ -191,14 +191,18 @@ class AsPublished(Section):
 
     builder: Annotated[str, NameIn(BUILDERS)]
     """Original script. tpu_pretrain: allenai/tpu_pretrain, pregenerate_training_data.py; graphcore_bert: Graphcore's BERT for
-    TensorFlow 1, create_pretraining_data.py; graphcore_gpt2: Graphcore's GPT-2, the index maps of its GPTDataset; run_mlm:
-    run_mlm.py of transformers 4.2.2."""
+    TensorFlow 1, create_pretraining_data.py; graphcore_gpt2: Graphcore's GPT-2, the index maps of its GPTDataset;
+    graphcore_gpt2_generated: its generated tokens, which read no document; run_mlm: run_mlm.py of transformers 4.2.2."""
     seed: int = Field(default=0, ge=0)
     """Seed of the random number generator (Python's or numpy's) that the original uses."""
     epochs: int = Field(default=1, gt=0)
     """Number of epochs that are shuffled together; for graphcore_gpt2."""
     remask: bool = False
     """Masked tokens come first, with explicit positions (the original's --remask); for graphcore_bert."""
+    examples: int | None = Field(default=None, gt=0)
+    """Number of generated examples, which graphcore_gpt2_generated requires."""
+    vocabulary_size: int | None = Field(default=None, gt=1)
+    """Exclusive limit of generated tokens, which graphcore_gpt2_generated requires; the model's vocabulary has as many."""
 
     @model_validator(mode="after")
     def options_belong_to_the_builder(self) -> Self:
@@ -206,6 +210,8 @@ class AsPublished(Section):
             owners = [builder.name for builder in BUILDERS if key in builder.options]
             if owners and self.builder not in owners and getattr(self, key) != known.default:
                 raise ValueError(f"{key}: {self.builder} has no such option, but {' and '.join(owners)}; leave it out")
+        if self.builder == "graphcore_gpt2_generated" and None in (self.examples, self.vocabulary_size):
+            raise ValueError("graphcore_gpt2_generated needs examples and vocabulary_size; give both")
         return self
 
 
@@ -384,6 +390,14 @@ BUILDERS.register(
         objective="causal",
         options=("seed", "epochs"),
         read="relm.examples.as_published.graphcore_gpt2:open_graphcore_gpt2",
+    )
+)
+BUILDERS.register(
+    BuilderDeclaration(
+        name="graphcore_gpt2_generated",
+        objective="causal",
+        options=("seed", "examples", "vocabulary_size"),
+        read="relm.examples.as_published.graphcore_gpt2_generated:open_generated_tokens",
     )
 )
 BUILDERS.register(

@@ -4,9 +4,12 @@ It belongs to model and machine together, so a recipe has it under `on: {MACHINE
 fingerprint: it changes rounding, never what is trained.
 """
 
-from typing import Annotated, Any, Literal
+import math
+from collections.abc import Iterable
+from itertools import pairwise
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from relm.recipes.optimization import LossScaling
 from relm.recipes.section import Section, Slug
@@ -49,7 +52,7 @@ class Pipeline(Section):
     device_iterations: int = Field(default=1, gt=0)
     """Updates of one call of the device, all with the same learning rate."""
     available_memory_proportion: list[Share] | None = None
-    """Share of each IPU's memory for the temporary values of matrix products, a value for each; null: the compiler's default."""
+    """Share of each IPU's memory for the temporary values of matrix products, one value each; null: the compiler's default."""
     recompute_layers: bool = True
     """Keep the inputs of layers alone, and compute the rest again in the backward pass."""
     replicated_tensor_sharding: bool = False
@@ -78,12 +81,65 @@ class Pipeline(Section):
     phases: dict[Slug, PipelineOfPhase] = Field(default_factory=dict)
     """Phase -> the keys that it has with other values."""
 
+    @model_validator(mode="after")
+    def lies_on_its_ipus(self) -> Self:
+        count = self.ipus_per_replica
+        if count & (count - 1):
+            raise ValueError(f"layers_per_ipu: the number of IPUs must be a power of two, found {count}; add or merge some")
+        for key in ("token_embedding", "position_embedding", "head"):
+            if getattr(self, key) >= count:
+                raise ValueError(
+                    f"{key}: expected an IPU from 0 to {count - 1}, as layers_per_ipu has {count}; found {getattr(self, key)}"
+                )
+        shares = {"": self.available_memory_proportion}
+        shares |= {f"phases.{name}.": phase.available_memory_proportion for name, phase in self.phases.items()}
+        for where, values in shares.items():
+            if values is not None and len(values) != count:
+                raise ValueError(
+                    f"{where}available_memory_proportion: expected a value for each of the {count} IPUs, found {len(values)}"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def replicas_share_instances_and_state(self) -> Self:
+        if self.replicas % self.instances:
+            raise ValueError(f"instances ({self.instances}) must divide replicas ({self.replicas})")
+        if self.replicated_tensor_sharding and self.replicas == 1:
+            raise ValueError("replicated_tensor_sharding: shares the optimizer's state among replicas, found 1; leave it out")
+        return self
+
+    @model_validator(mode="after")
+    def accumulates_enough_to_fill_the_pipeline(self) -> Self:
+        for where, found in self._accumulations():
+            least = 2 * self.stages - 1
+            if self.ipus_per_replica > 1 and found < least:
+                raise ValueError(
+                    f"{where}: {self.stages} forward stages need at least 2 * {self.stages} - 1 = {least} micro-batches in an "
+                    f"update, found {found}; stages are one more than the changes of IPU from the token embedding to the head"
+                )
+            if self.stages_of_original is not None and found % (2 * self.stages_of_original):
+                raise ValueError(
+                    f"{where}: must be a multiple of {2 * self.stages_of_original}, twice stages_of_original, as TensorFlow's "
+                    f"pipelines require; found {found}"
+                )
+        return self
+
+    def _accumulations(self) -> list[tuple[str, int]]:
+        """Return the key and the value of each gradient accumulation."""
+        others = [(f"phases.{name}", phase.gradient_accumulation) for name, phase in self.phases.items()]
+        found = [(f"{where}.gradient_accumulation", count) for where, count in others if count is not None]
+        return [("gradient_accumulation", self.gradient_accumulation), *found]
+
     def of_phase(self, phase: str) -> "Pipeline":
         """Return the pipeline of one phase, without `phases`."""
         if phase not in self.phases:
             return self.model_copy(update={"phases": {}})
         other: dict[str, Any] = self.phases[phase].model_dump(exclude_none=True)
         return Pipeline.model_validate({**self.model_dump(exclude={"phases"}), **other})
+
+    def common_micro_batch_size(self, phases: Iterable[str]) -> int:
+        """Return the largest number of sequences that divides the micro-batches of all phases: `run.micro_batch_size`."""
+        return math.gcd(*(self.of_phase(phase).micro_batch_size for phase in phases))
 
     @property
     def ipus_per_replica(self) -> int:
@@ -115,4 +171,4 @@ class Pipeline(Section):
         5
         """
         ipus = [ipu for _, ipu in self.placement]
-        return 1 + sum(before != after for before, after in zip(ipus, ipus[1:], strict=False))
+        return 1 + sum(before != after for before, after in pairwise(ipus))

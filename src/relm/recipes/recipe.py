@@ -15,6 +15,8 @@ from relm.recipes.devices import DEVICES, HOST
 from relm.recipes.evaluations import Diacritics, Evaluation, MaskedLm, PseudoPerplexity, RandomWindows, objectives_of
 from relm.recipes.objectives import OBJECTIVES, Objective
 from relm.recipes.optimization import LossScaling, Optimizer, Schedule
+from relm.recipes.pipeline import Pipeline
+from relm.recipes.pipeline_rules import find_broken_rule
 from relm.recipes.section import Section, Slug, read_extended, validate
 from relm.recipes.topologies import find_one_device
 
@@ -166,6 +168,8 @@ class Run(Section):
     peak_teraflops: float | None = Field(default=None, gt=0)
     """Peak throughput of one device in 10^12 operations per second, for the utilisation in train.jsonl; null: the published
     peak of a known accelerator, and no utilisation for a CPU."""
+    pipeline: Pipeline | None = None
+    """Split of the model over IPUs, for devices that have one; a recipe for a machine has it under `on`."""
 
     @model_validator(mode="after")
     def topologies_are_of_the_device(self) -> Self:
@@ -216,6 +220,17 @@ class OnMachine(Section):
     """Number of newest checkpoints that are kept."""
     log_interval: int = Field(default=10, gt=0)
     """Steps between lines of train.jsonl."""
+    pipeline: Pipeline | None = None
+    """Split of the model over the machine's IPUs, which every run on IPUs needs; micro_batch_size follows from it."""
+
+    @model_validator(mode="after")
+    def the_pipeline_has_the_micro_batch(self) -> Self:
+        if self.pipeline is not None and self.micro_batch_size is not None:
+            raise ValueError(
+                f"micro_batch_size ({self.micro_batch_size}): follows from pipeline.micro_batch_size "
+                f"({self.pipeline.micro_batch_size}); leave it out"
+            )
+        return self
 
 
 class Noise(Section):
@@ -362,6 +377,26 @@ class Recipe(Section):
                     f"run.micro_batch_size ({self.run.micro_batch_size}) must be a multiple of the {devices} devices of "
                     f"{self.run.topology}, which share each micro-batch"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def pipelines_keep_their_rules(self) -> Self:
+        pipelined = DEVICES[self.run.device].pipelined
+        if self.run.pipeline is not None and not pipelined:
+            devices = " or ".join(device.name for device in DEVICES if device.pipelined)
+            raise ValueError(
+                f"run.pipeline: goes with device: {devices}, found {self.run.device}; for a machine with IPUs write it "
+                "under on.MACHINE.pipeline"
+            )
+        if self.run.pipeline is None and pipelined:
+            raise ValueError(
+                f"run.pipeline: missing, and device: {self.run.device} needs one; give layers_per_ipu (the number of layers on "
+                "each IPU) and gradient_accumulation at least, under on.MACHINE.pipeline if the run is on a machine"
+            )
+        found = {f"on.{machine}": (keys.pipeline, None) for machine, keys in self.on.items()}
+        for place, (pipeline, interval) in {**found, "run": (self.run.pipeline, self.run.checkpoint_interval)}.items():
+            if pipeline is not None and (rule := find_broken_rule(pipeline, self.model, self.pretrain, interval)) is not None:
+                raise ValueError(f"{place}.pipeline.{rule}")
         return self
 
     @model_validator(mode="after")

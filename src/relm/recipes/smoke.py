@@ -14,6 +14,7 @@ from relm.recipes.architectures import ARCHITECTURES, TWIN_HEADS, TWIN_LAYERS, T
 from relm.recipes.datasets import Dataset
 from relm.recipes.devices import DEVICES, HOST
 from relm.recipes.objectives import OBJECTIVES
+from relm.recipes.pipeline import Pipeline, PipelineOfPhase
 from relm.recipes.recipe import Recipe
 
 # Patterns of dotted paths of all keys that may differ in a twin, beside those that declarations name.
@@ -37,13 +38,14 @@ MAY_CHANGE = (
     "pretrain.*.schedule.decay_end",
     "pretrain.*.loss_shares",
     "run.*",
-    "on",  # emptied: the twin fits any machine
+    "on",  # emptied, except for the small pipeline: the twin fits any machine
     "expect",  # emptied: a twin's figures are not comparable
     "title",
 )
 
 SEQUENCE_LENGTH, GLOBAL_BATCH_SIZE, STEPS, UPDATES_PER_STEP = 64, 8, 20, 4
 DOCUMENTS, VOCABULARY_SIZE = 200, 1000
+IPUS, REPLICAS, MICRO_BATCH_SIZE, LOSS_CHUNK = 4, 2, 2, 32
 
 
 def smoke_twin(recipe: Recipe, dataset: Dataset) -> Recipe:
@@ -82,7 +84,60 @@ def smoke_twin(recipe: Recipe, dataset: Dataset) -> Recipe:
         batch = math.gcd(*(phase["global_batch_size"] for phase in twin["pretrain"].values()))
         twin["run"]["micro_batch_size"] = 1 if batch % 2 else batch // 2
     twin["expect"], twin["on"] = [], {}
+    if recipe.run.pipeline is not None:
+        _split_twin(twin, recipe, small_pipeline(recipe.run.pipeline))
     return Recipe.model_validate(twin)
+
+
+def _split_twin(twin: dict[str, Any], recipe: Recipe, pipeline: Pipeline) -> None:
+    """Give a twin a small pipeline, and the layers, batches and lengths that go with it."""
+    twin["model"] |= {"layers": sum(pipeline.layers_per_ipu), "vocabulary_size": recipe.model.vocabulary_size}
+    calls = pipeline.device_iterations
+    for name, phase in twin["pretrain"].items():
+        own = pipeline.of_phase(name)
+        phase["global_batch_size"] = own.global_batch_size
+        phase["steps"] -= phase["steps"] % calls
+        if phase["loss_shares"] > 1:
+            phase["loss_shares"] = own.gradient_accumulation * own.replicas
+    micro_batch_size = pipeline.common_micro_batch_size(twin["pretrain"])
+    own_keys = {"pipeline": pipeline.model_dump(), "micro_batch_size": micro_batch_size}
+    device = DEVICES[recipe.run.device].simulator or recipe.run.device
+    interval = twin["run"]["checkpoint_interval"]
+    twin["run"] |= {"device": device, **own_keys, "checkpoint_interval": max(calls, interval - interval % calls)}
+    if recipe.run.machine is not None:  # so that smoke/NAME@MACHINE runs on the IPUs themselves
+        twin["on"] = {recipe.run.machine: {"pipeline": pipeline.model_dump()}}
+
+
+def small_pipeline(pipeline: Pipeline) -> Pipeline:
+    """Return a pipeline of the same shape, with one layer on each IPU that has layers and as few micro-batches as it needs."""
+    count = min(pipeline.ipus_per_replica, IPUS)
+    layers = [min(number, 1 if count > 1 else TWIN_LAYERS) for number in pipeline.layers_per_ipu[:count]]
+    replicas = min(pipeline.replicas, REPLICAS)
+    sizes = {
+        "layers_per_ipu": layers,
+        **{key: min(getattr(pipeline, key), count - 1) for key in ("token_embedding", "position_embedding", "head")},
+        "replicas": replicas,
+        "instances": 1,
+        "device_iterations": min(pipeline.device_iterations, UPDATES_PER_STEP),
+        "loss_chunk": None if pipeline.loss_chunk is None else min(pipeline.loss_chunk, LOSS_CHUNK),
+        **_small_keys(pipeline, count),
+    }
+    stages = pipeline.model_copy(update=sizes).stages
+    multiple = 1 if pipeline.stages_of_original is None else 2 * pipeline.stages_of_original
+    sizes["gradient_accumulation"] = multiple * math.ceil((2 * stages - 1) / multiple)
+    phases = {name: {**phase.model_dump(), **_small_keys(phase, count)} for name, phase in pipeline.phases.items()}
+    for phase in phases.values():
+        phase["gradient_accumulation"] = None
+    return Pipeline.model_validate({**pipeline.model_dump(), **sizes, "phases": phases})
+
+
+def _small_keys(pipeline: Pipeline | PipelineOfPhase, ipus: int) -> dict[str, Any]:
+    """Return the keys that a phase may have with a value of its own, for a pipeline of so many IPUs."""
+    size, shares = pipeline.micro_batch_size, pipeline.available_memory_proportion
+    return {
+        "micro_batch_size": None if size is None else min(size, MICRO_BATCH_SIZE),
+        "available_memory_proportion": None if shares is None else shares[:ipus],
+    }
 
 
 def _device(recipe: Recipe) -> str:

@@ -1,0 +1,82 @@
+"""Rules that bind a pipeline to its model and phases; the section `pipeline` itself checks those of a pipeline alone."""
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from relm.recipes.architectures import Sizes
+from relm.recipes.pipeline import Pipeline
+
+if TYPE_CHECKING:
+    from relm.recipes.recipe import Phase
+
+
+def find_broken_rule(
+    pipeline: Pipeline, model: Sizes, phases: "Mapping[str, Phase]", checkpoint_interval: int | None = None
+) -> str | None:
+    """Return a sentence on the first rule that a pipeline breaks, which begins with the key; None: it keeps them all.
+
+    Args:
+        pipeline: of a run on IPUs.
+        model: the section of the model's architecture.
+        phases: phase -> its section.
+        checkpoint_interval: updates between checkpoints; None: not known yet.
+    """
+    if strange := sorted(set(pipeline.phases) - set(phases)):
+        return f"phases.{strange[0]}: there is no such phase; the recipe has {', '.join(phases)}"
+    if found := next(_rules_of_model(pipeline, model), None):
+        return found
+    if checkpoint_interval is not None and checkpoint_interval % pipeline.device_iterations:
+        return (
+            f"device_iterations: {pipeline.device_iterations} updates of one call must divide checkpoint_interval "
+            f"({checkpoint_interval}), because checkpoints are saved between calls"
+        )
+    each = (found for name, phase in phases.items() for found in _rules_of_phase(pipeline.of_phase(name), name, phase))
+    return next(each, None)
+
+
+def _rules_of_model(pipeline: Pipeline, model: Sizes) -> Iterator[str]:
+    architecture = model.declaration
+    if not architecture.pipelined:
+        yield f"layers_per_ipu: a {architecture.name} cannot be split over IPUs; gpt2 and bert can"
+    if (found := sum(pipeline.layers_per_ipu)) != model.layers:
+        yield f"layers_per_ipu: {found} layers, but model.layers is {model.layers}; make the sum equal"
+    if pipeline.head != pipeline.token_embedding:
+        yield (
+            f"head: on IPU {pipeline.head}, but its weights are the token embedding's, on IPU {pipeline.token_embedding}; "
+            "put both on one IPU"
+        )
+    slices = pipeline.vocabulary_serialisation
+    if slices > 1 and (model.vocabulary_size is None or model.vocabulary_size % slices):
+        found_size = "null, the tokenizer's" if model.vocabulary_size is None else f"{model.vocabulary_size:,}"
+        yield (
+            f"vocabulary_serialisation: {slices} slices must divide model.vocabulary_size, found {found_size}; give a padded "
+            "vocabulary"
+        )
+
+
+def _rules_of_phase(pipeline: Pipeline, name: str, phase: "Phase") -> Iterator[str]:
+    """Yield the rules that the pipeline of one phase breaks."""
+    where, calls = f"pretrain.{name}", pipeline.device_iterations
+    if pipeline.global_batch_size != phase.global_batch_size:
+        yield (
+            f"gradient_accumulation: micro_batch_size {pipeline.micro_batch_size} x gradient_accumulation "
+            f"{pipeline.gradient_accumulation} x replicas {pipeline.replicas} = {pipeline.global_batch_size:,} sequences, but "
+            f"{where}.global_batch_size is {phase.global_batch_size:,}"
+        )
+    if phase.steps % calls:
+        yield f"device_iterations: {calls} updates of one call must divide {where}.steps ({phase.steps})"
+    if phase.schedule.updates_per_step % calls:
+        yield (
+            f"device_iterations: all {calls} updates of one call have one learning rate, so {where}.schedule.updates_per_step "
+            f"must be a multiple of {calls}, found {phase.schedule.updates_per_step}"
+        )
+    if pipeline.loss_chunk is not None and phase.objective != "causal":
+        yield f"loss_chunk: goes with objective causal, found {phase.objective} in {where}; leave it out"
+    elif pipeline.loss_chunk is not None and phase.sequence_length % pipeline.loss_chunk:
+        yield f"loss_chunk: {pipeline.loss_chunk} tokens must divide {where}.sequence_length ({phase.sequence_length})"
+    shares = pipeline.gradient_accumulation * pipeline.replicas
+    if phase.loss_normalisation == "per_micro_batch" and phase.loss_shares != shares:
+        yield (
+            f"gradient_accumulation: {shares} micro-batches of all replicas, but {where}.loss_shares is {phase.loss_shares}, "
+            "and the loss is the mean of their means"
+        )
