@@ -1,0 +1,246 @@
+"""PopTorch's options and optimizer for a pipeline, as tables of plain values that tests compare with the original scripts.
+
+Sources: graphcore/examples v3.4.1, nlp/gpt2/pytorch (`ipu_options.py`, and `get_optimizer` in `tools.py`), and v3.0.0,
+nlp/bert/tensorflow1, whose options are given here as their counterparts of PopTorch. Does not import poptorch, and imports on
+Python 3.8.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Tuple
+
+import torch
+
+Table = Dict[str, Any]
+"""Method of `poptorch.Options`, such as "Training.gradientAccumulation" -> its argument. Members of PopTorch's enumerations,
+its execution strategies and torch's types are given by name. Applied in order."""
+
+# Members of PopART's enumerations, which PopTorch takes as numbers.
+OVERLAP_MEMORY_OPTIMISED = 3  # popart.AccumulateOuterFragmentSchedule
+JUST_IN_TIME = 1  # popart.SubgraphCopyingStrategy
+
+_BYTES_OF_MOMENT = 4  # float32
+
+
+class Surroundings(NamedTuple):
+    """What a run's options depend on beside its recipe."""
+
+    seed: int
+    """Seed of dropout and stochastic rounding."""
+    executable_cache: str = ""
+    """Folder for compiled executables; empty: they are not kept."""
+    offline: bool = False
+    """Compile for an IPU that is not there; nothing can be run then."""
+    popdist: bool = False
+    """PopRun started this process, and tells it its replicas."""
+    initial_weights: str = "weights.bin"
+    """File to which the compiler writes the weights, which it would otherwise keep in memory; with the options of GPT-2."""
+
+
+def options_table(pipeline: Mapping[str, Any], around: Surroundings) -> Table:
+    """Return the options of one instance in the order in which the original sets them.
+
+    Args:
+        pipeline: the fields of `relm.recipes.pipeline.Pipeline`.
+    """
+    # Options of popdist refuse the number of replicas, which PopRun knows.
+    table: Table = {} if around.popdist else {"replicationFactor": pipeline["replicas"]}
+    table["autoRoundNumIPUs"] = True
+    table["deviceIterations"] = pipeline["device_iterations"]
+    table["Training.gradientAccumulation"] = pipeline["gradient_accumulation"]
+    table["Training.accumulationAndReplicationReductionType"] = "ReductionType.Mean"
+    if pipeline["loss_scaling"]["name"] == "automatic":
+        table["Training.setAutomaticLossScaling"] = True
+    table["outputMode"] = "OutputMode.Sum"
+    table["TensorLocations.setOptimizerLocation"] = _optimizer_location(pipeline)
+    table["randomSeed"] = around.seed
+    table["setExecutionStrategy"] = "PipelinedExecution(AutoStage.AutoIncrement)"
+    if around.offline:
+        table["useOfflineIpuTarget"] = None
+    if pipeline["available_memory_proportion"] is not None:
+        shares = enumerate(pipeline["available_memory_proportion"])
+        table["setAvailableMemoryProportion"] = {f"IPU{ipu}": share for ipu, share in shares}
+    if around.executable_cache:
+        table["enableExecutableCaching"] = around.executable_cache
+    table["Precision.enableStochasticRounding"] = pipeline["stochastic_rounding"]
+    if pipeline["half_partials"]:
+        table["Precision.setPartialsType"] = "float16"
+    return {**table, **_popart_options(pipeline, around)}
+
+
+def _optimizer_location(pipeline: Mapping[str, Any]) -> Dict[str, Any]:
+    """Return the calls of `poptorch.TensorLocationSettings`."""
+    location: Dict[str, Any] = {
+        "useOnChipStorage": not pipeline["optimizer_state_off_chip"],
+        "useReplicatedTensorSharding": pipeline["replicated_tensor_sharding"],
+    }
+    smallest = pipeline.get("smallest_remote_tensor")
+    if smallest is not None:
+        location["minElementsForOffChip"] = smallest // _BYTES_OF_MOMENT
+        location["minElementsForReplicatedTensorSharding"] = smallest // _BYTES_OF_MOMENT
+    return location
+
+
+def _popart_options(pipeline: Mapping[str, Any], around: Surroundings) -> Table:
+    """Return the compiler's options that Graphcore's GPT-2 sets; an original for TensorFlow 1 has no such options."""
+    if pipeline["stages_of_original"] is not None:
+        return {}
+    return {
+        "_Popart.set": {
+            "disableGradAccumulationTensorStreams": True,
+            "outlineThreshold": 10.0,
+            "accumulateOuterFragmentSettings.schedule": OVERLAP_MEMORY_OPTIMISED,
+            "accumulateOuterFragmentSettings.excludedVirtualGraphs": ["0"],
+            "subgraphCopyingStrategy": JUST_IN_TIME,
+            "decomposeGradSum": True,
+            "scheduleNonWeightUpdateGradientConsumersEarly": True,
+            "saveInitializersToFile": around.initial_weights,
+        },
+        "_Popart.setPatterns": {"TiedGather": True, "TiedGatherAccumulate": True, "UpdateInplacePrioritiesForIpu": True},
+    }
+
+
+def apply_options(poptorch: Any, options: Any, table: Table) -> Any:
+    """Make the calls of a table on `options`, an instance of `poptorch.Options`, and return it.
+
+    Args:
+        poptorch: the module.
+    """
+    for method, value in table.items():
+        owner, _, name = method.rpartition(".")
+        call = getattr(getattr(options, owner) if owner else options, name)
+        if method == "_Popart.set":
+            for key, each in value.items():
+                call(key, each)
+        elif value is None:
+            call()
+        else:
+            call(_argument(poptorch, method, value))
+    return options
+
+
+def _argument(poptorch: Any, method: str, value: Any) -> Any:
+    if method == "TensorLocations.setOptimizerLocation":
+        location = poptorch.TensorLocationSettings()
+        for name, each in value.items():
+            getattr(location, name)(each)
+        return location
+    if method == "Precision.setPartialsType":
+        return getattr(torch, value)
+    return _member(poptorch, value) if isinstance(value, str) else value
+
+
+def _member(poptorch: Any, name: str) -> Any:
+    """Return what a name such as "OutputMode.Sum" or "PipelinedExecution(AutoStage.AutoIncrement)" stands for, else the name."""
+    found = re.fullmatch(r"(\w+)\((\w+\.\w+)\)", name)
+    if found:
+        return getattr(poptorch, found.group(1))(_member(poptorch, found.group(2)))
+    owner, _, member = name.partition(".")
+    return getattr(getattr(poptorch, owner), member) if hasattr(poptorch, owner) else name
+
+
+class OptimizerTable(NamedTuple):
+    """An optimizer of PopTorch."""
+
+    name: str
+    """AdamW, Adam or LAMB."""
+    arguments: Dict[str, Any]
+    """Its arguments. One that is given becomes a variable of the compiled program, one that is left out a constant, so only those
+    that the original gives are here."""
+    groups: List[Dict[str, Any]]
+    """Parameter groups: `params`, the names of the parameters, and the group's own arguments."""
+
+
+def optimizer_table(
+    optimizer: Mapping[str, Any], pipeline: Mapping[str, Any], shapes: Sequence[Tuple[str, Tuple[int, ...]]], loss_scale: float
+) -> OptimizerTable:
+    """Return the optimizer of a recipe.
+
+    Args:
+        optimizer: the fields of `relm.recipes.optimization.Optimizer`.
+        pipeline: the fields of `relm.recipes.pipeline.Pipeline`.
+        shapes: name and shape of each parameter, in the model's order.
+        loss_scale: factor of the loss in the first update.
+
+    Raises:
+        ValueError: PopTorch has no such optimizer.
+    """
+    _require_known(optimizer)
+    arguments: Dict[str, Any] = {"lr": optimizer["learning_rate"], "eps": optimizer["epsilon"]}
+    if tuple(optimizer["betas"]) != (0.9, 0.999):
+        arguments["betas"] = tuple(optimizer["betas"])
+    arguments["loss_scaling"] = float(loss_scale)
+    arguments["accum_type"] = pipeline["accumulation_precision"]
+    arguments["first_order_momentum_accum_type"] = pipeline["first_moment_precision"]
+    arguments["second_order_momentum_accum_type"] = "float32"
+    if optimizer["name"] == "lamb":
+        arguments["weight_decay"] = optimizer["weight_decay"]
+        arguments["bias_correction"] = optimizer["bias_correction"]
+        if optimizer["lamb"]["weight_norm_clip"] is not None:
+            arguments["max_weight_norm"] = optimizer["lamb"]["weight_norm_clip"]
+        return OptimizerTable("LAMB", arguments, lamb_groups(optimizer, shapes))
+    # As in the original's call; each group has its own weight decay.
+    arguments["weight_decay"] = 0.01
+    if optimizer["name"] == "adamw":
+        # As the original asks. PopTorch's compiler has no such form of AdamW since 2.5, and corrects the bias all the same
+        # (popart_compiler/source/CompilerImpl.cpp), which is what the recipe's bias_correction: true says.
+        arguments["bias_correction"] = False
+    name = {"adamw": "AdamW", "adam": "Adam"}[optimizer["name"]]
+    return OptimizerTable(name, arguments, adam_groups(optimizer, shapes))
+
+
+def _require_known(optimizer: Mapping[str, Any]) -> None:
+    """Raise ValueError for an optimizer that PopTorch does not have."""
+    name, way_out = optimizer["name"], "; change the recipe, or train on another device"
+    if name not in ("adamw", "adam", "lamb"):
+        raise ValueError(f"optimizer.name: an IPU runs adamw, adam or lamb, found {name}{way_out}")
+    if name != "lamb" and not optimizer["bias_correction"]:
+        raise ValueError(f"optimizer.bias_correction: PopTorch compiles {name} with bias correction always, found false{way_out}")
+    if name != "lamb" and optimizer["form"] != "pytorch":
+        raise ValueError(f"optimizer.form: an IPU runs pytorch, found {optimizer['form']}{way_out}")
+    if name == "lamb" and optimizer["lamb"]["normalise_gradient"]:
+        raise ValueError(f"optimizer.lamb.normalise_gradient: PopTorch's LAMB has no such option, found true{way_out}")
+    if optimizer["gradient_clipping"] is not None:
+        raise ValueError(f"optimizer.gradient_clipping: not available on an IPU, found {optimizer['gradient_clipping']}{way_out}")
+
+
+def is_decayed(optimizer: Mapping[str, Any], name: str, shape: Tuple[int, ...]) -> bool:
+    """Return True for a parameter with weight decay (`relm.recipes.optimization.Optimizer.decayed`)."""
+    return len(shape) >= 2 if optimizer["decayed"] == "matrices" else not name.endswith("bias")
+
+
+def adam_groups(optimizer: Mapping[str, Any], shapes: Sequence[Tuple[str, Tuple[int, ...]]]) -> List[Dict[str, Any]]:
+    """Return the decayed parameters, then the others; both groups are there even if there is no weight decay."""
+    decayed = [name for name, shape in shapes if is_decayed(optimizer, name, shape)]
+    others = [name for name, shape in shapes if not is_decayed(optimizer, name, shape)]
+    return [{"params": decayed, "weight_decay": optimizer["weight_decay"]}, {"params": others, "weight_decay": 0.0}]
+
+
+def lamb_groups(optimizer: Mapping[str, Any], shapes: Sequence[Tuple[str, Tuple[int, ...]]]) -> List[Dict[str, Any]]:
+    """Return the parameters in up to four groups: with and without weight decay, with and without a trust ratio.
+
+    PopART's LAMB takes the ratio 1 where the greatest norm is 0.
+    """
+    together: Dict[Tuple[bool, bool], List[str]] = {}
+    for name, shape in shapes:
+        adapted = len(shape) >= 2 or optimizer["lamb"]["adapted"] == "all"
+        together.setdefault((is_decayed(optimizer, name, shape), adapted), []).append(name)
+    groups: List[Dict[str, Any]] = []
+    for decayed, adapted in sorted(together, reverse=True):
+        group = {"params": together[decayed, adapted], "weight_decay": optimizer["weight_decay"] if decayed else 0.0}
+        groups.append(group if adapted else {**group, "max_weight_norm": 0.0})
+    return groups
+
+
+def build_optimizer(poptorch: Any, table: OptimizerTable, parameters: Mapping[str, Any]) -> Any:
+    """Return the optimizer of a table.
+
+    Args:
+        poptorch: the module.
+        parameters: name -> parameter.
+    """
+    groups = [{**group, "params": [parameters[name] for name in group["params"]]} for group in table.groups]
+    arguments = {key: getattr(torch, value) if key.endswith("accum_type") else value for key, value in table.arguments.items()}
+    return getattr(poptorch.optim, table.name)(groups, **arguments)
+

@@ -1,0 +1,80 @@
+"""A model whose segments lie on the IPUs of a pipeline, as the module that PopTorch traces and compiles.
+
+Does not import poptorch, and imports on Python 3.8.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Mapping, Sequence, Tuple
+
+import torch
+from torch import Tensor, nn
+
+from relm.models.contract import LanguageModel
+from relm.models.segments import State, terms_of
+
+DIVISOR = "divisor."
+"""Prefix of the divisors of terms in a batch (`relm.devices.ipu.backend.Call`)."""
+
+
+class PlacedModel(nn.Module):
+    """A model with the loss that PopTorch differentiates, and the sums that it adds up over micro-batches."""
+
+    def __init__(
+        self, poptorch: Any, model: LanguageModel, pipeline: Mapping[str, Any], inputs: Sequence[str], terms: Sequence[str]
+    ) -> None:
+        """Place the segments, and make the model project to the vocabulary in slices.
+
+        Args:
+            poptorch: the module.
+            pipeline: the fields of `relm.recipes.pipeline.Pipeline`, and its `placement`.
+            inputs: names of the tensors of a micro-batch, in the order of `forward`'s arguments.
+            terms: names of the loss's terms.
+        """
+        super().__init__()
+        self._poptorch = poptorch
+        self.model = model
+        self.inputs, self.term_names = tuple(inputs), tuple(terms)
+        self._placement = [(name, ipu) for name, ipu in pipeline["placement"]]
+        self._recomputes = pipeline["recompute_layers"]
+        model.loss_chunk = pipeline["loss_chunk"]
+        if pipeline["vocabulary_serialisation"] > 1:
+            model.project_vocabulary = VocabularySlices(poptorch, pipeline["vocabulary_serialisation"])  # type: ignore[method-assign]
+
+    def forward(self, *tensors: Tensor) -> Tuple[Tensor, ...]:
+        """Return the loss, and of each term the sum of nats and the count of correct labels, float32 scalars."""
+        batch = dict(zip(self.inputs, tensors))
+        state: State = {}
+        outputs: Tuple[Tensor, ...] = ()
+        for segment, (name, ipu) in zip(self.model.segments(), self._placement):
+            with self._poptorch.Block(name, ipu_id=ipu):
+                state = segment.run(batch, state)
+                if self._recomputes and name.startswith("layers."):
+                    state = self._checkpointed(state)
+                if name == "head":
+                    outputs = self._outputs(batch, state)
+        return outputs
+
+    def _checkpointed(self, state: State) -> State:
+        """Return the state as the only tensors that are kept for the backward pass."""
+        return {name: self._poptorch.recomputationCheckpoint(tensor) for name, tensor in state.items()}
+
+    def _outputs(self, batch: Mapping[str, Tensor], state: State) -> Tuple[Tensor, ...]:
+        terms = terms_of(state)
+        shares = [terms[name].nats / batch[DIVISOR + name][0] for name in self.term_names]
+        loss = self._poptorch.identity_loss(sum(shares[1:], shares[0]), "none")
+        sums = [value for name in self.term_names for value in (terms[name].nats, terms[name].correct.to(torch.float32))]
+        return (loss, *sums)
+
+
+class VocabularySlices:
+    """The projection to the vocabulary, computed in slices of the vocabulary one after the other."""
+
+    def __init__(self, poptorch: Any, slices: int) -> None:
+        self._poptorch, self._slices = poptorch, slices
+
+    def __call__(self, hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """(..., hidden), (vocabulary, hidden) and (vocabulary,) -> (..., vocabulary)"""
+        mode = self._poptorch.MatMulSerializationMode.OutputChannels
+        logits: Tensor = self._poptorch.serializedMatMul(hidden, weight.t(), mode, self._slices)
+        return logits if bias is None else logits + bias
