@@ -111,8 +111,8 @@ def test_the_optimizers_state_is_on_chip_or_off_and_shared_by_replicas_or_not(
 def test_hidden_states_wait_once_for_each_segment_and_micro_batch() -> None:
     """IPU 0 has the head's input, of one micro-batch; IPU 3 four layers' inputs, of three, and one layer computed again.
 
-    A layer keeps two inputs of normalisations in float32 with their statistics, ten times the width of other inputs, scores with
-    a mask of a byte, queries, keys and values, the output of attention, and two masks.
+    A layer keeps two inputs of normalisations in float32 with their statistics, ten times the width of other inputs, scores
+    with a mask of a byte, queries, keys and values, the output of attention, and two masks.
     """
     config, phase, pipeline = gpt2_small()
     ipus = pipeline_memory(config, phase, pipeline)
