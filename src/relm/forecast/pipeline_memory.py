@@ -60,8 +60,7 @@ class IpuMemory(NamedTuple):
 
 def pipeline_of(run: Run, phase: str) -> Pipeline | None:
     """Return the pipeline of one phase of a run; None: its device needs none."""
-    pipeline: Pipeline | None = getattr(run, "pipeline", None)
-    return None if pipeline is None else pipeline.of_phase(phase)
+    return None if run.pipeline is None else run.pipeline.of_phase(phase)
 
 
 def list_stages(pipeline: Pipeline) -> list[Stage]:

@@ -120,11 +120,13 @@ def name_segments(segments: Sequence[str]) -> list[str]:
 
 
 def _table_lines(ipus: Sequence[IpuMemory]) -> Iterator[str]:
-    yield "  IPU " + "".join(f"{name:>11}" for name in COLUMNS) + "  segments"
+    widths = [max(11, len(name) + 1) for name in COLUMNS]
+    yield "  IPU " + "".join(f"{name:>{width}}" for name, width in zip(COLUMNS, widths, strict=True)) + "  segments"
     for number, ipu in enumerate(ipus):
         sizes = (ipu.weights, ipu.accumulators, ipu.optimizer, ipu.activations, ipu.logits, ipu.total, ipu.off_chip)
         cells = [f"{ipu.parameters:,}", *(format_bytes(size) if size else "-" for size in sizes)]
-        yield f"  {number:>3} " + "".join(f"{cell:>11}" for cell in cells) + f"  {', '.join(name_segments(ipu.segments))}"
+        row = "".join(f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True))
+        yield f"  {number:>3} {row}  {', '.join(name_segments(ipu.segments))}"
 
 
 def _format_count(count: int, one: str, several: str | None = None) -> str:
