@@ -31,8 +31,8 @@ class PhaseWork(NamedTuple):
 def find_peak(machine: Machine, precision: str, products: str | None = None) -> float | None:
     """Return the peak of one device in 10^12 operations per second; None: no figure is published.
 
-    A TPU has no peak for float32: a product of float32 tensors is one pass in bfloat16 or several. An IPU has none for bfloat16:
-    its pipelines compute in float16 instead.
+    A TPU has no peak for float32: a product of float32 tensors is one pass in bfloat16 or several. An IPU has none for
+    bfloat16: its pipelines compute in float16 instead.
 
     Args:
         machine: the machine.
