@@ -16,6 +16,8 @@ from relm.forecast.machine_figures import PhaseWork
 from relm.forecast.machine_table import machine_lines
 from relm.forecast.memory_verdict import MemoryVerdict, judge_memory
 from relm.forecast.micro_batch_choice import format_at_once
+from relm.forecast.pipeline_memory import pipeline_memory, pipeline_of
+from relm.forecast.pipeline_table import pipeline_lines
 from relm.forecast.trial import Trial, take_trial
 from relm.formatting import format_bytes, format_duration, format_row
 from relm.limits import available_memory, free_disk
@@ -141,7 +143,12 @@ def _phase_lines(estimate: PhaseEstimate, config: Configuration, work: Path) -> 
         f"{counted.model:.3g} a step (forward {counted.forward:.3g}, backward {counted.backward:.3g}){again}; "
         f"{phase.steps * counted.hardware:.3g} in all",
     )
-    yield from _memory_lines(estimate, config)
+    pipeline, in_main_memory = pipeline_of(estimate.run, estimate.name), DEVICES[estimate.run.device].in_main_memory
+    if pipeline is None or in_main_memory:
+        yield from _memory_lines(estimate, config)
+    if pipeline is not None:
+        memory = None if in_main_memory else estimate.fit.memory
+        yield from pipeline_lines(pipeline, pipeline_memory(config, phase, pipeline), memory)
     files, free = disk_bytes(config, phase, estimate.run), free_disk(work)
     yield format_row(
         "disk",

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from relm.recipes.devices import DEVICES
 from relm.recipes.machines import Machine
 from relm.recipes.recipe import Phase
 
@@ -30,7 +31,8 @@ class PhaseWork(NamedTuple):
 def find_peak(machine: Machine, precision: str, products: str | None = None) -> float | None:
     """Return the peak of one device in 10^12 operations per second; None: no figure is published.
 
-    A TPU has no peak for float32: a product of float32 tensors is one pass in bfloat16 or several.
+    A TPU has no peak for float32: a product of float32 tensors is one pass in bfloat16 or several. An IPU has none for
+    bfloat16: its pipelines compute in float16 instead.
 
     Args:
         machine: the machine.
@@ -42,6 +44,8 @@ def find_peak(machine: Machine, precision: str, products: str | None = None) -> 
     published: float | None = getattr(machine.peak, precision)
     if published is None and precision == "float32" and machine.topology is not None and machine.peak.bfloat16 is not None:
         return machine.peak.bfloat16 / PASSES[products or machine.float32_matmul_precision]
+    if published is None and precision == "bfloat16" and DEVICES[machine.device].pipelined:
+        return machine.peak.float16
     return published
 
 

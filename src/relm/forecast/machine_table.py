@@ -30,6 +30,8 @@ def machine_lines(work: Sequence[PhaseWork], run: Run, machines: Mapping[str, Ma
         yield f"  {name:<14} {machine.device_count:>8} {peak:>14}" + "".join(_cells(work, machine, run, price))
     if "float32" in precisions and any(machine.topology is not None for machine in machines.values()):
         yield "  TPUs multiply float32 in one pass of bfloat16, or in three or six: float32_matmul_precision high, highest"
+    if "bfloat16" in precisions and run.pipeline is not None:
+        yield "  IPUs multiply in float16 where a recipe says bfloat16"
     if price is not None:
         yield f"  in brackets the price at {price:g} an hour of one accelerator, of a TPU one chip"
     elif any(machine.price is not None for machine in machines.values()):
@@ -45,7 +47,9 @@ def _rows(run: Run, machines: Mapping[str, Machine]) -> Iterator[tuple[str, Mach
     if run.machine is not None and run.machine in machines:
         yield run.machine, machines[run.machine]
     for name, machine in machines.items():
-        if name != run.machine and machine.peak is not None and DEVICES[machine.device].open is not None:
+        device = DEVICES[machine.device]
+        # A pipeline is planned for one machine: another one with IPUs could not run it as it stands.
+        if name != run.machine and machine.peak is not None and device.open is not None and not device.pipelined:
             yield name, machine
 
 

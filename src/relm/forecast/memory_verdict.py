@@ -6,6 +6,8 @@ from relm.errors import RelmError
 from relm.examples.manifest import TokenizerFacts
 from relm.forecast.machine_micro_batch import compiled_size, fill_in_micro_batch, memory_of_device
 from relm.forecast.micro_batch_choice import format_at_once, needed_bytes, usable_bytes
+from relm.forecast.pipeline_memory import pipeline_memory, pipeline_of
+from relm.forecast.pipeline_table import judge_pipeline
 from relm.formatting import format_bytes
 from relm.recipes.devices import DEVICES
 from relm.recipes.plan import Plan
@@ -34,6 +36,11 @@ class MemoryVerdict(NamedTuple):
 def judge_memory(plan: Plan, phase: str, tokenizer: TokenizerFacts) -> MemoryVerdict:
     """Return the verdict on a phase, with the micro-batch with which it would train."""
     memory = memory_of_device(plan)
+    pipeline = pipeline_of(plan.recipe.run, phase)
+    if pipeline is not None and not DEVICES[plan.recipe.run.device].in_main_memory:
+        ipus = pipeline_memory(configuration(plan.recipe, tokenizer), plan.recipe.pretrain[phase], pipeline)
+        fits, reason, needed = judge_pipeline(ipus, memory)
+        return MemoryVerdict(fits, reason, plan, pipeline.micro_batch_size, needed, memory)
     try:
         fitted, _ = fill_in_micro_batch(plan, phase, tokenizer)
     except RelmError as error:

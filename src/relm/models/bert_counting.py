@@ -21,22 +21,34 @@ from relm.models.counting import (
 
 def bert_weights(config: BertConfig) -> Iterator[Weights]:
     """Yield all parameters; the head's projection to the vocabulary is the token embedding."""
+    for _, weights in bert_segment_weights(config):
+        yield weights
+
+
+def bert_segment_weights(config: BertConfig) -> Iterator[tuple[str, Weights]]:
+    """Yield the name of a segment (`relm.models.segments`) and parameters in it, in the order of execution.
+
+    The head's projection to the vocabulary is the token embedding, and counts there.
+    """
     width = config.hidden_size
-    yield Weights("token_embedding", (config.vocabulary_size, width))
-    yield Weights("position_embeddings", (config.first_position + config.positions, width))
-    yield Weights("position_embeddings", (config.type_vocabulary_size, width))
-    yield Weights("vectors", (width,), 2)
-    yield from _layer_weights(config)
-    yield from _head_weights(config)
+    yield "token_embedding", Weights("token_embedding", (config.vocabulary_size, width))
+    yield "position_embedding", Weights("position_embeddings", (config.first_position + config.positions, width))
+    yield "position_embedding", Weights("position_embeddings", (config.type_vocabulary_size, width))
+    yield "position_embedding", Weights("vectors", (width,), 2)
+    for layer in range(config.layers):
+        for weights in _layer_weights(config):
+            yield f"layers.{layer}", weights
+    for weights in _head_weights(config):
+        yield "head", weights
 
 
 def _layer_weights(config: BertConfig) -> Iterator[Weights]:
-    width, inner, layers = config.hidden_size, config.intermediate_size, config.layers
-    yield from _projection((width, width), config.query_key_value_bias, 3 * layers)
-    yield from _projection((width, width), config.attention_projection_bias, layers)
-    yield from _projection((inner, width), True, layers)
-    yield from _projection((width, inner), True, layers)
-    yield Weights("vectors", (width,), 4 * layers)
+    width, inner = config.hidden_size, config.intermediate_size
+    yield from _projection((width, width), config.query_key_value_bias, 3)
+    yield from _projection((width, width), config.attention_projection_bias)
+    yield from _projection((inner, width), True)
+    yield from _projection((width, inner), True)
+    yield Weights("vectors", (width,), 4)
 
 
 def _head_weights(config: BertConfig) -> Iterator[Weights]:

@@ -21,15 +21,27 @@ from relm.models.gpt2_configuration import Gpt2Config
 
 def gpt2_weights(config: Gpt2Config) -> Iterator[Weights]:
     """Yield all parameters; the head is the token embedding."""
-    width, layers = config.hidden_size, config.layers
-    yield Weights("token_embedding", (config.vocabulary_size, width))
-    yield Weights("position_embeddings", (config.positions, width))
-    for shape in ((width, 3 * width), (width, width), (width, 4 * width), (4 * width, width)):
-        yield Weights("matrices", shape, layers)
-        if config.biases:
-            yield Weights("vectors", shape[1:], layers)
-    # Scales, and with biases shifts: two normalisations in each layer and one after the last.
-    yield Weights("vectors", (width,), (2 * layers + 1) * (2 if config.biases else 1))
+    for _, weights in gpt2_segment_weights(config):
+        yield weights
+
+
+def gpt2_segment_weights(config: Gpt2Config) -> Iterator[tuple[str, Weights]]:
+    """Yield the name of a segment (`relm.models.segments`) and parameters in it, in the order of execution.
+
+    The head is the token embedding, and counts there; the last normalisation counts with the last layer.
+    """
+    width, last = config.hidden_size, f"layers.{config.layers - 1}"
+    # A normalisation's scale, and with biases its shift.
+    scale_and_shift = 2 if config.biases else 1
+    yield "token_embedding", Weights("token_embedding", (config.vocabulary_size, width))
+    yield "position_embedding", Weights("position_embeddings", (config.positions, width))
+    for layer in range(config.layers):
+        for shape in ((width, 3 * width), (width, width), (width, 4 * width), (4 * width, width)):
+            yield f"layers.{layer}", Weights("matrices", shape)
+            if config.biases:
+                yield f"layers.{layer}", Weights("vectors", shape[1:])
+        yield f"layers.{layer}", Weights("vectors", (width,), 2 * scale_and_shift)
+    yield last, Weights("vectors", (width,), scale_and_shift)
 
 
 def gpt2_products(config: Gpt2Config, lengths: Lengths) -> Iterator[Product]:

@@ -46,6 +46,9 @@ class ArchitectureDeclaration:
     activations: str | None = field(default=None, kw_only=True)
     """Function (configuration, lengths of a sequence, `relm.models.counting.Computing`) -> the activations of one sequence;
     imports no torch. None: they are unknown, and no micro-batch is chosen by them."""
+    segment_weights: str | None = field(default=None, kw_only=True)
+    """Function (configuration) -> pairs of a segment's name (`relm.models.segments`) and a record of parameters in it; imports
+    no torch. None: its models have no segments, so no pipeline can be planned for them."""
     terms: tuple[str, ...]
     """Terms that the loss of its models can have."""
     pipelined: bool = field(default=False, kw_only=True)
@@ -201,6 +204,7 @@ _GPT2 = ArchitectureDeclaration(
     weights="relm.models.gpt2_counting:gpt2_weights",
     products="relm.models.gpt2_counting:gpt2_products",
     activations="relm.models.gpt2_counting:gpt2_activations",
+    segment_weights="relm.models.gpt2_counting:gpt2_segment_weights",
     terms=("next_token",),
     pipelined=True,
 )
@@ -214,6 +218,7 @@ _BERT = ArchitectureDeclaration(
     weights="relm.models.bert_counting:bert_weights",
     products="relm.models.bert_counting:bert_products",
     activations="relm.models.bert_counting:bert_activations",
+    segment_weights="relm.models.bert_counting:bert_segment_weights",
     terms=("masked_token", "next_sentence"),
     pipelined=True,
     twin_sizes={"intermediate_size": None},

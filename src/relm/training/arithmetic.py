@@ -91,7 +91,8 @@ def operations(config: Configuration, phase: Phase, run: Run) -> Operations:
     computed = products(config, phase)
     forward = phase.global_batch_size * sum(product.operations for product in computed)
     again = phase.global_batch_size * sum(product.operations for product in computed if product.recomputed)
-    return Operations(forward, BACKWARD * forward, again if run.activation_checkpointing else 0)
+    recomputes = run.activation_checkpointing if run.pipeline is None else run.pipeline.recompute_layers
+    return Operations(forward, BACKWARD * forward, again if recomputes else 0)
 
 
 def model_flops(config: Configuration, phase: Phase) -> float:

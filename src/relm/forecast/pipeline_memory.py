@@ -1,0 +1,178 @@
+"""The memory of each IPU of a pipeline, by arithmetic alone. Imports no torch.
+
+What is counted is what a step keeps: weights, accumulated gradients, the optimizer's state, the hidden states that wait for
+their backward pass, one layer that is computed again, and logits. The program's code, buffers of exchanges and temporary values
+of matrix products are Graphcore's compiler's to place, and are not counted.
+"""
+
+import itertools
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from relm.errors import RelmError
+from relm.models.configuration import Configuration
+from relm.models.counting import FLOAT, Activations, Computing, Weights
+from relm.recipes.architectures import ARCHITECTURES
+from relm.recipes.declaration import load
+from relm.recipes.optimization import OPTIMIZERS, Optimizer
+from relm.recipes.pipeline import Pipeline
+from relm.recipes.recipe import Phase, Run
+from relm.training.arithmetic import lengths
+
+SegmentWeights = Sequence[tuple[str, Weights]]
+BYTES = {"float16": 2, "float32": 4}
+"""Precision -> bytes of a number."""
+
+
+class Stage(NamedTuple):
+    """One forward stage: consecutive segments on one IPU."""
+
+    ipu: int
+    segments: tuple[str, ...]
+    """Their names, in the order of execution."""
+    waiting: int
+    """The most micro-batches whose forward pass of this stage is done, or under way, and whose backward pass is not."""
+
+
+class IpuMemory(NamedTuple):
+    """The bytes on one IPU of each replica."""
+
+    segments: tuple[str, ...]
+    parameters: int
+    """Count of parameters; those of a tied head are the token embedding's."""
+    weights: int
+    accumulators: int
+    """Gradients, summed over the micro-batches of an update."""
+    optimizer: int
+    """The optimizer's state, or the share of it that a replica keeps; 0 where it is off chip."""
+    off_chip: int
+    """The same in the host's DRAM, which is not counted in `total`."""
+    activations: int
+    """Hidden states that wait for their backward pass, and one layer that is computed again."""
+    logits: int
+    """Logits of one chunk, and their gradient."""
+
+    @property
+    def total(self) -> int:
+        """Return the bytes that are counted."""
+        return self.weights + self.accumulators + self.optimizer + self.activations + self.logits
+
+
+def pipeline_of(run: Run, phase: str) -> Pipeline | None:
+    """Return the pipeline of one phase of a run; None: its device needs none."""
+    return None if run.pipeline is None else run.pipeline.of_phase(phase)
+
+
+def list_stages(pipeline: Pipeline) -> list[Stage]:
+    """Return the forward stages.
+
+    Forward stage s (from 0) of micro-batch m runs at time m + s, and its backward stage at m + 2 (S - 1) - s: the last forward
+    stage and the first backward stage are one. In between, the stage begins 2 (S - 1 - s) further micro-batches.
+    """
+    count = pipeline.stages
+    grouped = itertools.groupby(pipeline.placement, key=lambda placed: placed[1])
+    return [
+        Stage(ipu, tuple(name for name, _ in placed), 2 * (count - 1 - number) + 1)
+        for number, (ipu, placed) in enumerate(grouped)
+    ]
+
+
+def bubble_share(pipeline: Pipeline) -> float:
+    """Return the share of an update in which a stage waits, while the pipeline fills and empties: (S - 1) / (GA + S - 1)."""
+    idle = pipeline.stages - 1
+    return idle / (pipeline.gradient_accumulation + idle)
+
+
+def pipeline_memory(config: Configuration, phase: Phase, pipeline: Pipeline) -> list[IpuMemory]:
+    """Return the memory of each IPU of a replica, by arithmetic.
+
+    Args:
+        config: the model's configuration.
+        phase: the phase, whose optimizer and lengths count.
+        pipeline: the pipeline of this phase.
+
+    Raises:
+        RelmError: the architecture has no segments, or the pipeline has another number of layers.
+    """
+    weights, stages = _segment_weights(config, pipeline), list_stages(pipeline)
+    return [
+        _ipu_memory(config, phase, pipeline, weights, [stage for stage in stages if stage.ipu == ipu])
+        for ipu in range(pipeline.ipus_per_replica)
+    ]
+
+
+def _ipu_memory(
+    config: Configuration, phase: Phase, pipeline: Pipeline, weights: SegmentWeights, stages: Sequence[Stage]
+) -> IpuMemory:
+    """Return the memory of the IPU with these stages."""
+    segments = tuple(name for stage in stages for name in stage.segments)
+    placed = [each for name, each in weights if name in segments]
+    count = sum(each.numbers for each in placed)
+    state = sum(_state_bytes(each, phase.optimizer, pipeline) for each in placed)
+    if pipeline.replicated_tensor_sharding:
+        state = -(-state // pipeline.replicas)
+    return IpuMemory(
+        segments,
+        parameters=count,
+        weights=BYTES[pipeline.precision] * count,
+        accumulators=BYTES[pipeline.accumulation_precision] * count,
+        optimizer=0 if pipeline.optimizer_state_off_chip else state,
+        off_chip=state if pipeline.optimizer_state_off_chip else 0,
+        activations=_activation_bytes(config, phase, pipeline, stages),
+        logits=_logits_bytes(config, phase, pipeline) if "head" in segments else 0,
+    )
+
+
+def _segment_weights(config: Configuration, pipeline: Pipeline) -> SegmentWeights:
+    function = ARCHITECTURES[config.architecture].segment_weights
+    if function is None:
+        raise RelmError(f"run.pipeline: a model of architecture {config.architecture} has no segments; remove run.pipeline")
+    found: list[tuple[str, Weights]] = list(load(function)(config))
+    layers = len({name for name, _ in found if name.startswith("layers.")})
+    if (placed := sum(pipeline.layers_per_ipu)) != layers:
+        raise RelmError(
+            f"run.pipeline.layers_per_ipu: {pipeline.layers_per_ipu} are {placed} layers, and the model has {layers} "
+            "(model.layers). Make the sum equal"
+        )
+    return found
+
+
+def _state_bytes(weights: Weights, optimizer: Optimizer, pipeline: Pipeline) -> int:
+    """Return the optimizer's state of parameters: a first moment in the pipeline's precision, everything else in float32."""
+    count = weights.times * OPTIMIZERS[optimizer.name].count_state(weights.shape, optimizer)
+    first = min(count, weights.numbers)
+    return BYTES[pipeline.first_moment_precision] * first + BYTES["float32"] * (count - first)
+
+
+def _activation_bytes(config: Configuration, phase: Phase, pipeline: Pipeline, stages: Sequence[Stage]) -> int:
+    """Return the bytes of hidden states that wait for their backward pass, and of one layer that is computed again.
+
+    Each segment but the token embedding has the hidden states of a micro-batch as its input.
+    """
+    layer = _layer_activations(config, phase, pipeline)
+    hidden = BYTES[pipeline.precision] * (layer.inputs or 0) // FLOAT
+    sequences = again = 0
+    for stage in stages:
+        sequences += stage.waiting * hidden * sum(name != "token_embedding" for name in stage.segments)
+        layers = sum(name.startswith("layers.") for name in stage.segments)
+        if pipeline.recompute_layers:
+            again = max(again, layer.kept if layers else 0)
+        else:
+            sequences += stage.waiting * layer.kept * layers
+    return pipeline.micro_batch_size * (sequences + again)
+
+
+def _layer_activations(config: Configuration, phase: Phase, pipeline: Pipeline) -> Activations:
+    """Return what one layer keeps of one sequence, attention's scores included."""
+    how = Computing(element=BYTES[pipeline.precision], mask=1, attention="written_out", compiled=True)
+    function = ARCHITECTURES[config.architecture].activations
+    assert function is not None, "an architecture with segments counts its activations"
+    parts: list[Activations] = list(load(function)(config, lengths(phase), how))
+    return next(part for part in parts if part.inputs is not None)
+
+
+def _logits_bytes(config: Configuration, phase: Phase, pipeline: Pipeline) -> int:
+    """Return the bytes of one chunk's logits and of their gradient."""
+    scored = lengths(phase).scored
+    chunk = scored if pipeline.loss_chunk is None else min(pipeline.loss_chunk, scored)
+    return 2 * BYTES[pipeline.precision] * pipeline.micro_batch_size * chunk * config.vocabulary_size

@@ -1,0 +1,155 @@
+"""The memory of each IPU of a pipeline: figures that one can compute by hand, and the originals' own counts of parameters."""
+
+import json
+
+import pytest
+from pipelines import bert_tiny, gpt2_case, gpt2_small
+
+from relm.errors import RelmError
+from relm.forecast.pipeline_memory import bubble_share, list_stages, pipeline_memory
+from relm.models.t5_configuration import T5Config
+from relm.recipes.pipeline import Pipeline
+from small_project import CHECKOUT
+
+RUNS = CHECKOUT.parent / "shared" / "ipu_runs.json"
+SIZES = {"small": (12, 12, 768), "medium": (24, 16, 1024), "large512": (36, 20, 1280), "large1024": (36, 20, 1280)}
+
+
+def test_stages_are_cut_where_the_ipu_changes() -> None:
+    stages = list_stages(gpt2_small().pipeline)
+    assert [(stage.ipu, stage.segments) for stage in stages] == [
+        (0, ("token_embedding",)),
+        (1, ("position_embedding", "layers.0", "layers.1", "layers.2", "layers.3")),
+        (2, ("layers.4", "layers.5", "layers.6", "layers.7")),
+        (3, ("layers.8", "layers.9", "layers.10", "layers.11")),
+        (0, ("head",)),
+    ]
+
+
+def test_the_first_stage_waits_for_twice_the_stages_less_one_and_the_last_for_its_own_micro_batch() -> None:
+    pipeline = gpt2_small().pipeline
+    assert [stage.waiting for stage in list_stages(pipeline)] == [9, 7, 5, 3, 1]
+    assert list_stages(pipeline)[0].waiting == 2 * pipeline.stages - 1
+
+
+def test_the_waiting_micro_batches_are_those_of_a_schedule_played_step_by_step() -> None:
+    """Stage s of m begins at m + s and ends at m + 2 (S - 1) - s, each taking one unit of time."""
+    pipeline = gpt2_small(gradient_accumulation=40).pipeline
+    for number, stage in enumerate(list_stages(pipeline)):
+        begun, ended = (
+            [batch + number for batch in range(40)],
+            [batch + 2 * (pipeline.stages - 1) - number for batch in range(40)],
+        )
+        most = max(sum(begun[m] <= time <= ended[m] for m in range(40)) for time in range(60))
+        assert most == stage.waiting
+
+
+@pytest.mark.parametrize(("batches", "share"), [(2048, 4 / 2052), (9, 4 / 13)])
+def test_the_bubble_is_what_fills_and_empties_the_pipeline(batches: int, share: float) -> None:
+    assert bubble_share(gpt2_small(gradient_accumulation=batches).pipeline) == share
+
+
+def test_one_ipu_has_no_bubble() -> None:
+    assert bubble_share(bert_tiny().pipeline) == 0
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_parameters_are_those_that_the_originals_placed_on_each_ipu(name: str) -> None:
+    """The originals' counts include a buffer with the causal mask, length x length values, in each layer."""
+    if not RUNS.is_file():
+        pytest.skip("ipu_runs.json, with the originals' counts of parameters, is not in ../shared")
+    run = json.loads(RUNS.read_text())[name]
+    length, layers = run["seq"], run["layers_per_ipu"]
+    config, phase, pipeline = gpt2_case(
+        *SIZES[name],
+        length,
+        layers_per_ipu=layers,
+        replicas=run["local_replicas"],
+        gradient_accumulation=run["gradient_accumulation"],
+    )
+    counted = [
+        ipu.parameters + length**2 * count for ipu, count in zip(pipeline_memory(config, phase, pipeline), layers, strict=True)
+    ]
+    assert counted == list(run["params_per_ipu"].values())
+    assert pipeline.stages == run["forward_stages"]
+    assert 2 * pipeline.stages - 1 == run["min_gradient_accumulation"]
+
+
+def test_every_parameter_lies_on_one_ipu() -> None:
+    """768 x (50,272 + 1,024) embeddings, 12 layers of 7,087,872, a last normalisation of 2 x 768."""
+    config, phase, pipeline = gpt2_small()
+    ipus = pipeline_memory(config, phase, pipeline)
+    assert [ipu.parameters for ipu in ipus] == [768 * 50272, 768 * 1024 + 4 * 7_087_872, 4 * 7_087_872, 4 * 7_087_872 + 1536]
+
+
+def test_weights_and_gradients_have_the_pipelines_precisions() -> None:
+    half, full = (
+        pipeline_memory(*gpt2_small(precision=weights, accumulation_precision=gradients))[0]
+        for weights, gradients in (("float16", "float32"), ("float32", "float16"))
+    )
+    assert (half.weights, half.accumulators) == (2 * 768 * 50272, 4 * 768 * 50272)
+    assert (full.weights, full.accumulators) == (4 * 768 * 50272, 2 * 768 * 50272)
+
+
+@pytest.mark.parametrize(
+    ("changes", "bytes_of_a_parameter"),
+    [
+        ({}, 6 / 4),  # a first moment in float16 and a second in float32, shared by four replicas
+        ({"replicated_tensor_sharding": False}, 6),
+        ({"first_moment_precision": "float32"}, 8 / 4),
+    ],
+)
+def test_the_optimizers_state_is_on_chip_or_off_and_shared_by_replicas_or_not(
+    changes: dict[str, object], bytes_of_a_parameter: float
+) -> None:
+    for off_chip in (True, False):
+        ipu = pipeline_memory(*gpt2_small(optimizer_state_off_chip=off_chip, **changes))[0]
+        expected = int(bytes_of_a_parameter * 768 * 50272)
+        assert (ipu.optimizer, ipu.off_chip) == ((0, expected) if off_chip else (expected, 0))
+
+
+def test_hidden_states_wait_once_for_each_segment_and_micro_batch() -> None:
+    """IPU 0 has the head's input, of one micro-batch; IPU 3 four layers' inputs, of three, and one layer computed again.
+
+    A layer keeps two inputs of normalisations in float32 with their statistics, ten times the width of other inputs, scores
+    with a mask of a byte, queries, keys and values, the output of attention, and two masks.
+    """
+    config, phase, pipeline = gpt2_small()
+    ipus = pipeline_memory(config, phase, pipeline)
+    hidden, scores = 2 * 1024 * 768, 12 * 1024 * 1024
+    layer = 2 * (2 * hidden + 8 * 1024) + 10 * hidden + (2 + 1) * scores + 3 * hidden + hidden + 2 * 1024 * 768
+    assert ipus[0].activations == hidden
+    assert ipus[3].activations == 3 * 4 * hidden + layer
+    twice = pipeline_memory(*gpt2_small(micro_batch_size=2, gradient_accumulation=1024))
+    assert [ipu.activations for ipu in twice] == [2 * ipu.activations for ipu in ipus]
+
+
+def test_without_recomputation_every_layer_is_kept_for_each_waiting_micro_batch() -> None:
+    again, kept = (pipeline_memory(*gpt2_small(recompute_layers=recompute)) for recompute in (True, False))
+    hidden = 2 * 1024 * 768
+    layer = again[3].activations - 12 * hidden
+    assert kept[3].activations == 12 * hidden + 3 * 4 * layer
+    assert kept[0] == again[0]
+
+
+def test_logits_are_those_of_one_chunk() -> None:
+    assert pipeline_memory(*gpt2_small())[0].logits == 2 * 2 * 128 * 50272
+    assert pipeline_memory(*gpt2_small(loss_chunk=None))[0].logits == 2 * 2 * 1024 * 50272
+    # 15 % of 128 tokens without the three special ones are 19 masked tokens.
+    assert pipeline_memory(*bert_tiny(loss_chunk=512))[0].logits == 2 * 2 * 19 * 30400
+
+
+def test_another_number_of_layers_is_refused() -> None:
+    config, phase, _ = gpt2_small()
+    pipeline = Pipeline(layers_per_ipu=[0, 4, 4, 5], position_embedding=1, gradient_accumulation=9)
+    with pytest.raises(
+        RelmError, match=r"run\.pipeline\.layers_per_ipu: \[0, 4, 4, 5\] are 13 layers, and the model has 12 \(model"
+    ):
+        pipeline_memory(config, phase, pipeline)
+
+
+def test_an_architecture_without_segments_is_refused_by_name() -> None:
+    _, phase, pipeline = gpt2_small()
+    t5 = T5Config(layers=12, heads=2, hidden_size=16, head_size=8, intermediate_size=32, vocabulary_size=100)
+    with pytest.raises(RelmError, match=r"a model of architecture t5 has no segments; remove run\.pipeline"):
+        pipeline_memory(t5, phase, pipeline)
