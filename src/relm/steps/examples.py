@@ -19,6 +19,7 @@ from relm.steps.job_spec import JOB, document_of, validate_options
 DEFAULT_LANGUAGE = "en"
 EXPORTED = ("tfrecord", "tfrecord_remasked", "megatron", "tpu_pretrain")
 IMPORTED = ("tfrecord", "megatron", "tpu_pretrain", "pickle")
+IMPORTED_MODELS = ("tf_bert",)
 
 
 def pregenerate_job(a: Arguments) -> Job:
@@ -95,10 +96,38 @@ def export_job(a: Arguments) -> Job:
 def import_job(a: Arguments) -> Job:
     from relm.examples.formats.exchange import import_examples
 
+    if a.format in IMPORTED_MODELS:
+        return import_model_job(a)
+    if a.tokenizer is None:
+        raise RelmError(
+            f"import: --tokenizer is missing; give the tokenizer.json that the examples of {a.format} were made with"
+        )
+    if a.configuration is not None:
+        raise RelmError(f"import: --configuration goes with models ({', '.join(IMPORTED_MODELS)}) only; leave it out")
     return Job(
         lambda: import_examples(a.format, a.files, a.tokenizer, a.output),
         inputs=[*a.files, a.tokenizer],
         outputs=[a.output],
+    )
+
+
+def import_model_job(a: Arguments) -> Job:
+    from relm.training.tensor_bundle import checkpoint_prefix
+    from relm.training.tensorflow_bert import import_tensorflow_bert
+
+    if a.configuration is None or a.tokenizer is not None:
+        raise RelmError(
+            f"import: {a.format} needs --configuration, the model's bert_config.json, and no --tokenizer; "
+            "`relm import-tokenizer` converts a vocabulary"
+        )
+    checkpoints = dict.fromkeys(checkpoint_prefix(path) for path in a.files)
+    files = [
+        file for path in checkpoints for file in (Path(f"{path}.index"), *sorted(path.parent.glob(f"{path.name}.data-*-of-*")))
+    ]
+    return Job(
+        lambda: import_tensorflow_bert(a.files, a.configuration, a.output),
+        inputs=[*files, a.configuration],
+        outputs=[a.output / "model.safetensors", a.output / "config.json"],
     )
 
 
@@ -171,12 +200,13 @@ STEPS: dict[str, Step] = {
         export_job,
     ),
     "import": Step(
-        "read examples that another program wrote",
+        "read examples, or a model, that another program wrote",
         [
-            argument("--format", required=True, choices=IMPORTED, help="the format"),
-            paths("--files", "its files"),
-            path("--tokenizer", "the tokenizer.json they were made with"),
-            path("--output", "a .bin or .arrow file"),
+            argument("--format", required=True, choices=(*IMPORTED, *IMPORTED_MODELS), help="the format; tf_bert: a model"),
+            paths("--files", "its files; for a model those of one checkpoint, or the name that they share"),
+            path("--tokenizer", "for examples: the tokenizer.json they were made with", required=False),
+            path("--configuration", "for a model: its bert_config.json, or the JSON of Graphcore's run", required=False),
+            path("--output", "a .bin or .arrow file; for a model a folder"),
         ],
         import_job,
     ),
