@@ -16,7 +16,7 @@ from relm.recipes.optimization import Optimizer
 from relm.recipes.pipeline import Pipeline
 from relm.training.optimizers import build_optimizer, optimizer_tensors
 
-GPT2 = Gpt2Config(layers=2, heads=2, hidden_size=8, positions=6, vocabulary_size=12, dropout=0.0)
+GPT2 = Gpt2Config(layers=3, heads=2, hidden_size=8, positions=6, vocabulary_size=12, dropout=0.0)
 BERT = BertConfig(
     layers=3, heads=2, hidden_size=8, intermediate_size=12, positions=8, vocabulary_size=20, next_sentence=True,
     hidden_dropout=0.0, attention_dropout=0.0, query_key_value_bias=False, attention_projection_bias=False,

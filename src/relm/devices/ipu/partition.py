@@ -17,7 +17,7 @@ _MODELS: Mapping[str, Callable[..., LanguageModel]] = {
 }
 
 
-class Stage(NamedTuple):
+class PipelineStage(NamedTuple):
     """Consecutive segments on one IPU, which compute a micro-batch at one clock of the pipeline."""
 
     ipu: int
@@ -41,19 +41,19 @@ def build_model(architecture: str, configuration: Mapping[str, Any]) -> Language
     return _MODELS[architecture](**configuration)
 
 
-def stages_of(placement: Sequence[tuple[str, int]]) -> list[Stage]:
+def stages_of(placement: Sequence[tuple[str, int]]) -> list[PipelineStage]:
     """Return the stages of a placement, whose pairs (segment, IPU) are in the order of execution.
 
     >>> stages_of([("token_embedding", 0), ("position_embedding", 1), ("layers.0", 1), ("head", 0)])
-    [Stage(ipu=0, segments=('token_embedding',)), Stage(ipu=1, segments=('position_embedding', 'layers.0')), \
-Stage(ipu=0, segments=('head',))]
+    [PipelineStage(ipu=0, segments=('token_embedding',)), PipelineStage(ipu=1, segments=('position_embedding', 'layers.0')), \
+PipelineStage(ipu=0, segments=('head',))]
     """
-    stages: list[Stage] = []
+    stages: list[PipelineStage] = []
     for name, ipu in placement:
         if stages and stages[-1].ipu == ipu:
-            stages[-1] = Stage(ipu, (*stages[-1].segments, name))
+            stages[-1] = PipelineStage(ipu, (*stages[-1].segments, name))
         else:
-            stages.append(Stage(ipu, (name,)))
+            stages.append(PipelineStage(ipu, (name,)))
     return stages
 
 

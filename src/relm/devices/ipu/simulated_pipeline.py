@@ -12,7 +12,7 @@ from typing import Any, Callable, Iterator, Mapping, NamedTuple, Sequence
 import torch
 from torch import Tensor, nn
 
-from relm.devices.ipu.partition import Stage, ipus_of_parameters, stages_of
+from relm.devices.ipu.partition import PipelineStage, ipus_of_parameters, stages_of
 from relm.devices.ipu.schedule import Work, pipeline_schedule
 from relm.models.contract import LanguageModel
 from relm.models.losses import Term
@@ -187,7 +187,7 @@ class SimulatedPipeline:
             back = {name: tensor.grad for name, tensor in inputs.items() if tensor.grad is not None}
             transfers.returned[work.stage - 1, work.micro_batch] = back
 
-    def _through(self, stage: Stage, micro_batch: SeededMicroBatch, state: State) -> State:
+    def _through(self, stage: PipelineStage, micro_batch: SeededMicroBatch, state: State) -> State:
         """Return the state after all segments of a stage, whose dropout follows from micro-batch and segment alone."""
         for name in stage.segments:
             with seeded(micro_batch.seed, name), self._autocast():
