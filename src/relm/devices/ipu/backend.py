@@ -15,6 +15,10 @@ Arrays = Dict[str, np.ndarray]
 Tensors = Dict[str, Tensor]
 
 
+class BackendError(Exception):
+    """An error whose message is for the user: what is wrong, what was expected, what to do. Others are reported as faults."""
+
+
 class WorkerSpec(NamedTuple):
     """Everything that a backend is opened with; JSON on the way to the worker."""
 
@@ -36,6 +40,8 @@ class WorkerSpec(NamedTuple):
     """CPU threads of the simulator."""
     executable_cache: str
     """Folder for compiled executables; empty: they are not kept."""
+    offline: bool = False
+    """Compile for IPUs that are not attached to this machine; nothing is run."""
 
 
 class Call(NamedTuple):
@@ -82,8 +88,12 @@ class Backend(Protocol):
     def save(self) -> tuple[Tensors, Tensors]:
         """Return the weights and the optimizer's state, as `load` takes them."""
 
-    def describe(self) -> dict[str, Any]:
-        """Return the facts that decide how sums are rounded: name, versions."""
+    def sum(self, values: np.ndarray) -> np.ndarray:
+        """Return the sum of an array over all instances, of the same shape and type."""
+
+    @staticmethod
+    def describe() -> dict[str, Any]:
+        """Return the facts that decide how sums are rounded: `name` of the hardware, versions of packages."""
 
     def close(self) -> None:
         """Release the device."""
