@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import struct
-from typing import TYPE_CHECKING, IO, Any, Dict, List, NamedTuple, Tuple
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     import numpy as np
@@ -34,9 +34,9 @@ class Message(NamedTuple):
     """A request, or the answer to one."""
 
     kind: str
-    fields: Dict[str, Any]
+    fields: dict[str, Any]
     """Values in JSON."""
-    arrays: Dict[str, np.ndarray]
+    arrays: dict[str, np.ndarray]
 
 
 def send(stream: IO[bytes], message: Message) -> None:
@@ -79,7 +79,7 @@ def receive(stream: IO[bytes]) -> Message:
     return Message(kind, fields, {name: _read_array(stream, dtype, shape) for name, dtype, shape in shapes})
 
 
-def _parse_header(header: bytes) -> Tuple[str, Dict[str, Any], List[Tuple[str, str, List[int]]]]:
+def _parse_header(header: bytes) -> tuple[str, dict[str, Any], list[tuple[str, str, list[int]]]]:
     """Return a header's kind, fields, and the name, type and shape of each array.
 
     Raises:
@@ -112,7 +112,7 @@ def _size(dtype: str) -> int:
     return int(digits) // 8 if digits else 1
 
 
-def _read_array(stream: IO[bytes], dtype: str, shape: List[int]) -> np.ndarray:
+def _read_array(stream: IO[bytes], dtype: str, shape: list[int]) -> np.ndarray:
     """Return an array whose bytes follow."""
     import numpy as np
 

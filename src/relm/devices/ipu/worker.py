@@ -13,7 +13,7 @@ import os
 import signal
 import sys
 import traceback
-from typing import Any, BinaryIO, Callable, Dict, Optional, Tuple
+from typing import Any, BinaryIO, Callable
 
 from relm.devices.ipu.channel import ChannelError, Message, receive, send
 
@@ -53,7 +53,7 @@ def main() -> None:
         pass  # the training loop has ended
 
 
-def take_pipes() -> Tuple[BinaryIO, BinaryIO]:
+def take_pipes() -> tuple[BinaryIO, BinaryIO]:
     """Return standard input and output for messages; whatever else is printed in this process goes to standard error."""
     requests, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
@@ -61,7 +61,7 @@ def take_pipes() -> Tuple[BinaryIO, BinaryIO]:
     return requests, answers
 
 
-def find_fault(backend: str) -> Optional[str]:
+def find_fault(backend: str) -> str | None:
     """Return a sentence on why this Python cannot run a backend, or None."""
     where = f"{sys.executable} (Python {sys.version.split()[0]})"
     if backend not in BACKENDS:
@@ -72,7 +72,7 @@ def find_fault(backend: str) -> Optional[str]:
     return find_poptorch_fault(where) if backend == "poptorch" else None
 
 
-def find_import_fault(package: str) -> Optional[str]:
+def find_import_fault(package: str) -> str | None:
     """Return why a package cannot be imported, or None."""
     try:
         importlib.import_module(package)
@@ -81,7 +81,7 @@ def find_import_fault(package: str) -> Optional[str]:
     return None
 
 
-def find_poptorch_fault(where: str) -> Optional[str]:
+def find_poptorch_fault(where: str) -> str | None:
     """Return why PopTorch cannot be used, or None.
 
     Args:
@@ -103,7 +103,7 @@ def find_poptorch_fault(where: str) -> Optional[str]:
     return f"{where} {fault}; {way_out}" if fault else None
 
 
-def find_version(package: str) -> Optional[str]:
+def find_version(package: str) -> str | None:
     """Return the version of an installed package without importing it; None if it is not installed."""
     from importlib import metadata
 
@@ -126,7 +126,7 @@ class Worker:
         """Import the backend of a name."""
         self._class = load_backend(name)
         self._backend: Any = None
-        self._answers: Dict[str, Callable[[Message], Message]] = {
+        self._answers: dict[str, Callable[[Message], Message]] = {
             "open": self._open,
             "load": self._load,
             "compile": self._compile,
@@ -201,7 +201,7 @@ def call_of(request: Message) -> Any:
     return Call(batch, request.arrays["seeds"], request.fields["learning_rate"], request.fields["loss_scale"])
 
 
-def select(prefix: str, named: Dict[str, Any]) -> Dict[str, Any]:
+def select(prefix: str, named: dict[str, Any]) -> dict[str, Any]:
     """Return the values whose names have a prefix, without it.
 
     >>> select("weight.", {"weight.a": 1, "state.a": 2})
