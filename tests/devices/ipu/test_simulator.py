@@ -20,7 +20,7 @@ from pipeline_cases import (
     train_whole,
 )
 
-from relm.devices.ipu.backend import Backend, WorkerSpec
+from relm.devices.ipu.backend import Backend, BackendError, WorkerSpec
 from relm.devices.ipu.simulator import SimulatorBackend
 
 PIPELINES: dict[str, tuple[Config, dict[str, Any]]] = {
@@ -211,17 +211,17 @@ def test_the_backend_says_what_decides_rounding_and_compiles_nothing() -> None:
 )
 def test_a_plan_that_cannot_run_is_refused(changes: dict[str, Any], message: str) -> None:
     built = spec(GPT2, ADAMW, **{"layers_per_ipu": [1, 1], "gradient_accumulation": 5, **changes})
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(BackendError, match=message):
         SimulatorBackend(built)
 
 
 def test_other_requests_that_the_simulator_cannot_meet_are_refused() -> None:
     pipeline = {"layers_per_ipu": [2], "gradient_accumulation": 1}
-    with pytest.raises(ValueError, match="precision is 'float16', but the simulator computes in float32 and bfloat16"):
+    with pytest.raises(BackendError, match="precision is 'float16', but the simulator computes in float32 and bfloat16"):
         SimulatorBackend(spec(GPT2, ADAMW, precision="float16", **pipeline))
-    with pytest.raises(ValueError, match=r"optimizer.name is 'sgd', but IPUs have adamw, adam and lamb"):
+    with pytest.raises(BackendError, match=r"optimizer.name is 'sgd', but IPUs have adamw, adam and lamb"):
         SimulatorBackend(spec(GPT2, {"name": "sgd", "learning_rate": 1.0}, **pipeline))
-    with pytest.raises(ValueError, match="architecture 't5' is not divided into segments; a pipeline trains gpt2 or bert"):
+    with pytest.raises(BackendError, match="architecture 't5' is not divided into segments; a pipeline trains gpt2 or bert"):
         SimulatorBackend(spec(GPT2, ADAMW, **pipeline)._replace(architecture="t5"))
 
 
@@ -239,7 +239,7 @@ def test_weights_and_state_of_another_model_are_refused() -> None:
     built = spec(GPT2, ADAMW, layers_per_ipu=[2], gradient_accumulation=1)
     backend = SimulatorBackend(built)
     other = replace(GPT2, biases=False)
-    with pytest.raises(ValueError, match=r"the weights are of another model: transformer.h.0.attn.c_attn.bias"):
+    with pytest.raises(BackendError, match=r"the weights are of another model: transformer.h.0.attn.c_attn.bias"):
         backend.load(random_weights(other), no_state(GPT2))
-    with pytest.raises(ValueError, match=r"the optimizer's state is of another model or optimizer: transformer.h.0"):
+    with pytest.raises(BackendError, match=r"the optimizer's state is of another model or optimizer: transformer.h.0"):
         backend.load(random_weights(GPT2), no_state(other))

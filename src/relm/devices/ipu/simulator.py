@@ -6,7 +6,7 @@ bfloat16 with float32 weights. Half precision, its rounding and its loss scale a
 
 from __future__ import annotations
 
-import platform
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, Iterator
 
@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from relm.devices.ipu.backend import Arrays, Call, Sums, Tensors, WorkerSpec
+from relm.devices.ipu.backend import Arrays, BackendError, Call, Sums, Tensors, WorkerSpec
 from relm.devices.ipu.partition import build_model
 from relm.devices.ipu.simulated_pipeline import Outcome, SeededMicroBatch, SimulatedPipeline
 from relm.devices.ipu.update_rules import UpdateRule
@@ -34,33 +34,35 @@ class SimulatorBackend:
         """Build the pipeline with unset weights: call `load`.
 
         Raises:
-            ValueError: the pipeline does not fit the model, or asks for something that the simulator does not have.
+            BackendError: the pipeline does not fit the model, or asks for something that the simulator does not have.
         """
-        _require_supported(spec)
         if spec.threads:
             torch.set_num_threads(spec.threads)
         self._spec = spec
-        self._pipeline = SimulatedPipeline(
-            partial(_build, spec),
-            [(name, ipu) for name, ipu in spec.pipeline["placement"]],
-            recompute=spec.pipeline["recompute_layers"],
-            autocast=lambda: torch.autocast("cpu", torch.bfloat16, enabled=spec.precision == "bfloat16"),
-        )
-        self._rule = UpdateRule(spec.optimizer, self._pipeline.parameters)
+        with _reported():
+            _require_supported(spec)
+            self._pipeline = SimulatedPipeline(
+                partial(_build, spec),
+                [(name, ipu) for name, ipu in spec.pipeline["placement"]],
+                recompute=spec.pipeline["recompute_layers"],
+                autocast=lambda: torch.autocast("cpu", torch.bfloat16, enabled=spec.precision == "bfloat16"),
+            )
+            self._rule = UpdateRule(spec.optimizer, self._pipeline.parameters)
 
     def load(self, weights: Tensors, state: Tensors) -> None:
         """See `Backend`.
 
         Raises:
-            ValueError: the tensors are of another model or optimizer.
+            BackendError: the tensors are of another model or optimizer.
         """
         parameters = self._pipeline.parameters
         if faults := sorted(set(weights) ^ set(parameters)):
-            raise ValueError(f"the weights are of another model: {', '.join(faults[:5])}")
+            raise BackendError(f"the weights are of another model: {', '.join(faults[:5])}; take a checkpoint of this model")
         with torch.no_grad():
             for name, parameter in parameters.items():
                 parameter.copy_(weights[name])
-        self._rule.restore(state)
+        with _reported():
+            self._rule.restore(state)
 
     def compile(self, call: Call) -> float:
         """Return 0, since nothing is compiled."""
@@ -100,17 +102,28 @@ class SimulatorBackend:
         weights = {name: parameter.detach().clone() for name, parameter in self._pipeline.parameters.items()}
         return weights, self._rule.tensors()
 
-    def describe(self) -> dict[str, Any]:
-        """Return the facts that decide how sums are rounded: names and versions."""
-        return {
-            "backend": "simulator",
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "threads": torch.get_num_threads(),
-        }
+    def sum(self, values: np.ndarray) -> np.ndarray:
+        """Return the array unchanged: there is one instance."""
+        return values
+
+    @staticmethod
+    def describe() -> dict[str, Any]:
+        """Return the facts that decide how sums are rounded: the CPU's instructions and torch's version."""
+        # torch 2.0 has no function for the instructions that it uses, but prints them.
+        lines = [line for line in torch.__config__.show().splitlines() if "CPU capability" in line]
+        return {"name": lines[0].rpartition(" ")[2] if lines else "cpu", "torch": torch.__version__}
 
     def close(self) -> None:
         """Do nothing: no device is held."""
+
+
+@contextmanager
+def _reported() -> Iterator[None]:
+    """Report a wrong value as an error of the user's."""
+    try:
+        yield
+    except ValueError as error:
+        raise BackendError(str(error)) from error
 
 
 def _build(spec: WorkerSpec) -> LanguageModel:

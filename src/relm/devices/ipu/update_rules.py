@@ -134,4 +134,6 @@ def _trust_ratio(parameter: Tensor, step: Tensor, clip: float | None) -> Tensor:
 def _require_same_names(expected: Iterable[str], found: Iterable[str]) -> None:
     expected, found = set(expected), set(found)
     if faults := sorted(expected ^ found):
-        raise ValueError(f"the optimizer's state is of another model or optimizer: {', '.join(faults[:5])}")
+        raise ValueError(
+            f"the optimizer's state is of another model or optimizer: {', '.join(faults[:5])}; take a checkpoint of this run"
+        )
