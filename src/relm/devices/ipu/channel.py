@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import struct
+from collections.abc import Mapping
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -46,18 +47,27 @@ def send(stream: IO[bytes], message: Message) -> None:
         ValueError: an array has a type that messages cannot carry.
         OSError: the other end has closed its pipe.
     """
-    import numpy as np
-
-    arrays = {name: np.asarray(array, order="C") for name, array in message.arrays.items()}
-    for name, array in arrays.items():
-        if array.dtype.name not in TYPES or not array.dtype.isnative:
-            raise ValueError(f"array {name} has type {array.dtype}, expected one of {', '.join(TYPES)}")
+    arrays = _in_order(message.arrays) if message.arrays else {}
     shapes = [[name, array.dtype.name, list(array.shape)] for name, array in arrays.items()]
     header = json.dumps({"kind": message.kind, "fields": message.fields, "arrays": shapes}).encode()
     stream.write(MAGIC + _LENGTH.pack(len(header)) + header)
     for array in arrays.values():
-        stream.write(array.reshape(-1).view(np.uint8).data)
+        stream.write(array.reshape(-1).view("uint8").data)
     stream.flush()
+
+
+def _in_order(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return the arrays with their elements one after the other.
+
+    Raises:
+        ValueError: an array has a type that messages cannot carry.
+    """
+    import numpy as np
+
+    for name, array in arrays.items():
+        if array.dtype.name not in TYPES or not array.dtype.isnative:
+            raise ValueError(f"array {name} has type {array.dtype}, expected one of {', '.join(TYPES)}")
+    return {name: np.asarray(array, order="C") for name, array in arrays.items()}
 
 
 def receive(stream: IO[bytes]) -> Message:

@@ -68,13 +68,18 @@ class WorkerProcess:
             raise RelmError(
                 f"{INTERPRETER}: {path} cannot be started: {error}; set {INTERPRETER} to the path of a Python"
             ) from None
-        self._path = path
+        self._path, self._waiting = path, False
         try:
             self.facts: Mapping[str, Any] = self.request("hello", {"backend": backend}).fields
             """The name of its hardware, and the versions of its packages."""
         except RelmError:
             self._end()
             raise
+
+    @property
+    def pid(self) -> int:
+        """Return the worker's process id."""
+        return self._process.pid
 
     def request(
         self, kind: str, fields: Mapping[str, Any] | None = None, arrays: Mapping[str, np.ndarray] | None = None
@@ -86,11 +91,13 @@ class WorkerProcess:
         """
         assert self._process.stdin is not None, "a pipe was requested"
         assert self._process.stdout is not None, "a pipe was requested"
+        self._waiting = True
         try:
             send(self._process.stdin, Message(kind, dict(fields or {}), dict(arrays or {})))
             answer = receive(self._process.stdout)
         except (ChannelError, OSError) as error:
             self._raise_lost(kind, error)
+        self._waiting = False
         if answer.kind == "error":
             if answer.fields["known"]:
                 raise RelmError(answer.fields["message"])
@@ -119,8 +126,8 @@ class WorkerProcess:
         ) from None
 
     def close(self) -> None:
-        """Have the worker release its device, and end."""
-        if self._process.poll() is None:
+        """Have the worker release its device, and end; one whose answer was not awaited is killed."""
+        if self._process.poll() is None and not self._waiting:
             with contextlib.suppress(RelmError):
                 self.request("close")
             with contextlib.suppress(subprocess.TimeoutExpired):
