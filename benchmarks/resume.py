@@ -120,7 +120,7 @@ def go_on(folder: Path, run: Path, started: float) -> None:
     import torch._dynamo  # noqa: F401
 
     # What the loop imports when it needs it, so that it is counted here.
-    from relm.training import loop
+    from relm.training import loop, updates
 
     spent["imports"] = time.time() - started
 
@@ -133,7 +133,7 @@ def go_on(folder: Path, run: Path, started: float) -> None:
 
     loop.open_reader = timed(loop.open_reader, "opening examples", spent)  # type: ignore[assignment]
     loop.begin = timed(loop.begin, "loading the model", spent)  # type: ignore[assignment]
-    loop.take_step = first_step  # type: ignore[assignment]
+    updates.take_step = first_step  # type: ignore[assignment]
     whole = loop.train
 
     def train_from(*arguments: Any) -> str:

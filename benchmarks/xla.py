@@ -57,8 +57,8 @@ def our_steps(given: argparse.Namespace, folder: Path, kind: str) -> Iterator[No
     from relm.examples.manifest import read_manifest
     from relm.training.architecture import configuration
     from relm.training.learner import begin
-    from relm.training.loop import take_step
     from relm.training.phase_run import PhaseRun, open_reader
+    from relm.training.updates import open_updates
 
     recipe = recipe_of(given, kind)
     device = open_device(recipe.run)
@@ -66,8 +66,9 @@ def our_steps(given: argparse.Namespace, folder: Path, kind: str) -> Iterator[No
     run = PhaseRun(recipe, "main", recipe.pretrain["main"], folder / "run", {}, reader, device)
     learner = begin(run, configuration(recipe, read_manifest(folder / "manifest.json").tokenizer), None)
     learner.model.train()
-    for step_input in reader.step_inputs(1, given.steps, lambda: False):
-        take_step(run, learner, device.forward(learner.model.terms), step_input)
+    updates = open_updates(run, learner)
+    for given_round in reader.rounds(1, given.steps, lambda: False):
+        updates.take(given_round)
         device.synchronise()
         yield
 

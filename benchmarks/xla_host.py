@@ -72,7 +72,7 @@ class Side:
 
 
 def our_side(recipe: Recipe, config: BertConfig, device: XlaDevice, reader: Reader) -> Side:
-    """Return a step as `relm.training.loop.take_step` takes it."""
+    """Return a step as `relm.training.updates.take_step` takes it."""
     settings = recipe.pretrain["main"]
     with torch.device("meta"):
         model = Bert(config)

@@ -21,7 +21,7 @@ from relm.replay.attested_run import find_run, read_lines
 from relm.replay.segment import NotReproduced, recipe_as_attested, reproduce, scratch_folder, train_again
 from relm.reporting.publish import publish
 from relm.training import input as training_input
-from relm.training import loop, phase_run
+from relm.training import loop, phase_run, updates
 from relm.training.attested_hashes import line_facts
 from relm.training.interruption import Preempted
 from small_project import Commands
@@ -223,8 +223,8 @@ def one_other_batch(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def a_learning_rate_off_by_one_percent(monkeypatch: pytest.MonkeyPatch) -> None:
-    scale = loop.learning_rate_scale
-    monkeypatch.setattr(loop, "learning_rate_scale", lambda *arguments: 1.01 * scale(*arguments))
+    scale = updates.learning_rate_scale
+    monkeypatch.setattr(updates, "learning_rate_scale", lambda *arguments: 1.01 * scale(*arguments))
 
 
 @pytest.mark.parametrize("fault", [one_other_batch, a_learning_rate_off_by_one_percent])
@@ -522,14 +522,14 @@ STATES: dict[str, tuple[Callable[[str], str], str]] = {
 def test_a_start_is_the_attested_step_or_nothing_is_trained(
     tiny: Plan, change: Callable[[str], str], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loop, "take_step", lambda *arguments: pytest.fail("it was trained"))
+    monkeypatch.setattr(updates, "take_step", lambda *arguments: pytest.fail("it was trained"))
     edited(tiny.run_folder / "main" / "checkpoints" / "step-00000030" / "state.json", change)
     with pytest.raises(RelmError, match=rf"step-00000030/state.json: {message}"):
         replay()
 
 
 def test_a_segment_is_never_trained_from_step_0_instead(tiny: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loop, "take_step", lambda *arguments: pytest.fail("it was trained"))
+    monkeypatch.setattr(updates, "take_step", lambda *arguments: pytest.fail("it was trained"))
     run = find_run(Project(), TINY, None)
     segment = run.segment(3)
     edited(run.checkpoint(30) / "state.json", lambda _: "{}")  # after it was checked
@@ -618,7 +618,7 @@ def test_several_phases_want_a_choice(tiny: Plan) -> None:
 
 
 def test_a_signal_leaves_nothing(tiny: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loop, "kill_point", lambda name: signal.raise_signal(signal.SIGTERM))
+    monkeypatch.setattr(updates, "kill_point", lambda name: signal.raise_signal(signal.SIGTERM))
     with pytest.raises(Preempted, match="stopped before step 40; nothing was compared, and nothing is kept"):
         replay()
     assert not list(Path("work").glob("replay-*"))

@@ -21,7 +21,7 @@ from relm.examples.contract import numbers_at
 from relm.examples.manifest import read_manifest
 from relm.models.gpt2 import Gpt2
 from relm.recipes.recipe import Run
-from relm.training import loop, meter
+from relm.training import loop, meter, updates
 from relm.training.architecture import configuration, initial_model
 from relm.training.input import prefetch
 from relm.training.phase_run import derived_seed, open_reader
@@ -72,7 +72,7 @@ def test_unknown_memory_is_in_no_line(tiny_run, monkeypatch: pytest.MonkeyPatch)
 def test_the_device_is_read_once_a_log_interval_and_not_in_between(tiny_run, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each way of reading a tensor makes the host wait for the device."""
     read: list[str] = []
-    loop_runs, taken = False, loop.take_step
+    loop_runs, taken = False, updates.take_step
 
     def counted(name: str) -> Callable[[torch.Tensor], object]:
         plain = getattr(torch.Tensor, name)
@@ -92,12 +92,12 @@ def test_the_device_is_read_once_a_log_interval_and_not_in_between(tiny_run, mon
         loop_runs = True
         return taken(*arguments)
 
-    def save(*_: object) -> Path:
+    def save(*_: object, **__: object) -> Path:
         nonlocal loop_runs
         loop_runs = False  # what a checkpoint reads is its content
         return Path()
 
-    monkeypatch.setattr(loop, "take_step", take_step)
+    monkeypatch.setattr(updates, "take_step", take_step)
     monkeypatch.setattr(loop, "save", save)
     tiny_run.changes = {"run": {"log_interval": 10, "checkpoint_interval": 1000}}
     tiny_run.train()
@@ -232,7 +232,7 @@ def test_steps_read_the_examples_in_their_order_without_gaps(tiny_run) -> None:
     examples = CausalExamples(manifest, "train", 16)
     reader = open_reader(tiny_run.recipe, "main", manifest, "train", open_device(Run(threads=1)))
     first_epoch = -(-len(examples) // 8)
-    inputs = list(reader.step_inputs(1, first_epoch, lambda: False))
+    inputs = [given for each in reader.rounds(1, first_epoch, lambda: False) for given in each.steps]
     assert [given.step for given in inputs] == list(range(1, first_epoch + 1))
     read = np.concatenate([piece["input_ids"].numpy() for given in inputs for piece in given.micro_batches])[: len(examples)]
     everything = examples.windows(np.arange(len(examples)))[:, :-1]

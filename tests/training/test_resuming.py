@@ -132,7 +132,7 @@ def test_a_terminated_run_saves_reports_that_and_resumes(tiny_run, uninterrupted
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_step_is_finished_after_a_signal(tiny_run, uninterrupted, number: signal.Signals, monkeypatch) -> None:
-    from relm.training import loop
+    from relm.training import updates
 
     passed = []
 
@@ -142,7 +142,7 @@ def test_a_step_is_finished_after_a_signal(tiny_run, uninterrupted, number: sign
             signal.raise_signal(number)
 
     before = signal.getsignal(number)
-    monkeypatch.setattr(loop, "kill_point", signal_in_the_fifth_step)
+    monkeypatch.setattr(updates, "kill_point", signal_in_the_fifth_step)
     with pytest.raises(Preempted, match=f"stopped by {number.name} after step 5 of 30"):
         tiny_run.train()
     assert signal.getsignal(number) is before
@@ -182,7 +182,7 @@ def test_a_second_process_is_refused_with_the_first_ones_pid(tiny_run) -> None:
 
 def stopped_after_steps(run, steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Train some steps and leave the run as an interruption does."""
-    from relm.training import loop
+    from relm.training import updates
 
     passed = []
 
@@ -192,7 +192,7 @@ def stopped_after_steps(run, steps: int, monkeypatch: pytest.MonkeyPatch) -> Non
             raise InterruptedError
 
     with monkeypatch.context() as patch:
-        patch.setattr(loop, "kill_point", raise_in_the_next_step)
+        patch.setattr(updates, "kill_point", raise_in_the_next_step)
         with pytest.raises(InterruptedError):
             run.train()
 

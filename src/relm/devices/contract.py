@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from relm.errors import RelmError
 from relm.recipes.declaration import load
 from relm.recipes.devices import DEVICES, HOST
-from relm.recipes.recipe import Run
+from relm.recipes.recipe import Phase, Run
 
 Model = TypeVar("Model", bound=nn.Module)
 Forward = TypeVar("Forward", bound=Callable[..., Any])
@@ -38,6 +38,9 @@ class Device(Protocol):
     elements_per_operation: int
     """The count of elements that one operation of an optimizer updates. On a CPU an operation's result should be in the cache
     when the next one reads it; elsewhere this bounds the memory of intermediate results."""
+    updates_per_call: int
+    """The count of updates between two moments at which the loop can log, save or stop, all with one learning rate; 1 except on
+    a device that takes whole updates."""
 
     def place(self, model: Model) -> Model:
         """Return the model with its parameters on the device, ready to optimize and save, and its modules' `traced` set."""
@@ -109,6 +112,56 @@ class Device(Protocol):
 
     def close(self) -> None:
         """Destroy the process group."""
+
+
+class UpdateCall(NamedTuple):
+    """The input of one call of a device that takes whole updates: this process's part of `updates_per_call` global batches."""
+
+    batch: Mapping[str, npt.NDArray[Any]]
+    """Name -> (sequences, ...), ordered by update and micro-batch: the arrays of a batch, and for each term of the loss
+    `divisor.TERM`, (sequences,) float32: the divisor of the nats of the sequence's micro-batch in the loss of its update."""
+    seeds: npt.NDArray[np.int64]
+    """(updates, replicas, micro-batches), the seeds of dropout; replicas are those of this process."""
+    learning_rate: float
+    loss_scale: float
+
+
+class UpdateSums(NamedTuple):
+    """The figures of one call, over this process's part of each global batch."""
+
+    losses: list[float]
+    """The loss of each update; where the device adds up its updates, their mean alone."""
+    terms: Mapping[str, tuple[float, float]]
+    """Term -> sum of nats and count of correct labels in the last update; where the device adds up its updates, their means."""
+
+
+@runtime_checkable
+class UpdatingDevice(Device, Protocol):
+    """A device that takes whole updates: forward and backward passes, the sum of gradients, and the optimizer's step.
+
+    The loop's model and optimizer hold the tensors that were fetched last.
+    """
+
+    def open_updates(self, config: Any, phase: str, settings: Phase, seed: int, offline: bool = False) -> None:
+        """Build the model of a phase on the device.
+
+        Args:
+            config: the configuration of its model.
+            seed: the recipe's seed.
+            offline: only compile, for a device that is not attached to this machine.
+        """
+
+    def load_updates(self, weights: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> None:
+        """Set the weights, by the model's names, and the optimizer's state, as a checkpoint names it."""
+
+    def compile_updates(self, call: UpdateCall) -> float:
+        """Compile the program for calls of this shape, and return the seconds that it took."""
+
+    def take_updates(self, call: UpdateCall) -> UpdateSums:
+        """Take the updates of a call."""
+
+    def fetch_updates(self) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
+        """Return the weights and the optimizer's state, as `load_updates` takes them."""
 
 
 def open_device(run: Run, cache: Path | None = None, one_tpu: bool = False) -> Device:

@@ -30,6 +30,7 @@ class TorchDevice:
     """A CPU or GPUs, as `relm.devices.contract.Device`."""
 
     traces = False
+    updates_per_call = 1
 
     def __init__(self, run: Run) -> None:
         """Set torch up for work on `run.device`, cpu or cuda, alone or as one of several processes.

@@ -51,6 +51,7 @@ class XlaDevice:
 
     part, parts = 0, 1
     traces = True
+    updates_per_call = 1
     elements_per_operation = 1 << 26
 
     def __init__(self, run: Run, cache: Path | None = None, one: bool = False) -> None:

@@ -17,8 +17,8 @@ from torch.profiler import ProfilerActivity, profile
 from relm.artifact import atomic_file
 from relm.devices.contract import Device
 from relm.models.losses import Term
-from relm.training.input import StepInput
-from relm.training.loop import Forward
+from relm.training.input import Round
+from relm.training.updates import Forward
 
 # Operations that are listed.
 LISTED = 12
@@ -98,9 +98,9 @@ def share(part: float, whole: float) -> str:
 
 
 def profile_steps(
-    take: Callable[[Forward, StepInput], object],
+    take: Callable[[Forward, Round], object],
     forward: Forward,
-    inputs: Iterator[StepInput],
+    inputs: Iterator[Round],
     steps: int,
     device: Device,
     trace: Path | None,

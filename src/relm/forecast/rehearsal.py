@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 from torch.optim import Optimizer
 from tqdm import tqdm
 
-from relm.devices.contract import Device, open_device
+from relm.devices.contract import Device, UpdatingDevice, open_device
 from relm.errors import RelmError
 from relm.examples.generated import GeneratedExamples
 from relm.examples.manifest import TokenizerFacts
@@ -30,12 +30,13 @@ from relm.models.configuration import Configuration
 from relm.recipes.recipe import Phase, Recipe
 from relm.training.architecture import configuration
 from relm.training.arithmetic import model_flops
-from relm.training.input import Reader, StepInput
+from relm.training.input import Reader, Round
 from relm.training.learner import Learner, begin
-from relm.training.loop import WARM_UP, Forward, take_step
-from relm.training.micro_batches import micro_batch_size, shortened
+from relm.training.loop import WARM_UP
+from relm.training.micro_batches import micro_batch_size, shortened, wanted_micro_batch_size
 from relm.training.phase_run import PhaseRun, derived_seed, open_reader
 from relm.training.resources import require_state_memory
+from relm.training.updates import DeviceUpdates, Forward, TorchUpdates, Updates, open_updates, take_step
 
 # Default of --steps.
 STEPS = 10
@@ -62,14 +63,16 @@ class Rehearsal:
     """The count of steps, those of the warm-up included."""
     few_micro_batches: bool = False
     """Each step has at most two micro-batches: the first step compiles every program and reaches the peak memory."""
+    compile_only: bool = False
+    """Stop once everything is compiled; a device that takes whole updates need not be attached to this machine."""
     trace: Path | None = None
     """The path of a trace of a few further steps; None: no trace."""
 
-    def resolve(self, parts: int) -> "tuple[Rehearsal, Phase]":
-        """Return the request and its phase, shortened if requested, for a global batch divided into `parts` parts."""
-        if not self.few_micro_batches:
+    def resolve(self, device: Device) -> "tuple[Rehearsal, Phase]":
+        """Return the request and its phase, shortened if requested and if the device's program does not depend on it."""
+        if not self.few_micro_batches or isinstance(device, UpdatingDevice):
             return self, self.recipe.pretrain[self.phase]
-        recipe, settings = shortened(self.recipe, self.phase, FEW_MICRO_BATCHES, parts)
+        recipe, settings = shortened(self.recipe, self.phase, FEW_MICRO_BATCHES, device.parts)
         return dataclasses.replace(self, recipe=recipe), settings
 
 
@@ -104,7 +107,7 @@ class PreparedRun:
     run: PhaseRun
     config: Configuration
     learner: Learner
-    forward: Forward
+    updates: Updates
     preparation_seconds: float
     """Seconds until the model was on its device."""
 
@@ -117,6 +120,10 @@ def rehearse(rehearsal: Rehearsal) -> str:
     """
     with prepare(rehearsal) as ready:
         run, count = ready.run, rehearsal.steps
+        if rehearsal.compile_only and isinstance(ready.updates, DeviceUpdates):
+            return "\n".join(compile_updates(ready, ready.updates))
+        if rehearsal.trace is not None:
+            require_torch_updates(ready.updates)
         profiled = profiled_step_count(run.reader) if rehearsal.trace is not None else 0
         with closing(read_ahead(run.reader, count + profiled)) as inputs:
             steps = take_steps(ready, inputs, count)
@@ -180,7 +187,7 @@ def prepare(rehearsal: Rehearsal) -> Iterator[PreparedRun]:
         closing(open_device(rehearsal.recipe.run)) as device,
         device.translate_errors(),
     ):
-        rehearsal, settings = rehearsal.resolve(device.parts)
+        rehearsal, settings = rehearsal.resolve(device)
         recipe = rehearsal.recipe
         config = configuration(recipe, rehearsal.tokenizer)
         require_state_memory(config, settings, recipe.run)
@@ -188,9 +195,34 @@ def prepare(rehearsal: Rehearsal) -> Iterator[PreparedRun]:
         run = PhaseRun(recipe, rehearsal.phase, settings, Path(folder), {}, reader, device)
         started = time.perf_counter()
         learner = begin(run, config, None)
+        if rehearsal.compile_only and isinstance(device, UpdatingDevice):
+            updates: Updates = DeviceUpdates(run, learner, device, offline=True)
+        else:
+            updates = open_updates(run, learner)
         preparation_seconds = time.perf_counter() - started
         learner.model.train()
-        yield PreparedRun(rehearsal, run, config, learner, device.forward(learner.model.terms), preparation_seconds)
+        yield PreparedRun(rehearsal, run, config, learner, updates, preparation_seconds)
+
+
+def compile_updates(ready: PreparedRun, updates: DeviceUpdates) -> list[str]:
+    """Compile the program of a device that takes whole updates, and return lines on it."""
+    with closing(read_ahead(ready.run.reader, ready.run.device.updates_per_call)) as inputs:
+        seconds = updates.compile(next(inputs))
+    return [*describe_request(ready), f"compiled in {seconds:,.1f} s; no update was taken"]
+
+
+def require_torch_updates(updates: Updates) -> TorchUpdates:
+    """Return updates that torch's profiler can trace.
+
+    Raises:
+        RelmError: the device takes whole updates, of which the profiler sees nothing.
+    """
+    if not isinstance(updates, TorchUpdates):
+        raise RelmError(
+            "--profile: torch's profiler sees nothing of an IPU; leave it out, and set POPLAR_ENGINE_OPTIONS="
+            '\'{"autoReport.all":"true","autoReport.directory":"FOLDER"}\' for Graphcore\'s PopVision'
+        )
+    return updates
 
 
 def reader_of_rehearsal(rehearsal: Rehearsal, settings: Phase, device: Device) -> Reader:
@@ -213,9 +245,10 @@ def generated_reader(recipe: Recipe, phase: str, settings: Phase, tokens: Tokeni
     """
     whole = recipe.pretrain[phase]
     seed = derived_seed(recipe.seed, "rehearsal", phase)
-    special, size = SpecialIds(**tokens.specials), whole.global_batch_size * whole.steps
-    examples = GeneratedExamples(settings, tokens.vocabulary_size, special, size, seed)
-    return Reader(examples, settings, seed, micro_batch_size(settings, recipe.run.micro_batch_size, device.parts), device)
+    special, count = SpecialIds(**tokens.specials), whole.global_batch_size * whole.steps
+    examples = GeneratedExamples(settings, tokens.vocabulary_size, special, count, seed)
+    size = micro_batch_size(settings, wanted_micro_batch_size(recipe.run, phase), device.parts)
+    return Reader(examples, settings, seed, size, device)
 
 
 def micro_batch_count(reader: Reader) -> int:
@@ -228,25 +261,27 @@ def profiled_step_count(reader: Reader) -> int:
     return max(1, min(PROFILED_STEPS, PROFILED_MICRO_BATCHES // micro_batch_count(reader)))
 
 
-def read_ahead(reader: Reader, last: int) -> Generator[StepInput, None, None]:
-    """Yield the inputs of the steps 1 to `last`, prefetched by the loop's own thread."""
-    yield from reader.step_inputs(1, last, lambda: False)
+def read_ahead(reader: Reader, last: int) -> Generator[Round, None, None]:
+    """Yield the inputs of the steps 1 to `last`, or to the end of its round, prefetched by the loop's own thread."""
+    yield from reader.rounds(1, last, lambda: False)
 
 
-def take_steps(ready: PreparedRun, inputs: Iterator[StepInput], count: int, warm_up: int = WARM_UP) -> StepMeasurements:
-    """Take steps as the loop does; read the clock after the first, after the warm-up, and at the end."""
+def take_steps(ready: PreparedRun, inputs: Iterator[Round], count: int, warm_up: int = WARM_UP) -> StepMeasurements:
+    """Take steps as the loop does; read the clock after the first round, after the warm-up, and at the end."""
     run, device, meter = ready.run, ready.run.device, ready.learner.meter
     clock = {0: time.perf_counter()}
     first_terms, first_loss = {}, math.nan
-    for step in tqdm(range(1, count + 1), desc=f"rehearse {run.phase}", unit="step", disable=None):
-        take_step(run, ready.learner, ready.forward, next(inputs))
-        if step in (1, warm_up, count):
+    length = device.updates_per_call
+    count, warm_up = -(-count // length), -(-warm_up // length)
+    for number in tqdm(range(1, count + 1), desc=f"rehearse {run.phase}", unit="step", disable=None):
+        ready.updates.take(next(inputs))
+        if number in (1, warm_up, count):
             device.synchronise()
-            clock[step] = time.perf_counter()
+            clock[number] = time.perf_counter()
             meter.read(run.describe_examples)
-        if step == 1:
+        if number == 1:
             first_terms, first_loss = meter.terms, meter.loss
-    steady = max(0, count - warm_up)
+    steady = max(0, count - warm_up) * length
     return StepMeasurements(
         preparation_seconds=ready.preparation_seconds,
         first_seconds=clock[1] - clock[0],
@@ -260,20 +295,20 @@ def take_steps(ready: PreparedRun, inputs: Iterator[StepInput], count: int, warm
     )
 
 
-def trace_steps(ready: PreparedRun, inputs: Iterator[StepInput], count: int, trace: Path) -> Profile:
+def trace_steps(ready: PreparedRun, inputs: Iterator[Round], count: int, trace: Path) -> Profile:
     """Take further steps under the profiler; rank 0 writes the trace."""
-    run = ready.run
+    run, updates = ready.run, require_torch_updates(ready.updates)
 
-    def step(forward: Forward, given: StepInput) -> None:
-        take_step(run, ready.learner, forward, given)
+    def step(forward: Forward, given: Round) -> None:
+        take_step(run, ready.learner, forward, given.steps[0])
 
-    found = profile_steps(step, ready.forward, inputs, count, run.device, trace if run.writes else None)
+    found = profile_steps(step, updates.forward, inputs, count, run.device, trace if run.writes else None)
     ready.learner.meter.read(run.describe_examples)
     return found
 
 
-def describe_steps(ready: PreparedRun, steps: StepMeasurements) -> list[str]:
-    """Return a line for each measurement."""
+def describe_request(ready: PreparedRun) -> list[str]:
+    """Return a line each on the phase, its examples and the device."""
     run, settings, manifest = ready.run, ready.run.settings, ready.rehearsal.manifest
     count = micro_batch_count(run.reader)
     pieces = f"{count:,} micro-batch{'' if count == 1 else 'es'}" + (" a process" if run.device.parts > 1 else "")
@@ -282,10 +317,18 @@ def describe_steps(ready: PreparedRun, steps: StepMeasurements) -> list[str]:
         f"{settings.sequence_length:,} tokens a step in {pieces}, {settings.precision}",
         f"examples: {f'from {manifest}' if manifest else 'generated'}",
         f"device: {describe_device(run.device)}",
+    ]
+
+
+def describe_steps(ready: PreparedRun, steps: StepMeasurements) -> list[str]:
+    """Return a line for each measurement."""
+    run = ready.run
+    return [
+        *describe_request(ready),
         f"ready: {describe_first_step(steps)}; {steps.programs} compiled programs",
         *([describe_speed(run, steps)] if steps.steady else []),
         f"memory: {memory_line(steps.memory)}",
-        f"loss: {describe_loss(steps, ready.run.settings, ready.config)}",
+        f"loss: {describe_loss(steps, run.settings, ready.config)}",
     ]
 
 

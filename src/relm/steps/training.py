@@ -130,7 +130,14 @@ def rehearse_job(a: Arguments) -> Job:
         steps = 1 if a.compile_only else a.steps or STEPS
         fitted, choice = fill_in_micro_batch(plan, phase, tokenizer)
         wanted = Rehearsal(
-            fitted.recipe, phase, tokenizer, a.manifest, steps, few_micro_batches=a.compile_only, trace=a.profile
+            fitted.recipe,
+            phase,
+            tokenizer,
+            a.manifest,
+            steps,
+            few_micro_batches=a.compile_only,
+            compile_only=a.compile_only,
+            trace=a.profile,
         )
         lines = [f"rehearsal of {plan.name}", f"tokenizer: {known_from}", *describe_machine(plan, choice)]
         return "\n".join([*lines, rehearse(wanted)])

@@ -9,7 +9,7 @@ from typing import TypeVar
 import numpy as np
 from torch import Tensor
 
-from relm.devices.contract import Device
+from relm.devices.contract import Device, UpdatingDevice
 from relm.errors import RelmError
 from relm.examples.contract import Batch, Examples, Integers, numbers_at
 from relm.examples.order import rank_positions
@@ -17,7 +17,7 @@ from relm.recipes.recipe import Phase
 from relm.training.kill_points import kill_point
 from relm.training.step import loss_denominators, scored_counts
 
-# Steps that are prepared ahead of the current one.
+# Rounds that are prepared ahead of the current one.
 AHEAD = 2
 
 Result = TypeVar("Result")
@@ -32,8 +32,36 @@ class StepInput:
     """Staged on the host."""
     denominators: list[dict[str, float]]
     """For each micro-batch, term -> the divisor of its nats."""
+    scored: dict[str, int]
+    """Term -> count of labels that it scores in this process's part."""
     stops: bool
     """True if a rank had received a stop request when this was prepared; the same on all ranks."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Round:
+    """The inputs of the steps that a device takes in one call: one step, or `updates_per_call` of its contract."""
+
+    steps: list[StepInput]
+
+    @property
+    def first(self) -> int:
+        """Return its first step."""
+        return self.steps[0].step
+
+    @property
+    def last(self) -> int:
+        """Return its last step."""
+        return self.steps[-1].step
+
+    @property
+    def stops(self) -> bool:
+        """Return True if a rank had received a stop request when one of its steps was prepared."""
+        return any(given.stops for given in self.steps)
+
+    def reaches(self, interval: int) -> bool:
+        """Return True if a multiple of `interval` is among its steps."""
+        return self.last // interval > (self.first - 1) // interval
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,22 +107,25 @@ class Reader:
         denominators = loss_denominators(global_counts, self.settings.loss_shares)
         first = self.device.part * len(counts)
         staged = [self.device.stage(batch) for batch in micro_batches]
-        return StepInput(step, staged, denominators[first : first + len(counts)], bool(rows[:, 1].any()))
+        own = {name: sum(count[name] for count in counts) for name in names}
+        return StepInput(step, staged, denominators[first : first + len(counts)], own, bool(rows[:, 1].any()))
 
-    def step_inputs(self, first: int, last: int, stop_requested: Callable[[], bool]) -> Iterator[StepInput]:
-        """Yield the inputs of the steps `first` to `last`; with several ranks, none after one whose `stops` is True."""
-        ended = False
+    def rounds(self, first: int, last: int, stop_requested: Callable[[], bool]) -> Iterator[Round]:
+        """Yield the inputs of the steps `first` to `last`; with several ranks, none after a round whose `stops` is True."""
+        ended, length = False, self.device.updates_per_call
 
-        def prepare(step: int) -> StepInput | None:
+        def prepare(begin: int) -> Round | None:
             nonlocal ended
-            if ended:  # the other ranks are not waiting for this step
+            if ended:  # the other ranks are not waiting for this round
                 return None
             ended = True  # after an error as well: the next counts would be taken for this step's
-            prepared = self.step_input(step, stop_requested())
+            prepared = Round([self.step_input(step, stop_requested()) for step in range(begin, begin + length)])
             ended = prepared.stops and self.device.ranks > 1
             return prepared
 
-        for prepared in prefetch(prepare, range(first, last + 1), AHEAD):
+        # Ranks of a device that takes whole updates sum counts by the worker that takes them: all must do both in one order.
+        in_order = self.device.ranks > 1 and isinstance(self.device, UpdatingDevice)
+        for prepared in prefetch(prepare, range(first, last + 1, length), 0 if in_order else AHEAD):
             if prepared is None:
                 return
             yield prepared

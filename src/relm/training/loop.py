@@ -4,47 +4,37 @@ Step s of a phase is a function of the weights after step s - 1 and of s alone: 
 random numbers are computed from s, never kept as state.
 """
 
-from collections.abc import Callable, Mapping
 from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any
-
-from torch import Tensor
 
 from relm.artifact import sha256_of
 from relm.devices.contract import Device, open_device
 from relm.errors import RelmError
 from relm.examples.manifest import TokenizerFacts, read_manifest
 from relm.limits import require_time
-from relm.models.losses import Term
 from relm.recipes.recipe import Recipe
 from relm.recipes.run_folder import COMPILED, checkpoint_folder
 from relm.training.architecture import configuration
 from relm.training.checkpoints import newest_checkpoint, open_list, save_checkpoint
 from relm.training.device_figures import device_figures, note_device_figures
 from relm.training.export import is_finished, write_model
-from relm.training.input import Reader, StepInput
+from relm.training.input import Reader
 from relm.training.interruption import Preempted, StopRequest, run_lock, stop_requests, stop_with_parent
 from relm.training.journal import open_journal
-from relm.training.kill_points import kill_point
 from relm.training.learner import Learner, begin
-from relm.training.loss_scaling import finish_gradients
 from relm.training.meter import Meter
 from relm.training.model_files import checked_weights
-from relm.training.optimizers import set_learning_rate
 from relm.training.phase_run import PhaseRun, attest_order, open_reader
 from relm.training.resources import require_resources
-from relm.training.schedules import learning_rate_scale
 from relm.training.shard_stamps import known_shards
-from relm.training.step import accumulate_terms
+from relm.training.updates import open_updates
 from relm.training.validation import HeldOut, open_held_out
 
-# Steps of a process after which the rate is steady enough to estimate the remaining time.
+# Rounds of a process after which the rate is steady enough to estimate the remaining time.
 TIMED_STEPS = 20
-# Steps of a process after which a compiler has seen every shape.
+# Rounds of a process after which a compiler has seen every shape.
 WARM_UP = 3
-
-Forward = Callable[[Mapping[str, Tensor]], Mapping[str, Term]]
 
 
 def pretrain(
@@ -148,106 +138,111 @@ def readers(recipe: Recipe, phase: str, manifest: Path, folder: Path, device: De
 def train(run: PhaseRun, learner: Learner, held_out: HeldOut | None, stop: StopRequest, last: int) -> str:
     """Take the remaining steps of a phase up to step `last`, and return a sentence on all of them.
 
+    A device takes them in rounds, of one step unless its `updates_per_call` is more; lines, checkpoints and stops come after a
+    round.
+
     Raises:
         Preempted: `stop` was set before the last step.
-        RelmError: the loss or the gradient is no longer finite.
+        RelmError: the loss or the gradient is no longer finite, or the steps are no whole number of rounds.
     """
-    settings, every, device, meter = run.settings, run.recipe.run, run.device, learner.meter
-    forward, programs = device.forward(learner.model.terms), None
+    every, device, meter = run.recipe.run, run.device, learner.meter
+    require_whole_rounds(run, meter.step, last)
     attest_order(run)
     if run.writes:
         open_list(run.checkpoints, meter.step).close()
     learner.model.train()
+    updates, programs = open_updates(run, learner), None
     with open_journal(run, meter.step, last, meter.machines) as journal:
-        for given in run.reader.step_inputs(meter.step + 1, last, lambda: bool(stop)):
-            step = given.step
-            learning_rate = take_step(run, learner, forward, given)
-            if held_out is not None and device.traces and step == meter.first_step + 1:
+        for number, given in enumerate(run.reader.rounds(meter.step + 1, last, lambda: bool(stop)), start=1):
+            learning_rate = updates.take(given)
+            if held_out is not None and device.traces and number == 1:
                 held_out.prepare(learner.model)
-            journal.advance(step)
+            journal.advance(given.last)
 
-            stops = (given.stops if device.ranks > 1 else bool(stop)) and step < last
-            logs = step == 1 or step % every.log_interval == 0 or step == settings.steps
-            validates = held_out is not None and (step % held_out.interval == 0 or step == settings.steps)
-            saves = step % every.checkpoint_interval == 0 or step == last or stops
+            ends = given.last == run.settings.steps
+            stops = (given.stops if device.ranks > 1 else bool(stop)) and given.last < last
+            logs = given.first == 1 or given.reaches(every.log_interval) or ends
+            validates = held_out is not None and (given.reaches(held_out.interval) or ends)
+            saves = given.reaches(every.checkpoint_interval) or given.last == last or stops
+            if saves or validates:
+                updates.fetch()
             if logs or saves or validates:
                 read = meter.read(run.describe_examples, learner.readings())
             if logs or validates:
-                line = {"step": step, "epoch": run.epoch(step), "learning_rate": learning_rate}
+                line = {"step": given.last, "epoch": run.epoch(given.last), "learning_rate": learning_rate}
                 line |= meter.line() | learner.line(read)
                 journal.write(line | (held_out.figures(learner.model) if held_out is not None and validates else {}))
             if saves:
                 journal.sync()
-                saved = save(run, learner)
+                saved = save(run, learner, listed=given.reaches(every.checkpoint_interval) or ends)
             if stops:
-                who = stop.name if stop else "another process"
-                raise Preempted(
-                    f"stopped by {who} after step {step:,} of {settings.steps:,}, saved in {saved}; "
-                    "the same command resumes there"
-                )
-            if step - meter.first_step == WARM_UP:
+                raise Preempted(describe_stop(run, stop, given.last, saved))
+            if number == WARM_UP:
                 device.synchronise()
                 meter.mark_steady()
-            if step - meter.first_step == TIMED_STEPS:
+            if number == TIMED_STEPS:
                 device.synchronise()
-                require_time(meter.seconds_per_step * (last - step), f"pretrain {run.phase}")
-            programs = require_same_programs(device, step - meter.first_step, programs)
+                require_time(meter.seconds_per_step * (last - given.last), f"pretrain {run.phase}")
+            programs = require_same_programs(device, number, programs)
     return format_summary(run, meter)
 
 
-def take_step(run: PhaseRun, learner: Learner, forward: Forward, given: StepInput) -> float:
-    """Take one optimizer step without waiting for the device, and return its learning rate."""
-    settings, device, model = run.settings, run.device, learner.model
-    learning_rate = settings.optimizer.learning_rate * learning_rate_scale(settings.schedule, given.step, settings.steps)
-    set_learning_rate(learner.optimizer, device.make_scalar(learning_rate))
-    if learner.scaler is not None:
-        learner.scaler.begin_step(given.step, device.make_scalar)
-    accumulated = accumulate_terms(
-        forward,
-        run.feed(given.step, given.micro_batches),
-        [{name: device.make_scalar(value) for name, value in divided.items()} for divided in given.denominators],
-        lambda: device.autocast(settings.precision),
-        learner.scaler.scale if learner.scaler is not None else None,
-    )
-    device.sum_gradients(model.parameters())
-    norm = finish_gradients(model.parameters(), learner.scaler, settings.optimizer.gradient_clipping)
-    kill_point("gradient")
-    learner.optimizer.step()
-    learner.optimizer.zero_grad()
-    device.launch()
-    learner.meter.count(accumulated, norm)
-    return learning_rate
+def require_whole_rounds(run: PhaseRun, step: int, last: int) -> None:
+    """Raise if a device that takes several updates in a call cannot take the steps after `step` up to `last`.
+
+    Raises:
+        RelmError: their count is not a multiple of the device's `updates_per_call`.
+    """
+    length = run.device.updates_per_call
+    if (last - step) % length:
+        raise RelmError(
+            f"run.pipeline.device_iterations: {length} updates of each call must divide the {last - step:,} steps from "
+            f"{step:,} to {last:,}; give a divisor, or resume from a checkpoint of such a step"
+        )
 
 
-def save(run: PhaseRun, learner: Learner) -> Path:
-    """Write a checkpoint of the newest step, after `learner.meter.read`, and return its folder."""
+def describe_stop(run: PhaseRun, stop: StopRequest, step: int, saved: Path) -> str:
+    """Return a sentence on a run that was stopped on request.
+
+    Args:
+        saved: the folder of its checkpoint.
+    """
+    who = stop.name if stop else "another process"
+    return f"stopped by {who} after step {step:,} of {run.settings.steps:,}, saved in {saved}; the same command resumes there"
+
+
+def save(run: PhaseRun, learner: Learner, listed: bool) -> Path:
+    """Write a checkpoint of the newest step, after `learner.meter.read`, and return its folder.
+
+    Args:
+        listed: the recipe requests it; otherwise an interruption caused it.
+    """
     every, state = run.recipe.run, {**run.identity, **learner.meter.state(), "made_on": run.made_on}
     forever = every.keep_every * every.checkpoint_interval if every.keep_every else None
     if run.writes:
         tensors = learner.model.state_dict(), learner.tensors()
-        listed = learner.meter.step % every.checkpoint_interval == 0 or learner.meter.step == run.settings.steps
         save_checkpoint(run.checkpoints, state, *tensors, every.keep_checkpoints, forever, listed)
         note_device_figures(run, learner.meter)
     return checkpoint_folder(run.checkpoints, learner.meter.step)
 
 
-def require_same_programs(device: Device, steps: int, programs: int | None) -> int | None:
+def require_same_programs(device: Device, rounds: int, programs: int | None) -> int | None:
     """Return the count of programs compiled so far, None during the warm-up; raise if it grows after that.
 
     Args:
-        steps: the count of steps that this process has taken.
+        rounds: the count of rounds that this process has taken.
         programs: the count after the warm-up.
 
     Raises:
         RelmError: a new shape caused another program to be compiled.
     """
-    if steps < WARM_UP:
+    if rounds < WARM_UP:
         return None
     now = device.programs()
     if programs is not None and now > programs:
         way_out = "" if device.traces else "set run.compile to false, and "
         raise RelmError(
-            f"after {steps} steps another program was compiled ({programs} before, {now} now): a shape is not static; "
+            f"after {rounds} steps another program was compiled ({programs} before, {now} now): a shape is not static; "
             f"{way_out}report this with the recipe"
         )
     return now

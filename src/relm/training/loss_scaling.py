@@ -44,8 +44,7 @@ class LossScaler:
             make_scalar: `relm.devices.contract.Device.make_scalar`.
         """
         if self.settings.name == "by_step":
-            reached = [begin for begin in self.settings.by_step if begin <= step]
-            scale = make_scalar(self.settings.by_step[max(reached)] if reached else self.settings.scale)
+            scale = make_scalar(initial_scale(self.settings, step))
             given = scale if isinstance(scale, Tensor) else torch.tensor(scale, dtype=torch.float32)
             self.scale.copy_(given, non_blocking=True)
 
@@ -94,6 +93,16 @@ class LossScaler:
                 "loss_scaling.name: automatic or precision: bfloat16"
             )
         return {key: read[key] for key in ("loss_scale", "skipped_updates")}
+
+
+def initial_scale(settings: LossScaling, step: int) -> float:
+    """Return the scale of an update, counted from 1, by the table if there is one, and before any automatic change.
+
+    >>> [initial_scale(LossScaling(name="by_step", scale=8, by_step={3: 2}), step) for step in (2, 3)]
+    [8.0, 2.0]
+    """
+    reached = [begin for begin in settings.by_step if begin <= step]
+    return settings.by_step[max(reached)] if reached else settings.scale
 
 
 def build_loss_scaler(settings: LossScaling, precision: str, device: torch.device) -> LossScaler | None:

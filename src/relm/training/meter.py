@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Callable, Mapping
+from itertools import zip_longest
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -38,7 +39,8 @@ class Meter:
         self.machines = extend_history(state, machine)
         self.step = self.first_step = int(state["step"]) if state else 0
         self.loss = float(state["loss"]) if state else math.nan
-        self.gradient_norm = math.nan
+        self.gradient_norm: float | None = None
+        """The norm over all ranks; None: the device does not report it."""
         self.terms: dict[str, float] = {}
         """TERM_loss in nats and TERM_accuracy of the newest step."""
         self.tokens_per_second = 0.0
@@ -66,16 +68,17 @@ class Meter:
         step, begun = self._steady
         return (time.monotonic() - begun) / (self.step - step)
 
-    def count(self, accumulated: Accumulated, gradient_norm: Tensor) -> None:
+    def count(self, accumulated: Accumulated, gradient_norm: Tensor | None) -> None:
         """Count one more step without waiting for its scalars.
 
         Args:
             accumulated: this rank's part of the loss and its terms.
-            gradient_norm: the norm over all ranks.
+            gradient_norm: the norm over all ranks; None: the device does not report it.
         """
         self.step += 1
         self._losses.append(accumulated.loss)
-        self._norms.append(gradient_norm)
+        if gradient_norm is not None:
+            self._norms.append(gradient_norm)
         self._terms = accumulated.terms
 
     def read(self, describe_examples: Callable[[int], str], also: Mapping[str, Tensor] | None = None) -> dict[str, float]:
@@ -91,30 +94,33 @@ class Meter:
         Raises:
             RelmError: a loss or a norm since the last call is not a finite number; names the step.
         """
-        also, steps = also or {}, len(self._losses)
+        also, steps, norms = also or {}, len(self._losses), len(self._norms)
         parts = [value for term in self._terms.values() for value in (term.nats, term.count, term.correct)]
         values = self._device.read([*self._losses, *parts], [*self._norms, *also.values()])
         losses, values = values[:steps], values[steps:]
         parts_read, values = values[: len(parts)], values[len(parts) :]
-        self._check(losses, values[:steps], describe_examples)
-        self.loss, self.gradient_norm = losses[-1], values[steps - 1]
+        self._check(losses, values[:norms], describe_examples)
+        self.loss = losses[-1]
+        self.gradient_norm = values[norms - 1] if norms else None
         self.terms = term_figures(list(self._terms), parts_read)
         self._losses.clear()
         self._norms.clear()
-        return dict(zip(also, values[steps:], strict=True))
+        return dict(zip(also, values[norms:], strict=True))
 
     def _check(self, losses: list[float], norms: list[float], describe_examples: Callable[[int], str]) -> None:
         first = self.step - len(losses) + 1
-        for step, (loss, norm) in enumerate(zip(losses, norms, strict=True), start=first):
-            for name, value in (("loss", loss), ("norm of the gradient", norm)):
-                if not math.isfinite(value):
+        for step, figures in enumerate(zip_longest(losses, norms), start=first):
+            for name, value in zip(("loss", "norm of the gradient"), figures, strict=True):
+                if value is not None and not math.isfinite(value):
                     raise RelmError(
                         f"step {step:,}: the {name} is {value}, expected a finite number; {describe_examples(step)}. The same "
                         "command would end the same way: lower optimizer.learning_rate, warm up longer, or clip the gradient"
                     )
 
     def line(self) -> dict[str, float]:
-        """Return the measured columns of a line of `train.jsonl`, after `read`; `mfu` and `memory_bytes` where they are known.
+        """Return the measured columns of a line of `train.jsonl`, after `read`.
+
+        `gradient_norm`, `mfu` and `memory_bytes` are there where they are known.
 
         `mfu` is the model FLOPs utilisation of Chowdhery et al. 2022, appendix B: recomputation does not count.
         """
@@ -126,7 +132,7 @@ class Meter:
         return {
             "loss": self.loss,
             **self.terms,
-            "gradient_norm": self.gradient_norm,
+            **({"gradient_norm": self.gradient_norm} if self.gradient_norm is not None else {}),
             "tokens_per_second": round(self.tokens_per_second, 1),
             "samples_per_second": round(rate * self._work.samples, 3),
             **({"mfu": round(rate * self._work.flops / self._work.peak_flops, 5)} if self._work.peak_flops else {}),

@@ -2,12 +2,17 @@
 
 import math
 
-from relm.recipes.recipe import Phase, Recipe
+from relm.recipes.recipe import Phase, Recipe, Run
 
 
 def micro_batch_size(settings: Phase, wanted: int | None, parts: int) -> int:
     """Return the sequences of a forward pass: `wanted`, or the most that divide both a part and a share of the loss."""
     return wanted or math.gcd(settings.share_size, settings.global_batch_size // parts)
+
+
+def wanted_micro_batch_size(run: Run, phase: str) -> int | None:
+    """Return the sequences of a forward pass that a recipe requests for a phase: those of its pipeline, if it has one."""
+    return run.micro_batch_size if run.pipeline is None else run.pipeline.of_phase(phase).micro_batch_size
 
 
 def shortened(recipe: Recipe, phase: str, most: int, parts: int) -> tuple[Recipe, Phase]:

@@ -21,7 +21,7 @@ from relm.training.arithmetic import model_flops
 from relm.training.checkpoints import newest_checkpoint
 from relm.training.input import Reader
 from relm.training.meter import StepWork
-from relm.training.micro_batches import micro_batch_size
+from relm.training.micro_batches import micro_batch_size, wanted_micro_batch_size
 
 # Indices of examples that the error of a failed step names.
 NAMED_EXAMPLES = 64
@@ -82,17 +82,24 @@ class PhaseRun:
         return step * self.settings.global_batch_size / len(self.reader.examples)
 
     def feed(self, step: int, micro_batches: Iterable[Mapping[str, Tensor]]) -> Iterator[dict[str, Tensor]]:
-        """Yield this process's micro-batches on the device; the generators are seeded for dropout before each.
-
-        The seed depends on the step and on the micro-batch's offset in the global batch, not on the count of ranks.
-        """
-        first = self.device.part * (self.settings.global_batch_size // self.device.parts)
+        """Yield this process's micro-batches on the device; the generators are seeded for dropout before each."""
         for number, batch in enumerate(micro_batches):
             if number:
                 self.device.launch()  # otherwise a device that traces would make one program of all micro-batches
-            offset = first + number * self.reader.micro_batch_size
-            self.device.seed(derived_seed(self.recipe.seed, "dropout", self.phase, step, offset))
+            self.device.seed(self.dropout_seed(step, number))
             yield self.device.feed(batch)
+
+    def dropout_seed(self, step: int, number: int) -> int:
+        """Return the seed of dropout in a micro-batch of this process.
+
+        It depends on the step and on the micro-batch's offset in the global batch, not on the count of ranks.
+
+        Args:
+            number: the index of the micro-batch among those of this process.
+        """
+        first = self.device.part * (self.settings.global_batch_size // self.device.parts)
+        offset = first + number * self.reader.micro_batch_size
+        return derived_seed(self.recipe.seed, "dropout", self.phase, step, offset)
 
     def describe_examples(self, step: int) -> str:
         """Return a sentence on the examples that a step read and the newest checkpoint, for the error of a failed step."""
@@ -117,7 +124,7 @@ def open_reader(recipe: Recipe, phase: str, manifest: Path, split: str, device: 
     # Held-out examples have their own masks, the same in every validation.
     purpose = "masks" if split == "train" else f"masks of {split}"
     examples = open_examples(manifest, split, settings, derived_seed(recipe.seed, purpose, phase), check_content)
-    size = micro_batch_size(settings, recipe.run.micro_batch_size, device.parts)
+    size = micro_batch_size(settings, wanted_micro_batch_size(recipe.run, phase), device.parts)
     return Reader(examples, settings, derived_seed(recipe.seed, "order", phase), size, device)
 
 

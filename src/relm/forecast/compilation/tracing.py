@@ -35,9 +35,9 @@ from relm.recipes.recipe import Recipe, Run
 from relm.training.architecture import configuration, unset_model
 from relm.training.interruption import stop_with_parent
 from relm.training.learner import build_learner
-from relm.training.loop import take_step
 from relm.training.micro_batches import shortened
 from relm.training.phase_run import PhaseRun
+from relm.training.updates import take_step
 from relm.training.validation import HeldOut
 
 # Micro-batches of a step that are traced: the first, one between, and the last; all others equal the one between.

@@ -1,0 +1,205 @@
+"""IPUs, and the simulator of their pipeline: devices that take whole updates in a worker process.
+
+The model and its optimizer in this process hold the tensors of the newest checkpoint or validation; the worker's are ahead of
+them. Validation is computed by this process, on the CPU.
+"""
+
+import os
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from relm.devices.contract import Forward, Model, UpdateCall, UpdateSums
+from relm.devices.ipu.instances import Instance, instance_of_this_process
+from relm.devices.ipu.worker_process import WorkerProcess
+from relm.errors import RelmError
+from relm.limits import usable_cores
+from relm.models.layers import recomputed
+from relm.recipes.devices import PRECISION
+from relm.recipes.recipe import Phase, Run
+
+SIMULATOR = "ipu_simulator"
+
+
+class IpuDevice:
+    """IPUs or their simulator, as `relm.devices.contract.UpdatingDevice`."""
+
+    traces = True
+    elements_per_operation = 1 << 26
+
+    def __init__(self, run: Run, cache: Path | None) -> None:
+        """Start the worker.
+
+        Raises:
+            RelmError: the recipe has no pipeline, PopRun started other instances, or no Python here can run the worker.
+        """
+        if run.pipeline is None:
+            raise RelmError(
+                f"run.device: {run.device} needs a pipeline, which says how the model is split; choose a machine that the "
+                "recipe has a pipeline for under `on`"
+            )
+        self._pipeline, self._simulates = run.pipeline, run.device == SIMULATOR
+        # The simulator computes all replicas in one process.
+        instance = Instance(0, 1) if self._simulates else instance_of_this_process(run.pipeline, os.environ)
+        self.rank, self.ranks = self.part, self.parts = instance
+        self.updates_per_call = run.pipeline.device_iterations
+        self.threads = run.threads or usable_cores()
+        torch.set_num_threads(self.threads)  # of validation
+        torch.use_deterministic_algorithms(True)
+        self._name, self._cache = run.device, cache
+        self._compile_seconds = 0.0
+        self._lock = threading.Lock()
+        self._worker = WorkerProcess("simulator" if self._simulates else "poptorch")
+
+    def _request(
+        self, kind: str, fields: Mapping[str, Any] | None = None, arrays: Mapping[str, np.ndarray] | None = None
+    ) -> Any:
+        """Return the worker's answer to a request; only one thread at a time talks to it."""
+        with self._lock:
+            return self._worker.request(kind, fields, arrays)
+
+    def open_updates(self, config: Any, phase: str, settings: Phase, seed: int, offline: bool = False) -> None:
+        """Have the worker build the model of a phase, on the IPUs of its pipeline."""
+        pipeline = self._pipeline.of_phase(phase)
+        if self._simulates:
+            pipeline = pipeline.model_copy(update={"instances": 1})
+        spec = {
+            "backend": "simulator" if self._simulates else "poptorch",
+            "architecture": config.architecture,
+            "configuration": asdict(config),
+            "pipeline": {**pipeline.model_dump(mode="json"), "placement": pipeline.placement},
+            "optimizer": settings.optimizer.model_dump(mode="json"),
+            "precision": settings.precision,
+            "seed": seed,
+            "threads": self.threads,
+            "executable_cache": str(self._cache.absolute()) if self._cache is not None else "",
+            "offline": offline,
+        }
+        self._request("open", spec)
+
+    def load_updates(self, weights: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> None:
+        """Send the weights and the optimizer's state to the worker."""
+        tensors = {f"weight.{name}": tensor for name, tensor in weights.items()}
+        tensors |= {f"state.{name}": tensor for name, tensor in state.items()}
+        self._request("load", arrays={name: tensor.detach().numpy() for name, tensor in tensors.items()})
+
+    def compile_updates(self, call: UpdateCall) -> float:
+        """Compile the program of a call, and return the seconds that it took."""
+        self._compile_seconds = float(self._request("compile", *_encode(call)).fields["seconds"])
+        return self._compile_seconds
+
+    def take_updates(self, call: UpdateCall) -> UpdateSums:
+        """Take the updates of one call, and return the sums over this instance's replicas."""
+        answer = self._request("take", *_encode(call))
+        terms = {name: (nats, correct) for name, (nats, correct) in answer.fields["terms"].items()}
+        return UpdateSums(answer.arrays["losses"].tolist(), terms)
+
+    def fetch_updates(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Return the worker's weights and optimizer state."""
+        arrays = self._request("save").arrays
+        parts: dict[str, dict[str, Tensor]] = {"weight": {}, "state": {}}
+        for name, array in arrays.items():
+            kind, _, own = name.partition(".")
+            parts[kind][own] = torch.from_numpy(array)
+        return parts["weight"], parts["state"]
+
+    def place(self, model: Model) -> Model:
+        """Return the model unchanged: this one is a container."""
+        return model
+
+    def materialise(self, tensors: Iterable[Tensor]) -> None:
+        """Do nothing: tensors are computed already."""
+
+    def forward(self, terms: Forward) -> Forward:
+        """Return the forward pass unchanged."""
+        return terms
+
+    def recomputed(self, layer: nn.Module, *inputs: Tensor | None) -> Tensor:
+        """Return `layer(*inputs)` by torch's own checkpointing."""
+        return recomputed(layer, *inputs)
+
+    def seed(self, number: int) -> None:
+        """Seed the generator of the CPU; the worker gets its seeds with each call."""
+        torch.default_generator.manual_seed(number)
+
+    def stage(self, batch: Mapping[str, npt.NDArray[Any]]) -> dict[str, Tensor]:
+        """Return tensors that share the arrays' memory."""
+        return {name: torch.from_numpy(array) for name, array in batch.items()}
+
+    def feed(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return the batch unchanged."""
+        return dict(batch)
+
+    def make_scalar(self, value: float) -> float:
+        """Return the value unchanged."""
+        return value
+
+    def autocast(self, precision: str) -> AbstractContextManager[None]:
+        """Return the context that computes matrix products of a validation in `precision` on the CPU."""
+        half = torch.float16 if precision == "float16" else torch.bfloat16
+        return torch.autocast("cpu", dtype=half, enabled=precision != "float32")
+
+    def sum_counts(self, values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Return the sum over all instances."""
+        return values if self.ranks == 1 else self._request("sum", arrays={"values": values}).arrays["values"]
+
+    def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
+        """Do nothing: the worker sums them."""
+
+    def read(self, partial: Sequence[Tensor], whole: Sequence[Tensor] = ()) -> list[float]:
+        """Return all values, `partial` summed over the instances."""
+        values = np.array([float(value) for value in partial], dtype=np.float64)
+        if self.ranks > 1:
+            values = self._request("sum", arrays={"values": values}).arrays["values"]
+        return [*values.tolist(), *(float(value) for value in whole)]
+
+    def launch(self) -> None:
+        """Do nothing: a call is complete when it returns."""
+
+    def synchronise(self) -> None:
+        """Do nothing: a call is complete when it returns."""
+
+    def peak_memory(self) -> None:
+        """Return None: PopTorch reports no peak memory."""
+        return
+
+    def programs(self) -> int:
+        """Return 1: the program of a call never changes."""
+        return 1
+
+    def figures(self) -> dict[str, float]:
+        """Return the seconds of compiling; empty where nothing is compiled."""
+        return {"compile_seconds": round(self._compile_seconds, 3)} if self._compile_seconds else {}
+
+    def describe(self) -> dict[str, Any]:
+        """Return the device, the worker's versions, and the counts that decide the order of sums."""
+        counts = {"replicas": self._pipeline.replicas, "updates_per_call": self.updates_per_call}
+        own = {PRECISION: "highest", "threads": self.threads} if self._simulates else {}
+        return {"device": self._name, "name": self._name, **self._worker.facts, **own, **counts}
+
+    def translate_errors(self) -> AbstractContextManager[None]:
+        """Return a context that changes no error: the worker's are plain already."""
+        return nullcontext()
+
+    def close(self) -> None:
+        """Release the IPUs, and end the worker."""
+        self._worker.close()
+
+
+def open_ipu_device(run: Run, cache: Path | None, one_tpu: bool) -> IpuDevice:
+    """Return the IPUs or their simulator; `one_tpu` has no effect."""
+    return IpuDevice(run, cache)
+
+
+def _encode(call: UpdateCall) -> tuple[dict[str, float], dict[str, np.ndarray]]:
+    """Return the fields and arrays of a call's request."""
+    arrays = {"seeds": call.seeds, **{f"batch.{name}": array for name, array in call.batch.items()}}
+    return {"learning_rate": call.learning_rate, "loss_scale": call.loss_scale}, arrays

@@ -1,0 +1,69 @@
+"""The instances of an IPU run: equal host processes that PopRun starts, each with some of the replicas."""
+
+import os
+import shlex
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from relm.errors import RelmError
+from relm.recipes.pipeline import Pipeline
+
+# Environment variables that PopRun sets for each instance.
+TOTAL, LOCAL, OFFSET = "POPDIST_NUM_TOTAL_REPLICAS", "POPDIST_NUM_LOCAL_REPLICAS", "POPDIST_REPLICA_INDEX_OFFSET"
+IPUS = "POPDIST_NUM_IPUS_PER_REPLICA"
+OPTIONS = "RELM_POPRUN_OPTIONS"
+"""Environment variable with further options of PopRun that belong to the installation, such as --host and --vipu-partition."""
+# Replicas of several hosts exchange gradients through the Pod's gateways.
+_GATEWAYS = 'POPLAR_TARGET_OPTIONS={"gatewayMode":"true"}'
+
+
+class Instance(NamedTuple):
+    """One instance among all."""
+
+    rank: int
+    """Its index, from 0."""
+    ranks: int
+    """The count of instances."""
+
+
+def launcher(pipeline: Pipeline) -> list[str]:
+    """Return the words in front of a step's name that start all instances by PopRun."""
+    counts = ["--num-instances", pipeline.instances, "--num-replicas", pipeline.replicas]
+    counts += ["--ipus-per-replica", pipeline.ipus_per_replica]
+    own = shlex.split(os.environ.get(OPTIONS, ""))
+    return ["env", _GATEWAYS, "poprun", *map(str, counts), *own, "python", "-m", "relm"]
+
+
+def instance_of_this_process(pipeline: Pipeline, environment: Mapping[str, str]) -> Instance:
+    """Return the index of this process among the instances of a pipeline.
+
+    Args:
+        environment: the environment variables.
+
+    Raises:
+        RelmError: PopRun did not start it, or started other counts than the pipeline's.
+    """
+    found = {name: environment[name] for name in (TOTAL, LOCAL, OFFSET, IPUS) if name in environment}
+    start = f"start it as `{shlex.join(launcher(pipeline))} ...`" if pipeline.instances > 1 else "start it without PopRun"
+    if not found:
+        if pipeline.instances > 1:
+            raise RelmError(f"pipeline.instances is {pipeline.instances}, but PopRun did not start this process; {start}")
+        return Instance(0, 1)
+    local = pipeline.replicas // pipeline.instances
+    wanted = {TOTAL: pipeline.replicas, LOCAL: local, IPUS: pipeline.ipus_per_replica}
+    for name, value in wanted.items():
+        if name in found and found[name] != str(value):
+            unset = f", or unset {name} if PopRun did not start this process" if pipeline.instances == 1 else ""
+            raise RelmError(f"{name} is {found[name]!r}, expected {value} by the recipe's pipeline; {start}{unset}")
+    missing = [name for name in (TOTAL, LOCAL, OFFSET) if name not in found]
+    if missing:
+        raise RelmError(
+            f"{', '.join(found)} {'is' if len(found) == 1 else 'are'} set, but {' and '.join(missing)} not: PopRun sets them "
+            f"all; unset what it did not set, and {start}"
+        )
+    if not found[OFFSET].isdigit() or int(found[OFFSET]) % local or int(found[OFFSET]) >= pipeline.replicas:
+        raise RelmError(
+            f"{OFFSET} is {found[OFFSET]!r}, expected a multiple of {local}, the replicas of each instance, below "
+            f"{pipeline.replicas}; {start}"
+        )
+    return Instance(int(found[OFFSET]) // local, pipeline.instances)

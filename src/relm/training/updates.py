@@ -1,0 +1,172 @@
+"""The two ways in which a device takes a round of updates: torch's operations one by one, or whole updates in one call.
+
+An update's learning rate, batch and dropout follow from its step alone.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from relm.devices.contract import UpdateCall, UpdatingDevice
+from relm.errors import RelmError
+from relm.models.losses import Term
+from relm.recipes.pipeline import Pipeline
+from relm.training.input import Round, StepInput
+from relm.training.kill_points import kill_point
+from relm.training.learner import Learner
+from relm.training.loss_scaling import finish_gradients, initial_scale
+from relm.training.optimizers import restore_optimizer, set_learning_rate
+from relm.training.phase_run import PhaseRun
+from relm.training.schedules import learning_rate_scale
+from relm.training.step import Accumulated, accumulate_terms
+
+Forward = Callable[[Mapping[str, Tensor]], Mapping[str, Term]]
+
+
+class Updates(Protocol):
+    """The updates of a phase."""
+
+    def take(self, given: Round) -> float:
+        """Take the updates of a round, count them in the meter, and return the learning rate of the last."""
+
+    def fetch(self) -> None:
+        """Set the model and the optimizer of this process to those after the newest update."""
+
+
+def open_updates(run: PhaseRun, learner: Learner) -> Updates:
+    """Return the updates that follow on a learner's state."""
+    if isinstance(run.device, UpdatingDevice):
+        updates = DeviceUpdates(run, learner, run.device)
+        updates.load()
+        return updates
+    return TorchUpdates(run, learner)
+
+
+class TorchUpdates:
+    """Updates that this process takes by torch's operations, one a round."""
+
+    def __init__(self, run: PhaseRun, learner: Learner) -> None:
+        self._run, self._learner = run, learner
+        self.forward: Forward = run.device.forward(learner.model.terms)
+
+    def take(self, given: Round) -> float:
+        """Take the updates without waiting for the device."""
+        return [take_step(self._run, self._learner, self.forward, step) for step in given.steps][-1]
+
+    def fetch(self) -> None:
+        """Do nothing: the model of this process is the one that is trained."""
+
+
+def take_step(run: PhaseRun, learner: Learner, forward: Forward, given: StepInput) -> float:
+    """Take one optimizer step without waiting for the device, and return its learning rate."""
+    settings, device, model = run.settings, run.device, learner.model
+    learning_rate = learning_rate_of(run, given.step)
+    set_learning_rate(learner.optimizer, device.make_scalar(learning_rate))
+    if learner.scaler is not None:
+        learner.scaler.begin_step(given.step, device.make_scalar)
+    accumulated = accumulate_terms(
+        forward,
+        run.feed(given.step, given.micro_batches),
+        [{name: device.make_scalar(value) for name, value in divided.items()} for divided in given.denominators],
+        lambda: device.autocast(settings.precision),
+        learner.scaler.scale if learner.scaler is not None else None,
+    )
+    device.sum_gradients(model.parameters())
+    norm = finish_gradients(model.parameters(), learner.scaler, settings.optimizer.gradient_clipping)
+    kill_point("gradient")
+    learner.optimizer.step()
+    learner.optimizer.zero_grad()
+    device.launch()
+    learner.meter.count(accumulated, norm)
+    return learning_rate
+
+
+def learning_rate_of(run: PhaseRun, step: int) -> float:
+    """Return the learning rate of a step."""
+    settings = run.settings
+    return settings.optimizer.learning_rate * learning_rate_scale(settings.schedule, step, settings.steps)
+
+
+class DeviceUpdates:
+    """Updates that a device takes whole, `updates_per_call` a round."""
+
+    def __init__(self, run: PhaseRun, learner: Learner, device: UpdatingDevice, offline: bool = False) -> None:
+        """Build the model on the device; `load` or `compile` follows.
+
+        Args:
+            offline: only compile, for a device that is not attached to this machine.
+        """
+        self._run, self._learner, self._device = run, learner, device
+        pipeline = run.recipe.run.pipeline
+        assert pipeline is not None, "the device sees to it"
+        self._pipeline: Pipeline = pipeline.of_phase(run.phase)
+        device.open_updates(learner.model.config, run.phase, run.settings, run.recipe.seed, offline)
+
+    def load(self) -> None:
+        """Send the weights and the optimizer's state to the device."""
+        self._device.load_updates(self._learner.model.state_dict(), self._learner.tensors())
+
+    def compile(self, given: Round) -> float:
+        """Compile the program of every round without taking an update, and return the seconds that it took."""
+        return self._device.compile_updates(self._call(given))
+
+    def take(self, given: Round) -> float:
+        """Take the updates, all with the learning rate of the first."""
+        call = self._call(given)
+        sums = self._device.take_updates(call)
+        kill_point("updates")
+        # Where the device adds up its updates, each counts as their mean.
+        losses = sums.losses if len(sums.losses) == len(given.steps) else sums.losses * len(given.steps)
+        counted = given.steps[-1:] if len(sums.losses) == len(given.steps) else given.steps
+        terms = {
+            name: Term(scalar(nats), scalar(sum(step.scored[name] for step in counted) / len(counted)), scalar(correct))
+            for name, (nats, correct) in sums.terms.items()
+        }
+        for loss in losses:
+            self._learner.meter.count(Accumulated(scalar(loss), terms), None)
+        return call.learning_rate
+
+    def fetch(self) -> None:
+        """Copy the device's weights and optimizer state.
+
+        Raises:
+            RelmError: they are of another model or optimizer.
+        """
+        weights, state = self._device.fetch_updates()
+        try:
+            self._learner.model.load_state_dict(weights)
+            restore_optimizer(self._learner.optimizer, self._learner.model, state)
+        except (RuntimeError, ValueError) as error:
+            raise RelmError(
+                f"the device returned another model's weights or state: {error}; report this with the recipe"
+            ) from None
+
+    def _call(self, given: Round) -> UpdateCall:
+        """Return the input of a round's call."""
+        micro_batches = [batch for step in given.steps for batch in step.micro_batches]
+        batch = {name: np.concatenate([one[name].numpy() for one in micro_batches]) for name in micro_batches[0]}
+        denominators = [divided for step in given.steps for divided in step.denominators]
+        length = self._run.reader.micro_batch_size
+        for name in denominators[0]:
+            each = np.array([divided[name] for divided in denominators], dtype=np.float32)
+            batch[f"divisor.{name}"] = np.repeat(each, length)
+        return UpdateCall(
+            batch,
+            seeds=self._seeds(step.step for step in given.steps),
+            learning_rate=learning_rate_of(self._run, given.first),
+            loss_scale=initial_scale(self._pipeline.loss_scaling, given.first),
+        )
+
+    def _seeds(self, steps: Iterable[int]) -> np.ndarray:
+        """Return the seeds of dropout of this process's micro-batches, (updates, replicas, micro-batches)."""
+        count = self._run.settings.global_batch_size // self._device.parts // self._run.reader.micro_batch_size
+        seeds = np.array([[self._run.dropout_seed(step, number) for number in range(count)] for step in steps], dtype=np.int64)
+        return seeds.reshape(len(seeds), -1, self._pipeline.gradient_accumulation)
+
+
+def scalar(value: float) -> Tensor:
+    """Return a value as a scalar on the host."""
+    return torch.tensor(value, dtype=torch.float64)
