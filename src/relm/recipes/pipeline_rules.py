@@ -40,7 +40,7 @@ def find_broken_rule(
 
 def _rules_of_model(pipeline: Pipeline, model: Sizes) -> Iterator[str]:
     architecture = model.declaration
-    if not architecture.pipelined:
+    if architecture.segment_weights is None:
         yield f"layers_per_ipu: a {architecture.name} cannot be split over IPUs; gpt2 and bert can"
     if (found := sum(pipeline.layers_per_ipu)) != model.layers:
         yield f"layers_per_ipu: {found} layers, but model.layers is {model.layers}; make the sum equal"
