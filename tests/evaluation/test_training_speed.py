@@ -42,9 +42,25 @@ def test_time_is_of_all_phases_and_the_steady_speed_leaves_each_first_line_out(t
         "steady_sequences_per_second": 12.0,
         "steps": 40,
         "sequences": 240,
+        "short_minutes": pytest.approx(1 / 3),
+        "short_sequences_per_second": 6.0,
+        "long_minutes": pytest.approx(2 / 3),
+        "long_sequences_per_second": 3.0,
     }
     assert result["protocol"]["made_on"] == {"device": "tpu", "topology": "v3-8"}
     assert sentence == "training took 1.0 minutes, 4.00 sequences/s"
+
+
+def test_losses_of_several_terms_are_averaged_over_the_last_ten_lines(tmp_path: Path, model: Path) -> None:
+    rows = [{**row(step, step, 1.0), "loss": 9.0, "word_loss": float(step), "order_loss": 0.5} for step in range(1, 21)]
+    rows[-1]["validation_word_loss"] = 7.0
+    evaluate_training([logged(tmp_path, "pairs", *rows)], model, tmp_path / "training.json", "training", {})
+    result = read_json(tmp_path / "training.json")
+    assert {name: value for name, value in result["figures"].items() if name.startswith("pairs_")} == {
+        "pairs_word_loss": 15.5,
+        "pairs_order_loss": 0.5,
+    }
+    assert result["protocol"]["last_lines"] == 10
 
 
 def test_the_protocol_has_the_machines_of_each_phase_whose_log_lists_them(tmp_path: Path, model: Path) -> None:

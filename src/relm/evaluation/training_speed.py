@@ -22,6 +22,10 @@ DESCRIPTION = (
 )
 
 
+LAST_LINES = 10
+"""Lines at the end of a phase's log over which its losses are averaged."""
+
+
 @dataclass(frozen=True)
 class LoggedPhase:
     """A finished phase and its log."""
@@ -47,10 +51,12 @@ def evaluate_training(phases: Sequence[LoggedPhase], model: Path, output: Path, 
     Raises:
         RelmError: a log is absent or does not reach its phase's last step.
     """
-    seconds, speeds, machines = 0.0, list[float](), {}
+    seconds, speeds, machines, own = 0.0, list[float](), {}, dict[str, float]()
     for phase in phases:
         rows = _rows(phase)
         seconds += rows[-1]["seconds"]
+        found = {**(_speed_of_phase(phase, rows) if len(phases) > 1 else {}), **_last_losses(rows)}
+        own |= {f"{phase.name}_{figure}": value for figure, value in found.items()}
         if stretches := machines_of(rows):
             machines[phase.name] = stretches
         speeds += [row["samples_per_second"] for row in rows[1:] if "samples_per_second" in row]
@@ -61,11 +67,13 @@ def evaluate_training(phases: Sequence[LoggedPhase], model: Path, output: Path, 
         **({"steady_sequences_per_second": median(speeds)} if speeds else {}),
         "steps": sum(phase.steps for phase in phases),
         "sequences": sequences,
+        **own,
     }
     if not all(math.isfinite(value) for value in figures.values()):
         raise RelmError(f"{phases[-1].log}: its seconds are {seconds}; train the phase again")
     protocol: dict[str, Any] = {"in_words": DESCRIPTION, "made_on": dict(made_on), "phases": [phase.name for phase in phases]}
     protocol |= {MACHINES: machines} if machines else {}
+    protocol |= {"last_lines": LAST_LINES} if any(figure.endswith("_loss") for figure in own) else {}
     Result(task=task, protocol=protocol, figures=figures, model_sha256=checked_model(model)["sha256"]).write(output)
     return f"training took {figures['minutes']:.1f} minutes, {figures['sequences_per_second']:.2f} sequences/s"
 
@@ -99,6 +107,20 @@ def evaluate_logs(
         for (name, length), log in zip(phases.items(), logs, strict=True)
     ]
     return evaluate_training(logged, model_folder / "model.safetensors", output, task, made_on=trained_on)
+
+
+def _speed_of_phase(phase: LoggedPhase, rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Return the minutes and the speed of one phase of several."""
+    seconds = rows[-1]["seconds"]
+    return {"minutes": seconds / 60, "sequences_per_second": phase.steps * phase.sequences / seconds}
+
+
+def _last_losses(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Return TERM_loss, the mean over the last lines of a log, for losses of several terms such as BERT's."""
+    last = rows[-LAST_LINES:]
+    terms = [key for key in last[-1] if key.endswith("_loss") and not key.startswith("validation_")]
+    found = {term: [float(row[term]) for row in last if term in row] for term in terms} if len(terms) > 1 else {}
+    return {term: sum(values) / len(values) for term, values in found.items()}
 
 
 def _rows(phase: LoggedPhase) -> list[dict[str, Any]]:

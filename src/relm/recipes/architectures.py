@@ -51,8 +51,6 @@ class ArchitectureDeclaration:
     no torch. None: its models have no segments, so no pipeline can be planned for them."""
     terms: tuple[str, ...]
     """Terms that the loss of its models can have."""
-    pipelined: bool = field(default=False, kw_only=True)
-    """Its models can be split over the IPUs of a pipeline; their head is tied to the token embedding."""
     twin_sizes: Mapping[str, Any] = field(default_factory=dict)
     """Key of the section -> its value in the smoke twin; layers, heads, width, positions and vocabulary always shrink."""
 
@@ -206,7 +204,6 @@ _GPT2 = ArchitectureDeclaration(
     activations="relm.models.gpt2_counting:gpt2_activations",
     segment_weights="relm.models.gpt2_counting:gpt2_segment_weights",
     terms=("next_token",),
-    pipelined=True,
 )
 _BERT = ArchitectureDeclaration(
     name="bert",
@@ -220,7 +217,6 @@ _BERT = ArchitectureDeclaration(
     activations="relm.models.bert_counting:bert_activations",
     segment_weights="relm.models.bert_counting:bert_segment_weights",
     terms=("masked_token", "next_sentence"),
-    pipelined=True,
     twin_sizes={"intermediate_size": None},
 )
 _T5 = ArchitectureDeclaration(

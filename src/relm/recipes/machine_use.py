@@ -17,6 +17,13 @@ def divides(machine: Machine, phase: Phase) -> bool:
     return rest == 0 and math.gcd(part, phase.share_size) % devices == 0
 
 
+def can_place(recipe: Recipe, name: str, machine: Machine) -> bool:
+    """Return True if relm can train on a machine's device, and the recipe has a pipeline for it where the device needs one."""
+    device = DEVICES[machine.device]
+    has_pipeline = name in recipe.on and recipe.on[name].pipeline is not None
+    return device.open is not None and (has_pipeline or not device.pipelined)
+
+
 def require_division(
     recipe: Recipe, name: str, machine: Machine, path: Path, machines: Callable[[], Mapping[str, Machine]]
 ) -> None:
@@ -37,7 +44,7 @@ def require_division(
     able = [
         other
         for other, known in machines().items()
-        if DEVICES[known.device].open is not None and all(divides(known, each) for each in recipe.pretrain.values())
+        if can_place(recipe, other, known) and all(divides(known, each) for each in recipe.pretrain.values())
     ]
     shares = f" in {phase.loss_shares} loss_shares" if phase.loss_shares > 1 else ""
     raise RelmError(

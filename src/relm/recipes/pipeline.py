@@ -59,6 +59,8 @@ class Pipeline(Section):
     """Each replica keeps a share of the optimizer's state alone."""
     optimizer_state_off_chip: bool = True
     """The optimizer's state is in the host's DRAM between updates."""
+    smallest_remote_tensor: int | None = Field(default=None, gt=0)
+    """Bytes of the smallest tensor of the optimizer's state that is kept off chip and sharded; null: the compiler's default."""
     vocabulary_serialisation: int = Field(default=1, gt=0)
     """Number of slices in which the projection to the vocabulary is computed one after the other."""
     loss_chunk: int | None = Field(default=None, gt=0)

@@ -4,10 +4,14 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from relm.recipes.architectures import Sizes
+from relm.recipes.optimization import LossScaling
 from relm.recipes.pipeline import Pipeline
 
 if TYPE_CHECKING:
     from relm.recipes.recipe import Phase
+
+OPTIMIZERS = ("adamw", "adam", "lamb")
+"""Optimizers that a worker of a pipeline computes."""
 
 
 def find_broken_rule(
@@ -36,7 +40,7 @@ def find_broken_rule(
 
 def _rules_of_model(pipeline: Pipeline, model: Sizes) -> Iterator[str]:
     architecture = model.declaration
-    if not architecture.pipelined:
+    if architecture.segment_weights is None:
         yield f"layers_per_ipu: a {architecture.name} cannot be split over IPUs; gpt2 and bert can"
     if (found := sum(pipeline.layers_per_ipu)) != model.layers:
         yield f"layers_per_ipu: {found} layers, but model.layers is {model.layers}; make the sum equal"
@@ -54,6 +58,19 @@ def _rules_of_model(pipeline: Pipeline, model: Sizes) -> Iterator[str]:
         )
 
 
+def _strange_keys(phase: "Phase") -> tuple[str, object, str] | None:
+    """Return a key of a phase that no pipeline can follow, its value, and what is expected; None: there is none."""
+    optimizer = phase.optimizer
+    keys: list[tuple[str, object, str, bool]] = [
+        ("optimizer.name", optimizer.name, "adamw, adam or lamb", optimizer.name in OPTIMIZERS),
+        ("optimizer.state_precision", optimizer.state_precision, "float32", optimizer.state_precision == "float32"),
+        ("optimizer.gradient_clipping", optimizer.gradient_clipping, "null", optimizer.gradient_clipping is None),
+        ("precision", phase.precision, "float32 or bfloat16, beside its own precision", phase.precision != "float16"),
+        ("loss_scaling", phase.loss_scaling.scale, "of 1, beside its own loss_scaling", phase.loss_scaling == LossScaling()),
+    ]
+    return next(((key, found, expected) for key, found, expected, kept in keys if not kept), None)
+
+
 def _rules_of_phase(pipeline: Pipeline, name: str, phase: "Phase") -> Iterator[str]:
     """Yield the rules that the pipeline of one phase breaks."""
     where, calls = f"pretrain.{name}", pipeline.device_iterations
@@ -63,6 +80,9 @@ def _rules_of_phase(pipeline: Pipeline, name: str, phase: "Phase") -> Iterator[s
             f"{pipeline.gradient_accumulation} x replicas {pipeline.replicas} = {pipeline.global_batch_size:,} sequences, but "
             f"{where}.global_batch_size is {phase.global_batch_size:,}"
         )
+    if (strange := _strange_keys(phase)) is not None:
+        key, found, expected = strange
+        yield f"layers_per_ipu: a run split over IPUs needs {where}.{key} {expected}; found {found}"
     if phase.steps % calls:
         yield f"device_iterations: {calls} updates of one call must divide {where}.steps ({phase.steps})"
     if phase.schedule.updates_per_step % calls:

@@ -11,7 +11,7 @@ from relm.forecast.machine_figures import USUAL, PhaseWork, hours_at_peak, price
 from relm.forecast.memory_verdict import MemoryVerdict, judge_memory
 from relm.formatting import format_bytes
 from relm.recipes.devices import DEVICES
-from relm.recipes.machine_use import divides
+from relm.recipes.machine_use import can_place, divides
 from relm.recipes.machines import Machine, find_own_machine
 from relm.recipes.plan import Plan
 from relm.recipes.project import Project, describe_misnamed, shorten_error
@@ -24,6 +24,7 @@ LEGEND = f"""\
 Hours are arithmetic: operations / {USUAL:.0%} of the published peak of all devices; `relm estimate NAME@MACHINE` has more.
 *: the run's own machine. too large: it does not fit into the memory of the devices; ?: it may not fit.
 fits: it does, and no peak is published for hours. batch: the devices do not divide the global batch.
+A machine with IPUs is listed where the recipe has a pipeline for it.
 `relm list @MACHINE` shows memory and micro-batches on one machine.
 """
 TARGETS = """\
@@ -53,7 +54,11 @@ def describe_runs(project: Project) -> str:
     plans, faults = _read_plans(project)
     machines = {name: machine for name, machine in project.machines().items() if DEVICES[machine.device].open is not None}
     cells = {
-        name: [_cell(project, plan, machine, hardware) for machine, hardware in machines.items()]
+        name: [
+            _cell(project, plan, machine, hardware)
+            for machine, hardware in machines.items()
+            if can_place(plan.recipe, machine, hardware)
+        ]
         for name, plan in plans.items()
     }
     width = max((len(cell) for row in cells.values() for cell in row), default=0) + 2
@@ -159,6 +164,8 @@ def _format_verdict(figures: Figures) -> str:
 
 
 def _row(project: Project, plan: Plan, name: str, machine: Machine, width: int) -> str:
+    if not can_place(plan.recipe, name, machine):
+        return f"the recipe has no on.{name}.pipeline"
     figures = find_figures(project, plan, name, machine)
     if not figures.fits:
         return f"its {machine.device_count} devices do not divide the global batch"
