@@ -95,6 +95,20 @@ def test_what_one_lock_leaves_out_another_keeps() -> None:
     assert "\ntriton==" in select_requirements(cuda, read_left_out(cuda))
 
 
+def test_the_ipu_images_worker_gets_graphcores_python_with_the_modules_of_its_sdk(tmp_path: Path) -> None:
+    """The instruction is carried out by a shell, in another folder."""
+    text = (CHECKOUT / "containers/ipu/Dockerfile").read_text().replace("\\\n", " ")
+    made = str(re.search(r"^RUN (mkdir /opt/ipu .*)$", text, re.M)[1]).replace("/opt/ipu", str(tmp_path / "ipu"))
+    sdk = {"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin", "PYTHONPATH": "/opt/poplar/python:/opt/popart python"}
+    subprocess.run(["sh", "-c", made], env=sdk, check=True)
+    shown = "import os, sys; print(sys.prefix, os.environ['PYTHONPATH'], *sys.argv[1:], sep='|')"
+    worker = [tmp_path / "ipu" / "python3", "-c", shown, "two words"]
+    done = subprocess.run(worker, env={"PATH": "/usr/bin"}, capture_output=True, text=True, check=True)
+    assert done.stdout == f"{sys.prefix}|/opt/poplar/python:/opt/popart python|two words\n"
+    assert "PYTHONPATH= RELM_IPU_PYTHON=/opt/ipu/python3" in text
+    assert text.index("mkdir /opt/ipu") < text.index("PATH=/opt/relm/bin:$PATH")  # afterwards python3 is relm's
+
+
 def list_required(roots: set[str]) -> set[str]:
     """Return packages and all that they require."""
     found: set[str] = set()

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -51,7 +52,8 @@ def test_a_log_that_goes_to_a_server_needs_the_network(project: Commands, monkey
 def test_a_recipe_trains_on_its_device_and_evaluations_follow_it_to_a_gpu_alone(
     device: str, evaluates_on: str, project: Commands, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    edited(project.folder / "recipes/tiny.yaml", run={"device": device})
+    pipeline = {"pipeline": {"layers_per_ipu": [1], "gradient_accumulation": 4}} if device == "ipu" else {}
+    edited(project.folder / "recipes/tiny.yaml", run={"device": device, **pipeline})
     monkeypatch.chdir(project.folder)
     recipe = Project().plan("tiny").recipe
     assert (training_role(recipe), evaluation_role(recipe)) == (device, evaluates_on)
@@ -107,4 +109,9 @@ def test_every_rule_starts_a_step_that_is_recognised(checkout: Path) -> None:
 def test_several_processes_are_recognised_as_well() -> None:
     command = "torchrun --standalone --nproc-per-node 2 --shutdown-timeout 1800 -m -- relm pretrain smoke/x --phase main"
     assert parse_step_command(command) == ["pretrain", "smoke/x", "--phase", "main"]
+    poprun = [
+        *("env", 'POPLAR_TARGET_OPTIONS={"gatewayMode":"true"}', "poprun", "--num-instances", "2", "--num-replicas", "2"),
+        *("--ipus-per-replica", "1", "--host", "a,b", "python", "-m", "relm"),
+    ]
+    assert parse_step_command(f"{shlex.join(poprun)} pretrain x --phase main") == ["pretrain", "x", "--phase", "main"]
     assert parse_step_command("echo relm pretrain x") == []

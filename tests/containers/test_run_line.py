@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from relm.containers.lock import Role, find_image
-from relm.containers.run_line import ContainerRun, list_devices, run_line
+from relm.containers.run_line import ContainerRun, fit_image, list_configuration, list_devices, run_line
+from relm.errors import RelmError
 
 ID = f"sha256:{'a' * 64}"
 
@@ -70,14 +71,65 @@ def test_a_device_gets_its_flags_from_the_lock(role: Role, engine: str, flags: s
         assert "PJRT_DEVICE=TPU" in line
 
 
-def test_an_ipus_devices_are_those_that_the_machine_has(checkout: Path, tmp_path: Path) -> None:
+POD = {"IPUOF_VIPU_API_HOST": "10.1.5.10", "IPUOF_VIPU_API_PARTITION_ID": "mine", "HF_TOKEN": "hf_secret"}
+
+
+def test_a_step_on_a_pod_reaches_its_ipus_over_the_network(checkout: Path, tmp_path: Path) -> None:
+    (tmp_path / "dev" / "infiniband").mkdir(parents=True)
+    image = fit_image(find_image("ipu", checkout), tmp_path)
+    run = replace(run_in("ipu", checkout, devices=list_devices(image, tmp_path)), image=image)
+    assert run_line("docker", run, POD | {"SECRET": "x"}) == [
+        *("docker", "run", "--rm", "--init", "--read-only", "--tmpfs", "/tmp:rw,exec,nosuid,nodev,mode=1777"),
+        *("--user", "1000:100", "--cap-drop", "ALL", "--cap-add", "IPC_LOCK", "--security-opt", "no-new-privileges"),
+        *("--device", "/dev/infiniband", "--ulimit", "memlock=-1:-1", "--ipc", "host", "--network", "host"),
+        *("--volume", "/project:/project", "--workdir", "/project", "--env", f"RELM_IMAGE={ID}", "--env", "HF_TOKEN"),
+        *("--env", "IPUOF_VIPU_API_HOST", "--env", "IPUOF_VIPU_API_PARTITION_ID", ID, "verify", "quickstart"),
+    ]
+
+
+def test_a_step_beside_a_pcie_card_gets_its_devices_and_no_network(checkout: Path, tmp_path: Path) -> None:
     (tmp_path / "dev").mkdir()
-    for name in ("ipu0", "ipu0_ex", "null"):
+    for name in ("ipu0", "ipu0_ex", "ipu0_mailbox", "ipu0_mem", "null", "infiniband"):
         (tmp_path / "dev" / name).touch()
-    found = list_devices(find_image("ipu", checkout), tmp_path)
-    assert found == ["/dev/ipu0", "/dev/ipu0_ex"]
-    line = run_line("docker", replace(run_in("ipu", checkout), devices=found), {})
-    assert " ".join(line).count("--device /dev/ipu0") == 2
+    image = fit_image(find_image("ipu", checkout), tmp_path)
+    run = replace(run_in("ipu", checkout, devices=list_devices(image, tmp_path)), image=image)
+    assert run_line("docker", run, {}) == [
+        *("docker", "run", "--rm", "--init", "--read-only", "--tmpfs", "/tmp:rw,exec,nosuid,nodev,mode=1777"),
+        *("--user", "1000:100", "--cap-drop", "ALL", "--security-opt", "no-new-privileges"),
+        *("--device", "/dev/ipu0", "--device", "/dev/ipu0_ex", "--device", "/dev/ipu0_mailbox", "--device", "/dev/ipu0_mem"),
+        *("--network", "none", "--hostname", "localhost", "--volume", "/project:/project", "--workdir", "/project"),
+        *("--env", f"RELM_IMAGE={ID}", ID, "verify", "quickstart"),
+    ]
+
+
+@pytest.mark.parametrize("role", ["cpu", "cuda", "tpu"])
+def test_other_images_are_the_same_on_every_machine(role: Role, checkout: Path, tmp_path: Path) -> None:
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "dev" / "ipu0").touch()
+    assert fit_image(find_image(role, checkout), tmp_path) == find_image(role, checkout)
+
+
+def test_a_partition_that_a_file_describes_is_mounted_to_be_read(checkout: Path, tmp_path: Path) -> None:
+    described, folder = tmp_path / "partition.conf", tmp_path / "ipuof.conf.d"
+    described.touch()
+    folder.mkdir()
+    image = find_image("ipu", checkout).model_copy(update={"configuration": [str(folder), str(tmp_path / "absent")]})
+    assert list_configuration(image, {}) == [folder]
+    caller = {"IPUOF_CONFIG_PATH": str(described)}
+    assert list_configuration(image, caller) == [folder, described]
+    (folder / "one.conf").touch()
+    assert list_configuration(image, {"IPUOF_CONFIG_PATH": str(folder / "one.conf")}) == [folder]
+    line = run_line("docker", run_in("ipu", checkout, read=list_configuration(image, caller)), caller)
+    assert line[line.index(f"{described}:{described}:ro") - 1] == "--volume"
+    assert line[line.index("IPUOF_CONFIG_PATH") - 1] == "--env"
+
+
+@pytest.mark.parametrize("named", ["/etc/no-such-partition.conf", "partition.conf", "", "/"])
+def test_a_partitions_file_that_is_not_there_is_refused_by_its_variable(named: str, checkout: Path) -> None:
+    with pytest.raises(
+        RelmError, match=r"IPUOF_CONFIG_PATH: expected the whole path of a file, found '.*'; correct it, or unset"
+    ):
+        list_configuration(find_image("ipu", checkout), {"IPUOF_CONFIG_PATH": named})
 
 
 def test_folders_of_ones_own_are_only_read(checkout: Path) -> None:

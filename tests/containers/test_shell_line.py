@@ -137,6 +137,22 @@ def test_device_files_are_those_that_the_readers_machine_has(project: Project, t
     ]
 
 
+def test_a_published_line_for_ipus_is_a_pods_and_one_for_this_machine_has_its_own_cards(
+    project: Project, tmp_path: Path
+) -> None:
+    argv = ["relm", "pretrain", "gpt2_small_pod16", "--phase", "main"]
+    published = shlex.split(str(docker_line(argv, project).line))
+    assert published[published.index("--network") + 1] == "host"
+    assert [after for word, after in pairwise(published) if word == "--device"] == ["/dev/infiniband"]
+    assert {"IPC_LOCK", "memlock=-1:-1", "IPUOF_VIPU_API_HOST", "IPUOF_VIPU_API_PARTITION_ID"} <= set(published)
+    assert not [word for word in published if word.startswith("IPUOF_CONFIG_PATH")]  # a path of another machine
+    (tmp_path / "ipu0").touch()
+    with_lock("ipu", own_devices=[f"{tmp_path}/ipu*"])
+    words = words_read_by_a_shell(str(docker_line(argv, project, environment={"HOME": "/home/bob"}).line), tmp_path)
+    assert words[words.index("--network") + 1] == "none"
+    assert [after for word, after in pairwise(words) if word == "--device"] == [f"{tmp_path}/ipu0"]
+
+
 def test_an_image_without_a_verified_digest_is_named_by_its_tag_and_reported_as_unpinned(project: Project) -> None:
     found = docker_line(HELD_OUT, project)
     assert found.image == "relm/cpu:0.1.0"

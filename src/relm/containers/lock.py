@@ -7,7 +7,7 @@ An image that is built here and never published has no digest of its own: `relm 
 import datetime
 import re
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import yaml
 from pydantic import Field, model_validator
@@ -81,6 +81,18 @@ class Image(Pinned):
     """Variables of its steps, with their values."""
     passed: list[str] = Field(default_factory=list)
     """Variables that its steps inherit from the caller, where they are set."""
+    passed_files: list[str] = Field(default_factory=list)
+    """Variables that its steps inherit too, each with the path of a file that they may read."""
+    configuration: list[str] = Field(default_factory=list)
+    """Files and folders that its steps may read, where the machine has them."""
+    own_devices: list[str] = Field(default_factory=list)
+    """Device files, as patterns, of accelerators in the machine itself. Where it has some, its steps get these alone:
+    `network`, `ipc`, `devices`, `capabilities` and `ulimits` are for accelerators that are reached over a network."""
+
+    def for_own_devices(self) -> "Image":
+        """Return the entry for a machine that has accelerators itself."""
+        fields: dict[str, Any] = {"network": "none", "ipc": "private", "capabilities": [], "ulimits": {}}
+        return self.model_copy(update={**fields, "devices": self.own_devices})
 
 
 class Base(Pinned):

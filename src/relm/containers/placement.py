@@ -30,8 +30,9 @@ OF_A_RECIPE = (
     | {"compile", "verify", "report", "publish", "status"}
     | {declaration.command for declaration in EVALUATIONS if declaration.reads_log_alone}
 )
-# How a rule starts a step: alone or, of several processes, by torchrun.
-STEP_COMMAND = re.compile(r"\b(?:python|torchrun (?:--[\w-]+(?:[ =]\w+)? )*)\s*-m (?:-- )?relm(?:\s+|$)")
+# How a rule starts a step: alone or, of several processes, by torchrun or, on IPUs, by PopRun with a variable of Poplar's.
+_PYTHON = r"(?:env '?[A-Z_]+=[^ ]+ )?(?:poprun (?:[^ |&;]+ )+?)?python"
+STEP_COMMAND = re.compile(rf"\b(?:{_PYTHON}|torchrun (?:--[\w-]+(?:[ =]\w+)? )*)\s*-m (?:-- )?relm(?:\s+|$)")
 
 
 @dataclass(frozen=True)

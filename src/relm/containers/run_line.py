@@ -9,6 +9,7 @@ from typing import Literal
 from relm.containers.extensions import find_extensions
 from relm.containers.lock import Image, Role, find_image
 from relm.containers.placement import Placement
+from relm.errors import RelmError
 from relm.recipes.identity import work_folder
 
 Engine = Literal["docker", "podman"]
@@ -59,7 +60,7 @@ def prepare_run(
     role: Role, reference: str, placed: Placement, command: Sequence[str], *, checkout: Path, entry_point: str | None = None
 ) -> ContainerRun:
     """Return the run of a step with the checkout, the work folder, the folders that it reads, extensions, and nothing else."""
-    image, work = find_image(role), work_folder().resolve()
+    image, work = fit_image(find_image(role)), work_folder().resolve()
     extensions = find_extensions(os.environ, (checkout, work))
     work.mkdir(parents=True, exist_ok=True)  # or the engine would make it, as root
     return ContainerRun(
@@ -67,7 +68,7 @@ def prepare_run(
         reference=reference,
         command=command,
         writable=[checkout] if work.is_relative_to(checkout.resolve()) else [checkout, work],
-        read=[*placed.reads, *extensions.files],
+        read=[*placed.reads, *extensions.files, *list_configuration(image, os.environ)],
         search_path=extensions.search_path,
         working_folder=checkout,
         network=placed.network,
@@ -103,6 +104,28 @@ def run_line(engine: Engine, run: ContainerRun, caller: Mapping[str, str]) -> li
     if run.entry_point is not None:
         line += ["--entrypoint", run.entry_point]
     return [*line, run.reference, *run.command]
+
+
+def fit_image(image: Image, root: Path = Path("/")) -> Image:
+    """Return an image's entry with the flags for this machine's own accelerators, or for those it reaches over a network."""
+    own = image.for_own_devices()
+    return own if list_devices(own, root) else image
+
+
+def list_configuration(image: Image, caller: Mapping[str, str]) -> list[Path]:
+    """Return the files and folders of the machine from which an image's steps learn how to reach its accelerators.
+
+    Raises:
+        RelmError: a variable of the caller's names a file that does not exist.
+    """
+    found = [Path(name) for name in image.configuration if Path(name).exists()]
+    for name in image.passed_files:
+        path = Path(caller.get(name, ""))
+        if name in caller and not (path.is_absolute() and path.is_file()):
+            raise RelmError(f"{name}: expected the whole path of a file, found {caller[name]!r}; correct it, or unset {name}")
+        if name in caller and not any(path.is_relative_to(folder) for folder in found):
+            found.append(path)
+    return found
 
 
 def list_devices(image: Image, root: Path = Path("/")) -> list[str]:
@@ -145,7 +168,8 @@ def _format_variables(run: ContainerRun, caller: Mapping[str, str]) -> list[str]
     fixed = {"RELM_IMAGE": run.reference, **run.image.environment}
     if run.search_path:
         fixed["PYTHONPATH"] = os.pathsep.join(map(str, run.search_path))
-    names = [*ALWAYS_PASSED, *(PASSED_WITH_NETWORK if _has_network(run) else ()), *run.image.passed]
+    names = [*ALWAYS_PASSED, *(PASSED_WITH_NETWORK if _has_network(run) else ())]
+    names += [*run.image.passed, *run.image.passed_files]
     passed = [name for name in dict.fromkeys(names) if name in caller and name not in fixed]
     words = [f"{name}={value}" for name, value in fixed.items()] + passed
     return [part for word in words for part in ("--env", word)]

@@ -4,17 +4,17 @@ They name nothing of the machine they were written on: the checkout is `$PWD`, a
 `$RELM_WORK`, the user `id -u`. Everything else that a shell would expand is quoted.
 """
 
+import dataclasses
 import os
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from relm.containers.extensions import find_extensions
 from relm.containers.lock import REFERENCE, Image, Role, find_image, find_reference
 from relm.containers.placement import Placement, place_step
-from relm.containers.run_line import PASSED_WITH_NETWORK, ContainerRun, run_line
+from relm.containers.run_line import PASSED_WITH_NETWORK, ContainerRun, fit_image, list_configuration, run_line
 from relm.errors import RelmError
 from relm.recipes.identity import work_folder
 from relm.recipes.project import Project
@@ -28,7 +28,7 @@ USER = '"$(id -u):$(id -g)"'
 _PASSED = {name: "" for name in PASSED_WITH_NETWORK if name != "RELM_MIRROR"}
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class DockerLine:
     """The `docker run` of a step, or why there is none."""
 
@@ -63,14 +63,16 @@ def docker_line(
         ran_in: the image that it ran in, if it did: no other one is named then.
         environment: of the shell that the line is for, with this machine's own images; none: for any machine.
     """
-    if argv[:1] not in (["relm"], ["torchrun"]) or "relm" not in argv:
+    started = argv[:1] in (["relm"], ["torchrun"]) or argv[2:3] == ["poprun"]
+    if not started or "relm" not in argv:
         return DockerLine(None, caveat="the recorded command is not one of relm")
     if ran_in is not None and not REFERENCE.fullmatch(ran_in):
         return DockerLine(None, caveat=f"{ran_in!r} is not an image's name")
     words = argv[argv.index("relm") + 1 :]
     try:
         placed = place_step(words, project)
-        image = find_image(placed.role)
+        image = find_image(placed.role) if environment is None else fit_image(find_image(placed.role))
+        configuration = [] if environment is None else list_configuration(image, environment)
     except RelmError as error:
         return DockerLine(None, caveat=str(error))
     named, caveat = (ran_in, None) if ran_in else _name_image(placed.role, image, own=environment is not None)
@@ -78,9 +80,9 @@ def docker_line(
         caveat = (
             f"{named} was built where it ran and not published; what make images ROLES={placed.role} builds anew has another id"
         )
-    line = run_line(
-        "docker", _prepare_run(argv, placed, image, named, environment or {}), _PASSED if environment is None else environment
-    )
+    run = _prepare_run(argv, placed, image, named, environment or {})
+    run = dataclasses.replace(run, read=[*run.read, *configuration])
+    line = run_line("docker", run, _PASSED | dict.fromkeys(image.passed, "") if environment is None else environment)
     return DockerLine(f"{_format_engine_words(line)} {_join(_insert_variables(argv[1:], environment or {}))}", named, caveat)
 
 

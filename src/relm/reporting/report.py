@@ -12,6 +12,7 @@ from relm.reporting import plots
 from relm.reporting.findings import Findings, gather
 from relm.reporting.model_card import model_card
 from relm.reporting.pages import template
+from relm.reporting.pipeline import report_pipeline
 from relm.reporting.publish import COMPILATION, REPORT_FILES, evaluation_names, published_files
 
 
@@ -90,6 +91,7 @@ def report_page(findings: Findings) -> str:
         wide=plots.loss_curve(log, levels),
         narrow=plots.loss_curve(log, levels, narrow=True),
         described=plots.describe_curve(log),
+        pipeline=report_pipeline(findings.plan),
     )
 
 
