@@ -196,13 +196,17 @@ def _require_known(optimizer: Mapping[str, Any]) -> None:
     if name not in ("adamw", "adam", "lamb"):
         raise ValueError(f"optimizer.name: an IPU runs adamw, adam or lamb, found {name}{way_out}")
     if name != "lamb" and not optimizer["bias_correction"]:
-        raise ValueError(f"optimizer.bias_correction: PopTorch compiles {name} with bias correction always, found false{way_out}")
+        raise ValueError(
+            f"optimizer.bias_correction: PopTorch compiles {name} with bias correction always, found false{way_out}"
+        )
     if name != "lamb" and optimizer["form"] != "pytorch":
         raise ValueError(f"optimizer.form: an IPU runs pytorch, found {optimizer['form']}{way_out}")
     if name == "lamb" and optimizer["lamb"]["normalise_gradient"]:
         raise ValueError(f"optimizer.lamb.normalise_gradient: PopTorch's LAMB has no such option, found true{way_out}")
     if optimizer["gradient_clipping"] is not None:
-        raise ValueError(f"optimizer.gradient_clipping: not available on an IPU, found {optimizer['gradient_clipping']}{way_out}")
+        raise ValueError(
+            f"optimizer.gradient_clipping: not available on an IPU, found {optimizer['gradient_clipping']}{way_out}"
+        )
 
 
 def is_decayed(optimizer: Mapping[str, Any], name: str, shape: Tuple[int, ...]) -> bool:
@@ -243,4 +247,3 @@ def build_optimizer(poptorch: Any, table: OptimizerTable, parameters: Mapping[st
     groups = [{**group, "params": [parameters[name] for name in group["params"]]} for group in table.groups]
     arguments = {key: getattr(torch, value) if key.endswith("accum_type") else value for key, value in table.arguments.items()}
     return getattr(poptorch.optim, table.name)(groups, **arguments)
-

@@ -190,7 +190,7 @@ class PoptorchBackend:
             return torch.full_like(held, self._updates)
         for moment, prefix in MOMENTS.items():
             if name.startswith(prefix + _PREFIX):
-                value = self._state[f"{name[len(prefix + _PREFIX):]}.{moment}"]
+                value = self._state[f"{name[len(prefix + _PREFIX) :]}.{moment}"]
                 if value.numel() != held.numel():
                     raise BackendError(
                         f"PopART keeps {name} as {tuple(held.shape)}, expected {tuple(value.shape)}: its optimizer state cannot be "
