@@ -9,6 +9,8 @@ options of PopTorch with the same meaning; min_remote_tensor_size is 50,000 byte
 where a configuration does not give it.
 """
 
+from __future__ import annotations
+
 from typing import Any
 
 MEAN = "ReductionType.Mean"

@@ -223,7 +223,8 @@ class Executor:
 
     def setOptimizer(self, optimizer: _Optimizer) -> None:
         self._groups = [
-            {**group, "params": [self._names[id(parameter)] for parameter in group["params"]]} for group in optimizer.param_groups
+            {**group, "params": [self._names[id(parameter)] for parameter in group["params"]]}
+            for group in optimizer.param_groups
         ]
         self._loss_scaling = optimizer.loss_scaling
         if self._compiled and optimizer.dirty:
