@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from relm.models.bert import Bert, BertConfig
 from relm.recipes.optimization import Optimizer
 from relm.training.optimizers import build_optimizer
 
@@ -79,6 +80,31 @@ def expected(
             ratio = 1.0 if any(word in name for word in unadapted) else trust_ratio(weight, update, clip)
             weights[name] = weight - RATE * ratio * update
     return weights
+
+
+def test_a_berts_parameters_are_in_the_groups_of_the_originals_patterns() -> None:
+    """Graphcore's BERT for TensorFlow 1, ipu_optimizer.py: names with these words are not decayed, or not adapted."""
+    undecayed, unadapted = ("bias", "beta"), ("bias", "beta", "gamma")
+    sizes = {"layers": 1, "heads": 2, "hidden_size": 4, "intermediate_size": 6, "positions": 5, "vocabulary_size": 7}
+    model = Bert(BertConfig(**sizes, next_sentence=True))
+    model.initialise(torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1)  # so that biases would decay, too
+    before = {name: parameter.detach().double().numpy().copy() for name, parameter in model.named_parameters()}
+    first = gradients_of(model, 1)
+    train(model, 1, bias_correction=False, decayed="all_but_biases")
+    groups = set()
+    for name, parameter in model.named_parameters():
+        variable = name.replace("LayerNorm.weight", "gamma").replace("LayerNorm.bias", "beta")
+        is_decayed, is_adapted = (not any(word in variable for word in words) for words in (undecayed, unadapted))
+        groups.add((is_decayed, is_adapted))
+        m, v = (1 - BETAS[0]) * first[name], (1 - BETAS[1]) * first[name] ** 2
+        update = m / (np.sqrt(v) + EPSILON) + (DECAY * before[name] if is_decayed else 0.0)
+        ratio = trust_ratio(before[name], update, np.inf) if is_adapted else 1.0
+        wanted = before[name] - RATE * ratio * update
+        np.testing.assert_allclose(parameter.detach().numpy(), wanted, rtol=2e-5, atol=2e-7, err_msg=name)
+    assert groups == {(True, True), (True, False), (False, False)}
 
 
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {

@@ -17,8 +17,8 @@ from relm.models.bert import Bert
 from relm.steps import list_steps
 from relm.steps.parser import parser
 from relm.training.tensorflow_bert import import_tensorflow_bert
-from tensorflow_formula import Array, TensorflowBert
-from tensorflow_variables import HIDDEN, LAYERS, POSITIONS, WORDS, draw, variables
+from tensorflow_formula import TensorflowBert
+from tensorflow_variables import HIDDEN, LAYERS, POSITIONS, WORDS, Array, draw, variables
 
 DATA = Path(__file__).parents[1] / "data" / "tensorflow_bert"
 GIVEN = {"num_attention_heads": 2, "hidden_size": HIDDEN, "vocab_size": WORDS, "hidden_act": "gelu"}
@@ -37,25 +37,25 @@ def write_and_convert(values: dict[str, Any], folder: Path, **given: Any) -> tup
     return converted(write_bundle(folder / "ckpt-7", values), folder / "model", **given)
 
 
-def make_inputs() -> dict[str, Array]:
-    draws = np.random.default_rng(3)
-    attended = np.arange(POSITIONS) < np.array([[POSITIONS], [6]])
-    shape = (2, POSITIONS)
+def make_inputs() -> dict[str, torch.Tensor]:
+    draws, shape = torch.Generator().manual_seed(3), (2, POSITIONS)
     return {
-        "ids": draws.integers(0, WORDS, shape), "positions": np.broadcast_to(np.arange(POSITIONS), shape),
-        "segments": draws.integers(0, 2, shape), "attended": attended,
-    }  # fmt: skip
+        "ids": torch.randint(0, WORDS, shape, generator=draws),
+        "positions": torch.arange(POSITIONS).expand(shape),
+        "segments": torch.randint(0, 2, shape, generator=draws),
+        "attended": torch.arange(POSITIONS) < torch.tensor([[POSITIONS], [6]]),
+    }
 
 
 def assert_same_outputs(model: Bert, original: TensorflowBert) -> None:
     given = make_inputs()
-    hidden = original.encode(**given)
-    ids, segments, attended = (torch.tensor(given[name]) for name in ("ids", "segments", "attended"))
+    ids, segments, attended = given["ids"], given["segments"], given["attended"]
     with torch.no_grad():
-        found = model.logits(ids, attended.long(), segments).numpy()
-        pairs = model.next_sentence_logits(ids, attended.long(), segments).numpy()
-    np.testing.assert_allclose(found[given["attended"]], original.logits(hidden)[given["attended"]], rtol=2e-5, atol=2e-4)
-    np.testing.assert_allclose(pairs, original.pair_logits(hidden[:, 0]), rtol=1e-5, atol=1e-5)
+        hidden = original.encode(**given)
+        found = model.logits(ids, attended.long(), segments)[attended]
+        pairs = model.next_sentence_logits(ids, attended.long(), segments)
+        torch.testing.assert_close(found, original.logits(hidden)[attended].float(), rtol=2e-5, atol=2e-4)
+        torch.testing.assert_close(pairs, original.pair_logits(hidden[:, 0]).float(), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("layout", ["google", "graphcore"])
@@ -83,7 +83,7 @@ def test_googles_folder_is_one_of_transformers(tmp_path: Path) -> None:
     assert "ignored" not in sentence
     theirs, report = BertForPreTraining.from_pretrained(tmp_path / "model", output_loading_info=True)
     assert not any(report.values()), report
-    ids = torch.tensor(make_inputs()["ids"])
+    ids = make_inputs()["ids"]
     torch.testing.assert_close(model.logits(ids), theirs.eval()(ids).prediction_logits, rtol=1e-5, atol=1e-4)
 
 

@@ -74,7 +74,8 @@ class Pipeline(Section):
     half_partials: bool = True
     """Partial sums of matrix products are float16."""
     stochastic_rounding: bool = True
-    """Results in float16 are rounded up or down at random, so that small updates survive on average."""
+    """Results in float16 are rounded up or down at random, so that small updates survive on average; the simulator rounds the
+    updated weights alone."""
     loss_scaling: LossScaling = LossScaling()
     """Scaling of the loss on the device."""
     stages_of_original: int | None = Field(default=None, gt=0)

@@ -31,8 +31,10 @@ TERMS = {"gpt2": {"next_token": "labels"}, "bert": {"masked_token": "masked_labe
 Config = Gpt2Config | BertConfig
 
 
-def spec(config: Config, optimizer: dict[str, Any], precision: str = "float32", **pipeline: Any) -> WorkerSpec:
-    built = Pipeline.model_validate(pipeline)
+def spec(
+    config: Config, optimizer: dict[str, Any], precision: str = "float32", half_weights: bool = False, **pipeline: Any
+) -> WorkerSpec:
+    built = Pipeline.model_validate({**pipeline, "precision": "float16" if half_weights else "float32"})
     return WorkerSpec(
         backend="simulator",
         architecture=config.architecture,

@@ -163,9 +163,10 @@ def test_dropout_follows_from_seeds_and_not_from_the_order_or_the_partition(conf
     assert other != pytest.approx(found[0][0], rel=1e-6)
 
 
-def test_a_resumed_run_ends_with_the_same_bits_as_an_uninterrupted_one() -> None:
+@pytest.mark.parametrize("half_weights", [False, True])
+def test_a_resumed_run_ends_with_the_same_bits_as_an_uninterrupted_one(half_weights: bool) -> None:
     config = replace(GPT2, dropout=0.2)
-    built = spec(config, LAMB, layers_per_ipu=[1, 2], gradient_accumulation=5)
+    built = spec(config, LAMB, half_weights=half_weights, layers_per_ipu=[1, 2], gradient_accumulation=5)
     whole = opened(config, built)
     first, second = call(config, built), call(config, built, learning_rate=2e-3)
     whole.take(first)
@@ -177,6 +178,29 @@ def test_a_resumed_run_ends_with_the_same_bits_as_an_uninterrupted_one() -> None
     for found, expected in zip(resumed.save(), whole.save(), strict=True):
         assert set(found) == set(expected)
         assert all(torch.equal(tensor, expected[name]) for name, tensor in found.items())
+
+
+def test_updated_weights_are_rounded_to_their_neighbours_in_float16_at_random() -> None:
+    pipeline = {"layers_per_ipu": [1, 1], "gradient_accumulation": 5}
+    (exact, moments), (rounded, same_moments), (unrounded, _) = (
+        updated(spec(GPT2, ADAMW, half_weights=half, **pipeline, **changes))
+        for half, changes in ((False, {}), (True, {}), (True, {"stochastic_rounding": False}))
+    )
+    assert_close(same_moments, moments, atol=0, rtol=0)
+    assert_close(unrounded, exact, atol=0, rtol=0)
+    values, found = (torch.cat([tensor.flatten() for tensor in weights.values()]) for weights in (exact, rounded))
+    assert torch.equal(found, found.half().float())
+    spacing = torch.exp2(values.abs().log2().floor() - 10)  # the weights are large: none is subnormal
+    assert ((found - values).abs() < spacing.clamp(min=2.0**-24)).all()
+    is_nearest = found == values.half().float()
+    assert 0.6 < is_nearest.float().mean() < 0.9, "a value is rounded to the nearest three times of four"
+
+
+def updated(built: WorkerSpec) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+    """Return weights and optimizer's state after one update."""
+    backend = opened(GPT2, built)
+    backend.take(call(GPT2, built))
+    return backend.save()
 
 
 def test_bfloat16_computes_nearly_the_same_with_float32_weights() -> None:

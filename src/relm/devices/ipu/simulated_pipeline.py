@@ -91,12 +91,17 @@ def model_on_ipu(build: Callable[[], LanguageModel], ipu: int, lies_on: Mapping[
     return model
 
 
+def derive_seed(seed: int, name: str) -> int:
+    """Return the seed of a generator of its own, from a seed and a name."""
+    digest = hashlib.blake2b(f"{seed} {name}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1
+
+
 @contextmanager
 def seeded(seed: int, name: str) -> Iterator[None]:
     """Draw random numbers from a seed and a name, and restore the generator afterwards."""
     kept = torch.get_rng_state()
-    digest = hashlib.blake2b(f"{seed} {name}".encode(), digest_size=8).digest()
-    torch.default_generator.manual_seed(int.from_bytes(digest, "little") >> 1)
+    torch.default_generator.manual_seed(derive_seed(seed, name))
     try:
         yield
     finally:

@@ -1,7 +1,9 @@
 """The pipeline simulator: updates of a model divided over IPUs, computed by the CPU in plain torch.
 
 It has the partition, the schedule and the optimizer of a run on IPUs, and computes in the recipe's precision: float32, or
-bfloat16 with float32 weights. Half precision, its rounding and its loss scale are an IPU's own.
+bfloat16 with float32 weights. Of half precision it has the weights: where the pipeline's `precision` is float16 with
+`stochastic_rounding`, each update leaves them in float16, rounded at random as on an IPU. Activations, gradients and moments in
+half precision are an IPU's own.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ from torch import Tensor
 
 from relm.devices.ipu.backend import Arrays, BackendError, Call, Sums, Tensors, WorkerSpec
 from relm.devices.ipu.partition import build_model
-from relm.devices.ipu.simulated_pipeline import Outcome, SeededMicroBatch, SimulatedPipeline
+from relm.devices.ipu.simulated_pipeline import Outcome, SeededMicroBatch, SimulatedPipeline, derive_seed
+from relm.devices.ipu.stochastic_rounding import round_stochastically
 from relm.devices.ipu.update_rules import UpdateRule
 from relm.models.contract import LanguageModel
 from relm.models.layers import serialised_linear
@@ -95,7 +98,16 @@ class SimulatorBackend:
             if parameter.grad is not None
         }
         self._rule.take(gradients, call.learning_rate)
+        if self._spec.pipeline["stochastic_rounding"] and self._spec.pipeline["precision"] == "float16":
+            self._round_weights()
         return outcomes
+
+    @torch.no_grad()
+    def _round_weights(self) -> None:
+        """Round the weights to float16 by random numbers that follow from the recipe's seed and the count of updates."""
+        generator = torch.Generator().manual_seed(derive_seed(self._spec.seed, f"rounding of update {self._rule.updates}"))
+        for parameter in self._pipeline.parameters.values():
+            parameter.copy_(round_stochastically(parameter, torch.float16, generator))
 
     def save(self) -> tuple[Tensors, Tensors]:
         """Return copies of the weights and the optimizer's state."""

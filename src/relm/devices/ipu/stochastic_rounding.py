@@ -1,0 +1,31 @@
+"""Stochastic rounding, by which small updates of weights in half precision survive on average (Gupta et al. 2015, section 2).
+
+Imports torch alone, and imports on Python 3.8 with torch 2.0.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def round_stochastically(values: Tensor, dtype: torch.dtype, generator: torch.Generator) -> Tensor:
+    """Round each value to one of its two neighbours, to each with the share of the distance that the value is from the other.
+
+    The mean of many roundings is the value, subnormal ones included. Representable values, infinities and NaN stay, and a
+    finite value beyond the largest becomes the largest.
+
+    Args:
+        values: float32, of any shape.
+        dtype: float16 or bfloat16.
+        generator: the random numbers, one for each value.
+    """
+    exact = values.double()
+    nearest = values.to(dtype)
+    # The bits of a number, read as an integer, count the numbers of its sign from zero on.
+    is_too_far = nearest.double().abs() > exact.abs()
+    lower = nearest.view(torch.int16) - is_too_far.to(torch.int16)
+    start, end = lower.view(dtype).double(), (lower + 1).view(dtype).double()
+    share = (exact - start) / (end - start)
+    draws = torch.rand(values.shape, dtype=torch.float64, generator=generator, device=values.device)
+    return (lower + (draws < share).to(torch.int16)).view(dtype)
