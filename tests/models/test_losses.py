@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from relm.models.losses import cross_entropy, scored_in_one_pass
+from relm.models.losses import cross_entropy, cross_entropy_in_chunks, scored_in_one_pass
 
 
 def test_nats_count_and_correct_of_four_labels() -> None:
@@ -60,3 +60,22 @@ def test_one_pass_for_compilers_has_the_nats_gradients_and_likeliest_of_torchs_o
 def test_one_pass_of_nan_logits_is_nan() -> None:
     nats, likeliest = scored_in_one_pass(torch.tensor([[1.0, math.nan]]), torch.tensor([0]))
     assert (math.isnan(nats.item()), likeliest.item()) == (True, False)
+
+
+@pytest.mark.parametrize("traced", [False, True])
+@pytest.mark.parametrize("chunk", [1, 2, 3, 5, 9])
+def test_chunks_of_positions_have_the_sums_and_gradients_of_the_whole(chunk: int, traced: bool) -> None:
+    generator = torch.Generator().manual_seed(2)
+    labels = torch.tensor([[3, -100, 1, 0, 6], [-100, -100, 2, 2, 5]])
+    outcomes = []
+    for taken in (None, chunk):
+        logits = torch.randn(2, 5, 7, generator=generator.manual_seed(2)).requires_grad_()
+        term = cross_entropy_in_chunks(logits, labels, taken, traced)
+        (term.nats / 7).backward()
+        outcomes.append((term, logits.grad))
+    (whole, whole_gradient), (found, gradient) = outcomes
+    assert whole == cross_entropy(logits.detach(), labels, traced)
+    assert [value.dtype for value in found] == [value.dtype for value in whole]
+    assert (found.count, found.correct) == (whole.count, whole.correct)
+    torch.testing.assert_close(found.nats, whole.nats, rtol=1e-6, atol=0.0)
+    torch.testing.assert_close(gradient, whole_gradient, rtol=1e-6, atol=1e-8)

@@ -90,6 +90,19 @@ def test_weights_and_optimizer_after_several_updates_equal_those_of_relms_optimi
     assert_close(state, expected.state)
 
 
+def test_the_vocabulary_is_projected_in_slices_and_the_loss_taken_in_chunks_as_the_plan_says() -> None:
+    counts = []
+    for plan in ({}, {"vocabulary_serialisation": 4, "loss_chunk": 4}):
+        built = spec(GPT2, ADAMW, layers_per_ipu=[3], gradient_accumulation=1, **plan)
+        backend = opened(GPT2, built)
+        with torch.profiler.profile() as profile:
+            backend.take(call(GPT2, built))
+        events = {event.key: event.count for event in profile.key_averages()}
+        counts.append((events["aten::linear"], events["aten::cross_entropy_loss"]))
+    # Of six positions, chunks of four and two.
+    assert (counts[1][0] - counts[0][0], counts[0][1], counts[1][1]) == (3, 1, 2)
+
+
 def test_the_division_of_a_batch_among_replicas_and_micro_batches_changes_rounding_only() -> None:
     found = []
     for layers, replicas, accumulation, size in (([1, 2], 1, 12, 1), ([1, 2], 2, 6, 1), ([1, 2], 1, 6, 2), ([3], 4, 3, 1)):
@@ -100,6 +113,25 @@ def test_the_division_of_a_batch_among_replicas_and_micro_batches_changes_roundi
         found.append(backend.save()[0])
     for weights in found[1:]:
         assert_close(weights, found[0])
+
+
+@pytest.mark.parametrize("case", ["gpt2-graphcore", "gpt2-everything-kept", "bert-replicas"])
+def test_one_tensor_without_its_graph_passes_from_stage_to_stage(case: str) -> None:
+    config, pipeline = PIPELINES[case]
+    built = spec(config, ADAMW, **pipeline)
+    backend = opened(config, built)
+    passed: list[tuple[str, dict[str, torch.Tensor]]] = []
+    for stage in backend._pipeline.stages[1:]:
+        segments, name = backend._pipeline._segments[stage.ipu], stage.segments[0]
+
+        def run(batch: Any, state: Any, own: Any = segments[name].run, name: str = name) -> Any:
+            passed.append((name, state))
+            return own(batch, state)
+
+        segments[name] = segments[name]._replace(run=run)
+    backend.take(call(config, built))
+    assert {name for name, _ in passed} == {stage.segments[0] for stage in backend._pipeline.stages[1:]}
+    assert all(list(state) == ["hidden"] and state["hidden"].is_leaf for _, state in passed)
 
 
 def test_every_micro_batch_sees_the_weights_from_before_the_update() -> None:
