@@ -5,6 +5,8 @@ from collections import Counter
 import pytest
 
 from relm.devices.ipu.schedule import Work, pipeline_schedule
+from relm.forecast.pipeline_memory import list_stages
+from relm.recipes.pipeline import Pipeline
 
 # Three forward stages, five micro-batches. F0: forward pass of micro-batch 0, B0: its backward pass; the last stage makes both
 # at one clock.
@@ -59,6 +61,15 @@ def test_the_idle_share_is_that_of_fill_and_drain() -> None:
     order = list(pipeline_schedule(stages, micro_batches))
     lengths = {kind: len({w.clock for w in order if w.is_backward is kind}) for kind in (False, True)}
     assert lengths == {False: micro_batches + stages - 1, True: micro_batches + stages - 1}
+
+
+def test_as_many_micro_batches_wait_at_each_stage_as_the_estimate_of_memory_counts() -> None:
+    pipeline = Pipeline(layers_per_ipu=[0, 4, 4, 4], position_embedding=1, gradient_accumulation=12)
+    waiting, most = Counter(), Counter()
+    for work in pipeline_schedule(pipeline.stages, pipeline.gradient_accumulation):
+        waiting[work.stage] += -1 if work.is_backward else 1
+        most[work.stage] = max(most[work.stage], waiting[work.stage])
+    assert [most[stage] for stage in range(5)] == [stage.waiting for stage in list_stages(pipeline)] == [9, 7, 5, 3, 1]
 
 
 def test_too_few_micro_batches_are_refused() -> None:

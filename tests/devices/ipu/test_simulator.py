@@ -213,7 +213,7 @@ def test_a_resumed_run_ends_with_the_same_bits_as_an_uninterrupted_one(half_weig
 
 
 def test_updated_weights_are_rounded_to_their_neighbours_in_float16_at_random() -> None:
-    pipeline = {"layers_per_ipu": [1, 1], "gradient_accumulation": 5}
+    pipeline = {"layers_per_ipu": [1, 2], "gradient_accumulation": 5}
     (exact, moments), (rounded, same_moments), (unrounded, _) = (
         updated(spec(GPT2, ADAMW, half_weights=half, **pipeline, **changes))
         for half, changes in ((False, {}), (True, {}), (True, {"stochastic_rounding": False}))
