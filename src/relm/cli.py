@@ -42,8 +42,7 @@ def run_step(name: str, step: Step, arguments: Arguments, argv: Sequence[str]) -
 
     for folder in {output.parent for output in job.outputs}:
         folder.mkdir(parents=True, exist_ok=True)
-    started_as = ["relm"] if ranks.ranks() == 1 else ranks.launcher(ranks.ranks())
-    with record(name, job.inputs, job.outputs, [*started_as, *argv]) as facts:
+    with record(name, job.inputs, job.outputs, [*ranks.started_by(), *argv]) as facts:
         facts["summary"] = job.run()
     return str(facts["summary"])
 

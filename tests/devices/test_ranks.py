@@ -114,3 +114,41 @@ def test_a_terminated_torchrun_lets_each_rank_save_and_ends_with_1(tmp_path: Pat
     assert process.wait(timeout=60) == 1, (tmp_path / "output").read_text()
     assert {"saved-0", "saved-1"} <= files(tmp_path)
     assert "closing signal SIGTERM" in (tmp_path / "output").read_text()
+
+
+POPRUN = {
+    "POPDIST_NUM_TOTAL_REPLICAS": "8",
+    "POPDIST_NUM_LOCAL_REPLICAS": "4",
+    "POPDIST_REPLICA_INDEX_OFFSET": "4",
+    "POPDIST_NUM_IPUS_PER_REPLICA": "16",
+}
+
+
+def test_popruns_instances_are_ranks_and_their_launcher_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in POPRUN.items():
+        monkeypatch.setenv(name, value)
+    assert (ranks.rank(), ranks.ranks()) == (1, 2)
+    started = " ".join(ranks.started_by())
+    assert started.endswith("poprun --num-instances 2 --num-replicas 8 --ipus-per-replica 16 python -m relm")
+    assert ranks.split_launcher([*ranks.started_by(), "pretrain", "relm"]) == ["pretrain", "relm"]
+
+
+@pytest.mark.parametrize("value", ["", "x", "0", "-4", "9"])
+def test_variables_that_poprun_cannot_have_set_make_no_ranks(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    for name, known in {**POPRUN, "POPDIST_NUM_LOCAL_REPLICAS": value}.items():
+        monkeypatch.setenv(name, known)
+    assert (ranks.rank(), ranks.ranks()) == (0, 1)
+    assert ranks.started_by() == ["relm"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [*ranks.launcher(2)[:-1], "sh", "relm"],
+        [*ranks.poprun(2, 8, 8, ["--host", "a"]), "pretrain"],
+        ["env", "LD_PRELOAD=x", *ranks.poprun(2, 8, 8)[2:], "pretrain"],
+        ["poprun", "relm"],
+    ],
+)
+def test_no_other_words_before_relm_are_taken_for_a_launcher(words: list[str]) -> None:
+    assert ranks.split_launcher(words) is None

@@ -2,9 +2,18 @@
 
 import importlib.metadata
 import importlib.util
+import os
+import subprocess
 from pathlib import Path
 
+from relm.devices.ipu.worker_process import INTERPRETER, describe_missing_interpreter, find_interpreter
 from relm.devices.tpu_chips import chips_here
+
+SDK = "POPLAR_SDK_ENABLED"
+"""Environment variable that enabling Graphcore's SDK sets."""
+_VERSIONS = (
+    "from importlib.metadata import version; print(*(f'{name} {version(name)}' for name in ('poptorch', 'torch')), sep=', ')"
+)
 
 
 def describe_cpu() -> str:
@@ -49,8 +58,25 @@ def describe_tpu() -> str:
     return f"yes: {chips[0].name}, chips on this machine: {len(chips)}, torch_xla {version}"
 
 
+def find_missing_ipu() -> str | None:
+    """Return what this machine lacks to train on IPUs, by its files and environment variables alone; None if nothing."""
+    if os.environ.get(SDK) or os.environ.get(INTERPRETER):
+        return None if find_interpreter("poptorch", os.environ) else describe_missing_interpreter(os.environ)
+    return f"Graphcore's SDK is not enabled: install it and `source SDK/enable`, which sets {SDK}, or set {INTERPRETER}"
+
+
 def describe_ipu() -> str:
-    """Return no, with the count of IPU devices: there is no module for them."""
-    devices = sorted(Path("/dev").glob("ipu*"))
-    found = f"{len(devices)} devices in /dev" if devices else "no /dev/ipu*"
-    return f"no: {found}, and this version of relm has no IPU trainer yet (poptorch lives in Graphcore's image)"
+    """Return the versions of the SDK's packages and the count of IPUs of this machine, or what is missing."""
+    missing = find_missing_ipu()
+    if missing is not None:
+        return f"no: {missing}"
+    python = find_interpreter("poptorch", os.environ)
+    assert python is not None, "it was found"
+    try:
+        done = subprocess.run([python, "-c", _VERSIONS], capture_output=True, text=True, timeout=20, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return f"no: {python} has no poptorch; set {INTERPRETER} to the Python that Graphcore's SDK is installed in"
+    cards, pod = len(list(Path("/dev").glob("ipu[0-9]*_ex"))), sorted(name for name in os.environ if name.startswith("IPUOF_"))
+    if not cards and not pod:
+        return f"no: {done.stdout.strip()} in {python}, but there is no /dev/ipu*, and no variable of a Pod (IPUOF_*) is set"
+    return f"yes: {done.stdout.strip()}, {f'{cards} IPUs in /dev' if cards else f'a Pod ({pod[0]})'}"

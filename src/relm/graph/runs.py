@@ -7,8 +7,10 @@ from snakemake.io import ancient
 
 from relm.artifact import sha256_of, sidecar_of
 from relm.devices import ranks
+from relm.devices.ipu import instances
 from relm.errors import RelmError
 from relm.graph.asking import PROJECT, report_faults, sidecars, strings
+from relm.recipes.devices import DEVICES
 from relm.recipes.plan import Plan
 
 
@@ -69,6 +71,9 @@ def trainer_threads(wildcards: Any) -> int:
 
 def launcher(wildcards: Any, resources: Any) -> str:
     """Return the command that starts the trainer; as it depends on resources, Snakemake does not train again if it changes."""
+    run = PROJECT.plan(wildcards.recipe).recipe.run
+    if run.pipeline is not None and run.pipeline.instances > 1 and DEVICES[run.device].simulator is not None:
+        return shlex.join(instances.launcher(run.pipeline))
     return shlex.join(ranks.launcher(resources.processes))
 
 

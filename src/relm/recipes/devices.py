@@ -140,6 +140,7 @@ DEVICES: Registry[DeviceDeclaration] = Registry(
         name="ipu",
         open="relm.devices.ipu.device:open_ipu_device",
         check="relm.devices.detection:describe_ipu",
+        lacks="relm.devices.detection:find_missing_ipu",
         lock="torch-cpu.txt",
         image="ipu",
         float32_products={"highest": "as its pipeline's precision says"},

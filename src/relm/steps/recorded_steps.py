@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from relm.containers.placement import OF_A_RECIPE
-from relm.devices.ranks import launcher
+from relm.devices.ranks import split_launcher
 from relm.errors import RelmError
 from relm.recipes.checkout import read_commit
 from relm.recipes.datasets import load_dataset
@@ -52,16 +52,13 @@ def words_of_step(argv: Sequence[str]) -> list[str]:
     Raises:
         RelmError: it begins neither with `relm` nor with what relm starts several processes by.
     """
-    words = list(argv)
-    if words[:1] == ["relm"]:
-        return words[1:]
-    prefix = words[: words.index("relm") + 1] if "relm" in words else []
-    count = prefix[3] if len(prefix) > 3 else ""
-    if re.fullmatch("[1-9][0-9]{0,5}", count) and prefix == launcher(int(count)):
-        return words[len(prefix) :]
-    raise RelmError(
-        f"the recorded command begins with {' '.join(words[:4])!r}, expected relm or its torchrun; nothing is printed"
-    )
+    words = split_launcher(argv)
+    if words is None:
+        raise RelmError(
+            f"the recorded command begins with {' '.join(argv[:4])!r}, expected relm, its torchrun or its poprun; "
+            "nothing is printed"
+        )
+    return words
 
 
 def require_graph_step(argv: Sequence[str], commit: str | None = None) -> None:

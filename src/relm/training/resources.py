@@ -96,15 +96,21 @@ def require_resources(config: Configuration, phase: Phase, run: Run, run_folder:
 def require_state_memory(config: Configuration, phase: Phase, run: Run) -> None:
     """Raise if a phase's weights, gradients, optimizer state and logits alone exceed the memory of this machine.
 
-    Other activations are not counted, so a phase that passes may still not fit. An accelerator's own memory is not checked.
+    Other activations are not counted, so a phase that passes may still not fit. An accelerator's own memory is not checked; a
+    device that takes whole updates has a worker with its own copy.
 
     Raises:
         RelmError: they do; says how much is missing.
     """
-    if not DEVICES[run.device].in_main_memory:
-        return
-    state, logits = state_bytes(config, phase.optimizer).total, logits_bytes(config, phase, run)
+    device, whole = DEVICES[run.device], state_bytes(config, phase.optimizer)
     work = f"training {parameter_count(config):,} parameters"
+    kept = whole.weights + whole.optimizer
+    if device.pipelined:
+        worker = whole.total if device.in_main_memory else kept
+        require_memory(kept + worker, f"{work}: weights and optimizer state of the training loop and of its worker alone")
+    if not device.in_main_memory:
+        return
+    state, logits = whole.total, logits_bytes(config, phase, run)
     require_memory(run.processes * state, f"{work}: weights, gradients and optimizer state alone")
     size = micro_batch_size(phase, run.micro_batch_size, run.processes)
     require_memory(

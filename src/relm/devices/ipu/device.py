@@ -57,14 +57,14 @@ class IpuDevice:
         self._name, self._cache = run.device, cache
         self._compile_seconds = 0.0
         self._lock = threading.Lock()
-        self._worker = WorkerProcess("simulator" if self._simulates else "poptorch")
+        self.worker = WorkerProcess("simulator" if self._simulates else "poptorch")
 
     def _request(
         self, kind: str, fields: Mapping[str, Any] | None = None, arrays: Mapping[str, np.ndarray] | None = None
     ) -> Any:
         """Return the worker's answer to a request; only one thread at a time talks to it."""
         with self._lock:
-            return self._worker.request(kind, fields, arrays)
+            return self.worker.request(kind, fields, arrays)
 
     def open_updates(self, config: Any, phase: str, settings: Phase, seed: int, offline: bool = False) -> None:
         """Have the worker build the model of a phase, on the IPUs of its pipeline."""
@@ -183,7 +183,7 @@ class IpuDevice:
         """Return the device, the worker's versions, and the counts that decide the order of sums."""
         counts = {"replicas": self._pipeline.replicas, "updates_per_call": self.updates_per_call}
         own = {PRECISION: "highest", "threads": self.threads} if self._simulates else {}
-        return {"device": self._name, "name": self._name, **self._worker.facts, **own, **counts}
+        return {"device": self._name, "name": self._name, **self.worker.facts, **own, **counts}
 
     def translate_errors(self) -> AbstractContextManager[None]:
         """Return a context that changes no error: the worker's are plain already."""
@@ -191,7 +191,7 @@ class IpuDevice:
 
     def close(self) -> None:
         """Release the IPUs, and end the worker."""
-        self._worker.close()
+        self.worker.close()
 
 
 def open_ipu_device(run: Run, cache: Path | None, one_tpu: bool) -> IpuDevice:

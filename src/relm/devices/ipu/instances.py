@@ -5,16 +5,13 @@ import shlex
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from relm.devices import ranks
+from relm.devices.ranks import IPUS, LOCAL, OFFSET, TOTAL
 from relm.errors import RelmError
 from relm.recipes.pipeline import Pipeline
 
-# Environment variables that PopRun sets for each instance.
-TOTAL, LOCAL, OFFSET = "POPDIST_NUM_TOTAL_REPLICAS", "POPDIST_NUM_LOCAL_REPLICAS", "POPDIST_REPLICA_INDEX_OFFSET"
-IPUS = "POPDIST_NUM_IPUS_PER_REPLICA"
 OPTIONS = "RELM_POPRUN_OPTIONS"
 """Environment variable with further options of PopRun that belong to the installation, such as --host and --vipu-partition."""
-# Replicas of several hosts exchange gradients through the Pod's gateways.
-_GATEWAYS = 'POPLAR_TARGET_OPTIONS={"gatewayMode":"true"}'
 
 
 class Instance(NamedTuple):
@@ -28,10 +25,8 @@ class Instance(NamedTuple):
 
 def launcher(pipeline: Pipeline) -> list[str]:
     """Return the words in front of a step's name that start all instances by PopRun."""
-    counts = ["--num-instances", pipeline.instances, "--num-replicas", pipeline.replicas]
-    counts += ["--ipus-per-replica", pipeline.ipus_per_replica]
-    own = shlex.split(os.environ.get(OPTIONS, ""))
-    return ["env", _GATEWAYS, "poprun", *map(str, counts), *own, "python", "-m", "relm"]
+    options = shlex.split(os.environ.get(OPTIONS, ""))
+    return ranks.poprun(pipeline.instances, pipeline.replicas, pipeline.ipus_per_replica, options)
 
 
 def instance_of_this_process(pipeline: Pipeline, environment: Mapping[str, str]) -> Instance:
