@@ -25,4 +25,4 @@ def test_a_device_with_an_environment_uses_its_lock() -> None:
 
 def test_evaluations_follow_to_a_gpu_alone() -> None:
     assert list_evaluation_devices() == [HOST, "cuda"]
-    assert [find_evaluation_device(name) for name in DEVICES.names] == ["cpu", "cuda", "cpu", "cpu"]
+    assert [find_evaluation_device(name) for name in DEVICES.names] == ["cpu", "cuda", "cpu", "cpu", "cpu"]

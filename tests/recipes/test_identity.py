@@ -148,6 +148,20 @@ SHIPPED = {
     "shakespeare_char_gpu": "94c0eb2c208e",
     "shakespeare_char_seed_2": "26c909939971",
     "shakespeare_char_seed_3": "455e006d3810",
+    "bert_base_pod16": "e1143196d2f3",
+    "bert_large_pod16": "621dc84b0934",
+    "bert_large_pod64": "435927433ce4",
+    "bert_tiny_ipu": "4c0fe83c91ea",
+    "gpt2_large_1024_pod16": "787a59d68d68",
+    "gpt2_large_1024_pod16_generated": "33ee9a3b5a40",
+    "gpt2_large_512_pod16": "e55b3b445179",
+    "gpt2_large_512_pod16_generated": "d6fec9f64835",
+    "gpt2_large_poprun_pod64": "62fc98470ca9",
+    "gpt2_large_poprun_pod64_generated": "f792d5541263",
+    "gpt2_medium_pod16": "ecb60724cac5",
+    "gpt2_medium_pod16_generated": "e9bf53530f83",
+    "gpt2_small_pod16": "bcbccb3b90dd",
+    "gpt2_small_pod16_generated": "b9f4a46f7f64",
 }
 
 

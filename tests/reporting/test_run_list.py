@@ -32,7 +32,7 @@ def test_each_run_is_listed_once_and_by_paper_the_others_last() -> None:
     assert names[-1] == "quickstart"
     headings = re.findall(r"^.* \[paper_\w+\]$", LISTED, re.M)
     assert "LM Pretraining with Pytorch/TPU [paper_tpu_pretrain]" in headings
-    assert len(headings) == len(set(headings)) == 4
+    assert len(headings) == len(set(headings)) == 6
 
 
 def test_each_run_has_every_machine_that_can_train_and_its_own_is_marked() -> None:
@@ -41,6 +41,15 @@ def test_each_run_has_every_machine_that_can_train_and_its_own_is_marked() -> No
     assert set(found) == expected
     assert re.fullmatch(r"\d+ min|\d+\.\d h", found["h100"])
     assert found["cpu"] in ("fits", "fits?", "too large")
+
+
+def test_a_run_on_ipus_is_listed_on_the_machines_that_its_recipe_has_a_pipeline_for() -> None:
+    found = cells("gpt2_small_pod16")
+    assert {"pod16*", "cpu", "h100"} <= set(found)
+    assert not {"ipu", "pod64"} & set(found)
+    listed = describe_machine_runs(Project(CHECKOUT), "ipu")
+    assert re.findall(r"^(\S+)@ipu ", listed, re.M) == ["bert_tiny_ipu"]
+    assert re.search(r"^\d+ recipes have no on.ipu.pipeline, without which they do not run there.$", listed, re.M)
 
 
 def test_a_machine_whose_devices_do_not_divide_the_batch_is_named_as_such() -> None:
@@ -101,7 +110,6 @@ def test_one_machine_alone_has_hours_memory_and_micro_batch_of_each_run() -> Non
     ("given", "message"),
     [
         ("@rtx490", "relm list: @rtx490: there is no machine 'rtx490'; did you mean rtx4090?\n"),
-        ("@ipu", "relm list: @ipu: this version cannot train on device ipu; `relm doctor` has the reason\n"),
         ("rtx4090", "relm list: rtx4090: expected a machine as in NAME@MACHINE, such as @rtx4090\n"),
     ],
 )

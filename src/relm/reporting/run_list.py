@@ -81,6 +81,8 @@ def describe_machine_runs(project: Project, name: str) -> str:
     if DEVICES[machine.device].open is None:
         raise RelmError(f"@{name}: this version cannot train on device {machine.device}; `relm doctor` has the reason")
     plans, faults = _read_plans(project)
+    others = [known for known, plan in plans.items() if not can_place(plan.recipe, name, machine)]
+    plans = {known: plan for known, plan in plans.items() if known not in others}
     width = max((len(f"{plan}@{name}") for plan in plans), default=0)
     header = f"{'run':<{width}}  {'hours':>8}  {'price':>8}  {'sequences':>9}  memory of one device"
     rows = [f"{f'{plan.name}@{name}':<{width}}  {_row(project, plan, name, machine, width)}" for plan in plans.values()]
@@ -89,7 +91,8 @@ def describe_machine_runs(project: Project, name: str) -> str:
         "GB are 10^9 bytes, so 24 GiB are 25.8 GB.",
         f"snakemake results/NAME@{name} runs one; relm estimate NAME@{name} has more figures.",
     ]
-    return "\n".join([f"{name}: {machine.title}", "", header, *rows, "", *faults, *legend])
+    without = [f"{len(others)} recipes have no on.{name}.pipeline, without which they do not run there."] if others else []
+    return "\n".join([f"{name}: {machine.title}", "", header, *rows, "", *faults, *without, *legend])
 
 
 def _read_plans(project: Project) -> tuple[dict[str, Plan], list[str]]:
@@ -164,8 +167,6 @@ def _format_verdict(figures: Figures) -> str:
 
 
 def _row(project: Project, plan: Plan, name: str, machine: Machine, width: int) -> str:
-    if not can_place(plan.recipe, name, machine):
-        return f"the recipe has no on.{name}.pipeline"
     figures = find_figures(project, plan, name, machine)
     if not figures.fits:
         return f"its {machine.device_count} devices do not divide the global batch"
