@@ -8,6 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from relm.artifact import write_sidecar
 from relm.forecast.pipeline_memory import list_stages
 from relm.recipes.pipeline import Pipeline
 from relm.recipes.project import Project
@@ -16,6 +17,7 @@ from relm.reporting.pipeline import report_pipeline
 from relm.reporting.pipeline_drawing import NARROW, WIDE, draw_pipeline, draw_schedule, place_in_ring
 from relm.reporting.report import report_page
 from small_project import CHECKOUT
+from small_tokenizers import save_words
 
 SVG = "{http://www.w3.org/2000/svg}"
 SMALL = Pipeline(layers_per_ipu=[0, 4, 4, 4], position_embedding=1, replicas=4, gradient_accumulation=512)
@@ -41,7 +43,7 @@ def test_neighbours_in_a_ring_lie_side_by_side(columns: int) -> None:
     for count, across in {(2 * columns, max(2, columns)), (2 * columns, 2)}:
         places = place_in_ring(count, across)
         assert len(set(places)) == count
-        for (column, row), (next_column, next_row) in itertools.pairwise([*places, places[0]]):
+        for (column, row), (next_column, next_row) in itertools.pairwise(places + places[:1]):
             assert abs(next_column - column) + abs(next_row - row) == 1
 
 
@@ -128,6 +130,7 @@ def test_the_page_of_a_run_through_a_pipeline_draws_it(finished_run: Callable[..
     phase = {"objective": "causal", "sequence_length": 64, "global_batch_size": 8, "steps": 50}
     pretrain = {"main": {**phase, "optimizer": {"learning_rate": 0.001}}}
     run = finished_run(recipe(pretrain=pretrain, run={"device": "ipu_simulator", "pipeline": pipeline}))
+    write_sidecar(save_words(run.plan.tokenizer, ["a", "b"], ["<|endoftext|>"], "<|endoftext|>"))
     text = report_page(gather(run.plan, run.verify, run.evaluations))
     assert text.count('<section id="pipeline">') == 1
     assert text.count('class="ipu"') == 2 * 2  # for wide pages and for phones

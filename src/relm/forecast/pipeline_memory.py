@@ -24,7 +24,7 @@ BYTES = {"float16": 2, "float32": 4}
 """Precision -> bytes of a number."""
 
 
-class Stage(NamedTuple):
+class ForwardStage(NamedTuple):
     """One forward stage: consecutive segments on one IPU."""
 
     ipu: int
@@ -63,7 +63,7 @@ def pipeline_of(run: Run, phase: str) -> Pipeline | None:
     return None if run.pipeline is None else run.pipeline.of_phase(phase)
 
 
-def list_stages(pipeline: Pipeline) -> list[Stage]:
+def list_stages(pipeline: Pipeline) -> list[ForwardStage]:
     """Return the forward stages.
 
     Forward stage s (from 0) of micro-batch m runs at time m + s, and its backward stage at m + 2 (S - 1) - s: the last forward
@@ -72,7 +72,7 @@ def list_stages(pipeline: Pipeline) -> list[Stage]:
     count = pipeline.stages
     grouped = itertools.groupby(pipeline.placement, key=lambda placed: placed[1])
     return [
-        Stage(ipu, tuple(name for name, _ in placed), 2 * (count - 1 - number) + 1)
+        ForwardStage(ipu, tuple(name for name, _ in placed), 2 * (count - 1 - number) + 1)
         for number, (ipu, placed) in enumerate(grouped)
     ]
 
@@ -102,7 +102,7 @@ def pipeline_memory(config: Configuration, phase: Phase, pipeline: Pipeline) -> 
 
 
 def _ipu_memory(
-    config: Configuration, phase: Phase, pipeline: Pipeline, weights: SegmentWeights, stages: Sequence[Stage]
+    config: Configuration, phase: Phase, pipeline: Pipeline, weights: SegmentWeights, stages: Sequence[ForwardStage]
 ) -> IpuMemory:
     """Return the memory of the IPU with these stages."""
     segments = tuple(name for stage in stages for name in stage.segments)
@@ -144,7 +144,7 @@ def _state_bytes(weights: Weights, optimizer: Optimizer, pipeline: Pipeline) -> 
     return BYTES[pipeline.first_moment_precision] * first + BYTES["float32"] * (count - first)
 
 
-def _activation_bytes(config: Configuration, phase: Phase, pipeline: Pipeline, stages: Sequence[Stage]) -> int:
+def _activation_bytes(config: Configuration, phase: Phase, pipeline: Pipeline, stages: Sequence[ForwardStage]) -> int:
     """Return the bytes of hidden states that wait for their backward pass, and of one layer that is computed again.
 
     Each segment but the token embedding has the hidden states of a micro-batch as its input.

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from relm.devices.ipu.schedule import pipeline_schedule
-from relm.forecast.pipeline_memory import Stage, list_stages
+from relm.forecast.pipeline_memory import ForwardStage, list_stages
 from relm.forecast.pipeline_table import name_segments
 from relm.recipes.pipeline import Pipeline
 
@@ -95,7 +95,7 @@ def _bottom(box: Box) -> float:
     return box.y + box.height
 
 
-def _list_lines(ipu: int, stages: Sequence[Stage], parameters: int, width: float) -> list[tuple[str, str]]:
+def _list_lines(ipu: int, stages: Sequence[ForwardStage], parameters: int, width: float) -> list[tuple[str, str]]:
     """Return the (class, text) of each line in a box: the IPU, its stages by number, its parameters."""
     letters = int((width - 2 * PADDING) / LETTER)
     lines = [("name", f"IPU {ipu}")]
