@@ -2,6 +2,10 @@
 
 import importlib.metadata
 import importlib.util
+import os
+import re
+import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 
 from relm.devices.tpu_chips import chips_here
@@ -49,8 +53,42 @@ def describe_tpu() -> str:
     return f"yes: {chips[0].name}, chips on this machine: {len(chips)}, torch_xla {version}"
 
 
-def describe_ipu() -> str:
-    """Return no, with the count of IPU devices: there is no module for them."""
-    devices = sorted(Path("/dev").glob("ipu*"))
-    found = f"{len(devices)} devices in /dev" if devices else "no /dev/ipu*"
-    return f"no: {found}, and this version of relm has no IPU trainer yet (poptorch lives in Graphcore's image)"
+def describe_ipu(environment: Mapping[str, str] = os.environ, root: Path = Path("/")) -> str:
+    """Return the IPUs that this machine reaches and the version of PopTorch, or what is missing."""
+    from relm.devices.ipu.worker_process import INTERPRETER, describe_missing_interpreter, find_interpreter
+
+    python = find_interpreter("poptorch", environment)
+    if python is None:
+        return f"no: {describe_missing_interpreter(environment)}"
+    version = _find_poptorch(python)
+    if version is None:
+        return f"no: {python} has no poptorch; install the wheel of Graphcore's SDK there, or set {INTERPRETER} to its Python"
+    found = _find_ipus(environment, root)
+    if found is None:
+        return (
+            f"no: poptorch {version} ({python}) finds no IPU: there is no /dev/ipu0, and no IPUOF_VIPU_API_PARTITION_ID or "
+            "IPUOF_CONFIG_PATH names a Pod's partition; relm rehearse NAME --compile-only needs none"
+        )
+    return f"yes: {found}, poptorch {version} ({python})"
+
+
+def _find_poptorch(python: str) -> str | None:
+    """Return the version of PopTorch that is installed in a Python; None if there is none, or the Python does not start."""
+    asked = "import importlib.metadata as metadata; print(metadata.version('poptorch'))"
+    try:
+        done = subprocess.run([python, "-c", asked], capture_output=True, text=True, timeout=60)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def _find_ipus(environment: Mapping[str, str], root: Path) -> str | None:
+    """Return the IPUs of this machine's own cards, or the Pod's partition that it is told to use; None: neither."""
+    cards = [path for path in root.glob("dev/ipu*") if re.fullmatch(r"ipu\d+", path.name)]
+    if cards:
+        return f"{len(cards)} in this machine"
+    if partition := environment.get("IPUOF_VIPU_API_PARTITION_ID"):
+        return f"partition {partition} of a Pod"
+    if described := environment.get("IPUOF_CONFIG_PATH"):
+        return f"the partition of a Pod that {described} describes"
+    return None
