@@ -44,7 +44,7 @@ class IpuMemory(NamedTuple):
     accumulators: int
     """Gradients, summed over the micro-batches of an update."""
     optimizer: int
-    """The optimizer's state, or the share of it that a replica keeps; 0 where it is off chip."""
+    """The optimizer's state, or the share of it that a replica keeps; off chip, that of small tensors alone."""
     off_chip: int
     """The same in the host's DRAM, which is not counted in `total`."""
     activations: int
@@ -108,16 +108,18 @@ def _ipu_memory(
     segments = tuple(name for stage in stages for name in stage.segments)
     placed = [each for name, each in weights if name in segments]
     count = sum(each.numbers for each in placed)
-    state = sum(_state_bytes(each, phase.optimizer, pipeline) for each in placed)
+    far = [each for each in placed if _is_remote(each, pipeline)]
+    shared, whole = (sum(_state_bytes(each, phase.optimizer, pipeline) for each in part) for part in (far, placed))
+    small = whole - shared
     if pipeline.replicated_tensor_sharding:
-        state = -(-state // pipeline.replicas)
+        shared = -(-shared // pipeline.replicas)
     return IpuMemory(
         segments,
         parameters=count,
         weights=BYTES[pipeline.precision] * count,
         accumulators=BYTES[pipeline.accumulation_precision] * count,
-        optimizer=0 if pipeline.optimizer_state_off_chip else state,
-        off_chip=state if pipeline.optimizer_state_off_chip else 0,
+        optimizer=small if pipeline.optimizer_state_off_chip else small + shared,
+        off_chip=shared if pipeline.optimizer_state_off_chip else 0,
         activations=_activation_bytes(config, phase, pipeline, stages),
         logits=_logits_bytes(config, phase, pipeline) if "head" in segments else 0,
     )
@@ -142,6 +144,11 @@ def _state_bytes(weights: Weights, optimizer: Optimizer, pipeline: Pipeline) -> 
     count = weights.times * OPTIMIZERS[optimizer.name].count_state(weights.shape, optimizer)
     first = min(count, weights.numbers)
     return BYTES[pipeline.first_moment_precision] * first + BYTES["float32"] * (count - first)
+
+
+def _is_remote(weights: Weights, pipeline: Pipeline) -> bool:
+    """Return True if the moments of a parameter are large enough to be off chip and shared by replicas."""
+    return BYTES["float32"] * weights.numbers // weights.times >= (pipeline.smallest_remote_tensor or 0)
 
 
 def _activation_bytes(config: Configuration, phase: Phase, pipeline: Pipeline, stages: Sequence[ForwardStage]) -> int:
