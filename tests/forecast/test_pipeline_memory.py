@@ -108,6 +108,15 @@ def test_the_optimizers_state_is_on_chip_or_off_and_shared_by_replicas_or_not(
         assert (ipu.optimizer, ipu.off_chip) == ((0, expected) if off_chip else (expected, 0))
 
 
+def test_the_state_of_small_tensors_stays_on_chip_whole() -> None:
+    """IPU 3 has four layers of eight vectors each, which have 768 to 3,072 values, and two vectors after them."""
+    changed = {"smallest_remote_tensor": 4 * 3073}
+    ipu, whole = (pipeline_memory(*gpt2_small(**each))[3] for each in (changed, {}))
+    assert ipu.optimizer == 6 * (4 * (2304 + 768 + 3072 + 768 + 4 * 768) + 2 * 768)
+    assert ipu.optimizer + 4 * ipu.off_chip == 4 * whole.off_chip
+    assert whole.optimizer == 0
+
+
 def test_hidden_states_wait_once_for_each_segment_and_micro_batch() -> None:
     """IPU 0 has the head's input, of one micro-batch; IPU 3 four layers' inputs, of three, and one layer computed again.
 

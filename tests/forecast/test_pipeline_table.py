@@ -33,7 +33,7 @@ BERT_TINY = f"""\
   pipeline     1 replica of 1 IPU, 1 forward stage
   update       12 micro-batches (at least 1) of 1 sequence on each replica; 1 update a call of the device
   IPU  parameters    weights  gradients  optimizer activations     logits      total   off chip  segments
-    0   4,390,018    8.78 MB    8.78 MB          -      821 kB    2.44 MB    20.8 MB    35.1 MB  token embedding, \
+    0   4,390,018    8.78 MB    8.78 MB       16 B      821 kB    2.44 MB    20.8 MB    35.1 MB  token embedding, \
 position embedding, layers 0-1, head
   off chip     35.1 MB of the optimizer's state, in the host's DRAM
   bubble       0 % of an update, while the pipeline fills and empties: (S - 1) / (GA + S - 1) = 0 / 12

@@ -3,7 +3,9 @@
 import importlib.metadata
 import importlib.util
 import os
+import re
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 
 from relm.devices.ipu.worker_process import INTERPRETER, describe_missing_interpreter, find_interpreter
@@ -11,9 +13,6 @@ from relm.devices.tpu_chips import chips_here
 
 SDK = "POPLAR_SDK_ENABLED"
 """Environment variable that enabling Graphcore's SDK sets."""
-_VERSIONS = (
-    "from importlib.metadata import version; print(*(f'{name} {version(name)}' for name in ('poptorch', 'torch')), sep=', ')"
-)
 
 
 def describe_cpu() -> str:
@@ -65,18 +64,40 @@ def find_missing_ipu() -> str | None:
     return f"Graphcore's SDK is not enabled: install it and `source SDK/enable`, which sets {SDK}, or set {INTERPRETER}"
 
 
-def describe_ipu() -> str:
-    """Return the versions of the SDK's packages and the count of IPUs of this machine, or what is missing."""
-    missing = find_missing_ipu()
-    if missing is not None:
-        return f"no: {missing}"
-    python = find_interpreter("poptorch", os.environ)
-    assert python is not None, "it was found"
+def describe_ipu(environment: Mapping[str, str] = os.environ, root: Path = Path("/")) -> str:
+    """Return the IPUs that this machine reaches and the version of PopTorch, or what is missing."""
+    python = find_interpreter("poptorch", environment)
+    if python is None:
+        return f"no: {describe_missing_interpreter(environment)}"
+    version = _find_poptorch(python)
+    if version is None:
+        return f"no: {python} has no poptorch; install the wheel of Graphcore's SDK there, or set {INTERPRETER} to its Python"
+    found = _find_ipus(environment, root)
+    if found is None:
+        return (
+            f"no: poptorch {version} ({python}) finds no IPU: there is no /dev/ipu0, and no IPUOF_VIPU_API_PARTITION_ID or "
+            "IPUOF_CONFIG_PATH names a Pod's partition; relm rehearse NAME --compile-only needs none"
+        )
+    return f"yes: {found}, poptorch {version} ({python})"
+
+
+def _find_poptorch(python: str) -> str | None:
+    """Return the version of PopTorch that is installed in a Python; None if there is none, or the Python does not start."""
+    asked = "import importlib.metadata as metadata; print(metadata.version('poptorch'))"
     try:
-        done = subprocess.run([python, "-c", _VERSIONS], capture_output=True, text=True, timeout=20, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return f"no: {python} has no poptorch; set {INTERPRETER} to the Python that Graphcore's SDK is installed in"
-    cards, pod = len(list(Path("/dev").glob("ipu[0-9]*_ex"))), sorted(name for name in os.environ if name.startswith("IPUOF_"))
-    if not cards and not pod:
-        return f"no: {done.stdout.strip()} in {python}, but there is no /dev/ipu*, and no variable of a Pod (IPUOF_*) is set"
-    return f"yes: {done.stdout.strip()}, {f'{cards} IPUs in /dev' if cards else f'a Pod ({pod[0]})'}"
+        done = subprocess.run([python, "-c", asked], capture_output=True, text=True, timeout=60)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def _find_ipus(environment: Mapping[str, str], root: Path) -> str | None:
+    """Return the IPUs of this machine's own cards, or the Pod's partition that it is told to use; None: neither."""
+    cards = [path for path in root.glob("dev/ipu*") if re.fullmatch(r"ipu\d+", path.name)]
+    if cards:
+        return f"{len(cards)} in this machine"
+    if partition := environment.get("IPUOF_VIPU_API_PARTITION_ID"):
+        return f"partition {partition} of a Pod"
+    if described := environment.get("IPUOF_CONFIG_PATH"):
+        return f"the partition of a Pod that {described} describes"
+    return None

@@ -24,7 +24,7 @@ BYTES = {"float16": 2, "float32": 4}
 """Precision -> bytes of a number."""
 
 
-class Stage(NamedTuple):
+class ForwardStage(NamedTuple):
     """One forward stage: consecutive segments on one IPU."""
 
     ipu: int
@@ -44,7 +44,7 @@ class IpuMemory(NamedTuple):
     accumulators: int
     """Gradients, summed over the micro-batches of an update."""
     optimizer: int
-    """The optimizer's state, or the share of it that a replica keeps; 0 where it is off chip."""
+    """The optimizer's state, or the share of it that a replica keeps; off chip, that of small tensors alone."""
     off_chip: int
     """The same in the host's DRAM, which is not counted in `total`."""
     activations: int
@@ -63,7 +63,7 @@ def pipeline_of(run: Run, phase: str) -> Pipeline | None:
     return None if run.pipeline is None else run.pipeline.of_phase(phase)
 
 
-def list_stages(pipeline: Pipeline) -> list[Stage]:
+def list_stages(pipeline: Pipeline) -> list[ForwardStage]:
     """Return the forward stages.
 
     Forward stage s (from 0) of micro-batch m runs at time m + s, and its backward stage at m + 2 (S - 1) - s: the last forward
@@ -72,7 +72,7 @@ def list_stages(pipeline: Pipeline) -> list[Stage]:
     count = pipeline.stages
     grouped = itertools.groupby(pipeline.placement, key=lambda placed: placed[1])
     return [
-        Stage(ipu, tuple(name for name, _ in placed), 2 * (count - 1 - number) + 1)
+        ForwardStage(ipu, tuple(name for name, _ in placed), 2 * (count - 1 - number) + 1)
         for number, (ipu, placed) in enumerate(grouped)
     ]
 
@@ -102,22 +102,24 @@ def pipeline_memory(config: Configuration, phase: Phase, pipeline: Pipeline) -> 
 
 
 def _ipu_memory(
-    config: Configuration, phase: Phase, pipeline: Pipeline, weights: SegmentWeights, stages: Sequence[Stage]
+    config: Configuration, phase: Phase, pipeline: Pipeline, weights: SegmentWeights, stages: Sequence[ForwardStage]
 ) -> IpuMemory:
     """Return the memory of the IPU with these stages."""
     segments = tuple(name for stage in stages for name in stage.segments)
     placed = [each for name, each in weights if name in segments]
     count = sum(each.numbers for each in placed)
-    state = sum(_state_bytes(each, phase.optimizer, pipeline) for each in placed)
+    far = [each for each in placed if _is_remote(each, pipeline)]
+    shared, whole = (sum(_state_bytes(each, phase.optimizer, pipeline) for each in part) for part in (far, placed))
+    small = whole - shared
     if pipeline.replicated_tensor_sharding:
-        state = -(-state // pipeline.replicas)
+        shared = -(-shared // pipeline.replicas)
     return IpuMemory(
         segments,
         parameters=count,
         weights=BYTES[pipeline.precision] * count,
         accumulators=BYTES[pipeline.accumulation_precision] * count,
-        optimizer=0 if pipeline.optimizer_state_off_chip else state,
-        off_chip=state if pipeline.optimizer_state_off_chip else 0,
+        optimizer=small if pipeline.optimizer_state_off_chip else small + shared,
+        off_chip=shared if pipeline.optimizer_state_off_chip else 0,
         activations=_activation_bytes(config, phase, pipeline, stages),
         logits=_logits_bytes(config, phase, pipeline) if "head" in segments else 0,
     )
@@ -144,7 +146,12 @@ def _state_bytes(weights: Weights, optimizer: Optimizer, pipeline: Pipeline) -> 
     return BYTES[pipeline.first_moment_precision] * first + BYTES["float32"] * (count - first)
 
 
-def _activation_bytes(config: Configuration, phase: Phase, pipeline: Pipeline, stages: Sequence[Stage]) -> int:
+def _is_remote(weights: Weights, pipeline: Pipeline) -> bool:
+    """Return True if the moments of a parameter are large enough to be off chip and shared by replicas."""
+    return BYTES["float32"] * weights.numbers // weights.times >= (pipeline.smallest_remote_tensor or 0)
+
+
+def _activation_bytes(config: Configuration, phase: Phase, pipeline: Pipeline, stages: Sequence[ForwardStage]) -> int:
     """Return the bytes of hidden states that wait for their backward pass, and of one layer that is computed again.
 
     Each segment but the token embedding has the hidden states of a micro-batch as its input.

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from relm.forecast.expected_tokenizer import vocabulary
+from relm.forecast.machine_micro_batch import memory_of_device
 from relm.forecast.pipeline_memory import IpuMemory, list_stages, pipeline_memory
 from relm.forecast.pipeline_table import (
     NOT_COUNTED,
@@ -14,7 +15,6 @@ from relm.forecast.pipeline_table import (
     judge_pipeline,
     name_segments,
 )
-from relm.forecast.machine_micro_batch import memory_of_device
 from relm.recipes.devices import DEVICES
 from relm.recipes.pipeline import Pipeline
 from relm.recipes.plan import Plan
@@ -66,7 +66,7 @@ def report_pipeline(plan: Plan) -> ReportedPipeline | None:
 
 def _introduce(simulated: bool) -> str:
     where = "relm's simulator of a pipeline computed this run on a CPU. " if simulated else ""
-    return f"{where}The sizes are arithmetic on the recipe, as `relm estimate` prints them: nothing here was measured."
+    return f"{where}The sizes are arithmetic on the recipe, as relm estimate prints them: nothing here was measured."
 
 
 def _draw_ring(pipeline: Pipeline, ipus: Sequence[IpuMemory]) -> Drawing:

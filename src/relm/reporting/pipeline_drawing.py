@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from relm.devices.ipu.schedule import pipeline_schedule
-from relm.forecast.pipeline_memory import Stage, list_stages
+from relm.forecast.pipeline_memory import ForwardStage, list_stages
 from relm.forecast.pipeline_table import name_segments
 from relm.recipes.pipeline import Pipeline
 
@@ -64,15 +64,11 @@ def draw_pipeline(pipeline: Pipeline, parameters: Sequence[int], narrow: bool = 
     """
     width, count, stages = NARROW if narrow else WIDE, pipeline.ipus_per_replica, list_stages(pipeline)
     columns = 2 if narrow else max(2, count // 2)
-    gap = 34 if columns <= 4 else 22
+    gap = 32 if columns <= 4 else 16
     outlines = min(pipeline.replicas, 4) - 1
-    side = min(230.0, (width - 2 * PADDING - outlines * OFFSET - (columns - 1) * gap) / columns)
+    side = min(230.0, (width - 2 * PADDING - outlines * OFFSET - (columns - 1) * gap - 2) / columns)
     texts = [_list_lines(ipu, stages, parameters[ipu], side) for ipu in range(count)]
-    height = 2 * PADDING + LINE * max(len(lines) for lines in texts)
-    places = place_in_ring(count, columns)
-    boxes = [
-        Box(PADDING + column * (side + gap), PADDING + row * (height + gap), side, height) for column, row in places
-    ]
+    boxes = _place_boxes(place_in_ring(count, columns), [len(lines) for lines in texts], side, gap)
     frame = Box(0.5, 0.5, max(_right(box) for box in boxes) + PADDING, max(_bottom(box) for box in boxes) + PADDING)
     parts = [
         *_draw_outlines(frame, outlines),
@@ -80,6 +76,15 @@ def draw_pipeline(pipeline: Pipeline, parameters: Sequence[int], narrow: bool = 
         *(part for box, lines in zip(boxes, texts, strict=True) for part in _draw_box(box, lines)),
     ]
     return _document(width, frame.height + outlines * OFFSET + 1, parts)
+
+
+def _place_boxes(places: Sequence[tuple[int, int]], lines: Sequence[int], side: float, gap: float) -> list[Box]:
+    """Return the boxes of IPUs; those of one row are as high as the one with the most lines of text."""
+    heights: dict[int, int] = {}
+    for (_, row), count in zip(places, lines, strict=True):
+        heights[row] = max(heights.get(row, 0), 2 * PADDING + LINE * count)
+    tops = {row: PADDING + sum(heights[above] + gap for above in range(row)) for row in heights}
+    return [Box(PADDING + column * (side + gap), tops[row], side, heights[row]) for column, row in places]
 
 
 def _right(box: Box) -> float:
@@ -90,14 +95,15 @@ def _bottom(box: Box) -> float:
     return box.y + box.height
 
 
-def _list_lines(ipu: int, stages: Sequence[Stage], parameters: int, width: float) -> list[tuple[str, str]]:
+def _list_lines(ipu: int, stages: Sequence[ForwardStage], parameters: int, width: float) -> list[tuple[str, str]]:
     """Return the (class, text) of each line in a box: the IPU, its stages by number, its parameters."""
     letters = int((width - 2 * PADDING) / LETTER)
     lines = [("name", f"IPU {ipu}")]
     for number, stage in enumerate(stages, 1):
         if stage.ipu == ipu:
-            text = f"{number}: {', '.join(name_segments(stage.segments))}"
-            lines += [("segment", line) for line in textwrap.wrap(text, letters, subsequent_indent="\u2002")]
+            first, *others = name_segments(stage.segments)
+            for text in (f"{number}: {first}", *(f"\u2002{name}" for name in others)):
+                lines += [("segment", line) for line in textwrap.wrap(text, letters, subsequent_indent="\u2002")]
     counted = f"{parameters / 1e6:,.1f} M parameters"
     return lines + [("soft", line) for line in textwrap.wrap(counted, letters)]
 
@@ -151,7 +157,7 @@ def draw_schedule(pipeline: Pipeline, narrow: bool = False) -> str:
         pipeline: the pipeline of a phase.
         narrow: draw for a phone.
     """
-    width, left, row = NARROW if narrow else WIDE, 62 if narrow else 92, 26
+    width, left, row = NARROW if narrow else WIDE, 66 if narrow else 110, 26
     stages, shown = list_stages(pipeline), min(SHOWN_MICRO_BATCHES, pipeline.gradient_accumulation)
     clocks = shown + 2 * len(stages) - 2
     cell = min(34.0, (width - left - 1) / clocks)
@@ -160,7 +166,9 @@ def draw_schedule(pipeline: Pipeline, narrow: bool = False) -> str:
         label = f"{number + 1} · IPU {stage.ipu}" if narrow else f"stage {number + 1} · IPU {stage.ipu}"
         y = number * row
         parts.append(f'<text class="soft" x="0" y="{y + 16:g}">{label}</text>')
-        parts.append(f'<line class="row" x1="{left}" y1="{y + row - 1.5:g}" x2="{left + clocks * cell:g}" y2="{y + row - 1.5:g}"/>')
+        parts.append(
+            f'<line class="row" x1="{left}" y1="{y + row - 1.5:g}" x2="{left + clocks * cell:g}" y2="{y + row - 1.5:g}"/>'
+        )
     for work in pipeline_schedule(len(stages), max(pipeline.gradient_accumulation, 2 * len(stages) - 1)):
         if work.clock >= clocks:
             break

@@ -1,0 +1,47 @@
+"""The parameters that arithmetic counts in each segment are those that the model reads there first."""
+
+from typing import Any
+
+import pytest
+
+from relm.models.bert import Bert
+from relm.models.bert_configuration import BertConfig
+from relm.models.bert_counting import bert_segment_weights, bert_weights
+from relm.models.gpt2 import Gpt2
+from relm.models.gpt2_configuration import Gpt2Config
+from relm.models.gpt2_counting import gpt2_segment_weights, gpt2_weights
+
+GPT2 = {"layers": 3, "heads": 2, "hidden_size": 8, "positions": 6, "vocabulary_size": 11}
+BERT = {"layers": 2, "heads": 2, "hidden_size": 8, "intermediate_size": 20, "positions": 6, "vocabulary_size": 11}
+GRAPHCORE = {
+    "query_key_value_bias": False,
+    "attention_projection_bias": False,
+    "transform_layer": False,
+    "prediction_bias": False,
+    "next_sentence": True,
+}
+
+
+def read_first(model: Any) -> dict[str, int]:
+    """Return the count of parameters that each segment is the first to read."""
+    sizes = {name: parameter.numel() for name, parameter in model.named_parameters()}
+    return {segment.name: sum(sizes.pop(name, 0) for name in segment.parameters) for segment in model.segments()}
+
+
+@pytest.mark.parametrize(
+    ("model", "weights", "all_weights"),
+    [
+        (Gpt2(Gpt2Config(**GPT2)), gpt2_segment_weights, gpt2_weights),
+        (Gpt2(Gpt2Config(**GPT2, biases=False)), gpt2_segment_weights, gpt2_weights),
+        (Bert(BertConfig(**BERT)), bert_segment_weights, bert_weights),
+        (Bert(BertConfig(**BERT, next_sentence=True)), bert_segment_weights, bert_weights),
+        (Bert(BertConfig(**BERT, **GRAPHCORE)), bert_segment_weights, bert_weights),
+    ],
+    ids=["gpt2", "gpt2 without biases", "bert", "bert with sentence pairs", "Graphcore's bert"],
+)
+def test_each_segment_has_the_parameters_that_it_reads_first(model: Any, weights: Any, all_weights: Any) -> None:
+    counted = dict.fromkeys((segment.name for segment in model.segments()), 0)
+    for name, each in weights(model.config):
+        counted[name] += each.numbers
+    assert counted == read_first(model)
+    assert sum(each.numbers for each in all_weights(model.config)) == sum(counted.values())
