@@ -341,7 +341,7 @@ def test_moments_of_another_shape_or_name_are_refused_before_training(
         executor._optimizer.ipu = {"Other" + name: tensor for name, tensor in executor._optimizer.ipu.items()}
 
     monkeypatch.setattr(stand_in.Executor, "compile", renamed)
-    with pytest.raises(BackendError, match="use PopTorch 3.3 or 3.4"):
+    with pytest.raises(BackendError, match=r"use PopTorch 3\.3 or 3\.4"):
         begin(poptorch.PoptorchBackend(spec_of())).compile(gpt2_call())
 
 
