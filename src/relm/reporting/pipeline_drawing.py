@@ -70,9 +70,7 @@ def draw_pipeline(pipeline: Pipeline, parameters: Sequence[int], narrow: bool = 
     texts = [_list_lines(ipu, stages, parameters[ipu], side) for ipu in range(count)]
     height = 2 * PADDING + LINE * max(len(lines) for lines in texts)
     places = place_in_ring(count, columns)
-    boxes = [
-        Box(PADDING + column * (side + gap), PADDING + row * (height + gap), side, height) for column, row in places
-    ]
+    boxes = [Box(PADDING + column * (side + gap), PADDING + row * (height + gap), side, height) for column, row in places]
     frame = Box(0.5, 0.5, max(_right(box) for box in boxes) + PADDING, max(_bottom(box) for box in boxes) + PADDING)
     parts = [
         *_draw_outlines(frame, outlines),
@@ -160,7 +158,9 @@ def draw_schedule(pipeline: Pipeline, narrow: bool = False) -> str:
         label = f"{number + 1} · IPU {stage.ipu}" if narrow else f"stage {number + 1} · IPU {stage.ipu}"
         y = number * row
         parts.append(f'<text class="soft" x="0" y="{y + 16:g}">{label}</text>')
-        parts.append(f'<line class="row" x1="{left}" y1="{y + row - 1.5:g}" x2="{left + clocks * cell:g}" y2="{y + row - 1.5:g}"/>')
+        parts.append(
+            f'<line class="row" x1="{left}" y1="{y + row - 1.5:g}" x2="{left + clocks * cell:g}" y2="{y + row - 1.5:g}"/>'
+        )
     for work in pipeline_schedule(len(stages), max(pipeline.gradient_accumulation, 2 * len(stages) - 1)):
         if work.clock >= clocks:
             break

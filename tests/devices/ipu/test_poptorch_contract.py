@@ -49,7 +49,7 @@ def pipeline_of(layers_per_ipu: list[int], **changes: Any) -> dict[str, Any]:
         "optimizer_state_off_chip": True, "vocabulary_serialisation": 4, "loss_chunk": 4, "precision": "float32",
         "accumulation_precision": "float32", "first_moment_precision": "float32", "half_partials": True,
         "stochastic_rounding": True, "loss_scaling": {"name": "static", "scale": 64.0, "by_step": {}, "growth_interval": 2000},
-        "stages_of_original": None, **changes,
+        "stages_of_original": None, "smallest_remote_tensor": None, **changes,
     }  # fmt: skip
     placement = [["token_embedding", 0], ["position_embedding", fields["position_embedding"]]]
     placement += [[f"layers.{number}", ipu] for number, ipu in enumerate(layers)]

@@ -75,7 +75,7 @@ def _optimizer_location(pipeline: Mapping[str, Any]) -> dict[str, Any]:
         "useOnChipStorage": not pipeline["optimizer_state_off_chip"],
         "useReplicatedTensorSharding": pipeline["replicated_tensor_sharding"],
     }
-    smallest = pipeline.get("smallest_remote_tensor")
+    smallest = pipeline["smallest_remote_tensor"]
     if smallest is not None:
         location["minElementsForOffChip"] = smallest // _BYTES_OF_MOMENT
         location["minElementsForReplicatedTensorSharding"] = smallest // _BYTES_OF_MOMENT
