@@ -13,7 +13,7 @@ BIN := .venv/bin
 LOCKS := $(wildcard envs/*.txt) pyproject.toml envs/make_environment.py
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(or $(WORKERS),2)
 
-.PHONY: language compile-all compile-check help environment harness quickstart test test-quickstart test-containers images check check-full format types workflow lock schema clean
+.PHONY: language test-py38 compile-all compile-check help environment harness quickstart test test-quickstart test-containers images check check-full format types workflow lock schema clean
 
 help:            ## what there is to make
 	@grep -hE '^[a-z/%-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 20
@@ -62,6 +62,11 @@ test-xla: .venv-tpu/made-from   ## what needs the TPU's packages: training on Py
 	PJRT_DEVICE=CPU $(subst $(BIN),.venv-tpu/bin,$(PYTEST)) -m "not full" --ignore tests/devices/test_ranks.py \
 	  tests/training/xla tests/forecast/compilation/xla tests/devices tests/cluster/bucket/test_google_storage.py
 
+# POPTORCH=FOLDER: a copy of PopTorch's source, branch sdk-release-3.4, whose front-end is tested over a stand-in for its compiler.
+test-py38: environment   ## the worker of IPU runs in Python 3.8 with torch 2.0.1 (4.5 GB): a twin's training
+	python38=$$($(PYTHON) envs/make_python38.py) && RELM_TEST_PYTHON38=$$python38 $(if $(POPTORCH),RELM_TEST_POPTORCH=$(POPTORCH)) \
+	  OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -p no:xdist -m full tests/devices/ipu/test_python_38.py
+
 compile-all: environment .venv-tpu/made-from   ## TPU recipes through the TPU's compiler, those that changed: docs/compiled.json
 	$(BIN)/python -m relm.forecast.compilation.shipped_programs
 	$(BIN)/python docs/generate.py
@@ -99,6 +104,9 @@ lock:   ## write envs/*.txt anew from envs/*.in (needs uv)
 	  $$(sed -n 's/^\([A-Za-z0-9._-]*\)==.*/--no-emit-package \1/p' cpu.txt test.txt) harness.in --output-file harness.txt
 	cd envs && uv pip compile --quiet --generate-hashes --no-header --no-annotate --constraint cpu.txt --constraint test.txt \
 	  --python-version 3.11 --python-platform x86_64-manylinux_2_31 torch-tpu.in --output-file torch-tpu.txt
+	cd envs && uv pip compile --quiet --generate-hashes --no-header --no-annotate \
+	  --python-version 3.8 --python-platform x86_64-manylinux_2_28 $$(printf -- '--no-emit-package %s ' triton cmake lit) \
+	  python38.in --output-file python38.txt
 
 schema: environment   ## envs/*.schema.json anew from recipe.py
 	$(BIN)/relm schema --output envs

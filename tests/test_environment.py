@@ -53,7 +53,9 @@ def test_make_environment_makes_another_one_only_for_another_device(
     assert re.findall(r"make_environment.py --device (\w+)", done.stdout) == ([makes] if makes else [])
 
 
-@pytest.mark.parametrize("lock", ["torch-cpu.txt", "torch-cuda.txt", "torch-tpu.txt", "cpu.txt", "test.txt", "harness.txt"])
+@pytest.mark.parametrize(
+    "lock", ["torch-cpu.txt", "torch-cuda.txt", "torch-tpu.txt", "cpu.txt", "test.txt", "harness.txt", "python38.txt"]
+)
 def test_every_locked_package_has_one_version_and_hashes(lock: str, checkout: Path) -> None:
     text = (checkout / "envs" / lock).read_text().replace("\\\n", " ")
     packages = [line for line in text.splitlines() if line.strip() and not line.startswith(("#", "--"))]

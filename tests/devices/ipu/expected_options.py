@@ -1,8 +1,8 @@
 """Options and optimizers of the original runs, written down from the scripts by hand.
 
-GPT-2: graphcore/examples v3.4.1, nlp/gpt2/pytorch. The options are those of `get_options` in ipu_options.py with the arguments of
-run/pretraining_*.sh and the defaults of arguments.py; the optimizer is that of `get_optimizer` in tools.py. OverlapMemoryOptimized
-and JustInTime are 3 and 1 in PopART.
+GPT-2: graphcore/examples v3.4.1, nlp/gpt2/pytorch. The options are those of `get_options` in ipu_options.py with the arguments
+of run/pretraining_*.sh and the defaults of arguments.py; the optimizer is that of `get_optimizer` in tools.py.
+OverlapMemoryOptimized and JustInTime are 3 and 1 in PopART.
 
 BERT: v3.0.0, nlp/bert/tensorflow1, which is not for PopTorch. Its configurations, configs/pretrain_*.json, are given as the
 options of PopTorch with the same meaning; min_remote_tensor_size is 50,000 bytes there, 12,500 values of float32, and 128 bytes
@@ -230,8 +230,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 
-# get_optimizer("AdamW", weight_decay=0.0, learning_rate=0.00015, loss_scaling=50000.0, ...), the same of all five scripts; betas
-# are left out there.
+# get_optimizer("AdamW", weight_decay=0.0, learning_rate=0.00015, loss_scaling=50000.0), the same of all five scripts, which
+# leave betas out.
 GPT2_OPTIMIZER: dict[str, Any] = {
     "name": "AdamW",
     "arguments": {
@@ -249,7 +249,7 @@ GPT2_OPTIMIZER: dict[str, Any] = {
 
 
 def lamb(learning_rate: float, loss_scaling: float) -> dict[str, Any]:
-    """Return BERT's optimizer: LAMB of ipu_optimizer.py without debiasing, with the groups of `get_optimizer` in run_pretraining.py.
+    """Return BERT's optimizer: LAMB of ipu_optimizer.py without debiasing, with the groups of run_pretraining.py.
 
     Parameters named bias or beta have no weight decay, and those or gamma no trust ratio.
     """

@@ -8,7 +8,7 @@ checks: a table of blocks, and at least as many micro-batches as pipeline stages
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Tuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -54,7 +54,7 @@ class UnrecoverableError(Error):
 
 
 class TracingMode:
-    """How a graph is recorded."""
+    """The way to record a graph."""
 
     PopART = 0
 
@@ -65,7 +65,7 @@ class TracingMode:
 class CompilerOptions:
     """Options of the recording."""
 
-    source_location_excludes: List[str]
+    source_location_excludes: list[str]
 
 
 class IpuTensor(Tensor):
@@ -94,17 +94,17 @@ class Graph(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.records: List[Tuple[Any, Any, Any, List[int]]] = []
-        self.inputs: List[int] = []
-        self.outputs: List[int] = []
-        self.parameters: Dict[str, int] = {}
-        self.types: Dict[str, Any] = {}
-        self.shapes: Dict[str, Any] = {}
-        self.groups: Dict[int, List[int]] = {}
-        self.blocks: List[Tuple[int, int]] = []
-        self.checkpoints: List[int] = []
-        self.serialised: List[Tuple[int, int]] = []
-        self.losses: List[int] = []
+        self.records: list[tuple[Any, Any, Any, list[int]]] = []
+        self.inputs: list[int] = []
+        self.outputs: list[int] = []
+        self.parameters: dict[str, int] = {}
+        self.types: dict[str, Any] = {}
+        self.shapes: dict[str, Any] = {}
+        self.groups: dict[int, list[int]] = {}
+        self.blocks: list[tuple[int, int]] = []
+        self.checkpoints: list[int] = []
+        self.serialised: list[tuple[int, int]] = []
+        self.losses: list[int] = []
         self.moving_parameters = False
         self.count = 0
 
@@ -122,7 +122,7 @@ class Graph(TorchDispatchMode):
             if moved is not None:
                 return moved
         on_ipu = kwargs.get("device") is not None and torch.device(kwargs["device"]).type in ("ipu", "meta")
-        held: List[Any] = []
+        held: list[Any] = []
         tree_map(lambda value: held.append(value) if isinstance(value, IpuTensor) else None, (args, kwargs))
         if not held and not on_ipu:
             return function(*args, **kwargs)
@@ -139,7 +139,7 @@ class Graph(TorchDispatchMode):
             return shadows[id(value)] if id(value) in shadows else self.wrap(value)
 
         wrapped = tree_map(wrap, outputs)
-        numbers: List[int] = []
+        numbers: list[int] = []
         tree_map(lambda value: numbers.append(value.number) if isinstance(value, IpuTensor) else None, wrapped)
         keep = lambda value: _Value(value.number) if isinstance(value, IpuTensor) else value  # noqa: E731
         if not self.moving_parameters:
@@ -159,7 +159,7 @@ class Graph(TorchDispatchMode):
             self.serialised.append((self.blocks[-1][1], args[2]))
         return operation in {schema.partition("(")[0] for schema in _OF_FIRST}
 
-    def _move(self, tensor: Tensor, kwargs: Dict[str, Any]) -> Any:
+    def _move(self, tensor: Tensor, kwargs: dict[str, Any]) -> Any:
         """Return a copy to or from the IPU; None for a change of type alone."""
         device = kwargs.get("device")
         kind = None if device is None else torch.device(device).type
@@ -175,7 +175,7 @@ class Graph(TorchDispatchMode):
 
     def stages(self) -> int:
         ipus = [ipu for _, ipu in self.blocks]
-        return 1 + sum(before != after for before, after in zip(ipus, ipus[1:]))
+        return 1 + sum(ipus[at] != ipus[at - 1] for at in range(1, len(ipus)))
 
 
 class _Value:
@@ -191,8 +191,8 @@ def _shadow(value: Any) -> Any:
     return value.to("meta") if isinstance(value, Tensor) and value.dim() else value
 
 
-_graphs: List[Graph] = []
-executables: List[Executable] = []
+_graphs: list[Graph] = []
+executables: list[Executable] = []
 """All that were compiled, the newest last."""
 
 
@@ -209,7 +209,7 @@ def endParametersMove() -> None:
     _graphs[-1].moving_parameters = False
 
 
-def mapParamsToNames(names: Tuple[str, ...], tensors: Tuple[Any, ...]) -> None:
+def mapParamsToNames(names: tuple[str, ...], tensors: tuple[Any, ...]) -> None:
     for name, tensor in zip(names, tensors):
         _graphs[-1].parameters[name] = tensor.number
         _graphs[-1].types[name], _graphs[-1].shapes[name] = tensor.dtype, tensor.shape
@@ -243,7 +243,7 @@ def ipuHardwareVersion(count: int = 1) -> int:
 
 
 def compileWithManualTracing(
-    options: Dict[str, Any], attributes: Any, training: bool, optimizer: Any, anchors: Any
+    options: dict[str, Any], attributes: Any, training: bool, optimizer: Any, anchors: Any
 ) -> Executable:
     executables.append(Executable(_graphs.pop(), options, optimizer))
     return executables[-1]
@@ -252,15 +252,15 @@ def compileWithManualTracing(
 class Executable:
     """A compiled graph with its weights and its optimizer."""
 
-    def __init__(self, graph: Graph, options: Dict[str, Any], optimizer: Dict[str, Any]) -> None:
+    def __init__(self, graph: Graph, options: dict[str, Any], optimizer: dict[str, Any]) -> None:
         self.graph, self.options, self.optimizer = graph, options, optimizer
         stages, accumulation = 2 * graph.stages() - 1, options["gradient_accumulation"]
         if graph.stages() > 1 and accumulation < stages:
             raise Error(f"gradient accumulation {accumulation}, expected at least the {stages} pipeline stages")
         assert len(graph.losses) == 1
         self.attached = options["connection_type"] != 2
-        self.weights: Dict[str, Tensor] = {}
-        self.state: Dict[str, Tensor] = {}
+        self.weights: dict[str, Tensor] = {}
+        self.state: dict[str, Tensor] = {}
         kept = torch.float16 if optimizer["firstOrderMomentumAccumType"] else torch.float32
         for name, shape in graph.shapes.items():
             self.state["Accl1___" + name] = _zeros(shape, dtype=kept)
@@ -268,7 +268,7 @@ class Executable:
             if not is_lamb_without_bias(optimizer):
                 self.state["Step___" + name] = _zeros(1)
 
-    def run(self, inputs: Tuple[Tensor, ...]) -> List[Tensor]:
+    def run(self, inputs: tuple[Tensor, ...]) -> list[Tensor]:
         options = self.options
         replicas, steps = options["replication_factor"], options["gradient_accumulation"]
         updates = options["device_iterations"]
@@ -286,16 +286,16 @@ class Executable:
             self.step(gradients)
         return [total.float() if replicas > 1 else total.float().reshape(()) for total in totals]
 
-    def replay(self, inputs: List[Tensor]) -> Tuple[List[Tensor], Dict[str, Tensor]]:
+    def replay(self, inputs: list[Tensor]) -> tuple[list[Tensor], dict[str, Tensor]]:
         """Return the outputs of one micro-batch and the gradients of its loss, all in float32."""
         graph = self.graph
         leaves = {name: weight.detach().clone().requires_grad_() for name, weight in self.weights.items()}
-        values: Dict[int, Any] = {graph.parameters[name]: leaf for name, leaf in leaves.items()}
+        values: dict[int, Any] = {graph.parameters[name]: leaf for name, leaf in leaves.items()}
         values.update(zip(graph.inputs, inputs))
         for function, args, kwargs, numbers in graph.records:
             take = lambda value: values[value.number] if isinstance(value, _Value) else _on_cpu(value)  # noqa: E731
             outputs = function(*tree_map(take, args), **tree_map(take, kwargs))
-            flat: List[Tensor] = []
+            flat: list[Tensor] = []
             tree_map(lambda value, flat=flat: flat.append(value) if isinstance(value, Tensor) else None, outputs)
             values.update(zip(numbers, flat))
         scale = self.optimizer["defaults"]["lossScaling"][0]
@@ -304,14 +304,14 @@ class Executable:
             name: gradient / scale for name, gradient in zip(leaves, found)
         }
 
-    def step(self, gradients: Dict[str, Tensor]) -> None:
+    def step(self, gradients: dict[str, Tensor]) -> None:
         names = {number: name for name, number in self.graph.parameters.items()}
         for index, numbers in self.graph.groups.items():
             group = self.optimizer["groups"][index]
             for number in numbers:
                 self.update(names[number], gradients[names[number]], {key: value[0] for key, value in group.items()})
 
-    def update(self, name: str, gradient: Tensor, group: Dict[str, float]) -> None:
+    def update(self, name: str, gradient: Tensor, group: dict[str, float]) -> None:
         first, second, weight = self.state["Accl1___" + name], self.state["Accl2___" + name], self.weights[name]
         beta1, beta2 = group["beta1"], group["beta2"]
         first.copy_(beta1 * first.float() + (1 - beta1) * gradient)
@@ -330,7 +330,7 @@ class Executable:
         self.weights[name] = weight.to(self.graph.types[name]).float()
 
 
-def is_lamb_without_bias(optimizer: Dict[str, Any]) -> bool:
+def is_lamb_without_bias(optimizer: dict[str, Any]) -> bool:
     return int(optimizer["optimizer_type"]) == 8
 
 
@@ -352,27 +352,27 @@ def isAttachedToDevice(executable: Executable) -> bool:
     return executable.attached
 
 
-def copyWeightsToDevice_impl(executable: Executable, names: Tuple[str, ...], tensors: Tuple[Tensor, ...]) -> None:
+def copyWeightsToDevice_impl(executable: Executable, names: tuple[str, ...], tensors: tuple[Tensor, ...]) -> None:
     executable.weights = {name: tensor.detach().float().clone() for name, tensor in zip(names, tensors)}
 
 
-def copyWeightsToHost_impl(executable: Executable, names: Tuple[str, ...], tensors: Tuple[Tensor, ...]) -> None:
+def copyWeightsToHost_impl(executable: Executable, names: tuple[str, ...], tensors: tuple[Tensor, ...]) -> None:
     with torch.no_grad():
         for name, tensor in zip(names, tensors):
             tensor.data.copy_(executable.weights[name])
 
 
-def updateOptimizers(executable: Executable, optimizer: Dict[str, Any]) -> None:
+def updateOptimizers(executable: Executable, optimizer: dict[str, Any]) -> None:
     executable.optimizer = optimizer
 
 
-def readOptimizerState(executable: Executable) -> Dict[str, Dict[str, Tensor]]:
+def readOptimizerState(executable: Executable) -> dict[str, dict[str, Tensor]]:
     rate = executable.optimizer["defaults"]["learningRate"][0]
     state = {name: tensor.clone() for name, tensor in executable.state.items()}
     return {"ipu_state": state, "ipu_param": {"learningRate": torch.tensor(rate)}}
 
 
-def writeOptimizerState(executable: Executable, state: Dict[str, Any]) -> None:
+def writeOptimizerState(executable: Executable, state: dict[str, Any]) -> None:
     for name, tensor in executable.state.items():
         assert state["ipu_state"][name].dtype == tensor.dtype, name
         executable.state[name] = state["ipu_state"][name].clone()
@@ -383,7 +383,7 @@ def writeOptimizerState(executable: Executable, state: Dict[str, Any]) -> None:
             group["learningRate"] = (float(rate), group["learningRate"][1])
 
 
-def execute(executable: Executable, inputs: Tuple[Tensor, ...]) -> List[Tensor]:
+def execute(executable: Executable, inputs: tuple[Tensor, ...]) -> list[Tensor]:
     return executable.run(inputs)
 
 
@@ -391,5 +391,5 @@ def getRandomSeed(executable: Executable) -> int:
     return int(executable.options.get("random_seed", 0))
 
 
-def getRngState(executable: Executable) -> List[int]:
+def getRngState(executable: Executable) -> list[int]:
     return []

@@ -7,7 +7,7 @@ of its optimizer are its own: what is not copied to it or from it, as PopTorch w
 from __future__ import annotations
 
 import enum
-from typing import Any, ClassVar, Dict, List, Tuple
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -42,7 +42,7 @@ class PipelinedExecution:
 
 class TensorLocationSettings:
     def __init__(self) -> None:
-        self.calls: Dict[str, Any] = {}
+        self.calls: dict[str, Any] = {}
 
     def __getattr__(self, name: str) -> Any:
         if name not in {
@@ -58,7 +58,7 @@ class TensorLocationSettings:
 class _Calls:
     """Records the calls of its methods, which are those named."""
 
-    def __init__(self, prefix: str, names: Tuple[str, ...], options: Options) -> None:
+    def __init__(self, prefix: str, names: tuple[str, ...], options: Options) -> None:
         self._prefix, self._names, self._options = prefix, names, options
 
     def __getattr__(self, name: str) -> Any:
@@ -83,7 +83,7 @@ class Options:
     )
 
     def __init__(self) -> None:
-        self.calls: Dict[str, Any] = {}
+        self.calls: dict[str, Any] = {}
         self.frozen = False
         self.Training = _Calls(
             "Training.",
@@ -99,7 +99,7 @@ class Options:
             raise AttributeError(name)
         return lambda *values: self.record(name, values)
 
-    def record(self, name: str, values: Tuple[Any, ...]) -> None:
+    def record(self, name: str, values: tuple[Any, ...]) -> None:
         if self.frozen:
             raise AttributeError("Can't modify frozen Options")
         if name == "_Popart.set":
@@ -111,8 +111,8 @@ class Options:
 class Block:
     """A block of a model; the blocks of the last pass are in `entered`."""
 
-    entered: ClassVar[List[Tuple[str, int]]] = []
-    current: ClassVar[List[int]] = []
+    entered: ClassVar[list[tuple[str, int]]] = []
+    current: ClassVar[list[int]] = []
 
     def __init__(self, user_id: str, ipu_id: int) -> None:
         self._block = (user_id, ipu_id)
@@ -126,9 +126,9 @@ class Block:
         Block.current.pop()
 
 
-checkpoints: List[int] = []
+checkpoints: list[int] = []
 """The IPUs of the tensors that are kept for the backward pass."""
-products: List[Tuple[int, int]] = []
+products: list[tuple[int, int]] = []
 """IPU and count of slices of each serialised product."""
 
 
@@ -158,13 +158,13 @@ class _Optimizer(torch.optim.Optimizer):
         super().__init__(params, {"lr": lr, "weight_decay": weight_decay, "eps": eps, **own})
         self.loss_scaling = given.get("loss_scaling", 1.0)
         self.given = {"lr": lr, "weight_decay": weight_decay, "eps": eps, **given}
-        self.ipu: Dict[str, Tensor] | None = None
+        self.ipu: dict[str, Tensor] | None = None
         self.dirty = False
 
-    def state_dict(self) -> Dict[str, Any]:  # type: ignore[override]
+    def state_dict(self) -> dict[str, Any]:  # type: ignore[override]
         return {**super().state_dict(), "ipu_state": self.ipu, "ipu_param": None if self.ipu is None else {}}
 
-    def set_state_dict(self, state: Dict[str, Any]) -> None:
+    def set_state_dict(self, state: dict[str, Any]) -> None:
         self.ipu, self.dirty = state["ipu_state"], True
 
 
@@ -192,8 +192,8 @@ class Executor:
         assert isinstance(options.calls.get("setExecutionStrategy"), PipelinedExecution)
         self._model, self.options, self._optimizer = model, options, optimizer
         self._names = {id(parameter): name for name, parameter in model.named_parameters()}
-        self._device: Dict[str, Tensor] = {}
-        self._moments: Dict[str, Tensor] = {}
+        self._device: dict[str, Tensor] = {}
+        self._moments: dict[str, Tensor] = {}
         self._compiled = False
         self.setOptimizer(optimizer)
 
@@ -241,21 +241,21 @@ class Executor:
                 parameter.copy_(self._device[name])
         return self._model
 
-    def load_state_dict(self, state: Dict[str, Tensor]) -> None:
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
         self._model.load_state_dict(state)
         self._upload()
 
     def destroy(self) -> None:
         self._compiled = False
 
-    def __call__(self, *inputs: Tensor) -> Tuple[Tensor, ...]:
+    def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         assert self._compiled
         assert "useOfflineIpuTarget" not in self.options.calls, "Trying to run a model on an offline device"
         assert [tensor.shape for tensor in inputs] == self._shapes
         calls = self.options.calls
         steps, replicas = calls["Training.gradientAccumulation"], calls["replicationFactor"]
         micro_batches = [tensor.split(self._micro(tensor)) for tensor in inputs]
-        totals: List[Tensor] = []
+        totals: list[Tensor] = []
         for update in range(calls["deviceIterations"]):
             gradients = {name: torch.zeros_like(tensor) for name, tensor in self._device.items()}
             for number in range(steps * replicas):
@@ -263,7 +263,7 @@ class Executor:
                 outputs, own = self._pass([parts[index] for parts in micro_batches])
                 for name, gradient in own.items():
                     gradients[name] += gradient / (steps * replicas)
-                each = [torch.zeros(replicas, dtype=torch.float64) for _ in outputs] if not totals else totals
+                each = totals if totals else [torch.zeros(replicas, dtype=torch.float64) for _ in outputs]
                 for total, output in zip(each, outputs):
                     total[number % replicas] += output
                 totals = each
@@ -271,7 +271,7 @@ class Executor:
         self._optimizer.ipu = {name: tensor.clone() for name, tensor in self._moments.items()}
         return tuple(total.float() if len(total) > 1 else total[0].float() for total in totals)
 
-    def _pass(self, tensors: List[Tensor]) -> Tuple[List[float], Dict[str, Tensor]]:
+    def _pass(self, tensors: list[Tensor]) -> tuple[list[float], dict[str, Tensor]]:
         """Return the outputs of a micro-batch, and the gradients of its loss."""
         Block.entered.clear()
         weights = self._device or {name: parameter.float() for name, parameter in self._model.named_parameters()}
@@ -282,7 +282,7 @@ class Executor:
         gradients = {name: gradient / self._loss_scaling for name, gradient in zip(weights, found)}
         return [output.item() for output in outputs], gradients
 
-    def _update(self, gradients: Dict[str, Tensor]) -> None:
+    def _update(self, gradients: dict[str, Tensor]) -> None:
         for group in self._groups:
             for name in group["params"]:
                 step = self._step(name, gradients[name], group)
@@ -290,7 +290,7 @@ class Executor:
                 weight -= group["lr"] * self._ratio(weight, step, group) * step
                 self._device[name] = weight.to(next(self._model.parameters()).dtype).float()
 
-    def _step(self, name: str, gradient: Tensor, group: Dict[str, Any]) -> Tensor:
+    def _step(self, name: str, gradient: Tensor, group: dict[str, Any]) -> Tensor:
         first, second = self._moments["Accl1___" + name], self._moments["Accl2___" + name]
         beta1, beta2 = group["betas"]
         decoupled = not isinstance(self._optimizer, Adam)
@@ -306,7 +306,7 @@ class Executor:
         step = first.float() / correction1 / ((second / correction2).sqrt() + group["eps"])
         return step + group["weight_decay"] * self._device[name] if decoupled else step
 
-    def _ratio(self, weight: Tensor, step: Tensor, group: Dict[str, Any]) -> float:
+    def _ratio(self, weight: Tensor, step: Tensor, group: dict[str, Any]) -> float:
         if not isinstance(self._optimizer, LAMB):
             return 1.0
         size, length = weight.norm().clamp(max=group.get("max_weight_norm", 65500.0)).item(), step.norm().item()

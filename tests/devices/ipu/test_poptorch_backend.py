@@ -1,8 +1,10 @@
 """The backend for PopTorch, over a stand-in for PopTorch that runs the model on the CPU."""
 
 import importlib
+import os
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -14,6 +16,7 @@ import torch
 from relm.devices.ipu.backend import BackendError, Call, WorkerSpec
 from relm.devices.ipu.partition import build_model
 from relm.devices.ipu.simulator import SimulatorBackend
+from relm.devices.ipu.worker_process import INTERPRETER, WorkerProcess
 from relm.models.bert_configuration import BertConfig
 from relm.models.gpt2_configuration import Gpt2Config
 from relm.recipes.optimization import Optimizer
@@ -313,7 +316,7 @@ def test_an_optimizer_that_poptorch_does_not_have_is_refused(
 
 def test_a_placement_of_another_model_is_refused(poptorch: ModuleType) -> None:
     with pytest.raises(BackendError, match="must sum to the model's 3 layers"):
-        poptorch.PoptorchBackend(spec_of(layers_per_ipu=[1, 1]))
+        poptorch.PoptorchBackend(spec_of(layers_per_ipu=[0, 2]))
 
 
 def test_another_torch_than_that_of_poptorch_is_refused(poptorch: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -341,7 +344,7 @@ def test_moments_of_another_shape_or_name_are_refused_before_training(
         executor._optimizer.ipu = {"Other" + name: tensor for name, tensor in executor._optimizer.ipu.items()}
 
     monkeypatch.setattr(stand_in.Executor, "compile", renamed)
-    with pytest.raises(BackendError, match="use PopTorch 3.3 or 3.4"):
+    with pytest.raises(BackendError, match=r"use PopTorch 3\.3 or 3\.4"):
         begin(poptorch.PoptorchBackend(spec_of())).compile(gpt2_call())
 
 
@@ -394,6 +397,33 @@ def test_other_instances_than_the_recipes_are_refused(poptorch: ModuleType, popd
     popdist.instances = found
     with pytest.raises(BackendError, match="start it by poprun --num-instances 2"):
         poptorch.PoptorchBackend(spec_of(instances=2))
+
+
+def test_the_worker_trains_through_poptorch(poptorch: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "poptorch.py").write_text(
+        "import sys, torch, poptorch_stand_in\ntorch.__version__ = '2.0.1'\nsys.modules['poptorch'] = poptorch_stand_in\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), str(Path(stand_in.__file__).parent)]))
+    monkeypatch.setenv(INTERPRETER, sys.executable)
+    spec, call = spec_of(), gpt2_call()
+    expected = begin(SimulatorBackend(spec))
+    losses = expected.take(call).losses
+    worker = WorkerProcess("poptorch")
+    try:
+        assert worker.facts["name"] == "Graphcore IPU"
+        worker.request("open", spec._asdict())
+        weights, state = begin(poptorch.PoptorchBackend(spec)).save()
+        tensors = {**{f"weight.{name}": w for name, w in weights.items()}, **{f"state.{name}": s for name, s in state.items()}}
+        worker.request("load", arrays={name: tensor.numpy() for name, tensor in tensors.items()})
+        fields = {"learning_rate": call.learning_rate, "loss_scale": call.loss_scale}
+        arrays = {"seeds": call.seeds, **{f"batch.{name}": array for name, array in call.batch.items()}}
+        assert worker.request("compile", fields, arrays).fields["seconds"] > 0
+        assert worker.request("take", fields, arrays).arrays["losses"] == pytest.approx([losses.mean()], rel=1e-5)
+        saved = {name: torch.from_numpy(array) for name, array in worker.request("save").arrays.items()}
+    finally:
+        worker.close()
+    for prefix, part in zip(("weight.", "state."), expected.save(), strict=True):
+        require_close({name[len(prefix) :]: tensor for name, tensor in saved.items() if name.startswith(prefix)}, part)
 
 
 def test_a_backend_names_the_versions_that_decide_its_results(poptorch: ModuleType) -> None:

@@ -1,12 +1,12 @@
-"""The backend for PopTorch against PopTorch's own Python front-end: in Graphcore's image, or over a stand-in for its compiled half.
+"""The backend for PopTorch against PopTorch's Python front-end: in Graphcore's image, or over a stand-in for its compiled half.
 
-`make test-py38` runs it as `python3.8 -m pytest --noconftest -c /dev/null tests/devices/ipu/test_poptorch_contract.py`, with `src`
-and this folder on PYTHONPATH. Needs neither pydantic nor the rest of relm, and runs on Python 3.8.
+`make test-py38` runs it as `python3.8 -m pytest --noconftest -c /dev/null tests/devices/ipu/test_poptorch_contract.py`, with
+`src` and this folder on PYTHONPATH. Needs neither pydantic nor the rest of relm, and runs on Python 3.8.
 """
 
 from __future__ import annotations
 
-from typing import Any, Dict, List
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,8 +29,8 @@ core = pytest.importorskip("poptorch.poptorch_core")
 stand_in = pytest.mark.skipif(not hasattr(core, "executables"), reason="needs IPUs")
 
 CONFIGURATION = {
-    "layers": 4, "heads": 2, "hidden_size": 16, "positions": 8, "vocabulary_size": 64, "activation": "gelu_tanh", "dropout": 0.0,
-    "initializer_range": 0.02, "layer_norm_epsilon": 1e-5, "biases": True,
+    "layers": 4, "heads": 2, "hidden_size": 16, "positions": 8, "vocabulary_size": 64, "activation": "gelu_tanh",
+    "dropout": 0.0, "initializer_range": 0.02, "layer_norm_epsilon": 1e-5, "biases": True,
 }  # fmt: skip
 ADAMW = {
     "name": "adamw", "learning_rate": 1e-2, "betas": [0.9, 0.999], "epsilon": 1e-6, "bias_correction": True, "form": "pytorch",
@@ -40,16 +40,16 @@ ADAMW = {
 LAMB = {**ADAMW, "name": "lamb", "bias_correction": False, "weight_decay": 0.01, "decayed": "all_but_biases"}
 
 
-def pipeline_of(layers_per_ipu: List[int], **changes: Any) -> Dict[str, Any]:
+def pipeline_of(layers_per_ipu: list[int], **changes: Any) -> dict[str, Any]:
     layers = [ipu for ipu, count in enumerate(layers_per_ipu) for _ in range(count)]
     fields = {
-        "layers_per_ipu": layers_per_ipu, "token_embedding": 0, "position_embedding": min(1, len(layers_per_ipu) - 1), "head": 0,
-        "replicas": 2, "instances": 1, "micro_batch_size": 1, "gradient_accumulation": 7, "device_iterations": 2,
+        "layers_per_ipu": layers_per_ipu, "token_embedding": 0, "position_embedding": min(1, len(layers_per_ipu) - 1),
+        "head": 0, "replicas": 2, "instances": 1, "micro_batch_size": 1, "gradient_accumulation": 7, "device_iterations": 2,
         "available_memory_proportion": None, "recompute_layers": True, "replicated_tensor_sharding": False,
         "optimizer_state_off_chip": True, "vocabulary_serialisation": 4, "loss_chunk": 4, "precision": "float32",
         "accumulation_precision": "float32", "first_moment_precision": "float32", "half_partials": True,
         "stochastic_rounding": True, "loss_scaling": {"name": "static", "scale": 64.0, "by_step": {}, "growth_interval": 2000},
-        "stages_of_original": None, **changes,
+        "stages_of_original": None, "smallest_remote_tensor": None, **changes,
     }  # fmt: skip
     placement = [["token_embedding", 0], ["position_embedding", fields["position_embedding"]]]
     placement += [[f"layers.{number}", ipu] for number, ipu in enumerate(layers)]
@@ -57,7 +57,7 @@ def pipeline_of(layers_per_ipu: List[int], **changes: Any) -> Dict[str, Any]:
 
 
 def spec_of(
-    optimizer: Dict[str, Any] = ADAMW, layers_per_ipu: Any = (0, 4), offline: bool = False, **changes: Any
+    optimizer: dict[str, Any] = ADAMW, layers_per_ipu: Any = (0, 4), offline: bool = False, **changes: Any
 ) -> WorkerSpec:
     configuration = {**CONFIGURATION, "layers": sum(layers_per_ipu)}
     pipeline = pipeline_of(list(layers_per_ipu), **changes)
@@ -108,7 +108,7 @@ def test_poptorch_accepts_the_options_of_each_original(run: str) -> None:
     assert found.get("patterns") == table.get("_Popart.setPatterns")
 
 
-def compiled_optimizer(optimizer: Dict[str, Any], loss_scale: float, **changes: Any) -> Any:
+def compiled_optimizer(optimizer: dict[str, Any], loss_scale: float, **changes: Any) -> Any:
     """Return what the front-end tells the compiler of an optimizer, and the options that it changed."""
     model = build_model("gpt2", CONFIGURATION)
     parameters = dict(model.named_parameters())
@@ -209,7 +209,7 @@ def test_poptorchs_loader_combines_consecutive_sequences() -> None:
     assert [batch.tolist() for (batch,) in loader] == [list(range(12)), list(range(12, 24))]
 
 
-# Layers on each IPU of the five GPT-2 runs, of tiny, base and large BERT, and the forward stages of their plans in GPT-2's form.
+# Layers on each IPU of the five GPT-2 runs, of tiny and of large BERT, and the forward stages of a GPT-2 that is so divided.
 PLANS = [
     ([0, 4, 4, 4], 5),
     ([0, 3, 3, 3, 3, 4, 4, 4], 9),
@@ -222,7 +222,7 @@ PLANS = [
 
 @stand_in
 @pytest.mark.parametrize(("layers_per_ipu", "stages"), PLANS)
-def test_the_front_end_places_the_blocks_of_each_plan(layers_per_ipu: List[int], stages: int) -> None:
+def test_the_front_end_places_the_blocks_of_each_plan(layers_per_ipu: list[int], stages: int) -> None:
     spec = spec_of(
         layers_per_ipu=layers_per_ipu, offline=True, replicas=1, gradient_accumulation=2 * stages - 1, precision="float16"
     )
@@ -254,7 +254,7 @@ def test_a_model_for_an_offline_target_cannot_be_run() -> None:
 
 @stand_in
 @pytest.mark.parametrize("optimizer", [ADAMW, LAMB], ids=["adamw", "lamb"])
-def test_updates_equal_those_of_the_simulator(optimizer: Dict[str, Any]) -> None:
+def test_updates_equal_those_of_the_simulator(optimizer: dict[str, Any]) -> None:
     spec = spec_of(optimizer)
     ours, theirs = begin(PoptorchBackend(spec), spec), begin(SimulatorBackend(spec), spec)
     for seed in (0, 1):

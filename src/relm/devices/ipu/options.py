@@ -8,7 +8,7 @@ Python 3.8.
 from __future__ import annotations
 
 import re
-from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Tuple
+from typing import Any, Dict, Mapping, NamedTuple, Sequence
 
 import torch
 
@@ -24,7 +24,7 @@ _BYTES_OF_MOMENT = 4  # float32
 
 
 class Surroundings(NamedTuple):
-    """What a run's options depend on beside its recipe."""
+    """The facts beside a recipe that its run's options depend on."""
 
     seed: int
     """Seed of dropout and stochastic rounding."""
@@ -69,13 +69,13 @@ def options_table(pipeline: Mapping[str, Any], around: Surroundings) -> Table:
     return {**table, **_popart_options(pipeline, around)}
 
 
-def _optimizer_location(pipeline: Mapping[str, Any]) -> Dict[str, Any]:
+def _optimizer_location(pipeline: Mapping[str, Any]) -> dict[str, Any]:
     """Return the calls of `poptorch.TensorLocationSettings`."""
-    location: Dict[str, Any] = {
+    location: dict[str, Any] = {
         "useOnChipStorage": not pipeline["optimizer_state_off_chip"],
         "useReplicatedTensorSharding": pipeline["replicated_tensor_sharding"],
     }
-    smallest = pipeline.get("smallest_remote_tensor")
+    smallest = pipeline["smallest_remote_tensor"]
     if smallest is not None:
         location["minElementsForOffChip"] = smallest // _BYTES_OF_MOMENT
         location["minElementsForReplicatedTensorSharding"] = smallest // _BYTES_OF_MOMENT
@@ -132,7 +132,7 @@ def _argument(poptorch: Any, method: str, value: Any) -> Any:
 
 
 def _member(poptorch: Any, name: str) -> Any:
-    """Return what a name such as "OutputMode.Sum" or "PipelinedExecution(AutoStage.AutoIncrement)" stands for, else the name."""
+    """Return the object of a name such as "OutputMode.Sum" or "PipelinedExecution(AutoStage.AutoIncrement)", else the name."""
     found = re.fullmatch(r"(\w+)\((\w+\.\w+)\)", name)
     if found:
         return getattr(poptorch, found.group(1))(_member(poptorch, found.group(2)))
@@ -145,15 +145,15 @@ class OptimizerTable(NamedTuple):
 
     name: str
     """AdamW, Adam or LAMB."""
-    arguments: Dict[str, Any]
-    """Its arguments. One that is given becomes a variable of the compiled program, one that is left out a constant, so only those
-    that the original gives are here."""
-    groups: List[Dict[str, Any]]
+    arguments: dict[str, Any]
+    """Its arguments. One that is given becomes a variable of the compiled program, one that is left out a constant, so only
+    those that the original gives are here."""
+    groups: list[dict[str, Any]]
     """Parameter groups: `params`, the names of the parameters, and the group's own arguments."""
 
 
 def optimizer_table(
-    optimizer: Mapping[str, Any], pipeline: Mapping[str, Any], shapes: Sequence[Tuple[str, Tuple[int, ...]]], loss_scale: float
+    optimizer: Mapping[str, Any], pipeline: Mapping[str, Any], shapes: Sequence[tuple[str, tuple[int, ...]]], loss_scale: float
 ) -> OptimizerTable:
     """Return the optimizer of a recipe.
 
@@ -167,7 +167,7 @@ def optimizer_table(
         ValueError: PopTorch has no such optimizer.
     """
     _require_known(optimizer)
-    arguments: Dict[str, Any] = {"lr": optimizer["learning_rate"], "eps": optimizer["epsilon"]}
+    arguments: dict[str, Any] = {"lr": optimizer["learning_rate"], "eps": optimizer["epsilon"]}
     if tuple(optimizer["betas"]) != (0.9, 0.999):
         arguments["betas"] = tuple(optimizer["betas"])
     arguments["loss_scaling"] = float(loss_scale)
@@ -209,28 +209,28 @@ def _require_known(optimizer: Mapping[str, Any]) -> None:
         )
 
 
-def is_decayed(optimizer: Mapping[str, Any], name: str, shape: Tuple[int, ...]) -> bool:
+def is_decayed(optimizer: Mapping[str, Any], name: str, shape: tuple[int, ...]) -> bool:
     """Return True for a parameter with weight decay (`relm.recipes.optimization.Optimizer.decayed`)."""
     return len(shape) >= 2 if optimizer["decayed"] == "matrices" else not name.endswith("bias")
 
 
-def adam_groups(optimizer: Mapping[str, Any], shapes: Sequence[Tuple[str, Tuple[int, ...]]]) -> List[Dict[str, Any]]:
+def adam_groups(optimizer: Mapping[str, Any], shapes: Sequence[tuple[str, tuple[int, ...]]]) -> list[dict[str, Any]]:
     """Return the decayed parameters, then the others; both groups are there even if there is no weight decay."""
     decayed = [name for name, shape in shapes if is_decayed(optimizer, name, shape)]
     others = [name for name, shape in shapes if not is_decayed(optimizer, name, shape)]
     return [{"params": decayed, "weight_decay": optimizer["weight_decay"]}, {"params": others, "weight_decay": 0.0}]
 
 
-def lamb_groups(optimizer: Mapping[str, Any], shapes: Sequence[Tuple[str, Tuple[int, ...]]]) -> List[Dict[str, Any]]:
+def lamb_groups(optimizer: Mapping[str, Any], shapes: Sequence[tuple[str, tuple[int, ...]]]) -> list[dict[str, Any]]:
     """Return the parameters in up to four groups: with and without weight decay, with and without a trust ratio.
 
     PopART's LAMB takes the ratio 1 where the greatest norm is 0.
     """
-    together: Dict[Tuple[bool, bool], List[str]] = {}
+    together: dict[tuple[bool, bool], list[str]] = {}
     for name, shape in shapes:
         adapted = len(shape) >= 2 or optimizer["lamb"]["adapted"] == "all"
         together.setdefault((is_decayed(optimizer, name, shape), adapted), []).append(name)
-    groups: List[Dict[str, Any]] = []
+    groups: list[dict[str, Any]] = []
     for decayed, adapted in sorted(together, reverse=True):
         group = {"params": together[decayed, adapted], "weight_decay": optimizer["weight_decay"] if decayed else 0.0}
         groups.append(group if adapted else {**group, "max_weight_norm": 0.0})

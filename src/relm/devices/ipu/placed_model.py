@@ -5,7 +5,7 @@ Does not import poptorch, and imports on Python 3.8.
 
 from __future__ import annotations
 
-from typing import Any, Mapping, Sequence, Tuple
+from typing import Any, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -39,13 +39,13 @@ class PlacedModel(nn.Module):
         self._recomputes = pipeline["recompute_layers"]
         model.loss_chunk = pipeline["loss_chunk"]
         if pipeline["vocabulary_serialisation"] > 1:
-            model.project_vocabulary = VocabularySlices(poptorch, pipeline["vocabulary_serialisation"])  # type: ignore[method-assign]
+            model.project_vocabulary = VocabularySlices(poptorch, pipeline["vocabulary_serialisation"])
 
-    def forward(self, *tensors: Tensor) -> Tuple[Tensor, ...]:
+    def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         """Return the loss, and of each term the sum of nats and the count of correct labels, float32 scalars."""
         batch = dict(zip(self.inputs, tensors))
         state: State = {}
-        outputs: Tuple[Tensor, ...] = ()
+        outputs: tuple[Tensor, ...] = ()
         for segment, (name, ipu) in zip(self.model.segments(), self._placement):
             with self._poptorch.Block(name, ipu_id=ipu):
                 state = segment.run(batch, state)
@@ -59,7 +59,7 @@ class PlacedModel(nn.Module):
         """Return the state as the only tensors that are kept for the backward pass."""
         return {name: self._poptorch.recomputationCheckpoint(tensor) for name, tensor in state.items()}
 
-    def _outputs(self, batch: Mapping[str, Tensor], state: State) -> Tuple[Tensor, ...]:
+    def _outputs(self, batch: Mapping[str, Tensor], state: State) -> tuple[Tensor, ...]:
         terms = terms_of(state)
         shares = [terms[name].nats / batch[DIVISOR + name][0] for name in self.term_names]
         loss = self._poptorch.identity_loss(sum(shares[1:], shares[0]), "none")

@@ -9,9 +9,10 @@ The gradient of an update is the mean over its micro-batches and replicas (`Redu
 divided by the divisor of `Call` times one micro-batch's share of the update. For GPT-2 that is the count of labels in the
 micro-batch, as in Graphcore's script.
 
-Optimizer state: PopART names the moments of a parameter Accl1___NAME and Accl2___NAME, and counts its updates in Step___NAME if
-the bias is corrected. Neither moment contains the loss scale. A first moment that is float16 on the device is rounded to it
-when a checkpoint of another device is loaded; the random numbers of dropout and of stochastic rounding begin anew from the seed.
+Optimizer state: PopART names the moments of a parameter Accl1___NAME and Accl2___NAME, and counts its updates in Step___NAME
+if the bias is corrected. Neither moment contains the loss scale. A first moment that is float16 on the device is rounded to it
+when a checkpoint of another device is loaded. The random numbers of dropout and of stochastic rounding begin anew from the
+seed in each process.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from typing import Any, Dict, List, Tuple
+from typing import Any
 
 import numpy as np
 import poptorch
@@ -101,7 +102,7 @@ class PoptorchBackend:
             self._write_state()
         return time.monotonic() - began
 
-    def _open(self, inputs: List[str], call: Call) -> None:
+    def _open(self, inputs: list[str], call: Call) -> None:
         """Make the module, the optimizer and the executor for batches of these arrays."""
         pipeline = self._spec.pipeline
         if "document_ids" in inputs:
@@ -141,7 +142,7 @@ class PoptorchBackend:
         self._updates += self._spec.pipeline["device_iterations"]
         return self._sums([output.double().sum().item() for output in outputs])
 
-    def _sums(self, outputs: List[float]) -> Sums:
+    def _sums(self, outputs: list[float]) -> Sums:
         """Return the results of a call from its outputs, summed over replicas, micro-batches and updates."""
         updates = self._spec.pipeline["device_iterations"]
         loss, each = outputs[0] / self._micro_batches() / updates, [value / updates for value in outputs[1:]]
@@ -152,7 +153,7 @@ class PoptorchBackend:
         """Return the count of micro-batches of one update, of all replicas of all instances."""
         return int(self._spec.pipeline["gradient_accumulation"] * self._spec.pipeline["replicas"])
 
-    def _arrays(self, batch: Arrays) -> Dict[str, Tensor]:
+    def _arrays(self, batch: Arrays) -> dict[str, Tensor]:
         """Return a call's arrays in PopTorch's order of sequences; the divisors as those of a mean over micro-batches."""
         pipeline = self._spec.pipeline
         shape = (pipeline["device_iterations"], self._replicas, pipeline["gradient_accumulation"], pipeline["micro_batch_size"])
@@ -160,7 +161,7 @@ class PoptorchBackend:
         tensors = {name: as_tensor(in_order_of_poptorch(array, shape)) for name, array in sorted(batch.items())}
         return {name: tensor / share if name.startswith(DIVISOR) else tensor for name, tensor in tensors.items()}
 
-    def save(self) -> Tuple[Tensors, Tensors]:
+    def save(self) -> tuple[Tensors, Tensors]:
         """Return weights and state from the device, in float32."""
         if self._running is None:
             weights = {name: tensor.float().clone() for name, tensor in self._model.state_dict().items()}
@@ -193,8 +194,8 @@ class PoptorchBackend:
                 value = self._state[f"{name[len(prefix + _PREFIX) :]}.{moment}"]
                 if value.numel() != held.numel():
                     raise BackendError(
-                        f"PopART keeps {name} as {tuple(held.shape)}, expected {tuple(value.shape)}: its optimizer state cannot be "
-                        "saved; set replicated_tensor_sharding: false"
+                        f"PopART keeps {name} as {tuple(held.shape)}, expected {tuple(value.shape)}, so its optimizer state "
+                        "cannot be saved; set replicated_tensor_sharding: false"
                     )
                 return value.to(held.dtype).reshape(held.shape)
         return held
@@ -204,12 +205,12 @@ class PoptorchBackend:
         absent = [name for name in names if name not in held]
         if absent:
             raise BackendError(
-                f"PopART has no optimizer state {', '.join(absent[:3])}, found {', '.join(sorted(held)[:3])}: checkpoints cannot "
-                "be written; use PopTorch 3.3 or 3.4"
+                f"PopART has no optimizer state {', '.join(absent[:3])}, found {', '.join(sorted(held)[:3])}, so checkpoints "
+                "cannot be written; use PopTorch 3.3 or 3.4"
             )
 
     @staticmethod
-    def describe() -> Dict[str, Any]:
+    def describe() -> dict[str, Any]:
         """Return the hardware's name, and the versions that decide how sums are rounded."""
         return {"name": "Graphcore IPU", "poptorch": poptorch.__version__, "torch": str(torch.__version__)}
 
@@ -243,7 +244,8 @@ class Instances:
         found = popdist.getNumInstances() if popdist.isPopdistEnvSet() else 1
         if found != expected:
             raise BackendError(
-                f"pipeline.instances is {expected}, and this process is one of {found}; start it by poprun --num-instances {expected}"
+                f"pipeline.instances is {expected}, and this process is one of {found}; start it by poprun "
+                f"--num-instances {expected}"
             )
         popdist.init()
         horovod.torch.init()
@@ -263,7 +265,7 @@ class Instances:
         return np.asarray(summed.numpy())
 
 
-def in_order_of_poptorch(array: np.ndarray, shape: Tuple[int, int, int, int]) -> np.ndarray:
+def in_order_of_poptorch(array: np.ndarray, shape: tuple[int, int, int, int]) -> np.ndarray:
     """Return a call's sequences with those of one micro-batch step of all replicas together.
 
     Args:
@@ -286,6 +288,6 @@ def require_torch(version: str) -> None:
     """Raise BackendError for a version of torch for which PopTorch was not made."""
     if not version.startswith("2.0."):
         raise BackendError(
-            f"PopTorch 3.3 and 3.4 are for torch 2.0.1, found {version}, with which AdamW would silently be compiled as Adam; use "
-            "the Python of Graphcore's image"
+            f"PopTorch 3.3 and 3.4 are for torch 2.0.1, found {version}, with which AdamW would silently be compiled as Adam; "
+            "use the Python of Graphcore's image"
         )
