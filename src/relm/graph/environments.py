@@ -6,7 +6,7 @@ from snakemake.logging import logger
 
 from relm.cluster.supervision import is_main_process
 from relm.errors import RelmError
-from relm.graph.asking import PROJECT, report_faults
+from relm.graph.asking import PROJECT, report_faults, stop_at_faults
 from relm.graph.runs import plan_of_run, training_inputs
 from relm.recipes.declaration import load
 from relm.recipes.devices import DEVICES
@@ -57,12 +57,12 @@ class Environments:
                 logger.warning(f"{fault}. This is a dry-run; a run would be refused.")
         return training_inputs(wildcards)
 
-    @report_faults
+    @stop_at_faults
     def require(self) -> None:
         """Raise an error if a training job is to be done whose device this environment lacks; called before the first job.
 
         Raises:
-            WorkflowError: says which environment can train the run.
+            SystemExit: says which environment can train the run.
         """
         if not is_main_process(self.workflow):
             return
