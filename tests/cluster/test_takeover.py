@@ -204,6 +204,17 @@ def test_a_checkpoint_whose_hashes_are_gone_is_left_too(project: Commands) -> No
     assert "phase second resumes after step 10" in done.stdout, done.stderr
 
 
+@pytest.mark.parametrize(("phase", "step"), [("second", 20), ("main", 20)])
+def test_a_checkpoint_of_another_run_is_refused_before_anything_is_copied(project: Commands, phase: str, step: int) -> None:
+    run = run_of(project, "long")
+    path = run / phase / "checkpoints" / f"step-{step:08d}" / "state.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "fingerprint": "0123456789ab"}))
+    message = refusal(project, "long@same", "--from", "long")
+    assert f"{phase}/checkpoints/step-{step:08d}/state.json: fingerprint: found 0123456789ab, expected {run.name}" in message
+    assert not list((run.parents[1]).glob("long@same/.*"))
+    assert not (run.parents[1] / "long@same" / run.name).exists()
+
+
 def test_checkpoints_that_are_linked_from_another_disk_are_copied(project: Commands) -> None:
     checkpoints = run_of(project, "long") / "second" / "checkpoints"
     checkpoints.rename(project.folder / "disk")
