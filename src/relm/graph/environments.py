@@ -9,7 +9,7 @@ from relm.errors import RelmError
 from relm.graph.asking import PROJECT, report_faults, stop_at_faults
 from relm.graph.runs import plan_of_run, training_inputs
 from relm.recipes.declaration import load
-from relm.recipes.devices import DEVICES
+from relm.recipes.devices import DEVICES, list_environments
 from relm.recipes.plan import Plan
 from relm.recipes.run_folder import WEIGHTS
 
@@ -28,9 +28,7 @@ def find_fault(plan: Plan, elsewhere: bool = False) -> str | None:
     if lack is None:
         return None
     environment = plan.machine.environment_name if plan.machine else device.name
-    remedy = (
-        f"; `make DEVICE={environment} environment` makes one that can" if device.lock == f"torch-{device.name}.txt" else ""
-    )
+    remedy = f"; `make DEVICE={environment} environment` makes one that can" if environment in list_environments() else ""
     return f"{plan.name}: this environment cannot train on {place}: {lack}{remedy}"
 
 
