@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from made_once import copy_of
 from relm.artifact import sha256_of
 from relm.training.interruption import run_lock
 from small_project import Commands, make_project
@@ -82,9 +83,7 @@ def refusal(project: Commands, *words: str) -> str:
 @pytest.fixture(scope="module")
 def stopped(tmp_path_factory: pytest.TempPathFactory) -> Commands:
     """A project with a run of two phases that was killed in the second one; no test changes it."""
-    project = add_machines(make_project(tmp_path_factory.mktemp("stopped")))
-    interrupt(project, "long")
-    return project
+    return Commands(copy_of(tmp_path_factory, "stopped", lambda folder: interrupt(add_machines(make_project(folder)), "long")))
 
 
 @pytest.fixture
