@@ -11,7 +11,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 SHELL := bash
 BIN := .venv/bin
 LOCKS := $(wildcard envs/*.txt) pyproject.toml envs/make_environment.py
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(or $(WORKERS),2)
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(or $(WORKERS),2) --dist worksteal
 
 .PHONY: language test-py38 compile-all compile-check help environment harness quickstart test test-quickstart test-containers images check check-full format types workflow lock schema clean
 

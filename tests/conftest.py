@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from made_once import copy_of
 from small_project import CHECKOUT, Commands, make_project
 
 
@@ -38,11 +39,14 @@ def project(tmp_path: Path) -> Commands:
 
 @pytest.fixture(scope="session")
 def finished_project(tmp_path_factory: pytest.TempPathFactory) -> Commands:
-    """A small project whose recipe has run to the end, once for a worker's session; copy it before changing it."""
-    made = make_project(tmp_path_factory.mktemp("finished"))
-    done = made.snakemake("results/tiny")
+    """A small project whose recipe has run to the end; copy it before changing it."""
+    return Commands(copy_of(tmp_path_factory, "finished", run_tiny))
+
+
+def run_tiny(folder: Path) -> None:
+    """Make a small project, and run its recipe."""
+    done = make_project(folder).snakemake("results/tiny")
     assert done.returncode == 0, done.stdout
-    return made
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from made_once import copy_of
 from relm.artifact import sha256_of
 from relm.training.interruption import run_lock
 from small_project import Commands, make_project
@@ -82,9 +83,7 @@ def refusal(project: Commands, *words: str) -> str:
 @pytest.fixture(scope="module")
 def stopped(tmp_path_factory: pytest.TempPathFactory) -> Commands:
     """A project with a run of two phases that was killed in the second one; no test changes it."""
-    project = add_machines(make_project(tmp_path_factory.mktemp("stopped")))
-    interrupt(project, "long")
-    return project
+    return Commands(copy_of(tmp_path_factory, "stopped", lambda folder: interrupt(add_machines(make_project(folder)), "long")))
 
 
 @pytest.fixture
@@ -202,6 +201,17 @@ def test_a_checkpoint_whose_hashes_are_gone_is_left_too(project: Commands) -> No
     path.write_text(json.dumps({**json.loads(path.read_text()), "sha256": {}}))
     done = project.relm("continue", "long@same", "--from", "long")
     assert "phase second resumes after step 10" in done.stdout, done.stderr
+
+
+@pytest.mark.parametrize(("phase", "step"), [("second", 20), ("main", 20)])
+def test_a_checkpoint_of_another_run_is_refused_before_anything_is_copied(project: Commands, phase: str, step: int) -> None:
+    run = run_of(project, "long")
+    path = run / phase / "checkpoints" / f"step-{step:08d}" / "state.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "fingerprint": "0123456789ab"}))
+    message = refusal(project, "long@same", "--from", "long")
+    assert f"{phase}/checkpoints/step-{step:08d}/state.json: fingerprint: found 0123456789ab, expected {run.name}" in message
+    assert not list((run.parents[1]).glob("long@same/.*"))
+    assert not (run.parents[1] / "long@same" / run.name).exists()
 
 
 def test_checkpoints_that_are_linked_from_another_disk_are_copied(project: Commands) -> None:

@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -142,6 +144,15 @@ def test_relm_s_gpt2_and_that_of_transformers_score_the_same(evaluated) -> None:
     found, theirs = scored(ours, sequences), scored(other, sequences)
     assert found.nats == pytest.approx(theirs.nats, rel=1e-5, abs=1e-5)
     assert found.likeliest.tolist() == theirs.likeliest.tolist()
+
+
+def test_relm_s_gpt2_is_opened_without_importing_transformers_or_the_compiler(evaluated) -> None:
+    code = (
+        "import sys; from pathlib import Path; from relm.evaluation.models import load_causal; "
+        f"load_causal(Path({str(evaluated.model)!r}), 257); "
+        "assert not {'transformers', 'torch._dynamo'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_weights_in_several_files_are_read_and_hashed_together(tmp_path: Path) -> None:

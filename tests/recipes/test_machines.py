@@ -8,6 +8,7 @@ import pytest
 
 from relm.errors import RelmError
 from relm.recipes.accelerators import GPUS, IPUS, TPUS
+from relm.recipes.devices import list_environments
 from relm.recipes.machines import Machine, load_machine
 from relm.recipes.plan import Plan
 from relm.recipes.project import Project
@@ -162,7 +163,8 @@ def test_the_name_of_a_removed_recipe_is_answered_with_the_new_target(old: str, 
         ("on: {h1000: {micro_batch_size: 8}}\n", "quickstart.yaml: on.h1000: there is no machine 'h1000'; did you mean h100?"),
         ("on: {h100: {micro_batch: 8}}\n", "on.h100.micro_batch: unknown key; did you mean micro_batch_size?"),
         ("on: {h100: {device: cpu}}\n", "on.h100.device: unknown key"),
-        ("on: {h100: 8}\n", "on.h100"),
+        ("on: {h100: 8}\n", "on.h100: expected a mapping of keys to values; found 8"),
+        ("on: {h100: }\n", "on.h100: expected a mapping of keys to values; found None"),
         ("on: {h100: {micro_batch_size: 7}}\n", "on.h100.micro_batch_size (7) must divide"),
     ],
 )
@@ -208,6 +210,13 @@ GPU = "title: A GPU\ndevice: cuda\nmemory_gib: 80\n"
         (GPU + "peak: {bfloat16: 100.0}\n", "peak.source: missing"),
         (GPU + "price: {usd_per_hour: 2.0, source: 'https://example.org'}\n", "price.date: missing"),
         (GPU + "price: {usd_per_hour: 2.0, date: 2026-13-01, source: 'https://example.org'}\n", "is not a date"),
+        (GPU + "price: {usd_per_hour: 2.0, date: soon, source: 'https://example.org'}\n", "price.date: expected a day such as"),
+        (GPU + "price: 2.0\n", "price: expected a mapping of keys to values; found 2.0"),
+        (
+            GPU + "environment: nope\n",
+            "environment: expected an environment that `make DEVICE=NAME environment` builds: cpu, cuda",
+        ),
+        (GPU + "environment: ipu\n", "builds: cpu, cuda, tpu; found 'ipu'"),
         (GPU.replace("cuda", "cudda"), "cudda"),
         (GPU + "memory: 80\n", "memory: unknown key; did you mean memory_gib?"),
         ("title: A CPU\ndevice: cpu\naccelerators: 2\n", "a machine with device: cpu has none; leave it out"),
@@ -227,6 +236,14 @@ def test_a_machine_of_ones_own_needs_title_and_device_alone(copied: Path) -> Non
     assert found.recipe.run.processes == 2
     assert isinstance(found.machine, Machine)
     assert found.machine.environment_name == "cuda"
+
+
+def test_a_machine_may_use_the_environment_of_another_device(tmp_path: Path) -> None:
+    path = tmp_path / "box.yaml"
+    path.write_text(GPU + "environment: cpu\n")
+    assert load_machine(path).environment_name == "cpu"
+    built = {path.stem.removeprefix("torch-") for path in (CHECKOUT / "envs").glob("torch-*.txt")}
+    assert set(list_environments()) == built
 
 
 def test_the_precision_of_float32_products_is_the_machines_then_the_recipes_then_that_for_the_machine(copied: Path) -> None:

@@ -86,6 +86,15 @@ def test_a_machine_with_faults_is_listed_with_the_first(tmp_path: Path) -> None:
     assert re.search(r"^@mine +has faults: .*mine.yaml: 1 error: device: missing", describe_runs(Project(tmp_path)), re.M)
 
 
+def test_a_file_whose_name_cannot_be_a_machines_is_listed(tmp_path: Path) -> None:
+    shutil.copytree(CHECKOUT / "recipes", tmp_path / "recipes")
+    for name in ("my box.yaml", ".#h100.yaml"):
+        shutil.copy(CHECKOUT / "recipes/machines/h100.yaml", tmp_path / "recipes" / "machines" / name)
+    listed = describe_runs(Project(tmp_path))
+    assert f"{tmp_path}/recipes/machines/'my box.yaml': cannot be a machine's name, which begins with a letter or" in listed
+    assert "#h100" not in listed
+
+
 def test_a_price_of_the_machine_is_in_its_cell(tmp_path: Path) -> None:
     shutil.copytree(CHECKOUT / "recipes", tmp_path / "recipes")
     priced = tmp_path / "recipes" / "machines" / "h100.yaml"

@@ -114,7 +114,9 @@ def own_text_project(project: Commands) -> Path:
         place.write_text("".join(TEXT.format(a=f"mill{line % 7}", b=f"lord{number}", n=line * 37) for line in range(60)))
     dataset = "title: My texts\nlicence: my own\nlanguage: en\nformat: text_files\nfolder: texts\n"
     (project.folder / "recipes" / "data" / "mine.yaml").write_text(dataset)
-    (project.folder / "recipes" / "mine.yaml").write_text("extends: tiny\ntitle: Mine\ndata: {dataset: mine}\n")
+    (project.folder / "recipes" / "mine.yaml").write_text(
+        "extends: tiny\ntitle: Mine\ndata: {dataset: mine}\nevaluate: [held_out]\n"
+    )
     return texts
 
 
@@ -122,7 +124,7 @@ def test_a_folder_of_ones_own_text_is_a_dataset_and_an_edited_text_trains_beside
     texts = own_text_project(project)
     done = project.snakemake("results/mine")
     assert done.returncode == 0, done.stdout
-    assert files_in(project.folder / "results" / "mine") == PUBLISHED
+    assert files_in(project.folder / "results" / "mine") == PUBLISHED - {"eval/samples.json"}
     (texts / "text-0.txt").touch()
     assert project.jobs("results/mine") == {}
     (texts / "text-0.txt").write_text("Something else altogether.\n")
@@ -167,6 +169,7 @@ def test_a_published_folder_gives_another_run_its_weights_and_tokenizer(finished
     old = "tokenizer: {train: byte_level_bpe, vocabulary_size: 400}"
     assert old in text
     continued = text.replace(old, "tokenizer: {from_model: ours}\ninit_from: ours").replace("steps: 40", "steps: 6")
+    continued = continued.replace("evaluate: [held_out, samples]", "evaluate: [training]")
     (folder / "recipes" / "continued.yaml").write_text(continued)
     done = finished_copy.snakemake("results/continued")
     assert done.returncode == 0, done.stdout

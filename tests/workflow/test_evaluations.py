@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from made_once import copy_of
 from relm.artifact import sha256_of, write_sidecar
 from relm.errors import RelmError
 from relm.recipes.project import Project
@@ -59,8 +60,12 @@ def figures(path: Path) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def tuned(finished_project: Commands, tmp_path_factory: pytest.TempPathFactory) -> Commands:
     """A copy of the finished project with a recipe that goes on from the finished model, run to its end."""
-    folder = tmp_path_factory.mktemp("tuned") / "project"
-    subprocess.run(["cp", "-a", str(finished_project.folder), str(folder)], check=True)
+    return Commands(copy_of(tmp_path_factory, "tuned", lambda folder: run_tuned(finished_project, folder)))
+
+
+def run_tuned(finished: Commands, folder: Path) -> None:
+    """Copy the finished project into an empty folder, and run the recipe `tuned` there."""
+    subprocess.run(["cp", "-a", f"{finished.folder}/.", str(folder)], check=True)
     project = Commands(folder)
     shutil.copytree(folder / "results" / "tiny", folder / "mine")
     (folder / "recipes" / "models" / "start.yaml").write_text(MODEL.format(name="tiny", folder="mine"))
@@ -69,7 +74,6 @@ def tuned(finished_project: Commands, tmp_path_factory: pytest.TempPathFactory) 
     (folder / "recipes" / "tuned.yaml").write_text(TUNED)
     done = project.snakemake("results/tuned")
     assert done.returncode == 0, done.stdout
-    return project
 
 
 def test_figures_before_and_after_stand_beside_each_other(tuned: Commands) -> None:

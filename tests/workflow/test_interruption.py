@@ -11,10 +11,17 @@ from pathlib import Path
 
 import pytest
 
+from made_once import copy_of
+from relm.recipes.project import Project
 from small_project import Commands, kill_session, make_project
 
 SEED = 20261
-SLOW = "extends: tiny\npretrain: {main: {steps: 1500, schedule: {warmup_steps: 100}}}\nrun: {checkpoint_interval: 50}\n"
+SLOW = """
+extends: tiny
+pretrain: {main: {steps: 1500, schedule: {warmup_steps: 100}}}
+evaluate: [held_out]
+run: {checkpoint_interval: 50}
+"""
 TIMES = re.compile(r"seconds|per_second|memory|started|ended")
 
 
@@ -45,16 +52,27 @@ def make_slow_project(folder: Path) -> Commands:
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, str], float]:
     """The products of the slow recipe run in one go, and how many seconds that took."""
-    project = make_slow_project(tmp_path_factory.mktemp("uninterrupted"))
-    start = time.monotonic()
-    done = project.snakemake("results/slow")
-    assert done.returncode == 0, done.stdout
-    return products(project.folder, "slow"), time.monotonic() - start
+    folder = copy_of(tmp_path_factory, "uninterrupted", run_slow)
+    return products(folder, "slow"), float((folder / "seconds").read_text())
+
+
+def run_slow(folder: Path) -> None:
+    """Run the slow recipe in a new project, and write down how many seconds that took."""
+    project, start = make_slow_project(folder), time.monotonic()
+    finish(project)
+    (folder / "seconds").write_text(str(time.monotonic() - start))
 
 
 @pytest.fixture
-def slow_project(tmp_path: Path) -> Commands:
-    return make_slow_project(tmp_path)
+def slow_project(tmp_path_factory: pytest.TempPathFactory) -> Commands:
+    """A project whose data are made, so that the slow recipe begins with its training."""
+    return Commands(copy_of(tmp_path_factory, "prepared", prepare_slow))
+
+
+def prepare_slow(folder: Path) -> None:
+    """Make the training data of the slow recipe in a new project."""
+    done = make_slow_project(folder).snakemake(str(Project(folder).plan("slow").manifest("main")))
+    assert done.returncode == 0, done.stdout
 
 
 def wait_for(condition: str, folder: Path, process: "subprocess.Popen[bytes]") -> Path:
@@ -104,18 +122,18 @@ def kill_at_random_moments(project: Commands, reference: dict[str, str], seconds
 
 
 def test_after_sigkill_of_everything_the_same_command_ends_with_the_same_bytes(
-    slow_project: Commands, uninterrupted: tuple[dict[str, str], float]
+    tmp_path: Path, uninterrupted: tuple[dict[str, str], float]
 ) -> None:
-    kill_at_random_moments(slow_project, *uninterrupted, seed=SEED, kills=2)
+    kill_at_random_moments(make_slow_project(tmp_path), *uninterrupted, seed=SEED, kills=2)
 
 
 @pytest.mark.full
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("seed", range(SEED + 100, SEED + 120))
 def test_after_many_sigkills_the_same_command_ends_with_the_same_bytes(
-    seed: int, slow_project: Commands, uninterrupted: tuple[dict[str, str], float]
+    seed: int, tmp_path: Path, uninterrupted: tuple[dict[str, str], float]
 ) -> None:
-    kill_at_random_moments(slow_project, *uninterrupted, seed=seed, kills=4)
+    kill_at_random_moments(make_slow_project(tmp_path), *uninterrupted, seed=seed, kills=4)
 
 
 def test_a_living_snakemake_keeps_its_lock(slow_project: Commands) -> None:

@@ -56,7 +56,7 @@ def take_over(target: Plan, source: Plan) -> str:
             )
     with _locks(source), _locks(target):
         steps = _find_steps(source, target)
-        files = [path for phase, step in steps.items() for path in _list_files(source.run_folder / phase, step)]
+        files = [path for phase, step in steps.items() for path in _list_files(source, phase, step)]
         require_disk(target.work, sum(path.stat().st_size for path in files), f"continue {target.name}")
         try:
             shutil.rmtree(partial, ignore_errors=True)
@@ -133,7 +133,7 @@ def _find_steps(source: Plan, target: Plan) -> dict[str, int | None]:
             checked_sidecar(weights)
             steps[phase] = None
             continue
-        newest = next(_intact_checkpoints(source.run_folder / phase), None)
+        newest = next(_intact_checkpoints(source, phase), None)
         if newest is not None:
             steps[phase] = newest
         break
@@ -147,23 +147,34 @@ def _find_steps(source: Plan, target: Plan) -> dict[str, int | None]:
     return steps
 
 
-def _intact_checkpoints(folder: Path) -> Iterator[int]:
-    """Yield the steps of a phase's checkpoints whose files have the recorded hashes, newest first."""
-    for checkpoint in sorted(folder.glob("checkpoints/step-" + "[0-9]" * 8), reverse=True):
+def _intact_checkpoints(source: Plan, phase: str) -> Iterator[int]:
+    """Yield the steps of a phase's checkpoints whose files have the recorded hashes, newest first.
+
+    Raises:
+        RelmError: a checkpoint belongs to another run, from which the trainer would not resume.
+    """
+    for checkpoint in sorted((source.run_folder / phase).glob("checkpoints/step-" + "[0-9]" * 8), reverse=True):
         try:
             state = read_json(checkpoint / "state.json")
+            made_by = state["fingerprint"]
             intact = all(sha256_of(checkpoint / name) == state["sha256"][name] for name in CHECKPOINT_FILES)
         except (RelmError, OSError, KeyError, TypeError, AttributeError):
             intact = False
-        if intact:
-            yield int(checkpoint.name.removeprefix("step-"))
-        else:
+        if not intact:
             logger.warning("%s: damaged; the checkpoint before it is taken", checkpoint)
+            continue
+        if made_by != source.fingerprint:
+            raise RelmError(
+                f"{checkpoint / 'state.json'}: fingerprint: found {made_by}, expected {source.fingerprint}, that of "
+                f"{source.name}: the checkpoint belongs to another run. Move it away, then give this command again"
+            )
+        yield int(checkpoint.name.removeprefix("step-"))
 
 
-def _list_files(folder: Path, step: int | None) -> Sequence[Path]:
+def _list_files(source: Plan, phase: str, step: int | None) -> Sequence[Path]:
     """Return the files of a phase to copy; of its checkpoints only that of a step, or the newest of a finished phase."""
-    kept = next(_intact_checkpoints(folder), None) if step is None else step
+    folder = source.run_folder / phase
+    kept = next(_intact_checkpoints(source, phase), None) if step is None else step
     return [path for path in _visible_files(folder) if _is_taken(path.relative_to(folder).parts, kept)]
 
 

@@ -53,7 +53,8 @@ class TorchDevice:
             prepare_compiler(run)
         self.threads = run.threads or max(1, usable_cores() // process.local_ranks)
         torch.set_num_threads(self.threads)
-        torch.use_deterministic_algorithms(run.deterministic or run.device == "cpu")
+        # Unlike torch.use_deterministic_algorithms, this does not import the compiler, which takes longer than a small job.
+        torch.set_deterministic_debug_mode("error" if is_deterministic(run) else "default")
         # Filling fresh memory guards against reading it before it is written, which no code here does, and costs a pass.
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
         self._precision_before = torch.get_float32_matmul_precision()
@@ -174,6 +175,11 @@ class TorchDevice:
             self._processes.close()
 
 
+def is_deterministic(run: Run) -> bool:
+    """Return True if kernels that give other bits each time are refused: always on a CPU, which has no faster ones."""
+    return run.deterministic or run.device == "cpu"
+
+
 def open_torch_device(run: Run, cache: Path | None, one_tpu: bool) -> TorchDevice:
     """Return the CPU or GPUs, ready; `cache` and `one_tpu` have no effect."""
     return TorchDevice(run)
@@ -191,7 +197,7 @@ def prepare_compiler(run: Run) -> None:
     from torch.utils._triton import has_triton
 
     # Otherwise kernels are chosen by timing them, and another choice rounds differently.
-    config.deterministic = run.deterministic
+    config.deterministic = is_deterministic(run)
     if run.device == "cuda" and not has_triton():
         raise RelmError(
             "run.compile: torch.compile needs Triton, which is absent or too new for this GPU; install it, or set run.compile: "

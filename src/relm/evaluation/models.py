@@ -290,9 +290,11 @@ def _require_causal_kind(folder: Path) -> None:
     Raises:
         RelmError: `transformers` has the architecture, but not as a causal language model.
     """
+    kind = model_type(folder)
+    if kind in names_with(Gpt2Architecture):  # which needs no list of `transformers`, whose import takes a second
+        return
     from transformers.models.auto import modeling_auto
 
-    kind = model_type(folder)
     if kind in modeling_auto.MODEL_MAPPING_NAMES and kind not in modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
         raise RelmError(f"{folder}: config.json names {kind}, which is no causal language model; give a folder of one")
 

@@ -18,34 +18,32 @@ Arguments = ParamSpec("Arguments")
 Answer = TypeVar("Answer")
 
 
-def report_faults(function: Callable[Arguments, Answer]) -> Callable[Arguments, Answer]:
-    """Convert a RelmError to Snakemake's own kind of error, which shows its message without a traceback."""
+def _convert_faults(error_class: type[BaseException]) -> Callable[[Callable[Arguments, Answer]], Callable[Arguments, Answer]]:
+    """Return a decorator of functions that converts a RelmError to another class of error with the same message."""
 
-    @functools.wraps(function)
-    def wrapper(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Answer:
-        try:
-            return function(*args, **kwargs)
-        except RelmError as error:
-            raise WorkflowError(str(error)) from None
+    def decorate(function: Callable[Arguments, Answer]) -> Callable[Arguments, Answer]:
+        @functools.wraps(function)
+        def wrapper(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Answer:
+            try:
+                return function(*args, **kwargs)
+            except RelmError as error:
+                raise error_class(str(error)) from None
 
-    return wrapper
+        return wrapper
+
+    return decorate
 
 
-def stop_at_faults(function: Callable[Arguments, Answer]) -> Callable[Arguments, Answer]:
-    """End Snakemake with the message of a RelmError alone, for the input function of a target that a person names.
+report_faults = _convert_faults(WorkflowError)
+"""Convert a RelmError to Snakemake's own kind of error, which shows its message without a traceback."""
 
-    Snakemake prints a traceback with every exception of an input function, even with its own. The function of such a target
-    runs before any job, and no other rule makes the target; so nothing is lost if it ends the process.
-    """
+stop_at_faults = _convert_faults(SystemExit)
+"""End Snakemake with the message of a RelmError alone, for what runs before any job.
 
-    @functools.wraps(function)
-    def wrapper(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Answer:
-        try:
-            return function(*args, **kwargs)
-        except RelmError as error:
-            raise SystemExit(str(error)) from None
-
-    return wrapper
+Snakemake prints a traceback with every exception of an input function, and lines of its own code with those of `onstart`, even
+with its own kind. That suits the input function of a target that only a person names, which no other rule makes: nothing is
+lost if it ends the process.
+"""
 
 
 report_faults(load_extensions)()

@@ -6,10 +6,10 @@ from snakemake.logging import logger
 
 from relm.cluster.supervision import is_main_process
 from relm.errors import RelmError
-from relm.graph.asking import PROJECT, report_faults
+from relm.graph.asking import PROJECT, report_faults, stop_at_faults
 from relm.graph.runs import plan_of_run, training_inputs
 from relm.recipes.declaration import load
-from relm.recipes.devices import DEVICES
+from relm.recipes.devices import DEVICES, list_environments
 from relm.recipes.plan import Plan
 from relm.recipes.run_folder import WEIGHTS
 
@@ -28,9 +28,7 @@ def find_fault(plan: Plan, elsewhere: bool = False) -> str | None:
     if lack is None:
         return None
     environment = plan.machine.environment_name if plan.machine else device.name
-    remedy = (
-        f"; `make DEVICE={environment} environment` makes one that can" if device.lock == f"torch-{device.name}.txt" else ""
-    )
+    remedy = f"; `make DEVICE={environment} environment` makes one that can" if environment in list_environments() else ""
     return f"{plan.name}: this environment cannot train on {place}: {lack}{remedy}"
 
 
@@ -57,12 +55,12 @@ class Environments:
                 logger.warning(f"{fault}. This is a dry-run; a run would be refused.")
         return training_inputs(wildcards)
 
-    @report_faults
+    @stop_at_faults
     def require(self) -> None:
         """Raise an error if a training job is to be done whose device this environment lacks; called before the first job.
 
         Raises:
-            WorkflowError: says which environment can train the run.
+            SystemExit: says which environment can train the run.
         """
         if not is_main_process(self.workflow):
             return

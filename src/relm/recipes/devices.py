@@ -192,6 +192,11 @@ def find_evaluation_device(device: str) -> str:
     return device if device in list_evaluation_devices() else HOST
 
 
+def list_environments() -> list[str]:
+    """Return the devices that have a locked environment of their own."""
+    return [declaration.name for declaration in DEVICES if declaration.lock == f"torch-{declaration.name}.txt"]
+
+
 def list_image_roles() -> list[str]:
     """Return the devices that have an image of their own."""
     return list(dict.fromkeys(declaration.image for declaration in DEVICES))

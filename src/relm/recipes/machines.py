@@ -12,7 +12,7 @@ from pydantic import Field, field_validator, model_validator
 
 from relm.errors import RelmError
 from relm.recipes.declaration import NameIn
-from relm.recipes.devices import DEVICES, HOST, PRECISION
+from relm.recipes.devices import DEVICES, HOST, PRECISION, list_environments
 from relm.recipes.recipe import Recipe
 from relm.recipes.section import Section, read_yaml, validate
 from relm.recipes.topologies import Topology
@@ -103,6 +103,14 @@ class Machine(Section):
         if not title.strip() or "\n" in title.strip():
             raise ValueError("expected one line of text")
         return title
+
+    @field_validator("environment")
+    @classmethod
+    def environment_can_be_built(cls, environment: str | None) -> str | None:
+        known = list_environments()
+        if environment is not None and environment not in known:
+            raise ValueError(f"expected an environment that `make DEVICE=NAME environment` builds: {', '.join(known)}")
+        return environment
 
     @model_validator(mode="after")
     def topology_is_of_the_device(self) -> Self:

@@ -53,6 +53,11 @@ class Project:
         found = self.recipes.glob("*.yaml")
         return sorted(path for path in found if not _is_name(path.stem) and not path.name.startswith("."))
 
+    def misnamed_machines(self) -> list[Path]:
+        """Return the sorted files of `recipes/machines/` whose names cannot be a machine's; hidden ones are ignored."""
+        found = (self.recipes / "machines").glob("*.yaml")
+        return sorted(path for path in found if not NAME.fullmatch(path.stem) and not path.name.startswith("."))
+
     def faults(self) -> list[str]:
         """Return a line for each recipe that cannot be used, and for each file whose name cannot be a recipe's."""
         lines = [describe_misnamed(path) for path in self.misnamed()]
@@ -283,6 +288,14 @@ def describe_misnamed(path: Path) -> str:
     return (
         f"{path.parent}/{path.name!r}: cannot be a recipe's name, which has letters, digits, '.', '_' and '-' and is none of "
         f"{', '.join(NOT_RECIPES)}; rename the file"
+    )
+
+
+def describe_misnamed_machine(path: Path) -> str:
+    """Return an error message about a file whose name cannot be a machine's."""
+    return (
+        f"{path.parent}/{path.name!r}: cannot be a machine's name, which begins with a letter or digit and has letters, "
+        "digits, '.', '_' and '-'; rename the file"
     )
 
 

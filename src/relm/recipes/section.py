@@ -28,6 +28,16 @@ from relm.recipes.yaml_file import parse_yaml, read_text
 NAME = re.compile("[A-Za-z0-9][A-Za-z0-9._-]*")
 Slug = Annotated[str, Field(pattern=f"^{NAME.pattern}$")]
 LONGEST_CHAIN = 32
+# Types of pydantic's faults whose own messages name Python's types -> messages about the file.
+_MAPPING, _DAY = "expected a mapping of keys to values", "expected a day such as 2026-01-15"
+MESSAGES = {
+    "model_type": _MAPPING,
+    "dict_type": _MAPPING,
+    "list_type": "expected a list",
+    "date_type": _DAY,
+    "date_from_datetime_parsing": _DAY,
+    "date_from_datetime_inexact": _DAY,
+}
 
 
 class Section(BaseModel):
@@ -160,7 +170,7 @@ def _format_fault(kind: type[Section], fault: Any) -> str:
         return f"{where}: unknown key; {hint}"
     if fault["type"] == "missing":
         return f"{where}: missing, and it has no default"
-    message = str(fault["msg"]).removeprefix("Value error, ")
+    message = MESSAGES.get(fault["type"], str(fault["msg"]).removeprefix("Value error, "))
     if isinstance(fault["input"], (str, int, float, bool)) or fault["input"] is None:
         return f"{where}: {message}; found {_shortened(repr(fault['input']))}"
     return f"{where}: {message}"

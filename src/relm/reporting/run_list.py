@@ -14,7 +14,7 @@ from relm.recipes.devices import DEVICES
 from relm.recipes.machine_use import can_place, divides
 from relm.recipes.machines import Machine, find_own_machine
 from relm.recipes.plan import Plan
-from relm.recipes.project import Project, describe_misnamed, shorten_error
+from relm.recipes.project import Project, describe_misnamed, describe_misnamed_machine, shorten_error
 from relm.training.architecture import configuration
 from relm.training.arithmetic import operations
 
@@ -96,7 +96,7 @@ def describe_machine_runs(project: Project, name: str) -> str:
 
 
 def _read_plans(project: Project) -> tuple[dict[str, Plan], list[str]]:
-    """Return the plans by name, and a line for each recipe or machine that has faults and each file that cannot be a recipe."""
+    """Return the plans by name, and a line for each recipe or machine with faults and each file whose name cannot be used."""
     plans, faults = {}, []
     width = max((len(name) for name in project.names()), default=0)
     for name in project.names():
@@ -109,7 +109,8 @@ def _read_plans(project: Project) -> tuple[dict[str, Plan], list[str]]:
             project.machine(name, f"@{name}")
         except RelmError as error:
             faults.append(f"{'@' + name:<{width}}  has faults: {shorten_error(error)}")
-    return plans, [*faults, *(describe_misnamed(path) for path in project.misnamed())]
+    faults += [describe_misnamed(path) for path in project.misnamed()]
+    return plans, [*faults, *(describe_misnamed_machine(path) for path in project.misnamed_machines())]
 
 
 def _by_paper(plans: Iterable[Plan]) -> Iterator[tuple[str, list[Plan]]]:
