@@ -18,12 +18,12 @@ import pytest
 import torch
 import transformers as hf
 from tokenizers import processors
+from uncached_texts import uncached
 
 from relm.errors import RelmError
 from relm.evaluation.continuation import Timing, TransformersContinuer, continuations
 from relm.evaluation.generate import _encode_prompts, read_prompts, run_generate
 from relm.evaluation.generation import Writer, Writing, Written
-from relm.evaluation.logits_processors import logits_processors
 from relm.evaluation.models import CausalModel, Execution, load_causal
 from relm.evaluation.sampling import GREEDY, Sampling, random_stream
 from relm.evaluation.stop import Stop
@@ -81,19 +81,6 @@ def saved(folder: Path, config, kind) -> CausalModel:
 def written(model: CausalModel, texts: Sequence[Sequence[int]], length: int, sampling: Sampling = GREEDY) -> list[list[int]]:
     streams = [random_stream(0, number) for number in range(len(texts))]
     return [found.ids for found in continuations(TransformersContinuer(model, ONE_THREAD), texts, length, sampling, streams)]
-
-
-def uncached(model: CausalModel, texts: Sequence[Sequence[int]], length: int, sampling: Sampling = GREEDY) -> list[list[int]]:
-    """Return continuations without a cache: text by text, each token from the newest window alone."""
-    whole = [list(text) for text in texts]
-    for number, text in enumerate(whole):
-        choose = logits_processors(sampling, [text], [random_stream(0, number)])
-        for _ in range(length):
-            window = torch.tensor([text if model.positions is None else text[-model.positions :]])
-            with torch.inference_mode():
-                logits = model.head(model.hidden(window)[:, -1])
-                text.append(int(choose(None, logits).argmax()))
-    return [text[len(prompt) :] for text, prompt in zip(whole, texts, strict=True)]
 
 
 def generated(model, texts: list[list[int]], length: int, **options) -> list[list[int]]:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteria, StoppingCriteriaList
 
+from relm.evaluation.ipu_model import IpuCausalModel
 from relm.evaluation.logits_processors import logits_processors
 from relm.evaluation.models import CausalModel, Execution, ForeignCausalModel, OwnCausalModel
 from relm.evaluation.sampling import Sampling
@@ -157,6 +158,33 @@ class TransformersContinuer:
             expected = model.head(model.hidden(read[None])[0, length - 1 :])
         distance = (torch.stack([logits[row] for logits in found.logits]) - expected).abs().max()
         return bool(distance <= PROBE_TOLERANCE[self._precision] * expected.abs().max())
+
+
+class WindowContinuer:
+    """A model on IPUs; fulfils `Continuer`. A program has one shape, so each token takes a pass over the whole text."""
+
+    pads = True
+
+    def __init__(self, model: IpuCausalModel) -> None:
+        self.positions: int | None = model.positions
+        self._model = model
+
+    def extend(
+        self, texts: Sequence[Sequence[int]], tokens: int, processors: LogitsProcessorList, criterion: StoppingCriteria
+    ) -> None:
+        """Continue texts; see `Continuer`."""
+        ends = torch.tensor([len(text) - 1 for text in texts])
+        rows = torch.arange(len(texts))
+        ids = torch.zeros(len(texts), int(ends.max()) + tokens, dtype=torch.int64)  # the last token is not read
+        for row, text in enumerate(texts):
+            ids[row, : len(text)] = torch.tensor(text)
+        for _ in range(tokens):
+            logits = self._model.head(self._model.hidden(ids)[rows, ends])
+            chosen = processors(ids, logits).argmax(-1)  # type: ignore[arg-type]
+            if bool(criterion(chosen[:, None], logits).all()):
+                return
+            ends = (ends + 1).clamp(max=ids.shape[1] - 1)
+            ids[rows, ends] = chosen
 
 
 class _Float32Head(nn.Module):

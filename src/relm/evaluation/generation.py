@@ -6,7 +6,8 @@ from pathlib import Path
 
 from relm.errors import RelmError
 from relm.evaluation.beginning import added_tokens
-from relm.evaluation.continuation import Continuer, Timing, TransformersContinuer, continuations
+from relm.evaluation.continuation import Continuer, Timing, TransformersContinuer, WindowContinuer, continuations
+from relm.evaluation.ipu_model import IpuCausalModel
 from relm.evaluation.models import Execution, OwnCausalModel, load_causal
 from relm.evaluation.sampling import Sampling, random_stream
 from relm.evaluation.special_tokens import special_tokens
@@ -76,8 +77,13 @@ class Writer:
         self.loaded = load_tokenizer(tokenizer)
         self.special = special_tokens(self.loaded, model_folder)
         self.model = load_causal(model_folder, self.loaded.vocabulary_size, execution)
-        self.continuer: Continuer = TransformersContinuer(self.model, execution)
-        self.begins = () if isinstance(self.model, OwnCausalModel) else added_tokens(self.loaded)
+        self.continuer: Continuer
+        if isinstance(self.model, IpuCausalModel):
+            self.continuer = WindowContinuer(self.model)
+        else:
+            self.continuer = TransformersContinuer(self.model, execution)
+        is_own = isinstance(self.model, OwnCausalModel | IpuCausalModel)
+        self.begins = () if is_own else added_tokens(self.loaded)
         """Ids that the tokenizer puts before every prompt; none for relm's own models."""
 
     def prompt(self, text: str) -> Prompt:

@@ -36,15 +36,25 @@ class Execution:
 
     device: str = HOST
     """A device that evaluations run on."""
-    precision: Literal["float32", "bfloat16"] = "float32"
+    precision: Literal["float32", "bfloat16", "float16"] = "float32"
     """Precision of matrix products before the head; head and probabilities are in float32, sums in float64."""
     threads: int | None = None
     """Threads of the CPU; None: all cores that this process may use."""
     batch_tokens: int = DEVICES[HOST].evaluation_batch_tokens
     """The most tokens in a batch, padding included; a longer sequence is a batch by itself."""
+    layers_per_ipu: tuple[int, ...] | None = None
+    """Layers on each IPU, where the device has IPUs or simulates them; None: all on one."""
 
     def open(self) -> Device:
-        """Return the device, ready, without deterministic algorithms: a forward pass needs none, and some models lack them."""
+        """Return the device, ready, without deterministic algorithms: a forward pass needs none, and some models lack them.
+
+        Raises:
+            RelmError: the device is absent, or it evaluates relm's own GPT-2 alone.
+        """
+        if DEVICES[self.device].infers_gpt2:
+            raise RelmError(
+                f"--device: {self.device} evaluates a GPT-2 of relm's own alone, which this model or task is not; give another"
+            )
         return open_device(Run(device=self.device, threads=self.threads, compile=False, deterministic=False))
 
 
@@ -277,11 +287,19 @@ def load_causal(folder: Path, vocabulary_size: int, execution: Execution | None 
         model: CausalModel
         if own is not None:
             require_finite_weights(folder, own)
-            model = OwnCausalModel(folder, sha256, own, execution)
+            model = _open_own(folder, sha256, own, execution)
         else:
             model = ForeignCausalModel(folder, sha256, load_foreign(folder, "AutoModelForCausalLM"), execution)
     require_vocabulary(folder, model.vocabulary_size, vocabulary_size)
     return model
+
+
+def _open_own(folder: Path, sha256: str, own: Gpt2, execution: Execution) -> CausalModel:
+    if not DEVICES[execution.device].infers_gpt2:
+        return OwnCausalModel(folder, sha256, own, execution)
+    from relm.evaluation.ipu_model import IpuCausalModel
+
+    return IpuCausalModel(folder, sha256, own, execution)
 
 
 def _require_causal_kind(folder: Path) -> None:

@@ -38,6 +38,8 @@ class DeviceDeclaration:
     """Its Dockerfile fetches packages, so the image is built with a network; other images are built without one."""
     evaluation_batch_tokens: int = 0
     """Tokens that an evaluation computes at once; 0: evaluations run on the CPU, and `--device` refuses its name."""
+    infers_gpt2: bool = False
+    """A GPT-2 is evaluated, and generates, on it where a command names it; evaluations of a recipe's graph never run on it."""
     in_main_memory: bool = False
     """Weights and activations are in the machine's main memory, which all processes share."""
     attention: Literal["products", "fused", "written_out"] = "fused"
@@ -145,6 +147,7 @@ DEVICES: Registry[DeviceDeclaration] = Registry(
         image="ipu",
         float32_products={"highest": "as its pipeline's precision says"},
         pipelined=True,
+        infers_gpt2=True,
         simulator="ipu_simulator",
         float32_matmul_precision="highest",
         draws_depend_on=("backend",),
@@ -161,6 +164,7 @@ DEVICES: Registry[DeviceDeclaration] = Registry(
         float32_products={"highest": "in float32"},
         reserved_gib=0.5,  # Python, torch and its libraries
         pipelined=True,
+        infers_gpt2=True,
         float32_matmul_precision="highest",
     ),
 )
@@ -185,6 +189,11 @@ def complete_description(made_on: Mapping[str, Any]) -> dict[str, Any]:
 def list_evaluation_devices() -> list[str]:
     """Return the names of the devices that evaluations run on."""
     return [declaration.name for declaration in DEVICES if declaration.evaluation_batch_tokens]
+
+
+def list_inference_devices() -> list[str]:
+    """Return the names of the devices that a command may name for an evaluation or for generation."""
+    return [*list_evaluation_devices(), *(declaration.name for declaration in DEVICES if declaration.infers_gpt2)]
 
 
 def find_evaluation_device(device: str) -> str:

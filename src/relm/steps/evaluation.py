@@ -6,7 +6,7 @@ from typing import Any
 
 from relm.errors import RelmError
 from relm.recipes.declaration import load
-from relm.recipes.devices import DEVICES, HOST, list_evaluation_devices
+from relm.recipes.devices import DEVICES, HOST, list_inference_devices
 from relm.recipes.evaluation_job import EvaluationJob, job_of_document
 from relm.recipes.evaluations import EVALUATIONS, EvaluationDeclaration
 from relm.steps.contract import (
@@ -27,8 +27,14 @@ MODEL = path("--model", "MODEL/model.safetensors, or the folder: relm's own, or 
 TOKENIZER = path("--tokenizer", "the model's tokenizer.json; default: the one beside the weights", required=False)
 OUTPUT = path("--output", "TASK.json, whose name is the task's")
 EXECUTION = (
-    argument("--device", default=HOST, choices=list_evaluation_devices, help="default: cpu"),
-    argument("--precision", default="float32", choices=("float32", "bfloat16"), help="of matrix products; default: float32"),
+    argument("--device", default=HOST, choices=list_inference_devices, help="default: cpu"),
+    argument(
+        "--precision",
+        default="float32",
+        choices=("float32", "bfloat16", "float16"),
+        help="of matrix products; default: float32; float16: with --device ipu",
+    ),
+    argument("--layers-per-ipu", type=int, nargs="+", metavar="N", help="layers on each IPU; default: all on one"),
     argument("--threads", type=positive, metavar="N", help="threads of the CPU; default: all available cores"),
     argument("--batch-tokens", type=positive, metavar="N", help="tokens at once; default: depends on the device"),
 )
@@ -81,7 +87,31 @@ def find_tokenizer(a: Arguments) -> Path:
 def _execution(a: Arguments) -> Any:
     from relm.evaluation.models import Execution
 
-    return Execution(a.device, a.precision, a.threads, a.batch_tokens or DEVICES[a.device].evaluation_batch_tokens)
+    tokens = a.batch_tokens or DEVICES[a.device].evaluation_batch_tokens or DEVICES[HOST].evaluation_batch_tokens
+    require_precision(a)
+    return Execution(a.device, a.precision, a.threads, tokens, read_layers_per_ipu(a))
+
+
+def require_precision(a: Arguments) -> None:
+    """Raise unless the device computes in the precision.
+
+    Raises:
+        RelmError: it does not.
+    """
+    known = {"ipu": ("float32", "float16")}.get(a.device, ("float32", "bfloat16"))
+    if a.precision not in known:
+        raise RelmError(f"--precision: {a.device} computes in {' and '.join(known)}, found {a.precision}; give one of these")
+
+
+def read_layers_per_ipu(a: Arguments) -> tuple[int, ...] | None:
+    """Return the layers on each IPU; None: all on one.
+
+    Raises:
+        RelmError: the device has no IPUs.
+    """
+    if a.layers_per_ipu is not None and not DEVICES[a.device].infers_gpt2:
+        raise RelmError(f"--layers-per-ipu: goes with --device ipu or ipu_simulator, found {a.device}; leave it out")
+    return None if a.layers_per_ipu is None else tuple(a.layers_per_ipu)
 
 
 def evaluate_job(a: Arguments) -> Job:

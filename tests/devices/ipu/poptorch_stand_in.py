@@ -315,3 +315,39 @@ class Executor:
 
 def trainingModel(model: nn.Module, options: Options, optimizer: _Optimizer) -> Executor:
     return Executor(model, options, optimizer)
+
+
+class ShardedExecution:
+    def __init__(self, stages: AutoStage) -> None:
+        assert isinstance(stages, AutoStage)
+        self.stages = stages
+
+
+class InferenceExecutor:
+    """A model that is compiled for the shape of its first inputs."""
+
+    def __init__(self, model: nn.Module, options: Options) -> None:
+        options.frozen = True
+        assert not model.training
+        self.model, self.options, self.alive = model, options, True
+        self._shape: Any = None
+        inference_executors.append(self)
+
+    def __call__(self, *inputs: Tensor) -> Tensor:
+        assert self.alive
+        assert self._shape in (None, [tensor.shape for tensor in inputs]), "inputs of another shape than compiled for"
+        self._shape = [tensor.shape for tensor in inputs]
+        Block.entered.clear()
+        with torch.no_grad():
+            return self.model(*inputs)
+
+    def destroy(self) -> None:
+        self.alive = False
+
+
+inference_executors: List[InferenceExecutor] = []
+"""All that were made."""
+
+
+def inferenceModel(model: nn.Module, options: Options) -> InferenceExecutor:
+    return InferenceExecutor(model, options)

@@ -1,8 +1,8 @@
 """The worker process of an IPU run: it computes updates in the Python of Graphcore's SDK, as the training loop requests.
 
 It reads requests from its standard input and answers each on its standard output (`relm.devices.ipu.channel`). The first
-request is `hello`, which names the backend; the second `open`, with the fields of a `WorkerSpec`. An error is answered by a
-message of the kind `error`. Runs on Python 3.8, and imports numpy and torch only after a check that they are there.
+request is `hello`, which names the backend; the second `open`, with the fields of a `WorkerSpec`, or `open_inference`, with
+those of an `InferenceSpec`. An error is answered by a message of the kind `error`. Runs on Python 3.8, and imports numpy and torch only after a check that they are there.
 """
 
 from __future__ import annotations
@@ -20,6 +20,10 @@ from relm.devices.ipu.channel import ChannelError, Message, receive, send
 BACKENDS = {
     "simulator": "relm.devices.ipu.simulator:SimulatorBackend",
     "poptorch": "relm.devices.ipu.poptorch_backend:PoptorchBackend",
+}
+INFERENCES = {
+    "simulator": "relm.devices.ipu.inference:SimulatedInference",
+    "poptorch": "relm.devices.ipu.poptorch_inference:PoptorchInference",
 }
 # Versions of PopTorch -> the torch that they are compiled for. On another one its front-end does not import, or trains with
 # another optimizer than requested.
@@ -115,7 +119,12 @@ def find_version(package: str) -> str | None:
 
 def load_backend(name: str) -> Any:
     """Import a backend, and return its class."""
-    module, _, attribute = BACKENDS[name].partition(":")
+    return load_reference(BACKENDS[name])
+
+
+def load_reference(reference: str) -> Any:
+    """Import a module, and return what `module:name` names in it."""
+    module, _, attribute = reference.partition(":")
     return getattr(importlib.import_module(module), attribute)
 
 
@@ -124,10 +133,12 @@ class Worker:
 
     def __init__(self, name: str) -> None:
         """Import the backend of a name."""
-        self._class = load_backend(name)
+        self._name, self._class = name, load_backend(name)
         self._backend: Any = None
         self._answers: dict[str, Callable[[Message], Message]] = {
             "open": self._open,
+            "open_inference": self._open_inference,
+            "hidden": self._hidden,
             "load": self._load,
             "compile": self._compile,
             "take": self._take,
@@ -167,6 +178,21 @@ class Worker:
 
         self._backend = self._class(WorkerSpec(**request.fields))
         return Message("opened", {}, {})
+
+    def _open_inference(self, request: Message) -> Message:
+        import torch
+
+        from relm.devices.ipu.inference import InferenceSpec
+
+        weights = {name: torch.from_numpy(array) for name, array in request.arrays.items()}
+        self._backend = load_reference(INFERENCES[self._name])(InferenceSpec(**request.fields), weights)
+        return Message("opened", {}, {})
+
+    def _hidden(self, request: Message) -> Message:
+        import torch
+
+        hidden = self._backend.hidden(torch.from_numpy(request.arrays["input_ids"]))
+        return Message("computed", {}, {"hidden": hidden.numpy()})
 
     def _load(self, request: Message) -> Message:
         import torch

@@ -1,0 +1,97 @@
+"""The head's input of a model that is divided over IPUs, for evaluations and generation; here by the simulator, in plain torch.
+
+Logits are no part of it: for GPT-2's vocabulary they are sixty times as many numbers as the head's input, and the host, which
+has the head too, computes only those that it needs. Runs on Python 3.8.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, NamedTuple, Protocol, Sequence
+
+import torch
+from torch import Tensor
+
+from relm.devices.ipu.backend import BackendError, Tensors
+from relm.devices.ipu.partition import build_model, ipus_of_parameters
+from relm.devices.ipu.simulated_pipeline import model_on_ipu
+from relm.models.contract import LanguageModel
+
+
+class InferenceSpec(NamedTuple):
+    """The model and its division; JSON on the way to the worker."""
+
+    architecture: str
+    """gpt2: segments of a BERT read labels beside tokens."""
+    configuration: dict[str, Any]
+    """The fields of `relm.models.gpt2_configuration.Gpt2Config`."""
+    placement: list[tuple[str, int]]
+    """Pairs of segment and IPU, in the order of execution."""
+    precision: str
+    """float32; on IPUs also float16, of weights and activations; in the simulator also bfloat16, of matrix products."""
+    threads: int
+    """CPU threads of the simulator."""
+
+
+class Inference(Protocol):
+    """Computes the head's input of one model."""
+
+    def hidden(self, input_ids: Tensor) -> Tensor:
+        """Return the head's input, (batch, sequence) int64 -> (batch, sequence, width) float32."""
+
+    def close(self) -> None:
+        """Release the device."""
+
+
+class SimulatedInference:
+    """The model on simulated IPUs: each has the parameters of its segments alone."""
+
+    def __init__(self, spec: InferenceSpec, weights: Tensors) -> None:
+        """Place the weights.
+
+        Raises:
+            BackendError: the placement or the weights are of another model, or the precision is one that only IPUs have.
+        """
+        if spec.precision not in ("float32", "bfloat16"):
+            raise BackendError(f"precision is {spec.precision}, but the simulator computes in float32 and bfloat16; take one")
+        torch.set_num_threads(spec.threads)
+        lies_on = locate_parameters(spec, weights)
+        build = partial(build_model, spec.architecture, spec.configuration)
+        self._models = {ipu: model_on_ipu(build, ipu, lies_on).eval() for ipu in sorted({ipu for _, ipu in spec.placement})}
+        with torch.no_grad():
+            for name, ipu in lies_on.items():
+                self._models[ipu].get_parameter(name).copy_(weights[name])
+        self._spec = spec
+
+    def hidden(self, input_ids: Tensor) -> Tensor:
+        """See `Inference`."""
+        state: dict[str, Tensor] = {}
+        with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16, enabled=self._spec.precision == "bfloat16"):
+            for number, (_, ipu) in enumerate(body_of(self._spec.placement)):
+                state = self._models[ipu].segments()[number].run({"input_ids": input_ids}, state)
+        return state["hidden"].float()
+
+    def close(self) -> None:
+        """Do nothing: no device is held."""
+
+
+def body_of(placement: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
+    """Return the placement of all segments but the head."""
+    return [(name, ipu) for name, ipu in placement if name != "head"]
+
+
+def locate_parameters(spec: InferenceSpec, weights: Tensors) -> dict[str, int]:
+    """Return the IPU of each parameter.
+
+    Raises:
+        BackendError: the placement or the weights are of another model.
+    """
+    try:
+        with torch.device("meta"):
+            model: LanguageModel = build_model(spec.architecture, spec.configuration)
+        lies_on = ipus_of_parameters(model.segments(), spec.placement)
+    except ValueError as error:
+        raise BackendError(str(error)) from None
+    if faults := sorted(set(weights) ^ set(lies_on)):
+        raise BackendError(f"the weights are of another model: {', '.join(faults[:5])}; give those of this one")
+    return lies_on

@@ -1,0 +1,178 @@
+"""GPT-2 on simulated IPUs: evaluations have the figures of the CPU, and texts are those of a model without a pipeline."""
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from uncached_texts import uncached
+
+from relm.cli import main
+from relm.errors import RelmError
+from relm.evaluation.continuation import WindowContinuer, continuations
+from relm.evaluation.generation import Writer, Writing
+from relm.evaluation.ipu_model import IpuCausalModel
+from relm.evaluation.masked_models import load_masked
+from relm.evaluation.models import Execution, load_causal
+from relm.evaluation.sampling import GREEDY, Sampling, random_stream
+from relm.evaluation.scoring import ScoredSequences, score
+from relm.recipes.devices import find_evaluation_device, list_inference_devices
+
+CPU = Execution(threads=1)
+TEXTS = [[0, 50, 51], [7], [9, 2, 6, 5, 3, 200], [4, 4]]
+
+
+def simulated(**options: Any) -> Execution:
+    return Execution("ipu_simulator", threads=1, **options)
+
+
+@pytest.fixture(scope="module")
+def own(evaluated: Any) -> Any:
+    return load_causal(evaluated.model, 257, CPU)
+
+
+@pytest.fixture(scope="module")
+def divided(evaluated: Any) -> Iterator[Any]:
+    model = load_causal(evaluated.model, 257, simulated(layers_per_ipu=(0, 1, 1)))
+    assert isinstance(model, IpuCausalModel)
+    yield model
+    model._worker.close()
+
+
+def test_ipus_are_for_commands_and_never_for_a_graphs_evaluations() -> None:
+    assert list_inference_devices() == ["cpu", "cuda", "ipu", "ipu_simulator"]
+    assert find_evaluation_device("ipu") == "cpu"
+
+
+def test_the_heads_input_and_logits_are_those_of_the_whole_model(own: Any, divided: Any) -> None:
+    ids = torch.from_numpy(np.random.default_rng(1).integers(0, 257, (3, 16)))
+    with torch.inference_mode():
+        expected = own.hidden(ids)
+        torch.testing.assert_close(divided.hidden(ids), expected, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(divided.head(expected[0]), own.head(expected[0]), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("batch_tokens", [1, 40, 1000])
+def test_scores_of_sequences_of_any_length_are_those_of_the_cpu(own: Any, divided: Any, batch_tokens: int) -> None:
+    tokens = np.random.default_rng(2).integers(0, 257, 90)
+    starts = np.array([0, 3, 20, 41, 50, 60, 61])
+    ends = np.array([17, 9, 37, 44, 53, 77, 70])
+    sequences = ScoredSequences(tokens, starts, ends, scored=np.array([16, 2, 5, 1, 2, 16, 3]))
+    expected, found = (score(model, sequences, batch_tokens, lambda _: None) for model in (own, divided))
+    np.testing.assert_allclose(found.nats, expected.nats, rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(found.likeliest, expected.likeliest)
+
+
+def test_shorter_batches_and_larger_ones_run_the_program_of_the_first(evaluated: Any, own: Any) -> None:
+    model = load_causal(evaluated.model, 257, simulated())
+    shapes = []
+    for sequences, length in ((2, 12), (5, 7), (1, 12), (3, 1)):
+        ids = torch.arange(sequences * length).reshape(sequences, length) % 257
+        with torch.inference_mode():
+            torch.testing.assert_close(model.hidden(ids), own.hidden(ids), rtol=1e-5, atol=1e-5)
+        shapes.append((model._sequences, model._length))
+    assert shapes == [(2, 12)] * 4
+    model._worker.close()
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [GREEDY, Sampling(1, None, 1), Sampling(0, None, 1, repetition_penalty=1.4), Sampling(uniform_top_k=4)],
+    ids=["greedy", "drawn", "penalty", "uniform"],
+)
+def test_texts_are_those_of_a_model_that_reads_each_window_alone(own: Any, divided: Any, sampling: Sampling) -> None:
+    """Also beyond the model's 16 positions, where the window moves."""
+    streams = [random_stream(0, number) for number in range(len(TEXTS))]
+    found = continuations(WindowContinuer(divided), TEXTS, 20, sampling, streams)
+    assert [text.ids for text in found] == uncached(own, TEXTS, 20, sampling)
+
+
+def test_texts_that_end_leave_the_batch(evaluated: Any) -> None:
+    writing = Writing(30, Sampling(1, None, 1), stop="a")
+    found, expected = (
+        list(writer.texts([writer.prompt(text) for text in ("x", "yz", "the", "b")], writing))
+        for writer in (Writer(evaluated.model, evaluated.tokenizer, e) for e in (simulated(layers_per_ipu=(1, 1)), CPU))
+    )
+    assert found == expected
+    assert len({text.tokens for text in found}) > 1
+
+
+def run(evaluated: Any, output: Path, device: str, *words: str) -> Any:
+    """Return the result of an evaluation on the small model, by its command."""
+    job = {"evaluation": "held_out", "context": 16}
+    given = ["--job", json.dumps(job), "--manifest", str(evaluated.manifest), "--model", str(evaluated.model)]
+    assert main(["evaluate", *given, "--output", str(output), "--threads", "1", "--device", device, *words]) == 0
+    return json.loads(output.read_text())
+
+
+def test_the_evaluate_command_has_the_same_figures_on_simulated_ipus(evaluated: Any, tmp_path: Path) -> None:
+    found = run(evaluated, tmp_path / "found.json", "ipu_simulator", "--layers-per-ipu", "1", "1")
+    expected = run(evaluated, tmp_path / "expected.json", "cpu")
+    assert found["figures"] == pytest.approx(expected["figures"], rel=1e-6)
+    assert found["protocol"] == expected["protocol"]
+
+
+@pytest.mark.parametrize("task", ["wikitext", "lambada"])
+def test_graphcores_evaluations_have_the_same_figures_on_simulated_ipus(task: str, evaluated: Any, tmp_path: Path) -> None:
+    text = " = A page = \n\nthe cat , which sat on the mat , saw a dog .\n" * 3
+    content = text if task == "wikitext" else "".join(json.dumps({"text": f"the {n} cats sat on it"}) + "\n" for n in range(5))
+    (tmp_path / "text").write_text(content)
+    options = {"detokeniser": "gpt2_wikitext", "stride": 4} if task == "wikitext" else {}
+    job = {"evaluation": "lambada" if task == "lambada" else "perplexity", "options": options}
+    figures = []
+    for device, more in (("cpu", []), ("ipu_simulator", ["--layers-per-ipu", "1", "1"])):
+        output = tmp_path / f"{device}.json"
+        given = ["--job", json.dumps(job), "--model", str(evaluated.model), "--tokenizer", str(evaluated.tokenizer)]
+        given += ["--file", str(tmp_path / "text"), "--output", str(output), "--threads", "1", "--device", device, *more]
+        assert main(["evaluate", *given]) == 0
+        figures.append(json.loads(output.read_text())["figures"])
+    assert figures[1] == pytest.approx(figures[0], rel=1e-6)
+
+
+def generate(evaluated: Any, *words: str) -> int:
+    given = ["--model", str(evaluated.model), "--tokenizer", str(evaluated.tokenizer), "--prompt", "ab", "--length", "3"]
+    return main(["generate", *given, "--threads", "1", *words])
+
+
+def test_generation_prints_the_latency_of_sentences_and_tokens(evaluated: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert generate(evaluated, "--greedy", "--device", "ipu_simulator", "--layers-per-ipu", "2") == 0
+    printed = capsys.readouterr().out
+    assert "latency avg per sentence: " in printed
+    assert " ms/sentence_(3)\nPer-token latency avg: " in printed
+    assert generate(evaluated, "--greedy", "--device", "cpu") == 0
+    assert capsys.readouterr().out.split("\n")[0] == printed.split("\n")[0]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--device", "ipu_simulator", "--layers-per-ipu", "1", "2"], "--layers-per-ipu: 1 2 sum to 3, but "),
+        (
+            ["--device", "ipu_simulator", "--precision", "float16"],
+            "--precision: ipu_simulator computes in float32 and bfloat16, f",
+        ),
+        (["--device", "ipu", "--precision", "bfloat16"], "--precision: ipu computes in float32 and float16, found bfloat16"),
+        (["--device", "cpu", "--layers-per-ipu", "2"], "--layers-per-ipu: goes with --device ipu or ipu_simulator, found cpu"),
+        (["--device", "cpu", "--precision", "float16"], "--precision: cpu computes in float32 and bfloat16, found float16"),
+    ],
+)
+def test_requests_that_do_not_go_together_are_refused(
+    words: list[str], message: str, evaluated: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert generate(evaluated, *words) == 1
+    assert capsys.readouterr().err.startswith(f"relm generate: {message}")
+
+
+def test_a_masked_model_is_refused(case: Any) -> None:
+    with pytest.raises(RelmError, match="--device: ipu_simulator evaluates a GPT-2 of relm's own alone, which this model"):
+        load_masked(case.model, 30, simulated())
+
+
+def test_a_python_without_poptorch_is_named(evaluated: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RELM_IPU_PYTHON", sys.executable)
+    with pytest.raises(RelmError, match=r"poptorch.*enable Graphcore's SDK"):
+        load_causal(evaluated.model, 257, Execution("ipu", threads=1))

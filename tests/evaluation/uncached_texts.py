@@ -1,0 +1,22 @@
+"""Texts that a model writes without a cache, as what other ways of writing are compared with."""
+
+from collections.abc import Sequence
+
+import torch
+
+from relm.evaluation.logits_processors import logits_processors
+from relm.evaluation.models import CausalModel
+from relm.evaluation.sampling import GREEDY, Sampling, random_stream
+
+
+def uncached(model: CausalModel, texts: Sequence[Sequence[int]], length: int, sampling: Sampling = GREEDY) -> list[list[int]]:
+    """Return continuations without a cache: text by text, each token from the newest window alone."""
+    whole = [list(text) for text in texts]
+    for number, text in enumerate(whole):
+        choose = logits_processors(sampling, [text], [random_stream(0, number)])
+        for _ in range(length):
+            window = torch.tensor([text if model.positions is None else text[-model.positions :]])
+            with torch.inference_mode():
+                logits = model.head(model.hidden(window)[:, -1])
+                text.append(int(choose(None, logits).argmax()))
+    return [text[len(prompt) :] for text, prompt in zip(whole, texts, strict=True)]
