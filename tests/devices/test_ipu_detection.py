@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from relm.devices.detection import describe_ipu
+from relm.devices.detection import describe_ipu, find_missing_ipu
 
 
 @pytest.fixture
@@ -18,6 +18,17 @@ def python(tmp_path: Path) -> Path:
     made.write_text(f'#!/bin/sh\nPYTHONPATH={metadata.parents[1]} exec {sys.executable} "$@"\n')
     made.chmod(0o755)
     return made
+
+
+def test_a_machine_without_the_sdk_is_told_how_to_get_it() -> None:
+    missing = find_missing_ipu({})
+    assert missing is not None
+    assert "install it and `source SDK/enable`" in missing
+    assert describe_ipu({}) == f"no: {missing}"
+
+
+def test_an_enabled_sdk_lacks_nothing(python: Path) -> None:
+    assert find_missing_ipu({"RELM_IPU_PYTHON": str(python)}) is None
 
 
 def test_without_a_python_of_the_sdk_the_line_says_what_to_set() -> None:

@@ -13,7 +13,7 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 @pytest.mark.parametrize("declaration", list(DEVICES), ids=lambda declaration: declaration.name)
 def test_functions_lock_and_image_of_a_device_exist(declaration: DeviceDeclaration) -> None:
     assert load(declaration.check)().startswith(("yes", "no: "))
-    assert declaration.open is None or callable(load(declaration.open))
+    assert callable(load(declaration.open))
     assert (CHECKOUT / "envs" / declaration.lock).exists()
     assert (CHECKOUT / "containers" / DEVICES[declaration.image].image / "Dockerfile").exists()
 

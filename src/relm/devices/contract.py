@@ -9,7 +9,6 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor, nn
 
-from relm.errors import RelmError
 from relm.recipes.declaration import load
 from relm.recipes.devices import DEVICES, HOST
 from relm.recipes.recipe import Phase, Run
@@ -174,13 +173,7 @@ def open_device(run: Run, cache: Path | None = None, one_tpu: bool = False) -> D
     Raises:
         RelmError: the device is absent, or the count of processes is not the recipe's.
     """
-    function = DEVICES[run.device].open
-    if function is None:
-        *most, last = [declaration.name for declaration in DEVICES if declaration.open is not None]
-        raise RelmError(
-            f"run.device: {run.device} is not available in this version; set run.device to {', '.join(most)} or {last}"
-        )
-    device: Device = load(function)(run, cache, one_tpu)
+    device: Device = load(DEVICES[run.device].open)(run, cache, one_tpu)
     if run.device != HOST:
         opened_hardware[str(device.describe().get("name", run.device))] = None
     return device

@@ -57,18 +57,18 @@ def describe_tpu() -> str:
     return f"yes: {chips[0].name}, chips on this machine: {len(chips)}, torch_xla {version}"
 
 
-def find_missing_ipu() -> str | None:
+def find_missing_ipu(environment: Mapping[str, str] = os.environ) -> str | None:
     """Return what this machine lacks to train on IPUs, by its files and environment variables alone; None if nothing."""
-    if os.environ.get(SDK) or os.environ.get(INTERPRETER):
-        return None if find_interpreter("poptorch", os.environ) else describe_missing_interpreter(os.environ)
+    if environment.get(SDK) or environment.get(INTERPRETER):
+        return None if find_interpreter("poptorch", environment) else describe_missing_interpreter(environment)
     return f"Graphcore's SDK is not enabled: install it and `source SDK/enable`, which sets {SDK}, or set {INTERPRETER}"
 
 
 def describe_ipu(environment: Mapping[str, str] = os.environ, root: Path = Path("/")) -> str:
     """Return the IPUs that this machine reaches and the version of PopTorch, or what is missing."""
-    python = find_interpreter("poptorch", environment)
-    if python is None:
-        return f"no: {describe_missing_interpreter(environment)}"
+    missing, python = find_missing_ipu(environment), find_interpreter("poptorch", environment)
+    if missing is not None or python is None:
+        return f"no: {missing}"
     version = _find_poptorch(python)
     if version is None:
         return f"no: {python} has no poptorch; install the wheel of Graphcore's SDK there, or set {INTERPRETER} to its Python"

@@ -49,7 +49,7 @@ def _rows(run: Run, machines: Mapping[str, Machine]) -> Iterator[tuple[str, Mach
     for name, machine in machines.items():
         device = DEVICES[machine.device]
         # A pipeline is planned for one machine: another one with IPUs could not run it as it stands.
-        if name != run.machine and machine.peak is not None and device.open is not None and not device.pipelined:
+        if name != run.machine and machine.peak is not None and not device.pipelined:
             yield name, machine
 
 

@@ -22,8 +22,6 @@ def find_fault(plan: Plan, elsewhere: bool = False) -> str | None:
     """
     device = DEVICES[plan.recipe.run.device]
     place = f"machine {plan.recipe.run.machine}" if plan.recipe.run.machine else f"run.device: {device.name}"
-    if device.open is None:
-        return f"{plan.name}: {place} has the device {device.name}, and this version cannot train on it"
     lack = load(device.lacks)() if device.lacks and not elsewhere else None
     if lack is None:
         return None

@@ -19,9 +19,9 @@ class DeviceDeclaration:
     """A device that `run.device` of a recipe may name."""
 
     name: str
-    open: str | None
+    open: str
     """Reference to a function (section `run`, folder for compiled programs or None, true to use one device of a TPU) that
-    returns a `relm.devices.contract.Device`; None: this version cannot train on it."""
+    returns a `relm.devices.contract.Device`."""
     check: str
     """Reference to a function that returns one line for `relm doctor`: "yes", or "no" with the reason, for this machine."""
     lock: str

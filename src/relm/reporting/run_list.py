@@ -10,7 +10,6 @@ from relm.forecast.expected_tokenizer import vocabulary
 from relm.forecast.machine_figures import USUAL, PhaseWork, hours_at_peak, price_of_hour
 from relm.forecast.memory_verdict import MemoryVerdict, judge_memory
 from relm.formatting import format_bytes
-from relm.recipes.devices import DEVICES
 from relm.recipes.machine_use import can_place, divides
 from relm.recipes.machines import Machine, find_own_machine
 from relm.recipes.plan import Plan
@@ -52,7 +51,7 @@ class Figures(NamedTuple):
 def describe_runs(project: Project) -> str:
     """Return each run once, grouped by paper, with its title, and a cell for each machine that can train."""
     plans, faults = _read_plans(project)
-    machines = {name: machine for name, machine in project.machines().items() if DEVICES[machine.device].open is not None}
+    machines = project.machines()
     cells = {
         name: [
             _cell(project, plan, machine, hardware)
@@ -75,11 +74,9 @@ def describe_machine_runs(project: Project, name: str) -> str:
     """Return a row for each run with its figures on one machine.
 
     Raises:
-        RelmError: the machine is unknown, or this version cannot train on its device.
+        RelmError: the machine is unknown.
     """
     machine = project.machine(name, f"@{name}")
-    if DEVICES[machine.device].open is None:
-        raise RelmError(f"@{name}: this version cannot train on device {machine.device}; `relm doctor` has the reason")
     plans, faults = _read_plans(project)
     others = [known for known, plan in plans.items() if not can_place(plan.recipe, name, machine)]
     plans = {known: plan for known, plan in plans.items() if known not in others}

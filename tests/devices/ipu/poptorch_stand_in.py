@@ -345,7 +345,7 @@ class InferenceExecutor:
         self.alive = False
 
 
-inference_executors: List[InferenceExecutor] = []
+inference_executors: list[InferenceExecutor] = []
 """All that were made."""
 
 

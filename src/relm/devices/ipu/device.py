@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from relm.devices.contract import Forward, Model, UpdateCall, UpdateSums
-from relm.devices.ipu.instances import Instance, instance_of_this_process
+from relm.devices.ipu.instances import PopRunInstance, instance_of_this_process
 from relm.devices.ipu.worker_process import WorkerProcess
 from relm.errors import RelmError
 from relm.limits import usable_cores
@@ -48,7 +48,7 @@ class IpuDevice:
             )
         self._pipeline, self._simulates = run.pipeline, run.device == SIMULATOR
         # The simulator computes all replicas in one process.
-        instance = Instance(0, 1) if self._simulates else instance_of_this_process(run.pipeline, os.environ)
+        instance = PopRunInstance(0, 1) if self._simulates else instance_of_this_process(run.pipeline, os.environ)
         self.rank, self.ranks = self.part, self.parts = instance
         self.updates_per_call = run.pipeline.device_iterations
         self.threads = run.threads or usable_cores()

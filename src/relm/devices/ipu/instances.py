@@ -14,7 +14,7 @@ OPTIONS = "RELM_POPRUN_OPTIONS"
 """Environment variable with further options of PopRun that belong to the installation, such as --host and --vipu-partition."""
 
 
-class Instance(NamedTuple):
+class PopRunInstance(NamedTuple):
     """One instance among all."""
 
     rank: int
@@ -29,7 +29,7 @@ def launcher(pipeline: Pipeline) -> list[str]:
     return ranks.poprun(pipeline.instances, pipeline.replicas, pipeline.ipus_per_replica, options)
 
 
-def instance_of_this_process(pipeline: Pipeline, environment: Mapping[str, str]) -> Instance:
+def instance_of_this_process(pipeline: Pipeline, environment: Mapping[str, str]) -> PopRunInstance:
     """Return the index of this process among the instances of a pipeline.
 
     Args:
@@ -43,7 +43,7 @@ def instance_of_this_process(pipeline: Pipeline, environment: Mapping[str, str])
     if not found:
         if pipeline.instances > 1:
             raise RelmError(f"pipeline.instances is {pipeline.instances}, but PopRun did not start this process; {start}")
-        return Instance(0, 1)
+        return PopRunInstance(0, 1)
     local = pipeline.replicas // pipeline.instances
     wanted = {TOTAL: pipeline.replicas, LOCAL: local, IPUS: pipeline.ipus_per_replica}
     for name, value in wanted.items():
@@ -61,4 +61,4 @@ def instance_of_this_process(pipeline: Pipeline, environment: Mapping[str, str])
             f"{OFFSET} is {found[OFFSET]!r}, expected a multiple of {local}, the replicas of each instance, below "
             f"{pipeline.replicas}; {start}"
         )
-    return Instance(int(found[OFFSET]) // local, pipeline.instances)
+    return PopRunInstance(int(found[OFFSET]) // local, pipeline.instances)

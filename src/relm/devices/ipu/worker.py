@@ -2,7 +2,8 @@
 
 It reads requests from its standard input and answers each on its standard output (`relm.devices.ipu.channel`). The first
 request is `hello`, which names the backend; the second `open`, with the fields of a `WorkerSpec`, or `open_inference`, with
-those of an `InferenceSpec`. An error is answered by a message of the kind `error`. Runs on Python 3.8, and imports numpy and torch only after a check that they are there.
+those of an `InferenceSpec`. An error is answered by a message of the kind `error`. Runs on Python 3.8, and imports numpy and
+torch only after a check that they are there.
 """
 
 from __future__ import annotations
