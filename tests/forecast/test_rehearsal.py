@@ -301,3 +301,44 @@ def test_a_mistake_is_reported_before_the_first_step(arguments: list[str], messa
 def test_memory_that_a_device_does_not_report_is_reported_as_unknown_and_not_as_0() -> None:
     assert memory_line(None) == "not reported by this device, which had enough; `relm compile NAME` reports what a step needs"
     assert memory_line(3 * 10**9).endswith(" at most")
+
+
+PIPELINE = {
+    "model": {"dropout": 0.0},
+    "pretrain": {
+        "main": {
+            "global_batch_size": 12,
+            "optimizer": {"gradient_clipping": None},
+            "schedule": {"updates_per_step": 4, "warmup_steps": 1},
+        }
+    },
+    "run": {
+        "device": "ipu_simulator",
+        "micro_batch_size": 1,
+        "pipeline": {"layers_per_ipu": [1, 1], "gradient_accumulation": 12, "device_iterations": 4},
+    },
+}
+
+
+def test_a_pipeline_is_rehearsed_in_whole_calls() -> None:
+    output = rehearse(rehearsal(changes=PIPELINE, steps=6))
+    assert "12 sequences of 24 tokens a step in 12 micro-batches" in output
+    assert "device: ipu_simulator" in output
+    assert re.search(r"the first 4 steps took [0-9.]+ s, [0-9.]+ s more than later ones", output)
+    assert "over 4 steps of" in output
+    assert "`relm estimate NAME` prints what lies on each IPU" in output
+
+
+def test_compile_only_takes_no_update_on_a_device_that_takes_whole_updates(monkeypatch: pytest.MonkeyPatch) -> None:
+    from relm.devices.ipu.device import IpuDevice
+
+    monkeypatch.setattr(IpuDevice, "take_updates", lambda device, call: pytest.fail("an update was taken"))
+    monkeypatch.setattr(IpuDevice, "load_updates", lambda device, *tensors: pytest.fail("there may be no IPU to load"))
+    output = rehearse(rehearsal(changes=PIPELINE, steps=1, few_micro_batches=True, compile_only=True))
+    assert "in 12 micro-batches" in output, "the program depends on their count"
+    assert output.splitlines()[-1] == "compiled in 0.0 s; no update was taken"
+
+
+def test_a_profile_of_an_ipu_is_refused_with_the_way_to_get_one(tmp_path: Path) -> None:
+    with pytest.raises(RelmError, match=r"torch's profiler sees nothing of an IPU; .* POPLAR_ENGINE_OPTIONS="):
+        rehearse(rehearsal(changes=PIPELINE, steps=4, trace=tmp_path / "trace.json"))

@@ -83,7 +83,9 @@ class StepMeasurements:
     preparation_seconds: float
     """Seconds until the model was on its device."""
     first_seconds: float
-    """The duration of the first step, compiling included."""
+    """The duration of the first step, compiling included; of a device that takes several in a call, of the first call."""
+    first_steps: int
+    """The count of steps in that time."""
     steady: int
     """The count of steps after the warm-up."""
     seconds: float
@@ -285,6 +287,7 @@ def take_steps(ready: PreparedRun, inputs: Iterator[Round], count: int, warm_up:
     return StepMeasurements(
         preparation_seconds=ready.preparation_seconds,
         first_seconds=clock[1] - clock[0],
+        first_steps=length,
         steady=steady,
         seconds=(clock[count] - clock[warm_up]) / steady if steady else 0.0,
         first_terms=first_terms,
@@ -327,7 +330,7 @@ def describe_steps(ready: PreparedRun, steps: StepMeasurements) -> list[str]:
         *describe_request(ready),
         f"ready: {describe_first_step(steps)}; {steps.programs} compiled programs",
         *([describe_speed(run, steps)] if steps.steady else []),
-        f"memory: {memory_line(steps.memory)}",
+        f"memory: {memory_line(steps.memory, isinstance(run.device, UpdatingDevice))}",
         f"loss: {describe_loss(steps, run.settings, ready.config)}",
     ]
 
@@ -346,12 +349,14 @@ def describe_speed(run: PhaseRun, steps: StepMeasurements) -> str:
     )
 
 
-def memory_line(memory: int | None) -> str:
+def memory_line(memory: int | None, in_pipeline: bool = False) -> str:
     """Return the peak memory, or the command that reports it.
 
     >>> memory_line(None)
     'not reported by this device, which had enough; `relm compile NAME` reports what a step needs'
     """
+    if memory is None and in_pipeline:
+        return "not reported by this device, which had enough; `relm estimate NAME` prints what lies on each IPU"
     if memory is None:
         return "not reported by this device, which had enough; `relm compile NAME` reports what a step needs"
     return f"{format_bytes(memory)} at most"
@@ -359,8 +364,14 @@ def memory_line(memory: int | None) -> str:
 
 def describe_first_step(steps: StepMeasurements) -> str:
     """Return the time of the first step beyond a steady one: compiling, and allocating memory for the first time."""
-    first = f"the model was made in {steps.preparation_seconds:.2f} s; the first step took {steps.first_seconds:.2f} s"
-    return f"{first}, {max(0.0, steps.first_seconds - steps.seconds):.2f} s more than a steady one" if steps.steady else first
+    count = "step" if steps.first_steps == 1 else f"{steps.first_steps} steps"
+    first = f"the model was made in {steps.preparation_seconds:.2f} s; the first {count} took {steps.first_seconds:.2f} s"
+    more = max(0.0, steps.first_seconds - steps.first_steps * steps.seconds)
+    return (
+        f"{first}, {more:.2f} s more than {'a steady one' if steps.first_steps == 1 else 'later ones'}"
+        if steps.steady
+        else first
+    )
 
 
 def describe_loss(steps: StepMeasurements, phase: Phase, config: Configuration) -> str:
