@@ -141,6 +141,12 @@ def main_phase(**keys: Any) -> dict[str, Any]:
             main_phase(optimizer={"gradient_clipping": 1.0}),
             "needs pretrain.main.optimizer.gradient_clipping null; found 1.0",
         ),
+        ({}, main_phase(optimizer={"form": "transformers"}), "needs pretrain.main.optimizer.form pytorch; found transformers"),
+        (
+            {},
+            main_phase(optimizer={"bias_correction": False}),
+            "needs pretrain.main.optimizer.bias_correction true; found False",
+        ),
         ({}, main_phase(precision="float16"), "needs pretrain.main.precision float32 or bfloat16, beside its own"),
         ({}, main_phase(loss_scaling={"scale": 8}), "needs pretrain.main.loss_scaling of 1, beside its own loss_scaling"),
         ({"gradient_acumulation": 4}, {}, "gradient_acumulation: unknown key; did you mean gradient_accumulation?"),
