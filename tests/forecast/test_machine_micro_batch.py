@@ -71,7 +71,9 @@ def test_a_cpu_without_a_stated_memory_has_what_is_available_here(folder: Path) 
     memory = memory_of_device(Project(folder).plan("tiny@cpu"))
     assert memory is not None
     assert memory > GIB // 8
-    assert memory_of_device(Project(folder).plan("tiny@pod16")) is None
+    (folder / "recipes" / "machines" / "unstated.yaml").write_text("title: A GPU\ndevice: cuda\n")
+    assert memory_of_device(Project(folder).plan("tiny@unstated")) is None
+    assert memory_of_device(Project(folder).plan("gpt2_small_pod16")) == int(0.838 * GIB)
 
 
 def test_training_records_the_chosen_size_and_resumes_with_it(folder: Path) -> None:

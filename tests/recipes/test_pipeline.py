@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
+from relm.artifact import read_json
 from relm.errors import RelmError
 from relm.forecast.expected_tokenizer import vocabulary
 from relm.forecast.pipeline_memory import pipeline_memory
@@ -19,7 +20,7 @@ from relm.recipes.pipeline import Pipeline
 from relm.recipes.project import Project
 from relm.recipes.smoke import changed_keys, may_change, small_pipeline
 from relm.training.architecture import configuration
-from small_project import CHECKOUT
+from small_project import CHECKOUT, shipped_project
 
 PROJECT = Project(CHECKOUT)
 GPT2 = {
@@ -139,6 +140,12 @@ def main_phase(**keys: Any) -> dict[str, Any]:
             {},
             main_phase(optimizer={"gradient_clipping": 1.0}),
             "needs pretrain.main.optimizer.gradient_clipping null; found 1.0",
+        ),
+        ({}, main_phase(optimizer={"form": "transformers"}), "needs pretrain.main.optimizer.form pytorch; found transformers"),
+        (
+            {},
+            main_phase(optimizer={"bias_correction": False}),
+            "needs pretrain.main.optimizer.bias_correction true; found False",
         ),
         ({}, main_phase(precision="float16"), "needs pretrain.main.precision float32 or bfloat16, beside its own"),
         ({}, main_phase(loss_scaling={"scale": 8}), "needs pretrain.main.loss_scaling of 1, beside its own loss_scaling"),
@@ -442,3 +449,24 @@ def test_a_twin_runs_on_the_ipus_of_the_recipes_machine_as_well() -> None:
     assert (there.recipe.run.device, there.recipe.run.pipeline) == ("ipu", here.recipe.run.pipeline)
     assert there.fingerprint == here.fingerprint
     assert PROJECT.plan("smoke/gpt2_small_pod16@h100").recipe.run.pipeline is None
+
+
+def test_a_dry_run_of_all_runs_on_ipus_shows_the_graph_from_the_downloads_to_the_verdict(tmp_path: Path) -> None:
+    jobs = shipped_project(tmp_path).jobs(*(f"results/{name}" for name in (*GPT2, *BERT)))
+    assert jobs["pretrain"] == len(GPT2) + 1 + 2 * (len(BERT) - 1)
+    assert jobs["evaluate"] == 3 * len(GPT2) + 2 * len(BERT)
+    assert jobs["download_data"] == len({"wiki.train.raw", "wiki.valid.raw"}) * len({"WikiText-103", "WikiText-2"})
+    assert jobs["download_test"] == len({"wikitext103", "lambada"})
+    assert jobs["verify"] == jobs["report"] == jobs["publish"] == len(GPT2) + len(BERT)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", [*GPT2, "gpt2_small_pod16_generated", *BERT])
+def test_a_twin_trains_through_its_small_pipeline_to_its_published_model(name: str, tmp_path: Path, shared_data: Path) -> None:
+    nowhere = "http://127.0.0.1:9"
+    project = shipped_project(tmp_path)
+    done = project.snakemake(f"results/smoke/{name}", RELM_MIRROR=str(shared_data), http_proxy=nowhere, https_proxy=nowhere)
+    assert done.returncode == 0, done.stdout
+    results = tmp_path / "results" / "smoke" / name
+    assert read_json(results / "recipe.json")["recipe"]["run"]["device"] == "ipu_simulator"
+    assert (results / "model.safetensors").stat().st_size > 10_000

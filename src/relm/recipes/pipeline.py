@@ -64,7 +64,7 @@ class Pipeline(Section):
     vocabulary_serialisation: int = Field(default=1, gt=0)
     """Number of slices in which the projection to the vocabulary is computed one after the other."""
     loss_chunk: int | None = Field(default=None, gt=0)
-    """Tokens of a sequence whose logits are in memory at once; null: all of them."""
+    """Tokens of a sequence whose cross-entropy is computed at once; null: all."""
     precision: Literal["float16", "float32"] = "float16"
     """Precision of weights, activations and gradients on the device."""
     accumulation_precision: Literal["float16", "float32"] = "float16"

@@ -64,6 +64,14 @@ def _strange_keys(phase: "Phase") -> tuple[str, object, str] | None:
     keys: list[tuple[str, object, str, bool]] = [
         ("optimizer.name", optimizer.name, "adamw, adam or lamb", optimizer.name in OPTIMIZERS),
         ("optimizer.state_precision", optimizer.state_precision, "float32", optimizer.state_precision == "float32"),
+        ("optimizer.form", optimizer.form, "pytorch", optimizer.form == "pytorch"),
+        ("optimizer.bias_correction", optimizer.bias_correction, "true", optimizer.bias_correction or optimizer.name == "lamb"),
+        (
+            "optimizer.lamb.normalise_gradient",
+            optimizer.lamb.normalise_gradient,
+            "false",
+            not optimizer.lamb.normalise_gradient,
+        ),
         ("optimizer.gradient_clipping", optimizer.gradient_clipping, "null", optimizer.gradient_clipping is None),
         ("precision", phase.precision, "float32 or bfloat16, beside its own precision", phase.precision != "float16"),
         ("loss_scaling", phase.loss_scaling.scale, "of 1, beside its own loss_scaling", phase.loss_scaling == LossScaling()),

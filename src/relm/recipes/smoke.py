@@ -47,6 +47,8 @@ MAY_CHANGE = (
 SEQUENCE_LENGTH, GLOBAL_BATCH_SIZE, STEPS, UPDATES_PER_STEP = 64, 8, 20, 4
 DOCUMENTS, VOCABULARY_SIZE = 200, 1000
 IPUS, REPLICAS, MICRO_BATCH_SIZE, LOSS_CHUNK = 4, 2, 2, 32
+# Updates of a twin with a pipeline, whose rules ask for more micro-batches than other twins have.
+PIPELINE_STEPS = 12
 
 
 def smoke_twin(recipe: Recipe, dataset: Dataset) -> Recipe:
@@ -97,7 +99,9 @@ def _split_twin(twin: dict[str, Any], recipe: Recipe, pipeline: Pipeline) -> Non
     for name, phase in twin["pretrain"].items():
         own = pipeline.of_phase(name)
         phase["global_batch_size"] = own.global_batch_size
-        phase["steps"] -= phase["steps"] % calls
+        steps = min(phase["steps"], PIPELINE_STEPS)
+        phase["steps"] = steps - steps % calls
+        phase["schedule"]["warmup_steps"] = min(phase["schedule"]["warmup_steps"], PIPELINE_STEPS // 4)
         if phase["loss_shares"] > 1:
             phase["loss_shares"] = own.gradient_accumulation * own.replicas
     micro_batch_size = pipeline.common_micro_batch_size(twin["pretrain"])
