@@ -71,7 +71,8 @@ def test_a_cpu_without_a_stated_memory_has_what_is_available_here(folder: Path) 
     memory = memory_of_device(Project(folder).plan("tiny@cpu"))
     assert memory is not None
     assert memory > GIB // 8
-    assert memory_of_device(Project(folder).plan("tiny@pod16")) is None
+    (folder / "recipes" / "machines" / "unknown.yaml").write_text("title: A GPU of unknown memory\ndevice: cuda\n")
+    assert memory_of_device(Project(folder).plan("tiny@unknown")) is None
 
 
 def test_training_records_the_chosen_size_and_resumes_with_it(folder: Path) -> None:
