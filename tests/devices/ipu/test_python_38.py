@@ -69,7 +69,7 @@ def train_twin(folder: Path, **environment: str) -> Path:
 def test_a_twin_trained_in_python_3_8_has_the_weights_of_relms_own_python(python: str, tmp_path: Path) -> None:
     own = train_twin(tmp_path / "own")
     other = train_twin(tmp_path / "other", RELM_IPU_PYTHON=python)
-    ours, theirs = (load_file(folder / "model" / "model.safetensors") for folder in (own, other))
+    ours, theirs = (load_file(folder / "model.safetensors") for folder in (own, other))
     assert ours.keys() == theirs.keys()
     for name, weight in ours.items():
         torch.testing.assert_close(weight, theirs[name], rtol=0, atol=1e-5, msg=name)
