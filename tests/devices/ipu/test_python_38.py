@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 
 from small_project import CHECKOUT, make_project
 
-pytestmark = pytest.mark.full
+pytestmark = [pytest.mark.full, pytest.mark.timeout(1200)]
 HERE = Path(__file__).parent
 # The small project's recipe, as a run on a Pod with the plan of GPT-2 small; its twin trains through the simulator.
 RECIPE = """
@@ -30,7 +30,7 @@ pretrain:
     steps: 16
     optimizer: {learning_rate: 1e-3, epsilon: 1e-6}
     schedule: {name: cosine, warmup_steps: 1, updates_per_step: 8}
-evaluate: [held_out]
+evaluate: [training]
 run: {machine: pod16, checkpoint_interval: 8, log_interval: 8}
 on:
   pod16:

@@ -1,4 +1,4 @@
-"""Updates computed on IPUs by PopTorch, the backend of an IPU run; with `poptorch_inference` alone it imports poptorch. For 3.8.
+"""Updates computed on IPUs by PopTorch, the backend of an IPU run; it and `poptorch_inference` alone import poptorch. For 3.8.
 
 PopTorch reads the sequences of a call in the order update, micro-batch, replica: PopART's `StepIOSplitter`
 (willow/src/stepiosplitter.cpp) hands the host's arrays to the replicas in turn, one micro-batch each. `Call` has them in the
