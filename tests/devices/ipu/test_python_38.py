@@ -69,6 +69,8 @@ def train_twin(folder: Path, **environment: str) -> Path:
 def test_a_twin_trained_in_python_3_8_has_the_weights_of_relms_own_python(python: str, tmp_path: Path) -> None:
     own = train_twin(tmp_path / "own")
     other = train_twin(tmp_path / "other", RELM_IPU_PYTHON=python)
+    assert '"torch": "2.0.1' in (other / "checkpoints.jsonl").read_text()
+    assert '"torch": "2.0.1' not in (own / "checkpoints.jsonl").read_text()
     ours, theirs = (load_file(folder / "model.safetensors") for folder in (own, other))
     assert ours.keys() == theirs.keys()
     for name, weight in ours.items():
