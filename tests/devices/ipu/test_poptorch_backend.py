@@ -247,8 +247,8 @@ def test_a_loss_scale_by_step_reaches_the_device_and_another_does_not_change(
     assert backend._running.options.calls.get("Training.setAutomaticLossScaling", False) == (kind == "automatic")
 
 
-def test_the_options_of_the_table_are_set_before_the_model_freezes_them(poptorch: ModuleType) -> None:
-    backend = begin(poptorch.PoptorchBackend(spec_of(executable_cache="/cache")))
+def test_the_options_of_the_table_are_set_before_the_model_freezes_them(poptorch: ModuleType, tmp_path: Path) -> None:
+    backend = begin(poptorch.PoptorchBackend(spec_of(executable_cache=str(tmp_path / "cache"))))
     backend.compile(gpt2_call())
     calls = dict(backend._running.options.calls)
     assert calls.pop("setExecutionStrategy").stages is stand_in.AutoStage.AutoIncrement
@@ -256,7 +256,8 @@ def test_the_options_of_the_table_are_set_before_the_model_freezes_them(poptorch
         "useOnChipStorage": False,
         "useReplicatedTensorSharding": False,
     }
-    assert calls.pop("_Popart.set")["saveInitializersToFile"].endswith("/weights.bin")
+    initial_weights = Path(calls.pop("_Popart.set")["saveInitializersToFile"])
+    assert initial_weights == tmp_path / "cache" / "weights.bin", "the same in each process"
     assert calls == {
         "replicationFactor": 2,
         "autoRoundNumIPUs": True,
@@ -266,12 +267,15 @@ def test_the_options_of_the_table_are_set_before_the_model_freezes_them(poptorch
         "outputMode": stand_in.OutputMode.Sum,
         "randomSeed": 5,
         "setAvailableMemoryProportion": {"IPU0": 0.2, "IPU1": 0.1},
-        "enableExecutableCaching": "/cache",
+        "enableExecutableCaching": str(tmp_path / "cache"),
         "Precision.enableStochasticRounding": True,
         "Precision.setPartialsType": torch.float16,
         "_Popart.setPatterns": {"TiedGather": True, "TiedGatherAccumulate": True, "UpdateInplacePrioritiesForIpu": True},
     }
     assert backend._optimizer._step_count == 1
+    initial_weights.write_bytes(b"as the compiler does")
+    backend.close()
+    assert not initial_weights.exists()
 
 
 def test_an_offline_target_is_compiled_and_never_run(poptorch: ModuleType) -> None:

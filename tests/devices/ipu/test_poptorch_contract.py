@@ -32,6 +32,12 @@ CONFIGURATION = {
     "layers": 4, "heads": 2, "hidden_size": 16, "positions": 8, "vocabulary_size": 64, "activation": "gelu_tanh",
     "dropout": 0.0, "initializer_range": 0.02, "layer_norm_epsilon": 1e-5, "biases": True,
 }  # fmt: skip
+BERT = {
+    "layers": 4, "heads": 2, "hidden_size": 16, "intermediate_size": 32, "positions": 8, "vocabulary_size": 64,
+    "type_vocabulary_size": 2, "activation": "gelu_tanh", "hidden_dropout": 0.0, "attention_dropout": 0.0,
+    "next_sentence": True,
+    "layer_norm_epsilon": 1e-3, "query_key_value_bias": False, "attention_projection_bias": False, "transform_layer": False,
+}  # fmt: skip
 ADAMW = {
     "name": "adamw", "learning_rate": 1e-2, "betas": [0.9, 0.999], "epsilon": 1e-6, "bias_correction": True, "form": "pytorch",
     "weight_decay": 0.0, "decayed": "matrices", "gradient_clipping": None, "state_precision": "float32",
@@ -76,8 +82,30 @@ def call_of(spec: WorkerSpec, seed: int = 0, learning_rate: float = 1e-2) -> Cal
     return Call(batch, np.zeros(counts, np.int64), learning_rate, 64.0)
 
 
+def bert_spec(**changes: Any) -> WorkerSpec:
+    spec = spec_of(LAMB, loss_chunk=None, **changes)
+    return spec._replace(architecture="bert", configuration={**BERT, "layers": len(spec.pipeline["placement"]) - 3})
+
+
+def bert_call_of(spec: WorkerSpec) -> Call:
+    draw, call = np.random.default_rng(0), call_of(spec)
+    sequences = len(call.batch["input_ids"])
+    masked = draw.integers(64, size=(sequences, 3))
+    batch = {
+        "input_ids": call.batch["input_ids"],
+        "attention_mask": (np.arange(8) < draw.integers(4, 9, size=(sequences, 1))).astype(np.int64),
+        "token_type_ids": draw.integers(2, size=(sequences, 8)),
+        "masked_positions": draw.integers(4, size=(sequences, 3)),
+        "masked_labels": masked,
+        "next_sentence_labels": draw.integers(2, size=sequences),
+        "divisor.masked_token": np.full(sequences, masked.size / spec.pipeline["device_iterations"], np.float32),
+        "divisor.next_sentence": np.full(sequences, sequences / spec.pipeline["device_iterations"], np.float32),
+    }
+    return call._replace(batch=batch)
+
+
 def begin(backend: Any, spec: WorkerSpec) -> Any:
-    model = build_model("gpt2", spec.configuration)
+    model = build_model(spec.architecture, spec.configuration)
     model.initialise(torch.Generator().manual_seed(3))
     weights = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     state = {f"{name}.{moment}": torch.zeros_like(w) for name, w in weights.items() for moment in ("exp_avg", "exp_avg_sq")}
@@ -265,6 +293,28 @@ def test_updates_equal_those_of_the_simulator(optimizer: dict[str, Any]) -> None
         assert mine.keys() == other.keys()
         for name, tensor in mine.items():
             torch.testing.assert_close(tensor, other[name], rtol=2e-4, atol=2e-6, msg=name)
+
+
+@stand_in
+def test_updates_of_bert_equal_those_of_the_simulator() -> None:
+    spec = bert_spec()
+    ours, theirs = begin(PoptorchBackend(spec), spec), begin(SimulatorBackend(spec), spec)
+    found, expected = ours.take(bert_call_of(spec)), theirs.take(bert_call_of(spec))
+    assert found.losses == pytest.approx([expected.losses.mean()], rel=1e-5)
+    assert found.terms.keys() == expected.terms.keys()
+    for mine, other in zip(ours.save(), theirs.save()):
+        for name, tensor in mine.items():
+            torch.testing.assert_close(tensor, other[name], rtol=2e-4, atol=2e-6, msg=name)
+
+
+@stand_in
+def test_the_front_end_places_bert_and_traces_it_in_half_precision() -> None:
+    spec = bert_spec(layers_per_ipu=[3, 7, 7, 7], position_embedding=0, offline=True, replicas=1, precision="float16",
+                     gradient_accumulation=10)  # fmt: skip
+    assert begin(PoptorchBackend(spec), spec).compile(bert_call_of(spec)) > 0
+    graph = core.executables[-1].graph
+    assert graph.stages() == 5, "as many as in the original for TensorFlow"
+    assert len(graph.outputs) == 5, "the loss, and of two terms the nats and the correct labels"
 
 
 @stand_in

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 
 from small_project import CHECKOUT, make_project
 
-pytestmark = pytest.mark.full
+pytestmark = [pytest.mark.full, pytest.mark.timeout(1200)]
 HERE = Path(__file__).parent
 # The small project's recipe, as a run on a Pod with the plan of GPT-2 small; its twin trains through the simulator.
 RECIPE = """
@@ -30,7 +30,7 @@ pretrain:
     steps: 16
     optimizer: {learning_rate: 1e-3, epsilon: 1e-6}
     schedule: {name: cosine, warmup_steps: 1, updates_per_step: 8}
-evaluate: [held_out]
+evaluate: [training]
 run: {machine: pod16, checkpoint_interval: 8, log_interval: 8}
 on:
   pod16:
@@ -69,7 +69,9 @@ def train_twin(folder: Path, **environment: str) -> Path:
 def test_a_twin_trained_in_python_3_8_has_the_weights_of_relms_own_python(python: str, tmp_path: Path) -> None:
     own = train_twin(tmp_path / "own")
     other = train_twin(tmp_path / "other", RELM_IPU_PYTHON=python)
-    ours, theirs = (load_file(folder / "model" / "model.safetensors") for folder in (own, other))
+    assert '"torch": "2.0.1' in (other / "checkpoints.jsonl").read_text()
+    assert '"torch": "2.0.1' not in (own / "checkpoints.jsonl").read_text()
+    ours, theirs = (load_file(folder / "model.safetensors") for folder in (own, other))
     assert ours.keys() == theirs.keys()
     for name, weight in ours.items():
         torch.testing.assert_close(weight, theirs[name], rtol=0, atol=1e-5, msg=name)

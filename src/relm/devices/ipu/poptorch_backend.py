@@ -1,4 +1,4 @@
-"""Updates computed on IPUs by PopTorch, the backend of an IPU run. The only module that imports poptorch; for Python 3.8.
+"""Updates computed on IPUs by PopTorch, the backend of an IPU run; it and `poptorch_inference` alone import poptorch. For 3.8.
 
 PopTorch reads the sequences of a call in the order update, micro-batch, replica: PopART's `StepIOSplitter`
 (willow/src/stepiosplitter.cpp) hands the host's arrays to the replicas in turn, one micro-batch each. `Call` has them in the
@@ -17,6 +17,7 @@ seed in each process.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
 import time
@@ -73,12 +74,16 @@ class PoptorchBackend:
     def _build_options(self) -> Any:
         spec, distributed = self._spec, self._distributed
         self._folder = tempfile.TemporaryDirectory(prefix="relm-ipu-")
+        if spec.executable_cache:
+            os.makedirs(spec.executable_cache, exist_ok=True)
+        # A folder of another name in each process might be another program to the cache.
+        self._initial_weights = os.path.join(spec.executable_cache or self._folder.name, "weights.bin")
         around = options.Surroundings(
             seed=spec.seed,
             executable_cache=spec.executable_cache,
             offline=spec.offline,
             popdist=distributed.popdist is not None,
-            initial_weights=os.path.join(self._folder.name, "weights.bin"),
+            initial_weights=self._initial_weights,
         )
         table = options.options_table(spec.pipeline, around)
         return options.apply_options(poptorch, distributed.options(len(spec.pipeline["layers_per_ipu"])), table)
@@ -222,6 +227,8 @@ class PoptorchBackend:
         """Release the IPUs."""
         if self._running is not None:
             self._running.destroy()
+        with contextlib.suppress(FileNotFoundError):  # of another instance too
+            os.remove(self._initial_weights)
         self._folder.cleanup()
 
 
