@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from relm.forecast.expected_tokenizer import vocabulary
-from relm.forecast.machine_figures import PhaseWork, find_peak, hours_at_peak, price_of_hour
+from relm.forecast.machine_figures import PhaseWork, fill_in_peak, find_peak, hours_at_peak, price_of_hour
 from relm.forecast.memory_verdict import MemoryVerdict, judge_memory
 from relm.recipes.machines import Machine, Peak, Price
 from relm.recipes.project import Project
@@ -84,3 +84,21 @@ def test_a_size_that_the_recipe_states_is_judged_and_not_replaced() -> None:
 @pytest.mark.parametrize("name", ["quickstart", "shakespeare_char"])
 def test_a_small_run_fits_on_a_cpu(name: str) -> None:
     assert fit_of(name).fits is True
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("quickstart@rtx4090", 82.6),
+        ("bert_large_wikitext103_v3-8_bf16", 123),
+        ("bert_large_wikitext103_v3-8_bf16@h100-8", 989.4),
+        ("quickstart", None),
+    ],
+)
+def test_training_compares_its_speed_with_the_peak_of_the_machine(name: str, expected: float | None) -> None:
+    plan = PROJECT.plan(name)
+    filled = fill_in_peak(plan, plan.phases[0])
+    assert filled.recipe.run.peak_teraflops == expected
+    assert filled.fingerprint == plan.fingerprint
+    stated = plan.recipe.model_copy(update={"run": plan.recipe.run.model_copy(update={"peak_teraflops": 7.0})})
+    assert fill_in_peak(dataclasses.replace(plan, recipe=stated), plan.phases[0]).recipe.run.peak_teraflops == 7

@@ -78,6 +78,8 @@ def test_a_cpu_without_a_stated_memory_has_what_is_available_here(folder: Path) 
 
 def test_training_records_the_chosen_size_and_resumes_with_it(folder: Path) -> None:
     examples = write_examples(folder / "examples", 0)
+    with (folder / "recipes" / "machines" / "small.yaml").open("a") as file:
+        file.write("peak: {float32: 0.001, source: 'https://example.org'}\n")
     weights = folder / "run" / "main" / "model" / "model.safetensors"
     command = [sys.executable, "-m", "relm", "pretrain", "tiny@small", "--phase", "main", "--output", str(weights)]
     command += ["--manifest", str(examples / "manifest.json"), "--tokenizer", str(examples / "tokenizer.json")]
@@ -87,6 +89,7 @@ def test_training_records_the_chosen_size_and_resumes_with_it(folder: Path) -> N
     assert "This run is on small (A small machine; device cpu), and the recipe's own machine is cpu" in printed
     assert "micro-batch of phase main: 2 sequences at once" in printed
     checkpoints = weights.parent.parent / "checkpoints"
+    assert json.loads(checkpoints.with_name("train.jsonl").read_text().splitlines()[-1])["mfu"] > 0
     states = sorted(checkpoints.glob("step-*/state.json"))
     assert [json.loads(state.read_text())["made_on"]["micro_batch_size"] for state in states] == [2] * len(states)
     write_machine(folder, 64)

@@ -30,17 +30,20 @@ def test_a_dry_run_shows_the_whole_way_from_the_dump_to_the_verdict(project: Com
     assert project.jobs("results/smoke/tiny") == ALL_STEPS
 
 
-def test_a_dry_run_needs_no_network(project: Commands) -> None:
+def test_a_dry_run_needs_no_network_and_does_not_import_pandas(project: Commands) -> None:
     done = subprocess.run(
         ["unshare", "--net", "--map-root-user", *project.command("results/tiny", "-n")],
         cwd=project.folder,
-        env=project.environment,
+        env={**project.environment, "PYTHONPROFILEIMPORTTIME": "1"},
         text=True,
         capture_output=True,
     )
     if "unshare" in done.stderr and done.returncode != 0:
         pytest.skip(f"this machine forbids network namespaces: {done.stderr.strip()}")
     assert done.returncode == 0, done.stderr
+    imported = [line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if line.startswith("import time:")]
+    assert "relm.graph" in imported
+    assert "pandas" not in imported
 
 
 def test_parsing_imports_nothing_heavy(project: Commands) -> None:
@@ -60,13 +63,13 @@ def test_parsing_imports_nothing_heavy(project: Commands) -> None:
     ("target", "hint"),
     [
         ("results/tyni", "did you mean results/tiny?"),
-        ("results/smoke/tyni", "did you mean results/smoke/tiny?"),
+        pytest.param("results/smoke/tyni", "did you mean results/smoke/tiny?", marks=pytest.mark.full),
         ("tiny", "did you mean results/tiny?"),
-        ("tiny@h100", "did you mean results/tiny@h100?"),
+        pytest.param("tiny@h100", "did you mean results/tiny@h100?", marks=pytest.mark.full),
         ("results/tiny@h100/report.html", "did you mean results/tiny@h100?"),
-        ("reslts/tiny", "did you mean results/tiny?"),
-        ("al", "did you mean all?"),
-        ("results/tiny/report.html", "did you mean results/tiny?"),
+        pytest.param("reslts/tiny", "did you mean results/tiny?", marks=pytest.mark.full),
+        pytest.param("al", "did you mean all?", marks=pytest.mark.full),
+        pytest.param("results/tiny/report.html", "did you mean results/tiny?", marks=pytest.mark.full),
     ],
 )
 def test_an_unknown_target_suggests_the_nearest_name(project: Commands, target: str, hint: str) -> None:
@@ -83,7 +86,16 @@ def test_a_recipe_with_a_typo_names_file_and_key_and_leaves_the_others_alone(pro
     assert project.jobs("results/tiny") == ALL_STEPS
 
 
-@pytest.mark.parametrize("target", ["results/wrong", "results/smoke/wrong", "results/reference/wrong", "tyni", "all"])
+@pytest.mark.parametrize(
+    "target",
+    [
+        "results/wrong",
+        pytest.param("results/smoke/wrong", marks=pytest.mark.full),
+        "results/reference/wrong",
+        "tyni",
+        "all",
+    ],
+)
 def test_a_fault_of_a_target_ends_in_its_message_and_leaves_no_lock(project: Commands, target: str) -> None:
     (project.folder / "recipes" / "wrong.yaml").write_text(TINY_RECIPE.replace("layers:", "layrs:"))
     done = project.snakemake(target, "--quiet", "all")

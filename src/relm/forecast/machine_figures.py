@@ -1,10 +1,12 @@
 """A run on a machine by arithmetic: its hours at the published peak, their price, and whether it fits. Imports no torch."""
 
+import dataclasses
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from relm.recipes.devices import DEVICES
 from relm.recipes.machines import Machine
+from relm.recipes.plan import Plan
 from relm.recipes.recipe import Phase
 
 SHARES = (0.2, 0.4, 0.6)
@@ -47,6 +49,26 @@ def find_peak(machine: Machine, precision: str, products: str | None = None) -> 
     if published is None and precision == "bfloat16" and DEVICES[machine.device].pipelined:
         return machine.peak.float16
     return published
+
+
+def fill_in_peak(plan: Plan, phase: str) -> Plan:
+    """Return the plan with the published peak of its machine as `run.peak_teraflops`, where the recipe states none.
+
+    It is the peak of a whole accelerator, of TPUs a chip, because training counts these. The plan is unchanged if none is
+    published, or if one process drives several accelerators that are no slice.
+    """
+    machine, run = plan.machine, plan.recipe.run
+    if (
+        machine is None
+        or run.peak_teraflops is not None
+        or (machine.slice is None and machine.processes != machine.device_count)
+    ):
+        return plan
+    peak = find_peak(machine, plan.recipe.pretrain[phase].precision, run.float32_matmul_precision)
+    if peak is None:
+        return plan
+    filled = run.model_copy(update={"peak_teraflops": peak * machine.device_count / machine.chip_count})
+    return dataclasses.replace(plan, recipe=plan.recipe.model_copy(update={"run": filled}))
 
 
 def hours_at_peak(work: Sequence[PhaseWork], machine: Machine, products: str | None = None) -> float | None:

@@ -345,7 +345,8 @@ def describe_speed(run: PhaseRun, steps: StepMeasurements) -> str:
     rate = 1 / steps.seconds
     return (
         f"speed: {rate:,.3g} steps/s, {rate * run.tokens_per_step:,.0f} tokens/s, "
-        f"{rate * run.settings.global_batch_size:,.1f} samples/s, over {steps.steady} steps of {steps.seconds:.4g} s"
+        f"{rate * run.settings.global_batch_size:,.1f} samples/s, over {steps.steady} step{'s' * (steps.steady != 1)} of "
+        f"{steps.seconds:.4g} s"
     )
 
 

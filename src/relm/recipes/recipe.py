@@ -167,7 +167,7 @@ class Run(Section):
     """Loggers that receive the lines of train.jsonl as well; wandb writes to the disk unless WANDB_MODE=online."""
     peak_teraflops: float | None = Field(default=None, gt=0)
     """Peak throughput of one device in 10^12 operations per second, for the utilisation in train.jsonl; null: the published
-    peak of a known accelerator, and no utilisation for a CPU."""
+    peak of the machine or of a known accelerator, and no utilisation for a CPU without one."""
     pipeline: Pipeline | None = None
     """Split of the model over IPUs, for devices that have one; a recipe for a machine has it under `on`."""
 

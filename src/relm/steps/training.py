@@ -16,6 +16,7 @@ logger = logging.getLogger(__name__)
 
 def pretrain_job(a: Arguments) -> Job:
     from relm.examples.manifest import read_manifest
+    from relm.forecast.machine_figures import fill_in_peak
     from relm.forecast.machine_micro_batch import fill_in_micro_batch
     from relm.training.loop import pretrain
 
@@ -33,7 +34,7 @@ def pretrain_job(a: Arguments) -> Job:
         for line in describe_machine(plan, choice):
             logger.info("%s", line)
         sentence = pretrain(
-            fitted.recipe,
+            fill_in_peak(fitted, a.phase).recipe,
             a.phase,
             manifest=a.manifest,
             tokenizer=a.tokenizer,
