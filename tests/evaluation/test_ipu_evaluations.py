@@ -74,7 +74,7 @@ def test_shorter_batches_and_larger_ones_run_the_program_of_the_first(evaluated:
         ids = torch.arange(sequences * length).reshape(sequences, length) % 257
         with torch.inference_mode():
             torch.testing.assert_close(model.hidden(ids), own.hidden(ids), rtol=1e-5, atol=1e-5)
-        shapes.append((model._sequences, model._length))
+        shapes.append((model.sequences, model.length))
     assert shapes == [(2, 12)] * 4
     model._worker.close()
 
@@ -89,6 +89,15 @@ def test_texts_are_those_of_a_model_that_reads_each_window_alone(own: Any, divid
     streams = [random_stream(0, number) for number in range(len(TEXTS))]
     found = continuations(WindowContinuer(divided), TEXTS, 20, sampling, streams)
     assert [text.ids for text in found] == uncached(own, TEXTS, 20, sampling)
+
+
+def test_a_program_is_compiled_before_the_time_is_taken_and_once(divided: Any) -> None:
+    continuer = WindowContinuer(divided)
+    continuer.compile([[1], [2, 3]], tokens=30)
+    assert divided.length == divided.positions, "no text is longer"
+    sequences = divided.sequences
+    continuer.compile([[1]], tokens=3)
+    assert (divided.sequences, divided.length) == (sequences, divided.positions)
 
 
 def test_texts_that_end_leave_the_batch(evaluated: Any) -> None:
