@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import transformers
 from uncached_texts import uncached
 
 from relm.cli import main
@@ -176,9 +177,20 @@ def test_requests_that_do_not_go_together_are_refused(
     assert capsys.readouterr().err.startswith(f"relm generate: {message}")
 
 
-def test_a_masked_model_is_refused(case: Any) -> None:
-    with pytest.raises(RelmError, match="--device: ipu_simulator evaluates a GPT-2 of relm's own alone, which this model"):
+def test_other_models_and_the_harness_are_refused(case: Any, tmp_path: Path) -> None:
+    message = "--device: ipu_simulator evaluates a GPT-2 of relm's own alone, which this model or task is not; give another"
+    with pytest.raises(RelmError, match=message):
         load_masked(case.model, 30, simulated())
+    torch.manual_seed(0)
+    transformers.LlamaForCausalLM(
+        transformers.LlamaConfig(
+            vocab_size=61, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2
+        )
+    ).save_pretrained(tmp_path)
+    with pytest.raises(RelmError, match=message):
+        load_causal(tmp_path, 61, simulated())
+    with pytest.raises(RelmError, match=message):
+        simulated().require_device_of_all_models()
 
 
 def test_a_python_without_poptorch_is_named(evaluated: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from relm.devices.contract import opened_hardware
 from relm.devices.ipu.worker_process import WorkerProcess
 from relm.errors import RelmError
 from relm.evaluation.models import Execution
@@ -42,6 +43,8 @@ class IpuCausalModel:
             )
         self._worker = WorkerProcess("poptorch" if execution.device == "ipu" else "simulator")
         weakref.finalize(self, self._worker.close)
+        if execution.device == "ipu":
+            opened_hardware[str(self._worker.facts["name"])] = None
         spec = {
             "architecture": "gpt2",
             "configuration": asdict(model.config),
