@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import transformers
 from uncached_texts import uncached
 
 from relm.cli import main
@@ -74,7 +75,7 @@ def test_shorter_batches_and_larger_ones_run_the_program_of_the_first(evaluated:
         ids = torch.arange(sequences * length).reshape(sequences, length) % 257
         with torch.inference_mode():
             torch.testing.assert_close(model.hidden(ids), own.hidden(ids), rtol=1e-5, atol=1e-5)
-        shapes.append((model._sequences, model._length))
+        shapes.append((model.sequences, model.length))
     assert shapes == [(2, 12)] * 4
     model._worker.close()
 
@@ -89,6 +90,15 @@ def test_texts_are_those_of_a_model_that_reads_each_window_alone(own: Any, divid
     streams = [random_stream(0, number) for number in range(len(TEXTS))]
     found = continuations(WindowContinuer(divided), TEXTS, 20, sampling, streams)
     assert [text.ids for text in found] == uncached(own, TEXTS, 20, sampling)
+
+
+def test_a_program_is_compiled_before_the_time_is_taken_and_once(divided: Any) -> None:
+    continuer = WindowContinuer(divided)
+    continuer.compile([[1], [2, 3]], tokens=30)
+    assert divided.length == divided.positions, "no text is longer"
+    sequences = divided.sequences
+    continuer.compile([[1]], tokens=3)
+    assert (divided.sequences, divided.length) == (sequences, divided.positions)
 
 
 def test_texts_that_end_leave_the_batch(evaluated: Any) -> None:
@@ -167,9 +177,20 @@ def test_requests_that_do_not_go_together_are_refused(
     assert capsys.readouterr().err.startswith(f"relm generate: {message}")
 
 
-def test_a_masked_model_is_refused(case: Any) -> None:
-    with pytest.raises(RelmError, match="--device: ipu_simulator evaluates a GPT-2 of relm's own alone, which this model"):
+def test_other_models_and_the_harness_are_refused(case: Any, tmp_path: Path) -> None:
+    message = "--device: ipu_simulator evaluates a GPT-2 of relm's own alone, which this model or task is not; give another"
+    with pytest.raises(RelmError, match=message):
         load_masked(case.model, 30, simulated())
+    torch.manual_seed(0)
+    transformers.LlamaForCausalLM(
+        transformers.LlamaConfig(
+            vocab_size=61, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2
+        )
+    ).save_pretrained(tmp_path)
+    with pytest.raises(RelmError, match=message):
+        load_causal(tmp_path, 61, simulated())
+    with pytest.raises(RelmError, match=message):
+        simulated().require_device_of_all_models()
 
 
 def test_a_python_without_poptorch_is_named(evaluated: Any, monkeypatch: pytest.MonkeyPatch) -> None:

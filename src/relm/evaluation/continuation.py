@@ -169,6 +169,13 @@ class WindowContinuer:
         self.positions: int | None = model.positions
         self._model = model
 
+    def compile(self, texts: Sequence[Sequence[int]], tokens: int) -> None:
+        """Run a new program once, if texts with `tokens` more ids need one, so that the time of compiling it is not theirs."""
+        longest = max(map(len, texts)) + tokens - 1
+        longest = min(longest, self.positions or longest)
+        if longest > self._model.length:
+            self._model.hidden(torch.zeros(len(texts), longest, dtype=torch.int64))
+
     def extend(
         self, texts: Sequence[Sequence[int]], tokens: int, processors: LogitsProcessorList, criterion: StoppingCriteria
     ) -> None:

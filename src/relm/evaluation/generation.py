@@ -128,6 +128,8 @@ class Writer:
         for first in range(0, len(prompts), size):
             group = prompts[first : first + size]
             ids = [prompt.ids for prompt in group]
+            if isinstance(self.continuer, WindowContinuer):
+                self.continuer.compile(ids, writing.length)
             streams = [random_stream(writing.seed, first_number + first + row) for row in range(len(group))]
             found = continuations(self.continuer, ids, writing.length, writing.sampling, streams, stop=stop, timing=timing)
             for prompt, new in zip(group, found, strict=True):

@@ -100,6 +100,7 @@ def evaluate_harness(
     """
     started = perf_counter()
     execution = execution or Execution()
+    execution.require_device_of_all_models()
     with readable(model_folder, "language model"):
         model_sha256 = weights_sha256(model_folder)
         config = dict(json.loads((model_folder / "config.json").read_text(encoding="utf-8")))

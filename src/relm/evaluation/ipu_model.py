@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from relm.devices.contract import opened_hardware
 from relm.devices.ipu.worker_process import WorkerProcess
 from relm.errors import RelmError
 from relm.evaluation.models import Execution
@@ -31,7 +32,9 @@ class IpuCausalModel:
         self.folder, self.sha256 = folder, sha256
         self.positions: int | None = model.config.positions
         self.vocabulary_size = model.config.vocabulary_size
-        self._model, self._sequences, self._length = model.eval(), 0, 0
+        self._model = model.eval()
+        self.sequences, self.length = 0, 0
+        """Shape of the program; zeros: there is none yet."""
         layers = execution.layers_per_ipu or (model.config.layers,)
         if sum(layers) != model.config.layers or min(layers) < 0:
             raise RelmError(
@@ -40,6 +43,8 @@ class IpuCausalModel:
             )
         self._worker = WorkerProcess("poptorch" if execution.device == "ipu" else "simulator")
         weakref.finalize(self, self._worker.close)
+        if execution.device == "ipu":
+            opened_hardware[str(self._worker.facts["name"])] = None
         spec = {
             "architecture": "gpt2",
             "configuration": asdict(model.config),
@@ -53,14 +58,14 @@ class IpuCausalModel:
     def hidden(self, input_ids: Tensor) -> Tensor:
         """Return the head's input, (batch, sequence) -> (batch, sequence, width) float32, on the host."""
         sequences, length = input_ids.shape
-        if length > self._length:
-            self._sequences, self._length = sequences, length
-        parts = [self._compute(part) for part in input_ids.split(self._sequences)]  # type: ignore[no-untyped-call]
+        if length > self.length:
+            self.sequences, self.length = sequences, length
+        parts = [self._compute(part) for part in input_ids.split(self.sequences)]  # type: ignore[no-untyped-call]
         return torch.cat(parts)[:, :length]
 
     def _compute(self, input_ids: Tensor) -> Tensor:
         """Return the head's input of up to as many sequences as the program has, (sequences, length of the program, width)."""
-        padded = np.zeros((self._sequences, self._length), dtype=np.int64)
+        padded = np.zeros((self.sequences, self.length), dtype=np.int64)
         padded[: input_ids.shape[0], : input_ids.shape[1]] = input_ids.numpy()
         answer = self._worker.request("hidden", arrays={"input_ids": padded})
         return torch.from_numpy(answer.arrays["hidden"])[: input_ids.shape[0]]

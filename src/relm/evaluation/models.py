@@ -51,11 +51,19 @@ class Execution:
         Raises:
             RelmError: the device is absent, or it evaluates relm's own GPT-2 alone.
         """
+        self.require_device_of_all_models()
+        return open_device(Run(device=self.device, threads=self.threads, compile=False, deterministic=False))
+
+    def require_device_of_all_models(self) -> None:
+        """Raise an error for a device that evaluates relm's own GPT-2 alone.
+
+        Raises:
+            RelmError: it is one.
+        """
         if DEVICES[self.device].infers_gpt2:
             raise RelmError(
                 f"--device: {self.device} evaluates a GPT-2 of relm's own alone, which this model or task is not; give another"
             )
-        return open_device(Run(device=self.device, threads=self.threads, compile=False, deterministic=False))
 
 
 class CausalModel(Protocol):

@@ -245,8 +245,9 @@ def ipuHardwareVersion(count: int = 1) -> int:
 def compileWithManualTracing(
     options: dict[str, Any], attributes: Any, training: bool, optimizer: Any, anchors: Any
 ) -> Executable:
-    executables.append(Executable(_graphs.pop(), options, optimizer))
-    return executables[-1]
+    made = Executable(_graphs.pop(), options, optimizer) if training else InferenceExecutable(_graphs.pop(), options)
+    executables.append(made)
+    return made
 
 
 class Executable:
@@ -288,9 +289,18 @@ class Executable:
 
     def replay(self, inputs: list[Tensor]) -> tuple[list[Tensor], dict[str, Tensor]]:
         """Return the outputs of one micro-batch and the gradients of its loss, all in float32."""
-        graph = self.graph
         leaves = {name: weight.detach().clone().requires_grad_() for name, weight in self.weights.items()}
-        values: dict[int, Any] = {graph.parameters[name]: leaf for name, leaf in leaves.items()}
+        values = self.forward(leaves, inputs)
+        scale = self.optimizer["defaults"]["lossScaling"][0]
+        found = torch.autograd.grad(values[self.graph.losses[0]] * scale, list(leaves.values()))
+        return [values[number].detach() for number in self.graph.outputs], {
+            name: gradient / scale for name, gradient in zip(leaves, found)
+        }
+
+    def forward(self, weights: dict[str, Tensor], inputs: list[Tensor]) -> dict[int, Any]:
+        """Return the values of the recorded operations, by number."""
+        graph = self.graph
+        values: dict[int, Any] = {graph.parameters[name]: weight for name, weight in weights.items()}
         values.update(zip(graph.inputs, inputs))
         for function, args, kwargs, numbers in graph.records:
             take = lambda value: values[value.number] if isinstance(value, _Value) else _on_cpu(value)  # noqa: E731
@@ -298,11 +308,7 @@ class Executable:
             flat: list[Tensor] = []
             tree_map(lambda value, flat=flat: flat.append(value) if isinstance(value, Tensor) else None, outputs)
             values.update(zip(numbers, flat))
-        scale = self.optimizer["defaults"]["lossScaling"][0]
-        found = torch.autograd.grad(values[graph.losses[0]] * scale, list(leaves.values()))
-        return [values[number].detach() for number in graph.outputs], {
-            name: gradient / scale for name, gradient in zip(leaves, found)
-        }
+        return values
 
     def step(self, gradients: dict[str, Tensor]) -> None:
         names = {number: name for name, number in self.graph.parameters.items()}
@@ -328,6 +334,22 @@ class Executable:
             ratio = size / length if size and length else 1.0
         weight -= group["learningRate"] * ratio * step
         self.weights[name] = weight.to(self.graph.types[name]).float()
+
+
+class InferenceExecutable(Executable):
+    """A compiled graph without a loss and an optimizer, which runs once for each call."""
+
+    def __init__(self, graph: Graph, options: dict[str, Any]) -> None:
+        self.graph, self.options = graph, options
+        assert not graph.losses
+        assert (options["replication_factor"], options["device_iterations"]) == (1, 1)
+        self.attached = options["connection_type"] != 2
+        self.weights = {}
+
+    def run(self, inputs: tuple[Tensor, ...]) -> list[Tensor]:
+        with torch.no_grad():
+            values = self.forward(self.weights, list(inputs))
+        return [values[number] for number in self.graph.outputs]
 
 
 def is_lamb_without_bias(optimizer: dict[str, Any]) -> bool:
