@@ -22,7 +22,6 @@ IMAGES = graph.Images(workflow)
 RERUNS = graph.Reruns(workflow)
 ENVIRONMENTS = graph.Environments(workflow, IMAGES.requested)
 
-graph.leave_pandas_out()
 supervision.run_steps_with_this_environment()
 if supervision.is_main_process(workflow):
     supervision.clear_dead_locks()

@@ -15,7 +15,7 @@ from relm.graph.evaluations import (
 )
 from relm.graph.images import Images
 from relm.graph.requests import evaluation_request, training_request
-from relm.graph.reruns import Reruns, leave_pandas_out
+from relm.graph.reruns import Reruns
 from relm.graph.runs import (
     compiled_for,
     described,
@@ -47,7 +47,6 @@ __all__ = [
     "judged",
     "judged_inputs",
     "launcher",
-    "leave_pandas_out",
     "nearest_target",
     "papers",
     "published_reference",

@@ -7,7 +7,6 @@ if they differ.
 """
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -69,15 +68,6 @@ def _compare_no_absent_parameters() -> None:
         return compare(self, job, file) if job.non_derived_params else NO_PARAMS_CHANGE
 
     PersistenceBase.params_changed = compare_declared
-
-
-def leave_pandas_out() -> None:
-    """Keep Snakemake from importing pandas, a fifth of the time of a dry-run.
-
-    It looks for data frames among the parameters of each job where pandas is installed, and does without where it is not. No
-    parameter here is one, and no job runs in Snakemake's own process.
-    """
-    sys.modules.setdefault("pandas", None)  # type: ignore[arg-type]
 
 
 def reference_sha256(plan: Plan) -> str | None:
