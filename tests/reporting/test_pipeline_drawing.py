@@ -98,6 +98,7 @@ def test_the_schedule_has_each_stages_work_on_the_first_four_micro_batches(narro
     svg = draw_schedule(SMALL, narrow)
     forward, backward = ([numbers(cell, "x", "y") for cell in parts(svg, "rect", kind)] for kind in ("forward", "backward"))
     assert len(forward) == len(backward) == 5 * 4
+    assert len({tuple(cell) for cell in forward + backward}) == 2 * 5 * 4  # none covers another
     rows = sorted({y for _, y in forward})
     starts = [min(x for x, y in forward if y == row) for row in rows]
     step = starts[1] - starts[0]
