@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from relm.containers.placement import evaluation_role, parse_step_command, place_step, training_role
+from relm.devices import ranks
 from relm.recipes.project import Project
 from relm.steps import list_steps
 from small_project import Commands
@@ -111,9 +112,6 @@ def test_every_rule_starts_a_step_that_is_recognised(checkout: Path) -> None:
 def test_several_processes_are_recognised_as_well() -> None:
     command = "torchrun --standalone --nproc-per-node 2 --shutdown-timeout 1800 -m -- relm pretrain smoke/x --phase main"
     assert parse_step_command(command) == ["pretrain", "smoke/x", "--phase", "main"]
-    poprun = [
-        *("env", 'POPLAR_TARGET_OPTIONS={"gatewayMode":"true"}', "poprun", "--num-instances", "2", "--num-replicas", "2"),
-        *("--ipus-per-replica", "1", "--host", "a,b", "python", "-m", "relm"),
-    ]
+    poprun = ranks.poprun(2, 2, 1, ["--host", "a,b", "--mpi-local-args=-x PATH -x PYTHONPATH"])
     assert parse_step_command(f"{shlex.join(poprun)} pretrain x --phase main") == ["pretrain", "x", "--phase", "main"]
     assert parse_step_command("echo relm pretrain x") == []
