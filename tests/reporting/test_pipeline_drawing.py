@@ -23,7 +23,9 @@ SVG = "{http://www.w3.org/2000/svg}"
 SMALL = Pipeline(layers_per_ipu=[0, 4, 4, 4], position_embedding=1, replicas=4, gradient_accumulation=512)
 BACK_AND_FORTH = Pipeline(layers_per_ipu=[1, 5, 5, 5], position_embedding=1, gradient_accumulation=64)
 ONE = Pipeline(layers_per_ipu=[2], gradient_accumulation=12)
-PIPELINES = [SMALL, BACK_AND_FORTH, ONE, Pipeline(layers_per_ipu=[2] * 16, replicas=2, gradient_accumulation=64)]
+# The head lies on the IPU across the ring, beside one without layers.
+ACROSS = Pipeline(layers_per_ipu=[0, 1, 1, 0], position_embedding=1, gradient_accumulation=16)
+PIPELINES = [SMALL, BACK_AND_FORTH, ONE, ACROSS, Pipeline(layers_per_ipu=[2] * 16, replicas=2, gradient_accumulation=64)]
 
 
 def parts(svg: str, tag: str, kind: str) -> list[ElementTree.Element]:
@@ -70,13 +72,17 @@ def test_an_arrow_leads_from_the_edge_of_one_box_to_that_of_the_next(pipeline: P
 
     def on_edge(x: float, y: float, box: list[float]) -> bool:
         left, top, width, height = box
-        return abs(abs(x - left - width / 2) - width / 2) < 0.1 or abs(abs(y - top - height / 2) - height / 2) < 0.1
+        across, along = abs(x - left - width / 2) - width / 2, abs(y - top - height / 2) - height / 2
+        return abs(max(across, along)) < 0.1  # on one edge, and not beyond another
 
-    changes = {(one.ipu, other.ipu) for one, other in itertools.pairwise(list_stages(pipeline))}
+    changes = [(one.ipu, other.ipu) for one, other in itertools.pairwise(list_stages(pipeline))]
     for line, head in zip(parts(svg, "line", "arrow"), parts(svg, "polygon", "head"), strict=True):
         start = numbers(line, "x1", "y1")
         end = [float(number) for number in str(head.get("points")).split(" ")[0].split(",")]
-        assert any(on_edge(*start, boxes[one]) and on_edge(*end, boxes[other]) for one, other in changes)
+        drawn_changes = [each for each in changes if on_edge(*start, boxes[each[0]]) and on_edge(*end, boxes[each[1]])]
+        assert drawn_changes
+        changes.remove(drawn_changes[0])
+    assert changes == []
 
 
 def test_boxes_name_their_stages_in_the_order_of_execution() -> None:
@@ -91,6 +97,8 @@ def test_boxes_name_their_stages_in_the_order_of_execution() -> None:
 def test_arrows_between_the_same_two_ipus_do_not_cover_one_another() -> None:
     heights = [numbers(line, "y1", "y2") for line in parts(drawn(BACK_AND_FORTH), "line", "arrow")]
     assert len({y for y, end in heights if y == end}) == 4  # three between IPUs 0 and 1, and one below from 2 to 3
+    two = Pipeline(layers_per_ipu=[2, 2], position_embedding=1, gradient_accumulation=16)
+    assert len({y for y, _ in (numbers(line, "y1", "y2") for line in parts(drawn(two), "line", "arrow"))}) == 4
 
 
 @pytest.mark.parametrize("narrow", [False, True], ids=["wide", "narrow"])

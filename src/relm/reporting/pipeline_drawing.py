@@ -4,6 +4,7 @@ The drawings have the page's own colours, by classes of its style sheet, and no 
 """
 
 import itertools
+import math
 import textwrap
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -104,8 +105,7 @@ def _list_lines(ipu: int, stages: Sequence[ForwardStage], parameters: int, width
             first, *others = name_segments(stage.segments)
             for text in (f"{number}: {first}", *(f"\u2002{name}" for name in others)):
                 lines += [("segment", line) for line in textwrap.wrap(text, letters, subsequent_indent="\u2002")]
-    counted = f"{parameters / 1e6:,.1f} M parameters"
-    return lines + [("soft", line) for line in textwrap.wrap(counted, letters)]
+    return lines + [("soft", line) for line in textwrap.wrap(_format_parameters(parameters), letters)]
 
 
 def _draw_outlines(frame: Box, count: int) -> Iterator[str]:
@@ -129,25 +129,41 @@ def _draw_arrows(boxes: Sequence[Box], ipus: Sequence[int]) -> Iterator[str]:
         between[min(one, other), max(one, other)].append((one, other))
     for changes in between.values():
         for number, (one, other) in enumerate(changes):
-            yield _draw_arrow(boxes[one], boxes[other], 14 * (number - (len(changes) - 1) / 2))
+            beside = 14 * (number - (len(changes) - 1) / 2)
+            yield _draw_arrow(boxes[one], boxes[other], beside if one < other else -beside)
 
 
 def _draw_arrow(start: Box, end: Box, shift: float) -> str:
-    """Return an arrow between two boxes that lie side by side or one below the other, `shift` pixels from their middle."""
+    """Return an arrow from the edge of one box to that of another, `shift` pixels beside the line between their centres."""
     (x, y), (end_x, end_y) = start.centre, end.centre
-    right, down = (end_x > x) - (end_x < x), (end_y > y) - (end_y < y)
-    if abs(end_x - x) >= abs(end_y - y):  # side by side
-        down, y = 0, y + shift
-        end_y = y
-    else:
-        right, x = 0, x + shift
-        end_x = x
-    x, y = x + right * start.width / 2, y + down * start.height / 2
-    end_x, end_y = end_x - right * end.width / 2, end_y - down * end.height / 2
+    length = math.hypot(end_x - x, end_y - y)
+    right, down = (end_x - x) / length, (end_y - y) / length
+    x, y, end_x, end_y = x - shift * down, y + shift * right, end_x - shift * down, end_y + shift * right
+    leaves, arrives = _distance_to_edge(start, right, down), _distance_to_edge(end, right, down)
+    x, y, end_x, end_y = x + leaves * right, y + leaves * down, end_x - arrives * right, end_y - arrives * down
     back_x, back_y = end_x - 7 * right, end_y - 7 * down
-    head = f"{end_x:g},{end_y:g} {back_x + 4 * down:g},{back_y + 4 * right:g} {back_x - 4 * down:g},{back_y - 4 * right:g}"
+    points = [(end_x, end_y), (back_x + 4 * down, back_y - 4 * right), (back_x - 4 * down, back_y + 4 * right)]
+    head = " ".join(f"{across:g},{along:g}" for across, along in points)
     line = f'<line class="arrow" x1="{x:g}" y1="{y:g}" x2="{back_x:g}" y2="{back_y:g}"/>'
     return f'{line}<polygon class="head" points="{head}"/>'
+
+
+def _distance_to_edge(box: Box, right: float, down: float) -> float:
+    """Return the distance from the centre of a box to its edge in a direction of length 1."""
+    across = box.width / 2 / abs(right) if right else math.inf
+    along = box.height / 2 / abs(down) if down else math.inf
+    return min(across, along)
+
+
+def _format_parameters(count: int) -> str:
+    """Return a count of parameters in three digits or so.
+
+    >>> _format_parameters(38_608_896), _format_parameters(54_080), _format_parameters(0)
+    ('38.6 M parameters', '54 k parameters', 'no parameters')
+    """
+    if not count:
+        return "no parameters"
+    return f"{count / 1e6:,.1f} M parameters" if count >= 1e6 else f"{count / 1e3:,.0f} k parameters"
 
 
 def draw_schedule(pipeline: Pipeline, narrow: bool = False) -> str:
