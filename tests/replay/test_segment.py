@@ -622,3 +622,26 @@ def test_a_signal_leaves_nothing(tiny: Plan, monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(Preempted, match="stopped before step 40; nothing was compared, and nothing is kept"):
         replay()
     assert not list(Path("work").glob("replay-*"))
+
+
+PIPELINE = """
+model: {dropout: 0.0}
+pretrain: {main: {steps: 16, optimizer: {gradient_clipping: null}, schedule: {warmup_steps: 1, updates_per_step: 4}}}
+run:
+  device: ipu_simulator
+  micro_batch_size: 1
+  pipeline: {layers_per_ipu: [1], gradient_accumulation: 4, device_iterations: 4, precision: float32, stochastic_rounding: false}
+  checkpoint_interval: 8
+  log_interval: 6
+  keep_checkpoints: 9
+"""
+
+
+def test_a_segment_of_a_pipeline_is_trained_again_in_its_calls_and_on_a_cpu(tiny: Plan) -> None:
+    plan = trained("in_pipeline", PIPELINE)
+    assert [line["step"] for line in read_lines(plan.results / "train.jsonl")] == [4, 8, 12, 16]
+    folder = Path("results/in_pipeline")
+    assert replay(folder, 1).startswith("identical: segment 1 of in_pipeline, phase main, steps 9 to 16")
+    sentence = replay(folder, 1, device="cpu")
+    assert sentence.startswith("within the band: segment 1 of in_pipeline")
+    assert "device was ipu_simulator, is cpu" in sentence

@@ -83,7 +83,12 @@ class Replay:
     @property
     def lines(self) -> dict[int, dict[str, Any]]:
         """The new lines of train.jsonl by step."""
-        return {line["step"]: line for line in read_lines(self.folder / LOG)}
+        lines = {line["step"]: line for line in read_lines(self.folder / LOG)}
+        if self.made_on.get("updates_per_call", 1) == 1:
+            return lines
+        # Lines of a device that takes several updates in a call stand at the ends of calls, from which no interval follows: the
+        # replay writes one for each call.
+        return {step: line for step, line in lines.items() if step in self.run.lines(self.segment)}
 
     @property
     def seconds(self) -> float:
@@ -216,8 +221,11 @@ def recipe_as_attested(run: AttestedRun, segment: Segment, wanted: Mapping[str, 
         "deterministic": made_on.get("deterministic", True),
         PRECISION: made_on.get(PRECISION),
     }
-    if wanted.get("device", made_on["device"]) != made_on["device"]:
+    device = wanted.get("device", made_on["device"])
+    if device != made_on["device"]:
         as_made |= {"threads": None, "compile": None, PRECISION: None}
+    if not DEVICES[device].pipelined:
+        as_made |= {"pipeline": None}
     logged = math.gcd(*(step for step in run.lines(segment) if step > 1)) or run.settings.steps
     here: dict[str, Any] = {
         "log_interval": logged,
@@ -226,7 +234,7 @@ def recipe_as_attested(run: AttestedRun, segment: Segment, wanted: Mapping[str, 
         "keep_every": None,
         "validation_interval": None,
         "loggers": [],
-        "processes": ranks(),
+        "processes": 1 if DEVICES[device].pipelined else ranks(),
     }
     section = {**run.plan.recipe.run.model_dump(), **as_made, **wanted, **here}
     return validate(Recipe, {**run.plan.recipe.model_dump(), "run": section}, run.records[CHECKPOINTS])
