@@ -630,7 +630,8 @@ pretrain: {main: {steps: 16, optimizer: {gradient_clipping: null}, schedule: {wa
 run:
   device: ipu_simulator
   micro_batch_size: 1
-  pipeline: {layers_per_ipu: [1], gradient_accumulation: 4, device_iterations: 4, precision: float32, stochastic_rounding: false}
+  pipeline:
+    {layers_per_ipu: [1], gradient_accumulation: 4, device_iterations: 4, precision: float32, stochastic_rounding: false}
   checkpoint_interval: 8
   log_interval: 6
   keep_checkpoints: 9

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 import pytest
 import torch
@@ -271,3 +272,31 @@ def test_a_loss_that_is_not_finite_stops_with_its_step(on_cpu: TinyRun, tmp_path
     run = run_in(tmp_path / "run", on_cpu.examples, ON_IPUS, diverging)
     with pytest.raises(RelmError, match=r"step 2: the loss is (nan|inf), expected a finite number; it read the examples"):
         run.train()
+
+
+def test_instances_sum_counts_and_take_updates_in_one_order(
+    whole: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both are sums over all instances by the worker: two instances that did them in another order would wait for ever."""
+    events = []
+    opened, take = IpuDevice.__init__, IpuDevice.take_updates
+
+    def open_as_one_of_two(device: IpuDevice, *arguments: Any) -> None:
+        opened(device, *arguments)
+        device.ranks = 2
+
+    def sum_counts(device: IpuDevice, rows: np.ndarray) -> np.ndarray:
+        events.append("counts")
+        return np.stack([rows[0], rows[0]])
+
+    def take_updates(device: IpuDevice, call: UpdateCall) -> UpdateSums:
+        events.append("updates")
+        return take(device, call)
+
+    monkeypatch.setattr(IpuDevice, "__init__", open_as_one_of_two)
+    monkeypatch.setattr(IpuDevice, "sum_counts", sum_counts)
+    monkeypatch.setattr(IpuDevice, "take_updates", take_updates)
+    run = dataclasses.replace(whole, folder=tmp_path / "run")
+    run.train()
+    assert events == ["counts", "counts", "updates"] * 4
+    assert run.sha256() == whole.sha256()

@@ -9,7 +9,9 @@ from small_phases import cases, phase
 from relm.errors import RelmError
 from relm.models.gpt2_configuration import Gpt2Config
 from relm.recipes.optimization import Optimizer
+from relm.recipes.pipeline import Pipeline
 from relm.recipes.recipe import Phase, Run
+from relm.training import resources
 from relm.training.architecture import unset_model
 from relm.training.optimizers import build_optimizer, optimizer_tensors, weight_type
 from relm.training.resources import disk_bytes, optimizer_bytes, require_resources, sequences_per_device, state_bytes
@@ -88,3 +90,19 @@ def test_each_process_needs_memory_for_its_own_state(tmp_path: Path, monkeypatch
     require_resources(config, settings, Run(), tmp_path)
     with pytest.raises(RelmError, match=r"state alone: needs .* of memory"):
         require_resources(config, settings, Run(processes=3), tmp_path)
+
+
+def test_a_pipelines_worker_has_its_own_copy_of_weights_and_optimizer(monkeypatch: pytest.MonkeyPatch) -> None:
+    needed: list[int] = []
+    monkeypatch.setattr(resources, "require_memory", lambda size, what: needed.append(size))
+    pipeline = Pipeline(layers_per_ipu=[1, 1], gradient_accumulation=12)
+    config, settings = Gpt2Config(2, 2, 16, 48, 300), phase("causal", global_batch_size=12)
+    state = resources.state_bytes(config, settings.optimizer)
+    for device, expected in (
+        ("ipu", [2 * (state.weights + state.optimizer)]),
+        ("ipu_simulator", [state.total + state.weights + state.optimizer]),
+    ):
+        needed.clear()
+        resources.require_state_memory(config, settings, Run(device=device, pipeline=pipeline, micro_batch_size=1))
+        assert needed[: len(expected)] == expected
+        assert len(needed) == (1 if device == "ipu" else 3)
