@@ -233,7 +233,7 @@ def test_no_worker_is_left(whole: TinyRun, tmp_path: Path) -> None:
 
 
 def test_validation_is_computed_with_the_weights_after_the_call(on_cpu: TinyRun, tmp_path: Path) -> None:
-    validates = {"run": {"validation_interval": 4, "validation_batches": 2}}
+    validates = {"run": {"validation_interval": 4, "validation_batches": 2, "checkpoint_interval": 8}}
     here = run_in(tmp_path / "cpu", on_cpu.examples, validates)
     there = run_in(tmp_path / "ipu", on_cpu.examples, ON_IPUS, validates)
     for run in (here, there):
