@@ -183,7 +183,7 @@ def optimizer_table(
     # As in the original's call; each group has its own weight decay.
     arguments["weight_decay"] = 0.01
     if optimizer["name"] == "adamw":
-        # As the original asks. PopTorch's compiler has no such form of AdamW since 2.5, and corrects the bias all the same
+        # As the original asks. PopTorch's compiler has no such form of AdamW since 2.4, and corrects the bias all the same
         # (popart_compiler/source/CompilerImpl.cpp), which is what the recipe's bias_correction: true says.
         arguments["bias_correction"] = False
     name = {"adamw": "AdamW", "adam": "Adam"}[optimizer["name"]]

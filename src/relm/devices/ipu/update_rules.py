@@ -85,7 +85,7 @@ class UpdateRule:
 def require_on_ipus(optimizer: Mapping[str, Any]) -> None:
     """Raise for an optimizer that PopTorch does not have, or computes in another way.
 
-    PopTorch 2.5 and later compile AdamW with bias correction whatever `bias_correction` says.
+    PopTorch 2.4 and later compile AdamW with bias correction whatever `bias_correction` says.
 
     Raises:
         ValueError: names the key, its value and what was expected.
