@@ -5,12 +5,14 @@ from pathlib import Path
 import pytest
 
 from relm.devices.detection import find_missing_cuda, find_missing_xla
+from relm.graph.environments import find_fault
 from relm.recipes.project import Project
 from small_project import Commands, make_project
 
 MACHINES = {
     "gpu": "title: A GPU\ndevice: cuda\n",
     "slice": "title: A slice of TPUs\ndevice: tpu\ntopology: v3-8\n",
+    "hosts": "title: GPUs of two hosts\ndevice: cuda\naccelerators: 8\nhosts: 2\n",
     "pod": "title: IPUs\ndevice: ipu\naccelerators: 4\n",
 }
 CANNOT = {
@@ -44,6 +46,17 @@ def test_a_machine_whose_device_is_absent_is_refused_before_the_first_job(projec
     )
     assert not list(project.folder.glob("work/d*"))
     assert not list((project.folder / ".snakemake" / "locks").glob("*"))
+
+
+def test_several_hosts_of_gpus_are_refused_also_where_another_computer_trains(project: Commands) -> None:
+    done = project.snakemake("results/tiny@hosts")
+    message = (
+        "tiny@hosts: machine hosts has 2 hosts, and a job starts its processes on one alone; run it on a machine of one host"
+    )
+    assert done.returncode == 1
+    assert done.stdout.rstrip().endswith(message)
+    assert find_fault(Project(project.folder).plan("tiny@hosts"), elsewhere=True) == message
+    assert find_fault(Project(project.folder).plan("tiny@gpu"), elsewhere=True) is None
 
 
 @pytest.mark.parametrize("machine", CANNOT)

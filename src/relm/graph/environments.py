@@ -22,6 +22,11 @@ def find_fault(plan: Plan, elsewhere: bool = False) -> str | None:
     """
     device = DEVICES[plan.recipe.run.device]
     place = f"machine {plan.recipe.run.machine}" if plan.recipe.run.machine else f"run.device: {device.name}"
+    if plan.machine is not None and device.one_process_each and plan.machine.host_count > 1:
+        return (
+            f"{plan.name}: {place} has {plan.machine.host_count} hosts, and a job starts its processes on one alone; run it on "
+            "a machine of one host"
+        )
     lack = load(device.lacks)() if device.lacks and not elsewhere else None
     if lack is None:
         return None
