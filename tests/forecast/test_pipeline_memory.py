@@ -141,11 +141,11 @@ def test_without_recomputation_every_layer_is_kept_for_each_waiting_micro_batch(
     assert kept[0] == again[0]
 
 
-def test_logits_are_those_of_one_chunk() -> None:
-    assert pipeline_memory(*gpt2_small())[0].logits == 2 * 2 * 128 * 50272
-    assert pipeline_memory(*gpt2_small(loss_chunk=None))[0].logits == 2 * 2 * 1024 * 50272
+def test_logits_are_those_of_all_scored_positions_with_one_chunk_in_float32() -> None:
+    assert pipeline_memory(*gpt2_small())[0].logits == 2 * (2 * 1024 + 4 * 128) * 50272
+    assert pipeline_memory(*gpt2_small(loss_chunk=None))[0].logits == 2 * (2 + 4) * 1024 * 50272
     # 15 % of 128 tokens without the three special ones are 19 masked tokens.
-    assert pipeline_memory(*bert_tiny(loss_chunk=512))[0].logits == 2 * 2 * 19 * 30400
+    assert pipeline_memory(*bert_tiny(loss_chunk=512))[0].logits == 2 * (2 + 4) * 19 * 30400
 
 
 def test_another_number_of_layers_is_refused() -> None:

@@ -50,7 +50,7 @@ class IpuMemory(NamedTuple):
     activations: int
     """Hidden states that wait for their backward pass, and one layer that is computed again."""
     logits: int
-    """Logits of one chunk, and their gradient."""
+    """Logits of all scored positions and their gradient, and one chunk of both in float32."""
 
     @property
     def total(self) -> int:
@@ -179,7 +179,11 @@ def _layer_activations(config: Configuration, phase: Phase, pipeline: Pipeline) 
 
 
 def _logits_bytes(config: Configuration, phase: Phase, pipeline: Pipeline) -> int:
-    """Return the bytes of one chunk's logits and of their gradient."""
+    """Return the bytes of the logits and their gradient, and of the float32 copies of one chunk.
+
+    All scored positions are projected before the cross-entropy is computed in chunks.
+    """
     scored = lengths(phase).scored
     chunk = scored if pipeline.loss_chunk is None else min(pipeline.loss_chunk, scored)
-    return 2 * BYTES[pipeline.precision] * pipeline.micro_batch_size * chunk * config.vocabulary_size
+    elements = scored * BYTES[pipeline.precision] + chunk * BYTES["float32"]
+    return 2 * pipeline.micro_batch_size * elements * config.vocabulary_size

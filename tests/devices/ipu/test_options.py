@@ -56,8 +56,9 @@ def parameters(recipe: str) -> list[tuple[str, tuple[int, ...]]]:
 @pytest.mark.parametrize("run", RUNS)
 def test_options_are_those_of_the_original(run: str) -> None:
     recipe, phase, options, _ = RUNS[run]
-    seed = PROJECT.plan(recipe).recipe.seed
-    found = options_table(pipeline_of(recipe, phase), Surroundings(seed=seed, popdist=run == "gpt2_large_poprun"))
+    resolved = PROJECT.plan(recipe).recipe
+    around = Surroundings(seed=resolved.seed, popdist=run == "gpt2_large_poprun")
+    found = options_table(resolved.model.architecture, pipeline_of(recipe, phase), around)
     assert found == {**expected.OPTIONS[options], **OTHER_OPTIONS.get(options, {})}
     assert list(found) == list(expected.OPTIONS[options]), "in the original's order"
 
@@ -136,7 +137,9 @@ def test_on_chip_state_single_partials_and_automatic_scaling_are_options() -> No
             "loss_scaling": {"name": "automatic"},
         }
     )
-    table = options_table(pipeline.model_dump(mode="json"), Surroundings(seed=1, offline=True, executable_cache="cache"))
+    around = Surroundings(seed=1, offline=True, executable_cache="cache")
+    table = options_table("bert", pipeline.model_dump(mode="json"), around)
+    assert "_Popart.set" not in table, "the options of Graphcore's GPT-2 are no BERT's"
     assert table["TensorLocations.setOptimizerLocation"]["useOnChipStorage"] is True
     assert "Precision.setPartialsType" not in table
     assert table["Precision.enableStochasticRounding"] is False

@@ -1,4 +1,4 @@
-"""Generated tokens have the number, the range and the order of the original's, and follow from the seed alone."""
+"""Generated tokens are the original's: one draw of numpy's generator, in its order, and found again at any index."""
 
 from pathlib import Path
 
@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
+from relm.examples.as_published.graphcore_gpt2_generated import BLOCK
 from relm.examples.builders import open_examples
 from relm.recipes.objectives import AsPublished, Objective
 
@@ -32,6 +33,22 @@ def test_a_sample_is_the_same_in_any_batch_and_epoch_and_another_with_another_se
     assert (together["input_ids"][2] == alone["input_ids"][0]).all()
     assert (read([2], seed=7)["input_ids"] != alone["input_ids"]).any()
     assert len({row.tobytes() for row in read(list(range(40)))["input_ids"]}) == 40
+
+
+def test_the_tokens_of_the_small_recipe_begin_as_the_originals() -> None:
+    first = read([0], examples=262_144, vocabulary_size=50_272)["input_ids"][0]
+    whole = Objective.model_validate(objective(vocabulary_size=50_272).model_dump() | {"sequence_length": 1024})
+    longer = open_examples(Path("absent"), "train", whole, seed=5).batch(np.array([0]), np.array([0]))["input_ids"][0]
+    assert first[:5].tolist() == longer[:5].tolist() == [27440, 34087, 23925, 17049, 32400]
+
+
+def test_blocks_in_any_order_are_parts_of_one_draw() -> None:
+    count = 2 * BLOCK + 5
+    drawn = np.random.RandomState(1234).randint(1, 7, size=(count, 17))
+    indices = [count - 1, 0, BLOCK, BLOCK - 1, 2 * BLOCK, 3]
+    batch = read(indices, examples=count)
+    assert (batch["input_ids"] == drawn[indices, :-1]).all()
+    assert (batch["labels"] == drawn[indices, 1:]).all()
 
 
 def test_they_are_read_in_the_order_of_the_original_and_no_further() -> None:

@@ -38,10 +38,11 @@ class Surroundings(NamedTuple):
     """File to which the compiler writes the weights, which it would otherwise keep in memory; with the options of GPT-2."""
 
 
-def options_table(pipeline: Mapping[str, Any], around: Surroundings) -> Table:
+def options_table(architecture: str, pipeline: Mapping[str, Any], around: Surroundings) -> Table:
     """Return the options of one instance in the order in which the original sets them.
 
     Args:
+        architecture: gpt2 or bert.
         pipeline: the fields of `relm.recipes.pipeline.Pipeline`.
     """
     # Options of popdist refuse the number of replicas, which PopRun knows.
@@ -66,7 +67,7 @@ def options_table(pipeline: Mapping[str, Any], around: Surroundings) -> Table:
     table["Precision.enableStochasticRounding"] = pipeline["stochastic_rounding"]
     if pipeline["half_partials"]:
         table["Precision.setPartialsType"] = "float16"
-    return {**table, **_popart_options(pipeline, around)}
+    return {**table, **_popart_options(architecture, around)}
 
 
 def _optimizer_location(pipeline: Mapping[str, Any]) -> dict[str, Any]:
@@ -82,9 +83,9 @@ def _optimizer_location(pipeline: Mapping[str, Any]) -> dict[str, Any]:
     return location
 
 
-def _popart_options(pipeline: Mapping[str, Any], around: Surroundings) -> Table:
-    """Return the compiler's options that Graphcore's GPT-2 sets; an original for TensorFlow 1 has no such options."""
-    if pipeline["stages_of_original"] is not None:
+def _popart_options(architecture: str, around: Surroundings) -> Table:
+    """Return the compiler's options that Graphcore's GPT-2 sets; its BERT is for TensorFlow 1, which has none of them."""
+    if architecture != "gpt2":
         return {}
     return {
         "_Popart.set": {

@@ -85,7 +85,7 @@ class PoptorchBackend:
             popdist=distributed.popdist is not None,
             initial_weights=self._initial_weights,
         )
-        table = options.options_table(spec.pipeline, around)
+        table = options.options_table(spec.architecture, spec.pipeline, around)
         return options.apply_options(poptorch, distributed.options(len(spec.pipeline["layers_per_ipu"])), table)
 
     def load(self, weights: Tensors, state: Tensors) -> None:

@@ -1,19 +1,20 @@
 """The generated tokens of Graphcore's GPT-2 for PyTorch v3.4.1, `--dataset generated`, with which it measures speed.
 
-The original draws all samples at the start, uniformly from 1 to the vocabulary's size - 1, and reads them in the same order in
-each epoch. Its generator has no seed; here sample i follows from the seed and i alone, and no document is read.
+The original seeds numpy's generator with `--seed` (ipu_options.py) and draws all samples at once, uniformly from 1 to the
+vocabulary's size - 1 (tools.py); it reads them in the same order in each epoch. These are the same tokens. They are drawn
+again a block at a time, so that one block alone is in memory; no document is read.
 """
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from relm.examples.contract import Batch, Integers, require_indices
-from relm.examples.draws import drawn_tokens
-from relm.examples.order import row_keys
 from relm.recipes.objectives import AsPublished, Objective
 
-BUILDER = "graphcore_gpt2_generated"
+BLOCK = 4096
+"""Samples that are drawn at once. Draws in blocks equal one draw of all samples."""
 
 
 class GeneratedTokens:
@@ -31,8 +32,12 @@ class GeneratedTokens:
         """
         assert chosen.examples is not None, "the section sees to it"
         assert chosen.vocabulary_size is not None, "the section sees to it"
-        self.size, self.largest, self.seed = chosen.examples, chosen.vocabulary_size - 1, chosen.seed
+        self.size, self.vocabulary_size = chosen.examples, chosen.vocabulary_size
         self.sequence_length = sequence_length
+        self._generator = np.random.RandomState(chosen.seed)
+        self._states: list[Any] = [self._generator.get_state()]
+        """The generator's state before each block that was reached, and before the one after it."""
+        self._newest: tuple[int, Integers] | None = None
 
     def __len__(self) -> int:
         return self.size
@@ -44,9 +49,24 @@ class GeneratedTokens:
             IndexError: there is no such sample.
         """
         require_indices(indices, self.size)
-        keys = row_keys(BUILDER, self.seed, np.zeros_like(indices), indices)
-        samples = 1 + drawn_tokens(keys, self.sequence_length + 1, self.largest)
+        samples = np.empty((len(indices), self.sequence_length + 1), dtype=np.int64)
+        blocks = indices // BLOCK
+        for block in np.unique(blocks).tolist():
+            chosen = blocks == block
+            samples[chosen] = self._block(block)[indices[chosen] % BLOCK]
         return {"input_ids": samples[:, :-1].copy(), "labels": samples[:, 1:].copy()}
+
+    def _block(self, number: int) -> Integers:
+        """Return the samples of a block, drawn unless it is the newest; those before it are drawn once for its state."""
+        if self._newest is not None and self._newest[0] == number:
+            return self._newest[1]
+        for block in range(min(number, len(self._states) - 1), number + 1):
+            self._generator.set_state(self._states[block])
+            drawn = self._generator.randint(1, self.vocabulary_size, size=(BLOCK, self.sequence_length + 1))
+            if block + 1 == len(self._states):
+                self._states.append(self._generator.get_state())
+        self._newest = number, drawn
+        return drawn
 
 
 def open_generated_tokens(
