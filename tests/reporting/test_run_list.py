@@ -1,5 +1,6 @@
 """`relm list`: each run once with its machines, and one machine alone."""
 
+import functools
 import re
 import shutil
 import subprocess
@@ -14,11 +15,17 @@ from relm.reporting.run_list import describe_machine_runs, describe_runs
 from small_project import CHECKOUT
 
 MACHINES = Project(CHECKOUT).machine_names()
-LISTED = describe_runs(Project(CHECKOUT))
 
 
-def cells(name: str, listed: str = LISTED) -> dict[str, str]:
+@functools.cache
+def shipped_list() -> str:
+    """Return the list of the shipped runs, which takes a second."""
+    return describe_runs(Project(CHECKOUT))
+
+
+def cells(name: str, listed: str | None = None) -> dict[str, str]:
     """Return machine -> the text of its cell, of a run."""
+    listed = listed or shipped_list()
     part = re.search(rf"^{name}  .*\n(?:    .*\n?)*", listed, re.M)
     assert part is not None, name
     lines = [line for line in part[0].splitlines()[1:] if line.split(" ")[4].rstrip("*") in MACHINES]
@@ -27,10 +34,10 @@ def cells(name: str, listed: str = LISTED) -> dict[str, str]:
 
 
 def test_each_run_is_listed_once_and_by_paper_the_others_last() -> None:
-    names = re.findall(r"^(\w\S*)  ", LISTED, re.M)
+    names = re.findall(r"^(\w\S*)  ", shipped_list(), re.M)
     assert sorted(names) == Project(CHECKOUT).names()
     assert names[-1] == "quickstart"
-    headings = re.findall(r"^.* \[paper_\w+\]$", LISTED, re.M)
+    headings = re.findall(r"^.* \[paper_\w+\]$", shipped_list(), re.M)
     assert "LM Pretraining with Pytorch/TPU [paper_tpu_pretrain]" in headings
     assert len(headings) == len(set(headings)) == 6
 
@@ -69,7 +76,7 @@ def test_eight_devices_take_an_eighth_of_the_time() -> None:
 
 
 def test_the_list_is_readable_in_120_columns() -> None:
-    assert max(map(len, LISTED.splitlines())) <= 120
+    assert max(map(len, shipped_list().splitlines())) <= 120
     assert max(map(len, describe_machine_runs(Project(CHECKOUT), "rtx4090").splitlines())) <= 120
 
 

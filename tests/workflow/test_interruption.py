@@ -153,7 +153,7 @@ def test_a_living_snakemake_keeps_its_lock(slow_project: Commands) -> None:
         pytest.param("checkpoint-model.safetensors:3", marks=pytest.mark.full),
         "checkpoint-written:2",
         pytest.param("model-written:1", marks=pytest.mark.full),
-        "model-renamed:1",
+        pytest.param("model-renamed:1", marks=pytest.mark.full),
     ],
 )
 def test_a_trainer_killed_between_write_and_rename_goes_on_to_the_same_bytes(
