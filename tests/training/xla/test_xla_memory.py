@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from xla_runs import XlaRun
 
-from relm.training import loop
+from relm.training import updates
 
 TOO_LARGE = 1 << 46  # numbers: 256 TiB, more than an address can say
 
@@ -20,7 +20,7 @@ class TooLargeRun(XlaRun):
 
     def pretrained(self) -> str:
         """Train in this process, which ends afterwards."""
-        plain, taken = loop.finish_gradients, []
+        plain, taken = updates.finish_gradients, []
 
         def finish_gradients(*arguments) -> Tensor:
             norm, _ = plain(*arguments), taken.append(1)
@@ -29,7 +29,7 @@ class TooLargeRun(XlaRun):
             matrix = torch.ones(TOO_LARGE // 1024, 1024, device=norm.device) * norm
             return norm + (matrix @ torch.rand(1024, 1024, device=norm.device))[0, 0]
 
-        loop.finish_gradients = finish_gradients
+        updates.finish_gradients = finish_gradients
         return super().pretrained()
 
 
