@@ -27,15 +27,15 @@ from relm.recipes.run_folder import checkpoint_folder
 from relm.recipes.section import merge
 from relm.replay.resemblance import band_of, loss_difference, update_difference
 from relm.training import input as training_input
-from relm.training import loop, phase_run
+from relm.training import loop, phase_run, updates
 
 Fault = Callable[[], contextlib.AbstractContextManager[Any]]
 
 
 def with_scale(factor: float) -> Fault:
     """Return the learning rate, times a factor."""
-    scale = loop.learning_rate_scale
-    return lambda: patch.object(loop, "learning_rate_scale", lambda *given: factor * scale(*given))
+    scale = updates.learning_rate_scale
+    return lambda: patch.object(updates, "learning_rate_scale", lambda *given: factor * scale(*given))
 
 
 def with_batch(change: Callable[[Any, Any], Any], at: int) -> Fault:
@@ -59,7 +59,7 @@ def with_seed(purpose: str) -> Fault:
     @contextlib.contextmanager
     def changed() -> Iterator[None]:
         seeds = patch.object(phase_run, "derived_seed", lambda *words: drawn(*words, *(["other"] if purpose in words else [])))
-        with seeds, patch.object(loop, "attested", lambda run: None):
+        with seeds, patch.object(loop, "attest_order", lambda run: None):
             yield
 
     return changed
