@@ -267,11 +267,26 @@ def test_a_checkpoint_of_another_plan_resumes(
     assert_close(run, on_cpu)
 
 
-def test_a_loss_that_is_not_finite_stops_with_its_step(on_cpu: TinyRun, tmp_path: Path) -> None:
+def test_a_loss_that_is_not_finite_stops_with_its_step_and_no_advice_to_clip(on_cpu: TinyRun, tmp_path: Path) -> None:
     diverging = {"pretrain": {"main": {"optimizer": {"learning_rate": 1e37}, "schedule": {"warmup_steps": 0}}}}
     run = run_in(tmp_path / "run", on_cpu.examples, ON_IPUS, diverging)
-    with pytest.raises(RelmError, match=r"step 2: the loss is (nan|inf), expected a finite number; it read the examples"):
+    message = (
+        r"step 2: the loss is (nan|inf), expected a finite number; it read the examples .*: lower optimizer.learning_rate, "
+    )
+    with pytest.raises(RelmError, match=f"{message}or warm up longer$"):
         run.train()
+
+
+def test_an_overflow_in_the_last_update_is_found_before_anything_is_written(on_cpu: TinyRun, tmp_path: Path) -> None:
+    """The device has no norm of the gradient, and no loss follows."""
+    one = {"pretrain": {"main": {"steps": 1, "schedule": {"name": "constant", "floor": 0.0, "warmup_steps": 0}}}}
+    overflow = {"run": {"pipeline": {"device_iterations": 1, "loss_scaling": {"scale": 3e38}}}}
+    run = run_in(tmp_path / "run", on_cpu.examples, ON_IPUS, one, overflow)
+    message = r"step 1: the weight \S+ has (nan|-?inf), expected finite numbers; it read the examples .*: "
+    with pytest.raises(RelmError, match=message + r"lower run.pipeline.loss_scaling \(3e\+38\) or optimizer.learning_rate, or"):
+        run.train()
+    assert not (run.folder / "main" / "checkpoints").exists()
+    assert not run.model_folder.exists()
 
 
 def test_instances_sum_counts_and_take_updates_in_one_order(
