@@ -204,6 +204,35 @@ def test_a_killed_worker_loses_nothing(
     assert_same(interrupted, whole)
 
 
+@pytest.mark.full
+def test_a_full_disk_ends_the_run_with_one_message_and_no_worker(interrupted: TinyRun, whole: TinyRun) -> None:
+    size = (whole.folder / "main" / "checkpoints" / "step-00000002" / "optimizer.safetensors").stat().st_size
+    code, message = interrupted.attempt(largest_file=size // 2)
+    assert code == 1
+    assert "the checkpoint cannot be written" in message
+    assert "a full disk?" in message
+    interrupted.train()
+    assert_same(interrupted, whole)
+
+
+@pytest.mark.full
+def test_a_second_trainer_of_a_run_is_refused_and_disturbs_nothing(
+    interrupted: TinyRun, whole: TinyRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused: list[tuple[int | None, str]] = []
+
+    def start_another(name: str) -> None:
+        if name == "updates" and not refused:
+            refused.append(interrupted.attempt())
+
+    monkeypatch.setattr(updates, "kill_point", start_another)
+    interrupted.train()
+    (code, message) = refused[0]
+    assert code == 1
+    assert "another process trains here already" in message
+    assert_same(interrupted, whole)
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_call_is_finished_after_a_signal(
     number: signal.Signals, interrupted: TinyRun, whole: TinyRun, monkeypatch: pytest.MonkeyPatch
