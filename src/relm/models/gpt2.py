@@ -21,6 +21,7 @@ from relm.models.configuration import folder_config
 from relm.models.contract import LanguageModel
 from relm.models.gpt2_configuration import FREE_FIELDS, Gpt2Config
 from relm.models.layers import GELU, TracedModule, embedding, layer_norm, through_layers
+from relm.models.llm_c_weights import draw_as_llm_c
 from relm.models.losses import Term, cross_entropy_in_chunks
 from relm.models.segments import ModelSegment, State, state_of
 from relm.models.weights import read_weights, write_folder
@@ -242,6 +243,9 @@ class Gpt2(LanguageModel):
         the residual stream (section 2.3 of the paper); biases are 0, normalisation weights 1.
         """
         spread = self.config.initializer_range
+        if self.config.initialisation != "normal":
+            draw_as_llm_c(self.named_parameters(), generator, spread, self.config)
+            return
         with torch.no_grad():
             for name, parameter in self.named_parameters():
                 if parameter.dim() == 1:

@@ -42,8 +42,8 @@ class AsPublished(Section):
     builder: Annotated[str, NameIn(BUILDERS)]
     """Original script. tpu_pretrain: allenai/tpu_pretrain, pregenerate_training_data.py; graphcore_bert: Graphcore's BERT for
     TensorFlow 1, create_pretraining_data.py; graphcore_gpt2: Graphcore's GPT-2, the index maps of its GPTDataset;
-    graphcore_gpt2_generated: its generated tokens, which read no document; run_mlm: run_mlm.py of transformers 4.2.2; llm_c: what
-    the shuffling loader of llm.c's train_gpt2.cu reads."""
+    graphcore_gpt2_generated: its generated tokens, which read no document; run_mlm: run_mlm.py of transformers 4.2.2; llm_c:
+    sequences in the order of the shuffling loader of llm.c's train_gpt2.cu."""
     seed: int = Field(default=0, ge=0)
     """Seed of the random number generator (Python's or numpy's) that the original uses."""
     epochs: int = Field(default=1, gt=0)
@@ -70,6 +70,19 @@ class AsPublished(Section):
         if self.builder == "llm_c" and None in (self.ranks, self.batch):
             raise ValueError("llm_c needs ranks and batch, those of the original's run; give both")
         return self
+
+
+def require_whole_batches(chosen: AsPublished | None, global_batch_size: int) -> None:
+    """Raise unless the batches that an original's processes read at once fill a global batch.
+
+    Raises:
+        ValueError: they do not; names the keys.
+    """
+    if chosen is not None and chosen.ranks and chosen.batch and global_batch_size % (chosen.ranks * chosen.batch):
+        raise ValueError(
+            f"as_published: ranks ({chosen.ranks}) times batch ({chosen.batch}) must divide global_batch_size "
+            f"({global_batch_size})"
+        )
 
 
 BUILDERS.register(
