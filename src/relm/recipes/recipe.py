@@ -10,6 +10,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from relm.recipes.architectures import Architecture
+from relm.recipes.as_published import require_whole_batches
 from relm.recipes.declaration import NameIn
 from relm.recipes.devices import DEVICES, HOST
 from relm.recipes.evaluations import Diacritics, Evaluation, MaskedLm, PseudoPerplexity, RandomWindows, objectives_of
@@ -107,6 +108,7 @@ class Phase(Objective):
 
     @model_validator(mode="after")
     def shares_are_equal(self) -> Self:
+        require_whole_batches(self.as_published, self.global_batch_size)
         if (self.loss_normalisation == "global_tokens") != (self.loss_shares == 1):
             raise ValueError(
                 f"loss_shares ({self.loss_shares}) goes with loss_normalisation: per_replica or per_micro_batch, at least two "
