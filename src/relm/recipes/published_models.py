@@ -6,7 +6,7 @@ from typing import Any, Literal, Self, get_args
 
 from pydantic import Field, field_validator, model_validator
 
-from relm.recipes.remote_files import RemoteFile
+from relm.recipes.remote_files import PinnedFile
 from relm.recipes.section import Section, read_yaml, validate
 
 ModelFile = Literal[
@@ -61,7 +61,7 @@ class PretrainedModel(Section):
     weights only."""
     weights: bool = False
     """The files include `model.safetensors` and `config.json`, so that `init_from` may name the model."""
-    files: dict[ModelFile, RemoteFile] = Field(default_factory=dict)
+    files: dict[ModelFile, PinnedFile] = Field(default_factory=dict)
     """File name in `transformers` -> file. Weights released as `pytorch_model.bin` only are converted."""
     configuration: dict[str, Any] | None = None
     """Content of the `config.json` of converted weights."""

@@ -152,11 +152,12 @@ def train(run: PhaseRun, learner: Learner, held_out: HeldOut | None, stop: StopR
         open_list(run.checkpoints, meter.step).close()
     learner.model.train()
     updates, programs = open_updates(run, learner), None
+    compiles = device.traces or updates.forward != learner.model.terms
     with open_journal(run, meter.step, last, meter.machines) as journal:
         for number, given in enumerate(run.reader.rounds(meter.step + 1, last, lambda: bool(stop)), start=1):
             learning_rate = updates.take(given)
-            if held_out is not None and device.traces and number == 1:
-                held_out.prepare(learner.model)
+            if held_out is not None and compiles and number == 1:
+                held_out.prepare(learner.model, updates.forward)
             journal.advance(given.last)
 
             ends = given.last == run.settings.steps
@@ -171,7 +172,9 @@ def train(run: PhaseRun, learner: Learner, held_out: HeldOut | None, stop: StopR
             if logs or validates:
                 line = {"step": given.last, "epoch": run.epoch(given.last), "learning_rate": learning_rate}
                 line |= meter.line() | learner.line(read)
-                journal.write(line | (held_out.figures(learner.model) if held_out is not None and validates else {}))
+                journal.write(
+                    line | (held_out.figures(learner.model, updates.forward) if held_out is not None and validates else {})
+                )
             if saves:
                 journal.sync()
                 saved = save(run, learner, listed=given.reaches(every.checkpoint_interval) or ends)

@@ -8,7 +8,8 @@ from pydantic import ValidationError
 
 from relm.examples.as_published.graphcore_gpt2_generated import BLOCK
 from relm.examples.builders import open_examples
-from relm.recipes.objectives import AsPublished, Objective
+from relm.recipes.as_published import AsPublished
+from relm.recipes.objectives import Objective
 
 
 def objective(**keys: int) -> Objective:

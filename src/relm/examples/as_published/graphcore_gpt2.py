@@ -20,7 +20,8 @@ from relm.errors import RelmError
 from relm.examples.contract import Batch, require_indices
 from relm.examples.manifest import Shard, read_manifest
 from relm.examples.storage import TokenStream, index_of
-from relm.recipes.objectives import AsPublished, Objective
+from relm.recipes.as_published import AsPublished
+from relm.recipes.objectives import Objective
 
 Integers = npt.NDArray[np.integer]
 

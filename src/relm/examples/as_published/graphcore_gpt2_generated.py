@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from relm.examples.contract import Batch, Integers, require_indices
-from relm.recipes.objectives import AsPublished, Objective
+from relm.recipes.as_published import AsPublished
+from relm.recipes.objectives import Objective
 
 BLOCK = 4096
 """Samples that are drawn at once. Draws in blocks equal one draw of all samples."""
