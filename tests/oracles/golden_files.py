@@ -5,6 +5,8 @@ the initial weights, and the commit, the command and the versions that made it; 
 the last step, under the original's names. The initial weights are drawn from `SEED` by `draw_weights`, on both sides.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import hashlib
 import importlib.metadata
@@ -13,9 +15,8 @@ import platform
 import subprocess
 import sys
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Iterable, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt

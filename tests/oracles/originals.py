@@ -2,6 +2,7 @@
 
 from nanogpt import NANOGPT
 from our_runs import Oracle
+from tpu_pretrain import TPU_PRETRAIN
 
-ORACLES: tuple[Oracle, ...] = (NANOGPT,)
+ORACLES: tuple[Oracle, ...] = (NANOGPT, TPU_PRETRAIN)
 BY_NAME = {oracle.name: oracle for oracle in ORACLES}
