@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 
 def save_words(path: Path, words: Sequence[str], special: Sequence[str], unknown: str) -> Path:
@@ -23,6 +23,18 @@ def save_wordpieces(path: Path, special: Sequence[str], pieces: Sequence[str]) -
     tokenizer.decoder = decoders.WordPiece()
     tokenizer.add_special_tokens([AddedToken(token, special=True) for token in special])
     tokenizer.save(str(path))
+    return path
+
+
+def save_uncased_wordpieces(path: Path, words: Sequence[str]) -> Path:
+    """Write a tokenizer like that of the uncased BERT, with ids by position; return its path."""
+    made = Tokenizer(models.WordPiece({word: number for number, word in enumerate(words)}, unk_token="[UNK]"))
+    made.normalizer = normalizers.BertNormalizer(lowercase=True)
+    made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    made.decoder = decoders.WordPiece()
+    made.add_special_tokens(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    made.save(str(path))
     return path
 
 

@@ -2,7 +2,8 @@
 
 from nanogpt import NANOGPT
 from our_runs import Oracle
+from run_mlm import RUN_MLM
 from tpu_pretrain import TPU_PRETRAIN
 
-ORACLES: tuple[Oracle, ...] = (NANOGPT, TPU_PRETRAIN)
+ORACLES: tuple[Oracle, ...] = (NANOGPT, RUN_MLM, TPU_PRETRAIN)
 BY_NAME = {oracle.name: oracle for oracle in ORACLES}

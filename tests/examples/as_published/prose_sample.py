@@ -4,10 +4,8 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
-
 from small_project import CHECKOUT
-from small_tokenizers import save_byte_level
+from small_tokenizers import save_byte_level, save_uncased_wordpieces
 
 __all__ = ["DATA", "blocks_of", "save_byte_level", "save_wordpiece", "words_of"]
 
@@ -26,11 +24,4 @@ def words_of(path: Path) -> list[str]:
 
 def save_wordpiece(words: Sequence[str], path: Path) -> Path:
     """Return a BERT tokenizer with this vocabulary."""
-    made = Tokenizer(models.WordPiece({word: number for number, word in enumerate(words)}, unk_token="[UNK]"))
-    made.normalizer = normalizers.BertNormalizer(lowercase=True)
-    made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    made.decoder = decoders.WordPiece()
-    made.add_special_tokens(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"])
-    path.parent.mkdir(parents=True, exist_ok=True)
-    made.save(str(path))
-    return path
+    return save_uncased_wordpieces(path, words)
