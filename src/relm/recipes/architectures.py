@@ -196,6 +196,9 @@ class BertArchitecture(LimitedLength):
     """The head has a projection, activation and normalisation before the vocabulary; Graphcore's recipes leave it out."""
     prediction_bias: bool = True
     """The head has a bias for each token of the vocabulary."""
+    no_gradient_id: int | None = Field(default=None, ge=0)
+    """Token whose embedding gets no gradient from the input side; null: the padding, as in transformers. For RoBERTa,
+    pytorch_transformers 1.2.0 takes token 0, which is <s>."""
 
 
 class T5Architecture(Sizes):
