@@ -13,8 +13,8 @@ from relm.artifact import read_json
 from relm.errors import RelmError
 from relm.forecast.expected_tokenizer import vocabulary
 from relm.forecast.pipeline_memory import pipeline_memory
+from relm.models.decoder_counting import decoder_weights
 from relm.models.gpt2_configuration import Gpt2Config
-from relm.models.gpt2_counting import gpt2_weights
 from relm.recipes.machine_use import can_place
 from relm.recipes.pipeline import Pipeline
 from relm.recipes.project import Project
@@ -234,7 +234,7 @@ def test_an_architecture_without_segments_is_refused(copied: Path) -> None:
     words = refusal(
         copied, "mt5_base_romanian_diacritics_v3-8", "pod16", {"layers_per_ipu": [6, 6], "gradient_accumulation": 64}
     )
-    assert "a mt5 cannot be split over IPUs; gpt2 and bert can" in words
+    assert "a mt5 cannot be split over IPUs; gpt2, llama and bert can" in words
 
 
 def test_the_micro_batch_follows_from_the_pipeline(copied: Path) -> None:
@@ -421,7 +421,7 @@ def test_every_configuration_of_the_original_has_as_many_parameters(name: str) -
     # 12 d^2 + 13 d in a layer, and the embeddings and the last normalisation.
     by_hand = layers * (12 * width**2 + 13 * width) + (vocabulary + positions + 2) * width
     assert by_hand == parameters
-    assert sum(weights.numbers for weights in gpt2_weights(config)) == parameters
+    assert sum(weights.numbers for weights in decoder_weights(config)) == parameters
 
 
 @pytest.mark.parametrize("name", PIPELINED)

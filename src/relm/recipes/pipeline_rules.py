@@ -41,7 +41,7 @@ def find_broken_rule(
 def _rules_of_model(pipeline: Pipeline, model: Sizes) -> Iterator[str]:
     architecture = model.declaration
     if architecture.segment_weights is None:
-        yield f"layers_per_ipu: a {architecture.name} cannot be split over IPUs; gpt2 and bert can"
+        yield f"layers_per_ipu: a {architecture.name} cannot be split over IPUs; gpt2, llama and bert can"
     if (found := sum(pipeline.layers_per_ipu)) != model.layers:
         yield f"layers_per_ipu: {found} layers, but model.layers is {model.layers}; make the sum equal"
     if pipeline.head != pipeline.token_embedding:
