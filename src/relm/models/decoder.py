@@ -29,7 +29,7 @@ from relm.models.layers import (
     rotated,
     through_layers,
 )
-from relm.models.losses import Term, cross_entropy_in_chunks
+from relm.models.losses import Term
 from relm.models.segments import ModelSegment, State, state_of
 
 
@@ -246,7 +246,7 @@ class Decoder(LanguageModel):
 
     def _scored(self, hidden: Tensor, batch: Mapping[str, Tensor]) -> dict[str, Term]:
         """Return the loss at the head's input."""
-        return {"next_token": cross_entropy_in_chunks(self.head(hidden), batch["labels"], self.loss_chunk, self.traced)}
+        return {"next_token": self.score_tokens(hidden, batch["labels"])}
 
     def logits(self, input_ids: Tensor, document_ids: Tensor | None = None) -> Tensor:
         """Return the logits of each next token.
@@ -274,10 +274,9 @@ class Decoder(LanguageModel):
         if input_ids.shape[1] > self.config.positions:
             raise ValueError(f"{input_ids.shape[1]} tokens, but the model has {self.config.positions} positions")
 
-    def head(self, hidden: Tensor) -> Tensor:
-        """(..., hidden) at any positions -> (..., vocabulary), the logits of each next token"""
-        weight = self.transformer.wte.weight if self.config.tied_head else self.lm_head.weight
-        return self.project_vocabulary(hidden, weight, None)
+    def vocabulary_projection(self, hidden: Tensor) -> tuple[Tensor, Tensor, None]:
+        """Return the input of the projection to the vocabulary, its weight and no bias."""
+        return hidden, self.transformer.wte.weight if self.config.tied_head else self.lm_head.weight, None
 
     def initialise(self, generator: torch.Generator) -> None:
         """Draw the initial weights on the CPU, in the order of the parameters.
