@@ -152,7 +152,12 @@ class TorchDevice:
 
     def describe(self) -> dict[str, Any]:
         """Return the device, torch's version, and whatever else decides how sums are rounded."""
-        choices = {"compile": self._compiles or None, "processes": self.ranks if self.ranks > 1 else None}
+        choices = {
+            "compile": self._compiles or None,
+            "processes": self.ranks if self.ranks > 1 else None,
+            "loss_chunk": self._run.loss_chunk,
+            "document_attention": "blockwise" if self._run.document_attention == "blockwise" else None,
+        }
         (precision,) = (ours for ours, theirs in PRECISIONS.items() if theirs == torch.get_float32_matmul_precision())
         facts = {
             PRECISION: precision,
