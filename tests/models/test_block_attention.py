@@ -1,6 +1,5 @@
 """Attention within documents by blocks: the values and gradients of a mask of all pairs, and the blocks that are skipped."""
 
-
 import pytest
 import torch
 from torch.nn.attention import flex_attention
