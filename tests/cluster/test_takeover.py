@@ -30,8 +30,8 @@ on:
 SPLIT = """
 extends: undropped
 pretrain:
-  main: {optimizer: {gradient_clipping: null}, schedule: {name: constant, warmup_steps: 0}}
-  second: {optimizer: {gradient_clipping: null}, schedule: {name: constant, warmup_steps: 0}}
+  main: {optimizer: {gradient_clipping: null}, schedule: {updates_per_step: 2}}
+  second: {optimizer: {gradient_clipping: null}, schedule: {updates_per_step: 2}}
 on:
   ipus:
     pipeline: {layers_per_ipu: [1], replicas: 2, gradient_accumulation: 2, device_iterations: 2, stochastic_rounding: false}
