@@ -172,12 +172,12 @@ class Dataset(Section):
     """The file is the beginning of a longer one and ends inside a page, which is dropped; otherwise a truncated file is an
     error."""
     text_key: str = "text"
-    """Key or column with a document's text; for json_lines, parquet and hugging_face."""
+    """Key or column with a document's text; for json_lines, json_arrays, parquet and hugging_face."""
     id_key: str | None = None
     """Key or column with a document's id, a text or an integer; null: the file's name and the line or row. For json_lines,
-    parquet and hugging_face."""
+    json_arrays, parquet and hugging_face."""
     title_key: str | None = None
-    """Key or column with a document's title; null: its id. For json_lines, parquet and hugging_face."""
+    """Key or column with a document's title; null: its id. For json_lines, json_arrays, parquet and hugging_face."""
     split: str = "train"
     """Split of the dataset that is read, and then split again into training and held-out documents; for hugging_face."""
     held_out_files: list[str] = Field(default_factory=list)
@@ -190,8 +190,8 @@ class Dataset(Section):
     held_out_end: float | None = Field(default=None, gt=0, lt=1)
     """Share of each file's characters, at its end, that is held out of training instead of whole files; for text_files."""
     smoke: Slug | None = None
-    """Small dataset that replaces this one in `results/smoke/NAME`; it has the same format, unless this one reads the hub, which
-    a smoke twin does not, or there is no small one."""
+    """Small dataset that replaces this one in `results/smoke/NAME`; it has the same format, unless this one reads the hub,
+    which a smoke twin does not, or arrays of JSON, of which there is no small one."""
 
     @property
     def one_in(self) -> int:
