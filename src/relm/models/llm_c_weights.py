@@ -2,9 +2,9 @@
 
 train_gpt2.py draws the token embedding, the position embedding, and the matrices of each layer in the order of its modules,
 from one torch generator with seed 42. The order is that of the parameters here; its matrices are the transposes of those here,
-so each is drawn as (out, in). train_gpt2.cu draws the same numbers with code of its own, and rounds them to bfloat16, the
-master weights included, before the first update. It pads the embedding to 50,304 rows with zeros, which its softmax leaves out;
-the model here has no such rows.
+so each is drawn as (out, in). train_gpt2.cu draws the same numbers with code of its own, and rounds them to bfloat16, its
+master weights included, before the first update. It pads the embedding to 50,304 rows with zeros, which its softmax leaves
+out; the model here has no such rows.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ class AsPublished(Section):
     """Original script. tpu_pretrain: allenai/tpu_pretrain, pregenerate_training_data.py; graphcore_bert: Graphcore's BERT for
     TensorFlow 1, create_pretraining_data.py; graphcore_gpt2: Graphcore's GPT-2, the index maps of its GPTDataset;
     graphcore_gpt2_generated: its generated tokens, which read no document; run_mlm: run_mlm.py of transformers 4.2.2; llm_c:
-    sequences in the order of the shuffling loader of llm.c's train_gpt2.cu."""
+    the sequences of llm.c's train_gpt2.cu, in the order of its shuffling loader."""
     seed: int = Field(default=0, ge=0)
     """Seed of the random number generator (Python's or numpy's) that the original uses."""
     epochs: int = Field(default=1, gt=0)
