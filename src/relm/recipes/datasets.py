@@ -163,8 +163,8 @@ class Dataset(Section):
     article; text_files: one document per file, UTF-8; text_sentences: one sentence per line, a blank line between documents;
     text_lines: one document per line; json_lines: one JSON object per line; json_arrays: a JSON array of objects, or a tar
     archive of them; parquet: one document per row; hugging_face: rows of a `hub` dataset, or of a folder that the `datasets`
-    library reads. Tokens instead of text, which are imported without extraction and tokenisation: llm_c_tokens, the shards of llm.c, a
-    header and 16 bits a token; nanogpt_tokens, the train.bin and val.bin of nanoGPT, 16 bits a token."""
+    library reads. Tokens instead of text, which are imported without extraction and tokenisation: llm_c_tokens, the shards of
+    llm.c, a header and 16 bits a token; nanogpt_tokens, the train.bin and val.bin of nanoGPT, 16 bits a token."""
     files: dict[Slug, RemoteFile] = Field(default_factory=dict)
     """File name -> file; each file becomes one shard, in this order."""
     folder: str | None = None
@@ -198,7 +198,7 @@ class Dataset(Section):
     """Number of tokens at the beginning of each held-out file that are read; null: all. For llm_c_tokens and nanogpt_tokens."""
     smoke: Slug | None = None
     """Small dataset that replaces this one in `results/smoke/NAME`; it has the same format, unless this one reads the hub,
-    which a smoke twin does not, there is no small one, or this one holds tokens, of which a smoke twin makes its own from text."""
+    which a smoke twin does not, there is no small one, or this one holds tokens, which a smoke twin makes from text."""
 
     @property
     def is_tokenized(self) -> bool:

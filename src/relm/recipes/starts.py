@@ -9,7 +9,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from relm.recipes.remote_files import Sha256
-from relm.recipes.section import Section, Slug, read_yaml, validate
+from relm.recipes.section import Section, read_yaml, validate
 
 
 class Origin(Section):
@@ -42,10 +42,14 @@ class OrderOracle(Origin):
 class RatesOracle(Origin):
     """The learning rates of the original."""
 
-    curve: Slug
-    """Published log: the name of a file in `recipes/curves/`, whose column `learning_rate` has them."""
     decimals: int = Field(gt=0)
-    """Decimals with which the log prints them."""
+    """Decimals with which the original's log prints them."""
+    sha256: Sha256
+    """Hash of the printed rates of all updates, a line each."""
+    borders: dict[int, float] = Field(default_factory=dict)
+    """Step -> printed rate, where the rate lies between two printed ones, so that the original's float32 decides."""
+    milestones: dict[int, float] = Field(default_factory=dict)
+    """Step, counted from 1 -> printed rate, for the message about other rates."""
 
 
 class LossOracle(Origin):
