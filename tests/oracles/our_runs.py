@@ -38,6 +38,7 @@ ALSO_MAY_CHANGE = (
     "pretrain.*.loss_scaling*",
     "pretrain.*.target_length",
     "pretrain.*.as_published.*",
+    "pretrain.*.masked.*",
     "pretrain.*.schedule.*",
     "pretrain.*.optimizer.learning_rate",
     "evaluate",
