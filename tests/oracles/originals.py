@@ -1,9 +1,10 @@
 """The oracles: every original whose program runs on a CPU."""
 
+from graphcore_bert import GRAPHCORE_BERT
 from nanogpt import NANOGPT
 from our_runs import Oracle
 from run_mlm import RUN_MLM
 from tpu_pretrain import TPU_PRETRAIN
 
-ORACLES: tuple[Oracle, ...] = (NANOGPT, RUN_MLM, TPU_PRETRAIN)
+ORACLES: tuple[Oracle, ...] = (NANOGPT, RUN_MLM, TPU_PRETRAIN, GRAPHCORE_BERT)
 BY_NAME = {oracle.name: oracle for oracle in ORACLES}

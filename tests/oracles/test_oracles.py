@@ -28,6 +28,11 @@ FAULTS = [
     (faults.DECAY, "nanogpt", 3, "step 2: the gradient norm is"),
     (faults.ORDER, "nanogpt", 5, "step 4: the batch has sha256"),
     (faults.DIVISOR, "nanogpt", 2, "step 1: the loss is"),
+    (faults.DECAY, "tpu_pretrain", 9, "step 8: the gradient norm is"),
+    (faults.DIVISOR, "tpu_pretrain", 2, "step 1: the loss is"),
+    (faults.MEAN_OF_MEANS, "run_mlm", 2, "step 1: the loss is"),
+    (faults.CLIPPING, "run_mlm", 3, "step 2: the gradient norm is"),
+    (faults.SCHEDULE, "graphcore_bert", 2, "step 1: the learning rate is"),
     (faults.CLIPPING, "nanogpt", 4, "step 3: the loss is"),
 ]
 
