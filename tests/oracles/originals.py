@@ -4,7 +4,8 @@ from graphcore_bert import GRAPHCORE_BERT
 from nanogpt import NANOGPT
 from our_runs import Oracle
 from run_mlm import RUN_MLM
+from t5x_diacritics import T5X_DIACRITICS
 from tpu_pretrain import TPU_PRETRAIN
 
-ORACLES: tuple[Oracle, ...] = (NANOGPT, RUN_MLM, TPU_PRETRAIN, GRAPHCORE_BERT)
+ORACLES: tuple[Oracle, ...] = (NANOGPT, RUN_MLM, TPU_PRETRAIN, T5X_DIACRITICS, GRAPHCORE_BERT)
 BY_NAME = {oracle.name: oracle for oracle in ORACLES}
