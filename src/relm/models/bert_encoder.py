@@ -24,7 +24,7 @@ class Embeddings(nn.Module):
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
         self.first_position = config.first_position
-        self.no_gradient_id = config.padding_id if config.no_gradient_id is None else config.no_gradient_id
+        self.unlearnt_id = config.unlearnt_id
         self.dropout = config.hidden_dropout
         self.word_embeddings = embedding(config.vocabulary_size, config.hidden_size)
         self.position_embeddings = embedding(config.first_position + config.positions, config.hidden_size)
@@ -37,7 +37,7 @@ class Embeddings(nn.Module):
 
     def words(self, input_ids: Tensor) -> Tensor:
         """(batch, sequence) ids -> (batch, sequence, hidden), the tokens' embeddings"""
-        return F.embedding(input_ids, self.word_embeddings.weight, self.no_gradient_id)
+        return F.embedding(input_ids, self.word_embeddings.weight, self.unlearnt_id)
 
     def with_positions(self, words: Tensor, token_type_ids: Tensor | None) -> Tensor:
         """Add positions and segments and normalise, (batch, sequence, hidden) -> the same shape"""
