@@ -37,13 +37,13 @@ def _sha256_of_key(spec: Path, files: Mapping[str, RemoteFile], wildcards: Any) 
     """
     if wildcards.shard not in files:
         raise RelmError(f"{spec}: has no file {wildcards.shard}; it has {', '.join(files)}")
-    sha256 = files[wildcards.shard].sha256
-    if sha256[:12] != wildcards.key:
+    file = files[wildcards.shard]
+    if file.key != wildcards.key:
         raise RelmError(
-            f"{spec}: {wildcards.shard} has sha256 {sha256[:12]}..., requested was {wildcards.key}...: was it edited during "
+            f"{spec}: {wildcards.shard} has sha256 {file.key}..., requested was {wildcards.key}...: was it edited during "
             "the run? Give the same command again"
         )
-    return sha256
+    return file.sha256
 
 
 def _model_file_sha256(wildcards: Any) -> str:

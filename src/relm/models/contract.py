@@ -57,8 +57,8 @@ class LanguageModel(TracedModule):
             NotImplementedError: the architecture has none, so a pipeline cannot train it.
         """
         raise NotImplementedError(
-            f"{type(self).__name__} is not divided into segments, so a pipeline cannot train it; take a GPT-2 or a BERT, or "
-            "another device"
+            f"{type(self).__name__} is not divided into segments, so a pipeline cannot train it; take a GPT-2, a Llama or a "
+            "BERT, or another device"
         )
 
     def parameter_names(self, *prefixes: str) -> tuple[str, ...]:

@@ -58,7 +58,9 @@ class Product(NamedTuple):
         return 2 * self.times * self.rows * self.inner * self.columns
 
 
-def attention_products(queries: int, keys: int, width: int, inner: int, heads: int) -> Iterator[Product]:
+def attention_products(
+    queries: int, keys: int, width: int, inner: int, heads: int, shared: int | None = None
+) -> Iterator[Product]:
     """Yield the products of a sublayer in which `queries` positions attend to `keys`, its four projections included.
 
     Scores under a causal mask count: kernels differ in whether they compute them, published figures count them.
@@ -66,9 +68,10 @@ def attention_products(queries: int, keys: int, width: int, inner: int, heads: i
     Args:
         width: width of the residual stream.
         inner: width of all heads together.
+        shared: width of all keys, or values, together, where heads share them; None: `inner`.
     """
     yield Product(queries, width, inner)
-    yield Product(keys, width, inner, times=2)
+    yield Product(keys, width, shared or inner, times=2)
     yield Product(queries, inner // heads, keys, times=heads)
     yield Product(queries, keys, inner // heads, times=heads)
     yield Product(queries, inner, width)

@@ -39,8 +39,35 @@ class Gpt2Config:
     biases: bool = True
     """Biases of projections and normalisations. Without, a folder for `transformers` has zeros, which learn if it trains on."""
 
+    position_encoding = "learnt"
+    rotary_base = 0.0
+    normalisation = "layer_norm"
+    tied_head = True
+    # The projections into the residual stream.
+    scaled_projections = ("c_proj.weight",)
+
     def __post_init__(self) -> None:
         require_consistent(self, self.heads, self.hidden_size, self.activation)
+
+    @property
+    def key_value_heads(self) -> int:
+        """Return `heads`: none share keys and values."""
+        return self.heads
+
+    @property
+    def intermediate_size(self) -> int:
+        """Return four times the width."""
+        return 4 * self.hidden_size
+
+    @property
+    def norm_epsilon(self) -> float:
+        """Return the constant of layer normalisation."""
+        return self.layer_norm_epsilon
+
+    @property
+    def feed_forward(self) -> str:
+        """Return the kind of the feed-forward sublayer, which is its activation."""
+        return self.activation
 
     @classmethod
     def from_huggingface(cls, config: Mapping[str, Any]) -> Gpt2Config:

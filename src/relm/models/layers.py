@@ -68,6 +68,50 @@ def layer_norm(width: int, epsilon: float, bias: bool = True) -> nn.LayerNorm:
     return norm
 
 
+class RmsNorm(nn.Module):
+    """A normalisation by the root mean square (Zhang and Sennrich 2019), computed in float32."""
+
+    def __init__(self, width: int, epsilon: float) -> None:
+        super().__init__()
+        self.epsilon = epsilon
+        self.weight = nn.Parameter(torch.empty(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., width) -> the same shape"""
+        numbers = x.float()
+        normalised = numbers * torch.rsqrt(numbers.pow(2).mean(-1, keepdim=True) + self.epsilon)
+        return self.weight * normalised.to(x.dtype)
+
+
+def rotary_angles(positions: Tensor, head_size: int, base: float) -> Tensor:
+    """Return cosine and sine of the angles by which rotary encoding turns the pairs of a head (Su et al. 2021, section 3.2).
+
+    Args:
+        positions: (...) whole numbers.
+        head_size: an even number.
+        base: pair n turns by base ** (-2 n / head_size) from one position to the next.
+
+    Returns:
+        (2, ..., head_size / 2) float32.
+    """
+    exponents = torch.arange(0, head_size, 2, device=positions.device).float() / head_size
+    angles = positions[..., None].float() * (1.0 / base**exponents)
+    return torch.stack([angles.cos(), angles.sin()])
+
+
+def rotated(x: Tensor, rotation: Tensor) -> Tensor:
+    """Turn the pairs of queries or keys, in float32.
+
+    Args:
+        x: (batch, heads, sequence, head_size); number n of a head is paired with number n + head_size / 2, as in
+            `transformers` (llama2.c's file has the two of a pair side by side).
+        rotation: from `rotary_angles`, (2, sequence, head_size / 2), or a shape that fits after its first size.
+    """
+    cosine, sine = rotation[0], rotation[1]
+    first, second = x.float().chunk(2, dim=-1)
+    return torch.cat([first * cosine - second * sine, second * cosine + first * sine], dim=-1).to(x.dtype)
+
+
 def recomputed(layer: nn.Module, *inputs: Tensor | None) -> Tensor:
     """Return `layer(*inputs)`, keeping only the inputs.
 

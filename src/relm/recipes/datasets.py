@@ -45,6 +45,15 @@ class FormatDeclaration:
         return self.keys if self.options is None else (*self.keys, self.name)
 
 
+class JsonArrays(Section):
+    """Documents in arrays of JSON, one file or an archive of many."""
+
+    held_out_members: list[str] = Field(default_factory=list)
+    """Files of the archive, by their names without folders, that are held out of training; all others are trained on."""
+    strip: bool = False
+    """White space at both ends of a text is removed."""
+
+
 _RECORD_KEYS = ("text_key", "id_key", "title_key")
 FORMATS: Registry[FormatDeclaration] = Registry(
     "format",
@@ -95,6 +104,15 @@ FORMATS: Registry[FormatDeclaration] = Registry(
         keys=_RECORD_KEYS,
     ),
     FormatDeclaration(
+        "json_arrays",
+        batches="relm.corpus.json_arrays:batch_json_arrays",
+        documents="relm.corpus.json_arrays:extract_json_arrays",
+        entries="objects",
+        pattern="**/*.json",
+        keys=_RECORD_KEYS,
+        options=JsonArrays,
+    ),
+    FormatDeclaration(
         "parquet",
         batches="relm.corpus.parquet_rows:batch_parquet",
         documents="relm.corpus.records:extract_rows",
@@ -139,7 +157,8 @@ class Dataset(Section):
     format: Annotated[str, NameIn(FORMATS)]
     """Format of the documents. mediawiki_xml: a Wikipedia dump, plain or bz2; wikitext: WikiText-2 and -103, one document per
     article; text_files: one document per file, UTF-8; text_sentences: one sentence per line, a blank line between documents;
-    text_lines: one document per line; json_lines: one JSON object per line; parquet: one document per row; hugging_face: rows
+    text_lines: one document per line; json_lines: one JSON object per line; json_arrays: a
+    JSON array of objects, or a tar archive of them; parquet: one document per row; hugging_face: rows
     of a `hub` dataset, or of a folder that the `datasets` library reads."""
     files: dict[Slug, RemoteFile] = Field(default_factory=dict)
     """File name -> file; each file becomes one shard, in this order."""
@@ -163,14 +182,16 @@ class Dataset(Section):
     """Split of the dataset that is read, and then split again into training and held-out documents; for hugging_face."""
     held_out_files: list[str] = Field(default_factory=list)
     """Files of `files`, or paths inside `folder`, that are held out of training; all others are trained on."""
+    json_arrays: JsonArrays = JsonArrays()
+    """Options of the format json_arrays."""
     held_out_one_in: int | None = Field(default=None, ge=2)
     """One document in so many is held out of training, chosen by a hash of its title (of its text, where documents have no
     titles), whatever their order; null: 100, or 10 for text_files."""
     held_out_end: float | None = Field(default=None, gt=0, lt=1)
     """Share of each file's characters, at its end, that is held out of training instead of whole files; for text_files."""
     smoke: Slug | None = None
-    """Small dataset that replaces this one in `results/smoke/NAME`; it has the same format, unless this one reads the hub,
-    which a smoke twin does not."""
+    """Small dataset that replaces this one in `results/smoke/NAME`; it has the same format, unless this one reads the hub, which
+    a smoke twin does not, or there is no small one."""
 
     @property
     def one_in(self) -> int:

@@ -98,7 +98,7 @@ def dataset_identity(dataset: Dataset, cache: Path) -> dict[str, Any]:
     elif dataset.hub is not None:
         content = given(dataset.hub)
     else:
-        content = [[file, remote.sha256] for file, remote in dataset.files.items()]
+        content = [[file, remote.identity] for file, remote in dataset.files.items()]
     keys = DOCUMENTS_KEYS | {dataset.format}  # a format's options are under its name
     return {"content": content, **dataset.model_dump(mode="json", include=keys, exclude_defaults=True)}
 

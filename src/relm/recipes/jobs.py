@@ -64,7 +64,7 @@ class DocumentsJob:
         if shard not in self.dataset.files:
             known = ", ".join(self.dataset.files)
             raise RelmError(f"recipes/data/{self.dataset_name}.yaml: has no file {shard}; it has {known or 'none'}")
-        return self.work / "downloads" / "data" / self.dataset_name / self.dataset.files[shard].sha256[:12] / shard
+        return self.work / "downloads" / "data" / self.dataset_name / self.dataset.files[shard].key / shard
 
     def inputs(self, shard: str) -> dict[str, list[Path]]:
         """Return the downloaded file of a shard; none for a folder, because the key of its content is in the path."""
@@ -88,7 +88,7 @@ class DocumentsJob:
         """
         document = document_without_folder(self.document, self.dataset)
         cut = len(self.dataset.files) > LISTED_FILES and not FORMATS[self.dataset.format].one_document_a_file
-        return {**document, "content": [[shard, self.dataset.files[shard].sha256]]} if cut else document
+        return {**document, "content": [[shard, self.dataset.files[shard].identity]]} if cut else document
 
 
 @dataclass(frozen=True, eq=False)

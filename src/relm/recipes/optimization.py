@@ -5,13 +5,24 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from relm.recipes.declaration import NameIn, Registry, register_with_options
 from relm.recipes.section import Section
 
 Share = Annotated[float, Field(ge=0, lt=1)]
 Positive = Annotated[float, Field(gt=0)]
+# The normal numbers of float32: beyond them a factor, or its inverse, is 0 or infinite, and all gradients are NaN.
+SMALLEST_SCALE, LARGEST_SCALE = 2.0**-126, 2.0**128 - 2.0**104
+
+
+def _require_float32(scale: float) -> float:
+    if not SMALLEST_SCALE <= scale <= LARGEST_SCALE:
+        raise ValueError(f"expected a factor that float32 can hold, from {SMALLEST_SCALE:.3g} to {LARGEST_SCALE:.3g}")
+    return scale
+
+
+Scale = Annotated[float, Field(gt=0), AfterValidator(_require_float32)]
 
 
 @dataclass(frozen=True)
@@ -278,9 +289,9 @@ class LossScaling(Section):
     name: Literal["static", "by_step", "automatic"] = "static"
     """Kind of scaling. static: one factor; by_step: a table; automatic: the factor is halved when gradients overflow, and
     doubled after growth_interval updates without overflow."""
-    scale: float = Field(default=1.0, gt=0)
+    scale: Scale = 1.0
     """Factor, or the first one."""
-    by_step: dict[Annotated[int, Field(gt=0)], Positive] = Field(default_factory=dict)
+    by_step: dict[Annotated[int, Field(gt=0)], Scale] = Field(default_factory=dict)
     """Update, counted from 1 -> factor from that update on; `scale` before the first. For by_step."""
     growth_interval: int = Field(default=2000, gt=0)
     """Number of updates without overflow after which the factor doubles; for automatic."""

@@ -13,7 +13,7 @@ from relm.recipes.datasets import Dataset, load_dataset
 from relm.recipes.evaluations import HARNESS, names_in_recipes, task_of
 from relm.recipes.jobs import DataJob
 from relm.recipes.machine_use import describe_deviation, require_division
-from relm.recipes.machines import Machine, find_own_machine, load_machine, place_on, require_pipeline
+from relm.recipes.machines import Machine, find_own_machine, load_machine, place_on, require_ipus
 from relm.recipes.plan import Plan
 from relm.recipes.published_models import PretrainedModel, load_model
 from relm.recipes.published_tests import PublishedTest, load_test
@@ -247,7 +247,7 @@ class Project:
         for name, keys in recipe.on.items():
             machine = self.machine(name, f"{path}: on.{name}")
             if keys.pipeline is not None:
-                require_pipeline(recipe, name, machine, path)
+                require_ipus(keys.pipeline, name, machine, path)
         for number, row in enumerate(recipe.expect):
             if row.measured_on is not None:
                 self.machine(row.measured_on, f"{path}: expect.{number}.measured_on")

@@ -330,10 +330,11 @@ class Recipe(Section):
                 f"run.pipeline: missing, and device: {self.run.device} needs one; give layers_per_ipu (the number of layers on "
                 "each IPU) and gradient_accumulation at least, under on.MACHINE.pipeline if the run is on a machine"
             )
-        found = {f"on.{machine}": (keys.pipeline, None) for machine, keys in self.on.items()}
-        for place, (pipeline, interval) in {**found, "run": (self.run.pipeline, self.run.checkpoint_interval)}.items():
-            if pipeline is not None and (rule := find_broken_rule(pipeline, self.model, self.pretrain, interval)) is not None:
-                raise ValueError(f"{place}.pipeline.{rule}")
+        for machine, keys in self.on.items():
+            if (rule := find_broken_rule(f"on.{machine}", keys, self.model, self.pretrain)) is not None:
+                raise ValueError(rule)
+        if (rule := find_broken_rule("run", self.run, self.model, self.pretrain, self.run.checkpoint_interval)) is not None:
+            raise ValueError(rule)
         return self
 
     @model_validator(mode="after")

@@ -56,6 +56,14 @@ class Learner:
         """
         return self.scaler.line(read) if self.scaler is not None else {}
 
+    def find_infinite_weight(self) -> str | None:
+        """Return the name and the value of a weight that is NaN or infinite; None: all are finite."""
+        for name, weight in self.model.named_parameters():
+            for bound in weight.detach().aminmax():  # one pass without a temporary; either is NaN where any weight is
+                if not bool(bound.isfinite()):
+                    return f"the weight {name} has {bound.item()}"
+        return None
+
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
         """Restore the state of optimizer and loss scaler from the result of `tensors`."""
         state = dict(tensors)

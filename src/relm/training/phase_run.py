@@ -16,11 +16,13 @@ from relm.examples.builders import open_examples
 from relm.models.configuration import Configuration
 from relm.recipes.curves import Curve
 from relm.recipes.machines import find_own_machine
+from relm.recipes.optimization import LossScaling
 from relm.recipes.recipe import Phase, Recipe
 from relm.recipes.run_folder import ORDER
 from relm.training.arithmetic import model_flops
 from relm.training.checkpoints import newest_checkpoint
 from relm.training.input import Reader
+from relm.training.loss_scaling import initial_scale
 from relm.training.meter import StepWork
 from relm.training.micro_batches import micro_batch_size, wanted_micro_batch_size
 
@@ -112,6 +114,18 @@ class PhaseRun:
         last_good = newest_checkpoint(self.checkpoints)
         checkpoint = f"the last good checkpoint is {last_good}" if last_good else "there is no checkpoint before it"
         return f"it read the examples {named}{more} of epoch {epochs[0]}; {checkpoint}"
+
+    def describe_failure(self, step: int) -> str:
+        """Return sentences on a step with a number that is not finite: its examples, and what to change."""
+        remedy = "lower optimizer.learning_rate, warm up longer, or clip the gradient"
+        if (pipeline := self.recipe.run.pipeline) is not None:  # it clips no gradient
+            scaling = pipeline.of_phase(self.phase).loss_scaling
+            where = "run" if self.machine is None else f"on.{self.machine}"
+            remedy = "lower optimizer.learning_rate, or warm up longer"
+            if scaling != LossScaling():
+                factor = f"{initial_scale(scaling, step):g}{' at first' if scaling.name == 'automatic' else ''}"
+                remedy = f"lower {where}.pipeline.loss_scaling ({factor}) or optimizer.learning_rate, or warm up longer"
+        return f"{self.describe_examples(step)}. The same command would end the same way: {remedy}"
 
 
 def open_reader(recipe: Recipe, phase: str, manifest: Path, split: str, device: Device, check_content: bool = True) -> Reader:

@@ -29,6 +29,9 @@ Forward = Callable[[Mapping[str, Tensor]], Mapping[str, Term]]
 class Updates(Protocol):
     """The updates of a phase."""
 
+    forward: Forward
+    """The model's forward pass in this process, compiled where that was requested; validation uses it too."""
+
     def take(self, given: Round) -> float:
         """Take the updates of a round, count them in the meter, and return the learning rate of the last."""
 
@@ -100,6 +103,7 @@ class DeviceUpdates:
             offline: only compile, for a device that is not attached to this machine.
         """
         self._run, self._learner, self._device = run, learner, device
+        self.forward: Forward = learner.model.terms
         pipeline = run.recipe.run.pipeline
         assert pipeline is not None, "the device sees to it"
         self._pipeline: Pipeline = pipeline.of_phase(run.phase)

@@ -42,7 +42,7 @@ def options_table(architecture: str, pipeline: Mapping[str, Any], around: Surrou
     """Return the options of one instance in the order in which the original sets them.
 
     Args:
-        architecture: gpt2 or bert.
+        architecture: gpt2, llama or bert.
         pipeline: the fields of `relm.recipes.pipeline.Pipeline`.
     """
     # Options of popdist refuse the number of replicas, which PopRun knows.
@@ -59,15 +59,26 @@ def options_table(architecture: str, pipeline: Mapping[str, Any], around: Surrou
     table["setExecutionStrategy"] = "PipelinedExecution(AutoStage.AutoIncrement)"
     if around.offline:
         table["useOfflineIpuTarget"] = None
-    if pipeline["available_memory_proportion"] is not None:
-        shares = enumerate(pipeline["available_memory_proportion"])
-        table["setAvailableMemoryProportion"] = {f"IPU{ipu}": share for ipu, share in shares}
-    if around.executable_cache:
-        table["enableExecutableCaching"] = around.executable_cache
+    table.update(memory_and_cache(pipeline["available_memory_proportion"], around.executable_cache))
     table["Precision.enableStochasticRounding"] = pipeline["stochastic_rounding"]
     if pipeline["half_partials"]:
         table["Precision.setPartialsType"] = "float16"
     return {**table, **_popart_options(architecture, around)}
+
+
+def memory_and_cache(shares: Sequence[float] | None, executable_cache: str) -> Table:
+    """Return the options that training and inference share.
+
+    Args:
+        shares: the share of each IPU's memory for temporary values of matrix products; None: PopTorch's.
+        executable_cache: folder for compiled executables; empty: they are not kept.
+    """
+    table: Table = {}
+    if shares is not None:
+        table["setAvailableMemoryProportion"] = {f"IPU{ipu}": share for ipu, share in enumerate(shares)}
+    if executable_cache:
+        table["enableExecutableCaching"] = executable_cache
+    return table
 
 
 def _optimizer_location(pipeline: Mapping[str, Any]) -> dict[str, Any]:
