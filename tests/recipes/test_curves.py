@@ -112,4 +112,4 @@ def test_every_shipped_curve_is_whole_and_fits_the_recipes_that_name_it() -> Non
         assert file.stat().st_size < 300_000
     project = Project(CHECKOUT)
     named = {name: project.plan(name).curve for name in project.names()}
-    assert {curve.name for curve in named.values() if curve} == {file.stem for file in files}
+    assert {curve.name for curve in named.values() if curve} <= {file.stem for file in files}

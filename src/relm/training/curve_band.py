@@ -52,7 +52,7 @@ def expected_averages(expected: ExpectedCurve, curve: Curve, steps: Sequence[int
 
     Args:
         steps: the steps of the log's lines, in order.
-        last: the last step of the run, for the count of windows in it.
+        last: the last step that is compared, for the count of windows up to there.
     """
     at = np.array(steps, dtype=np.float64)
     found = []

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,7 +18,9 @@ from relm.recipes.curves import LOSS, NORM, RATE, Curve, ExpectedCurve
 from relm.recipes.run_folder import CURVE, LOG
 from relm.training.curve_band import Averages, expected_averages
 from relm.training.curve_faults import FEWEST_LINES, describe_resemblance
-from relm.training.phase_run import PhaseRun
+
+if TYPE_CHECKING:  # the report compares without torch
+    from relm.training.phase_run import PhaseRun
 
 WITHIN = "within the band"
 # Relative difference of learning rates beyond which they are not the same, in addition to the published one's rounding.
@@ -37,8 +39,9 @@ class CurveWatch:
     """The step at which the run left the band."""
     verdict: str = WITHIN
     """The sentence that status, progress and report show."""
+    bands: list[Averages] = field(default_factory=list)
+    """The published averages at the steps so far and to come; the first is that of losses over one window."""
     _lines: list[Mapping[str, Any]] = field(default_factory=list)
-    _bands: list[Averages] = field(default_factory=list)
     _sums: dict[str, list[float]] = field(default_factory=lambda: {LOSS: [0.0], NORM: [0.0]})
     _rates: list[float] = field(default_factory=list)
     """The published learning rate at each step of the bands; empty if the curve has none."""
@@ -48,7 +51,7 @@ class CurveWatch:
     def judge(self, line: Mapping[str, Any]) -> dict[str, Any]:
         """Take the next line and return its key `curve`: the published average and ours, the band, and the verdict."""
         at = self._take(line)
-        losses = [(self._average(band, at), band) for band in self._bands if band.column == LOSS]
+        losses = [(self._average(band, at), band) for band in self.bands if band.column == LOSS]
         if self.left_at is None:
             self._leave(line, at)
         if self.left_at is not None:
@@ -70,11 +73,11 @@ class CurveWatch:
         """Add a line and return its index; the band is computed once for the lines to come."""
         at = len(self._lines)
         self._lines.append(line)
-        planned = self._bands[0].steps if self._bands else []
+        planned = self.bands[0].steps if self.bands else []
         if at >= len(planned) or planned[at] != line["step"]:
             later = [step for step in self.steps if step > line["step"]]
             steps = [*(int(row["step"]) for row in self._lines), *later]
-            self._bands = expected_averages(self.expected, self.curve, steps, max(*steps, self.curve.steps[-1]))
+            self.bands = expected_averages(self.expected, self.curve, steps, self.curve.steps[-1])
             if RATE in self.curve.columns:
                 self._rates = np.interp(steps, self.curve.steps, self.curve.columns[RATE]).tolist()
         self._sums[LOSS].append(self._sums[LOSS][-1] + float(line["loss"]))
@@ -95,7 +98,7 @@ class CurveWatch:
         if (rate := self._other_rate(line, at)) is not None:
             self._found(step, f"learning rate {line['learning_rate']:.4g}, the published {rate:.4g}")
             return
-        for band in self._bands:
+        for band in self.bands:
             own = self._average(band, at)
             mean, half_width = float(band.mean[at]), float(band.half_width[at])
             if abs(own - mean) <= half_width or math.isnan(own):
@@ -148,7 +151,7 @@ class Unwatched:
         return {}
 
 
-def open_watch(run: PhaseRun, step: int) -> CurveWatch | Unwatched:
+def open_watch(run: "PhaseRun", step: int) -> CurveWatch | Unwatched:
     """Return the watch of a phase that begins, or resumes after a step, with the lines of its log up to there.
 
     Raises:
