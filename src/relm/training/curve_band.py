@@ -61,11 +61,11 @@ def expected_averages(expected: ExpectedCurve, curve: Curve, steps: Sequence[int
     tests = OVERLAP * len(columns) * sum(max(1.0, last / window) for window in windows)
     for column in columns:
         runs = [_at(curve, values, column, at) for values in curve.repetitions(column)]
-        use_runs = len(runs) > 1 and not (column == LOSS and expected.band.parts)
+        stated = expected.band.parts if column == LOSS else expected.band.gradient_norm_ratio
         for window in windows:
             first = np.searchsorted(at, at - window, side="right")
             mean = averages(_at(curve, curve.columns[column], column, at), first)
-            if use_runs:
+            if not stated:
                 each = np.array([averages(run, first) for run in runs])
                 mean, deviation, freedom = each.mean(axis=0), _spread(each, at), len(runs) - 1
                 half_width = deviation * student_quantile(expected.false_alarm_rate / tests, freedom)
@@ -73,7 +73,9 @@ def expected_averages(expected: ExpectedCurve, curve: Curve, steps: Sequence[int
                 half_width = np.full(len(at), math.log(expected.band.gradient_norm_ratio or math.inf))
             else:
                 counts = np.arange(1, len(at) + 1) - first
-                deviation = np.sqrt(_stated(expected, at) ** 2 + 2 * _noise(curve, at) ** 2 / counts)
+                # The noise of ours, and that of the curve, which is smaller where it is a mean of runs.
+                noise = (max(1, len(runs)) + 1) * _noise(curve, at) ** 2 / counts
+                deviation = np.sqrt(_stated(expected, at) ** 2 + noise)
                 half_width = deviation * student_quantile(expected.false_alarm_rate / tests, NOISE_ROWS)
             found.append(Averages(column, window, steps, first, mean, half_width))
     return found
