@@ -4,8 +4,8 @@
 
 The published curve is that of clean runs, `--repetitions` of them (`planted_faults.py`); the others are watched against it,
 with the default window and rate of false alarms. Where the order of the data is the same in all runs, as in the repetition of a
-run whose order is known, the band is narrower. Printed are, for each fault, the runs in which it is seen, the median step at which
-the run leaves the band, and what the watch says it is like. Runs that are there already are not repeated.
+run whose order is known, the band is narrower. Printed are, for each fault, the runs in which it is seen, the median step at
+which the run leaves the band, and what the watch says it is like. Runs that are there already are not repeated.
 """
 
 import argparse

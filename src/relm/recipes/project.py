@@ -262,10 +262,25 @@ class Project:
         path = self.recipe_path(name)
         if tokenizer is not None and tokenizer.tokenizer is None:
             raise RelmError(f"{path}: tokenizer.from_model: {recipe.tokenizer.from_model} has no tokenizer among its files")
+        self._check_tokens(path, recipe)
         for key, model in weights.items():
             if model is not None and not model.weights:
                 found = getattr(recipe, key)
                 raise RelmError(f"{path}: {key}: {found} declares no weights; set weights: true in its file if it has them")
+
+    def _check_tokens(self, path: Path, recipe: Recipe) -> None:
+        """Raise an error if a recipe asks for what a dataset of tokens, which has no documents, cannot give."""
+        dataset = self.dataset(recipe.data.dataset)
+        if not dataset.is_tokenized:
+            return
+        wrong = [f"pretrain.{name}.objective" for name, phase in recipe.pretrain.items() if phase.suffix != ".bin"]
+        wrong += ["data.documents"] if recipe.data.documents is not None else []
+        wrong += ["tokenizer.train"] if recipe.tokenizer.train is not None else []
+        if wrong:
+            raise RelmError(
+                f"{path}: {wrong[0]}: needs documents, and {recipe.data.dataset} has tokens ({dataset.format}); expected a "
+                "tokenizer with from_model, no limit of documents, and an objective that reads a stream, such as causal"
+            )
 
     def find_job(self, kind: type[J], key: str, dataset: str | None = None) -> J:
         """Return the job of a kind with a key; a tokenizer's path has no dataset.
