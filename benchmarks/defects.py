@@ -32,8 +32,9 @@ from relm.examples.packing import Text
 from relm.examples.table import ExampleTable
 from relm.examples.tokenized import tokenized_documents
 from relm.examples.tokenizers import LoadedTokenizer, import_tokenizer, load_tokenizer
+from relm.recipes.as_published import AsPublished
 from relm.recipes.datasets import Dataset
-from relm.recipes.objectives import AsPublished, Objective
+from relm.recipes.objectives import Objective
 
 SEED = 42
 Flags = npt.NDArray[np.bool_]

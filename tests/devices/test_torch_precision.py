@@ -33,6 +33,16 @@ def test_a_stated_precision_is_set_recorded_and_restored(stated: str, in_torch: 
     assert torch.get_float32_matmul_precision() == "highest"
 
 
+@pytest.mark.parametrize(("stated", "allowed"), [("default", True), ("high", True), ("highest", False)])
+def test_tf32_of_a_gpus_products_is_reached_by_the_key_alone(stated: str, allowed: bool) -> None:
+    assert not torch.backends.cuda.matmul.allow_tf32
+    device = open_device(Run(threads=1, float32_matmul_precision=stated))
+    # The flag that cuBLAS and Triton's kernels read; a build without CUDA has it as well.
+    assert torch.backends.cuda.matmul.allow_tf32 == allowed
+    device.close()
+    assert not torch.backends.cuda.matmul.allow_tf32
+
+
 def test_without_one_the_process_keeps_its_own_and_it_is_recorded() -> None:
     torch.set_float32_matmul_precision("high")
     device = open_device(Run(threads=1))

@@ -13,7 +13,6 @@ import pytest
 import torch
 import transformers as hf
 from safetensors.torch import load_file, save_file
-from trained_llama import BEGIN, pieces, stories
 
 from relm.artifact import sha256_of, write_sidecar
 from relm.errors import RelmError
@@ -28,6 +27,7 @@ from relm.evaluation.models import (
     require_finite_weights,
 )
 from relm.evaluation.scoring import ScoredSequences, Scores, score
+from trained_llama import BEGIN, pieces, stories
 
 ONE_THREAD = Execution(threads=1)
 TOKENS = 61

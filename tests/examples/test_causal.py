@@ -10,7 +10,8 @@ from relm.artifact import read_json, write_json
 from relm.errors import RelmError
 from relm.examples.causal import CausalExamples, document_ids, window_count, with_end_of_text
 from relm.examples.contract import numbers_at
-from relm.recipes.objectives import AsPublished, Causal, Objective
+from relm.recipes.as_published import AsPublished
+from relm.recipes.objectives import Causal, Objective
 
 
 def i4(*values: int) -> np.ndarray:

@@ -2,6 +2,6 @@
 
 import backwards  # noqa: F401 - it adds the options that its class reads
 
-from relm.recipes.objectives import BuilderDeclaration, register_builder
+from relm.recipes.as_published import BuilderDeclaration, register_builder
 
 register_builder(BuilderDeclaration(name="backwards_script", objective="causal", read="backwards:BackwardsExamples"))

@@ -10,7 +10,8 @@ from random_weights import assert_same_gradients, gradients, randomised
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM, GPT2LMHeadModel
 
-from relm.models.gpt2 import Gpt2, Gpt2Config, document_mask
+from relm.models.decoder import document_mask
+from relm.models.gpt2 import Gpt2, Gpt2Config
 
 TINY = Gpt2Config(layers=2, heads=2, hidden_size=8, positions=6, vocabulary_size=11, dropout=0.0)
 TOKENS = {"bos_token_id": 10, "eos_token_id": 10}

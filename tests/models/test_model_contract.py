@@ -8,8 +8,11 @@ from torch import Tensor, nn
 from relm.models.bert import Bert, BertConfig
 from relm.models.gpt2 import Gpt2, Gpt2Config
 from relm.models.layers import set_traced
+from relm.models.llama import Llama
+from relm.models.llama_configuration import LlamaConfig
 
 GPT2 = Gpt2Config(layers=3, heads=2, hidden_size=8, positions=6, vocabulary_size=11, dropout=0.3)
+LLAMA = LlamaConfig(3, 4, 8, 20, positions=6, vocabulary_size=11, key_value_heads=2, dropout=0.3)
 BERT = BertConfig(
     layers=3, heads=2, hidden_size=8, intermediate_size=12, positions=6, vocabulary_size=11, next_sentence=True,
     hidden_dropout=0.3, attention_dropout=0.2,
@@ -28,9 +31,10 @@ BOTH = pytest.mark.parametrize(
     ("model", "layers", "batch"),
     [
         (lambda: Gpt2(GPT2), lambda m: m.transformer.h, GPT2_BATCH),
+        (lambda: Llama(LLAMA), lambda m: m.transformer.h, GPT2_BATCH),
         (lambda: Bert(BERT), lambda m: m.bert.encoder.layer, BERT_BATCH),
     ],
-    ids=["gpt2", "bert"],
+    ids=["gpt2", "llama", "bert"],
 )
 
 

@@ -15,11 +15,14 @@ from relm.models.bert import Bert, BertConfig
 from relm.models.contract import LanguageModel
 from relm.models.gpt2 import Gpt2, Gpt2Config
 from relm.models.layers import serialised_linear, set_traced
+from relm.models.llama import Llama
+from relm.models.llama_configuration import LlamaConfig
 from relm.models.losses import Term
 from relm.models.segments import State, terms_of
 from relm.models.t5 import T5
 
 GPT2 = Gpt2Config(layers=3, heads=2, hidden_size=8, positions=6, vocabulary_size=11, dropout=0.3)
+LLAMA = LlamaConfig(3, 4, 8, 20, positions=6, vocabulary_size=11, key_value_heads=2, dropout=0.3, tied_head=True)
 IDS = torch.tensor([[3, 1, 4, 1, 5, 9], [2, 6, 5, 3, 10, 0]])
 GPT2_BATCH = {"input_ids": IDS, "labels": torch.where(IDS == 5, -100, IDS.roll(-1, 1))}
 DOCUMENTS = {"document_ids": torch.tensor([[0, 0, 0, 0, 1, 1], [0, 0, 1, 1, 1, 1]])}
@@ -42,6 +45,8 @@ CASES: dict[str, tuple[Callable[[], LanguageModel], dict[str, Tensor]]] = {
     "gpt2": (lambda: Gpt2(GPT2), GPT2_BATCH),
     "gpt2-documents": (lambda: Gpt2(GPT2), {**GPT2_BATCH, **DOCUMENTS}),
     "gpt2-plain": (lambda: Gpt2(replace(GPT2, biases=False, activation="gelu_erf", layers=1)), GPT2_BATCH),
+    "llama": (lambda: Llama(LLAMA), GPT2_BATCH),
+    "llama-documents": (lambda: Llama(replace(LLAMA, key_value_heads=4)), {**GPT2_BATCH, **DOCUMENTS}),
     **{f"bert-{form}": bert_case(config) for form, (config, _) in FORMS.items()},
     "bert-graphcore": bert_case(GRAPHCORE),
     "bert-one-layer": bert_case(replace(GRAPHCORE, layers=1)),
@@ -112,7 +117,7 @@ def test_each_parameter_belongs_to_one_segment_but_the_tied_embedding_to_two(cas
         for name in segment.parameters:
             owners.setdefault(name, []).append(segment.name)
     assert set(owners) == {name for name, _ in model.named_parameters()}
-    tied = "transformer.wte.weight" if case.startswith("gpt2") else "bert.embeddings.word_embeddings.weight"
+    tied = "transformer.wte.weight" if case.startswith(("gpt2", "llama")) else "bert.embeddings.word_embeddings.weight"
     assert {name: found for name, found in owners.items() if len(found) > 1} == {tied: ["token_embedding", "head"]}
 
 

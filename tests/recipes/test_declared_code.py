@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from relm.recipes.architectures import ARCHITECTURES
+from relm.recipes.as_published import BUILDERS
 from relm.recipes.declaration import load
-from relm.recipes.objectives import BUILDERS, OBJECTIVES
+from relm.recipes.objectives import OBJECTIVES
 from relm.recipes.optimization import OPTIMIZERS, SCHEDULES
 
 REFERENCE = re.compile(r"relm(\.\w+)+:\w+")

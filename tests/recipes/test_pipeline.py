@@ -1,11 +1,13 @@
 """A pipeline that breaks a rule is refused while recipes are read, and the shipped pipelines are those of the originals."""
 
 import json
+import resource
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import yaml
 
@@ -13,11 +15,12 @@ from relm.artifact import read_json
 from relm.errors import RelmError
 from relm.forecast.expected_tokenizer import vocabulary
 from relm.forecast.pipeline_memory import pipeline_memory
+from relm.models.decoder_counting import decoder_weights
 from relm.models.gpt2_configuration import Gpt2Config
-from relm.models.gpt2_counting import gpt2_weights
 from relm.recipes.machine_use import can_place
 from relm.recipes.pipeline import Pipeline
 from relm.recipes.project import Project
+from relm.recipes.section import merge
 from relm.recipes.smoke import changed_keys, may_change, small_pipeline
 from relm.training.architecture import configuration
 from small_project import CHECKOUT, shipped_project
@@ -59,7 +62,7 @@ def pipeline_of(name: str) -> Pipeline:
 
 def refusal(folder: Path, base: str, machine: str, pipeline: dict[str, Any], **keys: Any) -> str:
     """Return the error of a recipe that extends another one with other keys of its pipeline."""
-    content = {"extends": base, "on": {machine: {"pipeline": pipeline}}, **keys}
+    content = merge({"extends": base, "on": {machine: {"pipeline": pipeline}}}, keys)
     (folder / "recipes" / "mine.yaml").write_text(yaml.safe_dump(content))
     with pytest.raises(RelmError) as caught:
         Project(folder).plan("mine")
@@ -79,6 +82,13 @@ def main_phase(**keys: Any) -> dict[str, Any]:
             {},
             "layers_per_ipu: the number of IPUs must be a power of two, found 3",
         ),
+        (
+            {"layers_per_ipu": [4, "4", 4, 0]},
+            {},
+            "on.pod16.pipeline.layers_per_ipu.1: Input should be a valid integer; found '4'",
+        ),
+        ({"layers_per_ipu": [4, True, 4, 3]}, {}, "layers_per_ipu.1: Input should be a valid integer; found True"),
+        ({"available_memory_proportion": [0.1, True, 0.1, 0.1]}, {}, "available_memory_proportion.1: Input should be a valid"),
         ({"head": 4}, {}, "head: expected an IPU from 0 to 3, as layers_per_ipu has 4; found 4"),
         ({"position_embedding": 7}, {}, "position_embedding: expected an IPU from 0 to 3"),
         ({"head": 3}, {}, "head: on IPU 3, but its weights are the token embedding's, on IPU 0"),
@@ -109,6 +119,17 @@ def main_phase(**keys: Any) -> dict[str, Any]:
             "device_iterations: 16 updates of one call must divide pretrain.main.steps (1128)",
         ),
         (
+            {"device_iterations": 10**30},
+            {},
+            f"device_iterations: {10**30} updates of one call, but pretrain.main has 1128 steps",
+        ),
+        ({}, {"run": {"compile": True}}, "run.compile: true has no effect beside a pipeline, which PopTorch compiles"),
+        (
+            {},
+            {"on": {"pod16": {"activation_checkpointing": True}}},
+            "on.pod16.activation_checkpointing: true has no effect beside a pipeline, whose own key is recompute_layers",
+        ),
+        (
             {},
             {"run": {"checkpoint_interval": 100}},
             "on.pod16.pipeline.device_iterations: 8 updates of one call must divide checkpoint_interval (100)",
@@ -134,21 +155,21 @@ def main_phase(**keys: Any) -> dict[str, Any]:
         (
             {},
             main_phase(optimizer={"name": "sgd", "betas": [0.9, 0.999], "epsilon": 1e-8}),
-            "a run split over IPUs needs pretrain.main.optimizer.name adamw, adam or lamb; found sgd",
+            "pretrain.main.optimizer.name: on.pod16.pipeline needs adamw, adam or lamb; found sgd",
         ),
         (
             {},
             main_phase(optimizer={"gradient_clipping": 1.0}),
-            "needs pretrain.main.optimizer.gradient_clipping null; found 1.0",
+            "pretrain.main.optimizer.gradient_clipping: on.pod16.pipeline needs null; found 1.0",
         ),
-        ({}, main_phase(optimizer={"form": "transformers"}), "needs pretrain.main.optimizer.form pytorch; found transformers"),
+        ({}, main_phase(optimizer={"form": "transformers"}), "main.optimizer.form: on.pod16.pipeline needs pytorch; found"),
         (
             {},
             main_phase(optimizer={"bias_correction": False}),
-            "needs pretrain.main.optimizer.bias_correction true; found False",
+            "pretrain.main.optimizer.bias_correction: on.pod16.pipeline needs true; found False",
         ),
-        ({}, main_phase(precision="float16"), "needs pretrain.main.precision float32 or bfloat16, beside its own"),
-        ({}, main_phase(loss_scaling={"scale": 8}), "needs pretrain.main.loss_scaling of 1, beside its own loss_scaling"),
+        ({}, main_phase(precision="float16"), "pretrain.main.precision: on.pod16.pipeline needs float32 or bfloat16, beside"),
+        ({}, main_phase(loss_scaling={"scale": 8}), "main.loss_scaling: on.pod16.pipeline needs 1, beside its own"),
         ({"gradient_acumulation": 4}, {}, "gradient_acumulation: unknown key; did you mean gradient_accumulation?"),
     ],
 )
@@ -195,6 +216,18 @@ def test_each_phase_of_a_pipeline_keeps_the_rules(
     assert words in refusal(copied, "bert_large_pod16", "pod16", pipeline, **keys)
 
 
+def test_a_billion_layers_are_refused_by_their_sum_without_a_list_of_them(copied: Path) -> None:
+    layers = {"layers_per_ipu": [0, 10**9, 10**9, 0]}
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (psutil.Process().memory_info().vms + (1 << 28), limits[1]))
+    try:
+        assert "layers_per_ipu: 2000000000 layers, but model.layers is 12" in refusal(
+            copied, "gpt2_small_pod16", "pod16", layers
+        )
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, limits)
+
+
 def test_one_ipu_needs_no_more_than_one_micro_batch() -> None:
     assert Pipeline(layers_per_ipu=[2], gradient_accumulation=1).stages == 1
 
@@ -234,7 +267,7 @@ def test_an_architecture_without_segments_is_refused(copied: Path) -> None:
     words = refusal(
         copied, "mt5_base_romanian_diacritics_v3-8", "pod16", {"layers_per_ipu": [6, 6], "gradient_accumulation": 64}
     )
-    assert "a mt5 cannot be split over IPUs; gpt2 and bert can" in words
+    assert "a mt5 cannot be split over IPUs; gpt2, llama and bert can" in words
 
 
 def test_the_micro_batch_follows_from_the_pipeline(copied: Path) -> None:
@@ -421,7 +454,7 @@ def test_every_configuration_of_the_original_has_as_many_parameters(name: str) -
     # 12 d^2 + 13 d in a layer, and the embeddings and the last normalisation.
     by_hand = layers * (12 * width**2 + 13 * width) + (vocabulary + positions + 2) * width
     assert by_hand == parameters
-    assert sum(weights.numbers for weights in gpt2_weights(config)) == parameters
+    assert sum(weights.numbers for weights in decoder_weights(config)) == parameters
 
 
 @pytest.mark.parametrize("name", PIPELINED)

@@ -9,7 +9,7 @@ import pytest
 
 from relm.artifact import read_json, sidecar_of, write_json
 from relm.errors import RelmError
-from relm.recipes.recipe import Expectation, Noise
+from relm.recipes.expectations import Expectation, Noise
 from relm.reporting.verify import deciding_seeds, find_machines, interval_half_width, judge_row, overall, verify
 
 # Table of t, 4 degrees of freedom: t(0.975) = 2.776445, t(0.80) = 0.940965.

@@ -12,6 +12,7 @@ from relm.models.bert_configuration import BertConfig
 from relm.models.configuration import Configuration
 from relm.models.contract import LanguageModel
 from relm.models.gpt2 import Gpt2Config
+from relm.models.llama_configuration import LlamaConfig
 from relm.models.t5_configuration import T5Config
 from relm.recipes.recipe import Phase
 from relm.training.architecture import unset_model
@@ -34,6 +35,10 @@ def cases(dropout: float = 0.1, **changes: Any) -> dict[str, tuple[Configuration
         "gpt2, within documents": (
             Gpt2Config(2, 4, 32, 64, VOCABULARY, dropout=dropout, biases=False),
             phase("causal", causal={"document_attention": True}, **changes),
+        ),
+        "llama": (
+            LlamaConfig(3, 4, 32, 88, 64, VOCABULARY, key_value_heads=2, dropout=dropout, tied_head=True),
+            phase("causal", **changes),
         ),
         "bert, sentence pairs": (
             BertConfig(3, 4, 32, 80, 64, VOCABULARY, next_sentence=True, **dropouts),

@@ -36,6 +36,31 @@ def test_a_new_shape_after_the_warm_up_is_an_error() -> None:
         require_same_programs(device, WARM_UP + 3, programs)
 
 
+@pytest.mark.full
+@pytest.mark.timeout(900)
+def test_validation_runs_a_compiled_program_of_its_own_with_the_same_loss(tmp_path: Path, examples: Path) -> None:
+    held_out = {"validation_interval": 1, "validation_batches": 1}
+    changes = {
+        "model": {"layers": 1, "hidden_size": 4, "dropout": 0.0},
+        "pretrain": {"main": {"steps": WARM_UP + 1, "schedule": {"warmup_steps": 1}}},
+    }
+    plain = SharedRun(tmp_path / "plain", examples, merge(changes, {"run": held_out}))
+    compiled = SharedRun(tmp_path / "compiled", examples, merge(changes, {"run": {**held_out, "compile": True}}))
+    plain.train()
+    torch._dynamo.reset()
+    before = graphs()
+    compiled.train()
+    assert graphs() == before + 2, "one program of a step, one of a validation, and none after the first step"
+    np.testing.assert_allclose(compiled.columns("validation_loss"), plain.columns("validation_loss"), rtol=1e-4)
+
+
+def graphs() -> int:
+    """Return the count of graphs that torch.compile has made in this process."""
+    from torch._dynamo.utils import counters
+
+    return int(counters["stats"]["unique_graphs"])
+
+
 def test_the_error_without_a_compiler_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     from torch._inductor import config
 
@@ -58,17 +83,15 @@ WITHOUT_DROPOUT: dict[str, dict[str, Any]] = {
 def test_a_compiled_run_takes_the_steps_of_an_uncompiled_one(
     tmp_path: Path, examples_of: Callable[[str], Path], objective: str, precision: str
 ) -> None:
-    from torch._dynamo.utils import counters
-
     held_out = {"run": {"validation_interval": 2, "validation_batches": 1}}
     changes = {"model": WITHOUT_DROPOUT[objective], "pretrain": {"main": {"precision": precision}}, **held_out}
     plain = SharedRun(tmp_path / "plain", examples_of(objective), changes, objective=objective)
     compiled = SharedRun(tmp_path / "compiled", plain.examples, merge(changes, {"run": {"compile": True}}), objective=objective)
     plain.train()
     torch._dynamo.reset()
-    before = counters["stats"]["unique_graphs"]
+    before = graphs()
     compiled.train()
-    assert counters["stats"]["unique_graphs"] == before + 1
+    assert graphs() == before + 2, "one program of a step, one of a validation"
     figures = ("loss", "gradient_norm", "validation_loss")
     rounding = {"float32": 1e-4, "bfloat16": 3e-2}[precision]
     np.testing.assert_allclose(compiled.columns(*figures), plain.columns(*figures), rtol=rounding)

@@ -271,7 +271,7 @@ def test_the_command_takes_the_name_or_any_file_of_a_checkpoint(tmp_path: Path) 
         ),
         (
             ["--format", "megatron", "--tokenizer", "t.json", "--configuration", "c.json"],
-            "import: --configuration goes with models (tf_bert) only; leave it out",
+            "import: --configuration goes with tf_bert only; leave it out",
         ),
     ],
 )

@@ -58,7 +58,6 @@ def test_a_machine_decides_the_request(project: Commands, machine: str) -> None:
 
 
 def test_the_plugin_passes_the_request_to_sbatch(project: Commands) -> None:
-    pytest.importorskip("snakemake_executor_plugin_slurm")
     commands, calls = project.folder / "commands", project.folder / "calls"
     commands.mkdir()
     for name in ("sbatch", "sacct", "squeue", "sinfo", "scontrol", "sacctmgr", "scancel"):

@@ -1,7 +1,8 @@
 """Download a recipe's file from the first source with the right bytes: the user's own folders, then each source in order.
 
 The destination appears whole, by rename, once its sha256 is the recipe's; a source is never trusted for anything else. The
-bytes received before an interruption are kept beside it, and the download resumes from them.
+bytes received before an interruption are kept beside it, and the download resumes from them. A file without a sha256 is
+compared with its first download.
 """
 
 import contextlib
@@ -15,6 +16,7 @@ import requests
 
 from relm.artifact import atomic_file, checked_sidecar, sha256_of, write_sidecar
 from relm.corpus.archive import BLOCK, read_content
+from relm.corpus.first_download import explain_record, pin, write_record
 from relm.corpus.sources import Location, SourceFault, describe_source, list_kept_names
 from relm.corpus.transfer import PartialFile, transfer
 from relm.errors import RelmError
@@ -38,6 +40,7 @@ def download(name: str, remote: RemoteFile, destination: Path) -> str:
     Raises:
         RelmError: no source gave the right bytes (each is listed with its reason), or the disk is or would be full.
     """
+    asked, remote = remote, pin(remote, destination)
     if _is_there(remote, destination):
         return f"{name}: already there with the right sha256 ({destination.stat().st_size:,} bytes); nothing was downloaded"
     started = time.monotonic()
@@ -47,17 +50,18 @@ def download(name: str, remote: RemoteFile, destination: Path) -> str:
         with PartialFile(destination) as part:
             origin = _try_mirrors(name, remote, destination, faults) or _try_sources(remote, part, faults)
             if origin is None:
-                raise RelmError(_format_failure(name, remote, faults))
+                raise RelmError(_format_failure(name, remote, faults) + explain_record(asked, destination))
             write_sidecar(destination)
             part.clear()
+            first = "" if remote.is_pinned else f"; {write_record(destination, origin)}"
     seconds = max(time.monotonic() - started, 1e-3)
     size = destination.stat().st_size
-    return f"{name}: {size:,} bytes from {origin} in {seconds:.1f} s ({size / seconds / 1e6:.1f} MB/s)"
+    return f"{name}: {size:,} bytes from {origin} in {seconds:.1f} s ({size / seconds / 1e6:.1f} MB/s){first}"
 
 
 def _is_there(remote: RemoteFile, destination: Path) -> bool:
     """Return whether the destination is the wanted file, and write a missing or wrong sidecar of a right one."""
-    if not destination.is_file() or not remote.may_have(destination.stat().st_size):
+    if not remote.is_pinned or not destination.is_file() or not remote.may_have(destination.stat().st_size):
         return False
     with contextlib.suppress(RelmError, KeyError, TypeError):
         return bool(checked_sidecar(destination)["sha256"] == remote.sha256)
@@ -88,6 +92,7 @@ def _format_failure(name: str, remote: RemoteFile, faults: list[str]) -> str:
     return (
         f"{name}: no source gave the {remote.format_size()} with sha256 {remote.sha256}:\n"
         + "".join(f"  - {fault}\n" for fault in faults)
+        + (f"It is made by: {remote.made_by}\n" if remote.made_by else "")
         + f"To provide it by hand, put {' or '.join(_list_ways(name, remote))} (plain files also as .xz, .gz or .bz2) into any "
         + f"folder and name that in RELM_MIRROR (several: separated by {os.pathsep!r}); its content is checked all the same"
     )
@@ -158,7 +163,9 @@ def _store(blocks: Iterable[bytes], remote: RemoteFile, destination: Path) -> No
                 raise SourceFault(f"has more than the expected {remote.largest_size:,} bytes")
             digest.update(block)
             file.write(block)
-        if digest.hexdigest() != remote.sha256:
+        if not remote.is_pinned and not remote.may_have(size):
+            raise SourceFault(f"has {size:,} bytes, expected {remote.format_size()}")
+        if remote.is_pinned and digest.hexdigest() != remote.sha256:
             raise SourceFault(f"has {size:,} bytes with sha256 {digest.hexdigest()}, expected sha256 {remote.sha256}")
 
 
@@ -196,7 +203,10 @@ def _accept(location: Location, source: Source, remote: RemoteFile, part: Partia
     """Make the destination from the fetched bytes if they are right."""
     _check(part.path, location.checks)
     if source.member is None and source.decompress is None:
-        _check(part.path, (("sha256", remote.sha256, "the recipe"),))
+        if remote.is_pinned:
+            _check(part.path, (("sha256", remote.sha256, "the recipe"),))
+        else:
+            _check_size(part.path, remote)
         part.become_destination()
     else:
         _store(read_content(part.path, source.member, source.decompress), remote, part.destination)

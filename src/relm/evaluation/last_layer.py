@@ -10,7 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from relm.models.gpt2 import Attention, Block, Gpt2
+from relm.models.decoder import Attention, Block
+from relm.models.gpt2 import Gpt2
 
 
 def hidden_at(model: Gpt2, input_ids: Tensor, rows: Tensor, columns: Tensor) -> Tensor:

@@ -134,6 +134,11 @@ class TokenStream:
     def __len__(self) -> int:
         return int(self._starts[-1])
 
+    @property
+    def lengths(self) -> list[int]:
+        """Return the count of tokens of each shard that has any."""
+        return [len(shard) for shard in self._shards]
+
     def tokens(self, start: int, stop: int) -> npt.NDArray[np.int64]:
         """Return tokens `start` to `stop` (not included) as int64; fewer where the stream ends."""
         start, stop = max(start, 0), min(stop, len(self))

@@ -201,5 +201,6 @@ _KINDS: dict[tuple[str, str], tuple[str, str, object]] = {
     ("BPE", "ByteLevel"): ("byte_level_bpe", "use_regex", True),
     ("WordPiece", "BertPreTokenizer"): ("wordpiece", "", None),
     ("Unigram", "Metaspace"): ("sentencepiece", "split", True),
+    ("BPE", "Metaspace"): ("sentencepiece", "prepend_scheme", "always"),
     ("WordLevel", "Split"): ("characters", "pattern", {"Regex": ANY_CHARACTER}),
 }

@@ -18,6 +18,7 @@ from relm.artifact import atomic_file, checked_sidecar, sidecar_of, write_sideca
 from relm.errors import RelmError
 from relm.examples import tokenizer_models as build
 from relm.examples.documents import first_texts
+from relm.examples.llama2_c_tokenizer import llama2_c
 
 # The original trainers of byte-level BPE have the same bound.
 MINIMUM_FREQUENCY = 2
@@ -32,7 +33,7 @@ class SpecialIds:
     """The ids of a tokenizer's special tokens; None where it has no such token."""
 
     end_of_text: int | None = None
-    """`<|endoftext|>`, else `</s>`."""
+    """`<|endoftext|>`, else `</s>`, else `<s>`, which begins a text where no token ends one."""
     pad: int | None = None
     """`[PAD]` or `<pad>`."""
     unk: int | None = None
@@ -47,7 +48,7 @@ class SpecialIds:
 
 # Field of `SpecialIds` -> candidate tokens, of which the first that exists is taken.
 SPECIAL_TOKENS = {
-    "end_of_text": (build.END_OF_TEXT, "</s>"),
+    "end_of_text": (build.END_OF_TEXT, "</s>", "<s>"),
     "pad": ("[PAD]", "<pad>"),
     "unk": ("[UNK]", build.UNKNOWN),
     "cls": ("[CLS]", "<s>"),
@@ -153,7 +154,8 @@ def import_tokenizer(kind: str, files: Mapping[str, Path], output: Path) -> str:
 
     Args:
         kind: gpt2_bpe or roberta_bpe (files `vocab.json` and `merges.txt`), bert_wordpiece_uncased or bert_wordpiece_cased
-            (`vocab.txt`), t5_sentencepiece (`spiece.model`), or tokenizers_json (`tokenizer.json`, kept byte for byte).
+            (`vocab.txt`), t5_sentencepiece (`spiece.model`), llama2_c (`tokenizer.bin`), or tokenizers_json (`tokenizer.json`,
+            kept byte for byte).
         files: name -> path.
         output: the `tokenizer.json` to write.
 
@@ -166,6 +168,7 @@ def import_tokenizer(kind: str, files: Mapping[str, Path], output: Path) -> str:
         "bert_wordpiece_uncased": lambda: build.bert_wordpiece(files["vocab.txt"], lower_case=True),
         "bert_wordpiece_cased": lambda: build.bert_wordpiece(files["vocab.txt"], lower_case=False),
         "t5_sentencepiece": lambda: build.t5_sentencepiece(files["spiece.model"]),
+        "llama2_c": lambda: llama2_c(files["tokenizer.bin"]),
     }
     if kind == "tokenizers_json":
         content = _text_of(files["tokenizer.json"])

@@ -280,7 +280,7 @@ def take_steps(ready: PreparedRun, inputs: Iterator[Round], count: int, warm_up:
         if number in (1, warm_up, count):
             device.synchronise()
             clock[number] = time.perf_counter()
-            meter.read(run.describe_examples)
+            meter.read(run.describe_failure)
         if number == 1:
             first_terms, first_loss = meter.terms, meter.loss
     steady = max(0, count - warm_up) * length
@@ -306,7 +306,7 @@ def trace_steps(ready: PreparedRun, inputs: Iterator[Round], count: int, trace: 
         take_step(run, ready.learner, forward, given.steps[0])
 
     found = profile_steps(step, updates.forward, inputs, count, run.device, trace if run.writes else None)
-    ready.learner.meter.read(run.describe_examples)
+    ready.learner.meter.read(run.describe_failure)
     return found
 
 

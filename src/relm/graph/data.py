@@ -13,7 +13,7 @@ from relm.errors import RelmError
 from relm.graph.asking import PROJECT, report_faults, sidecars, strings
 from relm.recipes import identity
 from relm.recipes.identity import work_folder
-from relm.recipes.jobs import SPLITS, DataJob, DocumentsJob, ExamplesJob, TokenizerJob
+from relm.recipes.jobs import DataJob, DocumentsJob, ExamplesJob, TokenizerJob
 from relm.recipes.remote_files import RemoteFile
 
 JOBS: dict[str, type[DataJob]] = {kind.product: kind for kind in (DocumentsJob, TokenizerJob, ExamplesJob)}
@@ -37,13 +37,13 @@ def _sha256_of_key(spec: Path, files: Mapping[str, RemoteFile], wildcards: Any) 
     """
     if wildcards.shard not in files:
         raise RelmError(f"{spec}: has no file {wildcards.shard}; it has {', '.join(files)}")
-    sha256 = files[wildcards.shard].sha256
-    if sha256[:12] != wildcards.key:
+    file = files[wildcards.shard]
+    if file.key != wildcards.key:
         raise RelmError(
-            f"{spec}: {wildcards.shard} has sha256 {sha256[:12]}..., requested was {wildcards.key}...: was it edited during "
+            f"{spec}: {wildcards.shard} has sha256 {file.key}..., requested was {wildcards.key}...: was it edited during "
             "the run? Give the same command again"
         )
-    return sha256
+    return file.sha256
 
 
 def _model_file_sha256(wildcards: Any) -> str:
@@ -98,4 +98,4 @@ def _find_job(product: str, wildcards: Any) -> DataJob:
 def shard_sidecars(wildcards: Any) -> list[str]:
     """Return the sidecars of all shards of examples, training first."""
     job = PROJECT.find_job(ExamplesJob, wildcards.key, wildcards.dataset)
-    return sidecars([job.examples(shard, split) for split in SPLITS for shard in job.documents.shards])
+    return sidecars(job.files())

@@ -36,7 +36,7 @@ def training_inputs(wildcards: Any) -> dict[str, Any]:
     start = plan.starting_weights(phase)
     return {
         "manifest": str(plan.manifest(phase)),
-        "shards": ancient(strings([plan.examples(phase, shard, "train") for shard in plan.shards])),
+        "shards": ancient(strings(plan.example_files(phase, "train"))),
         "tokenizer": ancient(str(plan.tokenizer)),
         "start_sidecar": sidecars(start[:1]),
         "start": ancient(strings(start)),

@@ -23,7 +23,7 @@ from relm.models.configuration import folder_config
 from relm.models.contract import LanguageModel
 from relm.models.gathering import gathered
 from relm.models.layers import GELU, Linear, TracedModule, embedding, layer_norm, through_layers, truncated_normal
-from relm.models.losses import Term, cross_entropy, cross_entropy_in_chunks
+from relm.models.losses import Term, cross_entropy
 from relm.models.segments import ModelSegment, State, state_of
 from relm.models.weights import read_weights, write_folder
 
@@ -39,7 +39,7 @@ class Embeddings(nn.Module):
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
         self.first_position = config.first_position
-        self.padding_id = config.padding_id
+        self.no_gradient_id = config.padding_id if config.no_gradient_id is None else config.no_gradient_id
         self.dropout = config.hidden_dropout
         self.word_embeddings = embedding(config.vocabulary_size, config.hidden_size)
         self.position_embeddings = embedding(config.first_position + config.positions, config.hidden_size)
@@ -52,7 +52,7 @@ class Embeddings(nn.Module):
 
     def words(self, input_ids: Tensor) -> Tensor:
         """(batch, sequence) ids -> (batch, sequence, hidden), the tokens' embeddings"""
-        return F.embedding(input_ids, self.word_embeddings.weight, self.padding_id)
+        return F.embedding(input_ids, self.word_embeddings.weight, self.no_gradient_id)
 
     def with_positions(self, words: Tensor, token_type_ids: Tensor | None) -> Tensor:
         """Add positions and segments and normalise, (batch, sequence, hidden) -> the same shape"""
@@ -282,8 +282,7 @@ class Bert(LanguageModel):
     def _scored(self, hidden: Tensor, batch: Mapping[str, Tensor]) -> dict[str, Term]:
         """Return the loss at the encoder's output at the positions that are read."""
         masked = hidden[:, -batch["masked_positions"].shape[1] :]
-        logits = self.head(masked)
-        terms = {"masked_token": cross_entropy_in_chunks(logits, batch["masked_labels"], self.loss_chunk, self.traced)}
+        terms = {"masked_token": self.score_tokens(masked, batch["masked_labels"])}
         if self.config.next_sentence:
             related = self._related(hidden[:, 0])
             terms["next_sentence"] = cross_entropy(related, batch["next_sentence_labels"], self.traced)
@@ -366,10 +365,10 @@ class Bert(LanguageModel):
         if input_ids.shape[1] > self.config.positions:
             raise ValueError(f"{input_ids.shape[1]} tokens, but the model has {self.config.positions} positions")
 
-    def head(self, hidden: Tensor) -> Tensor:
-        """(..., hidden) at any positions -> (..., vocabulary), the logits of the token at each position"""
+    def vocabulary_projection(self, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Return the transformed input of the projection to the vocabulary, its weight and its bias."""
         predictions = self.cls.predictions
-        return self.project_vocabulary(predictions(hidden), self.bert.embeddings.word_embeddings.weight, predictions.bias)
+        return predictions(hidden), self.bert.embeddings.word_embeddings.weight, predictions.bias
 
     def _related(self, first: Tensor) -> Tensor:
         assert self.bert.pooler is not None, "next_sentence is on"

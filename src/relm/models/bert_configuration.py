@@ -10,7 +10,8 @@ from relm.models.configuration import HUGGINGFACE_ACTIVATIONS, Published, own_sw
 
 # Models that differ in these fields only have interchangeable weights; the weights show whether there is a head for pairs.
 FREE_FIELDS = (
-    "hidden_dropout", "attention_dropout", "initializer_range", "initialisation", "padding_id", "next_sentence",
+    "hidden_dropout", "attention_dropout", "initializer_range", "initialisation", "padding_id", "no_gradient_id",
+    "next_sentence",
 )  # fmt: skip
 _OWN_FIELDS = (
     "initialisation", "query_key_value_bias", "attention_projection_bias", "transform_layer", "prediction_bias",
@@ -57,6 +58,8 @@ class BertConfig:
     """1e-12 in BERT, 1e-5 in RoBERTa, 1e-3 in Graphcore's BERT for TensorFlow 1."""
     padding_id: int | None = 0
     """The token whose embedding gets no gradient from the input side, as in transformers; None: there is no such token."""
+    no_gradient_id: int | None = None
+    """Another such token instead: pytorch_transformers 1.2.0 takes token 0 for RoBERTa too, where it is <s>."""
     query_key_value_bias: bool = True
     """Biases of queries, keys and values, which Google's BERT has and Graphcore's by default lacks.
 

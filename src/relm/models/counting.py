@@ -58,7 +58,9 @@ class Product(NamedTuple):
         return 2 * self.times * self.rows * self.inner * self.columns
 
 
-def attention_products(queries: int, keys: int, width: int, inner: int, heads: int) -> Iterator[Product]:
+def attention_products(
+    queries: int, keys: int, width: int, inner: int, heads: int, shared: int | None = None
+) -> Iterator[Product]:
     """Yield the products of a sublayer in which `queries` positions attend to `keys`, its four projections included.
 
     Scores under a causal mask count: kernels differ in whether they compute them, published figures count them.
@@ -66,9 +68,10 @@ def attention_products(queries: int, keys: int, width: int, inner: int, heads: i
     Args:
         width: width of the residual stream.
         inner: width of all heads together.
+        shared: width of all keys, or values, together, where heads share them; None: `inner`.
     """
     yield Product(queries, width, inner)
-    yield Product(keys, width, inner, times=2)
+    yield Product(keys, width, shared or inner, times=2)
     yield Product(queries, inner // heads, keys, times=heads)
     yield Product(queries, keys, inner // heads, times=heads)
     yield Product(queries, inner, width)
@@ -86,6 +89,8 @@ class Computing(NamedTuple):
     which keeps no scores; written_out: plain products that a compiler fuses."""
     compiled: bool
     """A compiler drops copies and computes cheap operations again, instead of keeping their results."""
+    loss_chunk: int | None = None
+    """Positions of a sequence whose logits are in memory at once; None: all."""
 
     @property
     def copies(self) -> bool:
@@ -133,6 +138,10 @@ def loss_bytes(how: Computing, scored: int, classes: int) -> tuple[int, int]:
     These are twice in float32 without a compiler; with one they are once in the precision of products, and where it makes one
     program of the whole pass they replace the logits.
     """
+    if how.loss_chunk is not None:
+        # Logits in the precision of products, in float32, and their logarithms, which become the gradient.
+        halves = how.element if how.element < FLOAT else 0
+        return ID * scored, (2 * FLOAT + halves) * min(how.loss_chunk, scored) * classes
     logits = scored * classes
     temporary = 2 * FLOAT * logits
     if how.compiled:

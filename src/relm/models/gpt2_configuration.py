@@ -9,7 +9,7 @@ from typing import Any
 from relm.models.configuration import HUGGINGFACE_ACTIVATIONS, Published, own_switches, require_consistent
 
 # Models that differ in these fields only have interchangeable weights.
-FREE_FIELDS = ("dropout", "initializer_range")
+FREE_FIELDS = ("dropout", "initializer_range", "initialisation")
 _OWN_FIELDS = ("biases",)
 
 
@@ -35,12 +35,41 @@ class Gpt2Config:
     dropout: float = 0.1
     """Dropout on embeddings, attention and residuals alike."""
     initializer_range: float = 0.02
+    initialisation: str = "normal"
+    """normal, or the draws of another program: llm_c, llm_c_bfloat16."""
     layer_norm_epsilon: float = 1e-5
     biases: bool = True
     """Biases of projections and normalisations. Without, a folder for `transformers` has zeros, which learn if it trains on."""
 
+    position_encoding = "learnt"
+    rotary_base = 0.0
+    normalisation = "layer_norm"
+    tied_head = True
+    # The projections into the residual stream.
+    scaled_projections = ("c_proj.weight",)
+
     def __post_init__(self) -> None:
         require_consistent(self, self.heads, self.hidden_size, self.activation)
+
+    @property
+    def key_value_heads(self) -> int:
+        """Return `heads`: none share keys and values."""
+        return self.heads
+
+    @property
+    def intermediate_size(self) -> int:
+        """Return four times the width."""
+        return 4 * self.hidden_size
+
+    @property
+    def norm_epsilon(self) -> float:
+        """Return the constant of layer normalisation."""
+        return self.layer_norm_epsilon
+
+    @property
+    def feed_forward(self) -> str:
+        """Return the kind of the feed-forward sublayer, which is its activation."""
+        return self.activation
 
     @classmethod
     def from_huggingface(cls, config: Mapping[str, Any]) -> Gpt2Config:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -68,7 +69,51 @@ def layer_norm(width: int, epsilon: float, bias: bool = True) -> nn.LayerNorm:
     return norm
 
 
-def recomputed(layer: nn.Module, *inputs: Tensor | None) -> Tensor:
+class RmsNorm(nn.Module):
+    """A normalisation by the root mean square (Zhang and Sennrich 2019), computed in float32."""
+
+    def __init__(self, width: int, epsilon: float) -> None:
+        super().__init__()
+        self.epsilon = epsilon
+        self.weight = nn.Parameter(torch.empty(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., width) -> the same shape"""
+        numbers = x.float()
+        normalised = numbers * torch.rsqrt(numbers.pow(2).mean(-1, keepdim=True) + self.epsilon)
+        return self.weight * normalised.to(x.dtype)
+
+
+def rotary_angles(positions: Tensor, head_size: int, base: float) -> Tensor:
+    """Return cosine and sine of the angles by which rotary encoding turns the pairs of a head (Su et al. 2021, section 3.2).
+
+    Args:
+        positions: (...) whole numbers.
+        head_size: an even number.
+        base: pair n turns by base ** (-2 n / head_size) from one position to the next.
+
+    Returns:
+        (2, ..., head_size / 2) float32.
+    """
+    exponents = torch.arange(0, head_size, 2, device=positions.device).float() / head_size
+    angles = positions[..., None].float() * (1.0 / base**exponents)
+    return torch.stack([angles.cos(), angles.sin()])
+
+
+def rotated(x: Tensor, rotation: Tensor) -> Tensor:
+    """Turn the pairs of queries or keys, in float32.
+
+    Args:
+        x: (batch, heads, sequence, head_size); number n of a head is paired with number n + head_size / 2, as in
+            `transformers` (llama2.c's file has the two of a pair side by side).
+        rotation: from `rotary_angles`, (2, sequence, head_size / 2), or a shape that fits after its first size.
+    """
+    cosine, sine = rotation[0], rotation[1]
+    first, second = x.float().chunk(2, dim=-1)
+    return torch.cat([first * cosine - second * sine, second * cosine + first * sine], dim=-1).to(x.dtype)
+
+
+def recomputed(layer: nn.Module, *inputs: Any) -> Tensor:
     """Return `layer(*inputs)`, keeping only the inputs.
 
     The backward pass computes the rest again with the same random numbers (Chen et al. 2016): a third more work, a fraction
@@ -78,9 +123,7 @@ def recomputed(layer: nn.Module, *inputs: Tensor | None) -> Tensor:
     return output
 
 
-def through_layers(
-    layers: Iterable[nn.Module], x: Tensor, *others: Tensor | None, recompute: Callable[..., Tensor] | None
-) -> Tensor:
+def through_layers(layers: Iterable[nn.Module], x: Tensor, *others: Any, recompute: Callable[..., Tensor] | None) -> Tensor:
     """Return `x` after all layers, each called as `layer(x, *others)`.
 
     Args:

@@ -92,11 +92,11 @@ class Sizes(Section):
         return text if self.longest_sequence is None else f"{text}, {self.longest_sequence} positions"
 
 
-class LearntPositions(Sizes):
-    """Keys of architectures that learn a vector for each position."""
+class LimitedLength(Sizes):
+    """Keys of architectures with a longest sequence, and heads that share the width."""
 
     positions: int = Field(gt=0)
-    """Number of position embeddings: the length of the longest sequence in tokens."""
+    """Length of the longest sequence in tokens; with learnt positions, the number of their embeddings."""
 
     @property
     def longest_sequence(self) -> int | None:
@@ -110,7 +110,7 @@ class LearntPositions(Sizes):
         return self
 
 
-class Gpt2Architecture(LearntPositions):
+class Gpt2Architecture(LimitedLength):
     """A GPT-2: decoder-only, learnt positions, pre-layer normalisation, head tied to the token embedding."""
 
     architecture: Literal["gpt2"]
@@ -123,11 +123,49 @@ class Gpt2Architecture(LearntPositions):
     """Dropout rate of embeddings, attention probabilities and residuals."""
     initializer_range: float = Field(default=0.02, gt=0)
     """Standard deviation of the initial weights; that of residual projections is divided by sqrt(2 layers)."""
+    initialisation: Literal["normal", "llm_c", "llm_c_bfloat16"] = "normal"
+    """Draws of the initial weights, all of which are normal. llm_c: those of llm.c's train_gpt2.py, equal for the same seed (42
+    in its code); llm_c_bfloat16: the same rounded to bfloat16, with which its train_gpt2.cu -e d12 begins."""
     layer_norm_epsilon: float = Field(default=1e-5, gt=0)
     """Constant added to the variance in layer normalisation."""
 
 
-class BertArchitecture(LearntPositions):
+class LlamaArchitecture(LimitedLength):
+    """A Llama: decoder-only, rotary positions, pre-layer RMS normalisation, gated feed-forward sublayer, no biases."""
+
+    architecture: Literal["llama"]
+    """Name of the architecture."""
+    key_value_heads: int | None = Field(default=None, gt=0)
+    """Number of heads of keys and values, each shared by equally many attention heads; null: as many as attention heads."""
+    intermediate_size: int | None = Field(default=None, gt=0)
+    """Width between the projections of the feed-forward sublayer; null: 2/3 of four times hidden_size, rounded up to a multiple
+    of multiple_of."""
+    multiple_of: int = Field(default=256, gt=0)
+    """Divisor of the feed-forward sublayer's width, where intermediate_size is null."""
+    rotary_base: float = Field(default=10000.0, gt=0)
+    """Base of the wavelengths of rotary positions."""
+    tied_head: bool = False
+    """The projection to the vocabulary shares the weights of the embedding."""
+    dropout: Rate = 0.0
+    """Dropout rate of embeddings, attention probabilities and residuals."""
+    initializer_range: float = Field(default=0.02, gt=0)
+    """Standard deviation of the initial weights."""
+    initialisation: Literal["normal", "llama2_c"] = "normal"
+    """Distribution of the initial weights. normal: all matrices alike, as in transformers; llama2_c: the standard deviation of
+    the projection after attention, and of the feed-forward's that the gate multiplies, is divided by sqrt(2 layers)."""
+    rms_norm_epsilon: float = Field(default=1e-6, gt=0)
+    """Constant added to the mean square in normalisation."""
+
+    @model_validator(mode="after")
+    def heads_fit(self) -> Self:
+        if self.key_value_heads is not None and self.heads % self.key_value_heads:
+            raise ValueError(f"key_value_heads ({self.key_value_heads}) must divide heads ({self.heads})")
+        if self.hidden_size // self.heads % 2:
+            raise ValueError(f"hidden_size ({self.hidden_size}) / heads ({self.heads}) must be even for rotary positions")
+        return self
+
+
+class BertArchitecture(LimitedLength):
     """A BERT or RoBERTa: encoder-only, learnt positions, post-layer normalisation, head tied to the token embedding."""
 
     architecture: Literal["bert", "roberta"]
@@ -158,6 +196,9 @@ class BertArchitecture(LearntPositions):
     """The head has a projection, activation and normalisation before the vocabulary; Graphcore's recipes leave it out."""
     prediction_bias: bool = True
     """The head has a bias for each token of the vocabulary."""
+    no_gradient_id: int | None = Field(default=None, ge=0)
+    """Token whose embedding gets no gradient from the input side; null: the padding, as in transformers. For RoBERTa,
+    pytorch_transformers 1.2.0 takes token 0, which is <s>."""
 
 
 class T5Architecture(Sizes):
@@ -188,7 +229,7 @@ class T5Architecture(Sizes):
 
 
 Architecture = Annotated[
-    Gpt2Architecture | BertArchitecture | T5Architecture,
+    Gpt2Architecture | LlamaArchitecture | BertArchitecture | T5Architecture,
     SectionOf("architecture", lambda: {architecture.name: architecture.section for architecture in ARCHITECTURES}),
 ]
 
@@ -199,11 +240,19 @@ _GPT2 = ArchitectureDeclaration(
     pipeline="text-generation",
     model="relm.models.gpt2:Gpt2",
     configuration="relm.models.gpt2_configuration:gpt2_configuration",
-    weights="relm.models.gpt2_counting:gpt2_weights",
-    products="relm.models.gpt2_counting:gpt2_products",
-    activations="relm.models.gpt2_counting:gpt2_activations",
-    segment_weights="relm.models.gpt2_counting:gpt2_segment_weights",
+    weights="relm.models.decoder_counting:decoder_weights",
+    products="relm.models.decoder_counting:decoder_products",
+    activations="relm.models.decoder_counting:decoder_activations",
+    segment_weights="relm.models.decoder_counting:decoder_segment_weights",
     terms=("next_token",),
+)
+_LLAMA = replace(
+    _GPT2,
+    name="llama",
+    section=LlamaArchitecture,
+    model="relm.models.llama:Llama",
+    configuration="relm.models.llama_configuration:llama_configuration",
+    twin_sizes={"key_value_heads": 1, "intermediate_size": None},
 )
 _BERT = ArchitectureDeclaration(
     name="bert",
@@ -232,7 +281,7 @@ _T5 = ArchitectureDeclaration(
     terms=("target_token",),
     twin_sizes={"decoder_layers": None, "head_size": TWIN_WIDTH // TWIN_HEADS, "intermediate_size": 2 * TWIN_WIDTH},
 )
-for _declaration in (_GPT2, _BERT, replace(_BERT, name="roberta"), _T5, replace(_T5, name="mt5")):
+for _declaration in (_GPT2, _LLAMA, _BERT, replace(_BERT, name="roberta"), _T5, replace(_T5, name="mt5")):
     ARCHITECTURES.register(_declaration)
 
 

@@ -28,7 +28,7 @@ REVISIONS = {"documents": 1, "tokenizer": 1, "examples": 1, "training": 1, "eval
 # Keys of a dataset that determine its documents and their splits, beside the content of its files.
 DOCUMENTS_KEYS = {
     "format", "ends_mid_page", "text_key", "id_key", "title_key", "split", "held_out_files", "held_out_one_in",
-    "held_out_end",
+    "held_out_end", "held_out_tokens",
 }  # fmt: skip
 
 
@@ -98,7 +98,7 @@ def dataset_identity(dataset: Dataset, cache: Path) -> dict[str, Any]:
     elif dataset.hub is not None:
         content = given(dataset.hub)
     else:
-        content = [[file, remote.sha256] for file, remote in dataset.files.items()]
+        content = [[file, remote.identity] for file, remote in dataset.files.items()]
     keys = DOCUMENTS_KEYS | {dataset.format}  # a format's options are under its name
     return {"content": content, **dataset.model_dump(mode="json", include=keys, exclude_defaults=True)}
 

@@ -139,7 +139,7 @@ def _complete(document: Mapping[str, Any], dataset: Dataset, project: Project, n
         return {**document, "content": folder_content(dataset, work_folder() / "folders")}
     if len(dataset.files) != 1 or not os.path.lexists(project.dataset_path(name)):
         return document
-    files = [[file, remote.sha256] for file, remote in project.dataset(name).files.items()]
+    files = [[file, remote.identity] for file, remote in project.dataset(name).files.items()]
     return {**document, "content": files} if len(files) > LISTED_FILES and document["content"][0] in files else document
 
 

@@ -13,13 +13,17 @@ from pydantic import Field, field_validator, model_validator
 from relm.errors import RelmError
 from relm.recipes.declaration import NameIn
 from relm.recipes.devices import DEVICES, HOST, PRECISION, list_environments
+from relm.recipes.pipeline import Pipeline
 from relm.recipes.recipe import Recipe
 from relm.recipes.section import Section, read_yaml, validate
 from relm.recipes.topologies import Topology
 
 HARDWARE_KEYS = ("device", "topology", "processes")
 """Keys of `run` that follow from a machine."""
-OWN_KEYS = (*HARDWARE_KEYS, "micro_batch_size", "threads", "compile", "activation_checkpointing", "peak_teraflops", "pipeline")
+OWN_KEYS = (
+    *HARDWARE_KEYS, "micro_batch_size", "threads", "compile", "activation_checkpointing", "loss_chunk", "document_attention",
+    "overlap_gradients", "peak_teraflops", "pipeline",
+)  # fmt: skip
 """Keys of `run` that are meant for the recipe's own machine; on another one they have their defaults, or those of `on`."""
 Positive = Annotated[float, Field(gt=0)]
 SourceUrl = Annotated[str, Field(pattern=r"^https?://")]
@@ -210,7 +214,7 @@ def _batch_of_pipeline(recipe: Recipe, name: str) -> dict[str, int]:
 
 
 def require_pipeline(recipe: Recipe, name: str, machine: Machine, path: Path) -> None:
-    """Raise unless a recipe has a pipeline for a machine that runs one, with no more IPUs than the machine has.
+    """Raise if a machine runs pipelines, and a recipe has none for it.
 
     Args:
         recipe: the recipe as it is written.
@@ -219,18 +223,29 @@ def require_pipeline(recipe: Recipe, name: str, machine: Machine, path: Path) ->
         path: the recipe's file, for messages.
 
     Raises:
-        RelmError: the pipeline is missing, too large, or of a machine that runs none.
+        RelmError: the pipeline is missing.
     """
-    pipeline, where = recipe.on[name].pipeline if name in recipe.on else None, f"{path}: on.{name}.pipeline"
-    pipelined = DEVICES[machine.device].pipelined
-    if pipeline is None:
-        if pipelined:
-            raise RelmError(
-                f"{where}: missing, and {name} (device {machine.device}) needs one. Give layers_per_ipu (the number of "
-                "layers on each IPU) and gradient_accumulation at least; docs/recipes.md has an example"
-            )
-        return
-    if not pipelined:
+    if DEVICES[machine.device].pipelined and (name not in recipe.on or recipe.on[name].pipeline is None):
+        raise RelmError(
+            f"{path}: on.{name}.pipeline: missing, and {name} (device {machine.device}) needs one. Give layers_per_ipu (the "
+            "number of layers on each IPU) and gradient_accumulation at least; docs/recipes.md has an example"
+        )
+
+
+def require_ipus(pipeline: Pipeline, name: str, machine: Machine, path: Path) -> None:
+    """Raise unless a machine runs pipelines and has as many IPUs as a recipe's pipeline for it.
+
+    Args:
+        pipeline: the recipe's key `on.NAME.pipeline`.
+        name: the machine's name.
+        machine: the machine.
+        path: the recipe's file, for messages.
+
+    Raises:
+        RelmError: the pipeline is too large, or the machine runs none.
+    """
+    where = f"{path}: on.{name}.pipeline"
+    if not DEVICES[machine.device].pipelined:
         raise RelmError(f"{where}: {name} has device {machine.device}, which runs no pipeline; leave it out")
     if pipeline.ipus > machine.device_count:
         raise RelmError(

@@ -9,6 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
+from relm.recipes.as_published import BUILDERS, AsPublished, BuilderDeclaration
 from relm.recipes.declaration import NameIn, Registry, register_with_options
 from relm.recipes.section import Section
 
@@ -63,26 +64,7 @@ class ObjectiveDeclaration:
     """Options that are lengths in tokens, which the smoke twin reduces like `sequence_length`."""
 
 
-@dataclass(frozen=True)
-class BuilderDeclaration:
-    """An original's script whose examples can be built bit for bit."""
-
-    name: str
-    """Name in `as_published.builder`."""
-    objective: str
-    """Objective of its examples."""
-    options: Collection[str] = ()
-    """Keys of `as_published` that it reads, beside `builder`."""
-    pregenerate: str | None = None
-    """Function like `ObjectiveDeclaration.pregenerate`; None: the objective's own."""
-    read: str | None = None
-    """Function like `ObjectiveDeclaration.read`; None: the objective's own."""
-    splits_sentences: bool = True
-    """Its examples depend on the text's language where `masked.sentences` is split; False: its rows are lines."""
-
-
 OBJECTIVES = Registry[ObjectiveDeclaration]("objective")
-BUILDERS = Registry[BuilderDeclaration]("builder")
 
 
 def register_objective(declaration: ObjectiveDeclaration) -> None:
@@ -92,11 +74,6 @@ def register_objective(declaration: ObjectiveDeclaration) -> None:
         RelmError: the name or the key is taken, or an option has no default.
     """
     register_with_options(OBJECTIVES, declaration, Objective, f"Keys of {declaration.name} alone.")
-
-
-def register_builder(declaration: BuilderDeclaration) -> None:
-    """Add an original's script to those whose examples a recipe may reproduce."""
-    BUILDERS.register(declaration)
 
 
 class Causal(Section):
@@ -184,35 +161,6 @@ class SpanCorruption(Section):
     """Share of tokens that are masked."""
     mean_span_length: float = Field(default=3.0, ge=1)
     """Mean length of a masked span in tokens."""
-
-
-class AsPublished(Section):
-    """Examples that are identical bit for bit to those of an original's script, its defects included."""
-
-    builder: Annotated[str, NameIn(BUILDERS)]
-    """Original script. tpu_pretrain: allenai/tpu_pretrain, pregenerate_training_data.py; graphcore_bert: Graphcore's BERT for
-    TensorFlow 1, create_pretraining_data.py; graphcore_gpt2: Graphcore's GPT-2, the index maps of its GPTDataset;
-    graphcore_gpt2_generated: its generated tokens, which read no document; run_mlm: run_mlm.py of transformers 4.2.2."""
-    seed: int = Field(default=0, ge=0)
-    """Seed of the random number generator (Python's or numpy's) that the original uses."""
-    epochs: int = Field(default=1, gt=0)
-    """Number of epochs that are shuffled together; for graphcore_gpt2."""
-    remask: bool = False
-    """Masked tokens come first, with explicit positions (the original's --remask); for graphcore_bert."""
-    examples: int | None = Field(default=None, gt=0)
-    """Number of generated examples, which graphcore_gpt2_generated requires."""
-    vocabulary_size: int | None = Field(default=None, gt=1)
-    """Exclusive limit of generated tokens, which graphcore_gpt2_generated requires; the model's vocabulary has as many."""
-
-    @model_validator(mode="after")
-    def options_belong_to_the_builder(self) -> Self:
-        for key, known in type(self).model_fields.items():
-            owners = [builder.name for builder in BUILDERS if key in builder.options]
-            if owners and self.builder not in owners and getattr(self, key) != known.default:
-                raise ValueError(f"{key}: {self.builder} has no such option, but {' and '.join(owners)}; leave it out")
-        if self.builder == "graphcore_gpt2_generated" and None in (self.examples, self.vocabulary_size):
-            raise ValueError("graphcore_gpt2_generated needs examples and vocabulary_size; give both")
-        return self
 
 
 class Objective(Section):
@@ -366,45 +314,5 @@ OBJECTIVES.register(
         generate="relm.examples.span_corruption:generate_span_corruption",
         lengths="relm.examples.span_corruption:span_corruption_lengths",
         options=SpanCorruption,
-    )
-)
-BUILDERS.register(
-    BuilderDeclaration(
-        name="tpu_pretrain",
-        objective="masked",
-        options=("seed",),
-        pregenerate="relm.examples.as_published.tpu_pretrain:pregenerate_tpu_pretrain",
-    )
-)
-BUILDERS.register(
-    BuilderDeclaration(
-        name="graphcore_bert",
-        objective="masked",
-        options=("seed", "remask"),
-        pregenerate="relm.examples.as_published.graphcore_bert:pregenerate_graphcore_bert",
-    )
-)
-BUILDERS.register(
-    BuilderDeclaration(
-        name="graphcore_gpt2",
-        objective="causal",
-        options=("seed", "epochs"),
-        read="relm.examples.as_published.graphcore_gpt2:open_graphcore_gpt2",
-    )
-)
-BUILDERS.register(
-    BuilderDeclaration(
-        name="graphcore_gpt2_generated",
-        objective="causal",
-        options=("seed", "examples", "vocabulary_size"),
-        read="relm.examples.as_published.graphcore_gpt2_generated:open_generated_tokens",
-    )
-)
-BUILDERS.register(
-    BuilderDeclaration(
-        name="run_mlm",
-        objective="masked",
-        pregenerate="relm.examples.as_published.run_mlm:pregenerate_run_mlm",
-        splits_sentences=False,
     )
 )

@@ -14,7 +14,9 @@ from pydantic import Field, model_validator
 from relm.recipes.optimization import LossScaling
 from relm.recipes.section import Section, Slug
 
-Share = Annotated[float, Field(gt=0, le=1)]
+# Strict: pydantic refuses text and booleans, which it would convert in a list.
+Share = Annotated[float, Field(gt=0, le=1, strict=True)]
+LayerCount = Annotated[int, Field(ge=0, strict=True)]
 
 
 class PipelineOfPhase(Section):
@@ -33,7 +35,7 @@ class PipelineOfPhase(Section):
 class Pipeline(Section):
     """A model's split over IPUs, as PopTorch runs it."""
 
-    layers_per_ipu: list[Annotated[int, Field(ge=0)]] = Field(min_length=1)
+    layers_per_ipu: list[LayerCount] = Field(min_length=1)
     """Number of layers on each IPU of one replica."""
     token_embedding: int = Field(default=0, ge=0)
     """IPU of the token embedding."""
@@ -173,5 +175,7 @@ class Pipeline(Section):
         >>> Pipeline(layers_per_ipu=[0, 4, 4, 4], position_embedding=1, gradient_accumulation=2048).stages
         5
         """
-        ipus = [ipu for _, ipu in self.placement]
+        # Without `placement`, which has an entry a layer: a recipe may ask for a billion of them, before a rule refuses it.
+        layers = [ipu for ipu, count in enumerate(self.layers_per_ipu) if count]
+        ipus = [self.token_embedding, self.position_embedding, *layers, self.head]
         return 1 + sum(before != after for before, after in pairwise(ipus))

@@ -8,40 +8,62 @@ from relm.recipes.optimization import LossScaling
 from relm.recipes.pipeline import Pipeline
 
 if TYPE_CHECKING:
-    from relm.recipes.recipe import Phase
+    from relm.recipes.recipe import OnMachine, Phase, Run
 
 OPTIMIZERS = ("adamw", "adam", "lamb")
 """Optimizers that a worker of a pipeline computes."""
 
 
 def find_broken_rule(
-    pipeline: Pipeline, model: Sizes, phases: "Mapping[str, Phase]", checkpoint_interval: int | None = None
+    place: str, keys: "Run | OnMachine", model: Sizes, phases: "Mapping[str, Phase]", checkpoint_interval: int | None = None
 ) -> str | None:
-    """Return a sentence on the first rule that a pipeline breaks, which begins with the key; None: it keeps them all.
+    """Return a sentence on the first rule that a pipeline breaks, which begins with the key at fault; None: it keeps them all.
 
     Args:
-        pipeline: of a run on IPUs.
+        place: the key of the section with the pipeline.
+        keys: the section.
         model: the section of the model's architecture.
         phases: phase -> its section.
         checkpoint_interval: updates between checkpoints; None: not known yet.
     """
+    if (pipeline := keys.pipeline) is None:
+        return None
+    if found := next(_rules_of_pipeline(pipeline, model, phases, checkpoint_interval), None):
+        return f"{place}.pipeline.{found}"
+    if found := next(_rules_of_keys_beside(keys), None):
+        return f"{place}.{found}"
+    return next((found for name, phase in phases.items() for found in _rules_of_phase(place, name, phase)), None)
+
+
+def _rules_of_pipeline(
+    pipeline: Pipeline, model: Sizes, phases: "Mapping[str, Phase]", checkpoint_interval: int | None
+) -> Iterator[str]:
     if strange := sorted(set(pipeline.phases) - set(phases)):
-        return f"phases.{strange[0]}: there is no such phase; the recipe has {', '.join(phases)}"
-    if found := next(_rules_of_model(pipeline, model), None):
-        return found
+        yield f"phases.{strange[0]}: there is no such phase; the recipe has {', '.join(phases)}"
+    yield from _rules_of_model(pipeline, model)
+    for name, phase in phases.items():
+        yield from _rules_of_pipeline_in_phase(pipeline.of_phase(name), name, phase)
     if checkpoint_interval is not None and checkpoint_interval % pipeline.device_iterations:
-        return (
+        yield (
             f"device_iterations: {pipeline.device_iterations} updates of one call must divide checkpoint_interval "
             f"({checkpoint_interval}), because checkpoints are saved between calls"
         )
-    each = (found for name, phase in phases.items() for found in _rules_of_phase(pipeline.of_phase(name), name, phase))
-    return next(each, None)
+
+
+def _rules_of_keys_beside(keys: "Run | OnMachine") -> Iterator[str]:
+    """Yield the keys beside a pipeline that would have no effect."""
+    if keys.compile:
+        yield "compile: true has no effect beside a pipeline, which PopTorch compiles, and the simulator never; leave it out"
+    if keys.activation_checkpointing:
+        yield (
+            "activation_checkpointing: true has no effect beside a pipeline, whose own key is recompute_layers; leave it out"
+        )
 
 
 def _rules_of_model(pipeline: Pipeline, model: Sizes) -> Iterator[str]:
     architecture = model.declaration
     if architecture.segment_weights is None:
-        yield f"layers_per_ipu: a {architecture.name} cannot be split over IPUs; gpt2 and bert can"
+        yield f"layers_per_ipu: a {architecture.name} cannot be split over IPUs; gpt2, llama and bert can"
     if (found := sum(pipeline.layers_per_ipu)) != model.layers:
         yield f"layers_per_ipu: {found} layers, but model.layers is {model.layers}; make the sum equal"
     if pipeline.head != pipeline.token_embedding:
@@ -58,8 +80,8 @@ def _rules_of_model(pipeline: Pipeline, model: Sizes) -> Iterator[str]:
         )
 
 
-def _strange_keys(phase: "Phase") -> tuple[str, object, str] | None:
-    """Return a key of a phase that no pipeline can follow, its value, and what is expected; None: there is none."""
+def _rules_of_phase(place: str, name: str, phase: "Phase") -> Iterator[str]:
+    """Yield the keys of a phase that no pipeline can follow, each with its value and what is expected."""
     optimizer = phase.optimizer
     keys: list[tuple[str, object, str, bool]] = [
         ("optimizer.name", optimizer.name, "adamw, adam or lamb", optimizer.name in OPTIMIZERS),
@@ -74,12 +96,14 @@ def _strange_keys(phase: "Phase") -> tuple[str, object, str] | None:
         ),
         ("optimizer.gradient_clipping", optimizer.gradient_clipping, "null", optimizer.gradient_clipping is None),
         ("precision", phase.precision, "float32 or bfloat16, beside its own precision", phase.precision != "float16"),
-        ("loss_scaling", phase.loss_scaling.scale, "of 1, beside its own loss_scaling", phase.loss_scaling == LossScaling()),
+        ("loss_scaling", phase.loss_scaling.scale, "1, beside its own loss_scaling", phase.loss_scaling == LossScaling()),
     ]
-    return next(((key, found, expected) for key, found, expected, kept in keys if not kept), None)
+    for key, found, expected, kept in keys:
+        if not kept:
+            yield f"pretrain.{name}.{key}: {place}.pipeline needs {expected}; found {found}"
 
 
-def _rules_of_phase(pipeline: Pipeline, name: str, phase: "Phase") -> Iterator[str]:
+def _rules_of_pipeline_in_phase(pipeline: Pipeline, name: str, phase: "Phase") -> Iterator[str]:
     """Yield the rules that the pipeline of one phase breaks."""
     where, calls = f"pretrain.{name}", pipeline.device_iterations
     if pipeline.global_batch_size != phase.global_batch_size:
@@ -88,9 +112,8 @@ def _rules_of_phase(pipeline: Pipeline, name: str, phase: "Phase") -> Iterator[s
             f"{pipeline.gradient_accumulation} x replicas {pipeline.replicas} = {pipeline.global_batch_size:,} sequences, but "
             f"{where}.global_batch_size is {phase.global_batch_size:,}"
         )
-    if (strange := _strange_keys(phase)) is not None:
-        key, found, expected = strange
-        yield f"layers_per_ipu: a run split over IPUs needs {where}.{key} {expected}; found {found}"
+    if calls > phase.steps:
+        yield f"device_iterations: {calls} updates of one call, but {where} has {phase.steps} steps; lower it"
     if phase.steps % calls:
         yield f"device_iterations: {calls} updates of one call must divide {where}.steps ({phase.steps})"
     if phase.schedule.updates_per_step % calls:

@@ -12,7 +12,7 @@ from relm.recipes.datasets import Dataset, load_dataset
 from relm.recipes.evaluations import HARNESS, names_in_recipes, task_of
 from relm.recipes.jobs import DataJob
 from relm.recipes.machine_use import describe_deviation, require_division
-from relm.recipes.machines import Machine, find_own_machine, load_machine, place_on, require_pipeline
+from relm.recipes.machines import Machine, find_own_machine, load_machine, place_on, require_ipus
 from relm.recipes.plan import Plan
 from relm.recipes.published_models import PretrainedModel, load_model
 from relm.recipes.published_tests import PublishedTest, load_test
@@ -228,7 +228,7 @@ class Project:
         for name, keys in recipe.on.items():
             machine = self.machine(name, f"{path}: on.{name}")
             if keys.pipeline is not None:
-                require_pipeline(recipe, name, machine, path)
+                require_ipus(keys.pipeline, name, machine, path)
         for number, row in enumerate(recipe.expect):
             if row.measured_on is not None:
                 self.machine(row.measured_on, f"{path}: expect.{number}.measured_on")
@@ -243,10 +243,25 @@ class Project:
         path = self.recipe_path(name)
         if tokenizer is not None and tokenizer.tokenizer is None:
             raise RelmError(f"{path}: tokenizer.from_model: {recipe.tokenizer.from_model} has no tokenizer among its files")
+        self._check_tokens(path, recipe)
         for key, model in weights.items():
             if model is not None and not model.weights:
                 found = getattr(recipe, key)
                 raise RelmError(f"{path}: {key}: {found} declares no weights; set weights: true in its file if it has them")
+
+    def _check_tokens(self, path: Path, recipe: Recipe) -> None:
+        """Raise an error if a recipe asks for what a dataset of tokens, which has no documents, cannot give."""
+        dataset = self.dataset(recipe.data.dataset)
+        if not dataset.is_tokenized:
+            return
+        wrong = [f"pretrain.{name}.objective" for name, phase in recipe.pretrain.items() if phase.suffix != ".bin"]
+        wrong += ["data.documents"] if recipe.data.documents is not None else []
+        wrong += ["tokenizer.train"] if recipe.tokenizer.train is not None else []
+        if wrong:
+            raise RelmError(
+                f"{path}: {wrong[0]}: needs documents, and {recipe.data.dataset} has tokens ({dataset.format}); expected a "
+                "tokenizer with from_model, no limit of documents, and an objective that reads a stream, such as causal"
+            )
 
     def find_job(self, kind: type[J], key: str, dataset: str | None = None) -> J:
         """Return the job of a kind with a key; a tokenizer's path has no dataset.

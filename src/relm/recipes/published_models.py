@@ -6,7 +6,7 @@ from typing import Any, Literal, Self, get_args
 
 from pydantic import Field, field_validator, model_validator
 
-from relm.recipes.remote_files import RemoteFile
+from relm.recipes.remote_files import PinnedFile
 from relm.recipes.section import Section, read_yaml, validate
 
 ModelFile = Literal[
@@ -20,6 +20,7 @@ ModelFile = Literal[
     "merges.txt",
     "vocab.txt",
     "spiece.model",
+    "tokenizer.bin",
 ]
 
 MODEL_FILES: tuple[ModelFile, ...] = get_args(ModelFile)
@@ -32,6 +33,7 @@ TOKENIZER_FILES: dict[str, tuple[ModelFile, ...]] = {
     "bert_wordpiece_uncased": ("vocab.txt",),
     "bert_wordpiece_cased": ("vocab.txt",),
     "t5_sentencepiece": ("spiece.model",),
+    "llama2_c": ("tokenizer.bin",),
     "tokenizers_json": ("tokenizer.json",),
 }
 
@@ -52,16 +54,18 @@ class PretrainedModel(Section):
             "bert_wordpiece_uncased",
             "bert_wordpiece_cased",
             "t5_sentencepiece",
+            "llama2_c",
             "tokenizers_json",
         ]
         | None
     ) = None
     """Kind of the tokenizer. gpt2_bpe and roberta_bpe: `vocab.json` and `merges.txt`; bert_wordpiece_uncased and
-    bert_wordpiece_cased: `vocab.txt`; t5_sentencepiece (mT5 too): `spiece.model`; tokenizers_json: `tokenizer.json`; null:
+    bert_wordpiece_cased: `vocab.txt`; t5_sentencepiece (mT5 too): `spiece.model`; llama2_c: llama2.c's `tokenizer.bin`;
+    tokenizers_json: `tokenizer.json`; null:
     weights only."""
     weights: bool = False
     """The files include `model.safetensors` and `config.json`, so that `init_from` may name the model."""
-    files: dict[ModelFile, RemoteFile] = Field(default_factory=dict)
+    files: dict[ModelFile, PinnedFile] = Field(default_factory=dict)
     """File name in `transformers` -> file. Weights released as `pytorch_model.bin` only are converted."""
     configuration: dict[str, Any] | None = None
     """Content of the `config.json` of converted weights."""

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from relm.recipes.declaration import NameIn
 from relm.recipes.evaluations import EVALUATIONS, HARNESS, PROTOCOLS, EvaluationDeclaration, names_in_recipes, task_of
 from relm.recipes.protocol_options import Lambada, TextPerplexity
-from relm.recipes.remote_files import RemoteFile
+from relm.recipes.remote_files import PinnedFile
 from relm.recipes.section import Section, Slug, read_yaml, validate
 
 
@@ -24,7 +24,7 @@ class PublishedTest(Section):
     """A page about the data."""
     protocol: Annotated[str, NameIn(PROTOCOLS)]
     """Evaluation of the file. perplexity: of a UTF-8 text; lambada: the last words of passages, one JSON object per line."""
-    files: dict[Slug, RemoteFile] = Field(min_length=1, max_length=1)
+    files: dict[Slug, PinnedFile] = Field(min_length=1, max_length=1)
     """Name of the one file -> its content and sources."""
     perplexity: TextPerplexity = TextPerplexity()
     """Options of the protocol perplexity."""

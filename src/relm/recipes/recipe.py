@@ -10,10 +10,13 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from relm.recipes.architectures import Architecture
+from relm.recipes.as_published import require_whole_batches
 from relm.recipes.declaration import NameIn
 from relm.recipes.devices import DEVICES, HOST
 from relm.recipes.evaluations import Diacritics, Evaluation, MaskedLm, PseudoPerplexity, RandomWindows, objectives_of
+from relm.recipes.expectations import Expectation
 from relm.recipes.objectives import OBJECTIVES, Objective
+from relm.recipes.on_machine import OnMachine
 from relm.recipes.optimization import LossScaling, Optimizer, Schedule
 from relm.recipes.pipeline import Pipeline
 from relm.recipes.pipeline_rules import find_broken_rule
@@ -105,6 +108,7 @@ class Phase(Objective):
 
     @model_validator(mode="after")
     def shares_are_equal(self) -> Self:
+        require_whole_batches(self.as_published, self.global_batch_size)
         if (self.loss_normalisation == "global_tokens") != (self.loss_shares == 1):
             raise ValueError(
                 f"loss_shares ({self.loss_shares}) goes with loss_normalisation: per_replica or per_micro_batch, at least two "
@@ -151,6 +155,18 @@ class Run(Section):
     fastest kernels on cuda."""
     activation_checkpointing: bool = False
     """Recompute each layer's activations in the backward pass: less memory, a third more operations, identical results."""
+    loss_chunk: int | None = Field(default=None, gt=0)
+    """Positions of each sequence whose logits are in memory at once, on cpu and cuda: their loss and its gradients are computed
+    chunk by chunk, which changes rounding only; null: all logits."""
+    padding_mask: Literal["where_padded", "always"] = "where_padded"
+    """Mask of padding in attention, on cpu and cuda. where_padded: none where every sequence of the examples is full, so that
+    FlashAttention applies; always: one in every batch."""
+    document_attention: Literal["dense", "blockwise"] = "dense"
+    """Form of attention within documents. dense: a mask of all pairs of positions; blockwise: FlexAttention skips blocks of
+    positions without a common document, on cuda and without dropout, which changes rounding only."""
+    overlap_gradients: bool = False
+    """Sum gradients over processes while the backward pass computes those of earlier layers, with identical results; with
+    compile, which returns all gradients at its end, there is nothing to overlap."""
     checkpoint_interval: int = Field(default=500, gt=0)
     """Steps between checkpoints."""
     keep_checkpoints: int = Field(default=2, gt=0)
@@ -184,6 +200,19 @@ class Run(Section):
             raise ValueError(f"topology ({self.topology}) goes with device: {expected}, found {self.device}; leave it out")
         return self
 
+    @model_validator(mode="after")
+    def the_device_has_these_forms(self) -> Self:
+        device = DEVICES[self.device]
+        wanted = {"loss_chunk": self.loss_chunk, "document_attention": self.document_attention == "blockwise"}
+        able = {"loss_chunk": "runs_torch", "document_attention": "skips_blocks"}
+        for key in (key for key, value in wanted.items() if value and not getattr(device, able[key])):
+            names = " or ".join(other.name for other in DEVICES if getattr(other, able[key]))
+            way_out = "; a pipeline has a loss_chunk of its own" if device.pipelined and key == "loss_chunk" else ""
+            raise ValueError(
+                f"{key} ({getattr(self, key)}) goes with device: {names}, found {self.device}; leave it out{way_out}"
+            )
+        return self
+
     @property
     def devices_of_process(self) -> int:
         """Number of devices over which one process splits its micro-batch: those of its topology, otherwise 1."""
@@ -197,74 +226,6 @@ class Run(Section):
     def on_one_device(self) -> "Run":
         """Return the section with one device of its topology, if it names one."""
         return self if self.topology is None else self.model_copy(update={"topology": find_one_device(self.topology)})
-
-
-class OnMachine(Section):
-    """Keys of `run` for one machine; null or absent: as elsewhere in the recipe, or chosen."""
-
-    micro_batch_size: int | None = Field(default=None, gt=0)
-    """Sequences per forward pass of one process; null: as many as fit into the machine's memory."""
-    threads: int | None = Field(default=None, gt=0)
-    """CPU threads of each process."""
-    compile: bool | None = None
-    """Compile the forward and backward pass with torch.compile; null: only on cuda."""
-    float32_matmul_precision: Literal["default", "high", "highest"] | None = None
-    """Precision of matrix products of float32 tensors in training; null: the device's own."""
-    deterministic: bool = True
-    """Use deterministic kernels."""
-    activation_checkpointing: bool = False
-    """Recompute each layer's activations in the backward pass."""
-    checkpoint_interval: int = Field(default=500, gt=0)
-    """Steps between checkpoints."""
-    keep_checkpoints: int = Field(default=2, gt=0)
-    """Number of newest checkpoints that are kept."""
-    log_interval: int = Field(default=10, gt=0)
-    """Steps between lines of train.jsonl."""
-    pipeline: Pipeline | None = None
-    """Split of the model over the machine's IPUs, which every run on IPUs needs; micro_batch_size follows from it."""
-
-    @model_validator(mode="after")
-    def the_pipeline_has_the_micro_batch(self) -> Self:
-        if self.pipeline is not None and self.micro_batch_size is not None:
-            raise ValueError(
-                f"micro_batch_size ({self.micro_batch_size}): follows from pipeline.micro_batch_size "
-                f"({self.pipeline.micro_batch_size}); leave it out"
-            )
-        return self
-
-
-class Noise(Section):
-    """Seed-to-seed noise of a figure."""
-
-    standard_deviation: float = Field(gt=0)
-    """Standard deviation of single runs."""
-    runs: int = Field(ge=2)
-    """Number of runs from which it was computed."""
-    source: str
-    """Source of the value: the project's own runs, or a study."""
-
-
-class Expectation(Section):
-    """One published figure, and the tolerance of its comparison."""
-
-    metric: str = Field(pattern=r"^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)+$")
-    """Name of the metric: TASK.FIGURE, as in eval/TASK.json."""
-    value: float
-    """Published value."""
-    tolerance: float = Field(gt=0)
-    """Largest difference that counts as equal."""
-    basis: str
-    """Reason for this tolerance."""
-    place: str
-    """Table, figure or page of the publication with the value."""
-    noise: Noise | None = None
-    """Seed-to-seed noise; without it the report shows the difference and no verdict."""
-    published_runs: int = Field(default=1, gt=0)
-    """Number of runs of which the published value is the mean."""
-    comparable: bool = True
-    """The published protocol is the same as relm's; if false, the report marks the figure as not comparable."""
-    measured_on: Slug | None = None
-    """Machine on which a time or a speed was measured, as in `recipes/machines/`; on another one it is not compared."""
 
 
 class Recipe(Section):
@@ -324,6 +285,16 @@ class Recipe(Section):
                     f"pretrain.{name}.objective: a {self.model.architecture} is trained with {' or '.join(possible)}, "
                     f"found {phase.objective}"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def blockwise_attention_has_no_dropout(self) -> Self:
+        dropout = getattr(self.model, "dropout", 0.0)
+        if self.run.document_attention == "blockwise" and dropout:
+            raise ValueError(
+                f"run.document_attention: blockwise computes no dropout, found model.dropout: {dropout}; set that to 0, or "
+                "take dense"
+            )
         return self
 
     @model_validator(mode="after")
@@ -393,10 +364,11 @@ class Recipe(Section):
                 f"run.pipeline: missing, and device: {self.run.device} needs one; give layers_per_ipu (the number of layers on "
                 "each IPU) and gradient_accumulation at least, under on.MACHINE.pipeline if the run is on a machine"
             )
-        found = {f"on.{machine}": (keys.pipeline, None) for machine, keys in self.on.items()}
-        for place, (pipeline, interval) in {**found, "run": (self.run.pipeline, self.run.checkpoint_interval)}.items():
-            if pipeline is not None and (rule := find_broken_rule(pipeline, self.model, self.pretrain, interval)) is not None:
-                raise ValueError(f"{place}.pipeline.{rule}")
+        for machine, keys in self.on.items():
+            if (rule := find_broken_rule(f"on.{machine}", keys, self.model, self.pretrain)) is not None:
+                raise ValueError(rule)
+        if (rule := find_broken_rule("run", self.run, self.model, self.pretrain, self.run.checkpoint_interval)) is not None:
+            raise ValueError(rule)
         return self
 
     @model_validator(mode="after")

@@ -1,12 +1,15 @@
 """Published files, identified by their sha256, with the sources from which they can be downloaded."""
 
+import hashlib
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from relm.recipes.section import Section
 
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+FIRST_DOWNLOAD = "first_download"
+"""Stands for the sha256 of a file whose hash nobody has published."""
 
 
 class Source(Section):
@@ -53,14 +56,36 @@ class Source(Section):
 class RemoteFile(Section):
     """A file identified by its content, whatever source it comes from."""
 
-    sha256: Sha256
-    """Hash of the file itself, after extraction from an archive and decompression."""
+    sha256: Sha256 | Literal["first_download"]
+    """Hash of the file itself, after extraction from an archive and decompression. first_download, for a dataset whose hashes
+    nobody has published: the hash of the first download is recorded beside it, and any other file is refused from then on."""
     size: int | None = Field(default=None, gt=0)
     """Size of the file itself in bytes; null if it is not known exactly."""
     at_most: int | None = Field(default=None, gt=0)
     """Upper limit of the size in bytes, instead of `size`: a longer download is refused before it fills the disk."""
-    sources: list[Source] = Field(min_length=1)
+    sources: list[Source] = Field(default_factory=list)
     """Sources, tried in this order after the folder that RELM_MIRROR names."""
+    made_by: str | None = None
+    """Command that makes the file, instead of sources, where nobody publishes it; the file is then put into RELM_MIRROR's
+    folder."""
+
+    @property
+    def is_pinned(self) -> bool:
+        """True if the sha256 is known; false if it is that of the first download."""
+        return not self.sha256.startswith(FIRST_DOWNLOAD)
+
+    @property
+    def identity(self) -> str:
+        """The sha256, or a phrase with a digest of the sources, whose first download decides the content."""
+        if self.sha256 != FIRST_DOWNLOAD:
+            return self.sha256
+        listed = (self.made_by or "") + "".join(source.model_dump_json(exclude_defaults=True) for source in self.sources)
+        return f"{FIRST_DOWNLOAD} {hashlib.sha256(listed.encode()).hexdigest()[:12]}"
+
+    @property
+    def key(self) -> str:
+        """Twelve hexadecimal digits of the identity, which are part of the file's path."""
+        return self.identity.removeprefix(FIRST_DOWNLOAD).strip()[:12]
 
     @property
     def largest_size(self) -> int:
@@ -80,3 +105,19 @@ class RemoteFile(Section):
         if (self.size is None) == (self.at_most is None):
             raise ValueError("size: give it, or at_most where it is not known exactly, and not both")
         return self
+
+    @model_validator(mode="after")
+    def comes_from_somewhere(self) -> Self:
+        if bool(self.sources) == (self.made_by is not None):
+            raise ValueError("sources: give at least one, or made_by where nobody publishes the file, and not both")
+        return self
+
+
+def _require_sha256(file: RemoteFile) -> RemoteFile:
+    if not file.is_pinned:
+        raise ValueError(f"sha256: {FIRST_DOWNLOAD} goes with the files of datasets; give the file's sha256")
+    return file
+
+
+PinnedFile = Annotated[RemoteFile, AfterValidator(_require_sha256)]
+"""A file whose sha256 is known, such as a model's or a published test's."""

@@ -9,7 +9,6 @@ from pathlib import Path
 import psutil
 
 from relm.artifact import sidecar_of
-from relm.recipes.jobs import SPLITS
 from relm.recipes.plan import Plan
 from relm.recipes.run_folder import LOG
 
@@ -70,15 +69,15 @@ def _phase_lines(plan: Plan) -> Iterator[str]:
 
 def describe_progress(plan: Plan) -> str:
     """Return the stages of a recipe, each done, running or left, and the next command."""
-    documents = [plan.documents(shard, split) for shard in plan.shards for split in SPLITS]
     phases = list(plan.examples_keys.values())
-    examples = [plan.examples(phase, shard, split) for phase in phases for shard in plan.shards for split in SPLITS]
+    examples = [path for phase in phases for path in plan.example_files(phase)]
+    prepare = "import" if plan.dataset.is_tokenized else "pregenerate"
     lines = [
         f"{plan.name}: fingerprint {plan.fingerprint}, files in {plan.run_folder}",
         *([_stage("download", [plan.download(shard) for shard in plan.shards])] if plan.dataset.files else []),
-        _stage("extract", documents),
+        *([_stage("extract", plan.document_files)] if plan.document_files else []),
         _stage("tokenizer", [plan.tokenizer]),
-        _stage("pregenerate", [*examples, *(plan.manifest(phase) for phase in phases)]),
+        _stage(prepare, [*examples, *(plan.manifest(phase) for phase in phases)]),
         *_phase_lines(plan),
         _stage("evaluate", list(plan.evaluations().values())),
         _stage("verify", [plan.run_folder / "verify.json"]),

@@ -35,7 +35,8 @@ from typing import Any
 
 from relm.artifact import read_json, write_json
 from relm.errors import RelmError
-from relm.recipes.recipe import Expectation, Noise, Recipe
+from relm.recipes.expectations import Expectation, Noise
+from relm.recipes.recipe import Recipe
 from relm.recipes.run_folder import MACHINES
 from relm.training.model_files import checked_model
 

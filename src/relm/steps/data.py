@@ -93,13 +93,14 @@ def extract_job(a: Arguments) -> Job:
     if dataset.files and a.source.name not in dataset.files:
         raise RelmError(f"{a.dataset or '--job'}: has no file {a.source.name!r}; it has {', '.join(dataset.files)}")
     outputs = {"train": a.train, "held_out": a.held_out}
+    source = dataset.files.get(a.source.name)
 
     def run() -> str:
         refuse_edited_texts(dataset, document)
         if a.job is not None:
             require_path_of_documents(document, dataset, outputs.values(), Project())
-        source = None if dataset.hub is not None else a.source
-        sentence = extract(dataset, source, outputs, document.get("documents"), a.workers)
+        read = None if dataset.hub is not None else a.source
+        sentence = extract(dataset, read, outputs, document.get("documents"), a.workers)
         refuse_edited_texts(dataset, document)
         return sentence
 
@@ -107,7 +108,7 @@ def extract_job(a: Arguments) -> Job:
         run,
         inputs=[] if dataset.hub is not None else [a.source],
         outputs=list(outputs.values()),
-        expected_sha256={a.source: dataset.files[a.source.name].sha256} if dataset.files else {},
+        expected_sha256={a.source: source.sha256} if source is not None and source.is_pinned else {},
     )
 
 

@@ -1,5 +1,6 @@
 """Steps that make examples, list them, show them, and exchange them with other programs."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,8 @@ from relm.steps.job_spec import JOB, document_of, validate_options
 
 DEFAULT_LANGUAGE = "en"
 EXPORTED = ("tfrecord", "tfrecord_remasked", "megatron", "tpu_pretrain")
-IMPORTED = ("tfrecord", "megatron", "tpu_pretrain", "pickle")
-IMPORTED_MODELS = ("tf_bert",)
+IMPORTED = ("tfrecord", "megatron", "tpu_pretrain", "llm_c", "nanogpt", "pickle")
+IMPORTED_MODELS = ("tf_bert", "llama2_c")
 
 
 def pregenerate_job(a: Arguments) -> Job:
@@ -103,15 +104,31 @@ def import_job(a: Arguments) -> Job:
             f"import: --tokenizer is missing; give the tokenizer.json that the examples of {a.format} were made with"
         )
     if a.configuration is not None:
-        raise RelmError(f"import: --configuration goes with models ({', '.join(IMPORTED_MODELS)}) only; leave it out")
+        raise RelmError("import: --configuration goes with tf_bert only; leave it out")
     return Job(
-        lambda: import_examples(a.format, a.files, a.tokenizer, a.output),
+        lambda: import_examples(a.format, a.files, a.tokenizer, a.output, a.first_tokens),
         inputs=[*a.files, a.tokenizer],
         outputs=[a.output],
     )
 
 
 def import_model_job(a: Arguments) -> Job:
+    job = import_llama2_c_job(a) if a.format == "llama2_c" else import_tensorflow_job(a)
+    return replace(job, outputs=[a.output / "model.safetensors", a.output / "config.json"])
+
+
+def import_llama2_c_job(a: Arguments) -> Job:
+    from relm.training.llama2_c import import_llama2_c
+
+    if len(a.files) != 1 or a.configuration is not None or a.tokenizer is not None:
+        raise RelmError(
+            "import: llama2_c is one file, with no --configuration and no --tokenizer; `relm import-tokenizer --kind llama2_c` "
+            "converts its tokenizer"
+        )
+    return Job(lambda: import_llama2_c(a.files[0], a.output), inputs=a.files)
+
+
+def import_tensorflow_job(a: Arguments) -> Job:
     from relm.training.tensor_bundle import checkpoint_prefix
     from relm.training.tensorflow_bert import import_tensorflow_bert
 
@@ -127,7 +144,6 @@ def import_model_job(a: Arguments) -> Job:
     return Job(
         lambda: import_tensorflow_bert(a.files, a.configuration, a.output),
         inputs=[*files, a.configuration],
-        outputs=[a.output / "model.safetensors", a.output / "config.json"],
     )
 
 
@@ -202,10 +218,11 @@ STEPS: dict[str, Step] = {
     "import": Step(
         "read examples, or a model, that another program wrote",
         [
-            argument("--format", required=True, choices=(*IMPORTED, *IMPORTED_MODELS), help="the format; tf_bert: a model"),
+            argument("--format", required=True, choices=(*IMPORTED, *IMPORTED_MODELS), help="tf_bert and llama2_c: a model"),
             paths("--files", "its files; for a model those of one checkpoint, or the name that they share"),
             path("--tokenizer", "for examples: the tokenizer.json they were made with", required=False),
-            path("--configuration", "for a model: its bert_config.json, or the JSON of Graphcore's run", required=False),
+            argument("--first-tokens", type=positive, metavar="N", help="for llm_c and nanogpt: read the first N tokens only"),
+            path("--configuration", "for tf_bert: its bert_config.json, or the JSON of Graphcore's run", required=False),
             path("--output", "a .bin or .arrow file; for a model a folder"),
         ],
         import_job,

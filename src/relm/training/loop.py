@@ -152,11 +152,12 @@ def train(run: PhaseRun, learner: Learner, held_out: HeldOut | None, stop: StopR
         open_list(run.checkpoints, meter.step).close()
     learner.model.train()
     updates, programs = open_updates(run, learner), None
+    compiles = device.traces or updates.forward != learner.model.terms
     with open_journal(run, meter.step, last, meter.machines) as journal:
         for number, given in enumerate(run.reader.rounds(meter.step + 1, last, lambda: bool(stop)), start=1):
             learning_rate = updates.take(given)
-            if held_out is not None and device.traces and number == 1:
-                held_out.prepare(learner.model)
+            if held_out is not None and compiles and number == 1:
+                held_out.prepare(learner.model, updates.forward)
             journal.advance(given.last)
 
             ends = given.last == run.settings.steps
@@ -167,11 +168,13 @@ def train(run: PhaseRun, learner: Learner, held_out: HeldOut | None, stop: StopR
             if saves or validates:
                 updates.fetch()
             if logs or saves or validates:
-                read = meter.read(run.describe_examples, learner.readings())
+                read = meter.read(run.describe_failure, learner.readings())
             if logs or validates:
                 line = {"step": given.last, "epoch": run.epoch(given.last), "learning_rate": learning_rate}
                 line |= meter.line() | learner.line(read)
-                journal.write(line | (held_out.figures(learner.model) if held_out is not None and validates else {}))
+                journal.write(
+                    line | (held_out.figures(learner.model, updates.forward) if held_out is not None and validates else {})
+                )
             if saves:
                 journal.sync()
                 saved = save(run, learner, listed=given.reaches(every.checkpoint_interval) or ends)
@@ -216,7 +219,14 @@ def save(run: PhaseRun, learner: Learner, listed: bool) -> Path:
 
     Args:
         listed: the recipe requests it; otherwise an interruption caused it.
+
+    Raises:
+        RelmError: it cannot be written, or a weight is not finite.
     """
+    # A norm is infinite wherever a gradient is. Without one only the next loss would show an overflow of the newest update.
+    if learner.meter.gradient_norm is None and (found := learner.find_infinite_weight()) is not None:
+        step = learner.meter.step
+        raise RelmError(f"step {step:,}: {found}, expected finite numbers; {run.describe_failure(step)}")
     every, state = run.recipe.run, {**run.identity, **learner.meter.state(), "made_on": run.made_on}
     forever = every.keep_every * every.checkpoint_interval if every.keep_every else None
     if run.writes:

@@ -6,9 +6,7 @@ one matrix, whose embedding may lie in several parts, and which may lack biases,
 """
 
 import json
-import os
 import re
-import tempfile
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,11 +15,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from relm.artifact import write_sidecar
 from relm.errors import RelmError
-from relm.limits import require_disk
 from relm.models.bert import Bert
 from relm.models.bert_configuration import BertConfig
+from relm.training.imported_folder import write_imported
 from relm.training.tensor_bundle import TensorBundle, checkpoint_prefix
 
 Array = npt.NDArray[Any]
@@ -194,7 +191,7 @@ def import_tensorflow_bert(files: Sequence[Path], configuration: Path, output: P
     weights = {name: torch.from_numpy(variables.read(name, value.shape).copy()) for name, value in model.state_dict().items()}
     _require_none(variables.unused(), variables.bundle.index)
     model.load_state_dict(weights)
-    _write(model, output)
+    write_imported(model, output)
     lacks = [words for name, words in SWITCHES.items() if not getattr(config, name)]
     ignored = len(variables.bundle.variables) - len(variables.names)
     return (
@@ -289,15 +286,3 @@ def _read_json(path: Path) -> Mapping[str, Any]:
     if not isinstance(content, dict):
         raise RelmError(f"{path}: holds no JSON object; give the model's bert_config.json")
     return content
-
-
-def _write(model: Bert, output: Path) -> None:
-    """Write a model's folder; files appear when all are written."""
-    output.mkdir(parents=True, exist_ok=True)
-    require_disk(output, 4 * model.parameter_count(), "model.safetensors")
-    with tempfile.TemporaryDirectory(prefix=".import.", dir=output) as partial:
-        model.save_folder(Path(partial), {})
-        for path in sorted(Path(partial).iterdir()):
-            path.chmod(0o644)
-            os.replace(path, output / path.name)
-            write_sidecar(output / path.name)

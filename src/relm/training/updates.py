@@ -29,6 +29,9 @@ Forward = Callable[[Mapping[str, Tensor]], Mapping[str, Term]]
 class Updates(Protocol):
     """The updates of a phase."""
 
+    forward: Forward
+    """The model's forward pass in this process, compiled where that was requested; validation uses it too."""
+
     def take(self, given: Round) -> float:
         """Take the updates of a round, count them in the meter, and return the learning rate of the last."""
 
@@ -73,6 +76,7 @@ def take_step(run: PhaseRun, learner: Learner, forward: Forward, given: StepInpu
         [{name: device.make_scalar(value) for name, value in divided.items()} for divided in given.denominators],
         lambda: device.autocast(settings.precision),
         learner.scaler.scale if learner.scaler is not None else None,
+        before_last=lambda: device.begin_sums(model.parameters()),
     )
     device.sum_gradients(model.parameters())
     norm = finish_gradients(model.parameters(), learner.scaler, settings.optimizer.gradient_clipping)
@@ -100,6 +104,7 @@ class DeviceUpdates:
             offline: only compile, for a device that is not attached to this machine.
         """
         self._run, self._learner, self._device = run, learner, device
+        self.forward: Forward = learner.model.terms
         pipeline = run.recipe.run.pipeline
         assert pipeline is not None, "the device sees to it"
         self._pipeline: Pipeline = pipeline.of_phase(run.phase)

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import torch
@@ -12,10 +12,13 @@ from relm.devices.contract import Device
 from relm.errors import RelmError
 from relm.examples.contract import Batch
 from relm.models.contract import LanguageModel
+from relm.models.losses import Term
 from relm.recipes.recipe import Recipe
 from relm.training.input import Reader
 from relm.training.meter import term_figures
 from relm.training.phase_run import open_reader
+
+Forward = Callable[[Mapping[str, Tensor]], Mapping[str, Term]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,11 +31,12 @@ class HeldOut:
     batches: int
     """Global batches of a validation, always the same; fewer if there are not as many."""
 
-    def figures(self, model: LanguageModel) -> dict[str, float]:
+    def figures(self, model: LanguageModel, forward: Forward) -> dict[str, float]:
         """Return the loss of the held-out batches over all ranks; dropout is off, and no random number is drawn.
 
         Args:
             model: the model in training mode, in which it is left.
+            forward: its forward pass as the device runs it.
 
         Returns:
             For each term of the loss, validation_TERM_loss in nats per label and validation_TERM_accuracy; and the sum of the
@@ -40,7 +44,7 @@ class HeldOut:
         """
         settings = self.reader.settings
         count = min(self.batches, max(1, len(self.reader.examples) // settings.global_batch_size))
-        sums = self._sums(model, (batch for step in range(1, 1 + count) for batch in self.reader.micro_batches(step)))
+        sums = self._sums(model, forward, (batch for step in range(1, 1 + count) for batch in self.reader.micro_batches(step)))
         values = self.reader.device.read([value for term in sums.values() for value in term])
         if not all(math.isfinite(value) for value in values):
             raise RelmError(
@@ -51,19 +55,19 @@ class HeldOut:
         figures = {f"validation_{name}": value for name, value in term_figures(list(sums), values).items()}
         return {"validation_loss": sum(value for name, value in figures.items() if name.endswith("_loss")), **figures}
 
-    def prepare(self, model: LanguageModel) -> None:
+    def prepare(self, model: LanguageModel, forward: Forward) -> None:
         """Compile the programs that `figures` will need; two micro-batches suffice."""
         micro_batches = self.reader.micro_batches(1)
-        self._sums(model, [*micro_batches, *micro_batches][:2])
+        self._sums(model, forward, [*micro_batches, *micro_batches][:2])
 
     @torch.no_grad()
-    def _sums(self, model: LanguageModel, micro_batches: Iterable[Batch]) -> dict[str, list[Tensor]]:
+    def _sums(self, model: LanguageModel, forward: Forward, micro_batches: Iterable[Batch]) -> dict[str, list[Tensor]]:
         """Return each term's nats, scored labels and correct predictions, summed over this rank's micro-batches."""
         device, sums = self.reader.device, dict[str, list[Tensor]]()
         model.eval()
         for batch in micro_batches:
             with device.autocast(self.reader.settings.precision):
-                terms = model.terms(device.feed(device.stage(batch)))
+                terms = forward(device.feed(device.stage(batch)))
             for name, term in terms.items():
                 new = [value.float() for value in (term.nats, term.count, term.correct)]
                 sums[name] = [a + b for a, b in zip(sums[name], new, strict=True)] if name in sums else new

@@ -1,6 +1,7 @@
 """Phases whose examples are built as published."""
 
-from relm.recipes.objectives import AsPublished, Objective
+from relm.recipes.as_published import AsPublished
+from relm.recipes.objectives import Objective
 
 
 def published_objective(builder: str, seed: int, duplication_factor: int, /, **changes: object) -> Objective:

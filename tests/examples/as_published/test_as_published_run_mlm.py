@@ -11,7 +11,8 @@ from relm.artifact import checked_sidecar
 from relm.errors import RelmError
 from relm.examples.as_published.run_mlm import cut_blocks, pregenerate_run_mlm, split_rows
 from relm.examples.table import ExampleTable
-from relm.recipes.objectives import AsPublished, Objective
+from relm.recipes.as_published import AsPublished
+from relm.recipes.objectives import Objective
 
 
 def objective(**changes: object) -> Objective:

@@ -9,10 +9,13 @@ from relm.models.bert_configuration import BertConfig
 from relm.models.contract import LanguageModel
 from relm.models.gpt2 import Gpt2
 from relm.models.gpt2_configuration import Gpt2Config
+from relm.models.llama import Llama
+from relm.models.llama_configuration import LlamaConfig
 from relm.models.segments import ModelSegment
 
 _MODELS: Mapping[str, Callable[..., LanguageModel]] = {
     "gpt2": lambda **fields: Gpt2(Gpt2Config(**fields)),
+    "llama": lambda **fields: Llama(LlamaConfig(**fields)),
     "bert": lambda **fields: Bert(BertConfig(**fields)),
 }
 
@@ -28,7 +31,7 @@ def build_model(architecture: str, configuration: Mapping[str, Any]) -> Language
     """Return a model with unset weights.
 
     Args:
-        architecture: gpt2 or bert.
+        architecture: gpt2, llama or bert.
         configuration: the fields of the architecture's configuration.
 
     Raises:

@@ -161,7 +161,7 @@ def trace_phase(recipe: Recipe, phase: str, tokenizer: Any, device: TracingDevic
     learner.model.train()
     take_step(run, learner, device.forward(learner.model.terms), reader.step_input(1))
     steps = len(device.traced)
-    HeldOut(reader, 1, 1).prepare(learner.model)
+    HeldOut(reader, 1, 1).prepare(learner.model, device.forward(learner.model.terms))
     programs = dict(zip([*step_names(steps), "", HELD_OUT], device.traced, strict=True))
     del programs[""]  # the same as the last, without accumulated sums
     return {name: (traced, traced.to_program(device.devices, parameters)) for name, traced in programs.items()}

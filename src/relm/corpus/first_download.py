@@ -1,0 +1,65 @@
+"""The record of a first download: the sha256 of a file for which its recipe has none, because nobody has published one.
+
+`FILE.first_download.json` beside FILE stays when FILE is deleted, so that a later download must give the same bytes.
+"""
+
+import datetime
+from pathlib import Path
+from typing import Any
+
+from relm.artifact import read_json, sha256_of, write_json
+from relm.errors import RelmError
+from relm.recipes.remote_files import RemoteFile
+
+
+def record_of(destination: Path) -> Path:
+    """Return the path of the record of a file's first download."""
+    return destination.with_name(f"{destination.name}.first_download.json")
+
+
+def pin(remote: RemoteFile, destination: Path) -> RemoteFile:
+    """Return the file with the sha256 and the size of its first download, if its recipe has no sha256 and there is a record.
+
+    Raises:
+        RelmError: the record is not what `write_record` writes.
+    """
+    record = record_of(destination)
+    if remote.is_pinned or not record.exists():
+        return remote
+    facts = _read_record(record)
+    return remote.model_copy(update={"sha256": facts["sha256"], "size": facts["size"], "at_most": None})
+
+
+def write_record(destination: Path, origin: str) -> str:
+    """Record the downloaded file as the first of its name, and return the lines that pin it in the recipe.
+
+    Args:
+        destination: the file.
+        origin: description of the source that gave it.
+    """
+    facts = {"file": destination.name, "sha256": sha256_of(destination), "size": destination.stat().st_size, "source": origin}
+    write_json(record_of(destination), {**facts, "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")})
+    return (
+        f"first download, recorded in {record_of(destination)}; to pin it for everybody, write into the dataset's file "
+        f"`{destination.name}: {{sha256: {facts['sha256']}, size: {facts['size']}}}`, which gives the run another fingerprint"
+    )
+
+
+def explain_record(remote: RemoteFile, destination: Path) -> str:
+    """Return what to do when no source gives the file of the first download; empty if the recipe itself has the sha256."""
+    if remote.is_pinned or not record_of(destination).exists():
+        return ""
+    facts = _read_record(record_of(destination))
+    return (
+        f"\nThis sha256 is that of the first download, on {facts['date']} from {facts['source']}, as {record_of(destination)} "
+        "records it. If the file has changed on purpose, delete that record: runs of the old file cannot be repeated with the "
+        "new one. Else restore the old file from a copy, as above"
+    )
+
+
+def _read_record(record: Path) -> dict[str, Any]:
+    facts = read_json(record)
+    wanted = {"sha256": str, "size": int, "source": str, "date": str}
+    if not isinstance(facts, dict) or any(not isinstance(facts.get(key), kind) for key, kind in wanted.items()):
+        raise RelmError(f"{record}: lacks one of {', '.join(wanted)}; delete it to record the next download as the first")
+    return facts

@@ -1,0 +1,135 @@
+"""Originals whose examples a recipe may reproduce bit for bit: their declarations, and the section `as_published`."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Annotated, Self
+
+from pydantic import Field, model_validator
+
+from relm.recipes.declaration import NameIn, Registry
+from relm.recipes.section import Section
+
+
+@dataclass(frozen=True)
+class BuilderDeclaration:
+    """An original's script whose examples can be built bit for bit."""
+
+    name: str
+    """Name in `as_published.builder`."""
+    objective: str
+    """Objective of its examples."""
+    options: Collection[str] = ()
+    """Keys of `as_published` that it reads, beside `builder`."""
+    pregenerate: str | None = None
+    """Function like `ObjectiveDeclaration.pregenerate`; None: the objective's own."""
+    read: str | None = None
+    """Function like `ObjectiveDeclaration.read`; None: the objective's own."""
+    splits_sentences: bool = True
+    """Its examples depend on the text's language where `masked.sentences` is split; False: its rows are lines."""
+
+
+BUILDERS = Registry[BuilderDeclaration]("builder")
+
+
+def register_builder(declaration: BuilderDeclaration) -> None:
+    """Add an original's script to those whose examples a recipe may reproduce."""
+    BUILDERS.register(declaration)
+
+
+class AsPublished(Section):
+    """Examples that are identical bit for bit to those of an original's script, its defects included."""
+
+    builder: Annotated[str, NameIn(BUILDERS)]
+    """Original script. tpu_pretrain: allenai/tpu_pretrain, pregenerate_training_data.py; graphcore_bert: Graphcore's BERT for
+    TensorFlow 1, create_pretraining_data.py; graphcore_gpt2: Graphcore's GPT-2, the index maps of its GPTDataset;
+    graphcore_gpt2_generated: its generated tokens, which read no document; run_mlm: run_mlm.py of transformers 4.2.2; llm_c:
+    the sequences of llm.c's train_gpt2.cu, in the order of its shuffling loader."""
+    seed: int = Field(default=0, ge=0)
+    """Seed of the random number generator (Python's or numpy's) that the original uses."""
+    epochs: int = Field(default=1, gt=0)
+    """Number of epochs that are shuffled together; for graphcore_gpt2."""
+    remask: bool = False
+    """Masked tokens come first, with explicit positions (the original's --remask); for graphcore_bert."""
+    examples: int | None = Field(default=None, gt=0)
+    """Number of generated examples, which graphcore_gpt2_generated requires."""
+    vocabulary_size: int | None = Field(default=None, gt=1)
+    """Exclusive limit of generated tokens, which graphcore_gpt2_generated requires; the model's vocabulary has as many."""
+    ranks: int | None = Field(default=None, gt=0)
+    """Number of the original's processes, each of which shuffles by a generator of its own; llm_c requires it."""
+    batch: int | None = Field(default=None, gt=0)
+    """Sequences in a batch of one of these processes; llm_c requires it. ranks times batch divides global_batch_size."""
+
+    @model_validator(mode="after")
+    def options_belong_to_the_builder(self) -> Self:
+        for key, known in type(self).model_fields.items():
+            owners = [builder.name for builder in BUILDERS if key in builder.options]
+            if owners and self.builder not in owners and getattr(self, key) != known.default:
+                raise ValueError(f"{key}: {self.builder} has no such option, but {' and '.join(owners)}; leave it out")
+        if self.builder == "graphcore_gpt2_generated" and None in (self.examples, self.vocabulary_size):
+            raise ValueError("graphcore_gpt2_generated needs examples and vocabulary_size; give both")
+        if self.builder == "llm_c" and None in (self.ranks, self.batch):
+            raise ValueError("llm_c needs ranks and batch, those of the original's run; give both")
+        return self
+
+
+def require_whole_batches(chosen: AsPublished | None, global_batch_size: int) -> None:
+    """Raise unless the batches that an original's processes read at once fill a global batch.
+
+    Raises:
+        ValueError: they do not; names the keys.
+    """
+    if chosen is not None and chosen.ranks and chosen.batch and global_batch_size % (chosen.ranks * chosen.batch):
+        raise ValueError(
+            f"as_published: ranks ({chosen.ranks}) times batch ({chosen.batch}) must divide global_batch_size "
+            f"({global_batch_size})"
+        )
+
+
+BUILDERS.register(
+    BuilderDeclaration(
+        name="tpu_pretrain",
+        objective="masked",
+        options=("seed",),
+        pregenerate="relm.examples.as_published.tpu_pretrain:pregenerate_tpu_pretrain",
+    )
+)
+BUILDERS.register(
+    BuilderDeclaration(
+        name="graphcore_bert",
+        objective="masked",
+        options=("seed", "remask"),
+        pregenerate="relm.examples.as_published.graphcore_bert:pregenerate_graphcore_bert",
+    )
+)
+BUILDERS.register(
+    BuilderDeclaration(
+        name="graphcore_gpt2",
+        objective="causal",
+        options=("seed", "epochs"),
+        read="relm.examples.as_published.graphcore_gpt2:open_graphcore_gpt2",
+    )
+)
+BUILDERS.register(
+    BuilderDeclaration(
+        name="graphcore_gpt2_generated",
+        objective="causal",
+        options=("seed", "examples", "vocabulary_size"),
+        read="relm.examples.as_published.graphcore_gpt2_generated:open_generated_tokens",
+    )
+)
+BUILDERS.register(
+    BuilderDeclaration(
+        name="llm_c",
+        objective="causal",
+        options=("seed", "ranks", "batch"),
+        read="relm.examples.as_published.llm_c:open_llm_c",
+    )
+)
+BUILDERS.register(
+    BuilderDeclaration(
+        name="run_mlm",
+        objective="masked",
+        pregenerate="relm.examples.as_published.run_mlm:pregenerate_run_mlm",
+        splits_sentences=False,
+    )
+)

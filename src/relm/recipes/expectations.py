@@ -1,0 +1,39 @@
+"""The section `expect` of a recipe: published figures with which the results are compared."""
+
+from pydantic import Field
+
+from relm.recipes.section import Section, Slug
+
+
+class Noise(Section):
+    """Seed-to-seed noise of a figure."""
+
+    standard_deviation: float = Field(gt=0)
+    """Standard deviation of single runs."""
+    runs: int = Field(ge=2)
+    """Number of runs from which it was computed."""
+    source: str
+    """Source of the value: the project's own runs, or a study."""
+
+
+class Expectation(Section):
+    """One published figure, and the tolerance of its comparison."""
+
+    metric: str = Field(pattern=r"^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)+$")
+    """Name of the metric: TASK.FIGURE, as in eval/TASK.json."""
+    value: float
+    """Published value."""
+    tolerance: float = Field(gt=0)
+    """Largest difference that counts as equal."""
+    basis: str
+    """Reason for this tolerance."""
+    place: str
+    """Table, figure or page of the publication with the value."""
+    noise: Noise | None = None
+    """Seed-to-seed noise; without it the report shows the difference and no verdict."""
+    published_runs: int = Field(default=1, gt=0)
+    """Number of runs of which the published value is the mean."""
+    comparable: bool = True
+    """The published protocol is the same as relm's; if false, the report marks the figure as not comparable."""
+    measured_on: Slug | None = None
+    """Machine on which a time or a speed was measured, as in `recipes/machines/`; on another one it is not compared."""

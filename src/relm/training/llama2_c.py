@@ -1,0 +1,150 @@
+"""Convert a model of karpathy/llama2.c to a folder that `relm.models.llama.Llama.from_folder` and `transformers` read.
+
+Its format 0 (`export.py` there, `legacy_export`) has seven 32-bit integers, then all weights in float32, each matrix (out, in).
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from relm.errors import RelmError
+from relm.models.llama import Llama
+from relm.models.llama_configuration import LlamaConfig
+from relm.training.imported_folder import write_imported
+
+HEADER = ("dim", "hidden_dim", "n_layers", "n_heads", "n_kv_heads", "vocab_size", "max_seq_len")
+LARGEST = 1 << 24
+# llama2.c's model.py has these for all models, and its files have neither.
+RMS_NORM_EPSILON, ROTARY_BASE = 1e-5, 10000.0
+# Matrices of all layers in the order of the file, one after the other, and the heads whose pairs are side by side in it.
+LAYERS = (
+    ("input_layernorm", None),
+    ("self_attn.q_proj", "heads"),
+    ("self_attn.k_proj", "key_value_heads"),
+    ("self_attn.v_proj", None),
+    ("self_attn.o_proj", None),
+    ("post_attention_layernorm", None),
+    ("mlp.gate_proj", None),
+    ("mlp.down_proj", None),
+    ("mlp.up_proj", None),
+)
+
+
+class Place(NamedTuple):
+    """The place of one tensor in a file."""
+
+    name: str
+    """The parameter's name in `LlamaForCausalLM`."""
+    interleaved_heads: int | None
+    """Heads in whose rows the two of each rotated pair are side by side; None: the rows are those of `transformers`."""
+
+
+def import_llama2_c(path: Path, output: Path) -> str:
+    """Convert a model to `config.json` and `model.safetensors` (float32), with their sidecars.
+
+    Args:
+        path: the model, such as stories260K.bin.
+        output: the folder, which may exist.
+
+    Returns:
+        A sentence with the model's size.
+
+    Raises:
+        RelmError: the file is absent, or is not a model of this format.
+    """
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise RelmError(f"{path}: cannot be read: {error.strerror}; give a file such as stories260K.bin") from None
+    config = read_header(content, path)
+    model = Llama(config)
+    model.load_huggingface(_read_weights(content, path, model))
+    write_imported(model, output)
+    shared = "" if config.key_value_heads == config.heads else f" ({config.key_value_heads} of keys and values)"
+    return (
+        f"{output}: a Llama of llama2.c with {model.parameter_count():,} parameters, {config.layers} layers, "
+        f"{config.heads} heads{shared}, width {config.hidden_size}, {config.positions} positions, "
+        f"vocabulary {config.vocabulary_size:,}"
+    )
+
+
+def read_header(content: bytes, path: Path) -> LlamaConfig:
+    """Return the architecture of a model.
+
+    Raises:
+        RelmError: the first seven integers describe none.
+    """
+    if len(content) < 4 * len(HEADER):
+        raise RelmError(f"{path}: has {len(content)} bytes, expected at least the {4 * len(HEADER)} of a header")
+    found = dict(zip(HEADER, np.frombuffer(content, "<i4", len(HEADER)).tolist(), strict=True))
+    if strange := [name for name in HEADER if not 0 < abs(found[name]) < LARGEST or (found[name] < 0 and name != "vocab_size")]:
+        raise RelmError(
+            f"{path}: {strange[0]} is {found[strange[0]]} in its header, expected a whole number from 1 on: is it a model that "
+            "llama2.c's export.py wrote with --version 0?"
+        )
+    try:
+        return LlamaConfig(
+            layers=found["n_layers"],
+            heads=found["n_heads"],
+            hidden_size=found["dim"],
+            intermediate_size=found["hidden_dim"],
+            positions=found["max_seq_len"],
+            vocabulary_size=abs(found["vocab_size"]),
+            key_value_heads=found["n_kv_heads"],
+            rotary_base=ROTARY_BASE,
+            tied_head=found["vocab_size"] > 0,  # the sign says so
+            rms_norm_epsilon=RMS_NORM_EPSILON,
+        )
+    except ValueError as error:
+        raise RelmError(f"{path}: its header describes no Llama: {error}") from None
+
+
+def _read_weights(content: bytes, path: Path, model: Llama) -> dict[str, Tensor]:
+    """Return the weights under the names of `LlamaForCausalLM`.
+
+    Raises:
+        RelmError: the file is shorter or longer than its header says.
+    """
+    config = model.config
+    shapes = {name: value.shape for name, value in model.huggingface_weights().items()}
+    head = config.hidden_size // config.heads
+    # Before a head of its own stand the cosines and sines of all positions, which follow from the header.
+    angles = config.positions * head
+    expected = 4 * (len(HEADER) + angles + sum(shape.numel() for shape in shapes.values()))
+    if len(content) != expected:
+        raise RelmError(
+            f"{path}: has {len(content):,} bytes, but a model with its header has {expected:,}: is it whole, and did "
+            "llama2.c's export.py write it with --version 0?"
+        )
+    numbers = torch.from_numpy(np.frombuffer(content, "<f4", offset=4 * len(HEADER)).astype(np.float32))
+    weights, start = {}, 0
+    for name, interleaved_heads in _places(config):
+        start += angles if name == "lm_head.weight" else 0
+        values = numbers[start : start + shapes[name].numel()].view(shapes[name])
+        start += values.numel()
+        weights[name] = values if interleaved_heads is None else separate_pairs(values, interleaved_heads)
+    return weights
+
+
+def _places(config: LlamaConfig) -> Iterator[Place]:
+    """Yield all tensors in the order of the file."""
+    yield Place("model.embed_tokens.weight", None)
+    for part, heads in LAYERS:
+        for layer in range(config.layers):
+            yield Place(f"model.layers.{layer}.{part}.weight", None if heads is None else getattr(config, heads))
+    yield Place("model.norm.weight", None)
+    if not config.tied_head:
+        yield Place("lm_head.weight", None)
+
+
+def separate_pairs(weight: Tensor, heads: int) -> Tensor:
+    """Return the rows of queries or keys with those of each rotated pair half a head apart, where they were side by side.
+
+    >>> separate_pairs(torch.arange(8)[:, None], heads=2)[:, 0].tolist()
+    [0, 2, 1, 3, 4, 6, 5, 7]
+    """
+    return weight.view(heads, -1, 2, weight.shape[1]).transpose(1, 2).reshape(weight.shape)

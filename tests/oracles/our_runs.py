@@ -1,0 +1,195 @@
+"""Runs of relm beside a golden: a shipped recipe at twin size, trained by the real loop from the golden's initial weights."""
+
+import fnmatch
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from golden_files import STEPS, Weights, draw_tokens, hash_batch
+from safetensors.torch import load_file
+
+from relm.artifact import sha256_of, write_json, write_sidecar
+from relm.devices.contract import open_device
+from relm.examples.manifest import write_manifest
+from relm.examples.storage import shard_writer
+from relm.models.contract import LanguageModel
+from relm.recipes.project import Project
+from relm.recipes.recipe import Recipe
+from relm.recipes.run_folder import checkpoint_folder
+from relm.recipes.section import merge
+from relm.recipes.smoke import MAY_CHANGE
+from relm.training import loop
+from relm.training.architecture import configuration, unset_model
+from relm.training.phase_run import open_reader
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+# Patterns of the keys that a twin may change, beside those of the smoke twin: sizes, schedules' lengths, dropout and precision.
+ALSO_MAY_CHANGE = (
+    "model.*dropout*",
+    "model.head_size",
+    "model.intermediate_size",
+    "tokenizer.*",
+    "pretrain.*.precision",
+    "pretrain.*.loss_scaling*",
+    "pretrain.*.target_length",
+    "pretrain.*.as_published.*",
+    "pretrain.*.masked.*",
+    "pretrain.*.schedule.*",
+    "pretrain.*.optimizer.learning_rate",
+    "evaluate",
+    "random_windows",
+    "expect*",
+)
+TWIN_MAY_CHANGE = (*MAY_CHANGE, *ALSO_MAY_CHANGE)
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """The largest differences that count as rounding: a few times those that were measured."""
+
+    loss: float = 1e-6
+    """Relative to the loss of the step."""
+    gradient_norm: float = 2e-6
+    """Relative to the norm of the step."""
+    weights: float = 2e-6
+    """Absolute, of any weight after the last step, except the biases of attention's keys."""
+    learning_rate: float = 1e-12
+    """Relative. Both sides compute in double precision, and round a few operations otherwise."""
+
+
+@dataclass(frozen=True)
+class Oracle:
+    """An original whose program runs on a CPU, and the run of relm that must equal it step for step."""
+
+    name: str
+    """Name of the golden."""
+    original: str
+    """The original's program, as docs/trust.md names it."""
+    recipes: Sequence[str]
+    """The shipped recipes that it stands for; each becomes the same run at twin size."""
+    twin: Mapping[str, Any]
+    """Keys of a recipe that twin size changes, as in YAML."""
+    run: Mapping[str, Any]
+    """The section `run` of the twin, which replaces the recipe's: threads, micro-batch and the like."""
+    write_examples: Callable[[Path], Path]
+    """Function (empty folder) -> the manifest of the examples that it wrote; `tokenizer.json` lies beside it."""
+    convert: Callable[[Weights], Mapping[str, npt.NDArray[np.float32]]]
+    """Function: weights under the original's names -> under relm's, in relm's layout."""
+    arrays: Sequence[str] = ("input_ids", "labels")
+    """The arrays of a batch whose hash the golden has, in this order."""
+    phase: str = "main"
+    bounds: Bounds = Bounds()
+    also_changes: Sequence[str] = ()
+    """Other keys that the twin changes, because the original's program has no such option; `note` says so."""
+    note: str = ""
+    """A sentence on what the comparison leaves out or replaces; empty: nothing."""
+
+
+@dataclass(frozen=True)
+class OurRun:
+    """The same steps, taken by relm."""
+
+    batches_sha256: Sequence[str]
+    losses: Sequence[float]
+    gradient_norms: Sequence[float]
+    learning_rates: Sequence[float]
+    final: Mapping[str, torch.Tensor] = field(repr=False)
+    """The weights after the last step."""
+
+    @property
+    def steps(self) -> int:
+        """Return the count of steps that were taken."""
+        return len(self.losses)
+
+
+def twin_of(oracle: Oracle, name: str | None = None) -> Recipe:
+    """Return a recipe at twin size.
+
+    Args:
+        name: a recipe for which the oracle stands; None: the first.
+    """
+    shipped = Project(CHECKOUT).plan(name or oracle.recipes[0]).recipe.model_dump()
+    changed = merge(shipped, oracle.twin)
+    return Recipe.model_validate({**changed, "on": {}, "run": {"threads": 1, "log_interval": 1, **oracle.run}})
+
+
+def list_differences(below: Mapping[str, Any], above: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """Yield the dotted paths of the keys in which two recipes differ."""
+    for key in below:
+        path, old, new = f"{prefix}{key}", below[key], above[key]
+        if isinstance(old, Mapping) and isinstance(new, Mapping) and old.keys() == new.keys():
+            yield from list_differences(old, new, f"{path}.")
+        elif old != new:
+            yield path
+
+
+def may_change(path: str) -> bool:
+    """Return True for a key of sizes, which a twin may change."""
+    return any(fnmatch.fnmatchcase(path, pattern) for pattern in TWIN_MAY_CHANGE)
+
+
+def train(oracle: Oracle, initial: Weights, folder: Path, steps: int = STEPS) -> OurRun:
+    """Train the twin's first steps in an empty folder.
+
+    Args:
+        initial: the initial weights under the original's names.
+    """
+    recipe = twin_of(oracle)
+    examples = folder / "examples"
+    examples.mkdir(parents=True)
+    manifest = oracle.write_examples(examples)
+    tokenizer = manifest.parent / "tokenizer.json"
+    start = unset_model(configuration(recipe, loop.tokenizer_facts(manifest, tokenizer)))
+    load_weights(start, oracle.convert(initial))
+    (folder / "start").mkdir()
+    start.save_folder(folder / "start", {})
+    hashes = hash_batches(oracle, recipe, manifest, steps)
+    run = folder / oracle.phase
+    loop.pretrain(recipe, oracle.phase, manifest, tokenizer, folder / "start", run / "model", "0" * 12, until=steps)
+    lines = [json.loads(line) for line in (run / "train.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == list(range(1, steps + 1))
+    columns = ([line[key] for line in lines] for key in ("loss", "gradient_norm", "learning_rate"))
+    return OurRun(hashes, *columns, load_file(checkpoint_folder(run / "checkpoints", steps) / "model.safetensors"))
+
+
+def load_weights(model: LanguageModel, weights: Mapping[str, npt.NDArray[np.float32]]) -> None:
+    """Load weights under relm's names."""
+    model.load_state_dict({name: torch.from_numpy(np.ascontiguousarray(weight)) for name, weight in weights.items()})
+
+
+def hash_batches(oracle: Oracle, recipe: Recipe, manifest: Path, steps: int) -> list[str]:
+    """Return the hash of each step's global batch, as the loop's reader gives it."""
+    reader = open_reader(recipe, oracle.phase, manifest, "train", open_device(recipe.run))
+    batches = [reader.batch(step) for step in range(1, steps + 1)]
+    return [hash_batch(batch[name] for name in oracle.arrays) for batch in batches]
+
+
+def write_stream(
+    folder: Path, tokens: npt.NDArray[np.integer], sizes: Sequence[int], vocabulary_size: int, **facts: Any
+) -> Path:
+    """Write documents of tokens as a shard of both splits, with a stand-in for the tokenizer, and return the manifest.
+
+    Args:
+        tokens: the concatenated documents.
+        sizes: tokens of each document.
+        facts: other facts of the shard's sidecar, such as `end_of_text_id`.
+    """
+    tokenizer, shard = folder / "tokenizer.json", folder / "stream.bin"
+    write_json(tokenizer, {"vocabulary_size": vocabulary_size})
+    with shard_writer(shard, vocabulary_size) as writer:
+        writer.append(tokens.astype(np.int32), np.array(sizes, dtype=np.int32))
+    counts = {"tokens": len(tokens), "documents": len(sizes), "words": len(tokens), "bytes": len(tokens)}
+    agreed = {"objective": "causal", "dtype": writer.dtype, "tokenizer_sha256": sha256_of(tokenizer)}
+    write_sidecar(shard, **agreed, **counts, vocabulary_size=vocabulary_size, **{"end_of_text_id": None, **facts})
+    write_manifest({"train": [shard], "held_out": [shard]}, folder / "manifest.json")
+    return folder / "manifest.json"
+
+
+def write_walk(tokens: int, vocabulary_size: int) -> Callable[[Path], Path]:
+    """Return a writer of one document, `draw_tokens`, without an end of text."""
+    return lambda folder: write_stream(folder, draw_tokens(tokens, vocabulary_size), [tokens], vocabulary_size)

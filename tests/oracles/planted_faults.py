@@ -1,0 +1,99 @@
+"""Faults that are planted in the optimizer, the schedule, the order and the loss, to show that a comparison finds them."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any
+
+import pytest
+
+from relm.training import input as training_input
+from relm.training import learner, updates
+from relm.training.input import Reader
+from relm.training.optimizers import building
+
+Replace = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A fault, and where it is planted."""
+
+    name: str
+    module: Any
+    attribute: str
+    replace: Replace
+    """Function: the right function -> the faulty one."""
+
+    def plant(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Replace the right function by the faulty one."""
+        right = getattr(self.module, self.attribute)
+        monkeypatch.setattr(self.module, self.attribute, wraps(right)(self.replace(right)))
+
+
+def with_settings(change: Callable[[Any], dict[str, Any]]) -> Replace:
+    """Return a replacement of a function (model, settings, ...) whose settings are changed."""
+
+    def replace(right: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda model, settings, *others: right(model, settings.model_copy(update=change(settings)), *others)
+
+    return replace
+
+
+def decay_every_parameter(right: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a grouping of parameters that lets biases and scales decay too."""
+
+    def faulty(model: Any, settings: Any) -> Any:
+        return [{**group, "weight_decay": settings.weight_decay} for group in right(model, settings)]
+
+    return faulty
+
+
+def swap_batches(first: int) -> Replace:
+    """Return a replacement of `Reader.numbers` and `batch` that exchanges two neighbouring steps."""
+    other = {first: first + 1, first + 1: first}
+    return lambda right: lambda reader, step: right(reader, other.get(step, step))
+
+
+def divide_by_micro_batch(right: Callable[..., Any]) -> Callable[..., Any]:
+    """Return divisors that make the loss the mean of the micro-batches' means, whatever each of them scores."""
+    return lambda counts, shares=1: right(counts, len(counts))
+
+
+def divide_by_one_more(right: Callable[..., Any]) -> Callable[..., Any]:
+    """Return divisors that count one label too many."""
+
+    def faulty(counts: Sequence[Any], shares: int = 1) -> Any:
+        return [{name: divisor + 1 for name, divisor in divided.items()} for divided in right(counts, shares)]
+
+    return faulty
+
+
+LEARNING_RATE = Fault(
+    "a learning rate of 1 % more",
+    updates,
+    "learning_rate_of",
+    lambda right: lambda run, step: 1.01 * right(run, step),
+)
+BETAS = Fault(
+    "exchanged betas",
+    learner,
+    "build_optimizer",
+    with_settings(lambda settings: {"betas": (settings.betas[1], settings.betas[0])}),
+)
+DECAY = Fault("decay of biases and scales", building, "parameter_groups", decay_every_parameter)
+SCHEDULE = Fault(
+    "a schedule that is one step ahead",
+    updates,
+    "learning_rate_scale",
+    lambda right: lambda schedule, step, steps: right(schedule, step + 1, steps),
+)
+ORDER = Fault("two batches in each other's place", Reader, "batch", swap_batches(4))
+MEAN_OF_MEANS = Fault("a mean of micro-batches' means", training_input, "loss_denominators", divide_by_micro_batch)
+DIVISOR = Fault("a loss divided by one label too many", training_input, "loss_denominators", divide_by_one_more)
+CLIPPING = Fault(
+    "no clipping",
+    updates,
+    "finish_gradients",
+    lambda right: lambda parameters, scaler, clipping: right(parameters, scaler, None),
+)
