@@ -83,7 +83,7 @@ def test_one_call_of_the_device_writes_a_batch_and_a_shorter_batch_runs_the_same
     assert isinstance(loaded, IpuCausalModel)
     requested: list[str] = []
     request = loaded._worker.request
-    loaded._worker.request = lambda kind, *given: requested.append(kind) or request(kind, *given)  # type: ignore[method-assign]
+    loaded._worker.request = lambda kind, *given, **named: requested.append(kind) or request(kind, *given, **named)  # type: ignore[method-assign]
     texts = written(loaded, TEXTS[:2], 8, GREEDY)
     assert requested == ["write", "write"], "the program runs once before, in which it would be compiled"
     assert written(loaded, TEXTS[:1], 5, GREEDY) == [texts[0][:5]]
@@ -178,8 +178,8 @@ def test_only_batches_that_outgrow_the_positions_take_a_call_for_each_token(
 def test_logits_that_are_not_finite_are_refused(model: IpuCausalModel, monkeypatch: pytest.MonkeyPatch) -> None:
     request = model._worker.request
 
-    def diverged(kind: str, *given: Any) -> Any:
-        answer = request(kind, *given)
+    def diverged(kind: str, *given: Any, **named: Any) -> Any:
+        answer = request(kind, *given, **named)
         answer.arrays["largest"][0] = float("nan")
         return answer
 
