@@ -42,8 +42,6 @@ class OverlappedSums:
 
     def _count(self, parameter: Tensor) -> None:
         """Start each bucket, in order, whose gradients are all computed."""
-        if self._next < 0:
-            return
         self._missing[self._bucket_of[parameter]] -= 1
         while self._next >= 0 and not self._missing[self._next]:
             self._start()
