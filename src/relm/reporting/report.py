@@ -12,6 +12,7 @@ from relm.reporting import plots
 from relm.reporting.curve import watched_run
 from relm.reporting.findings import Findings, gather
 from relm.reporting.model_card import model_card
+from relm.reporting.oracles import describe_oracles
 from relm.reporting.pages import template
 from relm.reporting.pipeline import report_pipeline
 from relm.reporting.publish import COMPILATION, REPORT_FILES, evaluation_names, published_files
@@ -96,6 +97,7 @@ def report_page(findings: Findings) -> str:
         described=plots.describe_curve(log, watched.verdict if watched else ""),
         watched=watched,
         pipeline=report_pipeline(findings.plan),
+        oracles=describe_oracles(findings.plan.name),
     )
 
 
