@@ -36,7 +36,7 @@ ALSO_MAY_CHANGE = (
     "tokenizer.*",
     "pretrain.*.precision",
     "pretrain.*.loss_scaling*",
-    "pretrain.*.target_length",
+    "pretrain.*.seq2seq.target_length",
     "pretrain.*.as_published.*",
     "pretrain.*.masked.*",
     "pretrain.*.schedule.*",

@@ -49,7 +49,7 @@ TPU_PRETRAIN = Oracle(
         "init_from": None,
         "model": {
             "layers": 2, "heads": 4, "hidden_size": 32, "intermediate_size": 64, "positions": LENGTH,
-            "hidden_dropout": 0.0, "attention_dropout": 0.0, "no_gradient_id": 0,
+            "hidden_dropout": 0.0, "attention_dropout": 0.0, "unlearnt_input": "token_0",
         },
         "pretrain": {
             "main": {

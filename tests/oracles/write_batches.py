@@ -1,6 +1,6 @@
 """Write the batches of relm's side of an oracle, for an original whose own draws are replaced by them.
 
-python tests/oracles/write_batches.py NAME FILE.npz
+PYTHONPATH=tests python tests/oracles/write_batches.py NAME FILE.npz
 """
 
 import sys
@@ -33,5 +33,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
     main()

@@ -11,6 +11,7 @@ from relm.recipes.run_folder import METADATA
 from relm.reporting import plots
 from relm.reporting.findings import Findings, gather
 from relm.reporting.model_card import model_card
+from relm.reporting.oracles import describe_oracles
 from relm.reporting.pages import template
 from relm.reporting.pipeline import report_pipeline
 from relm.reporting.publish import COMPILATION, REPORT_FILES, evaluation_names, published_files
@@ -92,6 +93,7 @@ def report_page(findings: Findings) -> str:
         narrow=plots.loss_curve(log, levels, narrow=True),
         described=plots.describe_curve(log),
         pipeline=report_pipeline(findings.plan),
+        oracles=describe_oracles(findings.plan.name),
     )
 
 
