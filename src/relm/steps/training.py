@@ -43,6 +43,7 @@ def pretrain_job(a: Arguments) -> Job:
             run_fingerprint=plan.fingerprint,
             optimizer_from=a.optimizer_from,
             one_tpu=a.one_tpu,
+            curve=plan.curve,
         )
         if a.tpu_report:
             from relm.devices.xla import metrics_report
