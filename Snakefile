@@ -16,6 +16,7 @@ min_version("9.27")
 WORK = work_folder()
 DOCUMENTS = f"{WORK}/documents/{{dataset}}-{{key}}/{{shard}}"
 EXAMPLES = f"{WORK}/examples/{{dataset}}-{{key}}/{{shard}}"
+IMPORTED = f"{WORK}/examples/{{dataset}}-{{key}}/imported"
 RUN = f"{WORK}/runs/{{recipe}}/{{fingerprint}}"
 LOGS = f"{WORK}/logs"
 IMAGES = graph.Images(workflow)
@@ -35,6 +36,7 @@ wildcard_constraints:
     dataset=NAME.pattern,
     model=NAME.pattern,
     shard=NAME.pattern,
+    split="train|held_out",
     file="|".join(map(re.escape, MODEL_FILES)),
     key=KEY.pattern,
     fingerprint=KEY.pattern,

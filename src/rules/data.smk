@@ -137,6 +137,23 @@ use rule pregenerate as pregenerate_table with:
         held_out_sidecar=f"{EXAMPLES}.held_out.arrow.json",
 
 
+# Tokens that somebody else has published: they are checked and copied, without extraction and tokenisation.
+rule import_tokens:
+    input:
+        unpack(graph.data_inputs("examples")),
+    output:
+        tokens=f"{IMPORTED}/{{shard}}.{{split}}.bin",
+        index=f"{IMPORTED}/{{shard}}.{{split}}.idx",
+        sidecar=f"{IMPORTED}/{{shard}}.{{split}}.bin.json",
+    log:
+        f"{LOGS}/examples/{{dataset}}-{{key}}/{{shard}}.{{split}}.log",
+    params:
+        options=graph.data_job("examples"),
+    shell:
+        "python -m relm import {params.options} --tokenizer {input.tokenizer:q} --files {input.files:q}"
+        " --output {output.tokens:q} --log {log:q}"
+
+
 rule manifest:
     input:
         graph.shard_sidecars,

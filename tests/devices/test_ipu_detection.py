@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from relm.devices.detection import describe_ipu, find_missing_ipu
+from relm.devices.detection import describe_ipu, describe_ipu_simulator, find_missing_ipu
 
 
 @pytest.fixture
@@ -70,3 +70,10 @@ def test_the_ipus_of_cards_are_counted_and_not_their_other_files(python: Path, t
         (tmp_path / "dev" / name).touch()
     line = describe_ipu({"RELM_IPU_PYTHON": str(python)}, tmp_path)
     assert line == f"yes: 2 in this machine, poptorch 3.3.0 ({python})"
+
+
+def test_the_simulator_needs_a_python_alone() -> None:
+    assert describe_ipu_simulator({}) == f"yes: pipelines of any number of IPUs on the CPU, in {sys.executable}"
+    assert describe_ipu_simulator({"RELM_IPU_PYTHON": "/opt/none"}).startswith(
+        "no: RELM_IPU_PYTHON: there is no program /opt/none"
+    )

@@ -5,6 +5,8 @@ the initial weights, and the commit, the command and the versions that made it; 
 the last step, under the original's names. The initial weights are drawn from `SEED` by `draw_weights`, on both sides.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import hashlib
 import importlib.metadata
@@ -13,13 +15,16 @@ import platform
 import subprocess
 import sys
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 from safetensors.numpy import load_file, save_file
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    import numpy.typing as npt
 
 GOLDENS = Path(__file__).resolve().parent / "goldens"
 STEPS = 100
@@ -31,7 +36,8 @@ SCALES = ("weight", "scale", "gamma", "w")
 # Digits of a batch's sha256 that a golden keeps.
 DIGITS = 16
 
-Weights = Mapping[str, npt.NDArray[np.float32]]
+# A string, because originals of these years run on Python 3.8, and this module with them.
+Weights = "Mapping[str, npt.NDArray[np.float32]]"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,7 +1,8 @@
 """Runs of relm beside a golden: a shipped recipe at twin size, trained by the real loop from the golden's initial weights."""
 
+import fnmatch
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,8 +36,9 @@ ALSO_MAY_CHANGE = (
     "tokenizer.*",
     "pretrain.*.precision",
     "pretrain.*.loss_scaling*",
-    "pretrain.*.target_length",
+    "pretrain.*.seq2seq.target_length",
     "pretrain.*.as_published.*",
+    "pretrain.*.masked.*",
     "pretrain.*.schedule.*",
     "pretrain.*.optimizer.learning_rate",
     "evaluate",
@@ -82,6 +84,8 @@ class Oracle:
     """The arrays of a batch whose hash the golden has, in this order."""
     phase: str = "main"
     bounds: Bounds = Bounds()
+    also_changes: Sequence[str] = ()
+    """Other keys that the twin changes, because the original's program has no such option; `note` says so."""
     note: str = ""
     """A sentence on what the comparison leaves out or replaces; empty: nothing."""
 
@@ -112,6 +116,21 @@ def twin_of(oracle: Oracle, name: str | None = None) -> Recipe:
     shipped = Project(CHECKOUT).plan(name or oracle.recipes[0]).recipe.model_dump()
     changed = merge(shipped, oracle.twin)
     return Recipe.model_validate({**changed, "on": {}, "run": {"threads": 1, "log_interval": 1, **oracle.run}})
+
+
+def list_differences(below: Mapping[str, Any], above: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """Yield the dotted paths of the keys in which two recipes differ."""
+    for key in below:
+        path, old, new = f"{prefix}{key}", below[key], above[key]
+        if isinstance(old, Mapping) and isinstance(new, Mapping) and old.keys() == new.keys():
+            yield from list_differences(old, new, f"{path}.")
+        elif old != new:
+            yield path
+
+
+def may_change(path: str) -> bool:
+    """Return True for a key of sizes, which a twin may change."""
+    return any(fnmatch.fnmatchcase(path, pattern) for pattern in TWIN_MAY_CHANGE)
 
 
 def train(oracle: Oracle, initial: Weights, folder: Path, steps: int = STEPS) -> OurRun:

@@ -1,15 +1,20 @@
 """The recording of an original that trains with torch: what its own calls of clipping and of the optimizer saw."""
 
-from collections.abc import Iterator, Sequence
+from __future__ import annotations
+
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from golden_files import hash_batch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import numpy.typing as npt
 
 
 @dataclass
@@ -35,11 +40,16 @@ class Recording:
     def hashes(self, micro_batches: int) -> list[str]:
         """Return each step's `hash_batch`."""
         steps = _chunks(self.batches, micro_batches)
-        return [hash_batch(np.concatenate(arrays) for arrays in zip(*step, strict=True)) for step in steps]
+        return [hash_batch(np.concatenate(arrays) for arrays in zip(*step)) for step in steps]
 
 
 def _chunks(values: Sequence[Any], length: int) -> list[Sequence[Any]]:
     return [values[first : first + length] for first in range(0, len(values) - length + 1, length)]
+
+
+def norm_of(gradients: Sequence[torch.Tensor]) -> float:
+    """Return the norm of all gradients together."""
+    return float(torch.stack([gradient.norm() for gradient in gradients]).norm())
 
 
 @contextmanager
@@ -56,7 +66,7 @@ def record_optimizers(recording: Recording, kind: type[torch.optim.Optimizer] = 
     def recorded_step(optimizer: torch.optim.Optimizer, *arguments: Any, **options: Any) -> Any:
         recording.learning_rates.append(float(optimizer.param_groups[0]["lr"]))
         gradients = [weight.grad for group in optimizer.param_groups for weight in group["params"] if weight.grad is not None]
-        recording.gradient_norms.append(clipped.pop() if clipped else float(torch.nn.utils.get_total_norm(gradients)))
+        recording.gradient_norms.append(clipped.pop() if clipped else norm_of(gradients))
         return step(optimizer, *arguments, **options)
 
     with patch.object(torch.nn.utils, "clip_grad_norm_", recorded_clip), patch.object(kind, "step", recorded_step):

@@ -153,6 +153,8 @@ SHIPPED = {
     "bert_large_pod16": "621dc84b0934",
     "bert_large_pod64": "435927433ce4",
     "bert_tiny_ipu": "4c0fe83c91ea",
+    "gpt2_124m_fineweb10b": "dd5df56976e5",
+    "gpt2_124m_openwebtext": "beb698778220",
     "gpt2_large_1024_pod16": "787a59d68d68",
     "gpt2_large_1024_pod16_generated": "33ee9a3b5a40",
     "gpt2_large_512_pod16": "e55b3b445179",

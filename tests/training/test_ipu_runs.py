@@ -204,6 +204,35 @@ def test_a_killed_worker_loses_nothing(
     assert_same(interrupted, whole)
 
 
+@pytest.mark.full
+def test_a_full_disk_ends_the_run_with_one_message_and_no_worker(interrupted: TinyRun, whole: TinyRun) -> None:
+    size = (whole.folder / "main" / "checkpoints" / "step-00000002" / "optimizer.safetensors").stat().st_size
+    code, message = interrupted.attempt(largest_file=size // 2)
+    assert code == 1
+    assert "the checkpoint cannot be written" in message
+    assert "a full disk?" in message
+    interrupted.train()
+    assert_same(interrupted, whole)
+
+
+@pytest.mark.full
+def test_a_second_trainer_of_a_run_is_refused_and_disturbs_nothing(
+    interrupted: TinyRun, whole: TinyRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused: list[tuple[int | None, str]] = []
+
+    def start_another(name: str) -> None:
+        if name == "updates" and not refused:
+            refused.append(interrupted.attempt())
+
+    monkeypatch.setattr(updates, "kill_point", start_another)
+    interrupted.train()
+    (code, message) = refused[0]
+    assert code == 1
+    assert "another process trains here already" in message
+    assert_same(interrupted, whole)
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_call_is_finished_after_a_signal(
     number: signal.Signals, interrupted: TinyRun, whole: TinyRun, monkeypatch: pytest.MonkeyPatch
@@ -267,11 +296,26 @@ def test_a_checkpoint_of_another_plan_resumes(
     assert_close(run, on_cpu)
 
 
-def test_a_loss_that_is_not_finite_stops_with_its_step(on_cpu: TinyRun, tmp_path: Path) -> None:
+def test_a_loss_that_is_not_finite_stops_with_its_step_and_no_advice_to_clip(on_cpu: TinyRun, tmp_path: Path) -> None:
     diverging = {"pretrain": {"main": {"optimizer": {"learning_rate": 1e37}, "schedule": {"warmup_steps": 0}}}}
     run = run_in(tmp_path / "run", on_cpu.examples, ON_IPUS, diverging)
-    with pytest.raises(RelmError, match=r"step 2: the loss is (nan|inf), expected a finite number; it read the examples"):
+    message = (
+        r"step 2: the loss is (nan|inf), expected a finite number; it read the examples .*: lower optimizer.learning_rate, "
+    )
+    with pytest.raises(RelmError, match=f"{message}or warm up longer$"):
         run.train()
+
+
+def test_an_overflow_in_the_last_update_is_found_before_anything_is_written(on_cpu: TinyRun, tmp_path: Path) -> None:
+    """The device has no norm of the gradient, and no loss follows."""
+    one = {"pretrain": {"main": {"steps": 1, "schedule": {"name": "constant", "floor": 0.0, "warmup_steps": 0}}}}
+    overflow = {"run": {"pipeline": {"device_iterations": 1, "loss_scaling": {"scale": 3e38}}}}
+    run = run_in(tmp_path / "run", on_cpu.examples, ON_IPUS, one, overflow)
+    message = r"step 1: the weight \S+ has (nan|-?inf), expected finite numbers; it read the examples .*: "
+    with pytest.raises(RelmError, match=message + r"lower run.pipeline.loss_scaling \(3e\+38\) or optimizer.learning_rate, or"):
+        run.train()
+    assert not (run.folder / "main" / "checkpoints").exists()
+    assert not run.model_folder.exists()
 
 
 def test_instances_sum_counts_and_take_updates_in_one_order(

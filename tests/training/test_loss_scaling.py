@@ -136,6 +136,9 @@ def test_nothing_is_scaled_unless_requested() -> None:
         ({"growth_interval": 5}, "growth_interval: read with name: automatic only, found 5 with name: static"),
         ({"name": "by_step"}, "by_step needs a table of factors"),
         ({"scale": 0}, "greater than 0"),
+        ({"scale": 1e300}, "expected a factor that float32 can hold, from 1.18e-38 to 3.4e+38"),
+        ({"scale": 1e-40}, "expected a factor that float32 can hold"),
+        ({"name": "by_step", "by_step": {1: 1e39}}, "expected a factor that float32 can hold"),
         ({"name": "by_step", "by_step": {0: 8}}, "greater than 0"),
     ],
 )

@@ -92,6 +92,7 @@ def _format_failure(name: str, remote: RemoteFile, faults: list[str]) -> str:
     return (
         f"{name}: no source gave the {remote.format_size()} with sha256 {remote.sha256}:\n"
         + "".join(f"  - {fault}\n" for fault in faults)
+        + (f"It is made by: {remote.made_by}\n" if remote.made_by else "")
         + f"To provide it by hand, put {' or '.join(_list_ways(name, remote))} (plain files also as .xz, .gz or .bz2) into any "
         + f"folder and name that in RELM_MIRROR (several: separated by {os.pathsep!r}); its content is checked all the same"
     )

@@ -81,6 +81,14 @@ def describe_ipu(environment: Mapping[str, str] = os.environ, root: Path = Path(
     return f"yes: {found}, poptorch {version} ({python})"
 
 
+def describe_ipu_simulator(environment: Mapping[str, str] = os.environ) -> str:
+    """Return the Python in which the CPU simulates IPUs, or why there is none."""
+    python = find_interpreter("simulator", environment)
+    if python is None:
+        return f"no: {describe_missing_interpreter(environment)}"
+    return f"yes: pipelines of any number of IPUs on the CPU, in {python}"
+
+
 def _find_poptorch(python: str) -> str | None:
     """Return the version of PopTorch that is installed in a Python; None if there is none, or the Python does not start."""
     asked = "import importlib.metadata as metadata; print(metadata.version('poptorch'))"

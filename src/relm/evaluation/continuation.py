@@ -46,35 +46,41 @@ class Timing:
     passes: list[int] = field(default_factory=list)
     """Tokens of the longest text of the batch, an end of text included."""
     first_seconds: list[float] = field(default_factory=list)
-    """Seconds from the prompts to the first token."""
+    """Seconds from the prompts to the first token; empty where a device writes whole texts."""
     seconds: list[float] = field(default_factory=list)
     """Seconds from the prompts to the last token."""
 
     def add(
-        self, prompts: Sequence[Sequence[int]], written: Sequence[Sequence[int]], passes: int, first: float, whole: float
+        self, prompts: Sequence[Sequence[int]], written: Sequence[Sequence[int]], passes: int, first: float | None, whole: float
     ) -> None:
-        """Add a batch."""
+        """Add a batch; `first` is None where all of its tokens were known at the same time."""
         self.texts.append(len(prompts))
         self.prompt_tokens.append(sum(map(len, prompts)))
         self.tokens.append(sum(map(len, written)))
         self.passes.append(passes)
-        self.first_seconds.append(first)
+        if first is not None:
+            self.first_seconds.append(first)
         self.seconds.append(whole)
 
     def describe(self) -> str:
         """Return latency and throughput as Graphcore's GPT-2 prints them, then the first token apart from later ones."""
         texts, seconds, passes = sum(self.texts), sum(self.seconds), sum(self.passes)
         latency = sum(n * taken for n, taken in zip(self.texts, self.seconds, strict=True)) / texts
-        later = seconds - sum(self.first_seconds)
-        a_token = f"{later / (passes - len(self.seconds)) * 1e3:.3f} ms" if passes > len(self.seconds) else "none"
         return (
             f"latency avg per sentence: {latency * 1e3:.3f} ms/sentence_({sum(self.tokens) / texts:g})\n"
             f"Per-token latency avg: {seconds / passes * 1e3:.3f} ms/token\n"
             f"Batch size: {max(self.texts)}; Input length {sum(self.prompt_tokens) / texts:g}; "
             f"Output length {sum(self.tokens) / texts:g}, throughput: {texts / seconds:.3f} samples/sec\n"
-            f"First token: {sum(self.first_seconds) / len(self.seconds) * 1e3:.3f} ms a batch; each later one: {a_token}; "
-            f"{sum(self.tokens) / seconds:,.1f} tokens/s"
+            f"{self._describe_first()}; {sum(self.tokens) / seconds:,.1f} tokens/s"
         )
+
+    def _describe_first(self) -> str:
+        """Return the time of the first token apart from that of the later ones."""
+        if not self.first_seconds:
+            return "Whole texts: one call of the device a batch"
+        later, passes = sum(self.seconds) - sum(self.first_seconds), sum(self.passes) - len(self.seconds)
+        a_token = f"{later / passes * 1e3:.3f} ms" if passes else "none"
+        return f"First token: {sum(self.first_seconds) / len(self.seconds) * 1e3:.3f} ms a batch; each later one: {a_token}"
 
 
 class Continuer(Protocol):
@@ -84,6 +90,8 @@ class Continuer(Protocol):
     """Tokens of the longest text that it can read; None: any length."""
     pads: bool
     """True if texts of several lengths can be one batch."""
+    at_once: bool
+    """True if all tokens of a text are known at the same time."""
 
     def extend(
         self, texts: Sequence[Sequence[int]], tokens: int, processors: LogitsProcessorList, criterion: StoppingCriteria
@@ -99,6 +107,8 @@ class Continuer(Protocol):
 
 class TransformersContinuer:
     """A model of `transformers`, or relm's own as one; fulfils `Continuer`."""
+
+    at_once = False
 
     def __init__(self, model: CausalModel, execution: Execution) -> None:
         self.positions = model.positions
@@ -161,9 +171,9 @@ class TransformersContinuer:
 
 
 class WindowContinuer:
-    """A model on IPUs; fulfils `Continuer`. A program has one shape, so each token takes a pass over the whole text."""
+    """A model on IPUs, each of whose calls is a pass over the whole text, for one token; fulfils `Continuer`."""
 
-    pads = True
+    pads, at_once = True, False
 
     def __init__(self, model: IpuCausalModel) -> None:
         self.positions: int | None = model.positions
@@ -239,7 +249,8 @@ def continuations(
         within = left if positions is None else min(left, positions - max(map(len, seen)) + 1)
         continuer.extend(seen, within, logits_processors(sampling, texts, [streams[row] for row in rows]), progress)
     if timing is not None:
-        timing.add(prompts, progress.written(), progress.tokens, progress.first - begun, perf_counter() - begun)
+        first = None if continuer.at_once else progress.first - begun
+        timing.add(prompts, progress.written(), progress.tokens, first, perf_counter() - begun)
     return [Continuation(ids, ended or "length") for ids, ended in zip(progress.written(), progress.ended, strict=True)]
 
 

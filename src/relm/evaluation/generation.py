@@ -1,18 +1,24 @@
 """Batches of texts that a language model writes after prompts, with the time that they took."""
 
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import torch
 
 from relm.errors import RelmError
 from relm.evaluation.beginning import added_tokens
 from relm.evaluation.continuation import Continuer, Timing, TransformersContinuer, WindowContinuer, continuations
 from relm.evaluation.ipu_model import IpuCausalModel
+from relm.evaluation.loop_continuer import LoopContinuer, find_obstacle, rule_of
 from relm.evaluation.models import Execution, OwnCausalModel, load_causal
 from relm.evaluation.sampling import Sampling, random_stream
 from relm.evaluation.special_tokens import special_tokens
 from relm.evaluation.stop import Ending, Stop
 from relm.examples.tokenizers import load_tokenizer
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -125,14 +131,31 @@ class Writer:
         """
         stop = Stop(self.loaded, writing.stop, self.special.ends)
         size = writing.batch_size if self.continuer.pads else 1
+        self._report_obstacle(prompts, writing)
         for first in range(0, len(prompts), size):
             group = prompts[first : first + size]
             ids = [prompt.ids for prompt in group]
-            if isinstance(self.continuer, WindowContinuer):
-                self.continuer.compile(ids, writing.length)
             streams = [random_stream(writing.seed, first_number + first + row) for row in range(len(group))]
-            found = continuations(self.continuer, ids, writing.length, writing.sampling, streams, stop=stop, timing=timing)
+            continuer = self._continuer_of(ids, writing, streams)
+            if isinstance(continuer, WindowContinuer | LoopContinuer):
+                continuer.compile(ids, writing.length)
+            found = continuations(continuer, ids, writing.length, writing.sampling, streams, stop=stop, timing=timing)
             for prompt, new in zip(group, found, strict=True):
                 text = stop.decode(prompt.ids, new.ids)
                 text = stop.cut(text) if new.ended == "stop" else text
                 yield Written(prompt.text, prompt.text + text, len(prompt.ids), len(new.ids), new.ended)
+
+    def _continuer_of(self, texts: Sequence[Sequence[int]], writing: Writing, streams: Sequence[torch.Generator]) -> Continuer:
+        """Return what continues a batch: on one IPU a loop, where that can choose the tokens."""
+        if not isinstance(self.model, IpuCausalModel) or self._obstacle(texts, writing) is not None:
+            return self.continuer
+        return LoopContinuer(self.model, rule_of(writing.sampling, self.model.vocabulary_size), streams)
+
+    def _obstacle(self, texts: Sequence[Sequence[int]], writing: Writing) -> str | None:
+        assert isinstance(self.model, IpuCausalModel), "other models need no loop"
+        return find_obstacle(self.model, max(map(len, texts)) + writing.length, writing.sampling)
+
+    def _report_obstacle(self, prompts: Sequence[Prompt], writing: Writing) -> None:
+        """Log a line if some texts take a call of the IPU for each token."""
+        if isinstance(self.model, IpuCausalModel) and (obstacle := self._obstacle([p.ids for p in prompts], writing)):
+            log.warning("each token takes a call of the device and a pass over the whole text, since %s", obstacle)

@@ -1,23 +1,47 @@
 """relm's own GPT-2 on IPUs, or on their simulator, for evaluations and generation.
 
-The worker computes the head's input (`relm.devices.ipu.inference`), and this process the head, in float32 as on all devices.
-A program of an IPU has one shape: the first batch decides it; smaller ones are padded, those with more sequences are divided.
+The worker computes the head's input (`relm.devices.ipu.inference`), and this process the head, in float32 as on all devices; or
+the worker writes whole texts, with a head of its own. A program of an IPU has one shape: the first batch decides it; smaller
+ones are padded, those with more sequences are divided.
 """
 
 import weakref
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from relm.devices.contract import opened_hardware
+from relm.devices.ipu.decoding import TokenRule
 from relm.devices.ipu.worker_process import WorkerProcess
 from relm.errors import RelmError
+from relm.evaluation.logits_processors import NOT_FINITE
 from relm.evaluation.models import Execution
 from relm.limits import usable_cores
 from relm.models.gpt2 import Gpt2
+
+# A program takes prompts of up to a multiple of this, the default of Graphcore's --input-len: a longer prompt need not be
+# another program.
+PROMPT_STEP = 64
+
+
+class WritingProgram(NamedTuple):
+    """The shape of a program that writes texts, and what is fixed in it."""
+
+    sequences: int
+    prompt: int
+    """Tokens of the longest prompt."""
+    tokens: int
+    """Tokens after each prompt."""
+    rule: TokenRule
+
+    def covers(self, other: "WritingProgram") -> bool:
+        """Return whether this program can write what another one would, in parts if need be."""
+        return self.rule == other.rule and self.prompt >= other.prompt and self.tokens >= other.tokens
 
 
 class IpuCausalModel:
@@ -34,13 +58,15 @@ class IpuCausalModel:
         self.vocabulary_size = model.config.vocabulary_size
         self._model = model.eval()
         self.sequences, self.length = 0, 0
-        """Shape of the program; zeros: there is none yet."""
+        """Shape of the program for the head's input; zeros: there is none yet."""
+        self.writing: WritingProgram | None = None
         layers = execution.layers_per_ipu or (model.config.layers,)
         if sum(layers) != model.config.layers or min(layers) < 0:
             raise RelmError(
                 f"--layers-per-ipu: {' '.join(map(str, layers))} sum to {sum(layers)}, but {folder} has {model.config.layers} "
                 "layers; give as many"
             )
+        self.ipus = len(layers)
         self._worker = WorkerProcess("poptorch" if execution.device == "ipu" else "simulator")
         weakref.finalize(self, self._worker.close)
         if execution.device == "ipu":
@@ -51,6 +77,8 @@ class IpuCausalModel:
             "placement": place_segments(layers),
             "precision": execution.precision,
             "threads": execution.threads or usable_cores(),
+            "available_memory_proportion": execution.available_memory_proportion,
+            "executable_cache": str(execution.executable_cache or ""),
         }
         weights = {name: tensor.detach().numpy() for name, tensor in model.state_dict().items()}
         self._worker.request("open_inference", spec, weights)
@@ -69,6 +97,49 @@ class IpuCausalModel:
         padded[: input_ids.shape[0], : input_ids.shape[1]] = input_ids.numpy()
         answer = self._worker.request("hidden", arrays={"input_ids": padded})
         return torch.from_numpy(answer.arrays["hidden"])[: input_ids.shape[0]]
+
+    def prepare_writing(self, program: WritingProgram) -> None:
+        """Compile a program that writes texts, and run it once, unless there is one that covers it."""
+        if self.writing is None or not self.writing.covers(program):
+            self.writing = program._replace(prompt=self._round_up(program.prompt, program.tokens))
+            noise = torch.zeros(1, program.tokens, program.rule.top_k) if program.rule.draws else None
+            self._write([[0]], noise)
+
+    def _round_up(self, prompt: int, tokens: int) -> int:
+        """Return the next multiple of `PROMPT_STEP`, or as many tokens as the positions allow."""
+        rounded = -(-prompt // PROMPT_STEP) * PROMPT_STEP
+        return rounded if self.positions is None else max(prompt, min(rounded, self.positions - tokens + 1))
+
+    def write(self, texts: Sequence[Sequence[int]], tokens: int, rule: TokenRule, noise: Tensor | None) -> Tensor:
+        """Return ids that one call of the device writes after each text, (texts, tokens).
+
+        Args:
+            noise: (texts, tokens, top_k) float32, Gumbel draws; None if the rule does not draw.
+
+        Raises:
+            RelmError: the model is on several IPUs, has too few positions, or its logits are not finite.
+        """
+        self.prepare_writing(WritingProgram(len(texts), max(map(len, texts)), tokens, rule))
+        assert self.writing is not None, "it has been prepared"
+        size = self.writing.sequences
+        parts = range(0, len(texts), size)
+        written = [self._write(texts[n : n + size], None if noise is None else noise[n : n + size]) for n in parts]
+        return torch.cat(written)[:, :tokens]
+
+    def _write(self, texts: Sequence[Sequence[int]], noise: Tensor | None) -> Tensor:
+        """Return the ids after up to as many texts as the program has, (texts, tokens of the program)."""
+        assert self.writing is not None, "a program has been chosen"
+        sequences, prompt, tokens, rule = self.writing
+        arrays = {"input_ids": np.zeros((sequences, prompt), dtype=np.int64), "lengths": np.ones(sequences, dtype=np.int64)}
+        for row, text in enumerate(texts):
+            arrays["input_ids"][row, : len(text)], arrays["lengths"][row] = text, len(text)
+        if noise is not None:
+            arrays["noise"] = np.zeros((sequences, tokens, rule.top_k), dtype=np.float32)
+            arrays["noise"][: noise.shape[0], : noise.shape[1]] = noise.numpy()
+        answer = self._worker.request("write", {"rule": rule._asdict(), "tokens": tokens}, arrays)
+        if not np.isfinite(answer.arrays["largest"][: len(texts)]).all():
+            raise RelmError(NOT_FINITE)
+        return torch.from_numpy(answer.arrays["tokens"])[: len(texts)]
 
     def head(self, hidden: Tensor) -> Tensor:
         """Return logits, (positions, width) -> (positions, vocabulary)."""

@@ -20,6 +20,7 @@ from transformers import (
 from relm.errors import RelmError
 from relm.evaluation.sampling import Sampling
 
+NOT_FINITE = "the model's logits are not finite: training diverged; lower the learning rate and train again"
 # The nucleus is searched among this many of the likeliest tokens before the whole vocabulary is sorted.
 NUCLEUS_FIRST = 512
 
@@ -63,7 +64,7 @@ class RequireFinite(LogitsProcessor):
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """Return (batch, vocabulary) logits unchanged."""
         if not bool(scores.amax(-1).isfinite().all()):
-            raise RelmError("the model's logits are not finite: training diverged; lower the learning rate and train again")
+            raise RelmError(NOT_FINITE)
         return scores
 
 

@@ -44,6 +44,10 @@ class Execution:
     """The most tokens in a batch, padding included; a longer sequence is a batch by itself."""
     layers_per_ipu: tuple[int, ...] | None = None
     """Layers on each IPU, where the device has IPUs or simulates them; None: all on one."""
+    available_memory_proportion: tuple[float, ...] | None = None
+    """Share of each IPU's memory for temporary values of matrix products; None: the compiler's, or that of the original."""
+    executable_cache: Path | None = None
+    """Folder that keeps what is compiled for IPUs; None: nothing is kept."""
 
     def open(self) -> Device:
         """Return the device, ready, without deterministic algorithms: a forward pass needs none, and some models lack them.

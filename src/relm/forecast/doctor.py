@@ -52,4 +52,5 @@ def describe_machine() -> str:
         "RELM_MIRROR": _mirrors(),
         "HF_TOKEN": "set" if os.environ.get("HF_TOKEN") else "not set: only needed for gated repositories",
     }
-    return "\n".join(f"{name:<12} {text}" for name, text in rows.items())
+    width = max(map(len, rows))
+    return "\n".join(f"{name:<{width}} {text}" for name, text in rows.items())

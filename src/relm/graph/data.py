@@ -13,7 +13,7 @@ from relm.errors import RelmError
 from relm.graph.asking import PROJECT, report_faults, sidecars, strings
 from relm.recipes import identity
 from relm.recipes.identity import work_folder
-from relm.recipes.jobs import SPLITS, DataJob, DocumentsJob, ExamplesJob, TokenizerJob
+from relm.recipes.jobs import DataJob, DocumentsJob, ExamplesJob, TokenizerJob
 from relm.recipes.remote_files import RemoteFile
 
 JOBS: dict[str, type[DataJob]] = {kind.product: kind for kind in (DocumentsJob, TokenizerJob, ExamplesJob)}
@@ -98,4 +98,4 @@ def _find_job(product: str, wildcards: Any) -> DataJob:
 def shard_sidecars(wildcards: Any) -> list[str]:
     """Return the sidecars of all shards of examples, training first."""
     job = PROJECT.find_job(ExamplesJob, wildcards.key, wildcards.dataset)
-    return sidecars([job.examples(shard, split) for split in SPLITS for shard in job.documents.shards])
+    return sidecars(job.files())

@@ -13,7 +13,6 @@ from relm.graph.asking import PROJECT, report_faults, sha256_option, sidecars, s
 from relm.graph.runs import plan_of_run
 from relm.recipes.devices import HOST, find_evaluation_device
 from relm.recipes.evaluations import HARNESS_TASKS
-from relm.recipes.jobs import SPLITS
 from relm.recipes.plan import BEFORE, REFERENCE, TRAINED, Plan
 
 
@@ -48,18 +47,16 @@ def evaluation_inputs(wildcards: Any) -> dict[str, Any]:
         "model": ancient(strings(plan.evaluated_model(wildcards.of))),
     }
     if "manifest" in declaration.inputs:
-        inputs |= {"manifest": str(plan.manifest(plan.phases[-1])), "shards": ancient(strings(_example_shards(plan)))}
+        inputs |= {
+            "manifest": str(plan.manifest(plan.phases[-1])),
+            "shards": ancient(strings(plan.example_files(plan.phases[-1]))),
+        }
     if "tokenizer" in declaration.inputs:
         inputs["tokenizer"] = ancient(str(plan.tokenizer))
     if declaration.is_protocol:
         file = plan.test_download(wildcards.task)
         inputs |= {"file_sidecar": str(sidecar_of(file)), "file": ancient(str(file))}
     return inputs
-
-
-def _example_shards(plan: Plan) -> list[Path]:
-    """Return the shards of the last phase's examples, both splits; the manifest has their hashes."""
-    return [plan.examples(plan.phases[-1], shard, split) for split in SPLITS for shard in plan.shards]
 
 
 @report_faults

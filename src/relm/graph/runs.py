@@ -36,7 +36,7 @@ def training_inputs(wildcards: Any) -> dict[str, Any]:
     start = plan.starting_weights(phase)
     return {
         "manifest": str(plan.manifest(phase)),
-        "shards": ancient(strings([plan.examples(phase, shard, "train") for shard in plan.shards])),
+        "shards": ancient(strings(plan.example_files(phase, "train"))),
         "tokenizer": ancient(str(plan.tokenizer)),
         "start_sidecar": sidecars(start[:1]),
         "start": ancient(strings(start)),
@@ -93,6 +93,8 @@ def described(wildcards: Any) -> dict[str, Any]:
     words = plan.recipe.model_dump(mode="json", include={"title", "paper", "source", "deviations", "expect", "run"})
     named = [plan.dataset, plan.tokenizer_model, plan.init_model, *plan.tests.values()]
     compiled = {"compiled": sha256_of(plan.compilation)} if plan.compilation.is_file() else {}
+    if plan.recipe.expect_curve is not None:
+        words["expect_curve"] = plan.recipe.expect_curve.model_dump(mode="json", exclude={"on_deviation"})
     return {**words, "named": [part.model_dump(mode="json") if part else None for part in named], **compiled}
 
 

@@ -15,6 +15,7 @@ from torch import Tensor
 from relm.models.configuration import folder_config
 from relm.models.decoder import Decoder
 from relm.models.gpt2_configuration import FREE_FIELDS, Gpt2Config
+from relm.models.llm_c_weights import draw_as_llm_c
 from relm.models.weights import read_weights, write_folder
 
 # Published files may hold these buffers with the causal mask beside the parameters.
@@ -26,6 +27,13 @@ class Gpt2(Decoder):
     """A GPT-2 language model, from token ids to logits of each next token."""
 
     config: Gpt2Config
+
+    def initialise(self, generator: torch.Generator) -> None:
+        """Draw the initial weights as `Decoder.initialise` does, or as llm.c draws them."""
+        if self.config.initialisation == "normal":
+            super().initialise(generator)
+        else:
+            draw_as_llm_c(self.named_parameters(), generator, self.config.initializer_range, self.config)
 
     @classmethod
     def from_folder(cls, folder: Path, expected: Gpt2Config | None = None) -> Gpt2:

@@ -9,7 +9,7 @@ from typing import Any
 from relm.models.configuration import HUGGINGFACE_ACTIVATIONS, Published, own_switches, require_consistent
 
 # Models that differ in these fields only have interchangeable weights.
-FREE_FIELDS = ("dropout", "initializer_range")
+FREE_FIELDS = ("dropout", "initializer_range", "initialisation")
 _OWN_FIELDS = ("biases",)
 
 
@@ -35,6 +35,8 @@ class Gpt2Config:
     dropout: float = 0.1
     """Dropout on embeddings, attention and residuals alike."""
     initializer_range: float = 0.02
+    initialisation: str = "normal"
+    """normal, or the draws of another program: llm_c, llm_c_bfloat16."""
     layer_norm_epsilon: float = 1e-5
     biases: bool = True
     """Biases of projections and normalisations. Without, a folder for `transformers` has zeros, which learn if it trains on."""

@@ -123,6 +123,9 @@ class Gpt2Architecture(LimitedLength):
     """Dropout rate of embeddings, attention probabilities and residuals."""
     initializer_range: float = Field(default=0.02, gt=0)
     """Standard deviation of the initial weights; that of residual projections is divided by sqrt(2 layers)."""
+    initialisation: Literal["normal", "llm_c", "llm_c_bfloat16"] = "normal"
+    """Draws of the initial weights, all of which are normal. llm_c: those of llm.c's train_gpt2.py, equal for the same seed (42
+    in its code); llm_c_bfloat16: the same rounded to bfloat16, with which its train_gpt2.cu -e d12 begins."""
     layer_norm_epsilon: float = Field(default=1e-5, gt=0)
     """Constant added to the variance in layer normalisation."""
 
@@ -193,6 +196,9 @@ class BertArchitecture(LimitedLength):
     """The head has a projection, activation and normalisation before the vocabulary; Graphcore's recipes leave it out."""
     prediction_bias: bool = True
     """The head has a bias for each token of the vocabulary."""
+    unlearnt_input: Literal["padding", "token_0", "none"] = "padding"
+    """Token whose embedding gets no gradient from the input side. padding: as in transformers; token_0: as in
+    pytorch_transformers 1.2.0, also for RoBERTa, where it is <s>; none: as in TensorFlow."""
 
 
 class T5Architecture(Sizes):

@@ -72,6 +72,19 @@ class AsPublished(Section):
         return self
 
 
+def require_whole_batches(chosen: AsPublished | None, global_batch_size: int) -> None:
+    """Raise unless the batches that an original's processes read at once fill a global batch.
+
+    Raises:
+        ValueError: they do not; names the keys.
+    """
+    if chosen is not None and chosen.ranks and chosen.batch and global_batch_size % (chosen.ranks * chosen.batch):
+        raise ValueError(
+            f"as_published: ranks ({chosen.ranks}) times batch ({chosen.batch}) must divide global_batch_size "
+            f"({global_batch_size})"
+        )
+
+
 BUILDERS.register(
     BuilderDeclaration(
         name="tpu_pretrain",

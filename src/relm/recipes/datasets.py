@@ -16,12 +16,14 @@ class FormatDeclaration:
     """A format of documents that a dataset may name."""
 
     name: str
-    batches: str
+    batches: str = ""
     """Reference to a function (dataset, path) that yields batches of entries for workers, in the order of the source."""
-    documents: str
+    documents: str = ""
     """Reference to a function (dataset, file's name, batch) that yields documents and skipped entries; workers call it."""
-    entries: str
+    entries: str = "documents"
     """Name of a source's entries in the plural, such as pages."""
+    imported_as: str = ""
+    """Name in `relm import --format`, for files that hold tokens instead of text; they have no `batches` and `documents`."""
     skipped: tuple[str, ...] = ("empty",)
     """Reasons to skip an entry."""
     skipping_is_usual: bool = True
@@ -129,6 +131,8 @@ FORMATS: Registry[FormatDeclaration] = Registry(
         keys=(*_RECORD_KEYS, "split"),
         reads_folders_whole=True,
     ),
+    FormatDeclaration("llm_c_tokens", imported_as="llm_c", pattern="**/*.bin", keys=("held_out_tokens",)),
+    FormatDeclaration("nanogpt_tokens", imported_as="nanogpt", pattern="**/*.bin", keys=("held_out_tokens",)),
 )
 
 
@@ -157,9 +161,10 @@ class Dataset(Section):
     format: Annotated[str, NameIn(FORMATS)]
     """Format of the documents. mediawiki_xml: a Wikipedia dump, plain or bz2; wikitext: WikiText-2 and -103, one document per
     article; text_files: one document per file, UTF-8; text_sentences: one sentence per line, a blank line between documents;
-    text_lines: one document per line; json_lines: one JSON object per line; json_arrays: a
-    JSON array of objects, or a tar archive of them; parquet: one document per row; hugging_face: rows
-    of a `hub` dataset, or of a folder that the `datasets` library reads."""
+    text_lines: one document per line; json_lines: one JSON object per line; json_arrays: a JSON array of objects, or a tar
+    archive of them; parquet: one document per row; hugging_face: rows of a `hub` dataset, or of a folder that the `datasets`
+    library reads. Tokens instead of text, which are imported without extraction and tokenisation: llm_c_tokens, the shards of
+    llm.c, a header and 16 bits a token; nanogpt_tokens, the train.bin and val.bin of nanoGPT, 16 bits a token."""
     files: dict[Slug, RemoteFile] = Field(default_factory=dict)
     """File name -> file; each file becomes one shard, in this order."""
     folder: str | None = None
@@ -189,9 +194,17 @@ class Dataset(Section):
     titles), whatever their order; null: 100, or 10 for text_files."""
     held_out_end: float | None = Field(default=None, gt=0, lt=1)
     """Share of each file's characters, at its end, that is held out of training instead of whole files; for text_files."""
+    held_out_tokens: int | None = Field(default=None, gt=0)
+    """Number of tokens at the beginning of each held-out file that are read; null: all. For llm_c_tokens and nanogpt_tokens."""
     smoke: Slug | None = None
     """Small dataset that replaces this one in `results/smoke/NAME`; it has the same format, unless this one reads the hub,
-    which a smoke twin does not, or arrays of JSON, of which there is no small one."""
+    which a smoke twin does not, or arrays of JSON, of which there is no small one, or tokens, of which a smoke twin makes its
+    own from text."""
+
+    @property
+    def is_tokenized(self) -> bool:
+        """True if the files hold tokens, which are imported, instead of text."""
+        return bool(FORMATS[self.format].imported_as)
 
     @property
     def one_in(self) -> int:
@@ -224,6 +237,15 @@ class Dataset(Section):
                 raise ValueError(f"{key}: belongs to format {' or '.join(formats)}, found {self.format}; leave it out")
         if self.pattern is not None and self.folder is None:
             raise ValueError("pattern: chooses files of a folder, and there is none; leave it out")
+        return self
+
+    @model_validator(mode="after")
+    def tokens_are_split_by_file(self) -> Self:
+        if self.is_tokenized and not (self.files and self.held_out_files):
+            lacking = "held_out_files" if self.files else "files"
+            raise ValueError(f"{lacking}: format {self.format} needs files, and held_out_files among them; give both")
+        if self.is_tokenized and self.held_out_one_in is not None:
+            raise ValueError(f"held_out_one_in: files of format {self.format} are held out whole; leave it out")
         return self
 
     @model_validator(mode="after")

@@ -20,6 +20,8 @@ from relm.recipes.identity import digest
 LISTED_FILES = 20
 # The held-out documents are never trained on.
 SPLITS = ("train", "held_out")
+# Folder of imported tokens, beside the manifest that lists them.
+IMPORTED = "imported"
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,6 +50,12 @@ class DocumentsJob:
     def shards(self) -> list[str]:
         """Names of the shards: one for each of the dataset's files, or one for a folder."""
         return list(self.dataset.files) or ["folder"]
+
+    def splits(self, shard: str) -> tuple[str, ...]:
+        """Return the splits that a shard has a file of: both, but a file of tokens is in one."""
+        if not self.dataset.is_tokenized:
+            return SPLITS
+        return (SPLITS[1],) if shard in self.dataset.held_out_files else (SPLITS[0],)
 
     def documents(self, shard: str, split: str) -> Path:
         """Return the path of the documents of one shard and split, JSON lines."""
@@ -156,17 +164,30 @@ class ExamplesJob:
         return self.documents.work / "examples" / f"{self.dataset_name}-{self.key}"
 
     def examples(self, shard: str, split: str) -> Path:
-        """Return the path of the examples of one shard and split."""
-        return self.folder / f"{shard}.{split}{self.suffix}"
+        """Return the path of the examples of one shard and split; imported tokens have a folder of their own."""
+        folder = self.folder / IMPORTED if self.documents.dataset.is_tokenized else self.folder
+        return folder / f"{shard}.{split}{self.suffix}"
+
+    def files(self, *splits: str) -> list[Path]:
+        """Return the paths of the examples of all shards, one split after the other; without an argument, of both."""
+        jobs = ((shard, split) for split in splits or SPLITS for shard in self.documents.shards)
+        return [self.examples(shard, split) for shard, split in jobs if split in self.documents.splits(shard)]
 
     def inputs(self, shard: str) -> dict[str, list[Path]]:
-        """Return the documents of a shard, both splits, and the tokenizer."""
+        """Return the documents of a shard, both splits, and the tokenizer; of imported tokens, their file instead."""
+        if self.documents.dataset.is_tokenized:
+            return {"files": [self.documents.download(shard)], "tokenizer": [self.tokenizer.tokenizer]}
         documents = [self.documents.documents(shard, split) for split in SPLITS]
         return {"documents": documents, "tokenizer": [self.tokenizer.tokenizer]}
 
     def options(self, shard: str) -> str:
-        """Return `--job JSON` for the command."""
-        return shlex.join(_job_option(self.document))
+        """Return `--job JSON` for the command; for imported tokens, `--format FORMAT`, and how many are read."""
+        dataset = self.documents.dataset
+        if not dataset.is_tokenized:
+            return shlex.join(_job_option(self.document))
+        first = dataset.held_out_tokens if shard in dataset.held_out_files else None
+        limit = [] if first is None else ["--first-tokens", str(first)]
+        return shlex.join(["--format", FORMATS[dataset.format].imported_as, *limit])
 
 
 DataJob = DocumentsJob | TokenizerJob | ExamplesJob

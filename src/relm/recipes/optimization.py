@@ -5,13 +5,24 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from relm.recipes.declaration import NameIn, Registry, register_with_options
 from relm.recipes.section import Section
 
 Share = Annotated[float, Field(ge=0, lt=1)]
 Positive = Annotated[float, Field(gt=0)]
+# The normal numbers of float32: beyond them a factor, or its inverse, is 0 or infinite, and all gradients are NaN.
+SMALLEST_SCALE, LARGEST_SCALE = 2.0**-126, 2.0**128 - 2.0**104
+
+
+def _require_float32(scale: float) -> float:
+    if not SMALLEST_SCALE <= scale <= LARGEST_SCALE:
+        raise ValueError(f"expected a factor that float32 can hold, from {SMALLEST_SCALE:.3g} to {LARGEST_SCALE:.3g}")
+    return scale
+
+
+Scale = Annotated[float, Field(gt=0), AfterValidator(_require_float32)]
 
 
 @dataclass(frozen=True)
@@ -144,8 +155,10 @@ class Optimizer(Section):
     Graphcore's BERT for TensorFlow 1 (adamw only)."""
     weight_decay: float = Field(default=0.0, ge=0)
     """Weight decay of the parameters that `decayed` selects."""
-    decayed: Literal["matrices", "all_but_biases"] = "matrices"
-    """Parameters with weight decay. matrices: matrices and embeddings; all_but_biases: the scales of normalisations as well."""
+    decayed: Literal["matrices", "all_but_biases", "tpu_pretrain"] = "matrices"
+    """Parameters with weight decay. matrices: matrices and embeddings; all_but_biases: the scales of normalisations as well;
+    tpu_pretrain: matrices, embeddings and the scale of the head's normalisation, whose name in RoBERTa the original's list of
+    exceptions lacks."""
     gradient_clipping: float | None = Field(default=None, gt=0)
     """Largest norm of the whole gradient; null: no clipping."""
     state_precision: Literal["float32", "bfloat16"] = "float32"
@@ -226,9 +239,9 @@ class Schedule(Section):
     first_step: Literal[0, 1] = 1
     """Index of the first update. 1: the last update has the final learning rate, and the first of a warm-up is above 0; 0: the
     first update of a warm-up has learning rate 0, and the decay ends one step after the last update, as in transformers."""
-    decay_ahead: Literal[0, 1] = 0
+    decay_ahead: Literal[-1, 0, 1] = 0
     """Offset of the step index after the warm-up. 1: as in Graphcore's BERT, where the last update has index steps - 1 and the
-    linear decay ends there."""
+    linear decay ends there; -1: as in llm.c, where the first update after the warm-up has the peak as well."""
     updates_per_step: int = Field(default=1, gt=0)
     """Number of updates with the same learning rate. They are one step of the schedule, and its other keys count such steps (in
     Graphcore's GPT-2, the updates of one call of the device)."""
@@ -278,9 +291,9 @@ class LossScaling(Section):
     name: Literal["static", "by_step", "automatic"] = "static"
     """Kind of scaling. static: one factor; by_step: a table; automatic: the factor is halved when gradients overflow, and
     doubled after growth_interval updates without overflow."""
-    scale: float = Field(default=1.0, gt=0)
+    scale: Scale = 1.0
     """Factor, or the first one."""
-    by_step: dict[Annotated[int, Field(gt=0)], Positive] = Field(default_factory=dict)
+    by_step: dict[Annotated[int, Field(gt=0)], Scale] = Field(default_factory=dict)
     """Update, counted from 1 -> factor from that update on; `scale` before the first. For by_step."""
     growth_interval: int = Field(default=2000, gt=0)
     """Number of updates without overflow after which the factor doubles; for automatic."""

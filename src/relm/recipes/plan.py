@@ -11,9 +11,10 @@ from typing import Any
 
 from relm.errors import RelmError
 from relm.recipes import identity
+from relm.recipes.curves import Curve
 from relm.recipes.datasets import Dataset
 from relm.recipes.evaluations import EvaluationDeclaration, is_of_trained_weights_alone, names_in_recipes, task_of
-from relm.recipes.jobs import DataJob, DocumentsJob, ExamplesJob, TokenizerJob
+from relm.recipes.jobs import SPLITS, DataJob, DocumentsJob, ExamplesJob, TokenizerJob
 from relm.recipes.machines import Machine
 from relm.recipes.published_models import WEIGHTS_FILES, ModelFile, PretrainedModel
 from relm.recipes.published_tests import PublishedTest, find_evaluation
@@ -45,6 +46,8 @@ class Plan:
     """Machine of the run; None if the recipe names none."""
     own_machine: bool = True
     """True on the recipe's own machine, where `NAME@MACHINE` and `NAME` are one run."""
+    curve: Curve | None = None
+    """Published curve against which training is watched; None if the recipe names none."""
 
     @functools.cached_property
     def documents_job(self) -> DocumentsJob:
@@ -183,6 +186,17 @@ class Plan:
     def examples(self, phase: str, shard: str, split: str) -> Path:
         """Return the path of the pregenerated examples of one shard and split: a stream of tokens, or a table."""
         return self.examples_jobs[phase].examples(shard, split)
+
+    def example_files(self, phase: str, *splits: str) -> list[Path]:
+        """Return the paths of all shards of a phase's examples, one split after the other; without a split, of both."""
+        return self.examples_jobs[phase].files(*splits)
+
+    @property
+    def document_files(self) -> list[Path]:
+        """Paths of all extracted documents; a dataset of tokens has none."""
+        if self.dataset.is_tokenized:
+            return []
+        return [self.documents(shard, split) for shard in self.shards for split in SPLITS]
 
     def manifest(self, phase: str) -> Path:
         """Return the path of the manifest, which lists all shards of a phase's examples with their hashes."""

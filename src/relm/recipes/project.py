@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from relm.errors import RelmError
+from relm.recipes.curves import Curve, load_curve, require_band
 from relm.recipes.datasets import Dataset, load_dataset
 from relm.recipes.evaluations import HARNESS, names_in_recipes, task_of
 from relm.recipes.jobs import DataJob
@@ -41,6 +42,7 @@ class Project:
         self._recipes: dict[Path, Recipe] = {}
         self._models: dict[str, PretrainedModel] = {}
         self._tests: dict[str, PublishedTest] = {}
+        self._curves: dict[str, Curve] = {}
         self._jobs: dict[JobKey, DataJob] = {}
         self._indexed: set[str] = set()
 
@@ -155,6 +157,22 @@ class Project:
             self._tests[name] = load_test(self.test_path(name))
         return self._tests[name]
 
+    def _curve_of(self, recipe: Recipe, path: Path) -> Curve | None:
+        """Return the published curve against which a recipe is watched, if it names one."""
+        expected = recipe.expect_curve
+        if expected is None:
+            return None
+        name, file = expected.curve, self.recipes / "curves" / f"{expected.curve}.tsv"
+        if name not in self._curves:
+            if not os.path.lexists(file):
+                known = sorted(other.stem for other in file.parent.glob("*.tsv"))
+                near = difflib.get_close_matches(name, known, n=1)
+                hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known) or 'none in recipes/curves/'}"
+                raise RelmError(f"{path}: expect_curve.curve: there is no curve {name!r} ({file}); {hint}")
+            self._curves[name] = load_curve(file)
+        require_band(expected, self._curves[name], list(recipe.pretrain), str(path))
+        return self._curves[name]
+
     def _tests_of(self, recipe: Recipe, path: Path) -> dict[str, PublishedTest]:
         """Return the published tests that a recipe evaluates."""
         names = [name for name in recipe.evaluate if name not in names_in_recipes() and not name.startswith(HARNESS)]
@@ -192,6 +210,7 @@ class Project:
                 self._tests_of(recipe, path),
                 machine=machine,
                 own_machine=own_machine,
+                curve=self._curve_of(recipe, path),
             )
         return self._plans[name]
 
@@ -243,10 +262,25 @@ class Project:
         path = self.recipe_path(name)
         if tokenizer is not None and tokenizer.tokenizer is None:
             raise RelmError(f"{path}: tokenizer.from_model: {recipe.tokenizer.from_model} has no tokenizer among its files")
+        self._check_tokens(path, recipe)
         for key, model in weights.items():
             if model is not None and not model.weights:
                 found = getattr(recipe, key)
                 raise RelmError(f"{path}: {key}: {found} declares no weights; set weights: true in its file if it has them")
+
+    def _check_tokens(self, path: Path, recipe: Recipe) -> None:
+        """Raise an error if a recipe asks for what a dataset of tokens, which has no documents, cannot give."""
+        dataset = self.dataset(recipe.data.dataset)
+        if not dataset.is_tokenized:
+            return
+        wrong = [f"pretrain.{name}.objective" for name, phase in recipe.pretrain.items() if phase.suffix != ".bin"]
+        wrong += ["data.documents"] if recipe.data.documents is not None else []
+        wrong += ["tokenizer.train"] if recipe.tokenizer.train is not None else []
+        if wrong:
+            raise RelmError(
+                f"{path}: {wrong[0]}: needs documents, and {recipe.data.dataset} has tokens ({dataset.format}); expected a "
+                "tokenizer with from_model, no limit of documents, and an objective that reads a stream, such as causal"
+            )
 
     def find_job(self, kind: type[J], key: str, dataset: str | None = None) -> J:
         """Return the job of a kind with a key; a tokenizer's path has no dataset.

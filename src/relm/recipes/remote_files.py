@@ -63,8 +63,11 @@ class RemoteFile(Section):
     """Size of the file itself in bytes; null if it is not known exactly."""
     at_most: int | None = Field(default=None, gt=0)
     """Upper limit of the size in bytes, instead of `size`: a longer download is refused before it fills the disk."""
-    sources: list[Source] = Field(min_length=1)
+    sources: list[Source] = Field(default_factory=list)
     """Sources, tried in this order after the folder that RELM_MIRROR names."""
+    made_by: str | None = None
+    """Command that makes the file, instead of sources, where nobody publishes it; the file is then put into RELM_MIRROR's
+    folder."""
 
     @property
     def is_pinned(self) -> bool:
@@ -76,7 +79,7 @@ class RemoteFile(Section):
         """The sha256, or a phrase with a digest of the sources, whose first download decides the content."""
         if self.sha256 != FIRST_DOWNLOAD:
             return self.sha256
-        listed = "".join(source.model_dump_json(exclude_defaults=True) for source in self.sources)
+        listed = (self.made_by or "") + "".join(source.model_dump_json(exclude_defaults=True) for source in self.sources)
         return f"{FIRST_DOWNLOAD} {hashlib.sha256(listed.encode()).hexdigest()[:12]}"
 
     @property
@@ -101,6 +104,12 @@ class RemoteFile(Section):
     def one_size(self) -> Self:
         if (self.size is None) == (self.at_most is None):
             raise ValueError("size: give it, or at_most where it is not known exactly, and not both")
+        return self
+
+    @model_validator(mode="after")
+    def comes_from_somewhere(self) -> Self:
+        if bool(self.sources) == (self.made_by is not None):
+            raise ValueError("sources: give at least one, or made_by where nobody publishes the file, and not both")
         return self
 
 

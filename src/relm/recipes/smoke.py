@@ -37,10 +37,13 @@ MAY_CHANGE = (
     "pretrain.*.schedule.updates_per_step",
     "pretrain.*.schedule.decay_end",
     "pretrain.*.loss_shares",
+    "pretrain.*.as_published.ranks",
+    "pretrain.*.as_published.batch",
     "run.*",
     "on",  # emptied, because the twin fits any machine
     "on.*",  # the own machine's pipeline, made small
     "expect",  # emptied: a twin's figures are not comparable
+    "expect_curve",  # removed
     "title",
 )
 
@@ -55,9 +58,10 @@ def smoke_twin(recipe: Recipe, dataset: Dataset) -> Recipe:
     """Return the small twin of `recipe`, whose dataset is `dataset`."""
     twin = recipe.model_dump()
     twin["title"] = f"Smoke twin of: {recipe.title}"
+    reads_tokens = dataset.is_tokenized and dataset.smoke is None
     twin["data"] = {
         "dataset": dataset.smoke or recipe.data.dataset,
-        "documents": min(recipe.data.documents or DOCUMENTS, DOCUMENTS),
+        "documents": None if reads_tokens else min(recipe.data.documents or DOCUMENTS, DOCUMENTS),
     }
     if recipe.tokenizer.vocabulary_size:
         twin["tokenizer"] |= {
@@ -74,6 +78,9 @@ def smoke_twin(recipe: Recipe, dataset: Dataset) -> Recipe:
         phase["steps"] = min(phase["steps"], STEPS)
         if phase["loss_shares"] > 1:
             phase["loss_shares"] = phase["global_batch_size"] if phase["global_batch_size"] % 2 else 2
+        if phase["as_published"] and phase["as_published"]["ranks"]:
+            ranks = math.gcd(phase["as_published"]["ranks"], phase["global_batch_size"])
+            phase["as_published"] |= {"ranks": ranks, "batch": phase["global_batch_size"] // ranks}
         for name, key in _option_lengths():
             if phase[name][key]:
                 phase[name][key] = min(phase[name][key], SEQUENCE_LENGTH)
@@ -86,7 +93,7 @@ def smoke_twin(recipe: Recipe, dataset: Dataset) -> Recipe:
         # The original accumulates gradients, so the twin does as well.
         batch = math.gcd(*(phase["global_batch_size"] for phase in twin["pretrain"].values()))
         twin["run"]["micro_batch_size"] = 1 if batch % 2 else batch // 2
-    twin["expect"], twin["on"] = [], {}
+    twin["expect"], twin["expect_curve"], twin["on"] = [], None, {}
     if recipe.run.pipeline is not None:
         _split_twin(twin, recipe, small_pipeline(recipe.run.pipeline))
     return Recipe.model_validate(twin)

@@ -186,8 +186,7 @@ def require_inputs(run: AttestedRun) -> None:
             starting weights are not the recipe's.
     """
     plan, phase = run.plan, run.phase
-    shards = [plan.examples(phase, shard, "train") for shard in plan.shards]
-    wanted = [*shards, plan.manifest(phase), plan.tokenizer, *plan.starting_weights(phase)]
+    wanted = [*plan.example_files(phase, "train"), plan.manifest(phase), plan.tokenizer, *plan.starting_weights(phase)]
     if absent := [str(path) for path in wanted if not path.exists()]:
         raise RelmError(f"{absent[0]}: no such file, but the segment needs it; `snakemake {' '.join(absent)}` makes it")
     expected = plan.starting_sha256(phase)

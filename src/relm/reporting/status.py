@@ -5,16 +5,16 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 
 from relm.artifact import sidecar_of
-from relm.recipes.jobs import SPLITS
 from relm.recipes.plan import Plan
-from relm.recipes.run_folder import LOG
+from relm.recipes.run_folder import CURVE, LOG
 
 
-def _last_line(path: Path) -> dict[str, float]:
+def _last_line(path: Path) -> dict[str, Any]:
     """Return the newest complete line of a phase's train.jsonl."""
     if not path.exists():
         return {}
@@ -65,20 +65,21 @@ def _phase_lines(plan: Plan) -> Iterator[str]:
         else:
             mark = "stopped; the same command resumes it" if last else "left"
         progress = f", step {last['step']:,.0f} of {phase.steps:,}, loss {last['loss']:.3f}" if last else ""
-        yield f"  pretrain     {name}: {mark}{progress}"
+        curve = f", {last[CURVE]['verdict']}" if CURVE in last else ""
+        yield f"  pretrain     {name}: {mark}{progress}{curve}"
 
 
 def describe_progress(plan: Plan) -> str:
     """Return the stages of a recipe, each done, running or left, and the next command."""
-    documents = [plan.documents(shard, split) for shard in plan.shards for split in SPLITS]
     phases = list(plan.examples_keys.values())
-    examples = [plan.examples(phase, shard, split) for phase in phases for shard in plan.shards for split in SPLITS]
+    examples = [path for phase in phases for path in plan.example_files(phase)]
+    prepare = "import" if plan.dataset.is_tokenized else "pregenerate"
     lines = [
         f"{plan.name}: fingerprint {plan.fingerprint}, files in {plan.run_folder}",
         *([_stage("download", [plan.download(shard) for shard in plan.shards])] if plan.dataset.files else []),
-        _stage("extract", documents),
+        *([_stage("extract", plan.document_files)] if plan.document_files else []),
         _stage("tokenizer", [plan.tokenizer]),
-        _stage("pregenerate", [*examples, *(plan.manifest(phase) for phase in phases)]),
+        _stage(prepare, [*examples, *(plan.manifest(phase) for phase in phases)]),
         *_phase_lines(plan),
         _stage("evaluate", list(plan.evaluations().values())),
         _stage("verify", [plan.run_folder / "verify.json"]),

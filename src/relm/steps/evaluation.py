@@ -1,6 +1,7 @@
 """The step from a model to figures: `relm evaluate` runs any evaluation by the job that describes it."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ ArgumentOfStep = tuple[tuple[str, ...], dict[str, Any]]
 MODEL = path("--model", "MODEL/model.safetensors, or the folder: relm's own, or any that save_pretrained wrote")
 TOKENIZER = path("--tokenizer", "the model's tokenizer.json; default: the one beside the weights", required=False)
 OUTPUT = path("--output", "TASK.json, whose name is the task's")
-EXECUTION = (
+EXECUTION_OF_BATCHES = (
     argument("--device", default=HOST, choices=list_inference_devices, help="default: cpu"),
     argument(
         "--precision",
@@ -35,7 +36,18 @@ EXECUTION = (
         help="of matrix products; default: float32; float16: with --device ipu",
     ),
     argument("--layers-per-ipu", type=int, nargs="+", metavar="N", help="layers on each IPU; default: all on one"),
+    argument(
+        "--available-memory-proportion",
+        type=float,
+        nargs="+",
+        metavar="X",
+        help="share of each IPU's memory for matrix products; default: 0.2 on one IPU, PopTorch's on several",
+    ),
+    path("--executable-cache", "folder that keeps what is compiled for IPUs", required=False),
     argument("--threads", type=positive, metavar="N", help="threads of the CPU; default: all available cores"),
+)
+EXECUTION = (
+    *EXECUTION_OF_BATCHES,
     argument("--batch-tokens", type=positive, metavar="N", help="tokens at once; default: depends on the device"),
 )
 LIMIT = argument("--limit", type=positive, metavar="N", help="only the first N examples; the figures are then of these")
@@ -85,14 +97,31 @@ def find_tokenizer(a: Arguments) -> Path:
 
 
 def _execution(a: Arguments) -> Any:
+    tokens = a.batch_tokens or DEVICES[a.device].evaluation_batch_tokens or DEVICES[HOST].evaluation_batch_tokens
+    return replace(read_execution(a), batch_tokens=tokens)
+
+
+def read_execution(a: Arguments) -> Any:
+    """Return device, precision, threads and the options of IPUs that a command requests, an `Execution`.
+
+    Raises:
+        RelmError: the device does not compute in the precision, or has no IPUs, or a value is out of its range.
+    """
     from relm.evaluation.models import Execution
 
-    tokens = a.batch_tokens or DEVICES[a.device].evaluation_batch_tokens or DEVICES[HOST].evaluation_batch_tokens
-    require_precision(a)
-    return Execution(a.device, a.precision, a.threads, tokens, read_layers_per_ipu(a))
+    _require_precision(a)
+    _require_ipus(a)
+    return Execution(
+        a.device,
+        a.precision,
+        a.threads,
+        layers_per_ipu=None if a.layers_per_ipu is None else tuple(a.layers_per_ipu),
+        available_memory_proportion=_read_proportions(a),
+        executable_cache=a.executable_cache,
+    )
 
 
-def require_precision(a: Arguments) -> None:
+def _require_precision(a: Arguments) -> None:
     """Raise unless the device computes in the precision.
 
     Raises:
@@ -103,15 +132,33 @@ def require_precision(a: Arguments) -> None:
         raise RelmError(f"--precision: {a.device} computes in {' and '.join(known)}, found {a.precision}; give one of these")
 
 
-def read_layers_per_ipu(a: Arguments) -> tuple[int, ...] | None:
-    """Return the layers on each IPU; None: all on one.
+def _require_ipus(a: Arguments) -> None:
+    """Raise if an option of IPUs goes with a device that has none.
 
     Raises:
-        RelmError: the device has no IPUs.
+        RelmError: it does.
     """
-    if a.layers_per_ipu is not None and not DEVICES[a.device].infers_gpt2:
-        raise RelmError(f"--layers-per-ipu: goes with --device ipu or ipu_simulator, found {a.device}; leave it out")
-    return None if a.layers_per_ipu is None else tuple(a.layers_per_ipu)
+    options = {"--layers-per-ipu": a.layers_per_ipu, "--available-memory-proportion": a.available_memory_proportion}
+    options["--executable-cache"] = a.executable_cache
+    for name, value in options.items():
+        if value is not None and not DEVICES[a.device].infers_gpt2:
+            raise RelmError(f"{name}: goes with --device ipu or ipu_simulator, found {a.device}; leave it out")
+
+
+def _read_proportions(a: Arguments) -> tuple[float, ...] | None:
+    """Return the share of memory of each IPU; None: the default.
+
+    Raises:
+        RelmError: there is not one for each IPU, or one is no share.
+    """
+    if a.available_memory_proportion is None:
+        return None
+    given, ipus = a.available_memory_proportion, len(a.layers_per_ipu or [0])
+    if len(given) != ipus or not all(0 < share <= 1 for share in given):
+        found = " ".join(f"{share:g}" for share in given)
+        each = "the IPU" if ipus == 1 else f"each of {ipus} IPUs"
+        raise RelmError(f"--available-memory-proportion: expected a number above 0 and up to 1 for {each}, found {found}")
+    return tuple(given)
 
 
 def evaluate_job(a: Arguments) -> Job:

@@ -19,7 +19,7 @@ from relm.steps.job_spec import JOB, document_of, validate_options
 
 DEFAULT_LANGUAGE = "en"
 EXPORTED = ("tfrecord", "tfrecord_remasked", "megatron", "tpu_pretrain")
-IMPORTED = ("tfrecord", "megatron", "tpu_pretrain", "pickle")
+IMPORTED = ("tfrecord", "megatron", "tpu_pretrain", "llm_c", "nanogpt", "pickle")
 IMPORTED_MODELS = ("tf_bert", "llama2_c")
 
 
@@ -106,7 +106,7 @@ def import_job(a: Arguments) -> Job:
     if a.configuration is not None:
         raise RelmError("import: --configuration goes with tf_bert only; leave it out")
     return Job(
-        lambda: import_examples(a.format, a.files, a.tokenizer, a.output),
+        lambda: import_examples(a.format, a.files, a.tokenizer, a.output, a.first_tokens),
         inputs=[*a.files, a.tokenizer],
         outputs=[a.output],
     )
@@ -221,6 +221,7 @@ STEPS: dict[str, Step] = {
             argument("--format", required=True, choices=(*IMPORTED, *IMPORTED_MODELS), help="tf_bert and llama2_c: a model"),
             paths("--files", "its files; for a model those of one checkpoint, or the name that they share"),
             path("--tokenizer", "for examples: the tokenizer.json they were made with", required=False),
+            argument("--first-tokens", type=positive, metavar="N", help="for llm_c and nanogpt: read the first N tokens only"),
             path("--configuration", "for tf_bert: its bert_config.json, or the JSON of Graphcore's run", required=False),
             path("--output", "a .bin or .arrow file; for a model a folder"),
         ],

@@ -3,29 +3,26 @@
 from relm.errors import RelmError
 from relm.steps.contract import Arguments, Job, Step, argument, path, positive
 from relm.steps.evaluation import (
-    EXECUTION,
+    EXECUTION_OF_BATCHES,
     MODEL,
     TOKENIZER,
     find_tokenizer,
     list_weights,
     model_folder,
-    read_layers_per_ipu,
-    require_precision,
+    read_execution,
 )
 
 
 def generate_job(a: Arguments) -> Job:
     from relm.evaluation.generate import run_generate
     from relm.evaluation.generation import Writing
-    from relm.evaluation.models import Execution
     from relm.evaluation.sampling import requested_sampling
 
     if a.prompt and a.file is not None:
         raise RelmError("generate: give either --prompt or --file")
     sampling = requested_sampling(a.greedy, a.temperature, a.top_k, a.top_p, a.repetition_penalty, a.uniform_top_k)
     writing = Writing(a.length, sampling, a.stop, a.seed, a.batch_size)
-    require_precision(a)
-    execution = Execution(a.device, a.precision, a.threads, layers_per_ipu=read_layers_per_ipu(a))
+    execution = read_execution(a)
     return Job(
         lambda: run_generate(model_folder(a), find_tokenizer(a), a.prompt, a.file, writing, a.output, execution),
         inputs=[*list_weights(a), find_tokenizer(a), *([a.file] if a.file else [])],
@@ -50,7 +47,7 @@ STEPS: dict[str, Step] = {
             argument("--stop", metavar="TEXT", help="where a text ends: a text, or a special token's name"),
             argument("--seed", type=int, default=0, metavar="N", help="of the sampling; default: 0"),
             argument("--batch-size", type=positive, default=8, metavar="N", help="prompts at once; default: 8"),
-            *EXECUTION[:4],
+            *EXECUTION_OF_BATCHES,
             path("--output", "JSON lines instead of a print", required=False),
         ],
         generate_job,

@@ -81,11 +81,11 @@ class Meter:
             self._norms.append(gradient_norm)
         self._terms = accumulated.terms
 
-    def read(self, describe_examples: Callable[[int], str], also: Mapping[str, Tensor] | None = None) -> dict[str, float]:
+    def read(self, describe_failure: Callable[[int], str], also: Mapping[str, Tensor] | None = None) -> dict[str, float]:
         """Read the newest step's loss, terms and norm from the device, waiting for it once.
 
         Args:
-            describe_examples: step -> a sentence on its examples and the last checkpoint, for the message.
+            describe_failure: step -> its examples, the last checkpoint and what to do, for the message.
             also: other scalars on the device.
 
         Returns:
@@ -99,7 +99,7 @@ class Meter:
         values = self._device.read([*self._losses, *parts], [*self._norms, *also.values()])
         losses, values = values[:steps], values[steps:]
         parts_read, values = values[: len(parts)], values[len(parts) :]
-        self._check(losses, values[:norms], describe_examples)
+        self._check(losses, values[:norms], describe_failure)
         self.loss = losses[-1]
         self.gradient_norm = values[norms - 1] if norms else None
         self.terms = term_figures(list(self._terms), parts_read)
@@ -107,15 +107,12 @@ class Meter:
         self._norms.clear()
         return dict(zip(also, values[norms:], strict=True))
 
-    def _check(self, losses: list[float], norms: list[float], describe_examples: Callable[[int], str]) -> None:
+    def _check(self, losses: list[float], norms: list[float], describe_failure: Callable[[int], str]) -> None:
         first = self.step - len(losses) + 1
         for step, figures in enumerate(zip_longest(losses, norms), start=first):
             for name, value in zip(("loss", "norm of the gradient"), figures, strict=True):
                 if value is not None and not math.isfinite(value):
-                    raise RelmError(
-                        f"step {step:,}: the {name} is {value}, expected a finite number; {describe_examples(step)}. The same "
-                        "command would end the same way: lower optimizer.learning_rate, warm up longer, or clip the gradient"
-                    )
+                    raise RelmError(f"step {step:,}: the {name} is {value}, expected a finite number; {describe_failure(step)}")
 
     def line(self) -> dict[str, float]:
         """Return the measured columns of a line of `train.jsonl`, after `read`.

@@ -14,12 +14,16 @@ from relm.devices.peaks import find_peak_flops
 from relm.examples.attestation import attest, check_attestation
 from relm.examples.builders import open_examples
 from relm.models.configuration import Configuration
+from relm.recipes.curves import Curve
+from relm.recipes.devices import DEVICES, HOST
 from relm.recipes.machines import find_own_machine
+from relm.recipes.optimization import LossScaling
 from relm.recipes.recipe import Phase, Recipe
 from relm.recipes.run_folder import ORDER
 from relm.training.arithmetic import model_flops
 from relm.training.checkpoints import newest_checkpoint
 from relm.training.input import Reader
+from relm.training.loss_scaling import initial_scale
 from relm.training.meter import StepWork
 from relm.training.micro_batches import micro_batch_size, wanted_micro_batch_size
 
@@ -39,6 +43,8 @@ class PhaseRun:
     """The identity of its checkpoints."""
     reader: Reader
     device: Device
+    curve: Curve | None = None
+    """The published curve of `recipe.expect_curve`."""
 
     @property
     def checkpoints(self) -> Path:
@@ -63,7 +69,10 @@ class PhaseRun:
     @cached_property
     def made_on(self) -> dict[str, Any]:
         """Return the facts that decide how sums are rounded: two runs give the same bytes only where these agree."""
-        return {**self.device.describe(), "micro_batch_size": self.reader.micro_batch_size}
+        described = self.device.describe()
+        # On a CPU a mask without padding changes no bit.
+        masks = {} if self.reader.masks_padding or described["device"] == HOST else {"padding_mask": False}
+        return {**described, "micro_batch_size": self.reader.micro_batch_size, **masks}
 
     def work(self, config: Configuration) -> StepWork:
         """Return the tokens, samples and operations of a step of this configuration's model."""
@@ -110,6 +119,18 @@ class PhaseRun:
         checkpoint = f"the last good checkpoint is {last_good}" if last_good else "there is no checkpoint before it"
         return f"it read the examples {named}{more} of epoch {epochs[0]}; {checkpoint}"
 
+    def describe_failure(self, step: int) -> str:
+        """Return sentences on a step with a number that is not finite: its examples, and what to change."""
+        remedy = "lower optimizer.learning_rate, warm up longer, or clip the gradient"
+        if (pipeline := self.recipe.run.pipeline) is not None:  # it clips no gradient
+            scaling = pipeline.of_phase(self.phase).loss_scaling
+            where = "run" if self.machine is None else f"on.{self.machine}"
+            remedy = "lower optimizer.learning_rate, or warm up longer"
+            if scaling != LossScaling():
+                factor = f"{initial_scale(scaling, step):g}{' at first' if scaling.name == 'automatic' else ''}"
+                remedy = f"lower {where}.pipeline.loss_scaling ({factor}) or optimizer.learning_rate, or warm up longer"
+        return f"{self.describe_examples(step)}. The same command would end the same way: {remedy}"
+
 
 def open_reader(recipe: Recipe, phase: str, manifest: Path, split: str, device: Device, check_content: bool = True) -> Reader:
     """Return the reader of a phase's batches from one split of its examples.
@@ -125,7 +146,9 @@ def open_reader(recipe: Recipe, phase: str, manifest: Path, split: str, device: 
     purpose = "masks" if split == "train" else f"masks of {split}"
     examples = open_examples(manifest, split, settings, derived_seed(recipe.seed, purpose, phase), check_content)
     size = micro_batch_size(settings, wanted_micro_batch_size(recipe.run, phase), device.parts)
-    return Reader(examples, settings, derived_seed(recipe.seed, "order", phase), size, device)
+    masks = recipe.run.padding_mask == "always" or not DEVICES[recipe.run.device].runs_torch
+    masks_padding = masks or not getattr(examples, "is_full", False)
+    return Reader(examples, settings, derived_seed(recipe.seed, "order", phase), size, device, masks_padding)
 
 
 def attest_order(run: PhaseRun) -> None:

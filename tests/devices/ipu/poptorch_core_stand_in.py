@@ -2,8 +2,9 @@
 
 While the front-end compiles, tensors on "ipu:0" have shapes and types alone, and each operation on them is recorded. An
 executable replays the records on the CPU in float32, for each update, micro-batch and replica in turn, and has weights and an
-optimizer of its own, whose values change only where the front-end copies them. It checks of the plan what PopTorch's compiler
-checks: a table of blocks, and at least as many micro-batches as pipeline stages.
+optimizer of its own, whose values change only where the front-end copies them. The body of a loop is recorded once, and is
+replayed as often as the loop counts. It checks of the plan what PopTorch's compiler checks: a table of blocks, at least as many
+micro-batches as pipeline stages, and that loops are for inference.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ _WITHOUT_OUTPUT = (
     "pop_name_scope()",
     "set_attribute(str attribute, str key, str value)",
     "clear_attribute(str attribute, str key)",
+    "start_for_loop(Tensor[] inputs)",
 )
+_END_FOR_LOOP = "end_for_loop(Tensor[] outputs, Tensor[] inputs, int trip_count)"
 _OF_FIRST = (
     "set_matmul_serialization(Tensor matmul, str mode, int factor, bool keep_precision)",
     "recomputation_checkpoint(Tensor self)",
@@ -36,6 +39,9 @@ for _schema in (*_WITHOUT_OUTPUT, *_OF_FIRST):
     _LIBRARY.define(_schema + (" -> Tensor" if _schema in _OF_FIRST else " -> ()"))
     _run = (lambda first, *others: first.clone()) if _schema in _OF_FIRST else (lambda *given: None)
     _LIBRARY.impl(_name, _run, "CompositeExplicitAutograd")
+
+_LIBRARY.define(_END_FOR_LOOP + " -> Tensor[]")
+_LIBRARY.impl("end_for_loop", lambda outputs, inputs, count: [value.clone() for value in outputs], "CompositeExplicitAutograd")
 
 IPU = torch.device("ipu:0")
 _zeros = torch.zeros  # the front-end replaces torch's own while it compiles
@@ -105,6 +111,8 @@ class Graph(TorchDispatchMode):
         self.checkpoints: list[int] = []
         self.serialised: list[tuple[int, int]] = []
         self.losses: list[int] = []
+        self.loops: list[Loop] = []
+        self._outside: list[list[tuple[Any, Any, Any, list[int]]]] = []
         self.moving_parameters = False
         self.count = 0
 
@@ -115,6 +123,8 @@ class Graph(TorchDispatchMode):
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
         name = str(function)
+        if name.startswith("poptorch.end_for_loop"):
+            return self._end_loop(*args)
         if name.startswith("poptorch.") and not self._passes(name, args):
             return None
         if function is torch.ops.aten._to_copy.default:
@@ -151,6 +161,9 @@ class Graph(TorchDispatchMode):
         operation = name.split(".")[1]
         if operation == "begin_ipu_block":
             self.blocks.append((args[0], args[2]))
+        elif operation == "start_for_loop":
+            self._outside.append(self.records)
+            self.records = []
         elif operation == "optimizer_group":
             self.groups[args[0]] = [tensor.number for tensor in args[1]]
         elif operation == "recomputation_checkpoint":
@@ -158,6 +171,18 @@ class Graph(TorchDispatchMode):
         elif operation == "set_matmul_serialization":
             self.serialised.append((self.blocks[-1][1], args[2]))
         return operation in {schema.partition("(")[0] for schema in _OF_FIRST}
+
+    def _end_loop(self, outputs: list[IpuTensor], inputs: list[IpuTensor], count: int) -> list[IpuTensor]:
+        """Keep the records since the loop began as its body, and return what it has after its last round."""
+        for given, made in zip(inputs, outputs):
+            if (given.shape, given.dtype) != (made.shape, made.dtype):
+                raise Error(f"a loop's input of {given.dtype} {given.shape} becomes {made.dtype} {made.shape}")
+        results = [self.wrap(tensor.shadow) for tensor in outputs]
+        numbers = [[tensor.number for tensor in tensors] for tensors in (inputs, outputs, results)]
+        self.loops.append(Loop(self.records, *numbers, count))
+        self.records = self._outside.pop()
+        self.records.append((self.loops[-1], (), {}, []))
+        return results
 
     def _move(self, tensor: Tensor, kwargs: dict[str, Any]) -> Any:
         """Return a copy to or from the IPU; None for a change of type alone."""
@@ -176,6 +201,13 @@ class Graph(TorchDispatchMode):
     def stages(self) -> int:
         ipus = [ipu for _, ipu in self.blocks]
         return 1 + sum(ipus[at] != ipus[at - 1] for at in range(1, len(ipus)))
+
+
+class Loop:
+    """The body of a loop, the numbers of its inputs and outputs in it, and those of its results outside."""
+
+    def __init__(self, records: Any, inputs: list[int], outputs: list[int], results: list[int], count: int) -> None:
+        self.records, self.inputs, self.outputs, self.results, self.count = records, inputs, outputs, results, count
 
 
 class _Value:
@@ -258,6 +290,8 @@ class Executable:
         stages, accumulation = 2 * graph.stages() - 1, options["gradient_accumulation"]
         if graph.stages() > 1 and accumulation < stages:
             raise Error(f"gradient accumulation {accumulation}, expected at least the {stages} pipeline stages")
+        if graph.loops:
+            raise Error("poptorch.for_loop() is only supported in inference.")
         assert len(graph.losses) == 1
         self.attached = options["connection_type"] != 2
         self.weights: dict[str, Tensor] = {}
@@ -302,12 +336,7 @@ class Executable:
         graph = self.graph
         values: dict[int, Any] = {graph.parameters[name]: weight for name, weight in weights.items()}
         values.update(zip(graph.inputs, inputs))
-        for function, args, kwargs, numbers in graph.records:
-            take = lambda value: values[value.number] if isinstance(value, _Value) else _on_cpu(value)  # noqa: E731
-            outputs = function(*tree_map(take, args), **tree_map(take, kwargs))
-            flat: list[Tensor] = []
-            tree_map(lambda value, flat=flat: flat.append(value) if isinstance(value, Tensor) else None, outputs)
-            values.update(zip(numbers, flat))
+        _replay(graph.records, values)
         return values
 
     def step(self, gradients: dict[str, Tensor]) -> None:
@@ -350,6 +379,26 @@ class InferenceExecutable(Executable):
         with torch.no_grad():
             values = self.forward(self.weights, list(inputs))
         return [values[number] for number in self.graph.outputs]
+
+
+def _replay(records: Any, values: dict[int, Any]) -> None:
+    """Add the values of recorded operations to those that there are."""
+    for function, args, kwargs, numbers in records:
+        if isinstance(function, Loop):
+            _replay_loop(function, values)
+            continue
+        take = lambda value: values[value.number] if isinstance(value, _Value) else _on_cpu(value)  # noqa: E731
+        outputs = function(*tree_map(take, args), **tree_map(take, kwargs))
+        flat: list[Tensor] = []
+        tree_map(lambda value, flat=flat: flat.append(value) if isinstance(value, Tensor) else None, outputs)
+        values.update(zip(numbers, flat))
+
+
+def _replay_loop(loop: Loop, values: dict[int, Any]) -> None:
+    for _ in range(loop.count):
+        _replay(loop.records, values)
+        values.update(zip(loop.inputs, [values[number] for number in loop.outputs]))
+    values.update(zip(loop.results, [values[number] for number in loop.inputs]))
 
 
 def is_lamb_without_bias(optimizer: dict[str, Any]) -> bool:

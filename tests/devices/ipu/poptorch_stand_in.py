@@ -144,6 +144,22 @@ def serializedMatMul(left: Tensor, right: Tensor, mode: MatMulSerializationMode,
     return torch.cat([left @ part for part in right.chunk(factor, dim=1)], dim=-1)
 
 
+loops: list[int] = []
+"""The count of rounds of each loop."""
+
+
+def for_loop(count: int, body: Any, inputs: list[Tensor]) -> list[Tensor]:
+    assert isinstance(inputs, list), "poptorch.for_loop expects input tensors (inputs) to be a list of tensors."
+    assert not torch.is_grad_enabled(), "poptorch.for_loop() is only supported in inference."
+    loops.append(count)
+    state = [tensor.clone() for tensor in inputs]
+    for _ in range(count):
+        outputs = list(body(*state))
+        assert [(value.shape, value.dtype) for value in outputs] == [(value.shape, value.dtype) for value in state]
+        state = outputs
+    return state
+
+
 def identity_loss(loss: Tensor, reduction: str) -> Tensor:
     assert reduction == "none"
     return loss
@@ -333,7 +349,7 @@ class InferenceExecutor:
         self._shape: Any = None
         inference_executors.append(self)
 
-    def __call__(self, *inputs: Tensor) -> Tensor:
+    def __call__(self, *inputs: Tensor) -> Any:
         assert self.alive
         assert self._shape in (None, [tensor.shape for tensor in inputs]), "inputs of another shape than compiled for"
         self._shape = [tensor.shape for tensor in inputs]

@@ -14,11 +14,13 @@ import pytest
 import torch
 
 from relm.devices.ipu.backend import BackendError, Call, WorkerSpec
+from relm.devices.ipu.device import IpuDevice
 from relm.devices.ipu.partition import build_model
 from relm.devices.ipu.simulator import SimulatorBackend
 from relm.devices.ipu.worker_process import INTERPRETER, WorkerProcess
 from relm.models.bert_configuration import BertConfig
 from relm.models.gpt2_configuration import Gpt2Config
+from relm.recipes.devices import DEVICES
 from relm.recipes.optimization import Optimizer
 from relm.recipes.pipeline import Pipeline
 
@@ -428,6 +430,17 @@ def test_the_worker_trains_through_poptorch(poptorch: ModuleType, monkeypatch: p
         worker.close()
     for prefix, part in zip(("weight.", "state."), expected.save(), strict=True):
         require_close({name[len(prefix) :]: tensor for name, tensor in saved.items() if name.startswith(prefix)}, part)
+
+
+def test_the_facts_on_which_dropout_depends_are_in_the_description_of_a_run(poptorch: ModuleType) -> None:
+    device = SimpleNamespace(
+        _pipeline=Pipeline(layers_per_ipu=[1], gradient_accumulation=1),
+        _name="ipu",
+        _simulates=False,
+        updates_per_call=1,
+        worker=SimpleNamespace(facts=poptorch.PoptorchBackend.describe()),
+    )
+    assert set(DEVICES["ipu"].draws_depend_on) <= set(IpuDevice.describe(device))
 
 
 def test_a_backend_names_the_versions_that_decide_its_results(poptorch: ModuleType) -> None:

@@ -4,14 +4,17 @@ import dataclasses
 import importlib
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import poptorch_stand_in as stand_in
 import pytest
 import torch
 
 from relm.devices.ipu.backend import BackendError
-from relm.devices.ipu.inference import InferenceSpec, SimulatedInference
+from relm.devices.ipu.decoding import TokenRule
+from relm.devices.ipu.inference import Beginnings, InferenceSpec, SimulatedInference
 from relm.models.gpt2 import Gpt2, Gpt2Config
 
 CONFIG = Gpt2Config(layers=3, heads=2, hidden_size=8, positions=6, vocabulary_size=12, dropout=0.5)
@@ -46,14 +49,78 @@ def test_the_heads_input_is_that_of_the_whole_model_and_blocks_are_those_of_the_
     assert stand_in.Block.entered == list(zip(BODY, (0, 0, 0, 1, 1), strict=True))
 
 
-@pytest.mark.parametrize(("ipus", "is_sharded"), [((0, 0, 0, 0, 0), False), ((0, 0, 1, 2, 3), True)])
-def test_options_are_those_of_graphcores_generation(ipus: tuple[int, ...], is_sharded: bool, poptorch: ModuleType) -> None:
-    running = poptorch.PoptorchInference(spec_of(*ipus), model().state_dict())
+def options_of(running: Any) -> dict[str, Any]:
+    """Return the calls on the options of the program that computes the head's input."""
     running.hidden(torch.zeros(1, 6, dtype=torch.int64))
-    calls = stand_in.inference_executors[0].options.calls
-    strategy = calls.pop("setExecutionStrategy", None)
+    calls: dict[str, Any] = stand_in.inference_executors[-1].options.calls
+    running.close()
+    return calls
+
+
+@pytest.mark.parametrize(
+    ("ipus", "shares"), [((0, 0, 0, 0, 0), {"IPU0": 0.2}), ((0, 0, 1, 2, 3), None)], ids=["one IPU", "several"]
+)
+def test_options_are_those_of_graphcores_generation(
+    ipus: tuple[int, ...], shares: dict[str, float] | None, poptorch: ModuleType
+) -> None:
+    calls = options_of(poptorch.PoptorchInference(spec_of(*ipus), model().state_dict()))
+    strategy, initializers = calls.pop("setExecutionStrategy", None), calls.pop("_Popart.set")
+    assert calls.pop("setAvailableMemoryProportion", None) == shares
     assert calls == {"deviceIterations": 1, "autoRoundNumIPUs": True}
-    assert isinstance(strategy, stand_in.ShardedExecution) == is_sharded
+    assert isinstance(strategy, stand_in.ShardedExecution) == (shares is None)
+    assert list(initializers) == ["saveInitializersToFile"]
+
+
+def test_shares_of_memory_and_the_cache_of_executables_are_those_requested(poptorch: ModuleType, tmp_path: Path) -> None:
+    cache = tmp_path / "compiled"
+    spec = spec_of(0, 0, 0, 1, 1)._replace(available_memory_proportion=[0.3, 0.4], executable_cache=str(cache))
+    running = poptorch.PoptorchInference(spec, model().state_dict())
+    assert cache.is_dir()
+    (cache / "weights.bin").write_bytes(b"written by the compiler")
+    calls = options_of(running)
+    assert calls["setAvailableMemoryProportion"] == {"IPU0": 0.3, "IPU1": 0.4}
+    assert calls["enableExecutableCaching"] == str(cache)
+    assert calls["_Popart.set"] == {"saveInitializersToFile": str(cache / "weights.bin")}
+    assert not list(cache.iterdir()), "the weights' file is removed at the end"
+
+
+RULE = TokenRule(4, 0.8, 0.9)
+
+
+def beginnings() -> Beginnings:
+    draw = torch.Generator().manual_seed(3)
+    noise = -torch.empty(2, 4, RULE.top_k).exponential_(generator=draw).log()
+    return Beginnings(torch.randint(12, (2, 3), generator=draw), torch.tensor([3, 1]), noise)
+
+
+def test_one_call_writes_what_the_simulator_writes_and_loops_on_the_device(poptorch: ModuleType) -> None:
+    running = poptorch.PoptorchInference(spec_of(0, 0, 0, 0, 0), model().state_dict())
+    stand_in.loops.clear()
+    found = running.write(beginnings(), RULE, 4)
+    assert stand_in.loops == [3]
+    assert not stand_in.Block.entered, "one IPU has no blocks, as in the original"
+    expected = SimulatedInference(spec_of(0, 0, 0, 0, 0), model().state_dict()).write(beginnings(), RULE, 4)
+    assert found.tokens.tolist() == expected.tokens.tolist()
+    torch.testing.assert_close(found.largest, expected.largest)
+
+
+def test_another_rule_or_length_is_another_program_and_the_first_is_released(poptorch: ModuleType) -> None:
+    running = poptorch.PoptorchInference(spec_of(0, 0, 0, 0, 0), model().state_dict())
+    for rule, tokens in ((RULE, 4), (RULE, 4), (RULE._replace(uniform=True), 4), (RULE, 3)):
+        given = beginnings()
+        assert given.noise is not None
+        running.write(given._replace(noise=given.noise[:, :tokens]), rule, tokens)
+    running.hidden(torch.zeros(1, 6, dtype=torch.int64))
+    assert [executor.alive for executor in stand_in.inference_executors] == [False, False, False, True]
+
+
+@pytest.mark.parametrize("kind", ["poptorch", "simulator"])
+def test_a_loop_on_several_ipus_or_beyond_the_positions_is_refused(kind: str, poptorch: ModuleType) -> None:
+    made = SimulatedInference if kind == "simulator" else poptorch.PoptorchInference
+    with pytest.raises(BackendError, match="the model is on 2 IPUs, but a loop that writes texts is on one; place all layers"):
+        made(spec_of(0, 0, 0, 1, 1), model().state_dict()).write(beginnings(), RULE, 4)
+    with pytest.raises(BackendError, match="the model has 6 positions, but the texts have 7; write fewer tokens"):
+        made(spec_of(0, 0, 0, 0, 0), model().state_dict()).write(beginnings(), RULE, 5)
 
 
 def test_another_shape_is_another_program_and_the_ipus_are_released_before(poptorch: ModuleType) -> None:
@@ -67,7 +134,7 @@ def test_another_shape_is_another_program_and_the_ipus_are_released_before(popto
 
 def test_half_precision_is_that_of_weights_and_activations(poptorch: ModuleType) -> None:
     running = poptorch.PoptorchInference(spec_of(0, 0, 0, 0, 0, precision="float16"), model().state_dict())
-    assert {parameter.dtype for parameter in running._body.parameters()} == {torch.float16}
+    assert {parameter.dtype for parameter in running._model.parameters()} == {torch.float16}
     ids = torch.arange(6)[None]
     hidden, exact = running.hidden(ids), model().hidden(ids)
     assert hidden.dtype == torch.float32

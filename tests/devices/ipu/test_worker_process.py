@@ -107,6 +107,39 @@ def test_an_absent_interpreter_is_named(monkeypatch: pytest.MonkeyPatch, tmp_pat
     assert found.startswith(f"{INTERPRETER}: there is no program {tmp_path / 'python3.8'}; set it to the path of the Python")
 
 
+def test_a_folder_or_a_file_that_may_not_be_executed_is_no_interpreter(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert refusal(monkeypatch, tmp_path).startswith(f"{INTERPRETER}: {tmp_path} is a folder; set it to the path of the Python")
+    (tmp_path / "python").touch(mode=0o644)
+    assert f"{tmp_path / 'python'} may not be executed; set it" in refusal(monkeypatch, tmp_path / "python")
+
+
+def test_a_script_that_starts_no_python_is_not_the_python_of_the_sdk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """pyenv puts such a script into PATH for each version, and it works for those that are enabled alone."""
+    inert = interpreter(tmp_path, 'echo "pyenv: python3.8: command not found" >&2; exit 127')
+    monkeypatch.setattr("relm.devices.ipu.worker_process._OF_SDK", (str(inert), sys.executable))
+    assert find_interpreter("poptorch", {}) == sys.executable
+    interpreter(tmp_path, f'exec {sys.executable} "$@"')
+    assert find_interpreter("poptorch", {}) == str(inert)
+
+
+@pytest.mark.parametrize("lines", ["exec sleep 60", "printf relm; exec sleep 60", "sleep 5; exit 0"])
+def test_a_python_that_hangs_is_ended_and_named(lines: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("relm.devices.ipu.worker_process._TIME_TO_START", 0.2)
+    path = interpreter(tmp_path, lines)
+    begun = time.monotonic()
+    found = refusal(monkeypatch, path)
+    assert found.startswith(f"{path}: the IPU worker gave no answer to 'hello' within 0.2 s, and was ended; try `{path} -c")
+    assert time.monotonic() - begun < 30
+
+
+def test_a_worker_that_is_killed_at_its_start_is_not_blamed_on_its_python(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    found = refusal(monkeypatch, interpreter(tmp_path, "kill -9 $$"))
+    assert "was ended by SIGKILL before its first answer, by another process or for want of memory; give the same" in found
+    assert "Expected Python 3.8" not in found
+
+
 def test_without_a_name_poptorch_needs_the_python_of_the_sdk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(INTERPRETER, raising=False)
     monkeypatch.setattr("relm.devices.ipu.worker_process._OF_SDK", ("python3.8-that-is-absent",))

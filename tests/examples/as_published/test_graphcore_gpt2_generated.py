@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from relm.examples.as_published.graphcore_gpt2_generated import BLOCK
+from relm.errors import RelmError
+from relm.examples.as_published.graphcore_gpt2_generated import BLOCK, GeneratedTokens
 from relm.examples.builders import open_examples
 from relm.recipes.as_published import AsPublished
 from relm.recipes.objectives import Objective
@@ -58,6 +59,12 @@ def test_they_are_read_in_the_order_of_the_original_and_no_further() -> None:
     assert getattr(examples, "is_ordered", False)
     with pytest.raises(IndexError):
         examples.batch(np.array([40]), np.array([0]))
+
+
+def test_a_seed_that_numpy_does_not_take_is_named() -> None:
+    chosen = AsPublished(builder="graphcore_gpt2_generated", seed=2**32, examples=40, vocabulary_size=30)
+    with pytest.raises(RelmError, match=r"as_published.seed: 4,294,967,296, but numpy's generator takes 0 to 4,294,967,295"):
+        GeneratedTokens(chosen, 8)
 
 
 def test_their_number_and_vocabulary_are_required_and_belong_to_this_builder() -> None:

@@ -70,6 +70,14 @@ def test_a_run_on_a_machine_without_tpus_is_refused(
     assert capsys.readouterr().err == expected
 
 
+def test_a_run_on_ipus_is_refused_with_the_command_that_compiles_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(CHECKOUT)
+    assert main(["compile", "bert_tiny_ipu"]) == 1
+    assert "PopTorch compiles: give `relm rehearse bert_tiny_ipu --compile-only`" in capsys.readouterr().err
+
+
 def test_a_recipe_with_the_device_alone_is_refused() -> None:
     recipe = PLAN.recipe.model_copy(update={"run": Run(device="tpu")})
     plan = dataclasses.replace(PLAN, recipe=recipe, machine=None)

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 from relm.artifact import sidecar_of
 from relm.errors import RelmError
 from relm.recipes import identity
-from relm.recipes.jobs import SPLITS
 from relm.recipes.plan import BEFORE, REFERENCE, TRAINED, Plan
 from relm.recipes.published_models import PICKLED_WEIGHTS
 from relm.recipes.run_folder import CHECKPOINT_FILES, COMPILED, DEVICE_FIGURES, RECORDS, WEIGHTS
@@ -113,12 +112,12 @@ def _is_among(folder: Folder, path: Path) -> bool:
 
 def _products_of_data(plan: Plan) -> Iterator[Path]:
     """Yield documents, tokenizer and examples, which recipes with the same keys share."""
-    yield from (plan.documents(shard, split) for shard in plan.shards for split in SPLITS)
+    yield from plan.document_files
     yield plan.tokenizer
     for phase in plan.phases:
         manifest = plan.manifest(phase)
         yield from (manifest, manifest.with_name("croissant.json"))
-        for examples in (plan.examples(phase, shard, split) for shard in plan.shards for split in SPLITS):
+        for examples in plan.example_files(phase):
             yield examples
             if examples.suffix == ".bin":
                 yield examples.with_suffix(".idx")

@@ -1,7 +1,7 @@
-"""The head's input of a model that is divided over IPUs, for evaluations and generation; here by the simulator, in plain torch.
+"""The head's input of a model on IPUs, and the texts that one IPU writes; here by the simulator, in plain torch.
 
-Logits are no part of it: for GPT-2's vocabulary they are sixty times as many numbers as the head's input, and the host, which
-has the head too, computes only those that it needs. Runs on Python 3.8.
+Logits never leave the device: for GPT-2's vocabulary they are sixty times as many numbers as the head's input, and the host,
+which has the head too, computes only those that it needs. Runs on Python 3.8.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from relm.devices.ipu.backend import BackendError, Tensors
+from relm.devices.ipu.decoding import DecodingLoop, TokenRule, WrittenTokens, repeat_on_host
 from relm.devices.ipu.partition import build_model, ipus_of_parameters
 from relm.devices.ipu.simulated_pipeline import model_on_ipu
 from relm.models.contract import LanguageModel
@@ -31,6 +32,25 @@ class InferenceSpec(NamedTuple):
     """float32; on IPUs also float16, of weights and activations; in the simulator also bfloat16, of matrix products."""
     threads: int
     """CPU threads of the simulator."""
+    available_memory_proportion: list[float] | None = None
+    """Share of each IPU's memory for temporary values of matrix products; None: the original's on one IPU, else PopTorch's."""
+    executable_cache: str = ""
+    """Folder for compiled executables; empty: they are not kept."""
+
+
+class Beginnings(NamedTuple):
+    """Prompts of texts, and the random numbers of their tokens."""
+
+    input_ids: Tensor
+    """(batch, sequence) int64, prompts padded at their ends with any id."""
+    lengths: Tensor
+    """(batch,) int64, tokens of each prompt, at least one."""
+    noise: Tensor | None = None
+    """(batch, tokens, top_k) float32, standard Gumbel draws; None if the rule does not draw."""
+
+    def tensors(self) -> list[Tensor]:
+        """Return the tensors that there are, in the order of the arguments of `DecodingLoop.forward`."""
+        return [tensor for tensor in self if tensor is not None]
 
 
 class Inference(Protocol):
@@ -38,6 +58,13 @@ class Inference(Protocol):
 
     def hidden(self, input_ids: Tensor) -> Tensor:
         """Return the head's input, (batch, sequence) int64 -> (batch, sequence, width) float32."""
+
+    def write(self, beginnings: Beginnings, rule: TokenRule, tokens: int) -> WrittenTokens:
+        """Return `tokens` ids after each prompt, by a loop on the device.
+
+        Raises:
+            BackendError: the model is on several IPUs, or has fewer positions than the longest text.
+        """
 
     def close(self) -> None:
         """Release the device."""
@@ -71,8 +98,32 @@ class SimulatedInference:
                 state = self._models[ipu].segments()[number].run({"input_ids": input_ids}, state)
         return state["hidden"].float()
 
+    def write(self, beginnings: Beginnings, rule: TokenRule, tokens: int) -> WrittenTokens:
+        """See `Inference`."""
+        require_loop(self._spec, beginnings, tokens)
+        (model,) = self._models.values()
+        loop = DecodingLoop(repeat_on_host, model, rule, tokens)
+        with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16, enabled=self._spec.precision == "bfloat16"):
+            return WrittenTokens(*loop(*beginnings.tensors()))
+
     def close(self) -> None:
         """Do nothing: no device is held."""
+
+
+def require_loop(spec: InferenceSpec, beginnings: Beginnings, tokens: int) -> None:
+    """Raise unless a loop on the device can write the texts.
+
+    The loop of PopTorch is a program of one IPU: Graphcore's text_generate_gpt2.py refuses it on several, too.
+
+    Raises:
+        BackendError: the model is on several IPUs, or has fewer positions than the longest text.
+    """
+    ipus = {ipu for _, ipu in spec.placement}
+    if len(ipus) > 1:
+        raise BackendError(f"the model is on {len(ipus)} IPUs, but a loop that writes texts is on one; place all layers on one")
+    longest, positions = beginnings.input_ids.shape[1] + tokens - 1, spec.configuration["positions"]
+    if longest > positions:
+        raise BackendError(f"the model has {positions} positions, but the texts have {longest}; write fewer tokens")
 
 
 def body_of(placement: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:

@@ -59,15 +59,26 @@ def options_table(architecture: str, pipeline: Mapping[str, Any], around: Surrou
     table["setExecutionStrategy"] = "PipelinedExecution(AutoStage.AutoIncrement)"
     if around.offline:
         table["useOfflineIpuTarget"] = None
-    if pipeline["available_memory_proportion"] is not None:
-        shares = enumerate(pipeline["available_memory_proportion"])
-        table["setAvailableMemoryProportion"] = {f"IPU{ipu}": share for ipu, share in shares}
-    if around.executable_cache:
-        table["enableExecutableCaching"] = around.executable_cache
+    table.update(memory_and_cache(pipeline["available_memory_proportion"], around.executable_cache))
     table["Precision.enableStochasticRounding"] = pipeline["stochastic_rounding"]
     if pipeline["half_partials"]:
         table["Precision.setPartialsType"] = "float16"
     return {**table, **_popart_options(architecture, around)}
+
+
+def memory_and_cache(shares: Sequence[float] | None, executable_cache: str) -> Table:
+    """Return the options that training and inference share.
+
+    Args:
+        shares: the share of each IPU's memory for temporary values of matrix products; None: PopTorch's.
+        executable_cache: folder for compiled executables; empty: they are not kept.
+    """
+    table: Table = {}
+    if shares is not None:
+        table["setAvailableMemoryProportion"] = {f"IPU{ipu}": share for ipu, share in enumerate(shares)}
+    if executable_cache:
+        table["enableExecutableCaching"] = executable_cache
+    return table
 
 
 def _optimizer_location(pipeline: Mapping[str, Any]) -> dict[str, Any]:
@@ -212,7 +223,9 @@ def _require_known(optimizer: Mapping[str, Any]) -> None:
 
 def is_decayed(optimizer: Mapping[str, Any], name: str, shape: tuple[int, ...]) -> bool:
     """Return True for a parameter with weight decay (`relm.recipes.optimization.Optimizer.decayed`)."""
-    return len(shape) >= 2 if optimizer["decayed"] == "matrices" else not name.endswith("bias")
+    if optimizer["decayed"] == "all_but_biases":
+        return not name.endswith("bias")
+    return len(shape) >= 2 or (optimizer["decayed"] == "tpu_pretrain" and name.endswith("transform.LayerNorm.weight"))
 
 
 def adam_groups(optimizer: Mapping[str, Any], shapes: Sequence[tuple[str, tuple[int, ...]]]) -> list[dict[str, Any]]:

@@ -1,20 +1,28 @@
-"""The head's input of a model on IPUs, by PopTorch, with the options of Graphcore's text_generate_gpt2.py. For Python 3.8.
+"""The head's input of a model on IPUs, and texts that one writes, by PopTorch, as in Graphcore's text_generate_gpt2.py.
 
-A program is compiled for one shape of inputs; another shape is another program.
+A program is compiled for one shape of inputs; another shape, or another choice of tokens, is another program. For Python 3.8.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import contextlib
+import os
+import tempfile
+from typing import Any, Callable, Hashable
 
 import poptorch
+import torch
 from torch import Tensor, nn
 
 from relm.devices.ipu import options
 from relm.devices.ipu.backend import Tensors
-from relm.devices.ipu.inference import InferenceSpec, body_of, locate_parameters
+from relm.devices.ipu.decoding import DecodingLoop, TokenRule, WrittenTokens
+from relm.devices.ipu.inference import Beginnings, InferenceSpec, body_of, locate_parameters, require_loop
 from relm.devices.ipu.partition import build_model
 from relm.models.contract import LanguageModel
+
+# The original's share of an IPU's memory for matrix products, where the model is on one IPU.
+PROPORTION_ON_ONE = 0.2
 
 
 class PlacedBody(nn.Module):
@@ -45,30 +53,62 @@ class PoptorchInference:
         locate_parameters(spec, weights)
         model = build_model(spec.architecture, spec.configuration)
         model.load_state_dict(weights)
-        self._body = PlacedBody(model.half() if spec.precision == "float16" else model, spec.placement).eval()
-        self._table = inference_options(spec)
+        self._model: Any = (model.half() if spec.precision == "float16" else model).eval()
+        self._spec = spec
+        self._folder = tempfile.TemporaryDirectory(prefix="relm-ipu-")
+        if spec.executable_cache:
+            os.makedirs(spec.executable_cache, exist_ok=True)
+        self._table = inference_options(spec, self._folder.name)
         self._running: Any = None
-        self._shape: tuple[int, ...] = ()
+        self._program: Hashable = None
 
     def hidden(self, input_ids: Tensor) -> Tensor:
         """See `Inference`; inputs of a new shape are compiled for first."""
-        if tuple(input_ids.shape) != self._shape:
-            self.close()
-            made = options.apply_options(poptorch, poptorch.Options(), self._table)
-            self._running, self._shape = poptorch.inferenceModel(self._body, made), tuple(input_ids.shape)
-        hidden: Tensor = self._running(input_ids).float()
-        return hidden
+        program = ("hidden", tuple(input_ids.shape))
+        hidden: Tensor = self._run(program, lambda: PlacedBody(self._model, self._spec.placement), input_ids)
+        return hidden.float()
 
-    def close(self) -> None:
-        """Release the IPUs."""
+    def write(self, beginnings: Beginnings, rule: TokenRule, tokens: int) -> WrittenTokens:
+        """See `Inference`; prompts of a new shape, another rule and another count of tokens are compiled for first."""
+        require_loop(self._spec, beginnings, tokens)
+        program = ("write", tuple(beginnings.input_ids.shape), rule, tokens)
+        build = lambda: DecodingLoop(poptorch.for_loop, self._model, rule, tokens)  # noqa: E731
+        written, largest = self._run(program, build, *beginnings.tensors())
+        return WrittenTokens(written.to(torch.int64), largest)  # PopTorch has integers of 32 bits
+
+    def _run(self, program: Hashable, build: Callable[[], nn.Module], *tensors: Tensor) -> Any:
+        """Return the outputs of a program, which is compiled if it is not the one on the IPUs."""
+        if program != self._program:
+            self._release()
+            made = options.apply_options(poptorch, poptorch.Options(), self._table)
+            self._running, self._program = poptorch.inferenceModel(build().eval(), made), program
+        return self._running(*tensors)
+
+    def _release(self) -> None:
         if self._running is not None:
             self._running.destroy()
             self._running = None
 
+    def close(self) -> None:
+        """Release the IPUs."""
+        self._release()
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(self._table["_Popart.set"]["saveInitializersToFile"])
+        self._folder.cleanup()
 
-def inference_options(spec: InferenceSpec) -> options.Table:
-    """Return the options of inference: IPUs take turns, as a batch passes through them once."""
+
+def inference_options(spec: InferenceSpec, folder: str) -> options.Table:
+    """Return the options of inference: IPUs take turns, as a batch passes through them once.
+
+    Args:
+        folder: the compiler writes the weights to a file in it, unless there is a folder for executables.
+    """
+    ipus = len({ipu for _, ipu in spec.placement})
+    shares = spec.available_memory_proportion or ([PROPORTION_ON_ONE] if ipus == 1 else None)
     table: options.Table = {"deviceIterations": 1, "autoRoundNumIPUs": True}
-    if len({ipu for _, ipu in spec.placement}) > 1:
+    table.update(options.memory_and_cache(shares, spec.executable_cache))
+    # A file of another name in each process might be another program to the cache.
+    table["_Popart.set"] = {"saveInitializersToFile": os.path.join(spec.executable_cache or folder, "weights.bin")}
+    if ipus > 1:
         table["setExecutionStrategy"] = "ShardedExecution(AutoStage.AutoIncrement)"
     return table

@@ -140,6 +140,7 @@ class Worker:
             "open": self._open,
             "open_inference": self._open_inference,
             "hidden": self._hidden,
+            "write": self._write,
             "load": self._load,
             "compile": self._compile,
             "take": self._take,
@@ -194,6 +195,17 @@ class Worker:
 
         hidden = self._backend.hidden(torch.from_numpy(request.arrays["input_ids"]))
         return Message("computed", {}, {"hidden": hidden.numpy()})
+
+    def _write(self, request: Message) -> Message:
+        import torch
+
+        from relm.devices.ipu.decoding import TokenRule
+        from relm.devices.ipu.inference import Beginnings
+
+        given = {name: torch.from_numpy(array) for name, array in request.arrays.items()}
+        rule = TokenRule(**request.fields["rule"])
+        written = self._backend.write(Beginnings(**given), rule, request.fields["tokens"])
+        return Message("written", {}, {name: tensor.numpy() for name, tensor in written._asdict().items()})
 
     def _load(self, request: Message) -> Message:
         import torch

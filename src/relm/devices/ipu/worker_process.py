@@ -1,13 +1,17 @@
 """The worker of an IPU run as the training loop sees it: a process that answers requests, or an error that says why not."""
 
 import contextlib
+import io
 import os
+import select
 import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
-from typing import Any, NoReturn
+from pathlib import Path
+from typing import IO, Any, NoReturn
 
 import numpy as np
 
@@ -28,8 +32,11 @@ place.loader.exec_module(sys.modules["relm"])
 from relm.devices.ipu.worker import main
 main()
 """
-# Seconds in which a worker must end after `close`, and after its pipe has broken.
-_TIME_TO_CLOSE, _TIME_TO_END = 60, 10
+# Seconds in which a worker must give its first answer, which imports torch and PopTorch, perhaps over a network; release its
+# device after `close`; and end after its pipe has broken. Other answers may take as long as they need.
+_TIME_TO_START, _TIME_TO_CLOSE, _TIME_TO_END = 300.0, 60.0, 10.0
+# Signals of which the cause is outside the worker.
+_SENT_BY_OTHERS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 def find_interpreter(backend: str, environment: Mapping[str, str]) -> str | None:
@@ -46,7 +53,50 @@ def find_interpreter(backend: str, environment: Mapping[str, str]) -> str | None
         return shutil.which(named)
     if backend == "simulator":
         return sys.executable
-    return next((found for name in _OF_SDK if (found := shutil.which(name))), None)
+    return next((found for name in _OF_SDK if (found := shutil.which(name)) and not _is_inert(found)), None)
+
+
+def _is_inert(path: str) -> bool:
+    """Return True for a script that starts no Python, as pyenv's does for a version that is not enabled."""
+    try:
+        with open(path, "rb") as file:
+            if file.read(2) != b"#!":
+                return False
+        return subprocess.run([path, "-c", ""], capture_output=True, timeout=_TIME_TO_END).returncode != 0
+    except (OSError, subprocess.TimeoutExpired):
+        return True
+
+
+class TimedPipe(io.RawIOBase):
+    """The end of a pipe from which this process reads, until a deadline."""
+
+    def __init__(self, pipe: IO[bytes]) -> None:
+        """Read from a pipe that has no buffer."""
+        self._pipe = pipe
+        self.deadline: float | None = None
+        """The value of `time.monotonic` after which reading raises TimeoutError; None: never."""
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Read some bytes, and return their count; 0 at the end.
+
+        Raises:
+            TimeoutError: there were none at the deadline.
+        """
+        if self.deadline is not None:
+            waiting = select.poll()
+            waiting.register(self._pipe, select.POLLIN)
+            if not waiting.poll(max(0.0, self.deadline - time.monotonic()) * 1000):
+                raise TimeoutError("no answer")
+        return os.readv(self._pipe.fileno(), [buffer])
+
+    def close(self) -> None:
+        """Close the pipe."""
+        self._pipe.close()
+        super().close()
 
 
 class WorkerProcess:
@@ -63,14 +113,18 @@ class WorkerProcess:
             raise RelmError(describe_missing_interpreter(os.environ))
         try:
             command = [path, "-c", _PROGRAM, str(relm.__file__)]
-            self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+            self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
         except OSError as error:
             raise RelmError(
                 f"{INTERPRETER}: {path} cannot be started: {error}; set {INTERPRETER} to the path of a Python"
             ) from None
+        assert self._process.stdin is not None, "a pipe was requested"
+        assert self._process.stdout is not None, "a pipe was requested"
         self._path, self._waiting = path, False
+        self._pipe = TimedPipe(self._process.stdout)
+        self._requests, self._answers = io.BufferedWriter(self._process.stdin), io.BufferedReader(self._pipe)  # type: ignore[arg-type]
         try:
-            self.facts: Mapping[str, Any] = self.request("hello", {"backend": backend}).fields
+            self.facts: Mapping[str, Any] = self.request("hello", {"backend": backend}, within=_TIME_TO_START).fields
             """The name of its hardware, and the versions of its packages."""
         except RelmError:
             self._end()
@@ -82,19 +136,34 @@ class WorkerProcess:
         return self._process.pid
 
     def request(
-        self, kind: str, fields: Mapping[str, Any] | None = None, arrays: Mapping[str, np.ndarray] | None = None
+        self,
+        kind: str,
+        fields: Mapping[str, Any] | None = None,
+        arrays: Mapping[str, np.ndarray] | None = None,
+        within: float | None = None,
     ) -> Message:
         """Send a request, and return the answer to it.
 
+        Args:
+            kind: the kind of the request, of the answers of `relm.devices.ipu.worker.Worker`.
+            fields: its values in JSON.
+            arrays: its arrays.
+            within: seconds in which the answer must come; None: no limit.
+
         Raises:
-            RelmError: the worker answered with an error, or has ended.
+            RelmError: the worker answered with an error, has ended, or gave no answer in time.
         """
-        assert self._process.stdin is not None, "a pipe was requested"
-        assert self._process.stdout is not None, "a pipe was requested"
         self._waiting = True
+        self._pipe.deadline = None if within is None else time.monotonic() + within
         try:
-            send(self._process.stdin, Message(kind, dict(fields or {}), dict(arrays or {})))
-            answer = receive(self._process.stdout)
+            send(self._requests, Message(kind, dict(fields or {}), dict(arrays or {})))
+            answer = receive(self._answers)
+        except TimeoutError:
+            self._end()
+            raise RelmError(
+                f"{self._path}: the IPU worker gave no answer to {kind!r} within {within:g} s, and was ended; try "
+                f"`{self._path} -c 'import torch'`, or set {INTERPRETER} to the path of another Python"
+            ) from None
         except (ChannelError, OSError) as error:
             self._raise_lost(kind, error)
         self._waiting = False
@@ -115,6 +184,11 @@ class WorkerProcess:
         code = self._process.poll()
         self._end()
         found = describe_end(code) if code is not None else f"sent something that is not a message: {error}"
+        if not begun and code is not None and -code in _SENT_BY_OTHERS:
+            raise RelmError(
+                f"the IPU worker ({self._path}) {found} before its first answer, by another process or for want of memory; "
+                "give the same command again"
+            ) from None
         if not begun:
             raise RelmError(
                 f"{self._path}: the IPU worker {found} before its first answer; its messages are above. Expected Python 3.8 or "
@@ -129,7 +203,7 @@ class WorkerProcess:
         """Have the worker release its device, and end; one whose answer was not awaited is killed."""
         if self._process.poll() is None and not self._waiting:
             with contextlib.suppress(RelmError):
-                self.request("close")
+                self.request("close", within=_TIME_TO_CLOSE)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(_TIME_TO_CLOSE)
         self._end()
@@ -139,10 +213,9 @@ class WorkerProcess:
         if self._process.poll() is None:
             self._process.kill()
         self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                with contextlib.suppress(OSError):  # bytes that the worker never read
-                    pipe.close()
+        for pipe in (self._requests, self._answers):
+            with contextlib.suppress(OSError):  # bytes that the worker never read
+                pipe.close()
 
 
 def describe_end(code: int) -> str:
@@ -158,7 +231,11 @@ def describe_missing_interpreter(environment: Mapping[str, str]) -> str:
     """Return a sentence on the Python of the worker, which was not found, and the way out."""
     named = environment.get(INTERPRETER)
     if named:
-        return f"{INTERPRETER}: there is no program {named}; set it to the path of the Python that has PopTorch"
+        path = Path(named)
+        found = f"{path} is a folder" if path.is_dir() else f"there is no program {named}"
+        if path.is_file():
+            found = f"{path} may not be executed"
+        return f"{INTERPRETER}: {found}; set it to the path of the Python that has PopTorch"
     return (
         f"IPUs need the Python of Graphcore's SDK, with PopTorch, and neither {' nor '.join(_OF_SDK)} was found; install the "
         f"SDK, or set {INTERPRETER} to the path of that Python"

@@ -204,12 +204,21 @@ def read_document_sizes(manifest: Path, shards: Sequence[Shard]) -> npt.NDArray[
     return np.concatenate(sizes)
 
 
+def require_seed_of_numpy(chosen: AsPublished) -> None:
+    """Raise unless numpy's generator, which the original seeds, takes the seed.
+
+    Raises:
+        RelmError: the seed is too large.
+    """
+    if chosen.seed > LARGEST_SEED:
+        raise RelmError(f"as_published.seed: {chosen.seed:,}, but numpy's generator takes 0 to {LARGEST_SEED:,}; lower it")
+
+
 def _require_options(objective: Objective) -> AsPublished:
     chosen = objective.as_published
     if chosen is None or chosen.builder != "graphcore_gpt2":
         raise RelmError(f"as_published.builder: expected graphcore_gpt2, found {getattr(chosen, 'builder', None)}")
-    if chosen.seed > LARGEST_SEED:
-        raise RelmError(f"as_published.seed: {chosen.seed:,}, but numpy's generator takes 0 to {LARGEST_SEED:,}; lower it")
+    require_seed_of_numpy(chosen)
     for key in ("stride", "document_attention"):
         if getattr(objective.causal, key):
             raise RelmError(f"causal.{key}: graphcore_gpt2 has no such option; leave it out")

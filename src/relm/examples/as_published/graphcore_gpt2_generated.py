@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from relm.examples.as_published.graphcore_gpt2 import require_seed_of_numpy
 from relm.examples.contract import Batch, Integers, require_indices
 from relm.recipes.as_published import AsPublished
 from relm.recipes.objectives import Objective
@@ -30,7 +31,11 @@ class GeneratedTokens:
         Args:
             chosen: with `examples`, `vocabulary_size` and `seed`.
             sequence_length: L.
+
+        Raises:
+            RelmError: the seed is larger than numpy's generator takes.
         """
+        require_seed_of_numpy(chosen)
         assert chosen.examples is not None, "the section sees to it"
         assert chosen.vocabulary_size is not None, "the section sees to it"
         self.size, self.vocabulary_size = chosen.examples, chosen.vocabulary_size

@@ -6,7 +6,7 @@ from typing import Any
 
 from relm.artifact import read_json, sha256_of, sidecar_of
 from relm.errors import RelmError
-from relm.examples.formats import exports, imports
+from relm.examples.formats import exports, imports, token_files
 from relm.examples.formats.pickle_refusal import SUFFIXES, refuse_pickle
 
 EXPORTS: Mapping[str, tuple[str, Callable[..., str]]] = {
@@ -19,7 +19,11 @@ IMPORTS: Mapping[str, Callable[..., str]] = {
     "tfrecord": imports.import_tfrecord,
     "megatron": imports.import_megatron,
     "tpu_pretrain": imports.import_tpu_pretrain,
+    "llm_c": token_files.import_llm_c,
+    "nanogpt": token_files.import_nanogpt,
 }
+# Formats of which the first tokens alone can be read.
+CUT = ("llm_c", "nanogpt")
 
 
 def export_examples(
@@ -56,12 +60,14 @@ def export_examples(
     return export(source, output, **options)
 
 
-def import_examples(format: str, files: Sequence[Path], tokenizer: Path, output: Path) -> str:
+def import_examples(format: str, files: Sequence[Path], tokenizer: Path, output: Path, first_tokens: int | None = None) -> str:
     """Import examples of another program as one shard with its sidecar: a stream of tokens (.bin) or a table (.arrow).
 
     - tfrecord: records of Graphcore's BERT, plain or remasked, become a table; records of `input_ids` alone a stream.
     - megatron: `.bin` with `.idx`; the sequences of a document become one.
     - tpu_pretrain: JSON lines.
+    - llm_c: shards of llm.c, a header and tokens of 16 bits; an end of text ends a document.
+    - nanogpt: nanoGPT's `train.bin` or `val.bin`, tokens of 16 bits alone.
     - pickle: refused.
 
     Counts that the formats lack are computed from the tokens: words and bytes are those of the decoded text.
@@ -69,6 +75,7 @@ def import_examples(format: str, files: Sequence[Path], tokenizer: Path, output:
     Args:
         files: read in this order.
         tokenizer: the `tokenizer.json` that they were made with.
+        first_tokens: the count of tokens that are read of each file, for llm_c and nanogpt; None: all.
 
     Returns:
         A sentence with the counts read.
@@ -81,9 +88,12 @@ def import_examples(format: str, files: Sequence[Path], tokenizer: Path, output:
             refuse_pickle(path)
     if format not in IMPORTS or not files:
         raise RelmError(f"--format: expected {', '.join(IMPORTS)} and at least one file, found {format!r}")
+    if first_tokens is not None and format not in CUT:
+        raise RelmError(f"--first-tokens: goes with --format {' or '.join(CUT)}; leave it out")
     for path in files:
         _require_tokenizer(path, tokenizer)
-    return IMPORTS[format](files, tokenizer, output)
+    cut = {"first_tokens": first_tokens} if format in CUT else {}
+    return IMPORTS[format](files, tokenizer, output, **cut)
 
 
 def _require_tokenizer(path: Path, tokenizer: Path) -> None:

@@ -67,7 +67,7 @@ def import_megatron(files: Sequence[Path], tokenizer: Path, output: Path) -> str
         for first, tokens, sizes in _number_documents(file.blocks())
     )
     sources = chain.from_iterable((file.path, index_of(file.path)) for file in opened)
-    return _import_stream(documents, list(sources), "megatron", load_tokenizer(tokenizer), output)
+    return import_stream(documents, list(sources), "megatron", load_tokenizer(tokenizer), output)
 
 
 def import_tfrecord(files: Sequence[Path], tokenizer: Path, output: Path) -> str:
@@ -78,7 +78,7 @@ def import_tfrecord(files: Sequence[Path], tokenizer: Path, output: Path) -> str
         raise RelmError(f"{files[0]}: holds no records")
     location, features = first
     if set(features) == {"input_ids"}:
-        return _import_stream(_read_windows(files), files, "tfrecord", loaded, output)
+        return import_stream(_read_windows(files), files, "tfrecord", loaded, output)
     if not {"input_ids", "masked_lm_positions", "masked_lm_ids"} <= set(features):
         found = ", ".join(sorted(features)) or "none"
         raise RelmError(f"{location}: its features are {found}; expected input_ids alone, or BERT's with masked_lm_positions")
@@ -104,7 +104,7 @@ def import_tpu_pretrain(files: Sequence[Path], tokenizer: Path, output: Path) ->
     return _import_table(blocks, settings, files, "tpu_pretrain", loaded, output)
 
 
-def _import_stream(
+def import_stream(
     documents: Iterator[Documents], sources: Sequence[Path], format: str, loaded: LoadedTokenizer, output: Path
 ) -> str:
     _require_suffix(output, ".bin", "a stream of tokens")

@@ -70,6 +70,11 @@ def topology_of(plan: Plan) -> str:
     Raises:
         RelmError: its machine is none.
     """
+    if plan.recipe.run.pipeline is not None:
+        raise RelmError(
+            f"recipe {plan.name} is split over IPUs, which PopTorch compiles: give "
+            f"`relm rehearse {plan.name} --compile-only`, for which docs/ipu.md has what it needs"
+        )
     if plan.recipe.run.topology is None:
         machine = plan.recipe.run.machine
         found = f"recipe {plan.name} names no slice" if machine is None else f"machine {machine} is no slice"
