@@ -2,7 +2,8 @@
 
 The rule graph in README.md is Snakemake's own, without the edges that others imply. The keys in docs/recipes.md are those
 of the classes of recipes, datasets, models and evaluations (key_tables.py). The compiled programs in docs/tpu.md are those of
-docs/compiled.json, the rows of docs/where-it-ran.md those of docs/where-it-ran.yaml. Each part stands between two marker lines.
+docs/compiled.json, the comparisons in docs/trust.md those of docs/oracles.json, the rows of docs/where-it-ran.md those of
+docs/where-it-ran.yaml. Each part stands between two marker lines.
 """
 
 import re
@@ -18,6 +19,7 @@ from where_it_ran import format_rows, read_rows
 
 from relm.forecast.compilation.compiling import HELD_OUT
 from relm.forecast.compilation.shipped_programs import read_shipped
+from relm.reporting.oracles import format_difference, read_oracles
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 LABELS = {
@@ -68,6 +70,17 @@ def format_compiled_programs() -> str:
     return "\n".join(rows)
 
 
+def format_oracles() -> str:
+    """Return the table of the comparisons with originals, from docs/oracles.json."""
+    rows = ["| original | recipes | steps | loss | gradient norm | weights | |", "|---|---|---|---|---|---|---|"]
+    for oracle in read_oracles():
+        names = ", ".join(f"`{name}`" for name in oracle.recipes)
+        figures = [format_difference(value) for value in (oracle.loss, oracle.gradient_norm, oracle.weights)]
+        cells = [f"{oracle.original} at {oracle.commit[:8]}", names, str(oracle.steps), *figures, oracle.note]
+        rows.append(f"| {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
 def replace_part(page: str, name: str, write: Callable[[], str]) -> str:
     """Return `page` with the text between the two markers of a part replaced by a new one."""
     begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
@@ -77,6 +90,7 @@ def replace_part(page: str, name: str, write: Callable[[], str]) -> str:
 
 PAGES: dict[str, Callable[[str], str]] = {
     "README.md": partial(replace_part, name="rule graph", write=format_rule_graph),
+    "docs/trust.md": partial(replace_part, name="oracles", write=format_oracles),
     "docs/tpu.md": partial(replace_part, name="compiled programs", write=format_compiled_programs),
     "docs/recipes.md": write_key_tables,
     "docs/where-it-ran.md": partial(replace_part, name="where it ran", write=lambda: format_rows(read_rows())),

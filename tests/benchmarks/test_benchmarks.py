@@ -24,6 +24,7 @@ ALONE = {
     "extraction": "extraction.py tests/data/enwiki-sample.xml.bz2",
     "gathering": "gathering.py --rows 2000 --rounds 2",
     "generation": "generation.py gpt2 --batch 1 --prompt 4 --length 2 --layers 1 --repeats 1",
+    "generation-ipu": "generation.py quickstart --ipu-simulator --batch 2 --prompt 4 --length 2 --layers 1 --repeats 1",
     "input-causal": "input.py causal --length 16 --batch 2 --inputs 2 --steps 1 --repeats 1",
     "input-masked": "input.py masked --length 16 --batch 2 --inputs 2 --steps 1 --repeats 1",
     "input-seq2seq": "input.py seq2seq --length 16 --batch 2 --inputs 2 --steps 1 --repeats 1",
@@ -46,7 +47,7 @@ ELSEWHERE = {
     "own_step_alone.py": "benchmarks/compiled.py",
     "transformers_step.py": "benchmarks/compiled.py",
 }
-OF_OTHER_TESTS = ("compiled.py", "defects.py", "evaluation.py", "loop.py", "nanogpt.py", "replay.py", "tokenisation.py")
+OF_OTHER_TESTS = ("compiled.py", "defects.py", "evaluation.py", "loop.py", "replay.py", "tokenisation.py")
 pytestmark = pytest.mark.timeout(900)
 
 
@@ -163,15 +164,6 @@ class GPT(torch.nn.Module):
         term = self.model.terms({"input_ids": inputs, "labels": labels})["next_token"]
         return None, term.nats / term.count
 """
-
-
-@pytest.mark.full
-def test_nanogpt_is_read_from_its_checkout(tmp_path: Path) -> None:
-    """RELM_NANOGPT names a checkout of nanoGPT; without it a class with its interface stands in for its model."""
-    checkout = os.environ.get("RELM_NANOGPT")
-    if not checkout:
-        (tmp_path / "model.py").write_text(NANOGPT)
-    assert "step 10: nanoGPT" in run(["nanogpt.py", "--nanogpt", checkout or tmp_path, "--steps", "10"])
 
 
 @pytest.mark.full

@@ -76,5 +76,8 @@ GRAPHCORE_GPT2 = Oracle(
     run={"micro_batch_size": 1},
     write_examples=write_documents,
     convert=dict,
-    note="PopTorch is replaced by torch on the CPU, in float32.",
+    note=(
+        "PopTorch is replaced by torch on the CPU, in float32. The first call has the original's learning rate, where the "
+        "recipes have 0."
+    ),
 )

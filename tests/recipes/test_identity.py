@@ -148,6 +148,7 @@ SHIPPED = {
     "shakespeare_char_gpu": "94c0eb2c208e",
     "shakespeare_char_seed_2": "26c909939971",
     "shakespeare_char_seed_3": "455e006d3810",
+    "stories260k": "a58c85906eec",
     "bert_base_pod16": "e1143196d2f3",
     "bert_large_pod16": "621dc84b0934",
     "bert_large_pod64": "435927433ce4",

@@ -71,6 +71,9 @@ class Device(Protocol):
     def sum_counts(self, values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Return the sum of counts over all ranks, on the host; only the thread that prepares batches may call it."""
 
+    def begin_sums(self, parameters: Iterable[nn.Parameter]) -> None:
+        """Prepare the all-reduces of the step's last backward pass, which follows; `sum_gradients` completes them."""
+
     def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
         """All-reduce each gradient in place: it becomes its sum over all ranks."""
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from relm.devices.contract import Forward, Model
+from relm.devices.overlapping import OverlappedSums
 from relm.devices.processes import Processes, rank_of_this_process
 from relm.errors import RelmError
 from relm.limits import peak_resident_memory, usable_cores
@@ -61,6 +62,7 @@ class TorchDevice:
         if run.float32_matmul_precision is not None:
             torch.set_float32_matmul_precision(PRECISIONS[run.float32_matmul_precision])
         self._processes = Processes(self._device) if self.ranks > 1 else None
+        self._overlapped: OverlappedSums | None = None
 
     def place(self, model: Model) -> Model:
         """Return the same module, moved."""
@@ -109,9 +111,19 @@ class TorchDevice:
         """Return the sum over all ranks."""
         return values if self._processes is None else self._processes.sum_counts(values)
 
+    def begin_sums(self, parameters: Iterable[nn.Parameter]) -> None:
+        """Start all-reduces during the backward pass that follows, where the recipe requests it."""
+        if self._processes is None or not self._run.overlap_gradients:
+            return
+        if self._overlapped is None:
+            self._overlapped = OverlappedSums(parameters)
+        self._overlapped.begin()
+
     def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
         """All-reduce each gradient in place."""
-        if self._processes is not None:
+        if self._overlapped is not None:
+            self._overlapped.finish()
+        elif self._processes is not None:
             self._processes.sum_gradients(parameters)
 
     def read(self, partial: Sequence[Tensor], whole: Sequence[Tensor] = ()) -> list[float]:
@@ -152,7 +164,12 @@ class TorchDevice:
 
     def describe(self) -> dict[str, Any]:
         """Return the device, torch's version, and whatever else decides how sums are rounded."""
-        choices = {"compile": self._compiles or None, "processes": self.ranks if self.ranks > 1 else None}
+        choices = {
+            "compile": self._compiles or None,
+            "processes": self.ranks if self.ranks > 1 else None,
+            "loss_chunk": self._run.loss_chunk,
+            "document_attention": "blockwise" if self._run.document_attention == "blockwise" else None,
+        }
         (precision,) = (ours for ours, theirs in PRECISIONS.items() if theirs == torch.get_float32_matmul_precision())
         facts = {
             PRECISION: precision,

@@ -178,6 +178,9 @@ class XlaDevice:
         """Return the sum over all hosts."""
         return values if self._hosts is None else self._hosts.sum_counts(values)
 
+    def begin_sums(self, parameters: Iterable[nn.Parameter]) -> None:
+        """Do nothing: the compiler decides when it sums."""
+
     def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
         """Do nothing: the gradients of the global batch's loss are the sums already."""
 

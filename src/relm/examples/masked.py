@@ -280,6 +280,9 @@ class MaskedExamples:
             )
         if not self.is_static and self.options.whole_words and "word_starts" not in columns:
             raise RelmError("masked.whole_words: these examples lack the starts of words; pregenerate them again")
+        split = tables.facts_of_split
+        self.is_full = split.examples is not None and split.tokens == split.examples * objective.sequence_length
+        """True: no sequence has padding."""
         self.has_pairs = int(tables.rows("next_sentence_label", np.zeros(1, np.int64))[0]) >= 0
 
     def __len__(self) -> int:

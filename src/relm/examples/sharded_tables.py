@@ -10,7 +10,7 @@ from relm.artifact import canonical_json
 from relm.errors import RelmError
 from relm.examples.columns import AGAIN, Column, Integers, Ragged
 from relm.examples.contract import require_indices
-from relm.examples.manifest import Manifest, read_manifest, require_shard
+from relm.examples.manifest import Manifest, Split, read_manifest, require_shard
 from relm.examples.table import ExampleTable
 from relm.recipes.objectives import Objective
 
@@ -28,6 +28,7 @@ class ExampleTables:
             RelmError: the manifest lists no tables, or a shard is absent or not the one that it lists.
         """
         self.manifest: Manifest = read_manifest(manifest)
+        self._split = split
         shards = [shard for shard in self.manifest.split(split, manifest) if shard.examples]
         self._tables = []
         for shard in shards:
@@ -46,6 +47,11 @@ class ExampleTables:
     def columns(self) -> dict[str, Column]:
         """Return the columns, which are the same in every shard."""
         return self._tables[0].columns
+
+    @property
+    def facts_of_split(self) -> Split:
+        """Return the manifest's facts of all shards together."""
+        return self.manifest.splits[self._split]
 
     @property
     def facts(self) -> dict[str, Any]:

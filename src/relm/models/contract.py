@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from relm.models.layers import TracedModule, recomputed
-from relm.models.losses import Term
+from relm.models.losses import Term, cross_entropy_in_chunks, cross_entropy_of_projection
 from relm.models.segments import ModelSegment
 
 
@@ -31,6 +31,10 @@ class LanguageModel(TracedModule):
     """The projection to the vocabulary, called as `project_vocabulary(hidden, weight, bias)`; a device may set its own."""
     loss_chunk: int | None = None
     """Positions of a sequence whose cross-entropy is computed at once; None: all."""
+    keeps_logits: bool = True
+    """False: with `loss_chunk`, no more logits than those of its positions are ever in memory, which needs torch's autograd."""
+    skips_blocks: bool = False
+    """True: attention within documents is that of `relm.models.block_attention`, by models that attend within documents."""
 
     def forward(self, batch: Mapping[str, Tensor]) -> dict[str, Term]:
         """Return `terms`."""
@@ -49,6 +53,20 @@ class LanguageModel(TracedModule):
     def terms(self, batch: Mapping[str, Tensor]) -> dict[str, Term]:
         """Return the parts of a batch's loss, by name."""
         raise NotImplementedError
+
+    def vocabulary_projection(self, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Return what the head projects to the vocabulary, (..., width), and the projection's weight and bias."""
+        raise NotImplementedError
+
+    def head(self, hidden: Tensor) -> Tensor:
+        """(..., hidden) at any positions -> (..., vocabulary), the logits of the token that each position predicts"""
+        return self.project_vocabulary(*self.vocabulary_projection(hidden))
+
+    def score_tokens(self, hidden: Tensor, labels: Tensor) -> Term:
+        """Score labels (batch, positions) under the logits at the head's input (batch, positions, hidden)."""
+        if self.keeps_logits or self.loss_chunk is None:
+            return cross_entropy_in_chunks(self.head(hidden), labels, self.loss_chunk, self.traced)
+        return cross_entropy_of_projection(*self.vocabulary_projection(hidden), labels, self.loss_chunk)
 
     def segments(self) -> list[ModelSegment]:
         """Return the parts of the forward pass, in the order of their execution, which together compute `terms`.

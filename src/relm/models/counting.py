@@ -89,6 +89,8 @@ class Computing(NamedTuple):
     which keeps no scores; written_out: plain products that a compiler fuses."""
     compiled: bool
     """A compiler drops copies and computes cheap operations again, instead of keeping their results."""
+    loss_chunk: int | None = None
+    """Positions of a sequence whose logits are in memory at once; None: all."""
 
     @property
     def copies(self) -> bool:
@@ -136,6 +138,10 @@ def loss_bytes(how: Computing, scored: int, classes: int) -> tuple[int, int]:
     These are twice in float32 without a compiler; with one they are once in the precision of products, and where it makes one
     program of the whole pass they replace the logits.
     """
+    if how.loss_chunk is not None:
+        # Logits in the precision of products, in float32, and their logarithms, which become the gradient.
+        halves = how.element if how.element < FLOAT else 0
+        return ID * scored, (2 * FLOAT + halves) * min(how.loss_chunk, scored) * classes
     logits = scored * classes
     temporary = 2 * FLOAT * logits
     if how.compiled:

@@ -10,12 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from relm.models.attention import attention
+from relm.models.block_attention import document_blocks
 from relm.models.contract import LanguageModel
 from relm.models.decoder_configuration import DecoderConfig
 from relm.models.layers import (
@@ -29,7 +31,7 @@ from relm.models.layers import (
     rotated,
     through_layers,
 )
-from relm.models.losses import Term, cross_entropy_in_chunks
+from relm.models.losses import Term
 from relm.models.segments import ModelSegment, State, state_of
 
 
@@ -65,8 +67,8 @@ class Attention(TracedModule):
         shared = self.key_value_heads * self.head_size
         return self.heads * self.head_size, shared, shared
 
-    def forward(self, x: Tensor, mask: Tensor | None, rotation: Tensor | None = None) -> Tensor:
-        """(batch, sequence, hidden) -> the same shape; `mask` from `document_mask`, None: causal; `rotation` as in `Block`"""
+    def forward(self, x: Tensor, mask: Any, rotation: Tensor | None = None) -> Tensor:
+        """(batch, sequence, hidden) -> the same shape; `mask` from `Decoder._mask`; `rotation` as in `Block`"""
         query, key, value = self.parts(x)
         if rotation is not None:
             query, key = rotated(query, rotation), rotated(key, rotation)
@@ -132,7 +134,7 @@ class Block(nn.Module):
         self.ln_2 = normalisation(config)
         self.mlp = FeedForward(config)
 
-    def forward(self, x: Tensor, mask: Tensor | None, rotation: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, mask: Any, rotation: Tensor | None = None) -> Tensor:
         """(batch, sequence, hidden) -> the same shape; `rotation` from `Transformer.rotation`"""
         x = x + self.attn(self.ln_1(x), mask, rotation)
         fed: Tensor = self.mlp(self.ln_2(x))
@@ -152,7 +154,7 @@ class Transformer(nn.Module):
         self.h = nn.ModuleList([Block(config) for _ in range(config.layers)])
         self.ln_f = normalisation(config)
 
-    def forward(self, input_ids: Tensor, mask: Tensor | None, recompute: Callable[..., Tensor] | None) -> Tensor:
+    def forward(self, input_ids: Tensor, mask: Any, recompute: Callable[..., Tensor] | None) -> Tensor:
         """(batch, sequence) ids -> (batch, sequence, hidden)"""
         x = self.with_positions(self.wte(input_ids))
         normalised: Tensor = self.ln_f(through_layers(self.h, x, mask, self.rotation(x), recompute=recompute))
@@ -182,11 +184,6 @@ def document_mask(document_ids: Tensor) -> Tensor:
     """
     same = document_ids[:, None, :, None] == document_ids[:, None, None, :]
     return same.tril()
-
-
-def _mask(document_ids: Tensor | None) -> Tensor | None:
-    """Return `document_mask`; None, which stands for causal attention, without documents."""
-    return None if document_ids is None else document_mask(document_ids)
 
 
 class Decoder(LanguageModel):
@@ -239,14 +236,14 @@ class Decoder(LanguageModel):
         return {"hidden": self.transformer.with_positions(state["hidden"])}
 
     def _through_layer(self, number: int, batch: Mapping[str, Tensor], state: State) -> State:
-        mask, rotation = _mask(batch.get("document_ids")), self.transformer.rotation(state["hidden"])
+        mask, rotation = self._mask(batch.get("document_ids")), self.transformer.rotation(state["hidden"])
         layer = self.transformer.h[number]
         hidden = through_layers([layer], state["hidden"], mask, rotation, recompute=self.recompute)
         return {"hidden": self.transformer.ln_f(hidden) if self._after_layer(number) else hidden}
 
     def _scored(self, hidden: Tensor, batch: Mapping[str, Tensor]) -> dict[str, Term]:
         """Return the loss at the head's input."""
-        return {"next_token": cross_entropy_in_chunks(self.head(hidden), batch["labels"], self.loss_chunk, self.traced)}
+        return {"next_token": self.score_tokens(hidden, batch["labels"])}
 
     def logits(self, input_ids: Tensor, document_ids: Tensor | None = None) -> Tensor:
         """Return the logits of each next token.
@@ -267,17 +264,22 @@ class Decoder(LanguageModel):
     def hidden(self, input_ids: Tensor, document_ids: Tensor | None = None) -> Tensor:
         """Return the head's input, (batch, sequence, hidden); arguments and errors as in `logits`."""
         self._require_positions(input_ids)
-        hidden: Tensor = self.transformer(input_ids, _mask(document_ids), self.recompute)
+        hidden: Tensor = self.transformer(input_ids, self._mask(document_ids), self.recompute)
         return hidden
+
+    def _mask(self, document_ids: Tensor | None) -> Any:
+        """Return `document_mask`, or its blocks; None, which stands for causal attention, without documents."""
+        if document_ids is None:
+            return None
+        return document_blocks(document_ids) if self.skips_blocks else document_mask(document_ids)
 
     def _require_positions(self, input_ids: Tensor) -> None:
         if input_ids.shape[1] > self.config.positions:
             raise ValueError(f"{input_ids.shape[1]} tokens, but the model has {self.config.positions} positions")
 
-    def head(self, hidden: Tensor) -> Tensor:
-        """(..., hidden) at any positions -> (..., vocabulary), the logits of each next token"""
-        weight = self.transformer.wte.weight if self.config.tied_head else self.lm_head.weight
-        return self.project_vocabulary(hidden, weight, None)
+    def vocabulary_projection(self, hidden: Tensor) -> tuple[Tensor, Tensor, None]:
+        """Return the input of the projection to the vocabulary, its weight and no bias."""
+        return hidden, self.transformer.wte.weight if self.config.tied_head else self.lm_head.weight, None
 
     def initialise(self, generator: torch.Generator) -> None:
         """Draw the initial weights on the CPU, in the order of the parameters.

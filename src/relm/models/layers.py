@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -112,7 +113,7 @@ def rotated(x: Tensor, rotation: Tensor) -> Tensor:
     return torch.cat([first * cosine - second * sine, second * cosine + first * sine], dim=-1).to(x.dtype)
 
 
-def recomputed(layer: nn.Module, *inputs: Tensor | None) -> Tensor:
+def recomputed(layer: nn.Module, *inputs: Any) -> Tensor:
     """Return `layer(*inputs)`, keeping only the inputs.
 
     The backward pass computes the rest again with the same random numbers (Chen et al. 2016): a third more work, a fraction
@@ -122,9 +123,7 @@ def recomputed(layer: nn.Module, *inputs: Tensor | None) -> Tensor:
     return output
 
 
-def through_layers(
-    layers: Iterable[nn.Module], x: Tensor, *others: Tensor | None, recompute: Callable[..., Tensor] | None
-) -> Tensor:
+def through_layers(layers: Iterable[nn.Module], x: Tensor, *others: Any, recompute: Callable[..., Tensor] | None) -> Tensor:
     """Return `x` after all layers, each called as `layer(x, *others)`.
 
     Args:

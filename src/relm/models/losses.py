@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -77,3 +77,87 @@ def scored_in_one_pass(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     # In float32, as all sums of one pass must be.
     earlier = torch.where((logits.detach() == best) & (classes < labels[:, None]), 1.0, 0.0).sum(1)
     return nats, (of_label.detach() == best[:, 0]) & (earlier == 0)
+
+
+def cross_entropy_of_projection(hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, chunk: int) -> Term:
+    """Score labels under the logits `hidden @ weight.T + bias`, of which those of one chunk alone are ever in memory.
+
+    The forward pass computes the gradients as well, chunk by chunk (the idea of the Liger kernels, Hsu et al. 2024, arXiv
+    2410.10989): as many products as with all logits at once. In float32 the sums and gradients are those of `cross_entropy`
+    but for rounding. In lower precision the logits' gradient is rounded before it is multiplied by the loss scale and divided
+    by the count of labels, not after it, and the weight's gradient is added up in float32.
+
+    Args:
+        hidden: (batch, positions, hidden).
+        weight: (classes, hidden).
+        bias: (classes,) or None.
+        labels: (batch, positions) int64; -100 is not scored, and sends no gradient.
+        chunk: positions of a sequence in a chunk, the last of which may have fewer.
+    """
+    product = _product_type(hidden)
+    if torch.is_grad_enabled():
+        nats, correct = _ScoredProjection.apply(hidden, weight, bias, labels, chunk, product)  # type: ignore[no-untyped-call]
+        return Term(nats, (labels != IGNORED_LABEL).sum(), correct)
+    pieces = zip(torch.split(hidden, chunk, dim=1), torch.split(labels, chunk, dim=1))
+    terms = [cross_entropy(F.linear(rows, weight, bias), wanted) for rows, wanted in pieces]
+    return Term(*(torch.stack(values).sum() for values in zip(*terms)))
+
+
+def _product_type(hidden: Tensor) -> torch.dtype:
+    """Return the type in which autocast multiplies matrices here."""
+    device = hidden.device.type
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
+
+
+class _ScoredProjection(torch.autograd.Function):
+    """A projection to the vocabulary and its loss, whose forward pass leaves the gradients and no logits."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, chunk: int, product: torch.dtype
+    ) -> tuple[Tensor, Tensor]:
+        matrix, shift = weight.to(product), None if bias is None else bias.to(product)
+        of_weight = torch.zeros(weight.shape, dtype=torch.float32, device=weight.device)
+        of_bias = None if bias is None else torch.zeros_like(bias, dtype=torch.float32)
+        of_hidden, nats, correct = [], [], []
+        for piece, wanted in zip(torch.split(hidden, chunk, dim=1), torch.split(labels, chunk, dim=1)):
+            rows = piece.reshape(-1, piece.shape[-1]).to(product)
+            scored = _score_with_gradient(F.linear(rows, matrix, shift).float(), wanted.reshape(-1))
+            nats.append(scored[0])
+            correct.append(scored[1])
+            gradient = scored[2].to(product)
+            of_hidden.append((gradient @ matrix).view(piece.shape).to(hidden.dtype))
+            if product == torch.float32:
+                of_weight.addmm_(gradient.t(), rows)
+            else:
+                of_weight += gradient.t() @ rows
+            if of_bias is not None:
+                of_bias += scored[2].sum(0)
+        ctx.save_for_backward(torch.cat(of_hidden, dim=1), of_weight, of_bias)
+        ctx.weight_type = weight.dtype
+        return torch.stack(nats).sum(), torch.stack(correct).sum()
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Tensor, of_correct: Tensor | None) -> tuple[Tensor | None, ...]:
+        of_hidden, of_weight, of_bias = ctx.saved_tensors
+        shift = None if of_bias is None else (of_bias * upstream).to(ctx.weight_type)
+        # In place where it can be, since the weight's gradient may be a gigabyte; torch refuses to read it a second time.
+        scaled = of_weight * upstream if torch.compiler.is_compiling() else of_weight.mul_(upstream)
+        return of_hidden * upstream.to(of_hidden.dtype), scaled.to(ctx.weight_type), shift, None, None, None
+
+
+def _score_with_gradient(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the nats of a chunk, its count of correct labels, and the gradient of its nats by the logits, all as in torch.
+
+    Args:
+        logits: (positions, classes) float32.
+        labels: (positions,) int64.
+    """
+    logarithms = F.log_softmax(logits, -1)
+    nats = F.nll_loss(logarithms, labels, ignore_index=IGNORED_LABEL, reduction="sum")
+    correct = (logits.argmax(-1) == labels).sum()
+    ignored = labels[:, None] == IGNORED_LABEL
+    wanted = labels[:, None].masked_fill(ignored, 0)
+    gradient = logarithms.exp_()
+    gradient.scatter_(1, wanted, gradient.gather(1, wanted) - 1)
+    return nats, correct, gradient.masked_fill_(ignored, 0.0)

@@ -23,7 +23,7 @@ from relm.models.attention import MASKED
 from relm.models.configuration import folder_config
 from relm.models.contract import LanguageModel
 from relm.models.layers import Linear, embedding, through_layers
-from relm.models.losses import IGNORED_LABEL, Term, cross_entropy_in_chunks
+from relm.models.losses import IGNORED_LABEL, Term
 from relm.models.t5_attention import Attention, relative_buckets
 from relm.models.t5_configuration import FREE_FIELDS, T5Config
 from relm.models.weights import WEIGHTS, read_weights, write_folder
@@ -213,8 +213,8 @@ class T5(LanguageModel):
                 padding, optional; `labels` (batch, target) int64, -100 where nothing is scored.
         """
         labels = batch["labels"]
-        logits = self.logits(batch["input_ids"], self.decoder_inputs(labels), batch.get("attention_mask"))
-        return {"target_token": cross_entropy_in_chunks(logits, labels, self.loss_chunk, self.traced)}
+        hidden = self._hidden(batch["input_ids"], self.decoder_inputs(labels), batch.get("attention_mask"))
+        return {"target_token": self.score_tokens(hidden, labels)}
 
     def decoder_inputs(self, labels: Tensor) -> Tensor:
         """Return the decoder's inputs: the labels shifted by one after a start token, padding where nothing is scored."""
@@ -233,6 +233,10 @@ class T5(LanguageModel):
         Returns:
             (batch, target, vocabulary).
         """
+        return self.head(self._hidden(input_ids, decoder_input_ids, attention_mask))
+
+    def _hidden(self, input_ids: Tensor, decoder_input_ids: Tensor, attention_mask: Tensor | None) -> Tensor:
+        """Return the decoder's output, (batch, target, hidden); arguments as in `logits`."""
         # Looked up together, so that the embedding's gradient is one sum; a TPU's compiler would merge two over all cores.
         both = self.shared(torch.cat([input_ids, decoder_input_ids], dim=1))
         source, target = both.split([input_ids.shape[1], decoder_input_ids.shape[1]], dim=1)
@@ -249,24 +253,24 @@ class T5(LanguageModel):
 
     def decoded(self, decoder_input_ids: Tensor, source: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         """Return the logits for a source from `encoded`; arguments as in `logits`."""
-        return self._decoded(self.shared(decoder_input_ids), source, attention_mask)
+        return self.head(self._decoded(self.shared(decoder_input_ids), source, attention_mask))
 
     def _decoded(self, embedded: Tensor, source: Tensor, attention_mask: Tensor | None) -> Tensor:
         length = embedded.shape[1]
         causal = torch.ones(length, length, dtype=torch.bool, device=source.device).tril()
         bias = self.source_bias(attention_mask)
-        return self.head(self.decoder(embedded, causal, source, bias, self.recompute))
+        output: Tensor = self.decoder(embedded, causal, source, bias, self.recompute)
+        return output
 
     def source_bias(self, attention_mask: Tensor | None) -> Tensor | None:
         """Return the bias that masks a source's padding in the decoder, (batch, 1, 1, source); None without padding."""
         return None if attention_mask is None else attention_mask.bool().logical_not()[:, None, None, :] * MASKED
 
-    def head(self, hidden: Tensor) -> Tensor:
-        """Return the logits of the decoder's output, (..., hidden) -> (..., vocabulary)."""
+    def vocabulary_projection(self, hidden: Tensor) -> tuple[Tensor, Tensor, None]:
+        """Return the decoder's output, scaled where the architecture does, the head's weight and no bias."""
         if self.config.scaled_head:
             hidden = hidden * self.config.hidden_size**-0.5
-        weight = self.shared.weight if self.lm_head is None else self.lm_head.weight
-        return self.project_vocabulary(hidden, weight, None)
+        return hidden, self.shared.weight if self.lm_head is None else self.lm_head.weight, None
 
     def initialise(self, generator: torch.Generator) -> None:
         """Draw the initial weights on the CPU, in the order of the parameters: normal, with T5's deviation for each kind.

@@ -62,6 +62,11 @@ class DeviceDeclaration:
     """URL schemes, such as gs, whose client only its image contains."""
     training_options: tuple[str, ...] = ()
     """Options of `relm pretrain` that are refused with other devices."""
+    runs_torch: bool = False
+    """Torch's own kernels and autograd run there, so that `run.loss_chunk` and `run.padding_mask` have an effect; elsewhere a
+    model becomes a program of another compiler."""
+    skips_blocks: bool = False
+    """FlexAttention has a backward pass there, so that `run.document_attention` may be blockwise."""
     topologies: Mapping[str, Topology] = field(default_factory=dict)
     """Slices that `run.topology` may name."""
     pipelined: bool = False
@@ -93,6 +98,7 @@ DEVICES: Registry[DeviceDeclaration] = Registry(
         float32_products={"highest": "in float32"},
         reserved_gib=0.5,  # Python, torch and its libraries
         takes_trials=True,
+        runs_torch=True,
         float32_matmul_precision="highest",
     ),
     DeviceDeclaration(
@@ -111,6 +117,8 @@ DEVICES: Registry[DeviceDeclaration] = Registry(
         float32_products={"highest": "in float32, without TF32", "high": "in TF32"},
         one_process_each=True,
         compiles=True,
+        runs_torch=True,
+        skips_blocks=True,
         float32_matmul_precision="highest",
         draws_depend_on=("name", "torch"),
         accelerators=GPUS,

@@ -23,6 +23,12 @@ class OnMachine(Section):
     """Use deterministic kernels."""
     activation_checkpointing: bool = False
     """Recompute each layer's activations in the backward pass."""
+    loss_chunk: int | None = Field(default=None, gt=0)
+    """Positions of each sequence whose logits are in memory at once, on cpu and cuda; null: all."""
+    document_attention: Literal["dense", "blockwise"] = "dense"
+    """Form of attention within documents; blockwise on cuda alone."""
+    overlap_gradients: bool = False
+    """Sum gradients over processes during the backward pass."""
     checkpoint_interval: int = Field(default=500, gt=0)
     """Steps between checkpoints."""
     keep_checkpoints: int = Field(default=2, gt=0)

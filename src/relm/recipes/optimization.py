@@ -155,8 +155,10 @@ class Optimizer(Section):
     Graphcore's BERT for TensorFlow 1 (adamw only)."""
     weight_decay: float = Field(default=0.0, ge=0)
     """Weight decay of the parameters that `decayed` selects."""
-    decayed: Literal["matrices", "all_but_biases"] = "matrices"
-    """Parameters with weight decay. matrices: matrices and embeddings; all_but_biases: the scales of normalisations as well."""
+    decayed: Literal["matrices", "all_but_biases", "tpu_pretrain"] = "matrices"
+    """Parameters with weight decay. matrices: matrices and embeddings; all_but_biases: the scales of normalisations as well;
+    tpu_pretrain: matrices, embeddings and the scale of the head's normalisation, whose name in RoBERTa the original's list of
+    exceptions lacks."""
     gradient_clipping: float | None = Field(default=None, gt=0)
     """Largest norm of the whole gradient; null: no clipping."""
     state_precision: Literal["float32", "bfloat16"] = "float32"

@@ -11,6 +11,7 @@ from pydantic import Field, model_validator
 
 from relm.recipes.architectures import Architecture
 from relm.recipes.as_published import require_whole_batches
+from relm.recipes.curves import ExpectedCurve
 from relm.recipes.declaration import NameIn
 from relm.recipes.devices import DEVICES, HOST
 from relm.recipes.evaluations import Diacritics, Evaluation, MaskedLm, PseudoPerplexity, RandomWindows, objectives_of
@@ -155,6 +156,18 @@ class Run(Section):
     fastest kernels on cuda."""
     activation_checkpointing: bool = False
     """Recompute each layer's activations in the backward pass: less memory, a third more operations, identical results."""
+    loss_chunk: int | None = Field(default=None, gt=0)
+    """Positions of each sequence whose logits are in memory at once, on cpu and cuda: their loss and its gradients are computed
+    chunk by chunk, which changes rounding only; null: all logits."""
+    padding_mask: Literal["where_padded", "always"] = "where_padded"
+    """Mask of padding in attention, on cpu and cuda. where_padded: none where every sequence of the examples is full, so that
+    FlashAttention applies; always: one in every batch."""
+    document_attention: Literal["dense", "blockwise"] = "dense"
+    """Form of attention within documents. dense: a mask of all pairs of positions; blockwise: FlexAttention skips blocks of
+    positions without a common document, on cuda and without dropout, which changes rounding only."""
+    overlap_gradients: bool = False
+    """Sum gradients over processes while the backward pass computes those of earlier layers, with identical results; with
+    compile, which returns all gradients at its end, there is nothing to overlap."""
     checkpoint_interval: int = Field(default=500, gt=0)
     """Steps between checkpoints."""
     keep_checkpoints: int = Field(default=2, gt=0)
@@ -186,6 +199,19 @@ class Run(Section):
         if self.device not in owners:
             expected = " or ".join(owners)
             raise ValueError(f"topology ({self.topology}) goes with device: {expected}, found {self.device}; leave it out")
+        return self
+
+    @model_validator(mode="after")
+    def the_device_has_these_forms(self) -> Self:
+        device = DEVICES[self.device]
+        wanted = {"loss_chunk": self.loss_chunk, "document_attention": self.document_attention == "blockwise"}
+        able = {"loss_chunk": "runs_torch", "document_attention": "skips_blocks"}
+        for key in (key for key, value in wanted.items() if value and not getattr(device, able[key])):
+            names = " or ".join(other.name for other in DEVICES if getattr(other, able[key]))
+            way_out = "; a pipeline has a loss_chunk of its own" if device.pipelined and key == "loss_chunk" else ""
+            raise ValueError(
+                f"{key} ({getattr(self, key)}) goes with device: {names}, found {self.device}; leave it out{way_out}"
+            )
         return self
 
     @property
@@ -247,6 +273,8 @@ class Recipe(Section):
     """Machine -> the keys of `run` that it needs for this model, where `results/NAME@MACHINE` runs on it."""
     expect: list[Expectation] = Field(default_factory=list)
     """Published figures with which the results are compared."""
+    expect_curve: ExpectedCurve | None = None
+    """Published loss curve against which training is watched, step by step; null: none."""
     deviations: list[str] = Field(default_factory=list)
     """Differences from the paper and their reasons, one sentence each."""
 
@@ -260,6 +288,16 @@ class Recipe(Section):
                     f"pretrain.{name}.objective: a {self.model.architecture} is trained with {' or '.join(possible)}, "
                     f"found {phase.objective}"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def blockwise_attention_has_no_dropout(self) -> Self:
+        dropout = getattr(self.model, "dropout", 0.0)
+        if self.run.document_attention == "blockwise" and dropout:
+            raise ValueError(
+                f"run.document_attention: blockwise computes no dropout, found model.dropout: {dropout}; set that to 0, or "
+                "take dense"
+            )
         return self
 
     @model_validator(mode="after")

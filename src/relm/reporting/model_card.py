@@ -6,6 +6,7 @@ from typing import Any
 import yaml
 
 from relm.reporting.findings import Findings
+from relm.reporting.oracles import describe_oracles
 from relm.reporting.pages import template
 
 # https://huggingface.co/docs/hub/repositories-licenses; others are written as `other` with their name.
@@ -18,7 +19,12 @@ LICENCES = """
 
 def model_card(findings: Findings) -> str:
     """Return the card as Markdown."""
-    return template("README.md").render(front_matter=front_matter(findings), findings=findings, recipe=findings.plan.recipe)
+    return template("README.md").render(
+        front_matter=front_matter(findings),
+        findings=findings,
+        recipe=findings.plan.recipe,
+        oracles=describe_oracles(findings.plan.name),
+    )
 
 
 def front_matter(findings: Findings) -> str:

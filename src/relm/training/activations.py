@@ -27,6 +27,7 @@ def computing(phase: Phase, run: Run) -> Computing:
         mask=element if device.in_main_memory else 1,
         attention=device.attention,
         compiled=device.compiles if run.compile is None else run.compile,
+        loss_chunk=run.loss_chunk,
     )
 
 
@@ -39,11 +40,19 @@ def activation_bytes(config: Configuration, phase: Phase, run: Run, sequences: i
     if function is None:
         return None
     how = computing(phase, run)
-    parts: list[Activations] = [part for part in load(function)(config, lengths(phase), how) if part.times]
+    positions = lengths(phase)._replace(**({"document_mask": False} if run.document_attention == "blockwise" else {}))
+    parts: list[Activations] = [part for part in load(function)(config, positions, how) if part.times]
     again = [run.activation_checkpointing and part.inputs is not None for part in parts]
     kept = sum(part.times * (part.inputs or 0 if twice else part.kept) for part, twice in zip(parts, again, strict=True))
     momentary = max(part.temporary + (part.kept if twice else 0) for part, twice in zip(parts, again, strict=True))
+    if run.loss_chunk is not None:  # the gradient of the head's input, which the forward pass leaves
+        kept += FLOAT * positions.scored * _hidden_size(config)
     return sequences * (kept + momentary) + _weight_bytes(config, how)
+
+
+def _hidden_size(config: Configuration) -> int:
+    """Return the width of the head's input, which is that of the token embedding."""
+    return next(weights.shape[1] for weights in model_weights(config) if weights.kind == "token_embedding")
 
 
 def _weight_bytes(config: Configuration, how: Computing) -> int:

@@ -74,6 +74,8 @@ class Reader:
     """The seed of the order in which examples are read."""
     micro_batch_size: int
     device: Device
+    masks_padding: bool = True
+    """False: batches have no `attention_mask`, since no sequence has padding."""
 
     def numbers(self, step: int) -> tuple[Integers, Integers]:
         """Return the indices and epochs of the global batch's examples: example j of step s is at position (s - 1) B + j."""
@@ -82,7 +84,8 @@ class Reader:
     def batch(self, step: int) -> Batch:
         """Return this process's part of the global batch."""
         positions = rank_positions(step, self.settings.global_batch_size, self.device.part, self.device.parts)
-        return self.examples.batch(*numbers_at(self.examples, self.order_seed, positions))
+        batch = self.examples.batch(*numbers_at(self.examples, self.order_seed, positions))
+        return batch if self.masks_padding else {name: array for name, array in batch.items() if name != "attention_mask"}
 
     def micro_batches(self, step: int) -> list[Batch]:
         """Return this process's part of the global batch in micro-batches."""

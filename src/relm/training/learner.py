@@ -107,10 +107,12 @@ def build_learner(
         start: the model, on the host.
         state: `state.json` of a checkpoint; None: before the first step.
     """
-    settings = run.settings
+    settings, every = run.settings, run.recipe.run
     model = run.device.place(start).to(weight_type(settings.optimizer))
-    model.activation_checkpointing = run.recipe.run.activation_checkpointing
+    model.activation_checkpointing = every.activation_checkpointing
     model.recomputed = run.device.recomputed
+    model.loss_chunk, model.keeps_logits = every.loss_chunk, every.loss_chunk is None
+    model.skips_blocks = every.document_attention == "blockwise"
     optimizer = build_optimizer(model, settings.optimizer, run.device.traces, run.device.elements_per_operation)
     scaler = build_loss_scaler(settings.loss_scaling, settings.precision, next(model.parameters()).device)
     if scaler is not None:

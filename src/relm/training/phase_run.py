@@ -14,6 +14,8 @@ from relm.devices.peaks import find_peak_flops
 from relm.examples.attestation import attest, check_attestation
 from relm.examples.builders import open_examples
 from relm.models.configuration import Configuration
+from relm.recipes.curves import Curve
+from relm.recipes.devices import DEVICES, HOST
 from relm.recipes.machines import find_own_machine
 from relm.recipes.optimization import LossScaling
 from relm.recipes.recipe import Phase, Recipe
@@ -41,6 +43,8 @@ class PhaseRun:
     """The identity of its checkpoints."""
     reader: Reader
     device: Device
+    curve: Curve | None = None
+    """The published curve of `recipe.expect_curve`."""
 
     @property
     def checkpoints(self) -> Path:
@@ -65,7 +69,10 @@ class PhaseRun:
     @cached_property
     def made_on(self) -> dict[str, Any]:
         """Return the facts that decide how sums are rounded: two runs give the same bytes only where these agree."""
-        return {**self.device.describe(), "micro_batch_size": self.reader.micro_batch_size}
+        described = self.device.describe()
+        # On a CPU a mask without padding changes no bit.
+        masks = {} if self.reader.masks_padding or described["device"] == HOST else {"padding_mask": False}
+        return {**described, "micro_batch_size": self.reader.micro_batch_size, **masks}
 
     def work(self, config: Configuration) -> StepWork:
         """Return the tokens, samples and operations of a step of this configuration's model."""
@@ -139,7 +146,9 @@ def open_reader(recipe: Recipe, phase: str, manifest: Path, split: str, device: 
     purpose = "masks" if split == "train" else f"masks of {split}"
     examples = open_examples(manifest, split, settings, derived_seed(recipe.seed, purpose, phase), check_content)
     size = micro_batch_size(settings, wanted_micro_batch_size(recipe.run, phase), device.parts)
-    return Reader(examples, settings, derived_seed(recipe.seed, "order", phase), size, device)
+    masks = recipe.run.padding_mask == "always" or not DEVICES[recipe.run.device].runs_torch
+    masks_padding = masks or not getattr(examples, "is_full", False)
+    return Reader(examples, settings, derived_seed(recipe.seed, "order", phase), size, device, masks_padding)
 
 
 def attest_order(run: PhaseRun) -> None:

@@ -151,6 +151,9 @@ class IpuDevice:
         """Return the sum over all instances."""
         return values if self.ranks == 1 else self._request("sum", arrays={"values": values}).arrays["values"]
 
+    def begin_sums(self, parameters: Iterable[nn.Parameter]) -> None:
+        """Do nothing: the worker sums gradients."""
+
     def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
         """Do nothing: the worker sums them."""
 

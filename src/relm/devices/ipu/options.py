@@ -223,7 +223,9 @@ def _require_known(optimizer: Mapping[str, Any]) -> None:
 
 def is_decayed(optimizer: Mapping[str, Any], name: str, shape: tuple[int, ...]) -> bool:
     """Return True for a parameter with weight decay (`relm.recipes.optimization.Optimizer.decayed`)."""
-    return len(shape) >= 2 if optimizer["decayed"] == "matrices" else not name.endswith("bias")
+    if optimizer["decayed"] == "all_but_biases":
+        return not name.endswith("bias")
+    return len(shape) >= 2 or (optimizer["decayed"] == "tpu_pretrain" and name.endswith("transform.LayerNorm.weight"))
 
 
 def adam_groups(optimizer: Mapping[str, Any], shapes: Sequence[tuple[str, tuple[int, ...]]]) -> list[dict[str, Any]]:

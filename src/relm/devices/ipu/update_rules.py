@@ -103,7 +103,9 @@ def require_on_ipus(optimizer: Mapping[str, Any]) -> None:
 
 def is_decayed(name: str, parameter: Tensor, optimizer: Mapping[str, Any]) -> bool:
     """Return whether a parameter has weight decay, as `decayed` of the optimizer's section selects."""
-    return parameter.dim() >= 2 if optimizer["decayed"] == "matrices" else not name.endswith("bias")
+    if optimizer["decayed"] == "all_but_biases":
+        return not name.endswith("bias")
+    return parameter.dim() >= 2 or (optimizer["decayed"] == "tpu_pretrain" and name.endswith("transform.LayerNorm.weight"))
 
 
 def is_adapted(parameter: Tensor, optimizer: Mapping[str, Any]) -> bool:

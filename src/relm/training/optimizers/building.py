@@ -59,10 +59,17 @@ def parameter_groups(model: nn.Module, settings: Optimizer) -> Groups:
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
             is_matrix = parameter.dim() >= 2
-            decayed = is_matrix if settings.decayed == "matrices" else not name.endswith("bias")
+            decayed = is_decayed(name, is_matrix, settings)
             adapted = is_matrix or settings.lamb.adapted == "all"
             together.setdefault((decayed, adapted), []).append(parameter)
     return [
         {"params": parameters, "weight_decay": settings.weight_decay if decayed else 0.0, "adapted": adapted}
         for (decayed, adapted), parameters in together.items()
     ]
+
+
+def is_decayed(name: str, is_matrix: bool, settings: Optimizer) -> bool:
+    """Return True for a parameter with weight decay, as `decayed` of the section selects."""
+    if settings.decayed == "all_but_biases":
+        return not name.endswith("bias")
+    return is_matrix or (settings.decayed == "tpu_pretrain" and name.endswith("transform.LayerNorm.weight"))
