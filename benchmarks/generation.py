@@ -4,6 +4,9 @@ relm writes with `generate` too; the ratio is what its own streams of random num
 with the same weights in both, prompts of one length, precision and threads; attention through `scaled_dot_product_attention` in
 both. The two take turns, so that both see the same machine; that greedy texts are the same, token for token, is checked first.
 Peak memory is measured in a fresh process each.
+
+`--ipu-simulator` compares two ways of one simulated IPU instead: a loop on it, with a cache of keys and values, and a pass over the
+whole text for each token.
 """
 
 import argparse
@@ -13,13 +16,16 @@ import statistics
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from relm.evaluation.continuation import TransformersContinuer, continuations
+from relm.evaluation.continuation import Continuer, TransformersContinuer, WindowContinuer, continuations
+from relm.evaluation.ipu_model import IpuCausalModel
+from relm.evaluation.loop_continuer import LoopContinuer, rule_of
 from relm.evaluation.models import Execution, OwnCausalModel
 from relm.evaluation.sampling import GREEDY, Sampling, random_stream
 from relm.models.gpt2 import Gpt2, Gpt2Config
@@ -31,6 +37,7 @@ CONFIGS = {
 }
 SAMPLED = Sampling(temperature=0.8, top_k=50, top_p=0.95)
 Texts = list[list[int]]
+Sides = dict[str, Callable[[Texts], Texts]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,12 +51,18 @@ class Setting:
     threads: int
     repeats: int
     layers: int | None
+    ipu_simulator: bool
 
     @property
     def config(self) -> Gpt2Config:
         """The architecture, perhaps with fewer layers."""
         config = CONFIGS[self.model]
         return dataclasses.replace(config, layers=self.layers or config.layers)
+
+    @property
+    def sampling(self) -> Sampling:
+        """The choice of tokens."""
+        return SAMPLED if self.sampled else GREEDY
 
     def prompts(self, batch: int) -> Texts:
         """Random ids."""
@@ -67,13 +80,26 @@ def weights(setting: Setting) -> Gpt2:
 def ours(setting: Setting, model: Gpt2) -> Callable[[Texts], Texts]:
     execution = Execution(threads=setting.threads)
     continuer = TransformersContinuer(OwnCausalModel(Path(setting.model), "", model, execution), execution)
+    return lambda prompts: written(setting, continuer, prompts)
 
-    def write(prompts: Texts) -> Texts:
-        streams = [random_stream(0, number) for number in range(len(prompts))]
-        sampling = SAMPLED if setting.sampled else GREEDY
-        return [found.ids for found in continuations(continuer, prompts, setting.length, sampling, streams)]
 
-    return write
+def written(setting: Setting, continuer: Continuer, prompts: Texts) -> Texts:
+    streams = [random_stream(0, number) for number in range(len(prompts))]
+    return [found.ids for found in continuations(continuer, prompts, setting.length, setting.sampling, streams)]
+
+
+def on_simulated_ipu(setting: Setting, model: Gpt2, batch: int) -> Sides:
+    """Return the two ways in which one IPU writes; what it would compile is run once before."""
+    loaded = IpuCausalModel(Path(setting.model), "", model, Execution("ipu_simulator", threads=setting.threads))
+    streams = [random_stream(0, number) for number in range(batch)]
+    loop = LoopContinuer(loaded, rule_of(setting.sampling, setting.config.vocabulary_size), streams)
+    ways: dict[str, WindowContinuer | LoopContinuer] = {
+        "cached, one call": loop,
+        "uncached, a call a token": WindowContinuer(loaded),
+    }
+    for continuer in ways.values():
+        continuer.compile(setting.prompts(batch), setting.length)
+    return {name: partial(written, setting, continuer) for name, continuer in ways.items()}
 
 
 def theirs(setting: Setting, model: Gpt2 | None) -> Callable[[Texts], Texts]:
@@ -108,26 +134,31 @@ def spread(values: list[float], digits: int = 1) -> str:
     return f"{statistics.median(values):,.{digits}f} ({min(values):,.{digits}f} to {max(values):,.{digits}f})"
 
 
-def compare(setting: Setting, batch: int) -> None:
-    """Print tokens a second and ratios of both, in turns."""
-    torch.set_num_threads(setting.threads)
-    model = weights(setting)
+def transformers_beside(setting: Setting, model: Gpt2, batch: int) -> Sides:
+    """Return relm's way of writing and the peer's, whose greedy texts are the same."""
     greedy = dataclasses.replace(setting, sampled=False, length=min(setting.length, 16))
     prompts = setting.prompts(batch)
     assert ours(greedy, model)(prompts) == theirs(greedy, model)(prompts), "the two write other texts"
-    sides = {"relm": ours(setting, model), "transformers": theirs(setting, model)}
+    return {"relm": ours(setting, model), "transformers": theirs(setting, model)}
+
+
+def compare(setting: Setting, batch: int) -> None:
+    """Print tokens a second and ratios of two ways of writing, in turns."""
+    torch.set_num_threads(setting.threads)
+    model, prompts = weights(setting), setting.prompts(batch)
+    sides = (on_simulated_ipu if setting.ipu_simulator else transformers_beside)(setting, model, batch)
+    first, second = sides
+    if setting.ipu_simulator and not setting.sampled:
+        assert sides[first](prompts) == sides[second](prompts), "the two write other texts"
     rates: dict[str, list[float]] = {name: [] for name in sides}
     for turn in range(setting.repeats):
         for name in sides if turn % 2 else reversed(list(sides)):
             started = time.perf_counter()
             tokens = sum(map(len, sides[name](prompts)))
             rates[name].append(tokens / (time.perf_counter() - started))
-    ratios = [a / b for a, b in zip(rates["relm"], rates["transformers"], strict=True)]
-    print(
-        f"batch {batch}: relm {spread(rates['relm'])} tokens/s, transformers {spread(rates['transformers'])} tokens/s, "
-        f"ratio {spread(ratios, 2)}",
-        flush=True,
-    )
+    ratios = [a / b for a, b in zip(*rates.values(), strict=True)]
+    figures = ", ".join(f"{name} {spread(found)} tokens/s" for name, found in rates.items())
+    print(f"batch {batch}: {figures}, ratio {spread(ratios, 2)}", flush=True)
 
 
 def main() -> None:
@@ -140,12 +171,13 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--layers", type=int, help="fewer than the model has")
+    parser.add_argument("--ipu-simulator", action="store_true", help="the two ways of one IPU, simulated on the CPU")
     given = vars(parser.parse_args())
     batches = given.pop("batch")
     setting = Setting(**given)
     print(f"{setting.model}: {weights(setting).parameter_count():,} parameters, {setting}")
     # First, for a process begins with the peak of the one that started it.
-    for name in ("relm", "transformers"):
+    for name in () if setting.ipu_simulator else ("relm", "transformers"):
         with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as fresh:
             print(f"peak memory of {name}: {fresh.submit(peak_memory, setting, batches[-1], name == 'relm').result():,} MB")
     for batch in batches:

@@ -38,6 +38,16 @@ def save_uncased_wordpieces(path: Path, words: Sequence[str]) -> Path:
     return path
 
 
+def save_unigrams(path: Path, pieces: Sequence[tuple[str, float]]) -> Path:
+    """Write a tokenizer like that of mT5: <pad>, </s>, <unk>, and then pieces, with ids by position; return its path."""
+    made = Tokenizer(models.Unigram([tuple(piece) for piece in pieces], 2))
+    made.pre_tokenizer = pre_tokenizers.Metaspace()
+    made.decoder = decoders.Metaspace()
+    made.add_special_tokens(["<pad>", "</s>", "<unk>"])
+    made.save(str(path))
+    return path
+
+
 def save_byte_level(path: Path, special: Sequence[str] = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")) -> Path:
     """Return a tokenizer like RoBERTa's, of single bytes and the token ## only; its last special token comes last."""
     tokens = [*special[:-1], *_characters_of_bytes(), "##", special[-1]]

@@ -6,11 +6,14 @@ the variables that there are.
 
 from collections.abc import Mapping
 from math import pi, sqrt
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+
+from relm.training.tensorflow_bert import published_name
 
 # Added to the scores of positions that are not attended to, in place of minus infinity.
 NOT_ATTENDED = -1000.0
@@ -119,3 +122,19 @@ class TensorflowBert:
 def negative_log_likelihood(logits: Tensor, labels: Tensor) -> Tensor:
     """(..., classes) and (...) -> (...), in nats"""
     return torch.log(torch.exp(logits).sum(-1)) - logits.gather(-1, labels[..., None])[..., 0]
+
+
+def variables_of(model: nn.Module) -> dict[str, str]:
+    """Return the variable in Graphcore's BERT of each parameter of ours."""
+    names = {}
+    for name, parameter in model.named_parameters():
+        within = ".attention.self." in name
+        names[name] = published_name(name, is_graphcore=True) if not within or parameter.dim() == 1 else ""
+        if within and parameter.dim() == 2:
+            names[name] = name.removesuffix(".weight").replace("encoder.layer.", "encoder/layer_").replace(".", "/") + "/kernel"
+    return names
+
+
+def as_variable(name: str, value: Any) -> Any:
+    """Return a parameter's value or gradient as TensorFlow keeps it: kernels are transposed."""
+    return value.T if name.endswith("/kernel") else value

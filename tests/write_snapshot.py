@@ -21,6 +21,8 @@ DATA = Path(__file__).resolve().parent / "data"
 # The shell's own settings must not change the files.
 ENVIRONMENT = {"COLUMNS": "100", "RELM_WORK": "", "PJRT_DEVICE": ""}
 Facts = dict[str, Any]
+# Of a dataset with more shards, the first and the last are listed.
+MOST_SHARDS = 20
 
 
 def collect_facts(plan: Plan) -> Facts:
@@ -39,13 +41,15 @@ def format_path(path: Path, run_folder: Path) -> str:
 
 def list_data_paths(plan: Plan) -> Iterator[tuple[str, Path]]:
     """Yield the role and the path of downloaded data, documents, examples and manifests."""
-    for shard in plan.dataset.files:
+    shards = plan.shards if len(plan.shards) <= MOST_SHARDS else [plan.shards[0], plan.shards[-1]]
+    for shard in shards if plan.dataset.files else ():
         yield f"download.data.{shard}", plan.download(shard)
     for test in plan.tests:
         yield f"download.evaluation.{test}", plan.test_download(test)
     for split in ("train", "held_out"):
-        for shard in plan.shards:
-            yield f"documents.{shard}.{split}", plan.documents(shard, split)
+        for shard in (shard for shard in shards if split in plan.documents_job.splits(shard)):
+            if not plan.dataset.is_tokenized:
+                yield f"documents.{shard}.{split}", plan.documents(shard, split)
             for phase in plan.phases:
                 yield f"examples.{phase}.{shard}.{split}", plan.examples(phase, shard, split)
     for phase in plan.phases:

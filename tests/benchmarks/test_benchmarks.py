@@ -24,6 +24,7 @@ ALONE = {
     "extraction": "extraction.py tests/data/enwiki-sample.xml.bz2",
     "gathering": "gathering.py --rows 2000 --rounds 2",
     "generation": "generation.py gpt2 --batch 1 --prompt 4 --length 2 --layers 1 --repeats 1",
+    "generation-ipu": "generation.py quickstart --ipu-simulator --batch 2 --prompt 4 --length 2 --layers 1 --repeats 1",
     "input-causal": "input.py causal --length 16 --batch 2 --inputs 2 --steps 1 --repeats 1",
     "input-masked": "input.py masked --length 16 --batch 2 --inputs 2 --steps 1 --repeats 1",
     "input-seq2seq": "input.py seq2seq --length 16 --batch 2 --inputs 2 --steps 1 --repeats 1",

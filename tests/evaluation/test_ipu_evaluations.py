@@ -148,15 +148,6 @@ def generate(evaluated: Any, *words: str) -> int:
     return main(["generate", *given, "--threads", "1", *words])
 
 
-def test_generation_prints_the_latency_of_sentences_and_tokens(evaluated: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    assert generate(evaluated, "--greedy", "--device", "ipu_simulator", "--layers-per-ipu", "2") == 0
-    printed = capsys.readouterr().out
-    assert "latency avg per sentence: " in printed
-    assert " ms/sentence_(3)\nPer-token latency avg: " in printed
-    assert generate(evaluated, "--greedy", "--device", "cpu") == 0
-    assert capsys.readouterr().out.split("\n")[0] == printed.split("\n")[0]
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -167,6 +158,19 @@ def test_generation_prints_the_latency_of_sentences_and_tokens(evaluated: Any, c
         ),
         (["--device", "ipu", "--precision", "bfloat16"], "--precision: ipu computes in float32 and float16, found bfloat16"),
         (["--device", "cpu", "--layers-per-ipu", "2"], "--layers-per-ipu: goes with --device ipu or ipu_simulator, found cpu"),
+        (
+            ["--device", "cpu", "--available-memory-proportion", "0.2"],
+            "--available-memory-proportion: goes with --device ipu or ipu_simulator, found cpu; leave it out",
+        ),
+        (["--device", "cuda", "--executable-cache", "here"], "--executable-cache: goes with --device ipu or ipu_simulator, f"),
+        (
+            ["--device", "ipu", "--layers-per-ipu", "1", "1", "--available-memory-proportion", "0.2"],
+            "--available-memory-proportion: expected a number above 0 and up to 1 for each of 2 IPUs, found 0.2",
+        ),
+        (
+            ["--device", "ipu", "--available-memory-proportion", "1.5"],
+            "--available-memory-proportion: expected a number above 0 and up to 1 for the IPU, found 1.5",
+        ),
         (["--device", "cpu", "--precision", "float16"], "--precision: cpu computes in float32 and bfloat16, found float16"),
     ],
 )

@@ -18,6 +18,7 @@ PUBLISHED = {
     "roberta_bpe": {name: f"roberta-fairseq/{name}" for name in ("vocab.json", "merges.txt")},
     "bert_wordpiece_uncased": {"vocab.txt": "bert-base-uncased/vocab.txt"},
     "t5_sentencepiece": {"spiece.model": "t5/spiece.model"},
+    "llama2_c": {"tokenizer.bin": "../models/stories260K/tok512.bin"},
 }
 
 

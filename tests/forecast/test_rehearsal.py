@@ -17,8 +17,10 @@ import torch
 from relm.cli import main
 from relm.errors import RelmError
 from relm.examples.manifest import TokenizerFacts
+from relm.forecast.prepared_run import Rehearsal
 from relm.forecast.profiling import Event, profile_of
-from relm.forecast.rehearsal import Rehearsal, measure_trial, memory_line, rehearse
+from relm.forecast.rehearsal import measure_trial, rehearse
+from relm.forecast.rehearsal_lines import memory_line
 from relm.forecast.trial import Trial
 from relm.recipes.recipe import Recipe
 from relm.recipes.section import merge
@@ -200,7 +202,8 @@ import json, sys
 from pathlib import Path
 from relm.examples.manifest import TokenizerFacts
 from relm.recipes.recipe import Recipe
-from relm.forecast.rehearsal import Rehearsal, measure_trial
+from relm.forecast.prepared_run import Rehearsal
+from relm.forecast.rehearsal import measure_trial
 recipe = Recipe.model_validate_json(Path(sys.argv[1]).read_text())
 measure_trial(Rehearsal(recipe, "main", TokenizerFacts("", 257, 256, {"end_of_text": 256})), Path(sys.argv[2]))
 """

@@ -13,8 +13,7 @@ from torch import Tensor
 
 from relm.examples.as_published.graphcore_bert import PAD_POSITION, remask
 from relm.models.bert import Bert, BertConfig
-from relm.training.tensorflow_bert import published_name
-from tensorflow_formula import TensorflowBert
+from tensorflow_formula import TensorflowBert, as_variable, variables_of
 
 LENGTH, PREDICTIONS, TOKENS = 16, 4, 50
 # The table has a row for the position of empty slots, and the vocabulary rows that no token has.
@@ -58,25 +57,9 @@ def model_inputs(columns: Mapping[str, np.ndarray]) -> dict[str, Tensor]:
     return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
 
-def originals_names(model: Bert) -> dict[str, str]:
-    """Return the variable of each parameter."""
-    names = {}
-    for name, parameter in model.named_parameters():
-        within = ".attention.self." in name
-        names[name] = published_name(name, is_graphcore=True) if not within or parameter.dim() == 1 else ""
-        if within and parameter.dim() == 2:
-            names[name] = name.removesuffix(".weight").replace("encoder.layer.", "encoder/layer_").replace(".", "/") + "/kernel"
-    return names
-
-
-def as_variable(name: str, value: Tensor) -> Tensor:
-    """Return a parameter's value or gradient as TensorFlow keeps it: kernels are transposed."""
-    return value.T if name.endswith("/kernel") else value
-
-
 def original_of(model: Bert) -> TensorflowBert:
     parameters = dict(model.named_parameters())
-    values = {theirs: as_variable(theirs, parameters[ours].detach()) for ours, theirs in originals_names(model).items()}
+    values = {theirs: as_variable(theirs, parameters[ours].detach()) for ours, theirs in variables_of(model).items()}
     assert len(values) == len(parameters)
     return TensorflowBert(values, heads=model.config.heads)
 
@@ -90,7 +73,7 @@ def assert_equal(model: Bert, batch: Mapping[str, Tensor], original: TensorflowB
     (sums[0] / 7 + sums[1] / 5).backward()
     found = gradients(model)
     assert found.keys() == dict(model.named_parameters()).keys()
-    for ours, theirs in originals_names(model).items():
+    for ours, theirs in variables_of(model).items():
         expected = original.variables[theirs].grad
         torch.testing.assert_close(
             as_variable(theirs, found[ours]).double(), expected, rtol=2e-4, atol=2e-6, msg=lambda m, n=theirs: f"{n}: {m}"

@@ -1,6 +1,6 @@
 """A small text that both sides of an oracle make by themselves, the same for ever: numpy promises RandomState's draws."""
 
-from typing import List
+from typing import List, Tuple
 
 import numpy as np
 
@@ -39,3 +39,17 @@ def wordpieces() -> List[str]:
     letters = sorted(set("".join(WORDS)) | set("=.0123456789"))
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     return [*special, *letters, *(f"##{letter}" for letter in letters), *sorted(word for word in set(WORDS) if len(word) > 3)]
+
+
+def make_lines(count: int, words: int, seed: int) -> List[str]:
+    """Return texts of so many words, without an end."""
+    draws = np.random.RandomState(seed)
+    return [" ".join(WORDS[number % len(WORDS)] for number in draws.zipf(1.3, words)) for _ in range(count)]
+
+
+def unigrams() -> List[Tuple[str, float]]:
+    """Return a vocabulary of SentencePiece's Unigram for the text, by id: special tokens, pieces of words and letters."""
+    letters = sorted(set("".join(WORDS)) | set("aist"))
+    words = sorted({f"\u2581{word}" for word in WORDS[:20]})
+    special = [("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0)]
+    return [*special, ("\u2581", -3.0), *((word, -6.0) for word in words), *((letter, -4.0) for letter in letters)]

@@ -17,7 +17,8 @@ from small_project import CHECKOUT
 
 # Original, the default in place of what follows the original, the steps that are trained, and the first difference.
 DIFFERENCES: list[tuple[str, dict[str, Any], int, str]] = [
-    ("tpu_pretrain", {"model": {"no_gradient_id": None}}, 6, "step 4: the gradient norm is"),
+    ("graphcore_bert", {"model": {"unlearnt_input": "padding"}}, 8, "step 7: the gradient norm is"),
+    ("tpu_pretrain", {"model": {"unlearnt_input": "padding"}}, 6, "step 4: the gradient norm is"),
     ("tpu_pretrain", {"pretrain": {"main": {"optimizer": {"decayed": "matrices"}}}}, 4, "step 2: the gradient norm is"),
     ("tpu_pretrain", {"pretrain": {"main": {"schedule": {"by_step": {25: 0.75}}}}}, 26, "step 26: the learning rate is"),
     ("tpu_pretrain", {"pretrain": {"main": {"optimizer": {"form": "pytorch"}}}}, 4, "step 3: the gradient norm is"),

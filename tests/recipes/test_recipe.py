@@ -103,6 +103,21 @@ def test_a_figure_without_a_tolerance_basis_is_refused(tmp_path: Path) -> None:
             "title: A test\nrun: {device: tpu, topology: v3-8}",
             "the 8 devices of run.topology (v3-8) must divide pretrain.main.global_batch_size (2)",
         ),
+        (
+            "title: A test",
+            "title: A test\nrun: {device: tpu, topology: v3-1, loss_chunk: 8}",
+            "run: loss_chunk (8) goes with device: cpu or cuda, found tpu; leave it out",
+        ),
+        (
+            "title: A test",
+            "title: A test\nrun: {document_attention: blockwise}",
+            "run: document_attention (blockwise) goes with device: cuda, found cpu",
+        ),
+        (
+            "title: A test",
+            "title: A test\nrun: {device: cuda, document_attention: blockwise}",
+            "run.document_attention: blockwise computes no dropout, found model.dropout: 0.1",
+        ),
         ("title: A test", "title: A test\nseed: yes", "seed: expected a number (YAML reads yes"),
     ],
 )

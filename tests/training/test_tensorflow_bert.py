@@ -1,6 +1,8 @@
 """BERTs of TensorFlow 1 become folders that compute the same, and a checkpoint that is not one is refused in one sentence."""
 
 import json
+import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +58,30 @@ def assert_same_outputs(model: Bert, original: TensorflowBert) -> None:
         pairs = model.next_sentence_logits(ids, attended.long(), segments)
         torch.testing.assert_close(found, original.logits(hidden)[attended].float(), rtol=2e-5, atol=2e-4)
         torch.testing.assert_close(pairs, original.pair_logits(hidden[:, 0]).float(), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("part", [".index", ".data-00000-of-00001"])
+@pytest.mark.parametrize("kind", ["google", "graphcore"])
+def test_a_flipped_bit_is_an_error_or_lies_in_no_variable_that_is_read(kind: str, part: str, tmp_path: Path) -> None:
+    for path in DATA.glob(f"{kind}.*"):
+        shutil.copy(path, tmp_path)
+    content = (tmp_path / f"{kind}{part}").read_bytes()
+    whole, _ = converted(tmp_path / kind, tmp_path / "whole")
+    places = np.random.default_rng(0).integers(0, 8 * len(content), 15)
+    refused = []
+    for place in places.tolist():
+        flipped = bytearray(content)
+        flipped[place // 8] ^= 1 << place % 8
+        (tmp_path / f"{kind}{part}").write_bytes(flipped)
+        try:
+            found, _ = converted(tmp_path / kind, tmp_path / f"model_{place}")
+        except RelmError as error:
+            refused.append(str(error))
+        else:
+            for name, weight in whole.state_dict().items():
+                assert torch.equal(found.state_dict()[name], weight), (place, name)
+    assert refused
+    assert all(re.search("damaged|truncated|not supported", message) for message in refused), refused
 
 
 @pytest.mark.parametrize("layout", ["google", "graphcore"])

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from relm.corpus.documents import Encoded, Skipped
-from relm.corpus.records import extract_record
+from relm.corpus.records import extract_record, list_keys
 from relm.errors import RelmError
 from relm.recipes.datasets import Dataset
 
@@ -48,10 +48,12 @@ def batch_json_arrays(dataset: Dataset, path: Path) -> Iterator[Slice]:
 
 
 def _keep_keys(dataset: Dataset, record: Any) -> Any:
-    """Return an object with its texts alone, since a batch is copied to another process."""
-    if not isinstance(record, dict):
-        return record
-    return {key: value if isinstance(value, str | int | None) else "" for key, value in record.items()}
+    """Return an object with the keys that are read alone, since a batch is copied to another process.
+
+    One that lacks a key stays whole, for the message.
+    """
+    keys = list_keys(dataset)
+    return {key: record[key] for key in keys} if isinstance(record, dict) and all(key in record for key in keys) else record
 
 
 def _read_arrays(path: Path) -> Iterator[tuple[str, list[Any]]]:

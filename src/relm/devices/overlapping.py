@@ -25,7 +25,7 @@ class OverlappedSums:
         self.started_early = 0
         """Buckets of the newest step that started before the end of its backward pass."""
         for parameter in self._bucket_of:
-            parameter.register_post_accumulate_grad_hook(self._count)
+            parameter.register_post_accumulate_grad_hook(self._count)  # type: ignore[no-untyped-call]
 
     def begin(self) -> None:
         """Start the sums of the backward pass that follows; it is the last one of a step."""

@@ -158,4 +158,4 @@ class Writer:
     def _report_obstacle(self, prompts: Sequence[Prompt], writing: Writing) -> None:
         """Log a line if some texts take a call of the IPU for each token."""
         if isinstance(self.model, IpuCausalModel) and (obstacle := self._obstacle([p.ids for p in prompts], writing)):
-            log.info("each token takes a call of the device and a pass over the whole text, since %s", obstacle)
+            log.warning("each token takes a call of the device and a pass over the whole text, since %s", obstacle)

@@ -32,6 +32,7 @@ KINDS = {
     "bert_wordpiece_uncased": Expected(30_522, _BERT),
     "bert_wordpiece_cased": Expected(28_996, _BERT),
     "t5_sentencepiece": Expected(None, {"pad": 0, "end_of_text": 1, "sep": 1, "unk": 2}),
+    "llama2_c": Expected(None, {"unk": 0, "end_of_text": 1, "cls": 1}),
     "tokenizers_json": Expected(None, {"pad": 0, "end_of_text": 1, "sep": 1, "unk": 2, "cls": 3, "mask": 4}),
 }
 
@@ -39,6 +40,7 @@ KINDS = {
 SENTENCEPIECES = {
     "d60acb128cf7b7f2536e8f38a5b18a05535c9e14c7a355904270e15b0945ea86": 32_100,  # T5
     "ef78f86560d809067d12bac6c09f19a462cb3af3f54d2b8acbba26e1433125d6": 250_100,  # mT5
+    "037cb335abb25d1fa9e8ecae30ed2a3a8ace9302862ebcdc05d51a6bbb10c312": 512,  # stories260K
 }
 
 

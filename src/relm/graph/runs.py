@@ -93,6 +93,8 @@ def described(wildcards: Any) -> dict[str, Any]:
     words = plan.recipe.model_dump(mode="json", include={"title", "paper", "source", "deviations", "expect", "run"})
     named = [plan.dataset, plan.tokenizer_model, plan.init_model, *plan.tests.values()]
     compiled = {"compiled": sha256_of(plan.compilation)} if plan.compilation.is_file() else {}
+    if plan.recipe.expect_curve is not None:
+        words["expect_curve"] = plan.recipe.expect_curve.model_dump(mode="json", exclude={"on_deviation"})
     return {**words, "named": [part.model_dump(mode="json") if part else None for part in named], **compiled}
 
 

@@ -10,7 +10,7 @@ from relm.models.configuration import HUGGINGFACE_ACTIVATIONS, Published, own_sw
 
 # Models that differ in these fields only have interchangeable weights; the weights show whether there is a head for pairs.
 FREE_FIELDS = (
-    "hidden_dropout", "attention_dropout", "initializer_range", "initialisation", "padding_id", "no_gradient_id",
+    "hidden_dropout", "attention_dropout", "initializer_range", "initialisation", "padding_id", "unlearnt_input",
     "next_sentence",
 )  # fmt: skip
 _OWN_FIELDS = (
@@ -18,6 +18,7 @@ _OWN_FIELDS = (
 )  # fmt: skip
 _WITH_SENTENCE_PAIRS = ("BertForPreTraining", "BertForNextSentencePrediction")
 _INITIALISATIONS = ("normal", "truncated_normal")
+_UNLEARNT_INPUTS = ("padding", "token_0", "none")
 _DEFAULT_VOCABULARY = {"bert": 30522, "roberta": 50265}
 _DEFAULT_PADDING = {"bert": 0, "roberta": 1}
 
@@ -57,9 +58,10 @@ class BertConfig:
     layer_norm_epsilon: float = 1e-12
     """1e-12 in BERT, 1e-5 in RoBERTa, 1e-3 in Graphcore's BERT for TensorFlow 1."""
     padding_id: int | None = 0
-    """The token whose embedding gets no gradient from the input side, as in transformers; None: there is no such token."""
-    no_gradient_id: int | None = None
-    """Another such token instead: pytorch_transformers 1.2.0 takes token 0 for RoBERTa too, where it is <s>."""
+    """The token of padding; None: there is no such token."""
+    unlearnt_input: str = "padding"
+    """The token whose embedding gets no gradient from the input side. padding: as in transformers; token_0: as in
+    pytorch_transformers 1.2.0, also for RoBERTa, where it is <s>; none: as in TensorFlow."""
     query_key_value_bias: bool = True
     """Biases of queries, keys and values, which Google's BERT has and Graphcore's by default lacks.
 
@@ -77,6 +79,8 @@ class BertConfig:
             raise ValueError(f"family is {self.family!r}, expected {' or '.join(_DEFAULT_PADDING)}")
         if self.initialisation not in _INITIALISATIONS:
             raise ValueError(f"initialisation is {self.initialisation!r}, expected {' or '.join(_INITIALISATIONS)}")
+        if self.unlearnt_input not in _UNLEARNT_INPUTS:
+            raise ValueError(f"unlearnt_input is {self.unlearnt_input!r}, expected {' or '.join(_UNLEARNT_INPUTS)}")
         if self.padding_id is not None and not 0 <= self.padding_id < self.vocabulary_size:
             raise ValueError(f"padding_id is {self.padding_id}, expected one of the {self.vocabulary_size} tokens, or none")
         if self.family == "roberta":
@@ -90,6 +94,11 @@ class BertConfig:
                 raise ValueError(f"{name} is {getattr(self, name)!r}, expected {value!r} for family roberta")
         if self.padding_id is None:
             raise ValueError("padding_id is None, expected a token's id for family roberta: positions count from it")
+
+    @property
+    def unlearnt_id(self) -> int | None:
+        """Return the token whose embedding gets no gradient from the input side; None: there is no such token."""
+        return {"padding": self.padding_id, "token_0": 0, "none": None}[self.unlearnt_input]
 
     @property
     def first_position(self) -> int:

@@ -68,7 +68,7 @@ def block_attention(query: Tensor, key: Tensor, value: Tensor, blocks: Any, scal
 
     # Without a compiler torch computes all pairs, which only serves to check it.
     is_plain = query.device.type == "cpu" or torch.compiler.is_compiling()
-    function = flex_attention if is_plain else _compiled()
+    function: Any = flex_attention if is_plain else _compiled()
     mixed: Tensor = function(query, key, value, block_mask=blocks, scale=scale)
     return mixed
 

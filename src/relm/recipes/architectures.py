@@ -196,9 +196,9 @@ class BertArchitecture(LimitedLength):
     """The head has a projection, activation and normalisation before the vocabulary; Graphcore's recipes leave it out."""
     prediction_bias: bool = True
     """The head has a bias for each token of the vocabulary."""
-    no_gradient_id: int | None = Field(default=None, ge=0)
-    """Token whose embedding gets no gradient from the input side; null: the padding, as in transformers. For RoBERTa,
-    pytorch_transformers 1.2.0 takes token 0, which is <s>."""
+    unlearnt_input: Literal["padding", "token_0", "none"] = "padding"
+    """Token whose embedding gets no gradient from the input side. padding: as in transformers; token_0: as in
+    pytorch_transformers 1.2.0, also for RoBERTa, where it is <s>; none: as in TensorFlow."""
 
 
 class T5Architecture(Sizes):

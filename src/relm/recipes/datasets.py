@@ -177,12 +177,12 @@ class Dataset(Section):
     """The file is the beginning of a longer one and ends inside a page, which is dropped; otherwise a truncated file is an
     error."""
     text_key: str = "text"
-    """Key or column with a document's text; for json_lines, parquet and hugging_face."""
+    """Key or column with a document's text; for json_lines, json_arrays, parquet and hugging_face."""
     id_key: str | None = None
     """Key or column with a document's id, a text or an integer; null: the file's name and the line or row. For json_lines,
-    parquet and hugging_face."""
+    json_arrays, parquet and hugging_face."""
     title_key: str | None = None
-    """Key or column with a document's title; null: its id. For json_lines, parquet and hugging_face."""
+    """Key or column with a document's title; null: its id. For json_lines, json_arrays, parquet and hugging_face."""
     split: str = "train"
     """Split of the dataset that is read, and then split again into training and held-out documents; for hugging_face."""
     held_out_files: list[str] = Field(default_factory=list)
@@ -198,8 +198,8 @@ class Dataset(Section):
     """Number of tokens at the beginning of each held-out file that are read; null: all. For llm_c_tokens and nanogpt_tokens."""
     smoke: Slug | None = None
     """Small dataset that replaces this one in `results/smoke/NAME`; it has the same format, unless this one reads the hub,
-    which a smoke twin does not, there is no small one, or this one holds tokens, of which a smoke twin makes its own from
-    text."""
+    which a smoke twin does not, or arrays of JSON, of which there is no small one, or tokens, of which a smoke twin makes its
+    own from text."""
 
     @property
     def is_tokenized(self) -> bool:

@@ -11,6 +11,7 @@ from typing import Any
 
 from relm.errors import RelmError
 from relm.recipes import identity
+from relm.recipes.curves import Curve
 from relm.recipes.datasets import Dataset
 from relm.recipes.evaluations import EvaluationDeclaration, is_of_trained_weights_alone, names_in_recipes, task_of
 from relm.recipes.jobs import SPLITS, DataJob, DocumentsJob, ExamplesJob, TokenizerJob
@@ -45,6 +46,8 @@ class Plan:
     """Machine of the run; None if the recipe names none."""
     own_machine: bool = True
     """True on the recipe's own machine, where `NAME@MACHINE` and `NAME` are one run."""
+    curve: Curve | None = None
+    """Published curve against which training is watched; None if the recipe names none."""
 
     @functools.cached_property
     def documents_job(self) -> DocumentsJob:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from relm.errors import RelmError
+from relm.recipes.curves import Curve, load_curve, require_band
 from relm.recipes.datasets import Dataset, load_dataset
 from relm.recipes.evaluations import HARNESS, names_in_recipes, task_of
 from relm.recipes.jobs import DataJob
@@ -41,6 +42,7 @@ class Project:
         self._recipes: dict[Path, Recipe] = {}
         self._models: dict[str, PretrainedModel] = {}
         self._tests: dict[str, PublishedTest] = {}
+        self._curves: dict[str, Curve] = {}
         self._jobs: dict[JobKey, DataJob] = {}
         self._indexed: set[str] = set()
 
@@ -155,6 +157,22 @@ class Project:
             self._tests[name] = load_test(self.test_path(name))
         return self._tests[name]
 
+    def _curve_of(self, recipe: Recipe, path: Path) -> Curve | None:
+        """Return the published curve against which a recipe is watched, if it names one."""
+        expected = recipe.expect_curve
+        if expected is None:
+            return None
+        name, file = expected.curve, self.recipes / "curves" / f"{expected.curve}.tsv"
+        if name not in self._curves:
+            if not os.path.lexists(file):
+                known = sorted(other.stem for other in file.parent.glob("*.tsv"))
+                near = difflib.get_close_matches(name, known, n=1)
+                hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known) or 'none in recipes/curves/'}"
+                raise RelmError(f"{path}: expect_curve.curve: there is no curve {name!r} ({file}); {hint}")
+            self._curves[name] = load_curve(file)
+        require_band(expected, self._curves[name], list(recipe.pretrain), str(path))
+        return self._curves[name]
+
     def _tests_of(self, recipe: Recipe, path: Path) -> dict[str, PublishedTest]:
         """Return the published tests that a recipe evaluates."""
         names = [name for name in recipe.evaluate if name not in names_in_recipes() and not name.startswith(HARNESS)]
@@ -192,6 +210,7 @@ class Project:
                 self._tests_of(recipe, path),
                 machine=machine,
                 own_machine=own_machine,
+                curve=self._curve_of(recipe, path),
             )
         return self._plans[name]
 

@@ -11,6 +11,7 @@ from pydantic import Field, model_validator
 
 from relm.recipes.architectures import Architecture
 from relm.recipes.as_published import require_whole_batches
+from relm.recipes.curves import ExpectedCurve
 from relm.recipes.declaration import NameIn
 from relm.recipes.devices import DEVICES, HOST
 from relm.recipes.evaluations import Diacritics, Evaluation, MaskedLm, PseudoPerplexity, RandomWindows, objectives_of
@@ -272,6 +273,8 @@ class Recipe(Section):
     """Machine -> the keys of `run` that it needs for this model, where `results/NAME@MACHINE` runs on it."""
     expect: list[Expectation] = Field(default_factory=list)
     """Published figures with which the results are compared."""
+    expect_curve: ExpectedCurve | None = None
+    """Published loss curve against which training is watched, step by step; null: none."""
     deviations: list[str] = Field(default_factory=list)
     """Differences from the paper and their reasons, one sentence each."""
 

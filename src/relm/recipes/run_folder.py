@@ -17,6 +17,8 @@ PROVENANCE, METADATA = "provenance.json", "ro-crate-metadata.json"
 # In a line of train.jsonl and in a checkpoint's state.json: the machines that trained the phase so far, in order, each as
 # {"after_step": STEP, "machine": NAME}; the name is null where the recipe names no machine.
 MACHINES = "machines"
+# In a line of train.jsonl: the published loss of the step, the band around it, and the verdict; only with expect_curve.
+CURVE = "curve"
 # Files of a checkpoint, beside its state.json.
 CHECKPOINT_FILES = (WEIGHTS, OPTIMIZER)
 

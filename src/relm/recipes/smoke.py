@@ -43,6 +43,7 @@ MAY_CHANGE = (
     "on",  # emptied, because the twin fits any machine
     "on.*",  # the own machine's pipeline, made small
     "expect",  # emptied: a twin's figures are not comparable
+    "expect_curve",  # removed
     "title",
 )
 
@@ -92,7 +93,7 @@ def smoke_twin(recipe: Recipe, dataset: Dataset) -> Recipe:
         # The original accumulates gradients, so the twin does as well.
         batch = math.gcd(*(phase["global_batch_size"] for phase in twin["pretrain"].values()))
         twin["run"]["micro_batch_size"] = 1 if batch % 2 else batch // 2
-    twin["expect"], twin["on"] = [], {}
+    twin["expect"], twin["expect_curve"], twin["on"] = [], None, {}
     if recipe.run.pipeline is not None:
         _split_twin(twin, recipe, small_pipeline(recipe.run.pipeline))
     return Recipe.model_validate(twin)

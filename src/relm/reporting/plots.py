@@ -21,13 +21,24 @@ SMOOTHED_FROM = 100  # rows; a shorter log is not smoothed
 
 # Okabe and Ito's palette (Color Universal Design), dark enough on white.
 INK, FAINT, GRID = "#1f2933", "#5b6770", "#e4e8ec"
-TRAINING, RATE = "#0072b2", "#5b6770"
+TRAINING, RATE, PUBLISHED = "#0072b2", "#5b6770", "#8a4b00"
 # Maps a figure of eval/held_out.json to its label, colour and dashes, which also distinguish the lines without colour.
 LEVELS: dict[str, tuple[str, str, Any]] = {
     "nats_per_token": ("held out", "#c04f00", "solid"),
     "bigram_nats_per_token": ("bigrams", "#007a5a", (0, (6, 3))),
     "unigram_nats_per_token": ("unigrams", "#a8497f", (0, (1.5, 2))),
 }
+
+
+@dataclass(frozen=True)
+class PublishedCurve:
+    """A published loss curve with its band; arrays of shape (rows,)."""
+
+    phase: str
+    steps: Curve
+    """Optimizer steps of the phase."""
+    losses: Curve
+    half_widths: Curve
 
 
 @dataclass(frozen=True)
@@ -96,12 +107,13 @@ def smoothed(values: Curve, width: int) -> Curve:
     return means
 
 
-def loss_curve(log: Log, levels: Mapping[str, Any], narrow: bool = False) -> str:
+def loss_curve(log: Log, levels: Mapping[str, Any], narrow: bool = False, published: PublishedCurve | None = None) -> str:
     """Return an SVG of the training loss over the steps, with the learning rate beneath and lines for measured losses.
 
     Args:
         levels: `figures` of eval/held_out.json; those in `LEVELS` become lines.
         narrow: draw for a page of 400 pixels instead of a wide one, with letters of the same size.
+        published: a published curve, over whose band the losses are drawn.
     """
     import matplotlib as mpl
     from matplotlib.backends.backend_svg import FigureCanvasSVG
@@ -124,14 +136,16 @@ def loss_curve(log: Log, levels: Mapping[str, Any], narrow: bool = False) -> str
         figure = Figure(figsize=(4.1, 4.4) if narrow else (8.4, 4.9), layout="constrained")
         FigureCanvasSVG(figure)
         top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(4, 1))
-        _draw_losses(top, log, levels, narrow)
+        _draw_losses(top, log, levels, narrow, published)
         _draw_rates(bottom, log, narrow)
         text = io.StringIO()
         figure.savefig(text, format="svg", metadata={"Date": None}, facecolor="white")
     return text.getvalue()
 
 
-def _draw_losses(axes: "Axes", log: Log, levels: Mapping[str, Any], narrow: bool) -> None:
+def _draw_losses(
+    axes: "Axes", log: Log, levels: Mapping[str, Any], narrow: bool, published: PublishedCurve | None = None
+) -> None:
     axes.grid(axis="y", color=GRID, linewidth=0.8)
     axes.set_axisbelow(True)
     steps = decimated(log.steps)
@@ -146,12 +160,23 @@ def _draw_losses(axes: "Axes", log: Log, levels: Mapping[str, Any], narrow: bool
         if levels.get(key) is not None:
             axes.axhline(levels[key], color=colour, linewidth=1.6, linestyle=dashes)
             lines.append((float(levels[key]), label, colour))
+    if published is not None:
+        lines.append((_draw_published(axes, log, published), "published", PUBLISHED))
     heights = [height for height, *_ in lines] + [float(log.losses.min()), float(log.losses.max())]
     margin = 0.05 * (max(heights) - min(heights)) or 0.5
     axes.set_ylim(min(heights) - margin, max(heights) + margin)
     axes.set_ylabel("loss (nats per token)")
     _label_levels(axes, lines, 0.075 if narrow else 0.058)
     _mark_phases(axes, log)
+
+
+def _draw_published(axes: "Axes", log: Log, published: PublishedCurve) -> float:
+    """Draw a published curve with its band, over which ours stays readable, and return its last loss."""
+    steps = decimated(published.steps + log.starts[published.phase])
+    losses, widths = decimated(published.losses), decimated(published.half_widths)
+    axes.fill_between(steps, losses - widths, losses + widths, color=PUBLISHED, alpha=0.18, linewidth=0)
+    axes.plot(steps, losses, color=PUBLISHED, linewidth=1.4, linestyle=(0, (4, 2)))
+    return float(published.losses[-1])
 
 
 def _label_levels(axes: "Axes", lines: Sequence[tuple[float, str, str]], spacing: float) -> None:
@@ -210,9 +235,14 @@ def _draw_rates(axes: "Axes", log: Log, narrow: bool) -> None:
     axes.xaxis.set_major_formatter(FuncFormatter(lambda step, _: f"{step:,.0f}"))
 
 
-def describe_curve(log: Log) -> str:
-    """Return a sentence on the curve for those who cannot see it."""
+def describe_curve(log: Log, published: str = "") -> str:
+    """Return a sentence on the curve for those who cannot see it.
+
+    Args:
+        published: the verdict on a published curve; empty: none is drawn.
+    """
+    beside = f" The published curve is drawn with its band: {published}." if published else ""
     return (
         f"Training loss from {log.losses[0]:.2f} to {log.losses[-1]:.2f} nats per token over "
-        f"{log.steps[-1]:,.0f} optimizer steps, with the learning rate beneath."
+        f"{log.steps[-1]:,.0f} optimizer steps, with the learning rate beneath.{beside}"
     )

@@ -9,6 +9,7 @@ from relm.provenance.crate import PublishedRun, build_crate
 from relm.recipes.plan import Plan
 from relm.recipes.run_folder import METADATA
 from relm.reporting import plots
+from relm.reporting.curve import watched_run
 from relm.reporting.findings import Findings, gather
 from relm.reporting.model_card import model_card
 from relm.reporting.oracles import describe_oracles
@@ -84,14 +85,17 @@ def report_page(findings: Findings) -> str:
     """Return the report as one HTML page that needs nothing else."""
     log = plots.read_log(findings.logs)
     levels = findings.evaluations.get("held_out", {}).get("figures", {})
+    watched = watched_run(findings.plan, findings.logs)
+    published = watched.drawn if watched else None
     return template("report.html").render(
         findings=findings,
         plan=findings.plan,
         recipe=findings.plan.recipe,
         rows=[row | scale(row) for row in findings.verdict["rows"]],
-        wide=plots.loss_curve(log, levels),
-        narrow=plots.loss_curve(log, levels, narrow=True),
-        described=plots.describe_curve(log),
+        wide=plots.loss_curve(log, levels, published=published),
+        narrow=plots.loss_curve(log, levels, narrow=True, published=published),
+        described=plots.describe_curve(log, watched.verdict if watched else ""),
+        watched=watched,
         pipeline=report_pipeline(findings.plan),
         oracles=describe_oracles(findings.plan.name),
     )

@@ -5,15 +5,16 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 
 from relm.artifact import sidecar_of
 from relm.recipes.plan import Plan
-from relm.recipes.run_folder import LOG
+from relm.recipes.run_folder import CURVE, LOG
 
 
-def _last_line(path: Path) -> dict[str, float]:
+def _last_line(path: Path) -> dict[str, Any]:
     """Return the newest complete line of a phase's train.jsonl."""
     if not path.exists():
         return {}
@@ -64,7 +65,8 @@ def _phase_lines(plan: Plan) -> Iterator[str]:
         else:
             mark = "stopped; the same command resumes it" if last else "left"
         progress = f", step {last['step']:,.0f} of {phase.steps:,}, loss {last['loss']:.3f}" if last else ""
-        yield f"  pretrain     {name}: {mark}{progress}"
+        curve = f", {last[CURVE]['verdict']}" if CURVE in last else ""
+        yield f"  pretrain     {name}: {mark}{progress}{curve}"
 
 
 def describe_progress(plan: Plan) -> str:

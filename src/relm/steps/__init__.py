@@ -9,6 +9,7 @@ from relm.steps import (
     images,
     reporting,
     short_forms,
+    start,
     surroundings,
     takeover,
     training,
@@ -23,5 +24,6 @@ def list_steps() -> dict[str, Step]:
         RelmError: an evaluation that an extension declared cannot have a command.
     """
     before = {**data.STEPS, **examples.STEPS, **training.STEPS, **evaluation.STEPS}
-    after = {**generation.STEPS, **reporting.STEPS, **bucket.STEPS, **takeover.STEPS, **images.STEPS, **surroundings.STEPS}
+    after = {**generation.STEPS, **reporting.STEPS, **bucket.STEPS, **takeover.STEPS, **images.STEPS}
+    after |= {**surroundings.STEPS, **start.STEPS}
     return {**before, **short_forms.list_short_forms({*before, *after}), **after}

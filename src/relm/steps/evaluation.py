@@ -156,9 +156,8 @@ def _read_proportions(a: Arguments) -> tuple[float, ...] | None:
     given, ipus = a.available_memory_proportion, len(a.layers_per_ipu or [0])
     if len(given) != ipus or not all(0 < share <= 1 for share in given):
         found = " ".join(f"{share:g}" for share in given)
-        raise RelmError(
-            f"--available-memory-proportion: expected {ipus} numbers above 0 and up to 1, one an IPU, found {found}"
-        )
+        each = "the IPU" if ipus == 1 else f"each of {ipus} IPUs"
+        raise RelmError(f"--available-memory-proportion: expected a number above 0 and up to 1 for {each}, found {found}")
     return tuple(given)
 
 

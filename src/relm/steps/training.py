@@ -43,6 +43,7 @@ def pretrain_job(a: Arguments) -> Job:
             run_fingerprint=plan.fingerprint,
             optimizer_from=a.optimizer_from,
             one_tpu=a.one_tpu,
+            curve=plan.curve,
         )
         if a.tpu_report:
             from relm.devices.xla import metrics_report
@@ -103,7 +104,8 @@ def trial_of(plan: Plan, phase: str, output: Path) -> str:
     """Measure steps of a phase for `relm estimate`; the process ends when its parent ends."""
     from relm.forecast.expected_tokenizer import vocabulary
     from relm.forecast.machine_micro_batch import fill_in_micro_batch
-    from relm.forecast.rehearsal import Rehearsal, measure_trial
+    from relm.forecast.prepared_run import Rehearsal
+    from relm.forecast.rehearsal import measure_trial
     from relm.training.interruption import stop_with_parent
 
     stop_with_parent()
@@ -115,7 +117,8 @@ def rehearse_job(a: Arguments) -> Job:
     os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # else torch's profiler tells stderr when it begins and ends
     from relm.forecast.expected_tokenizer import tokenizer_of
     from relm.forecast.machine_micro_batch import fill_in_micro_batch
-    from relm.forecast.rehearsal import STEPS, Rehearsal, rehearse, require_options
+    from relm.forecast.prepared_run import STEPS, Rehearsal
+    from relm.forecast.rehearsal import rehearse, require_options
 
     plan = plan_of(a)
     phase = a.phase or plan.phases[0]

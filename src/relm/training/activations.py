@@ -46,8 +46,13 @@ def activation_bytes(config: Configuration, phase: Phase, run: Run, sequences: i
     kept = sum(part.times * (part.inputs or 0 if twice else part.kept) for part, twice in zip(parts, again, strict=True))
     momentary = max(part.temporary + (part.kept if twice else 0) for part, twice in zip(parts, again, strict=True))
     if run.loss_chunk is not None:  # the gradient of the head's input, which the forward pass leaves
-        kept += FLOAT * positions.scored * config.hidden_size
+        kept += FLOAT * positions.scored * _hidden_size(config)
     return sequences * (kept + momentary) + _weight_bytes(config, how)
+
+
+def _hidden_size(config: Configuration) -> int:
+    """Return the width of the head's input, which is that of the token embedding."""
+    return next(weights.shape[1] for weights in model_weights(config) if weights.kind == "token_embedding")
 
 
 def _weight_bytes(config: Configuration, how: Computing) -> int:

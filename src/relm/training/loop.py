@@ -13,10 +13,12 @@ from relm.devices.contract import Device, open_device
 from relm.errors import RelmError
 from relm.examples.manifest import TokenizerFacts, read_manifest
 from relm.limits import require_time
+from relm.recipes.curves import Curve
 from relm.recipes.recipe import Recipe
 from relm.recipes.run_folder import COMPILED, checkpoint_folder
 from relm.training.architecture import configuration
 from relm.training.checkpoints import newest_checkpoint, open_list, save_checkpoint
+from relm.training.curve_watch import open_watch, require_wanted
 from relm.training.device_figures import device_figures, note_device_figures
 from relm.training.export import is_finished, write_model
 from relm.training.input import Reader
@@ -49,6 +51,7 @@ def pretrain(
     until: int | None = None,
     one_tpu: bool = False,
     resumes_after: int | None = None,
+    curve: Curve | None = None,
 ) -> str:
     """Train one phase, resuming from its newest checkpoint if there is one.
 
@@ -66,13 +69,15 @@ def pretrain(
         until: stop after this step with a checkpoint, and write no model; None: train to the end.
         one_tpu: use only the first of a TPU's devices.
         resumes_after: step of the one checkpoint that may be resumed, 0 for none; None: the newest intact one is resumed.
+        curve: the published curve of `recipe.expect_curve`; None: the run is not watched.
 
     Returns:
         A sentence for the user on what was trained.
 
     Raises:
         Preempted: TERM or INT was received; a checkpoint was saved, and the same call resumes training.
-        RelmError: the inputs do not match each other, the machine is too small, or the loss is no finite number.
+        RelmError: the inputs do not match each other, the machine is too small, the loss is no finite number, or the run
+            has left the band of its curve and the recipe wants it to stop then.
     """
     stop_with_parent()
     if one_tpu:
@@ -90,7 +95,7 @@ def pretrain(
         config = configuration(recipe, tokens)
         require_resources(config, settings, recipe.run, folder)
         reader, held_out = readers(recipe, phase, manifest, folder, device)
-        run = PhaseRun(recipe, phase, settings, folder, identity, reader, device)
+        run = PhaseRun(recipe, phase, settings, folder, identity, reader, device, curve)
         learner = begin(run, config, init_from, optimizer_from)
         require_step(run, learner, resumes_after)
         with stop_requests() as stop, device_figures(run, learner.meter):
@@ -152,6 +157,7 @@ def train(run: PhaseRun, learner: Learner, held_out: HeldOut | None, stop: StopR
         open_list(run.checkpoints, meter.step).close()
     learner.model.train()
     updates, programs = open_updates(run, learner), None
+    watch = open_watch(run, meter.step)
     compiles = device.traces or updates.forward != learner.model.terms
     with open_journal(run, meter.step, last, meter.machines) as journal:
         for number, given in enumerate(run.reader.rounds(meter.step + 1, last, lambda: bool(stop)), start=1):
@@ -172,12 +178,17 @@ def train(run: PhaseRun, learner: Learner, held_out: HeldOut | None, stop: StopR
             if logs or validates:
                 line = {"step": given.last, "epoch": run.epoch(given.last), "learning_rate": learning_rate}
                 line |= meter.line() | learner.line(read)
+                line |= watch.judge(line)
                 journal.write(
                     line | (held_out.figures(learner.model, updates.forward) if held_out is not None and validates else {})
                 )
-            if saves:
+            if watch.must_stop and not saves:
+                updates.fetch()
+            if saves or watch.must_stop:
                 journal.sync()
                 saved = save(run, learner, listed=given.reaches(every.checkpoint_interval) or ends)
+            if watch.must_stop:
+                require_wanted(watch, str(saved))
             if stops:
                 raise Preempted(describe_stop(run, stop, given.last, saved))
             if number == WARM_UP:

@@ -14,6 +14,7 @@ from relm.devices.peaks import find_peak_flops
 from relm.examples.attestation import attest, check_attestation
 from relm.examples.builders import open_examples
 from relm.models.configuration import Configuration
+from relm.recipes.curves import Curve
 from relm.recipes.devices import DEVICES, HOST
 from relm.recipes.machines import find_own_machine
 from relm.recipes.optimization import LossScaling
@@ -42,6 +43,8 @@ class PhaseRun:
     """The identity of its checkpoints."""
     reader: Reader
     device: Device
+    curve: Curve | None = None
+    """The published curve of `recipe.expect_curve`."""
 
     @property
     def checkpoints(self) -> Path:

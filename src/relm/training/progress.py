@@ -7,6 +7,8 @@ from typing import Any
 
 from tqdm import tqdm
 
+from relm.recipes.run_folder import CURVE
+
 SECONDS_BETWEEN_LINES = 30
 
 
@@ -18,15 +20,27 @@ class Progress:
         self._bar = tqdm(total=steps, initial=step, desc=name, unit="step", disable=None, file=sys.stderr)
         self._started = self._printed = time.monotonic()
         self._loss = float("nan")
+        self._curve = self._verdict = ""
+        """The verdict on the published curve, shortened for the bar, and whole."""
 
     def report(self, line: Mapping[str, Any]) -> None:
         """Show the loss, the rate and the validation loss of a line of `train.jsonl`."""
         self._loss = line["loss"]
-        self._bar.set_postfix_str(f"loss {self._loss:.3f}, {line['tokens_per_second']:,.0f} tokens/s", refresh=False)
+        if CURVE in line:
+            self._report_curve(line[CURVE]["verdict"])
+        rate = f"{line['tokens_per_second']:,.0f} tokens/s"
+        self._bar.set_postfix_str(f"loss {self._loss:.3f}{self._curve}, {rate}", refresh=False)
         if "validation_loss" in line:
             self._bar.write(
                 f"{self._name}: step {line['step']:,}, held-out loss {line['validation_loss']:.4f}", file=sys.stderr
             )
+
+    def _report_curve(self, verdict: str) -> None:
+        """Show the verdict on the published curve, and the whole of it on a line of its own when the run leaves the band."""
+        left, colon, _ = verdict.partition(": ")
+        if colon and verdict != self._verdict:
+            self._bar.write(f"{self._name}: {verdict}", file=sys.stderr)
+        self._verdict, self._curve = verdict, f" ({left})"
 
     def advance(self, step: int) -> None:
         """Count one step, and print a line if the last one is old enough."""
@@ -36,7 +50,7 @@ class Progress:
             self._printed = now
             seconds_per_step = (now - self._started) / (step - self._first)
             print(
-                f"{self._name}: step {step:,} of {self._steps:,}, loss {self._loss:.3f}, "
+                f"{self._name}: step {step:,} of {self._steps:,}, loss {self._loss:.3f}{self._curve}, "
                 f"{self._tokens_per_step / seconds_per_step:,.0f} tokens/s, "
                 f"about {(self._steps - step) * seconds_per_step / 60:.1f} minutes left",
                 file=sys.stderr,

@@ -1,4 +1,4 @@
-"""Texts that a GPT-2 writes in one call of the device: a loop whose body reads a token and chooses the next one.
+"""Texts that a decoder writes in one call of the device: a loop whose body reads a token and chooses the next one.
 
 Graphcore's text_generate_gpt2.py does so with `--poptorch-loop`, on one IPU. Does not import poptorch. For Python 3.8.
 """
@@ -11,8 +11,8 @@ from typing import Any, Callable, List, NamedTuple, Sequence
 import torch
 from torch import Tensor, nn
 
-from relm.models.gpt2 import Gpt2
-from relm.models.gpt2_decoding import Cache, decode_token, read_prompts
+from relm.models.cached_decoding import Cache, decode_token, read_prompts
+from relm.models.decoder import Decoder
 
 ForLoop = Callable[[int, Callable[..., Sequence[Tensor]], List[Tensor]], Sequence[Tensor]]
 """Function (count, body, inputs) that calls the body on its own outputs `count` times, such as `poptorch.for_loop`."""
@@ -48,9 +48,9 @@ class WrittenTokens(NamedTuple):
 
 
 class DecodingLoop(nn.Module):
-    """A GPT-2 with the loop that writes after prompts, as the module that PopTorch traces and compiles."""
+    """A decoder with the loop that writes after prompts, as the module that PopTorch traces and compiles."""
 
-    def __init__(self, for_loop: ForLoop, model: Gpt2, rule: TokenRule, tokens: int) -> None:
+    def __init__(self, for_loop: ForLoop, model: Decoder, rule: TokenRule, tokens: int) -> None:
         """Keep the model; `tokens` is the length of what it writes after each prompt."""
         super().__init__()
         self._for_loop, self.model, self._rule, self._tokens = for_loop, model, rule, tokens

@@ -99,39 +99,18 @@ def order_of_epoch(geometry: Geometry, epoch: int) -> npt.NDArray[np.int64]:
     return order
 
 
-class LlmCExamples:
-    """The training sequences in the original's order: position p of a run is sequence p of its epoch."""
+class LlmCOrder:
+    """The first token of each training sequence, in the original's order: position p of a run is sequence p of its epoch."""
 
     is_ordered = True
 
-    def __init__(self, manifest: Path, objective: Objective, check_content: bool = True) -> None:
-        """Open the shards.
-
-        Raises:
-            RelmError: a shard is absent, not the manifest's or shorter than a sample, or an option is not the original's.
-        """
-        self.stream, _ = open_windows(manifest, "train", check_content)
-        self.geometry = geometry_of(objective, tuple(self.stream.lengths))
-        if short := [number for number, count in enumerate(self.geometry.samples) if not count]:
-            raise RelmError(
-                f"{manifest}: training shard {short[0] + 1} has {self.geometry.shards[short[0]]:,} tokens; llm.c reads "
-                f"{self.geometry.ranks} x {self.geometry.batch} sequences of {objective.sequence_length} at once, which needs "
-                f"{self.geometry.sample_tokens + 1:,}; lower as_published.ranks or as_published.batch"
-            )
-        self._first_tokens = np.cumsum([0, *self.geometry.shards])
+    def __init__(self, geometry: Geometry) -> None:
+        self.geometry = geometry
+        self._first_tokens = np.cumsum([0, *geometry.shards])
         self._starts = functools.lru_cache(maxsize=2)(self._find_starts)
 
     def __len__(self) -> int:
         return self.geometry.epoch_samples * self.geometry.ranks * self.geometry.batch
-
-    def batch(self, indices: Integers, epochs: Integers) -> Batch:
-        """Return ``input_ids`` and ``labels``, (examples, T), of these sequences of their epochs.
-
-        Raises:
-            IndexError: there is no such sequence.
-        """
-        windows = self.stream.windows(self.starts(indices, epochs), self.geometry.sequence_length + 1)
-        return {"input_ids": windows[:, :-1].copy(), "labels": windows[:, 1:].copy()}
 
     def starts(self, indices: Integers, epochs: Integers) -> Integers:
         """Return the token of the stream with which each sequence begins.
@@ -147,11 +126,44 @@ class LlmCExamples:
             starts[chosen] = self._starts(epoch)[parts[chosen]]
         return starts + rows * self.geometry.sequence_length
 
+    def locate(self, starts: Integers) -> Integers:
+        """Return the shard of each token of the stream, and its place there: (tokens, 2)."""
+        shards = np.searchsorted(self._first_tokens, starts, side="right") - 1
+        return np.stack([shards, starts - self._first_tokens[shards]], axis=1)
+
     def _find_starts(self, epoch: int) -> npt.NDArray[np.int64]:
         """Return the token of the stream with which each rank's part of each sample begins: (samples * ranks,)."""
         order = order_of_epoch(self.geometry, epoch).reshape(-1, 2)
         starts: npt.NDArray[np.int64] = self._first_tokens[order[:, 0]] + order[:, 1]
         return starts
+
+
+class LlmCExamples(LlmCOrder):
+    """The training sequences in the original's order."""
+
+    def __init__(self, manifest: Path, objective: Objective, check_content: bool = True) -> None:
+        """Open the shards.
+
+        Raises:
+            RelmError: a shard is absent, not the manifest's or shorter than a sample, or an option is not the original's.
+        """
+        self.stream, _ = open_windows(manifest, "train", check_content)
+        super().__init__(geometry_of(objective, tuple(self.stream.lengths)))
+        if short := [number for number, count in enumerate(self.geometry.samples) if not count]:
+            raise RelmError(
+                f"{manifest}: training shard {short[0] + 1} has {self.geometry.shards[short[0]]:,} tokens; llm.c reads "
+                f"{self.geometry.ranks} x {self.geometry.batch} sequences of {objective.sequence_length} at once, which needs "
+                f"{self.geometry.sample_tokens + 1:,}; lower as_published.ranks or as_published.batch"
+            )
+
+    def batch(self, indices: Integers, epochs: Integers) -> Batch:
+        """Return ``input_ids`` and ``labels``, (examples, T), of these sequences of their epochs.
+
+        Raises:
+            IndexError: there is no such sequence.
+        """
+        windows = self.stream.windows(self.starts(indices, epochs), self.geometry.sequence_length + 1)
+        return {"input_ids": windows[:, :-1].copy(), "labels": windows[:, 1:].copy()}
 
 
 class LlmCValidation(CausalExamples):

@@ -27,7 +27,7 @@ from relm.errors import RelmError
 from relm.forecast.compilation.compile_record import Program
 from relm.forecast.compilation.compiling import HELD_OUT, INDEX, REFUSED
 from relm.forecast.expected_tokenizer import tokenizer_of
-from relm.forecast.rehearsal import generated_reader
+from relm.forecast.prepared_run import generated_reader
 from relm.models.layers import set_traced
 from relm.recipes.declaration import load_extensions
 from relm.recipes.project import Project

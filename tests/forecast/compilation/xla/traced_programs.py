@@ -39,7 +39,8 @@ _REHEARSE = """
 from relm.forecast.compilation.tracing import for_slice
 from relm.forecast.expected_tokenizer import tokenizer_of
 from relm.recipes.project import Project
-from relm.forecast.rehearsal import Rehearsal, rehearse
+from relm.forecast.prepared_run import Rehearsal
+from relm.forecast.rehearsal import rehearse
 plan = Project().plan({recipe!r})
 print(rehearse(Rehearsal(for_slice(plan.recipe, {topology!r}), "main", tokenizer_of(plan)[0], few_micro_batches=True, steps=1)))
 """

@@ -1,0 +1,136 @@
+"""A recipe's phase on its device, ready for the steps of a rehearsal: examples, model and updates.
+
+The examples are generated, or real ones; the weights are random.
+"""
+
+import dataclasses
+import time
+from collections.abc import Generator, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from relm.devices.contract import Device, UpdatingDevice, open_device
+from relm.examples.generated import GeneratedExamples
+from relm.examples.manifest import TokenizerFacts
+from relm.examples.tokenizers import SpecialIds
+from relm.models.configuration import Configuration
+from relm.recipes.recipe import Phase, Recipe
+from relm.training.architecture import configuration
+from relm.training.input import Reader, Round
+from relm.training.learner import Learner, begin
+from relm.training.micro_batches import micro_batch_size, shortened, wanted_micro_batch_size
+from relm.training.phase_run import PhaseRun, derived_seed, open_reader
+from relm.training.resources import require_state_memory
+from relm.training.updates import DeviceUpdates, Updates, open_updates
+
+# Default of --steps.
+STEPS = 10
+# The most micro-batches in a step of a trial or of --compile-only: the second adds to the gradients of the first.
+FEW_MICRO_BATCHES = 2
+
+
+@dataclasses.dataclass(frozen=True)
+class Rehearsal:
+    """A request: the phase of a recipe, and the options with which its steps are taken."""
+
+    recipe: Recipe
+    phase: str
+    tokenizer: TokenizerFacts
+    """The recipe's tokenizer, or the facts that are expected of it."""
+    manifest: Path | None = None
+    """The manifest of real examples; None: they are generated."""
+    steps: int = STEPS
+    """The count of steps, those of the warm-up included."""
+    few_micro_batches: bool = False
+    """Each step has at most two micro-batches: the first step compiles every program and reaches the peak memory."""
+    compile_only: bool = False
+    """Stop once everything is compiled; a device that takes whole updates need not be attached to this machine."""
+    trace: Path | None = None
+    """The path of a trace of a few further steps; None: no trace."""
+
+    def resolve(self, device: Device) -> "tuple[Rehearsal, Phase]":
+        """Return the request and its phase, shortened if requested and if the device's program does not depend on it."""
+        if not self.few_micro_batches or isinstance(device, UpdatingDevice):
+            return self, self.recipe.pretrain[self.phase]
+        recipe, settings = shortened(self.recipe, self.phase, FEW_MICRO_BATCHES, device.parts)
+        return dataclasses.replace(self, recipe=recipe), settings
+
+
+@dataclasses.dataclass(frozen=True)
+class PreparedRun:
+    """Everything that the steps of a rehearsal need."""
+
+    rehearsal: Rehearsal
+    """The resolved request."""
+    run: PhaseRun
+    config: Configuration
+    learner: Learner
+    updates: Updates
+    preparation_seconds: float
+    """Seconds until the model was on its device."""
+
+
+@contextmanager
+def prepare(rehearsal: Rehearsal) -> Iterator[PreparedRun]:
+    """Open the recipe's device, and prepare examples and model on it.
+
+    Raises:
+        RelmError: as `rehearse`.
+    """
+    with (
+        TemporaryDirectory(prefix="relm-rehearsal-") as folder,  # an empty run folder
+        closing(open_device(rehearsal.recipe.run)) as device,
+        device.translate_errors(),
+    ):
+        rehearsal, settings = rehearsal.resolve(device)
+        recipe = rehearsal.recipe
+        config = configuration(recipe, rehearsal.tokenizer)
+        require_state_memory(config, settings, recipe.run)
+        reader = reader_of_rehearsal(rehearsal, settings, device)
+        run = PhaseRun(recipe, rehearsal.phase, settings, Path(folder), {}, reader, device)
+        started = time.perf_counter()
+        learner = begin(run, config, None)
+        if rehearsal.compile_only and isinstance(device, UpdatingDevice):
+            updates: Updates = DeviceUpdates(run, learner, device, offline=True)
+        else:
+            updates = open_updates(run, learner)
+        preparation_seconds = time.perf_counter() - started
+        learner.model.train()
+        yield PreparedRun(rehearsal, run, config, learner, updates, preparation_seconds)
+
+
+def reader_of_rehearsal(rehearsal: Rehearsal, settings: Phase, device: Device) -> Reader:
+    """Return a reader of the real examples, or of generated ones.
+
+    Raises:
+        RelmError: the examples are absent or belong to another objective.
+    """
+    if rehearsal.manifest is not None:
+        real = open_reader(rehearsal.recipe, rehearsal.phase, rehearsal.manifest, "train", device, check_content=False)
+        return dataclasses.replace(real, settings=settings)
+    return generated_reader(rehearsal.recipe, rehearsal.phase, settings, rehearsal.tokenizer, device)
+
+
+def generated_reader(recipe: Recipe, phase: str, settings: Phase, tokens: TokenizerFacts, device: Device) -> Reader:
+    """Return a reader of random examples, with the names, shapes and types of real ones.
+
+    Args:
+        settings: the phase to read for, perhaps with fewer sequences a step than its recipe has.
+    """
+    whole = recipe.pretrain[phase]
+    seed = derived_seed(recipe.seed, "rehearsal", phase)
+    special, count = SpecialIds(**tokens.specials), whole.global_batch_size * whole.steps
+    examples = GeneratedExamples(settings, tokens.vocabulary_size, special, count, seed)
+    size = micro_batch_size(settings, wanted_micro_batch_size(recipe.run, phase), device.parts)
+    return Reader(examples, settings, seed, size, device)
+
+
+def micro_batch_count(reader: Reader) -> int:
+    """Return how many micro-batches one process has in a step."""
+    return reader.settings.global_batch_size // reader.device.parts // reader.micro_batch_size
+
+
+def read_ahead(reader: Reader, last: int) -> Generator[Round, None, None]:
+    """Yield the inputs of the steps 1 to `last`, or to the end of its round, prefetched by the loop's own thread."""
+    yield from reader.rounds(1, last, lambda: False)

@@ -1,0 +1,90 @@
+"""Known faults that a run which left the band around a published loss curve resembles.
+
+With Adam and its relatives, a step's size is proportional to the learning rate, so while the rate is small the loss is nearly
+a function of the sum of all rates so far. A run whose effective rate is another one than its log says is ahead of the published
+curve or behind it by a constant factor in that sum, and one without warm-up is ahead by the part that the warm-up takes away.
+The gradient's norm shows what the loss does not: Adam divides a constant factor of the gradient out.
+
+`benchmarks/curve_detection.py` measures how often each sentence is right.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from relm.recipes.curves import LOSS, NORM, RATE, Curve
+
+Values = NDArray[np.float64]
+# Factors of the learning rate that are tried.
+FACTORS = np.geomspace(0.2, 5.0, 65)
+# A factor nearer to 1 than this is not named.
+LEAST_FACTOR = 1.3
+# Part of the squared difference from the published curve that a named fault must leave unexplained at most.
+UNEXPLAINED = 0.3
+# Lines that a comparison of losses needs, and those of which the gradient's norm is compared.
+FEWEST_LINES, NORM_LINES = 6, 20
+# A factor of the gradient's norm nearer to 1 than this may have other causes.
+LEAST_NORM_FACTOR = 3.0
+
+
+def describe_resemblance(curve: Curve, steps: Sequence[int], losses: Sequence[float], norms: Sequence[float]) -> str | None:
+    """Return what a run resembles, as a phrase that begins with "as with"; None if it is nothing that is known.
+
+    Args:
+        steps: the steps of the run's lines so far.
+        norms: the gradient's norm of each line; empty if the log has none.
+    """
+    return _resembling_norm(curve, steps, norms) or _resembling_rate(curve, steps, losses)
+
+
+def _resembling_norm(curve: Curve, steps: Sequence[int], norms: Sequence[float]) -> str | None:
+    """Return what a constant factor of the gradient's norm from the first line on resembles."""
+    if not norms or NORM not in curve.columns:
+        return None
+    published = np.log(np.interp(steps[:NORM_LINES], curve.steps, curve.columns[NORM]))
+    factor = math.exp(float(np.median(np.log(norms[:NORM_LINES]) - published)))
+    first = norms[0] / math.exp(published[0])
+    if min(factor, first) > LEAST_NORM_FACTOR:
+        return f"as with a gradient divided by too few tokens: its norm is {factor:.2g} times the published"
+    if max(factor, first) < 1 / LEAST_NORM_FACTOR:
+        cause = "a gradient of one replica only, or divided by too many tokens"
+        return f"as with {cause}: its norm is {factor:.2g} times the published"
+    return None
+
+
+def _resembling_rate(curve: Curve, steps: Sequence[int], losses: Sequence[float]) -> str | None:
+    """Return what a lead over the published curve, or a lag behind it, resembles."""
+    if RATE not in curve.columns or len(steps) < FEWEST_LINES:
+        return None
+    own = np.array(losses)
+    tried = [(float(((own - loss) ** 2).mean()), phrase) for loss, phrase in _expected_losses(curve, np.array(steps, float))]
+    unchanged = tried[0][0]
+    least, phrase = min(tried)
+    return phrase if phrase and least < UNEXPLAINED * unchanged else None
+
+
+def _expected_losses(curve: Curve, steps: Values) -> Iterator[tuple[Values, str]]:
+    """Yield the losses at some steps under each known fault, with its phrase; the published ones, without any, first."""
+    every = np.arange(1, int(max(curve.steps[-1], steps[-1])) + 1, dtype=np.float64)
+    published = np.interp(every, curve.steps, curve.columns[LOSS])
+    rates = np.interp(every, curve.steps, curve.columns[RATE])
+    progress = _sums_before(rates)
+
+    def at(other: Values) -> Values:
+        return np.interp(np.interp(steps, every, other), progress, published)
+
+    yield at(progress), ""
+    for factor in FACTORS:
+        if max(factor, 1 / factor) >= LEAST_FACTOR:
+            yield at(factor * progress), f"as with {factor:.1f} times the learning rate"
+    peak = int(rates.argmax())
+    if peak:
+        without = np.where(np.arange(len(rates)) < peak, rates[peak], rates)
+        yield at(_sums_before(without)), "as without a warm-up"
+
+
+def _sums_before(rates: Values) -> Values:
+    """Return the sum of the learning rates of all steps before each: the loss of a step is measured before its update."""
+    return np.concatenate([[0.0], np.cumsum(rates)[:-1]])

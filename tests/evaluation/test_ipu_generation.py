@@ -1,0 +1,225 @@
+"""Texts that one simulated IPU writes by a loop on the device: those of `transformers`, cut on the host, and their times."""
+
+import dataclasses
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import GenerationConfig, GPT2LMHeadModel
+
+from relm.cli import main
+from relm.errors import RelmError
+from relm.evaluation.continuation import Timing, continuations
+from relm.evaluation.generation import Prompt, Writer, Writing
+from relm.evaluation.ipu_model import IpuCausalModel, WritingProgram
+from relm.evaluation.loop_continuer import LoopContinuer, draw_noise, find_obstacle, rule_of
+from relm.evaluation.models import Execution, load_causal
+from relm.evaluation.sampling import GREEDY, Sampling, random_stream
+from relm.models.gpt2 import Gpt2, Gpt2Config
+
+POSITIONS = 144
+TEXTS = [[0, 50, 51], [7], [9, 2, 6, 5, 3, 200], [4, 4]]
+SAMPLED = Sampling(0.9, 20, 0.9)
+ON_ONE_IPU = Execution("ipu_simulator", threads=1)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random model with more positions than a long text has, whose greedy texts do not repeat themselves at once."""
+    model = Gpt2(Gpt2Config(2, 2, 32, positions=POSITIONS, vocabulary_size=257, initializer_range=0.3))
+    model.initialise(torch.Generator().manual_seed(0))
+    path = tmp_path_factory.mktemp("model")
+    model.save_folder(path, {"bos_token_id": 0, "eos_token_id": 0})
+    return path
+
+
+@pytest.fixture(scope="module")
+def model(folder: Path) -> Iterator[IpuCausalModel]:
+    loaded = load_causal(folder, 257, ON_ONE_IPU)
+    assert isinstance(loaded, IpuCausalModel)
+    yield loaded
+    loaded._worker.close()
+
+
+@pytest.fixture(scope="module")
+def writer(folder: Path, evaluated: Any) -> Iterator[Writer]:
+    made = Writer(folder, evaluated.tokenizer, ON_ONE_IPU)
+    yield made
+    assert isinstance(made.model, IpuCausalModel)
+    made.model._worker.close()
+
+
+@pytest.fixture(scope="module")
+def on_cpu(folder: Path, evaluated: Any) -> Writer:
+    return Writer(folder, evaluated.tokenizer, Execution(threads=1))
+
+
+def streams(count: int) -> list[torch.Generator]:
+    return [random_stream(0, number) for number in range(count)]
+
+
+def written(model: IpuCausalModel, texts: list[list[int]], length: int, sampling: Sampling) -> list[list[int]]:
+    continuer = LoopContinuer(model, rule_of(sampling, 257), streams(len(texts)))
+    return [found.ids for found in continuations(continuer, texts, length, sampling, streams(len(texts)))]
+
+
+def test_greedy_texts_of_120_tokens_are_those_of_transformers(folder: Path, model: IpuCausalModel) -> None:
+    theirs = GPT2LMHeadModel.from_pretrained(folder).eval()
+    theirs.generation_config = GenerationConfig(max_new_tokens=120, do_sample=False, pad_token_id=0)  # nothing ends a text
+    expected = []
+    for text in TEXTS:
+        ids = torch.tensor([text])
+        expected.append(theirs.generate(ids, attention_mask=torch.ones_like(ids))[0, len(text) :].tolist())
+    assert {len(text) for text in expected} == {120}
+    assert written(model, TEXTS, 120, GREEDY) == expected
+    assert len({token for text in expected for token in text}) > 30, "the texts are not one token again and again"
+
+
+def test_one_call_of_the_device_writes_a_batch_and_a_shorter_batch_runs_the_same_program(folder: Path) -> None:
+    loaded = load_causal(folder, 257, ON_ONE_IPU)
+    assert isinstance(loaded, IpuCausalModel)
+    requested: list[str] = []
+    request = loaded._worker.request
+    loaded._worker.request = lambda kind, *given, **named: requested.append(kind) or request(kind, *given, **named)  # type: ignore[method-assign]
+    texts = written(loaded, TEXTS[:2], 8, GREEDY)
+    assert requested == ["write", "write"], "the program runs once before, in which it would be compiled"
+    assert written(loaded, TEXTS[:1], 5, GREEDY) == [texts[0][:5]]
+    assert written(loaded, TEXTS, 3, GREEDY)[:2] == [text[:3] for text in texts], "in two parts, since the program has two rows"
+    assert requested == ["write"] * 5
+    assert loaded.writing == WritingProgram(2, 64, 8, rule_of(GREEDY, 257))
+    written(loaded, TEXTS[:1], 9, GREEDY)
+    assert loaded.writing == WritingProgram(1, 64, 9, rule_of(GREEDY, 257))
+    loaded._worker.close()
+
+
+def test_a_program_has_as_many_prompt_tokens_as_the_positions_allow(model: IpuCausalModel) -> None:
+    assert [model._round_up(*shape) for shape in ((1, 10), (64, 10), (65, 10), (70, 75), (1, 120))] == [64, 64, 128, 70, 25]
+
+
+def test_a_sampled_text_depends_on_the_seed_and_its_number_alone(writer: Writer) -> None:
+    prompts = [writer.prompt(text) for text in ("The ", "x", "A longer one", "", "The ")]
+    texts = {size: list(writer.texts(prompts, Writing(14, SAMPLED, batch_size=size))) for size in (1, 2, 5)}
+    assert texts[1] == texts[2] == texts[5]
+    assert texts[1][0].text != texts[1][4].text
+    assert list(writer.texts(prompts, Writing(14, SAMPLED, seed=1))) != texts[1]
+
+
+def test_noise_is_the_standard_gumbel_distribution() -> None:
+    noise = draw_noise(streams(2), 1000, 50)
+    assert noise.shape == (2, 1000, 50)
+    assert noise.mean() == pytest.approx(0.5772, abs=0.02)
+    assert noise.std() == pytest.approx(1.2825, abs=0.02)
+    assert not torch.equal(noise[0], noise[1])
+
+
+def test_the_host_cuts_texts_at_their_end(writer: Writer, on_cpu: Writer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Texts end as those of the CPU do: at a text to stop at, or at an end of text."""
+    prompts = [writer.prompt(text) for text in ("x", "yz", "the", "b")]
+    plain = list(on_cpu.texts(prompts, Writing(40, GREEDY)))
+    stop = plain[0].text[-5]
+    writing = Writing(40, GREEDY, stop=stop)
+    found = list(writer.texts(prompts, writing))
+    assert found == list(on_cpu.texts(prompts, writing))
+    assert found[0].ended == "stop"
+    ends = frozenset(writer.loaded.tokenizer.encode(stop).ids)
+    for each in (writer, on_cpu):
+        monkeypatch.setattr(each, "special", dataclasses.replace(each.special, ends=ends))
+    found = list(writer.texts(prompts, Writing(40, GREEDY)))
+    assert found == list(on_cpu.texts(prompts, Writing(40, GREEDY)))
+    assert found[0].ended == "end_of_text"
+
+
+OBSTACLES = {
+    "the model is on 2 IPUs, and a loop on the device is on one": (2, 20, GREEDY),
+    "a text may have 146 tokens, and the model has 144 positions": (1, 146, GREEDY),
+    "a loop on the device has no repetition penalty": (1, 20, Sampling(0, None, 1, repetition_penalty=1.4)),
+    "a loop on the device draws among the likeliest tokens alone, and there is no top-k": (1, 20, Sampling(1, None, 1)),
+}
+
+
+@pytest.mark.parametrize("obstacle", OBSTACLES)
+def test_what_a_loop_cannot_do_is_named(obstacle: str, model: IpuCausalModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    ipus, longest, sampling = OBSTACLES[obstacle]
+    monkeypatch.setattr(model, "ipus", ipus)
+    assert find_obstacle(model, longest, sampling) == obstacle
+    monkeypatch.setattr(model, "ipus", 1)
+    for can in (GREEDY, SAMPLED, Sampling(uniform_top_k=4)):
+        assert find_obstacle(model, 145, can) is None, "the last token is not read"
+
+
+def test_where_a_loop_cannot_choose_each_token_takes_a_call_and_a_warning_says_so(
+    writer: Writer, on_cpu: Writer, caplog: pytest.LogCaptureFixture
+) -> None:
+    writing, prompts = Writing(6, Sampling(0, None, 1, repetition_penalty=1.4)), [Prompt("", [3, 4]), Prompt("", [5])]
+    assert list(writer.texts(prompts, writing)) == list(on_cpu.texts(prompts, writing))
+    reason = "a loop on the device has no repetition penalty"
+    assert [record.getMessage() for record in caplog.records] == [
+        f"each token takes a call of the device and a pass over the whole text, since {reason}"
+    ]
+
+
+def test_only_batches_that_outgrow_the_positions_take_a_call_for_each_token(
+    writer: Writer, on_cpu: Writer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompts, writing = [Prompt("", [5]), Prompt("", list(range(1, 141)))], Writing(8, GREEDY, batch_size=1)
+    assert isinstance(writer.model, IpuCausalModel)
+    passes: list[int] = []
+    compute = writer.model._compute
+    monkeypatch.setattr(writer.model, "_compute", lambda ids: passes.append(len(ids)) or compute(ids))
+    assert list(writer.texts(prompts[:1], writing)) == list(on_cpu.texts(prompts[:1], writing))
+    assert not passes
+    assert list(writer.texts(prompts, writing)) == list(on_cpu.texts(prompts, writing))
+    assert passes, "of the second prompt"
+
+
+def test_logits_that_are_not_finite_are_refused(model: IpuCausalModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    request = model._worker.request
+
+    def diverged(kind: str, *given: Any, **named: Any) -> Any:
+        answer = request(kind, *given, **named)
+        answer.arrays["largest"][0] = float("nan")
+        return answer
+
+    monkeypatch.setattr(model._worker, "request", diverged)
+    with pytest.raises(RelmError, match="the model's logits are not finite: training diverged"):
+        written(model, TEXTS, 4, GREEDY)
+
+
+def test_a_whole_text_has_no_first_token_apart() -> None:
+    timing = Timing()
+    timing.add([[1, 2], [3]], [[4, 5, 6], [7]], passes=8, first=None, whole=0.4)
+    assert timing.describe().split("\n") == [
+        "latency avg per sentence: 400.000 ms/sentence_(2)",
+        "Per-token latency avg: 50.000 ms/token",
+        "Batch size: 2; Input length 1.5; Output length 2, throughput: 5.000 samples/sec",
+        "Whole texts: one call of the device a batch; 10.0 tokens/s",
+    ]
+
+
+def generate(folder: Path, evaluated: Any, *words: str) -> int:
+    given = ["--model", str(folder), "--tokenizer", str(evaluated.tokenizer), "--prompt", "ab", "cde", "--threads", "1"]
+    return main(["generate", *given, *words])
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_the_command_prints_latencies_and_writes_the_texts_of_the_cpu(
+    precision: str, folder: Path, evaluated: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    texts = {}
+    for device, more in (("ipu_simulator", ["--layers-per-ipu", "2", "--available-memory-proportion", "0.2"]), ("cpu", [])):
+        output = tmp_path / f"{device}.jsonl"
+        words = ["--greedy", "--length", "100", "--precision", precision, "--device", device, *more, "--output", str(output)]
+        assert generate(folder, evaluated, *words) == 0
+        texts[device] = [json.loads(line) for line in output.read_text().splitlines()]
+        if device == "ipu_simulator":
+            printed = capsys.readouterr().out
+    if precision == "float32":
+        assert texts["ipu_simulator"] == texts["cpu"]
+    lines = printed.strip().split("\n")
+    assert lines[0].startswith("latency avg per sentence: ")
+    assert lines[1].startswith("Per-token latency avg: ")
+    assert lines[2].startswith("Batch size: 2; Input length 2.5; Output length ")
+    assert lines[3].startswith("Whole texts: one call of the device a batch; ")

@@ -1,0 +1,57 @@
+"""iliemihai/t5x_diacritics' run_distributed_tpus.py beside the recipe `mt5_base_romanian_diacritics_v3-8`.
+
+Texts are longer than a sequence, so that no position is padding: the original scores padding, and masks it in the decoder.
+"""
+
+import json
+from pathlib import Path
+
+from made_text import make_lines, unigrams
+from our_runs import Bounds, Oracle, twin_of
+
+from relm.artifact import write_sidecar
+from relm.examples.builders import pregenerate
+from relm.examples.manifest import write_manifest
+from small_tokenizers import save_unigrams
+
+BATCH_SIZE, STEPS, LENGTH, WORDS, TEXT_SEED = 8, 100, 48, 60, 0
+
+
+def write_examples(folder: Path) -> Path:
+    """Build the pairs by the recipe's objective, and return their manifest."""
+    documents, shard = folder / "documents.jsonl", folder / "shard.table"
+    tokenizer = save_unigrams(folder / "tokenizer.json", unigrams())
+    texts = make_lines(BATCH_SIZE * STEPS, WORDS, TEXT_SEED)
+    rows = [json.dumps({"id": str(number), "title": "", "text": text}) for number, text in enumerate(texts)]
+    documents.write_text("".join(f"{row}\n" for row in rows), encoding="utf-8")
+    write_sidecar(documents, documents=len(texts))
+    pregenerate(documents, tokenizer, shard, twin_of(T5X_DIACRITICS).pretrain["main"], "ro", 1)
+    write_manifest({"train": [shard], "held_out": [shard]}, folder / "manifest.json")
+    return folder / "manifest.json"
+
+
+T5X_DIACRITICS = Oracle(
+    name="t5x_diacritics",
+    original="iliemihai/t5x_diacritics, run_distributed_tpus.py",
+    recipes=("mt5_base_romanian_diacritics_v3-8",),
+    twin={
+        "init_from": None,
+        "model": {
+            "layers": 2, "heads": 4, "head_size": 8, "hidden_size": 32, "intermediate_size": 48, "dropout": 0.0,
+        },
+        "pretrain": {
+            "main": {
+                "sequence_length": LENGTH,
+                "seq2seq": {"target_length": LENGTH},
+                "global_batch_size": BATCH_SIZE,
+                "steps": STEPS,
+            }
+        },
+    },
+    run={"micro_batch_size": BATCH_SIZE // 2},
+    write_examples=write_examples,
+    convert=dict,
+    arrays=("input_ids", "attention_mask", "labels"),
+    bounds=Bounds(loss=3e-6),
+    note="Texts fill a sequence: the original scores padding. They come in relm's order, and one replica is trained.",
+)  # fmt: skip
