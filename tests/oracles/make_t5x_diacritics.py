@@ -3,7 +3,7 @@
 Run it by Python 3.8 with torch 1.7.1, transformers 4.2.2, datasets 1.2.1, dill 0.3.3, numpy 1.23.5, unidecode and
 safetensors, after relm's order was written by relm's own Python:
 
-    PYTHONPATH=tests python tests/oracles/write_batches.py t5x_diacritics batches.npz
+    python tests/oracles/write_batches.py t5x_diacritics batches.npz
     OMP_NUM_THREADS=1 python tests/oracles/make_t5x_diacritics.py FOLDER batches.npz
 
 FOLDER is a clone of github.com/iliemihai/t5x_diacritics at 0911ce1.
