@@ -2,6 +2,7 @@
 
 from graphcore_bert import GRAPHCORE_BERT
 from graphcore_gpt2 import GRAPHCORE_GPT2
+from llama2_c import LLAMA2_C
 from llm_c import LLM_C, LLM_C_PYTHON
 from nanogpt import NANOGPT
 from our_runs import Oracle
@@ -13,6 +14,7 @@ ORACLES: tuple[Oracle, ...] = (
     NANOGPT,
     LLM_C_PYTHON,
     LLM_C,
+    LLAMA2_C,
     GRAPHCORE_GPT2,
     RUN_MLM,
     TPU_PRETRAIN,

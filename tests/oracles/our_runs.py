@@ -35,6 +35,7 @@ sys.path.append(str(CHECKOUT / "tests"))
 ALSO_MAY_CHANGE = (
     "model.*dropout*",
     "model.head_size",
+    "model.key_value_heads",
     "model.intermediate_size",
     "tokenizer.*",
     "pretrain.*.precision",

@@ -79,6 +79,7 @@ FAULTS = [
     (faults.MEAN_OF_MEANS, "run_mlm", 2, "step 1: the loss is"),
     (faults.CLIPPING, "run_mlm", 3, "step 2: the gradient norm is"),
     (faults.SCHEDULE, "graphcore_bert", 2, "step 1: the learning rate is"),
+    (faults.BETAS, "llama2_c", 4, "step 3: the loss is"),
     (faults.LEARNING_RATE, "t5x_diacritics", 2, "step 1: the learning rate is"),
     (faults.ORDER, "t5x_diacritics", 5, "step 4: the batch has sha256"),
     (faults.CLIPPING, "nanogpt", 4, "step 3: the loss is"),
