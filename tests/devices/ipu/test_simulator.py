@@ -278,7 +278,7 @@ def test_other_requests_that_the_simulator_cannot_meet_are_refused() -> None:
         SimulatorBackend(spec(GPT2, ADAMW, precision="float16", **pipeline))
     with pytest.raises(BackendError, match=r"optimizer.name is 'sgd', but IPUs have adamw, adam and lamb"):
         SimulatorBackend(spec(GPT2, {"name": "sgd", "learning_rate": 1.0}, **pipeline))
-    with pytest.raises(BackendError, match="architecture 't5' is not divided into segments; a pipeline trains gpt2 or llama or bert"):
+    with pytest.raises(BackendError, match="architecture 't5' is not divided into segments; a pipeline trains gpt2 or"):
         SimulatorBackend(spec(GPT2, ADAMW, **pipeline)._replace(architecture="t5"))
 
 
