@@ -36,7 +36,7 @@ class Finding(NamedTuple):
     name: str
     verdict: Verdict
     detail: str
-    """What was compared with what; for a difference, where it is and what to do."""
+    """The compared figures and their source; for a difference, where it is and what to do."""
 
     def __str__(self) -> str:
         return f"  {self.name:<20} {self.verdict:<13} {self.detail}"

@@ -12,8 +12,8 @@ from relm.recipes.remote_files import Sha256
 from relm.recipes.section import Section, read_yaml, validate
 
 
-class Origin(Section):
-    """Where figures come from."""
+class OriginalFigures(Section):
+    """Figures of an original, with their source."""
 
     source: str
     """Program that gave the figures, or the publication: repository, commit and file."""
@@ -21,7 +21,7 @@ class Origin(Section):
     """Command of this repository that makes the figures again; null: they are published."""
 
 
-class WeightsOracle(Origin):
+class WeightsOracle(OriginalFigures):
     """The initial weights of the original."""
 
     sha256: dict[Literal["avx2", "default"], dict[str, Sha256]] = Field(min_length=1)
@@ -29,7 +29,7 @@ class WeightsOracle(Origin):
     names and in the layout of transformers. avx2: x86 CPUs with AVX2; default: others."""
 
 
-class OrderOracle(Origin):
+class OrderOracle(OriginalFigures):
     """The order of the original's sequences."""
 
     shards: list[tuple[int, int]] = Field(min_length=1)
@@ -39,7 +39,7 @@ class OrderOracle(Origin):
     0, and the token of it with which the process's batch begins."""
 
 
-class RatesOracle(Origin):
+class RatesOracle(OriginalFigures):
     """The learning rates of the original."""
 
     decimals: int = Field(gt=0)
@@ -52,7 +52,7 @@ class RatesOracle(Origin):
     """Step, counted from 1 -> printed rate, for the message about other rates."""
 
 
-class LossOracle(Origin):
+class LossOracle(OriginalFigures):
     """The loss of the first batch before the first update."""
 
     nats_per_token: float = Field(gt=0)
@@ -61,7 +61,7 @@ class LossOracle(Origin):
     """Largest difference that counts as equal."""
 
 
-class OptionsOracle(Origin):
+class OptionsOracle(OriginalFigures):
     """Options of the original that no other oracle depends on."""
 
     values: dict[str, Any] = Field(min_length=1)
