@@ -12,11 +12,13 @@ from relm.devices.ipu.partition import build_model
 from relm.models.bert import BertConfig
 from relm.models.contract import LanguageModel
 from relm.models.gpt2 import Gpt2Config
+from relm.models.llama_configuration import LlamaConfig
 from relm.recipes.optimization import Optimizer
 from relm.recipes.pipeline import Pipeline
 from relm.training.optimizers import build_optimizer, optimizer_tensors
 
 GPT2 = Gpt2Config(layers=3, heads=2, hidden_size=8, positions=6, vocabulary_size=12, dropout=0.0)
+LLAMA = LlamaConfig(3, 2, 8, 20, positions=6, vocabulary_size=12, key_value_heads=1, tied_head=True)
 BERT = BertConfig(
     layers=3, heads=2, hidden_size=8, intermediate_size=12, positions=8, vocabulary_size=20, next_sentence=True,
     hidden_dropout=0.0, attention_dropout=0.0, query_key_value_bias=False, attention_projection_bias=False,
@@ -27,8 +29,13 @@ LAMB = {
     "name": "lamb", "learning_rate": 1e-2, "epsilon": 1e-6, "weight_decay": 0.01, "bias_correction": False,
     "decayed": "all_but_biases",
 }  # fmt: skip
-TERMS = {"gpt2": {"next_token": "labels"}, "bert": {"masked_token": "masked_labels", "next_sentence": "next_sentence_labels"}}
-Config = Gpt2Config | BertConfig
+NEXT_TOKEN = {"next_token": "labels"}
+TERMS = {
+    "gpt2": NEXT_TOKEN,
+    "llama": NEXT_TOKEN,
+    "bert": {"masked_token": "masked_labels", "next_sentence": "next_sentence_labels"},
+}
+Config = Gpt2Config | LlamaConfig | BertConfig
 
 
 def spec(
@@ -70,7 +77,7 @@ def examples(config: Config, sequences: int) -> dict[str, np.ndarray]:
     """Return a random batch, some of whose labels are not scored."""
     draw = np.random.default_rng(7)
     ids = draw.integers(0, config.vocabulary_size, (sequences, config.positions))
-    if isinstance(config, Gpt2Config):
+    if not isinstance(config, BertConfig):
         return {"input_ids": ids, "labels": np.where(draw.random(ids.shape) < 0.2, -100, np.roll(ids, -1, 1))}
     lengths = draw.integers(config.positions // 2, config.positions + 1, (sequences, 1))
     labels = draw.integers(0, config.vocabulary_size, (sequences, 3))
