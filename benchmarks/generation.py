@@ -5,8 +5,8 @@ with the same weights in both, prompts of one length, precision and threads; att
 both. The two take turns, so that both see the same machine; that greedy texts are the same, token for token, is checked first.
 Peak memory is measured in a fresh process each.
 
-`--ipu-simulator` compares two ways of one simulated IPU instead: a loop on it, with a cache of keys and values, and a pass over the
-whole text for each token.
+`--ipu-simulator` compares two ways of one simulated IPU instead: a loop on it, with a cache of keys and values, and a pass over
+the whole text for each token.
 """
 
 import argparse

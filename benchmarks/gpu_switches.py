@@ -146,7 +146,7 @@ def main() -> None:
     if arguments.part == "gather":
         compare_gathers(arguments.repeats)
     elif arguments.part == "loss":
-        compare_losses([0, 128, 32], arguments.positions, arguments.repeats)
+        compare_losses([0, 128, 64], arguments.positions, arguments.repeats)
     elif arguments.part == "one_loss":
         measure_loss(arguments.chunk, arguments.positions)
     else:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from relm.recipes.curves import load_curve
 from small_project import CHECKOUT, Commands
 
 BENCHMARKS = CHECKOUT / "benchmarks"
@@ -45,9 +46,13 @@ ELSEWHERE = {
     "xla.py": "tests/training/xla/test_xla_benchmark.py",
     "xla_host.py": "benchmarks/xla.py",
     "own_step_alone.py": "benchmarks/compiled.py",
+    "planted_faults.py": "benchmarks/curve_detection.py",
     "transformers_step.py": "benchmarks/compiled.py",
 }
-OF_OTHER_TESTS = ("compiled.py", "defects.py", "evaluation.py", "loop.py", "replay.py", "tokenisation.py")
+OF_OTHER_TESTS = (
+    "compiled.py", "curve_detection.py", "defects.py", "evaluation.py", "llm_c_curve.py", "loop.py",
+    "nanogpt_curves.py", "replay.py", "tokenisation.py",
+)  # fmt: skip
 pytestmark = pytest.mark.timeout(900)
 
 
@@ -164,6 +169,66 @@ class GPT(torch.nn.Module):
         term = self.model.terms({"input_ids": inputs, "labels": labels})["next_token"]
         return None, term.nats / term.count
 """
+
+
+@pytest.mark.full
+def test_planted_faults_are_watched(tmp_path: Path) -> None:
+    """The run without all-reduce has a norm an eighth as large, which shows in runs of any length."""
+    text = CHECKOUT / "tests" / "data" / "prose-sample.txt"
+    counts = ["--steps", "12", "--repetitions", "4", "--clean", "1", "--faulty", "1", "--orders", "own"]
+    printed = run(["curve_detection.py", "--runs", tmp_path, "--text", text, *counts])
+    rows = {cells[1].strip(): cells[2:] for line in printed.splitlines() if len(cells := line.split("|")) > 6}
+    assert rows["clean"][0].strip() == "0 of 1"
+    assert [cell.strip() for cell in rows["no all-reduce over 8 replicas"][:2]] == ["1 of 1", "1"]
+    assert "a gradient of one replica only" in rows["no all-reduce over 8 replicas"][4]
+
+
+# A program with the interface of nanoGPT's train.py, as far as the benchmark touches it from outside.
+TRAIN = """
+import sys
+import torch
+
+options = dict(word.lstrip("-").split("=") for word in sys.argv[2:])
+torch.manual_seed(1337)
+weights = torch.nn.Parameter(torch.randn(4))
+optimizer = torch.optim.AdamW([weights], lr=1e-3)
+for update in range(int(options["max_iters"]) + 1):
+    optimizer.param_groups[0]["lr"] = 1e-3 * (update + 1)
+    if update % 2 == 0:
+        print(f"step {update}: train loss 1.0000, val loss 2.0000")
+    loss = (weights**2).sum()
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_([weights], 1.0)
+    optimizer.step()
+    optimizer.zero_grad()
+    print(f"iter {update}: loss {loss.item():.4f}, time 1.00ms, mfu -100.00%")
+"""
+
+
+@pytest.mark.full
+def test_curves_of_another_program_are_recorded_and_joined(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(TRAIN)
+    both: list[str | Path] = ["--output", tmp_path / "runs", "--seeds", "1337", "5", "--steps", "6"]
+    run(["nanogpt_curves.py", "run", "--nanogpt", tmp_path, *both])
+    (tmp_path / "made.tsv").write_text(run(["nanogpt_curves.py", "join", *both]))
+    curve = load_curve(tmp_path / "made.tsv")
+    assert curve.steps == [1, 2, 3, 4, 5, 6]
+    assert curve.columns["learning_rate"] == [0.001, 0.002, 0.003, 0.004, 0.005, 0.006]
+    assert [value for value in curve.columns["validation_loss"] if value == value] == [2.0, 2.0, 2.0]
+    first, second = curve.repetitions("loss")
+    assert first[0] != second[0]
+    assert curve.columns["loss"][0] == pytest.approx((first[0] + second[0]) / 2, abs=1e-3)
+
+
+def test_the_log_of_llm_c_becomes_a_curve(tmp_path: Path) -> None:
+    log = "".join(f"s:{step} trl:{9 - step / 1000:.4f} lr:0.000{step % 10}00 norm:1.50\n" for step in range(1021))
+    (tmp_path / "main.log").write_text("s:0 tel:9.5000\n" + log + "s:1020 tel:8.0000\n")
+    (tmp_path / "made.tsv").write_text(run(["llm_c_curve.py", tmp_path / "main.log"]))
+    curve = load_curve(tmp_path / "made.tsv")
+    assert curve.steps == [*range(1, 1001), 1010, 1020]
+    assert curve.columns["loss"][:2] == [9.0, 8.999]
+    assert curve.columns["validation_loss"][-1] == 8.0
+    assert curve.rate_rounding == 5e-07
 
 
 @pytest.mark.full

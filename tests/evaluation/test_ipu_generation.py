@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ import torch
 from transformers import GenerationConfig, GPT2LMHeadModel
 
 from relm.cli import main
+from relm.devices.ipu.worker_process import INTERPRETER
 from relm.errors import RelmError
 from relm.evaluation.continuation import Timing, continuations
 from relm.evaluation.generation import Prompt, Writer, Writing
@@ -20,6 +23,7 @@ from relm.evaluation.models import Execution, load_causal
 from relm.evaluation.sampling import GREEDY, Sampling, random_stream
 from relm.models.gpt2 import Gpt2, Gpt2Config
 
+STAND_IN = Path(__file__).parents[1] / "devices" / "ipu"
 POSITIONS = 144
 TEXTS = [[0, 50, 51], [7], [9, 2, 6, 5, 3, 200], [4, 4]]
 SAMPLED = Sampling(0.9, 20, 0.9)
@@ -223,3 +227,22 @@ def test_the_command_prints_latencies_and_writes_the_texts_of_the_cpu(
     assert lines[1].startswith("Per-token latency avg: ")
     assert lines[2].startswith("Batch size: 2; Input length 2.5; Output length ")
     assert lines[3].startswith("Whole texts: one call of the device a batch; ")
+
+
+def test_the_command_writes_the_same_texts_through_poptorch(
+    folder: Path, evaluated: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stand-in computes for PopTorch on the CPU; the command, the worker and the program are the real ones."""
+    (tmp_path / "poptorch.py").write_text(
+        "import sys, torch, poptorch_stand_in\ntorch.__version__ = '2.0.1'\nsys.modules['poptorch'] = poptorch_stand_in\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), str(STAND_IN)]))
+    monkeypatch.setenv(INTERPRETER, sys.executable)
+    words = ["--greedy", "--length", "100", "--output"]
+    cache = ["--device", "ipu", "--executable-cache", str(tmp_path / "compiled")]
+    assert generate(folder, evaluated, *words, str(tmp_path / "ipu.jsonl"), *cache) == 0
+    assert "Whole texts: one call of the device a batch; " in capsys.readouterr().out
+    assert (tmp_path / "compiled").is_dir()
+    assert generate(folder, evaluated, *words, str(tmp_path / "cpu.jsonl")) == 0
+    assert (tmp_path / "ipu.jsonl").read_text() == (tmp_path / "cpu.jsonl").read_text()
+    assert generate(folder, evaluated, *words, str(tmp_path / "half.jsonl"), "--device", "ipu", "--precision", "float16") == 0

@@ -77,5 +77,9 @@ GRAPHCORE_BERT = Oracle(
     convert=convert,
     arrays=("input_ids", "attention_mask", "token_type_ids", "masked_positions", "masked_labels", "next_sentence_labels"),
     phase="phase_1",
-    note="The program runs on IPUs alone: its formulas stand in for it, in float64, and the batches are relm's.",
+    also_changes=("model.unlearnt_input",),
+    note=(
+        "The program runs on IPUs alone: its formulas stand in for it, in float64. The batches are relm's, and [PAD] learns "
+        "where it was drawn as an input (unlearnt_input: none)."
+    ),
 )  # fmt: skip

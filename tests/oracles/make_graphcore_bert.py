@@ -1,6 +1,6 @@
 """Make the golden of Graphcore's BERT for TensorFlow 1 by its formulas, in float64, with its own learning-rate schedule.
 
-    PYTHONPATH=tests python tests/oracles/make_graphcore_bert.py FOLDER
+    python tests/oracles/make_graphcore_bert.py FOLDER
 
 FOLDER is a clone of github.com/graphcore/examples at v3.0.0. Its program runs on IPUs alone; the formulas are those of
 modeling.py (`tensorflow_formula`), of LAMB in ipu_optimizer.py without bias correction, and of the sum of both losses.
@@ -111,7 +111,7 @@ def main() -> None:
     golden = Golden(
         original="graphcore/examples v3.0.0, nlp/bert/tensorflow1, by its formulas",
         commit=read_commit_of(original),
-        command="PYTHONPATH=tests python tests/oracles/make_graphcore_bert.py FOLDER",
+        command="python tests/oracles/make_graphcore_bert.py FOLDER",
         patched=PATCHED,
         versions=read_versions("torch", "numpy"),
         initial_sha256=hash_weights(initial),

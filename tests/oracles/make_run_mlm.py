@@ -3,7 +3,7 @@
 Run it by Python 3.8 with torch 1.7.1, transformers 4.2.2, datasets 1.2.1, dill 0.3.3, pyarrow 3.0.0, numpy 1.23.5 and
 safetensors, after relm's batches were written by relm's own Python:
 
-    PYTHONPATH=tests python tests/oracles/write_batches.py run_mlm batches.npz
+    python tests/oracles/write_batches.py run_mlm batches.npz
     OMP_NUM_THREADS=1 python tests/oracles/make_run_mlm.py FOLDER batches.npz
 
 FOLDER is a clone of github.com/huggingface/transformers at v4.2.2.

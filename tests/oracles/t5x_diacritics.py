@@ -14,7 +14,7 @@ from relm.examples.builders import pregenerate
 from relm.examples.manifest import write_manifest
 from small_tokenizers import save_unigrams
 
-BATCH_SIZE, STEPS, LENGTH, WORDS, TEXT_SEED = 8, 100, 48, 60, 0
+BATCH_SIZE, STEPS, LENGTH, WORDS, TEXT_SEED = 4, 100, 24, 36, 0
 
 
 def write_examples(folder: Path) -> Path:
@@ -48,7 +48,7 @@ T5X_DIACRITICS = Oracle(
             }
         },
     },
-    run={"micro_batch_size": BATCH_SIZE // 2},
+    run={"micro_batch_size": BATCH_SIZE},
     write_examples=write_examples,
     convert=dict,
     arrays=("input_ids", "attention_mask", "labels"),

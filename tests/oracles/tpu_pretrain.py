@@ -68,4 +68,9 @@ TPU_PRETRAIN = Oracle(
     write_examples=write_examples,
     convert=convert,
     arrays=("input_ids", "attention_mask", "masked_positions", "masked_labels"),
+    also_changes=("model.unlearnt_input", "pretrain.main.optimizer.decayed"),
+    note=(
+        "The order is relm's. The twin repeats three defects of training that the recipe does not: the schedule's return to "
+        "its peak in each epoch, unlearnt_input and decayed (docs/as_published.md)."
+    ),
 )  # fmt: skip

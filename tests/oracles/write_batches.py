@@ -1,6 +1,6 @@
 """Write the batches of relm's side of an oracle, for an original whose own draws are replaced by them.
 
-PYTHONPATH=tests python tests/oracles/write_batches.py NAME FILE.npz
+python tests/oracles/write_batches.py NAME FILE.npz
 """
 
 import sys

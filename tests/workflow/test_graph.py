@@ -117,6 +117,16 @@ def test_a_paper_and_all_are_targets(project: Commands) -> None:
     assert "[paper_nobody2026]" in done.stdout
 
 
+def test_a_paper_is_refused_with_the_faults_of_its_recipes_and_needs_no_plan_of_them(project: Commands) -> None:
+    paper = "paper: {key: nobody2026, title: Nothing, url: 'https://example.org'}\n"
+    (project.folder / "recipes" / "one.yaml").write_text(f"extends: tiny\n{paper}")
+    (project.folder / "recipes" / "wrong.yaml").write_text(f"extends: tiny\n{paper}model: {{layers: 0}}\n")
+    done = project.snakemake("-n", "paper_nobody2026")
+    assert done.returncode != 0
+    assert "recipes/wrong.yaml: 1 error" in done.stdout
+    assert "Traceback" not in done.stdout
+
+
 ON_A_TPU = "run: {{device: tpu, topology: {topology}, micro_batch_size: {size}, activation_checkpointing: {anew}}}"
 
 

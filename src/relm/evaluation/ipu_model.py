@@ -7,7 +7,6 @@ ones are padded, those with more sequences are divided.
 
 import weakref
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,13 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from relm.devices.contract import opened_hardware
 from relm.devices.ipu.decoding import TokenRule
-from relm.devices.ipu.worker_process import WorkerProcess
 from relm.errors import RelmError
+from relm.evaluation.ipu_worker import open_worker, read_layers
 from relm.evaluation.logits_processors import NOT_FINITE
 from relm.evaluation.models import Execution
-from relm.limits import usable_cores
 from relm.models.gpt2 import Gpt2
 
 # A program takes prompts of up to a multiple of this, the default of Graphcore's --input-len: a longer prompt need not be
@@ -51,7 +48,7 @@ class IpuCausalModel:
         """Start the worker, and send it the model.
 
         Raises:
-            RelmError: no Python here can run the worker, or the layers are not those of the model.
+            RelmError: as of `open_worker`.
         """
         self.folder, self.sha256 = folder, sha256
         self.positions: int | None = model.config.positions
@@ -60,28 +57,9 @@ class IpuCausalModel:
         self.sequences, self.length = 0, 0
         """Shape of the program for the head's input; zeros: there is none yet."""
         self.writing: WritingProgram | None = None
-        layers = execution.layers_per_ipu or (model.config.layers,)
-        if sum(layers) != model.config.layers or min(layers) < 0:
-            raise RelmError(
-                f"--layers-per-ipu: {' '.join(map(str, layers))} sum to {sum(layers)}, but {folder} has {model.config.layers} "
-                "layers; give as many"
-            )
-        self.ipus = len(layers)
-        self._worker = WorkerProcess("poptorch" if execution.device == "ipu" else "simulator")
+        self.ipus = len(read_layers(folder, model, execution))
+        self._worker = open_worker(folder, "gpt2", model, execution)
         weakref.finalize(self, self._worker.close)
-        if execution.device == "ipu":
-            opened_hardware[str(self._worker.facts["name"])] = None
-        spec = {
-            "architecture": "gpt2",
-            "configuration": asdict(model.config),
-            "placement": place_segments(layers),
-            "precision": execution.precision,
-            "threads": execution.threads or usable_cores(),
-            "available_memory_proportion": execution.available_memory_proportion,
-            "executable_cache": str(execution.executable_cache or ""),
-        }
-        weights = {name: tensor.detach().numpy() for name, tensor in model.state_dict().items()}
-        self._worker.request("open_inference", spec, weights)
 
     def hidden(self, input_ids: Tensor) -> Tensor:
         """Return the head's input, (batch, sequence) -> (batch, sequence, width) float32, on the host."""
@@ -145,14 +123,3 @@ class IpuCausalModel:
         """Return logits, (positions, width) -> (positions, vocabulary)."""
         with torch.inference_mode():
             return self._model.head(hidden)
-
-
-def place_segments(layers: tuple[int, ...]) -> list[tuple[str, int]]:
-    """Return the IPU of each segment of a GPT-2: embeddings on the first, as in Graphcore's text_generate_gpt2.py.
-
-    >>> place_segments((1, 1))
-    [('token_embedding', 0), ('position_embedding', 0), ('layers.0', 0), ('layers.1', 1), ('head', 0)]
-    """
-    ipus = [ipu for ipu, count in enumerate(layers) for _ in range(count)]
-    placed = [(f"layers.{number}", ipu) for number, ipu in enumerate(ipus)]
-    return [("token_embedding", 0), ("position_embedding", 0), *placed, ("head", 0)]

@@ -27,7 +27,7 @@ def hidden_at(model: Gpt2, input_ids: Tensor, rows: Tensor, columns: Tensor) -> 
     if 2 * most > length:  # nothing to gain
         return model.hidden(input_ids)[rows, columns]
     body = model.transformer
-    x = body.wte(input_ids) + body.wpe.weight[:length]
+    x = body.with_positions(body.wte(input_ids))
     for layer in body.h[:-1]:
         x = layer(x, None)
     last = cast(Block, body.h[-1])

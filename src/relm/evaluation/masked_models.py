@@ -34,6 +34,7 @@ from relm.models.bert_configuration import BertConfig
 from relm.models.configuration import OWN, folder_config
 from relm.models.gathering import gathered
 from relm.recipes.architectures import BertArchitecture, names_with
+from relm.recipes.devices import DEVICES
 
 # The tensor that shows that a file holds a head for sentence pairs, whatever class its configuration names.
 PAIRS_HEAD = "cls.seq_relationship.weight"
@@ -196,13 +197,21 @@ def load_masked(folder: Path, vocabulary_size: int, execution: Execution | None 
         model: MaskedModel
         if own is not None:
             require_finite_weights(folder, own)
-            model = OwnMaskedModel(folder, sha256, own, execution)
+            model = _open_own(folder, sha256, own, execution)
         else:
             _require_masked(folder)
             auto_class = "AutoModelForPreTraining" if pairs else "AutoModelForMaskedLM"
             model = ForeignMaskedModel(folder, sha256, load_foreign(folder, auto_class), execution)
     require_vocabulary(folder, model.vocabulary_size, vocabulary_size)
     return model
+
+
+def _open_own(folder: Path, sha256: str, own: Bert, execution: Execution) -> MaskedModel:
+    if not DEVICES[execution.device].infers_own:
+        return OwnMaskedModel(folder, sha256, own, execution)
+    from relm.evaluation.ipu_masked_model import IpuMaskedModel
+
+    return IpuMaskedModel(folder, sha256, own, execution)
 
 
 def _require_masked(folder: Path) -> None:

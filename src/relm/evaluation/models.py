@@ -53,20 +53,21 @@ class Execution:
         """Return the device, ready, without deterministic algorithms: a forward pass needs none, and some models lack them.
 
         Raises:
-            RelmError: the device is absent, or it evaluates relm's own GPT-2 alone.
+            RelmError: the device is absent, or it evaluates relm's own models alone.
         """
         self.require_device_of_all_models()
         return open_device(Run(device=self.device, threads=self.threads, compile=False, deterministic=False))
 
     def require_device_of_all_models(self) -> None:
-        """Raise an error for a device that evaluates relm's own GPT-2 alone.
+        """Raise an error for a device that evaluates relm's own models alone.
 
         Raises:
             RelmError: it is one.
         """
-        if DEVICES[self.device].infers_gpt2:
+        if DEVICES[self.device].infers_own:
             raise RelmError(
-                f"--device: {self.device} evaluates a GPT-2 of relm's own alone, which this model or task is not; give another"
+                f"--device: {self.device} evaluates GPT-2, BERT and RoBERTa of relm's own alone, and not this model or task; "
+                "give another device"
             )
 
 
@@ -307,7 +308,7 @@ def load_causal(folder: Path, vocabulary_size: int, execution: Execution | None 
 
 
 def _open_own(folder: Path, sha256: str, own: Gpt2, execution: Execution) -> CausalModel:
-    if not DEVICES[execution.device].infers_gpt2:
+    if not DEVICES[execution.device].infers_own:
         return OwnCausalModel(folder, sha256, own, execution)
     from relm.evaluation.ipu_model import IpuCausalModel
 

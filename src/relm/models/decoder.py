@@ -102,7 +102,7 @@ class FeedForward(nn.Module):
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
         width, inner = config.hidden_size, config.intermediate_size
-        self.approximate = GELU.get(config.feed_forward)
+        self.approximate = GELU.get(config.feed_forward, "none")
         self.dropout = config.dropout
         self.c_gate = Projection(width, inner, config.biases) if config.feed_forward == "swiglu" else None
         self.c_fc = Projection(width, inner, config.biases)

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import cast
 
 import torch
 from torch import Tensor
 
 from relm.models.configuration import folder_config
-from relm.models.decoder import Decoder
+from relm.models.decoder import Block, Decoder
 from relm.models.llama_configuration import FREE_FIELDS, LlamaConfig
 from relm.models.weights import read_weights, write_folder
 
@@ -70,7 +71,8 @@ class Llama(Decoder):
         found = {published: own[name] for published, name in _NAMES.items() if name in own}
         for layer in range(self.config.layers):
             theirs, ours = _prefixes(layer)
-            parts = own[ours + _WHOLE].t().split(self.transformer.h[layer].attn.widths)
+            attention = cast(Block, self.transformer.h[layer]).attn
+            parts = own[ours + _WHOLE].t().split(attention.widths)
             found.update({theirs + name: part for name, part in zip(_PARTS, parts)})
             found.update({theirs + published: own[ours + name].t() for published, name in _MATRICES.items()})
             found.update({theirs + published: own[ours + name] for published, name in _NORMS.items()})

@@ -38,8 +38,9 @@ class DeviceDeclaration:
     """Its Dockerfile fetches packages, so the image is built with a network; other images are built without one."""
     evaluation_batch_tokens: int = 0
     """Tokens that an evaluation computes at once; 0: evaluations run on the CPU, and `--device` refuses its name."""
-    infers_gpt2: bool = False
-    """A GPT-2 is evaluated, and generates, on it where a command names it; evaluations of a recipe's graph never run on it."""
+    infers_own: bool = False
+    """relm's own GPT-2, BERT and RoBERTa are evaluated, and a GPT-2 generates, on it where a command names it; evaluations of a
+    recipe's graph never run on it."""
     in_main_memory: bool = False
     """Weights and activations are in the machine's main memory, which all processes share."""
     attention: Literal["products", "fused", "written_out"] = "fused"
@@ -155,7 +156,7 @@ DEVICES: Registry[DeviceDeclaration] = Registry(
         image="ipu",
         float32_products={"highest": "as its pipeline's precision says"},
         pipelined=True,
-        infers_gpt2=True,
+        infers_own=True,
         simulator="ipu_simulator",
         float32_matmul_precision="highest",
         draws_depend_on=("poptorch", "replicas"),
@@ -172,7 +173,7 @@ DEVICES: Registry[DeviceDeclaration] = Registry(
         float32_products={"highest": "in float32"},
         reserved_gib=0.5,  # Python, torch and its libraries
         pipelined=True,
-        infers_gpt2=True,
+        infers_own=True,
         float32_matmul_precision="highest",
     ),
 )
@@ -201,7 +202,7 @@ def list_evaluation_devices() -> list[str]:
 
 def list_inference_devices() -> list[str]:
     """Return the names of the devices that a command may name for an evaluation or for generation."""
-    return [*list_evaluation_devices(), *(declaration.name for declaration in DEVICES if declaration.infers_gpt2)]
+    return [*list_evaluation_devices(), *(declaration.name for declaration in DEVICES if declaration.infers_own)]
 
 
 def find_evaluation_device(device: str) -> str:

@@ -8,7 +8,8 @@ from relm.recipes.optimization import LossScaling
 from relm.recipes.pipeline import Pipeline
 
 if TYPE_CHECKING:
-    from relm.recipes.recipe import OnMachine, Phase, Run
+    from relm.recipes.on_machine import OnMachine
+    from relm.recipes.recipe import Phase, Run
 
 OPTIMIZERS = ("adamw", "adam", "lamb")
 """Optimizers that a worker of a pipeline computes."""

@@ -19,7 +19,7 @@ from relm.recipes.published_models import PretrainedModel, load_model
 from relm.recipes.published_tests import PublishedTest, load_test
 from relm.recipes.recipe import Recipe, load_recipe
 from relm.recipes.run_name import SMOKE, RunName
-from relm.recipes.section import NAME
+from relm.recipes.section import NAME, read_extended
 from relm.recipes.smoke import smoke_twin
 
 # Folders of `results/` that do not belong to a recipe.
@@ -83,6 +83,16 @@ class Project:
             absent = f" ({path} does not exist)" if _is_name(run.recipe) else ""
             raise RelmError(f"there is no recipe {run.recipe!r}{absent}; {self._suggest_recipe(run)}")
         return path
+
+    def paper_key(self, name: str) -> str | None:
+        """Return the key of the paper that a recipe names; None if it names none, or no valid one. The rest is not checked.
+
+        Raises:
+            RelmError: the file is absent, or no recipe.
+        """
+        paper = read_extended(self.recipe_path(name)).get("paper")
+        key = paper.get("key") if isinstance(paper, dict) else None
+        return key if isinstance(key, str) and NAME.fullmatch(key) else None
 
     def _suggest_recipe(self, run: RunName) -> str:
         """Return a sentence with the target that an unknown name may mean."""

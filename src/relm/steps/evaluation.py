@@ -141,7 +141,7 @@ def _require_ipus(a: Arguments) -> None:
     options = {"--layers-per-ipu": a.layers_per_ipu, "--available-memory-proportion": a.available_memory_proportion}
     options["--executable-cache"] = a.executable_cache
     for name, value in options.items():
-        if value is not None and not DEVICES[a.device].infers_gpt2:
+        if value is not None and not DEVICES[a.device].infers_own:
             raise RelmError(f"{name}: goes with --device ipu or ipu_simulator, found {a.device}; leave it out")
 
 

@@ -60,6 +60,8 @@ def loop(tokens: int, weight: float = 1.0) -> DecodingLoop:
     model = Gpt2(Gpt2Config(layers=1, heads=2, hidden_size=8, positions=16, vocabulary_size=VOCABULARY))
     model.initialise(torch.Generator().manual_seed(0))
     with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(20 if parameter.dim() > 1 else 1)  # each token depends on those before it
         model.transformer.ln_f.weight.mul_(weight)
     return DecodingLoop(repeat_on_host, model.eval(), TokenRule(1), tokens)
 
@@ -70,6 +72,17 @@ def test_a_longer_loop_begins_with_the_texts_of_a_shorter_one() -> None:
     longest = loop(10)(ids, lengths)[0]
     for tokens in (1, 2, 9):
         assert torch.equal(loop(tokens)(ids, lengths)[0], longest[:, :tokens])
+
+
+@torch.inference_mode()
+def test_tokens_and_the_sum_of_the_largest_logits_are_those_of_passes_over_the_whole_text() -> None:
+    made, ids, lengths = loop(8), torch.arange(6).reshape(2, 3), torch.tensor([3, 2])
+    tokens, largest = made(ids, lengths)
+    for row, length in enumerate(lengths.tolist()):
+        text = torch.cat([ids[row, :length], tokens[row]])
+        logits, chosen = made.model.logits(text[None])[0, length - 1 : -1].max(-1)
+        assert torch.equal(chosen, tokens[row])
+        torch.testing.assert_close(largest[row], logits.sum())
 
 
 @torch.inference_mode()

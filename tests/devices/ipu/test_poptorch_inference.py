@@ -45,13 +45,13 @@ def test_the_heads_input_is_that_of_the_whole_model_and_blocks_are_those_of_the_
     whole, ids = model(), torch.arange(12).reshape(2, 6)
     running = poptorch.PoptorchInference(spec_of(0, 0, 0, 1, 1), whole.state_dict())
     with torch.no_grad():
-        torch.testing.assert_close(running.hidden(ids), whole.hidden(ids), rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(running.hidden({"input_ids": ids}), whole.hidden(ids), rtol=1e-5, atol=1e-6)
     assert stand_in.Block.entered == list(zip(BODY, (0, 0, 0, 1, 1), strict=True))
 
 
 def options_of(running: Any) -> dict[str, Any]:
     """Return the calls on the options of the program that computes the head's input."""
-    running.hidden(torch.zeros(1, 6, dtype=torch.int64))
+    running.hidden({"input_ids": torch.zeros(1, 6, dtype=torch.int64)})
     calls: dict[str, Any] = stand_in.inference_executors[-1].options.calls
     running.close()
     return calls
@@ -110,7 +110,7 @@ def test_another_rule_or_length_is_another_program_and_the_first_is_released(pop
         given = beginnings()
         assert given.noise is not None
         running.write(given._replace(noise=given.noise[:, :tokens]), rule, tokens)
-    running.hidden(torch.zeros(1, 6, dtype=torch.int64))
+    running.hidden({"input_ids": torch.zeros(1, 6, dtype=torch.int64)})
     assert [executor.alive for executor in stand_in.inference_executors] == [False, False, False, True]
 
 
@@ -126,7 +126,7 @@ def test_a_loop_on_several_ipus_or_beyond_the_positions_is_refused(kind: str, po
 def test_another_shape_is_another_program_and_the_ipus_are_released_before(poptorch: ModuleType) -> None:
     running = poptorch.PoptorchInference(spec_of(0, 0, 0, 0, 0), model().state_dict())
     for sequences, length in ((1, 6), (1, 6), (2, 4), (2, 4)):
-        running.hidden(torch.zeros(sequences, length, dtype=torch.int64))
+        running.hidden({"input_ids": torch.zeros(sequences, length, dtype=torch.int64)})
     assert [executor.alive for executor in stand_in.inference_executors] == [False, True]
     running.close()
     assert not stand_in.inference_executors[1].alive
@@ -136,7 +136,7 @@ def test_half_precision_is_that_of_weights_and_activations(poptorch: ModuleType)
     running = poptorch.PoptorchInference(spec_of(0, 0, 0, 0, 0, precision="float16"), model().state_dict())
     assert {parameter.dtype for parameter in running._model.parameters()} == {torch.float16}
     ids = torch.arange(6)[None]
-    hidden, exact = running.hidden(ids), model().hidden(ids)
+    hidden, exact = running.hidden({"input_ids": ids}), model().hidden(ids)
     assert hidden.dtype == torch.float32
     assert not torch.equal(hidden, exact)
     torch.testing.assert_close(hidden, exact, rtol=0.02, atol=0.02)

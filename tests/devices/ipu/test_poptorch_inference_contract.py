@@ -18,6 +18,8 @@ poptorch = pytest.importorskip(
 from relm.devices.ipu.decoding import DecodingLoop, TokenRule  # noqa: E402
 from relm.devices.ipu.inference import Beginnings, InferenceSpec, SimulatedInference  # noqa: E402
 from relm.devices.ipu.poptorch_inference import PoptorchInference, inference_options  # noqa: E402
+from relm.models.bert import Bert  # noqa: E402
+from relm.models.bert_configuration import BertConfig  # noqa: E402
 from relm.models.gpt2 import Gpt2, Gpt2Config  # noqa: E402
 
 # What only the stand-in can do: show the program.
@@ -25,6 +27,9 @@ core = pytest.importorskip("poptorch.poptorch_core")
 stand_in = pytest.mark.skipif(not hasattr(core, "executables"), reason="a compiled program has no records")
 
 CONFIG = Gpt2Config(layers=3, heads=2, hidden_size=8, positions=6, vocabulary_size=12, dropout=0.5)
+BERT = BertConfig(
+    layers=2, heads=2, hidden_size=8, intermediate_size=12, positions=6, vocabulary_size=12, next_sentence=True
+)  # fmt: skip
 BODY = ["token_embedding", "position_embedding", "layers.0", "layers.1", "layers.2"]
 
 
@@ -46,8 +51,25 @@ def test_the_heads_input_is_that_of_the_whole_model_for_every_shape(ipus: tuple[
     for sequences, length in ((2, 6), (2, 6), (1, 4)):
         ids = torch.randint(12, (sequences, length), generator=torch.Generator().manual_seed(length))
         with torch.no_grad():
-            torch.testing.assert_close(running.hidden(ids), whole.hidden(ids), rtol=tolerance, atol=tolerance)
+            torch.testing.assert_close(running.hidden({"input_ids": ids}), whole.hidden(ids), rtol=tolerance, atol=tolerance)
     running.close()
+
+
+@pytest.mark.parametrize("ipus", [(0, 0, 0, 0), (0, 0, 0, 1)])
+def test_the_encoders_output_of_a_bert_is_that_of_the_whole_model(ipus: tuple[int, ...]) -> None:
+    whole = Bert(BERT).eval()
+    whole.initialise(torch.Generator().manual_seed(0))
+    placement = [*zip(["token_embedding", "position_embedding", "layers.0", "layers.1"], ipus), ("head", 0)]
+    spec = InferenceSpec("bert", dataclasses.asdict(BERT), placement, "float32", threads=1)
+    running, draw = PoptorchInference(spec, whole.state_dict()), torch.Generator().manual_seed(1)
+    mask = (torch.arange(6) < torch.tensor([[6], [4]])).to(torch.int64)
+    ids, kinds = torch.randint(12, (2, 6), generator=draw), torch.randint(2, (2, 6), generator=draw)
+    slots = torch.tensor([[1, 3, 2], [0, 3, 3]])
+    found = running.hidden({"input_ids": ids, "attention_mask": mask, "token_type_ids": kinds, "masked_positions": slots})
+    running.close()
+    with torch.no_grad():
+        expected = whole.encoded(ids, mask, kinds, torch.cat([torch.zeros_like(slots[:, :1]), slots], dim=1))
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize(("ipus", "strategy"), [((0,) * 5, "PipelinedExecution"), ((0, 0, 1, 2, 3), "ShardedExecution")])
@@ -116,7 +138,7 @@ def test_head_input_and_texts_take_turns_on_the_ipus() -> None:
     ids = torch.arange(6)[None]
     for _ in range(2):
         with torch.no_grad():
-            torch.testing.assert_close(running.hidden(ids), whole.hidden(ids), rtol=1e-5, atol=1e-5)
+            torch.testing.assert_close(running.hidden({"input_ids": ids}), whole.hidden(ids), rtol=1e-5, atol=1e-5)
         assert running.write(beginnings(RULES[0], 2), RULES[0], 2).tokens.shape == (2, 2)
     running.close()
 

@@ -6,13 +6,17 @@ It names the interpreter in RELM_TEST_PYTHON38, and a folder with PopTorch's sou
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
+from relm.models.gpt2 import Gpt2
+from relm.models.gpt2_configuration import Gpt2Config
 from small_project import CHECKOUT, make_project
+from small_tokenizers import save_byte_level
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(1200)]
 HERE = Path(__file__).parent
@@ -93,6 +97,28 @@ def test_the_tests_against_poptorchs_front_end_pass(python: str, tmp_path: Path)
     if not source and "2 skipped" in done.stdout:
         pytest.skip("there is no PopTorch; `make test-py38 POPTORCH=folder` takes a copy of its source, branch sdk-release-3.4")
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
+
+
+def test_the_command_writes_through_poptorchs_front_end_what_the_cpu_writes(python: str, tmp_path: Path) -> None:
+    """The program of a whole text, a loop on one IPU, is traced by PopTorch's own code and replayed by the stand-in."""
+    if not (source := os.environ.get("RELM_TEST_POPTORCH")):
+        pytest.skip("there is no copy of PopTorch's source; `make test-py38 POPTORCH=folder` takes one")
+    model = Gpt2(Gpt2Config(2, 2, 32, positions=112, vocabulary_size=262, initializer_range=0.3))
+    model.initialise(torch.Generator().manual_seed(0))
+    model.save_folder(tmp_path, {})
+    save_byte_level(tmp_path / "tokenizer.json")
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "RELM_IPU_PYTHON": python}
+    environment["PYTHONPATH"] = os.pathsep.join([str(front_end(Path(source), tmp_path / "front_end")), str(CHECKOUT / "src")])
+    texts = []
+    for device in ("ipu", "cpu"):
+        words = ["--model", str(tmp_path), "--prompt", "ab", "cde", "--greedy", "--length", "100", "--device", device]
+        output = tmp_path / f"{device}.jsonl"
+        command = [sys.executable, "-m", "relm", "generate", *words, "--threads", "1", "--output", str(output)]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+        assert ("Whole texts: one call of the device" in done.stdout) == (device == "ipu")
+        texts.append(output.read_text())
+    assert texts[0] == texts[1]
 
 
 def front_end(source: Path, folder: Path) -> Path:

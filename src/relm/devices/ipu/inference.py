@@ -7,7 +7,7 @@ which has the head too, computes only those that it needs. Runs on Python 3.8.
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, NamedTuple, Protocol, Sequence
+from typing import Any, Mapping, NamedTuple, Protocol, Sequence
 
 import torch
 from torch import Tensor
@@ -23,9 +23,9 @@ class InferenceSpec(NamedTuple):
     """The model and its division; JSON on the way to the worker."""
 
     architecture: str
-    """gpt2: segments of a BERT read labels beside tokens."""
+    """gpt2 or bert."""
     configuration: dict[str, Any]
-    """The fields of `relm.models.gpt2_configuration.Gpt2Config`."""
+    """The fields of the architecture's configuration."""
     placement: list[tuple[str, int]]
     """Pairs of segment and IPU, in the order of execution."""
     precision: str
@@ -56,8 +56,14 @@ class Beginnings(NamedTuple):
 class Inference(Protocol):
     """Computes the head's input of one model."""
 
-    def hidden(self, input_ids: Tensor) -> Tensor:
-        """Return the head's input, (batch, sequence) int64 -> (batch, sequence, width) float32."""
+    def hidden(self, batch: Mapping[str, Tensor]) -> Tensor:
+        """Return the head's input, float32, for a batch as the segments read it, without labels.
+
+        Args:
+            batch: int64, `input_ids`, (batch, sequence), for a GPT-2, whose result is (batch, sequence, width). For a BERT also
+                `attention_mask`, `token_type_ids` and `masked_positions`, (batch, slots); the result is (batch, slots, width),
+                and the first token's is before those of the slots if it has a head for sentence pairs.
+        """
 
     def write(self, beginnings: Beginnings, rule: TokenRule, tokens: int) -> WrittenTokens:
         """Return `tokens` ids after each prompt, by a loop on the device.
@@ -90,12 +96,12 @@ class SimulatedInference:
                 self._models[ipu].get_parameter(name).copy_(weights[name])
         self._spec = spec
 
-    def hidden(self, input_ids: Tensor) -> Tensor:
+    def hidden(self, batch: Mapping[str, Tensor]) -> Tensor:
         """See `Inference`."""
         state: dict[str, Tensor] = {}
         with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16, enabled=self._spec.precision == "bfloat16"):
             for number, (_, ipu) in enumerate(body_of(self._spec.placement)):
-                state = self._models[ipu].segments()[number].run({"input_ids": input_ids}, state)
+                state = self._models[ipu].segments()[number].run(batch, state)
         return state["hidden"].float()
 
     def write(self, beginnings: Beginnings, rule: TokenRule, tokens: int) -> WrittenTokens:

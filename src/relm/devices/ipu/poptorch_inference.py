@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-from typing import Any, Callable, Hashable
+from typing import Any, Callable, Hashable, Mapping, Sequence
 
 import poptorch
 import torch
@@ -28,16 +28,18 @@ PROPORTION_ON_ONE = 0.2
 class PlacedBody(nn.Module):
     """A model without its head, whose segments are blocks on IPUs."""
 
-    def __init__(self, model: LanguageModel, placement: list[tuple[str, int]]) -> None:
+    def __init__(self, model: LanguageModel, placement: list[tuple[str, int]], inputs: Sequence[str]) -> None:
+        """Keep the model; `inputs` are the names of the arguments of `forward`."""
         super().__init__()
-        self.model, self._placement = model, body_of(placement)
+        self.model, self._placement, self._inputs = model, body_of(placement), tuple(inputs)
 
-    def forward(self, input_ids: Tensor) -> Tensor:
-        """(batch, sequence) -> (batch, sequence, width)"""
+    def forward(self, *tensors: Tensor) -> Tensor:
+        """Return the head's input."""
+        batch = dict(zip(self._inputs, tensors))
         state: dict[str, Tensor] = {}
         for segment, (name, ipu) in zip(self.model.segments(), self._placement):
             with poptorch.Block(name, ipu_id=ipu):
-                state = segment.run({"input_ids": input_ids}, state)
+                state = segment.run(batch, state)
         return state["hidden"]
 
 
@@ -62,10 +64,11 @@ class PoptorchInference:
         self._running: Any = None
         self._program: Hashable = None
 
-    def hidden(self, input_ids: Tensor) -> Tensor:
+    def hidden(self, batch: Mapping[str, Tensor]) -> Tensor:
         """See `Inference`; inputs of a new shape are compiled for first."""
-        program = ("hidden", tuple(input_ids.shape))
-        hidden: Tensor = self._run(program, lambda: PlacedBody(self._model, self._spec.placement), input_ids)
+        program = ("hidden", *((name, tuple(tensor.shape)) for name, tensor in batch.items()))
+        build = lambda: PlacedBody(self._model, self._spec.placement, list(batch))  # noqa: E731
+        hidden: Tensor = self._run(program, build, *batch.values())
         return hidden.float()
 
     def write(self, beginnings: Beginnings, rule: TokenRule, tokens: int) -> WrittenTokens:

@@ -193,7 +193,7 @@ class Worker:
     def _hidden(self, request: Message) -> Message:
         import torch
 
-        hidden = self._backend.hidden(torch.from_numpy(request.arrays["input_ids"]))
+        hidden = self._backend.hidden({name: torch.from_numpy(array) for name, array in request.arrays.items()})
         return Message("computed", {}, {"hidden": hidden.numpy()})
 
     def _write(self, request: Message) -> Message:

@@ -122,7 +122,7 @@ class WorkerProcess:
         assert self._process.stdout is not None, "a pipe was requested"
         self._path, self._waiting = path, False
         self._pipe = TimedPipe(self._process.stdout)
-        self._requests, self._answers = io.BufferedWriter(self._process.stdin), io.BufferedReader(self._pipe)  # type: ignore[arg-type]
+        self._requests, self._answers = io.BufferedWriter(self._process.stdin), io.BufferedReader(self._pipe)
         try:
             self.facts: Mapping[str, Any] = self.request("hello", {"backend": backend}, within=_TIME_TO_START).fields
             """The name of its hardware, and the versions of its packages."""
