@@ -169,7 +169,7 @@ STRANGE_STEPS: dict[str, list[str]] = {
     "push": ["relm", "push", "gs://somebody/else"],
     "pull": ["relm", "pull", "gs://somebody/else"],
     "images": ["relm", "images", "build", "cpu", "--base", "evil"],
-    "import": ["relm", "import", "--format", "pickle", "--files", "work/x", "--tokenizer", "work/t", "--output", "work/y"],
+    "export": ["relm", "export", "--manifest", "work/x", "--format", "megatron", "--tokenizer", "work/t", "--output", "work/y"],
     "publish": ["relm", "publish", "tiny", "--output", "src"],
     "verify": ["relm", "verify", "../results/tiny/evil", "--model", "work/m", "--output", "work/verify.json"],
     "download": ["relm", "download", "--dataset", "results/tiny/evil.yaml", "--file", "x", "--output", "work/x"],

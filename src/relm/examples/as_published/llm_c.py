@@ -124,7 +124,8 @@ class LlmCOrder:
         for epoch in np.unique(epochs).tolist():
             chosen = epochs == epoch
             starts[chosen] = self._starts(epoch)[parts[chosen]]
-        return starts + rows * self.geometry.sequence_length
+        starts += rows * self.geometry.sequence_length
+        return starts
 
     def locate(self, starts: Integers) -> Integers:
         """Return the shard of each token of the stream, and its place there: (tokens, 2)."""
