@@ -99,7 +99,8 @@ def draw_weights(shapes: Mapping[str, Sequence[int]]) -> dict[str, npt.NDArray[n
 def _draw(name: str, shape: tuple[int, ...]) -> npt.NDArray[np.float32]:
     # RandomState: numpy promises that its draws never change.
     drawn = np.random.RandomState([SEED, zlib.crc32(name.encode())]).standard_normal(shape) * DEVIATION
-    around = 1.0 if len(shape) == 1 and name.endswith(SCALES) else 0.0
+    # llm.c has the vectors of all layers in one array, ln1w.
+    around = 1.0 if name.endswith(SCALES) and (len(shape) == 1 or name.startswith("ln")) else 0.0
     return (around + drawn).astype(np.float32)
 
 

@@ -3,11 +3,22 @@
 from graphcore_bert import GRAPHCORE_BERT
 from graphcore_gpt2 import GRAPHCORE_GPT2
 from llama2_c import LLAMA2_C
+from llm_c import LLM_C, LLM_C_PYTHON
 from nanogpt import NANOGPT
 from our_runs import Oracle
 from run_mlm import RUN_MLM
 from t5x_diacritics import T5X_DIACRITICS
 from tpu_pretrain import TPU_PRETRAIN
 
-ORACLES: tuple[Oracle, ...] = (NANOGPT, LLAMA2_C, GRAPHCORE_GPT2, RUN_MLM, TPU_PRETRAIN, T5X_DIACRITICS, GRAPHCORE_BERT)
+ORACLES: tuple[Oracle, ...] = (
+    NANOGPT,
+    LLM_C_PYTHON,
+    LLM_C,
+    LLAMA2_C,
+    GRAPHCORE_GPT2,
+    RUN_MLM,
+    TPU_PRETRAIN,
+    T5X_DIACRITICS,
+    GRAPHCORE_BERT,
+)
 BY_NAME = {oracle.name: oracle for oracle in ORACLES}

@@ -29,7 +29,7 @@ from relm.training.architecture import configuration, unset_model
 from relm.training.phase_run import open_reader
 
 CHECKOUT = Path(__file__).resolve().parents[2]
-# Oracles import modules of tests/, where pytest finds them by itself; a script of this folder does not.
+# Some oracles read texts and tokenizers of the other tests, which pytest finds by itself.
 sys.path.append(str(CHECKOUT / "tests"))
 # Patterns of the keys that a twin may change, beside those of the smoke twin: sizes, schedules' lengths, dropout and precision.
 ALSO_MAY_CHANGE = (
@@ -183,15 +183,39 @@ def write_stream(
         sizes: tokens of each document.
         facts: other facts of the shard's sidecar, such as `end_of_text_id`.
     """
-    tokenizer, shard = folder / "tokenizer.json", folder / "stream.bin"
+    shard = write_shard(folder, "stream.bin", tokens, sizes, vocabulary_size, **facts)
+    write_manifest({"train": [shard], "held_out": [shard]}, folder / "manifest.json")
+    return folder / "manifest.json"
+
+
+def write_shards(folder: Path, shards: Sequence[npt.NDArray[np.integer]], vocabulary_size: int, **facts: Any) -> Path:
+    """Write shards of one document each for training, the first of which is held out too, and return the manifest."""
+    names = [f"shard_{number}.tokens.bin" for number in range(len(shards))]
+    paths = [
+        write_shard(folder, name, tokens, [len(tokens)], vocabulary_size, **facts)
+        for name, tokens in zip(names, shards, strict=True)
+    ]
+    write_manifest({"train": paths, "held_out": paths[:1]}, folder / "manifest.json")
+    return folder / "manifest.json"
+
+
+def write_shard(
+    folder: Path,
+    name: str,
+    tokens: npt.NDArray[np.integer],
+    sizes: Sequence[int],
+    vocabulary_size: int,
+    **facts: Any,
+) -> Path:
+    """Write a shard, its sidecar and `tokenizer.json` beside it, and return its path."""
+    tokenizer, shard = folder / "tokenizer.json", folder / name
     write_json(tokenizer, {"vocabulary_size": vocabulary_size})
     with shard_writer(shard, vocabulary_size) as writer:
         writer.append(tokens.astype(np.int32), np.array(sizes, dtype=np.int32))
     counts = {"tokens": len(tokens), "documents": len(sizes), "words": len(tokens), "bytes": len(tokens)}
     agreed = {"objective": "causal", "dtype": writer.dtype, "tokenizer_sha256": sha256_of(tokenizer)}
     write_sidecar(shard, **agreed, **counts, vocabulary_size=vocabulary_size, **{"end_of_text_id": None, **facts})
-    write_manifest({"train": [shard], "held_out": [shard]}, folder / "manifest.json")
-    return folder / "manifest.json"
+    return shard
 
 
 def write_walk(tokens: int, vocabulary_size: int) -> Callable[[Path], Path]:

@@ -60,6 +60,11 @@ def divide_by_micro_batch(right: Callable[..., Any]) -> Callable[..., Any]:
     return lambda counts, shares=1: right(counts, len(counts))
 
 
+def divide_by_own_micro_batch(right: Callable[..., Any]) -> Callable[..., Any]:
+    """Return divisors that leave out all labels but a micro-batch's own, so that gradients are summed and not averaged."""
+    return lambda counts, shares=1: [divided for count in counts for divided in right([count])]
+
+
 def divide_by_one_more(right: Callable[..., Any]) -> Callable[..., Any]:
     """Return divisors that count one label too many."""
 
@@ -97,3 +102,10 @@ CLIPPING = Fault(
     "finish_gradients",
     lambda right: lambda parameters, scaler, clipping: right(parameters, scaler, None),
 )
+CLIPPING_ADDED = Fault(
+    "clipping where the original has none",
+    updates,
+    "finish_gradients",
+    lambda right: lambda parameters, scaler, clipping: right(parameters, scaler, 0.1),
+)
+MICRO_BATCH_ALONE = Fault("a sum of micro-batches' means", training_input, "loss_denominators", divide_by_own_micro_batch)
