@@ -5,7 +5,6 @@ With --write the figures of the named originals, or of all, go into docs/oracles
 
 import argparse
 import json
-import sys
 import tempfile
 from dataclasses import asdict
 from pathlib import Path
@@ -13,13 +12,10 @@ from pathlib import Path
 import torch
 from comparison import Comparison, compare
 from golden_files import STEPS, read_golden
+from originals import BY_NAME, ORACLES
 from our_runs import Oracle, train
 
 from relm.reporting.oracles import TABLE, MeasuredOracle, read_oracles
-
-# Some originals read texts and tokenizers of the other tests, which pytest finds by itself.
-sys.path.append(str(Path(__file__).resolve().parents[1]))
-from originals import BY_NAME, ORACLES
 
 COMMAND = "python tests/oracles/compare.py --write"
 

@@ -29,7 +29,7 @@ from relm.training.architecture import configuration, unset_model
 from relm.training.phase_run import open_reader
 
 CHECKOUT = Path(__file__).resolve().parents[2]
-# Oracles import modules of tests/, where pytest finds them by itself; a script of this folder does not.
+# Some oracles read texts and tokenizers of the other tests, which pytest finds by itself.
 sys.path.append(str(CHECKOUT / "tests"))
 # Patterns of the keys that a twin may change, beside those of the smoke twin: sizes, schedules' lengths, dropout and precision.
 ALSO_MAY_CHANGE = (
