@@ -29,10 +29,11 @@ def as_passed(job: DocumentsJob, shard: str) -> dict[str, Any]:
 
 
 def test_the_document_of_every_shipped_dataset_says_how_its_files_are_read(checkout: Path, tmp_path: Path) -> None:
-    paths = sorted((checkout / "recipes" / "data").glob("*.yaml"))
-    assert paths
-    for path in paths:
-        dataset = load_dataset(path)
+    datasets = {path: load_dataset(path) for path in sorted((checkout / "recipes" / "data").glob("*.yaml"))}
+    assert datasets
+    for path, dataset in datasets.items():
+        if dataset.is_tokenized:  # its files are imported, and no documents are extracted
+            continue
         job = job_of(dataset, tmp_path)
         for shard in job.shards:
             again = dataset_of_documents(as_passed(job, shard), Path(shard))
