@@ -34,7 +34,7 @@ class LoopContinuer:
         """
         noise = draw_noise(self._streams, tokens, self._rule.top_k) if self._rule.draws else None
         for column in self._model.write(texts, tokens, self._rule, noise).T:
-            criterion(column[:, None], column)  # type: ignore[arg-type]
+            criterion(column[:, None], column)
 
 
 def draw_noise(streams: Sequence[torch.Generator], tokens: int, top_k: int) -> Tensor:

@@ -6,7 +6,7 @@ text but for rounding. Imports on Python 3.8 with torch 2.0.
 
 from __future__ import annotations
 
-from typing import Callable, NamedTuple
+from typing import Any, Callable, Iterable, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -98,7 +98,8 @@ def _through_layers(model: Decoder, x: Tensor, rotation: Tensor | None, bias: Te
         bias: that of the logits of attention; None: attention is causal within the sequence.
         remember: chooses keys and values.
     """
-    for number, block in enumerate(model.transformer.h):
+    blocks: Iterable[Any] = model.transformer.h
+    for number, block in enumerate(blocks):
         query, key, value = block.attn.parts(block.ln_1(x))
         if rotation is not None:
             query, key = rotated(query, rotation), rotated(key, rotation)

@@ -107,7 +107,7 @@ class SimulatedInference:
     def write(self, beginnings: Beginnings, rule: TokenRule, tokens: int) -> WrittenTokens:
         """See `Inference`."""
         require_loop(self._spec, beginnings, tokens)
-        (model,) = self._models.values()
+        model: Any = next(iter(self._models.values()))
         loop = DecodingLoop(repeat_on_host, model, rule, tokens)
         with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16, enabled=self._spec.precision == "bfloat16"):
             return WrittenTokens(*loop(*beginnings.tensors()))
