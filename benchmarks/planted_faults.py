@@ -135,11 +135,11 @@ def divided_by_one_replica() -> Any:
     """Divide the gradient by the tokens of one of the replicas: it is as many times too large, and the logged loss is right."""
 
     def change(before: Any) -> Any:
-        def finish(parameters: Any, *others: Any) -> Any:
+        def finish(parameters: Any, *others: Any, **options: Any) -> Any:
             parameters = list(parameters)
             for parameter in parameters:
                 parameter.grad.mul_(REPLICAS)
-            return before(parameters, *others)
+            return before(parameters, *others, **options)
 
         return finish
 
@@ -150,11 +150,11 @@ def no_all_reduce() -> Any:
     """Train on the gradient of the first replica's part of each batch, divided by the tokens of the whole batch."""
 
     def change(before: Any) -> Any:
-        def accumulate(forward: Any, micro_batches: Any, denominators: Any, *others: Any) -> Any:
+        def accumulate(forward: Any, micro_batches: Any, denominators: Any, *others: Any, **options: Any) -> Any:
             (batch,), (divisor,) = list(micro_batches), denominators
             length = len(batch["input_ids"]) // REPLICAS
             parts = [{name: value[length * n : length * (n + 1)] for name, value in batch.items()} for n in range(REPLICAS)]
-            own = before(forward, parts[:1], [divisor], *others)
+            own = before(forward, parts[:1], [divisor], *others, **options)
             with torch.no_grad():
                 rest = [forward(part)["next_token"].nats / divisor["next_token"] for part in parts[1:]]
             return own._replace(loss=own.loss + sum(rest))
