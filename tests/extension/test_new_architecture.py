@@ -87,8 +87,10 @@ def test_its_section_is_in_the_schema_and_its_name_among_the_known() -> None:
     assert found["properties"]["model"]["oneOf"][-1] == {"$ref": "#/$defs/AveragerSizes"}
     assert found["$defs"]["AveragerSizes"]["properties"]["window"]["default"] == 4
     message = run_extended("averager", error_of, recipe_with({**MODEL, "architecture": "mean"}))
-    assert "model: expected architecture: gpt2, bert, roberta, t5, mt5 or averager" in message
-    assert "expected architecture: gpt2, bert, roberta, t5 or mt5" in error_of(recipe_with(MODEL)), "not known to this process"
+    assert "model: expected architecture: gpt2, llama, bert, roberta, t5, mt5 or averager" in message
+    assert "expected architecture: gpt2, llama, bert, roberta, t5 or mt5" in error_of(recipe_with(MODEL)), (
+        "not known to this process"
+    )
 
 
 def test_a_misspelt_key_of_its_section_is_named_with_the_nearest() -> None:

@@ -74,9 +74,9 @@ def test_its_options_are_in_the_schema_and_its_name_among_the_known(tmp_path: Pa
     assert found["properties"]["format"]["enum"][-1] == "stanzas"
     assert found["$defs"]["Stanzas"]["properties"]["separator"]["default"] == "%%"
     dataset = poems(tmp_path / "poems", format="stanza")
-    assert "'hugging_face' or 'stanzas'; found 'stanza'" in run_extended("stanzas", error_of, dataset)
+    assert "'nanogpt_tokens' or 'stanzas'; found 'stanza'" in run_extended("stanzas", error_of, dataset)
     message = error_of(dataset)
-    assert "'parquet' or 'hugging_face'; found 'stanza'" in message
+    assert "'llm_c_tokens' or 'nanogpt_tokens'; found 'stanza'" in message
     assert "stanzas: unknown key" in message
 
 

@@ -34,7 +34,7 @@ def dataset(**keys: Any) -> Dataset:
         ({"format": "hugging_face", "hub": {**HUB, "revision": "0" * 7}}, r"hub\.revision"),
         ({"format": "hugging_face", "hub": {**HUB, "name": "letters"}}, r"hub\.name"),
         ({"format": "hugging_face", "hub": {"name": "somebody/letters"}}, r"hub\.revision: missing"),
-        ({"format": "text_lines", "files": TWO, "text_key": "body"}, "text_key: belongs to format json_lines or json_arrays or parquet or"),
+        ({"format": "text_lines", "files": TWO, "text_key": "body"}, "text_key: belongs to format json_lines or json_arrays"),
         ({"format": "json_lines", "files": TWO, "split": "test"}, "split: belongs to format hugging_face, found json_lines"),
         ({"format": "text_lines", "files": TWO, "ends_mid_page": True}, "ends_mid_page: belongs to format mediawiki_xml"),
         ({"format": "text_lines", "files": TWO, "pattern": "*"}, "pattern: chooses files of a folder, and there is none"),
