@@ -44,7 +44,7 @@ from relm.models.gpt2 import Gpt2Config
 from relm.models.t5_configuration import T5Config
 from relm.recipes.objectives import Objective
 from relm.recipes.recipe import Recipe
-from relm.training import loop, step
+from relm.training import loop, step, updates
 from relm.training.phase_run import open_reader
 
 VOCABULARY, POSITIONS, WORDS, DOCUMENTS = 8192, 128, 400, 400
@@ -263,7 +263,7 @@ def in_turns(sides: Mapping[str, Any], repeats: int) -> dict[tuple[str, int], li
 # Of a run of ours: what the clock is put around, and which part of a step it is.
 PLACES: list[tuple[Any, str, str]] = [
     (step.torch.autograd, "backward", "step"),
-    (loop, "finish_gradients", "step"),
+    (updates, "finish_gradients", "step"),
     (torch.optim.AdamW, "step", "step"),
     (torch.optim.AdamW, "zero_grad", "step"),
     (loop, "save", "checkpoint"),
