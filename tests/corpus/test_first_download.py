@@ -8,8 +8,9 @@ import pytest
 from local_server import BODY, LocalServer, Served
 from pydantic import ValidationError
 
+from relm.artifact import write_json
 from relm.corpus.download import download
-from relm.corpus.first_download import record_of
+from relm.corpus.first_download import pin, record_of
 from relm.errors import RelmError
 from relm.recipes.published_models import PretrainedModel
 from relm.recipes.remote_files import RemoteFile, Source
@@ -110,3 +111,12 @@ def test_the_path_and_the_identity_depend_on_the_sources_while_nothing_pins_the_
 def test_files_of_models_need_their_sha256(server: LocalServer) -> None:
     with pytest.raises(ValidationError, match="first_download goes with the files of datasets"):
         PretrainedModel(title="t", licence="MIT", tokenizer="gpt2_bpe", files={"vocab.json": unpinned(server)})
+
+
+@pytest.mark.parametrize("edited", [{"sha256": "first_download"}, {"sha256": "A" * 64}, {"size": 0}])
+def test_an_edited_record_is_refused_and_kept(edited: dict[str, object], tmp_path: Path) -> None:
+    remote = RemoteFile.model_validate({"sha256": "first_download", "at_most": 9, "sources": [{"url": "http://127.0.0.1:9/a"}]})
+    facts = {"sha256": "a" * 64, "size": 5, "source": "s", "date": "d", **edited}
+    write_json(record_of(tmp_path / "a"), facts)
+    with pytest.raises(RelmError, match="expected 64 hexadecimal digits and a count of bytes; restore it"):
+        pin(remote, tmp_path / "a")

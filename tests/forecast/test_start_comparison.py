@@ -19,6 +19,7 @@ from relm.recipes.datasets import Dataset
 from relm.recipes.plan import Plan
 from relm.recipes.project import Project
 from relm.recipes.recipe import Recipe
+from relm.recipes.starts import load_start
 from relm.training.architecture import configuration, initial_model
 
 SHARDS, STEPS = (300, 450), 40
@@ -145,6 +146,26 @@ def test_a_changed_recipe_differs_in_what_was_changed(
     first = str(caught.value).splitlines()[0]
     assert first == f"tiny: its start is not the original's: {name}"
     assert caught.value.exit_code == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "oracle", "detail"),
+    [
+        ("options", {"source": "s", "values": {"model.drpout": None}}, "the recipe has no key drpout there; correct the key"),
+        ("order", {"source": "s", "shards": [[2, 64]], "sha256": "0" * 64}, "a shard has 64 tokens, and 65 are read at once"),
+    ],
+)
+def test_wrong_oracles_are_never_equal(checkout: Path, tmp_path: Path, name: str, oracle: Any, detail: str) -> None:
+    (tmp_path / "tiny.yaml").write_text(yaml.safe_dump({name: oracle}))
+    with pytest.raises(RelmError, match=detail):
+        describe_start(plan_with(checkout, tmp_path), tmp_path / "tiny.yaml")
+
+
+@pytest.mark.parametrize("shards", [[[-1, 5]], [[1, 0]], [[10**9, 5]]])
+def test_impossible_counts_of_shards_are_refused(tmp_path: Path, shards: list[list[int]]) -> None:
+    (tmp_path / "tiny.yaml").write_text(yaml.safe_dump({"order": {"source": "s", "shards": shards, "sha256": "0" * 64}}))
+    with pytest.raises(RelmError, match=r"order\.shards\.0\.[01]: Input should be (less|greater) than"):
+        load_start(tmp_path / "tiny.yaml")
 
 
 def write_examples(plan: Plan, shards: tuple[int, ...] = SHARDS) -> None:

@@ -82,6 +82,21 @@ def expected(**keys: Any) -> ExpectedCurve:
     return validate(ExpectedCurve, {"curve": "a", "band": band}, Path("r.yaml"))
 
 
+@pytest.mark.parametrize("cell", ["4_2", "\u0664", " 4", "", "nan", "4,2"])
+def test_a_number_has_plain_digits(cell: str, tmp_path: Path) -> None:
+    path = write_curve(tmp_path / "a.tsv", {"loss": [3.0]})
+    path.write_text(path.read_text() + f"2\t{cell}\n")
+    with pytest.raises(RelmError, match=r"loss: expected a finite number"):
+        load_curve(path)
+
+
+def test_a_band_that_no_run_can_leave_is_refused() -> None:
+    with pytest.raises(RelmError, match=r"standard_deviation: Input should be less than or equal to 10"):
+        expected(parts=[{"from_step": 1, "standard_deviation": 1e300}])
+    with pytest.raises(RelmError, match=r"false_alarm_rate: Input should be greater than or equal to 0\.000000001"):
+        validate(ExpectedCurve, {"curve": "a", "band": {"basis": "b", "runs": 1}, "false_alarm_rate": 1e-300}, Path("r.yaml"))
+
+
 def test_parts_of_a_band_follow_one_another() -> None:
     parts = [{"from_step": step, "standard_deviation": 0.1} for step in (1, 10, 10)]
     with pytest.raises(RelmError, match=r"band: parts: expected from_step: 1 in the first.*\[1, 10, 10\]"):

@@ -60,6 +60,21 @@ def test_a_norm_shows_what_the_loss_does_not(curve: Curve) -> None:
     assert "a gradient of one replica only" in verdict_of(curve, alone)
 
 
+def test_a_line_without_a_norm_does_not_end_the_comparison_of_norms(curve: Curve) -> None:
+    lines: list[dict[str, Any]] = [{**line} for line in made_run(101)]
+    lines[4]["gradient_norm"] = None
+    assert verdict_of(curve, lines) == WITHIN
+    for line in lines[120:]:
+        line["gradient_norm"] *= 8
+    assert verdict_of(curve, lines).startswith("left the band at step 121: gradient norm ")
+
+
+def test_a_loss_that_is_no_number_is_outside_the_band(curve: Curve) -> None:
+    lines = made_run(101)
+    lines[50]["loss"] = float("nan")
+    assert verdict_of(curve, lines).startswith("left the band at step 51: loss over 20 steps nan")
+
+
 def test_another_learning_rate_is_seen_at_its_first_step(curve: Curve) -> None:
     lines = [
         {**line, "learning_rate": line["learning_rate"] * (1.02 if line["step"] >= 40 else 1.005)} for line in made_run(101)

@@ -111,8 +111,12 @@ def test_a_model_with_or_without_a_head_of_its_own_is_read(tied_head: bool, tmp_
             lambda content: content[:12] + b"\3\0\0\0" + content[16:],
             "its header describes no Llama: heads is 3",
         ),
+        # Models of these sizes fit into no memory.
+        (lambda content: b"\0\0\x40\0" + content[4:], r"but a model with its header has [\d,]{18,}: is it whole"),
+        (lambda content: content[:8] + b"\0\0\x40\0" + content[12:], "but a model with its header has"),
+        (lambda content: content[:32] + b"\0\0\xc0\x7f" + content[36:], "embed_tokens.weight has a number that is not finite"),
     ],
-    ids=["no header", "cut", "longer", "another version", "heads"],
+    ids=["no header", "cut", "longer", "another version", "heads", "giant width", "giant depth", "not finite"],
 )
 def test_what_is_no_such_model_is_refused(change, message: str, tmp_path: Path) -> None:
     path = tmp_path / "model.bin"
@@ -125,6 +129,10 @@ def test_what_is_no_such_model_is_refused(change, message: str, tmp_path: Path) 
 def test_an_absent_file_and_flags_of_another_format_are_refused(tmp_path: Path) -> None:
     with pytest.raises(RelmError, match="cannot be read: No such file or directory; give a file such as"):
         import_llama2_c(tmp_path / "none.bin", tmp_path / "folder")
-    words = ["import", "--format", "llama2_c", "--files", "a", "b", "--output", "c"]
-    with pytest.raises(RelmError, match="import: llama2_c is one file, with no --configuration"):
-        list_steps()["import"].job(parser(list_steps()).parse_args(words))
+    for words, message in (
+        (["a", "b"], "import: llama2_c is one file, with no --configuration"),
+        (["a", "--first-tokens", "3"], "import: --first-tokens goes with llm_c and nanogpt only, and llama2_c is a model"),
+    ):
+        arguments = parser(list_steps()).parse_args(["import", "--format", "llama2_c", "--output", "c", "--files", *words])
+        with pytest.raises(RelmError, match=message):
+            list_steps()["import"].job(arguments)

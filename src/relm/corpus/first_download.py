@@ -4,6 +4,7 @@
 """
 
 import datetime
+import re
 from pathlib import Path
 from typing import Any
 
@@ -62,4 +63,9 @@ def _read_record(record: Path) -> dict[str, Any]:
     wanted = {"sha256": str, "size": int, "source": str, "date": str}
     if not isinstance(facts, dict) or any(not isinstance(facts.get(key), kind) for key, kind in wanted.items()):
         raise RelmError(f"{record}: lacks one of {', '.join(wanted)}; delete it to record the next download as the first")
+    if not re.fullmatch("[0-9a-f]{64}", facts["sha256"]) or facts["size"] < 1:
+        raise RelmError(
+            f"{record}: has sha256 {facts['sha256']!r:.80} and size {facts['size']}, expected 64 hexadecimal digits and a "
+            "count of bytes; restore it from a copy, or delete it to record the next download as the first"
+        )
     return facts

@@ -100,7 +100,9 @@ def compare_options(plan: Plan, oracle: OptionsOracle) -> str:
     for key, expected in oracle.values.items():
         found: Any = plan.recipe.model_dump(mode="json")
         for part in key.split("."):
-            found = found.get(part) if isinstance(found, dict) else None
+            if isinstance(found, dict) and part not in found:
+                raise _Difference(f"{key}: the recipe has no key {part} there; correct the key in the file of the start")
+            found = found[part] if isinstance(found, dict) else None
         if found != expected:
             raise _Difference(f"{key} is {found}, the original has {expected}; correct the recipe")
     return f"{len(oracle.values)} keys"
@@ -142,6 +144,11 @@ def compare_order(plan: Plan, oracle: OrderOracle) -> str:
         order = LlmCOrder(geometry_of(phase, shards))
     except RelmError as error:
         raise _Difference(str(error)) from None
+    if short := [tokens for tokens, count in zip(shards, order.geometry.samples, strict=True) if not count]:
+        raise _Difference(
+            f"a shard has {short[0]:,} tokens, and {order.geometry.sample_tokens + 1:,} are read at once; compare as_published "
+            "(ranks, batch), sequence_length and order.shards in the file of the start"
+        )
     digest, batch = hashlib.sha256(), order.geometry.batch
     rows = np.arange(batch) * phase.sequence_length
     for first in range(1, phase.steps + 1, STEPS_AT_ONCE):
@@ -178,7 +185,7 @@ def compare_weights(plan: Plan, oracle: WeightsOracle) -> str:
         if found == expected:
             return f"{len(found)} matrices, as torch draws them with its code {code}"
     wrong = min(({name for name in {**e, **found} if found.get(name) != e.get(name)} for e in oracle.sha256.values()), key=len)
-    first = next(name for name in {**found, **next(iter(oracle.sha256.values()))} if name in wrong)
+    first = next(name for name in [*found, *sorted(wrong)] if name in wrong)
     raise _Difference(
         f"{len(wrong)} matrices, the first {first}; compare seed, model.initialisation and the sizes of the model; if these "
         f"are the original's, this CPU rounds normal numbers otherwise than those of {' and '.join(oracle.sha256)}"

@@ -21,6 +21,8 @@ STEP, LOSS, RATE, NORM, VALIDATION = "step", "loss", "learning_rate", "gradient_
 COLUMNS = (STEP, LOSS, RATE, NORM, VALIDATION)
 # A column of one repetition of the run, counted from 1; `loss` and `gradient_norm` are then the means of all.
 REPETITION = re.compile(rf"({LOSS}|{NORM})_([1-9]\d*)")
+# Python's own `float` would take 4_2 for 42, and digits of other scripts.
+NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 
 
 class BandPart(Section):
@@ -28,7 +30,7 @@ class BandPart(Section):
 
     from_step: int = Field(gt=0)
     """First step of the part, which ends where the next begins."""
-    standard_deviation: float = Field(gt=0)
+    standard_deviation: float = Field(gt=0, le=10)
     """Standard deviation of the loss from run to run in nats, without the noise of single batches, which is measured on the
     curve itself."""
 
@@ -66,7 +68,7 @@ class ExpectedCurve(Section):
     window: int = Field(default=20, gt=0)
     """Steps over which loss and gradient norm are averaged before they are compared; averages over four times as many steps are
     compared as well."""
-    false_alarm_rate: float = Field(default=0.01, gt=0, lt=0.5)
+    false_alarm_rate: float = Field(default=0.01, ge=1e-9, lt=0.5)
     """Probability that a run without a fault leaves the band at some step, for which the band's width is computed."""
     on_deviation: Literal["warn", "stop"] = "warn"
     """Consequence of leaving the band. warn: training continues; stop: it ends with a checkpoint and an error."""
@@ -173,10 +175,7 @@ def _read_number(cell: str, name: str, where: str) -> float:
     """Return the number in a cell; NaN where a validation has none, as most steps are not validated."""
     if name == VALIDATION and not cell:
         return math.nan
-    try:
-        value = float(cell)
-    except ValueError:
-        value = math.nan
+    value = float(cell) if NUMBER.fullmatch(cell) else math.nan
     if not math.isfinite(value) or (name.startswith(NORM) and value <= 0):
         expected = "a number above 0" if name.startswith(NORM) else "a finite number"
         raise RelmError(f"{where}: {name}: expected {expected}; found {cell!r:.60}")

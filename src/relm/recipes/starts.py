@@ -4,7 +4,7 @@
 """
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -32,7 +32,7 @@ class WeightsOracle(OriginalFigures):
 class OrderOracle(OriginalFigures):
     """The order of the original's sequences."""
 
-    shards: list[tuple[int, int]] = Field(min_length=1)
+    shards: list[tuple[Annotated[int, Field(gt=0, le=100_000)], Annotated[int, Field(gt=1)]]] = Field(min_length=1)
     """Pairs of a count of training shards and the tokens in each, in order."""
     sha256: Sha256
     """Hash of int64 pairs, little-endian, for each update and each of the original's processes in turn: the shard, counted from
@@ -42,7 +42,7 @@ class OrderOracle(OriginalFigures):
 class RatesOracle(OriginalFigures):
     """The learning rates of the original."""
 
-    decimals: int = Field(gt=0)
+    decimals: int = Field(gt=0, le=20)
     """Decimals with which the original's log prints them."""
     sha256: Sha256
     """Hash of the printed rates of all updates, a line each."""

@@ -113,6 +113,8 @@ def import_job(a: Arguments) -> Job:
 
 
 def import_model_job(a: Arguments) -> Job:
+    if a.first_tokens is not None:
+        raise RelmError(f"import: --first-tokens goes with llm_c and nanogpt only, and {a.format} is a model; leave it out")
     job = import_llama2_c_job(a) if a.format == "llama2_c" else import_tensorflow_job(a)
     return replace(job, outputs=[a.output / "model.safetensors", a.output / "config.json"])
 

@@ -42,7 +42,8 @@ class CurveWatch:
     bands: list[Averages] = field(default_factory=list)
     """The published averages at the steps so far and to come; the first is that of losses over one window."""
     _lines: list[Mapping[str, Any]] = field(default_factory=list)
-    _sums: dict[str, list[float]] = field(default_factory=lambda: {LOSS: [0.0], NORM: [0.0]})
+    _values: dict[str, list[float]] = field(default_factory=lambda: {LOSS: [], NORM: []})
+    """Our losses and logarithms of norms, a value a line; NaN where a line has none."""
     _rates: list[float] = field(default_factory=list)
     """The published learning rate at each step of the bands; empty if the curve has none."""
     _resembles: str | None = None
@@ -80,15 +81,15 @@ class CurveWatch:
             self.bands = expected_averages(self.expected, self.curve, steps, self.curve.steps[-1])
             if RATE in self.curve.columns:
                 self._rates = np.interp(steps, self.curve.steps, self.curve.columns[RATE]).tolist()
-        self._sums[LOSS].append(self._sums[LOSS][-1] + float(line["loss"]))
+        self._values[LOSS].append(float(line["loss"]))
         norm = float(line.get("gradient_norm") or math.nan)
-        self._sums[NORM].append(self._sums[NORM][-1] + (math.log(norm) if norm > 0 else math.nan))
+        self._values[NORM].append(math.log(norm) if norm > 0 else math.nan)
         return at
 
     def _average(self, band: Averages, at: int) -> float:
         """Return our average over the window that ends with a line."""
-        sums, first = self._sums[band.column], int(band.first[at])
-        return (sums[at + 1] - sums[first]) / (at + 1 - first)
+        window = self._values[band.column][int(band.first[at]) : at + 1]
+        return math.fsum(window) / len(window)
 
     def _leave(self, line: Mapping[str, Any], at: int) -> None:
         """Set the verdict if this line is outside the band."""
@@ -101,7 +102,8 @@ class CurveWatch:
         for band in self.bands:
             own = self._average(band, at)
             mean, half_width = float(band.mean[at]), float(band.half_width[at])
-            if abs(own - mean) <= half_width or math.isnan(own):
+            # A line may lack a norm, whose averages are then not compared; a loss that is no number is outside any band.
+            if abs(own - mean) <= half_width or (math.isnan(own) and band.column == NORM):
                 continue
             over = f" over {band.window} steps" if at > band.first[at] else ""
             if band.column == LOSS:

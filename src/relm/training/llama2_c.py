@@ -61,6 +61,7 @@ def import_llama2_c(path: Path, output: Path) -> str:
     except OSError as error:
         raise RelmError(f"{path}: cannot be read: {error.strerror}; give a file such as stories260K.bin") from None
     config = read_header(content, path)
+    _require_length(content, config, path)
     model = Llama(config)
     model.load_huggingface(_read_weights(content, path, model))
     write_imported(model, output)
@@ -103,29 +104,44 @@ def read_header(content: bytes, path: Path) -> LlamaConfig:
         raise RelmError(f"{path}: its header describes no Llama: {error}") from None
 
 
-def _read_weights(content: bytes, path: Path, model: Llama) -> dict[str, Tensor]:
-    """Return the weights under the names of `LlamaForCausalLM`.
+def _require_length(content: bytes, config: LlamaConfig, path: Path) -> None:
+    """Raise an error for a file that is not as long as its header says, before a model of that size is made.
 
     Raises:
-        RelmError: the file is shorter or longer than its header says.
+        RelmError: the file is shorter or longer.
     """
-    config = model.config
-    shapes = {name: value.shape for name, value in model.huggingface_weights().items()}
-    head = config.hidden_size // config.heads
-    # Before a head of its own stand the cosines and sines of all positions, which follow from the header.
-    angles = config.positions * head
-    expected = 4 * (len(HEADER) + angles + sum(shape.numel() for shape in shapes.values()))
+    width, shared = config.hidden_size, config.key_value_heads * (config.hidden_size // config.heads)
+    layer = 2 * width + 2 * width * width + 2 * width * shared + 3 * width * config.intermediate_size
+    embeddings = config.vocabulary_size * width * (1 if config.tied_head else 2)
+    expected = 4 * (len(HEADER) + _count_angles(config) + embeddings + config.layers * layer + width)
     if len(content) != expected:
         raise RelmError(
             f"{path}: has {len(content):,} bytes, but a model with its header has {expected:,}: is it whole, and did "
             "llama2.c's export.py write it with --version 0?"
         )
+
+
+def _count_angles(config: LlamaConfig) -> int:
+    """Return the count of cosines and sines of all positions, which stand before a head of its own."""
+    return config.positions * (config.hidden_size // config.heads)
+
+
+def _read_weights(content: bytes, path: Path, model: Llama) -> dict[str, Tensor]:
+    """Return the weights under the names of `LlamaForCausalLM`.
+
+    Raises:
+        RelmError: a weight is not a finite number.
+    """
+    config = model.config
+    shapes = {name: value.shape for name, value in model.huggingface_weights().items()}
     numbers = torch.from_numpy(np.frombuffer(content, "<f4", offset=4 * len(HEADER)).astype(np.float32))
     weights, start = {}, 0
     for name, interleaved_heads in _places(config):
-        start += angles if name == "lm_head.weight" else 0
+        start += _count_angles(config) if name == "lm_head.weight" else 0
         values = numbers[start : start + shapes[name].numel()].view(shapes[name])
         start += values.numel()
+        if not bool(values.isfinite().all()):
+            raise RelmError(f"{path}: {name} has a number that is not finite: damaged, or another format; copy it again")
         weights[name] = values if interleaved_heads is None else separate_pairs(values, interleaved_heads)
     return weights
 

@@ -104,8 +104,18 @@ def test_empty_and_uneven_files_are_refused(tmp_path: Path, words: Path) -> None
         (tmp_path / "source.bin").write_bytes(content)
         with pytest.raises(RelmError, match=r"source\.bin: has \d bytes, expected two for each token"):
             import_examples("nanogpt", [tmp_path / "source.bin"], words, tmp_path / "a.train.bin")
-    with pytest.raises(RelmError, match="is empty, expected 20240520"):
+    with pytest.raises(RelmError, match="has 3 bytes, expected 20240520"):
         import_examples("llm_c", [tmp_path / "source.bin"], words, tmp_path / "a.train.bin")
+
+
+def test_a_source_is_never_overwritten(tmp_path: Path, words: Path) -> None:
+    source = llm_c(tmp_path / "source.bin", TOKENS)
+    (tmp_path / "link.bin").symlink_to(source)
+    content = source.read_bytes()
+    for given in (source, tmp_path / "link.bin"):
+        with pytest.raises(RelmError, match=r"source\.bin: --output would overwrite .*, which is imported; give another path"):
+            import_examples("llm_c", [given], words, source)
+    assert source.read_bytes() == content
 
 
 def test_the_two_formats_are_not_taken_for_each_other(tmp_path: Path, words: Path) -> None:

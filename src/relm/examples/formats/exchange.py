@@ -8,6 +8,7 @@ from relm.artifact import read_json, sha256_of, sidecar_of
 from relm.errors import RelmError
 from relm.examples.formats import exports, imports, token_files
 from relm.examples.formats.pickle_refusal import SUFFIXES, refuse_pickle
+from relm.examples.storage import index_of
 
 EXPORTS: Mapping[str, tuple[str, Callable[..., str]]] = {
     "tfrecord": (".tfrecord", exports.export_tfrecord),
@@ -92,6 +93,8 @@ def import_examples(format: str, files: Sequence[Path], tokenizer: Path, output:
         raise RelmError(f"--first-tokens: goes with --format {' or '.join(CUT)}; leave it out")
     for path in files:
         _require_tokenizer(path, tokenizer)
+        if path.resolve() in (output.resolve(), index_of(output).resolve()):
+            raise RelmError(f"{output}: --output would overwrite {path}, which is imported; give another path")
     cut = {"first_tokens": first_tokens} if format in CUT else {}
     return IMPORTS[format](files, tokenizer, output, **cut)
 

@@ -66,7 +66,7 @@ def open_llm_c_shard(path: Path) -> TokenFile:
     """
     header = np.fromfile(path, dtype="<i4", count=HEADER)
     if len(header) < HEADER or header[0] != MAGIC:
-        found = f"begins with {header[0]}" if len(header) else "is empty"
+        found = f"begins with {header[0]}" if len(header) == HEADER else f"has {path.stat().st_size:,} bytes"
         raise RelmError(
             f"{path}: {found}, expected {MAGIC} and a header of {4 * HEADER:,} bytes: not a shard of GPT-2 tokens of llm.c; "
             "files of tokens without a header have the format nanogpt"
