@@ -176,7 +176,7 @@ def test_an_end_of_text_that_is_lacking_or_no_special_token_is_refused_when_it_i
     for change in (without, ordinary):
         loaded = load_tokenizer(changed_tokenizer(tokenizer, change))
         assert loaded.special.end_of_text is None
-        with pytest.raises(RelmError, match=r"changed\.json: has no special token <\|endoftext\|> or </s>, which"):
+        with pytest.raises(RelmError, match=r"changed\.json: has no special token <\|endoftext\|> or </s> or <s>, which"):
             _ = loaded.end_of_text_id
         with pytest.raises(RelmError, match=r"has no special token \[MASK\] or <mask>"):
             loaded.required("mask")

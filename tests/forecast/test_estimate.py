@@ -151,10 +151,11 @@ def test_the_source_of_the_vocabulary_is_stated(plans: Project, changes: str, si
 
 def test_the_sentencepiece_models_with_a_known_size_are_those_of_the_shipped_files(checkout: Path, plans: Project) -> None:
     shipped = {}
-    for name in ("t5", "mt5"):
-        file = read_yaml(checkout / "recipes" / "models" / f"{name}_tokenizer.yaml")["files"]["spiece.model"]
+    for name in ("t5", "mt5", "stories260k"):
+        (file,) = read_yaml(checkout / "recipes" / "models" / f"{name}_tokenizer.yaml")["files"].values()
         shipped[file["sha256"]] = name
-    assert {shipped[sha256]: size for sha256, size in SENTENCEPIECES.items()} == {"t5": 32_100, "mt5": 250_100}
+    sizes = {shipped[sha256]: size for sha256, size in SENTENCEPIECES.items()}
+    assert sizes == {"t5": 32_100, "mt5": 250_100, "stories260k": 512}
 
 
 def test_the_command_measures_a_step_and_needs_no_data(project: Commands) -> None:

@@ -23,7 +23,7 @@ from relm.evaluation.models import CausalModel, Execution, load_causal, require_
 from relm.evaluation.result import Result, perplexity
 from relm.evaluation.scoring import ScoredSequences, Scores, score
 from relm.evaluation.windows import Windows, windows_of_documents
-from relm.examples.tokenizers import SPECIAL_TOKENS, LoadedTokenizer, load_tokenizer
+from relm.examples.tokenizers import ENDS_OF_TEXT, LoadedTokenizer, load_tokenizer
 from relm.recipes.protocol_options import TextPerplexity
 
 
@@ -265,7 +265,7 @@ def _first(options: TextPerplexity, beginning: Beginning) -> str:
         put = f"Each document begins with {' '.join(beginning.names)}, {which}" if beginning.names else "The first token"
         return f"{put} is not scored"
     prefix, *added = beginning.names
-    after = "an end of text" if prefix in SPECIAL_TOKENS["end_of_text"] else prefix
+    after = "an end of text" if prefix in ENDS_OF_TEXT else prefix
     return f"The first token is scored, after {after}" + (f"; it is {added[0]}, which the tokenizer adds" if added else "")
 
 

@@ -46,9 +46,10 @@ class SpecialIds:
     """`[MASK]` or `<mask>`."""
 
 
+ENDS_OF_TEXT = (build.END_OF_TEXT, "</s>")
 # Field of `SpecialIds` -> candidate tokens, of which the first that exists is taken.
 SPECIAL_TOKENS = {
-    "end_of_text": (build.END_OF_TEXT, "</s>", "<s>"),
+    "end_of_text": (*ENDS_OF_TEXT, "<s>"),
     "pad": ("[PAD]", "<pad>"),
     "unk": ("[UNK]", build.UNKNOWN),
     "cls": ("[CLS]", "<s>"),
