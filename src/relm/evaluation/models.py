@@ -120,9 +120,8 @@ class OwnCausalModel:
     def _compute_unread_batch(self) -> None:
         """Compute a batch whose result nothing reads.
 
-        On one kind of machine (a Xeon with AVX-512 FP16) and under load, the first batch that a process computes in several
-        threads has had losses that are off by 3e-5, five times in some 600 processes, and later batches never. The cause is not
-        known; with one thread it was never seen.
+        On a Xeon with AVX-512 FP16 and under load, the first batch of 2 in 127 processes with two threads had losses that were
+        off by 3e-5; later batches never had. The cause is not known.
         """
         length = min(UNREAD_TOKENS, self.model.config.positions)
         with torch.inference_mode():
