@@ -1,0 +1,46 @@
+"""The sentence of an error: a recipe's fault, or the last words of a job, without Snakemake's frames around it."""
+
+import re
+from pathlib import Path
+
+_NOTED: list[str] = []
+# Lines that Snakemake and Python put around a message.
+_FRAME = re.compile(
+    r"""\s*(Traceback\b|File[ ]"[^"]*",[ ]line[ ]|Wildcards:|\w+=|$)
+    |\s*[\w.]*(Error|Exception)(:|[ ]in[ ].*:)\s*$""",
+    re.VERBOSE,
+)
+_CLASS = re.compile(r"^([\w.]*(Error|Exception): *)+")
+_LAST_LINE = re.compile(r"^\d{4}-\d\d-\d\dT\S+ ", re.MULTILINE)
+"""The time at the start of a step's last line in its log."""
+
+
+def note_fault(sentence: str) -> None:
+    """Remember the sentence of an error that is raised in Snakemake, which will print it in a frame."""
+    _NOTED.append(sentence)
+
+
+def find_sentence(text: str) -> str:
+    """Return the sentence in what Snakemake prints of an error: one that was noted, or else the text without the frames.
+
+    >>> find_sentence("WorkflowError in rule a in file /x/Snakefile, line 3:\\nno such dataset")
+    'no such dataset'
+    """
+    for noted in reversed(_NOTED):
+        if noted in text:
+            return noted
+    lines = [line.strip() for line in text.splitlines() if not _FRAME.match(line)]
+    return _CLASS.sub("", "\n".join(lines)) or text.strip()
+
+
+def read_last_words(log: Path) -> str:
+    """Return a step's last sentence in its log, without the time; else an unexpected error's own line, or an empty string."""
+    try:
+        text = log.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+    if starts := list(_LAST_LINE.finditer(text)):
+        return text[starts[-1].end() :].strip()
+    _, traceback, after = text.rpartition("Traceback (most recent call last)")
+    errors = [line for line in after.splitlines() if re.match(r"[A-Za-z_][\w.]*(: |$)", line)]
+    return f"an unexpected error, {errors[-1]}; its traceback is in {log}" if traceback and errors else ""

@@ -1,0 +1,255 @@
+"""The logger that Snakemake finds by the name relm, in its main process: it turns Snakemake's events into lines.
+
+The events come one after the other in a thread of Snakemake's; a thread of this module draws the changing lines again.
+"""
+
+import logging
+import os
+import re
+import sys
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from snakemake_interface_logger_plugins.base import LogHandlerBase
+from snakemake_interface_logger_plugins.common import LogEvent
+from snakemake_interface_logger_plugins.settings import LogHandlerSettingsBase
+
+from relm.cluster.supervision import Interrupts
+from relm.progress import JOB_LOGS
+from relm.terminal.dry_run import PlannedJob, format_plan
+from relm.terminal.faults import find_sentence
+from relm.terminal.job_lines import JobLine, name_job
+from relm.terminal.screen import Screen
+
+SECONDS = 0.5
+"""Between two drawings of the changing lines."""
+STOPPING = "\nrelm: stopping; the running steps save what they have ..."
+STILL_STOPPING = "relm: still stopping; a third Ctrl-C kills the steps, and what was saved before stays"
+INTERRUPTED_BEFORE = "relm: interrupted; no step was running, and the same command resumes"
+NOTHING_TO_DO = "Nothing to be done: all that was requested is there and up to date."
+SILENT_END = "it ended without a word; was it killed, for example because memory ran out?"
+# Lines without an event that Snakemake prints before it plans; others, as those of --unlock or --lint, are answers.
+BEFORE_PLANNING = re.compile("Building DAG of jobs|Assuming unrestricted shared filesystem")
+# Errors that only say that a job has failed.
+SUMMARIES = re.compile("Exiting because a job execution failed|WorkflowError:\nAt least one job did not complete", re.MULTILINE)
+FAILED_COMMAND = re.compile(r"CalledProcessError|died with <Signals\.|non-zero exit status")
+
+
+class _Attended:
+    """The workflow that the Snakefile has read, once it has."""
+
+    workflow: Any = None
+
+
+def attend(workflow: Any) -> None:
+    """Remember the workflow, whose graph has the results that the last lines are about."""
+    _Attended.workflow = workflow
+
+
+@dataclass
+class LogHandlerSettings(LogHandlerSettingsBase):
+    """The options of this logger on Snakemake's command line."""
+
+    frames: bool = field(default=False, metadata={"help": "Show Snakemake's own output and that of the steps."})
+
+
+class LogHandler(LogHandlerBase):
+    """One line for each job; in a file, one when it begins and one when it ends."""
+
+    def __post_init__(self) -> None:
+        """Start with an empty screen. The log file in .snakemake/log has commands, whether or not the terminal shows them."""
+        given = self.common_settings
+        self.shows_commands, given.printshellcmds = given.printshellcmds, True
+        self.own: logging.Handler | None = None
+        if given.verbose or given.debug_dag or getattr(self.settings, "frames", False):
+            self.own = _snakemake_handler(given)
+        else:
+            os.environ[JOB_LOGS] = "1"
+        self.is_quiet = bool(given.quiet)
+        self.screen = Screen(sys.stdout if given.stdout else sys.stderr)
+        self.running: dict[int, JobLine] = {}
+        self.planned: list[PlannedJob] = []
+        self.sentences: list[str] = []
+        """Of errors, in the order in which they happened."""
+        self.total, self.started, self.ended, self.recipes = 0, 0, 0, 1
+        self.has_begun = self.is_complete = self.is_closed = False
+        self.seen_interrupts = 0
+        self.end = threading.Event()
+        self.drawing = threading.Thread(target=self._draw_again, daemon=True)
+
+    @property
+    def writes_to_stream(self) -> bool:
+        """Return True: Snakemake adds no handler for the terminal then."""
+        return True
+
+    @property
+    def writes_to_file(self) -> bool:
+        """Return False."""
+        return False
+
+    @property
+    def has_filter(self) -> bool:
+        """Return True: which events are shown is decided here."""
+        return True
+
+    @property
+    def has_formatter(self) -> bool:
+        """Return True."""
+        return True
+
+    @property
+    def needs_rulegraph(self) -> bool:
+        """Return False."""
+        return False
+
+    # --- events --------------------------------------------------------------------------------------------------------------
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Show an event, or pass it to Snakemake's own handler."""
+        if self.own is not None:
+            self.own.handle(record)
+            return
+        event = getattr(record, "event", None)
+        shown = {
+            LogEvent.WORKFLOW_STARTED: self._begin,
+            LogEvent.RUN_INFO: self._count_jobs,
+            LogEvent.JOB_INFO: self._begin_job,
+            LogEvent.SHELLCMD: self._show_command,
+            LogEvent.JOB_FINISHED: self._end_job,
+            LogEvent.JOB_ERROR: self._fail_job,
+            LogEvent.ERROR: self._note_error,
+            None: self._show_message,
+        }
+        if event in shown:
+            shown[event](record)
+
+    def _begin(self, record: logging.LogRecord) -> None:
+        self.has_begun = True
+
+    def _count_jobs(self, record: logging.LogRecord) -> None:
+        """Count the jobs that make something, and the recipes that they are of."""
+        counts = {rule: count for rule, count in record.stats.items() if rule not in ("total", "all", "list")}  # type: ignore[attr-defined]
+        self.total = sum(count for rule, count in counts.items() if not rule.startswith("paper_"))
+        self.recipes = max(counts.values(), default=1) if len(counts) == 1 else counts.get("publish", 1)
+        if not self.common_settings.dryrun and not self.drawing.is_alive() and not self.is_closed:
+            self.drawing.start()
+
+    def _begin_job(self, record: logging.LogRecord) -> None:
+        facts = record.__dict__
+        if not facts["output"]:
+            return
+        name = name_job(facts["rule_name"], facts["wildcards"], with_recipe=self.recipes > 1)
+        if self.common_settings.dryrun:
+            self.planned.append(PlannedJob(name, facts["reason"]))
+            return
+        self.started += 1
+        width = len(str(self.total))
+        log = Path(facts["log"][0]) if facts["log"] else None
+        line = JobLine(f"[{self.started:>{width}}/{self.total}]", name, log)
+        line.forget_progress()
+        self.running[facts["jobid"]] = line
+        self._write("" if self.screen.is_live else line.describe_start())
+
+    def _show_command(self, record: logging.LogRecord) -> None:
+        if self.shows_commands and record.shellcmd:  # type: ignore[attr-defined]
+            self._write(f"Shell command: {record.shellcmd}")  # type: ignore[attr-defined]
+
+    def _end_job(self, record: logging.LogRecord) -> None:
+        line = self.running.pop(record.job_id, None)  # type: ignore[attr-defined]
+        if line is not None:
+            self.ended += 1
+            line.forget_progress()
+            self._write(line.describe_end(self.screen.width if self.screen.is_live else None))
+
+    def _fail_job(self, record: logging.LogRecord) -> None:
+        line = self.running.pop(record.jobid, None)  # type: ignore[attr-defined]
+        if line is None:
+            return
+        line.forget_progress()
+        self.sentences.append(f"{line.name}: {line.last_words() or record.rule_msg or SILENT_END}")  # type: ignore[attr-defined]
+        self._write(line.describe_stop() if Interrupts.count else line.describe_failure())
+
+    def _note_error(self, record: logging.LogRecord) -> None:
+        text = str(record.msg)
+        if not SUMMARIES.search(text) and not FAILED_COMMAND.search(text):
+            self.sentences.append(find_sentence(text))
+
+    def _show_message(self, record: logging.LogRecord) -> None:
+        """Show a warning, an error, and the answer to a command that plans nothing."""
+        text = str(record.msg) if record.msg is not None else ""
+        if text.startswith("Nothing to be done"):
+            self.is_complete = True
+            self._write(NOTHING_TO_DO)
+        elif record.levelno >= logging.ERROR:
+            self._note_error(record)
+        elif record.levelno >= logging.WARNING or not (self.has_begun or BEFORE_PLANNING.match(text)):
+            self._write(text)
+
+    # --- drawing -------------------------------------------------------------------------------------------------------------
+
+    def _write(self, text: str = "") -> None:
+        """Write lines that stay, if any, and the running jobs below them; with --quiet, none before the end."""
+        if self.is_quiet:
+            return
+        self.screen.write(text, [line.describe_progress() for line in self.running.values()])
+
+    def _draw_again(self) -> None:
+        """Draw the changing lines twice a second, and answer Ctrl-C, until the end."""
+        while not self.end.wait(SECONDS):
+            self.acquire()
+            try:
+                self._answer_interrupts()
+                if self.screen.is_live and self.running:
+                    self._write()
+            finally:
+                self.release()
+
+    def _answer_interrupts(self) -> None:
+        new = range(self.seen_interrupts, Interrupts.count)
+        self.seen_interrupts = Interrupts.count
+        for number in new:
+            if self.running and number < 2:
+                self._write([STOPPING, STILL_STOPPING][number])
+
+    def close(self) -> None:
+        """Write what came of it: the outcome, or the sentences of errors, each once. Snakemake calls it at its end."""
+        if self.is_closed:
+            return
+        self.is_closed = True
+        self.end.set()
+        if self.own is None:
+            for text in self._list_last_lines():
+                self.screen.write(text)
+        super().close()
+
+    def _list_last_lines(self) -> list[str]:
+        if self.sentences:
+            return list(dict.fromkeys(self.sentences))
+        if Interrupts.count:
+            return [INTERRUPTED_BEFORE]
+        if self.common_settings.dryrun and self.planned:
+            return [format_plan(self.planned)]
+        return [] if self.is_quiet else self._list_outcomes()
+
+    def _list_outcomes(self) -> list[str]:
+        """Return a line on each result that was requested, if all is done."""
+        from relm.reporting.outcome import describe_outcome
+
+        if _Attended.workflow is None or not (self.is_complete or 0 < self.ended == self.total):
+            return []
+        jobs = [job for job in _Attended.workflow.dag.jobs if job.rule.name == "publish"]
+        outcomes = [describe_outcome(Path(job.output[0])) for job in jobs]
+        return [outcome for outcome in outcomes if outcome]
+
+
+def _snakemake_handler(settings: Any) -> logging.Handler:
+    """Return the handler that Snakemake would have without this one."""
+    from snakemake.logging import ColorizingTextHandler, DefaultFilter, DefaultFormatter
+
+    shown = DefaultFilter(settings.quiet, settings.debug_dag, settings.verbose, settings.dryrun, settings.printshellcmds)
+    stream = sys.stdout if settings.stdout else sys.stderr
+    formatter = DefaultFormatter(settings.quiet, settings.show_failed_logs)
+    handler: logging.Handler = ColorizingTextHandler(nocolor=settings.nocolor, stream=stream, formatter=formatter, filter=shown)
+    return handler
