@@ -75,6 +75,7 @@ def test_the_reference_implementation_accepts_and_understands_a_table(tmp_path, 
         "https://example.org/pages",
         ["ro"],
     )
+    assert (metadata.version, metadata.cite_as) == ("1.0.0", "Pages. https://example.org/pages")
     assert "train: 10 tokens in 4 examples of 4 documents; held_out: 5 tokens" in metadata.description
     files = {file.content_url: file.sha256 for file in metadata.distribution if hasattr(file, "sha256")}
     assert files == {path: sha256_of(tmp_path / path) for path in ("shards/0.arrow", "shards/1.arrow", "held_out.arrow")}

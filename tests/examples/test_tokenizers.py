@@ -28,7 +28,7 @@ train_tokenizer(sys.argv[3], [Path(sys.argv[1])], size, 10**9, Path(sys.argv[2])
 """
 
 
-@pytest.mark.parametrize("kind", ["byte_level_bpe", "wordpiece", "characters"])
+@pytest.mark.parametrize("kind", ["byte_level_bpe", "roberta_byte_level_bpe", "wordpiece", "characters"])
 @pytest.mark.parametrize(
     "environment",
     [{"RAYON_NUM_THREADS": "1"}, {"RAYON_NUM_THREADS": "2"}, {"TOKENIZERS_PARALLELISM": "false"}],
@@ -71,6 +71,20 @@ def test_a_trained_tokenizer_has_every_byte_and_the_wanted_size(tokenizer: Path)
         "special": {"end_of_text": 0, "pad": None, "unk": None, "cls": None, "sep": None, "mask": None},
         "kind": "byte_level_bpe",
     }
+
+
+def test_one_with_roberta_s_special_tokens_learns_the_same_merges(tmp_path, write_documents, prose) -> None:
+    documents = [write_documents("a.jsonl", prose)]
+    train_tokenizer("byte_level_bpe", documents, 400, 10**9, tmp_path / "plain.json")
+    train_tokenizer("roberta_byte_level_bpe", documents, 404, 10**9, tmp_path / "special.json")
+    plain, special = (json.loads((tmp_path / f"{name}.json").read_text()) for name in ("plain", "special"))
+    assert special["model"]["merges"] == plain["model"]["merges"]
+    loaded = load_tokenizer(tmp_path / "special.json")
+    assert loaded.special == SpecialIds(end_of_text=2, pad=1, unk=3, cls=0, sep=2, mask=4)
+    assert loaded.kind == "byte_level_bpe"
+    ids = loaded.tokenizer.encode("never <mask>").ids
+    assert (ids[0], ids[-1]) == (0, 2)
+    assert 4 not in ids
 
 
 def test_merges_come_in_order_of_frequency(tmp_path, write_documents) -> None:
@@ -256,7 +270,7 @@ def test_characters_without_special_tokens_are_the_texts_own(tmp_path, write_doc
 
 
 def test_a_kind_that_is_not_trained_is_refused(tmp_path, write_documents) -> None:
-    with pytest.raises(RelmError, match=r"expected to train byte_level_bpe, wordpiece, characters; found 'unigram'"):
+    with pytest.raises(RelmError, match=r"expected to train byte_level_bpe, .*, characters; found 'unigram'"):
         train_tokenizer("unigram", [write_documents("a.jsonl", ["a"])], 300, 10**9, tmp_path / "t.json")
 
 

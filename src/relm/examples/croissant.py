@@ -1,7 +1,7 @@
 """Describe a dataset's examples for other programs, in Croissant 1.1 (ML Commons), JSON-LD beside the manifest.
 
-The context is inline, not a URL, so that the file is read without a network. It has no date: the same examples give the same
-bytes.
+The context is inline, not a URL, so that the file is read without a network. It has no datePublished: examples are built, not
+published, and the same examples give the same bytes.
 """
 
 import os
@@ -17,6 +17,8 @@ from relm.recipes.datasets import Dataset
 from relm.recipes.objectives import TABLE
 
 CONFORMS_TO = "http://mlcommons.org/croissant/1.1"
+# Of this description; the examples themselves are identified by the hashes of their files.
+VERSION = "1.0.0"
 LICENCE_URL = "https://spdx.org/licenses/{}.html"
 # A short identifier of the SPDX list: no spaces, a capital or digit first, such as CC-BY-SA-3.0 or GFDL.
 IDENTIFIER = re.compile(r"[A-Z0-9][A-Za-z0-9.+-]*")
@@ -97,6 +99,8 @@ def write_croissant(manifest: Path, dataset: Dataset, name: str, output: Path) -
         "conformsTo": CONFORMS_TO,
         "name": name,
         "description": _description(facts, dataset),
+        "version": VERSION,
+        "citeAs": f"{dataset.title}. {dataset.homepage}" if dataset.homepage else dataset.title,
         "license": licence_url(dataset.licence),
         "inLanguage": dataset.language,
         **({"url": dataset.homepage} if dataset.homepage else {}),

@@ -8,7 +8,6 @@ from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
-from tqdm import tqdm
 
 from relm.artifact import read_json, sidecar_of
 from relm.errors import RelmError
@@ -23,6 +22,7 @@ from relm.examples.storage import index_of
 from relm.examples.table import Column, ExampleTable, Ragged
 from relm.examples.token_text import TokenTexts, paragraph
 from relm.examples.tokenizers import LoadedTokenizer, load_tokenizer
+from relm.progress import ProgressBar
 from relm.recipes.objectives import TABLE
 
 # Tokens of an example to show; the rest is counted.
@@ -177,12 +177,12 @@ def _table(path: Path, loaded: LoadedTokenizer | None, examples: int) -> Content
 
 
 def _tfrecord(path: Path, loaded: LoadedTokenizer | None, examples: int) -> Contents:
-    wanted = set(_spread(sum(1 for _ in tqdm(read_records(path), "counting", unit="records", disable=None)), examples))
+    wanted = set(_spread(sum(1 for _ in ProgressBar(read_records(path), "counting", unit="records", disable=None)), examples))
     histogram: list[list[int]] = []
     shown: list[tuple[str, list[str]]] = []
     records = tokens = 0
     features: dict[str, Any] = {}
-    for number, record in enumerate(tqdm(read_records(path), "reading", unit="records", disable=None)):
+    for number, record in enumerate(ProgressBar(read_records(path), "reading", unit="records", disable=None)):
         location = f"{path}, record {number:,}"
         features = decode_example(record, location)
         length = _record_length(features)
@@ -215,7 +215,7 @@ def _format_record(features: dict[str, Any], location: str, texts: TokenTexts) -
 
 
 def _tpu_pretrain(path: Path, loaded: LoadedTokenizer | None, examples: int) -> Contents:
-    sizes = [len(example["tokens"]) for _, example in tqdm(read_lines(path), "counting", unit="lines", disable=None)]
+    sizes = [len(example["tokens"]) for _, example in ProgressBar(read_lines(path), "counting", unit="lines", disable=None)]
     wanted, masked = set(_spread(len(sizes), examples)), 0
     contents = Contents(path, "JSON lines of tpu_pretrain")
     for number, (_, example) in enumerate(read_lines(path)):

@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from tqdm import tqdm
 
 from relm.artifact import write_sidecar
 from relm.errors import RelmError
@@ -35,6 +34,7 @@ from relm.examples.table import Column, table_writer
 from relm.examples.tokenized import TokenizedDocuments, tokenized_documents
 from relm.examples.tokenizers import SPECIAL_TOKENS, LoadedTokenizer, SpecialIds, load_tokenizer
 from relm.limits import usable_cores
+from relm.progress import ProgressBar
 from relm.recipes.objectives import TABLE, Objective
 
 Columns = dict[str, npt.NDArray[Any]]
@@ -108,7 +108,7 @@ def pregenerate_masked(
         with (
             table_writer(output, table_columns(objective, found.loaded.vocabulary_size), facts) as table,
             contextlib.closing(_in_threads(make, blocks_of(found, objective), cores)) as made,
-            tqdm(total=total, unit="tokens", unit_scale=True, desc=documents.name, disable=None) as bar,
+            ProgressBar(total=total, unit="tokens", unit_scale=True, desc=documents.name, disable=None) as bar,
         ):
             for block, columns in made:
                 table.append(columns)

@@ -8,7 +8,6 @@ from pathlib import Path
 from time import perf_counter
 
 import numpy as np
-from tqdm import tqdm
 
 from relm.artifact import sha256_of, write_sidecar
 from relm.corpus.workers import ordered_map
@@ -20,6 +19,7 @@ from relm.examples.manifest import length_histogram, summed
 from relm.examples.storage import ShardWriter, dtype_of, index_of, shard_writer
 from relm.examples.tokenizers import LoadedTokenizer, load_tokenizer
 from relm.limits import usable_cores
+from relm.progress import ProgressBar
 from relm.recipes.objectives import Objective
 
 
@@ -113,7 +113,7 @@ def _written(
         contextlib.closing(
             ordered_map(encode, chunks_of(file, parting), wanted, f"encoding {documents}")  # type: ignore[type-var]
         ) as chunks,
-        tqdm(total=size, unit="B", unit_scale=True, desc=documents.name, disable=None) as bar,
+        ProgressBar(total=size, unit="B", unit_scale=True, desc=documents.name, disable=None) as bar,
     ):
         for chunk in whole_documents(chunks, shard.dtype):
             shard.append(chunk.tokens, chunk.sizes)

@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from tqdm import tqdm
 
 from relm.artifact import write_sidecar
 from relm.corpus.workers import ordered_map
@@ -33,6 +32,7 @@ from relm.examples.storage import dtype_of
 from relm.examples.table import table_writer
 from relm.examples.tokenizers import SpecialIds, load_tokenizer, loaded_as
 from relm.limits import usable_cores
+from relm.progress import ProgressBar
 from relm.recipes.objectives import TABLE, Objective, Seq2Seq
 
 # `Seq2Seq.source` -> function from a target to its source.
@@ -150,7 +150,9 @@ def _encoded(encoding: PairEncoding, workers: int | None, started: float) -> Gen
     tokens = 0
     with contextlib.ExitStack() as stack:
         file = stack.enter_context(open(encoding.documents, "rb"))
-        bar = stack.enter_context(tqdm(total=size, unit="B", unit_scale=True, desc=encoding.documents.name, disable=None))
+        bar = stack.enter_context(
+            ProgressBar(total=size, unit="B", unit_scale=True, desc=encoding.documents.name, disable=None)
+        )
         chunks = ordered_map(encode, chunks_of(file, parting), wanted, f"encoding {encoding.documents}")
         stack.enter_context(contextlib.closing(chunks))  # type: ignore[type-var]
         for pairs in chunks:

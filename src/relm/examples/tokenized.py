@@ -13,7 +13,6 @@ from typing import IO, Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from tqdm import tqdm
 
 from relm.corpus.sentences import split_sentences
 from relm.corpus.workers import ordered_map
@@ -23,6 +22,7 @@ from relm.examples.encoder import Disagreement, TextEncoder
 from relm.examples.storage import DTYPES, dtype_of
 from relm.examples.tokenizers import LoadedTokenizer, load_tokenizer, loaded_as
 from relm.limits import usable_cores
+from relm.progress import ProgressBar
 
 Sentences = Literal["split", "lines"]
 
@@ -187,7 +187,7 @@ class _Spool:
             contextlib.closing(
                 ordered_map(encode, chunks_of(file, AFTER_NEWLINE), wanted, f"encoding {self.documents}")  # type: ignore[type-var]
             ) as parts,
-            tqdm(total=size, unit="B", unit_scale=True, desc=self.documents.name, disable=None) as bar,
+            ProgressBar(total=size, unit="B", unit_scale=True, desc=self.documents.name, disable=None) as bar,
         ):
             for part in parts:
                 with self._report_disk_errors():

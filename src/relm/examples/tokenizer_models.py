@@ -83,6 +83,11 @@ def roberta_bpe(vocabulary: Path, merges: Path) -> Tokenizer:
     """Return RoBERTa's tokenizer from its two files. It has `<|endoftext|>` by accident, unused, and not as a special token."""
     tokenizer = byte_level_bpe(_bpe_of_files(vocabulary, merges))
     _require(ROBERTA_SPECIAL, tokenizer, vocabulary)
+    return with_roberta_special(tokenizer)
+
+
+def with_roberta_special(tokenizer: Tokenizer) -> Tokenizer:
+    """Return a tokenizer whose vocabulary has RoBERTa's special tokens, which it puts around a text from now on."""
     tokenizer.add_special_tokens(list(ROBERTA_SPECIAL))
     end, begin = (("</s>", _id(tokenizer, "</s>")), ("<s>", _id(tokenizer, "<s>")))
     tokenizer.post_processor = processors.RobertaProcessing(end, begin, trim_offsets=True, add_prefix_space=False)

@@ -1,7 +1,7 @@
 """Tokenizers, trained here or imported from published files, all kept as one `tokenizer.json` of the `tokenizers` library.
 
-A trained byte-level BPE gives `<|endoftext|>` id 0, the 256 bytes ids 1 to 256 and merges the rest; a trained WordPiece has
-BERT's special tokens first; GPT-2's own has `<|endoftext|>` last, at 50256.
+A trained byte-level BPE gives `<|endoftext|>` id 0, the 256 bytes ids 1 to 256 and merges the rest; with RoBERTa's special
+tokens, these come first, and a trained WordPiece has BERT's first; GPT-2's own has `<|endoftext|>` last, at 50256.
 """
 
 import hashlib
@@ -25,7 +25,12 @@ MINIMUM_FREQUENCY = 2
 # WordPiece keeps the most frequent characters, since those of all scripts would fill a vocabulary twice over.
 LARGEST_ALPHABET = 1000
 # Kind of tokenizer that is trained here -> its name in messages.
-TRAINED = {"byte_level_bpe": "byte-level BPE", "wordpiece": "WordPiece", "characters": "character vocabulary"}
+TRAINED = {
+    "byte_level_bpe": "byte-level BPE",
+    "roberta_byte_level_bpe": "byte-level BPE with RoBERTa's special tokens",
+    "wordpiece": "WordPiece",
+    "characters": "character vocabulary",
+}
 
 
 @dataclass(frozen=True)
@@ -111,7 +116,7 @@ def train_tokenizer(
     from the text alone.
 
     Args:
-        kind: byte_level_bpe, wordpiece or characters.
+        kind: byte_level_bpe, roberta_byte_level_bpe, wordpiece or characters.
         documents: JSON lines; each compared with its sidecar if it has one.
         vocabulary_size: size with special tokens; None for characters, where the text decides it.
         training_bytes: limit of the text in bytes of UTF-8.
@@ -128,7 +133,9 @@ def train_tokenizer(
             checked_sidecar(path)
     text = _TrainingText(documents, training_bytes)
     if kind == "byte_level_bpe":
-        tokenizer = _trained_bpe(text, vocabulary_size or 0)
+        tokenizer = _trained_bpe(text, vocabulary_size or 0, [build.END_OF_TEXT])
+    elif kind == "roberta_byte_level_bpe":
+        tokenizer = build.with_roberta_special(_trained_bpe(text, vocabulary_size or 0, list(build.ROBERTA_SPECIAL)))
     elif kind == "wordpiece":
         tokenizer = _trained_wordpiece(text, vocabulary_size or 0, lower_case)
     elif kind == "characters":
@@ -223,12 +230,12 @@ class _TrainingText:
             yield text
 
 
-def _trained_bpe(text: _TrainingText, vocabulary_size: int) -> Tokenizer:
+def _trained_bpe(text: _TrainingText, vocabulary_size: int, special_tokens: list[str]) -> Tokenizer:
     tokenizer = build.byte_level_bpe()
     trainer = trainers.BpeTrainer(
         vocab_size=vocabulary_size,
         min_frequency=MINIMUM_FREQUENCY,
-        special_tokens=[build.END_OF_TEXT],
+        special_tokens=special_tokens,
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )

@@ -29,6 +29,8 @@ class Corpus(NamedTuple):
     """(sentences + 1,), the offset in `tokens` at which each sentence begins, and their end."""
     document_starts: npt.NDArray[np.int64]
     """(documents + 1,), the index into `sentence_starts` at which each document begins, and their end."""
+    word_starts: npt.NDArray[np.bool_] | None = None
+    """(n,), True for a token that begins a word; None: the original does not ask."""
 
     @property
     def documents(self) -> int:

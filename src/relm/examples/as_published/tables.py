@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from tqdm import tqdm
 
 from relm.artifact import read_json, sidecar_of, write_sidecar
 from relm.errors import RelmError
@@ -21,6 +20,7 @@ from relm.examples.storage import dtype_of
 from relm.examples.table import Column, TableWriter, table_writer
 from relm.examples.tokenized import Sentences, tokenized_documents
 from relm.examples.tokenizers import LoadedTokenizer, load_tokenizer
+from relm.progress import ProgressBar
 from relm.recipes.objectives import TABLE, Objective
 
 
@@ -36,7 +36,7 @@ class TableSource(NamedTuple):
 class Table:
     """A table that is being written, from `open_table`."""
 
-    def __init__(self, writer: TableWriter, bar: "tqdm[Any]") -> None:
+    def __init__(self, writer: TableWriter, bar: "ProgressBar") -> None:
         self.tokens = 0
         """The tokens of all rows so far, padding not counted."""
         self.histogram: list[list[int]] = []
@@ -85,7 +85,7 @@ def open_table(
         "source": source.sha256,
         **more,
     }
-    with table_writer(output, columns, facts) as writer, tqdm(desc=output.name, unit="rows", disable=None) as bar:
+    with table_writer(output, columns, facts) as writer, ProgressBar(desc=output.name, unit="rows", disable=None) as bar:
         table = Table(writer, bar)
         yield table
     counts = {"tokens": table.tokens, "examples": table.examples, "length_histogram": table.histogram}
@@ -122,7 +122,7 @@ def read_documents(
         _with_space_before_texts(loaded) as used,
         tokenized_documents(documents, used, sentences, language, workers, stripped_lines=True, folder=folder) as found,
     ):
-        corpus = Corpus(found.tokens, found.sentence_starts, found.document_starts)
+        corpus = Corpus(found.tokens, found.sentence_starts, found.document_starts, found.word_starts)
         require_documents(documents, corpus.documents)
         yield Documents(corpus, TableSource(found.source_sha256, corpus.documents, found.words, found.bytes), loaded)
 

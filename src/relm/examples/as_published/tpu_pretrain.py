@@ -9,7 +9,8 @@ Its defects are kept; `docs/as_published.md` describes their effect on real text
 - f: each sentence is encoded on its own, with a space before it if the tokenizer is byte-level BPE.
 - h: one position always stays empty without next-sentence prediction.
 
-The original takes no seed; relm seeds Python's generator before its first draw.
+The original takes no seed; relm seeds Python's generator before its first draw. `as_published.corrected` leaves out a, b or c
+and keeps all else, so that what one of them costs can be measured.
 """
 
 import itertools
@@ -72,6 +73,10 @@ class TpuPretrainOptions:
     """--do_whole_word_mask."""
     next_sentences: bool = False
     """--do_next_sent_prediction."""
+    joins_second: bool = True
+    """Defect c."""
+    words_by_marks: bool = True
+    """Defect b: a word's tokens but the first have the mark ``##``; False: the tokenizer knows where words begin."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +113,7 @@ def make_instances(
         settings.sequence_length,
         settings.short_sequence_probability,
         settings.next_sentences,
-        second_joins_first=True,
+        second_joins_first=settings.joins_second,
         other_document=lambda document, draws: _draw_other_document(starts, document, draws),
     )
     continues = vocabulary.continues()
@@ -135,11 +140,15 @@ def _make_instance(
     first, second = corpus.between(pair.a_start, pair.a_stop), corpus.between(pair.b_start, pair.b_stop)
     between = [vocabulary.sep] if settings.next_sentences else []
     tokens = [vocabulary.cls, *first, *between, *second, vocabulary.sep]
+    joins = [continues[token] for token in tokens]
+    if not settings.words_by_marks:
+        inside = [_inside_words(corpus, *span) for span in ((pair.a_start, pair.a_stop), (pair.b_start, pair.b_stop))]
+        joins = [False, *inside[0], *[False] * len(between), *inside[1], False]
     candidates: list[list[int]] = []
     for place, token in enumerate(tokens):
         if token in (vocabulary.cls, vocabulary.sep):
             continue
-        if settings.whole_words and candidates and continues[token]:
+        if settings.whole_words and candidates and joins[place]:
             candidates[-1].append(place)
         else:
             candidates.append([place])
@@ -149,14 +158,24 @@ def _make_instance(
     return Instance(tokens, second_start, pair.is_random, positions, labels)
 
 
-def read_vocabulary(loaded: LoadedTokenizer) -> TpuPretrainVocabulary:
+def _inside_words(corpus: Corpus, start: int, stop: int) -> list[bool]:
+    """Return for each token of a span whether it continues the word of the token before it in the span."""
+    assert corpus.word_starts is not None, "documents are read with them"
+    inside: list[bool] = (~corpus.word_starts[start:stop]).tolist()
+    return [False, *inside[1:]] if inside else []
+
+
+def read_vocabulary(loaded: LoadedTokenizer, corrected: bool = False) -> TpuPretrainVocabulary:
     """Return the vocabulary that training reads: the mask is ``[MASK]``, or the unknown token where there is none.
+
+    Args:
+        corrected: without defect a: the mask is the tokenizer's own.
 
     Raises:
         RelmError: the tokenizer lacks the special tokens, or its ids have gaps.
     """
     tokens = read_model_vocabulary(loaded, ORIGINAL.name)
-    mask = tokens.index(MASK_TOKEN) if MASK_TOKEN in tokens else loaded.required("unk")
+    mask = tokens.index(MASK_TOKEN) if MASK_TOKEN in tokens else loaded.required("mask" if corrected else "unk")
     return TpuPretrainVocabulary(tokens, loaded.required("cls"), loaded.required("sep"), mask)
 
 
@@ -184,6 +203,8 @@ def pregenerate_tpu_pretrain(
         masked.short_sequence_probability,
         masked.whole_words,
         masked.packing == "sentence_pairs",
+        joins_second="empty_second_segments" not in chosen.corrected,
+        words_by_marks="partly_masked_words" not in chosen.corrected,
     )
     started = perf_counter()
     with read_documents(documents, tokenizer, objective.masked.sentences, language, workers, output.parent) as (
@@ -191,7 +212,7 @@ def pregenerate_tpu_pretrain(
         source,
         loaded,
     ):
-        vocabulary = read_vocabulary(loaded)
+        vocabulary = read_vocabulary(loaded, "unk_for_mask" in chosen.corrected)
         width, places = settings.sequence_length, settings.max_predictions
         columns = table_columns(width, places, loaded.vocabulary_size)
         draws = random.Random(chosen.seed)

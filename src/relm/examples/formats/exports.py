@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from tqdm import tqdm
 
 from relm.artifact import atomic_file, sha256_of, sidecar_of, write_sidecar
 from relm.errors import RelmError
@@ -20,6 +19,7 @@ from relm.examples.manifest import Manifest, read_manifest, require_shard
 from relm.examples.sharded_tables import ExampleTables
 from relm.examples.storage import TokenStream, flush_all, index_of, shard_writer
 from relm.examples.tokenizers import LoadedTokenizer, load_tokenizer
+from relm.progress import ProgressBar
 from relm.recipes.objectives import TABLE, TOKEN_STREAM
 
 Columns = dict[str, npt.NDArray[Any]]
@@ -68,7 +68,7 @@ def export_megatron(source: ExportSource, output: Path) -> str:
     _require_layout(source, TOKEN_STREAM, "megatron", "a table of sequences; Megatron-LM packs and masks such by itself")
     shards = [shard for shard in source.manifest.split(source.split, source.path) if shard.tokens]
     with shard_writer(output, source.manifest.tokenizer.vocabulary_size) as writer:
-        for shard in tqdm(shards, unit="shards", disable=None):
+        for shard in ProgressBar(shards, unit="shards", disable=None):
             for tokens, sizes in open_indexed(require_shard(source.path, shard, check_content=True)).blocks():
                 writer.append(tokens, sizes)
     write_sidecar(output, **source.facts, idx_sha256=sha256_of(index_of(output)))
@@ -116,7 +116,7 @@ def _require_layout(source: ExportSource, layout: str, format: str, why: str) ->
 
 def _write_records(source: ExportSource, output: Path, records: Iterable[Mapping[str, Any]]) -> str:
     waiting: list[bytes] = []
-    with record_writer(output) as writer, tqdm(unit="records", unit_scale=True, desc=output.name, disable=None) as bar:
+    with record_writer(output) as writer, ProgressBar(unit="records", unit_scale=True, desc=output.name, disable=None) as bar:
         for record in records:
             waiting.append(encode_example(record))
             if len(waiting) == ROWS_AT_ONCE:

@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-from tqdm import tqdm
 
 from relm.artifact import sha256_of, write_sidecar
 from relm.errors import RelmError
@@ -23,6 +22,7 @@ from relm.examples.manifest import length_histogram, summed
 from relm.examples.storage import dtype_of, index_of, shard_writer
 from relm.examples.table import table_writer
 from relm.examples.tokenizers import LoadedTokenizer, load_tokenizer
+from relm.progress import ProgressBar
 from relm.recipes.objectives import TABLE, TOKEN_STREAM, Masked, Objective
 
 Integers = npt.NDArray[np.int64]
@@ -109,7 +109,10 @@ def import_stream(
 ) -> str:
     _require_suffix(output, ".bin", "a stream of tokens")
     counts, end, without_end = ImportCounts(loaded), loaded.special.end_of_text, 0
-    with shard_writer(output, loaded.vocabulary_size) as writer, tqdm(unit=" tokens", unit_scale=True, disable=None) as bar:
+    with (
+        shard_writer(output, loaded.vocabulary_size) as writer,
+        ProgressBar(unit=" tokens", unit_scale=True, disable=None) as bar,
+    ):
         for tokens, sizes, location in documents:
             _require_stream_ids(tokens, sizes, loaded, location)
             writer.append(tokens, sizes)
@@ -136,7 +139,7 @@ def _import_table(
     counts = ImportCounts(loaded)
     with (
         table_writer(output, table_columns(length, predictions, loaded.vocabulary_size), facts) as writer,
-        tqdm(unit=" examples", unit_scale=True, disable=None) as bar,
+        ProgressBar(unit=" examples", unit_scale=True, disable=None) as bar,
     ):
         for columns, locations in blocks:
             for name, width in (("input_ids", length), ("masked_labels", predictions)):
