@@ -72,7 +72,8 @@ def relm_strided(ask: dict[str, Any]) -> Callable[[], float]:
 
 
 def _loaded(ask: dict[str, Any]) -> tuple[Any, Any, Any]:
-    from relm.evaluation.models import Execution, load_causal
+    from relm.evaluation.execution import Execution
+    from relm.evaluation.models import load_causal
     from relm.examples.tokenizers import load_tokenizer
 
     execution = Execution(threads=ask["threads"], precision=ask.get("precision", "float32"))

@@ -24,9 +24,10 @@ from typing import Any
 import torch
 
 from relm.evaluation.continuation import Continuer, TransformersContinuer, WindowContinuer, continuations
+from relm.evaluation.execution import Execution
 from relm.evaluation.ipu_model import IpuCausalModel
 from relm.evaluation.loop_continuer import LoopContinuer, rule_of
-from relm.evaluation.models import Execution, OwnCausalModel
+from relm.evaluation.models import OwnCausalModel
 from relm.evaluation.sampling import GREEDY, Sampling, random_stream
 from relm.models.gpt2 import Gpt2, Gpt2Config
 

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from relm.evaluation.models import Execution
+from relm.evaluation.execution import Execution
 from relm.examples.manifest import write_manifest
 from relm.examples.masked import pregenerate_masked
 from relm.models.bert import Bert, BertConfig

@@ -20,10 +20,11 @@ from relm.cli import main
 from relm.errors import RelmError
 from relm.evaluation.beginning import added_tokens, beginning_of, prefix_token
 from relm.evaluation.detokenisers import DETOKENISERS
+from relm.evaluation.execution import Execution
 from relm.evaluation.harness import tokenizer_folder
 from relm.evaluation.harness_process import read_beginnings
 from relm.evaluation.lambada import evaluate_lambada, lambada_scores, tokenise_passages
-from relm.evaluation.models import Execution, load_causal
+from relm.evaluation.models import load_causal
 from relm.evaluation.samples import write_samples
 from relm.evaluation.scoring import ScoredSequences, score
 from relm.evaluation.text_perplexity import evaluate_text, prepare_text, split_pages

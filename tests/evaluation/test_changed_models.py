@@ -13,10 +13,11 @@ from masked_cases import bert
 from relm.artifact import companions, read_json, sidecar_of, write_json, write_sidecar
 from relm.cli import main
 from relm.errors import RelmError
+from relm.evaluation.execution import Execution
 from relm.evaluation.generation import Writer
 from relm.evaluation.harness import evaluate_harness
 from relm.evaluation.masked_models import load_masked
-from relm.evaluation.models import Execution, load_causal
+from relm.evaluation.models import load_causal
 from relm.evaluation.samples import write_samples
 from relm.evaluation.text_to_text import load_text_to_text
 from relm.examples.tokenizers import load_tokenizer

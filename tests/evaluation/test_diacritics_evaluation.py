@@ -15,7 +15,7 @@ from relm.evaluation import diacritics_baselines
 from relm.evaluation.diacritics import WORKED_EXAMPLES, evaluate_diacritics
 from relm.evaluation.diacritics_baselines import Training, count_training_forms
 from relm.evaluation.diacritics_scoring import RestorationCounts, compare_texts
-from relm.evaluation.models import Execution
+from relm.evaluation.execution import Execution
 from relm.evaluation.restoration import halves
 from relm.evaluation.result import Result
 from relm.evaluation.table_texts import BLOCK, Texts

@@ -22,9 +22,10 @@ from uncached_texts import uncached
 
 from relm.errors import RelmError
 from relm.evaluation.continuation import Timing, TransformersContinuer, continuations
+from relm.evaluation.execution import Execution
 from relm.evaluation.generate import _encode_prompts, read_prompts, run_generate
 from relm.evaluation.generation import Writer, Writing, Written
-from relm.evaluation.models import CausalModel, Execution, load_causal
+from relm.evaluation.models import CausalModel, load_causal
 from relm.evaluation.sampling import GREEDY, Sampling, random_stream
 from relm.evaluation.stop import Stop
 from relm.examples.tokenizers import load_tokenizer
@@ -436,7 +437,7 @@ import sys
 from pathlib import Path
 from relm.evaluation.generate import run_generate
 from relm.evaluation.generation import Writing
-from relm.evaluation.models import Execution
+from relm.evaluation.execution import Execution
 from relm.evaluation.sampling import GREEDY
 print(run_generate(Path(sys.argv[1]), Path(sys.argv[2]), None, None, Writing(3, GREEDY), None, Execution(threads=1)))
 """
@@ -493,9 +494,10 @@ def test_the_end_of_the_input_ends_the_conversation(evaluated, monkeypatch, caps
         monkeypatch.setattr(sys, "stdin", terminal)
         assert run(evaluated, writing=Writing(3, GREEDY)).strip() == "2 texts"
     os.close(ours)
-    seen = capsys.readouterr().out
-    assert (seen.count("Prompt: "), seen.count("latency avg per sentence")) == (4, 2)
-    assert all(text in seen for text in as_printed(evaluated))
+    seen = capsys.readouterr()
+    assert (seen.out.count("Prompt: "), seen.err.count("latency avg per sentence")) == (4, 2)
+    assert "latency" not in seen.out
+    assert all(text in seen.out for text in as_printed(evaluated))
 
 
 def test_where_there_is_no_terminal_the_standard_input_is_a_file_of_prompts(tmp_path, evaluated, monkeypatch, capsys) -> None:

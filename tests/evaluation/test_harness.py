@@ -16,6 +16,7 @@ from tokenizer_forms import legacy_sentencepiece
 
 from relm.artifact import sha256_of
 from relm.errors import RelmError
+from relm.evaluation.execution import Execution
 from relm.evaluation.harness import (
     batch_size,
     build_result,
@@ -27,7 +28,6 @@ from relm.evaluation.harness import (
 )
 from relm.evaluation.harness_process import RecordedData, describe_documents
 from relm.evaluation.model_folder import weights_sha256
-from relm.evaluation.models import Execution
 from relm.evaluation.text_perplexity import split_pages
 
 FOUND: dict[str, Any] = {

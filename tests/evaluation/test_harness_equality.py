@@ -12,8 +12,9 @@ from harness_tasks import ask_harness, harness_python, own_tasks, passages, smal
 from published_texts import gpt2_tokenizer, unpacked
 from tokenizer_forms import legacy_sentencepiece
 
+from relm.evaluation.execution import Execution
 from relm.evaluation.lambada import evaluate_lambada, lambada_scores, tokenise_passages
-from relm.evaluation.models import Execution, load_causal
+from relm.evaluation.models import load_causal
 from relm.evaluation.scoring import ScoredSequences, score
 from relm.evaluation.text_perplexity import evaluate_text, prepare_text, split_pages
 from relm.evaluation.windows import windows_of_documents

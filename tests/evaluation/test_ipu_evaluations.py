@@ -15,9 +15,10 @@ from uncached_texts import uncached
 from relm.cli import main
 from relm.errors import RelmError
 from relm.evaluation.continuation import WindowContinuer, continuations
+from relm.evaluation.execution import Execution
 from relm.evaluation.generation import Writer, Writing
 from relm.evaluation.ipu_model import IpuCausalModel
-from relm.evaluation.models import Execution, load_causal
+from relm.evaluation.models import load_causal
 from relm.evaluation.sampling import GREEDY, Sampling, random_stream
 from relm.evaluation.scoring import ScoredSequences, score
 from relm.recipes.devices import find_evaluation_device, list_inference_devices

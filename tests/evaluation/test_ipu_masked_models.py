@@ -10,10 +10,10 @@ import torch
 from masked_cases import ALONE, LENGTH, TINY, bert, phase
 
 from relm.errors import RelmError
+from relm.evaluation.execution import Execution
 from relm.evaluation.ipu_masked_model import IpuMaskedModel, ReadingProgram
 from relm.evaluation.masked_lm import evaluate_masked_lm
 from relm.evaluation.masked_models import load_masked
-from relm.evaluation.models import Execution
 from relm.evaluation.pseudo_perplexity import evaluate_pseudo_perplexity
 
 

@@ -14,8 +14,9 @@ from relm.artifact import read_json, sha256_of
 from relm.errors import RelmError
 from relm.evaluation import lambada
 from relm.evaluation.evaluated_text import encode_texts
+from relm.evaluation.execution import Execution
 from relm.evaluation.lambada import evaluate_lambada, lambada_scores, read_passages, tokenise_passages
-from relm.evaluation.models import Execution, load_causal
+from relm.evaluation.models import load_causal
 from relm.evaluation.scoring import score
 from relm.examples.tokenizers import LoadedTokenizer, load_tokenizer, train_tokenizer
 from relm.recipes.protocol_options import Lambada

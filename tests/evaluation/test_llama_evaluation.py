@@ -7,8 +7,9 @@ import pytest
 import torch
 from llama_form import BOS, EOS, llama_tokenizer
 
+from relm.evaluation.execution import Execution
 from relm.evaluation.generation import Writer, Writing
-from relm.evaluation.models import Execution, load_causal
+from relm.evaluation.models import load_causal
 from relm.evaluation.sampling import Sampling
 from relm.evaluation.scoring import ScoredSequences, score
 from relm.models.llama import Llama

@@ -18,8 +18,8 @@ from transformers import BertForMaskedLM, BertForPreTraining
 from relm.artifact import sha256_of
 from relm.errors import RelmError
 from relm.evaluation import masked_scoring
+from relm.evaluation.execution import Execution
 from relm.evaluation.masked_lm import evaluate_masked_lm, list_masks, mean_of_batches
-from relm.evaluation.models import Execution
 from relm.evaluation.result import Result
 from relm.examples.builders import open_examples
 from relm.examples.contract import IGNORED, Batch

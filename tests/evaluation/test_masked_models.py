@@ -17,9 +17,9 @@ from torch import Tensor
 
 from relm.errors import RelmError
 from relm.evaluation import masked_scoring
+from relm.evaluation.execution import Execution
 from relm.evaluation.masked_models import ForeignMaskedModel, OwnMaskedModel, load_masked
 from relm.evaluation.masked_scoring import require_positions, score_masked
-from relm.evaluation.models import Execution
 
 VOCABULARY, POSITIONS = 23, 14
 SMALL = {

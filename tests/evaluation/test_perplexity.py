@@ -11,7 +11,7 @@ from relm.artifact import read_json, sha256_of, write_sidecar
 from relm.errors import RelmError
 from relm.evaluation import perplexity
 from relm.evaluation.baselines import BigramModel, unigram_entropy
-from relm.evaluation.models import Execution
+from relm.evaluation.execution import Execution
 from relm.evaluation.perplexity import evaluate_held_out, stream_nats
 from relm.examples.manifest import read_manifest
 from relm.examples.storage import TokenStream

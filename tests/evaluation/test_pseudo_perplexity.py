@@ -14,7 +14,7 @@ from transformers import AutoModelForMaskedLM, DistilBertConfig, DistilBertForMa
 
 from relm.artifact import sha256_of
 from relm.evaluation import masked_scoring, pseudo_perplexity
-from relm.evaluation.models import Execution
+from relm.evaluation.execution import Execution
 from relm.evaluation.pseudo_perplexity import Originals, evaluate_pseudo_perplexity, mask_one_by_one, originals
 from relm.evaluation.result import Result
 from relm.examples.sharded_tables import ExampleTables

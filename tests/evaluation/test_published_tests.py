@@ -10,8 +10,8 @@ from published_texts import gpt2_tokenizer, unpacked
 from relm.artifact import checked_sidecar, read_json
 from relm.corpus.download import download
 from relm.errors import RelmError
+from relm.evaluation.execution import Execution
 from relm.evaluation.lambada import evaluate_lambada
-from relm.evaluation.models import Execution
 from relm.evaluation.text_perplexity import evaluate_text
 from relm.models.gpt2 import Gpt2, Gpt2Config
 from relm.recipes.evaluations import EVALUATIONS

@@ -8,7 +8,7 @@ from safetensors.torch import load_file, save_file
 from relm.artifact import read_json, sha256_of
 from relm.errors import RelmError
 from relm.evaluation import random_windows
-from relm.evaluation.models import Execution
+from relm.evaluation.execution import Execution
 from relm.evaluation.random_windows import estimate, evaluate_random_windows
 from relm.examples.contract import drawn_indices
 from relm.examples.manifest import read_manifest

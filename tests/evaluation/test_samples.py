@@ -5,7 +5,7 @@ import torch
 
 from relm.artifact import read_json, sha256_of
 from relm.errors import RelmError
-from relm.evaluation.models import Execution
+from relm.evaluation.execution import Execution
 from relm.evaluation.samples import PROMPTS, write_samples
 from relm.evaluation.sampling import GREEDY, Sampling, random_stream
 from relm.examples.tokenizers import load_tokenizer

@@ -10,7 +10,8 @@ import torch
 
 from relm.errors import RelmError
 from relm.evaluation import scoring
-from relm.evaluation.models import Execution, load_causal
+from relm.evaluation.execution import Execution
+from relm.evaluation.models import load_causal
 from relm.evaluation.scoring import ScoredSequences, batches, score
 
 ONE_THREAD = Execution(threads=1)

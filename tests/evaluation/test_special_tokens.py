@@ -12,8 +12,8 @@ from tokenizers import AddedToken, Tokenizer
 from relm.artifact import read_json
 from relm.errors import RelmError
 from relm.evaluation.continuation import continuations
+from relm.evaluation.execution import Execution
 from relm.evaluation.generation import Writer, Writing
-from relm.evaluation.models import Execution
 from relm.evaluation.samples import write_samples
 from relm.evaluation.sampling import GREEDY, random_stream
 from relm.evaluation.special_tokens import SpecialTokens, special_tokens

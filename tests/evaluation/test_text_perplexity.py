@@ -13,7 +13,7 @@ from published_texts import gpt2_tokenizer, unpacked
 from relm.artifact import read_json, sha256_of
 from relm.errors import RelmError
 from relm.evaluation.detokenisers import wikitext
-from relm.evaluation.models import Execution
+from relm.evaluation.execution import Execution
 from relm.evaluation.text_perplexity import (
     count_parts_between_single_spaces,
     count_parts_between_whitespace,

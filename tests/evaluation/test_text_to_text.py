@@ -18,7 +18,7 @@ from transformers import (
 from transformers import T5Config as TheirT5Config
 
 from relm.errors import RelmError
-from relm.evaluation.models import Execution
+from relm.evaluation.execution import Execution
 from relm.evaluation.text_to_text import (
     TextToTextModel,
     load_text_to_text,

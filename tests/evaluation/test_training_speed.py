@@ -51,6 +51,14 @@ def test_time_is_of_all_phases_and_the_steady_speed_leaves_each_first_line_out(t
     assert sentence == "training took 1.0 minutes, 4.00 sequences/s"
 
 
+def test_the_last_validation_is_a_figure(tmp_path: Path, model: Path) -> None:
+    last = {"validation_loss": 2.5, "validation_word_loss": 2.5}
+    rows = [row(1, 10, 1.0) | {"validation_loss": 9.0}, row(20, 20, 1.0) | last]
+    evaluate_training([logged(tmp_path, "main", *rows)], model, tmp_path / "training.json", "training", {})
+    figures = read_json(tmp_path / "training.json")["figures"]
+    assert (figures["validation_loss"], figures["validation_word_loss"]) == (2.5, 2.5)
+
+
 def test_losses_of_several_terms_are_averaged_over_the_last_ten_lines(tmp_path: Path, model: Path) -> None:
     rows = [{**row(step, step, 1.0), "loss": 9.0, "word_loss": float(step), "order_loss": 0.5} for step in range(1, 21)]
     rows[-1]["validation_word_loss"] = 7.0

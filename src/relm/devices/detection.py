@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
+from relm.devices.gpus import gpus_here
 from relm.devices.ipu.worker_process import INTERPRETER, describe_missing_interpreter, find_interpreter
 from relm.devices.tpu_chips import chips_here
 
@@ -38,6 +39,21 @@ def find_missing_cuda() -> str | None:
     except importlib.metadata.PackageNotFoundError:
         return "torch is not installed"
     return f"torch {version} is built without CUDA" if version.endswith("+cpu") else None
+
+
+def find_absent_gpus(count: int) -> str | None:
+    """Return what this machine lacks to train on so many GPUs, by its driver alone; None if nothing."""
+    found = len(gpus_here())
+    if found >= count:
+        return None
+    if found:
+        return (
+            f"run.processes is {count:,}, one for each GPU, and this machine has {found:,}; lower it, or choose such a machine"
+        )
+    return (
+        "no NVIDIA GPU, or no driver of it (libcuda.so.1), is on this machine; `nvidia-smi` says more. Run it where there is "
+        "one, or with run.device: cpu"
+    )
 
 
 def find_missing_xla() -> str | None:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from relm.devices.contract import Forward, Model
+from relm.devices.first_calls import make_first_calls
 from relm.devices.overlapping import OverlappedSums
 from relm.devices.processes import Processes, rank_of_this_process
 from relm.errors import RelmError
@@ -54,6 +55,8 @@ class TorchDevice:
             prepare_compiler(run)
         self.threads = run.threads or max(1, usable_cores() // process.local_ranks)
         torch.set_num_threads(self.threads)
+        if run.device == "cpu":
+            make_first_calls(self.threads)
         # Unlike torch.use_deterministic_algorithms, this does not import the compiler, which takes longer than a small job.
         torch.set_deterministic_debug_mode("error" if is_deterministic(run) else "default")
         # Filling fresh memory guards against reading it before it is written, which no code here does, and costs a pass.

@@ -11,9 +11,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteria, StoppingCriteriaList
 
+from relm.evaluation.execution import Execution
+from relm.evaluation.foreign_models import ForeignCausalModel
 from relm.evaluation.ipu_model import IpuCausalModel
 from relm.evaluation.logits_processors import logits_processors
-from relm.evaluation.models import CausalModel, Execution, ForeignCausalModel, OwnCausalModel
+from relm.evaluation.models import CausalModel, OwnCausalModel
 from relm.evaluation.sampling import Sampling
 from relm.evaluation.stop import Ending, Stop
 from relm.evaluation.transformers_form import as_transformers

@@ -9,13 +9,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from time import perf_counter
 
-from tqdm import tqdm
-
 from relm.artifact import sha256_of
 from relm.errors import RelmError
 from relm.evaluation.diacritics_baselines import Forms, Training, count_training_forms
 from relm.evaluation.diacritics_scoring import RestorationCounts, compare_texts, plain, words_of
-from relm.evaluation.models import Execution
+from relm.evaluation.execution import Execution
 from relm.evaluation.restoration import Restored, Restorer
 from relm.evaluation.result import Result, Sample
 from relm.evaluation.table_texts import UNKNOWN, Texts
@@ -24,6 +22,7 @@ from relm.examples.builders import open_examples
 from relm.examples.diacritics import with_standard_letters
 from relm.examples.seq2seq import Seq2SeqExamples
 from relm.examples.tokenizers import LoadedTokenizer, load_tokenizer
+from relm.progress import ProgressBar
 from relm.recipes.evaluations import Diacritics
 from relm.recipes.objectives import Objective
 
@@ -150,7 +149,7 @@ def _figures(manifest: Path, held_out: Texts, restorer: Restorer, forms: Forms) 
     """
     counts = {name: RestorationCounts() for name in ("", *BASELINES)}
     events: Counter[str] = Counter()
-    with tqdm(total=held_out.count, unit=" texts", disable=None) as bar:
+    with ProgressBar(total=held_out.count, unit=" texts", disable=None) as bar:
         for texts in held_out:
             events["unknown_tokens"] += sum(text.count(UNKNOWN) for text in texts)
             for restored in restorer.restore(texts, bar):

@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from tqdm import tqdm
-
 from relm.corpus.workers import ordered_map
 from relm.evaluation.diacritics_scoring import WORD, letters_of, plain
 from relm.evaluation.table_texts import Texts
@@ -18,6 +16,7 @@ from relm.examples.diacritics import without_diacritics
 from relm.examples.sharded_tables import ExampleTables
 from relm.examples.tokenizers import loaded_as
 from relm.limits import usable_cores
+from relm.progress import ProgressBar
 
 # With fewer for each, workers take longer to start than to count.
 BLOCKS_A_WORKER = 64
@@ -115,7 +114,7 @@ def count_training_forms(training: Training, wanted: Set[str], workers: int | No
     counted = ordered_map(functools.partial(count_block, training), range(texts.blocks), team, "counting training words")
     with (
         contextlib.closing(counted),  # type: ignore[type-var]
-        tqdm(counted, total=texts.blocks, unit=" blocks of training text", disable=None) as bar,
+        ProgressBar(counted, total=texts.blocks, unit=" blocks of training text", disable=None) as bar,
     ):
         return collect_forms(bar, wanted)
 

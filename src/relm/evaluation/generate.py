@@ -8,13 +8,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from tqdm import tqdm
-
 from relm.artifact import atomic_file
 from relm.errors import RelmError
 from relm.evaluation.continuation import Timing
+from relm.evaluation.execution import Execution
 from relm.evaluation.generation import Prompt, Writer, Writing, Written
-from relm.evaluation.models import Execution
+from relm.progress import ProgressBar
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +51,7 @@ def run_generate(
             return _converse(writer, writing, show)
         timing = Timing()
         texts = writer.texts(_encode_prompts(writer, prompts, writing), writing, timing=timing)
-        for text in tqdm(texts, total=len(prompts), unit=" texts", disable=None if output else True):
+        for text in ProgressBar(texts, total=len(prompts), unit=" texts", disable=None if output else True):
             show(text)
         return timing.describe()
 
@@ -114,6 +113,6 @@ def _converse(writer: Writer, writing: Writing, show: Callable[[Written], None])
             timing = Timing()
             for text in writer.texts(_encode_prompts(writer, [prompt], writing), writing, written, timing):
                 show(text)
-            print(timing.describe(), flush=True)
+            print(timing.describe(), file=sys.stderr, flush=True)
             written += 1
     return f"\n{written} texts"

@@ -10,9 +10,10 @@ import torch
 from relm.errors import RelmError
 from relm.evaluation.beginning import added_tokens
 from relm.evaluation.continuation import Continuer, Timing, TransformersContinuer, WindowContinuer, continuations
+from relm.evaluation.execution import Execution
 from relm.evaluation.ipu_model import IpuCausalModel
 from relm.evaluation.loop_continuer import LoopContinuer, find_obstacle, rule_of
-from relm.evaluation.models import Execution, OwnCausalModel, load_causal
+from relm.evaluation.models import OwnCausalModel, load_causal
 from relm.evaluation.sampling import Sampling, random_stream
 from relm.evaluation.special_tokens import special_tokens
 from relm.evaluation.stop import Ending, Stop

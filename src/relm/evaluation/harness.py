@@ -22,8 +22,8 @@ from typing import Any
 from relm.artifact import read_json, sha256_of, write_json
 from relm.errors import RelmError
 from relm.evaluation.beginning import prefix_token
+from relm.evaluation.execution import Execution
 from relm.evaluation.model_folder import readable, weights_sha256
-from relm.evaluation.models import Execution
 from relm.evaluation.result import Result
 from relm.evaluation.special_tokens import TOKENIZER_SETTINGS, named_tokens
 from relm.examples.tokenizers import load_tokenizer

@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from relm.evaluation.execution import Execution
 from relm.evaluation.ipu_worker import open_worker
 from relm.evaluation.masked_models import Read
-from relm.evaluation.models import Execution
 from relm.models.bert import Bert
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from relm.devices.contract import opened_hardware
 from relm.devices.ipu.worker_process import WorkerProcess
 from relm.errors import RelmError
-from relm.evaluation.models import Execution
+from relm.evaluation.execution import Execution
 from relm.limits import usable_cores
 from relm.models.bert import Bert
 from relm.models.gpt2 import Gpt2

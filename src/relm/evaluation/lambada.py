@@ -26,7 +26,8 @@ import numpy.typing as npt
 from relm.errors import RelmError
 from relm.evaluation.beginning import Beginning, beginning_of, put_before_each
 from relm.evaluation.evaluated_text import encode_texts, read_text
-from relm.evaluation.models import CausalModel, Execution, load_causal
+from relm.evaluation.execution import Execution
+from relm.evaluation.models import CausalModel, load_causal
 from relm.evaluation.result import Result, perplexity
 from relm.evaluation.scoring import ScoredSequences, Scores, score
 from relm.examples.encoder import EncodedTexts

@@ -13,10 +13,10 @@ from time import perf_counter
 from typing import Any
 
 import numpy as np
-from tqdm import tqdm
 
 from relm.artifact import sha256_of
 from relm.errors import RelmError
+from relm.evaluation.execution import Execution
 from relm.evaluation.masked_models import MaskedModel, load_masked
 from relm.evaluation.masked_scoring import (
     Floats,
@@ -27,12 +27,12 @@ from relm.evaluation.masked_scoring import (
     require_positions,
     score_masked,
 )
-from relm.evaluation.models import Execution
 from relm.evaluation.result import LARGEST_EXPONENT, Result, perplexity
 from relm.examples.builders import open_examples
 from relm.examples.contract import IGNORED, Batch
 from relm.examples.manifest import Manifest
 from relm.examples.masked import MaskedExamples
+from relm.progress import ProgressBar
 from relm.recipes.evaluations import MaskedLm
 from relm.recipes.objectives import DRAWN_WITH_DYNAMIC_MASKS, Objective
 
@@ -93,7 +93,7 @@ def evaluate_masked_lm(
     count = len(examples) if limit is None else min(limit, len(examples))
     require_positions(model, int(examples.tables.rows("length", np.arange(count)).max()))
     draws = 1 if examples.is_static else 1 + options.redraws
-    with tqdm(total=draws * count, unit=" sequences", disable=None) as bar:
+    with ProgressBar(total=draws * count, unit=" sequences", disable=None) as bar:
         found = [score_examples(model, examples, draw, count, execution.batch_tokens, bar) for draw in range(FIXED, draws)]
     if not found[FIXED].counts.any():
         raise RelmError(f"{manifest}: no token of {count:,} held-out examples was masked; use more examples, or another seed")
@@ -122,7 +122,7 @@ def _open_examples(manifest: Path, facts: Manifest, phase: Objective, seed: int)
 
 
 def score_examples(
-    model: MaskedModel, examples: MaskedExamples, draw: int, count: int, batch_tokens: int, bar: "tqdm[Any] | None" = None
+    model: MaskedModel, examples: MaskedExamples, draw: int, count: int, batch_tokens: int, bar: "ProgressBar | None" = None
 ) -> ExampleLosses:
     """Return losses of the first `count` examples, with the masks of one drawing; stored masks are the same in all."""
     has_pairs = examples.has_pairs and model.has_next_sentence

@@ -18,17 +18,10 @@ from safetensors import safe_open
 from torch import Tensor, nn
 
 from relm.errors import RelmError
+from relm.evaluation.execution import Execution
+from relm.evaluation.foreign_models import PROBE, load_foreign, longest_sequence
+from relm.evaluation.model_checks import alike, require_finite_logits, require_finite_weights, require_vocabulary
 from relm.evaluation.model_folder import INDEX, WEIGHTS, configuration, readable, weights_sha256
-from relm.evaluation.models import (
-    PROBE,
-    Execution,
-    alike,
-    load_foreign,
-    longest_sequence,
-    require_finite_logits,
-    require_finite_weights,
-    require_vocabulary,
-)
 from relm.models.bert import Bert
 from relm.models.bert_configuration import BertConfig
 from relm.models.configuration import OWN, folder_config

@@ -7,16 +7,17 @@ from time import perf_counter
 from typing import Any
 
 import numpy as np
-from tqdm import tqdm
 
 from relm.artifact import sha256_of
 from relm.errors import RelmError
 from relm.evaluation.baselines import BLOCK, LARGEST_TRAINING, BigramModel, Tokens, blocks, unigram_entropy
-from relm.evaluation.models import CausalModel, Execution, load_causal, require_context
+from relm.evaluation.execution import Execution
+from relm.evaluation.models import CausalModel, load_causal, require_context
 from relm.evaluation.result import Result, perplexity
 from relm.evaluation.scoring import ScoredSequences, score
 from relm.examples.manifest import Manifest, Split, read_manifest
 from relm.examples.storage import TokenStream
+from relm.progress import ProgressBar
 
 DESCRIPTION = (
     "The held-out documents, one after the other, are cut into windows of {context} tokens that do not overlap; every token "
@@ -70,7 +71,7 @@ def evaluate_held_out(
 def stream_nats(model: CausalModel, stream: TokenStream, context: int, batch_tokens: int) -> float:
     """Return the sum of -ln P over every token of the stream but the first; the stream is read a block of windows at a time."""
     sums: list[float] = []
-    with tqdm(total=len(stream) - 1, unit=" tokens", unit_scale=True, disable=None) as bar:
+    with ProgressBar(total=len(stream) - 1, unit=" tokens", unit_scale=True, disable=None) as bar:
         for tokens in _whole_windows(stream, context):
             starts = np.arange(0, len(tokens) - 1, context)
             ends = np.minimum(starts + context + 1, len(tokens))

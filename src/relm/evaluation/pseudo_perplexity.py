@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from tqdm import tqdm
 
 from relm.artifact import sha256_of
 from relm.errors import RelmError
+from relm.evaluation.execution import Execution
 from relm.evaluation.masked_models import MaskedModel, load_masked
 from relm.evaluation.masked_scoring import (
     Flags,
@@ -26,12 +26,12 @@ from relm.evaluation.masked_scoring import (
     require_positions,
     score_masked,
 )
-from relm.evaluation.models import Execution
 from relm.evaluation.result import Result, perplexity
 from relm.examples.contract import Batch
 from relm.examples.masking import candidates
 from relm.examples.sharded_tables import ExampleTables
 from relm.examples.tokenizers import SpecialIds
+from relm.progress import ProgressBar
 from relm.recipes.evaluations import PseudoPerplexity
 
 # Sequences whose tokens are enumerated together; their copies are made a chunk at a time.
@@ -113,7 +113,7 @@ def _sum_losses(
     """Return the sum of -ln P over the scored tokens of the first `count` examples, and the count of these tokens."""
     sums: list[float] = []
     tokens = 0
-    with tqdm(total=count, unit=" sequences", disable=None) as bar:
+    with ProgressBar(total=count, unit=" sequences", disable=None) as bar:
         for first in range(0, count, ROWS):
             numbers = np.arange(first, min(first + ROWS, count))
             found = originals(tables, numbers)

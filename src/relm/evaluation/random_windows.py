@@ -6,16 +6,17 @@ from time import perf_counter
 
 import numpy as np
 import numpy.typing as npt
-from tqdm import tqdm
 
 from relm.artifact import sha256_of
 from relm.evaluation.baselines import BLOCK
-from relm.evaluation.models import CausalModel, Execution, load_causal, require_context
+from relm.evaluation.execution import Execution
+from relm.evaluation.models import CausalModel, load_causal, require_context
 from relm.evaluation.result import Result
 from relm.evaluation.scoring import ScoredSequences, score
 from relm.examples.causal import CausalExamples
 from relm.examples.contract import numbers_at
 from relm.examples.manifest import read_manifest
+from relm.progress import ProgressBar
 from relm.recipes.evaluations import RandomWindows
 from relm.recipes.objectives import Causal
 
@@ -103,7 +104,7 @@ def window_losses(model: CausalModel, examples: CausalExamples, seed: int, windo
     losses = np.empty(windows)
     length = examples.sequence_length
     at_once = max(1, BLOCK // length)
-    with tqdm(total=windows * length, unit=" tokens", unit_scale=True, disable=None) as bar:
+    with ProgressBar(total=windows * length, unit=" tokens", unit_scale=True, disable=None) as bar:
         for first in range(0, windows, at_once):
             positions = np.arange(first, min(first + at_once, windows))
             numbers, _epochs = numbers_at(examples, seed, positions)

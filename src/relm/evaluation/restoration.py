@@ -3,10 +3,8 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
-from tqdm import tqdm
 
 from relm.evaluation.text_to_text import TextToTextModel, write_texts
 from relm.examples.causal import with_end_of_text
@@ -15,6 +13,7 @@ from relm.examples.diacritics import with_standard_letters
 from relm.examples.encoder import TextEncoder
 from relm.examples.seq2seq import SOURCES, Seq2SeqExamples
 from relm.examples.tokenizers import LoadedTokenizer
+from relm.progress import ProgressBar
 
 
 @dataclass
@@ -49,7 +48,7 @@ class Restorer:
         """Return the source of a text."""
         return SOURCES[self.rule](text)
 
-    def restore(self, texts: Sequence[str], bar: "tqdm[Any] | None" = None) -> list[Restored]:
+    def restore(self, texts: Sequence[str], bar: "ProgressBar | None" = None) -> list[Restored]:
         """Return the model's output for each text.
 
         If its source or target does not fit, a text is divided into parts, so that nothing of a pair is cut.

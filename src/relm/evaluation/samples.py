@@ -6,12 +6,11 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from tqdm import tqdm
-
+from relm.evaluation.execution import Execution
 from relm.evaluation.generation import Prompt, Writer, Writing
-from relm.evaluation.models import Execution
 from relm.evaluation.result import Result, Sample
 from relm.evaluation.sampling import Sampling
+from relm.progress import ProgressBar
 from relm.recipes.evaluations import Samples
 
 # Openings of an encyclopedia's articles; the empty one lets the model choose its subject.
@@ -54,7 +53,7 @@ def write_samples(
     writing = Writing(length, sampling or Sampling(), seed=seed)
     writer = Writer(model_folder, tokenizer, execution)
     given = [_prompt(writer, text) for text in (PROMPTS if prompts is None else prompts)]
-    texts = list(tqdm(writer.texts(given, writing), total=len(given), unit=" texts", disable=None))
+    texts = list(ProgressBar(writer.texts(given, writing), total=len(given), unit=" texts", disable=None))
     Result(
         task=task,
         protocol=_protocol(writer, writing),

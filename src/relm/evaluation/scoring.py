@@ -13,10 +13,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
 from relm.errors import RelmError
 from relm.evaluation.models import CausalModel, SelectiveModel, require_context
+from relm.progress import ProgressBar
 
 Integers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -112,7 +112,7 @@ def _progress(total: int, done: Callable[[int], Any] | None) -> Iterator[Callabl
     if done is not None:
         yield done
         return
-    with tqdm(total=total, unit=" tokens", unit_scale=True, disable=None) as bar:
+    with ProgressBar(total=total, unit=" tokens", unit_scale=True, disable=None) as bar:
         yield bar.update
 
 

@@ -19,7 +19,8 @@ from relm.errors import RelmError
 from relm.evaluation.beginning import Beginning, beginning_of, put_before_each
 from relm.evaluation.detokenisers import DETOKENISERS
 from relm.evaluation.evaluated_text import encode_texts, read_text
-from relm.evaluation.models import CausalModel, Execution, load_causal, require_context
+from relm.evaluation.execution import Execution
+from relm.evaluation.models import CausalModel, load_causal, require_context
 from relm.evaluation.result import Result, perplexity
 from relm.evaluation.scoring import ScoredSequences, Scores, score
 from relm.evaluation.windows import Windows, windows_of_documents

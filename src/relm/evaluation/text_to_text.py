@@ -11,8 +11,10 @@ from torch import Tensor
 from transformers import GenerationConfig, StoppingCriteria, StoppingCriteriaList
 
 from relm.errors import RelmError
+from relm.evaluation.execution import Execution
+from relm.evaluation.foreign_models import load_foreign
+from relm.evaluation.model_checks import require_finite_weights, require_vocabulary
 from relm.evaluation.model_folder import WEIGHTS, model_type, readable, weights_sha256
-from relm.evaluation.models import Execution, load_foreign, require_finite_weights, require_vocabulary
 from relm.evaluation.scoring import batches
 from relm.evaluation.transformers_form import as_transformers
 from relm.examples.columns import Ragged

@@ -61,6 +61,7 @@ def evaluate_training(phases: Sequence[LoggedPhase], model: Path, output: Path, 
             machines[phase.name] = stretches
         speeds += [row["samples_per_second"] for row in rows[1:] if "samples_per_second" in row]
     sequences = sum(phase.steps * phase.sequences for phase in phases)
+    last = {key: value for key, value in rows[-1].items() if key.startswith("validation_") and key.endswith("loss")}
     figures = {
         "minutes": seconds / 60,
         "sequences_per_second": sequences / seconds,
@@ -68,6 +69,7 @@ def evaluate_training(phases: Sequence[LoggedPhase], model: Path, output: Path, 
         "steps": sum(phase.steps for phase in phases),
         "sequences": sequences,
         **own,
+        **last,
     }
     if not all(math.isfinite(value) for value in figures.values()):
         raise RelmError(f"{phases[-1].log}: its seconds are {seconds}; train the phase again")

@@ -1,0 +1,51 @@
+"""The device, precision and batch size of an evaluation."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from relm.devices.contract import Device, open_device
+from relm.errors import RelmError
+from relm.recipes.devices import DEVICES, HOST
+from relm.recipes.recipe import Run
+
+
+@dataclass(frozen=True)
+class Execution:
+    """Device, precision and batches of an evaluation, which change figures by rounding at most."""
+
+    device: str = HOST
+    """A device that evaluations run on."""
+    precision: Literal["float32", "bfloat16", "float16"] = "float32"
+    """Precision of matrix products before the head; head and probabilities are in float32, sums in float64."""
+    threads: int | None = None
+    """Threads of the CPU; None: all cores that this process may use."""
+    batch_tokens: int = DEVICES[HOST].evaluation_batch_tokens
+    """The most tokens in a batch, padding included; a longer sequence is a batch by itself."""
+    layers_per_ipu: tuple[int, ...] | None = None
+    """Layers on each IPU, where the device has IPUs or simulates them; None: all on one."""
+    available_memory_proportion: tuple[float, ...] | None = None
+    """Share of each IPU's memory for temporary values of matrix products; None: the compiler's, or that of the original."""
+    executable_cache: Path | None = None
+    """Folder that keeps what is compiled for IPUs; None: nothing is kept."""
+
+    def open(self) -> Device:
+        """Return the device, ready, without deterministic algorithms: a forward pass needs none, and some models lack them.
+
+        Raises:
+            RelmError: the device is absent, or it evaluates relm's own models alone.
+        """
+        self.require_device_of_all_models()
+        return open_device(Run(device=self.device, threads=self.threads, compile=False, deterministic=False))
+
+    def require_device_of_all_models(self) -> None:
+        """Raise an error for a device that evaluates relm's own models alone.
+
+        Raises:
+            RelmError: it is one.
+        """
+        if DEVICES[self.device].infers_own:
+            raise RelmError(
+                f"--device: {self.device} evaluates GPT-2, BERT and RoBERTa of relm's own alone, and not this model or task; "
+                "give another device"
+            )

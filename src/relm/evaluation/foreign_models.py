@@ -1,0 +1,132 @@
+"""Models of `transformers`, whose body and head are called apart."""
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from huggingface_hub.errors import StrictDataclassError
+from torch import Tensor, nn
+
+from relm.evaluation.execution import Execution
+from relm.evaluation.model_checks import alike, require_causal, require_finite_logits, require_finite_weights
+
+# Tokens of the probe, which shows once whether the head by itself gives the logits, and whether the model is causal.
+PROBE = 8
+
+
+class ForeignCausalModel:
+    """A model of `transformers`; fulfils `CausalModel`.
+
+    Its body and its head are called apart: the head is all that the model computes after its body, which may include a scale, a
+    cap or a normalisation of logits. If a probe shows that a model cannot be divided so, `hidden` returns all its logits.
+
+    Raises:
+        RelmError: its logits are not finite, or it is not causal.
+    """
+
+    def __init__(self, folder: Path, sha256: str, model: Any, execution: Execution) -> None:
+        self.folder, self.sha256 = folder, sha256
+        self.positions = longest_sequence(model)
+        self.vocabulary_size = int(model.get_input_embeddings().num_embeddings)
+        self._device, self._precision = execution.open(), "float32"  # the probe below compares logits
+        self.model: Any = self._device.place(model.eval())
+        self._body: nn.Module = self.model.get_decoder()
+        with torch.inference_mode():
+            ids = self._probe()
+            whole = self._whole(self._device.feed({"input_ids": ids})["input_ids"])
+            self.vocabulary_size = min(self.vocabulary_size, whole.shape[-1])
+            self._head_stands_alone = self._gives(ids, whole)
+        require_finite_logits(folder, whole)
+        require_causal(folder, whole)
+        self._precision = execution.precision
+
+    def hidden(self, input_ids: Tensor) -> Tensor:
+        """Return the head's input, (batch, sequence) -> (batch, sequence, width), or logits (batch, sequence, vocabulary)."""
+        ids = self._device.feed({"input_ids": input_ids})["input_ids"]
+        with self._device.autocast(self._precision):
+            if not self._head_stands_alone:
+                return self._whole(ids)
+            found = self._body(input_ids=ids, use_cache=False)
+        self._kind_of_answer = type(found)
+        hidden: Tensor = found[0]
+        return hidden
+
+    def head(self, hidden: Tensor) -> Tensor:
+        """Return logits, (positions, width) -> (positions, vocabulary)."""
+        if not self._head_stands_alone:
+            return hidden.float()
+        ids = torch.zeros(1, len(hidden), dtype=torch.int64, device=hidden.device)
+        with _answering(self._body, self._kind_of_answer(last_hidden_state=hidden.float()[None])):
+            return self._whole(ids)[0].float()
+
+    def _whole(self, ids: Tensor) -> Tensor:
+        logits: Tensor = self.model(input_ids=ids, use_cache=False).logits
+        return logits
+
+    def _probe(self) -> Tensor:
+        """Return two sequences that differ in their last token, (2, sequence)."""
+        ids = torch.arange(min(PROBE, self.positions or PROBE)) % self.vocabulary_size
+        ids = torch.stack([ids, ids])
+        ids[1, -1] = (ids[0, -1] + 1) % self.vocabulary_size
+        return ids
+
+    def _gives(self, ids: Tensor, whole: Tensor) -> bool:
+        """Return whether body and head by themselves give the model's logits; if so, they are called apart from now on."""
+        self._head_stands_alone = True
+        with contextlib.suppress(AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError):
+            return alike(self.head(self.hidden(ids).flatten(0, 1)), whole.flatten(0, 1))
+        return False
+
+
+@contextlib.contextmanager
+def _answering(body: nn.Module, answer: Any) -> Iterator[None]:
+    """Let a model's body return an answer for any input."""
+
+    def forward(*_inputs: Any, **_options: Any) -> Any:
+        return answer
+
+    body.forward = forward  # hides the class's own
+    try:
+        yield
+    finally:
+        del body.forward
+
+
+def longest_sequence(model: Any) -> int | None:
+    """Return the count of tokens that a model of `transformers` has positions for; RoBERTa's table has rows no token uses."""
+    for name, module in model.named_modules():
+        if name.endswith("position_embeddings") and isinstance(module, nn.Embedding):
+            return module.num_embeddings - (0 if module.padding_idx is None else module.padding_idx + 1)
+    positions = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    return int(positions) if positions and positions > 0 else None
+
+
+def load_foreign(folder: Path, auto_class: str) -> Any:
+    """Return the model that `transformers` reads from a folder, in float32, by the name of its auto class.
+
+    Raises:
+        ValueError: the configuration does not fit its architecture, or the folder's files lack weights of the model, in place
+            of which `transformers` would draw random ones.
+        RelmError: a weight is not finite.
+    """
+    import transformers
+
+    transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    try:
+        model, report = getattr(transformers, auto_class).from_pretrained(
+            folder,
+            local_files_only=True,
+            trust_remote_code=False,
+            use_safetensors=True,
+            dtype=torch.float32,
+            output_loading_info=True,
+        )
+    except StrictDataclassError as error:
+        raise ValueError(f"config.json: {' '.join(str(error).split())}") from None
+    if missing := sorted(report["missing_keys"]):
+        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        raise ValueError(f"its weights lack {missing[0]}{more}, which {type(model).__name__} has")
+    require_finite_weights(folder, model)
+    return model

@@ -1,0 +1,89 @@
+"""Refusals of models whose losses would mean nothing."""
+
+import math
+from pathlib import Path
+from typing import NoReturn
+
+import torch
+from torch import Tensor, nn
+
+from relm.errors import RelmError
+
+# How far the logits of two computations of one model may differ, absolutely and relatively.
+PROBE_TOLERANCE = 1e-4
+
+
+def alike(some: Tensor, others: Tensor) -> bool:
+    """Return whether two arrays are equal but for rounding."""
+    return some.shape == others.shape and torch.allclose(some, others, PROBE_TOLERANCE, PROBE_TOLERANCE)
+
+
+def require_finite_weights(folder: Path, model: nn.Module) -> None:
+    """Refuse a model with a weight that is NaN or infinite, whose loss would mean nothing.
+
+    A buffer that is saved with the weights may be infinite, as a mask or a bound is, but not NaN: some are learnt, and if a NaN
+    only chooses a model's experts, the logits stay finite.
+
+    Raises:
+        RelmError: it has one, which the message names.
+    """
+    for name, weight in model.named_parameters():
+        if odd := [bound for bound in _bounds(weight) if not math.isfinite(bound)]:
+            _refuse_weight(folder, name, odd[0])
+    saved = model.state_dict().keys()
+    for name, buffer in model.named_buffers():
+        if name in saved and buffer.is_floating_point() and any(map(math.isnan, _bounds(buffer))):
+            _refuse_weight(folder, name, math.nan)
+
+
+def _bounds(weight: Tensor) -> list[float]:
+    """Return the least and the largest number of an array, NaN if it has one; nothing for an empty array."""
+    return [bound.item() for bound in weight.detach().aminmax()] if weight.numel() else []
+
+
+def _refuse_weight(folder: Path, name: str, value: float) -> NoReturn:
+    """Refuse a model for one of its weights.
+
+    Raises:
+        RelmError: always.
+    """
+    raise RelmError(
+        f"{folder}: the weight {name} has {value}, expected finite numbers: training diverged, or the file is "
+        "damaged; give an earlier checkpoint, or train again with a lower learning rate"
+    )
+
+
+def require_finite_logits(folder: Path, logits: Tensor) -> None:
+    """Refuse a model whose logits are not finite; minus infinity stands for an id without a token, so the largest counts.
+
+    Raises:
+        RelmError: those of a position are not finite.
+    """
+    if not bool(logits.amax(-1).isfinite().all()):
+        raise RelmError(
+            f"{folder}: its logits are not finite though its weights are: these are too large, or config.json does not fit "
+            "them; give an earlier checkpoint, or the configuration that the model was trained with"
+        )
+
+
+def require_causal(folder: Path, logits: Tensor) -> None:
+    """Refuse a model that is not causal, by its (2, sequence, vocabulary) logits of sequences that differ in the last token.
+
+    Raises:
+        RelmError: logits before the last token differ: `transformers` takes some masked models for causal ones.
+    """
+    before = logits[:, :-1]
+    if not alike(before[0], before[1]):
+        raise RelmError(f"{folder}: sees the tokens that follow, so its losses mean nothing; give a causal language model")
+
+
+def require_vocabulary(folder: Path, model: int, tokenizer: int) -> None:
+    """Refuse a tokenizer with ids that the model lacks.
+
+    Raises:
+        RelmError: it has some.
+    """
+    if model < tokenizer:
+        raise RelmError(
+            f"{folder}: the model has {model:,} tokens, the tokenizer {tokenizer:,}; give the tokenizer it was trained with"
+        )
