@@ -1,0 +1,1 @@
+"""Removal of what nothing needs any more from the work folder."""

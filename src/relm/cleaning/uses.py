@@ -1,0 +1,63 @@
+"""The files of the work folder that living processes use: their open files, their commands, and Snakemake's locks."""
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+
+from relm.cluster.supervision import STATE, list_locked
+from relm.reporting.live_steps import list_live_steps
+
+# A look at all processes is taken again once it is older, in seconds.
+VALID = 0.5
+
+
+class Uses:
+    """The uses of files by processes of this machine, looked up anew when they are old."""
+
+    def __init__(self) -> None:
+        self._paths: set[str] = set()
+        self._time = float("-inf")
+
+    def find(self, path: Path) -> str | None:
+        """Return a phrase on the process that uses a file, or anything in a folder; None without one."""
+        if time.monotonic() - self._time > VALID:
+            self._paths, self._time = set(_list_used()), time.monotonic()
+        real = os.path.realpath(path)
+        used = next((each for each in self._paths if each == real or each.startswith(real + os.sep)), None)
+        return None if used is None else "a running process uses it"
+
+
+def _list_used() -> Iterator[str]:
+    """Yield the paths that other processes have open, stand in, name in a step's command, or have locked by Snakemake."""
+    for step in list_live_steps():
+        yield from map(os.path.realpath, step.words)
+    states = {STATE.absolute()}
+    for process in psutil.process_iter(["pid", "cmdline", "cwd"]):
+        if process.pid == os.getpid():
+            continue
+        yield from _list_open(process.pid)
+        folder = process.info["cwd"]
+        if folder:
+            yield folder
+            if any("snakemake" in word for word in process.info["cmdline"] or []):
+                states.add(Path(folder) / STATE)
+    for state in states:
+        yield from (os.path.realpath(state.parent / path) for path in list_locked(state))
+
+
+def _list_open(pid: int) -> Iterator[str]:
+    """Yield the paths of a process's open files and of those that it has mapped; none of another user's process."""
+    folder = f"/proc/{pid}/fd"
+    try:
+        for name in os.listdir(folder):
+            yield os.readlink(f"{folder}/{name}")
+    except OSError:  # it ended, or is not ours
+        return
+    try:
+        with open(f"/proc/{pid}/maps", encoding="utf-8", errors="replace") as file:
+            yield from {line.rstrip("\n").split(maxsplit=5)[5] for line in file if "/" in line}
+    except OSError:
+        return
