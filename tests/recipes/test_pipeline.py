@@ -85,10 +85,18 @@ def main_phase(**keys: Any) -> dict[str, Any]:
         (
             {"layers_per_ipu": [4, "4", 4, 0]},
             {},
-            "on.pod16.pipeline.layers_per_ipu.1: Input should be a valid integer; found '4'",
+            "on.pod16.pipeline.layers_per_ipu: item 1: expected a number, found text; leave out the quotes if it is one",
         ),
-        ({"layers_per_ipu": [4, True, 4, 3]}, {}, "layers_per_ipu.1: Input should be a valid integer; found True"),
-        ({"available_memory_proportion": [0.1, True, 0.1, 0.1]}, {}, "available_memory_proportion.1: Input should be a valid"),
+        (
+            {"layers_per_ipu": [4, True, 4, 3]},
+            {},
+            "layers_per_ipu: item 1: expected a number (YAML reads yes, no, on and off as true and false); found True",
+        ),
+        (
+            {"available_memory_proportion": [0.1, True, 0.1, 0.1]},
+            {},
+            "available_memory_proportion: item 1: expected a number (YAML",
+        ),
         ({"head": 4}, {}, "head: expected an IPU from 0 to 3, as layers_per_ipu has 4; found 4"),
         ({"position_embedding": 7}, {}, "position_embedding: expected an IPU from 0 to 3"),
         ({"head": 3}, {}, "head: on IPU 3, but its weights are the token embedding's, on IPU 0"),

@@ -119,6 +119,10 @@ def test_a_figure_without_a_tolerance_basis_is_refused(tmp_path: Path) -> None:
             "run.document_attention: blockwise computes no dropout, found model.dropout: 0.1",
         ),
         ("title: A test", "title: A test\nseed: yes", "seed: expected a number (YAML reads yes"),
+        ("title: A test", "title: A test\nseed: '4'", "seed: expected a number, found text; leave out the quotes if it is one"),
+        ("title: A test", "title: A test\nrun: {compile: 'yes'}", "run.compile: expected true or false, without quotes; found"),
+        ("title: A test", "title: 2024", "title: expected text, and YAML reads this as a number: put it in quotes; found 2024"),
+        ("title: A test", "title: 2026-01-15", "reads this as a date: put it in quotes; found 2026-01-15"),
     ],
 )
 def test_values_that_do_not_fit_together_are_refused(tmp_path: Path, old: str, new: str, message: str) -> None:

@@ -139,12 +139,15 @@ def test_the_optimizer_decays_matrices_and_embeddings_alone(plan: Plan) -> None:
 
 
 def test_the_other_seeds_differ_in_the_seed_alone(plan: Plan) -> None:
-    project = Project(CHECKOUT)
-    for number in (2, 3):
-        other = project.plan(f"shakespeare_char_seed_{number}").recipe
-        same = {"title": plan.recipe.title, "seed": 1, "random_windows": plan.recipe.random_windows}
-        assert given(other.model_copy(update=same)) == given(plan.recipe)
-        assert other.seed == other.random_windows.seed == number
+    first, *others = plan.runs
+    assert first is plan
+    # The fingerprints of a time when each seed had a recipe of its own.
+    assert [run.fingerprint for run in plan.runs] == ["13d525f2996c", "26c909939971", "455e006d3810"]
+    for number, run in enumerate(others, 2):
+        same = {"seed": 1, "seeds": 3, "random_windows": plan.recipe.random_windows}
+        assert given(run.recipe.model_copy(update=same)) == given(plan.recipe)
+        assert run.recipe.seed == run.recipe.random_windows.seed == number
+        assert [job.key for job in run.data_jobs] == [job.key for job in plan.data_jobs]
 
 
 def test_the_gpu_run_differs_in_what_nanogpts_configuration_says(plan: Plan) -> None:

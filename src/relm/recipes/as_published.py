@@ -24,6 +24,8 @@ class BuilderDeclaration:
     """Function like `ObjectiveDeclaration.pregenerate`; None: the objective's own."""
     read: str | None = None
     """Function like `ObjectiveDeclaration.read`; None: the objective's own."""
+    defects: Collection[str] = ()
+    """Names of its defects that `as_published.corrected` can leave out, one by one."""
     splits_sentences: bool = True
     """Its examples depend on the text's language where `masked.sentences` is split; False: its rows are lines."""
 
@@ -43,7 +45,8 @@ class AsPublished(Section):
     """Original script. tpu_pretrain: allenai/tpu_pretrain, pregenerate_training_data.py; graphcore_bert: Graphcore's BERT for
     TensorFlow 1, create_pretraining_data.py; graphcore_gpt2: Graphcore's GPT-2, the index maps of its GPTDataset;
     graphcore_gpt2_generated: its generated tokens, which read no document; run_mlm: run_mlm.py of transformers 4.2.2; llm_c:
-    the sequences of llm.c's train_gpt2.cu, in the order of its shuffling loader."""
+    the sequences of llm.c's train_gpt2.cu, in the order of its shuffling loader; t5x_diacritics: the padding and the ends of
+    iliemihai/t5x_diacritics, whose texts come in relm's order."""
     seed: int = Field(default=0, ge=0)
     """Seed of the random number generator (Python's or numpy's) that the original uses."""
     epochs: int = Field(default=1, gt=0)
@@ -58,6 +61,21 @@ class AsPublished(Section):
     """Number of the original's processes, each of which shuffles by a generator of its own; llm_c requires it."""
     batch: int | None = Field(default=None, gt=0)
     """Sequences in a batch of one of these processes; llm_c requires it. ranks times batch divides global_batch_size."""
+
+    corrected: list[str] = Field(default_factory=list)
+    """Defects of the original that are not repeated, so that the effect of one can be measured. Of tpu_pretrain: unk_for_mask,
+    partly_masked_words, empty_second_segments; of t5x_diacritics: scored_padding, second_end_of_text."""
+
+    @model_validator(mode="after")
+    def corrected_defects_are_the_builder_s(self) -> Self:
+        known = BUILDERS[self.builder].defects
+        for name in self.corrected:
+            if name not in known:
+                choice = f"expected some of {', '.join(known)}" if known else "none of its defects can be left out"
+                raise ValueError(f"corrected: {self.builder} has no defect {name}; {choice}")
+        if self.corrected != sorted(set(self.corrected)):
+            raise ValueError(f"corrected: expected each name once, in the order of the alphabet; found {self.corrected}")
+        return self
 
     @model_validator(mode="after")
     def options_belong_to_the_builder(self) -> Self:
@@ -91,6 +109,7 @@ BUILDERS.register(
         objective="masked",
         options=("seed",),
         pregenerate="relm.examples.as_published.tpu_pretrain:pregenerate_tpu_pretrain",
+        defects=("unk_for_mask", "partly_masked_words", "empty_second_segments"),
     )
 )
 BUILDERS.register(
@@ -131,5 +150,13 @@ BUILDERS.register(
         objective="masked",
         pregenerate="relm.examples.as_published.run_mlm:pregenerate_run_mlm",
         splits_sentences=False,
+    )
+)
+BUILDERS.register(
+    BuilderDeclaration(
+        name="t5x_diacritics",
+        objective="seq2seq",
+        read="relm.examples.as_published.t5x_diacritics:open_t5x_diacritics",
+        defects=("scored_padding", "second_end_of_text"),
     )
 )

@@ -35,9 +35,19 @@ def read_commit() -> dict[str, Any]:
     except FileNotFoundError:
         return {"commit": None, "changed": None, "reason": "git is not installed"}
     except subprocess.SubprocessError as error:
-        lines = str(getattr(error, "stderr", None) or error).strip().splitlines()
-        return {"commit": None, "changed": None, "reason": mask_secrets(f"git: {lines[0] if lines else 'failed'}")}
+        return {"commit": None, "changed": None, "reason": mask_secrets(f"git: {_find_reason(error)}")}
     return {"commit": commit, "changed": changed}
+
+
+def _find_reason(error: subprocess.SubprocessError) -> str:
+    """Return the line of git's output that says what is wrong; an older git prints its usage before it, or nothing else."""
+    lines = [line.strip() for line in str(getattr(error, "stderr", None) or "").splitlines() if line.strip()]
+    said = next((line for line in lines if line.startswith(("fatal:", "error:"))), None)
+    if said is not None:
+        return said
+    is_usage = not lines or lines[0].lower().startswith("usage:") or lines[0].lower().startswith("unknown option")
+    command = " ".join(getattr(error, "cmd", None) or ["git"])
+    return f"it does not know `{command}`; a newer git does" if lines and is_usage else lines[0] if lines else str(error)
 
 
 def _parse_image_commit(built_from: str) -> dict[str, Any]:

@@ -32,6 +32,9 @@ class DeviceDeclaration:
     lacks: str | None = None
     """Reference to a function that returns None if this Python environment has the packages that train on it, otherwise what it
     lacks, in words; it imports no torch. None: every environment has them."""
+    absent: str | None = None
+    """Reference to a function (count of accelerators) that returns None if this machine has so many, otherwise what is wrong
+    and what to do; it imports no torch. None: it is not checked before training."""
     gres: str | None = None
     """Slurm's name for its accelerators among generic resources; None: a job requests none."""
     builds_with_network: bool = False
@@ -107,6 +110,7 @@ DEVICES: Registry[DeviceDeclaration] = Registry(
         open="relm.devices.torch:open_torch_device",
         check="relm.devices.detection:describe_cuda",
         lacks="relm.devices.detection:find_missing_cuda",
+        absent="relm.devices.detection:find_absent_gpus",
         gres="gpu",
         lock="torch-cuda.txt",
         image="cuda",

@@ -48,6 +48,9 @@ class EvaluationDeclaration:
     of_trained_weights_alone: bool = False
     """Only trained weights are evaluated, not the starting weights or the authors': the result is text for a reader, or
     describes the training."""
+    seed_of_run: bool = False
+    """The figure is an estimate on a random sample, which each of a recipe's `seeds` draws anew: the options' `seed` grows with
+    the run's. Otherwise all runs are evaluated alike."""
     takes_limit: bool = False
     """It can score the first N examples alone, as a smoke twin does."""
     names_result_by_output: bool = True
@@ -136,6 +139,9 @@ class MaskedLm(Section):
     """Sequences per batch, over whose masked tokens the second protocol takes each mean (its per_device_eval_batch_size)."""
     processes: int = Field(default=1, gt=0)
     """Number of equal parts of the examples, each batched separately by the second protocol; 8 on a TPU v3-8."""
+    examples: Literal["as_trained", "by_default"] = "as_trained"
+    """Builder of the held-out examples. as_trained: that of the last phase; by_default: relm's own, with the phase's keys but
+    without its as_published, so that models trained with and without an original's defects predict the same tokens."""
 
 
 class Samples(Section):
@@ -203,6 +209,7 @@ _declare(
         inputs=("manifest",),
         facts=("context", "batch_size"),
         options=RandomWindows,
+        seed_of_run=True,
         names_result_by_output=False,
     )
 )

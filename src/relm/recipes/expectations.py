@@ -30,7 +30,8 @@ class Expectation(Section):
     place: str
     """Table, figure or page of the publication with the value."""
     noise: Noise | None = None
-    """Seed-to-seed noise; without it the report shows the difference and no verdict."""
+    """Seed-to-seed noise of other runs than the recipe's own seeds, with whose spread it is pooled; without either the report
+    shows the difference and no verdict."""
     published_runs: int = Field(default=1, gt=0)
     """Number of runs of which the published value is the mean."""
     comparable: bool = True

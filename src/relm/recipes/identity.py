@@ -18,12 +18,12 @@ from relm.recipes.evaluations import HARNESS, HARNESS_TASKS, EvaluationDeclarati
 from relm.recipes.objectives import Objective
 from relm.recipes.published_models import PretrainedModel
 from relm.recipes.published_tests import PublishedTest
-from relm.recipes.recipe import Recipe, TokenizerChoice
+from relm.recipes.recipe import Phase, Recipe, TokenizerChoice
 from relm.recipes.section import Section
 
 # Increase a step's revision if its output changes meaning for the same input; a mere speed-up does not count.
 # The last two are in no path: their rules run again when they change.
-REVISIONS = {"documents": 1, "tokenizer": 1, "examples": 1, "training": 1, "evaluation": 2, "report": 1}
+REVISIONS = {"documents": 1, "tokenizer": 1, "examples": 1, "training": 1, "evaluation": 2, "report": 2}
 
 # Keys of a dataset that determine its documents and their splits, beside the content of its files.
 DOCUMENTS_KEYS = {
@@ -55,15 +55,13 @@ def folder_files(dataset: Dataset) -> list[Path]:
     assert dataset.folder is not None
     folder = Path(dataset.folder).expanduser()
     if not folder.is_dir():
-        raise RelmError(
-            f"folder {dataset.folder}: not a folder (resolved to {folder.resolve()}); correct `folder` in the dataset file"
-        )
+        raise RelmError(f"folder {dataset.folder}: not a folder (resolved to {folder.resolve()}); correct `folder`")
     files = sorted(
         (path for path in folder.glob(dataset.file_pattern) if path.is_file()),
         key=lambda p: p.relative_to(folder).as_posix(),
     )
     if not files:
-        raise RelmError(f"folder {dataset.folder}: no file matches `pattern: {dataset.file_pattern}`")
+        raise RelmError(f"folder {dataset.folder}: no file matches `pattern: {dataset.file_pattern}`; correct `folder` or it")
     return files
 
 
@@ -75,15 +73,28 @@ def folder_content(dataset: Dataset, cache: Path) -> list[list[str]]:
     return [[inside, sha256] for inside, sha256 in content_of(files, known_contents).items()]
 
 
+_in_memory: dict[Path, dict[str, Any]] | None = None
+
+
+def keep_hashes_in_memory() -> None:
+    """Write no hashes of folders from now on, as in a dry-run, which writes nothing; they are still read."""
+    global _in_memory
+    _in_memory = {}
+
+
 def content_of(files: Mapping[str, Path], known_contents: Path) -> dict[str, str]:
     """Return name -> sha256 of files; those unchanged (size, times) since `known_contents` was written are not hashed again."""
-    known: Mapping[str, Any] = read_json(known_contents) if known_contents.exists() else {}
+    known: Mapping[str, Any] = (_in_memory or {}).get(known_contents, {})
+    if not known and known_contents.exists():
+        known = read_json(known_contents)
     now: dict[str, Any] = {}
     for name, path in files.items():
         stamp = stamp_of(path)
         old = known.get(name)
         now[name] = old if old and old[0] == stamp else [stamp, sha256_of(path)]
-    if now != known:
+    if _in_memory is not None:
+        _in_memory[known_contents] = now
+    elif now != known:
         # Several processes may do this at once: each writes a file of its own and renames it.
         own = known_contents.with_name(f"{known_contents.name}.{os.getpid()}")
         write_json(own, now)
@@ -226,9 +237,16 @@ def evaluation_identity(
     }
 
 
+def evaluated_phase(recipe: Recipe, evaluation: str) -> Phase:
+    """Return the last phase, without `as_published` if the evaluation's held-out examples are built by default."""
+    last = list(recipe.pretrain.values())[-1]
+    by_default = getattr(getattr(recipe, evaluation, None), "examples", None) == "by_default"
+    return last.model_copy(update={"as_published": None}) if by_default else last
+
+
 def evaluation_facts(declaration: EvaluationDeclaration, task: str, recipe: Recipe, language: str) -> dict[str, Any]:
     """Return the facts of a recipe, mostly of its last phase, that an evaluation depends on."""
-    last = list(recipe.pretrain.values())[-1]
+    last = evaluated_phase(recipe, declaration.name)
     decided: dict[str, Callable[[], Any]] = {
         "context": lambda: last.sequence_length,
         "batch_size": lambda: last.global_batch_size,

@@ -163,6 +163,11 @@ class ExamplesJob:
         """The folder of all shards, their sidecars and the manifest."""
         return self.documents.work / "examples" / f"{self.dataset_name}-{self.key}"
 
+    @property
+    def manifest(self) -> Path:
+        """The manifest, which lists all shards with their hashes."""
+        return self.folder / "manifest.json"
+
     def examples(self, shard: str, split: str) -> Path:
         """Return the path of the examples of one shard and split; imported tokens have a folder of their own."""
         folder = self.folder / IMPORTED if self.documents.dataset.is_tokenized else self.folder

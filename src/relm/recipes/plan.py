@@ -3,6 +3,7 @@
 Both the graph's rules and the commands use it, so that each path is defined once.
 """
 
+import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,9 +19,11 @@ from relm.recipes.jobs import SPLITS, DataJob, DocumentsJob, ExamplesJob, Tokeni
 from relm.recipes.machines import Machine
 from relm.recipes.published_models import WEIGHTS_FILES, ModelFile, PretrainedModel
 from relm.recipes.published_tests import PublishedTest, find_evaluation
-from relm.recipes.recipe import Recipe
+from relm.recipes.recipe import Phase, Recipe
 from relm.recipes.run_folder import DEVICE_FIGURES, LOG, checkpoint_folder
 from relm.recipes.run_name import SMOKE, RunName
+from relm.recipes.seeds import choose_seed
+from relm.recipes.variation import Change
 
 # The evaluated weights (trained, starting, or released by the authors), and the folder of their figures in the run's folder.
 TRAINED, BEFORE, REFERENCE = "eval", "before", "reference"
@@ -32,7 +35,8 @@ class Plan:
     """One recipe with everything that it names, and the paths of its products."""
 
     name: str
-    """Name in `results/NAME`; a smoke twin's begins with `smoke/`, and one with a machine ends with `@MACHINE`."""
+    """Name of the run: a smoke twin's begins with `smoke/`, a variation has its settings after the recipe's name, and one
+    with a machine ends with `@MACHINE`."""
     recipe: Recipe
     dataset: Dataset
     tokenizer_model: PretrainedModel | None
@@ -48,11 +52,28 @@ class Plan:
     """True on the recipe's own machine, where `NAME@MACHINE` and `NAME` are one run."""
     curve: Curve | None = None
     """Published curve against which training is watched; None if the recipe names none."""
+    changes: tuple[Change, ...] = ()
+    """Differences of a variation from the recipe's file."""
+    number: int = 0
+    """Position of the run among the recipe's `seeds`; the first is published as the model."""
+
+    @functools.cached_property
+    def runs(self) -> tuple["Plan", ...]:
+        """Plans of the runs of `seeds`, of which this is the first; they have the same data and other fingerprints."""
+        others = range(1, self.recipe.seeds)
+        return self, *(dataclasses.replace(self, recipe=choose_seed(self.recipe, number), number=number) for number in others)
+
+    def find_run(self, fingerprint: str) -> "Plan | None":
+        """Return the run with this fingerprint; None if no seed of the recipe has it."""
+        return next((run for run in self.runs if run.fingerprint == fingerprint), None)
 
     @functools.cached_property
     def documents_job(self) -> DocumentsJob:
         """The job that extracts the documents."""
-        document = identity.documents_identity(self.dataset, self.recipe.data.documents, self.work / "folders")
+        try:
+            document = identity.documents_identity(self.dataset, self.recipe.data.documents, self.work / "folders")
+        except RelmError as error:  # of a local folder
+            raise RelmError(f"recipes/data/{self.recipe.data.dataset}.yaml: {error}") from None
         return DocumentsJob(document, self.recipe.data.dataset, self.dataset, self.work)
 
     @functools.cached_property
@@ -66,16 +87,25 @@ class Plan:
     @functools.cached_property
     def examples_jobs(self) -> dict[str, ExamplesJob]:
         """Phase -> the job that pregenerates its examples; phases with the same examples share a job."""
-        jobs: dict[str, ExamplesJob] = {}
-        for name, phase in self.recipe.pretrain.items():
-            parts = self.documents_job.document, self.tokenizer_job.document, phase, self.dataset.language
-            jobs[name] = ExamplesJob(identity.examples_identity(*parts), self.documents_job, self.tokenizer_job, phase.suffix)
-        return jobs
+        return {name: self._examples_job(phase) for name, phase in self.recipe.pretrain.items()}
+
+    def _examples_job(self, phase: Phase) -> ExamplesJob:
+        parts = self.documents_job.document, self.tokenizer_job.document, phase, self.dataset.language
+        return ExamplesJob(identity.examples_identity(*parts), self.documents_job, self.tokenizer_job, phase.suffix)
+
+    def evaluated_examples(self, task: str) -> ExamplesJob:
+        """Return the job of the examples that an evaluation reads: the last phase's, unless the evaluation has its own."""
+        return self._evaluated_examples(self.evaluation(task).name)
+
+    def _evaluated_examples(self, evaluation: str) -> ExamplesJob:
+        phase, last = identity.evaluated_phase(self.recipe, evaluation), self.phases[-1]
+        return self.examples_jobs[last] if phase is self.recipe.pretrain[last] else self._examples_job(phase)
 
     @property
     def data_jobs(self) -> list[DataJob]:
         """All jobs that prepare data."""
-        return [self.documents_job, self.tokenizer_job, *self.examples_jobs.values()]
+        evaluated = [self._evaluated_examples(name) for name in self.recipe.evaluate]
+        return list(dict.fromkeys([self.documents_job, self.tokenizer_job, *self.examples_jobs.values(), *evaluated]))
 
     @property
     def examples_keys(self) -> dict[str, str]:
@@ -200,7 +230,7 @@ class Plan:
 
     def manifest(self, phase: str) -> Path:
         """Return the path of the manifest, which lists all shards of a phase's examples with their hashes."""
-        return self.examples_folder(phase) / "manifest.json"
+        return self.examples_jobs[phase].manifest
 
     def phase_before(self, phase: str) -> str | None:
         """Return the phase whose weights a phase starts from; None for the first."""
@@ -209,8 +239,14 @@ class Plan:
 
     @property
     def run_name(self) -> str:
-        """Name of the run in `work/runs/`: without `@MACHINE` on the recipe's own machine."""
-        return str(RunName.parse(self.name)._replace(machine=None)) if self.own_machine else self.name
+        """Name of the run in `work/runs/`: the published one, without `@MACHINE` on the recipe's own machine."""
+        published = RunName.parse(self.published_name)
+        return str(published._replace(machine=None) if self.own_machine else published)
+
+    @property
+    def published_name(self) -> str:
+        """Name in `results/NAME`: without settings of how the run is executed, with which it is the same run."""
+        return str(RunName.parse(self.name).published)
 
     @property
     def run_folder(self) -> Path:
@@ -289,9 +325,9 @@ class Plan:
     @property
     def results(self) -> Path:
         """Folder of the published results."""
-        return Path("results") / self.name
+        return Path("results") / self.published_name
 
     @property
     def reference_results(self) -> Path:
         """Folder of the figures of the authors' released weights."""
-        return Path("results") / "reference" / self.name
+        return Path("results") / "reference" / self.published_name

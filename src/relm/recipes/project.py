@@ -2,28 +2,31 @@
 
 import contextlib
 import difflib
+import functools
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from relm.errors import RelmError
 from relm.recipes.curves import Curve, load_curve, require_band
 from relm.recipes.datasets import Dataset, load_dataset
 from relm.recipes.evaluations import HARNESS, names_in_recipes, task_of
+from relm.recipes.file_names import describe_misnamed, is_recipe_name
 from relm.recipes.jobs import DataJob
 from relm.recipes.machine_use import describe_deviation, require_division
 from relm.recipes.machines import Machine, find_own_machine, load_machine, place_on, require_ipus
+from relm.recipes.names_in_recipe import NamedFile, list_names, names_test, value_at
+from relm.recipes.parts_of_recipe import require_documents, require_parts
 from relm.recipes.plan import Plan
 from relm.recipes.published_models import PretrainedModel, load_model
 from relm.recipes.published_tests import PublishedTest, load_test
-from relm.recipes.recipe import Recipe, load_recipe
+from relm.recipes.recipe import Recipe, Run
 from relm.recipes.run_name import SMOKE, RunName
-from relm.recipes.section import NAME, read_extended
+from relm.recipes.section import NAME, drop_faulty, raise_together, read_extended, validate
 from relm.recipes.smoke import smoke_twin
+from relm.recipes.variation import Change, describe_change, require_effect, require_short_name, vary_recipe
 
-# Folders of `results/` that do not belong to a recipe.
-NOT_RECIPES = ("smoke", "reference")
 J = TypeVar("J", bound=DataJob)
 # Kind of the job, its key, and the dataset in the path.
 JobKey = tuple[type, str, str | None]
@@ -34,6 +37,9 @@ class Project:
 
     def __init__(self, root: Path = Path()) -> None:
         self.recipes = root / "recipes"
+        # Settings of `run` that apply to every run, and names of varied runs whose jobs are to be found.
+        self.execution: tuple[str, ...] = ()
+        self.varied: tuple[str, ...] = ()
         self._plans: dict[str, Plan] = {}
         # A graph needs the same file for each shard; it is read once.
         self._datasets: dict[str, Dataset] = {}
@@ -48,12 +54,12 @@ class Project:
 
     def names(self) -> list[str]:
         """Return the sorted names of all recipes, without smoke twins."""
-        return sorted(path.stem for path in self.recipes.glob("*.yaml") if _is_name(path.stem))
+        return sorted(path.stem for path in self.recipes.glob("*.yaml") if is_recipe_name(path.stem))
 
     def misnamed(self) -> list[Path]:
         """Return the sorted files whose names cannot be a recipe's; hidden ones, such as an editor's locks, are ignored."""
         found = self.recipes.glob("*.yaml")
-        return sorted(path for path in found if not _is_name(path.stem) and not path.name.startswith("."))
+        return sorted(path for path in found if not is_recipe_name(path.stem) and not path.name.startswith("."))
 
     def misnamed_machines(self) -> list[Path]:
         """Return the sorted files of `recipes/machines/` whose names cannot be a machine's; hidden ones are ignored."""
@@ -79,8 +85,8 @@ class Project:
         """
         run = RunName.parse(name)
         path = self.recipes / f"{run.recipe}.yaml"
-        if not _is_name(run.recipe) or not os.path.lexists(path):  # reading the file reports a broken link
-            absent = f" ({path} does not exist)" if _is_name(run.recipe) else ""
+        if not is_recipe_name(run.recipe) or not os.path.lexists(path):  # reading the file reports a broken link
+            absent = f" ({path} does not exist)" if is_recipe_name(run.recipe) else ""
             raise RelmError(f"there is no recipe {run.recipe!r}{absent}; {self._suggest_recipe(run)}")
         return path
 
@@ -90,9 +96,18 @@ class Project:
         Raises:
             RelmError: the file is absent, or no recipe.
         """
-        paper = read_extended(self.recipe_path(name)).get("paper")
+        return self.paper_and_control(name)[0]
+
+    def paper_and_control(self, name: str) -> tuple[str | None, bool]:
+        """Return the key of the paper that a recipe names, as `paper_key` does, and True if the recipe has a control.
+
+        Raises:
+            RelmError: the file is absent, or no recipe.
+        """
+        content = read_extended(self.recipe_path(name))
+        paper = content.get("paper")
         key = paper.get("key") if isinstance(paper, dict) else None
-        return key if isinstance(key, str) and NAME.fullmatch(key) else None
+        return key if isinstance(key, str) and NAME.fullmatch(key) else None, content.get("control") is not None
 
     def _suggest_recipe(self, run: RunName) -> str:
         """Return a sentence with the target that an unknown name may mean."""
@@ -183,20 +198,26 @@ class Project:
         require_band(expected, self._curves[name], list(recipe.pretrain), str(path))
         return self._curves[name]
 
-    def _tests_of(self, recipe: Recipe, path: Path) -> dict[str, PublishedTest]:
+    def _tests_of(self, recipe: Recipe) -> dict[str, PublishedTest]:
         """Return the published tests that a recipe evaluates."""
-        names = [name for name in recipe.evaluate if name not in names_in_recipes() and not name.startswith(HARNESS)]
-        for name in names:
-            if name.startswith(task_of(HARNESS)):
-                raise RelmError(
-                    f"{path}: evaluate: {name}: {task_of(HARNESS)} begins names of the harness's results; write {HARNESS}TASK"
-                )
-            if not os.path.lexists(self.test_path(name)):
-                known = [*names_in_recipes(), *sorted(other.stem for other in self.test_path(name).parent.glob("*.yaml"))]
-                near = difflib.get_close_matches(name, known, n=1)
-                hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}, and {HARNESS}TASK"
-                raise RelmError(f"{path}: evaluate: there is no evaluation {name!r} ({self.test_path(name)}); {hint}")
-        return {name: self.test(name) for name in names}
+        return {name: self.test(name) for name in recipe.evaluate if names_test(name)}
+
+    def _require_test(self, name: str, path: Path) -> None:
+        """Raise unless a published test that a recipe evaluates exists and can be read.
+
+        Raises:
+            RelmError: it is unknown, or its file has faults; suggests the nearest name.
+        """
+        if name.startswith(task_of(HARNESS)):
+            raise RelmError(
+                f"{path}: evaluate: {name}: {task_of(HARNESS)} begins names of the harness's results; write {HARNESS}TASK"
+            )
+        if not os.path.lexists(self.test_path(name)):
+            known = [*names_in_recipes(), *sorted(other.stem for other in self.test_path(name).parent.glob("*.yaml"))]
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}, and {HARNESS}TASK"
+            raise RelmError(f"{path}: evaluate: there is no evaluation {name!r} ({self.test_path(name)}); {hint}")
+        self.test(name)
 
     def plan(self, name: str) -> Plan:
         """Return the plan of a run: `NAME`, `smoke/NAME` for the smoke twin, `NAME@MACHINE`; its files are read once.
@@ -205,28 +226,44 @@ class Project:
             RelmError: the recipe, or a dataset, a model or a machine it names, is absent or has faults.
         """
         if name not in self._plans:
-            run, path = RunName.parse(name), self.recipe_path(name)
-            recipe, machine, own_machine = self._placed_recipe(run, path)
+            run, path = RunName.parse(name).vary(self.execution), self.recipe_path(name)
+            recipe, changes = self._varied_recipe(run, path)
+            recipe, machine, own_machine = self._placed_recipe(recipe, run, path)
+            if changes:
+                require_effect(changes, recipe, self._placed_recipe(self._recipe(path), run, path)[0], run)
             models = [recipe.tokenizer.from_model, recipe.init_from, recipe.expect_reference]
             tokenizer_model, init_model, reference = [self.model(model) if model else None for model in models]
-            self._check_uses(name, recipe, tokenizer_model, {"init_from": init_model, "expect_reference": reference})
+            dataset = self.dataset(recipe.data.dataset)
+            require_parts(path, recipe, tokenizer_model, {"init_from": init_model, "expect_reference": reference})
+            require_documents(path, recipe, dataset)
             self._plans[name] = Plan(
-                name,
+                require_short_name(run._replace(settings=tuple(change.setting for change in changes))),
                 recipe,
-                self.dataset(recipe.data.dataset),
+                dataset,
                 tokenizer_model,
                 init_model,
                 reference,
-                self._tests_of(recipe, path),
+                self._tests_of(recipe),
                 machine=machine,
                 own_machine=own_machine,
                 curve=self._curve_of(recipe, path),
+                changes=changes,
             )
         return self._plans[name]
 
-    def _placed_recipe(self, run: RunName, path: Path) -> tuple[Recipe, Machine | None, bool]:
-        """Return the recipe of a run on its machine, the machine, and True if it is the recipe's own."""
+    def _varied_recipe(self, run: RunName, path: Path) -> tuple[Recipe, tuple[Change, ...]]:
+        """Return the recipe of a run with its settings, and its differences from the file, which are deviations of the run."""
         recipe = self._recipe(path)
+        if not run.settings:
+            return recipe, ()
+        varied, changes = vary_recipe(recipe, run.settings, path)
+        raise_together(self._readers(varied.model_dump(), path), RelmError)
+        self._check_pipelines(varied, path)
+        sentences = [describe_change(change, path) for change in changes]
+        return varied.model_copy(update={"deviations": [*varied.deviations, *sentences]}), changes
+
+    def _placed_recipe(self, recipe: Recipe, run: RunName, path: Path) -> tuple[Recipe, Machine | None, bool]:
+        """Return the recipe of a run on its machine, the machine, and True if it is the recipe's own."""
         own = find_own_machine(recipe)
         named = own if own in recipe.on else recipe.run.machine  # `on` may have keys for the machine at hand, too
         machine = None if named is None else self.machine(named, f"{path}: run.machine")
@@ -244,53 +281,54 @@ class Project:
         deviations = [*placed.deviations, describe_deviation(placed, own, name, machine)]
         return placed.model_copy(update={"deviations": deviations}), machine, False
 
+    def find_run(self, name: str) -> tuple[Run, Machine | None] | None:
+        """Return the section `run` of a recipe that has faults elsewhere, and its machine; None if these have faults too."""
+        try:
+            run, path = RunName.parse(name), self.recipe_path(name)
+            content = read_extended(path)
+            wanted, section = run.machine or value_at(content, "run", "machine"), content.get("run")
+            if run.is_twin or wanted is None:
+                parts = drop_faulty(Run, section) if isinstance(section, dict) else {}
+                return None if run.is_twin else (validate(Run, parts, path), None)
+            machine = self.machine(str(wanted), str(path))
+        except RelmError:
+            return None
+        return Run(machine=str(wanted), device=machine.device, topology=machine.topology, processes=machine.processes), machine
+
     def _recipe(self, path: Path) -> Recipe:
         """Return the recipe in a file, read once, all of whose machines exist."""
         if path not in self._recipes:
-            recipe = load_recipe(path)
-            self._check_machines(recipe, path)
-            self._recipes[path] = recipe
+            content, loaded = read_extended(path), []
+            raise_together([lambda: loaded.append(validate(Recipe, content, path)), *self._readers(content, path)], RelmError)
+            self._check_pipelines(loaded[0], path)
+            self._recipes[path] = loaded[0]
         return self._recipes[path]
 
-    def _check_machines(self, recipe: Recipe, path: Path) -> None:
-        """Raise an error if a recipe names a machine that does not exist, or has a pipeline that its machine cannot run."""
+    def _readers(self, content: Mapping[str, Any], path: Path) -> list[Callable[[], None]]:
+        """Return a function for each file that a recipe names, which reads it."""
+        return [functools.partial(self._read_named, named, path) for named in list_names(content)]
+
+    def _read_named(self, named: NamedFile, path: Path) -> None:
+        """Read a file that a recipe names.
+
+        Raises:
+            RelmError: it is absent, or has faults.
+        """
+        match named.kind:
+            case "dataset":
+                self.dataset(named.name)
+            case "model":
+                self.model(named.name)
+            case "machine":
+                self.machine(named.name, f"{path}: {named.key}")
+            case "test":
+                self._require_test(named.name, path)
+
+    def _check_pipelines(self, recipe: Recipe, path: Path) -> None:
+        """Raise an error if a recipe has a pipeline that its machine cannot run."""
         for name, keys in recipe.on.items():
-            machine = self.machine(name, f"{path}: on.{name}")
             if keys.pipeline is not None:
-                require_ipus(keys.pipeline, name, machine, path)
-        for number, row in enumerate(recipe.expect):
-            if row.measured_on is not None:
-                self.machine(row.measured_on, f"{path}: expect.{number}.measured_on")
-
-    def _check_uses(
-        self,
-        name: str,
-        recipe: Recipe,
-        tokenizer: PretrainedModel | None,
-        weights: Mapping[str, PretrainedModel | None],
-    ) -> None:
-        path = self.recipe_path(name)
-        if tokenizer is not None and tokenizer.tokenizer is None:
-            raise RelmError(f"{path}: tokenizer.from_model: {recipe.tokenizer.from_model} has no tokenizer among its files")
-        self._check_tokens(path, recipe)
-        for key, model in weights.items():
-            if model is not None and not model.weights:
-                found = getattr(recipe, key)
-                raise RelmError(f"{path}: {key}: {found} declares no weights; set weights: true in its file if it has them")
-
-    def _check_tokens(self, path: Path, recipe: Recipe) -> None:
-        """Raise an error if a recipe asks for what a dataset of tokens, which has no documents, cannot give."""
-        dataset = self.dataset(recipe.data.dataset)
-        if not dataset.is_tokenized:
-            return
-        wrong = [f"pretrain.{name}.objective" for name, phase in recipe.pretrain.items() if phase.suffix != ".bin"]
-        wrong += ["data.documents"] if recipe.data.documents is not None else []
-        wrong += ["tokenizer.train"] if recipe.tokenizer.train is not None else []
-        if wrong:
-            raise RelmError(
-                f"{path}: {wrong[0]}: needs documents, and {recipe.data.dataset} has tokens ({dataset.format}); expected a "
-                "tokenizer with from_model, no limit of documents, and an objective that reads a stream, such as causal"
-            )
+                require_ipus(keys.pipeline, name, self.machine(name, f"{path}: on.{name}"), path)
 
     def find_job(self, kind: type[J], key: str, dataset: str | None = None) -> J:
         """Return the job of a kind with a key; a tokenizer's path has no dataset.
@@ -313,7 +351,7 @@ class Project:
 
     def _index_jobs(self, wanted: JobKey) -> None:
         names = self.names()
-        for name in dict.fromkeys([*self._plans, *names, *(f"{SMOKE}{name}" for name in names)]):
+        for name in dict.fromkeys([*self._plans, *self.varied, *names, *(f"{SMOKE}{name}" for name in names)]):
             if name not in self._indexed:
                 self._indexed.add(name)
                 with contextlib.suppress(RelmError, OSError):
@@ -321,26 +359,6 @@ class Project:
                         self._jobs.setdefault((type(job), job.key, job.dataset_name), job)
             if wanted in self._jobs:
                 return
-
-
-def _is_name(stem: str) -> bool:
-    return NAME.fullmatch(stem) is not None and stem not in NOT_RECIPES
-
-
-def describe_misnamed(path: Path) -> str:
-    """Return an error message about a file whose name cannot be a recipe's."""
-    return (
-        f"{path.parent}/{path.name!r}: cannot be a recipe's name, which has letters, digits, '.', '_' and '-' and is none of "
-        f"{', '.join(NOT_RECIPES)}; rename the file"
-    )
-
-
-def describe_misnamed_machine(path: Path) -> str:
-    """Return an error message about a file whose name cannot be a machine's."""
-    return (
-        f"{path.parent}/{path.name!r}: cannot be a machine's name, which begins with a letter or digit and has letters, "
-        "digits, '.', '_' and '-'; rename the file"
-    )
 
 
 def shorten_error(error: RelmError) -> str:

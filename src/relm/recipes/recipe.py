@@ -11,6 +11,7 @@ from pydantic import Field, model_validator
 
 from relm.recipes.architectures import Architecture
 from relm.recipes.as_published import require_whole_batches
+from relm.recipes.control import Control
 from relm.recipes.curves import ExpectedCurve
 from relm.recipes.declaration import NameIn
 from relm.recipes.devices import DEVICES, HOST
@@ -21,7 +22,7 @@ from relm.recipes.on_machine import OnMachine
 from relm.recipes.optimization import LossScaling, Optimizer, Schedule
 from relm.recipes.pipeline import Pipeline
 from relm.recipes.pipeline_rules import find_broken_rule
-from relm.recipes.section import Section, Slug, read_extended, validate
+from relm.recipes.section import Section, Slug, raise_together, read_extended, validate
 from relm.recipes.topologies import find_one_device
 
 
@@ -29,7 +30,7 @@ class Paper(Section):
     """The publication that reports the run."""
 
     key: Slug
-    """Short name; `snakemake paper_KEY` runs all recipes of the paper."""
+    """Short name; `snakemake paper_KEY` runs all recipes of the paper and writes `results/papers/KEY/`."""
     title: str
     """Title as published."""
     url: str = Field(pattern=r"^https://")
@@ -50,10 +51,10 @@ class TokenizerChoice(Section):
 
     from_model: Slug | None = None
     """Published model whose tokenizer is imported: the name of a file in `recipes/models/`."""
-    train: Literal["byte_level_bpe", "wordpiece", "characters"] | None = None
-    """Kind of tokenizer that is trained instead."""
+    train: Literal["byte_level_bpe", "roberta_byte_level_bpe", "wordpiece", "characters"] | None = None
+    """Kind of tokenizer that is trained instead; roberta_byte_level_bpe has RoBERTa's special tokens, for masked sequences."""
     vocabulary_size: int | None = Field(default=None, gt=256)
-    """Vocabulary size of a trained tokenizer, special tokens included; for byte_level_bpe and wordpiece."""
+    """Vocabulary size of a trained tokenizer, special tokens included; for all kinds but characters."""
     lower_case: bool = False
     """Remove case and accents, as in BERT's uncased models; for a trained wordpiece."""
     special_tokens: bool = True
@@ -67,7 +68,9 @@ class TokenizerChoice(Section):
         if (self.from_model is None) == (self.train is None):
             raise ValueError("a tokenizer has either from_model or train")
         if (self.train in (None, "characters")) != (self.vocabulary_size is None):
-            raise ValueError("vocabulary_size goes with train: byte_level_bpe or wordpiece, and these with vocabulary_size")
+            raise ValueError(
+                "vocabulary_size goes with train: KIND, except for characters, which take none; give it or leave it out"
+            )
         if self.train is None and self.training_bytes != type(self).model_fields["training_bytes"].default:
             raise ValueError("training_bytes goes with train; leave it out")
         if self.lower_case and self.train != "wordpiece":
@@ -248,6 +251,9 @@ class Recipe(Section):
     """Starting weights: the name of a file in `recipes/models/`; null: random weights."""
     seed: int = Field(default=0, ge=0)
     """Random seed of the initial weights, the order of the data and dropout."""
+    seeds: int = Field(default=1, gt=0)
+    """Number of runs with one verdict on the mean of their figures: seed, seed + 1 and so on, and random_windows.seed likewise.
+    Their spread is the noise of the figures; the published model is the first run's. Not part of the fingerprint."""
     pretrain: dict[Slug, Phase] = Field(min_length=1)
     """Phase name -> phase, in the order of training."""
     evaluate: list[Evaluation] = Field(default_factory=list)
@@ -275,10 +281,21 @@ class Recipe(Section):
     """Published figures with which the results are compared."""
     expect_curve: ExpectedCurve | None = None
     """Published loss curve against which training is watched, step by step; null: none."""
+    control: Control | None = None
+    """Recipe from which this one differs in one thing, compared seed by seed; null: none. Not part of the fingerprint."""
     deviations: list[str] = Field(default_factory=list)
     """Differences from the paper and their reasons, one sentence each."""
 
     @model_validator(mode="after")
+    def keys_go_together(self) -> Self:
+        """Check all rules between keys, so that one broken rule hides no other."""
+        raise_together((
+            self.objectives_fit_the_model, self.blockwise_attention_has_no_dropout, self.all_phases_have_pairs_or_none,
+            self.evaluations_fit_the_objective, self.sequences_fit, self.batches_are_divisible, self.pipelines_keep_their_rules,
+            self.kept_optimizers_follow_the_same_kind,
+        ))  # fmt: skip
+        return self
+
     def objectives_fit_the_model(self) -> Self:
         terms = set(self.model.declaration.terms)
         possible = [objective.name for objective in OBJECTIVES if terms & set(objective.labels)]
@@ -290,7 +307,6 @@ class Recipe(Section):
                 )
         return self
 
-    @model_validator(mode="after")
     def blockwise_attention_has_no_dropout(self) -> Self:
         dropout = getattr(self.model, "dropout", 0.0)
         if self.run.document_attention == "blockwise" and dropout:
@@ -300,7 +316,6 @@ class Recipe(Section):
             )
         return self
 
-    @model_validator(mode="after")
     def all_phases_have_pairs_or_none(self) -> Self:
         pairs = {name: phase.masked.packing == "sentence_pairs" for name, phase in self.pretrain.items()}
         if len(set(pairs.values())) > 1:
@@ -308,7 +323,6 @@ class Recipe(Section):
             raise ValueError(f"pretrain.{without}.masked.packing: sentence_pairs in one phase needs them in all")
         return self
 
-    @model_validator(mode="after")
     def evaluations_fit_the_objective(self) -> Self:
         last = list(self.pretrain.values())[-1].objective
         for evaluation in self.evaluate:
@@ -319,7 +333,6 @@ class Recipe(Section):
             raise ValueError(f"evaluate: {twice} is there twice; leave one out")
         return self
 
-    @model_validator(mode="after")
     def sequences_fit(self) -> Self:
         for name, phase in self.pretrain.items():
             longest = self.model.longest_sequence
@@ -329,7 +342,6 @@ class Recipe(Section):
                 )
         return self
 
-    @model_validator(mode="after")
     def batches_are_divisible(self) -> Self:
         for name, phase in self.pretrain.items():
             processes, batch = self.run.processes, f"pretrain.{name}.global_batch_size ({phase.global_batch_size})"
@@ -353,7 +365,6 @@ class Recipe(Section):
                 )
         return self
 
-    @model_validator(mode="after")
     def pipelines_keep_their_rules(self) -> Self:
         pipelined = DEVICES[self.run.device].pipelined
         if self.run.pipeline is not None and not pipelined:
@@ -374,7 +385,6 @@ class Recipe(Section):
             raise ValueError(rule)
         return self
 
-    @model_validator(mode="after")
     def kept_optimizers_follow_the_same_kind(self) -> Self:
         before: Phase | None = None
         for name, phase in self.pretrain.items():

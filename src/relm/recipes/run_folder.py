@@ -3,6 +3,8 @@
 from pathlib import Path
 
 LOG, ORDER, CHECKPOINTS = "train.jsonl", "order.json", "checkpoints.jsonl"
+# The resolved recipe, in the folder of a run: what it was asked for, when the recipe has changed since.
+RESOLVED = "resolved.json"
 # Compiled programs of a device with long compilation times.
 COMPILED = "compiled"
 # Counters of such a device, one line for each training process.
@@ -14,9 +16,17 @@ WEIGHTS, OPTIMIZER = "model.safetensors", "optimizer.safetensors"
 MODEL_PARTS = ("config.json", "tokenizer.json", "tokenizer_config.json")
 # Files of a published run: the records of all steps, and the sha256 of every other file.
 PROVENANCE, METADATA = "provenance.json", "ro-crate-metadata.json"
+# In a run's folder: the result that the run's replaced in results/NAME.
+REPLACED = "replaced.json"
+# Files of a report.
+REPORT_FILES = ("README.md", "report.html", "recipe.json", PROVENANCE, METADATA)
+# List of the sha256 of every other published file, in the format of `sha256sum`.
+CHECKSUMS = "SHA256SUMS"
 # In a line of train.jsonl and in a checkpoint's state.json: the machines that trained the phase so far, in order, each as
 # {"after_step": STEP, "machine": NAME}; the name is null where the recipe names no machine.
 MACHINES = "machines"
+# In the line of train.jsonl that a resumed attempt writes first: the step of the checkpoint from which it resumed.
+RESUMED_AFTER = "resumed_after"
 # In a line of train.jsonl: the published loss of the step, the band around it, and the verdict; only with expect_curve.
 CURVE = "curve"
 # Files of a checkpoint, beside its state.json.

@@ -1,9 +1,11 @@
 """Sections of YAML files, and their validation: all faults are reported at once, each with its path and the nearest key."""
 
+import datetime
 import difflib
+import itertools
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
@@ -34,6 +36,7 @@ MESSAGES = {
     "model_type": _MAPPING,
     "dict_type": _MAPPING,
     "list_type": "expected a list",
+    "string_type": "expected text",
     "date_type": _DAY,
     "date_from_datetime_parsing": _DAY,
     "date_from_datetime_inexact": _DAY,
@@ -49,23 +52,58 @@ class Section(BaseModel):
 
     @field_validator("*", mode="before")
     @classmethod
-    def numbers_are_not_booleans(cls, value: Any, info: ValidationInfo) -> Any:
-        """Refuse booleans for numbers: YAML reads yes, no, on and off as booleans, which Python would accept as 1 and 0."""
-        annotation = cls.model_fields[str(info.field_name)].annotation
-        if isinstance(value, bool) and not _allows_booleans(annotation):
-            raise ValueError("expected a number (YAML reads yes, no, on and off as true and false)")
+    def values_have_the_written_type(cls, value: Any, info: ValidationInfo) -> Any:
+        """Refuse what pydantic would convert: booleans and texts for numbers, numbers and texts for booleans."""
+        if fault := _find_conversion(value, cls.model_fields[str(info.field_name)].annotation):
+            raise ValueError(fault)
         return value
 
 
-def _allows_booleans(annotation: Any) -> bool:
-    """Return True if a type has True and False among its values, or has no numbers among them."""
+# Text for YAML 1.1, a number for everybody who writes it: it wants a point in 1.0e-3.
+_EXPONENT = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+")
+
+
+def _find_conversion(value: Any, annotation: Any) -> str | None:
+    """Return what is expected instead of a value, or of an item of it, that pydantic would convert; None: nothing is."""
+    if isinstance(value, (list, dict)):
+        found = ((key, item, _find_conversion(item, kind)) for key, item, kind in _items(value, annotation))
+        return next((f"item {key}: {fault}; found {_shortened(repr(item))}" for key, item, fault in found if fault), None)
+    types = set(_plain_types(annotation))
+    if not types or type(value) in types or type(value) not in (bool, str, int, float):
+        return None
+    numbers = types & {int, float}
+    if isinstance(value, bool) and numbers:
+        return "expected a number (YAML reads yes, no, on and off as true and false)"
+    if isinstance(value, str) and numbers:
+        written_out = float in types and _EXPONENT.fullmatch(value)
+        return None if written_out else "expected a number, found text; leave out the quotes if it is one"
+    return "expected true or false, without quotes" if types == {bool} else None
+
+
+def _items(value: list[Any] | dict[Any, Any], annotation: Any) -> Iterator[tuple[Any, Any, Any]]:
+    """Yield number or key, value and type of each item of a list or mapping; none of a section, which checks its own keys."""
+    for option in get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,):
+        while get_origin(option) is Annotated:
+            option = get_args(option)[0]
+        origin, types = get_origin(option), get_args(option)
+        if isinstance(value, dict) and origin is dict:
+            yield from ((key, item, types[1]) for key, item in value.items())
+        elif isinstance(value, list) and origin in (list, tuple):
+            same = origin is list or types[-1] is Ellipsis
+            yield from zip(itertools.count(), value, itertools.repeat(types[0]) if same else types, strict=False)
+
+
+def _plain_types(annotation: Any) -> Iterator[type]:
+    """Yield the types of a key's plain values; `str` for a key that may have any text."""
     if get_origin(annotation) is Annotated:
-        return _allows_booleans(get_args(annotation)[0])
-    if get_origin(annotation) is Literal:
-        return not any(type(value) in (int, float) for value in get_args(annotation))
-    if get_origin(annotation) in (Union, UnionType):
-        return all(_allows_booleans(option) for option in get_args(annotation))
-    return annotation not in (int, float)
+        yield from _plain_types(get_args(annotation)[0])
+    elif get_origin(annotation) is Literal:
+        yield from map(type, get_args(annotation))
+    elif get_origin(annotation) in (Union, UnionType):
+        for option in get_args(annotation):
+            yield from _plain_types(option)
+    elif annotation in (bool, int, float, str):
+        yield annotation
 
 
 class SectionOf:
@@ -157,23 +195,88 @@ def validate(kind: type[Document], content: Mapping[str, Any], path: Path) -> Do
     try:
         return kind.model_validate(content)
     except ValidationError as error:
-        faults = [_format_fault(kind, fault) for fault in error.errors()]
+        faults = [line for fault in error.errors() for line in _format_fault(kind, fault)]
+        try:
+            kind.model_validate(_without(content, _list_places(kind, error)))
+        except ValidationError as other:  # the rules between keys, which wait for keys without faults
+            faults += [
+                line for fault in other.errors() if fault["type"] == "value_error" for line in _format_fault(kind, fault)
+            ]
+    faults = list(dict.fromkeys(faults))
     raise RelmError(f"{path}: {len(faults)} error{'s' if len(faults) > 1 else ''}\n" + "\n".join(f"  {f}" for f in faults))
 
 
-def _format_fault(kind: type[Section], fault: Any) -> str:
+def drop_faulty(kind: type[Section], content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the content of a section without the keys that have faults of their own."""
+    try:
+        kind.model_validate(content)
+    except ValidationError as error:
+        return _without(content, _list_places(kind, error))
+    return dict(content)
+
+
+def _list_places(kind: type[Section], error: ValidationError) -> list[list[Any]]:
+    """Return the path of each fault in the file."""
+    return [_locate(kind, tuple(fault["loc"]))[0] for fault in error.errors()]
+
+
+def _without(content: Mapping[str, Any], places: list[list[Any]]) -> dict[str, Any]:
+    """Return a copy of a mapping without the keys at some paths; of a list, the whole list goes."""
+    kept: dict[str, Any] = {}
+    for key, value in content.items():
+        inside = [place[1:] for place in places if place[:1] == [key]]
+        if isinstance(value, dict) and inside and all(inside):
+            kept[key] = _without(value, inside)
+        elif not inside:
+            kept[key] = value
+    return kept
+
+
+def raise_together(checks: Iterable[Callable[[], Any]], error_class: type[Exception] = ValueError) -> None:
+    """Call every check, and raise one error of a class with the messages of all that raised it, a line for each.
+
+    Raises:
+        Exception: of the class, if any check raised it.
+    """
+    faults: list[str] = []
+    for check in checks:
+        try:
+            check()
+        except error_class as error:
+            faults.append(str(error))
+    if faults:
+        raise error_class("\n".join(dict.fromkeys(faults)))
+
+
+def _format_fault(kind: type[Section], fault: Any) -> list[str]:
+    """Return a line for each fault of a key; a section that breaks several of its rules reports them in one message."""
+    where, message = _describe_fault(kind, fault)
+    return [f"{where}: {line}" for line in message.splitlines()]
+
+
+def _describe_fault(kind: type[Section], fault: Any) -> tuple[str, str]:
     location, keys = _locate(kind, tuple(fault["loc"]))
     where = ".".join(str(part) for part in location) or "(whole file)"
     if fault["type"] == "extra_forbidden":
         near = difflib.get_close_matches(str(location[-1]), keys, n=1)
         hint = f"did you mean {near[0]}?" if near else f"known keys: {', '.join(keys)}"
-        return f"{where}: unknown key; {hint}"
+        return where, f"unknown key; {hint}"
     if fault["type"] == "missing":
-        return f"{where}: missing, and it has no default"
+        return where, "missing, and it has no default"
     message = MESSAGES.get(fault["type"], str(fault["msg"]).removeprefix("Value error, "))
-    if isinstance(fault["input"], (str, int, float, bool)) or fault["input"] is None:
-        return f"{where}: {message}; found {_shortened(repr(fault['input']))}"
-    return f"{where}: {message}"
+    found = fault["input"]
+    if fault["type"] == "string_type" and isinstance(found, (bool, int, float, datetime.date)):
+        message += f", and YAML reads this as {_name_kind(found)}: put it in quotes"
+    if isinstance(found, (str, int, float, datetime.date)) or found is None:
+        message += f"; found {_shortened(str(found) if isinstance(found, datetime.date) else repr(found))}"
+    return where, message
+
+
+def _name_kind(value: bool | int | float | datetime.date) -> str:
+    """Return the kind of a plain value that is no text, as an error message names it."""
+    if isinstance(value, bool):
+        return "true or false"
+    return "a date" if isinstance(value, datetime.date) else "a number"
 
 
 def _shortened(text: str) -> str:

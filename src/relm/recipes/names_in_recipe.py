@@ -1,0 +1,54 @@
+"""The names of other files in a recipe, read from its mapping, which may have faults: none of them hides a wrong name."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal, NamedTuple
+
+from relm.recipes.evaluations import HARNESS, names_in_recipes
+from relm.recipes.section import NAME
+
+Kind = Literal["dataset", "model", "machine", "test"]
+SINGLE: dict[tuple[str, ...], Kind] = {
+    ("data", "dataset"): "dataset",
+    ("tokenizer", "from_model"): "model",
+    ("init_from",): "model",
+    ("expect_reference",): "model",
+    ("run", "machine"): "machine",
+}
+"""Path of a key that names one file -> the kind of the file."""
+
+
+class NamedFile(NamedTuple):
+    """A file that a recipe names."""
+
+    kind: Kind
+    name: str
+    key: str
+    """The key with the name, for messages."""
+
+
+def list_names(content: Mapping[str, Any]) -> Iterator[NamedFile]:
+    """Yield the names in a recipe's mapping; what cannot be a name is left to the schema."""
+    found = [(kind, value_at(content, *keys), ".".join(keys)) for keys, kind in SINGLE.items()]
+    found += [("test", name, "evaluate") for name in _items(content, "evaluate", list) if names_test(name)]
+    found += [("machine", name, f"on.{name}") for name in _items(content, "on", dict)]
+    rows = enumerate(_items(content, "expect", list))
+    found += [("machine", value_at(row, "measured_on"), f"expect.{number}.measured_on") for number, row in rows]
+    yield from (NamedFile(*each) for each in found if isinstance(each[1], str) and NAME.fullmatch(each[1]))
+
+
+def names_test(evaluation: Any) -> bool:
+    """Return True if an item of `evaluate` is a published test, a file in `recipes/evaluations/`."""
+    return isinstance(evaluation, str) and evaluation not in names_in_recipes() and not evaluation.startswith(HARNESS)
+
+
+def value_at(content: Any, *keys: str) -> Any:
+    """Return the value at a path of keys in what may be a mapping; None: there is none."""
+    for key in keys:
+        content = content.get(key) if isinstance(content, dict) else None
+    return content
+
+
+def _items(content: Mapping[str, Any], key: str, kind: type[list[Any]] | type[dict[Any, Any]]) -> list[Any]:
+    """Return the items of a list, or the keys of a mapping, under a key; none if something else is there."""
+    found = content.get(key)
+    return list(found) if isinstance(found, kind) else []

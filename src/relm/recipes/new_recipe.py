@@ -1,0 +1,216 @@
+"""New recipes and datasets from a name: `relm new NAME --from RECIPE`, `relm new NAME --data FOLDER`.
+
+The files have comments with the keys that people change first and their present values; no file is ever overwritten.
+"""
+
+import os
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from relm.errors import RelmError
+from relm.formatting import format_bytes
+from relm.recipes.datasets import FORMATS, Dataset
+from relm.recipes.file_names import NOT_RECIPES
+from relm.recipes.identity import folder_files
+from relm.recipes.project import Project
+from relm.recipes.recipe import Recipe, load_recipe
+from relm.recipes.run_name import RunName
+from relm.recipes.section import NAME
+from relm.recipes.variation import format_value
+
+SCHEMA = "# yaml-language-server: $schema={}envs/{}.schema.json"
+EXTENDED = "quickstart"
+"""Recipe that a new one extends unless it names another."""
+FEW_FILES = 50
+"""Below so many files, one in ten of them may be none: the end of each file is held out instead."""
+# The keys that people change first, in the order of a recipe; those that a recipe does not have are left out.
+FIRST_KEYS: dict[str, Sequence[str]] = {
+    "data": ("dataset", "documents"),
+    "model": ("layers", "heads", "hidden_size", "positions", "dropout"),
+    "phase": ("steps", "global_batch_size", "sequence_length"),
+    "optimizer": ("learning_rate", "weight_decay"),
+    "schedule": ("name", "warmup_steps"),
+    "run": ("threads", "micro_batch_size", "checkpoint_interval"),
+}
+
+
+def write_new(project: Project, name: str, extended: str | None, folder: str | None, pattern: str | None) -> str:
+    """Write a new recipe, and a dataset if a folder is given, and return the next commands.
+
+    Args:
+        project: the project that gets the files.
+        name: the new recipe's name.
+        extended: the recipe that it extends; None: the quickstart.
+        folder: a folder of texts for a dataset of the same name; None: the data of the extended recipe.
+        pattern: glob of the files that are read; None: that of the format text_files.
+
+    Raises:
+        RelmError: the name cannot be a recipe's or is taken, the extended recipe is unknown, or the folder has no texts.
+    """
+    path, data_path = project.recipes / f"{name}.yaml", project.dataset_path(name)
+    require_new_name(project, name)
+    parent = extended or EXTENDED
+    _require_plain_recipe(parent)
+    parent_path = project.recipe_path(parent)
+    recipe = load_recipe(parent_path)
+    files = {}
+    if folder is not None:
+        files[data_path] = new_dataset(name, folder, pattern)
+    files[path] = "\n".join(_recipe_lines(recipe, name, parent, has_data=folder is not None)) + "\n"
+    if taken := next((file for file in files if os.path.lexists(file)), None):
+        raise RelmError(f"{taken}: exists already and stays as it is; choose another name")
+    for file, text in files.items():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with open(file, "x", encoding="utf-8") as opened:
+            opened.write(text)
+    commands = {
+        f"edit {path}": "change the keys that are there as comments",
+        f"relm estimate {name}": "memory, time and disk, before anything is downloaded",
+        f"snakemake results/smoke/{name}": "its small twin, in about a minute",
+        f"snakemake results/{name}": "the run",
+    }
+    width = max(map(len, commands))
+    return "\n".join(
+        [
+            *(f"wrote {file}" for file in files),
+            "next:",
+            *(f"  {command:<{width}}   {words}" for command, words in commands.items()),
+        ]
+    )
+
+
+def require_new_name(project: Project, name: str) -> None:
+    """Raise an error for a name that cannot be that of a new recipe.
+
+    Raises:
+        RelmError: it has other characters, belongs to a folder of results, or is taken; suggests another one.
+    """
+    if not project.recipes.is_dir():
+        raise RelmError(f"{project.recipes}/: no such folder; give the command in the checkout")
+    if name in NOT_RECIPES:
+        raise RelmError(f"{name!r}: results/{name}/ is a folder of other results; choose another name, such as my_{name}")
+    if not NAME.fullmatch(name):
+        near = re.sub(r"[^A-Za-z0-9._-]+", "_", name).strip("_.-")
+        hint = f"; did you mean {near}?" if NAME.fullmatch(near) and near not in NOT_RECIPES else ""
+        raise RelmError(
+            f"{name!r}: a recipe's name has letters, digits, '.', '_' and '-', and begins with a letter or digit{hint}"
+        )
+    if os.path.lexists(project.recipes / f"{name}.yaml"):
+        raise RelmError(
+            f"recipes/{name}.yaml: exists already and stays as it is; choose another name, such as {_free_name(project, name)}"
+        )
+
+
+def _free_name(project: Project, name: str) -> str:
+    """Return a name with a number behind it that no recipe has."""
+    return next(
+        free for number in range(2, 1000) if not os.path.lexists(project.recipes / f"{(free := f'{name}_{number}')}.yaml")
+    )
+
+
+def _require_plain_recipe(name: str) -> None:
+    """Raise an error for a variation, a smoke twin or a machine where a recipe is expected."""
+    run = RunName.parse(name)
+    if str(run) != run.recipe:
+        raise RelmError(f"--from {name}: names a run, and a recipe extends another recipe; give --from {run.recipe}")
+
+
+def _recipe_lines(recipe: Recipe, name: str, parent: str, has_data: bool) -> Iterator[str]:
+    """Yield the lines of a new recipe."""
+    yield SCHEMA.format("../", "recipe")
+    yield f"# This recipe is {parent} until a key differs. To change one, take '# ' away from its line and from those above it"
+    yield "# that are less indented. docs/recipes.md lists every key."
+    yield f"extends: {parent}"
+    title = f"{name}: the model of {parent}, on my texts" if has_data else f"{name}, after: {recipe.title}"
+    yield f"title: {format_value(title)}"
+    if has_data:
+        yield f"data: {{dataset: {name}}}"
+    if recipe.expect or recipe.expect_curve:
+        keys = [key for key, present in (("expect: []", recipe.expect), ("expect_curve: null", recipe.expect_curve)) if present]
+        yield f"# It is compared with the published figures of {parent}; where they no longer apply, write {' and '.join(keys)}"
+    yield ""
+    for line in _comment_lines(recipe, has_data):
+        yield f"# {line}"
+
+
+def _comment_lines(recipe: Recipe, has_data: bool) -> Iterator[str]:
+    """Yield YAML with the keys that people change first and their present values, each with its first words."""
+    if not has_data:
+        yield "data:"
+        yield from _key_lines(recipe.data, "data", 1)
+    yield "model:"
+    yield from _key_lines(recipe.model, "model", 1)
+    yield "pretrain:"
+    for phase_name, phase in recipe.pretrain.items():
+        yield f"  {phase_name}:"
+        yield from _key_lines(phase, "phase", 2)
+        yield "    optimizer:"
+        yield from _key_lines(phase.optimizer, "optimizer", 3)
+        yield "    schedule:"
+        yield from _key_lines(phase.schedule, "schedule", 3)
+    yield from _lines_of(recipe, ("seed", "evaluate"), 0)
+    yield "run:   # where and how it runs; not part of what it is"
+    yield from _key_lines(recipe.run, "run", 1)
+
+
+def _key_lines(section: BaseModel, kind: str, depth: int) -> Iterator[str]:
+    yield from _lines_of(section, FIRST_KEYS[kind], depth)
+
+
+def _lines_of(section: BaseModel, keys: Sequence[str], depth: int) -> Iterator[str]:
+    fields = type(section).model_fields
+    values: Mapping[str, Any] = section.model_dump(mode="json")
+    for key in keys:
+        if key in fields:
+            words = " ".join((fields[key].description or "").split())
+            first = re.split(r"[.:;](?: |$)", words)[0]
+            value = format_value(values[key]).replace('","', '", "')
+            yield f"{'  ' * depth}{key}: {value}" + (f"   # {first}" if first else "")
+
+
+def new_dataset(name: str, folder: str, pattern: str | None) -> str:
+    """Return the file of a dataset that is a folder of texts, with a count of what was found.
+
+    Raises:
+        RelmError: there is no such folder, or no file in it matches; names the kinds of files that are there.
+    """
+    content = {"title": name, "licence": "unknown", "language": "und", "format": "text_files", "folder": folder}
+    dataset = Dataset.model_validate(content | ({"pattern": pattern} if pattern else {}))
+    resolved = Path(folder).expanduser()
+    if not resolved.is_dir():
+        raise RelmError(f"--data {folder}: no such folder (looked in {resolved.resolve().parent}); give a folder of text files")
+    try:
+        files = folder_files(dataset)
+    except RelmError:
+        raise RelmError(f"--data {folder}: no file matches {dataset.file_pattern}; {_describe_kinds(resolved)}") from None
+    few = len(files) < FEW_FILES
+    end = "held_out_end: 0.1   # the last tenth of each file tests the model; one file in so many: held_out_one_in"
+    size = format_bytes(sum(path.stat().st_size for path in files))
+    found = f"{len(files):,} file{'s' if len(files) > 1 else ''} ({dataset.file_pattern}), {size}"
+    lines = [
+        SCHEMA.format("../../", "dataset"),
+        f"# Found in {folder}: {found}. Each file is one document; after a file is changed, the next run is another one.",
+        f"title: {format_value(f'Texts of {name}')}",
+        "licence: unknown    # an SPDX identifier, or who allows what",
+        "language: und       # of the text, such as en; und: not determined",
+        "format: text_files",
+        f"folder: {format_value(folder)}",
+        *([f"pattern: {format_value(pattern)}"] if pattern else [f"# pattern: {format_value(FORMATS['text_files'].pattern)}"]),
+        end if few else "# held_out_one_in: 10   # one file in so many tests the model",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _describe_kinds(folder: Path) -> str:
+    """Return a phrase on the files in a folder by their suffixes, with the option that reads the most frequent ones."""
+    kinds = Counter(path.suffix for path in folder.rglob("*") if path.is_file() and not path.name.startswith("."))
+    if not kinds:
+        return "it has no files"
+    shown = ", ".join(f"{count:,} {suffix or 'without a suffix'}" for suffix, count in kinds.most_common(4))
+    most = next((suffix for suffix, _ in kinds.most_common() if suffix), "")
+    return f"it has {shown}; give --pattern '**/*{most}' for texts of another suffix"

@@ -1,0 +1,48 @@
+"""Check that the dataset and models of a recipe have what it asks of them."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from relm.errors import RelmError
+from relm.recipes.datasets import Dataset
+from relm.recipes.published_models import PretrainedModel
+from relm.recipes.recipe import Recipe
+
+
+def require_parts(
+    path: Path, recipe: Recipe, tokenizer: PretrainedModel | None, weights: Mapping[str, PretrainedModel | None]
+) -> None:
+    """Raise an error if a model that a recipe names lacks the tokenizer or the weights that it is named for.
+
+    Args:
+        path: the recipe's file.
+        tokenizer: the model of `tokenizer.from_model`.
+        weights: key of the recipe -> the model that it names.
+
+    Raises:
+        RelmError: one lacks them.
+    """
+    if tokenizer is not None and tokenizer.tokenizer is None:
+        raise RelmError(f"{path}: tokenizer.from_model: {recipe.tokenizer.from_model} has no tokenizer among its files")
+    for key, model in weights.items():
+        if model is not None and not model.weights:
+            found = getattr(recipe, key)
+            raise RelmError(f"{path}: {key}: {found} declares no weights; set weights: true in its file if it has them")
+
+
+def require_documents(path: Path, recipe: Recipe, dataset: Dataset) -> None:
+    """Raise an error if a recipe asks for what a dataset of tokens, which has no documents, cannot give.
+
+    Raises:
+        RelmError: it does; the message names the key.
+    """
+    if not dataset.is_tokenized:
+        return
+    wrong = [f"pretrain.{name}.objective" for name, phase in recipe.pretrain.items() if phase.suffix != ".bin"]
+    wrong += ["data.documents"] if recipe.data.documents is not None else []
+    wrong += ["tokenizer.train"] if recipe.tokenizer.train is not None else []
+    if wrong:
+        raise RelmError(
+            f"{path}: {wrong[0]}: needs documents, and {recipe.data.dataset} has tokens ({dataset.format}); expected a "
+            "tokenizer with from_model, no limit of documents, and an objective that reads a stream, such as causal"
+        )

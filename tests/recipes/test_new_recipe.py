@@ -1,0 +1,101 @@
+"""`relm new`: files that load, that mean the recipe they extend, and that never replace another."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from relm.cli import main
+from relm.errors import RelmError
+from relm.recipes.new_recipe import write_new
+from relm.recipes.project import Project
+from small_project import CHECKOUT
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with the shipped recipes, and two texts."""
+    shutil.copytree(CHECKOUT / "recipes", tmp_path / "recipes")
+    (tmp_path / "texts").mkdir()
+    for name in ("one", "two"):
+        (tmp_path / "texts" / f"{name}.txt").write_text(f"The text of {name}.\n" * 50)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_a_shipped_recipe_can_be_extended_and_the_comments_are_its_present_values(folder: Path) -> None:
+    project = Project()
+    for name in project.names()[::4]:
+        write_new(project, f"new_{name}", name, None, None)
+        path = folder / "recipes" / f"new_{name}.yaml"
+        commented = path.read_text()
+        head, comments = commented.split("\n\n")
+        path.write_text("\n".join([head, *(line.removeprefix("# ") for line in comments.splitlines())]))
+        assert Project().plan(f"new_{name}").fingerprint == Project().plan(name).fingerprint, name
+        assert "\n# pretrain:\n" in commented
+        path.unlink()
+
+
+def test_a_comment_can_be_taken_away_alone_with_those_above_it(folder: Path) -> None:
+    write_new(Project(), "mine", None, None, None)
+    path = folder / "recipes" / "mine.yaml"
+    path.write_text(
+        path.read_text().replace("# seed: 1 ", "seed: 7 ").replace("# run:", "run:").replace("#   threads: 2", "  threads: 1")
+    )
+    plan = Project().plan("mine")
+    assert (plan.recipe.seed, plan.recipe.run.threads) == (7, 1)
+
+
+def test_a_folder_of_texts_becomes_a_dataset_with_a_count(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["new", "mine", "--data", "texts"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "wrote recipes/data/mine.yaml",
+        "wrote recipes/mine.yaml",
+        "next:",
+        "  edit recipes/mine.yaml         change the keys that are there as comments",
+        "  relm estimate mine             memory, time and disk, before anything is downloaded",
+        "  snakemake results/smoke/mine   its small twin, in about a minute",
+        "  snakemake results/mine         the run",
+    ]
+    assert "# Found in texts: 2 files (**/*.txt), 1.7 kB." in (folder / "recipes" / "data" / "mine.yaml").read_text()
+    plan = Project().plan("mine")
+    assert (plan.dataset.folder, plan.dataset.held_out_end) == ("texts", 0.1)
+    assert plan.recipe.model.layers == 3
+
+
+def test_many_files_are_held_out_whole(folder: Path) -> None:
+    for number in range(60):
+        (folder / "texts" / f"{number}.md").write_text("text")
+    write_new(Project(), "mine", None, "texts", "*.md")
+    dataset = Project().dataset("mine")
+    assert (dataset.held_out_end, dataset.one_in, dataset.file_pattern) == (None, 10, "*.md")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ["quickstart"],
+            "recipes/quickstart.yaml: exists already and stays as it is; choose another name, such as quickstart_2",
+        ),
+        (["smoke"], "choose another name, such as my_smoke"),
+        (["my run"], "did you mean my_run?"),
+        (["mine", "--from", "quickstrt"], "did you mean results/quickstart?"),
+        (["mine", "--from", "quickstart+seed=2"], "give --from quickstart"),
+        (["mine", "--data", "text"], "--data text: no such folder"),
+        (["mine", "--data", "texts", "--pattern", "*.md"], "it has 2 .txt; give --pattern '**/*.txt'"),
+        (["enwik8", "--data", "texts"], "recipes/data/enwik8.yaml: exists already and stays as it is"),
+    ],
+)
+def test_a_fault_is_one_message_and_writes_nothing(
+    folder: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    assert main(["new", *arguments]) == 1
+    assert message in capsys.readouterr().err
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+
+
+def test_outside_a_checkout_it_says_so(tmp_path: Path) -> None:
+    with pytest.raises(RelmError, match="give the command in the checkout"):
+        write_new(Project(tmp_path), "mine", None, None, None)
