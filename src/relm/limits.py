@@ -30,25 +30,56 @@ def require_disk(folder: Path, needed: int, what: str) -> None:
     Raises:
         RelmError: fewer bytes are free, and RELM_IGNORE_LIMITS is not 1.
     """
+    if fault := find_disk_fault(folder, needed, what):
+        raise RelmError(fault)
+
+
+def find_disk_fault(folder: Path, needed: int, what: str) -> str | None:
+    """Return the message of `require_disk`; None if there is room."""
     free = free_disk(folder)
-    if needed > free and not _limits_ignored():
-        raise RelmError(
-            f"{what}: needs {format_bytes(needed)} on the disk of {folder}, which has {format_bytes(free)} free; "
-            f"make room, or move the work with RELM_WORK, or set {OVERRIDE}=1 to try anyway"
-        )
+    if needed <= free or limits_ignored():
+        return None
+    return (
+        f"{what}: needs {format_bytes(needed)} on the disk of {folder}, which has {format_bytes(free)} free; "
+        f"make room, or move the work with RELM_WORK, or set {OVERRIDE}=1 to try anyway"
+    )
 
 
-def require_memory(needed: int, what: str) -> None:
+def find_folder_fault(folder: Path, setting: str) -> str | None:
+    """Return why no file can be written below a folder, which need not exist yet; None if it can.
+
+    Args:
+        setting: the key or variable that names the folder, for the message.
+    """
+    existing = nearest_existing(folder)
+    if os.path.lexists(folder) and not os.path.exists(folder):
+        return f"{setting}: {folder} is a link to {os.readlink(folder)}, which does not exist; correct or delete it"
+    if not existing.is_dir():
+        found = "it" if existing == folder.absolute() else str(existing)
+        return f"{setting}: {folder} cannot be a folder, because {found} is a file; set it to another path"
+    if os.access(existing, os.W_OK | os.X_OK):
+        return None
+    read_only = os.statvfs(existing).f_flag & os.ST_RDONLY
+    reason = "is on a disk that is mounted read-only" if read_only else "belongs to another user and is not writable"
+    return f"{setting}: nothing can be written to {folder}: {existing} {reason}; make it writable, or choose another folder"
+
+
+def require_memory(needed: int, what: str, remedy: str = "close other programs or give the container more") -> None:
     """Refuse work that needs more bytes of memory than are available here (see `available_memory`).
+
+    Args:
+        needed: bytes that the work takes.
+        what: names the work, in the message.
+        remedy: what to do, in the message.
 
     Raises:
         RelmError: less is available, and RELM_IGNORE_LIMITS is not 1.
     """
     available = available_memory()
-    if needed > available and not _limits_ignored():
+    if needed > available and not limits_ignored():
         raise RelmError(
             f"{what}: needs {format_bytes(needed)} of memory, {format_bytes(available)} is available; "
-            f"close other programs or give the container more, or set {OVERRIDE}=1 to try anyway"
+            f"{remedy}, or set {OVERRIDE}=1 to try anyway"
         )
 
 
@@ -67,7 +98,7 @@ def require_time(seconds: float, what: str) -> None:
         hours = 0.0
     if not hours > 0:
         raise RelmError(f"RELM_MAX_HOURS: expected a positive number of hours, found {setting!r}; correct or unset it")
-    if seconds > hours * 3600 and not _limits_ignored():
+    if seconds > hours * 3600 and not limits_ignored():
         raise RelmError(
             f"{what}: would take about {seconds / 3600:.3g} hours, RELM_MAX_HOURS allows {hours:.3g}; "
             f"raise it, or set {OVERRIDE}=1 to start anyway"
@@ -76,7 +107,7 @@ def require_time(seconds: float, what: str) -> None:
 
 def nearest_existing(path: Path) -> Path:
     """Return the path itself, or the first of its parents that exists."""
-    return next(each for each in (path.absolute(), *path.absolute().parents) if each.exists())
+    return next(each for each in (path.absolute(), *path.absolute().parents) if os.path.exists(each))
 
 
 def free_disk(folder: Path) -> int:
@@ -140,7 +171,8 @@ def cgroup_cores(mount: Path, membership: Path) -> float | None:
     return min(quotas, default=None)
 
 
-def _limits_ignored() -> bool:
+def limits_ignored() -> bool:
+    """Return True if RELM_IGNORE_LIMITS is 1, so that work is tried whatever this machine has."""
     return os.environ.get(OVERRIDE) == "1"
 
 

@@ -12,7 +12,7 @@ import pytest
 from relm.containers.lock import Built, record_built
 from relm.containers.shim import main, parse_exec, replace_shell
 from relm.errors import RelmError
-from small_project import Commands
+from small_project import FRAMES, Commands
 
 ID = f"sha256:{'c' * 64}"
 
@@ -82,7 +82,7 @@ def test_the_program_itself_answers_snakemakes_first_question(checkout: Path) ->
 def test_a_dry_run_in_images_needs_no_engine(with_image: Commands) -> None:
     bin_folder = Path(__file__).resolve().parents[2] / "containers" / "bin"
     path = f"{bin_folder}{os.pathsep}{with_image.environment['PATH']}"
-    done = with_image.snakemake("results/tiny", "-n", "--sdm", "apptainer", PATH=path, RELM_ENGINE="rkt")
+    done = with_image.snakemake("results/tiny", "-n", FRAMES, "--sdm", "apptainer", PATH=path, RELM_ENGINE="rkt")
     assert done.returncode == 0, done.stdout
     assert f"docker://{ID} will be pulled" in done.stdout
 
@@ -95,8 +95,12 @@ def test_without_images_the_lock_is_not_even_read(with_image: Commands) -> None:
 def test_a_recipe_for_a_device_without_an_image_says_which_command_builds_it(with_image: Commands) -> None:
     recipe = with_image.folder / "recipes" / "tiny.yaml"
     recipe.write_text(recipe.read_text().replace("run: {threads: 1,", "run: {device: tpu, threads: 1,"))
-    done = with_image.snakemake("results/tiny", "-n", "--sdm", "apptainer")
-    assert done.returncode != 0
-    assert "the image of tpu (relm/tpu:0.1.0) has no digest" in done.stdout
-    assert "make images ROLES=tpu" in done.stdout
-    assert "Traceback (most recent call last)" not in done.stdout
+    bin_folder = Path(__file__).resolve().parents[2] / "containers" / "bin"
+    path = f"{bin_folder}{os.pathsep}{with_image.environment['PATH']}"
+    for options, status in (((), 1), (("-n",), 0)):
+        done = with_image.snakemake("results/tiny", *options, "--sdm", "apptainer", PATH=path)
+        assert done.returncode == status
+        assert "the image of tpu (relm/tpu:0.1.0) has no digest" in done.stdout
+        assert "make images ROLES=tpu" in done.stdout
+        assert "Traceback (most recent call last)" not in done.stdout
+        assert ("a run would be refused" in done.stdout) == bool(options)

@@ -37,6 +37,10 @@ run: {{threads: 1, checkpoint_interval: 3, log_interval: 2}}
 """,
 }
 AUTO_CLASSES = {"masked": "AutoModelForMaskedLM", "seq2seq": "AutoModelForSeq2SeqLM"}
+LOADED_BY = {
+    "masked": 'pipeline("fill-mask", model="results/masked")',
+    "seq2seq": "import AutoModelForSeq2SeqLM, AutoTokenizer",
+}
 ARCHITECTURES = {"masked": "BertForPreTraining", "seq2seq": "MT5ForConditionalGeneration"}
 
 EVALUATED = {
@@ -78,7 +82,7 @@ def test_a_recipe_runs_from_the_dump_to_its_published_model(objectives, name: st
     assert orders == plan.phases
     assert read_json(Path("results") / name / "config.json")["architectures"] == [ARCHITECTURES[name]]
     card = (Path("results") / name / "README.md").read_text()
-    assert f"import {AUTO_CLASSES[name]}, AutoTokenizer" in card
+    assert LOADED_BY[name] in card
     loaded = getattr(transformers, AUTO_CLASSES[name]).from_pretrained(Path("results") / name)
     assert type(loaded).__name__ in (ARCHITECTURES[name], "BertForMaskedLM")
     evaluated = {path.stem: read_json(path)["figures"] for path in (Path("results") / name / "eval").glob("*.json")}

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from relm.recipes.project import Project
-from small_project import Commands, make_project
+from small_project import FRAMES, Commands, make_project
 
 PEAK = "peak: {float32: 1.0, source: 'https://example.org'}\n"
 MACHINES = {
@@ -50,9 +50,10 @@ def requests(shown: str, rule: str) -> dict[str, str]:
 
 @pytest.mark.parametrize("machine", MACHINES)
 def test_a_machine_decides_the_request(project: Commands, machine: str) -> None:
-    done = project.snakemake(f"results/tiny@{machine}", "-n")
+    done = project.snakemake(f"results/tiny@{machine}", "-n", FRAMES)
     assert done.returncode == 0, done.stdout
     assert requests(done.stdout, "pretrain") == REQUESTS[machine]
+    assert f"accelerator={0 if machine == 'cpu' else 1}, " in done.stdout.split("rule pretrain:")[1]
     on_gpu = machine.startswith("gpu")
     assert requests(done.stdout, "evaluate").get("gres") == ("gpu:1" if on_gpu else None)
 

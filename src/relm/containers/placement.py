@@ -3,6 +3,7 @@
 The rules, the shim for Snakemake, `relm images run` and `relm command` all ask here.
 """
 
+import itertools
 import json
 import os
 import re
@@ -21,6 +22,7 @@ from relm.recipes.plan import Plan
 from relm.recipes.project import Project
 from relm.recipes.published_models import PretrainedModel, load_model
 from relm.recipes.recipe import Recipe
+from relm.recipes.run_name import RunName
 
 # Steps that run where the recipe trains; evaluations follow it to a GPU alone, all others stay on the CPU.
 TRAINING = frozenset({"pretrain", "rehearse", "estimate"})
@@ -105,7 +107,10 @@ def _find_option(words: Sequence[str], name: str) -> str | None:
 def _find_plan(words: Sequence[str], project: Project) -> Plan | None:
     """Return the plan of the recipe that the words name; none where they ask for help instead."""
     has_name = words[0] in OF_A_RECIPE and len(words) > 1 and not words[1].startswith("-")
-    return project.plan(words[1]) if has_name else None
+    if not has_name:
+        return None
+    settings = [following for word, following in itertools.pairwise(words) if word == "--set"]
+    return project.plan(str(RunName.parse(words[1]).vary(settings)))
 
 
 def _load_dataset(words: Sequence[str]) -> Dataset | None:

@@ -4,6 +4,7 @@ import importlib.metadata
 import os
 import platform
 import shutil
+import subprocess
 from pathlib import Path
 
 from relm.formatting import GIB
@@ -11,6 +12,9 @@ from relm.limits import available_memory, free_disk, nearest_existing, total_mem
 from relm.recipes.declaration import load
 from relm.recipes.devices import DEVICES
 from relm.recipes.identity import work_folder
+
+LONGEST_ANSWER = 10
+"""Seconds that an engine's service has to answer."""
 
 
 def _installed(package: str) -> str | None:
@@ -20,9 +24,24 @@ def _installed(package: str) -> str | None:
         return None
 
 
-def _containers() -> str:
-    found = [f"{name} ({path})" for name in ("apptainer", "docker", "podman") if (path := shutil.which(name))]
+def describe_containers() -> str:
+    """Return the engines of containers that are installed, with a note on each that does not answer."""
+    found = [f"{name} ({path}){_silent(name)}" for name in ("apptainer", "docker", "podman") if (path := shutil.which(name))]
     return ", ".join(found) or "none found; only needed to run steps in images (docs/containers.md)"
+
+
+def _silent(engine: str) -> str:
+    """Return a note that an engine's service does not answer; empty if it does, or if the engine has none."""
+    if engine != "docker":
+        return ""
+    try:
+        asked = subprocess.run(
+            [engine, "version", "--format", "{{.Server.Version}}"], capture_output=True, text=True, timeout=LONGEST_ANSWER
+        )
+        reason = "" if asked.returncode == 0 else [*asked.stderr.strip().splitlines(), "no message"][0]
+    except (OSError, subprocess.TimeoutExpired) as error:
+        reason = str(error)
+    return f", but its daemon DOES NOT ANSWER ({reason[:200]}): start it (systemctl start docker)" if reason else ""
 
 
 def _not_writable(folder: Path) -> str:
@@ -47,7 +66,7 @@ def describe_machine() -> str:
         "disk": f"{free_disk(work_folder()) / GIB:.1f} GiB free where {work_folder()}/ lies{_not_writable(work_folder())}",
         "packages": ", ".join(f"{name} {_installed(name) or 'MISSING'}" for name in packages),
         **{declaration.name: load(declaration.check)() for declaration in DEVICES},
-        "containers": _containers(),
+        "containers": describe_containers(),
         "RELM_WORK": os.environ.get("RELM_WORK", "not set: work/"),
         "RELM_MIRROR": _mirrors(),
         "HF_TOKEN": "set" if os.environ.get("HF_TOKEN") else "not set: only needed for gated repositories",

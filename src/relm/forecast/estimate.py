@@ -104,8 +104,9 @@ def describe_estimate(
         estimates.append(_phase_estimate(plan, name, config, tokenizer, trial))
         lines += ["", *_phase_lines(estimates[-1], config, plan.work)]
     known = machines or ({} if plan.machine is None else {str(plan.recipe.run.machine): plan.machine})
-    work = [PhaseWork(estimate.phase, estimate.operations.hardware) for estimate in estimates]
-    lines += ["", *_total_lines(estimates, price), *machine_lines(work, plan.recipe.run, known, price)]
+    seeds = plan.recipe.seeds
+    work = seeds * [PhaseWork(estimate.phase, estimate.operations.hardware) for estimate in estimates]
+    lines += ["", *_total_lines(seeds * estimates, price, seeds), *machine_lines(work, plan.recipe.run, known, price)]
     return "\n".join([*lines, *compiled_lines(plan, only, price, compiled)])
 
 
@@ -201,8 +202,9 @@ def _format_time(estimate: PhaseEstimate) -> str:
     )
 
 
-def _total_lines(estimates: Sequence[PhaseEstimate], price: float | None) -> Iterator[str]:
-    yield "in all"
+def _total_lines(estimates: Sequence[PhaseEstimate], price: float | None, seeds: int) -> Iterator[str]:
+    """Yield the sums over all phases of all seeds."""
+    yield "in all" if seeds == 1 else f"in all, {seeds} runs with a seed each, hours included; disk is that of one run"
     yield format_row("tokens", f"{sum(estimate.tokens for estimate in estimates):,}")
     yield format_row("operations", f"{sum(each.phase.steps * each.operations.hardware for each in estimates):.3g}")
     seconds = [estimate.seconds for estimate in estimates if estimate.seconds is not None]

@@ -25,6 +25,7 @@ class Expected(NamedTuple):
 _BERT = {"pad": 0, "unk": 100, "cls": 101, "sep": 102, "mask": 103}
 KINDS = {
     "byte_level_bpe": Expected(None, {"end_of_text": 0}),
+    "roberta_byte_level_bpe": Expected(None, {"cls": 0, "pad": 1, "sep": 2, "end_of_text": 2, "unk": 3, "mask": 4}),
     "wordpiece": Expected(None, {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4}),
     "characters": Expected(None, {"end_of_text": 0, "unk": 1}),
     "gpt2_bpe": Expected(50_257, {"end_of_text": 50_256}),

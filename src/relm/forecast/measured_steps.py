@@ -6,10 +6,10 @@ import time
 from collections.abc import Iterator
 
 from torch.optim import Optimizer
-from tqdm import tqdm
 
 from relm.devices.contract import Device
 from relm.forecast.prepared_run import PreparedRun
+from relm.progress import ProgressBar
 from relm.training.input import Round
 from relm.training.loop import WARM_UP
 
@@ -45,7 +45,7 @@ def take_steps(ready: PreparedRun, inputs: Iterator[Round], count: int, warm_up:
     first_terms, first_loss = {}, math.nan
     length = device.updates_per_call
     count, warm_up = -(-count // length), -(-warm_up // length)
-    for number in tqdm(range(1, count + 1), desc=f"rehearse {run.phase}", unit="step", disable=None):
+    for number in ProgressBar(range(1, count + 1), desc=f"rehearse {run.phase}", unit="step", disable=None):
         ready.updates.take(next(inputs))
         if number in (1, warm_up, count):
             device.synchronise()

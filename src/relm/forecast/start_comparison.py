@@ -200,9 +200,9 @@ def _float32(value: Any) -> bytes:
 def compare_first_loss(plan: Plan, oracle: LossOracle | None) -> str:
     """Compare the loss of the first batch, in nats per token, with the original's."""
     import torch
-    from tqdm import tqdm
 
     from relm.examples.builders import open_examples
+    from relm.progress import ProgressBar
 
     assert oracle is not None, "it is compared only if it is there"
     phase = _first_phase(plan)
@@ -211,7 +211,7 @@ def compare_first_loss(plan: Plan, oracle: LossOracle | None) -> str:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     model = _initial_model(plan).to(device).eval()
     nats = tokens = 0.0
-    with torch.no_grad(), tqdm(total=phase.global_batch_size, unit=" sequences", disable=None) as bar:
+    with torch.no_grad(), ProgressBar(total=phase.global_batch_size, unit=" sequences", disable=None) as bar:
         for first in range(0, phase.global_batch_size, SEQUENCES_AT_ONCE):
             part = {name: torch.from_numpy(rows[first : first + SEQUENCES_AT_ONCE]).to(device) for name, rows in batch.items()}
             term = next(iter(model(part).values()))

@@ -4,7 +4,6 @@ They are fast: no torch, no network. A fault in one recipe is an error only for 
 """
 
 from relm.graph.data import data_inputs, data_job, download_sha256, shard_sidecars
-from relm.graph.environments import Environments
 from relm.graph.evaluations import (
     evaluated_weights,
     evaluation_job,
@@ -14,6 +13,7 @@ from relm.graph.evaluations import (
     published_reference,
 )
 from relm.graph.images import Images
+from relm.graph.refusals import Refusals
 from relm.graph.requests import evaluation_request, training_request
 from relm.graph.reruns import Reruns
 from relm.graph.runs import (
@@ -26,13 +26,16 @@ from relm.graph.runs import (
     trainer_threads,
     training_inputs,
 )
-from relm.graph.targets import all_results, nearest_target, papers
+from relm.graph.targets import all_results, compared, compared_figures, nearest_target, papers
+from relm.graph.variations import set_options, vary_targets
 
 __all__ = [
-    "Environments",
     "Images",
+    "Refusals",
     "Reruns",
     "all_results",
+    "compared",
+    "compared_figures",
     "compiled_for",
     "data_inputs",
     "data_job",
@@ -50,9 +53,11 @@ __all__ = [
     "nearest_target",
     "papers",
     "published_reference",
+    "set_options",
     "shard_sidecars",
     "start_options",
     "trainer_threads",
     "training_inputs",
     "training_request",
+    "vary_targets",
 ]

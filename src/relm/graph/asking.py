@@ -11,6 +11,7 @@ from relm.artifact import sidecar_of
 from relm.errors import RelmError
 from relm.recipes.declaration import load_extensions
 from relm.recipes.project import Project
+from relm.terminal.faults import note_fault
 
 PROJECT = Project()
 
@@ -27,6 +28,7 @@ def _convert_faults(error_class: type[BaseException]) -> Callable[[Callable[Argu
             try:
                 return function(*args, **kwargs)
             except RelmError as error:
+                note_fault(str(error))
                 raise error_class(str(error)) from None
 
         return wrapper

@@ -47,10 +47,8 @@ def evaluation_inputs(wildcards: Any) -> dict[str, Any]:
         "model": ancient(strings(plan.evaluated_model(wildcards.of))),
     }
     if "manifest" in declaration.inputs:
-        inputs |= {
-            "manifest": str(plan.manifest(plan.phases[-1])),
-            "shards": ancient(strings(plan.example_files(plan.phases[-1]))),
-        }
+        examples = plan.evaluated_examples(wildcards.task)
+        inputs |= {"manifest": str(examples.manifest), "shards": ancient(strings(examples.files()))}
     if "tokenizer" in declaration.inputs:
         inputs["tokenizer"] = ancient(str(plan.tokenizer))
     if declaration.is_protocol:
@@ -97,17 +95,22 @@ def evaluations_before(wildcards: Any) -> list[str]:
 def judged_inputs(of: str) -> Callable[[Any], dict[str, Any]]:
     """Return the input function, for `unpack`, of a verdict on some weights: trained (eval) or released (reference).
 
-    It returns the figures of all evaluations of the weights, and the weights.
+    It returns the figures of all evaluations of the weights, and the weights; of trained ones those of each seed.
     """
 
     @report_faults
     def inputs(wildcards: Any) -> dict[str, Any]:
         plan = plan_of_run(wildcards)
-        evaluations = _reference_evaluations(plan) if of == REFERENCE else strings(list(plan.evaluations(of).values()))
-        weights = plan.evaluated_model(of)[0]
-        # The key of released weights is in their path; trained ones may be made again, with another hash in their sidecar.
-        sidecar = {"sidecar": str(sidecar_of(weights))} if of == TRAINED else {}
-        return {"evaluations": evaluations, **sidecar, "model": ancient(str(weights))}
+        if of == REFERENCE:
+            # The key of released weights is in their path; trained ones may be made again, with another hash in their sidecar.
+            return {"evaluations": _reference_evaluations(plan), "model": ancient(str(plan.evaluated_model(of)[0]))}
+        weights = [run.evaluated_model(of)[0] for run in plan.runs]
+        evaluations = [path for run in plan.runs for path in run.evaluations(of).values()]
+        return {
+            "evaluations": strings(evaluations),
+            "sidecar": sidecars(weights),
+            "model": ancient(strings(weights)),
+        }
 
     return inputs
 

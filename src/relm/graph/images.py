@@ -1,10 +1,15 @@
 """The image of each rule with `--sdm apptainer`. Without that option no image is looked up, and the lock may be absent."""
 
+import shutil
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from relm.containers.lock import Role, find_reference, read_override
+from relm.cluster.supervision import is_main_process
+from relm.containers.engine import choose_engine, require_image
+from relm.containers.lock import OVERRIDE, Role, find_reference, read_override
 from relm.containers.placement import evaluation_role, step_role, training_role
+from relm.errors import RelmError
 from relm.graph.asking import PROJECT, report_faults
 from relm.recipes.devices import HOST
 
@@ -16,7 +21,10 @@ class Images:
         """Read from Snakemake's workflow whether images are requested."""
         methods = workflow.deployment_settings.deployment_method
         self.requested = any(method.name == "APPTAINER" for method in methods)
-        self._found: dict[Role, str] = {}
+        self._found: dict[Role, str | None] = {}
+        self.faults: dict[Role, str] = {}
+        """Role -> why it has no image. The user's own command reports them with all other faults before the first job."""
+        self._collects_faults = is_main_process(workflow)
 
     @report_faults
     def of_step(self, wildcards: Any) -> str | None:
@@ -42,11 +50,48 @@ class Images:
         """Return the image with the TPU's compiler, which needs no TPU."""
         return self._of(step_role("compile")) if self.requested else None
 
-    def _of(self, role: Role) -> str:
+    def _of(self, role: Role) -> str | None:
         """Return the image of a role, looked up once because Snakemake asks for every job."""
         if role not in self._found:
-            self._found[role] = find_apptainer_image(role)
+            try:
+                self._found[role] = find_apptainer_image(role)
+            except RelmError as error:
+                if not self._collects_faults:
+                    raise
+                self.faults[role], self._found[role] = str(error), None
         return self._found[role]
+
+    def find_faults(self, jobs: Iterable[Any], here: bool, asks_engine: bool) -> list[str]:
+        """Return why some jobs have no image.
+
+        Args:
+            jobs: the jobs that are to be done.
+            here: the images run on this machine, so that those that were built on it are looked for.
+            asks_engine: Docker or podman may be started for that.
+        """
+        if not self.requested:
+            return []
+        used = {job.container_img_url for job in jobs}
+        lost = [find_lost_image(role, asks_engine) for role, image in self._found.items() if here and image and image in used]
+        return [*dict.fromkeys(self.faults.values()), *dict.fromkeys(filter(None, lost))]
+
+
+def find_lost_image(role: Role, asks_engine: bool, checkout: Path = Path()) -> str | None:
+    """Return where a role's image that was built on this machine should be and is not; None: it is there, or is published."""
+    built = read_override(checkout).images.get(role)
+    if built is None:
+        return None
+    again = f"build it again: make images ROLES={role}"
+    if built.apptainer is not None and not built.apptainer.exists():
+        return f"{OVERRIDE}: images.{role}.apptainer: {built.apptainer} is not there; {again}"
+    found = shutil.which("apptainer") if asks_engine else None
+    if found is None or Path(found).resolve().parent != (checkout / "containers" / "bin").resolve():
+        return None  # real Apptainer runs the file
+    try:
+        require_image(choose_engine(), built.id)
+    except RelmError as error:
+        return f"{OVERRIDE}: images.{role}: {error}"
+    return None
 
 
 def find_apptainer_image(role: Role, checkout: Path = Path()) -> str:

@@ -117,12 +117,19 @@ def _evaluation_accelerators(wildcards: Any) -> int:
     return 0 if PROJECT.plan(wildcards.recipe).evaluation(wildcards.task).reads_log_alone else 1
 
 
+def _training_accelerators(wildcards: Any) -> int:
+    """Return 1, so that one phase trains at a time; 0 on a CPU where the recipe fixes the threads, which Snakemake counts."""
+    run = PROJECT.plan(wildcards.recipe).recipe.run
+    return 0 if run.device == HOST and run.threads else 1
+
+
 def _processes(wildcards: Any) -> int:
     """Return the number of processes that train together."""
     return PROJECT.plan(wildcards.recipe).recipe.run.processes
 
 
 _OF_TRAINING: dict[str, Callable[[Any], Any]] = {
+    "accelerator": _training_accelerators,
     "processes": _processes,
     "gres": _gres,
     "nodes": _hosts,

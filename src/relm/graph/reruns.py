@@ -12,10 +12,19 @@ from typing import Any
 
 from relm.artifact import sidecar_of
 from relm.cluster.supervision import is_main_process
+from relm.errors import RelmError
 from relm.graph.asking import report_faults, stop_at_faults
 from relm.graph.evaluations import evaluation_inputs
 from relm.graph.runs import plan_of_run, published
+from relm.graph.side_products import count_as_outputs
 from relm.recipes.plan import REFERENCE, Plan
+from relm.recipes.run_folder import CHECKSUMS
+from relm.replay.published_files import DAMAGED, MISSING
+from relm.reporting.known_hashes import find_differences
+from relm.reporting.replaced_results import describe_replaced, find_replaced
+
+# Changed files of a result up to this size are hashed while the graph is built, which must stay fast; else the size counts.
+LARGEST_HASHED = 2**24
 
 
 class Reruns:
@@ -27,14 +36,53 @@ class Reruns:
         From then on, Snakemake compares parameters with its records only for rules that declare some.
         """
         self.workflow = workflow
+        self.warned: set[str] = set()
         _compare_no_absent_parameters()
+        _compare_no_inputs_of_published_folders()
+        count_as_outputs()
 
     @stop_at_faults
-    def published(self, wildcards: Any) -> dict[str, str]:
+    def published(self, wildcards: Any) -> dict[str, Any]:
         """Return the inputs of a published folder."""
         plan = plan_of_run(wildcards)
-        self._compare(plan.results / "recipe.json", plan.fingerprint, "fingerprint", output=plan.results)
+        seeds = [run.recipe.seed for run in plan.runs]
+        self._compare(plan.run_folder / "verify.json", seeds, "seeds")
+        if is_main_process(self.workflow) and plan.results.is_dir():
+            self._compare_result(plan)
         return published(wildcards)
+
+    def _compare_result(self, plan: Plan) -> None:
+        """Have a folder that lacks files, or has those of another fingerprint, made again, and warn of damaged files.
+
+        A file that differs is not replaced unasked, since somebody may have edited it.
+        """
+        recipe = plan.results / "recipe.json"
+        if recipe.is_file() and _value(recipe, "fingerprint") != plan.fingerprint:
+            self.workflow.dag.forcefiles |= {str(plan.results), str(plan.run_folder / "report" / "report.html")}
+            replaced = find_replaced(plan)
+            if replaced is not None:
+                self._warn(describe_replaced(plan, replaced))
+            return
+        try:
+            differences = find_differences(plan.results, largest=LARGEST_HASHED, keeps=False)[0]
+        except RelmError:  # no list of hashes: not what this version publishes
+            return
+        damaged = [found.name for found in differences if found.state == DAMAGED]
+        if damaged:
+            self._warn(
+                f"{plan.results}: DAMAGED: {', '.join(damaged)}; `relm check {plan.results}` says more. Delete the folder, and "
+                "the same command publishes it again"
+            )
+        elif any(found.state == MISSING and found.name != CHECKSUMS for found in differences):
+            self.workflow.dag.forcefiles.add(str(plan.results))
+
+    def _warn(self, line: str) -> None:
+        """Show a line, once."""
+        from snakemake.logging import logger
+
+        if line not in self.warned:
+            self.warned.add(line)
+            logger.warning(line)
 
     @report_faults
     def evaluation_inputs(self, wildcards: Any) -> dict[str, Any]:
@@ -47,7 +95,7 @@ class Reruns:
             self._compare(figures, test.files[test.file].sha256, "protocol", "file_sha256")
         return evaluation_inputs(wildcards)
 
-    def _compare(self, path: Path, expected: str | None, *keys: str, output: Path | None = None) -> None:
+    def _compare(self, path: Path, expected: object, *keys: str, output: Path | None = None) -> None:
         """Have `output`, or else the file, made again if the file exists with another value than the expected one."""
         if is_main_process(self.workflow) and path.is_file() and _value(path, *keys) != expected:
             self.workflow.dag.forcefiles.add(str(output or path))
@@ -68,6 +116,22 @@ def _compare_no_absent_parameters() -> None:
         return compare(self, job, file) if job.non_derived_params else NO_PARAMS_CHANGE
 
     PersistenceBase.params_changed = compare_declared
+
+
+def _compare_no_inputs_of_published_folders() -> None:
+    """Have Snakemake not compare the names of the files that a folder was published from with its records.
+
+    Another set of figures changes the verdict and the report, and so the folder. Without this change, a folder that an earlier
+    version published, whose rule named fewer files, would be made again, with all training where the work folder is gone.
+    """
+    from snakemake.persistence import PersistenceBase
+
+    compare = PersistenceBase.input_changed
+
+    def compare_others(self: Any, job: Any, file: Any = None) -> Any:
+        return () if job.rule.name == "publish" else compare(self, job, file)
+
+    PersistenceBase.input_changed = compare_others
 
 
 def reference_sha256(plan: Plan) -> str | None:

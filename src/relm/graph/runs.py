@@ -5,28 +5,32 @@ from typing import Any
 
 from snakemake.io import ancient
 
-from relm.artifact import sha256_of, sidecar_of
+from relm.artifact import sha256_of
 from relm.devices import ranks
 from relm.devices.ipu import instances
 from relm.errors import RelmError
 from relm.graph.asking import PROJECT, report_faults, sidecars, strings
 from relm.recipes.devices import DEVICES
-from relm.recipes.plan import Plan
+from relm.recipes.plan import BEFORE, Plan
+from relm.recipes.run_folder import MODEL_PARTS, REPORT_FILES, WEIGHTS
 
 
 def plan_of_run(wildcards: Any) -> Plan:
-    """Return the plan of the recipe that a path names.
+    """Return the plan of the recipe that a path names or, of several seeds, of the run with the path's fingerprint.
 
     Raises:
-        RelmError: the recipe has another fingerprint than the path.
+        RelmError: the recipe has no run with the path's fingerprint.
     """
     plan = PROJECT.plan(wildcards.recipe)
-    if hasattr(wildcards, "fingerprint") and plan.fingerprint != wildcards.fingerprint:
+    if not hasattr(wildcards, "fingerprint"):
+        return plan
+    run = plan.find_run(wildcards.fingerprint)
+    if run is None:
         raise RelmError(
             f"recipe {wildcards.recipe} now has fingerprint {plan.fingerprint}, requested was {wildcards.fingerprint}: "
             "was it edited during the run? Give the same command again"
         )
-    return plan
+    return run
 
 
 @report_faults
@@ -105,13 +109,18 @@ def fingerprint(wildcards: Any) -> str:
 
 
 @report_faults
-def published(wildcards: Any) -> dict[str, str]:
-    """Return the files from which `results/NAME` is published."""
+def published(wildcards: Any) -> dict[str, Any]:
+    """Return the files from which `results/NAME` is published, so that one that was deleted is made again.
+
+    The logs of training, no rule's outputs, come with the model, see `side_products`.
+    """
     plan = PROJECT.plan(wildcards.recipe)
-    folder = plan.run_folder
+    model = plan.model_folder(plan.phases[-1])
+    figures = [path for run in plan.runs for path in run.evaluations().values()]
     return {
-        "report": str(folder / "report" / "report.html"),
-        "card": str(folder / "report" / "README.md"),
-        "verdict": str(folder / "verify.json"),
-        "model": str(sidecar_of(plan.model_folder(plan.phases[-1]) / "model.safetensors")),
+        "report": [str(plan.run_folder / "report" / name) for name in REPORT_FILES],
+        "figures": strings([*figures, *plan.evaluations(BEFORE).values()]),
+        "verdict": str(plan.run_folder / "verify.json"),
+        "sidecars": sidecars([run.model_folder(phase) / WEIGHTS for run in plan.runs for phase in plan.phases]),
+        "model": ancient(strings([model / name for name in (WEIGHTS, *MODEL_PARTS)])),
     }

@@ -147,7 +147,7 @@ def test_the_command_fails_where_a_program_does_not_fit_and_writes_what_was_foun
     write_json(
         tmp_path / "compiled" / f"{key}.json", compiled_from_answer(answer, "", "", key, "v3:2x2").model_dump(mode="json")
     )
-    assert main(["compile", PLAN.name, "--output", str(tmp_path / "compile.json")]) == status
+    assert main(["compile", PLAN.name, "--anew", "--output", str(tmp_path / "compile.json")]) == status
     assert read_compilation(tmp_path / "compile.json").fits == (status == 0)
     message = capsys.readouterr()
     assert f"phase main, step: {'DOES NOT FIT' if status else 'fits'}" in message.out

@@ -9,6 +9,7 @@ import torch
 from test_recipe_compiling import FITS, PROGRAM, REFUSED, VERSIONS
 from torch import nn
 
+from relm.cli import main
 from relm.devices.tpu_options import OPTIONS
 from relm.errors import RelmError
 from relm.forecast.compilation import shipped_programs as module
@@ -21,6 +22,7 @@ from relm.forecast.compilation.shipped_programs import (
     Shipped,
     check,
     compile_missing,
+    current_compilation,
     missing,
     read_shipped,
     rows_of,
@@ -93,6 +95,23 @@ def test_the_table_has_no_figures_for_an_edited_recipe() -> None:
     with pytest.raises(RelmError, match=rf"has fingerprint {plan.fingerprint}, docs/compiled.json has figures of 111111111111"):
         shipped_compilation(shipped.model_copy(update={"runs": edited}), plan)
     assert shipped_compilation(Shipped(), plan) is None
+
+
+def test_compile_prints_the_figures_of_a_shipped_recipe_without_the_compiler(
+    capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("relm.forecast.compilation.compiling.compile_run", lambda *_: pytest.fail("something was compiled"))
+    caplog.set_level("INFO")
+    assert main(["compile", "roberta_base_v3-8@v5p-8"]) == 0
+    assert "main, step" in capsys.readouterr().out
+    assert "--anew compiles it here" in caplog.text
+
+
+def test_a_recipe_with_another_micro_batch_is_compiled() -> None:
+    plan, shipped = PROJECT.plan("roberta_base_v3-8"), read_shipped()
+    assert current_compilation(shipped, plan, None, {}) == shipped_compilation(shipped, plan)
+    assert [each.name for each in current_compilation(shipped, plan, "main", {}).programs] == ["step", HELD_OUT]
+    assert current_compilation(shipped, plan, None, {"main": 8}) is None
 
 
 def test_a_run_has_the_same_figures_with_and_without_the_name_of_its_own_machine() -> None:

@@ -164,6 +164,25 @@ def shipped_compilation(shipped: Shipped, plan: Plan) -> Compilation | None:
     )
 
 
+def current_compilation(
+    shipped: Shipped, plan: Plan, phase: str | None, chosen: Mapping[str, int | None]
+) -> Compilation | None:
+    """Return the table's programs of a run, or of one phase; None where `compile_run` would compile others.
+
+    Args:
+        chosen: maps phases to the micro-batches that were chosen for another machine.
+    """
+    try:
+        found = shipped_compilation(shipped, plan)
+    except RelmError:
+        return None
+    facts = recipe_facts(plan, plan.phases, chosen)
+    if found is None or any(getattr(found, key) != value for key, value in facts.items()):
+        return None
+    programs = tuple(each for each in found.programs if phase in (None, each.phase))
+    return found.model_copy(update={"programs": programs}) if programs else None
+
+
 def _compiled_program(shipped: Shipped, row: Row) -> CompiledProgram:
     compiled = shipped.compiled_for(row)
     if compiled is None:

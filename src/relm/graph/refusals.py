@@ -1,0 +1,154 @@
+"""Faults that a recipe and this machine decide before the first job: all of them at once, in a dry-run as warnings."""
+
+import os
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from snakemake.logging import logger
+
+from relm.cluster import supervision
+from relm.errors import RelmError
+from relm.graph.asking import PROJECT, stop_at_faults
+from relm.graph.environments import TrainingPlace, find_device_fault, find_fault
+from relm.graph.images import Images
+from relm.graph.room import find_room_fault
+from relm.limits import find_folder_fault, nearest_existing
+from relm.provenance.container import container
+from relm.recipes.identity import keep_hashes_in_memory, work_folder
+from relm.recipes.plan import Plan
+
+RESULT = re.compile(r"results/(?:reference/)?(?P<name>(?:smoke/)?[^/]+)/?")
+
+
+class Refusals:
+    """The check of a graph before its first job, for the user's own command and not for the jobs that it starts."""
+
+    def __init__(self, workflow: Any, images: Images) -> None:
+        """Have the check done as soon as Snakemake has built its graph, before it pulls images or starts a job.
+
+        Snakemake has no hook for this moment: `onstart` comes after the images, and not in a dry-run.
+        """
+        self.workflow, self.images = workflow, images
+        if supervision.is_main_process(workflow):
+            _require_checkout()
+            self._build_graph = workflow._build_dag
+            workflow._build_dag = self._build_checked_graph
+
+    def _build_checked_graph(self) -> None:
+        executes = self.workflow.executor_plugin is not None and not self.workflow.touch
+        if executes:
+            self.prepare()
+        self._build_graph()
+        if executes:
+            self.require()
+
+    @stop_at_faults
+    def prepare(self) -> None:
+        """Raise an error before the graph is built if it cannot be: a recipe has faults, or the work folder is a file.
+
+        Raises:
+            SystemExit: with all faults of the targets and of the machine that are known without a graph.
+        """
+        folder_faults = self._find_folder_faults()
+        if self.workflow.dryrun or folder_faults:
+            keep_hashes_in_memory()
+        if not self.workflow.dryrun and not folder_faults:
+            supervision.clear_dead_locks()
+        names = _requested(self.workflow.dag_settings.targets)
+        faults = [fault for name in names for fault in self._find_recipe_faults(name)]
+        if faults or not nearest_existing(work_folder()).is_dir() or work_folder().is_symlink() > work_folder().exists():
+            raise RelmError("\n".join(dict.fromkeys([*folder_faults, *faults])))
+
+    def _find_recipe_faults(self, name: str) -> list[str]:
+        """Return the faults of a recipe that cannot be planned, and what the machine lacks for it; none of a sound recipe."""
+        try:
+            PROJECT.plan(name)
+        except RelmError as error:
+            placed = PROJECT.find_run(name)
+            fault = find_device_fault(name, *placed, self._place) if placed else None
+            return [str(error), *filter(None, [fault])]
+        return []
+
+    @stop_at_faults
+    def require(self) -> None:
+        """Report what keeps the jobs that are to be done from being done: a dry-run, which may be read anywhere, warns.
+
+        Raises:
+            SystemExit: there are faults, and this is no dry-run.
+        """
+        faults = list(dict.fromkeys(self._find_faults(list(self.workflow.dag.needrun_jobs()))))
+        if faults and not self.workflow.dryrun:
+            raise RelmError("\n".join(faults))
+        for fault in faults:
+            logger.warning(f"{fault}. This is a dry-run; a run would be refused.")
+
+    def _find_faults(self, jobs: list[Any]) -> Iterator[str]:
+        """Yield the faults of the jobs: of the folders, the images, the disk, and of each run that is to be trained."""
+        if not jobs:
+            return
+        yield from self._find_folder_faults()
+        yield from self.images.find_faults(jobs, self._place.is_here, asks_engine=not self.workflow.dryrun)
+        for name, phases in _phases_to_train(jobs).items():
+            plan = PROJECT.plan(name)
+            yield from filter(None, [find_fault(plan, self._place)])
+            yield from find_training_faults(plan, phases, self._place)
+        yield from filter(None, [find_room_fault(jobs)])
+
+    def _find_folder_faults(self) -> list[str]:
+        setting = "RELM_WORK" if os.environ.get("RELM_WORK") else "the work folder (RELM_WORK names another)"
+        folders = {setting: work_folder(), "the folder of results": Path("results")}
+        return [fault for name, folder in folders.items() if (fault := find_folder_fault(folder, name))]
+
+    @property
+    def _place(self) -> TrainingPlace:
+        """The place of training: in images, which a service may run elsewhere; on a cluster; or here in this environment.
+
+        A dry-run has an executor of its own, and shows a cluster's by its count of jobs.
+        """
+        settings = self.workflow.resource_settings
+        on_cluster = not self.workflow.local_exec or (self.workflow.dryrun and settings.nodes is not None)
+        served = self.images.requested and (bool(os.environ.get("DOCKER_HOST")) or container() is not None)
+        return TrainingPlace(
+            uses_environment=not on_cluster and not self.images.requested, is_here=not on_cluster and not served
+        )
+
+
+def find_training_faults(plan: Plan, phases: Iterable[str], place: TrainingPlace) -> Iterator[str]:
+    """Yield why the model does not go with its tokenizer, or why a phase does not fit into memory."""
+    from relm.forecast.expected_tokenizer import vocabulary  # what it imports would slow down every start of Snakemake
+    from relm.forecast.memory_refusal import find_memory_fault
+    from relm.training.architecture import configuration
+
+    tokenizer, _ = vocabulary(plan)
+    try:
+        configuration(plan.recipe, tokenizer)
+    except RelmError as error:
+        yield f"{PROJECT.recipe_path(plan.name)}: {error}"
+        return
+    for phase in phases:
+        yield from filter(None, [find_memory_fault(plan, phase, tokenizer, place.is_here)])
+
+
+def _phases_to_train(jobs: Iterable[Any]) -> Mapping[str, list[str]]:
+    """Return recipe -> its phases that are to be trained, in the order of training."""
+    wanted: dict[str, set[str]] = defaultdict(set)
+    for job in jobs:
+        if job.rule.name == "pretrain":
+            wanted[job.wildcards.recipe].add(job.wildcards.phase)
+    return {name: [phase for phase in PROJECT.plan(name).phases if phase in wanted[name]] for name in sorted(wanted)}
+
+
+def _requested(targets: Iterable[str]) -> list[str]:
+    """Return the runs whose results are requested by name."""
+    found = [RESULT.fullmatch(str(target).removeprefix("./")) for target in targets]
+    return list(dict.fromkeys(match["name"] for match in found if match and match["name"] not in ("smoke", "reference")))
+
+
+@stop_at_faults
+def _require_checkout() -> None:
+    """Raise an error if Snakemake cannot keep its records here, for which it would show a traceback."""
+    if fault := find_folder_fault(supervision.STATE, "Snakemake's records"):
+        raise RelmError(fault)

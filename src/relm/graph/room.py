@@ -1,0 +1,63 @@
+"""The room on the disk of the work folder that the jobs of a graph need, as far as it is known before they run."""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from relm.errors import RelmError
+from relm.formatting import format_bytes
+from relm.graph.asking import PROJECT
+from relm.limits import find_disk_fault
+from relm.recipes.identity import work_folder
+from relm.recipes.plan import Plan
+from relm.recipes.remote_files import RemoteFile
+
+
+class Need(NamedTuple):
+    """Bytes that will be written."""
+
+    what: str
+    size: int
+
+
+def find_room_fault(jobs: Iterable[Any]) -> str | None:
+    """Return why the disk is too small for the jobs that are to be done; None if it may be large enough.
+
+    Downloads count without what has arrived of them, checkpoints without those that are there. Documents and examples, whose
+    size is not known yet, do not count.
+    """
+    needs = [need for job in jobs for need in _needs_of(job)]
+    parts = {what: sum(need.size for need in needs if need.what == what) for what in dict.fromkeys(need.what for need in needs)}
+    listed = ", ".join(f"{what} {format_bytes(size)}" for what, size in parts.items() if size)
+    return find_disk_fault(work_folder(), sum(parts.values()), listed)
+
+
+def _needs_of(job: Any) -> Iterator[Need]:
+    if job.rule.name in ("download_data", "download_model", "download_test"):
+        destination = Path(job.output.file)
+        part = destination.with_name(f".{destination.name}.part")
+        arrived = part.stat().st_size if part.exists() else 0
+        yield Need("downloads", max(_remote_file(job.wildcards).largest_size - arrived, 0))
+    if job.rule.name == "pretrain":
+        yield from _training_needs(PROJECT.plan(job.wildcards.recipe), job.wildcards.phase)
+
+
+def _remote_file(wildcards: Any) -> RemoteFile:
+    if hasattr(wildcards, "model"):
+        return PROJECT.model(wildcards.model).files[wildcards.file]
+    named = PROJECT.test(wildcards.test) if hasattr(wildcards, "test") else PROJECT.dataset(wildcards.dataset)
+    return named.files[wildcards.shard]
+
+
+def _training_needs(plan: Plan, phase: str) -> Iterator[Need]:
+    from relm.forecast.expected_tokenizer import vocabulary  # what it imports would slow down every start of Snakemake
+    from relm.training.architecture import configuration
+    from relm.training.resources import missing_disk
+
+    try:
+        config = configuration(plan.recipe, vocabulary(plan)[0])
+    except RelmError:  # reported as a fault of its own
+        return
+    checkpoints, model = missing_disk(config, plan.recipe.pretrain[phase], plan.recipe.run, plan.run_folder / phase)
+    yield Need("checkpoints (run.keep_checkpoints)", checkpoints)
+    yield Need("models", model)
