@@ -141,3 +141,25 @@ def test_in_a_container_the_home_of_the_caller_is_not_recorded_either(monkeypatc
     monkeypatch.chdir(tmp_path)
     assert shorten_path(Path("/home/alice/texts/a.txt")) == "/home/USER/texts/a.txt"
     assert "alice" not in json.dumps(mask_value(["--from=/home/alice/x", "in '/home/alice' and /Users/alice/y"]))
+
+
+def test_a_virtual_machine_made_from_an_image_is_no_container_of_docker(tmp_path: Path) -> None:
+    mounts = at(at(tmp_path, ".dockerenv"), "proc/self/mountinfo") / "proc/self/mountinfo"
+    root = "22 1 254:0 / / rw,relatime - ext4 /dev/vda rw\n"
+    mounts.write_text(root)
+    assert container({}, tmp_path) is None
+    mounts.write_text(f"{root}30 22 254:0 /docker/containers/1/hostname /etc/hostname rw - ext4 /dev/vda rw\n")
+    found = container({}, tmp_path)
+    assert found is not None
+    assert found["engine"] == "docker"
+
+
+def test_a_git_that_prints_its_usage_is_reported_in_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "git").write_text(
+        "#!/bin/sh\necho 'Unknown option: --no-optional-locks' >&2\necho 'usage: git [--version]' >&2\nexit 129\n"
+    )
+    (tmp_path / "git").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    reason = read_commit()["reason"]
+    assert reason.startswith("git: it does not know `git --no-optional-locks -C ")
+    assert reason.endswith("`; a newer git does")

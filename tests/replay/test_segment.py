@@ -18,6 +18,7 @@ from relm.recipes.plan import Plan
 from relm.recipes.project import Project
 from relm.recipes.run_folder import RECORDS, WEIGHTS
 from relm.replay.attested_run import find_run, read_lines
+from relm.replay.published_files import format_checksums, read_checksums
 from relm.replay.segment import NotReproduced, recipe_as_attested, reproduce, scratch_folder, train_again
 from relm.reporting.publish import publish
 from relm.training import input as training_input
@@ -36,10 +37,9 @@ def replay(folder: Path = TINY, segment: int | None = 3, phase: str | None = Non
 
 
 def edited(path: Path, change: Callable[[str], str]) -> None:
-    """Change a published file, which is hard-linked to one in the run's folder, there alone."""
+    """Change a published file."""
     text = change(path.read_text())
     assert text != path.read_text()
-    path.unlink()
     path.write_text(text)
 
 
@@ -50,7 +50,7 @@ def forged(path: Path, change: Callable[[str], str]) -> None:
 
 
 def record_current_hashes(folder: Path) -> None:
-    """Have `checkpoints.jsonl`, `provenance.json` and the crate record the current content of a published folder."""
+    """Have `checkpoints.jsonl`, `provenance.json`, the crate and `SHA256SUMS` record the content of a published folder."""
     log, checkpoints, after = read_lines(folder / "train.jsonl"), read_lines(folder / "checkpoints.jsonl"), 0
     for line in checkpoints:
         line["log"] = line_facts(found for found in log if after < found["step"] <= line["step"])
@@ -66,11 +66,17 @@ def record_current_hashes(folder: Path) -> None:
     for entity in files:
         entity["sha256"] = sha256_of(folder / entity["name"])
     rewritten(folder / "ro-crate-metadata.json", json.dumps(crate))
+    record_current_sums(folder)
+
+
+def record_current_sums(folder: Path) -> None:
+    """Have `SHA256SUMS` record the content of a published folder."""
+    names = read_checksums(folder) or {}
+    (folder / "SHA256SUMS").write_text(format_checksums({name: sha256_of(folder / name) for name in names}))
 
 
 def rewritten(path: Path, text: str) -> None:
-    """Write a published file, which is hard-linked to one in the run's folder, there alone."""
-    path.unlink()
+    """Write a published file."""
     path.write_text(text)
 
 
@@ -165,8 +171,9 @@ def test_a_published_folder_may_lie_anywhere_and_the_checkpoints_too(tiny: Plan,
     assert sentence.startswith("identical: segment 3 of tiny")
 
 
-def test_without_a_number_the_segments_are_listed(tiny: Plan) -> None:
-    rows = [line.split() for line in replay(segment=None).splitlines()[2:6]]
+def test_the_segments_are_listed(tiny: Plan, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["reproduce", str(TINY), "--list"]) == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()[2:6]]
     assert [row[:4] for row in rows] == [
         ["0", "1", "to", "10"],
         ["1", "11", "to", "20"],
@@ -174,6 +181,14 @@ def test_without_a_number_the_segments_are_listed(tiny: Plan) -> None:
         ["3", "31", "to", "40"],
     ]
     assert [" ".join(row[4:]) for row in rows] == ["can be replayed", *["its first checkpoint is gone"] * 2, "can be replayed"]
+
+
+def test_without_a_number_the_shortest_segment_that_can_be_replayed_is(tiny: Plan, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    assert replay(segment=None).startswith("identical: segment 3 of tiny")
+    assert "training segment 3, steps 31 to 40, again; it took " in caplog.text
+    shutil.rmtree(tiny.run_folder / "main" / "checkpoints")
+    assert find_run(Project(), TINY, None).cheapest_segment() == 0
 
 
 # --- not reproduced ----------------------------------------------------------------------------------------------------------
@@ -278,39 +293,39 @@ PUBLISHED = [
 @pytest.mark.parametrize("name", [name for name in PUBLISHED if not name.startswith("model.")])
 def test_no_published_file_may_be_another_one_whichever_segment_is_replayed(tiny: Plan, name: str) -> None:
     edited(TINY / name, lambda text: text.replace("\n", " \n", 1))
-    with pytest.raises(NotReproduced, match=rf"results/tiny/{name}: sha256 is \w+, ro-crate-metadata.json has \w+"):
+    with pytest.raises(NotReproduced, match=rf"results/tiny/{name}: damaged: sha256 is \w+, published was \w+; made by"):
         replay(segment=0)
 
 
 def test_every_published_file_has_a_recorded_hash_but_for_the_one_that_records_them(tiny: Plan) -> None:
     found = {path.relative_to(TINY).as_posix() for path in TINY.rglob("*") if path.is_file() and path.name[0] != "."}
-    assert found == {*PUBLISHED, "ro-crate-metadata.json"}
+    assert found == {*PUBLISHED, "ro-crate-metadata.json", "SHA256SUMS"}
 
 
 def test_changed_weights_are_found_where_the_segment_does_not_end_with_them(tiny: Plan) -> None:
     flipped(TINY / "model.safetensors")
-    with pytest.raises(NotReproduced, match=r"results/tiny/model.safetensors: sha256 is"):
+    with pytest.raises(NotReproduced, match=r"results/tiny/model.safetensors: damaged: sha256 is"):
         replay(segment=0)
 
 
 @pytest.mark.parametrize("name", ["config.json", "train.jsonl", "eval/held_out.json"])
 def test_an_absent_file_is_named(tiny: Plan, name: str) -> None:
     os.remove(TINY / name)
-    with pytest.raises(RelmError, match=rf"results/tiny/{name}: no such file"):
+    with pytest.raises(RelmError, match=rf"results/tiny/{name}: (missing: was published|no such file)"):
         replay(segment=0)
 
 
 def test_a_file_that_was_not_published_is_named(tiny: Plan) -> None:
     (TINY / "adapter_config.json").write_text("{}")
     (TINY / ".gitattributes").write_text("")
-    with pytest.raises(NotReproduced, match=r"adapter_config.json: ro-crate-metadata.json has no sha256 for it") as error:
+    with pytest.raises(NotReproduced, match=r"adapter_config.json: unexpected: relm did not publish it") as error:
         replay(segment=0)
     assert ".gitattributes" not in str(error.value)
 
 
 def test_without_the_recorded_hashes_nothing_is_called_reproduced(tiny: Plan) -> None:
     os.remove(TINY / "ro-crate-metadata.json")
-    with pytest.raises(RelmError, match=r"ro-crate-metadata.json: no such file"):
+    with pytest.raises(RelmError, match=r"ro-crate-metadata.json: missing"):
         replay(segment=0)
 
 
@@ -320,7 +335,7 @@ def test_without_the_recorded_hashes_nothing_is_called_reproduced(tiny: Plan) ->
 def test_a_crate_that_is_none_is_refused(tiny: Plan, text: str) -> None:
     rewritten(TINY / "ro-crate-metadata.json", text)
     with pytest.raises(
-        RelmError, match=r"ro-crate-metadata.json: (not what|lists '../../recipes/tiny.yaml', which is outside)"
+        RelmError, match=r"ro-crate-metadata.json: damaged: (not what|lists '../../recipes/tiny.yaml', which is outside)"
     ):
         replay(segment=0)
 
@@ -332,6 +347,7 @@ def test_a_crate_that_was_brought_in_line_is_contradicted_by_the_records_of_the_
         if entity.get("name") == "model.safetensors":
             entity["sha256"] = sha256_of(TINY / "model.safetensors")
     rewritten(TINY / "ro-crate-metadata.json", json.dumps(crate))
+    record_current_sums(TINY)
     with pytest.raises(NotReproduced, match=r"model.safetensors: ro-crate-metadata.json and provenance.json record different"):
         replay(segment=0)
 
@@ -410,8 +426,8 @@ def test_the_verdict_says_what_was_checked(tiny: Plan) -> None:
     report = replay()
     crate = sha256_of(TINY / "ro-crate-metadata.json")
     assert (
-        f"Checked before: 16 files of results/tiny have the sha256 that ro-crate-metadata.json records, which cannot "
-        f"record its own: {crate}; 9 lines of train.jsonl are those that checkpoints.jsonl attests; model.safetensors, "
+        f"Checked before: 16 files of results/tiny have the sha256 that ro-crate-metadata.json records, whose own "
+        f"is {crate}; 9 lines of train.jsonl are those that checkpoints.jsonl attests; model.safetensors, "
         "optimizer.safetensors and state.json of step 30 are the attested ones" in report
     )
     assert "not checked" not in report
@@ -613,7 +629,8 @@ def test_several_phases_want_a_choice(tiny: Plan) -> None:
     os.rename(PLAIN.with_name("two") / "checkpoints.jsonl", PLAIN.with_name("two") / "checkpoints.main.jsonl")
     with pytest.raises(RelmError, match="recipe two has several phases; give --phase main or later"):
         replay(Path("results/two"))
-    assert replay(Path("results/two"), None, "main").startswith("two, phase main, 40 steps")
+    segments = find_run(Project(), Path("results/two"), "main").describe_segments()
+    assert segments.startswith("two, phase main, 40 steps")
     assert replay(plan.run_folder, 3, "main").startswith("identical: segment 3 of two, phase main")
 
 

@@ -1,16 +1,19 @@
-"""`results/NAME` is complete or absent, and costs no second copy."""
+"""`results/NAME` is complete or absent, and shares no byte with the run's own files."""
 
 import errno
-import os
+import re
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from relm.artifact import checked_sidecar
+from relm.artifact import checked_sidecar, sha256_of, write_json
 from relm.errors import RelmError
-from relm.reporting.publish import REPORT_FILES, publish, publish_run, published_files
+from relm.recipes.run_folder import REPORT_FILES
+from relm.reporting import file_copies
+from relm.reporting.publish import publish, publish_run, published_files
 
 
 @pytest.fixture
@@ -28,6 +31,7 @@ def reported(run: Any) -> Any:
     for name in REPORT_FILES:
         (run.plan.run_folder / "report").mkdir(exist_ok=True)
         (run.plan.run_folder / "report" / name).write_text(name)
+    write_json(run.plan.run_folder / "report" / "ro-crate-metadata.json", {"@graph": []})
     return run.plan
 
 
@@ -37,32 +41,49 @@ def content(folder: Path) -> dict[str, str]:
     }
 
 
-def test_files_are_hard_links_under_their_names(files: dict[str, Path], tmp_path: Path) -> None:
+def test_files_are_copies_under_their_names_beside_the_list_of_their_hashes(files: dict[str, Path], tmp_path: Path) -> None:
     folder = tmp_path / "results/smoke/tiny"
     sentence = publish(files, folder)
-    assert content(folder) == {"README.md": "README.md", "eval/held_out.json": "eval/held_out.json"}
-    assert (folder / "README.md").samefile(files["README.md"])
-    assert sentence == f"{folder} has 2 files of 27 B, hard-linked"
+    hashes = {name: sha256_of(path) for name, path in files.items()}
+    assert content(folder) == {
+        "README.md": "README.md",
+        "eval/held_out.json": "eval/held_out.json",
+        "SHA256SUMS": f"{hashes['README.md']}  README.md\n{hashes['eval/held_out.json']}  eval/held_out.json\n",
+    }
+    assert re.fullmatch(r".* has 3 files of 27 B, (copied|sharing blocks with the run's own until one is changed)", sentence)
+    subprocess.run(["sha256sum", "--check", "--quiet", "SHA256SUMS"], cwd=folder, check=True)
 
 
-def test_a_log_is_copied_for_training_may_cut_it(files: dict[str, Path], tmp_path: Path) -> None:
-    log = files["README.md"].with_name("train.jsonl")
-    log.write_text("{}\n")
-    publish({**files, "train.jsonl": log}, tmp_path / "results/tiny")
-    log.write_text("")
-    assert content(tmp_path / "results/tiny")["train.jsonl"] == "{}\n"
+def test_damage_to_a_published_file_leaves_the_runs_own_unharmed(files: dict[str, Path], tmp_path: Path) -> None:
+    publish(files, tmp_path / "a")
+    for name, own in files.items():
+        with open(tmp_path / "a" / name, "a") as published:
+            published.write("x")
+        assert own.read_text() == name
 
 
-def test_where_links_are_impossible_files_are_copied(
+def test_a_large_file_is_linked_read_only_where_the_disk_has_no_room(
     files: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def no_link(*_: Any) -> None:
-        raise OSError(errno.EXDEV, "Invalid cross-device link")
+    monkeypatch.setattr(file_copies, "SMALL", 12)
+    monkeypatch.setattr(file_copies, "free_disk", lambda _: 1000)
+    monkeypatch.setattr(file_copies, "_clone", lambda *_: False)
+    sentence = publish(files, tmp_path / "a")
+    assert "copied but for eval/held_out.json: the disk has no room for it" in sentence
+    linked, copied = tmp_path / "a/eval/held_out.json", tmp_path / "a/README.md"
+    assert linked.samefile(files["eval/held_out.json"])
+    assert linked.stat().st_mode & 0o222 == 0
+    assert not copied.samefile(files["README.md"])
 
-    monkeypatch.setattr(os, "link", no_link)
-    assert publish(files, tmp_path / "results/a").endswith("2 of them copied from another file system")
-    assert content(tmp_path / "results/a") == {name: name for name in files}
-    assert not (tmp_path / "results/a/README.md").samefile(files["README.md"])
+
+def test_a_file_that_was_changed_since_the_report_is_not_published(files: dict[str, Path], tmp_path: Path) -> None:
+    files["ro-crate-metadata.json"] = files["README.md"].with_name("crate")
+    files["ro-crate-metadata.json"].write_text("{}")
+    publish(files, tmp_path / "a")
+    with pytest.raises(RelmError, match=r"work/figures: sha256 is \w+, the report lists 0: changed since. Delete .*crate"):
+        publish(files, tmp_path / "a", {"eval/held_out.json": "0"})
+    assert sorted(content(tmp_path / "a")) == ["README.md", "SHA256SUMS", "eval/held_out.json", "ro-crate-metadata.json"]
+    assert not list(tmp_path.glob(".a.*"))
 
 
 def test_a_link_in_the_work_folder_is_followed(files: dict[str, Path], tmp_path: Path) -> None:
@@ -77,7 +98,7 @@ def test_an_old_folder_is_replaced_whole(files: dict[str, Path], tmp_path: Path)
     (old / "eval").mkdir(parents=True)
     (old / "eval/lambada.json").write_text("of an older recipe")
     publish(files, old)
-    assert sorted(content(old)) == ["README.md", "eval/held_out.json"]
+    assert sorted(content(old)) == ["README.md", "SHA256SUMS", "eval/held_out.json"]
     assert [path.name for path in (tmp_path / "results").iterdir()] == ["a"]
 
 
@@ -86,7 +107,7 @@ def test_a_missing_file_changes_nothing(files: dict[str, Path], tmp_path: Path) 
     files["eval/held_out.json"].unlink()
     with pytest.raises(RelmError, match=r"without .*work/figures; run the steps that make them"):
         publish(files, tmp_path / "a")
-    assert sorted(content(tmp_path / "a")) == ["README.md", "eval/held_out.json"]
+    assert sorted(content(tmp_path / "a")) == ["README.md", "SHA256SUMS", "eval/held_out.json"]
     with pytest.raises(RelmError):
         publish(files, tmp_path / "b")
     assert not (tmp_path / "b").exists()
@@ -97,7 +118,7 @@ def test_what_a_killed_run_left_is_cleared_away(files: dict[str, Path], tmp_path
         (tmp_path / leftover).mkdir()
         (tmp_path / leftover / "junk").write_text("")
     publish(files, tmp_path / "a")
-    assert sorted(content(tmp_path / "a")) == ["README.md", "eval/held_out.json"]
+    assert sorted(content(tmp_path / "a")) == ["README.md", "SHA256SUMS", "eval/held_out.json"]
     assert not list(tmp_path.glob(".a.*"))
 
 
@@ -115,7 +136,7 @@ def test_if_the_last_rename_fails_the_old_folder_is_back(
     monkeypatch.setattr(Path, "rename", failing)
     with pytest.raises(RelmError, match=r"No space left on device .* nothing was changed"):
         publish({"README.md": files["README.md"]}, tmp_path / "a")
-    assert sorted(content(tmp_path / "a")) == ["README.md", "eval/held_out.json"]
+    assert sorted(content(tmp_path / "a")) == ["README.md", "SHA256SUMS", "eval/held_out.json"]
     assert not list(tmp_path.glob(".a.*"))
 
 
@@ -148,7 +169,6 @@ def test_a_changed_model_is_not_published_and_the_old_folder_stays(finished_run:
     for name in ("config.json", "tokenizer.json", "model.safetensors"):
         path = plan.model_folder("main") / name
         whole = path.read_bytes()
-        path.unlink()  # the published file is the same
         path.write_bytes(whole.replace(b"}", b"]"))
         with pytest.raises(RelmError, match=f"main/model/{name}: sha256 is"):
             publish_run(plan, in_project / "results/tiny")

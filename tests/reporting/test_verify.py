@@ -1,4 +1,4 @@
-"""The verdict is an equivalence test; the numbers here are computed by hand from a table of Student's t."""
+"""The rows of a verdict; the numbers here are computed by hand from a table of Student's t."""
 
 import json
 from collections.abc import Callable
@@ -9,8 +9,8 @@ import pytest
 
 from relm.artifact import read_json, sidecar_of, write_json
 from relm.errors import RelmError
-from relm.recipes.expectations import Expectation, Noise
-from relm.reporting.verify import deciding_seeds, find_machines, interval_half_width, judge_row, overall, verify
+from relm.recipes.expectations import Expectation
+from relm.reporting.verify import find_machines, judge_row, overall, verify
 
 # Table of t, 4 degrees of freedom: t(0.975) = 2.776445, t(0.80) = 0.940965.
 FIVE_RUNS = {"standard_deviation": 0.2, "runs": 5, "source": "five seeds"}
@@ -21,8 +21,10 @@ def expectation(**changes: Any) -> Expectation:
     return Expectation.model_validate({**content, "noise": FIVE_RUNS, **changes})
 
 
-def row(ours: Any, **changes: Any) -> dict[str, Any]:
-    return judge_row(expectation(**changes), {"held_out": {"figures": {"perplexity": ours}}})
+def row(*ours: Any, **changes: Any) -> dict[str, Any]:
+    """The row of one run, or of several with the seeds 1, 2 and so on."""
+    runs = {seed: {"held_out": {"figures": {"perplexity": value}}} for seed, value in enumerate(ours, 1)}
+    return judge_row(expectation(**changes), runs)
 
 
 def test_the_interval_and_the_power_are_those_computed_by_hand() -> None:
@@ -30,21 +32,68 @@ def test_the_interval_and_the_power_are_those_computed_by_hand() -> None:
     judged = row(31.4)
     assert judged["standard_error"] == pytest.approx(0.2828427, abs=1e-6)
     assert judged["interval"] == pytest.approx([-0.3852972, 1.1852972], abs=1e-5)
-    # 1 + (2.776445 + 0.940965) * 0.2828427 = 2.0514423
-    assert judged["would_have_noticed"] == pytest.approx(2.0514423, abs=1e-5)
-    # margin 0.6: (0.6 / 0.555289)^2 - 1 = 0.1675; 1 / 0.1675 = 5.97
-    assert judged["seeds_that_would_decide"] == 6
+    # 1 + 3.7610603 * 0.2828427 = 2.0637884: a noncentral t of 4 degrees of freedom and noncentrality 3.76 exceeds t(0.975)
+    # four times in five.
+    assert judged["would_have_noticed"] == pytest.approx(2.0637884, abs=1e-5)
+    # Margin 0.6. Two seeds: 5 degrees of freedom, 2.570582 * 0.2 * sqrt(1/2 + 1) = 0.6297 is too wide; three: 6 degrees of
+    # freedom, 2.446912 * 0.2 * sqrt(1/3 + 1) = 0.5651.
+    assert judged["seeds_that_would_decide"] == 3
     assert judged["verdict"] == "undecided"
     assert judged["sentence"] == (
         "held_out.perplexity: 31.4 here, 31 published (table 1), difference +0.4, 95 % interval -0.385 to +1.19, partly "
-        "outside the tolerance of 1: undecided. It would have noticed a difference of 2.05 four times in five; 6 seeds of "
+        "outside the tolerance of 1: undecided. It would have noticed a difference of 2.06 four times in five; 3 seeds of "
         "ours would decide if it stays."
     )
 
 
 def test_a_mean_of_several_published_runs_narrows_the_interval() -> None:
     # 0.2 * sqrt(1 + 1/4) = 0.2236068, times 2.776445
-    assert interval_half_width(Noise.model_validate(FIVE_RUNS), 4) == pytest.approx(0.6208320, abs=1e-5)
+    low, high = row(31.4, published_runs=4)["interval"]
+    assert (high - low) / 2 == pytest.approx(0.6208320, abs=1e-5)
+
+
+def test_the_mean_of_several_seeds_is_judged_by_their_own_spread() -> None:
+    # Mean 31.4, standard deviation 0.2. e = 0.2 * sqrt(1/3 + 1) = 0.2309401; t(0.975) of 2 degrees of freedom is 4.302653.
+    judged = row(31.2, 31.4, 31.6, noise=None)
+    assert (judged["ours"], judged["difference"]) == (pytest.approx(31.4), pytest.approx(0.4))
+    assert judged["seeds"] == [{"seed": 1, "value": 31.2}, {"seed": 2, "value": 31.4}, {"seed": 3, "value": 31.6}]
+    assert judged["noise"]["standard_deviation"] == pytest.approx(0.2)
+    assert (judged["noise"]["runs"], judged["noise"]["source"]) == (3, "the recipe's own seeds 1, 2 and 3")
+    assert judged["degrees_of_freedom"] == 2
+    assert judged["interval"] == pytest.approx([0.4 - 0.9936552, 0.4 + 0.9936552], abs=1e-5)
+    # Margin 0.6. Five seeds: 4 degrees of freedom, 2.776445 * 0.2 * sqrt(1/5 + 1) = 0.6083; six: 5, 2.570582 * 0.2 * sqrt(1/6 +
+    # 1) = 0.5553.
+    assert judged["sentence"] == (
+        "held_out.perplexity: 31.4 here (mean of 3 seeds, standard deviation 0.2), 31 published (table 1), difference +0.4, "
+        "95 % interval -0.594 to +1.39, partly outside the tolerance of 1: undecided. It would have noticed a difference of "
+        "2.31 four times in five; 6 seeds of ours would decide if it stays."
+    )
+
+
+def test_other_runs_that_the_recipe_states_are_pooled_with_its_own_seeds() -> None:
+    # (2 * 0.2^2 + 4 * 0.1^2) / 6 = 0.02, whose root is 0.1414214
+    judged = row(31.2, 31.4, 31.6, noise={"standard_deviation": 0.1, "runs": 5, "source": "a study"})
+    assert judged["noise"]["standard_deviation"] == pytest.approx(0.1414214, abs=1e-6)
+    assert (judged["noise"]["runs"], judged["degrees_of_freedom"]) == (8, 6)
+    assert judged["noise"]["source"] == ("0.2 of the recipe's own seeds 1, 2 and 3, pooled with 0.1 of 5 other runs: a study")
+
+
+def test_decided_seeds_are_counted() -> None:
+    judged = row(31.2, 31.4, 31.6, noise=None, tolerance=1.4)
+    assert (judged["verdict"], judged["seeds_that_would_decide"]) == ("consistent", 3)
+    assert judged["sentence"].endswith("these 3 seeds decide.")
+
+
+def test_seeds_that_all_give_the_same_figure_show_no_noise() -> None:
+    judged = row(31.4, 31.4, noise=None)
+    assert judged["verdict"] == "difference shown, no noise known"
+    assert "all 2 seeds gave the same figure; without known noise" in judged["sentence"]
+
+
+def test_a_seed_without_the_figure_leaves_no_mean() -> None:
+    judged = row(31.4, None, 31.2)
+    assert (judged["verdict"], judged["ours"]) == ("not comparable", None)
+    assert "(found None) with seed 2" in judged["sentence"]
 
 
 @pytest.mark.parametrize(
@@ -69,17 +118,9 @@ def test_what_is_decided_needs_one_seed() -> None:
     assert "this one seed decides" in row(31.0)["sentence"]
 
 
-def test_as_many_seeds_as_promised_do_decide_and_one_fewer_does_not() -> None:
-    noise, t975, difference, tolerance = Noise.model_validate(FIVE_RUNS), 2.776445, 0.4, 1.0
-    seeds = deciding_seeds(noise, 1, tolerance, difference)
-    assert seeds is not None
-    reach = [difference + t975 * 0.2 * (1 / runs + 1) ** 0.5 for runs in (seeds - 1, seeds)]
-    assert reach[0] > tolerance > reach[1]
-
-
 def test_a_single_noisy_published_run_leaves_it_undecided_for_ever() -> None:
-    # Even with endless seeds the interval is +-0.555 about 0.5, and the tolerance 1.0 lies in it.
-    judged = row(31.5)
+    # Even with endless seeds the interval is +-1.96 * 0.2 = 0.392 about 0.7, and the tolerance 1.0 lies in it.
+    judged = row(31.7)
     assert judged["seeds_that_would_decide"] is None
     assert "no number of seeds of ours would decide" in judged["sentence"]
 
@@ -107,14 +148,14 @@ def test_a_figure_that_is_no_number_is_not_comparable(figure: Any) -> None:
 
 
 def test_a_task_that_was_not_evaluated_is_not_comparable() -> None:
-    judged = judge_row(expectation(metric="lambada.accuracy"), {})
+    judged = judge_row(expectation(metric="lambada.accuracy"), {1: {}})
     assert judged["verdict"] == "not comparable"
     assert "task lambada was not evaluated" in judged["sentence"]
 
 
 def test_a_speed_is_compared_on_the_hardware_it_was_measured_on_alone() -> None:
     speed = expectation(metric="held_out.perplexity", measured_on="v3-8")
-    figures = {"held_out": {"figures": {"perplexity": 31.4}}}
+    figures = {1: {"held_out": {"figures": {"perplexity": 31.4}}}}
     assert judge_row(speed, figures, ["v3-8"])["difference"] == pytest.approx(0.4)
     elsewhere = {
         ("v4-8",): "this run is on v4-8",
@@ -136,7 +177,7 @@ def test_the_machines_of_a_run_are_those_of_all_phases_of_its_log() -> None:
 
 
 def test_a_figure_may_lie_deeper() -> None:
-    judged = judge_row(expectation(metric="glue.mnli.accuracy"), {"glue": {"figures": {"mnli": {"accuracy": 31}}}})
+    judged = judge_row(expectation(metric="glue.mnli.accuracy"), {1: {"glue": {"figures": {"mnli": {"accuracy": 31}}}}})
     assert judged["ours"] == 31.0
 
 
@@ -166,8 +207,7 @@ EXPECT = [expectation(metric="held_out.nats_per_token", value=4.0, tolerance=9.0
 
 
 def again(run: Any, output: Path, **changes: Any) -> str:
-    arguments = {"fingerprint": run.plan.fingerprint, "evaluations": run.evaluations, "model": run.model, **changes}
-    return verify(run.plan.recipe, output=output, **arguments)
+    return verify(run.plan.recipe, run.judged(**changes), output)
 
 
 def test_verify_writes_rows_and_identities(finished_run: Callable[..., Any], recipe: Callable[..., Any]) -> None:
@@ -181,6 +221,20 @@ def test_verify_writes_rows_and_identities(finished_run: Callable[..., Any], rec
         "model that held_out evaluated",
         "model that samples evaluated",
     ]
+
+
+def test_the_runs_of_all_seeds_are_checked_and_stated(finished_run: Callable[..., Any], recipe: Callable[..., Any]) -> None:
+    run = finished_run(recipe(expect=[{**EXPECT[0], "noise": None}], seed=3, seeds=3))
+    judged = read_json(run.verify)
+    assert [(each["seed"], each["fingerprint"]) for each in judged["runs"]] == [
+        (each.recipe.seed, each.fingerprint) for each in run.plan.runs
+    ]
+    assert [each["value"] for each in judged["rows"][0]["seeds"]] == [4.25, 4.5, 4.75]
+    assert (judged["fingerprint"], judged["rows"][0]["ours"]) == (run.plan.fingerprint, 4.5)
+    assert len(judged["integrity"]) == 9
+    swapped = run.plan.runs[1].evaluations()
+    with pytest.raises(RelmError, match=r"held_out\.json: evaluated the model with sha256"):
+        again(run, Path("again.json"), evaluations=swapped)
 
 
 def test_a_bad_figure_is_a_result_and_no_error(finished_run: Callable[..., Any], recipe: Callable[..., Any]) -> None:

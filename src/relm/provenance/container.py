@@ -27,16 +27,27 @@ def find_engine(environment: Mapping[str, str], root: Path) -> str | None:
     """Return the engine of the container that this process is in; None outside any.
 
     Podman and Docker put a file at the root, which podman hides again where the root is read-only; it sets a variable as well,
-    and so does Apptainer. Other engines are known by the image's variables alone.
+    and so does Apptainer. Other engines are known by the image's variables alone. A virtual machine whose disk was made from
+    an image has Docker's file too, and not its mounts.
     """
     if any(environment.get(name) for name in _APPTAINER):
         return "apptainer"
-    for mark, name in (("run/.containerenv", "podman"), (".dockerenv", "docker")):
-        if (root / mark).exists():
-            return name
+    if (root / "run/.containerenv").exists():
+        return "podman"
+    if (root / ".dockerenv").exists() and _docker_mounts_files(root):
+        return "docker"
     if environment.get("container") == "podman":
         return "podman"
     return "unknown" if environment.get(IMAGE) or environment.get(ROLE) else None
+
+
+def _docker_mounts_files(root: Path) -> bool:
+    """Return whether /etc/hosts or /etc/hostname is a mount, as in Docker's containers; True if mounts cannot be read."""
+    try:
+        mounts = (root / "proc/self/mountinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return True
+    return any(mount.split()[4] in ("/etc/hosts", "/etc/hostname") for mount in mounts if len(mount.split()) > 4)
 
 
 def container(environment: Mapping[str, str] = os.environ, root: Path = Path("/")) -> dict[str, str | None] | None:

@@ -1,4 +1,8 @@
-"""`ro-crate-metadata.json`: the content of `results/NAME` and its origin, as RO-Crate 1.1 (https://w3id.org/ro/crate/1.1)."""
+"""`ro-crate-metadata.json`: the content of `results/NAME` and its origin, as RO-Crate 1.1 (https://w3id.org/ro/crate/1.1).
+
+It follows the profile Process Run Crate 0.5 of Workflow Run RO-Crate: each step is an action with a tool, and the workflow is
+implicit, for the Snakefile that ordered the steps is not in the folder.
+"""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -8,6 +12,7 @@ from typing import Any
 from urllib.parse import quote
 
 from relm.containers.shell_line import plain_line
+from relm.provenance.citation import Author, Citation
 from relm.provenance.origin import Origin
 from relm.provenance.step_record import Record, file_facts
 from relm.recipes.run_folder import METADATA
@@ -19,6 +24,8 @@ FORMATS = {
     ".md": "text/markdown",
     ".safetensors": "application/octet-stream",
 }
+SPECIFICATION = "https://w3id.org/ro/crate/1.1"
+PROFILE = "https://w3id.org/ro/wfrun/process/0.5"
 _SPDX = re.compile(r"^[A-Za-z0-9][A-Za-z0-9.+-]*$")
 
 Entity = dict[str, Any]
@@ -36,45 +43,55 @@ class PublishedRun:
     """The first one's licence is the folder's."""
     records: Sequence[Record]
     """The records of its steps, in order."""
+    citation: Citation
+    """Its first author publishes the folder, and ran the steps."""
 
 
 def build_crate(run: PublishedRun, files: Mapping[str, Path]) -> Entity:
     """Return the JSON-LD document of a folder that holds ``files`` (name -> where it is now) beside this document itself."""
     facts = {name: file_facts(path) for name, path in files.items()}
     names = {fact["path"]: quote(name) for name, fact in facts.items()}
-    actions = [_action(number, record, names) for number, record in enumerate(run.records, 1)]
-    entities = [
+    agent = author_id(run.citation.authors[0], 1)
+    actions = [_action(number, record, names, agent) for number, record in enumerate(run.records, 1)]
+    entities: list[Entity] = [
         {
             "@id": METADATA,
             "@type": "CreativeWork",
-            "conformsTo": {"@id": "https://w3id.org/ro/crate/1.1"},
+            "conformsTo": {"@id": SPECIFICATION},
             "about": {"@id": "./"},
         },
+        {"@id": PROFILE, "@type": "CreativeWork", "name": "Process Run Crate", "version": PROFILE.rpartition("/")[2]},
         _root(run, list(files), actions),
         *(_file(name, fact) for name, fact in facts.items()),
         *actions,
         *_instruments(run),
         *_intermediates(run, names),
         *(entity for origin in run.origins for entity in _basis(origin)),
+        *(_author(author, number) for number, author in enumerate(run.citation.authors, 1)),
     ]
     unique = {entity["@id"]: entity for entity in entities}
-    context = ["https://w3id.org/ro/crate/1.1/context", {"sha256": "https://schema.org/sha256"}]
+    context = [f"{SPECIFICATION}/context", {"sha256": "https://schema.org/sha256"}]
     return {"@context": context, "@graph": list(unique.values())}
 
 
-def _references(identifiers: list[str]) -> list[dict[str, str]]:
-    return [{"@id": identifier} for identifier in identifiers]
+def _references(identifiers: list[str]) -> dict[str, str] | list[dict[str, str]]:
+    """Return references; a single one stands without a list, as RO-Crate recommends."""
+    found = [{"@id": identifier} for identifier in identifiers]
+    return found[0] if len(found) == 1 else found
 
 
 def _root(run: PublishedRun, files: list[str], actions: list[Entity]) -> Entity:
     return {
         "@id": "./",
         "@type": "Dataset",
+        "conformsTo": {"@id": PROFILE},
         "name": run.title,
         "identifier": run.identifier,
         "description": run.description,
         "datePublished": run.date,
         "license": {"@id": _licence(run.origins[0])},
+        "author": _references([author_id(author, number) for number, author in enumerate(run.citation.authors, 1)]),
+        "publisher": {"@id": author_id(run.citation.authors[0], 1)},
         "isBasedOn": _references([_basis_id(origin) for origin in run.origins]),
         "hasPart": _references([quote(name) for name in files]),
         "mentions": _references([action["@id"] for action in actions]),
@@ -92,17 +109,18 @@ def _file(name: str, fact: Mapping[str, Any]) -> Entity:
     }
 
 
-def _action(number: int, record: Record, names: Mapping[str, str]) -> Entity:
+def _action(number: int, record: Record, names: Mapping[str, str], agent: str) -> Entity:
     """Return one step as an action: its command, times, inputs and outputs."""
     return {
         "@id": f"#step-{number}",
         "@type": "CreateAction",
         "name": record["step"],
         "description": plain_line(record["argv"]),
-        "startTime": record["started"],
-        "endTime": record["ended"],
-        "actionStatus": {"@id": "http://schema.org/CompletedActionStatus"},
+        "startTime": _moment(record["started"]),
+        "endTime": _moment(record["ended"]),
+        "actionStatus": "http://schema.org/CompletedActionStatus",
         "instrument": {"@id": _instrument_id(record)},
+        "agent": {"@id": agent},
         "object": _references([_file_id(entry, names) for entry in record["inputs"]]),
         "result": _references([_file_id(entry, names) for entry in record["outputs"]]),
     }
@@ -110,6 +128,11 @@ def _action(number: int, record: Record, names: Mapping[str, str]) -> Entity:
 
 def _file_id(entry: Mapping[str, Any], names: Mapping[str, str]) -> str:
     return names.get(entry["path"], f"#{quote(entry['path'])}")
+
+
+def _moment(utc: str) -> str:
+    """Return a time with its offset in digits, the one form of ISO 8601 that the profile's validator knows."""
+    return utc.replace("Z", "+00:00")
 
 
 def _instrument_id(record: Record) -> str:
@@ -124,6 +147,7 @@ def _instruments(run: PublishedRun) -> list[Entity]:
             "@type": "SoftwareApplication",
             "name": "relm",
             "version": record["code"]["commit"] or record["software"]["relm"],
+            **({"url": run.citation.url} if run.citation.url else {}),
             "softwareRequirements": [f"{name} {version}" for name, version in record["software"].items()],
         }
         for record in run.records
@@ -158,4 +182,17 @@ def _basis(origin: Origin) -> list[Entity]:
         "license": {"@id": _licence(origin)},
         **({"url": origin.homepage} if origin.homepage else {}),
     }
-    return [work, {"@id": _licence(origin), "@type": "CreativeWork", "name": origin.licence}]
+    words = "SPDX identifier" if _SPDX.match(origin.licence) else "The licence's name"
+    described = f"{words} of the licence of {origin.title}: {origin.licence}"
+    return [work, {"@id": _licence(origin), "@type": "CreativeWork", "name": origin.licence, "description": described}]
+
+
+def author_id(author: Author, number: int) -> str:
+    """Return the identifier of an author: a page of theirs, or their number."""
+    return author.page or f"#author-{number}"
+
+
+def _author(author: Author, number: int) -> Entity:
+    kind = "Person" if author.is_person else "Organization"
+    url = {"url": author.page} if author.page else {}
+    return {"@id": author_id(author, number), "@type": kind, "name": author.name, **url}

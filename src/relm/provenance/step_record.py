@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from relm.artifact import read_json, sha256_of, sidecar_of, write_json
+from relm.artifact import read_json, record_of, sha256_of, sidecar_of, write_json
 from relm.errors import RelmError
 from relm.provenance import container, surroundings
 from relm.recipes.checkout import read_commit
@@ -15,11 +15,6 @@ from relm.recipes.identity import work_folder
 from relm.recipes.redaction import expand_path, mask_value, shorten_path
 
 Record = dict[str, Any]
-
-
-def record_of(output: Path) -> Path:
-    """Return ``FILE.record.json`` for the first output of a step."""
-    return output.with_name(output.name + ".record.json")
 
 
 @contextlib.contextmanager
@@ -58,6 +53,18 @@ def record(step: str, inputs: Sequence[Path], outputs: Sequence[Path], argv: Seq
     }
     files = {"inputs": read, "outputs": [file_facts(path) for path in outputs]}
     write_json(record_of(outputs[0]), mask_value(told) | files)
+
+
+def require_as_recorded(paths: Sequence[Path]) -> None:
+    """Raise RelmError if a file has another sha256 than the record of the step that made it; one without a record passes."""
+    for path in paths:
+        record = record_of(path)
+        recorded = {entry["path"]: entry["sha256"] for entry in read_json(record)["outputs"]} if record.is_file() else {}
+        if (expected := recorded.get(shorten_path(path))) is not None and (found := sha256_of(path)) != expected:
+            raise RelmError(
+                f"{path}: sha256 is {found}, {record.name} has {expected}: changed since it was made, so no figure of it is "
+                "quoted. Delete it, and the same snakemake command makes it again"
+            )
 
 
 def _utc(moment: datetime.datetime) -> str:

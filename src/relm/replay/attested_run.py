@@ -106,6 +106,10 @@ class AttestedRun:
         """Return True if the checkpoint that a segment begins with exists."""
         return segment.start is None or self.is_kept(segment.start)
 
+    def cheapest_segment(self) -> int:
+        """Return the number of the shortest segment that can be replayed, the last of several; segment 0 always can."""
+        return min(filter(self.can_be_replayed, self.segments), key=lambda segment: (segment.steps, -segment.number)).number
+
     def segment(self, number: int) -> Segment:
         """Return a segment whose first checkpoint exists and is undamaged.
 
@@ -191,6 +195,13 @@ class AttestedRun:
         """Return a segment's lines of `train.jsonl` by step."""
         return {line["step"]: line for line in read_lines(self.records[LOG]) if segment.first <= line["step"] <= segment.last}
 
+    def recorded_seconds(self, segment: Segment) -> float:
+        """Return the seconds that a segment took, to the nearest lines of `train.jsonl`; 0 if it has none that tell."""
+        lines = [line for line in read_lines(self.records[LOG]) if _is_number(line.get("seconds"))]
+        until = [[line["seconds"] for line in lines if line["step"] <= step] for step in (segment.first - 1, segment.last)]
+        before, after = (seconds[-1] if seconds else 0.0 for seconds in until)
+        return max(0.0, float(after - before))
+
     def describe_segments(self) -> str:
         """Return a table of all segments."""
         rows = [
@@ -199,7 +210,14 @@ class AttestedRun:
             for segment in self.segments
         ]
         title = f"{self.plan.name}, phase {self.phase}, {self.settings.steps:,} steps; checkpoints in {self.checkpoints}"
-        return "\n".join([title, "segment  steps", *rows, "--segment K trains one of them again"])
+        return "\n".join(
+            [
+                title,
+                "segment  steps",
+                *rows,
+                "--segment K trains one of them again",
+            ]
+        )
 
 
 def find_run(project: Project, folder: Path, phase: str | None, checkpoints: Path | None = None) -> AttestedRun:
@@ -222,11 +240,12 @@ def find_run(project: Project, folder: Path, phase: str | None, checkpoints: Pat
     ):
         raise RelmError(f"{folder / 'recipe.json'}: names no recipe and fingerprint; it is not what `relm publish` wrote")
     name, fingerprint, inside = (stated["name"], stated["fingerprint"], None) if stated else _parts_of(folder)
-    plan = project.plan(name)
-    if plan.fingerprint != fingerprint:
+    recipe_plan = project.plan(name)
+    plan = recipe_plan.find_run(fingerprint)
+    if plan is None:
         raise RelmError(
             f"{folder}: belongs to a run with fingerprint {fingerprint}, but {project.recipe_path(name)} has "
-            f"{plan.fingerprint}: data, model or training changed since; check out the commit in provenance.json"
+            f"{recipe_plan.fingerprint}: data, model or training changed since; check out the commit in provenance.json"
         )
     phase = _phase(plan, phase or inside)
     own = plan.run_folder / phase
@@ -257,6 +276,23 @@ def _parts_of(folder: Path) -> tuple[str, str, str | None]:
     raise RelmError(
         f"{folder}: is not the folder of a finished run; give results/NAME with its recipe.json, or work/runs/NAME/FINGERPRINT"
     )
+
+
+def is_run_folder(folder: Path) -> bool:
+    """Return whether a path is that of a run's own folder, .../runs/NAME/FINGERPRINT[/PHASE]."""
+    try:
+        return bool(_parts_of(folder))
+    except RelmError:
+        return False
+
+
+def run_of_folder(folder: Path) -> str:
+    """Return the name of the run whose own folder this is.
+
+    Raises:
+        RelmError: it is no run's folder.
+    """
+    return _parts_of(folder)[0]
 
 
 def _phase(plan: Plan, wanted: str | None) -> str:

@@ -1,7 +1,7 @@
 """Comparison of the files of `results/NAME`, or of a run's own folder, with their recorded sha256s. Imports no torch.
 
-`ro-crate-metadata.json` has the sha256 of every other published file; it cannot have its own. Each step's record has those of
-the step's inputs and outputs: it lies beside the output and, for a published run, in `provenance.json`.
+For a published folder, `published_files` compares its two lists. Each step's record has the sha256 of the step's inputs and
+outputs: it lies beside the output and, for a published run, in `provenance.json`.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -11,8 +11,9 @@ from typing import Any
 from relm.artifact import checked_sidecar, read_json, sha256_of, sidecar_of
 from relm.errors import RelmError
 from relm.recipes.plan import Plan
-from relm.recipes.run_folder import METADATA, PROVENANCE, RECORDS, WEIGHTS
-from relm.replay.attested_run import AttestedRun, published_name
+from relm.recipes.run_folder import CHECKPOINTS, CHECKSUMS, LOG, METADATA, PROVENANCE, RECORDS, WEIGHTS
+from relm.replay.attested_run import AttestedRun, Segment, published_name
+from relm.replay.published_files import MISSING, compare_files, read_crate_hashes
 from relm.training.model_files import require_no_others
 
 Record = Mapping[str, Any]
@@ -31,11 +32,8 @@ def describe_checked_files(run: AttestedRun) -> list[str]:
     """Return a sentence on the files that `wrong_files` compared, and one on those without a record."""
     sentences = []
     if run.is_published:
-        crate = run.folder / METADATA
-        sentences.append(
-            f"{len(_published_hashes(crate))} files of {run.folder} have the sha256 that {METADATA} records, which cannot "
-            f"record its own: {sha256_of(crate)}"
-        )
+        count, own = len(read_crate_hashes(run.folder) or {}), sha256_of(run.folder / METADATA)
+        sentences.append(f"{count} files of {run.folder} have the sha256 that {METADATA} records, whose own is {own}")
     elif count := sum(1 for _ in _outputs(_records_beside(run.plan), run.plan)):
         sentences.append(f"{count} files of {run.folder} have the sha256 that the steps' records have")
     if _record_of_training(run) is None:
@@ -47,31 +45,17 @@ def describe_checked_files(run: AttestedRun) -> list[str]:
 
 
 def _wrong_published(run: AttestedRun) -> list[str]:
-    crate = run.folder / METADATA
-    recorded = _published_hashes(crate)
-    wrong = [found for name, sha256 in recorded if (found := _difference(run.folder / name, sha256, METADATA))]
-    for path in sorted(run.folder.rglob("*")):
-        name = path.relative_to(run.folder).as_posix()
-        hidden = any(part.startswith(".") for part in PurePosixPath(name).parts)  # of Snakemake, git or a hub
-        if not path.is_dir() and not hidden and name != METADATA and name not in dict(recorded):
-            wrong.append(f"{path}: {METADATA} has no sha256 for it, so relm did not publish it")
+    differences = compare_files(run.folder)[0]
+    # An earlier version wrote no list beside the crate.
+    wrong = [f"{run.folder}/{found}" for found in differences if (found.name, found.state) != (CHECKSUMS, MISSING)]
+    if wrong:
+        return wrong
+    recorded = read_crate_hashes(run.folder) or {}
     for inside, sha256 in _outputs(_published_records(run), run.plan):
         name = _published_as(inside, run.plan)
-        if name in dict(recorded) and sha256 != dict(recorded)[name]:
+        if name in recorded and sha256 != recorded[name]:
             wrong.append(f"{run.folder / name}: {METADATA} and {PROVENANCE} record different sha256s of it")
     return wrong
-
-
-def _published_hashes(crate: Path) -> list[tuple[str, str]]:
-    """Return the name and sha256 of each file that the crate lists."""
-    try:
-        files = [entity for entity in read_json(crate)["@graph"] if entity["@type"] == "File"]
-        hashes = [(str(entity["name"]), str(entity["sha256"])) for entity in files]
-    except (KeyError, TypeError) as error:
-        raise RelmError(f"{crate}: not what `report` writes ({type(error).__name__}: {error}); publish it again") from None
-    if strange := [name for name, _ in hashes if name.startswith("/") or ".." in PurePosixPath(name).parts]:
-        raise RelmError(f"{crate}: lists {strange[0]!r}, which is outside its folder; it is not what `report` writes")
-    return hashes
 
 
 def _published_records(run: AttestedRun) -> list[Record]:
@@ -165,3 +149,22 @@ def _difference(path: Path, recorded: str, where: str) -> str | None:
         return f"{path}: no such file, though {where} has its sha256"
     found = sha256_of(path)
     return None if found == recorded else f"{path}: sha256 is {found}, {where} has {recorded}"
+
+
+def describe_attested(run: AttestedRun, segment: Segment) -> list[str]:
+    """Return phrases on the lines and files compared with `checkpoints.jsonl`, and on those not attested."""
+    sentences, ends = [], [one.end for one in run.segments]
+    if lines := sum(end.log["lines"] for end in ends if end.log is not None):
+        sentences.append(f"{lines} lines of {LOG} are those that {CHECKPOINTS} attests")
+    if segment.start is not None:
+        state = " and state.json" if segment.start.state_sha256 else ""
+        sentences.append(f"{', '.join(segment.start.sha256)}{state} of step {segment.start.step:,} are the attested ones")
+        ends.append(segment.start)
+    unattested = sorted({end.step for end in ends if end.log is None or end.state_sha256 is None})
+    if unattested:
+        steps = f"{unattested[0]:,}" + (f" to {unattested[-1]:,}" if len(unattested) > 1 else "")
+        sentences.append(
+            f"not checked, since an earlier version of relm attested neither: the content of state.json and the lines of {LOG}"
+            f", at checkpoints of step {steps}"
+        )
+    return sentences

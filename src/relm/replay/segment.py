@@ -4,6 +4,7 @@ Nothing in the run's folder is changed: a temporary folder in `work/` has links 
 """
 
 import contextlib
+import logging
 import math
 import shutil
 from collections.abc import Iterator, Mapping
@@ -27,7 +28,7 @@ from relm.recipes.recipe import Recipe
 from relm.recipes.run_folder import CHECKPOINTS, LOG, ORDER, WEIGHTS, checkpoint_folder
 from relm.recipes.section import validate
 from relm.replay.attested_run import AttestedRun, Segment, find_run, read_lines
-from relm.replay.recorded_files import describe_checked_files, wrong_files, wrong_inputs
+from relm.replay.recorded_files import describe_attested, describe_checked_files, wrong_files, wrong_inputs
 from relm.replay.resemblance import (
     LOSS_WITH_OTHER_DRAWS,
     Band,
@@ -44,6 +45,8 @@ from relm.training.loop import pretrain
 from relm.training.optimizers import weight_type
 from relm.training.phase_run import derived_seed
 from relm.training.shard_stamps import known_shards
+
+log = logging.getLogger(__name__)
 
 
 class NotReproduced(RelmError):
@@ -126,12 +129,12 @@ class Replay:
 def reproduce(
     project: Project, folder: Path, phase: str | None, number: int | None, checkpoints: Path | None, wanted: Mapping[str, Any]
 ) -> str:
-    """Train one segment of a run again and compare it; or, without a number, list the segments.
+    """Train one segment of a run again and compare it.
 
     Args:
         folder: results/NAME or a run's folder.
         phase: the phase; None if there is only one.
-        number: the segment's number, from 0.
+        number: the segment's number, from 0; None: the shortest that can be replayed.
         checkpoints: the folder of the checkpoints; None: that in the run's folder.
         wanted: keys of a recipe's section `run` with values that replace those of the attested training.
 
@@ -144,11 +147,10 @@ def reproduce(
         Preempted: TERM or INT came.
     """
     run = find_run(project, folder, phase, checkpoints)
-    if number is None:
-        return run.describe_segments()
     require_recorded(run)
-    segment = run.segment(number)
+    segment = run.segment(run.cheapest_segment() if number is None else number)
     require_inputs(run)
+    log.info("%s", describe_start(run, segment))
     recipe = recipe_as_attested(run, segment, wanted)
     with scratch_folder(run, segment) as scratch:
         require_order(run, scratch)
@@ -161,6 +163,12 @@ def reproduce(
     if not comparison.holds:
         raise NotReproduced(sentence)
     return sentence
+
+
+def describe_start(run: AttestedRun, segment: Segment) -> str:
+    """Return a sentence on the steps that are trained again, and the time that they took."""
+    took = format_duration(run.recorded_seconds(segment))
+    return f"training segment {segment.number}, steps {segment.first:,} to {segment.last:,}, again; it took {took}"
 
 
 def require_recorded(run: AttestedRun) -> None:
@@ -374,22 +382,3 @@ def describe_comparison(replay: Replay, comparison: Comparison) -> str:
     verdict = comparison.verdict if comparison.holds else "NOT reproduced"
     checked = "; ".join([*describe_checked_files(run), *describe_attested(run, segment)])
     return f"{verdict}: {name}: {'; '.join(comparison.sentences)}; {ORDER} holds; {cost}, {whole}. Checked before: {checked}"
-
-
-def describe_attested(run: AttestedRun, segment: Segment) -> list[str]:
-    """Return phrases on the lines and files compared with `checkpoints.jsonl`, and on those not attested."""
-    sentences, ends = [], [one.end for one in run.segments]
-    if lines := sum(end.log["lines"] for end in ends if end.log is not None):
-        sentences.append(f"{lines} lines of {LOG} are those that {CHECKPOINTS} attests")
-    if segment.start is not None:
-        state = " and state.json" if segment.start.state_sha256 else ""
-        sentences.append(f"{', '.join(segment.start.sha256)}{state} of step {segment.start.step:,} are the attested ones")
-        ends.append(segment.start)
-    unattested = sorted({end.step for end in ends if end.log is None or end.state_sha256 is None})
-    if unattested:
-        steps = f"{unattested[0]:,}" + (f" to {unattested[-1]:,}" if len(unattested) > 1 else "")
-        sentences.append(
-            f"not checked, since an earlier version of relm attested neither: the content of state.json and the lines of {LOG}"
-            f", at checkpoints of step {steps}"
-        )
-    return sentences

@@ -8,7 +8,7 @@ import numpy as np
 
 from relm.recipes.curves import Curve, ExpectedCurve
 from relm.recipes.plan import Plan
-from relm.reporting.plots import PublishedCurve
+from relm.reporting.training_charts import PublishedCurve
 from relm.training.curve_band import averages
 from relm.training.curve_watch import read_lines, watched
 

@@ -6,10 +6,10 @@ from typing import Any
 
 # Maps a figure to its name, its format and its explanation, in the order in which figures are shown.
 FIGURES = {
-    "perplexity_per_word": ("Perplexity per word", ",.2f", "e to the mean loss of a word; lower is better"),
-    "perplexity_per_token": ("Perplexity per token", ",.2f", "depends on the tokenizer; lower is better"),
     "nats_per_token": ("Loss", ".4f", "nats per token"),
     "bits_per_byte": ("Bits per byte", ".4f", "of the text in UTF-8; independent of the tokenizer"),
+    "perplexity_per_token": ("Perplexity per token", ",.2f", "depends on the tokenizer; lower is better"),
+    "perplexity_per_word": ("Perplexity per word", ",.2f", "e to the mean loss of a word; lower is better"),
     "token_ratio": ("Tokens per word", ".6f", ""),
     "loss": ("Loss on random windows", ".4f", "nats per token, an estimate on some held-out windows"),
     "loss_standard_error": ("Its standard error", ".4f", "from the spread of the batches' means"),
@@ -106,10 +106,13 @@ def measured_task(name: str, evaluation: Mapping[str, Any], before: Mapping[str,
 
 
 def _figure(task: str, key: str, value: Any, before: Any) -> Figure:
+    name, shown = format_figure(key, value)
+    meaning = FIGURES[key][2] if key in FIGURES else ""
+    return Figure(task, key, name, shown, meaning, None if before is None else format_figure(key, before)[1])
+
+
+def format_figure(key: str, value: Any) -> tuple[str, str]:
+    """Return the name of a figure and its value as text."""
     unknown = key.replace("_", " ").capitalize(), ",.0f" if isinstance(value, int) else ".4g", ""
-    name, style, meaning = FIGURES.get(key, unknown)
-
-    def formatted(found: Any) -> str:
-        return format(found, style) if isinstance(found, (int, float)) else str(found)
-
-    return Figure(task, key, name, formatted(value), meaning, None if before is None else formatted(before))
+    name, style, _meaning = FIGURES.get(key, unknown)
+    return name, format(value, style) if isinstance(value, (int, float)) else str(value)

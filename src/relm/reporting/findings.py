@@ -13,14 +13,19 @@ from relm.containers.shell_line import docker_line
 from relm.formatting import GIB
 from relm.provenance.container import format_container
 from relm.provenance.origin import Origin, describe_origin
-from relm.provenance.step_record import Record, collect
+from relm.provenance.step_record import Record, collect, require_as_recorded
+from relm.recipes.devices import HOST
 from relm.recipes.plan import Plan
 from relm.recipes.project import Project
 from relm.recipes.redaction import mask_value
+from relm.recipes.resolved import resolve
 from relm.recipes.run_folder import LOG
 from relm.reporting.compiled import ReportedCompilation, read_reported
 from relm.reporting.device import DeviceSummary, summarise_device
 from relm.reporting.figures import Figure, Task, measured_task
+from relm.reporting.headline import Trained, describe_gain, describe_measured
+from relm.reporting.seeds import SeedTable, compare_seeds
+from relm.reporting.usage import describe_context, usage_lines
 from relm.reporting.verify import NOTHING_PUBLISHED
 from relm.training.machine_history import logged_history
 
@@ -56,6 +61,8 @@ class Findings:
     """The weights' sidecar."""
     records: Sequence[Record]
     """The records of all steps in order of the data flow, each with its line of `docker run`."""
+    seeds: SeedTable | None
+    """The runs of a recipe with several seeds."""
     date: str
     """The time at which the last step ended, UTC; not that of the report, so that writing it again gives the same bytes."""
 
@@ -66,8 +73,11 @@ class Findings:
 
     @property
     def headline(self) -> str:
-        """The verdict as the report's headline."""
-        return "Smoke twin: its figures mean nothing" if self.is_smoke else HEADLINES[self.verdict["verdict"]][0]
+        """The verdict as the report's headline; without a published figure, what the model reached."""
+        if self.is_smoke:
+            return "Smoke twin: its figures mean nothing"
+        reached = describe_gain(self.evaluations) if self.verdict["verdict"] == NOTHING_PUBLISHED else ""
+        return f"{reached[:1].upper()}{reached[1:]}" or HEADLINES[self.verdict["verdict"]][0]
 
     @property
     def tone(self) -> str:
@@ -85,21 +95,7 @@ class Findings:
         if self.verdict["verdict"] != NOTHING_PUBLISHED:
             return str(self.verdict["sentence"])
         otherwise = "The measured figures are listed below." if self.figures else "Nothing was measured."
-        return f"The recipe names none. {self.measured or otherwise}"
-
-    @property
-    def measured(self) -> str:
-        """One sentence on the main figures, empty if there are none."""
-        values = {figure.key: figure.value for figure in self.figures if figure.task == "held_out"}
-        parts = [
-            f"{values[key]} {unit}"
-            for key, unit in (("nats_per_token", "nats per token"), ("perplexity_per_word", "perplexity per word"))
-            if key in values
-        ]
-        if not parts:
-            return ""
-        baseline = f", against {values['bigram_nats_per_token']} for bigram counts" if "bigram_nats_per_token" in values else ""
-        return f"Measured on held-out documents: {' and '.join(parts)}{baseline}."
+        return f"{describe_measured(self.evaluations) or otherwise} The recipe names no published figure to compare with."
 
     @cached_property
     def tasks(self) -> list[Task]:
@@ -144,12 +140,24 @@ class Findings:
         devices = [record["device"] for record in recorded if record["device"] != "cpu"]
         return list(dict.fromkeys([*(_machine(record["host"]) for record in recorded), *devices, *self._machines_of_steps()]))
 
-    def _machines_of_steps(self) -> list[str]:
-        """Return which named machine trained which steps, for a run that more than one of them trained."""
+    @property
+    def trained(self) -> Trained:
+        """The trained model and the hardware that trained it."""
+        steps = [record for record in self.records if record["step"] == "pretrain"]
+        names = [_processor(record["host"]) if record["device"] == HOST else record["device"] for record in steps]
+        machines = {machine for _, machine, _ in self._stretches()}
+        return Trained(self.model.get("parameters"), self.tokens, "; ".join(dict.fromkeys(names)), max(1, len(machines)))
+
+    def _stretches(self) -> list[tuple[str, str | None, int]]:
+        """Return phase, machine and the step before it of each stretch of training."""
         phases = {
             phase: logged_history(log) for phase, log in zip(self.plan.phases, self.plan.logs, strict=True) if log.is_file()
         }
-        stretches = [(phase, stretch["machine"], stretch["after_step"]) for phase, found in phases.items() for stretch in found]
+        return [(phase, stretch["machine"], stretch["after_step"]) for phase, found in phases.items() for stretch in found]
+
+    def _machines_of_steps(self) -> list[str]:
+        """Return which named machine trained which steps, for a run that more than one of them trained."""
+        stretches = self._stretches()
         if len({machine for _, machine, _ in stretches}) < 2:
             return []
         return [
@@ -200,14 +208,15 @@ class Findings:
         return [*origins, *(describe_origin("evaluation", name, test) for name, test in self.plan.tests.items())]
 
     @property
-    def loading(self) -> list[str]:
-        """The three lines of Python that load the model from the checkout."""
-        model = self.plan.recipe.model.declaration.auto_class
-        return [
-            f"from transformers import {model}, AutoTokenizer",
-            f'tokenizer = AutoTokenizer.from_pretrained("{self.plan.results}")',
-            f'model = {model}.from_pretrained("{self.plan.results}")',
-        ]
+    def usage(self) -> list[str]:
+        """The three lines of Python that use the model from the checkout."""
+        prompt = next((sample["prompt"] for sample in self.samples if sample["prompt"].strip()), "A")
+        return usage_lines(self.plan, prompt, str(self.plan.results))
+
+    @property
+    def context(self) -> str:
+        """A sentence on the longest text that the model takes."""
+        return describe_context(self.plan)
 
     @property
     def tokenizer(self) -> str:
@@ -224,16 +233,16 @@ class Findings:
         phases = self.plan.recipe.pretrain.values()
         return sum(phase.steps * phase.global_batch_size * phase.sequence_length for phase in phases)
 
+    @property
+    def seed_phrase(self) -> str:
+        """A phrase on the seed, or the seeds."""
+        seed = f"seed {self.plan.recipe.seed}"
+        return seed if self.seeds is None else f"{seed}; {len(self.seeds.seeds)} runs with a seed each"
+
     @cached_property
     def resolved(self) -> dict[str, Any]:
         """The recipe with everything that it extends or names, and all defaults."""
-        parts = {"dataset": self.plan.dataset, "tokenizer_model": self.plan.tokenizer_model, "init_model": self.plan.init_model}
-        files = {name: part.model_dump(mode="json") if part else None for name, part in parts.items()}
-        recipe = self.plan.recipe.model_dump(mode="json")
-        resolved: dict[str, Any] = mask_value(
-            {"name": self.plan.name, "fingerprint": self.plan.fingerprint, "recipe": recipe, **files}
-        )
-        return resolved
+        return resolve(self.plan)
 
 
 def _continuation(prompt: str, text: str) -> str:
@@ -241,14 +250,20 @@ def _continuation(prompt: str, text: str) -> str:
     return text.removeprefix(prompt) if text.startswith(prompt) else f" → {text}"
 
 
-def gather(plan: Plan, verify: Path, evaluations: Mapping[str, Path], before: Mapping[str, Path] | None = None) -> Findings:
+def gather(
+    plan: Plan,
+    verify: Path,
+    evaluations: Mapping[str, Path],
+    before: Mapping[str, Path] | None = None,
+    other_seeds: Sequence[Mapping[str, Path]] = (),
+) -> Findings:
     """Read the files of a finished run."""
     model = plan.model_folder(plan.phases[-1]) / "model.safetensors"
     before = before or {}
+    require_as_recorded([verify, *evaluations.values(), *before.values()])
     project = Project()
-    records = [
-        with_docker_line(record, project) for record in collect([verify, *evaluations.values(), *before.values(), model])
-    ]
+    figures = [path for files in (evaluations, before, *other_seeds) for path in files.values()]
+    records = [with_docker_line(record, project) for record in collect([verify, *figures, model])]
     return Findings(
         plan=plan,
         verdict=read_json(verify),
@@ -259,6 +274,7 @@ def gather(plan: Plan, verify: Path, evaluations: Mapping[str, Path], before: Ma
         compiled=read_reported(plan.compilation, plan.run_name, plan.recipe) if plan.compilation.is_file() else None,
         model=read_json(sidecar_of(model)),
         records=records,
+        seeds=compare_seeds(plan, [_in_order(plan, files) for files in (evaluations, *other_seeds)]),
         date=_last_moment(records, verify),
     )
 
@@ -287,5 +303,9 @@ def _last_moment(records: Sequence[Record], verify: Path) -> str:
     return max((str(record["ended"]) for record in records if record["step"]), default=written)
 
 
+def _processor(host: Mapping[str, Any]) -> str:
+    return f"{host['processor']}, {host['cores_usable']} cores"
+
+
 def _machine(host: Mapping[str, Any]) -> str:
-    return f"{host['processor']}, {host['cores_usable']} cores, {host['memory_bytes'] / GIB:.0f} GiB of memory"
+    return f"{_processor(host)}, {host['memory_bytes'] / GIB:.0f} GiB of memory"

@@ -5,6 +5,7 @@ from typing import Any
 
 import yaml
 
+from relm.reporting.figures import FIGURES
 from relm.reporting.findings import Findings
 from relm.reporting.oracles import describe_oracles
 from relm.reporting.pages import template
@@ -27,6 +28,21 @@ def model_card(findings: Findings) -> str:
     )
 
 
+# A figure of an evaluation -> its metric, by the hub's name where the hub has one.
+METRICS = {
+    "perplexity_per_token": "perplexity",
+    "masked_perplexity": "perplexity",
+    "redrawn_perplexity": "perplexity",
+    "pseudo_perplexity": "perplexity",
+    "lambada_openai_perplexity": "perplexity",
+    "nats_per_token": "loss",
+    "loss": "loss",
+    "masked_nats_per_token": "loss",
+    "bits_per_byte": "bits_per_byte",
+    "perplexity_per_word": "word_perplexity",
+}
+
+
 def front_matter(findings: Findings) -> str:
     """Return the YAML that stands between two lines of dashes."""
     dataset = findings.plan.dataset
@@ -45,8 +61,48 @@ def front_matter(findings: Findings) -> str:
         "pipeline_tag": findings.plan.recipe.model.declaration.pipeline,
         "tags": ["relm", findings.plan.recipe.model.architecture],
         **({"datasets": hub} if hub else {}),
+        **({"base_model": base} if (base := base_model(findings)) else {}),
+        **({"model-index": index} if (index := model_index(findings)) else {}),
     }
     return yaml.safe_dump(matter, sort_keys=False, allow_unicode=True, width=1000).strip()
+
+
+def base_model(findings: Findings) -> str | None:
+    """Return the hub's repository of the weights that training started from; None where they come from elsewhere."""
+    start = findings.plan.init_model
+    sources = [source for remote in start.files.values() for source in remote.sources] if start is not None else []
+    return next(
+        (str(source.huggingface) for source in sources if source.huggingface and source.repository_type == "model"), None
+    )
+
+
+def model_index(findings: Findings) -> list[dict[str, Any]]:
+    """Return the measured figures as the hub reads them: a result for each evaluation, with metrics that it can compare.
+
+    Those of a smoke twin mean nothing and are left out.
+    """
+    if findings.is_smoke:
+        return []
+    results = []
+    for name, evaluation in findings.evaluations.items():
+        figures = evaluation["figures"]
+        metrics = [
+            {"type": METRICS.get(key, "accuracy"), "value": figures[key], "name": FIGURES[key][0]}
+            for key in FIGURES
+            if (key in METRICS or key.endswith("accuracy")) and isinstance(figures.get(key), int | float)
+        ]
+        if metrics:
+            task = {"type": findings.plan.recipe.model.declaration.pipeline}
+            results.append({"task": task, "dataset": _evaluated_on(findings, name), "metrics": metrics})
+    return [{"name": findings.plan.recipe.title, "results": results}] if results else []
+
+
+def _evaluated_on(findings: Findings, task: str) -> dict[str, str]:
+    """Return the published test of an evaluation, or the documents that were held out of training."""
+    if (test := findings.plan.tests.get(task)) is not None:
+        return {"type": task, "name": test.title}
+    dataset = findings.plan.recipe.data.dataset
+    return {"type": dataset, "name": findings.plan.dataset.title, "split": "held out of training"}
 
 
 def licence(name: str) -> dict[str, str]:

@@ -65,10 +65,14 @@ def read_oracles(path: Path | None = None) -> list[MeasuredOracle]:
 
 
 def describe_oracles(name: str, path: Path | None = None) -> list[str]:
-    """Return a sentence on each comparison that stands for a run's recipe; none for a smoke twin.
+    """Return a sentence on each comparison that stands for a run's recipe; none for a smoke twin or a variation.
 
     Args:
         name: the run's, such as NAME@MACHINE.
     """
     run = RunName.parse(name)
-    return [] if run.is_twin else [oracle.describe() for oracle in read_oracles(path) if run.recipe in oracle.recipes]
+    return (
+        []
+        if run.is_twin or run.published.settings
+        else [oracle.describe() for oracle in read_oracles(path) if run.recipe in oracle.recipes]
+    )

@@ -1,18 +1,24 @@
-"""Publishing, the last and cheap step: finished files are linked into `results/NAME`, which is complete or absent."""
+"""Publishing, the last and cheap step: finished files are copied into `results/NAME`, which is complete or absent.
 
-import os
+A large model costs its size again, a third of one of its checkpoints; see `file_copies` for what is shared or linked instead.
+"""
+
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
+from relm.artifact import atomic_file, sha256_of
 from relm.errors import RelmError
 from relm.formatting import format_bytes
 from relm.recipes.plan import BEFORE, Plan
-from relm.recipes.run_folder import DEVICE_FIGURES, RECORDS, WEIGHTS
+from relm.recipes.run_folder import CHECKSUMS, DEVICE_FIGURES, METADATA, RECORDS, REPORT_FILES, WEIGHTS
 from relm.replay.attested_run import published_name
+from relm.replay.published_files import format_checksums, read_crate_hashes
+from relm.reporting.file_copies import COPIED, LINKED, SHARED, copy_file
+from relm.reporting.known_hashes import note_checked
+from relm.reporting.seeds import published_seeds
 from relm.training.model_files import checked_model
 
-REPORT_FILES = ("README.md", "report.html", "recipe.json", "provenance.json", "ro-crate-metadata.json")
 COMPILATION = "compile.json"
 MODEL_FILES = ("config.json", "model.safetensors", "model.safetensors.json", "tokenizer.json", "tokenizer_config.json")
 
@@ -33,6 +39,7 @@ def published_files(plan: Plan) -> dict[str, Path]:
         **({COMPILATION: path} if (path := reported_compilation(plan)).is_file() else {}),
         **evaluation_names(plan.evaluations(), plan.evaluations(BEFORE)),
         "verify.json": plan.run_folder / "verify.json",
+        **published_seeds(plan),
     }
 
 
@@ -49,38 +56,60 @@ def evaluation_names(evaluations: Mapping[str, Path], before: Mapping[str, Path]
 
 
 def publish_run(plan: Plan, folder: Path) -> str:
-    """Compare every file of a finished run's model with the sidecar, then publish the run.
+    """Publish a finished run, each of whose files must be the one that its report or its model's sidecar lists.
 
     Raises:
-        RelmError: a file of the model differs from the sidecar, or as for `publish`.
+        RelmError: a file of the run differs, or as for `publish`.
     """
     files = published_files(plan)
     _require_present(files, folder)
     checked_model(files[WEIGHTS])
-    return publish(files, folder)
+    reported = read_crate_hashes(files[METADATA].parent) or {}
+    return publish(files, folder, reported)
 
 
-def publish(plan_files: Mapping[str, Path], folder: Path) -> str:
-    """Make ``folder`` hold exactly ``plan_files`` (finished files by name in the folder), as hard links or else copies.
+def publish(plan_files: Mapping[str, Path], folder: Path, reported: Mapping[str, str] | None = None) -> str:
+    """Make ``folder`` hold exactly ``plan_files`` (finished files by name in the folder) and the list of their hashes.
 
     It is built beside its path under a temporary name and renamed, so that readers find all files or none. An existing folder
     is replaced only once the new one is whole; a temporary folder that a killed run left is removed.
 
+    Args:
+        reported: the sha256 that files must have, by name.
+
     Raises:
-        RelmError: a file is absent, or the folder cannot be written; the existing folder stays.
+        RelmError: a file is absent or another one, or the folder cannot be written; the existing folder stays.
     """
+    plan_files = {name: path for name, path in plan_files.items() if name != CHECKSUMS}  # pulled ones have a list already
     _require_present(plan_files, folder)
     partial, before = (folder.with_name(f".{folder.name}.{state}") for state in ("partial", "before"))
     try:
         shutil.rmtree(partial, ignore_errors=True)
-        copied = sum(_link(source, partial / name) for name, source in plan_files.items())
+        manners = {name: copy_file(source, partial / name) for name, source in plan_files.items()}
+        hashes = {name: sha256_of(partial / name) for name in plan_files}
+        _require_reported(plan_files, hashes, reported or {})
+        with atomic_file(partial / CHECKSUMS, "w") as file:
+            file.write(format_checksums(hashes))
         _swap(partial, folder, before)
     except OSError as error:
         shutil.rmtree(partial, ignore_errors=True)
         raise RelmError(f"{folder}: cannot be written: {error.strerror} ({error.filename}); nothing was changed") from error
+    except RelmError:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+    note_checked(folder, hashes | {CHECKSUMS: sha256_of(folder / CHECKSUMS)})
     size = sum(path.stat().st_size for path in plan_files.values())
-    manner = f"{copied} of them copied from another file system" if copied else "hard-linked"
-    return f"{folder} has {len(plan_files)} files of {format_bytes(size)}, {manner}"
+    return f"{folder} has {len(plan_files) + 1} files of {format_bytes(size)}, {_describe_manner(manners)}"
+
+
+def _describe_manner(manners: Mapping[str, str]) -> str:
+    linked = [name for name, manner in manners.items() if manner == LINKED]
+    if linked:
+        return (
+            f"copied but for {', '.join(linked)}: the disk has no room for it, so it is a read-only link to the run's own "
+            "file, and damage to the one is damage to the other"
+        )
+    return SHARED if set(manners.values()) == {SHARED} else COPIED
 
 
 def _require_present(plan_files: Mapping[str, Path], folder: Path) -> None:
@@ -88,21 +117,15 @@ def _require_present(plan_files: Mapping[str, Path], folder: Path) -> None:
         raise RelmError(f"{folder}: cannot be published without {', '.join(absent)}; run the steps that make them")
 
 
-def _link(source: Path, target: Path) -> bool:
-    """Hard-link a file, or copy it where the file system cannot, and return True if it was copied for that reason.
-
-    A log is always copied: training appends to it, and truncates it when it resumes.
-    """
-    target.parent.mkdir(parents=True, exist_ok=True)
-    if source.suffix == ".jsonl":
-        shutil.copy2(source, target)
-        return False
-    try:
-        os.link(source.resolve(), target)
-    except OSError:  # another file system, or one without hard links; the copy raises any other error
-        shutil.copy2(source, target)
-        return True
-    return False
+def _require_reported(plan_files: Mapping[str, Path], hashes: Mapping[str, str], reported: Mapping[str, str]) -> None:
+    """Raise RelmError if a copied file has another sha256 than the report lists."""
+    for name, path in plan_files.items():
+        if hashes[name] == reported.get(name, hashes[name]):
+            continue
+        raise RelmError(
+            f"{path}: sha256 is {hashes[name]}, the report lists {reported[name]}: changed since. Delete it and "
+            f"{plan_files[METADATA]}, and give the same command again"
+        )
 
 
 def _swap(partial: Path, folder: Path, before: Path) -> None:

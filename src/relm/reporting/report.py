@@ -1,21 +1,26 @@
 """The files of a report: the report page, the model card, the resolved recipe, the provenance and the crate."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from relm.artifact import atomic_file, write_json
+from relm.provenance.citation import read_citation
 from relm.provenance.crate import PublishedRun, build_crate
 from relm.recipes.plan import Plan
-from relm.recipes.run_folder import METADATA
-from relm.reporting import plots
+from relm.recipes.run_folder import METADATA, REPORT_FILES
 from relm.reporting.curve import watched_run
 from relm.reporting.findings import Findings, gather
+from relm.reporting.headline import run_facts
 from relm.reporting.model_card import model_card
 from relm.reporting.oracles import describe_oracles
 from relm.reporting.pages import template
 from relm.reporting.pipeline import report_pipeline
-from relm.reporting.publish import COMPILATION, REPORT_FILES, evaluation_names, published_files
+from relm.reporting.publish import COMPILATION, evaluation_names, published_files
+from relm.reporting.replaced_results import keep_replaced
+from relm.reporting.seeds import seed_evaluation_names
+from relm.reporting.training_charts import training_charts, values_table
+from relm.reporting.training_log import read_log
 
 
 def write_report(
@@ -24,24 +29,35 @@ def write_report(
     evaluations: Mapping[str, Path],
     output_folder: Path,
     before: Mapping[str, Path] | None = None,
+    other_seeds: Sequence[Mapping[str, Path]] = (),
 ) -> str:
     """Write `report.html`, `README.md`, `recipe.json`, `provenance.json` and `ro-crate-metadata.json`.
 
     Where the recipe was compiled, `compile.json` is copied as the page shows it. Times come from the steps' records, so writing
     the report of the same run again gives the same bytes.
 
+    Args:
+        plan: the plan of the run.
+        verify: the verdict, `verify.json`.
+        evaluations: task -> figures of the trained model.
+        output_folder: the folder of the five files.
+        before: task -> figures of the starting weights.
+        other_seeds: the evaluations of the recipe's other seeds, in turn.
+
     Raises:
         RelmError: a file of the run is absent or damaged.
     """
-    findings = gather(plan, verify, evaluations, before)
+    findings = gather(plan, verify, evaluations, before, other_seeds)
     _write(output_folder / "report.html", report_page(findings))
     _write(output_folder / "README.md", model_card(findings))
     write_json(output_folder / "recipe.json", findings.resolved)
-    write_json(output_folder / "provenance.json", provenance(findings))
+    write_json(output_folder / "provenance.json", provenance(findings, keep_replaced(plan)))
     files = published_files(plan) | {name: output_folder / name for name in REPORT_FILES}
     files.pop(COMPILATION, None)  # of an earlier report
     files |= _kept_compilation(findings, output_folder / COMPILATION)
     files |= evaluation_names(evaluations, before or {}) | {"verify.json": verify}
+    for run, figures in zip(plan.runs[1:], other_seeds, strict=True):
+        files |= seed_evaluation_names(run, figures)
     del files[METADATA]
     write_json(output_folder / METADATA, build_crate(_published_run(findings), files))
     missing = sum(1 for record in findings.records if not record["step"])
@@ -67,7 +83,7 @@ def _kept_compilation(findings: Findings, path: Path) -> dict[str, Path]:
     return {COMPILATION: path}
 
 
-def provenance(findings: Findings) -> dict[str, Any]:
+def provenance(findings: Findings, replaced: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Return the content of `provenance.json`.
 
     It has the records of all steps in order of the data flow, each list of packages once by its sha256, and the compiled
@@ -76,25 +92,26 @@ def provenance(findings: Findings) -> dict[str, Any]:
     steps = [
         record | ({"packages": record["packages"]["sha256"]} if "packages" in record else {}) for record in findings.records
     ]
-    run = {"name": findings.plan.name, "fingerprint": findings.plan.fingerprint, "steps": steps}
+    run = {"name": findings.plan.published_name, "fingerprint": findings.plan.fingerprint, "steps": steps}
     compiled = {"compiled": findings.compiled.provenance} if findings.compiled and findings.compiled.compilation else {}
-    return run | compiled | {"packages": findings.installed}
+    before = {"replaces": replaced} if replaced else {}
+    return run | before | compiled | {"packages": findings.installed}
 
 
 def report_page(findings: Findings) -> str:
     """Return the report as one HTML page that needs nothing else."""
-    log = plots.read_log(findings.logs)
+    log = read_log(findings.logs)
     levels = findings.evaluations.get("held_out", {}).get("figures", {})
     watched = watched_run(findings.plan, findings.logs)
-    published = watched.drawn if watched else None
+    published, sentence = (watched.drawn, watched.verdict) if watched else (None, "")
     return template("report.html").render(
         findings=findings,
         plan=findings.plan,
         recipe=findings.plan.recipe,
+        facts=run_facts(findings.plan, findings.trained, log.total_seconds),
         rows=[row | scale(row) for row in findings.verdict["rows"]],
-        wide=plots.loss_curve(log, levels, published=published),
-        narrow=plots.loss_curve(log, levels, narrow=True, published=published),
-        described=plots.describe_curve(log, watched.verdict if watched else ""),
+        charts=training_charts(log, levels, published, sentence),
+        values=values_table(log),
         watched=watched,
         pipeline=report_pipeline(findings.plan),
         oracles=describe_oracles(findings.plan.name),
@@ -125,9 +142,10 @@ def _published_run(findings: Findings) -> PublishedRun:
     """Return the facts that the crate states."""
     return PublishedRun(
         title=findings.plan.recipe.title,
-        identifier=f"{findings.plan.name}-{findings.plan.fingerprint}",
+        identifier=f"{findings.plan.published_name}-{findings.plan.fingerprint}",
         description=f"{findings.headline}. {findings.summary}",
         date=findings.date,
         origins=findings.origins,
         records=[record for record in findings.records if record["step"]],
+        citation=read_citation(),
     )

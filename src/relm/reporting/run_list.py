@@ -1,4 +1,4 @@
-"""The list of runs with their machines: each run once, or all runs on one machine. Imports no torch."""
+"""The list of runs with all their machines: each run once, or all runs on one machine. Imports no torch."""
 
 import textwrap
 from collections.abc import Iterable, Iterator
@@ -10,10 +10,11 @@ from relm.forecast.expected_tokenizer import vocabulary
 from relm.forecast.machine_figures import USUAL, PhaseWork, hours_at_peak, price_of_hour
 from relm.forecast.memory_verdict import MemoryVerdict, judge_memory
 from relm.formatting import format_bytes
+from relm.recipes.file_names import describe_misnamed, describe_misnamed_machine
 from relm.recipes.machine_use import can_place, divides
 from relm.recipes.machines import Machine, find_own_machine
 from relm.recipes.plan import Plan
-from relm.recipes.project import Project, describe_misnamed, describe_misnamed_machine, shorten_error
+from relm.recipes.project import Project, shorten_error
 from relm.training.architecture import configuration
 from relm.training.arithmetic import operations
 
@@ -50,7 +51,7 @@ class Figures(NamedTuple):
 
 def describe_runs(project: Project) -> str:
     """Return each run once, grouped by paper, with its title, and a cell for each machine that can train."""
-    plans, faults = _read_plans(project)
+    plans, faults = read_plans(project)
     machines = project.machines()
     cells = {
         name: [
@@ -62,7 +63,7 @@ def describe_runs(project: Project) -> str:
     }
     width = max((len(cell) for row in cells.values() for cell in row), default=0) + 2
     lines: list[str] = []
-    for heading, group in _by_paper(plans.values()):
+    for heading, group in group_by_paper(plans.values()):
         lines += [heading, ""]
         for plan in group:
             lines += [*_title_lines(plan), *_cell_lines(cells[plan.name], width), ""]
@@ -77,7 +78,7 @@ def describe_machine_runs(project: Project, name: str) -> str:
         RelmError: the machine is unknown.
     """
     machine = project.machine(name, f"@{name}")
-    plans, faults = _read_plans(project)
+    plans, faults = read_plans(project)
     others = [known for known, plan in plans.items() if not can_place(plan.recipe, name, machine)]
     plans = {known: plan for known, plan in plans.items() if known not in others}
     width = max((len(f"{plan}@{name}") for plan in plans), default=0)
@@ -92,7 +93,7 @@ def describe_machine_runs(project: Project, name: str) -> str:
     return "\n".join([f"{name}: {machine.title}", "", header, *rows, "", *faults, *without, *legend])
 
 
-def _read_plans(project: Project) -> tuple[dict[str, Plan], list[str]]:
+def read_plans(project: Project) -> tuple[dict[str, Plan], list[str]]:
     """Return the plans by name, and a line for each recipe or machine with faults and each file whose name cannot be used."""
     plans, faults = {}, []
     width = max((len(name) for name in project.names()), default=0)
@@ -110,7 +111,7 @@ def _read_plans(project: Project) -> tuple[dict[str, Plan], list[str]]:
     return plans, [*faults, *(describe_misnamed_machine(path) for path in project.misnamed_machines())]
 
 
-def _by_paper(plans: Iterable[Plan]) -> Iterator[tuple[str, list[Plan]]]:
+def group_by_paper(plans: Iterable[Plan]) -> Iterator[tuple[str, list[Plan]]]:
     """Yield a heading and the plans of each paper, and at last those without a paper."""
     groups: dict[str, list[Plan]] = {}
     for plan in plans:
@@ -142,7 +143,7 @@ def find_figures(project: Project, plan: Plan, name: str, machine: Machine) -> F
     config, run = configuration(placed.recipe, tokenizer), placed.recipe.run
     work = [PhaseWork(phase, operations(config, phase, run).hardware) for phase in placed.recipe.pretrain.values()]
     hours, price = hours_at_peak(work, machine, run.float32_matmul_precision), price_of_hour(machine, None)
-    hours = None if hours is None else hours / USUAL
+    hours = None if hours is None else plan.recipe.seeds * hours / USUAL
     cost = None if hours is None or price is None else hours * price
     return Figures([judge_memory(placed, phase, tokenizer) for phase in placed.phases], hours, cost)
 

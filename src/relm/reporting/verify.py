@@ -1,43 +1,20 @@
-"""The verdict on a measured figure: an equivalence test against the published one, with its power.
+"""The verdict on measured figures: `verify.json`, with a row for each published figure.
 
-The figure of one run is drawn from N(m, s^2), so the difference of our mean over n runs (n = 1 here) and a published mean
-over p runs has the standard error
-
-    e(n) = s * sqrt(1/n + 1/p),
-
-and with s estimated from k runs, (difference - true difference) / e(n) is Student's t with k - 1 degrees of freedom. The 95 %
-interval of the true difference is therefore
-
-    difference -+ t(0.975) * e(1).
-
-The verdict is `consistent` only if that whole interval lies inside [-tolerance, +tolerance], which is two one-sided tests at
-2.5 % each (Schuirmann 1987, J. Pharmacokinet. Biopharm. 15, 657); `not consistent` only if the whole interval lies outside; and
-otherwise `undecided`.
-
-Power: `not consistent` needs |difference| > tolerance + t(0.975) * e(1), so a true difference of
-
-    tolerance + (t(0.975) + t(0.80)) * e(1)
-
-gets that verdict in about 80 % of repetitions: the minimum detectable effect (Bloom 1995, Evaluation Review 19, 547), plus the
-tolerance. If the difference stays the same, n seeds of our own decide as soon as t(0.975) * e(n) falls below the
-margin |tolerance - |difference||, that is from
-
-    n = 1 / ((margin / (t(0.975) * s))^2 - 1/p)
-
-on; if the bracket is not positive, the published mean alone is too uncertain for any count of them.
+`equivalence.py` has the test and its formulas. Of several seeds, a row compares the mean of their figures.
 """
 
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from relm.artifact import read_json, write_json
 from relm.errors import RelmError
-from relm.recipes.expectations import Expectation, Noise
+from relm.recipes.expectations import Expectation
 from relm.recipes.recipe import Recipe
 from relm.recipes.run_folder import MACHINES
+from relm.reporting.equivalence import MeanDifference, Spread, measure_spread, pool_spreads
 from relm.training.model_files import checked_model
 
 CONSISTENT = "consistent"
@@ -51,51 +28,73 @@ NOTHING_PUBLISHED = "no published figure"
 PRECEDENCE = (NOT_CONSISTENT, UNDECIDED, NO_NOISE, CONSISTENT, NOT_COMPARABLE)
 
 Row = dict[str, Any]
+Evaluations = Mapping[str, Mapping[str, Any]]
+"""Task -> content of eval/TASK.json."""
 
 
-def verify(recipe: Recipe, fingerprint: str | None, evaluations: Mapping[str, Path], model: Path, output: Path) -> str:
+class JudgedRun(NamedTuple):
+    """One run of those that are judged together."""
+
+    seed: int
+    fingerprint: str | None
+    """The run's current fingerprint; None: others trained the model, and only its figures are judged."""
+    model: Path
+    """The weights, `model.safetensors`, with their sidecar."""
+    evaluations: Mapping[str, Path]
+    """`eval/TASK.json` by task."""
+
+
+def verify(recipe: Recipe, runs: Sequence[JudgedRun], output: Path) -> str:
     """Judge every row of the recipe's `expect` and write `verify.json`; bad figures are a result, not an error.
 
     Args:
-        fingerprint: the recipe's current fingerprint; None: others trained the model, and only its figures are judged.
-        evaluations: `eval/TASK.json` by task.
-        model: the weights, `model.safetensors`, with their sidecar.
+        recipe: the recipe with the expectations.
+        runs: its runs, one for each seed; the first is published.
+        output: the file to write.
 
     Raises:
-        RelmError: the model was trained from another fingerprint, or a task evaluated another model, or a file is damaged.
+        RelmError: a model was trained from another fingerprint, or a task evaluated another model, or a file is damaged.
     """
-    sidecar = checked_model(model)
-    read = {task: _evaluation(path, task) for task, path in evaluations.items()}
-    integrity = _integrity(fingerprint, sidecar, read, model, evaluations)
-    machines = find_machines(read) or [recipe.run.machine]
+    read = {run.seed: {task: _evaluation(path, task) for task, path in run.evaluations.items()} for run in runs}
+    sidecars = [checked_model(run.model) for run in runs]
+    integrity = [row for run, sidecar in zip(runs, sidecars, strict=True) for row in _integrity(run, sidecar, read[run.seed])]
+    machines = list(dict.fromkeys(machine for each in read.values() for machine in find_machines(each))) or [recipe.run.machine]
     rows = [judge_row(expectation, read, machines) for expectation in recipe.expect]
     word, sentence = overall(rows)
-    verdict = {"verdict": word, "sentence": sentence, "fingerprint": fingerprint, "model_sha256": sidecar["sha256"]}
-    write_json(output, verdict | {"rows": rows, "integrity": integrity})
-    return f"verified {len(rows)} published figures and {len(integrity)} identities: {word}. {sentence}"
+    stated = [
+        {"seed": run.seed, "fingerprint": run.fingerprint, "model_sha256": sidecar["sha256"]}
+        for run, sidecar in zip(runs, sidecars, strict=True)
+    ]
+    verdict = {"verdict": word, "sentence": sentence, **{key: stated[0][key] for key in ("fingerprint", "model_sha256")}}
+    write_json(output, verdict | {"seeds": [run.seed for run in runs], "runs": stated, "rows": rows, "integrity": integrity})
+    of = f" of {len(runs)} seeds" if len(runs) > 1 else ""
+    return f"verified {len(rows)} published figures and {len(integrity)} identities{of}: {word}. {sentence}"
 
 
 # --- one row ---------------------------------------------------------------------------------------------------------------
 
 
-def find_machines(evaluations: Mapping[str, Mapping[str, Any]]) -> list[str | None]:
+def find_machines(evaluations: Evaluations) -> list[str | None]:
     """Return the machines that trained, in order and each once, as evaluations of the log list them; none without one."""
     protocols = [evaluation.get("protocol", {}).get(MACHINES, {}) for evaluation in evaluations.values()]
     stretches = [stretch for protocol in protocols for phase in protocol.values() for stretch in phase]
     return list(dict.fromkeys(stretch["machine"] for stretch in stretches))
 
 
-def judge_row(
-    expectation: Expectation, evaluations: Mapping[str, Mapping[str, Any]], machines: Sequence[str | None] = (None,)
-) -> Row:
+def judge_row(expectation: Expectation, runs: Mapping[int, Evaluations], machines: Sequence[str | None] = (None,)) -> Row:
     """Return one row of `verify.json`: the published figure, ours, and the verdict on their difference.
 
     Args:
+        expectation: the published figure.
+        runs: seed -> the evaluations of its run.
         machines: the machines that trained, one after another; None for one without a name.
     """
-    ours, absence = _figure(expectation.metric, evaluations)
+    values, absence = _figures(expectation.metric, runs)
     row = expectation.model_dump(mode="json", exclude={"value", "comparable", "measured_on"})
+    ours = math.fsum(values.values()) / len(values) if values else None
     row = {"metric": row.pop("metric"), "ours": ours, "published": expectation.value, **row}
+    if len(values) > 1:
+        row["seeds"] = [{"seed": seed, "value": value} for seed, value in values.items()]
     if not expectation.comparable:
         absence = "the published protocol differs from ours (comparable: false in the recipe)"
     elif expectation.measured_on is not None and set(machines) != {expectation.measured_on}:
@@ -103,9 +102,40 @@ def judge_row(
     if absence or ours is None:
         return row | {"verdict": NOT_COMPARABLE, "sentence": f"{expectation.metric}: not comparable: {absence}."}
     row["difference"] = ours - expectation.value
-    if expectation.noise is None:
-        return row | {"verdict": NO_NOISE, "sentence": f"{_shown(row)}; without known noise nothing follows from it."}
-    return _test_row(row, expectation, expectation.noise)
+    spread, row["noise"] = _find_noise(expectation, values)
+    if spread is None:
+        equal = f"; all {len(values)} seeds gave the same figure" if len(values) > 1 else ""
+        return row | {"verdict": NO_NOISE, "sentence": f"{_shown(row)}{equal}; without known noise nothing follows from it."}
+    return _test_row(row, expectation, MeanDifference(spread, len(values), expectation.published_runs))
+
+
+def _find_noise(expectation: Expectation, values: Mapping[int, float]) -> tuple[Spread | None, dict[str, Any] | None]:
+    """Return the noise of a figure, from our own seeds, other runs that the recipe states or both, and its origin."""
+    own, stated = measure_spread(list(values.values())), expectation.noise
+    if own is None:
+        found = None if stated is None else Spread(stated.standard_deviation, stated.runs - 1)
+        return found, None if stated is None else stated.model_dump(mode="json")
+    source = f"the recipe's own seeds {_format_list(list(values))}"
+    if stated is None:
+        return own, {"standard_deviation": own.standard_deviation, "runs": len(values), "source": source}
+    pooled = pool_spreads([own, Spread(stated.standard_deviation, stated.runs - 1)])
+    assert pooled is not None
+    parts = f"{own.standard_deviation:.3g} of {source}, pooled with {stated.standard_deviation:g} of {stated.runs} other runs"
+    return pooled, {
+        "standard_deviation": pooled.standard_deviation,
+        "runs": len(values) + stated.runs,
+        "source": f"{parts}: {stated.source}",
+    }
+
+
+def _format_list(values: Sequence[object]) -> str:
+    """Return values as in a sentence.
+
+    >>> _format_list([1, 2, 3])
+    '1, 2 and 3'
+    """
+    *first, last = map(str, values)
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def _format_machines(machines: Sequence[str | None]) -> str:
@@ -115,7 +145,18 @@ def _format_machines(machines: Sequence[str | None]) -> str:
     return "names no machine" if machines[0] is None else f"is on {machines[0]}"
 
 
-def _figure(metric: str, evaluations: Mapping[str, Mapping[str, Any]]) -> tuple[float | None, str | None]:
+def _figures(metric: str, runs: Mapping[int, Evaluations]) -> tuple[dict[int, float], str | None]:
+    """Return seed -> the measured figure that ``metric`` names; or none, and the reason why a seed has none."""
+    found: dict[int, float] = {}
+    for seed, evaluations in runs.items():
+        value, absence = _figure(metric, evaluations)
+        if value is None:
+            return {}, f"{absence} with seed {seed}" if len(runs) > 1 else absence
+        found[seed] = value
+    return found, None
+
+
+def _figure(metric: str, evaluations: Evaluations) -> tuple[float | None, str | None]:
     """Return the measured figure that ``metric`` names, or the reason why there is none."""
     task, *keys = metric.split(".")
     if task not in evaluations:
@@ -128,42 +169,9 @@ def _figure(metric: str, evaluations: Mapping[str, Mapping[str, Any]]) -> tuple[
     return float(value), None
 
 
-def interval_half_width(noise: Noise, published_runs: int) -> float:
-    """Return t(0.975) * e(1) of this module's formulas, for one run of ours."""
-    return _quantile(0.975, noise) * standard_error(noise, 1, published_runs)
-
-
-def standard_error(noise: Noise, our_runs: int, published_runs: int) -> float:
-    """Return e(n), for the difference of two means whose single runs have the noise's standard deviation."""
-    return noise.standard_deviation * math.sqrt(1 / our_runs + 1 / published_runs)
-
-
-def noticeable_difference(noise: Noise, published_runs: int, tolerance: float) -> float:
-    """Return the true difference that would give `not consistent` four times in five."""
-    quantiles = _quantile(0.975, noise) + _quantile(0.80, noise)
-    return tolerance + quantiles * standard_error(noise, 1, published_runs)
-
-
-def deciding_seeds(noise: Noise, published_runs: int, tolerance: float, difference: float) -> int | None:
-    """Return how many seeds of our own would decide an undecided row if the difference stayed the same; None: none would."""
-    margin = abs(tolerance - abs(difference))
-    bracket = (margin / (_quantile(0.975, noise) * noise.standard_deviation)) ** 2 - 1 / published_runs
-    return max(2, math.ceil(1 / bracket)) if bracket > 0 else None
-
-
-def _quantile(probability: float, noise: Noise) -> float:
-    from scipy.stats import t  # takes a second to import
-
-    return float(t.ppf(probability, noise.runs - 1))
-
-
-def _test_row(row: Row, expectation: Expectation, noise: Noise) -> Row:
+def _test_row(row: Row, expectation: Expectation, comparison: MeanDifference) -> Row:
     """Return the row with its interval, its verdict, its power and the count of seeds that would decide."""
-    half, difference, tolerance = (
-        interval_half_width(noise, expectation.published_runs),
-        row["difference"],
-        expectation.tolerance,
-    )
+    half, difference, tolerance = comparison.half_width, row["difference"], expectation.tolerance
     low, high = difference - half, difference + half
     if -tolerance <= low and high <= tolerance:
         verdict, relation = CONSISTENT, "inside"
@@ -171,12 +179,12 @@ def _test_row(row: Row, expectation: Expectation, noise: Noise) -> Row:
         verdict, relation = NOT_CONSISTENT, "outside"
     else:
         verdict, relation = UNDECIDED, "partly outside"
-    seeds: int | None = 1
-    if verdict == UNDECIDED:
-        seeds = deciding_seeds(noise, expectation.published_runs, tolerance, difference)
-    noticeable = noticeable_difference(noise, expectation.published_runs, tolerance)
+    decided = verdict != UNDECIDED
+    seeds = comparison.our_runs if decided else comparison.deciding_seeds(tolerance, difference)
+    noticeable = comparison.noticeable_difference(tolerance)
     row |= {
-        "standard_error": standard_error(noise, 1, expectation.published_runs),
+        "standard_error": comparison.standard_error,
+        "degrees_of_freedom": comparison.spread.degrees_of_freedom,
         "interval": [low, high],
         "verdict": verdict,
         "would_have_noticed": noticeable,
@@ -184,21 +192,28 @@ def _test_row(row: Row, expectation: Expectation, noise: Noise) -> Row:
     }
     sentence = (
         f"{_shown(row)}, 95 % interval {low:+.3g} to {high:+.3g}, {relation} the tolerance of {tolerance:g}: {verdict}. "
-        f"It would have noticed a difference of {noticeable:.3g} four times in five; {_format_seeds(seeds, expectation)}."
+        f"It would have noticed a difference of {noticeable:.3g} four times in five; "
+        f"{_format_seeds(seeds, comparison, decided=decided)}."
     )
     return row | {"sentence": sentence}
 
 
 def _shown(row: Row) -> str:
     ours, published, difference = row["ours"], row["published"], row["difference"]
-    return f"{row['metric']}: {ours:.5g} here, {published:.5g} published ({row['place']}), difference {difference:+.3g}"
+    mean = ""
+    if values := [run["value"] for run in row.get("seeds", [])]:
+        spread = measure_spread(values)
+        mean = f" (mean of {len(values)} seeds{f', standard deviation {spread[0]:.3g}' if spread else ''})"
+    return f"{row['metric']}: {ours:.5g} here{mean}, {published:.5g} published ({row['place']}), difference {difference:+.3g}"
 
 
-def _format_seeds(seeds: int | None, expectation: Expectation) -> str:
+def _format_seeds(seeds: int | None, comparison: MeanDifference, *, decided: bool) -> str:
     if seeds is None:
-        runs = "one run" if expectation.published_runs == 1 else f"{expectation.published_runs} runs"
+        runs = "one run" if comparison.published_runs == 1 else f"{comparison.published_runs} runs"
         return f"no number of seeds of ours would decide, since the published figure is of {runs} only"
-    return "this one seed decides" if seeds == 1 else f"{seeds} seeds of ours would decide if it stays"
+    if decided:
+        return "this one seed decides" if seeds == 1 else f"these {seeds} seeds decide"
+    return f"{seeds} seeds of ours would decide if it stays"
 
 
 # --- the whole ---------------------------------------------------------------------------------------------------------------
@@ -223,27 +238,21 @@ def _evaluation(path: Path, task: str) -> Mapping[str, Any]:
     return content
 
 
-def _integrity(
-    fingerprint: str | None,
-    sidecar: Mapping[str, Any],
-    evaluations: Mapping[str, Mapping[str, Any]],
-    model: Path,
-    paths: Mapping[str, Path],
-) -> list[Row]:
+def _integrity(run: JudgedRun, sidecar: Mapping[str, Any], evaluations: Evaluations) -> list[Row]:
     """Return the comparisons that ensure that recipe, model and figures belong together."""
-    if fingerprint is not None and sidecar.get("fingerprint") != fingerprint:
+    if run.fingerprint is not None and sidecar.get("fingerprint") != run.fingerprint:
         raise RelmError(
-            f"{model}: was trained from fingerprint {sidecar.get('fingerprint')}, the recipe now has {fingerprint}: "
+            f"{run.model}: was trained from fingerprint {sidecar.get('fingerprint')}, the recipe now has {run.fingerprint}: "
             "the recipe or its data changed since; run the recipe's command again to train the current version"
         )
     rows = []
-    if fingerprint is not None:
-        rows.append({"what": "fingerprint of the model", "expected": fingerprint, "found": sidecar["fingerprint"]})
+    if run.fingerprint is not None:
+        rows.append({"what": "fingerprint of the model", "expected": run.fingerprint, "found": sidecar["fingerprint"]})
     for task, evaluation in evaluations.items():
         found = evaluation.get("model_sha256")
         if found != sidecar["sha256"]:
             raise RelmError(
-                f"{paths[task]}: evaluated the model with sha256 {found}, but {model} has {sidecar['sha256']}; "
+                f"{run.evaluations[task]}: evaluated the model with sha256 {found}, but {run.model} has {sidecar['sha256']}; "
                 "delete the file and evaluate again"
             )
         rows.append({"what": f"model that {task} evaluated", "expected": sidecar["sha256"], "found": found})

@@ -1,0 +1,95 @@
+"""Logs of a phase that were deleted while its checkpoints stayed: copied back from the published folder, or written again.
+
+A checkpoint has no lines of `train.jsonl` and `checkpoints.jsonl`, so a run that resumed without them would publish only their
+end. Training of minutes begins again instead; hours of it are not thrown away unasked.
+"""
+
+import contextlib
+import logging
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from relm.artifact import atomic_file, read_json, sha256_of
+from relm.devices.ranks import rank
+from relm.errors import RelmError
+from relm.formatting import format_duration
+from relm.recipes.plan import Plan
+from relm.recipes.run_folder import CHECKPOINTS, LOG
+from relm.replay.attested_run import published_name, read_lines
+from relm.replay.published_files import recorded_sha256
+from relm.training.checkpoints import newest_checkpoint
+from relm.training.interruption import run_lock
+
+# Seconds of training that are repeated without asking.
+LONGEST = 3600.0
+
+logger = logging.getLogger(__name__)
+
+
+@contextlib.contextmanager
+def replaced_logs(plan: Plan, phase: str) -> Iterator[None]:
+    """Before a phase is trained, bring back its lost logs, or set its checkpoints aside until it is trained again.
+
+    Raises:
+        RelmError: they are lost, and training them again would take over an hour.
+    """
+    folder = plan.run_folder / phase
+    aside = folder / "checkpoints.without_log"
+    if rank() == 0 and (folder / "checkpoints").is_dir():
+        with run_lock(folder / "lock"):
+            _replace(plan, phase, aside)
+    yield
+    if rank() == 0:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def _replace(plan: Plan, phase: str, aside: Path) -> None:
+    folder, checkpoints = plan.run_folder / phase, plan.run_folder / phase / "checkpoints"
+    newest = newest_checkpoint(checkpoints)
+    lost = [name for name in (LOG, CHECKPOINTS) if not (folder / name).exists()]
+    if not lost or newest is None or _copy_back(plan, phase, lost, newest):
+        return
+    seconds = _trained_seconds(newest)
+    if seconds > LONGEST:
+        raise RelmError(
+            f"{folder / lost[0]}: no such file, and {plan.results} has none that belongs to {newest}, which is the result of "
+            f"{format_duration(seconds)} of training. Bring the file back; or delete {checkpoints} to train again from step 1, "
+            f"or make an empty {lost[0]} to resume without the lines before"
+        )
+    logger.warning(
+        "%s is lost, so phase %s is trained from the beginning; its checkpoints are in %s until then",
+        *(folder / lost[0], phase, aside),
+    )
+    shutil.rmtree(aside, ignore_errors=True)
+    checkpoints.rename(aside)
+
+
+def _trained_seconds(checkpoint: Path) -> float:
+    """Return the seconds of training before a checkpoint; 0: its state is damaged, so it cannot be resumed."""
+    try:
+        return float(read_json(checkpoint / "state.json")["seconds"])
+    except (RelmError, KeyError, TypeError, ValueError):
+        return 0.0
+
+
+def _copy_back(plan: Plan, phase: str, lost: Sequence[str], newest: Path) -> bool:
+    """Copy lost logs from the published folder if it attests the newest checkpoint; return whether it does."""
+    published = {name: plan.results / published_name(name, phase, plan.phases) for name in (LOG, CHECKPOINTS)}
+    try:
+        if read_json(plan.results / "recipe.json")["fingerprint"] != plan.fingerprint:
+            return False
+        hashes = {name: recorded_sha256(plan.results, path.name) for name, path in published.items()}
+        if any(sha256_of(path) != hashes[name] for name, path in published.items()):
+            return False
+        attested = {line["step"]: line["sha256"] for line in read_lines(published[CHECKPOINTS])}
+        state = read_json(newest / "state.json")
+        if attested.get(state["step"]) != state["sha256"]:
+            return False
+    except (RelmError, OSError, KeyError, TypeError):
+        return False
+    for name in lost:
+        with atomic_file(plan.run_folder / phase / name) as file:
+            file.write(published[name].read_bytes())
+        logger.info("%s: copied back from %s", plan.run_folder / phase / name, published[name])
+    return True

@@ -1,0 +1,202 @@
+"""The recorded sha256 of each file of a published folder, and the files that differ from it. Imports no torch.
+
+`SHA256SUMS` lists every other file, `ro-crate-metadata.json` every file but these two: whichever byte of a folder changes, a
+file differs from its hash, or the two lists differ. Only the folder is read, so a copy is checked on any machine.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple
+
+from relm.artifact import read_json, sha256_of
+from relm.errors import RelmError
+from relm.recipes.run_folder import CHECKSUMS, METADATA
+
+DAMAGED, MISSING, UNEXPECTED = "damaged", "missing", "unexpected"
+_LINE = re.compile(r"([0-9a-f]{64})  (.+)")
+_OF_A_PHASE = r"(train|checkpoints)(\.(?P<lines>.+))?\.jsonl|(order|device)(\.(?P<record>.+))?\.json"
+_OF_A_MODEL = r".*\.safetensors(\.json)?|(generation_|tokenizer_)?config\.json|tokenizer\.json"
+# Steps in the order of the data flow, each with a pattern of the names of the files that it publishes.
+_MAKERS = {
+    "pretrain": re.compile(f"{_OF_A_PHASE}|{_OF_A_MODEL}"),
+    "compile": re.compile(r"compile\.json"),
+    "evaluate": re.compile(r"eval/.+"),
+    "verify": re.compile(r"verify\.json"),
+    "report": re.compile(r"README\.md|report\.html|recipe\.json|provenance\.json|ro-crate-metadata\.json"),
+    "publish": re.compile(re.escape(CHECKSUMS)),
+}
+
+
+class FileDifference(NamedTuple):
+    """A file of a published folder that is not as it was published."""
+
+    name: str
+    state: str
+    """DAMAGED, MISSING or UNEXPECTED."""
+    detail: str
+    """The comparison that shows it."""
+
+    def __str__(self) -> str:
+        """Return the difference as a phrase."""
+        maker = "" if self.state == UNEXPECTED else f"; made by {describe_maker(self.name)}"
+        return f"{self.name}: {self.state}: {self.detail}{maker}"
+
+
+def find_maker(name: str) -> str:
+    """Return the step that makes a published file.
+
+    >>> find_maker("eval/held_out.json"), find_maker("seeds/2/train.long.jsonl"), find_maker("notes.txt")
+    ('evaluate', 'pretrain', '')
+    """
+    return next((step for step, names in _MAKERS.items() if names.fullmatch(_of_a_run(name))), "")
+
+
+def _of_a_run(name: str) -> str:
+    """Return the name of a file in its run: of several seeds, `seeds/SEED/` has those of the others."""
+    return re.sub(r"^seeds/[^/]+/", "", name)
+
+
+def describe_maker(name: str) -> str:
+    """Return the step that makes a published file, with its phase where the name has one.
+
+    >>> describe_maker("train.long.jsonl"), describe_maker("verify.json"), describe_maker("notes.txt")
+    ('pretrain, phase long', 'verify', 'no step of relm')
+    """
+    step = find_maker(name)
+    found = _MAKERS[step].fullmatch(_of_a_run(name)) if step else None
+    phase = next(filter(None, found.groupdict().values()), None) if found else None
+    return f"{step}, phase {phase}" if phase else step or "no step of relm"
+
+
+def first_differing_step(differences: list[FileDifference]) -> str:
+    """Return the first step in the data flow that made one of the differing files; empty: none of them."""
+    steps = {find_maker(found.name) for found in differences if found.state != UNEXPECTED}
+    return next((step for step in _MAKERS if step in steps), "")
+
+
+def format_checksums(hashes: Mapping[str, str]) -> str:
+    """Return name -> sha256 in the format of `sha256sum`, which `sha256sum --check` reads."""
+    return "".join(f"{sha256}  {name}\n" for name, sha256 in sorted(hashes.items()))
+
+
+def read_checksums(folder: Path) -> dict[str, str] | None:
+    """Return name -> sha256 of `SHA256SUMS`; None: an earlier version, which wrote none, published the folder.
+
+    Raises:
+        RelmError: it is no such list.
+    """
+    path = folder / CHECKSUMS
+    if not path.is_file():
+        return None
+    *texts, rest = path.read_bytes().decode(errors="replace").split("\n")
+    lines = [_LINE.fullmatch(text) for text in texts]
+    if not lines or not all(lines) or rest:
+        raise RelmError(f"{path}: not the list of hashes that `relm publish` writes; publish the result again")
+    return _require_inside(path, {line[2]: line[1] for line in lines if line})
+
+
+def read_crate_hashes(folder: Path) -> dict[str, str] | None:
+    """Return name -> sha256 of the files that `ro-crate-metadata.json` lists; None: there is no such file.
+
+    Raises:
+        RelmError: it is not what `report` writes.
+    """
+    path = folder / METADATA
+    if not path.is_file():
+        return None
+    try:
+        files = [entity for entity in read_json(path)["@graph"] if entity["@type"] == "File"]
+        hashes = {str(entity["name"]): str(entity["sha256"]) for entity in files}
+    except (KeyError, TypeError) as error:
+        raise RelmError(f"{path}: not what `report` writes ({type(error).__name__}: {error}); publish it again") from None
+    return _require_inside(path, hashes)
+
+
+def _require_inside(path: Path, hashes: dict[str, str]) -> dict[str, str]:
+    if strange := [name for name in hashes if name.startswith("/") or ".." in PurePosixPath(name).parts]:
+        raise RelmError(f"{path}: lists {strange[0]!r}, which is outside its folder; relm did not write it")
+    return hashes
+
+
+def recorded_sha256(folder: Path, name: str) -> str | None:
+    """Return the recorded sha256 of one published file; None: there is none, or the lists cannot be read."""
+    for read in (read_checksums, read_crate_hashes):
+        try:
+            if sha256 := (read(folder) or {}).get(name):
+                return sha256
+        except RelmError:
+            continue
+    return None
+
+
+def list_names(folder: Path) -> list[str]:
+    """Return the names of the files of a published folder, without those of Snakemake, git or a hub."""
+    names = (path.relative_to(folder).as_posix() for path in sorted(folder.rglob("*")) if not path.is_dir())
+    return [name for name in names if not any(part.startswith(".") for part in PurePosixPath(name).parts)]
+
+
+def compare_files(folder: Path, sha256: Callable[[Path], str | None] = sha256_of) -> tuple[list[FileDifference], int]:
+    """Compare the files of a published folder with the recorded hashes; return the differences and the count of files.
+
+    Args:
+        sha256: returns the sha256 of a file, or None where it is not to be compared.
+
+    Raises:
+        RelmError: the folder does not exist, or has no list of hashes.
+    """
+    if not folder.is_dir():
+        raise RelmError(f"{folder}: no such folder; give results/NAME, or a copy of such a folder")
+    crate, unread = _read(folder, METADATA, read_crate_hashes)
+    sums, unread_sums = _read(folder, CHECKSUMS, read_checksums)
+    if crate is sums is None and not unread and not unread_sums:
+        raise RelmError(
+            f"{folder}: has neither {CHECKSUMS} nor {METADATA}, so nothing records what it should hold; give a folder that "
+            "relm published"
+        )
+    found = {one.name: one for one in [*unread, *unread_sums]}
+    for name, expected in ((crate or {}) if sums is None else sums).items():
+        one = _compare(folder / name, name, expected, (crate or {}).get(name, expected), sha256)
+        if one is not None:
+            found.setdefault(one.name, one)
+    if METADATA not in found and CHECKSUMS not in found and (one := _compare_lists(crate, sums)):
+        found[CHECKSUMS] = one
+    known = {*(crate or {}), *(sums or {}), *found, CHECKSUMS, METADATA}
+    names = list_names(folder)
+    found |= {name: FileDifference(name, UNEXPECTED, "relm did not publish it") for name in names if name not in known}
+    return list(found.values()), len(known.intersection(names))
+
+
+def _read(
+    folder: Path, name: str, read: Callable[[Path], dict[str, str] | None]
+) -> tuple[dict[str, str] | None, list[FileDifference]]:
+    """Return a list of hashes, None where it is absent or cannot be read; in the second case the difference as well."""
+    try:
+        return read(folder), []
+    except RelmError as error:
+        return None, [FileDifference(name, DAMAGED, str(error).removeprefix(f"{folder / name}: "))]
+
+
+def _compare(
+    path: Path, name: str, expected: str, in_crate: str, sha256: Callable[[Path], str | None]
+) -> FileDifference | None:
+    """Return how one file differs from its recorded hash; where the crate has another that fits, the list is wrong."""
+    if not path.is_file():
+        return FileDifference(name, MISSING, "was published")
+    found = sha256(path)
+    if found in (None, expected):
+        return None
+    if found == in_crate:
+        return FileDifference(CHECKSUMS, DAMAGED, f"its sha256 of {name} is neither the file's nor that in {METADATA}")
+    return FileDifference(name, DAMAGED, f"sha256 is {found}, published was {expected}")
+
+
+def _compare_lists(crate: Mapping[str, str] | None, sums: Mapping[str, str] | None) -> FileDifference | None:
+    """Return the difference of `SHA256SUMS` from the undamaged crate, None if there is none or no crate."""
+    if crate is None:
+        return None
+    if sums is None:
+        return FileDifference(CHECKSUMS, MISSING, f"without it {METADATA} is not checked; an earlier version wrote none")
+    if unlike := sorted({*crate, METADATA} ^ sums.keys()):
+        return FileDifference(CHECKSUMS, DAMAGED, f"only one of it and {METADATA} lists {unlike[0]}")
+    return None

@@ -1,0 +1,96 @@
+"""`relm check`: the files of a published folder, or of a run's own, that are not as the steps made them."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from relm.errors import RelmError
+from relm.recipes.plan import Plan
+from relm.recipes.project import Project
+from relm.recipes.run_folder import CHECKSUMS, METADATA
+from relm.replay.attested_run import find_run, is_run_folder, run_of_folder
+from relm.replay.published_files import UNEXPECTED, FileDifference, first_differing_step
+from relm.replay.recorded_files import describe_checked_files, wrong_files
+from relm.reporting.known_hashes import find_differences
+
+
+class DamagedResult(RelmError):
+    """Raised when a folder differs from what was published."""
+
+
+def check_folders(folders: Sequence[Path]) -> str:
+    """Compare every file of some folders with its recorded hash, and return a line for each folder.
+
+    Raises:
+        DamagedResult: files differ or are missing; the message names each, and the step that made it.
+        RelmError: a folder records no hashes.
+    """
+    found = [_check(folder) for folder in folders]
+    text = "\n".join(lines for _, lines in found)
+    if any(is_damaged for is_damaged, _ in found):
+        raise DamagedResult(text)
+    return text
+
+
+def _check(folder: Path) -> tuple[bool, str]:
+    """Return whether a folder is damaged, and the lines on it."""
+    if not is_published(folder) and is_run_folder(folder):
+        return _check_run_folder(folder)
+    differences, count = find_differences(folder, reads_all=True)
+    return is_damaged(differences), describe_differences(folder, differences, count)
+
+
+def is_published(folder: Path) -> bool:
+    """Return whether a folder has a list of hashes, so that relm published it."""
+    return any((folder / name).is_file() for name in (CHECKSUMS, METADATA))
+
+
+def _check_run_folder(folder: Path) -> tuple[bool, str]:
+    """Compare the files of a run's own folder with the steps' records; return whether some differ, and the lines on it."""
+    project = Project()
+    runs = [find_run(project, folder, phase) for phase in project.plan(run_of_folder(folder)).phases]
+    wrong = [*wrong_files(runs[0]), *(line for run in runs for line in run.differing_lines())]
+    if wrong:
+        return True, "\n  ".join(
+            [f"{folder}: DAMAGED: delete these files, and the same snakemake command makes them again", *wrong]
+        )
+    return False, "\n  ".join(
+        [f"{folder}: whole", *dict.fromkeys(line for run in runs for line in describe_checked_files(run))]
+    )
+
+
+def is_damaged(differences: Sequence[FileDifference]) -> bool:
+    """Return whether a published file is not as it was; a file that was added damages nothing."""
+    return any(found.state != UNEXPECTED for found in differences)
+
+
+def describe_differences(folder: Path, differences: Sequence[FileDifference], count: int) -> str:
+    """Return the lines on a folder: the verdict, each difference, the first step whose files differ, and the remedy."""
+    named = [f"  {found}" for found in differences]
+    if not is_damaged(differences):
+        return "\n".join([f"{folder}: whole: {count} files have the sha256 with which they were published", *named])
+    bad = sum(found.state != UNEXPECTED for found in differences)
+    files = "1 file differs or is missing" if bad == 1 else f"{bad} files differ or are missing"
+    return "\n".join([
+        f"{folder}: DAMAGED: {files}, the first of them from step {first_differing_step(list(differences)) or 'unknown'}",
+        *named,
+        f"  {_describe_remedy(folder)}",
+    ])  # fmt: skip
+
+
+def _describe_remedy(folder: Path) -> str:
+    """Return what restores a damaged folder."""
+    if folder.parts[:1] == ("results",):
+        return f"delete {folder}, and `snakemake {folder}` publishes it again from the run's own files"
+    return "bring these files again from where the folder was copied"
+
+
+def describe_published(plan: Plan) -> str:
+    """Return a phrase on the published folder of a recipe; only files are hashed that were changed since the last time."""
+    try:
+        differences, count = find_differences(plan.results)
+    except RelmError as error:
+        return f"cannot be checked: {error}"
+    if is_damaged(differences):
+        names = ", ".join(found.name for found in differences if found.state != UNEXPECTED)
+        return f"DAMAGED: {names}; `relm check {plan.results}` says more"
+    return f"{count} files as they were published"

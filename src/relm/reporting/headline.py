@@ -1,0 +1,108 @@
+"""The top of a report: what the run is, in a few figures, and what it reached where nobody has published anything."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from relm.formatting import format_count, format_duration
+from relm.recipes.devices import HOST
+from relm.recipes.plan import Plan
+from relm.reporting.figures import FIGURES
+
+
+@dataclass(frozen=True)
+class Fact:
+    """One figure of the top, with a note beneath."""
+
+    name: str
+    value: str
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Trained:
+    """The trained model and the hardware that trained it."""
+
+    parameters: int | None
+    """None: the model's sidecar does not say."""
+    tokens: int
+    processors: str
+    """The hosts' processors, or the devices, as the steps recorded them; empty: not recorded."""
+    machines: int
+    """The count of machines that trained, one after another."""
+
+
+def run_facts(plan: Plan, trained: Trained, seconds: float | None) -> list[Fact]:
+    """Return what a run is: parameters, tokens, time, throughput, hardware, and the cost where its one machine has a price.
+
+    Args:
+        seconds: the wall time of training; None: it was not logged.
+    """
+    facts = []
+    if trained.parameters is not None:
+        facts.append(Fact("parameters", format_count(trained.parameters), plan.recipe.model.architecture))
+    steps = sum(phase.steps for phase in plan.recipe.pretrain.values())
+    facts.append(Fact("training tokens", format_count(trained.tokens), f"in {steps:,} steps"))
+    if seconds:
+        facts.append(Fact("training time", format_duration(seconds), "without evaluation"))
+        facts.append(Fact("throughput", format_rate(trained.tokens / seconds), "tokens per second"))
+    facts.append(Fact("hardware", *_hardware(plan, trained.processors)))
+    if plan.machine is not None and plan.machine.price is not None and seconds and trained.machines == 1:
+        price = plan.machine.price
+        facts.append(
+            Fact("cost", f"${price.usd_per_hour * seconds / 3600:,.2f}", f"at ${price.usd_per_hour:g} an hour, {price.date}")
+        )
+    return facts
+
+
+def _hardware(plan: Plan, processors: str) -> tuple[str, str]:
+    """Return the machine's name and title, or the processors where the recipe means the machine at hand."""
+    if plan.machine is None or plan.machine.device == HOST:
+        return processors or "not recorded", ""
+    return str(plan.recipe.run.machine), plan.machine.title
+
+
+def format_rate(value: float) -> str:
+    """Return a count per second with at least three digits.
+
+    >>> format_rate(13884.2), format_rate(3.14159)
+    ('13,884', '3.14')
+    """
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def describe_gain(evaluations: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return what the model reached, without a published figure: its gain over counts of pairs, or its main figure.
+
+    >>> describe_gain({"held_out": {"figures": {"nats_below_bigram": 0.4314, "bits_per_byte": 2.187}}})
+    '0.43 nats per token better than bigram counts, 2.19 bits per byte'
+    """
+    figures = evaluations.get("held_out", {}).get("figures", {})
+    parts = []
+    if (gain := figures.get("nats_below_bigram")) is not None:
+        parts.append(f"{abs(gain):.2f} nats per token {'worse' if gain < 0 else 'better'} than bigram counts")
+    if (bits := figures.get("bits_per_byte")) is not None:
+        parts.append(f"{bits:.2f} bits per byte")
+    if not parts:
+        parts = [f"{name} {value:{form}}" for name, value, form in _main_figure(evaluations)]
+    return ", ".join(parts)
+
+
+def _main_figure(evaluations: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, float, str]]:
+    """Return name, value and format of the first known figure."""
+    for evaluation in evaluations.values():
+        for key, (name, form, _) in FIGURES.items():
+            if isinstance(value := evaluation["figures"].get(key), int | float):
+                return [(name, value, form)]
+    return []
+
+
+def describe_measured(evaluations: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return a sentence on the loss on held-out documents, beside counts; empty if it was not measured."""
+    figures = evaluations.get("held_out", {}).get("figures", {})
+    if "nats_per_token" not in figures:
+        return ""
+    counts = (("bigram_nats_per_token", "bigram"), ("unigram_nats_per_token", "unigram"))
+    beside = [f"{figures[key]:.4f} for {name} counts" for key, name in counts if key in figures]
+    against = f", against {' and '.join(beside)}" if beside else ""
+    return f"On held-out documents: {figures['nats_per_token']:.4f} nats per token{against}."

@@ -1,0 +1,67 @@
+"""The steps of relm that run on this machine at this moment, and the locks that trainers hold."""
+
+import fcntl
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import psutil
+
+
+class LiveStep(NamedTuple):
+    """A process of this machine that runs one step."""
+
+    pid: int
+    name: str
+    """The step, such as `evaluate`."""
+    words: frozenset[str]
+    """Its arguments, read as paths from its own folder, absolute."""
+    started: float
+    """Seconds since the epoch."""
+
+    def names_any(self, files: Iterable[Path]) -> bool:
+        """Return True if its command names one of these files."""
+        return any(os.path.abspath(file) in self.words for file in files)
+
+    def paths_in(self, folder: Path) -> list[str]:
+        """Return the files in a folder that its command names, sorted."""
+        above = os.path.abspath(folder) + os.sep
+        return sorted(word for word in self.words if word.startswith(above))
+
+
+def list_live_steps() -> list[LiveStep]:
+    """Return the steps that run on this machine, the oldest first; those of other hosts cannot be seen."""
+    found = [step for process in psutil.process_iter(["pid", "cmdline", "cwd", "create_time"]) for step in _read(process)]
+    return sorted((step for step in found if step.pid != os.getpid()), key=lambda step: step.started)
+
+
+def _read(process: psutil.Process) -> Iterator[LiveStep]:
+    command, folder = process.info["cmdline"] or [], process.info["cwd"]
+    position = next((number for number, word in enumerate(command) if os.path.basename(word) == "relm"), None)
+    if position is None or not folder:
+        return
+    words = command[position + 1 :]
+    paths = frozenset(os.path.normpath(os.path.join(folder, word)) for word in words)
+    yield LiveStep(process.info["pid"], words[0] if words else "", paths, process.info["create_time"])
+
+
+def is_locked(path: Path) -> bool:
+    """Return True if a trainer holds the lock of a run folder; it is probed for an instant, which a trainer waits for."""
+    try:
+        with open(path) as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # absent, or not ours to read
+        return False
+    return False
+
+
+def read_lock_owner(path: Path) -> int | None:
+    """Return the process number in a lock file; None if it has none."""
+    try:
+        text = path.read_text(encoding="utf-8").strip()
+    except (OSError, ValueError):
+        return None
+    return int(text) if text.isdecimal() else None

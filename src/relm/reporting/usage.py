@@ -1,0 +1,52 @@
+"""Three lines of Python that use a published model as they stand, and the longest text that it takes."""
+
+import json
+
+from relm.recipes.plan import Plan
+
+NEW_TOKENS = 40  # that the lines for a model that writes ask for, or half of its context
+
+
+def usage_lines(plan: Plan, prompt: str, model: str) -> list[str]:
+    """Return three lines of Python that load a model and print what it makes of a text.
+
+    Args:
+        prompt: a text that it can continue, such as the first of the evaluated samples.
+        model: the folder of `results/`, or the repository on the Hugging Face hub.
+    """
+    kind = plan.recipe.model.declaration
+    text = json.dumps(prompt, ensure_ascii=False)
+    new_tokens = min(NEW_TOKENS, context(plan) // 2)
+    if kind.pipeline == "fill-mask":
+        return [
+            "from transformers import pipeline",
+            f'fill = pipeline("fill-mask", model="{model}")',
+            "print(fill(fill.tokenizer.mask_token)[0])",
+        ]
+    if kind.pipeline == "text-generation":
+        return [
+            "from transformers import pipeline",
+            f'write = pipeline("text-generation", model="{model}")',
+            f'print(write({text}, max_new_tokens={new_tokens})[0]["generated_text"])',
+        ]
+    return [
+        f"from transformers import {kind.auto_class}, AutoTokenizer",
+        f'model, read = {kind.auto_class}.from_pretrained("{model}"), AutoTokenizer.from_pretrained("{model}")',
+        f'print(read.decode(model.generate(**read({text}, return_tensors="pt"), max_new_tokens={new_tokens})[0]))',
+    ]
+
+
+def context(plan: Plan) -> int:
+    """Return the longest sequence that a model takes, or, where it has no longest one, that it was trained on."""
+    trained_on = max(phase.sequence_length for phase in plan.recipe.pretrain.values())
+    return plan.recipe.model.longest_sequence or trained_on
+
+
+def describe_context(plan: Plan) -> str:
+    """Return a sentence on the longest text that a model takes."""
+    tokens = f"{context(plan):,} tokens"
+    if plan.recipe.model.longest_sequence is None:
+        return f"It was trained on sequences of at most {tokens}; longer ones were not tried."
+    if plan.recipe.model.declaration.pipeline == "text-generation":
+        return f"Its context is {tokens}: a prompt and its continuation may be no longer."
+    return f"A text may be no longer than {tokens}."

@@ -1,0 +1,142 @@
+"""`relm check` finds every change to a published folder, on any machine, and says which step made the file."""
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from relm.artifact import sha256_of, write_json
+from relm.cli import main
+from relm.errors import RelmError
+from relm.replay.published_files import compare_files
+from relm.reporting.check import DamagedResult, check_folders, describe_published
+from relm.reporting.publish import publish
+from relm.reporting.report import write_report
+
+NAMES = {
+    "README.md": "report",
+    "config.json": "pretrain",
+    "eval/held_out.json": "evaluate",
+    "model.safetensors": "pretrain",
+    "train.long.jsonl": "pretrain, phase long",
+    "verify.json": "verify",
+}
+CRATE, SUMS = "ro-crate-metadata.json", "SHA256SUMS"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Publish a folder in a project, and return its path there."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("RELM_WORK", raising=False)
+    files = {name: tmp_path / "own" / name for name in NAMES}
+    for name, path in files.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"the content of {name}")
+    crate = tmp_path / "own" / CRATE
+    entities = [{"@type": "File", "name": name, "sha256": sha256_of(path)} for name, path in files.items()]
+    write_json(crate, {"@graph": entities})
+    publish({**files, CRATE: crate}, Path("results/tiny"))
+    return Path("results/tiny")
+
+
+def flip(path: Path, position: int) -> None:
+    """Change one bit of a file, and neither its size nor its times."""
+    status, content = path.stat(), bytearray(path.read_bytes())
+    content[position] ^= 1
+    path.write_bytes(content)
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+def test_a_whole_folder_is_whole_and_so_is_its_copy_elsewhere(folder: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(folder, tmp_path / "elsewhere/copy"))
+    for place in (folder, copy):
+        assert check_folders([place]) == f"{place}: whole: 8 files have the sha256 with which they were published"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_damaged_or_missing_file_is_named_with_the_step_that_made_it(
+    folder: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flip(folder / name, -1)
+    assert main(["check", str(folder)]) == 1
+    said = capsys.readouterr().err
+    assert f"{folder}: DAMAGED: 1 file differs or is missing, the first of them from step {NAMES[name].split(',')[0]}" in said
+    assert f"  {name}: damaged: sha256 is " in said
+    assert f"; made by {NAMES[name]}\n" in said
+    (folder / name).unlink()
+    with pytest.raises(DamagedResult, match=rf"  {name}: missing: was published; made by {NAMES[name]}"):
+        check_folders([folder])
+
+
+@pytest.mark.parametrize("name", [CRATE, SUMS])
+def test_each_byte_of_the_two_lists_counts(folder: Path, tmp_path: Path, name: str) -> None:
+    copy = Path(shutil.copytree(folder, tmp_path / "copy"))
+    whole = (copy / name).read_bytes()
+    for position in range(0, len(whole), 31):
+        (copy / name).write_bytes(whole[:position] + bytes([whole[position] ^ 1]) + whole[position + 1 :])
+        assert compare_files(copy)[0], f"bit 0 of byte {position}"
+        (copy / name).write_bytes(whole[:position])
+        assert compare_files(copy)[0], f"cut to {position} bytes"
+
+
+def test_a_wrong_hash_in_the_list_is_not_blamed_on_the_file(folder: Path) -> None:
+    path = folder / SUMS
+    path.write_text(path.read_text().replace(sha256_of(folder / "verify.json"), "0" * 64))
+    with pytest.raises(DamagedResult, match=rf"  {SUMS}: damaged: its sha256 of verify.json .*; made by publish"):
+        check_folders([folder])
+
+
+def test_a_file_that_was_added_is_named_and_damages_nothing(folder: Path) -> None:
+    (folder / "notes.txt").write_text("mine")
+    (folder / ".snakemake_timestamp").write_text("")
+    text = check_folders([folder])
+    assert "  notes.txt: unexpected: relm did not publish it" in text
+    assert "timestamp" not in text
+
+
+def test_a_folder_without_lists_is_no_result(tmp_path: Path) -> None:
+    with pytest.raises(RelmError, match="nothing records what it should hold"):
+        check_folders([tmp_path])
+    with pytest.raises(RelmError, match="no such folder"):
+        check_folders([tmp_path / "none"])
+
+
+class Reads:
+    """Count the files that are hashed."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.names: list[str] = []
+        monkeypatch.setattr("relm.reporting.known_hashes.sha256_of", self)
+
+    def __call__(self, path: Path) -> str:
+        self.names.append(path.name)
+        return sha256_of(path)
+
+
+def test_status_reads_changed_files_alone_and_each_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Plan:
+        results = folder
+
+    plan: Any = Plan()
+    reads = Reads(monkeypatch)
+    assert describe_published(plan) == "8 files as they were published"
+    assert reads.names == []
+    os.utime(folder / "config.json")
+    assert describe_published(plan) == describe_published(plan) == "8 files as they were published"
+    assert reads.names == ["config.json"]
+    flip(folder / "verify.json", 0)
+    assert describe_published(plan) == f"DAMAGED: verify.json; `relm check {folder}` says more"
+
+
+def test_the_report_quotes_no_figure_of_a_file_that_differs_from_its_record(
+    finished_run: Callable[..., Any], in_project: Path
+) -> None:
+    run = finished_run()
+    figures = run.evaluations["held_out"]
+    figures.write_text(figures.read_text().replace("4.25", "4.15"))
+    with pytest.raises(RelmError, match=r"eval/held_out.json: sha256 is .*: changed since it was made, so no figure"):
+        write_report(run.plan, run.verify, run.evaluations, run.plan.run_folder / "report")

@@ -1,0 +1,160 @@
+"""`relm diff`: keys, figures with intervals, and curves of two recipes, runs or results."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from finished_runs import FIGURES, FinishedRun
+from relm.artifact import read_json, write_json
+from relm.cli import main
+from relm.recipes.project import Project
+from relm.recipes.resolved import record_run, resolve
+from relm.reporting.comparison import compare_sides, find_other_protocol, find_side
+from relm.reporting.comparison_text import describe_as_json, describe_comparison
+from relm.reporting.verify import interval_half_width
+
+
+@pytest.fixture
+def two_runs(copied_run: FinishedRun) -> tuple[str, str]:
+    """Names of two runs of one recipe: the second has a higher rate and other figures."""
+    plan = copied_run.plan
+    write_json(plan.run_folder / "resolved.json", record_run(plan))
+    path = Path("recipes/tiny.yaml")
+    content = yaml.safe_load(path.read_text())
+    content["pretrain"]["main"]["optimizer"]["learning_rate"] = 0.002
+    content["title"] = "Another title"
+    path.write_text(yaml.safe_dump(content))
+    second = Project().plan("tiny")
+    shutil.copytree(plan.run_folder, second.run_folder)
+    write_json(second.run_folder / "resolved.json", record_run(second))
+    change_figures(second.run_folder / "eval" / "held_out.json", nats_per_token=4.0)
+    return f"tiny/{plan.fingerprint}", f"tiny/{second.fingerprint}"
+
+
+def change_figures(path: Path, **figures: Any) -> None:
+    """Replace or add figures of an evaluation."""
+    content = read_json(path)
+    write_json(path, {**content, "figures": content["figures"] | figures})
+
+
+def held_out(run: str) -> Path:
+    """Return the file of a run's held-out figures."""
+    return Path("work/runs", run, "eval/held_out.json")
+
+
+def compared(first: str, second: str) -> dict[str, Any]:
+    """Return a comparison as `relm diff --json` prints it."""
+    found: dict[str, Any] = json.loads(describe_comparison(Project(), first, second, as_json=True))
+    return found
+
+
+def figure_of(found: dict[str, Any], name: str) -> dict[str, Any]:
+    """Return the row of a figure."""
+    (row,) = [row for row in found["figures"] if f"{row['task']}.{row['figure']}" == name]
+    return dict(row)
+
+
+def test_keys_with_both_values_those_of_the_fingerprint_first(two_runs: tuple[str, str]) -> None:
+    assert compared(*two_runs)["keys"] == [
+        {"key": "pretrain.main.optimizer.learning_rate", "first": 0.001, "second": 0.002, "in_fingerprint": True},
+        {"key": "title", "first": "A tiny GPT-2 on two texts", "second": "Another title", "in_fingerprint": False},
+    ]
+
+
+def test_recipes_runs_and_results_are_found_by_their_names_and_folders(two_runs: tuple[str, str]) -> None:
+    plan = Project().plan("tiny")
+    assert two_runs[1] == f"tiny/{plan.fingerprint}"
+    shutil.copytree(Path("work/runs", two_runs[0], "eval"), "results/tiny/eval")
+    resolved = json.loads(Path("work/runs", two_runs[0], "resolved.json").read_text())
+    write_json(Path("results/tiny/recipe.json"), resolved)
+    shutil.copy(Path("work/runs", two_runs[0], "main/train.jsonl"), "results/tiny")
+    work = Path("work")
+    found = {
+        given: find_side(Project(), work, given)
+        for given in ("tiny", "recipes/tiny.yaml", two_runs[0], f"work/runs/{two_runs[1]}", two_runs[0][5:11], "results/tiny")
+    }
+    recipes = [side.resolved["recipe"] for side in found.values() if side.resolved]
+    rates = [recipe["pretrain"]["main"]["optimizer"]["learning_rate"] for recipe in recipes]
+    assert rates == [0.002, 0.002, 0.001, 0.002, 0.001, 0.001]
+    assert all(side.evaluations["held_out"]["figures"] and "main" in side.logs for side in found.values())
+
+
+def test_nothing_of_a_name_suggests_the_nearest(two_runs: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["diff", "tiny", "tyni"]) == 1
+    assert capsys.readouterr().err.endswith("no folder with recipe.json; did you mean tiny?\n")
+
+
+def test_a_difference_has_an_interval_where_both_state_their_standard_errors(two_runs: tuple[str, str]) -> None:
+    row = figure_of(compared(*two_runs), "held_out.nats_per_token")
+    assert (row["first"], row["second"], row["difference"], row["interval"]) == (4.25, 4.0, -0.25, None)
+    for run, error in zip(two_runs, (0.03, 0.04), strict=True):
+        change_figures(held_out(run), nats_per_token_standard_error=error)
+    found = compared(*two_runs)
+    low, high = figure_of(found, "held_out.nats_per_token")["interval"]
+    assert (low, high) == pytest.approx((-0.25 - 1.96 * 0.05, -0.25 + 1.96 * 0.05), abs=1e-5)
+    assert not [row for row in found["figures"] if row["figure"].endswith("_standard_error")]
+    assert "95 % interval -0.348 to -0.152" in describe_comparison(Project(), *two_runs)
+
+
+def test_counts_that_are_equal_are_left_out(two_runs: tuple[str, str]) -> None:
+    figures = {row["figure"] for row in compared(*two_runs)["figures"]}
+    assert figures == {name for name, value in FIGURES.items() if isinstance(value, float)}
+
+
+def test_other_protocols_are_not_comparable_and_nothing_is_subtracted(two_runs: tuple[str, str]) -> None:
+    content = read_json(held_out(two_runs[1]))
+    content["protocol"]["context"] = 128
+    write_json(held_out(two_runs[1]), content)
+    row = figure_of(compared(*two_runs), "held_out.nats_per_token")
+    assert (row["not_comparable"], row["difference"], row["interval"]) == ("other protocols: context", None, None)
+    text = describe_comparison(Project(), *two_runs)
+    assert text.count("not comparable: other protocols: context") == 1, "once for the evaluation"
+    same = {"protocol": {"in_words": "Scored.", "context": 64}}
+    assert find_other_protocol(same, {"protocol": {"in_words": "All were scored.", "context": 64}}) is None
+
+
+def test_the_noise_of_seeds_stands_beside_the_difference(two_runs: tuple[str, str]) -> None:
+    noise = {"standard_deviation": 0.1, "runs": 3, "source": "three seeds"}
+    expect = {"metric": "held_out.nats_per_token", "value": 4.1, "tolerance": 0.2, "basis": "a guess", "noise": noise}
+    path = Path("recipes/tiny.yaml")
+    content = yaml.safe_load(path.read_text())
+    path.write_text(yaml.safe_dump(content | {"expect": [{**expect, "place": "table 1"}]}))
+    row = Project().plan("tiny").recipe.expect[0]
+    assert row.noise is not None
+    half = figure_of(compared(two_runs[0], "tiny"), "held_out.nats_per_token")["seed_half_width"]
+    assert half == pytest.approx(interval_half_width(row.noise, published_runs=1))
+
+
+def test_a_text_is_a_hundred_columns_wide_and_equal_sides_differ_in_nothing(two_runs: tuple[str, str]) -> None:
+    text = describe_comparison(Project(), *two_runs)
+    assert max(map(len, text.splitlines())) <= 100
+    side = find_side(Project(), Path("work"), two_runs[0])
+    same = describe_as_json(compare_sides(side, side))
+    assert same["keys"] == []
+    assert {row["difference"] for row in same["figures"]} == {0}
+
+
+def test_the_page_needs_nothing_else_and_overlays_the_curves(two_runs: tuple[str, str]) -> None:
+    assert main(["diff", *two_runs, "--html", "pages/diff.html"]) == 0
+    page = Path("pages/diff.html").read_text()
+    assert not re.findall(r'(?:src|href)="(?!#)', page), "nothing is loaded from elsewhere"
+    assert "Training loss in nats per token: A, tiny/" in page
+    assert len(set(re.findall(r'<path class="[^"]*(training|second)[^"]*" d="(M0[^"]{20,}|M\d+ [^"]{20,})"', page))) == 2
+    assert "pretrain.main.optimizer.learning_rate" in page
+    assert resolve(Project().plan("tiny"))["fingerprint"] in page
+
+
+def test_a_recipe_that_has_not_run_is_compared_by_its_keys_alone(two_runs: tuple[str, str]) -> None:
+    content = yaml.safe_load(Path("recipes/tiny.yaml").read_text())
+    content["seed"] = 5
+    Path("recipes/new.yaml").write_text(yaml.safe_dump(content))
+    found = compared(two_runs[1], "new")
+    assert [row["key"] for row in found["keys"]] == ["seed"]
+    assert {row["not_comparable"] for row in found["figures"]} == {"only A has it"}
+    assert main(["diff", "new", two_runs[1], "--html", "diff.html"]) == 0
+    assert "<code>new</code> has no curve" in Path("diff.html").read_text()

@@ -1,0 +1,85 @@
+"""The page of a paper: its figures, ours beside them, and what is missing."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from finished_runs import recipe_content
+from relm.artifact import read_json
+from relm.errors import RelmError
+from relm.recipes.project import Project
+from relm.reporting.paper import FILES, MISSING, read_paper, write_paper
+from relm.reporting.publish import publish_run
+from relm.reporting.report import write_report
+
+PAPER = {"key": "small", "title": "A small <paper>", "url": "https://example.org/paper"}
+FIGURE = {"metric": "held_out.nats_per_token", "value": 4.5, "tolerance": 9.0, "basis": "b", "place": "table 1"}
+OTHER = {"metric": "lambada.accuracy", "value": 0.5, "tolerance": 0.1, "basis": "b", "place": "table 2 | end"}
+
+
+@pytest.fixture
+def run(finished_run: Callable[..., Any]) -> Any:
+    """A published run of two seeds with one of its two figures, beside recipes that have not run and that have faults."""
+    content = recipe_content(paper=PAPER, seeds=2, expect=[FIGURE, OTHER])
+    run = finished_run(content)
+    for number, each in enumerate(run.plan.runs, 1):
+        (each.run_folder / "main/train.jsonl").write_text(f'{{"step": 50, "loss": 4.0, "seconds": {60 * number}}}\n')
+    write_report(run.plan, run.verify, run.evaluations, run.plan.run_folder / "report", None, run.other_seeds)
+    publish_run(run.plan, run.plan.results)
+    write_recipe("later", {**content, "seed": 9, "title": "Later"})
+    write_recipe("wrong", {**content, "seed": "many"})
+    write_recipe("elsewhere", {**content, "paper": {**PAPER, "key": "another"}})
+    return run
+
+
+def write_recipe(name: str, content: dict[str, Any]) -> None:
+    dumper = yaml.SafeDumper
+    dumper.ignore_aliases = lambda *_: True  # type: ignore[method-assign, assignment]
+    Path(f"recipes/{name}.yaml").write_text(yaml.dump(content, Dumper=dumper), encoding="utf-8")
+
+
+def test_each_recipe_of_the_paper_has_its_rows_or_the_reason_for_none(run: Any) -> None:
+    _, runs = read_paper(Project(), "small")
+    later, tiny, wrong = runs
+    assert [each.name for each in runs] == ["later", "tiny", "wrong"]
+    assert (later.state, [row.verdict for row in later.rows]) == ("not run yet: snakemake results/later", [MISSING] * 2)
+    assert wrong.state.startswith("the recipe has faults: recipes/wrong.yaml")
+    reached, incomparable = tiny.rows
+    assert (reached.ours, reached.runs, reached.verdict) == (4.375, 2, "consistent")
+    assert reached.interval is not None
+    assert reached.interval[0] < -0.125 < reached.interval[1]
+    assert (incomparable.ours, incomparable.verdict) == (None, "not comparable")
+    assert "task lambada was not evaluated" in incomparable.sentence
+    assert (tiny.seconds, tiny.time) == (180.0, "3 min 0 s")
+
+
+def test_the_files_show_figures_and_gaps(run: Any) -> None:
+    sentence = write_paper(Project(), "small", Path("results/papers/small"))
+    assert sentence == "results/papers/small: 1 of 4 figures were measured here: 2 missing; 1 consistent; 1 not comparable."
+    assert {path.name for path in Path("results/papers/small").iterdir()} == {*FILES, "SHA256SUMS"}
+    page, card = (Path("results/papers/small", name).read_text() for name in ("index.html", "README.md"))
+    assert "A small &lt;paper&gt;" in page
+    assert 'href="../../tiny/report.html"' in page
+    assert "Not run yet: snakemake results/later." in page
+    assert "table 2 \\| end" in card
+    table = read_json(Path("results/papers/small/table.json"))
+    assert [row["verdict"] for each in table["runs"] for row in each["rows"]] == [MISSING] * 2 + [
+        "consistent",
+        "not comparable",
+    ]
+
+
+def test_a_result_of_another_version_of_the_recipe_is_missing(run: Any) -> None:
+    write_recipe("tiny", recipe_content(paper=PAPER, seed=4, expect=[FIGURE]))
+    _, runs = read_paper(Project(), "small")
+    (row,) = next(each for each in runs if each.name == "tiny").rows
+    assert (row.ours, row.verdict) == (None, MISSING)
+    assert "is of an earlier version of the recipe" in row.sentence
+
+
+def test_an_unknown_paper_is_refused(run: Any) -> None:
+    with pytest.raises(RelmError, match="no recipe names a paper with the key 'none'"):
+        read_paper(Project(), "none")

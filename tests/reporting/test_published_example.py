@@ -1,0 +1,42 @@
+"""`results/shakespeare_char`, where the repository has it, is what the recipe and the code of today make of its figures."""
+
+from pathlib import Path
+
+import pytest
+
+from relm.artifact import read_json, sha256_of
+from relm.recipes.project import Project
+from relm.recipes.run_folder import METADATA
+from relm.reporting.verify import judge_row, overall
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+EXAMPLE = CHECKOUT / "results" / "shakespeare_char"
+
+pytestmark = pytest.mark.skipif(not (EXAMPLE / METADATA).is_file(), reason="not published here")
+
+
+def test_its_runs_are_those_of_the_recipe() -> None:
+    plan = Project(CHECKOUT).plan("shakespeare_char")
+    stated = [(run["seed"], run["fingerprint"]) for run in read_json(EXAMPLE / "verify.json")["runs"]]
+    assert stated == [(run.recipe.seed, run.fingerprint) for run in plan.runs]
+    assert read_json(EXAMPLE / "recipe.json")["fingerprint"] == plan.fingerprint
+
+
+def test_its_verdict_follows_from_its_figures() -> None:
+    plan, verdict = Project(CHECKOUT).plan("shakespeare_char"), read_json(EXAMPLE / "verify.json")
+    runs = {}
+    for run in plan.runs:
+        folder = EXAMPLE / "seeds" / str(run.recipe.seed) if run.number else EXAMPLE
+        runs[run.recipe.seed] = {task: read_json(folder / "eval" / f"{task}.json") for task in run.evaluations()}
+    rows = [judge_row(expectation, runs, [plan.recipe.run.machine]) for expectation in plan.recipe.expect]
+    assert rows == verdict["rows"]
+    assert overall(rows) == (verdict["verdict"], verdict["sentence"])
+
+
+def test_every_file_has_the_hash_that_the_crate_records_and_none_is_large() -> None:
+    files = [entity for entity in read_json(EXAMPLE / METADATA)["@graph"] if entity["@type"] == "File"]
+    assert files
+    for entity in files:
+        path = EXAMPLE / entity["name"]
+        assert sha256_of(path) == entity["sha256"], entity["name"]
+        assert path.stat().st_size < 10_000_000
