@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from relm.cli import main
-from relm.reporting import run_list
+from relm.forecast import doctor
+from relm.reporting import run_table
 from relm.steps import list_steps
 from small_project import Commands
 
@@ -192,12 +193,49 @@ def test_a_disk_without_room_is_a_message(monkeypatch: pytest.MonkeyPatch, capsy
     def full(*_: object) -> str:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "work/lock")
 
-    monkeypatch.setattr(run_list, "describe_runs", full)
+    monkeypatch.setattr(run_table, "describe_table", full)
     assert main(["list"]) == 1
     assert capsys.readouterr().err.startswith("relm list: work/lock: No space left on device; is the disk full")
 
 
 def test_undecodable_bytes_are_reported_and_logged(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(run_list, "describe_runs", lambda *_: "recipes/\udcff.yaml")
+    monkeypatch.setattr(run_table, "describe_table", lambda *_: "recipes/\udcff.yaml")
     assert main(["list", "--log", str(tmp_path / "log")]) == 0
     assert (tmp_path / "log").read_text().endswith("recipes/\\udcff.yaml\n")
+
+
+def test_an_empty_path_and_a_folder_for_a_file_are_messages(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "tokenizer.json").touch()
+    words = [
+        "import",
+        "--format",
+        "nanogpt",
+        "--tokenizer",
+        str(tmp_path / "tokenizer.json"),
+        "--output",
+        str(tmp_path / "y.bin"),
+    ]
+    with pytest.raises(SystemExit) as ended:
+        main([*words, "--files", ""])
+    assert ended.value.code == 2
+    assert "--files: expected a path, found an empty text; is a variable of the shell not set?" in capsys.readouterr().err
+    assert main([*words, "--files", "."]) == 1
+    assert capsys.readouterr().err.startswith("relm import: ")
+
+
+def test_a_refused_step_leaves_no_empty_folder(tmp_path: Path) -> None:
+    (tmp_path / "model.bin").write_bytes(b"no model")
+    words = ["import", "--format", "llama2_c", "--files", str(tmp_path / "model.bin"), "--output"]
+    assert main([*words, str(tmp_path / "new" / "model")]) == 1
+    assert not (tmp_path / "new").exists()
+    (tmp_path / "old").mkdir()
+    assert main([*words, str(tmp_path / "old")]) == 1
+    assert (tmp_path / "old").is_dir()
+
+
+def test_doctor_reports_a_docker_whose_daemon_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "docker").write_text("#!/bin/sh\necho 'Cannot connect to the Docker daemon' >&2\nexit 1\n")
+    (tmp_path / "docker").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    expected = f"docker ({tmp_path}/docker), but its daemon DOES NOT ANSWER (Cannot connect to the Docker daemon): start it"
+    assert doctor.describe_containers().startswith(expected)

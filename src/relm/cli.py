@@ -4,26 +4,32 @@ A step reads files, writes files atomically, prints one line with its result, an
 A user's mistake ends in one clear message and a non-zero exit status.
 """
 
+import contextlib
 import datetime
 import logging
 import os
+import shlex
 import signal
+import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from relm.artifact import checked_sidecar, require_sha256, sha256_of
 from relm.devices import ranks
 from relm.errors import RelmError
+from relm.progress import JOB_LOGS, print_into_log
 from relm.recipes.declaration import load_extensions
+from relm.recipes.project import Project
 from relm.steps import list_steps
-from relm.steps.contract import Arguments, Step
-from relm.steps.parser import parser
+from relm.steps.contract import Arguments, Step, name_variation
+from relm.steps.parser import MissingArguments, Parser, parser, print_missing
 from relm.training.interruption import Preempted
 
 
 def run_step(name: str, step: Step, arguments: Arguments, argv: Sequence[str]) -> str:
     """Run one step with a record of it, and return its sentence. With several ranks, only the first checks and records."""
+    name_variation(arguments)
     job = step.job(arguments)
     if ranks.rank():
         return job.run()
@@ -40,11 +46,24 @@ def run_step(name: str, step: Step, arguments: Arguments, argv: Sequence[str]) -
     if not step.records:
         return job.run()
 
-    for folder in {output.parent for output in job.outputs}:
-        folder.mkdir(parents=True, exist_ok=True)
-    with record(name, job.inputs, job.outputs, [*ranks.started_by(), *argv]) as facts:
+    with folders_of(job.outputs), record(name, job.inputs, job.outputs, [*ranks.started_by(), *argv]) as facts:
         facts["summary"] = job.run()
     return str(facts["summary"])
+
+
+@contextlib.contextmanager
+def folders_of(outputs: Sequence[Path]) -> Iterator[None]:
+    """Make the folders of a step's outputs; a step that fails leaves none of them behind empty."""
+    absent = {folder for output in outputs for folder in output.parents if not folder.exists()}
+    for output in outputs:
+        output.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        yield
+    except BaseException:
+        for folder in sorted(absent, key=lambda path: len(path.parts), reverse=True):
+            with contextlib.suppress(OSError):  # it holds something, or is gone
+                folder.rmdir()
+        raise
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -56,36 +75,65 @@ def main(argv: Sequence[str] | None = None) -> int:
     except RelmError as error:
         print(f"relm: {error}", file=sys.stderr)
         return error.exit_code
-    arguments = parser(steps).parse_args(argv)
+    reader = parser(steps)
+    try:
+        arguments = reader.read(argv)
+    except MissingArguments as missing:
+        return run_filled_in(reader, argv, missing)
     logging.basicConfig(format=f"relm {arguments.step}: %(message)s")
     logging.getLogger("relm").setLevel(logging.INFO)
     step = steps[arguments.step]
-    status, stream = 0, sys.stdout
+    status, into_log, stream = 0, False, sys.stderr if step.sentence_on_stderr else sys.stdout
     try:
+        if into_log := arguments.log is not None and os.environ.get(JOB_LOGS) == "1":
+            print_into_log(arguments.log)
         message = run_step(arguments.step, step, arguments, argv)
         if step.records or arguments.step == "publish":
             message = f"{arguments.step}: {message}"
-    except RelmError as error:
-        words = str(error).removeprefix(f"{arguments.step}: ")
-        status, stream, message = error.exit_code, sys.stderr, f"relm {arguments.step}: {words}"
-    except KeyboardInterrupt:
-        status, stream, message = 130, sys.stderr, f"relm {arguments.step}: interrupted; nothing half-written is left"
     except BrokenPipeError:
         return close_broken_pipe()
-    except (PermissionError, FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError) as error:
-        words = f"{error.filename}: {error.strerror}; correct the path or its permissions"
-        status, stream, message = 1, sys.stderr, f"relm {arguments.step}: {words}"
-    except OSError as error:
-        words = f"{error.filename or 'a file'}: {error.strerror or error}; is the disk full or read-only?"
-        status, stream, message = 1, sys.stderr, f"relm {arguments.step}: {words}"
+    except (RelmError, KeyboardInterrupt, OSError) as error:
+        status, words = explain_fault(error)
+        stream, message = sys.stderr, f"relm {arguments.step}: {words.removeprefix(f'{arguments.step}: ')}"
     message = message.encode("utf-8", "backslashreplace").decode()  # names of files and strings of JSON may be invalid UTF-8
     if ranks.rank():
         return report_from_other_rank(status, message)
     try:
-        print(message, file=stream, flush=True)
+        if not into_log:
+            print(message, file=stream, flush=True)
     except BrokenPipeError:
         return close_broken_pipe()
     return status if arguments.log is None else max(status, write_log(arguments.log, message))
+
+
+def explain_fault(error: BaseException) -> tuple[int, str]:
+    """Return the exit status of a fault that is a user's to correct, and its sentence."""
+    if isinstance(error, RelmError):
+        return error.exit_code, str(error)
+    if isinstance(error, KeyboardInterrupt):
+        return 128 + signal.SIGINT, "interrupted; nothing half-written is left"
+    assert isinstance(error, OSError)
+    if isinstance(error, PermissionError | FileNotFoundError | FileExistsError | NotADirectoryError | IsADirectoryError):
+        return 1, f"{error.filename}: {error.strerror}; correct the path or its permissions"
+    return 1, f"{error.filename or 'a file'}: {error.strerror or error}; is the disk full or read-only?"
+
+
+def run_filled_in(reader: Parser, argv: Sequence[str], missing: MissingArguments) -> int:
+    """Run `relm STEP NAME` with what the graph of the recipe knows, and return its exit status."""
+    step, *words = argv
+    if not words or words[0].startswith("-"):
+        return print_missing(missing, reader, step)
+    from relm.steps.filled_in import fill_in
+
+    try:
+        command = fill_in(Project(), step, words)
+    except RelmError as error:
+        print(f"relm {step}: {error}", file=sys.stderr)
+        return error.exit_code
+    print(f"relm: {shlex.join(command)}", file=sys.stderr)
+    if command[0] == "relm":
+        return main(command[1:])
+    return subprocess.run(command).returncode  # torchrun or poprun, which starts the step's processes
 
 
 def close_broken_pipe() -> int:

@@ -1,6 +1,7 @@
 """The steps, each as a command with its arguments and its job, in the order of the data flow."""
 
 from relm.steps import (
+    beginning,
     bucket,
     data,
     evaluation,
@@ -8,6 +9,7 @@ from relm.steps import (
     generation,
     images,
     reporting,
+    runs,
     short_forms,
     start,
     surroundings,
@@ -24,6 +26,6 @@ def list_steps() -> dict[str, Step]:
         RelmError: an evaluation that an extension declared cannot have a command.
     """
     before = {**data.STEPS, **examples.STEPS, **training.STEPS, **evaluation.STEPS}
-    after = {**generation.STEPS, **reporting.STEPS, **bucket.STEPS, **takeover.STEPS, **images.STEPS}
-    after |= {**surroundings.STEPS, **start.STEPS}
+    after = {**generation.STEPS, **reporting.STEPS, **runs.STEPS, **bucket.STEPS, **takeover.STEPS, **images.STEPS}
+    after |= {**surroundings.STEPS, **start.STEPS, **beginning.STEPS}
     return {**before, **short_forms.list_short_forms({*before, *after}), **after}

@@ -23,17 +23,20 @@ def push_job(a: Arguments) -> Job:
     from relm.cluster.bucket.push import push
 
     project = Project()
-    plans = [project.plan(a.recipe)] if a.recipe else _begun(project)
+    plans = [run for run in project.plan(a.recipe).runs if run.number == 0 or _has_begun(run)] if a.recipe else _begun(project)
     return Job(lambda: push(a.store, plans, a.watch))
 
 
+def _has_begun(run: Plan) -> bool:
+    return run.run_folder.is_dir()
+
+
 def _begun(project: Project) -> list[Plan]:
-    """Return the plans of all recipes whose run has a folder."""
-    plans = []
+    """Return the plans of all runs, of each seed, that have a folder."""
+    plans: list[Plan] = []
     for name in _names_of_runs():
         try:
-            if (plan := project.plan(name)).run_folder.is_dir():
-                plans.append(plan)
+            plans += [run for run in project.plan(name).runs if _has_begun(run)]
         except (RelmError, OSError):
             continue
     if not plans:
@@ -68,6 +71,7 @@ STEPS: dict[str, Step] = {
         records=False,
         epilog="Files that the store already has are not sent again. Credentials come from the environment alone: on a TPU VM "
         "those of its service account. gs:// needs gcsfs, which the TPU's environment has.",
+        group="machines",
     ),
     "pull": Step(
         "copy a run from a bucket to this machine, so that the same commands resume it",
@@ -75,5 +79,6 @@ STEPS: dict[str, Step] = {
         pull_job,
         records=False,
         epilog="Every file is compared with its sha256; files that are already here are not fetched again.",
+        group="machines",
     ),
 }

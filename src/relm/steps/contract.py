@@ -10,9 +10,21 @@ from typing import Any
 from relm.errors import RelmError
 from relm.recipes.plan import Plan
 from relm.recipes.project import Project
+from relm.recipes.run_name import RunName
 from relm.recipes.yaml_file import parse_yaml
 
 Arguments = argparse.Namespace
+# The groups of `relm --help`, in its order, with their headings.
+GROUPS = {
+    "overview": "What there is",
+    "forecast": "Before a run",
+    "data": "Data",
+    "training": "Training",
+    "evaluation": "Evaluation",
+    "results": "Results",
+    "machines": "Other machines and images",
+    "project": "This checkout",
+}
 
 
 @dataclass(frozen=True)
@@ -36,6 +48,10 @@ class Step:
     """Function that builds the job; it imports nothing heavy before the job runs."""
     records: bool = True
     epilog: str = field(default="")
+    sentence_on_stderr: bool = False
+    """True if standard output has the step's product and nothing else."""
+    group: str = "project"
+    """A key of `GROUPS`: the heading of `relm --help` under which it stands."""
 
 
 def argument(*names: str, **options: Any) -> tuple[tuple[str, ...], dict[str, Any]]:
@@ -43,14 +59,25 @@ def argument(*names: str, **options: Any) -> tuple[tuple[str, ...], dict[str, An
     return names, options
 
 
+def given_path(text: str) -> Path:
+    """Return a path that is given on the command line.
+
+    Raises:
+        ArgumentTypeError: the text is empty, as that of a shell's variable that is not set.
+    """
+    if not text:
+        raise argparse.ArgumentTypeError("expected a path, found an empty text; is a variable of the shell not set?")
+    return Path(text)
+
+
 def path(name: str, words: str, **options: Any) -> tuple[tuple[str, ...], dict[str, Any]]:
     """Return an argument, required by default, that names one file or folder."""
-    return argument(name, type=Path, required=options.pop("required", True), metavar="PATH", help=words, **options)
+    return argument(name, type=given_path, required=options.pop("required", True), metavar="PATH", help=words, **options)
 
 
 def paths(name: str, words: str) -> tuple[tuple[str, ...], dict[str, Any]]:
     """Return a required argument that names several files."""
-    return argument(name, type=Path, required=True, nargs="+", metavar="PATH", help=words)
+    return argument(name, type=given_path, required=True, nargs="+", metavar="PATH", help=words)
 
 
 def positive(text: str) -> int:
@@ -126,21 +153,45 @@ RECIPE = argument(
     metavar="NAME",
     help="a recipe in recipes/; smoke/NAME: its small twin; NAME@MACHINE: on another machine",
 )
+ANY_RECIPE = argument(
+    "recipe", type=recipe_name, nargs="?", metavar="NAME", help="a recipe, a twin or a run on a machine; default: all"
+)
 WORKERS = argument("--workers", type=positive, metavar="N", help="number of processes; default: all available cores")
-FINGERPRINT = argument("--fingerprint", metavar="F", help="refuse to run if the recipe's fingerprint differs")
+FINGERPRINT = argument("--fingerprint", metavar="F", help="choose the run among `seeds`; refuse a recipe without it")
+
+
+def name_of(argument_of_step: tuple[tuple[str, ...], dict[str, Any]]) -> str:
+    """Return the name under which the parser stores an argument."""
+    names, options = argument_of_step
+    return str(options.get("dest", names[0].lstrip("-").replace("-", "_")))
+
+
+def name_variation(arguments: Arguments) -> None:
+    """Add the settings of `--set` to the recipe's name, so that every step plans the variation.
+
+    Raises:
+        RelmError: the command names no recipe.
+    """
+    settings = getattr(arguments, "set", [])
+    if not settings:
+        return
+    if arguments.recipe is None:
+        raise RelmError(f"--set {settings[0]}: varies one recipe, and the command names none; give NAME")
+    arguments.recipe = str(RunName.parse(arguments.recipe).vary(settings))
 
 
 def plan_of(arguments: Arguments) -> Plan:
-    """Return the plan of the recipe that a command names.
+    """Return the plan of the recipe that a command names or, of several seeds, of the run with `--fingerprint`.
 
     Raises:
-        RelmError: the recipe's fingerprint differs from that of `--fingerprint`.
+        RelmError: no run of the recipe has that fingerprint.
     """
     plan = Project().plan(arguments.recipe)
     wanted = getattr(arguments, "fingerprint", None)
-    if wanted and plan.fingerprint != wanted:
+    run = plan.find_run(wanted) if wanted else plan
+    if run is None:
         raise RelmError(
             f"recipe {arguments.recipe} has fingerprint {plan.fingerprint}, this command was planned for {wanted}: "
             "it was edited in between; give the snakemake command again"
         )
-    return plan
+    return run

@@ -31,7 +31,7 @@ from relm.recipes.recipe import TokenizerChoice
 from relm.steps.contract import EXPECTED, WORKERS, Arguments, Job, Step, argument, path, paths, positive
 from relm.steps.job_spec import JOB, document_of, validate_options
 
-TRAINED = ("byte_level_bpe", "wordpiece", "characters")
+TRAINED = ("byte_level_bpe", "roberta_byte_level_bpe", "wordpiece", "characters")
 
 
 def download_job(a: Arguments) -> Job:
@@ -55,7 +55,7 @@ def download_job(a: Arguments) -> Job:
             f"{spec}: {a.file} has sha256 {files[a.file].sha256} now, --sha256 is {a.sha256}: it was edited in between; give "
             "the snakemake command again, or leave --sha256 out"
         )
-    return Job(lambda: download(a.file, files[a.file], a.output), outputs=[a.output])
+    return Job(lambda: download(a.file, files[a.file], a.output, str(spec)), outputs=[a.output])
 
 
 def convert_weights_job(a: Arguments) -> Job:
@@ -222,6 +222,7 @@ STEPS: dict[str, Step] = {
         ],
         download_job,
         epilog="RELM_MIRROR=FOLDER is searched first; HF_TOKEN and proxy variables are respected. Run again to resume.",
+        group="data",
     ),
     "convert-weights": Step(
         "convert weights released as pytorch_model.bin to a model.safetensors, reading tensors only",
@@ -232,6 +233,7 @@ STEPS: dict[str, Step] = {
             path("--output", "model.safetensors; a config.json goes beside it"),
         ],
         convert_weights_job,
+        group="data",
     ),
     "extract": Step(
         "extract documents (JSON lines) from a source file or a folder, split into training and held out",
@@ -246,6 +248,7 @@ STEPS: dict[str, Step] = {
             WORKERS,
         ],
         extract_job,
+        group="data",
     ),
     "train-tokenizer": Step(
         "train a tokenizer on documents",
@@ -260,6 +263,7 @@ STEPS: dict[str, Step] = {
             path("--output", "tokenizer.json"),
         ],
         train_tokenizer_job,
+        group="data",
     ),
     "import-tokenizer": Step(
         "convert a published tokenizer to one tokenizer.json",
@@ -271,5 +275,6 @@ STEPS: dict[str, Step] = {
             path("--output", "tokenizer.json"),
         ],
         import_tokenizer_job,
+        group="data",
     ),
 }

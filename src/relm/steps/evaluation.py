@@ -17,6 +17,7 @@ from relm.steps.contract import (
     Step,
     argument,
     expected_sha256,
+    given_path,
     path,
     positive,
 )
@@ -107,7 +108,7 @@ def read_execution(a: Arguments) -> Any:
     Raises:
         RelmError: the device does not compute in the precision, or has no IPUs, or a value is out of its range.
     """
-    from relm.evaluation.models import Execution
+    from relm.evaluation.execution import Execution
 
     _require_precision(a)
     _require_ipus(a)
@@ -242,7 +243,7 @@ STEPS: dict[str, Step] = {
             TOKENIZER,
             path("--file", "the text of a published test", required=False),
             path("--task-folder", "with task files of your own for the harness, such as recipes/harness", required=False),
-            argument("--logs", type=Path, nargs="+", metavar="PATH", help="the train.jsonl of each phase, in order"),
+            argument("--logs", type=given_path, nargs="+", metavar="PATH", help="the train.jsonl of each phase, in order"),
             argument(
                 "--trained-on",
                 nargs="+",
@@ -256,5 +257,6 @@ STEPS: dict[str, Step] = {
         ],
         evaluate_job,
         epilog="Each evaluation has a command of its own as well, whose options are arguments.",
+        group="evaluation",
     ),
 }

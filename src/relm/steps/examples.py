@@ -14,7 +14,7 @@ from relm.recipes.job_documents import (
     require_path_of,
 )
 from relm.recipes.objectives import OBJECTIVES, Objective
-from relm.steps.contract import WORKERS, Arguments, Job, Step, argument, path, paths, plain_yaml, positive
+from relm.steps.contract import WORKERS, Arguments, Job, Step, argument, given_path, path, paths, plain_yaml, positive
 from relm.steps.job_spec import JOB, document_of, validate_options
 
 DEFAULT_LANGUAGE = "en"
@@ -194,16 +194,20 @@ STEPS: dict[str, Step] = {
             WORKERS,
         ],
         pregenerate_job,
+        group="data",
     ),
     "inspect": Step(
         "show a few examples decoded, stored masks visible, and the statistics",
         [
-            argument("path", type=Path, metavar="PATH", help="manifest.json, or a .bin, .arrow, .tfrecord or .jsonl file"),
+            argument(
+                "path", type=given_path, metavar="PATH", help="manifest.json, or a .bin, .arrow, .tfrecord or .jsonl file"
+            ),
             path("--tokenizer", "tokenizer.json; default: ids are shown", required=False),
             argument("--examples", type=int, default=3, metavar="N", help="number of examples; default: 3"),
         ],
         inspect_job,
         records=False,
+        group="data",
     ),
     "export": Step(
         "write examples in another program's format",
@@ -216,6 +220,7 @@ STEPS: dict[str, Step] = {
             path("--output", "the file to write; megatron and tfrecord write an index beside it"),
         ],
         export_job,
+        group="data",
     ),
     "import": Step(
         "read examples, or a model, that another program wrote",
@@ -228,6 +233,7 @@ STEPS: dict[str, Step] = {
             path("--output", "a .bin or .arrow file; for a model a folder"),
         ],
         import_job,
+        group="data",
     ),
     "manifest": Step(
         "list all shards of examples with their counts and hashes",
@@ -237,5 +243,6 @@ STEPS: dict[str, Step] = {
             path("--output", "manifest.json"),
         ],
         manifest_job,
+        group="data",
     ),
 }

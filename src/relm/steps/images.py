@@ -88,5 +88,6 @@ STEPS: dict[str, Step] = {
         images_job,
         records=False,
         epilog="`relm images run cpu -- held-out --model ...`. RELM_ENGINE chooses podman or docker.",
+        group="machines",
     ),
 }

@@ -1,35 +1,130 @@
-"""The command line: a sub-command for each step."""
+"""The command line: a sub-command for each step, a help in groups, and the nearest name for a mistyped one."""
 
 import argparse
-from collections.abc import Mapping
+import difflib
+import re
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
-from relm.steps.contract import Step
+from relm.steps.contract import GROUPS, Step, name_of
+
+INTRODUCTION = "Reproducible language-model pretraining. `snakemake results/NAME` runs all steps of a recipe in order."
+EPILOGUE = "`relm STEP --help` explains a step, `relm STEP NAME` fills in what the recipe's graph knows."
+WIDEST = 100
+SET_HELP = "a key of the recipe with another value for this run, such as pretrain.main.steps=600; may be given several times"
 
 
-def parser(steps: Mapping[str, Step]) -> argparse.ArgumentParser:
+class MissingArguments(Exception):
+    """Required arguments are absent, which a recipe's name may stand for."""
+
+
+class StepParser(argparse.ArgumentParser):
+    """The parser of one step: an unknown option is answered with the nearest one."""
+
+    def error(self, message: str) -> NoReturn:
+        """End with the usage and a message.
+
+        Raises:
+            MissingArguments: nothing else is wrong.
+        """
+        if message.startswith("the following arguments are required"):
+            raise MissingArguments(message)
+        super().error(message)
+
+    def refuse_unknown(self, words: Sequence[str]) -> NoReturn:
+        """End with a message on arguments that the step does not have."""
+        options = [option for action in self._actions for option in action.option_strings]
+        near = suggest_name(words[0].partition("=")[0], options) if words[0].startswith("-") else None
+        super().error(f"unknown argument {words[0]!r}{f'; did you mean {near}?' if near else ''}")
+
+
+class Parser(argparse.ArgumentParser):
+    """The parser of the whole command line."""
+
+    def __init__(self, steps: Mapping[str, Step]) -> None:
+        """Add a sub-command for each step."""
+        super().__init__(prog="relm", description=INTRODUCTION, epilog=EPILOGUE)
+        self.steps, self.parsers = steps, {}
+        commands = self.add_subparsers(dest="step", metavar="STEP", required=True, parser_class=StepParser)
+        for name, step in steps.items():
+            description = f"{step.help[:1].upper()}{step.help[1:]}."
+            command = commands.add_parser(name, description=description, epilog=step.epilog)
+            for names, options in step.arguments:
+                command.add_argument(*names, **_list_choices(options))
+            if any(name_of(argument) == "recipe" for argument in step.arguments):
+                command.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help=SET_HELP)
+            command.add_argument("--log", type=Path, metavar="PATH", help="also write the last line here")
+            self.parsers[name] = command
+
+    def read(self, argv: Sequence[str]) -> argparse.Namespace:
+        """Return the arguments of a command line; a fault of it ends the process with 2.
+
+        Raises:
+            MissingArguments: the step needs more arguments.
+        """
+        if argv and not argv[0].startswith("-") and argv[0] not in self.steps:
+            near = suggest_name(argv[0], self.steps)
+            hint = f"did you mean `relm {near}`?" if near else "`relm --help` lists the steps."
+            self.exit(2, f"relm: there is no step {argv[0]!r}; {hint}\n")
+        arguments, unknown = self.parse_known_args(argv)
+        if unknown:
+            self.parsers[arguments.step].refuse_unknown(unknown)
+        return arguments
+
+    def format_help(self) -> str:
+        """Return the steps in groups, one line each."""
+        width = min(shutil.get_terminal_size().columns, WIDEST)
+        longest = max(map(len, self.steps))
+        lines = ["usage: relm STEP ...", "", *textwrap.wrap(INTRODUCTION, width)]
+        for group, heading in GROUPS.items():
+            names = [name for name, step in self.steps.items() if step.group == group]
+            lines += ["", f"{heading}:"] if names else []
+            lines += [
+                f"  {name:<{longest}}  {shorten_help(self.steps[name].help, width - longest - 4)}".rstrip() for name in names
+            ]
+        return "\n".join([*lines, "", *textwrap.wrap(EPILOGUE, width), ""])
+
+
+def parser(steps: Mapping[str, Step]) -> Parser:
     """Return the parser of the whole command line."""
-    top = argparse.ArgumentParser(
-        prog="relm",
-        description="Reproducible language-model pretraining, step by step. `snakemake results/NAME` runs them all in order.",
-        epilog="`relm STEP --help` explains a step; `relm list` shows the recipes.",
-    )
-    commands = top.add_subparsers(dest="step", metavar="STEP", required=True)
-    for name, step in steps.items():
-        command = commands.add_parser(
-            name,
-            help=step.help.replace("%", "%%"),
-            description=f"{step.help[:1].upper()}{step.help[1:]}.",
-            epilog=step.epilog,
-        )
-        for names, options in step.arguments:
-            command.add_argument(*names, **_list_choices(options))
-        command.add_argument("--log", type=Path, metavar="PATH", help="also write the last line here")
-    return top
+    return Parser(steps)
+
+
+def suggest_name(word: str, names: Iterable[str]) -> str | None:
+    """Return the name nearest to a mistyped one; None: none is near.
+
+    >>> suggest_name("pretrian", ["pretrain", "publish"]), suggest_name("x", ["pretrain"])
+    ('pretrain', None)
+    """
+    return next(iter(difflib.get_close_matches(word, list(names), n=1, cutoff=0.6)), None)
+
+
+def shorten_help(text: str, width: int) -> str:
+    """Return as much of a step's help as fits, up to the end of a part of the sentence.
+
+    >>> shorten_help("fetch one file, from the first source that has the right bytes", 40)
+    'fetch one file'
+    """
+    if len(text) <= width:
+        return text
+    for end_of_part in (r"[;:] | \(", r", (?!.*\b(and|or)\b)"):  # a comma of a list is none
+        if ends := [found.start() for found in re.finditer(end_of_part, text) if found.start() <= width]:
+            return text[: ends[-1]]
+    return textwrap.shorten(text, width, placeholder=" ...")
 
 
 def _list_choices(options: dict[str, Any]) -> dict[str, Any]:
     """Return an argument's options with its choices; where they are a function, extensions may have added to them."""
     choices = options.get("choices")
     return {**options, "choices": choices()} if callable(choices) else options
+
+
+def print_missing(error: MissingArguments, parser: Parser, step: str) -> int:
+    """Print that arguments are absent, after the step's usage, and return the exit status."""
+    parser.parsers[step].print_usage(sys.stderr)
+    print(f"relm {step}: {error}; `relm {step} NAME` takes them from a recipe where its graph has the step", file=sys.stderr)
+    return 2

@@ -3,8 +3,11 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from relm.errors import RelmError
+from relm.recipes.controls import plan_controlled
 from relm.recipes.plan import REFERENCE as AUTHORS
-from relm.steps.contract import FINGERPRINT, RECIPE, Arguments, Job, Step, argument, path, plan_of
+from relm.recipes.project import Project
+from relm.steps.contract import FINGERPRINT, RECIPE, Arguments, Job, Step, argument, given_path, path, plan_of
 
 REFERENCE = argument(
     "--reference", action="store_true", help="use the weights that the authors released (expect_reference in the recipe)"
@@ -15,41 +18,101 @@ def _by_task(files: Sequence[Path]) -> dict[str, Path]:
     return {file.stem: file for file in files if not file.name.endswith(".record.json")}
 
 
+def _by_run(files: Sequence[Path], runs: int) -> list[dict[str, Path]]:
+    """Return the figures of each run by task; those of one run lie in one folder, in the order of the seeds.
+
+    Raises:
+        RelmError: the files lie in another number of folders.
+    """
+    folders: dict[Path, list[Path]] = {}
+    for file in files:
+        folders.setdefault(file.parent, []).append(file)
+    if files and len(folders) != runs:
+        raise RelmError(
+            f"--evaluations: in {len(folders)} folders ({', '.join(map(str, folders))}), expected one for each of the recipe's "
+            f"{runs} seeds; `relm command NAME` prints the whole command"
+        )
+    return [_by_task(each) for each in folders.values()] or [{} for _ in range(runs)]
+
+
 def verify_job(a: Arguments) -> Job:
-    from relm.reporting.verify import verify
+    from relm.provenance.step_record import require_as_recorded
+    from relm.reporting.verify import JudgedRun, verify
 
     plan = plan_of(a)
-    fingerprint = None if a.reference else plan.fingerprint
+    runs = [plan] if a.reference else list(plan.runs)
+    if len(a.model) != len(runs):
+        raise RelmError(
+            f"--model: {len(a.model)} given, expected one for each of the recipe's {len(runs)} seeds; "
+            "`relm command NAME verify` prints the whole command"
+        )
+    judged = [
+        JudgedRun(run.recipe.seed, None if a.reference else run.fingerprint, model, evaluations)
+        for run, model, evaluations in zip(runs, a.model, _by_run(a.evaluations, len(runs)), strict=True)
+    ]
     expected = plan.evaluated_sha256(AUTHORS).get("model.safetensors") if a.reference and plan.reference_model else None
+
+    def run_and_check() -> str:
+        require_as_recorded(a.evaluations)
+        return verify(plan.recipe, judged, a.output)
+
     return Job(
-        lambda: verify(plan.recipe, fingerprint, _by_task(a.evaluations), a.model, a.output),
-        inputs=[a.model, *a.evaluations],
+        run_and_check,
+        inputs=[*a.model, *a.evaluations],
         outputs=[a.output],
-        expected_sha256={a.model: expected} if expected else {},
+        expected_sha256={a.model[0]: expected} if expected else {},
     )
 
 
 def report_job(a: Arguments) -> Job:
-    from relm.reporting.publish import REPORT_FILES
+    from relm.recipes.run_folder import REPORT_FILES
     from relm.reporting.report import write_report
 
     plan = plan_of(a)
     beside = [a.output.with_name(name) for name in REPORT_FILES if name != a.output.name]
+    evaluations, *others = _by_run(a.evaluations, len(plan.runs))
     return Job(
-        lambda: write_report(plan, a.verify, _by_task(a.evaluations), a.output.parent, _by_task(a.before)),
+        lambda: write_report(plan, a.verify, evaluations, a.output.parent, _by_task(a.before), others),
         inputs=[a.verify, *a.evaluations, *a.before],
         outputs=[a.output, *beside],
     )
 
 
 def publish_job(a: Arguments) -> Job:
+    from relm.reporting.hub import publish_to_hub
     from relm.reporting.publish import publish_run
     from relm.reporting.reference import publish_reference
 
     plan = plan_of(a)
+    if a.yes and not a.hub:
+        raise RelmError("--yes: confirms an upload; give --hub OWNER/NAME with it")
+    if a.hub:
+        folder = plan.reference_results if a.reference else plan.results
+        return Job(lambda: publish_to_hub(a.output or folder, a.hub, a.yes))
     if a.reference:
         return Job(lambda: publish_reference(plan, a.output or plan.reference_results))
     return Job(lambda: publish_run(plan, a.output or plan.results))
+
+
+def differences_job(a: Arguments) -> Job:
+    from relm.reporting.differences import write_differences
+
+    pairs = plan_controlled(Project(), a.paper)
+    plans = [plan for pair in pairs.values() for plan in pair]
+    read = dict.fromkeys(path for plan in plans for run in plan.runs for path in run.evaluations().values())
+    return Job(lambda: write_differences(a.paper, pairs, a.output), inputs=list(read), outputs=[a.output])
+
+
+def paper_job(a: Arguments) -> Job:
+    from relm.reporting.paper import PAPERS, write_paper
+
+    return Job(lambda: write_paper(Project(), a.key, a.output or PAPERS / a.key))
+
+
+def check_job(a: Arguments) -> Job:
+    from relm.reporting.check import check_folders
+
+    return Job(lambda: check_folders(a.folders))
 
 
 STEPS: dict[str, Step] = {
@@ -59,11 +122,26 @@ STEPS: dict[str, Step] = {
             RECIPE,
             FINGERPRINT,
             REFERENCE,
-            path("--model", "MODEL/model.safetensors"),
-            argument("--evaluations", type=Path, nargs="*", default=[], metavar="PATH", help="eval/TASK.json files"),
+            argument(
+                "--model",
+                type=given_path,
+                nargs="+",
+                required=True,
+                metavar="PATH",
+                help="MODEL/model.safetensors, one of each seed",
+            ),
+            argument(
+                "--evaluations",
+                type=given_path,
+                nargs="*",
+                default=[],
+                metavar="PATH",
+                help="eval/TASK.json files, seed by seed",
+            ),
             path("--output", "verify.json"),
         ],
         verify_job,
+        group="results",
     ),
     "report": Step(
         "write the report page, the model card and the provenance",
@@ -71,16 +149,71 @@ STEPS: dict[str, Step] = {
             RECIPE,
             FINGERPRINT,
             path("--verify", "verify.json"),
-            argument("--evaluations", type=Path, nargs="*", default=[], metavar="PATH", help="eval/TASK.json files"),
-            argument("--before", type=Path, nargs="*", default=[], metavar="PATH", help="the same for the starting weights"),
+            argument(
+                "--evaluations",
+                type=given_path,
+                nargs="*",
+                default=[],
+                metavar="PATH",
+                help="eval/TASK.json files, seed by seed",
+            ),
+            argument(
+                "--before", type=given_path, nargs="*", default=[], metavar="PATH", help="the same for the starting weights"
+            ),
             path("--output", "report.html; the other files go beside it"),
         ],
         report_job,
+        group="results",
+    ),
+    "differences": Step(
+        "compare recipes with their controls, seed by seed, and write a table",
+        [
+            argument("paper", metavar="KEY", help="key of the paper, as in `paper: {key: KEY}` of its recipes"),
+            path("--output", "differences.md"),
+        ],
+        differences_job,
     ),
     "publish": Step(
-        "link the finished files into results/NAME, complete or not at all",
-        [RECIPE, FINGERPRINT, REFERENCE, path("--output", "default: results/NAME", required=False)],
+        "copy the finished files into results/NAME, complete or not at all",
+        [
+            RECIPE,
+            FINGERPRINT,
+            REFERENCE,
+            path("--output", "default: results/NAME", required=False),
+            argument("--hub", metavar="OWNER/NAME", help="list what an upload to the Hugging Face hub would send"),
+            argument("--yes", action="store_true", help="with --hub: send it"),
+        ],
         publish_job,
         records=False,
+        group="results",
+        epilog="--hub compares every file with its hash before. The token is read from HF_TOKEN alone; a repository that does "
+        "not exist is made, as a private one.",
+    ),
+    "paper": Step(
+        "write the page of a paper: its figures, ours beside them, and what is missing",
+        [
+            argument("key", metavar="KEY", help="the paper's key in its recipes, as in `snakemake paper_KEY`"),
+            path("--output", "default: results/papers/KEY", required=False),
+        ],
+        paper_job,
+        records=False,
+        group="results",
+    ),
+    "check": Step(
+        "compare every file of a published result with its recorded hash; name those that differ, and the steps that made them",
+        [
+            argument(
+                "folders",
+                type=Path,
+                nargs="+",
+                metavar="FOLDER",
+                help="results/NAME, a copy of it on any machine, or a run's own folder work/runs/NAME/FINGERPRINT",
+            )
+        ],
+        check_job,
+        records=False,
+        epilog="Reads every byte. `relm status` and Snakemake's plan read only files whose size, times or inode have changed "
+        "since they were published or last read here. Exits with 1 where a file is damaged or missing; files that relm did not "
+        "publish are named. Without relm, `sha256sum --check SHA256SUMS` in the folder compares the same files.",
     ),
 }

@@ -24,6 +24,7 @@ from relm.steps.contract import (
     Job,
     Step,
     argument,
+    name_of,
     path,
     plain_yaml,
     plan_of,
@@ -66,7 +67,7 @@ FACT_ARGUMENTS: dict[str, list[ArgumentOfStep]] = {
 
 
 # Names of arguments that every command has.
-RESERVED = frozenset({"help", "log", "step"})
+RESERVED = frozenset({"help", "log", "set", "step"})
 
 
 def list_short_forms(taken: Collection[str]) -> dict[str, Step]:
@@ -101,7 +102,7 @@ def short_form(declaration: EvaluationDeclaration) -> Step:
         option_argument(name, field, "the test's, or " if declaration.is_protocol else "") for name, field in options.items()
     ]
     before, after = [MODEL, *inputs, *facts], [*execution, *([LIMIT] if declaration.takes_limit else []), OUTPUT]
-    if taken := sorted(options.keys() & {*RESERVED, *map(_name_of, [*before, *after])}):
+    if taken := sorted(options.keys() & {*RESERVED, *map(name_of, [*before, *after])}):
         raise RelmError(
             f"evaluation {declaration.name}: option {taken[0]} is an argument of its command already; give it another name"
         )
@@ -110,13 +111,8 @@ def short_form(declaration: EvaluationDeclaration) -> Step:
         [*before, *own, *after],
         functools.partial(short_form_job, declaration),
         epilog=f"{declaration.epilog} A short form of `relm evaluate`.".strip(),
+        group="evaluation",
     )
-
-
-def _name_of(argument_of_step: ArgumentOfStep) -> str:
-    """Return the name under which the parser stores an argument."""
-    names, options = argument_of_step
-    return str(options.get("dest", names[0].lstrip("-").replace("-", "_")))
 
 
 def option_argument(name: str, field: FieldInfo, before_default: str = "") -> ArgumentOfStep:

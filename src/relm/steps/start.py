@@ -23,5 +23,6 @@ STEPS: dict[str, Step] = {
         records=False,
         epilog="The original's figures are in recipes/starts/NAME.yaml; no data are needed. Where the examples are there, the "
         "loss of the first batch is compared as well. Exits with 1 where something differs, with its name.",
+        group="forecast",
     ),
 }

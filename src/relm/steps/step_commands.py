@@ -21,6 +21,7 @@ from relm.errors import RelmError
 from relm.recipes.checkout import COMMIT
 from relm.recipes.project import Project
 from relm.recipes.redaction import mask_value
+from relm.recipes.run_name import is_execution
 from relm.steps.recorded_steps import comment, is_plain, require_graph_step
 
 SAYS_COMMAND = "Shell command: "  # before each command that Snakemake would run
@@ -83,10 +84,13 @@ def planned(project: Project, name: str) -> list[StepCommand]:
     Raises:
         RelmError: there is no such recipe, or no workflow here.
     """
-    target = project.plan(name).results
+    plan = project.plan(name)
+    target = plan.results
     if not Path("Snakefile").exists():
         raise RelmError("Snakefile: no such file; give the command in the checkout")
     command = [sys.executable, "-m", "snakemake", str(target), "--dry-run", "--forceall", "--printshellcmds", "--nocolor"]
+    if execution := [change.setting for change in plan.changes if is_execution(change.setting)]:
+        command += ["--config", f"set={','.join(execution)}"]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=SECONDS)
     if done.returncode != 0:
         raise RelmError(f"snakemake cannot plan {target}: {' / '.join(done.stdout.strip().splitlines()[-3:])}")
@@ -120,7 +124,7 @@ def describe_command(
     where = f"recorded in {provenance}" if provenance.exists() else "planned, not published yet"
     if step is None:
         return comment("\n".join([f"{name}: {where}", *_listed(commands), f"relm command {name} STEP prints one"]))
-    found = _chosen(name, commands, step, which)
+    found = choose_command(name, commands, step, which)
     if found.is_recorded:
         _require_graph_step(found, provenance)
     docker = _docker_line(found, project, trust_image)
@@ -163,7 +167,7 @@ def _listed(commands: Sequence[StepCommand]) -> list[str]:
     ]
 
 
-def _chosen(name: str, commands: Sequence[StepCommand], step: str, which: str | None) -> StepCommand:
+def choose_command(name: str, commands: Sequence[StepCommand], step: str, which: str | None) -> StepCommand:
     """The one job that is meant."""
     jobs = [command for command in commands if command.step == step]
     if not jobs:

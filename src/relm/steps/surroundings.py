@@ -1,23 +1,34 @@
 """Commands that describe recipes and machines, and make no product of the graph."""
 
+import logging
+from pathlib import Path
+
 from relm.errors import RelmError
+from relm.recipes.identity import work_folder
 from relm.recipes.project import Project
-from relm.steps.contract import FINGERPRINT, RECIPE, Arguments, Job, Step, argument, path, plan_of
+from relm.steps.contract import ANY_RECIPE, FINGERPRINT, RECIPE, Arguments, Job, Step, argument, path, plan_of
+
+log = logging.getLogger(__name__)
 
 
 def list_job(a: Arguments) -> Job:
-    from relm.reporting import run_list
+    from relm.reporting import run_list, run_table
 
+    if not Path("recipes").is_dir():
+        raise RelmError(f"{Path.cwd()} has no folder recipes/; give the command in a checkout of relm")
     if a.machine is None:
-        return Job(lambda: run_list.describe_runs(Project()))
+        return Job(lambda: (run_list.describe_runs if a.machines else run_table.describe_table)(Project()))
     if not a.machine.startswith("@"):
         raise RelmError(f"{a.machine}: expected a machine as in NAME@MACHINE, such as @rtx4090")
     return Job(lambda: run_list.describe_machine_runs(Project(), a.machine.removeprefix("@")))
 
 
 def status_job(a: Arguments) -> Job:
+    from relm.reporting.running import describe_running
     from relm.reporting.status import describe_progress
 
+    if a.recipe is None:
+        return Job(lambda: describe_running(Project(), work_folder()))
     return Job(lambda: describe_progress(plan_of(a)))
 
 
@@ -36,12 +47,17 @@ def compile_job(a: Arguments) -> Job:
     from relm.forecast.compilation.compile_record import write_compilation
     from relm.forecast.compilation.compiling import compile_run
     from relm.forecast.compilation.program_table import advice, describe_compilation
+    from relm.forecast.compilation.shipped_programs import current_compilation, read_shipped
     from relm.forecast.machine_micro_batch import sizes_to_compile
 
     plan = plan_of(a)
 
     def run() -> str:
-        compilation = compile_run(plan, a.phase, sizes_to_compile(plan))
+        sizes = sizes_to_compile(plan)
+        known = None if a.anew else current_compilation(read_shipped(), plan, a.phase, sizes)
+        if known is not None:
+            log.info("these are the figures of docs/compiled.json, compiled for this recipe before; --anew compiles it here")
+        compilation = known or compile_run(plan, a.phase, sizes)
         if a.output is not None:
             write_compilation(a.output, compilation)
         if not compilation.fits:
@@ -70,14 +86,33 @@ def schema_job(a: Arguments) -> Job:
     return Job(lambda: write_schemas(a.output))
 
 
+def completion_job(a: Arguments) -> Job:
+    from relm.steps import list_steps
+    from relm.steps.completion import write_completion
+
+    return Job(lambda: write_completion(a.shell, list_steps()))
+
+
 STEPS: dict[str, Step] = {
     "list": Step(
-        "list the runs with the machines that they fit, hours and price there by estimate",
-        [argument("machine", nargs="?", metavar="@MACHINE", help="show the figures of each run on this machine alone")],
+        "list the runs by paper with device, size and hours, done or not",
+        [
+            argument("machine", nargs="?", metavar="@MACHINE", help="show the figures of each run on this machine alone"),
+            argument("--machines", action="store_true", help="show the machines that fit each run, with hours and price there"),
+        ],
         list_job,
         records=False,
+        group="overview",
     ),
-    "status": Step("show the finished, running and remaining steps of a recipe", [RECIPE], status_job, records=False),
+    "status": Step(
+        "show the finished, running and remaining steps of a recipe, or what runs now",
+        [ANY_RECIPE],
+        status_job,
+        records=False,
+        group="overview",
+        epilog="Without a name: each trainer of the work folder with step, loss, rate and time left, and each other step. Only "
+        "processes of this machine are seen.",
+    ),
     "estimate": Step(
         "estimate a recipe's operations, memory, disk, time and cost, before any data are downloaded",
         [
@@ -91,6 +126,7 @@ STEPS: dict[str, Step] = {
         records=False,
         epilog="With --trial a process of its own takes some steps of each phase on this CPU or GPU, at full size but of "
         "at most two micro-batches, and measures them. For a TPU ask `relm compile`.",
+        group="forecast",
     ),
     "command": Step(
         "print the command of a step, plain and as `docker run`, from the published result or the recipe's plan",
@@ -105,6 +141,7 @@ STEPS: dict[str, Step] = {
         records=False,
         epilog="The lines are for a shell in the checkout. A published result is asked first, the plan only without one. "
         "Of a result only steps of the graph are printed, on files in work/ and recipes/, in images of containers/lock.yaml.",
+        group="overview",
     ),
     "compile": Step(
         "compile a recipe's full-size steps with the TPU's own compiler, without a TPU: do they fit, and what do they take",
@@ -112,20 +149,31 @@ STEPS: dict[str, Step] = {
             RECIPE,
             FINGERPRINT,
             argument("--phase", metavar="PHASE", help="one phase; default: all of them"),
+            argument("--anew", action="store_true", help="compile here although docs/compiled.json has the recipe's figures"),
             path("--output", "also write compile.json", required=False),
         ],
         compile_job,
         records=False,
-        epilog="The slice is that of the machine, such as NAME@v5p-8. Takes a minute a program and more, and up to 14 GB of "
-        "memory; needs `make .venv-tpu/made-from`, and an x86 processor. Exits with 1 where a program does not fit, with the "
-        "compiler's figure. What was compiled is kept in "
-        "work/compiled.",
+        epilog="The slice is that of the machine, such as NAME@v5p-8. The figures of shipped recipes are in docs/compiled.json "
+        "and are printed at once. Anything else is compiled: a minute a program and more, up to 14 GB of memory, on an x86 "
+        "processor, with `make .venv-tpu/made-from` (8.9 GB); what was compiled is kept in work/compiled. Exits with 1 where a "
+        "program does not fit, with the compiler's figure.",
+        group="forecast",
     ),
-    "doctor": Step("show what this machine can run, and the reasons why not", [], doctor_job, records=False),
+    "doctor": Step("show what this machine can run, and the reasons why not", [], doctor_job, records=False, group="overview"),
+    "completion": Step(
+        "print the script that completes `relm` in a shell",
+        [argument("shell", choices=("bash", "zsh", "fish"), help="the shell")],
+        completion_job,
+        records=False,
+        epilog='`eval "$(relm completion bash)"` in ~/.bashrc, zsh alike; `relm completion fish | source` in config.fish.',
+        group="project",
+    ),
     "schema": Step(
         "write the JSON Schemas of recipes, datasets and models, for editors",
         [path("--output", "folder, such as envs")],
         schema_job,
         records=False,
+        group="project",
     ),
 }

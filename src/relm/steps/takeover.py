@@ -5,10 +5,10 @@ from relm.steps.contract import Arguments, Job, Step, argument, recipe_name
 
 
 def continue_job(a: Arguments) -> Job:
-    from relm.cluster.takeover import take_over
+    from relm.cluster.takeover import take_over_seeds
 
     project = Project()
-    return Job(lambda: take_over(project.plan(a.recipe), project.plan(a.source)))
+    return Job(lambda: take_over_seeds(project.plan(a.recipe), project.plan(a.source)))
 
 
 STEPS: dict[str, Step] = {
@@ -32,5 +32,6 @@ STEPS: dict[str, Step] = {
         epilog="For example, `relm continue roberta_base_v3-8@h100 --from roberta_base_v3-8@rtx4090`; then `snakemake "
         "results/roberta_base_v3-8@h100` resumes there. The run that was stopped is unchanged. Between two computers without a "
         "common work folder, `relm push` and `relm pull` move it first.",
+        group="machines",
     ),
 }

@@ -4,12 +4,15 @@ import logging
 import os
 from pathlib import Path
 
+from relm.artifact import write_json
+from relm.devices import ranks
 from relm.errors import RelmError
 from relm.recipes.devices import DEVICES, list_evaluation_devices
 from relm.recipes.plan import Plan
 from relm.recipes.project import Project
-from relm.recipes.run_folder import MODEL_PARTS, RECORDS
-from relm.steps.contract import FINGERPRINT, RECIPE, Arguments, Job, Step, argument, path, plan_of, positive
+from relm.recipes.resolved import record_run
+from relm.recipes.run_folder import MODEL_PARTS, RECORDS, RESOLVED
+from relm.steps.contract import FINGERPRINT, RECIPE, Arguments, Job, Step, argument, given_path, path, plan_of, positive
 
 logger = logging.getLogger(__name__)
 
@@ -18,6 +21,7 @@ def pretrain_job(a: Arguments) -> Job:
     from relm.examples.manifest import read_manifest
     from relm.forecast.machine_figures import fill_in_peak
     from relm.forecast.machine_micro_batch import fill_in_micro_batch
+    from relm.replay.lost_logs import replaced_logs
     from relm.training.loop import pretrain
 
     plan = plan_of(a)
@@ -30,21 +34,24 @@ def pretrain_job(a: Arguments) -> Job:
 
     def run() -> str:
         folder = a.output.parent.parent
+        if not ranks.rank():
+            write_json(folder.parent / RESOLVED, record_run(plan))
         fitted, choice = fill_in_micro_batch(plan, a.phase, read_manifest(a.manifest).tokenizer, folder / "checkpoints")
         for line in describe_machine(plan, choice):
             logger.info("%s", line)
-        sentence = pretrain(
-            fill_in_peak(fitted, a.phase).recipe,
-            a.phase,
-            manifest=a.manifest,
-            tokenizer=a.tokenizer,
-            init_from=a.init_from,
-            model_folder=a.output.parent,
-            run_fingerprint=plan.fingerprint,
-            optimizer_from=a.optimizer_from,
-            one_tpu=a.one_tpu,
-            curve=plan.curve,
-        )
+        with replaced_logs(plan, a.phase):
+            sentence = pretrain(
+                fill_in_peak(fitted, a.phase).recipe,
+                a.phase,
+                manifest=a.manifest,
+                tokenizer=a.tokenizer,
+                init_from=a.init_from,
+                model_folder=a.output.parent,
+                run_fingerprint=plan.fingerprint,
+                optimizer_from=a.optimizer_from,
+                one_tpu=a.one_tpu,
+                curve=plan.curve,
+            )
         if a.tpu_report:
             from relm.devices.xla import metrics_report
 
@@ -150,6 +157,10 @@ def rehearse_job(a: Arguments) -> Job:
 
 
 def reproduce_job(a: Arguments) -> Job:
+    if a.list:
+        from relm.replay.attested_run import find_run
+
+        return Job(lambda: find_run(Project(), a.folder, a.phase, a.checkpoints).describe_segments())
     from relm.replay.segment import reproduce
 
     given = {"device": a.device, "threads": a.threads, "micro_batch_size": a.micro_batch_size}
@@ -175,6 +186,7 @@ STEPS: dict[str, Step] = {
         pretrain_job,
         epilog="TERM or INT: saves a checkpoint and exits with 75. Where the recipe has run.processes: N, it is started as "
         "`torchrun --standalone --nproc-per-node N -m -- relm pretrain ...`, which exits with 1 then.",
+        group="training",
     ),
     "rehearse": Step(
         "take a few training steps of a recipe at full size and report speed and memory; no files are kept",
@@ -191,12 +203,14 @@ STEPS: dict[str, Step] = {
         rehearse_job,
         records=False,
         epilog="Needs no download and no disk: generated examples have the shapes of real ones.",
+        group="forecast",
     ),
     "reproduce": Step(
         "train a finished run again from one checkpoint to the next, and compare: bit for bit, elsewhere within a band",
         [
-            argument("folder", type=Path, metavar="FOLDER", help="results/NAME, or work/runs/NAME/FINGERPRINT"),
-            argument("--segment", type=int, metavar="K", help="from 0; left out, the segments are listed"),
+            argument("folder", type=given_path, metavar="FOLDER", help="results/NAME, or work/runs/NAME/FINGERPRINT"),
+            argument("--segment", type=int, metavar="K", help="from 0; default: the shortest that can be replayed"),
+            argument("--list", action="store_true", help="list the segments instead, and which can be replayed"),
             argument("--phase", metavar="PHASE", help="which phase, where there are several"),
             path("--checkpoints", "where the checkpoints lie; default: in the run's folder", required=False),
             argument("--device", choices=list_evaluation_devices, help="default: the one it was trained on"),
@@ -207,5 +221,6 @@ STEPS: dict[str, Step] = {
         records=False,
         epilog="Exits with 1 where the segment is not reproduced. A run of N processes gives the same bits with as many: "
         "`torchrun --standalone --nproc-per-node N -m -- relm reproduce ...`.",
+        group="training",
     ),
 }

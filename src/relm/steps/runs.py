@@ -1,0 +1,117 @@
+"""Commands on the runs of the work folder: list, compare and remove them."""
+
+import os
+import sys
+from pathlib import Path
+
+from relm.errors import RelmError
+from relm.recipes.identity import work_folder
+from relm.recipes.project import Project
+from relm.steps.contract import ANY_RECIPE, Arguments, Job, Step, argument, path
+
+# Seconds; a process of another host, which cannot be seen from here, writes more often than once an hour.
+SHORTEST, DAY = 3600.0, 86400.0
+JSON = argument("--json", action="store_true", help="print JSON")
+
+
+def runs_job(a: Arguments) -> Job:
+    from relm.reporting.runs_table import describe_stored_runs
+
+    return Job(lambda: describe_stored_runs(Project(), a.recipe, as_json=a.json, coloured=shows_colours()))
+
+
+def shows_colours() -> bool:
+    """Return True on a terminal that shows colours, unless NO_COLOR is set (https://no-color.org)."""
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def diff_job(a: Arguments) -> Job:
+    from relm.reporting.comparison_text import describe_comparison
+
+    return Job(lambda: describe_comparison(Project(), a.first, a.second, a.html, as_json=a.json))
+
+
+def gc_job(a: Arguments) -> Job:
+    from relm.cleaning.candidates import KINDS, Exceptions
+    from relm.cleaning.removal import clean
+
+    age = SHORTEST if a.older_than is None else a.older_than * DAY
+    choice = Exceptions(age, a.keep, a.only or KINDS)
+    projects = {root: Project(root) for root in (Path(), *a.also)}
+    if absent := next((root for root in projects if not (root / "recipes").is_dir()), None):
+        raise RelmError(f"{absent}: has no folder `recipes`; give the command in a checkout, and --also the folder of another")
+    return Job(lambda: clean(work_folder(), projects, choice, removes=a.yes, as_json=a.json))
+
+
+def days(text: str) -> float:
+    """Return a number of days.
+
+    Raises:
+        ValueError: it is negative, or no number.
+    """
+    if not (number := float(text)) >= 0:
+        raise ValueError(text)
+    return number
+
+
+STEPS: dict[str, Step] = {
+    "runs": Step(
+        "list all runs in the work folder: state, step, figures, size, and what differs from the recipe as it is now",
+        [ANY_RECIPE, JSON],
+        runs_job,
+        records=False,
+        group="overview",
+        epilog="`old` marks a run that its recipe does not ask for now. Beneath it are the keys that differ, with the run's "
+        "value and the recipe's. Runs whose recipe no longer exists are listed too. `relm diff` compares two runs, `relm gc` "
+        "removes old ones.",
+    ),
+    "diff": Step(
+        "compare two recipes, runs or published results: keys, figures with the interval of their difference, curves",
+        [
+            argument("first", metavar="A", help="NAME, NAME/FINGERPRINT, FINGERPRINT, or a folder in results/ or work/runs/"),
+            argument("second", metavar="B", help="the same; a recipe may be compared with a run"),
+            path("--html", "also write one page with the loss curves over each other", required=False),
+            JSON,
+        ],
+        diff_job,
+        records=False,
+        group="results",
+        epilog="Figures of other protocols, such as another tokenizer or text, are shown and not subtracted.",
+    ),
+    "gc": Step(
+        "show what nothing needs in the work folder: old runs, their data, unfinished files; remove it with --yes",
+        [
+            argument("--yes", "--delete", dest="yes", action="store_true", help="remove it; without this nothing is changed"),
+            argument(
+                "--older-than",
+                type=days,
+                metavar="DAYS",
+                help="only what has not changed for so many days; default: for an hour; 0: everything",
+            ),
+            argument(
+                "--keep",
+                nargs="+",
+                default=[],
+                metavar="NAME",
+                help="keep these runs: NAME, NAME/FINGERPRINT or FINGERPRINT, and the data that they need",
+            ),
+            argument("--only", nargs="+", choices=("run", "data", "unfinished", "lock"), help="only these kinds"),
+            argument(
+                "--also",
+                nargs="+",
+                default=[],
+                type=Path,
+                metavar="CHECKOUT",
+                help="keep what recipes and results of these checkouts need as well, which share the work folder",
+            ),
+            JSON,
+        ],
+        gc_job,
+        records=False,
+        group="project",
+        epilog="Removed are runs whose fingerprint no recipe asks for; documents, examples, tokenizers and converted weights "
+        "that no recipe, twin, published result or kept run needs; what a killed process left half-written; locks that nobody "
+        "holds. Downloads stay. Nothing is removed that a published result names, that a process of this machine has open, or "
+        "that a symbolic link leads to.",
+    ),
+}
