@@ -111,5 +111,6 @@ lock:   ## write envs/*.txt anew from envs/*.in (needs uv)
 schema: environment   ## envs/*.schema.json anew from recipe.py
 	$(BIN)/relm schema --output envs
 
-clean:   ## remove results and everything in between
-	rm -rf results work .snakemake
+clean:   ## remove results, but for the repository's example, and everything in between
+	rm -rf work .snakemake
+	find results -mindepth 1 -maxdepth 1 ! -name shakespeare_char -exec rm -rf {} + 2>/dev/null || true

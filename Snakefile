@@ -8,8 +8,10 @@ from relm import graph
 from relm.recipes.identity import KEY, REVISIONS, work_folder
 from relm.recipes.published_models import MODEL_FILES
 from relm.recipes.run_folder import MODEL_PARTS
+from relm.recipes.run_name import VARIED_NAME
 from relm.recipes.section import NAME
 from relm.cluster import supervision
+from relm.terminal import handler as terminal
 
 min_version("9.27")
 
@@ -21,20 +23,23 @@ RUN = f"{WORK}/runs/{{recipe}}/{{fingerprint}}"
 LOGS = f"{WORK}/logs"
 IMAGES = graph.Images(workflow)
 RERUNS = graph.Reruns(workflow)
-ENVIRONMENTS = graph.Environments(workflow, IMAGES.requested)
+REFUSALS = graph.Refusals(workflow, IMAGES)
 
 supervision.run_steps_with_this_environment()
+graph.vary_targets(workflow, config)
 if supervision.is_main_process(workflow):
-    supervision.clear_dead_locks()
+    supervision.handle_interrupts()
+    terminal.attend(workflow)
 
 
 container: IMAGES.of_step
 
 
 wildcard_constraints:
-    recipe=rf"(smoke/)?(?!(smoke|reference)$){NAME.pattern}(@{NAME.pattern})?",
+    recipe=rf"(smoke/)?(?!(smoke|reference|papers)$){VARIED_NAME}",
     dataset=NAME.pattern,
     model=NAME.pattern,
+    paper=NAME.pattern,
     shard=NAME.pattern,
     split="train|held_out",
     file="|".join(map(re.escape, MODEL_FILES)),
@@ -52,21 +57,25 @@ localrules:
 
 
 onstart:
-    ENVIRONMENTS.require()
-    supervision.forward_signals_to_jobs()
+    supervision.forward_termination_to_jobs()
+
+
+onerror:
+    supervision.exit_if_interrupted()
 
 
 rule all:
-    default_target: True
     input:
         graph.all_results,
 
 
+# The bare command starts nothing.
 rule list:
+    default_target: True
     log:
         f"{LOGS}/list.log",
     shell:
-        "python -m relm list --log {log:q}"
+        "python -m relm list | tee {log:q}"
 
 
 for key, targets in graph.papers().items():
@@ -76,6 +85,14 @@ for key, targets in graph.papers().items():
             f"paper_{key}"
         input:
             targets,
+        output:
+            directory(f"results/papers/{key}"),
+        log:
+            f"{LOGS}/papers/{key}.log",
+        params:
+            key=key,
+        shell:
+            "python -m relm paper {params.key:q} --output {output:q} --log {log:q}"
 
 
 include: "src/rules/data.smk"
@@ -91,4 +108,4 @@ rule unknown_target:
     output:
         "{target}",
     wildcard_constraints:
-        target=rf"(?!{re.escape(str(WORK))}/)(?!results/((smoke|reference)/)?{NAME.pattern}(@{NAME.pattern})?$).+",
+        target=rf"(?!{re.escape(str(WORK))}/)(?!results/((smoke|reference|papers)/)?{VARIED_NAME}$).+",

@@ -12,7 +12,7 @@ rule verify:
         expect=graph.judged,
         revision=REVISIONS["report"],
     shell:
-        "python -m relm verify {wildcards.recipe} --fingerprint {wildcards.fingerprint} --model {input.model:q}"
+        "python -m relm verify {wildcards.recipe:q} --fingerprint {wildcards.fingerprint} --model {input.model:q}"
         " --evaluations {input.evaluations:q} --output {output:q} --log {log:q}"
 
 
@@ -32,9 +32,10 @@ rule report:
     params:
         described=graph.described,
         revision=REVISIONS["report"],
+        set=graph.set_options,
     shell:
-        "python -m relm report {wildcards.recipe} --fingerprint {wildcards.fingerprint} --verify {input.verify:q}"
-        " --evaluations {input.evaluations:q} --before {input.before:q} --output {output.report:q} --log {log:q}"
+        "python -m relm report {wildcards.recipe:q} --fingerprint {wildcards.fingerprint} --verify {input.verify:q}"
+        " --evaluations {input.evaluations:q} --before {input.before:q} {params.set} --output {output.report:q} --log {log:q}"
 
 
 # The only directory output. Snakemake deletes it before the rule runs and after it fails, so publishing must be fast.
@@ -48,7 +49,7 @@ rule publish:
     params:
         fingerprint=graph.fingerprint,
     shell:
-        "python -m relm publish {wildcards.recipe} --fingerprint {params.fingerprint} --output {output:q} --log {log:q}"
+        "python -m relm publish {wildcards.recipe:q} --fingerprint {params.fingerprint} --output {output:q} --log {log:q}"
 
 
 # Evaluate the authors' released weights with the same code, so that a wrong evaluation is found before an expensive run.
@@ -63,7 +64,7 @@ rule verify_reference:
         expect=graph.judged,
         revision=REVISIONS["report"],
     shell:
-        "python -m relm verify {wildcards.recipe} --reference --fingerprint {wildcards.fingerprint} --model {input.model:q}"
+        "python -m relm verify {wildcards.recipe:q} --reference --fingerprint {wildcards.fingerprint} --model {input.model:q}"
         " --evaluations {input.evaluations:q} --output {output:q} --log {log:q}"
 
 
@@ -77,5 +78,20 @@ rule publish_reference:
     params:
         fingerprint=graph.fingerprint,
     shell:
-        "python -m relm publish {wildcards.recipe} --reference --fingerprint {params.fingerprint}"
+        "python -m relm publish {wildcards.recipe:q} --reference --fingerprint {params.fingerprint}"
         " --output {output:q} --log {log:q}"
+
+
+# What one change costs: the figures of a paper's recipes that have a control, beside those of the controls.
+rule compare_with_controls:
+    input:
+        graph.compared_figures,
+    output:
+        f"{WORK}/papers/{{paper}}/differences.md",
+    log:
+        f"{LOGS}/papers/{{paper}}/differences.log",
+    params:
+        compared=graph.compared,
+        revision=REVISIONS["report"],
+    shell:
+        "python -m relm differences {wildcards.paper} --output {output:q} --log {log:q}"

@@ -5,7 +5,7 @@
 # The command has the fingerprint and not the whole document of the run, which is pages long. It refuses another fingerprint.
 rule pretrain:
     input:
-        unpack(ENVIRONMENTS.training_inputs),
+        unpack(graph.training_inputs),
     output:
         model=f"{RUN}/{{phase}}/model/model.safetensors",
         sidecar=f"{RUN}/{{phase}}/model/model.safetensors.json",
@@ -20,7 +20,7 @@ rule pretrain:
         IMAGES.of_training
     threads: graph.trainer_threads
     resources:
-        accelerator=1,
+        accelerator=graph.training_request("accelerator"),
         processes=graph.training_request("processes"),
         gres=graph.training_request("gres"),
         nodes=graph.training_request("nodes"),
@@ -30,9 +30,10 @@ rule pretrain:
     params:
         start=graph.start_options,
         launcher=graph.launcher,
+        set=graph.set_options,
     shell:
-        "{params.launcher} pretrain {wildcards.recipe} --phase {wildcards.phase} --fingerprint {wildcards.fingerprint}"
-        " --manifest {input.manifest:q} --tokenizer {input.tokenizer:q} {params.start} --output {output.model:q} --log {log:q}"
+        "{params.launcher} pretrain {wildcards.recipe:q} --phase {wildcards.phase} --fingerprint {wildcards.fingerprint}"
+        " --manifest {input.manifest:q} --tokenizer {input.tokenizer:q} {params.start} {params.set} --output {output.model:q} --log {log:q}"
 
 
 # No rule's input, because it needs the TPU's environment. Request it by `snakemake work/runs/NAME/FINGERPRINT/compile.json`.
@@ -45,5 +46,7 @@ rule compile:
         IMAGES.of_compiling
     params:
         settings=graph.compiled_for,
+        set=graph.set_options,
     shell:
-        "python -m relm compile {wildcards.recipe} --fingerprint {wildcards.fingerprint}" " --output {output:q} --log {log:q}"
+        "python -m relm compile {wildcards.recipe:q} --fingerprint {wildcards.fingerprint} {params.set}"
+        " --output {output:q} --log {log:q}"
