@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,7 @@ from relm.provenance.step_record import record
 from relm.recipes.jobs import SPLITS
 from relm.recipes.plan import Plan
 from relm.recipes.project import Project
-from relm.reporting.verify import verify
+from relm.reporting.verify import JudgedRun, verify
 
 FIGURES = {
     "nats_per_token": 4.25,
@@ -68,6 +69,20 @@ class FinishedRun:
     @property
     def model(self) -> Path:
         return self.plan.model_folder(self.plan.phases[-1]) / "model.safetensors"
+
+    def judged(self, **changes: Any) -> list[JudgedRun]:
+        """The runs as `verify` takes them; keys of the first may be replaced."""
+        runs = [
+            JudgedRun(
+                run.recipe.seed, run.fingerprint, run.model_folder(run.phases[-1]) / "model.safetensors", run.evaluations()
+            )
+            for run in self.plan.runs
+        ]
+        return [runs[0]._replace(**changes), *runs[1:]]
+
+    @property
+    def other_seeds(self) -> list[dict[str, Path]]:
+        return [run.evaluations() for run in self.plan.runs[1:]]
 
 
 @dataclass
@@ -130,6 +145,7 @@ class Workshop:
         self.step("manifest", shards, [plan.manifest(phase)])
 
     def train(self, plan: Plan) -> None:
+        """Train all phases of one seed, whose weights differ from those of the others."""
         before: list[Path] = []
         for phase in plan.phases:
             folder = plan.model_folder(phase)
@@ -141,27 +157,37 @@ class Workshop:
             for part in ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"):
                 (folder / part).write_text("{}\n")
             weights = folder / "model.safetensors"
-            save_file({"transformer.wte.weight": np.arange(12, dtype=np.float32).reshape(3, 4)}, weights)
+            save_file({"transformer.wte.weight": np.arange(12, dtype=np.float32).reshape(3, 4) + plan.number}, weights)
             parts = companions(path for path in folder.iterdir() if path != weights)
             write_sidecar(weights, fingerprint=plan.fingerprint, files=parts)
             self.step("pretrain", [plan.manifest(phase), plan.tokenizer, *before], [weights], device="cpu")
             before = [weights]
 
-    def evaluate(self, plan: Plan) -> FinishedRun:
+    def evaluate(self, plan: Plan) -> None:
+        """Evaluate one seed; the loss of each is 0.25 higher than that of the one before."""
         model = plan.model_folder(plan.phases[-1]) / "model.safetensors"
         sha256 = json.loads(sidecar_of(model).read_text())["sha256"]
         results = {
-            "held_out": {"protocol": {"context": 64, "stride": 32}, "figures": dict(self.figures)},
+            "held_out": {"protocol": {"context": 64, "stride": 32}, "figures": self.figures_of(plan)},
             "samples": {"protocol": {"seed": 0, "temperature": 0.8}, "samples": list(self.samples), "figures": {}},
         }
-        evaluations = plan.evaluations()
-        for task, path in evaluations.items():
+        for task, path in plan.evaluations().items():
             write_json(path, {"task": task, **results[task], "model_sha256": sha256})
             self.step(task.replace("_", "-"), [model, plan.manifest(plan.phases[-1])], [path])
-        verdict = plan.run_folder / "verify.json"
-        verify(plan.recipe, plan.fingerprint, evaluations, model, verdict)
-        self.step("verify", [model, *evaluations.values()], [verdict])
-        return FinishedRun(plan, verdict, evaluations)
+
+    def figures_of(self, plan: Plan) -> dict[str, Any]:
+        figures = dict(self.figures)
+        if plan.number:
+            figures["nats_per_token"] += 0.25 * plan.number
+        return figures
+
+    def verify(self, plan: Plan) -> FinishedRun:
+        verdict, run = plan.run_folder / "verify.json", FinishedRun(plan, plan.run_folder / "verify.json", plan.evaluations())
+        judged = run.judged()
+        verify(plan.recipe, judged, verdict)
+        inputs = [path for each in judged for path in (each.model, *each.evaluations.values())]
+        self.step("verify", inputs, [verdict])
+        return run
 
 
 def falling_loss(steps: int = 50) -> list[dict[str, float]]:
@@ -181,8 +207,10 @@ def build_run(
     workshop = Workshop(recipe or recipe_content(), name, figures, rows, samples, source)
     plan = workshop.project()
     workshop.data(plan)
-    workshop.train(plan)
-    return workshop.evaluate(plan)
+    for run in plan.runs:
+        workshop.train(run)
+        workshop.evaluate(run)
+    return workshop.verify(plan)
 
 
 @pytest.fixture
@@ -197,6 +225,25 @@ def in_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def finished_run(in_project: Path) -> Callable[..., FinishedRun]:
     """`build_run` in a folder of its own."""
     return build_run
+
+
+@pytest.fixture(scope="module")
+def run_made_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project with the finished run `tiny`, made once for the tests of a module."""
+    folder = tmp_path_factory.mktemp("made-once")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.delenv("RELM_WORK", raising=False)
+        build_run()
+    return folder
+
+
+@pytest.fixture
+def copied_run(run_made_once: Path, in_project: Path) -> FinishedRun:
+    """`tiny` in a project of its own, which is the current folder; far quicker than `finished_run`."""
+    shutil.copytree(run_made_once, in_project, dirs_exist_ok=True)
+    plan = Project().plan("tiny")
+    return FinishedRun(plan, plan.run_folder / "verify.json", plan.evaluations())
 
 
 @pytest.fixture

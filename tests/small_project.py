@@ -9,6 +9,8 @@ from pathlib import Path
 
 from relm.artifact import sha256_of
 
+FRAMES = "--logger-relm-frames"
+"""The option by which Snakemake shows its own output."""
 CHECKOUT = Path(__file__).resolve().parent.parent
 
 
@@ -43,7 +45,7 @@ class Commands:
             text=True,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            timeout=240,
+            timeout=900,
         )
 
     def start(self, *targets: str, **environment: str) -> subprocess.Popen[bytes]:
@@ -66,12 +68,12 @@ class Commands:
             env={**self.environment, **environment},
             text=True,
             capture_output=True,
-            timeout=240,
+            timeout=900,
         )
 
     def jobs(self, *targets: str) -> dict[str, int]:
         """Rule -> number of jobs that a dry-run would run; empty when there is nothing to be done."""
-        done = self.snakemake(*targets, "-n", "--quiet", "rules")
+        done = self.snakemake(*targets, "-n", "--quiet", "rules", FRAMES)
         assert done.returncode == 0, done.stdout
         lines = done.stdout.splitlines()
         start = next((number for number, line in enumerate(lines) if line.startswith("-----")), len(lines))

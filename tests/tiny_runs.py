@@ -250,7 +250,7 @@ class TinyRun:
     def lines(self) -> list[dict[str, Any]]:
         """train.jsonl without its times."""
         text = (self.folder / "main" / "train.jsonl").read_text()
-        times = {"seconds", "tokens_per_second", "samples_per_second", "memory_bytes", "mfu", "machines"}
+        times = {"seconds", "tokens_per_second", "samples_per_second", "memory_bytes", "mfu", "resumed_after", "machines"}
         return [{k: v for k, v in json.loads(line).items() if k not in times} for line in text.splitlines()]
 
     def sha256(self) -> str:

@@ -23,7 +23,12 @@ def canonical_json(value: Any) -> str:
 
 def sidecar_of(path: Path) -> Path:
     """Return ``FILE.json`` for ``FILE``."""
-    return path.with_name(path.name + ".json")
+    return Path(f"{path}.json")  # Path.with_name refuses the folder `.`, which a user may give for a file
+
+
+def record_of(output: Path) -> Path:
+    """Return ``FILE.record.json`` for the first output of a step."""
+    return output.with_name(output.name + ".record.json")
 
 
 def sha256_of(path: Path) -> str:

@@ -54,3 +54,17 @@ def format_bytes(size: int) -> str:
 def format_row(name: str, text: str) -> str:
     """Return a row of a table of two columns; the name may be empty."""
     return f"  {name:<12} {text}"
+
+
+def format_count(count: int) -> str:
+    """Return a large count with three digits.
+
+    >>> format_count(912), format_count(168_192), format_count(124_439_808), format_count(9_830_400_000)
+    ('912', '168 k', '124 M', '9.83 B')
+    """
+    amount, unit = float(count), ""
+    for larger in (" k", " M", " B", " T"):
+        if amount < 999.5:
+            break
+        amount, unit = amount / 1000, larger
+    return f"{count:,}" if not unit else f"{amount:.3g}{unit}"

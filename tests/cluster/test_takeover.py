@@ -113,7 +113,8 @@ def test_another_machine_ends_with_the_bytes_of_an_uninterrupted_run(project: Co
     assert jobs == {"pretrain": 1, "evaluate": 1, "verify": 1, "report": 1, "publish": 1}
     finished = project.snakemake("results/long@same")
     assert finished.returncode == 0, finished.stdout
-    assert "resuming after step 20 of 40" in finished.stdout
+    (log,) = (project.folder / "work" / "logs" / "runs" / "long@same").glob("*/second.log")
+    assert "resuming after step 20 of 40" in log.read_text()
     train_on(project, "long")
     here, there = run_of(project, "long"), run_of(project, "long@same")
     for phase in ("main", "second"):

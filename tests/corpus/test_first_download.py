@@ -120,3 +120,23 @@ def test_an_edited_record_is_refused_and_kept(edited: dict[str, object], tmp_pat
     write_json(record_of(tmp_path / "a"), facts)
     with pytest.raises(RelmError, match="expected 64 hexadecimal digits and a count of bytes; restore it"):
         pin(remote, tmp_path / "a")
+
+
+def test_a_deleted_record_is_written_again_from_the_file_that_is_there(server: LocalServer, destination: Path) -> None:
+    server.answers["/thing.bin"] = Served(BODY)
+    download("thing.bin", unpinned(server), destination)
+    record_of(destination).unlink()
+    server.answers["/thing.bin"] = Served(OTHER)
+    assert "already there" in download("thing.bin", unpinned(server), destination)
+    assert json.loads(record_of(destination).read_text())["sha256"] == SHA256
+    assert destination.read_bytes() == BODY
+
+
+def test_a_changed_file_without_a_record_is_not_replaced(server: LocalServer, destination: Path) -> None:
+    server.answers["/thing.bin"] = Served(BODY)
+    download("thing.bin", unpinned(server), destination)
+    record_of(destination).unlink()
+    destination.write_bytes(OTHER)
+    with pytest.raises(RelmError, match=r"was deleted, and its sidecar does not vouch for it .* delete the file to record"):
+        download("thing.bin", unpinned(server), destination)
+    assert destination.read_bytes() == OTHER

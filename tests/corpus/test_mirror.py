@@ -10,6 +10,7 @@ from local_server import BODY, LocalServer, Served, fault, from_server, left_bes
 from small_archives import COMPRESS, SUFFIX, zip_of
 
 from relm.corpus.download import download
+from relm.errors import RelmError
 from relm.recipes.remote_files import RemoteFile, Source
 
 pytestmark = pytest.mark.usefixtures("plain_surroundings")
@@ -106,3 +107,15 @@ def test_the_sidecar_is_the_same_whichever_source_served(
 def test_a_mirror_that_is_no_folder_is_an_error(destination: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RELM_MIRROR", "/nowhere/at/all")
     assert "RELM_MIRROR: /nowhere/at/all is not a folder" in fault(unreachable(), destination)
+
+
+def test_a_wrong_hash_names_the_file_and_the_key_to_correct(
+    destination: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mirror").mkdir()
+    (tmp_path / "mirror" / "thing.bin").write_bytes(BODY[::-1])
+    monkeypatch.setenv("RELM_MIRROR", str(tmp_path / "mirror"))
+    with pytest.raises(RelmError) as caught:
+        download("thing.bin", unreachable(), destination, "recipes/data/thing.yaml")
+    advice = "If the publisher states the other sha256, correct files.thing.bin.sha256 and its size in recipes/data/thing.yaml"
+    assert advice in str(caught.value)

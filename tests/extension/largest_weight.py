@@ -12,7 +12,7 @@ from relm.recipes.evaluations import EvaluationDeclaration, register_evaluation
 from relm.recipes.section import Section
 
 if TYPE_CHECKING:  # it imports torch, and `relm --help` imports this module
-    from relm.evaluation.models import Execution
+    from relm.evaluation.execution import Execution
 
 
 class LargestWeight(Section):

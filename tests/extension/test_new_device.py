@@ -16,7 +16,7 @@ from relm.containers.placement import evaluation_role, training_role
 from relm.devices.contract import open_device
 from relm.devices.peaks import find_peak_flops
 from relm.errors import RelmError
-from relm.evaluation.models import Execution
+from relm.evaluation.execution import Execution
 from relm.provenance import surroundings
 from relm.recipes.datasets import Dataset
 from relm.recipes.project import Project
@@ -118,13 +118,14 @@ def test_commands_know_it() -> None:
 
 def faults_of_a_run(folder: Path) -> list[str | None]:
     """Return why its run cannot be trained, without and with a lack that the device states."""
-    from relm.graph.environments import find_fault  # it loads the extensions of the process that imports it
+    from relm.graph.environments import TrainingPlace, find_fault  # it loads the extensions of the process that imports it
 
     (folder / "recipes" / "staged.yaml").write_text("extends: tiny\nrun: {device: staged}\n")
     plan = Project(folder).plan("staged")
-    before = find_fault(plan)
+    place = TrainingPlace()
+    before = find_fault(plan, place)
     os.environ["STAGE_LACKS"] = "there is no curtain"
-    return [before, find_fault(plan), find_fault(plan, elsewhere=True)]
+    return [before, find_fault(plan, place), find_fault(plan, place._replace(uses_environment=False))]
 
 
 def test_it_states_itself_what_an_environment_lacks(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ def test_the_graph_runs_an_evaluation_from_outside(finished_copy: Commands) -> N
     recipe.write_text(right)
     done = finished_copy.snakemake("results/tiny", **extension)
     assert done.returncode == 0, done.stdout
-    assert "rule pretrain" not in done.stdout
+    assert "pretrain main" not in done.stdout
     result = json.loads((finished_copy.folder / "results/tiny/eval/largest_weight.json").read_text())
     assert result["figures"]["scaled"] == 3 * result["figures"]["largest"] > 0
     assert result["protocol"]["context"] == 32

@@ -25,7 +25,7 @@ def transpose_projections(weights: Weights) -> Mapping[str, npt.NDArray[np.float
 NANOGPT = Oracle(
     name="nanogpt",
     original="karpathy/nanoGPT, train.py",
-    recipes=("shakespeare_char", "shakespeare_char_seed_2", "shakespeare_char_seed_3", "shakespeare_char_gpu"),
+    recipes=("shakespeare_char", "shakespeare_char_gpu"),
     twin={
         "model": {"layers": 2, "heads": 4, "hidden_size": 32, "positions": SEQUENCE_LENGTH, "dropout": 0.0},
         "pretrain": {

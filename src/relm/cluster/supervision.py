@@ -87,11 +87,20 @@ def clear_dead_locks(state: Path = STATE) -> None:
 
 def is_locked(folder: Path, state: Path = STATE) -> bool:
     """Return True if Snakemake has locked files in a folder, and the process that may hold the lock is not proven dead."""
+    locked = list_locked(state, "output")
+    return any(Path(path).absolute().is_relative_to(folder.absolute()) for path in locked)
+
+
+def list_locked(state: Path = STATE, kind: str = "*") -> list[str]:
+    """Return the files that Snakemake has locked, as it names them; none if every possible owner is proven dead.
+
+    Args:
+        kind: `input`, `output`, or `*` for both.
+    """
     owners = [_read_owner(path) for path in (state / "relm-owners").glob("*.json")]
     if owners and all(_is_proven_dead(owner) for owner in owners):
-        return False
-    locked = [line for path in (state / "locks").glob("*.output.lock") for line in path.read_text().splitlines()]
-    return any(Path(path).absolute().is_relative_to(folder.absolute()) for path in locked)
+        return []
+    return [line for path in (state / "locks").glob(f"*.{kind}.lock") for line in path.read_text().splitlines()]
 
 
 def _read_owner(path: Path) -> dict[str, Any]:
@@ -104,6 +113,16 @@ def _read_owner(path: Path) -> dict[str, Any]:
 
 
 # --- signals -----------------------------------------------------------------------------------------------------------------
+
+
+class Interrupts:
+    """The number of Ctrl-C that this process received."""
+
+    count = 0
+
+
+INTERRUPTED = 128 + signal.SIGINT
+"""The exit status of a command that Ctrl-C ended."""
 
 
 def _list_children(pid: int) -> list[int]:
@@ -123,27 +142,54 @@ def _is_shell(pid: int) -> bool:
         return False
 
 
-def terminate_jobs() -> None:
-    """Send TERM to every running step: the children of Snakemake's shells; a shell waits for them."""
+def signal_jobs(number: signal.Signals) -> None:
+    """Send a signal to every running step: the children of Snakemake's shells; a shell waits for them."""
     for child in _list_children(os.getpid()):
         for step in (_list_children(child) if _is_shell(child) else []) or [child]:
             try:
-                os.kill(step, signal.SIGTERM)
+                os.kill(step, number)
             except ProcessLookupError:
                 continue
 
 
-def forward_signals_to_jobs() -> None:
-    """Forward TERM and INT, sent to Snakemake alone, to the running steps; a trainer saves a checkpoint first.
+def handle_interrupts() -> None:
+    """Stop quietly at Ctrl-C, from now on: the running steps are told to stop, and the main process ends with 130.
 
-    Call it after Snakemake has set its own handlers, which still run afterwards: it starts nothing new and ends.
+    A second Ctrl-C changes nothing: a trainer still saves its checkpoint. A third one kills the steps; files that are written
+    whole or not at all, such as the checkpoint before it, stay.
     """
-    for number in (signal.SIGTERM, signal.SIGINT):
-        before: Callable[[int, FrameType | None], Any] | int | None = signal.getsignal(number)
 
-        def handler(number: int, frame: FrameType | None, before: Any = before) -> None:
-            terminate_jobs()
-            if callable(before):
-                before(number, frame)
+    def handler(number: int, frame: FrameType | None) -> None:
+        Interrupts.count += 1
+        if Interrupts.count == 1:
+            signal_jobs(signal.SIGTERM)
+            raise SystemExit(INTERRUPTED)  # Snakemake's scheduler waits for its jobs, as after KeyboardInterrupt
+        if Interrupts.count > 2:
+            signal_jobs(signal.SIGKILL)
 
-        signal.signal(number, handler)
+    signal.signal(signal.SIGINT, handler)
+
+
+def exit_if_interrupted() -> None:
+    """End with the exit status of Ctrl-C if there was one; Snakemake would end with that of an error.
+
+    Raises:
+        SystemExit: there was one.
+    """
+    if Interrupts.count:
+        raise SystemExit(INTERRUPTED)
+
+
+def forward_termination_to_jobs() -> None:
+    """Forward TERM, sent to Snakemake alone, to the running steps; a trainer saves a checkpoint first.
+
+    Call it after Snakemake has set its own handler, which still runs afterwards: it starts nothing new and ends.
+    """
+    before: Callable[[int, FrameType | None], Any] | int | None = signal.getsignal(signal.SIGTERM)
+
+    def handler(number: int, frame: FrameType | None) -> None:
+        signal_jobs(signal.SIGTERM)
+        if callable(before):
+            before(number, frame)
+
+    signal.signal(signal.SIGTERM, handler)

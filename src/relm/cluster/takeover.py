@@ -21,6 +21,7 @@ from relm.recipes.machines import find_own_machine
 from relm.recipes.plan import Plan
 from relm.recipes.redaction import shorten_path
 from relm.recipes.run_folder import CHECKPOINT_FILES, COMPILED, MACHINES, WEIGHTS
+from relm.recipes.run_name import RunName
 from relm.training.interruption import run_lock
 from relm.training.kill_points import kill_point
 from relm.training.shard_stamps import RECORD
@@ -32,12 +33,39 @@ FICLONE = 0x40049409  # ioctl_ficlone(2): copies share their blocks where the fi
 logger = logging.getLogger(__name__)
 
 
-def take_over(target: Plan, source: Plan) -> str:
+def take_over_seeds(target: Plan, source: Plan) -> str:
+    """Take over each run of a recipe that has begun elsewhere: of several seeds the finished ones, too, if one is not.
+
+    Returns:
+        A sentence for each run.
+
+    Raises:
+        RelmError: as for `take_over`; before anything is copied if a target has begun.
+    """
+    pairs = [(ours, theirs) for ours, theirs in zip(target.runs, source.runs, strict=False) if _has_begun(theirs)]
+    if len(pairs) < 2:
+        return take_over(*(pairs[0] if pairs else (target, source)))
+    for ours, _ in pairs:
+        _require_not_begun(ours)
+    unfinished = not all(_is_finished(theirs) for _, theirs in pairs)
+    return "\n".join(take_over(*pair, takes_finished=unfinished) for pair in pairs)
+
+
+def _has_begun(plan: Plan) -> bool:
+    return any((plan.run_folder / phase).is_dir() for phase in plan.phases)
+
+
+def _is_finished(plan: Plan) -> bool:
+    return all(sidecar_of(plan.model_folder(phase) / WEIGHTS).exists() for phase in plan.phases)
+
+
+def take_over(target: Plan, source: Plan, *, takes_finished: bool = False) -> str:
     """Copy the finished phases and the newest checkpoint of a run into the folder of the same run on another machine.
 
     Args:
         target: the run that has not begun.
         source: the run with the same fingerprint that trained elsewhere; it is unchanged.
+        takes_finished: copy a finished run as well.
 
     Returns:
         A sentence with the step after which the target resumes.
@@ -55,7 +83,7 @@ def take_over(target: Plan, source: Plan) -> str:
                 f"{plan.name}: Snakemake is working on it at this moment; stop it first, then give this command again"
             )
     with _locks(source), _locks(target):
-        steps = _find_steps(source, target)
+        steps = _find_steps(source, target, takes_finished)
         files = [path for phase, step in steps.items() for path in _list_files(source, phase, step)]
         require_disk(target.work, sum(path.stat().st_size for path in files), f"continue {target.name}")
         try:
@@ -120,11 +148,12 @@ def _locks(plan: Plan) -> Iterator[None]:
         yield
 
 
-def _find_steps(source: Plan, target: Plan) -> dict[str, int | None]:
+def _find_steps(source: Plan, target: Plan, takes_finished: bool) -> dict[str, int | None]:
     """Return phase -> the step of its newest intact checkpoint, None for a finished phase; phases after that have nothing.
 
     Raises:
-        RelmError: all phases are finished, or there is neither a finished phase nor a checkpoint.
+        RelmError: all phases of the same recipe are finished, and that is not taken; or there is neither a finished phase nor a
+            checkpoint.
     """
     steps: dict[str, int | None] = {}
     for phase in source.phases:
@@ -138,13 +167,19 @@ def _find_steps(source: Plan, target: Plan) -> dict[str, int | None]:
             steps[phase] = newest
         break
     else:
-        raise RelmError(f"{source.name} is finished: all its phases are trained. `snakemake {source.results}` publishes it")
+        if not takes_finished and _name_of_run(source) == _name_of_run(target):
+            raise RelmError(f"{source.name} is finished: all its phases are trained. `snakemake {source.results}` publishes it")
     if not steps:
         raise RelmError(
             f"{source.name} has no checkpoint in {source.run_folder}, so there is nothing to continue; "
             f"`snakemake {target.results}` trains from the beginning"
         )
     return steps
+
+
+def _name_of_run(plan: Plan) -> RunName:
+    """Return the name of a run wherever it is executed; a variation of what is evaluated has another name."""
+    return RunName.parse(plan.name).published._replace(machine=None)
 
 
 def _intact_checkpoints(source: Plan, phase: str) -> Iterator[int]:

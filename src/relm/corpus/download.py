@@ -26,13 +26,16 @@ from relm.recipes.remote_files import RemoteFile, Source
 COMPRESSIONS = {".xz": "xz", ".gz": "gzip", ".bz2": "bzip2"}
 
 
-def download(name: str, remote: RemoteFile, destination: Path) -> str:
+def download(name: str, remote: RemoteFile, destination: Path, named_in: str = "its recipe") -> str:
     """Make `destination` and its sidecar from the folders of RELM_MIRROR or the first source that gives the right bytes.
 
     A correct file that is already there is left unchanged. The sidecar is the same for every source.
 
     Args:
         name: the file's name in its recipe, by which RELM_MIRROR is searched.
+        remote: the file.
+        destination: path of the file.
+        named_in: the YAML file with its sha256, for the message.
 
     Returns:
         A sentence with the source of the bytes, their count and the speed.
@@ -50,7 +53,7 @@ def download(name: str, remote: RemoteFile, destination: Path) -> str:
         with PartialFile(destination) as part:
             origin = _try_mirrors(name, remote, destination, faults) or _try_sources(remote, part, faults)
             if origin is None:
-                raise RelmError(_format_failure(name, remote, faults) + explain_record(asked, destination))
+                raise RelmError(_format_failure(name, remote, faults, named_in) + explain_record(asked, destination))
             write_sidecar(destination)
             part.clear()
             first = "" if remote.is_pinned else f"; {write_record(destination, origin)}"
@@ -88,11 +91,17 @@ def _explain_disk_faults(destination: Path) -> Iterator[None]:
         ) from cause
 
 
-def _format_failure(name: str, remote: RemoteFile, faults: list[str]) -> str:
+def _format_failure(name: str, remote: RemoteFile, faults: list[str], named_in: str) -> str:
+    wrong = any(" sha256 " in fault for fault in faults)
     return (
         f"{name}: no source gave the {remote.format_size()} with sha256 {remote.sha256}:\n"
         + "".join(f"  - {fault}\n" for fault in faults)
         + (f"It is made by: {remote.made_by}\n" if remote.made_by else "")
+        + (
+            f"If the publisher states the other sha256, correct files.{name}.sha256 and its size in {named_in}\n"
+            if wrong
+            else ""
+        )
         + f"To provide it by hand, put {' or '.join(_list_ways(name, remote))} (plain files also as .xz, .gz or .bz2) into any "
         + f"folder and name that in RELM_MIRROR (several: separated by {os.pathsep!r}); its content is checked all the same"
     )

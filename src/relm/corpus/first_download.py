@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from relm.artifact import read_json, sha256_of, write_json
+from relm.artifact import checked_sidecar, read_json, sha256_of, write_json
 from relm.errors import RelmError
 from relm.recipes.remote_files import RemoteFile
 
@@ -25,10 +25,30 @@ def pin(remote: RemoteFile, destination: Path) -> RemoteFile:
         RelmError: the record is not what `write_record` writes.
     """
     record = record_of(destination)
-    if remote.is_pinned or not record.exists():
+    if remote.is_pinned:
+        return remote
+    if not record.exists() and destination.exists():
+        _restore_record(destination)
+    if not record.exists():
         return remote
     facts = _read_record(record)
     return remote.model_copy(update={"sha256": facts["sha256"], "size": facts["size"], "at_most": None})
+
+
+def _restore_record(destination: Path) -> None:
+    """Write the record again that was deleted, from the file and its sidecar, so that no other file replaces this one.
+
+    Raises:
+        RelmError: the file is not the one that its sidecar describes.
+    """
+    try:
+        checked_sidecar(destination)
+    except RelmError as error:
+        raise RelmError(
+            f"{destination}: its record of the first download, {record_of(destination).name}, was deleted, and its sidecar "
+            f"does not vouch for it ({error}). Restore the record, or delete the file to record the next download as the first"
+        ) from None
+    write_record(destination, "an earlier download, whose record was deleted")
 
 
 def write_record(destination: Path, origin: str) -> str:

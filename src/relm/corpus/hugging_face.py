@@ -12,11 +12,11 @@ from typing import Any
 import datasets
 import yaml
 from huggingface_hub import DatasetCard
-from tqdm import tqdm
 
 from relm.artifact import read_json
 from relm.corpus.records import RowRange, check_keys, list_keys
 from relm.errors import RelmError
+from relm.progress import ProgressBar
 from relm.recipes.datasets import Dataset, Hub
 
 READERS = ("arrow", "csv", "json", "parquet", "text")
@@ -37,7 +37,7 @@ def batch_hugging_face(dataset: Dataset, folder: Path | None) -> Iterator[RowRan
     first = 1
     try:
         # The library's own cache could answer with another revision of the hub's dataset; this one is empty.
-        with tempfile.TemporaryDirectory() as cache, tqdm(desc=location, unit=" rows", disable=None) as bar:
+        with tempfile.TemporaryDirectory() as cache, ProgressBar(desc=location, unit=" rows", disable=None) as bar:
             for table in _open_stream(dataset, folder, cache).with_format("arrow").iter(ROWS):
                 check_keys(dataset, table.column_names, f"split {dataset.split}")
                 yield RowRange(location, first, table.select(list_keys(dataset)))

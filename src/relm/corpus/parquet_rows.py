@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from tqdm import tqdm
 
 from relm.corpus.records import RowRange, check_keys, list_keys
 from relm.errors import RelmError
+from relm.progress import ProgressBar
 from relm.recipes.datasets import Dataset
 
 # Bytes of a table in one batch for a worker, and its most rows.
@@ -26,7 +26,7 @@ def batch_parquet(dataset: Dataset, path: Path) -> Iterator[RowRange]:
         # Without buffering ahead a row group is read page by page, however large it is.
         with pq.ParquetFile(path, pre_buffer=False, buffer_size=BATCH) as file:
             check_keys(dataset, file.schema_arrow.names, str(path))
-            with tqdm(total=file.metadata.num_rows, desc=path.name, unit=" rows", disable=None) as bar:
+            with ProgressBar(total=file.metadata.num_rows, desc=path.name, unit=" rows", disable=None) as bar:
                 for table in file.iter_batches(
                     _choose_batch_rows(file.metadata), columns=list_keys(dataset), use_threads=False
                 ):

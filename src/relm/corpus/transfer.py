@@ -14,7 +14,6 @@ from typing import Self
 
 import requests
 import urllib3
-from tqdm import tqdm
 
 from relm.artifact import read_json, write_json
 from relm.corpus.sources import (
@@ -28,6 +27,7 @@ from relm.corpus.sources import (
 )
 from relm.errors import RelmError
 from relm.limits import require_disk
+from relm.progress import ProgressBar
 from relm.recipes.remote_files import RemoteFile, Source
 
 ATTEMPTS = 5  # in a row without progress; one that received MEANINGFUL_PROGRESS restarts the count
@@ -179,7 +179,9 @@ def _append_all(response: requests.Response, part: PartialFile, total: int | Non
         TemporaryFault: the connection was lost or sent nothing for too long.
         SourceFault: there are more than `most` bytes.
     """
-    bar = tqdm(total=total, initial=part.size, unit="B", unit_scale=True, desc=part.destination.name, disable=None, leave=False)
+    bar = ProgressBar(
+        total=total, initial=part.size, unit="B", unit_scale=True, desc=part.destination.name, disable=None, leave=False
+    )
     with bar:
         while True:
             try:

@@ -15,11 +15,10 @@ from pathlib import Path
 from typing import IO, NamedTuple, cast
 from xml.parsers import expat
 
-from tqdm import tqdm
-
 from relm.corpus.documents import Skipped
 from relm.corpus.wikitext_markup import HIDDEN_NAMESPACES
 from relm.errors import RelmError
+from relm.progress import ProgressBar
 
 BLOCK = 1 << 20
 
@@ -215,7 +214,7 @@ def read_decompressed(path: Path) -> Iterator[bytes]:
     try:
         with open(path, "rb") as raw:
             size = path.stat().st_size
-            with tqdm(total=size, desc=path.name, unit="B", unit_scale=True, disable=None) as bar:
+            with ProgressBar(total=size, desc=path.name, unit="B", unit_scale=True, disable=None) as bar:
                 file = _decompress(raw)
                 while block := file.read(BLOCK):
                     bar.update(raw.tell() - bar.n)

@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from relm.errors import RelmError
-from relm.recipes.run_folder import CURVE, MACHINES
+from relm.recipes.run_folder import CURVE, MACHINES, RESUMED_AFTER
 
-# Columns of train.jsonl that depend on the machine, or on what the run is compared with, and not on the model.
-MACHINE_COLUMNS = frozenset({"tokens_per_second", "samples_per_second", "mfu", "memory_bytes", "seconds", MACHINES, CURVE})
+# Columns of train.jsonl that depend on the machine, on interruptions or on what the run is compared with, not on the model.
+MACHINE_COLUMNS = frozenset(
+    {"tokens_per_second", "samples_per_second", "mfu", "memory_bytes", "seconds", RESUMED_AFTER, MACHINES, CURVE}
+)
 
 
 def state_sha256(state: Mapping[str, Any]) -> str:

@@ -71,19 +71,29 @@ def run_lock(path: Path) -> Iterator[None]:
     Raises:
         RelmError: another process trains there; names its pid.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path, "a+", encoding="utf-8") as file:
-        if not _acquired(file.fileno()):
-            file.seek(0)
-            owner = file.read().strip() or "unknown"
-            raise RelmError(
-                f"{path.parent}: another process trains here already (pid {owner}); wait for it, or stop it with "
-                f"kill {owner}: it saves a checkpoint, and the same command resumes the run"
-            )
+    with contextlib.ExitStack() as stack:
+        file = None
+        while file is None or not _is_still_at(path, file.fileno()):  # `relm gc` may have removed it in between
+            path.parent.mkdir(parents=True, exist_ok=True)
+            file = stack.enter_context(open(path, "a+", encoding="utf-8"))
+            if not _acquired(file.fileno()):
+                file.seek(0)
+                owner = file.read().strip() or "unknown"
+                raise RelmError(
+                    f"{path.parent}: another process trains here already (pid {owner}); wait for it, or stop it with "
+                    f"kill {owner}: it saves a checkpoint, and the same command resumes the run"
+                )
         file.truncate(0)
         file.write(f"{os.getpid()}\n")
         file.flush()
         yield
+
+
+def _is_still_at(path: Path, descriptor: int) -> bool:
+    """Return True if a path still names the file that was opened there."""
+    with contextlib.suppress(FileNotFoundError):
+        return os.path.samestat(os.stat(path), os.fstat(descriptor))
+    return False
 
 
 def _acquired(descriptor: int) -> bool:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from typing import Any
 
-from relm.recipes.run_folder import LOG, MACHINES
+from relm.recipes.run_folder import LOG, MACHINES, RESUMED_AFTER
 from relm.training.loggers import Writer, open_loggers
 from relm.training.machine_history import Stretch, logged_history
 from relm.training.phase_run import PhaseRun
@@ -18,7 +18,8 @@ class Journal:
     def __init__(self, log: RunLog, progress: Progress, write_loggers: Writer, unlogged: Mapping[str, Any]) -> None:
         self._log, self._progress, self._write_loggers = log, progress, write_loggers
         self._unlogged = unlogged
-        """The machines so far, for the next line of the log; empty if a line before it has them."""
+        """For the next line of the log alone: the step after which this attempt resumed, and the machines so far, unless a line
+        before it has them."""
 
     def advance(self, step: int) -> None:
         """Count one step."""
@@ -70,5 +71,7 @@ def open_journal(run: PhaseRun, step: int, last: int, machines: Sequence[Stretch
         name = "/".join(run.folder.absolute().parts[-3:])  # RECIPE/FINGERPRINT/PHASE
         settings = run.recipe.model_dump(mode="json")
         loggers = stack.enter_context(open_loggers(run.recipe.run.loggers, run.folder, name, step, settings))
-        unlogged = {MACHINES: machines} if logged_history(run.folder / LOG) != machines else {}
+        unlogged: dict[str, Any] = {RESUMED_AFTER: step} if step else {}
+        if logged_history(run.folder / LOG) != machines:
+            unlogged[MACHINES] = machines
         yield Journal(log, progress, loggers, unlogged)

@@ -5,8 +5,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from tqdm import tqdm
-
+from relm.progress import ProgressBar
 from relm.recipes.run_folder import CURVE
 
 SECONDS_BETWEEN_LINES = 30
@@ -17,7 +16,7 @@ class Progress:
 
     def __init__(self, name: str, step: int, steps: int, tokens_per_step: int) -> None:
         self._name, self._first, self._steps, self._tokens_per_step = name, step, steps, tokens_per_step
-        self._bar = tqdm(total=steps, initial=step, desc=name, unit="step", disable=None, file=sys.stderr)
+        self._bar = ProgressBar(total=steps, initial=step, desc=name, unit="step", disable=None, file=sys.stderr)
         self._started = self._printed = time.monotonic()
         self._loss = float("nan")
         self._curve = self._verdict = ""
@@ -29,7 +28,7 @@ class Progress:
         if CURVE in line:
             self._report_curve(line[CURVE]["verdict"])
         rate = f"{line['tokens_per_second']:,.0f} tokens/s"
-        self._bar.set_postfix_str(f"loss {self._loss:.3f}{self._curve}, {rate}", refresh=False)
+        self._bar.set_postfix_str(f"loss {self._loss:.2f}{self._curve}  {rate}", refresh=False)
         if "validation_loss" in line:
             self._bar.write(
                 f"{self._name}: step {line['step']:,}, held-out loss {line['validation_loss']:.4f}", file=sys.stderr
@@ -46,7 +45,7 @@ class Progress:
         """Count one step, and print a line if the last one is old enough."""
         self._bar.update()
         now = time.monotonic()
-        if self._bar.disable and now - self._printed >= SECONDS_BETWEEN_LINES:
+        if not sys.stderr.isatty() and now - self._printed >= SECONDS_BETWEEN_LINES:
             self._printed = now
             seconds_per_step = (now - self._started) / (step - self._first)
             print(

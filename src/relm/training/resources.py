@@ -4,9 +4,11 @@ Activations are not counted here: `relm.training.activations` bounds them from a
 `relm rehearse`) measures them. Imports no torch.
 """
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from relm.formatting import format_bytes
 from relm.limits import require_disk, require_memory
 from relm.models.configuration import Configuration
 from relm.recipes.devices import DEVICES
@@ -85,12 +87,17 @@ def require_resources(config: Configuration, phase: Phase, run: Run, run_folder:
         RelmError: it does not fit; says how much is missing.
     """
     require_state_memory(config, phase, run)
+    checkpoints, model = missing_disk(config, phase, run, run_folder)
+    count = checkpoints // disk_bytes(config, phase, run).checkpoint
+    words = f"{count:,} checkpoints (run.keep_checkpoints) and a model of {parameter_count(config):,} parameters"
+    require_disk(run_folder, checkpoints + model, words)
+
+
+def missing_disk(config: Configuration, phase: Phase, run: Run, run_folder: Path) -> tuple[int, int]:
+    """Return the bytes that a phase has yet to write into its run folder: of checkpoints, without those there, and a model."""
     files = disk_bytes(config, phase, run)
     present = len(list((run_folder / "checkpoints").glob("step-*")))
-    missing = max(files.checkpoints - present, 1)
-    needed = missing * files.checkpoint + files.model
-    model = f"a model of {parameter_count(config):,} parameters"
-    require_disk(run_folder, needed, f"{missing:,} checkpoints (run.keep_checkpoints) and {model}")
+    return max(files.checkpoints - present, 1) * files.checkpoint, files.model
 
 
 def require_state_memory(config: Configuration, phase: Phase, run: Run) -> None:
@@ -102,20 +109,42 @@ def require_state_memory(config: Configuration, phase: Phase, run: Run) -> None:
     Raises:
         RelmError: they do; says how much is missing.
     """
+    for needed, work, remedy in list_memory_needs(config, phase, run):
+        require_memory(needed, work, remedy)
+
+
+def list_memory_needs(config: Configuration, phase: Phase, run: Run) -> Iterator[tuple[int, str, str]]:
+    """Yield the bytes of main memory that a phase takes at least, what they hold, and what to do where there are fewer.
+
+    A device that takes whole updates has a worker with its own copy of the state.
+    """
     device, whole = DEVICES[run.device], state_bytes(config, phase.optimizer)
     work = f"training {parameter_count(config):,} parameters"
+    smaller = "make the model smaller (fewer model.layers, or a smaller hidden size)"
     kept = whole.weights + whole.optimizer
     if device.pipelined:
         worker = whole.total if device.in_main_memory else kept
-        require_memory(kept + worker, f"{work}: weights and optimizer state of the training loop and of its worker alone")
+        yield kept + worker, f"{work}: weights and optimizer state of the training loop and of its worker alone", smaller
     if not device.in_main_memory:
         return
-    state, logits = whole.total, logits_bytes(config, phase, run)
-    require_memory(run.processes * state, f"{work}: weights, gradients and optimizer state alone")
-    size = micro_batch_size(phase, run.micro_batch_size, run.processes)
-    require_memory(
-        run.processes * (state + logits), f"{work} with run.micro_batch_size {size:,}: its logits and the state alone"
+    of_each = "" if run.processes == 1 else f" in each of {run.processes:,} processes (run.processes)"
+    fewer = smaller if run.processes == 1 else f"{smaller}, lower run.processes"
+    yield run.processes * whole.total, f"{work}: {format_state(whole)}{of_each} alone", fewer
+    size, logits = micro_batch_size(phase, run.micro_batch_size, run.processes), logits_bytes(config, phase, run)
+    yield (
+        run.processes * (whole.total + logits),
+        f"{work}: {format_state(whole)} and logits {format_bytes(logits)} of {size:,} sequences at once{of_each} alone",
+        f"lower run.micro_batch_size, {fewer}" if size > 1 else fewer,
     )
+
+
+def format_state(state: State) -> str:
+    """Return the parts of a training state.
+
+    >>> format_state(State(weights=4_000, gradients=4_000, optimizer=8_000))
+    'weights 4 kB, gradients 4 kB, optimizer 8 kB'
+    """
+    return ", ".join(f"{name} {format_bytes(size)}" for name, size in state._asdict().items() if size)
 
 
 def logits_bytes(config: Configuration, phase: Phase, run: Run) -> int:

@@ -56,7 +56,7 @@ def contents(folder: Path) -> dict[str, str]:
     return {
         str(path.relative_to(folder)): sha256_of(path)
         for path in files
-        if path.name not in machine and not path.name.startswith(".") and "logs" not in path.parts
+        if path.name not in machine and not path.name.startswith(".") and not {"logs", "checked"}.intersection(path.parts)
     }
 
 
@@ -106,13 +106,14 @@ def test_what_is_pulled_into_a_fresh_clone_leaves_nothing_to_be_done(
     assert {path: path.stat().st_mtime_ns for path in store.rglob("*") if path.is_file()} == before, "written once"
 
 
-def test_a_published_folder_shares_its_files_with_the_run_and_is_whole(
+def test_a_published_folder_shares_no_file_with_the_run_and_is_whole(
     terminal: Terminal, finished_project: Commands, project: Commands, store: Path
 ) -> None:
     terminal(finished_project, "push", str(store), "tiny")
     terminal(project, "pull", str(store), "tiny")
     weights = project.folder / "results" / "tiny" / "model.safetensors"
-    assert weights.samefile(run_folder(project) / "main" / "model" / "model.safetensors")
+    assert not weights.samefile(run_folder(project) / "main" / "model" / "model.safetensors")
+    assert project.relm("check", "results/tiny").returncode == 0
     log = project.folder / "results" / "tiny" / "train.jsonl"
     assert not log.samefile(run_folder(project) / "main" / "train.jsonl"), "training writes on in its own"
     weights.unlink()

@@ -9,9 +9,6 @@ import shutil
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
-
-from tqdm import tqdm
 
 from relm.cluster.bucket.index import Entry, Index, IndexName
 from relm.cluster.bucket.placing import ConfinedPath, HashedFile, hash_file, read_pieces, require_no_link, set_time, write
@@ -20,6 +17,7 @@ from relm.cluster.bucket.store import Store
 from relm.errors import RelmError
 from relm.formatting import format_bytes
 from relm.limits import require_disk
+from relm.progress import ProgressBar
 from relm.recipes.plan import Plan
 from relm.recipes.project import Project
 from relm.reporting.publish import publish
@@ -56,7 +54,8 @@ class Puller:
             self._targets(set(entries) - set(own), "nothing")
         fetched = self._bring_own({name: entries[name] for name in own}, own)
         # What its own folders hold is part of the plan's keys: with all of them here, it is asked anew.
-        self.plan = dataclasses.replace(self.plan)
+        anew = dataclasses.replace(self.plan)
+        self.plan = anew.find_run(self.index.fingerprint) or anew
         _require_same_meaning(self.plan, self.index.fingerprint)
         fetched += self._bring_rest(entries, self._targets(set(entries) - set(own), "no more than folders of your own"))
         size = format_bytes(sum(entry.size for entry in fetched))
@@ -165,7 +164,7 @@ class Puller:
         self.here.setdefault(entry.sha256, place)
         return True
 
-    def _bring(self, entry: Entry, place: ConfinedPath, bar: "tqdm[Any]") -> None:
+    def _bring(self, entry: Entry, place: ConfinedPath, bar: "ProgressBar") -> None:
         copied = self.here.get(entry.sha256)
         pieces = self.store.pieces(entry.sha256) if copied is None else read_pieces(copied)
         source = f"{self.store.url}/objects/{entry.sha256}" if copied is None else str(copied.path)
@@ -174,8 +173,8 @@ class Puller:
             kill_point("pull-file")
         self.here.setdefault(entry.sha256, place)
 
-    def _publish(self, entries: Mapping[str, Entry], targets: Mapping[str, ConfinedPath], bar: "tqdm[Any]") -> None:
-        """Make published folders, complete or not at all, linked with the fetched files as `relm publish` links them."""
+    def _publish(self, entries: Mapping[str, Entry], targets: Mapping[str, ConfinedPath], bar: "ProgressBar") -> None:
+        """Make published folders, complete or not at all, copied from the fetched files as `relm publish` copies them."""
         staged = self.plan.work / "pulled"
         for folder in (self.plan.reference_results, self.plan.results):
             inside = {name: place for name, place in targets.items() if folder in place.path.parents}
@@ -197,7 +196,7 @@ class Puller:
         shutil.rmtree(staged, ignore_errors=True)
 
 
-def _check_pieces(entry: Entry, source: str, target: Path, pieces: Iterator[bytes], bar: "tqdm[Any]") -> Iterator[bytes]:
+def _check_pieces(entry: Entry, source: str, target: Path, pieces: Iterator[bytes], bar: "ProgressBar") -> Iterator[bytes]:
     """Yield the pieces of an object, and no byte more than its entry says.
 
     Raises:
@@ -232,12 +231,12 @@ def _has_its_folders(plan: Plan) -> bool:
     return True
 
 
-def _bar(total: int) -> "tqdm[Any]":
-    return tqdm(total=total, desc="pull", unit="B", unit_scale=True, disable=None, delay=1)
+def _bar(total: int) -> "ProgressBar":
+    return ProgressBar(total=total, desc="pull", unit="B", unit_scale=True, disable=None, delay=1)
 
 
 def pull(url: str, project: Project, name: str | None) -> str:
-    """Pull one run of a store, or all whose recipes are here.
+    """Pull one run of a store with all its seeds there, or all whose recipes are here.
 
     Returns:
         A line for each run.
@@ -254,8 +253,12 @@ def pull(url: str, project: Project, name: str | None) -> str:
     lines = []
     for wanted in names:
         plan = project.plan(wanted)
-        place = choose_index(plan, [place for place in places if place.name == plan.run_name], url)
-        lines.append(Puller(store, plan, store.index(place)).pull())
+        named = [place for place in places if place.name == plan.run_name]
+        first = choose_index(plan, named, url)
+        lines.append(Puller(store, plan, store.index(first)).pull())
+        for run in dataclasses.replace(plan).runs:  # with folders of its own, whose content may have just come
+            if run.fingerprint != first.fingerprint and any(place.fingerprint == run.fingerprint for place in named):
+                lines.append(Puller(store, run, store.index(choose_index(run, named, url))).pull())
     return "\n".join(lines)
 
 

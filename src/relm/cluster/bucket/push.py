@@ -7,9 +7,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
-
-from tqdm import tqdm
+from typing import NamedTuple
 
 from relm.artifact import sha256_of, stamp_of
 from relm.cluster.bucket.index import Entry, Index, next_time
@@ -17,6 +15,7 @@ from relm.cluster.bucket.run_files import choose_group, list_files, list_others,
 from relm.cluster.bucket.store import Changed, Store
 from relm.errors import RelmError
 from relm.formatting import format_bytes
+from relm.progress import ProgressBar
 from relm.recipes.plan import Plan
 
 logger = logging.getLogger(__name__)
@@ -156,8 +155,8 @@ class Pusher:
         self.store.write_index(index, next_time(newest, datetime.datetime.now(datetime.UTC)))
 
 
-def _bar(what: str, total: int) -> "tqdm[Any]":
-    return tqdm(total=total, desc=what, unit="B", unit_scale=True, disable=None, delay=1)
+def _bar(what: str, total: int) -> "ProgressBar":
+    return ProgressBar(total=total, desc=what, unit="B", unit_scale=True, disable=None, delay=1)
 
 
 def _is_in(folder: Path, path: Path) -> bool:

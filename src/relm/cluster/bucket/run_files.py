@@ -15,11 +15,23 @@ from relm.errors import RelmError
 from relm.recipes import identity
 from relm.recipes.plan import BEFORE, REFERENCE, TRAINED, Plan
 from relm.recipes.published_models import PICKLED_WEIGHTS
-from relm.recipes.run_folder import CHECKPOINT_FILES, COMPILED, DEVICE_FIGURES, RECORDS, WEIGHTS
+from relm.recipes.run_folder import (
+    CHECKPOINT_FILES,
+    CHECKSUMS,
+    COMPILED,
+    DEVICE_FIGURES,
+    RECORDS,
+    REPLACED,
+    REPORT_FILES,
+    RESOLVED,
+    WEIGHTS,
+)
 from relm.recipes.section import NAME
 from relm.replay.attested_run import published_name
-from relm.reporting.publish import COMPILATION, MODEL_FILES, REPORT_FILES, published_files
+from relm.replay.published_files import recorded_sha256
+from relm.reporting.publish import COMPILATION, MODEL_FILES, published_files
 from relm.reporting.reference import PAGE
+from relm.reporting.seeds import FOLDER as SEEDS
 from relm.training.shard_stamps import RECORD
 
 # Files that belong to one machine: programs of its device, and its records of its own files.
@@ -76,13 +88,17 @@ def list_single_files(plan: Plan) -> Iterator[Path]:
 
 
 def folders(plan: Plan) -> list[Folder]:
-    """Return the run's folder and its published ones."""
+    """Return the run's folder and, for the first of a recipe's seeds, its published ones."""
+    own = Folder(plan.run_folder, re.compile("|".join(_in_run_folder(plan))))
+    if plan.number:
+        return [own]
     records = [published_name(name, phase, plan.phases) for name in (*RECORDS, DEVICE_FIGURES) for phase in plan.phases]
-    results = _either(*(name for name in published_files(plan) if "/" not in name), *records, COMPILATION)
+    names = [name for name in published_files(plan) if "/" not in name or name.startswith(f"{SEEDS}/")]
+    results = _either(*names, *records, COMPILATION, CHECKSUMS)
     return [
-        Folder(plan.run_folder, re.compile("|".join(_in_run_folder(plan)))),
+        own,
         Folder(plan.results, re.compile(rf"{results}|eval/(before/)?{_FIGURES}")),
-        Folder(plan.reference_results, re.compile(rf"{_either(PAGE, 'verify.json')}|eval/{_FIGURES}")),
+        Folder(plan.reference_results, re.compile(rf"{_either(PAGE, 'verify.json', CHECKSUMS)}|eval/{_FIGURES}")),
     ]
 
 
@@ -98,7 +114,8 @@ def _in_run_folder(plan: Plan) -> Iterator[str]:
     yield f"{_either(TRAINED, BEFORE, REFERENCE)}/{_FIGURES}"
     yield f"{REFERENCE}/{_either(PAGE)}"
     yield f"report/{_either(*REPORT_FILES, COMPILATION)}{_WITH_RECORDS}"
-    yield f"{_either('verify.json', 'verify_reference.json', COMPILATION)}{_WITH_RECORDS}"
+    yield f"{_either('verify.json', 'verify_reference.json', COMPILATION, REPLACED)}{_WITH_RECORDS}"
+    yield re.escape(RESOLVED)
 
 
 def _either(*names: str) -> str:
@@ -217,7 +234,7 @@ def sort_states_last(names: Iterable[str]) -> list[str]:
 
 
 def read_recorded_sha256(path: Path) -> str | None:
-    """Return the sha256 that a file's sidecar, its checkpoint's `state.json` or its model's sidecar has for it, if any."""
+    """Return the sha256 that a file's sidecar, its checkpoint's `state.json`, its model's sidecar or its result has for it."""
     for beside in (sidecar_of(path), path.with_name("state.json"), sidecar_of(path.with_name(WEIGHTS))):
         try:
             told = json.loads(beside.read_text(encoding="utf-8"))
@@ -226,7 +243,8 @@ def read_recorded_sha256(path: Path) -> str | None:
             continue
         if isinstance(sha256, str):
             return sha256
-    return None
+    folder = next((parent for parent in (path.parent, *path.parent.parents) if (parent / CHECKSUMS).is_file()), None)
+    return recorded_sha256(folder, path.relative_to(folder).as_posix()) if folder is not None else None
 
 
 def _find_sha256(told: Any, name: str, is_state: bool) -> Any:

@@ -13,15 +13,14 @@ import re
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import fsspec
 from fsspec.callbacks import Callback
-from tqdm import tqdm
 
 from relm.artifact import stamp_of
 from relm.cluster.bucket.index import Index, IndexName, parse_index_name, read_index
 from relm.errors import RelmError
+from relm.progress import ProgressBar
 from relm.training.kill_points import kill_point
 
 # Stores in which an object appears whole or not at all.
@@ -102,7 +101,7 @@ class Store:
         """Store bytes that are in memory."""
         self._write(f"objects/{sha256}", content)
 
-    def put(self, sha256: str, path: Path, stamp: list[int], bar: "tqdm[Any]") -> None:
+    def put(self, sha256: str, path: Path, stamp: list[int], bar: "ProgressBar") -> None:
         """Store a file.
 
         Args:
@@ -136,7 +135,7 @@ class Store:
             while piece := file.read(PIECE):
                 yield piece
 
-    def _put_at_once(self, path: Path, target: str, bar: "tqdm[Any]") -> None:
+    def _put_at_once(self, path: Path, target: str, bar: "ProgressBar") -> None:
         try:
             self._files.put_file(str(path), target, callback=_Advance(bar), consistency="md5")
         except FileNotFoundError:
@@ -144,7 +143,7 @@ class Store:
                 raise Changed(path) from None
             raise
 
-    def _put_aside(self, path: Path, sha256: str, bar: "tqdm[Any]") -> str:
+    def _put_aside(self, path: Path, sha256: str, bar: "ProgressBar") -> str:
         """Write a file under a temporary name and return that name."""
         partial = f"{self._root}/partial/{sha256}-{uuid.uuid4().hex}"
         try:
@@ -189,7 +188,7 @@ class Store:
 class _Advance(Callback):  # type: ignore[misc]
     """Updates a progress bar with fsspec's reports of a transfer."""
 
-    def __init__(self, bar: "tqdm[Any]") -> None:
+    def __init__(self, bar: "ProgressBar") -> None:
         super().__init__()
         self._bar, self._done = bar, 0
 
