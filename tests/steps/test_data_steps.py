@@ -75,7 +75,7 @@ TRAIN = ("train-tokenizer", "--documents", "d", "--output", "o")
         ([*TRAIN], "--vocabulary-size is missing: a byte_level_bpe tokenizer needs one, such as 32000"),
         (
             [*TRAIN, "--kind", "characters", "--vocabulary-size", "999"],
-            "  --vocabulary-size goes with --kind KIND, except characters",
+            "  --vocabulary-size goes with --kind KIND, except for characters, which take none;",
         ),
         ([*TRAIN, "--vocabulary-size", "9"], "  --vocabulary-size: Input should be greater than 256; found 9"),
         ([*TRAIN, "--vocabulary-size", "999", "--lower-case"], "  --lower-case goes with --kind wordpiece"),

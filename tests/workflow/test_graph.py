@@ -195,7 +195,7 @@ def test_two_phases_follow_each_other_and_starting_weights_are_downloaded(projec
     (project.folder / "recipes" / "two.yaml").write_text(f"extends: tiny\ninit_from: start\npretrain:\n{phase}")
     jobs = project.jobs("results/two")
     assert (jobs["pretrain"], jobs["download_model"], jobs["publish"]) == (2, 2, 1)
-    shown = project.snakemake("results/two", "-n", "-p").stdout
+    shown = " ".join(project.snakemake("results/two", "-n", "-p").stdout.split())
     assert "--init-from work/downloads/models/start/" in shown
     assert "/main/model --output" in shown
 

@@ -22,11 +22,11 @@ pretrain: {main: {steps: 1500, schedule: {warmup_steps: 100}}}
 evaluate: [held_out]
 run: {checkpoint_interval: 50}
 """
-TIMES = re.compile(r"seconds|per_second|memory|started|ended")
+TIMES = re.compile(r"seconds|per_second|memory|started|ended|resumed_after")
 
 
 def products(folder: Path, recipe: str) -> dict[str, str]:
-    """Return path -> hash of every product of a run that must not depend on interruptions, without times."""
+    """Return path -> hash of every product of a run that must not depend on interruptions, without times and their marks."""
     hashes = {}
     run = folder / "work" / "runs" / recipe
     for pattern in ("work/documents/*/*", "work/tokenizers/*/*", "work/examples/*/*"):
