@@ -9,6 +9,9 @@ from relm.recipes.plan import REFERENCE as AUTHORS
 from relm.recipes.project import Project
 from relm.steps.contract import FINGERPRINT, RECIPE, Arguments, Job, Step, argument, given_path, path, plan_of
 
+EVALUATIONS = argument(
+    "--evaluations", type=given_path, nargs="*", default=[], metavar="PATH", help="eval/TASK.json files, seed by seed"
+)
 REFERENCE = argument(
     "--reference", action="store_true", help="use the weights that the authors released (expect_reference in the recipe)"
 )
@@ -130,14 +133,7 @@ STEPS: dict[str, Step] = {
                 metavar="PATH",
                 help="MODEL/model.safetensors, one of each seed",
             ),
-            argument(
-                "--evaluations",
-                type=given_path,
-                nargs="*",
-                default=[],
-                metavar="PATH",
-                help="eval/TASK.json files, seed by seed",
-            ),
+            EVALUATIONS,
             path("--output", "verify.json"),
         ],
         verify_job,
@@ -149,14 +145,7 @@ STEPS: dict[str, Step] = {
             RECIPE,
             FINGERPRINT,
             path("--verify", "verify.json"),
-            argument(
-                "--evaluations",
-                type=given_path,
-                nargs="*",
-                default=[],
-                metavar="PATH",
-                help="eval/TASK.json files, seed by seed",
-            ),
+            EVALUATIONS,
             argument(
                 "--before", type=given_path, nargs="*", default=[], metavar="PATH", help="the same for the starting weights"
             ),

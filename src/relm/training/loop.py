@@ -55,8 +55,8 @@ def pretrain(
 ) -> str:
     """Train one phase, resuming from its newest checkpoint if there is one.
 
-    `train.jsonl`, `checkpoints/` and `lock` are written beside `model_folder`. Neither the model's bytes nor `train.jsonl`,
-    except its times, depend on how often training was interrupted.
+    `train.jsonl`, `checkpoints/` and `lock` are written beside `model_folder`. The model's bytes do not depend on how often
+    training was interrupted, nor does `train.jsonl`, except for its times and the marks of its interruptions.
 
     Args:
         phase: a key of ``recipe.pretrain``.
