@@ -37,6 +37,15 @@ def format_hours(hours: float) -> str:
     return f"{hours:,.2f}" if hours >= 0.01 else "< 0.01"
 
 
+def format_price(dollars: float) -> str:
+    """Return an amount of US dollars.
+
+    >>> format_price(1064.5), format_price(0.001)
+    ('$1,064.50', '< $0.01')
+    """
+    return f"${dollars:,.2f}" if dollars >= 0.005 else "< $0.01"
+
+
 def format_bytes(size: int) -> str:
     """Return a size in powers of ten, with three digits.
 

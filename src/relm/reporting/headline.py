@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from relm.formatting import format_count, format_duration
+from relm.formatting import format_count, format_duration, format_price
 from relm.recipes.devices import HOST
 from relm.recipes.plan import Plan
 from relm.reporting.figures import FIGURES
@@ -50,7 +50,7 @@ def run_facts(plan: Plan, trained: Trained, seconds: float | None) -> list[Fact]
     if plan.machine is not None and plan.machine.price is not None and seconds and trained.machines == 1:
         price = plan.machine.price
         facts.append(
-            Fact("cost", f"${price.usd_per_hour * seconds / 3600:,.2f}", f"at ${price.usd_per_hour:g} an hour, {price.date}")
+            Fact("cost", format_price(price.usd_per_hour * seconds / 3600), f"at ${price.usd_per_hour:g} an hour, {price.date}")
         )
     return facts
 

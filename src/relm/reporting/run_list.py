@@ -9,7 +9,7 @@ from relm.errors import RelmError
 from relm.forecast.expected_tokenizer import vocabulary
 from relm.forecast.machine_figures import USUAL, PhaseWork, hours_at_peak, price_of_hour
 from relm.forecast.memory_verdict import MemoryVerdict, judge_memory
-from relm.formatting import format_bytes
+from relm.formatting import format_bytes, format_price
 from relm.recipes.file_names import describe_misnamed, describe_misnamed_machine
 from relm.recipes.machine_use import can_place, divides
 from relm.recipes.machines import Machine, find_own_machine
@@ -161,7 +161,7 @@ def _format_verdict(figures: Figures) -> str:
     if figures.verdict is False:
         return "too large"
     words = "fits" if figures.hours is None else format_short_hours(figures.hours)
-    price = "" if figures.price is None else f" ${figures.price:,.2f}"
+    price = "" if figures.price is None else f" {format_price(figures.price)}"
     return f"{words}{'' if figures.verdict else '?'}{price}"
 
 
@@ -173,7 +173,7 @@ def _row(project: Project, plan: Plan, name: str, machine: Machine, width: int) 
     if refused is not None:
         return textwrap.shorten(f"too large: {refused}", WIDTH - width - 2, placeholder=" ...")
     hours = "" if figures.hours is None else format_short_hours(figures.hours)
-    price = "" if figures.price is None else f"${figures.price:,.2f}"
+    price = "" if figures.price is None else format_price(figures.price)
     largest = max(figures.fits, key=lambda fit: fit.needed or 0)
     memory = "" if largest.needed is None else format_bytes(largest.needed)
     of = "" if largest.memory is None else f" of {format_bytes(largest.memory)}"
