@@ -2,6 +2,7 @@ import functools
 import hashlib
 import json
 import random
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from relm.examples.as_published.tpu_pretrain import (
 from relm.examples.as_published.tpu_pretrain import TpuPretrainOptions as Options
 from relm.examples.table import ExampleTable
 from relm.examples.tokenizers import load_tokenizer
+from tiny_runs import byte_tokenizer
 
 # The original's options for sequences of 128 tokens, as RoBERTa's and as BERT's.
 PLAIN = Options(128, 20)
@@ -248,3 +250,15 @@ def test_a_line_has_the_keys_of_the_original_in_its_order(vocabulary, blocks, wr
     [(_, made)] = make_epochs([corpus], 1, PLAIN, vocabulary, 42)
     line = json.loads(format_line(next(iter(made)), vocabulary.tokens))
     assert list(line) == ["tokens", "segment_ids", "is_random_next", "masked_lm_positions", "masked_lm_labels"]
+
+
+def test_special_tokens_may_lie_after_the_models_vocabulary(blocks, write_documents, tmp_path: Path) -> None:
+    tokenizer = byte_tokenizer("<s>", "<pad>", "</s>", "<unk>", "<mask>")
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    start = tokenizer.token_to_id("<s>")
+    assert start >= tokenizer.get_vocab_size(with_added_tokens=False)
+    output = tmp_path / "table.arrow"
+    settings = published_objective("tpu_pretrain", 42, 1, whole_words=True)
+    pregenerate_tpu_pretrain(write_documents("all.jsonl", blocks), tmp_path / "tokenizer.json", output, settings, "en", 1)
+    table = ExampleTable(output)
+    assert set(table.rows("input_ids", np.arange(len(table)))[:, 0].tolist()) == {start}

@@ -140,10 +140,11 @@ def _make_instance(
     first, second = corpus.between(pair.a_start, pair.a_stop), corpus.between(pair.b_start, pair.b_stop)
     between = [vocabulary.sep] if settings.next_sentences else []
     tokens = [vocabulary.cls, *first, *between, *second, vocabulary.sep]
-    joins = [continues[token] for token in tokens]
-    if not settings.words_by_marks:
+    if settings.words_by_marks:
+        inside = [[continues[token] for token in segment] for segment in (first, second)]
+    else:
         inside = [_inside_words(corpus, *span) for span in ((pair.a_start, pair.a_stop), (pair.b_start, pair.b_stop))]
-        joins = [False, *inside[0], *[False] * len(between), *inside[1], False]
+    joins = [False, *inside[0], *[False] * len(between), *inside[1], False]
     candidates: list[list[int]] = []
     for place, token in enumerate(tokens):
         if token in (vocabulary.cls, vocabulary.sep):
