@@ -1,5 +1,6 @@
 """`relm check` finds every change to a published folder, on any machine, and says which step made the file."""
 
+import errno
 import os
 import shutil
 from collections.abc import Callable
@@ -121,6 +122,20 @@ def test_what_is_in_the_place_of_a_file_is_said(folder: Path) -> None:
         "verify.json": "was published, and is a link to nowhere, which does not exist",
         "model.safetensors": "was published, and is no regular file",
     }
+
+
+def test_a_file_that_cannot_be_read_hides_no_other(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path) -> str:
+        if path.name in ("config.json", SUMS):
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return sha256_of(path)
+
+    flip(folder / "verify.json", 0)
+    monkeypatch.setattr("relm.reporting.known_hashes.sha256_of", refuse)
+    with pytest.raises(DamagedResult) as caught:
+        check_folders([folder])
+    assert "  config.json: damaged: cannot be read: Permission denied; made by pretrain\n" in str(caught.value)
+    assert "  verify.json: damaged: sha256 is" in str(caught.value)
 
 
 def test_a_file_that_was_added_is_named_and_damages_nothing(folder: Path) -> None:

@@ -173,6 +173,19 @@ def test_a_work_folder_that_cannot_be_written_is_explained(tmp_path: Path, mount
     assert "is on a disk that is mounted read-only" in str(find_folder_fault(mount("ro") / "below", "RELM_WORK"))
 
 
+def test_a_folder_that_may_not_be_searched_is_a_fault_before_the_graph_is_built(
+    project: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "locked").mkdir()
+    monkeypatch.setenv("RELM_WORK", str(tmp_path / "locked" / "work"))
+    monkeypatch.setattr(identity, "_in_memory", None)
+    monkeypatch.setattr("os.access", lambda path, mode: Path(path).name != "locked")  # root may search all of them
+    check: Any = refusals.Refusals.__new__(refusals.Refusals)
+    check.workflow = SimpleNamespace(dryrun=True, dag_settings=SimpleNamespace(targets={"results/tiny"}))
+    with pytest.raises(SystemExit, match=r"RELM_WORK: nothing can be written to .*/locked/work: .*/locked belongs to another"):
+        check.prepare()
+
+
 def test_hashes_of_folders_are_kept_in_memory_in_a_dry_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(identity, "_in_memory", None)
     (tmp_path / "a.txt").write_text("text")

@@ -72,7 +72,9 @@ class Refusals:
         names = _requested(self.workflow.dag_settings.targets)
         faults = [fault for name in names for fault in self._find_recipe_faults(name)]
         work = work_folder()
-        is_usable = nearest_existing(work).is_dir() and os.path.exists(work) >= os.path.lexists(work)
+        existing = nearest_existing(work)
+        can_be_searched = existing.is_dir() and os.access(existing, os.X_OK)
+        is_usable = can_be_searched and os.path.exists(work) >= os.path.lexists(work)
         if faults or not is_usable:
             raise RelmError("\n".join(dict.fromkeys([*folder_faults, *faults])))
 

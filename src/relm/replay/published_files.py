@@ -177,6 +177,8 @@ def _read(
         return read(folder), []
     except RelmError as error:
         return None, [FileDifference(name, DAMAGED, str(error).removeprefix(f"{folder / name}: "))]
+    except OSError as error:
+        return None, [FileDifference(name, DAMAGED, f"cannot be read: {error.strerror}")]
 
 
 def _compare(
@@ -185,7 +187,10 @@ def _compare(
     """Return how one file differs from its recorded hash; where the crate has another that fits, the list is wrong."""
     if not path.is_file():
         return FileDifference(name, MISSING, f"was published{_describe_other_kind(path)}")
-    found = sha256(path)
+    try:
+        found = sha256(path)
+    except OSError as error:
+        return FileDifference(name, DAMAGED, f"cannot be read: {error.strerror}")
     if found in (None, expected):
         return None
     if found == in_crate:

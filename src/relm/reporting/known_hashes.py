@@ -81,8 +81,9 @@ def find_differences(
     """
     hashes = _Hashes(folder, {} if reads_all else _read_known(folder), largest)
     differences, count = compare_files(folder, hashes.sha256)
-    if (folder / CHECKSUMS).is_file():
-        hashes.sha256(folder / CHECKSUMS)
+    with contextlib.suppress(OSError):
+        if (folder / CHECKSUMS).is_file():
+            hashes.sha256(folder / CHECKSUMS)
     if keeps and hashes.count_read:
         note_checked(folder, hashes.found)
     return differences, count
