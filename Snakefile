@@ -5,7 +5,7 @@ import re
 from snakemake.utils import min_version
 
 from relm import graph
-from relm.recipes.identity import KEY, REVISIONS, work_folder
+from relm.recipes.identity import KEY, REVISIONS
 from relm.recipes.published_models import MODEL_FILES
 from relm.recipes.run_folder import MODEL_PARTS
 from relm.recipes.run_name import VARIED_NAME
@@ -15,7 +15,7 @@ from relm.terminal import handler as terminal
 
 min_version("9.27")
 
-WORK = work_folder()
+WORK = graph.usable_work_folder()
 DOCUMENTS = f"{WORK}/documents/{{dataset}}-{{key}}/{{shard}}"
 EXAMPLES = f"{WORK}/examples/{{dataset}}-{{key}}/{{shard}}"
 IMPORTED = f"{WORK}/examples/{{dataset}}-{{key}}/imported"

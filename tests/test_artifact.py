@@ -151,3 +151,14 @@ def test_a_job_on_the_command_line_that_is_no_json_is_refused() -> None:
     for text in ("[" * 100_000, "{"):
         with pytest.raises(RelmError, match="--job: not valid JSON"):
             read_job(text)
+
+
+def test_a_pipe_or_a_device_is_neither_read_nor_replaced(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for path in (pipe, Path("/dev/zero")):
+        for use in (sha256_of, read_json, lambda path: write_json(path, {})):
+            with pytest.raises(RelmError, match=f"^{path}: is a named pipe, a socket or a device; expected a file"):
+                use(path)
+    assert pipe.is_fifo()
+    assert list(tmp_path.iterdir()) == [pipe]

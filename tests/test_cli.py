@@ -223,6 +223,15 @@ def test_an_empty_path_and_a_folder_for_a_file_are_messages(tmp_path: Path, caps
     assert capsys.readouterr().err.startswith("relm import: ")
 
 
+@pytest.mark.timeout(20)
+def test_a_pipe_as_an_input_is_refused_and_not_waited_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    output = str(tmp_path / "deep" / "model")
+    assert main(["import", "--format", "llama2_c", "--files", str(tmp_path / "pipe"), "--output", output]) == 1
+    assert "/pipe: is a named pipe, a socket or a device; expected a file" in capsys.readouterr().err
+    assert not (tmp_path / "deep").exists()
+
+
 def test_a_refused_step_leaves_no_empty_folder(tmp_path: Path) -> None:
     (tmp_path / "model.bin").write_bytes(b"no model")
     words = ["import", "--format", "llama2_c", "--files", str(tmp_path / "model.bin"), "--output"]

@@ -31,8 +31,15 @@ def record_of(output: Path) -> Path:
     return output.with_name(output.name + ".record.json")
 
 
+def require_regular_file(path: Path) -> None:
+    """Raise RelmError if a path leads to a pipe, a socket or a device: reading may never end, replacing does harm."""
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise RelmError(f"{path}: is a named pipe, a socket or a device; expected a file. Give another path, or move it away")
+
+
 def sha256_of(path: Path) -> str:
     """Return the hexadecimal sha256 of a file's content, read in blocks."""
+    require_regular_file(path)
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -51,7 +58,11 @@ def atomic_file(path: Path, mode: str = "wb") -> Iterator[IO[Any]]:
     """Open ``path`` for writing under a temporary name; it appears under its own when the block ends without an error.
 
     An exception removes the temporary file; a SIGKILL leaves it, and the next attempt writes over it.
+
+    Raises:
+        RelmError: the file cannot be written, or the path is that of a device, such as /dev/null, or a pipe.
     """
+    require_regular_file(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.partial")
     try:
@@ -77,6 +88,7 @@ def write_json(path: Path, value: Any) -> None:
 
 def read_json(path: Path) -> Any:
     """Return the content of a JSON file that a step wrote."""
+    require_regular_file(path)
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

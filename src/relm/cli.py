@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from relm.artifact import checked_sidecar, require_sha256, sha256_of
+from relm.artifact import checked_sidecar, require_regular_file, require_sha256, sha256_of
 from relm.devices import ranks
 from relm.errors import RelmError
 from relm.progress import JOB_LOGS, print_into_log
@@ -38,6 +38,7 @@ def run_step(name: str, step: Step, arguments: Arguments, argv: Sequence[str]) -
     if absent := [str(path) for path in job.inputs if not path.exists()]:
         raise RelmError(f"no such file: {', '.join(absent)}; run the step that makes it, or correct the path")
     for given in job.inputs:  # a file must match its sidecar and the recipe
+        require_regular_file(given)
         expected = job.expected_sha256.get(given)
         if sidecar(given) is not None:
             checked_sidecar(given, expected)

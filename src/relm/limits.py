@@ -14,6 +14,9 @@ import psutil
 from relm.errors import RelmError
 from relm.formatting import format_bytes
 
+# Bytes of a name in a path, and of a work folder's path. Linux takes 4,096; the path of Snakemake's record of a file has that
+# of the file in base 64.
+LONGEST_NAME, LONGEST_PATH = 255, 2000
 OVERRIDE = "RELM_IGNORE_LIMITS"
 CGROUPS = Path("/sys/fs/cgroup")
 MEMBERSHIP = Path("/proc/self/cgroup")
@@ -51,6 +54,8 @@ def find_folder_fault(folder: Path, setting: str) -> str | None:
     Args:
         setting: the key or variable that names the folder, for the message.
     """
+    if fault := find_path_fault(folder):
+        return f"{setting}: {fault}"
     existing = nearest_existing(folder)
     if os.path.lexists(folder) and not os.path.exists(folder):
         return f"{setting}: {folder} is a link to {os.readlink(folder)}, which does not exist; correct or delete it"
@@ -62,6 +67,20 @@ def find_folder_fault(folder: Path, setting: str) -> str | None:
     read_only = os.statvfs(existing).f_flag & os.ST_RDONLY
     reason = "is on a disk that is mounted read-only" if read_only else "belongs to another user and is not writable"
     return f"{setting}: nothing can be written to {folder}: {existing} {reason}; make it writable, or choose another folder"
+
+
+def find_path_fault(folder: Path) -> str | None:
+    """Return why a folder's path cannot be that of a work folder: its length, or what Snakemake takes for wildcards."""
+    if strange := sorted(set("{}\n").intersection(str(folder))):
+        return f"{str(folder)!r} has {strange[0]!r}, which Snakemake does not take in a path; choose another folder"
+    longest = max(len(os.fsencode(part)) for part in folder.absolute().parts)
+    if longest > LONGEST_NAME:
+        return (
+            f"a name in {folder!s:.80}... has {longest:,} bytes, and a file's has at most {LONGEST_NAME}; choose another folder"
+        )
+    if (length := len(os.fsencode(folder.absolute()))) > LONGEST_PATH:
+        return f"{folder!s:.80}... has {length:,} bytes; choose a path of at most {LONGEST_PATH:,}, as files below it have more"
+    return None
 
 
 def require_memory(needed: int, what: str, remedy: str = "close other programs or give the container more") -> None:

@@ -1,9 +1,11 @@
 """`relm check` finds every change to a published folder, on any machine, and says which step made the file."""
 
+import errno
 import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ import pytest
 from relm.artifact import sha256_of, write_json
 from relm.cli import main
 from relm.errors import RelmError
+from relm.graph.reruns import Reruns
 from relm.replay.published_files import compare_files
 from relm.reporting.check import DamagedResult, check_folders, describe_published
 from relm.reporting.publish import publish
@@ -90,6 +93,51 @@ def test_a_wrong_hash_in_the_list_is_not_blamed_on_the_file(folder: Path) -> Non
         check_folders([folder])
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_a_file_that_was_changed_together_with_its_line_in_the_list_is_found(folder: Path, name: str) -> None:
+    before = sha256_of(folder / name)
+    flip(folder / name, 5)
+    (folder / SUMS).write_text((folder / SUMS).read_text().replace(before, sha256_of(folder / name)))
+    with pytest.raises(DamagedResult, match=rf"  {name}: damaged: {SUMS} has .* as [0-9a-f]{{64}}, {CRATE} as {before}"):
+        check_folders([folder])
+
+
+@pytest.mark.parametrize("change", ["twice", "reversed", "carriage returns"])
+def test_a_list_of_hashes_in_another_form_is_damaged(folder: Path, change: str) -> None:
+    lines = (folder / SUMS).read_text().splitlines(keepends=True)
+    forms = {"twice": [*lines, lines[0]], "reversed": lines[::-1], "carriage returns": [f"{line[:-1]}\r\n" for line in lines]}
+    (folder / SUMS).write_bytes("".join(forms[change]).encode())
+    (found,) = compare_files(folder)[0]
+    assert (found.name, found.state) == (SUMS, "damaged")
+
+
+def test_what_is_in_the_place_of_a_file_is_said(folder: Path) -> None:
+    for name in ("config.json", "verify.json", "model.safetensors"):
+        (folder / name).unlink()
+    (folder / "config.json").mkdir()
+    (folder / "verify.json").symlink_to("nowhere")
+    os.mkfifo(folder / "model.safetensors")
+    assert {found.name: found.detail for found in compare_files(folder)[0]} == {
+        "config.json": "was published, and is a folder",
+        "verify.json": "was published, and is a link to nowhere, which does not exist",
+        "model.safetensors": "was published, and is no regular file",
+    }
+
+
+def test_a_file_that_cannot_be_read_hides_no_other(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path) -> str:
+        if path.name in ("config.json", SUMS):
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return sha256_of(path)
+
+    flip(folder / "verify.json", 0)
+    monkeypatch.setattr("relm.reporting.known_hashes.sha256_of", refuse)
+    with pytest.raises(DamagedResult) as caught:
+        check_folders([folder])
+    assert "  config.json: damaged: cannot be read: Permission denied; made by pretrain\n" in str(caught.value)
+    assert "  verify.json: damaged: sha256 is" in str(caught.value)
+
+
 def test_a_file_that_was_added_is_named_and_damages_nothing(folder: Path) -> None:
     (folder / "notes.txt").write_text("mine")
     (folder / ".snakemake_timestamp").write_text("")
@@ -130,6 +178,24 @@ def test_status_reads_changed_files_alone_and_each_once(folder: Path, monkeypatc
     assert reads.names == ["config.json"]
     flip(folder / "verify.json", 0)
     assert describe_published(plan) == f"DAMAGED: verify.json; `relm check {folder}` says more"
+
+
+@pytest.mark.parametrize("deleted", [[SUMS], [CRATE], [SUMS, CRATE], ["README.md"], [*NAMES, SUMS, CRATE]])
+def test_a_folder_that_lacks_files_is_published_again(folder: Path, deleted: list[str]) -> None:
+    class Plan:
+        results = folder
+
+    plan: Any = Plan()
+    reruns: Any = Reruns.__new__(Reruns)
+    reruns.workflow = SimpleNamespace(dag=SimpleNamespace(forcefiles=set()))
+    os.utime(folder / "README.md")
+    describe_published(plan)  # hashes one file again, and keeps what it knows of the others
+    reruns._compare_result(plan)
+    assert reruns.workflow.dag.forcefiles == set()
+    for name in deleted:
+        (folder / name).unlink()
+    reruns._compare_result(plan)
+    assert reruns.workflow.dag.forcefiles == {"results/tiny"}
 
 
 def test_the_report_quotes_no_figure_of_a_file_that_differs_from_its_record(

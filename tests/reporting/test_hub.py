@@ -128,10 +128,25 @@ def test_confirmed_every_file_arrives_in_one_commit(hub: Any, published: Path, c
 def test_a_damaged_file_is_named_before_anything_is_sent(hub: Any, published: Path) -> None:
     with open(published / "config.json", "a") as file:
         file.write("x")
-    with pytest.raises(RelmError, match=r"results/tiny/config.json: sha256 is [0-9a-f]{64}, expected .*nothing was sent"):
+    with pytest.raises(RelmError, match=r"nothing was sent. results/tiny: DAMAGED(.|\n)*config.json: damaged: sha256 is"):
         publish_to_hub(published, "owner/tiny", confirmed=True)
     (published / "config.json").unlink()
-    with pytest.raises(RelmError, match=r"results/tiny/config.json: no such file"):
+    with pytest.raises(RelmError, match=r"config.json: missing: was published"):
+        publish_to_hub(published, "owner/tiny", confirmed=True)
+    assert hub.calls == []
+
+
+@pytest.mark.parametrize("content", ["[]", '{"@graph": [1]}', '{"@graph": 1}', "", '{"@graph": [{"@type": "File"}]}'])
+def test_a_damaged_crate_is_a_sentence(hub: Any, published: Path, content: str) -> None:
+    (published / "ro-crate-metadata.json").write_text(content)
+    with pytest.raises(RelmError, match=r"ro-crate-metadata.json: damaged: not"):
+        publish_to_hub(published, "owner/tiny", confirmed=True)
+    assert hub.calls == []
+
+
+def test_a_damaged_list_of_hashes_is_not_replaced_by_a_new_one(hub: Any, published: Path) -> None:
+    (published / "SHA256SUMS").write_text("")
+    with pytest.raises(RelmError, match=r"SHA256SUMS: damaged: not the list"):
         publish_to_hub(published, "owner/tiny", confirmed=True)
     assert hub.calls == []
 
@@ -158,7 +173,9 @@ def test_what_is_no_repository_or_no_result_is_named(in_project: Path) -> None:
 
 def test_a_crate_cannot_name_a_file_outside_its_folder(published: Path) -> None:
     crate = json.loads((published / "ro-crate-metadata.json").read_text())
-    crate["@graph"].append({"@id": "../secret", "@type": "File", "sha256": "0" * 64})
+    (card,) = (entity for entity in crate["@graph"] if entity.get("name") == "README.md" and entity["@type"] == "File")
+    crate["@graph"].append(card | {"@id": "../secret"})
+    (published / "SHA256SUMS").unlink()  # as an earlier version published
     (published / "ro-crate-metadata.json").unlink()
     (published / "ro-crate-metadata.json").write_text(json.dumps(crate))
     with pytest.raises(RelmError, match=r"names \.\./secret"):

@@ -19,6 +19,7 @@ from relm.recipes.resolved import differing_keys, record_run, resolve
 from relm.reporting.live_steps import list_live_steps
 from relm.reporting.running import describe_running
 from relm.reporting.runs_table import describe_stored_runs
+from relm.reporting.status import describe_progress
 from relm.training.interruption import run_lock
 from small_project import Commands
 
@@ -95,6 +96,31 @@ def test_runs_whose_recipe_is_gone_or_faulty_are_listed_still(copied_run: Finish
     path.unlink()
     assert [(run["recipe"], run["differences"]) for run in listed("tiny")] == [("absent", None)]
     assert "tiny    no such recipe now\n" in describe_stored_runs(Project(), None)
+
+
+DAMAGED_LOGS = {
+    "types": b'{"step": 1, "loss": "x"}\n{"step": 2, "loss": 7, "seconds": []}\n{"step": 3, "loss": 7, "curve": 1}\n',
+    "half": b'{"step": 1, "lo\n',
+    "deep": b"[" * 100_000 + b"\n",
+    "binary": b"\xff\x00{\n" * 100,
+    "validation alone": b'{"step": 3, "validation_loss": 7}\n',
+    "pipe": None,
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGED_LOGS)
+@pytest.mark.timeout(20)
+def test_a_run_with_a_damaged_log_is_shown_still(copied_run: FinishedRun, kind: str) -> None:
+    log, content = copied_run.plan.run_folder / "main" / "train.jsonl", DAMAGED_LOGS[kind]
+    log.unlink()
+    (copied_run.plan.run_folder / "resolved.json").unlink(missing_ok=True)
+    os.mkfifo(copied_run.plan.run_folder / "resolved.json")
+    if content is None:
+        os.mkfifo(log)
+    else:
+        log.write_bytes(content)
+    assert [run["name"] for run in listed()] == ["tiny"]
+    assert "  pretrain     main: done" in describe_progress(copied_run.plan)
 
 
 def test_an_unknown_name_suggests_the_nearest(copied_run: FinishedRun, capsys: pytest.CaptureFixture[str]) -> None:

@@ -61,6 +61,21 @@ def test_a_damaged_line_is_named(tmp_path: Path) -> None:
         read_log({"main": path})
 
 
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"\xff\xfe\x00\n", "line 1: not a JSON object"),
+        (b"[" * 100_000, "line 1: not a JSON object"),
+        (b'{"step": "x", "loss": 1}\n', "line 1: step: expected a number, found 'x'"),
+        (b'{"step": 1, "loss": [7]}\n', r"line 1: loss: expected a number, found '\[7\]'"),
+    ],
+)
+def test_a_log_that_is_none_is_refused_with_its_line(tmp_path: Path, content: bytes, message: str) -> None:
+    (tmp_path / "a").write_bytes(content)
+    with pytest.raises(RelmError, match=message):
+        read_log({"main": tmp_path / "a"})
+
+
 def test_an_empty_or_absent_log_is_named(tmp_path: Path) -> None:
     with pytest.raises(RelmError, match="no line has a step and a loss"):
         read_log({"main": written(tmp_path / "empty")})

@@ -63,6 +63,18 @@ def test_the_steps_that_make_deleted_files_are_planned(finished_copy: Commands, 
 
 
 @pytest.mark.full
+def test_a_lost_index_of_documents_is_made_again_where_an_evaluation_reads_it(finished_copy: Commands) -> None:
+    examples = finished_copy.folder / "work/examples"
+    for path in (*examples.glob("*/*.held_out.idx"), *examples.glob("*/*.held_out.bin.json")):
+        path.unlink()
+    assert finished_copy.jobs("results/tiny") == {}, "nothing reads it"
+    for path in finished_copy.folder.glob("work/runs/tiny/*/eval/held_out.json"):
+        path.unlink()
+    shutil.rmtree(finished_copy.folder / "results")
+    assert finished_copy.jobs("results/tiny")["pregenerate"] == 1
+
+
+@pytest.mark.full
 @pytest.mark.parametrize("round_", range(8))
 def test_any_part_of_a_runs_files_comes_back_with_the_same_bytes(finished_copy: Commands, round_: int) -> None:
     before = content(finished_copy)

@@ -166,7 +166,24 @@ def test_a_work_folder_that_cannot_be_written_is_explained(tmp_path: Path, mount
     )
     assert "is a link to nowhere, which does not exist" in str(find_folder_fault(tmp_path / "link", "RELM_WORK"))
     assert find_folder_fault(tmp_path / "not" / "yet", "RELM_WORK") is None
+    assert "has 256 bytes, and a file's has at most 255; choose" in str(find_folder_fault(tmp_path / ("é" * 128), "RELM_WORK"))
+    assert find_folder_fault(tmp_path / ("é" * 127), "RELM_WORK") is None
+    assert "has '{', which Snakemake does not take in a path" in str(find_folder_fault(tmp_path / "a {b}", "RELM_WORK"))
+    assert "choose a path of at most 2,000" in str(find_folder_fault(tmp_path.joinpath(*["a" * 200] * 20), "RELM_WORK"))
     assert "is on a disk that is mounted read-only" in str(find_folder_fault(mount("ro") / "below", "RELM_WORK"))
+
+
+def test_a_folder_that_may_not_be_searched_is_a_fault_before_the_graph_is_built(
+    project: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "locked").mkdir()
+    monkeypatch.setenv("RELM_WORK", str(tmp_path / "locked" / "work"))
+    monkeypatch.setattr(identity, "_in_memory", None)
+    monkeypatch.setattr("os.access", lambda path, mode: Path(path).name != "locked")  # root may search all of them
+    check: Any = refusals.Refusals.__new__(refusals.Refusals)
+    check.workflow = SimpleNamespace(dryrun=True, dag_settings=SimpleNamespace(targets={"results/tiny"}))
+    with pytest.raises(SystemExit, match=r"RELM_WORK: nothing can be written to .*/locked/work: .*/locked belongs to another"):
+        check.prepare()
 
 
 def test_hashes_of_folders_are_kept_in_memory_in_a_dry_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,6 +232,11 @@ def test_all_faults_are_in_one_answer_and_a_dry_run_writes_nothing(project: Comm
 @pytest.mark.full
 def test_a_work_folder_that_is_a_file_is_refused_with_the_faults_of_the_recipe(project: Commands) -> None:
     (project.folder / "file").touch()
+    for name in ("a" * 256, "a" * 255 + "/a" * 900, "{a}"):
+        refused = project.snakemake("results/tiny", "-n", RELM_WORK=name)
+        assert refused.returncode == 1
+        assert refused.stdout.startswith("RELM_WORK: ")
+        assert refused.stdout.count("\n") == 1
     for options in ((), ("-n",)):
         done = project.snakemake("results/broken", *options, RELM_WORK=str(project.folder / "file"))
         assert done.returncode == 1

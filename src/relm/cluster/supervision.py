@@ -7,7 +7,6 @@ never reaches them. And after a SIGKILL its lock stays, so that the same command
 import fcntl
 import json
 import os
-import shutil
 import signal
 import socket
 import sys
@@ -75,8 +74,10 @@ def clear_dead_locks(state: Path = STATE) -> None:
         fcntl.flock(guard, fcntl.LOCK_EX)
         records = {path: _read_owner(path) for path in owners.glob("*.json")}
         dead = [path for path, owner in records.items() if _is_proven_dead(owner)]
-        if dead and len(dead) == len(records) and any((state / "locks").glob("*.lock")):
-            shutil.rmtree(state / "locks")
+        locks = list((state / "locks").glob("*.lock"))
+        if dead and len(dead) == len(records) and locks:
+            for path in locks:  # Snakemake has made the folder for its own lock already
+                path.unlink()
             print("relm: the command that held the lock here is dead; resuming where it stopped", file=sys.stderr)
         for path in dead:
             path.unlink()

@@ -13,7 +13,7 @@ from relm.graph.evaluations import (
     published_reference,
 )
 from relm.graph.images import Images
-from relm.graph.refusals import Refusals
+from relm.graph.refusals import Refusals, usable_work_folder
 from relm.graph.requests import evaluation_request, training_request
 from relm.graph.reruns import Reruns
 from relm.graph.runs import (
@@ -59,5 +59,6 @@ __all__ = [
     "trainer_threads",
     "training_inputs",
     "training_request",
+    "usable_work_folder",
     "vary_targets",
 ]

@@ -15,12 +15,24 @@ from relm.graph.asking import PROJECT, stop_at_faults
 from relm.graph.environments import TrainingPlace, find_device_fault, find_fault
 from relm.graph.images import Images
 from relm.graph.room import find_room_fault
-from relm.limits import find_folder_fault, nearest_existing
+from relm.limits import find_folder_fault, find_path_fault, nearest_existing
 from relm.provenance.container import container
 from relm.recipes.identity import keep_hashes_in_memory, work_folder
 from relm.recipes.plan import Plan
 
 RESULT = re.compile(r"results/(?:reference/)?(?P<name>(?:smoke/)?[^/]+)/?")
+
+
+@stop_at_faults
+def usable_work_folder() -> Path:
+    """Return the work folder, for the patterns of the rules.
+
+    Raises:
+        SystemExit: its path has characters that a pattern cannot have, or is too long.
+    """
+    if fault := find_path_fault(work_folder()):
+        raise RelmError(f"RELM_WORK: {fault}")
+    return work_folder()
 
 
 class Refusals:
@@ -59,7 +71,11 @@ class Refusals:
             supervision.clear_dead_locks()
         names = _requested(self.workflow.dag_settings.targets)
         faults = [fault for name in names for fault in self._find_recipe_faults(name)]
-        if faults or not nearest_existing(work_folder()).is_dir() or work_folder().is_symlink() > work_folder().exists():
+        work = work_folder()
+        existing = nearest_existing(work)
+        can_be_searched = existing.is_dir() and os.access(existing, os.X_OK)
+        is_usable = can_be_searched and os.path.exists(work) >= os.path.lexists(work)
+        if faults or not is_usable:
             raise RelmError("\n".join(dict.fromkeys([*folder_faults, *faults])))
 
     def _find_recipe_faults(self, name: str) -> list[str]:

@@ -20,7 +20,7 @@ from relm.graph.side_products import count_as_outputs
 from relm.recipes.plan import REFERENCE, Plan
 from relm.recipes.run_folder import CHECKSUMS
 from relm.replay.published_files import DAMAGED, MISSING
-from relm.reporting.known_hashes import find_differences
+from relm.reporting.known_hashes import find_differences, knows_file
 from relm.reporting.replaced_results import describe_replaced, find_replaced
 
 # Changed files of a result up to this size are hashed while the graph is built, which must stay fast; else the size counts.
@@ -65,7 +65,8 @@ class Reruns:
             return
         try:
             differences = find_differences(plan.results, largest=LARGEST_HASHED, keeps=False)[0]
-        except RelmError:  # no list of hashes: not what this version publishes
+        except RelmError:  # neither list of hashes is there
+            self.workflow.dag.forcefiles.add(str(plan.results))
             return
         damaged = [found.name for found in differences if found.state == DAMAGED]
         if damaged:
@@ -73,7 +74,7 @@ class Reruns:
                 f"{plan.results}: DAMAGED: {', '.join(damaged)}; `relm check {plan.results}` says more. Delete the folder, and "
                 "the same command publishes it again"
             )
-        elif any(found.state == MISSING and found.name != CHECKSUMS for found in differences):
+        elif any(found.state == MISSING and _was_published(plan, found.name) for found in differences):
             self.workflow.dag.forcefiles.add(str(plan.results))
 
     def _warn(self, line: str) -> None:
@@ -99,6 +100,11 @@ class Reruns:
         """Have `output`, or else the file, made again if the file exists with another value than the expected one."""
         if is_main_process(self.workflow) and path.is_file() and _value(path, *keys) != expected:
             self.workflow.dag.forcefiles.add(str(output or path))
+
+
+def _was_published(plan: Plan, name: str) -> bool:
+    """Return whether a missing file was there before: an earlier version wrote no list beside the crate."""
+    return name != CHECKSUMS or knows_file(plan.results, name)
 
 
 def _compare_no_absent_parameters() -> None:

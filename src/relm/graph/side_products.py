@@ -62,6 +62,11 @@ def missing_side_products(rule: str, wildcards: Any) -> list[Path]:
         return []
 
 
+def _missing_indexes(job: Any) -> list[Path]:
+    """Return the indexes of documents among a job's outputs that are there no more; readers of tokens name the tokens alone."""
+    return [path for output in job.output if (path := Path(str(output))).suffix == ".idx" and not path.exists()]
+
+
 def count_as_outputs() -> None:
     """Have Snakemake run a job whose outputs are needed and exist, while one of its side products does not."""
     from snakemake.io import IOFile
@@ -75,7 +80,7 @@ def count_as_outputs() -> None:
             found = True
             yield file
         if requested and not found:
-            for path in missing_side_products(self.rule.name, self.wildcards):
+            for path in (*missing_side_products(self.rule.name, self.wildcards), *_missing_indexes(self)):
                 yield IOFile(str(path), rule=self.rule)
 
     Job.missing_output = missing_output

@@ -4,8 +4,9 @@
 file differs from its hash, or the two lists differ. Only the folder is read, so a copy is checked on any machine.
 """
 
+import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
@@ -14,7 +15,7 @@ from relm.errors import RelmError
 from relm.recipes.run_folder import CHECKSUMS, METADATA
 
 DAMAGED, MISSING, UNEXPECTED = "damaged", "missing", "unexpected"
-_LINE = re.compile(r"([0-9a-f]{64})  (.+)")
+_LINE = re.compile(r"([0-9a-f]{64})  ([^\x00-\x1f]+)")
 _OF_A_PHASE = r"(train|checkpoints)(\.(?P<lines>.+))?\.jsonl|(order|device)(\.(?P<record>.+))?\.json"
 _OF_A_MODEL = r".*\.safetensors(\.json)?|(generation_|tokenizer_)?config\.json|tokenizer\.json"
 # Steps in the order of the data flow, each with a pattern of the names of the files that it publishes.
@@ -89,11 +90,12 @@ def read_checksums(folder: Path) -> dict[str, str] | None:
     path = folder / CHECKSUMS
     if not path.is_file():
         return None
-    *texts, rest = path.read_bytes().decode(errors="replace").split("\n")
-    lines = [_LINE.fullmatch(text) for text in texts]
-    if not lines or not all(lines) or rest:
+    text = path.read_bytes().decode(errors="replace")
+    lines = [_LINE.fullmatch(line) for line in text.split("\n")[:-1]]
+    hashes = {line[2]: line[1] for line in lines if line}
+    if not hashes or text != format_checksums(hashes):  # a name that stands twice, another order, a line of another kind
         raise RelmError(f"{path}: not the list of hashes that `relm publish` writes; publish the result again")
-    return _require_inside(path, {line[2]: line[1] for line in lines if line})
+    return _require_inside(path, hashes)
 
 
 def read_crate_hashes(folder: Path) -> dict[str, str] | None:
@@ -159,8 +161,8 @@ def compare_files(folder: Path, sha256: Callable[[Path], str | None] = sha256_of
         one = _compare(folder / name, name, expected, (crate or {}).get(name, expected), sha256)
         if one is not None:
             found.setdefault(one.name, one)
-    if METADATA not in found and CHECKSUMS not in found and (one := _compare_lists(crate, sums)):
-        found[CHECKSUMS] = one
+    if METADATA not in found and CHECKSUMS not in found:
+        found |= {one.name: one for one in _compare_lists(crate, sums) if one.name not in found}
     known = {*(crate or {}), *(sums or {}), *found, CHECKSUMS, METADATA}
     names = list_names(folder)
     found |= {name: FileDifference(name, UNEXPECTED, "relm did not publish it") for name in names if name not in known}
@@ -175,6 +177,8 @@ def _read(
         return read(folder), []
     except RelmError as error:
         return None, [FileDifference(name, DAMAGED, str(error).removeprefix(f"{folder / name}: "))]
+    except OSError as error:
+        return None, [FileDifference(name, DAMAGED, f"cannot be read: {error.strerror}")]
 
 
 def _compare(
@@ -182,8 +186,11 @@ def _compare(
 ) -> FileDifference | None:
     """Return how one file differs from its recorded hash; where the crate has another that fits, the list is wrong."""
     if not path.is_file():
-        return FileDifference(name, MISSING, "was published")
-    found = sha256(path)
+        return FileDifference(name, MISSING, f"was published{_describe_other_kind(path)}")
+    try:
+        found = sha256(path)
+    except OSError as error:
+        return FileDifference(name, DAMAGED, f"cannot be read: {error.strerror}")
     if found in (None, expected):
         return None
     if found == in_crate:
@@ -191,12 +198,28 @@ def _compare(
     return FileDifference(name, DAMAGED, f"sha256 is {found}, published was {expected}")
 
 
-def _compare_lists(crate: Mapping[str, str] | None, sums: Mapping[str, str] | None) -> FileDifference | None:
-    """Return the difference of `SHA256SUMS` from the undamaged crate, None if there is none or no crate."""
+def _describe_other_kind(path: Path) -> str:
+    """Return a phrase on what is at the path of a file and is none; empty where nothing is."""
+    if path.is_symlink() and not path.exists():
+        return f", and is a link to {os.readlink(path)}, which does not exist"
+    if path.is_dir():
+        return ", and is a folder"
+    return ", and is no regular file" if os.path.lexists(path) else ""
+
+
+def _compare_lists(crate: Mapping[str, str] | None, sums: Mapping[str, str] | None) -> Iterator[FileDifference]:
+    """Yield the differences of `SHA256SUMS` from the undamaged crate; none if there is no crate.
+
+    A file that was changed together with its line in one list still differs from the other.
+    """
     if crate is None:
-        return None
+        return
     if sums is None:
-        return FileDifference(CHECKSUMS, MISSING, f"without it {METADATA} is not checked; an earlier version wrote none")
+        yield FileDifference(CHECKSUMS, MISSING, f"without it {METADATA} is not checked; an earlier version wrote none")
+        return
     if unlike := sorted({*crate, METADATA} ^ sums.keys()):
-        return FileDifference(CHECKSUMS, DAMAGED, f"only one of it and {METADATA} lists {unlike[0]}")
-    return None
+        yield FileDifference(CHECKSUMS, DAMAGED, f"only one of it and {METADATA} lists {unlike[0]}")
+    for name in sorted(crate.keys() & sums.keys()):
+        if sums[name] != crate[name]:
+            detail = f"{CHECKSUMS} has its sha256 as {sums[name]}, {METADATA} as {crate[name]}"
+            yield FileDifference(name, DAMAGED, detail)

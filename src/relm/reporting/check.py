@@ -8,7 +8,7 @@ from relm.recipes.plan import Plan
 from relm.recipes.project import Project
 from relm.recipes.run_folder import CHECKSUMS, METADATA
 from relm.replay.attested_run import find_run, is_run_folder, run_of_folder
-from relm.replay.published_files import UNEXPECTED, FileDifference, first_differing_step
+from relm.replay.published_files import MISSING, UNEXPECTED, FileDifference, first_differing_step
 from relm.replay.recorded_files import describe_checked_files, wrong_files
 from relm.reporting.known_hashes import find_differences
 
@@ -37,6 +37,18 @@ def _check(folder: Path) -> tuple[bool, str]:
         return _check_run_folder(folder)
     differences, count = find_differences(folder, reads_all=True)
     return is_damaged(differences), describe_differences(folder, differences, count)
+
+
+def require_whole(folder: Path) -> None:
+    """Raise DamagedResult if a published folder is damaged, before it is sent somewhere.
+
+    Raises:
+        RelmError: it has no list of hashes.
+    """
+    differences, count = find_differences(folder)
+    # An earlier version wrote no list beside the crate.
+    if is_damaged([found for found in differences if (found.name, found.state) != (CHECKSUMS, MISSING)]):
+        raise DamagedResult(f"nothing was sent. {describe_differences(folder, differences, count)}")
 
 
 def is_published(folder: Path) -> bool:

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-from relm.artifact import read_json, sha256_of
+from relm.artifact import read_json
 from relm.corpus.sources import read_hugging_face_endpoint
 from relm.errors import RelmError
 from relm.formatting import format_bytes, format_row
 from relm.recipes.redaction import mask_secrets
 from relm.recipes.run_folder import CHECKSUMS, METADATA
 from relm.replay.published_files import format_checksums
+from relm.reporting.check import require_whole
 
 TOKEN = "HF_TOKEN"
 CARD = "README.md"
@@ -60,12 +61,11 @@ def prepare_files(folder: Path, repository: str) -> dict[str, Content]:
     """
     if not (folder / METADATA).is_file():
         raise RelmError(f"{folder}: is no published run, for it has no {METADATA}; snakemake {folder} publishes it")
+    require_whole(folder)
     crate = read_json(folder / METADATA)
     entities = {unquote(entity["@id"]): entity for entity in crate["@graph"] if entity["@type"] == "File"}
     if outside := [name for name in entities if Path(name).is_absolute() or ".." in Path(name).parts]:
         raise RelmError(f"{folder / METADATA}: names {outside[0]}, which is outside its folder; publish the run again")
-    for name, entity in entities.items():
-        _require_same(folder / name, entity["sha256"])
     card = (folder / CARD).read_text(encoding="utf-8").replace(f'"{folder.as_posix()}"', f'"{repository}"').encode()
     entities[CARD] |= {"sha256": hashlib.sha256(card).hexdigest(), "contentSize": str(len(card))}
     described = json.dumps(crate, indent=1, ensure_ascii=False).encode() + b"\n"
@@ -73,13 +73,6 @@ def prepare_files(folder: Path, repository: str) -> dict[str, Content]:
     checksums = format_checksums(hashes | {METADATA: hashlib.sha256(described).hexdigest()}).encode()
     files: dict[str, Content] = {name: folder / name for name in entities}
     return files | {CARD: card, METADATA: described, CHECKSUMS: checksums}
-
-
-def _require_same(path: Path, sha256: str) -> None:
-    if not path.is_file():
-        raise RelmError(f"{path}: no such file, but {METADATA} beside it lists it; publish the run again")
-    if (found := sha256_of(path)) != sha256:
-        raise RelmError(f"{path}: sha256 is {found}, expected {sha256}; publish the run again, and nothing was sent")
 
 
 def _upload(files: Mapping[str, Content], repository: str, token: str) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 from relm.artifact import read_json, sha256_of, stamp_of, write_json
 from relm.errors import RelmError
 from relm.recipes.identity import work_folder
+from relm.recipes.run_folder import CHECKSUMS
 from relm.replay.published_files import FileDifference, compare_files
 
 
@@ -60,6 +61,11 @@ def _read_known(folder: Path) -> dict[str, tuple[list[int], str]]:
         return {}
 
 
+def knows_file(folder: Path, name: str) -> bool:
+    """Return whether this machine has seen a file of this name in a published folder."""
+    return name in _read_known(folder)
+
+
 def find_differences(
     folder: Path, *, reads_all: bool = False, largest: int | None = None, keeps: bool = True
 ) -> tuple[list[FileDifference], int]:
@@ -75,6 +81,9 @@ def find_differences(
     """
     hashes = _Hashes(folder, {} if reads_all else _read_known(folder), largest)
     differences, count = compare_files(folder, hashes.sha256)
+    with contextlib.suppress(OSError):
+        if (folder / CHECKSUMS).is_file():
+            hashes.sha256(folder / CHECKSUMS)
     if keeps and hashes.count_read:
         note_checked(folder, hashes.found)
     return differences, count

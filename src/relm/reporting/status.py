@@ -1,26 +1,15 @@
 """The progress of a run, read from files alone."""
 
-import json
 import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from relm.artifact import sidecar_of
 from relm.recipes.plan import Plan
 from relm.recipes.run_folder import CURVE, LOG
 from relm.reporting.check import describe_published
 from relm.reporting.live_steps import LiveStep, is_locked, list_live_steps
-
-
-def _last_line(path: Path) -> dict[str, Any]:
-    """Return the newest complete line of a phase's train.jsonl."""
-    if not path.exists():
-        return {}
-    with open(path, "rb") as file:
-        file.seek(max(0, path.stat().st_size - 8192))
-        lines = [line for line in file.read().split(b"\n")[:-1] if line.startswith(b"{")]
-    return dict(json.loads(lines[-1])) if lines else {}
+from relm.reporting.stored_runs import read_newest_lines
 
 
 def _stage(name: str, files: list[Path], live: Sequence[LiveStep]) -> str:
@@ -34,16 +23,18 @@ def _stage(name: str, files: list[Path], live: Sequence[LiveStep]) -> str:
 def _phase_lines(plan: Plan, seed: str = "") -> Iterator[str]:
     for name, phase in plan.recipe.pretrain.items():
         folder = plan.run_folder / name
-        last = _last_line(folder / LOG)
+        lines = read_newest_lines(folder / LOG)
+        last = lines[-1] if lines else {}
         if sidecar_of(plan.model_folder(name) / "model.safetensors").exists():
             mark = "done"
         elif is_locked(folder / "lock"):
             mark = "running"
         else:
             mark = "stopped; the same command resumes it" if last else "left"
-        progress = f", step {last['step']:,.0f} of {phase.steps:,}, loss {last['loss']:.3f}" if last else ""
+        progress = f", step {last['step']:,.0f} of {phase.steps:,}" if last else ""
+        loss = f", loss {last['loss']:.3f}" if "loss" in last else ""
         curve = f", {last[CURVE]['verdict']}" if CURVE in last else ""
-        yield f"  pretrain     {seed}{name}: {mark}{progress}{curve}"
+        yield f"  pretrain     {seed}{name}: {mark}{progress}{loss}{curve}"
 
 
 def describe_progress(plan: Plan) -> str:

@@ -9,13 +9,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from relm.artifact import sidecar_of
+from relm.artifact import read_json, require_regular_file, sidecar_of
 from relm.errors import RelmError
 from relm.recipes.identity import KEY
 from relm.recipes.plan import TRAINED, Plan
 from relm.recipes.project import Project, shorten_error
 from relm.recipes.resolved import KeyDifference, differing_keys, resolve
-from relm.recipes.run_folder import LOG, RESOLVED, WEIGHTS
+from relm.recipes.run_folder import CURVE, LOG, RESOLVED, WEIGHTS
 from relm.recipes.run_name import RUN_NAME, SMOKE, RunName
 from relm.reporting.live_steps import LiveStep, is_locked
 
@@ -285,30 +285,38 @@ def read_progress(folder: Path, steps: int | None) -> PhaseProgress:
 
 
 def read_newest_lines(path: Path) -> list[dict[str, Any]]:
-    """Return the newest complete lines of a train.jsonl that have a step; [] where there is none."""
+    """Return the newest complete lines of a train.jsonl that have a step; [] where there is none or no such file."""
     try:
+        require_regular_file(path)
         with open(path, "rb") as file:
             start = max(0, os.fstat(file.fileno()).st_size - 16384)
             file.seek(start)
             lines = file.read().split(b"\n")[:-1]
-    except OSError:
+    except (OSError, RelmError):
         return []
     found = []
     for line in lines[1:] if start else lines:
         try:
             content = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
-        if isinstance(content, dict) and isinstance(content.get("step"), int):
+        if isinstance(content, dict) and isinstance(content.get("step"), int) and _has_figures(content):
             found.append(content)
     return found
+
+
+def _has_figures(line: Mapping[str, Any]) -> bool:
+    """Return whether what is shown of a line is of the kind that training writes, which a damaged file need not have."""
+    numbers = all(isinstance(line.get(key, 0), int | float) for key in ("loss", "seconds", "tokens_per_second"))
+    curve = line.get(CURVE, {"verdict": ""})
+    return numbers and isinstance(curve, dict) and isinstance(curve.get("verdict"), str)
 
 
 def read_object(path: Path) -> dict[str, Any]:
     """Return the object in a JSON file; {} where it is absent or damaged, since a list of runs shows the others still."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        content = read_json(path)
+    except (RelmError, OSError):
         return {}
     return content if isinstance(content, dict) else {}
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from relm.artifact import require_regular_file
 from relm.errors import RelmError
 from relm.recipes.run_folder import RESUMED_AFTER
 
@@ -73,14 +74,22 @@ def _values(row: Mapping[str, Any]) -> Iterator[float]:
 
 def _read_rows(path: Path) -> Iterator[dict[str, Any]]:
     """Yield each line that has a step and a loss."""
+    require_regular_file(path)
     try:
-        with open(path, encoding="utf-8") as file:
+        with open(path, encoding="utf-8", errors="replace") as file:
             for number, line in enumerate(file, 1):
                 try:
                     row = json.loads(line)
-                except json.JSONDecodeError as error:
+                except (ValueError, RecursionError) as error:
                     raise RelmError(f"{path}, line {number}: not a JSON object ({error}); was the disk full?") from None
                 if isinstance(row, dict) and "step" in row and row.get("loss") is not None:
+                    _require_numbers(row, f"{path}, line {number}")
                     yield row
     except FileNotFoundError:
         raise RelmError(f"{path}: no such file; it is written while training") from None
+
+
+def _require_numbers(row: Mapping[str, Any], where: str) -> None:
+    for key in ("step", *COLUMNS, RESUMED_AFTER, "seconds"):
+        if not isinstance(row.get(key), int | float | None):
+            raise RelmError(f"{where}: {key}: expected a number, found {str(row[key])[:80]!r}; it is not what training wrote")

@@ -37,6 +37,10 @@ SUMMARIES = re.compile("Exiting because a job execution failed|WorkflowError:\nA
 FAILED_COMMAND = re.compile(r"CalledProcessError|died with <Signals\.|non-zero exit status")
 
 
+# The first words of a step that saved a checkpoint because it was told to stop, also without Ctrl-C.
+STOPPED = "stopped by "
+
+
 class _Attended:
     """The workflow that the Snakefile has read, once it has."""
 
@@ -169,7 +173,8 @@ class LogHandler(LogHandlerBase):
             return
         line.forget_progress()
         self.sentences.append(f"{line.name}: {line.last_words() or record.rule_msg or SILENT_END}")  # type: ignore[attr-defined]
-        self._write(line.describe_stop() if Interrupts.count else line.describe_failure())
+        is_stopped = Interrupts.count or line.last_words().startswith(STOPPED)
+        self._write(line.describe_stop() if is_stopped else line.describe_failure())
 
     def _note_error(self, record: logging.LogRecord) -> None:
         text = str(record.msg)

@@ -24,7 +24,7 @@ class Preempted(RelmError):
 
 
 class StopRequest:
-    """A flag that is true once TERM or INT was received."""
+    """A flag that is true once TERM, INT or HUP was received."""
 
     def __init__(self) -> None:
         self.signal: signal.Signals | None = None
@@ -43,9 +43,15 @@ class StopRequest:
 
 @contextlib.contextmanager
 def stop_requests() -> Iterator[StopRequest]:
-    """Turn TERM and INT into a request that the loop reads between steps."""
+    """Turn TERM, INT and HUP into a request that the loop reads between steps.
+
+    A terminal that is closed, or whose connection is lost, sends HUP; under nohup, which ignores it, training continues.
+    """
     request = StopRequest()
-    before = {number: signal.signal(number, request._note) for number in (signal.SIGTERM, signal.SIGINT)}
+    numbers = [signal.SIGTERM, signal.SIGINT]
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+        numbers.append(signal.SIGHUP)
+    before = {number: signal.signal(number, request._note) for number in numbers}
     try:
         yield request
     finally:

@@ -18,7 +18,7 @@ from relm.errors import RelmError
 from relm.recipes.project import Project
 from small_project import Commands
 
-TIMES = ("seconds", "per_second", "memory")
+TIMES = ("seconds", "per_second", "memory", "resumed_after")
 
 
 @pytest.fixture
@@ -120,6 +120,20 @@ def test_a_published_folder_shares_no_file_with_the_run_and_is_whole(
     terminal(project, "pull", str(store), "tiny")
     assert contents(project.folder) == contents(finished_project.folder)
     assert not (project.folder / "work" / "pulled").exists()
+
+
+def test_a_damaged_result_is_not_pushed(terminal: Terminal, finished_copy: Commands, store: Path) -> None:
+    terminal(finished_copy, "push", str(store), "tiny")
+    listed = sorted(store.rglob("*"))
+    result = finished_copy.folder / "results" / "tiny"
+    for name in ("verify.json", "SHA256SUMS"):
+        whole = (result / name).read_bytes()
+        (result / name).write_bytes(whole[:-9])
+        assert f"{name}: damaged: " in terminal(finished_copy, "push", str(store), "tiny", status=1)
+        (result / name).write_bytes(whole)
+    (result / "verify.json").unlink()
+    assert "verify.json: missing: was published" in terminal(finished_copy, "push", str(store), "tiny", status=1)
+    assert sorted(store.rglob("*")) == listed
 
 
 @pytest.mark.full

@@ -17,6 +17,7 @@ from relm.errors import RelmError
 from relm.formatting import format_bytes
 from relm.progress import ProgressBar
 from relm.recipes.plan import Plan
+from relm.reporting.check import is_published, require_whole
 
 logger = logging.getLogger(__name__)
 
@@ -60,8 +61,10 @@ class Pusher:
         """Send the files of a run that the store lacks, then list all.
 
         Raises:
-            RelmError: the store cannot be used, or a file is not what its sidecar says.
+            RelmError: the store cannot be used, a file is not what its sidecar says, or `results/NAME` is damaged.
         """
+        if not plan.number and is_published(plan.results):
+            require_whole(plan.results)
         names = list_files(plan)
         logs = {name: path for name, path in names.items() if path.suffix == ".jsonl" and _is_in(plan.run_folder, path)}
         files, gone = self._hash_files({name: path for name, path in names.items() if name not in logs})
