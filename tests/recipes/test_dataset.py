@@ -60,7 +60,7 @@ def dataset(**keys: Any) -> Dataset:
         ),
         (
             {"format": "text_lines", "files": {datetime.date(2024, 1, 1): FILE}},
-            "1 error\n  files, key 2024-01-01: expected text, and YAML reads this as a date: put it in quotes; found 2024-01-01",
+            "1 error\n  files, key 2024-01-01: expected text, and YAML reads this as a date: put it in quotes; found 2024",
         ),
         ({"format": "wiki_text", "files": TWO}, "format: .*'wikitext'.*found 'wiki_text'"),
     ],
