@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from relm.recipes.on_machine import OnMachine
 from relm.recipes.project import Project
 from relm.recipes.recipe import Run
 from relm.steps import list_steps
@@ -25,7 +26,6 @@ DEFAULTS = {
     "not set: all logits at once": None,
     "not set: on for `cuda`": None,
     "`dense`": "dense",
-    "`where_padded`": "where_padded",
     "`false`": False,
     "`true`": True,
 }
@@ -57,9 +57,9 @@ def test_the_recipe_and_the_machines_of_the_page_are_shipped() -> None:
 
 def test_the_defaults_of_the_page_are_those_of_the_recipe() -> None:
     rows = re.findall(r"^\| `(\w+)` \| (.+?) \| .+ \|$", PAGE, re.M)
-    assert len(rows) == 8
+    assert len(rows) == 7
     for key, default in rows:
-        assert getattr(Run(), key) == DEFAULTS[default], key
+        assert getattr(Run(), key) == getattr(OnMachine(), key) == DEFAULTS[default], key
 
 
 @pytest.fixture
