@@ -63,6 +63,7 @@ def test_a_later_download_of_other_bytes_is_refused_with_what_to_do(server: Loca
     for part in (SHA256, hashlib.sha256(OTHER).hexdigest(), "that of the first download, on 20", "delete that record"):
         assert part in str(caught.value)
     assert record_of(destination).name in str(caught.value)
+    assert "correct files.thing.bin.sha256" not in str(caught.value), "the recipe has no sha256 to be corrected"
 
 
 def test_a_file_that_was_edited_in_place_is_downloaded_again(server: LocalServer, destination: Path) -> None:

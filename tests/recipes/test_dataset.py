@@ -1,5 +1,6 @@
 """Combinations of a dataset's keys, and the keys in its identity."""
 
+import datetime
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,14 @@ def dataset(**keys: Any) -> Dataset:
             "held_out_end: not together with held_out_one_in",
         ),
         ({"format": "text_files", "files": TWO, "held_out_end": 1.0}, "held_out_end: .*less than 1"),
+        (
+            {"format": "text_lines", "files": {"a.txt": {**FILE, "sha256": int("1" * 64)}}},
+            r"1 error\n  files\.a\.txt\.sha256: expected text, and YAML reads this as a number: put it in quotes; found 1111",
+        ),
+        (
+            {"format": "text_lines", "files": {datetime.date(2024, 1, 1): FILE}},
+            "1 error\n  files, key 2024-01-01: expected text, and YAML reads this as a date: put it in quotes; found 2024",
+        ),
         ({"format": "wiki_text", "files": TWO}, "format: .*'wikitext'.*found 'wiki_text'"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

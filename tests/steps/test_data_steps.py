@@ -136,6 +136,13 @@ def texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Namespace:
     return parsed("extract", *named, "--train", "t.jsonl", "--held-out", "h.jsonl")
 
 
+def test_a_folder_without_texts_is_refused_with_the_name_of_the_datasets_file(texts: Namespace) -> None:
+    for path in Path("texts").iterdir():
+        path.unlink()
+    with pytest.raises(RelmError, match=r"^texts\.yaml: folder texts: no file matches `pattern: .*`; correct `folder` or it$"):
+        extract_job(texts)
+
+
 def test_texts_that_are_edited_while_they_are_read_are_refused(texts: Namespace, monkeypatch: pytest.MonkeyPatch) -> None:
     assert extract_job(texts).run().startswith("extracted 4 documents")
     read = extraction.extract

@@ -53,7 +53,8 @@ def download(name: str, remote: RemoteFile, destination: Path, named_in: str = "
         with PartialFile(destination) as part:
             origin = _try_mirrors(name, remote, destination, faults) or _try_sources(remote, part, faults)
             if origin is None:
-                raise RelmError(_format_failure(name, remote, faults, named_in) + explain_record(asked, destination))
+                file = named_in if asked.is_pinned else None
+                raise RelmError(_format_failure(name, remote, faults, file) + explain_record(asked, destination))
             write_sidecar(destination)
             part.clear()
             first = "" if remote.is_pinned else f"; {write_record(destination, origin)}"
@@ -91,8 +92,9 @@ def _explain_disk_faults(destination: Path) -> Iterator[None]:
         ) from cause
 
 
-def _format_failure(name: str, remote: RemoteFile, faults: list[str], named_in: str) -> str:
-    wrong = any(" sha256 " in fault for fault in faults)
+def _format_failure(name: str, remote: RemoteFile, faults: list[str], named_in: str | None) -> str:
+    """Return the message on a file that no source gave; `named_in` is the file with its sha256, None if none has it."""
+    wrong = named_in is not None and any(" sha256 " in fault for fault in faults)
     return (
         f"{name}: no source gave the {remote.format_size()} with sha256 {remote.sha256}:\n"
         + "".join(f"  - {fault}\n" for fault in faults)

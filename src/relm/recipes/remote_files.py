@@ -56,7 +56,7 @@ class Source(Section):
 class RemoteFile(Section):
     """A file identified by its content, whatever source it comes from."""
 
-    sha256: Sha256 | Literal["first_download"]
+    sha256: str = Field(pattern=r"^([0-9a-f]{64}|first_download)$")
     """Hash of the file itself, after extraction from an archive and decompression. first_download, for a dataset whose hashes
     nobody has published: the hash of the first download is recorded beside it, and any other file is refused from then on."""
     size: int | None = Field(default=None, gt=0)

@@ -256,7 +256,9 @@ def _format_fault(kind: type[Section], fault: Any) -> list[str]:
 
 def _describe_fault(kind: type[Section], fault: Any) -> tuple[str, str]:
     location, keys = _locate(kind, tuple(fault["loc"]))
-    where = ".".join(str(part) for part in location) or "(whole file)"
+    is_key = location[-1:] == ["[key]"]  # pydantic's mark; the part before it is the key, as Python would write it
+    where = ".".join(str(part) for part in (location[:-2] if is_key else location)) or "(whole file)"
+    where += f", key {fault['input']}" if is_key else ""
     if fault["type"] == "extra_forbidden":
         near = difflib.get_close_matches(str(location[-1]), keys, n=1)
         hint = f"did you mean {near[0]}?" if near else f"known keys: {', '.join(keys)}"

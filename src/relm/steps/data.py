@@ -86,7 +86,7 @@ def extract_job(a: Arguments) -> Job:
         raise RelmError("extract: expected --dataset FILE, or --job as the graph passes it, found neither")
     named = None if a.dataset is None else load_dataset(a.dataset)
     pattern = a.pattern or (named.pattern if named else None)
-    document = document_of(a, ("dataset", "limit"), lambda: document_of_dataset(named, a.source, pattern, a.limit))
+    document = document_of(a, ("dataset", "limit"), lambda: _document_of_file(a, named, pattern))
     dataset = dataset_of_documents(document, a.source, pattern)
     if dataset.hub is not None and a.job is not None and str(a.source) != f"{dataset.hub.name}@{dataset.hub.revision}":
         raise RelmError(f"--source: expected {dataset.hub.name}@{dataset.hub.revision} as in --job, found {a.source}")
@@ -110,6 +110,14 @@ def extract_job(a: Arguments) -> Job:
         outputs=list(outputs.values()),
         expected_sha256={a.source: source.sha256} if source is not None and source.is_pinned else {},
     )
+
+
+def _document_of_file(a: Arguments, dataset: Dataset | None, pattern: str | None) -> dict[str, Any]:
+    """Return `document_of_dataset` of the command's file, which the error of a folder names."""
+    try:
+        return document_of_dataset(dataset, a.source, pattern, a.limit)
+    except RelmError as error:
+        raise RelmError(f"{a.dataset}: {error}") from None
 
 
 def document_of_dataset(dataset: Dataset | None, source: Path, pattern: str | None, limit: int | None) -> dict[str, Any]:
