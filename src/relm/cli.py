@@ -122,7 +122,7 @@ def explain_fault(error: BaseException) -> tuple[int, str]:
 def run_filled_in(reader: Parser, argv: Sequence[str], missing: MissingArguments) -> int:
     """Run `relm STEP NAME` with what the graph of the recipe knows, and return its exit status."""
     step, *words = argv
-    if not words or words[0].startswith("-"):
+    if not words or words[0].startswith("-") or not reader.steps[step].records:  # a graph has steps with a record alone
         return print_missing(missing, reader, step)
     from relm.steps.filled_in import fill_in
 

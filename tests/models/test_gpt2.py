@@ -296,3 +296,10 @@ def test_the_config_has_the_end_of_text_of_the_tokenizer(folder: Path) -> None:
     for name in ("config.json", "generation_config.json"):
         content = json.loads((folder / name).read_text())
         assert (content["bos_token_id"], content["eos_token_id"]) == (10, 10)
+
+
+def test_a_model_whose_tokenizer_has_no_special_tokens_names_none_to_transformers(tmp_path: Path) -> None:
+    random_model(TINY).save_folder(tmp_path, {})
+    theirs = AutoModelForCausalLM.from_pretrained(tmp_path)
+    assert (theirs.config.bos_token_id, theirs.config.eos_token_id) == (None, None), "50256 is no token of it"
+    assert theirs.generation_config.eos_token_id is None

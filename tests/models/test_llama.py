@@ -160,3 +160,9 @@ def test_initial_weights_are_normal_and_llama2_c_scales_two_projections() -> Non
 def test_the_feed_forward_width_is_that_of_published_models() -> None:
     assert [feed_forward_width(width, 256) for width in (4096, 5120, 6656, 8192)] == [11008, 13824, 17920, 22016]
     assert feed_forward_width(64, 4) == 172
+
+
+def test_without_special_tokens_no_token_ends_a_text_in_transformers(folder: Path, tmp_path: Path) -> None:
+    Llama.from_folder(folder).save_folder(tmp_path, {})
+    theirs = AutoModelForCausalLM.from_pretrained(tmp_path)
+    assert (theirs.config.eos_token_id, theirs.generation_config.eos_token_id) == (None, None), "2 is a letter"

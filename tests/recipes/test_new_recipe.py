@@ -46,6 +46,20 @@ def test_a_comment_can_be_taken_away_alone_with_those_above_it(folder: Path) -> 
     assert (plan.recipe.seed, plan.recipe.run.threads) == (7, 1)
 
 
+def test_without_a_name_a_recipe_is_named_after_its_folder(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "texts").rename(folder / "my own texts")
+    assert main(["new", "--data", "my own texts/"]) == 0
+    assert capsys.readouterr().out.splitlines()[:2] == [
+        "wrote recipes/data/my_own_texts.yaml",
+        "wrote recipes/my_own_texts.yaml",
+    ]
+    assert main(["new", "--from", "quickstart"]) == 1
+    assert "the new recipe has no name; give relm new NAME, or --data FOLDER" in capsys.readouterr().err
+    (folder / "…").mkdir()
+    assert main(["new", "--data", "…"]) == 1
+    assert "give relm new NAME --data …" in capsys.readouterr().err
+
+
 def test_a_folder_of_texts_becomes_a_dataset_with_a_count(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["new", "mine", "--data", "texts"]) == 0
     assert capsys.readouterr().out.splitlines() == [

@@ -100,6 +100,15 @@ def test_a_difference_has_an_interval_where_both_state_their_standard_errors(two
     assert "95 % interval -0.348 to -0.152" in describe_comparison(Project(), *two_runs)
 
 
+def test_only_what_the_figures_have_is_explained(two_runs: tuple[str, str]) -> None:
+    first, second = two_runs
+    text = " ".join(describe_comparison(Project(), first, second).split())
+    assert text.endswith("None has an interval, because no two evaluations here state a standard error of the same figure.")
+    change_figures(held_out(second), perplexity_per_word=4122261.4)
+    change_figures(held_out(first), perplexity_per_word=12866.15)
+    assert re.search(r"perplexity_per_word +12,866 +4,122,261 +\+4,109,395\n", describe_comparison(Project(), first, second))
+
+
 def test_counts_that_are_equal_are_left_out(two_runs: tuple[str, str]) -> None:
     figures = {row["figure"] for row in compared(*two_runs)["figures"]}
     assert figures == {name for name, value in FIGURES.items() if isinstance(value, float)}

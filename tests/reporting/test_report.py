@@ -100,6 +100,14 @@ def test_the_verdict_stands_before_everything_else(
     assert headline in (run.plan.run_folder / "report/README.md").read_text().split("## ")[0]
 
 
+def test_the_basis_and_noise_of_a_tolerance_end_in_one_point_and_three_digits(
+    finished_run: Callable[..., Any], recipe: Callable[..., Any]
+) -> None:
+    noise = {"standard_deviation": 0.0244905339, "runs": 5, "source": "five seeds."}
+    run = finished_run(recipe(expect=[{**EXPECT, "value": 4.2, "basis": "Two standard errors.", "noise": noise}]))
+    assert "Tolerance: Two standard errors. Noise: standard deviation 0.0245 of 5 runs, five seeds. " in page(run).text
+
+
 def test_text_that_the_model_wrote_is_no_html(finished_run: Callable[..., Any]) -> None:
     html = (reported(finished_run()) / "report.html").read_text()
     assert "&lt;b&gt;the&lt;/b&gt; river &amp; its towns." in html

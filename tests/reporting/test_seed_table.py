@@ -15,9 +15,11 @@ from relm.replay.attested_run import find_run
 from relm.reporting.findings import gather
 from relm.reporting.publish import REPORT_FILES, publish_run
 from relm.reporting.report import write_report
+from relm.reporting.runs_table import describe_stored_runs
 from relm.reporting.status import describe_progress
 from relm.steps.contract import Arguments
 from relm.steps.reporting import STEPS
+from relm.terminal.job_lines import find_seed
 
 EXPECT = {"metric": "held_out.nats_per_token", "value": 4.5, "tolerance": 9.0, "basis": "b", "place": "table 1"}
 
@@ -131,3 +133,22 @@ def test_one_seed_alone_can_be_judged_by_its_fingerprint(run: Any) -> None:
     )
     job.run()
     assert (read_json(Path("again.json"))["seeds"], read_json(Path("again.json"))["rows"][0]["ours"]) == ([6], 4.5)
+
+
+def test_the_list_of_runs_has_the_seeds_in_order_and_all_are_published(run: Any) -> None:
+    def states() -> list[tuple[int, str]]:
+        return [(each["seed"], each["state"]) for each in json.loads(describe_stored_runs(Project(), None, as_json=True))]
+
+    assert states() == [(5, "finished"), (6, "finished"), (7, "finished")]
+    write_report(run.plan, run.verify, run.evaluations, run.plan.run_folder / "report", None, run.other_seeds)
+    publish_run(run.plan, run.plan.results)
+    assert states() == [(5, "published"), (6, "published"), (7, "published")]
+    assert "seed 6, step 50 of 50" in describe_stored_runs(Project(), "tiny")
+
+
+def test_a_jobs_line_names_the_seed_of_what_it_trains_or_evaluates(run: Any) -> None:
+    second = run.plan.runs[1].fingerprint
+    assert find_seed({"recipe": "tiny", "fingerprint": second, "phase": "main"}) == 6
+    assert find_seed({"recipe": "tiny", "fingerprint": second, "of": "eval", "task": "held_out"}) == 6
+    assert find_seed({"recipe": "tiny", "fingerprint": run.plan.fingerprint}) is None, "the verdict is on all"
+    assert find_seed({"recipe": "absent", "fingerprint": second, "phase": "main"}) is None

@@ -84,7 +84,9 @@ def write_folder(
     """
     from safetensors.torch import save_file
 
-    _write_json(folder / "config.json", {**config, **tokens})
+    # Absent keys would have the defaults of `transformers`: GPT-2's token 50256, or Llama's token 2, which would end a text.
+    absent = {key: None for key in ("bos_token_id", "eos_token_id") if generates and key not in config}
+    _write_json(folder / "config.json", {**config, **absent, **tokens})
     if generates:
         _write_json(folder / "generation_config.json", tokens)
     published = {name: tensor.detach().float().cpu().contiguous() for name, tensor in weights.items()}

@@ -1,4 +1,4 @@
-"""New recipes and datasets from a name: `relm new NAME --from RECIPE`, `relm new NAME --data FOLDER`.
+"""New recipes and datasets: `relm new NAME --from RECIPE`, `relm new [NAME] --data FOLDER`.
 
 The files have comments with the keys that people change first and their present values; no file is ever overwritten.
 """
@@ -84,6 +84,28 @@ def write_new(project: Project, name: str, extended: str | None, folder: str | N
     )
 
 
+def name_after_folder(folder: str | None) -> str:
+    """Return the name of a new recipe that is named after its folder of texts.
+
+    >>> name_after_folder("~/My texts/")
+    'My_texts'
+
+    Raises:
+        RelmError: there is no folder, or its name has nothing that a recipe's name may have.
+    """
+    if folder is None:
+        raise RelmError("the new recipe has no name; give relm new NAME, or --data FOLDER, which it is named after")
+    name = _replace_characters(Path(folder).expanduser().resolve().name)
+    if not NAME.fullmatch(name):
+        raise RelmError(f"--data {folder}: no recipe can be named after this folder; give relm new NAME --data {folder}")
+    return name
+
+
+def _replace_characters(name: str) -> str:
+    """Return a name without the characters that a recipe's name may not have."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "_", name).strip("_.-")
+
+
 def require_new_name(project: Project, name: str) -> None:
     """Raise an error for a name that cannot be that of a new recipe.
 
@@ -95,7 +117,7 @@ def require_new_name(project: Project, name: str) -> None:
     if name in NOT_RECIPES:
         raise RelmError(f"{name!r}: results/{name}/ is a folder of other results; choose another name, such as my_{name}")
     if not NAME.fullmatch(name):
-        near = re.sub(r"[^A-Za-z0-9._-]+", "_", name).strip("_.-")
+        near = _replace_characters(name)
         hint = f"; did you mean {near}?" if NAME.fullmatch(near) and near not in NOT_RECIPES else ""
         raise RelmError(
             f"{name!r}: a recipe's name has letters, digits, '.', '_' and '-', and begins with a letter or digit{hint}"

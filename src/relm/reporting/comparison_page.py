@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from relm.reporting.charts import Chart, Series, draw_chart
 from relm.reporting.comparison import RunComparison, Side
-from relm.reporting.comparison_text import EXPLANATION, describe_figure, format_figure
+from relm.reporting.comparison_text import describe_figure, explain_differences, format_difference, format_figure
 from relm.reporting.pages import template
 from relm.reporting.runs_table import format_value
 from relm.reporting.training_log import Log, read_log
@@ -24,7 +24,8 @@ def comparison_page(compared: RunComparison) -> str:
         value=format_value,
         figure=format_figure,
         note=describe_figure,
-        explanation=EXPLANATION,
+        explanation=explain_differences(compared),
+        difference=format_difference,
         chart=overlay_losses(logs, sides) if logs else None,
         missing=[side.label for letter, side in sides.items() if letter not in logs],
     )

@@ -12,11 +12,14 @@ from relm.recipes.project import Project
 from relm.reporting.comparison import FigureDifference, RunComparison, compare_sides, find_side
 from relm.reporting.runs_table import WIDTH, format_value
 
-EXPLANATION = (
-    "Differences are B - A. An interval covers the true difference 95 % of the time; it comes from the standard errors that "
-    "both evaluations state, taken as independent, so that it is too wide where both scored the same items. "
-    "`seeds` is how far two seeds of one recipe differ 95 % of the time, by the noise that the recipe states."
+INTERVAL = (
+    "An interval covers the true difference 95 % of the time; it comes from the standard errors that both evaluations state, "
+    "taken as independent, so that it is too wide where both scored the same items."
 )
+NO_INTERVAL = "None has an interval, because no two evaluations here state a standard error of the same figure."
+SEEDS = "`seeds` is how far two seeds of one recipe differ 95 % of the time, by the noise that the recipe states."
+LARGE = 10_000
+"""From here on, figures are written without digits behind the point."""
 
 
 def describe_comparison(project: Project, first: str, second: str, html: Path | None = None, as_json: bool = False) -> str:
@@ -70,25 +73,43 @@ def _figure_lines(compared: RunComparison) -> Iterator[str]:
     width = min(width, 44)
     yield f"{'figures:':<{width + 2}}  {'A':>10}  {'B':>10}  {'B - A':>9}"
     for number, each in enumerate(compared.figures, 1):
-        difference = "" if each.difference is None else f"{each.difference:+.4g}"
+        difference = "" if each.difference is None else format_difference(each.difference)
         row = f"  {f'{each.task}.{each.figure}':<{width}}  {format_figure(each.first):>10}  {format_figure(each.second):>10}"
         yield f"{row}  {difference:>9}".rstrip()
         following = next((other.not_comparable for other in compared.figures[number:] if other.task == each.task), None)
         if (note := describe_figure(each)) and (each.not_comparable is None or each.not_comparable != following):
             yield from textwrap.wrap(note, WIDTH, initial_indent=" " * 6, subsequent_indent=" " * 6, break_on_hyphens=False)
     yield ""
-    yield from textwrap.wrap(EXPLANATION, WIDTH)
+    yield from textwrap.wrap(explain_differences(compared), WIDTH)
 
 
 def format_figure(value: float | None) -> str:
     """Return a figure as text, a dash for an absent one.
 
-    >>> format_figure(4.25), format_figure(123456), format_figure(None)
-    ('4.25', '123,456', '–')
+    >>> format_figure(4.25), format_figure(123456), format_figure(4.1223e6), format_figure(None)
+    ('4.25', '123,456', '4,122,300', '–')
     """
     if value is None:
         return "–"
-    return f"{value:,}" if isinstance(value, int) else f"{value:.5g}"
+    return f"{value:,.0f}" if isinstance(value, int) or LARGE <= abs(value) < 1e15 else f"{value:.5g}"
+
+
+def format_difference(difference: float) -> str:
+    """Return a difference with its sign.
+
+    >>> format_difference(2.28377), format_difference(-4109433.7)
+    ('+2.284', '-4,109,434')
+    """
+    return f"{difference:+,.0f}" if LARGE <= abs(difference) < 1e15 else f"{difference:+.4g}"
+
+
+def explain_differences(compared: RunComparison) -> str:
+    """Return what the differences and their intervals mean; what no figure here has is not explained."""
+    has_interval = any(each.interval is not None for each in compared.figures)
+    has_seeds = any(each.seed_half_width is not None for each in compared.figures)
+    subtracted = any(each.difference is not None for each in compared.figures)
+    parts = [INTERVAL if has_interval else NO_INTERVAL] if subtracted else []
+    return " ".join(["Differences are B - A.", *parts, *([SEEDS] if has_seeds else [])])
 
 
 def describe_figure(figure: FigureDifference) -> str:

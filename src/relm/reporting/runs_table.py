@@ -122,7 +122,8 @@ def _format_step(run: ListedRun) -> str:
     if not run.phases:
         return "not begun"
     of = "" if run.steps is None else f" of {run.steps:,}"
-    return f"step {run.step:,}{of}"
+    seed = "" if run.seed is None else f"seed {run.seed}, "
+    return f"{seed}step {run.step:,}{of}"
 
 
 def _details(run: ListedRun) -> Iterator[str]:
@@ -186,6 +187,7 @@ def describe_as_json(run: ListedRun) -> dict[str, Any]:
         "fingerprint": run.run.fingerprint,
         "folder": str(run.run.folder),
         "state": run.state,
+        "seed": run.seed,
         "requested": run.is_requested,
         "recipe": "absent" if not run.requested.exists else "faulty" if run.requested.fault else "present",
         "requested_fingerprints": run.requested.fingerprints,

@@ -68,9 +68,16 @@ def compare_seeds(plan: Plan, evaluations: Sequence[Mapping[str, Mapping[str, An
 def _row(task: str, key: str, values: Sequence[float]) -> SeedRow:
     (name, _), *_rest = formatted = [format_figure(key, value) for value in values]
     mean, spread = statistics.fmean(values), statistics.stdev(values)
-    return SeedRow(
-        task, name, [text for _, text in formatted], format_figure(key, mean)[1], "–" if not spread else f"{spread:.3g}"
-    )
+    return SeedRow(task, name, [text for _, text in formatted], format_figure(key, mean)[1], format_spread(spread))
+
+
+def format_spread(spread: float) -> str:
+    """Return a standard deviation with three digits or all before the point, a dash for none.
+
+    >>> format_spread(0.0244905), format_spread(1410.2), format_spread(0.0)
+    ('0.0245', '1,410', '–')
+    """
+    return "–" if not spread else f"{spread:,.0f}" if spread >= 1000 else f"{spread:.3g}"
 
 
 def seed_evaluation_names(run: Plan, evaluations: Mapping[str, Path]) -> dict[str, Path]:

@@ -149,7 +149,11 @@ class RequestedRuns(NamedTuple):
 
     def has(self, run: StoredRun) -> bool:
         """Return True if the recipe asks for this run now."""
-        return any((plan.run_name, plan.fingerprint) == (run.name, run.fingerprint) for plan in self.plans)
+        return self.plan_of(run) is not None
+
+    def plan_of(self, run: StoredRun) -> Plan | None:
+        """Return the plan of a run; None: the recipe does not ask for it now."""
+        return next((plan for plan in self.plans if (plan.run_name, plan.fingerprint) == (run.name, run.fingerprint)), None)
 
 
 class ListedRun(NamedTuple):
@@ -168,6 +172,12 @@ class ListedRun(NamedTuple):
     def step(self) -> int:
         """The steps reached, over all phases."""
         return sum(phase.step for phase in self.phases)
+
+    @property
+    def seed(self) -> int | None:
+        """The run's seed, where its recipe asks for several runs; None elsewhere."""
+        plan = self.requested.plan_of(self.run) if len(self.requested.plans) > 1 else None
+        return None if plan is None else plan.recipe.seed
 
     @property
     def steps(self) -> int | None:
@@ -214,7 +224,7 @@ def requested_runs(project: Project, name: str) -> RequestedRuns:
 
 
 def list_runs(project: Project, work: Path, results: Path, live: Sequence[LiveStep]) -> list[ListedRun]:
-    """Return all runs of a work folder beside their recipes, by name; requested ones first, then the newest."""
+    """Return all runs of a work folder beside their recipes, by name; requested ones first, by their seeds, then the newest."""
     published = find_published(project, results)
     known: dict[str, RequestedRuns] = {}
     found = []
@@ -223,7 +233,7 @@ def list_runs(project: Project, work: Path, results: Path, live: Sequence[LiveSt
             known[run.name] = requested_runs(project, run.name)
         found.append(_describe(run, known[run.name], published, live))
     order = {run.run.name: number for number, run in enumerate(found)}
-    return sorted(found, key=lambda each: (order[each.run.name], not each.is_requested, -each.run.disk.changed))
+    return sorted(found, key=lambda each: (order[each.run.name], not each.is_requested, each.seed or 0, -each.run.disk.changed))
 
 
 def _describe(run: StoredRun, requested: RequestedRuns, published: set[tuple[str, str]], live: Sequence[LiveStep]) -> ListedRun:
@@ -233,7 +243,9 @@ def _describe(run: StoredRun, requested: RequestedRuns, published: set[tuple[str
         nearest = [differing_keys(run.resolved, resolve(plan)) for plan in requested.plans]
         differences = [each for each in min(nearest, key=len) if each.is_meaning]
     phases = run.phases(steps_of(run, requested))
-    return ListedRun(run, requested, is_requested, differences, phases, _state(run, phases, published, live))
+    return ListedRun(
+        run, requested, is_requested, differences, phases, _state(run, requested.plan_of(run), phases, published, live)
+    )
 
 
 def steps_of(run: StoredRun, requested: RequestedRuns) -> dict[str, int]:
@@ -245,25 +257,35 @@ def steps_of(run: StoredRun, requested: RequestedRuns) -> dict[str, int]:
     return {name: phase.steps for name, phase in plan.recipe.pretrain.items()} if plan else {}
 
 
-def _state(run: StoredRun, phases: Sequence[PhaseProgress], published: set[tuple[str, str]], live: Sequence[LiveStep]) -> str:
+def _state(
+    run: StoredRun,
+    plan: Plan | None,
+    phases: Sequence[PhaseProgress],
+    published: set[tuple[str, str]],
+    live: Sequence[LiveStep],
+) -> str:
     if run.locked_phase is not None or any(step.paths_in(run.folder) for step in live):
         return RUNNING
     if (run.name, run.fingerprint) in published:
         return PUBLISHED
     if run.failure is not None:
         return FAILED
-    return FINISHED if run.is_trained(phases) and (run.folder / "verify.json").is_file() else STOPPED
+    # The verdict on several seeds is in the folder of the first.
+    last = plan.evaluations().values() if plan is not None and plan.number else [run.folder / "verify.json"]
+    return FINISHED if run.is_trained(phases) and all(path.is_file() for path in last) else STOPPED
 
 
 def find_published(project: Project, results: Path) -> set[tuple[str, str]]:
-    """Return (name in `work/runs`, fingerprint) of every published folder."""
+    """Return (name in `work/runs`, fingerprint) of every published run, those of a recipe's other seeds included."""
     found = set()
     for path in iterate_published(results, "recipe.json"):
         content = read_object(path)
-        name, fingerprint = content.get("name"), content.get("fingerprint")
-        if isinstance(name, str) and isinstance(fingerprint, str):
-            found.add((name, fingerprint))
-            found |= {(plan.run_name, fingerprint) for plan in requested_runs(project, name).plans}
+        judged = read_object(path.with_name("verify.json")).get("runs")
+        stated = [content, *(each for each in judged if isinstance(each, dict))] if isinstance(judged, list) else [content]
+        fingerprints = [value for each in stated if isinstance(value := each.get("fingerprint"), str)]
+        if isinstance(name := content.get("name"), str):
+            names = {name, *(plan.run_name for plan in requested_runs(project, name).plans)}
+            found |= {(each, fingerprint) for each in names for fingerprint in fingerprints}
     return found
 
 

@@ -5,16 +5,22 @@ from relm.steps.contract import Arguments, Job, Step, argument, recipe_name
 
 
 def new_job(a: Arguments) -> Job:
-    from relm.recipes.new_recipe import write_new
+    from relm.recipes.new_recipe import name_after_folder, write_new
 
-    return Job(lambda: write_new(Project(), a.name, a.extended, a.data, a.pattern))
+    return Job(lambda: write_new(Project(), a.name or name_after_folder(a.data), a.extended, a.data, a.pattern))
 
 
 STEPS: dict[str, Step] = {
     "new": Step(
         "write a new recipe with comments, and with --data a dataset of a folder of texts; no file is overwritten",
         [
-            argument("name", type=recipe_name, metavar="NAME", help="of the recipe, which becomes recipes/NAME.yaml"),
+            argument(
+                "name",
+                nargs="?",
+                type=recipe_name,
+                metavar="NAME",
+                help="of the recipe, which becomes recipes/NAME.yaml; with --data, default: that of FOLDER",
+            ),
             argument(
                 "--from", dest="extended", type=recipe_name, metavar="RECIPE", help="that it extends; default: quickstart"
             ),

@@ -126,5 +126,6 @@ def _list_choices(options: dict[str, Any]) -> dict[str, Any]:
 def print_missing(error: MissingArguments, parser: Parser, step: str) -> int:
     """Print that arguments are absent, after the step's usage, and return the exit status."""
     parser.parsers[step].print_usage(sys.stderr)
-    print(f"relm {step}: {error}; `relm {step} NAME` takes them from a recipe where its graph has the step", file=sys.stderr)
+    hint = f"; `relm {step} NAME` takes them from a recipe where its graph has the step" if parser.steps[step].records else ""
+    print(f"relm {step}: {error}{hint}", file=sys.stderr)
     return 2

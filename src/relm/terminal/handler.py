@@ -20,7 +20,7 @@ from relm.cluster.supervision import Interrupts
 from relm.progress import JOB_LOGS
 from relm.terminal.dry_run import PlannedJob, format_plan
 from relm.terminal.faults import find_sentence
-from relm.terminal.job_lines import JobLine, name_job
+from relm.terminal.job_lines import JobLine, find_seed, name_job
 from relm.terminal.screen import Screen
 
 SECONDS = 0.5
@@ -144,7 +144,8 @@ class LogHandler(LogHandlerBase):
         facts = record.__dict__
         if not facts["output"]:
             return
-        name = name_job(facts["rule_name"], facts["wildcards"], with_recipe=self.recipes > 1)
+        wildcards = facts["wildcards"]
+        name = name_job(facts["rule_name"], wildcards, with_recipe=self.recipes > 1, seed=find_seed(wildcards))
         if self.common_settings.dryrun:
             self.planned.append(PlannedJob(name, facts["reason"]))
             return

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from relm.errors import RelmError
 from relm.progress import progress_file
 from relm.terminal.faults import read_last_words
 
@@ -78,19 +79,36 @@ class JobLine:
         return format_clock(time.monotonic() - self.started)
 
 
-def name_job(rule: str, wildcards: Mapping[str, str], with_recipe: bool) -> str:
+def name_job(rule: str, wildcards: Mapping[str, str], with_recipe: bool, seed: int | None = None) -> str:
     """Return what a user calls a job: its step and what distinguishes it.
 
     >>> name_job("download_data", {"dataset": "wiki", "key": "0123456789ab", "shard": "00.bz2"}, False)
     'download 00.bz2'
     >>> name_job("evaluate", {"recipe": "tiny", "fingerprint": "0123456789ab", "of": "eval", "task": "held_out"}, True)
     'evaluate held_out of tiny'
+    >>> name_job("pretrain", {"recipe": "tiny", "fingerprint": "0123456789ab", "phase": "main"}, False, seed=2)
+    'pretrain main seed 2'
     """
     step = {"download_data": "download", "download_model": "download", "download_test": "download"}.get(rule, rule)
     unnamed = (*UNNAMED, "dataset") if "shard" in wildcards else UNNAMED
     details = [value for name, value in wildcards.items() if name not in unnamed and (name, value) != ("of", "eval")]
+    details += [f"seed {seed}"] if seed is not None else []
     recipe = wildcards.get("recipe") if with_recipe else None
     return " ".join([step.replace("_", " "), *details, *(["of", recipe] if recipe else [])])
+
+
+def find_seed(wildcards: Mapping[str, str]) -> int | None:
+    """Return the seed of the run that a job trains or evaluates, if its recipe has several; None otherwise."""
+    from relm.graph.asking import PROJECT
+
+    if "recipe" not in wildcards or not wildcards.keys() & {"phase", "task"}:
+        return None
+    try:
+        runs = PROJECT.plan(wildcards["recipe"]).runs
+        seeds = {run.fingerprint: run.recipe.seed for run in runs}
+    except RelmError:  # the job itself reports it
+        return None
+    return seeds.get(wildcards.get("fingerprint", "")) if len(runs) > 1 else None
 
 
 def format_clock(seconds: float) -> str:
