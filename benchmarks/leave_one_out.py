@@ -10,6 +10,7 @@ bands are compared: that of the recipe, and that which relm computes from the re
 import argparse
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import NormalDist
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -89,12 +90,25 @@ def print_spread(curve: Curve) -> None:
     # The second differences of a run's own losses, which its trend hardly changes.
     noise = (np.diff(blocks, 2, axis=2) ** 2 / 6).mean(axis=(0, 2)) / BLOCK
     print(f"Standard deviation of averages over {BLOCK} steps, between {len(losses)} repetitions\n")
-    print("| steps | of all | of the noise of batches | of the rest |\n|---|---|---|---|")
+    print("| steps | of all | of the noise of batches | of the rest | of the rest, upper 95 % limit |\n|---|---|---|---|---|")
+    # Slow differences last for whole runs, so each run counts once, however many blocks it has.
+    limit = ((len(losses) - 1) / chi_squared_quantile(0.05, len(losses) - 1)) ** 0.5
     ends = [start - 1 for start in PARTS[1:] if start <= count * BLOCK] + [count * BLOCK]
     for begin, end in zip(PARTS, ends, strict=False):
         part = slice((begin - 1) // BLOCK, max(1, end // BLOCK))
         whole, own = spread[part].mean(), noise[part].mean()
-        print(f"| {begin:,} to {end:,} | {whole**0.5:.4f} | {own**0.5:.4f} | {max(0.0, whole - own) ** 0.5:.4f} |")
+        rest = max(0.0, whole - own) ** 0.5
+        print(f"| {begin:,} to {end:,} | {whole**0.5:.4f} | {own**0.5:.4f} | {rest:.4f} | {limit * rest:.4f} |")
+
+
+def chi_squared_quantile(probability: float, freedom: int) -> float:
+    """Return the value below which chi squared is with a probability, by the approximation of Wilson and Hilferty (1931).
+
+    >>> round(chi_squared_quantile(0.05, 9), 2)
+    3.32
+    """
+    part = 2 / (9 * freedom)
+    return float(freedom * (1 - part + NormalDist().inv_cdf(probability) * part**0.5) ** 3)
 
 
 def print_false_alarms(expected: ExpectedCurve, curve: Curve, intervals: Sequence[int]) -> None:
