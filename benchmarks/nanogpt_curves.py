@@ -14,9 +14,11 @@ import re
 import runpy
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 
@@ -61,14 +63,19 @@ def run_all(checkout: Path, output: Path, seeds: list[int], steps: int) -> None:
             write_run(output, seed, printed)
 
 
-def train_once(checkout: Path, output: Path, seed: int, steps: int) -> None:
-    """Run train.py in this process with another seed, and write what its updates had to OUTPUT/SEED.npy."""
+@contextmanager
+def recorded_updates(seed: int) -> Iterator[list[list[float]]]:
+    """Replace the seed of a program's torch.manual_seed(1337), and record the loss, learning rate and norm of its updates.
+
+    Yields:
+        three lists, to which each update adds a value; the norm is that before clipping.
+    """
     import torch
     from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+    losses: list[float] = []
     rates: list[float] = []
     norms: list[float] = []
-    losses: list[float] = []
     set_seed, clip, backward = torch.manual_seed, torch.nn.utils.clip_grad_norm_, torch.Tensor.backward
 
     def recorded(function: Callable[..., Any], record: Callable[[Any, Any], None]) -> Callable[..., Any]:
@@ -83,22 +90,27 @@ def train_once(checkout: Path, output: Path, seed: int, steps: int) -> None:
         assert wanted == 1337
         return set_seed(seed)
 
-    replaced: dict[Any, dict[str, Any]] = {
-        torch: {"manual_seed": as_seeded},
-        torch.nn.utils: {"clip_grad_norm_": recorded(clip, lambda _, norm: norms.append(float(norm)))},
-        torch.Tensor: {"backward": recorded(backward, lambda loss, _: losses.append(float(loss.detach())))},
-    }
-    for owner, functions in replaced.items():
-        for name, function in functions.items():
-            setattr(owner, name, function)
-    register_optimizer_step_pre_hook(lambda optimizer, *_: rates.append(float(optimizer.param_groups[0]["lr"])))
+    hook = register_optimizer_step_pre_hook(lambda optimizer, *_: rates.append(float(optimizer.param_groups[0]["lr"])))
+    with (
+        patch.object(torch, "manual_seed", as_seeded),
+        patch.object(torch.nn.utils, "clip_grad_norm_", recorded(clip, lambda _, norm: norms.append(float(norm)))),
+        patch.object(torch.Tensor, "backward", recorded(backward, lambda loss, _: losses.append(float(loss.detach())))),
+    ):
+        yield [losses, rates, norms]
+    hook.remove()
+
+
+def train_once(checkout: Path, output: Path, seed: int, steps: int) -> None:
+    """Run train.py in this process with another seed, and write what its updates had to OUTPUT/SEED.npy."""
     output = output.resolve()
     os.chdir(checkout)
     sys.path.insert(0, str(Path.cwd()))
-    lengths = [f"--max_iters={steps}", f"--lr_decay_iters={steps}", f"--out_dir={output / 'out'}"]
+    # Each seed has a folder of its own, so that several may run side by side.
+    lengths = [f"--max_iters={steps}", f"--lr_decay_iters={steps}", f"--out_dir={output / f'out_{seed}'}"]
     sys.argv = ["train.py", "config/train_shakespeare_char.py", *OPTIONS.split(), *lengths]
-    runpy.run_path("train.py", run_name="__main__")
-    np.save(output / f"{seed}.npy", np.array([losses, rates, norms]).T)
+    with recorded_updates(seed) as updates:
+        runpy.run_path("train.py", run_name="__main__")
+    np.save(output / f"{seed}.npy", np.array(updates).T)
 
 
 def write_run(output: Path, seed: int, printed: str) -> None:

@@ -3,6 +3,7 @@
 import json
 import lzma
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from relm.recipes.curves import load_curve
+from small_curves import made_run, write_made_curve
 from small_project import CHECKOUT, Commands
 
 BENCHMARKS = CHECKOUT / "benchmarks"
@@ -53,8 +55,8 @@ ELSEWHERE = {
     "transformers_step.py": "benchmarks/compiled.py",
 }
 OF_OTHER_TESTS = (
-    "compiled.py", "curve_detection.py", "defects.py", "evaluation.py", "llm_c_curve.py", "loop.py",
-    "nanogpt_curves.py", "replay.py", "tokenisation.py",
+    "compiled.py", "curve_detection.py", "defects.py", "evaluation.py", "leave_one_out.py", "llama2_c_curves.py",
+    "llm_c_curve.py", "loop.py", "nanogpt_curves.py", "replay.py", "tokenisation.py",
 )  # fmt: skip
 pytestmark = pytest.mark.timeout(900)
 
@@ -221,6 +223,39 @@ def test_curves_of_another_program_are_recorded_and_joined(tmp_path: Path) -> No
     first, second = curve.repetitions("loss")
     assert first[0] != second[0]
     assert curve.columns["loss"][0] == pytest.approx((first[0] + second[0]) / 2, abs=1e-3)
+
+
+@pytest.mark.full
+def test_repetitions_and_our_runs_are_held_against_a_band(tmp_path: Path) -> None:
+    curve, results = write_made_curve(tmp_path / "made.tsv"), tmp_path / "results"
+    results.mkdir()
+    (results / "train.jsonl").write_text("".join(json.dumps(line) + "\n" for line in made_run(11)))
+    (results / "seeds" / "2").mkdir(parents=True)
+    faulty = "".join(json.dumps(line) + "\n" for line in made_run(12, factor=2.0))
+    (results / "seeds" / "2" / "train.jsonl").write_text(faulty)
+    printed = run(["leave_one_out.py", "shakespeare_char", "--curve", curve, "--results", results, "--intervals", "5"])
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in printed.splitlines() if line.startswith("|")]
+    assert ["computed", "5", "0 of 10"] in [row[:3] for row in rows]
+    verdicts = {row[0].partition(",")[0]: row[2] for row in rows if row[1] == "computed"}
+    assert verdicts["train.jsonl"] == "within the band"
+    assert "; as with" in verdicts["seeds/2/train.jsonl"]
+
+
+@pytest.mark.full
+def test_llama2_c_stands_beside_relm(shared_data: Path, tmp_path: Path) -> None:
+    checkout = os.environ.get("RELM_TEST_LLAMA2_C")
+    if checkout is None:
+        pytest.skip("llama2.c is not part of this repository: RELM_TEST_LLAMA2_C=FOLDER names a checkout of it")
+    texts = ["--text", shared_data / "text" / "tinyshakespeare.txt.xz"]
+    texts += ["--tokenizer", shared_data / "models" / "stories260K" / "tok512.bin"]
+    both: list[str | Path] = ["--output", tmp_path, "--seeds", "1337", "--steps", "3"]
+    run(["llama2_c_curves.py", "run", "--llama2-c", checkout, *texts, *both])
+    printed = run(["llama2_c_curves.py", "table", *both])
+    assert "3 updates; largest difference of learning rates 0.0e+00" in printed
+    (away,) = re.findall(r"held-out loss is (\S+) away", printed)
+    assert abs(float(away)) < 1e-5
+    difference = float(printed.partition("| held out |")[2].split("|")[2])
+    assert abs(difference) < 0.1
 
 
 def test_the_log_of_llm_c_becomes_a_curve(tmp_path: Path) -> None:

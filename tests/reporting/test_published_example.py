@@ -6,8 +6,9 @@ import pytest
 
 from relm.artifact import read_json, sha256_of
 from relm.recipes.project import Project
-from relm.recipes.run_folder import METADATA
+from relm.recipes.run_folder import LOG, METADATA
 from relm.reporting.verify import judge_row, overall
+from relm.training.curve_watch import WITHIN, read_lines, watched
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 EXAMPLE = CHECKOUT / "results" / "shakespeare_char"
@@ -31,6 +32,17 @@ def test_its_verdict_follows_from_its_figures() -> None:
     rows = [judge_row(expectation, runs, [plan.recipe.run.machine]) for expectation in plan.recipe.expect]
     assert rows == verdict["rows"]
     assert overall(rows) == (verdict["verdict"], verdict["sentence"])
+
+
+def test_its_runs_keep_to_the_band_of_today_as_they_did_to_that_of_then() -> None:
+    """Each line has the verdict of the band when it was trained; the recipe's band may be a better one since."""
+    plan = Project(CHECKOUT).plan("shakespeare_char")
+    assert plan.recipe.expect_curve is not None
+    assert plan.curve is not None
+    for log in (EXAMPLE / LOG, EXAMPLE / "seeds" / "2" / LOG, EXAMPLE / "seeds" / "3" / LOG):
+        lines = read_lines(log)
+        assert lines[-1]["step"] == plan.curve.steps[-1] == 2000
+        assert lines[-1]["curve"]["verdict"] == watched(plan.recipe.expect_curve, plan.curve, lines).verdict == WITHIN
 
 
 def test_every_file_has_the_hash_that_the_crate_records_and_none_is_large() -> None:
