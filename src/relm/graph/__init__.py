@@ -4,6 +4,8 @@ They are fast: no torch, no network. A fault in one recipe is an error only for 
 """
 
 from relm.graph.data import data_inputs, data_job, download_sha256, shard_sidecars
+from relm.graph.data_requests import data_request, download_disk, download_runtime, workers_memory
+from relm.graph.default_requests import MEMORY_MB, SMALL_MEMORY_MB
 from relm.graph.evaluations import (
     evaluated_weights,
     evaluation_job,
@@ -30,6 +32,8 @@ from relm.graph.targets import all_results, compared, compared_figures, nearest_
 from relm.graph.variations import set_options, vary_targets
 
 __all__ = [
+    "MEMORY_MB",
+    "SMALL_MEMORY_MB",
     "Images",
     "Refusals",
     "Reruns",
@@ -39,7 +43,10 @@ __all__ = [
     "compiled_for",
     "data_inputs",
     "data_job",
+    "data_request",
     "described",
+    "download_disk",
+    "download_runtime",
     "download_sha256",
     "evaluated_weights",
     "evaluation_job",
@@ -60,4 +67,5 @@ __all__ = [
     "training_inputs",
     "training_request",
     "vary_targets",
+    "workers_memory",
 ]
