@@ -15,7 +15,7 @@ rule download_data:
     resources:
         mem_mb=graph.SMALL_MEMORY_MB,
         disk_mb=graph.download_disk,
-        runtime=graph.download_runtime,
+        runtime=graph.RUNTIME,
     params:
         sha256=graph.download_sha256,
     shell:
@@ -32,7 +32,7 @@ rule download_model:
     resources:
         mem_mb=graph.SMALL_MEMORY_MB,
         disk_mb=graph.download_disk,
-        runtime=graph.download_runtime,
+        runtime=graph.RUNTIME,
     params:
         sha256=graph.download_sha256,
     shell:
@@ -86,8 +86,8 @@ rule extract:
     threads: workflow.cores or 1
     resources:
         mem_mb=graph.workers_memory,
-        disk_mb=graph.data_request("documents", "disk_mb"),
-        runtime=graph.data_request("documents", "runtime"),
+        disk_mb=graph.documents_disk,
+        runtime=graph.documents_runtime,
     params:
         job=graph.data_job("documents"),
     shell:
@@ -108,8 +108,8 @@ rule train_tokenizer:
     threads: workflow.cores or 1
     resources:
         mem_mb=graph.MEMORY_MB,
-        disk_mb=graph.data_request("tokenizer", "disk_mb"),
-        runtime=graph.data_request("tokenizer", "runtime"),
+        disk_mb=graph.DISK_MB,
+        runtime=graph.RUNTIME,
     params:
         job=graph.data_job("tokenizer"),
     shell:
@@ -147,8 +147,8 @@ rule pregenerate:
     threads: workflow.cores or 1
     resources:
         mem_mb=graph.workers_memory,
-        disk_mb=graph.data_request("examples", "disk_mb"),
-        runtime=graph.data_request("examples", "runtime"),
+        disk_mb=graph.examples_disk,
+        runtime=graph.examples_runtime,
     params:
         job=graph.data_job("examples"),
     shell:
@@ -179,8 +179,8 @@ rule import_tokens:
         f"{LOGS}/examples/{{dataset}}-{{key}}/{{shard}}.{{split}}.benchmark.tsv"
     resources:
         mem_mb=graph.SMALL_MEMORY_MB,
-        disk_mb=graph.data_request("examples", "disk_mb"),
-        runtime=graph.data_request("examples", "runtime"),
+        disk_mb=graph.import_disk,
+        runtime=graph.START,
     params:
         options=graph.data_job("examples"),
     shell:

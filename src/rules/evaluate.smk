@@ -11,7 +11,7 @@ rule download_test:
     resources:
         mem_mb=graph.SMALL_MEMORY_MB,
         disk_mb=graph.download_disk,
-        runtime=graph.download_runtime,
+        runtime=graph.RUNTIME,
     params:
         sha256=graph.download_sha256,
     shell:

@@ -1,13 +1,11 @@
 """Resources that a download, or a job that prepares data, requests from a cluster, from the sizes that recipes state."""
 
-from collections.abc import Callable
 from typing import Any
 
 from relm.graph.asking import PROJECT, report_faults
 from relm.graph.data import find_data_job
 from relm.graph.default_requests import (
     DISK_MB,
-    DOWNLOADED_MB_A_MINUTE,
     EXAMPLES_OF_TEXT,
     LONGEST,
     MEMORY_MB,
@@ -18,7 +16,7 @@ from relm.graph.default_requests import (
     TEXT_OF_COMPRESSED,
     count_megabytes,
 )
-from relm.recipes.jobs import DocumentsJob, ExamplesJob
+from relm.recipes.jobs import ExamplesJob
 from relm.recipes.remote_files import RemoteFile
 
 COMPRESSED = (".bz2", ".gz", ".xz", ".zst", ".zip", ".tgz", ".parquet")
@@ -39,28 +37,37 @@ def download_disk(wildcards: Any) -> int:
 
 
 @report_faults
-def download_runtime(wildcards: Any) -> int:
-    """Return the minutes of a download at a slow rate; one that is stopped resumes."""
-    return min(START + download_disk(wildcards) // DOWNLOADED_MB_A_MINUTE, LONGEST)
+def import_disk(wildcards: Any) -> int:
+    """Return the largest size of imported tokens in MB, which is that of their file."""
+    return count_megabytes(PROJECT.dataset(wildcards.dataset).files[wildcards.shard].largest_size)
 
 
-def data_request(product: str, resource: str) -> Callable[..., Any]:
-    """Return the function of a rule's wildcards and threads that returns a resource of a job that prepares data.
+@report_faults
+def documents_disk(wildcards: Any) -> int:
+    """Return the largest size of a shard's documents in MB, or a default."""
+    return max(DISK_MB, _text_mb(wildcards))
 
-    Args:
-        product: `documents`, `tokenizer` or `examples`.
-        resource: `disk_mb` or `runtime`.
-    """
 
-    @report_faults
-    def request(wildcards: Any, threads: int) -> int:
-        job = find_data_job(product, wildcards)
-        text = _text_mb(job, wildcards)
-        if resource == "disk_mb":
-            return max(DISK_MB, EXAMPLES_OF_TEXT * _copies(job) * text if isinstance(job, ExamplesJob) else text)
-        return min(max(RUNTIME, START + _copies(job) * text // (PREPARED_MB_A_MINUTE * threads)), LONGEST)
+@report_faults
+def examples_disk(wildcards: Any) -> int:
+    """Return the largest size of a shard's examples in MB, or a default."""
+    return max(DISK_MB, EXAMPLES_OF_TEXT * _copies(wildcards) * _text_mb(wildcards))
 
-    return request
+
+@report_faults
+def documents_runtime(wildcards: Any, threads: int) -> int:
+    """Return the minutes in which documents are extracted at a slow rate, at least a default."""
+    return _slow_runtime(_text_mb(wildcards), threads)
+
+
+@report_faults
+def examples_runtime(wildcards: Any, threads: int) -> int:
+    """Return the minutes in which examples are made at a slow rate, at least a default."""
+    return _slow_runtime(_copies(wildcards) * _text_mb(wildcards), threads)
+
+
+def _slow_runtime(megabytes: int, threads: int) -> int:
+    return min(max(RUNTIME, START + megabytes // (PREPARED_MB_A_MINUTE * threads)), LONGEST)
 
 
 def workers_memory(wildcards: Any, threads: int) -> int:
@@ -68,16 +75,15 @@ def workers_memory(wildcards: Any, threads: int) -> int:
     return max(MEMORY_MB, MEMORY_MB_OF_WORKER * threads)
 
 
-def _text_mb(job: Any, wildcards: Any) -> int:
-    """Return the largest size of a shard's documents in MB; 0: it is not known, as of a folder or of a tokenizer's documents."""
-    documents = job if isinstance(job, DocumentsJob) else getattr(job, "documents", None)
-    file = documents.dataset.files.get(wildcards.get("shard")) if documents else None
+def _text_mb(wildcards: Any) -> int:
+    """Return the largest size of a shard's documents in MB; 0: it is not known, as of a folder."""
+    file = PROJECT.dataset(wildcards.dataset).files.get(wildcards.shard)
     if file is None:
         return 0
     return count_megabytes(file.largest_size) * (TEXT_OF_COMPRESSED if wildcards.shard.endswith(COMPRESSED) else 1)
 
 
-def _copies(job: Any) -> int:
+def _copies(wildcards: Any) -> int:
     """Return how often examples have each document."""
-    masked = job.document.get("masked") or {}
+    masked = find_data_job(ExamplesJob.product, wildcards).document.get("masked") or {}
     return int(masked.get("duplication_factor", 1))

@@ -19,8 +19,8 @@ SHARE_OF_HOST = 0.9
 """Share of a host's stated memory that a job requests; the system keeps the rest."""
 START, LONGEST = 60, 7 * 1440
 """Minutes that are added to an estimated runtime for reading data and compiling, and the longest queue of most clusters."""
-DOWNLOADED_MB_A_MINUTE, PREPARED_MB_A_MINUTE = 120, 30
-"""Rates below which a job would be stopped at its time limit: of a download, and of text for each worker."""
+PREPARED_MB_A_MINUTE = 30
+"""Text that each worker prepares at least; a slower job is stopped at its time limit."""
 TEXT_OF_COMPRESSED, EXAMPLES_OF_TEXT = 4, 2
 """Largest size of documents relative to their compressed source, and of examples relative to documents."""
 

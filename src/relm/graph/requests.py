@@ -1,9 +1,10 @@
-"""Resources that a training or evaluation job requests from a cluster, from the recipe, its machine and `estimate`'s arithmetic.
+"""Resources that a training or evaluation job requests from a cluster, from the recipe, its machine and the estimate.
 
 The names are those of Slurm's executor plugin for Snakemake. On a single computer Snakemake shows them and nothing else, unless
 `--resources` states how much there is. They decide no product, so nothing runs again when they change.
 """
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -85,7 +86,7 @@ def _main_memory_bytes(plan: Plan, name: str) -> int:
     from relm.training.activations import activation_bytes  # what these import would slow down every start of Snakemake
     from relm.training.resources import sequences_per_device, state_bytes
 
-    phase, run, config = plan.recipe.pretrain[name], plan.recipe.run, _find_configuration(plan)
+    phase, run, config = plan.recipe.pretrain[name], plan.recipe.run, _find_configuration(plan.name)
     if config is None:
         return 0
     activations = activation_bytes(config, phase, run, sequences_per_device(phase, run)) or 0
@@ -97,17 +98,19 @@ def _disk(wildcards: Any) -> int:
     from relm.training.resources import disk_bytes
 
     plan = PROJECT.plan(wildcards.recipe)
-    config = _find_configuration(plan)
+    config = _find_configuration(plan.name)
     if config is None:
         return DISK_MB
     return count_megabytes(disk_bytes(config, plan.recipe.pretrain[wildcards.phase], plan.recipe.run).total)
 
 
-def _find_configuration(plan: Plan) -> Any:
+@functools.cache
+def _find_configuration(name: str) -> Any:
     """Return the configuration of a run's model; None if the recipe describes none, which is reported elsewhere."""
     from relm.forecast.expected_tokenizer import vocabulary
     from relm.training.architecture import configuration
 
+    plan = PROJECT.plan(name)
     try:
         return configuration(plan.recipe, vocabulary(plan)[0])
     except RelmError:
@@ -130,7 +133,7 @@ def _estimated_hours(plan: Plan, name: str) -> float | None:
     from relm.training.arithmetic import operations
 
     phase, run, machine = plan.recipe.pretrain[name], plan.recipe.run, plan.machine
-    if machine is None or (config := _find_configuration(plan)) is None:
+    if machine is None or (config := _find_configuration(plan.name)) is None:
         return None
     hours = hours_at_peak([PhaseWork(phase, operations(config, phase, run).hardware)], machine, run.float32_matmul_precision)
     return None if hours is None else hours / SHARES[0]
@@ -155,15 +158,21 @@ def _evaluation_accelerators(wildcards: Any) -> int:
 
 def _evaluation_memory(wildcards: Any) -> int:
     """Return the main memory of an evaluation in MB: a little if it reads the log alone, else at least twice the weights."""
-    from relm.training.arithmetic import parameter_count
-    from relm.training.resources import FLOAT
-
     plan = PROJECT.plan(wildcards.recipe)
     if plan.evaluation(wildcards.task).reads_log_alone:
         return SMALL_MEMORY_MB
-    config = _find_configuration(plan)
-    weights = 0 if config is None else count_megabytes(FLOAT * parameter_count(config))
-    return max(MEMORY_MB_OF_ACCELERATOR if _evaluation_gres(wildcards) else MEMORY_MB, SMALL_MEMORY_MB + 2 * weights)
+    least = MEMORY_MB_OF_ACCELERATOR if _evaluation_gres(wildcards) else MEMORY_MB
+    return max(least, SMALL_MEMORY_MB + 2 * _weights_mb(plan.name))
+
+
+@functools.cache
+def _weights_mb(name: str) -> int:
+    """Return the size of a run's weights in MB, in float32; 0 if the recipe describes no model."""
+    from relm.training.arithmetic import parameter_count
+    from relm.training.resources import FLOAT
+
+    config = _find_configuration(name)
+    return 0 if config is None else count_megabytes(FLOAT * parameter_count(config))
 
 
 def _evaluation_runtime(wildcards: Any) -> int:

@@ -139,7 +139,7 @@ def _compare_no_times_of_benchmarks() -> None:
     """Have Snakemake compare the times of inputs with those of a job's outputs alone.
 
     A benchmark's file is a log: it stays when a run is removed, and does not come with one that is pulled from a store or
-    continued from another machine. Without this change, Snakemake would take a file of an earlier run for the oldest output, and
+    continued from another machine. Without this change, Snakemake would take one of an earlier run for the oldest output, and
     where its records are missing, it would train the newer model again.
     """
     from snakemake.jobs import Job
