@@ -10,6 +10,12 @@ rule download_data:
         file=f"{WORK}/downloads/data/{{dataset}}/{{key}}/{{shard}}",
     log:
         f"{LOGS}/download/data/{{dataset}}/{{key}}/{{shard}}.log",
+    benchmark:
+        f"{LOGS}/download/data/{{dataset}}/{{key}}/{{shard}}.benchmark.tsv"
+    resources:
+        mem_mb=graph.SMALL_MEMORY_MB,
+        disk_mb=graph.download_disk,
+        runtime=graph.RUNTIME,
     params:
         sha256=graph.download_sha256,
     shell:
@@ -23,6 +29,10 @@ rule download_model:
         file=f"{WORK}/downloads/models/{{model}}/{{key}}/{{file}}",
     log:
         f"{LOGS}/download/models/{{model}}/{{key}}/{{file}}.log",
+    resources:
+        mem_mb=graph.SMALL_MEMORY_MB,
+        disk_mb=graph.download_disk,
+        runtime=graph.RUNTIME,
     params:
         sha256=graph.download_sha256,
     shell:
@@ -71,7 +81,13 @@ rule extract:
         held_out_sidecar=f"{DOCUMENTS}.held_out.jsonl.json",
     log:
         f"{LOGS}/documents/{{dataset}}-{{key}}/{{shard}}.log",
+    benchmark:
+        f"{LOGS}/documents/{{dataset}}-{{key}}/{{shard}}.benchmark.tsv"
     threads: workflow.cores or 1
+    resources:
+        mem_mb=graph.workers_memory,
+        disk_mb=graph.documents_disk,
+        runtime=graph.documents_runtime,
     params:
         job=graph.data_job("documents"),
     shell:
@@ -87,7 +103,13 @@ rule train_tokenizer:
         sidecar=f"{WORK}/tokenizers/trained-{{key}}/tokenizer.json.json",
     log:
         f"{LOGS}/tokenizers/{{key}}.log",
+    benchmark:
+        f"{LOGS}/tokenizers/{{key}}.benchmark.tsv"
     threads: workflow.cores or 1
+    resources:
+        mem_mb=graph.MEMORY_MB,
+        disk_mb=graph.DISK_MB,
+        runtime=graph.RUNTIME,
     params:
         job=graph.data_job("tokenizer"),
     shell:
@@ -120,7 +142,13 @@ rule pregenerate:
         held_out_sidecar=f"{EXAMPLES}.held_out.bin.json",
     log:
         f"{LOGS}/examples/{{dataset}}-{{key}}/{{shard}}.log",
+    benchmark:
+        f"{LOGS}/examples/{{dataset}}-{{key}}/{{shard}}.benchmark.tsv"
     threads: workflow.cores or 1
+    resources:
+        mem_mb=graph.workers_memory,
+        disk_mb=graph.examples_disk,
+        runtime=graph.examples_runtime,
     params:
         job=graph.data_job("examples"),
     shell:
@@ -147,6 +175,12 @@ rule import_tokens:
         sidecar=f"{IMPORTED}/{{shard}}.{{split}}.bin.json",
     log:
         f"{LOGS}/examples/{{dataset}}-{{key}}/{{shard}}.{{split}}.log",
+    benchmark:
+        f"{LOGS}/examples/{{dataset}}-{{key}}/{{shard}}.{{split}}.benchmark.tsv"
+    resources:
+        mem_mb=graph.SMALL_MEMORY_MB,
+        disk_mb=graph.import_disk,
+        runtime=graph.START,
     params:
         options=graph.data_job("examples"),
     shell:

@@ -8,6 +8,10 @@ rule download_test:
         file=f"{WORK}/downloads/evaluations/{{test}}/{{key}}/{{shard}}",
     log:
         f"{LOGS}/download/evaluations/{{test}}/{{key}}/{{shard}}.log",
+    resources:
+        mem_mb=graph.SMALL_MEMORY_MB,
+        disk_mb=graph.download_disk,
+        runtime=graph.RUNTIME,
     params:
         sha256=graph.download_sha256,
     shell:
@@ -22,6 +26,8 @@ rule evaluate:
         f"{RUN}/{{of}}/{{task}}.json",
     log:
         f"{LOGS}/runs/{{recipe}}/{{fingerprint}}/{{of}}/{{task}}.log",
+    benchmark:
+        f"{LOGS}/runs/{{recipe}}/{{fingerprint}}/{{of}}/{{task}}.benchmark.tsv"
     container:
         IMAGES.of_evaluation
     threads: lambda wildcards: workflow.cores or 1 if graph.evaluation_request("accelerator")(wildcards) else 1
@@ -29,6 +35,8 @@ rule evaluate:
         accelerator=graph.evaluation_request("accelerator"),
         gres=graph.evaluation_request("gres"),
         cpus_per_task=graph.evaluation_request("cpus_per_task"),
+        mem_mb=graph.evaluation_request("mem_mb"),
+        runtime=graph.evaluation_request("runtime"),
     params:
         job=graph.evaluation_job,
         model=graph.evaluated_weights,

@@ -16,6 +16,8 @@ rule pretrain:
         ),
     log:
         f"{LOGS}/runs/{{recipe}}/{{fingerprint}}/{{phase}}.log",
+    benchmark:
+        f"{LOGS}/runs/{{recipe}}/{{fingerprint}}/{{phase}}.benchmark.tsv"
     container:
         IMAGES.of_training
     threads: graph.trainer_threads
@@ -26,6 +28,7 @@ rule pretrain:
         nodes=graph.training_request("nodes"),
         cpus_per_task=graph.training_request("cpus_per_task"),
         mem_mb=graph.training_request("mem_mb"),
+        disk_mb=graph.training_request("disk_mb"),
         runtime=graph.training_request("runtime"),
     params:
         start=graph.start_options,

@@ -4,6 +4,16 @@ They are fast: no torch, no network. A fault in one recipe is an error only for 
 """
 
 from relm.graph.data import data_inputs, data_job, download_sha256, shard_sidecars
+from relm.graph.data_requests import (
+    documents_disk,
+    documents_runtime,
+    download_disk,
+    examples_disk,
+    examples_runtime,
+    import_disk,
+    workers_memory,
+)
+from relm.graph.default_requests import DISK_MB, MEMORY_MB, RUNTIME, SMALL_MEMORY_MB, START
 from relm.graph.evaluations import (
     evaluated_weights,
     evaluation_job,
@@ -30,6 +40,11 @@ from relm.graph.targets import all_results, compared, compared_figures, nearest_
 from relm.graph.variations import set_options, vary_targets
 
 __all__ = [
+    "DISK_MB",
+    "MEMORY_MB",
+    "RUNTIME",
+    "SMALL_MEMORY_MB",
+    "START",
     "Images",
     "Refusals",
     "Reruns",
@@ -40,13 +55,19 @@ __all__ = [
     "data_inputs",
     "data_job",
     "described",
+    "documents_disk",
+    "documents_runtime",
+    "download_disk",
     "download_sha256",
     "evaluated_weights",
     "evaluation_job",
     "evaluation_options",
     "evaluation_request",
     "evaluations_before",
+    "examples_disk",
+    "examples_runtime",
     "fingerprint",
+    "import_disk",
     "judged",
     "judged_inputs",
     "launcher",
@@ -61,4 +82,5 @@ __all__ = [
     "training_request",
     "usable_work_folder",
     "vary_targets",
+    "workers_memory",
 ]

@@ -69,7 +69,7 @@ def data_inputs(product: str) -> Callable[[Any], dict[str, list[Any]]]:
 
     @report_faults
     def inputs(wildcards: Any) -> dict[str, list[Any]]:
-        files = _find_job(product, wildcards).inputs(wildcards.get("shard"))
+        files = find_data_job(product, wildcards).inputs(wildcards.get("shard"))
         every = [path for paths in files.values() for path in paths]
         return {"sidecars": sidecars(every), **{name: ancient(strings(paths)) for name, paths in files.items()}}
 
@@ -84,12 +84,12 @@ def data_job(product: str) -> Callable[[Any, Any], str]:
 
     @report_faults
     def options(wildcards: Any, resources: Any) -> str:
-        return _find_job(product, wildcards).options(wildcards.get("shard"))
+        return find_data_job(product, wildcards).options(wildcards.get("shard"))
 
     return options
 
 
-def _find_job(product: str, wildcards: Any) -> DataJob:
+def find_data_job(product: str, wildcards: Any) -> DataJob:
     """Return the job that makes a product with the key, and of the dataset, that a path names."""
     return PROJECT.find_job(JOBS[product], wildcards.key, wildcards.get("dataset"))
 

@@ -1,26 +1,31 @@
-"""Resources that a training or evaluation job requests from a cluster, from the recipe's machine.
+"""Resources that a training or evaluation job requests from a cluster, from the recipe, its machine and the estimate.
 
-The names are those of Slurm's executor plugin for Snakemake. On a single computer Snakemake shows them and nothing else. They
-decide no product, so nothing runs again when they change.
+The names are those of Slurm's executor plugin for Snakemake. On a single computer Snakemake shows them and nothing else, unless
+`--resources` states how much there is. They decide no product, so nothing runs again when they change.
 """
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
 
 from relm.errors import RelmError
 from relm.graph.asking import PROJECT, report_faults
+from relm.graph.default_requests import (
+    CORES,
+    CORES_OF_ACCELERATOR,
+    DISK_MB,
+    LONGEST,
+    MEMORY_MB,
+    MEMORY_MB_OF_ACCELERATOR,
+    RUNTIME,
+    SHARE_OF_HOST,
+    SMALL_MEMORY_MB,
+    START,
+    count_megabytes,
+)
 from relm.recipes.devices import DEVICES, HOST, find_evaluation_device
 from relm.recipes.plan import Plan
-
-# Requests where neither recipe nor machine states a figure.
-CORES, CORES_OF_ACCELERATOR = 8, 8
-MEMORY_MB, MEMORY_MB_OF_ACCELERATOR = 16_000, 32_000
-RUNTIME = 1440
-# Share of a host's stated memory that a job requests; the system keeps the rest.
-SHARE_OF_HOST = 0.9
-# Minutes that are added to an estimated runtime for reading data and compiling, and the longest queue of most clusters.
-START, LONGEST = 60, 7 * 1440
 
 
 def training_request(resource: str) -> Callable[..., Any]:
@@ -65,11 +70,51 @@ def _cores(wildcards: Any) -> int:
 
 
 def _memory(wildcards: Any) -> int:
-    """Return the main memory of each host in MB: most of what the machine states, or a default for each accelerator."""
+    """Return the main memory of each host in MB: most of what the machine states, or a default for each accelerator.
+
+    On a CPU at least the memory of the training state and of activations.
+    """
     plan = PROJECT.plan(wildcards.recipe)
     if plan.machine is not None and plan.machine.host_memory_gib is not None:
         return int(SHARE_OF_HOST * plan.machine.host_memory_gib * 1024)
-    return max(MEMORY_MB, MEMORY_MB_OF_ACCELERATOR * _accelerators_of_host(plan))
+    needed = count_megabytes(_main_memory_bytes(plan, wildcards.phase)) if DEVICES[plan.recipe.run.device].in_main_memory else 0
+    return max(MEMORY_MB, MEMORY_MB_OF_ACCELERATOR * _accelerators_of_host(plan), needed)
+
+
+def _main_memory_bytes(plan: Plan, name: str) -> int:
+    """Return the bytes of main memory that all processes of a phase take, by arithmetic; 0 if the recipe describes no model."""
+    from relm.training.activations import activation_bytes  # what these import would slow down every start of Snakemake
+    from relm.training.resources import sequences_per_device, state_bytes
+
+    phase, run, config = plan.recipe.pretrain[name], plan.recipe.run, _find_configuration(plan.name)
+    if config is None:
+        return 0
+    activations = activation_bytes(config, phase, run, sequences_per_device(phase, run)) or 0
+    return run.processes * (state_bytes(config, phase.optimizer).total + activations)
+
+
+def _disk(wildcards: Any) -> int:
+    """Return the disk space of a phase's checkpoints and model in MB, or a default if the recipe describes no model."""
+    from relm.training.resources import disk_bytes
+
+    plan = PROJECT.plan(wildcards.recipe)
+    config = _find_configuration(plan.name)
+    if config is None:
+        return DISK_MB
+    return count_megabytes(disk_bytes(config, plan.recipe.pretrain[wildcards.phase], plan.recipe.run).total)
+
+
+@functools.cache
+def _find_configuration(name: str) -> Any:
+    """Return the configuration of a run's model; None if the recipe describes none, which is reported elsewhere."""
+    from relm.forecast.expected_tokenizer import vocabulary
+    from relm.training.architecture import configuration
+
+    plan = PROJECT.plan(name)
+    try:
+        return configuration(plan.recipe, vocabulary(plan)[0])
+    except RelmError:
+        return None
 
 
 def _runtime(wildcards: Any) -> int:
@@ -84,17 +129,11 @@ def _runtime(wildcards: Any) -> int:
 
 def _estimated_hours(plan: Plan, name: str) -> float | None:
     """Return the hours of a phase by arithmetic; None if no peak is published, or the recipe describes no model."""
-    from relm.forecast.expected_tokenizer import vocabulary  # what it imports would slow down every start of Snakemake
     from relm.forecast.machine_figures import SHARES, PhaseWork, hours_at_peak
-    from relm.training.architecture import configuration
     from relm.training.arithmetic import operations
 
     phase, run, machine = plan.recipe.pretrain[name], plan.recipe.run, plan.machine
-    if machine is None:
-        return None
-    try:
-        config = configuration(plan.recipe, vocabulary(plan)[0])
-    except RelmError:
+    if machine is None or (config := _find_configuration(plan.name)) is None:
         return None
     hours = hours_at_peak([PhaseWork(phase, operations(config, phase, run).hardware)], machine, run.float32_matmul_precision)
     return None if hours is None else hours / SHARES[0]
@@ -117,6 +156,30 @@ def _evaluation_accelerators(wildcards: Any) -> int:
     return 0 if PROJECT.plan(wildcards.recipe).evaluation(wildcards.task).reads_log_alone else 1
 
 
+def _evaluation_memory(wildcards: Any) -> int:
+    """Return the main memory of an evaluation in MB: a little if it reads the log alone, else at least twice the weights."""
+    plan = PROJECT.plan(wildcards.recipe)
+    if plan.evaluation(wildcards.task).reads_log_alone:
+        return SMALL_MEMORY_MB
+    least = MEMORY_MB_OF_ACCELERATOR if _evaluation_gres(wildcards) else MEMORY_MB
+    return max(least, SMALL_MEMORY_MB + 2 * _weights_mb(plan.name))
+
+
+@functools.cache
+def _weights_mb(name: str) -> int:
+    """Return the size of a run's weights in MB, in float32; 0 if the recipe describes no model."""
+    from relm.training.arithmetic import parameter_count
+    from relm.training.resources import FLOAT
+
+    config = _find_configuration(name)
+    return 0 if config is None else count_megabytes(FLOAT * parameter_count(config))
+
+
+def _evaluation_runtime(wildcards: Any) -> int:
+    """Return the minutes of an evaluation: few if it reads the log alone, else a default."""
+    return START if PROJECT.plan(wildcards.recipe).evaluation(wildcards.task).reads_log_alone else RUNTIME
+
+
 def _training_accelerators(wildcards: Any) -> int:
     """Return 1, so that one phase trains at a time; 0 on a CPU where the recipe fixes the threads, which Snakemake counts."""
     run = PROJECT.plan(wildcards.recipe).recipe.run
@@ -135,10 +198,13 @@ _OF_TRAINING: dict[str, Callable[[Any], Any]] = {
     "nodes": _hosts,
     "cpus_per_task": _cores,
     "mem_mb": _memory,
+    "disk_mb": _disk,
     "runtime": _runtime,
 }
 _OF_EVALUATION: dict[str, Callable[[Any], Any]] = {
     "accelerator": _evaluation_accelerators,
     "gres": _evaluation_gres,
     "cpus_per_task": _evaluation_cores,
+    "mem_mb": _evaluation_memory,
+    "runtime": _evaluation_runtime,
 }

@@ -39,6 +39,7 @@ class Reruns:
         self.warned: set[str] = set()
         _compare_no_absent_parameters()
         _compare_no_inputs_of_published_folders()
+        _compare_no_times_of_benchmarks()
         count_as_outputs()
 
     @stop_at_faults
@@ -138,6 +139,22 @@ def _compare_no_inputs_of_published_folders() -> None:
         return () if job.rule.name == "publish" else compare(self, job, file)
 
     PersistenceBase.input_changed = compare_others
+
+
+def _compare_no_times_of_benchmarks() -> None:
+    """Have Snakemake compare the times of inputs with those of a job's outputs alone.
+
+    A benchmark's file is a log: it stays when a run is removed, and does not come with one that is pulled from a store or
+    continued from another machine. Without this change, Snakemake would take one of an earlier run for the oldest output, and
+    where its records are missing, it would train the newer model again.
+    """
+    from snakemake.jobs import Job
+
+    async def output_mintime(self: Any) -> float | None:
+        times = [(await file.mtime()).local_or_storage() for file in self.output if await file.exists()]
+        return min(times, default=None)
+
+    Job.output_mintime = property(output_mintime)
 
 
 def reference_sha256(plan: Plan) -> str | None:

@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 from relm.errors import RelmError
 from relm.formatting import format_bytes
 from relm.graph.asking import PROJECT
+from relm.graph.data_requests import requested_file
 from relm.limits import find_disk_fault
 from relm.recipes.identity import work_folder
 from relm.recipes.plan import Plan
-from relm.recipes.remote_files import RemoteFile
 
 
 class Need(NamedTuple):
@@ -37,16 +37,9 @@ def _needs_of(job: Any) -> Iterator[Need]:
         destination = Path(job.output.file)
         part = destination.with_name(f".{destination.name}.part")
         arrived = part.stat().st_size if part.exists() else 0
-        yield Need("downloads", max(_remote_file(job.wildcards).largest_size - arrived, 0))
+        yield Need("downloads", max(requested_file(job.wildcards).largest_size - arrived, 0))
     if job.rule.name == "pretrain":
         yield from _training_needs(PROJECT.plan(job.wildcards.recipe), job.wildcards.phase)
-
-
-def _remote_file(wildcards: Any) -> RemoteFile:
-    if hasattr(wildcards, "model"):
-        return PROJECT.model(wildcards.model).files[wildcards.file]
-    named = PROJECT.test(wildcards.test) if hasattr(wildcards, "test") else PROJECT.dataset(wildcards.dataset)
-    return named.files[wildcards.shard]
 
 
 def _training_needs(plan: Plan, phase: str) -> Iterator[Need]:
