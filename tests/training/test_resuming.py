@@ -211,6 +211,26 @@ def test_a_truncated_checkpoint_falls_back_to_the_one_before(
     assert_same(tiny_run, uninterrupted)
 
 
+@pytest.mark.parametrize("damaged", ["no checkpoint", "every checkpoint"])
+def test_a_lost_attestation_of_the_order_is_written_again(
+    tiny_run, uninterrupted, monkeypatch: pytest.MonkeyPatch, damaged: str
+) -> None:
+    stopped_after_steps(tiny_run, 8, monkeypatch)
+    order = tiny_run.folder / "main" / "order.json"
+    order.unlink()
+    if damaged == "every checkpoint":
+        for path in (tiny_run.folder / "main").glob("checkpoints/*/model.safetensors"):
+            path.unlink()
+    tiny_run.train()
+    assert_same(tiny_run, uninterrupted)
+    whole = order.read_bytes()
+    assert whole == (uninterrupted.folder / "main" / "order.json").read_bytes()
+    order.unlink()
+    tiny_run.train()
+    assert order.read_bytes() == whole, "of a finished phase as well"
+    assert_same(tiny_run, uninterrupted)
+
+
 def test_one_flipped_bit_falls_back_too(tiny_run, uninterrupted, monkeypatch: pytest.MonkeyPatch) -> None:
     stopped_after_steps(tiny_run, 8, monkeypatch)
     file = tiny_run.folder / "main" / "checkpoints" / "step-00000006" / "optimizer.safetensors"

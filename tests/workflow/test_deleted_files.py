@@ -99,6 +99,17 @@ def test_lost_logs_are_copied_back_from_the_published_folder(finished_copy: Comm
 
 
 @pytest.mark.full
+def test_a_lost_attestation_of_the_order_comes_back_without_training(finished_copy: Commands) -> None:
+    before = content(finished_copy)
+    for path in finished_copy.folder.glob("work/runs/tiny/*/main/order.json"):
+        path.unlink()
+    shutil.rmtree(finished_copy.folder / "results")
+    done = finished_copy.snakemake("results/tiny")
+    assert done.returncode == 0, done.stdout
+    assert content(finished_copy) == before
+
+
+@pytest.mark.full
 def test_a_damaged_result_is_named_and_one_of_another_fingerprint_says_what_it_replaces(finished_copy: Commands) -> None:
     (run,) = (finished_copy.folder / "work/runs/tiny").iterdir()
     published, own = finished_copy.folder / "results/tiny/model.safetensors", run / "main/model/model.safetensors"

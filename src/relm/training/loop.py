@@ -15,7 +15,7 @@ from relm.examples.manifest import TokenizerFacts, read_manifest
 from relm.limits import require_time
 from relm.recipes.curves import Curve
 from relm.recipes.recipe import Recipe
-from relm.recipes.run_folder import COMPILED, checkpoint_folder
+from relm.recipes.run_folder import COMPILED, ORDER, checkpoint_folder
 from relm.training.architecture import configuration
 from relm.training.checkpoints import newest_checkpoint, open_list, save_checkpoint
 from relm.training.curve_watch import open_watch, require_wanted
@@ -90,7 +90,7 @@ def pretrain(
         device.translate_errors(),
         run_lock(folder / "lock") if device.rank == 0 else nullcontext(),
     ):
-        if is_finished(model_folder, facts):
+        if is_finished(model_folder, facts) and (folder / ORDER).exists():
             return f"already trained: {model_folder} holds step {settings.steps:,} of phase {phase}"
         config = configuration(recipe, tokens)
         require_resources(config, settings, recipe.run, folder)

@@ -154,12 +154,14 @@ def open_reader(recipe: Recipe, phase: str, manifest: Path, split: str, device: 
 def attest_order(run: PhaseRun) -> None:
     """Write `order.json`, the attestation of the examples and their order, or compare a resumed run with it.
 
+    A lost one is written again: it follows from the examples and the seed, which the checkpoint's identity fixes.
+
     Raises:
         RelmError: this run would read other examples or another order.
     """
     path, reader = run.folder / ORDER, run.reader
     facts = reader.examples, reader.order_seed, run.phase, run.settings.global_batch_size, run.settings.steps
-    if newest_checkpoint(run.checkpoints):
+    if newest_checkpoint(run.checkpoints) and path.exists():
         check_attestation(path, *facts)
     elif run.writes:
         attest(*facts, path)
