@@ -81,8 +81,13 @@ def test_the_page_runs_in_order_with_a_cpu_in_place_of_the_card(project: Command
             continue
         if command.startswith("relm pull"):  # on the next machine
             shutil.move(tmp_path / "work" / "runs", tmp_path / "lost")
+        if command.startswith("relm continue"):  # from a run that was stopped
+            (model,) = (tmp_path / "work" / "runs" / f"{NAME}@{CARD}").glob("*/main/model")
+            model.rename(tmp_path / "model")
         done = run(project, command)
         assert done.returncode == 0, f"{command}\n{done.stdout}"
+        if command.startswith("relm continue"):
+            (tmp_path / "model").rename(model)
         if command.startswith("relm list"):
             assert f"{NAME}@{CARD}" in done.stdout
         if "--trial" in command:
