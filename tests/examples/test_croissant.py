@@ -54,7 +54,13 @@ def stream(path: Path) -> Path:
 
 @pytest.fixture
 def dataset() -> Dataset:
-    settings = {"title": "Pages", "licence": "CC-BY-SA-3.0", "language": "ro", "homepage": "https://example.org/pages", "published": "2016-09"}
+    settings = {
+        "title": "Pages",
+        "licence": "CC-BY-SA-3.0",
+        "language": "ro",
+        "homepage": "https://example.org/pages",
+        "published": "2016-09",
+    }
     return Dataset.model_validate({**settings, "format": "text_files", "folder": "texts"})
 
 
