@@ -54,7 +54,13 @@ def stream(path: Path) -> Path:
 
 @pytest.fixture
 def dataset() -> Dataset:
-    settings = {"title": "Pages", "licence": "CC-BY-SA-3.0", "language": "ro", "homepage": "https://example.org/pages"}
+    settings = {
+        "title": "Pages",
+        "licence": "CC-BY-SA-3.0",
+        "language": "ro",
+        "homepage": "https://example.org/pages",
+        "published": "2016-09",
+    }
     return Dataset.model_validate({**settings, "format": "text_files", "folder": "texts"})
 
 
@@ -75,6 +81,7 @@ def test_the_reference_implementation_accepts_and_understands_a_table(tmp_path, 
         "https://example.org/pages",
         ["ro"],
     )
+    assert (metadata.date_published.year, metadata.date_published.month) == (2016, 9)
     assert (metadata.version, metadata.cite_as) == ("1.0.0", "Pages. https://example.org/pages")
     assert "train: 10 tokens in 4 examples of 4 documents; held_out: 5 tokens" in metadata.description
     files = {file.content_url: file.sha256 for file in metadata.distribution if hasattr(file, "sha256")}

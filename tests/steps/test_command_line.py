@@ -52,6 +52,19 @@ def test_a_mistyped_word_is_answered_with_the_nearest(
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("command", ["list", "runs", "status"])
+def test_a_list_outside_a_checkout_says_so(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("RELM_WORK", raising=False)
+    assert main([command]) == 1
+    assert (
+        capsys.readouterr().err
+        == f"relm {command}: {tmp_path} has no folder recipes/; give the command in a checkout of relm\n"
+    )
+
+
 def test_a_step_with_a_recipes_name_is_filled_in(project: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(project.folder)
     plan = Project().plan("tiny")

@@ -32,7 +32,7 @@ def test_another_workflow_can_use_this_one_as_a_module(project: Commands) -> Non
     for name in ("Snakefile", "src", "profiles"):
         (project.folder / name).unlink()
     (project.folder / "Snakefile").write_text(USER.format(checkout=CHECKOUT))
-    done = project.snakemake("figure", "-n", "-p", "--config", "set=run.threads=2")
+    done = project.snakemake("figure", "-n", "-p", "--config", "set=run.threads=2", "mine=a key of that workflow")
     assert done.returncode == 0, done.stdout
     assert "rule pretraining_pretrain:" in done.stdout
     assert "relm pretrain tiny+seed=3 " in done.stdout

@@ -26,6 +26,7 @@ def test_set_makes_the_variation_and_leaves_the_recipes_own_result_alone(project
             marks=pytest.mark.full,
         ),
         pytest.param(["results/tiny", "--config", "set=seed=1", "set=seed=2"], "set is given twice", marks=pytest.mark.full),
+        (["results/tiny", "--config", "seed=2"], "--config seed: nothing reads this key; keys of the recipe stand in set="),
         pytest.param(["all", "--config", "set=seed=1"], "varies results/NAME, and all is another", marks=pytest.mark.full),
         pytest.param(["results/tiny+run.threads=1"], "results/tiny --config set=run.threads=1", marks=pytest.mark.full),
     ],

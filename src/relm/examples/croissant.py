@@ -1,7 +1,7 @@
 """Describe a dataset's examples for other programs, in Croissant 1.1 (ML Commons), JSON-LD beside the manifest.
 
-The context is inline, not a URL, so that the file is read without a network. It has no datePublished: examples are built, not
-published, and the same examples give the same bytes.
+The context is inline, not a URL, so that the file is read without a network. Its datePublished is that of the source data, as
+its citation is: examples are built, not published, and the same examples give the same bytes.
 """
 
 import os
@@ -101,6 +101,7 @@ def write_croissant(manifest: Path, dataset: Dataset, name: str, output: Path) -
         "description": _description(facts, dataset),
         "version": VERSION,
         "citeAs": f"{dataset.title}. {dataset.homepage}" if dataset.homepage else dataset.title,
+        **({"datePublished": dataset.published} if dataset.published else {}),
         "license": licence_url(dataset.licence),
         "inLanguage": dataset.language,
         **({"url": dataset.homepage} if dataset.homepage else {}),

@@ -92,7 +92,8 @@ def described(wildcards: Any) -> dict[str, Any]:
     """Return the descriptive keys in Croissant's file or in a report; editing one writes that file again, and nothing else."""
     if hasattr(wildcards, "dataset"):
         dataset = PROJECT.dataset(wildcards.dataset)
-        return dataset.model_dump(mode="json", include={"title", "licence", "homepage", "language"})
+        words = dataset.model_dump(mode="json", include={"title", "licence", "homepage", "language"})
+        return {**words, **({"published": dataset.published} if dataset.published else {})}
     plan = plan_of_run(wildcards)
     words = plan.recipe.model_dump(mode="json", include={"title", "paper", "source", "deviations", "expect", "run"})
     named = [plan.dataset, plan.tokenizer_model, plan.init_model, *plan.tests.values()]

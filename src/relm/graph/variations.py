@@ -34,9 +34,24 @@ def vary_targets(workflow: Any, config: Mapping[str, Any]) -> None:
     PROJECT.execution = tuple(setting for setting in settings if is_execution(setting))
     PROJECT.varied = tuple(str(config.get(VARIED) or "").split())
     if is_main_process(workflow):
+        if workflow.modifier.parent_modifier is None:  # no module of another workflow, whose configuration is its own
+            refuse_unread(config)
         if sum(word.startswith("set=") for word in sys.argv) > 1:  # Snakemake would keep the last one alone
             raise RelmError(f"--config: set is given twice; {SET_ONCE}")
         _replace_targets_later(workflow, settings)
+
+
+def refuse_unread(config: Mapping[str, Any]) -> None:
+    """Raise an error for a key of Snakemake's configuration that nothing reads, since the run would seem to follow it.
+
+    Raises:
+        RelmError: there is one.
+    """
+    if unread := [key for key in config if key not in ("set", VARIED)]:
+        raise RelmError(
+            f"--config {unread[0]}: nothing reads this key; keys of the recipe stand in set=, such as "
+            "--config set=pretrain.main.steps=600"
+        )
 
 
 def set_options(wildcards: Any, resources: Any) -> str:

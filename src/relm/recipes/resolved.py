@@ -13,7 +13,7 @@ from relm.recipes.redaction import mask_value
 # Parts of a recipe that its fingerprint has, beside the content of its data; all others say where it runs, or are prose.
 MEANING = ("data", "tokenizer", "model", "init_from", "seed", "pretrain")
 # Keys of a dataset or a published model that change no byte of what is made from it.
-DESCRIPTIVE = frozenset({"title", "licence", "homepage", "sources", "size", "smoke", "url"})
+DESCRIPTIVE = frozenset({"title", "licence", "homepage", "published", "sources", "size", "smoke", "url"})
 # Key of a recorded run with the folders of its documents, tokenizer and examples.
 DATA_FOLDERS = "data_folders"
 

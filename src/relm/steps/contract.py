@@ -59,6 +59,16 @@ def argument(*names: str, **options: Any) -> tuple[tuple[str, ...], dict[str, An
     return names, options
 
 
+def require_checkout() -> None:
+    """Raise an error where there are no recipes, since a command would find nothing and seem to say that nothing was run.
+
+    Raises:
+        RelmError: the current folder has no recipes/.
+    """
+    if not Path("recipes").is_dir():
+        raise RelmError(f"{Path.cwd()} has no folder recipes/; give the command in a checkout of relm")
+
+
 def given_path(text: str) -> Path:
     """Return a path that is given on the command line.
 

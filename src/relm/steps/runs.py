@@ -7,7 +7,7 @@ from pathlib import Path
 from relm.errors import RelmError
 from relm.recipes.identity import work_folder
 from relm.recipes.project import Project
-from relm.steps.contract import ANY_RECIPE, Arguments, Job, Step, argument, path
+from relm.steps.contract import ANY_RECIPE, Arguments, Job, Step, argument, path, require_checkout
 
 # Seconds; a process of another host, which cannot be seen from here, writes more often than once an hour.
 SHORTEST, DAY = 3600.0, 86400.0
@@ -17,6 +17,8 @@ JSON = argument("--json", action="store_true", help="print JSON")
 def runs_job(a: Arguments) -> Job:
     from relm.reporting.runs_table import describe_stored_runs
 
+    if not work_folder().is_dir():
+        require_checkout()
     return Job(lambda: describe_stored_runs(Project(), a.recipe, as_json=a.json, coloured=shows_colours()))
 
 

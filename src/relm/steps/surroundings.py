@@ -1,12 +1,11 @@
 """Commands that describe recipes and machines, and make no product of the graph."""
 
 import logging
-from pathlib import Path
 
 from relm.errors import RelmError
 from relm.recipes.identity import work_folder
 from relm.recipes.project import Project
-from relm.steps.contract import ANY_RECIPE, FINGERPRINT, RECIPE, Arguments, Job, Step, argument, path, plan_of
+from relm.steps.contract import ANY_RECIPE, FINGERPRINT, RECIPE, Arguments, Job, Step, argument, path, plan_of, require_checkout
 
 log = logging.getLogger(__name__)
 
@@ -14,8 +13,7 @@ log = logging.getLogger(__name__)
 def list_job(a: Arguments) -> Job:
     from relm.reporting import run_list, run_table
 
-    if not Path("recipes").is_dir():
-        raise RelmError(f"{Path.cwd()} has no folder recipes/; give the command in a checkout of relm")
+    require_checkout()
     if a.machine is None:
         return Job(lambda: (run_list.describe_runs if a.machines else run_table.describe_table)(Project()))
     if not a.machine.startswith("@"):
@@ -28,6 +26,8 @@ def status_job(a: Arguments) -> Job:
     from relm.reporting.status import describe_progress
 
     if a.recipe is None:
+        if not work_folder().is_dir():
+            require_checkout()
         return Job(lambda: describe_running(Project(), work_folder()))
     return Job(lambda: describe_progress(plan_of(a)))
 
