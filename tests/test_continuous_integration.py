@@ -1,4 +1,4 @@
-"""The table at the end of `.ci/run`: seconds of each stage beside its limit, and of the way to a first result beside its target."""
+"""The table at the end of `.ci/run`: seconds of each stage beside its limit, and those to a first result beside a target."""
 
 import os
 import re
