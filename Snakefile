@@ -21,7 +21,7 @@ EXAMPLES = f"{WORK}/examples/{{dataset}}-{{key}}/{{shard}}"
 IMPORTED = f"{WORK}/examples/{{dataset}}-{{key}}/imported"
 RUN = f"{WORK}/runs/{{recipe}}/{{fingerprint}}"
 # The long rules' `benchmark:` files are beside their logs: time, memory, reads and writes of a job's last attempt. They are no
-# outputs: one that is missing or old makes nothing run again (graph/reruns.py), and none is published.
+# outputs: one that is missing or old makes nothing run again (graph/benchmarks.py), and none is published.
 LOGS = f"{WORK}/logs"
 IMAGES = graph.Images(workflow)
 RERUNS = graph.Reruns(workflow)

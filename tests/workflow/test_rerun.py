@@ -152,7 +152,7 @@ def test_a_benchmark_of_an_earlier_run_makes_nothing_again_and_is_not_published(
     assert {path.name for path in benchmarks} > {"main.benchmark.tsv", "held_out.benchmark.tsv", "sample.xml.benchmark.tsv"}
     assert "max_rss" in benchmarks[0].read_text()
     for path in benchmarks:
-        os.utime(path, (0, 0))
+        os.utime(path, (10**9, 10**9))
     shutil.rmtree(finished_copy.folder / ".snakemake" / "metadata")
     assert finished_copy.jobs("results/tiny") == NOTHING
     assert not list(finished_copy.folder.glob("results/**/*benchmark*"))

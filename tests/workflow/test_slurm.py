@@ -19,11 +19,20 @@ MACHINES = {
 }
 # Machine -> what a phase requests.
 REQUESTS = {
-    "cpu": {"nodes": "1", "cpus_per_task": "1", "mem_mb": "16000", "runtime": "1440"},
-    "gpu": {"gres": "gpu:1", "nodes": "1", "cpus_per_task": "8", "mem_mb": "32000", "runtime": "10080"},
-    "gpu-8": {"gres": "gpu:8", "nodes": "1", "cpus_per_task": "64", "mem_mb": "921600", "runtime": "61"},
-    "gpu-16": {"gres": "gpu:8", "nodes": "2", "cpus_per_task": "64", "mem_mb": "256000", "runtime": "1440"},
-    "slice": {"nodes": "1", "cpus_per_task": "64", "mem_mb": "276480", "runtime": "1440"},
+    "cpu": {"nodes": "1", "cpus_per_task": "1", "mem_mb": "16000", "disk_mb": "2", "runtime": "1440"},
+    "gpu": {"gres": "gpu:1", "nodes": "1", "cpus_per_task": "8", "mem_mb": "32000", "disk_mb": "2", "runtime": "10080"},
+    "gpu-8": {"gres": "gpu:8", "nodes": "1", "cpus_per_task": "64", "mem_mb": "921600", "disk_mb": "2", "runtime": "61"},
+    "gpu-16": {"gres": "gpu:8", "nodes": "2", "cpus_per_task": "64", "mem_mb": "256000", "disk_mb": "2", "runtime": "1440"},
+    "slice": {"nodes": "1", "cpus_per_task": "64", "mem_mb": "276480", "disk_mb": "2", "runtime": "1440"},
+}
+SHOWN = ("gres", "nodes", "cpus_per_task", "mem_mb", "disk_mb", "runtime")
+# Rule -> what its first job requests on a CPU; the sample has 6 MB.
+OTHERS = {
+    "download_data": {"mem_mb": "2000", "disk_mb": "6", "runtime": "1440"},
+    "extract": {"mem_mb": "16000", "disk_mb": "1000", "runtime": "1440"},
+    "train_tokenizer": {"mem_mb": "16000", "disk_mb": "1000", "runtime": "1440"},
+    "pregenerate": {"mem_mb": "16000", "disk_mb": "1000", "runtime": "1440"},
+    "evaluate": {"cpus_per_task": "8", "mem_mb": "16000", "runtime": "1440"},
 }
 SBATCH = '#!/bin/sh\nprintf "%s\\n" "$*" | head -n 1 >> {calls}\necho "no cluster here" >&2\nexit 1\n'
 ANSWER = "#!/bin/sh\nexit 0\n"
@@ -45,7 +54,7 @@ def requests(shown: str, rule: str) -> dict[str, str]:
     block = shown.split(f"rule {rule}:")[1].split("\n\n")[0]
     (line,) = re.findall(r"resources: (.*)", block)
     found = dict(pair.split("=", 1) for pair in line.split(", "))
-    return {name: value for name, value in found.items() if name in ("gres", "nodes", "cpus_per_task", "mem_mb", "runtime")}
+    return {name: value for name, value in found.items() if name in SHOWN}
 
 
 @pytest.mark.parametrize("machine", MACHINES)
@@ -54,6 +63,8 @@ def test_a_machine_decides_the_request(project: Commands, machine: str) -> None:
     assert done.returncode == 0, done.stdout
     assert requests(done.stdout, "pretrain") == REQUESTS[machine]
     assert f"accelerator={0 if machine == 'cpu' else 1}, " in done.stdout.split("rule pretrain:")[1]
+    if machine == "cpu":
+        assert {rule: requests(done.stdout, rule) for rule in OTHERS} == OTHERS
     on_gpu = machine.startswith("gpu")
     assert requests(done.stdout, "evaluate").get("gres") == ("gpu:1" if on_gpu else None)
 

@@ -14,6 +14,7 @@ from relm.artifact import sidecar_of
 from relm.cluster.supervision import is_main_process
 from relm.errors import RelmError
 from relm.graph.asking import report_faults, stop_at_faults
+from relm.graph.benchmarks import count_as_logs
 from relm.graph.evaluations import evaluation_inputs
 from relm.graph.runs import plan_of_run, published
 from relm.graph.side_products import count_as_outputs
@@ -39,7 +40,7 @@ class Reruns:
         self.warned: set[str] = set()
         _compare_no_absent_parameters()
         _compare_no_inputs_of_published_folders()
-        _compare_no_times_of_benchmarks()
+        count_as_logs()
         count_as_outputs()
 
     @stop_at_faults
@@ -139,22 +140,6 @@ def _compare_no_inputs_of_published_folders() -> None:
         return () if job.rule.name == "publish" else compare(self, job, file)
 
     PersistenceBase.input_changed = compare_others
-
-
-def _compare_no_times_of_benchmarks() -> None:
-    """Have Snakemake compare the times of inputs with those of a job's outputs alone.
-
-    A benchmark's file is a log: it stays when a run is removed, and does not come with one that is pulled from a store or
-    continued from another machine. Without this change, Snakemake would take one of an earlier run for the oldest output, and
-    where its records are missing, it would train the newer model again.
-    """
-    from snakemake.jobs import Job
-
-    async def output_mintime(self: Any) -> float | None:
-        times = [(await file.mtime()).local_or_storage() for file in self.output if await file.exists()]
-        return min(times, default=None)
-
-    Job.output_mintime = property(output_mintime)
 
 
 def reference_sha256(plan: Plan) -> str | None:
