@@ -35,7 +35,7 @@ def find_interpreter() -> Path:
     fault = f"{FOLDER} is {stated}, which has no bin/python" if stated else f"{found.parent.parent} does not exist"
     raise RelmError(
         f"the TPU's compiler is in an environment of its own, and {fault}; make it with `make .venv-tpu/made-from` "
-        "(8.9 GB, no TPU needed; x86 alone). `relm compile NAME` shows without it the figures of a shipped recipe that is unchanged"
+        "(8.9 GB, no TPU needed; x86 alone). `relm compile NAME` shows without it the figures of an unchanged shipped recipe"
     )
 
 
