@@ -20,8 +20,8 @@ DOCUMENTS = f"{WORK}/documents/{{dataset}}-{{key}}/{{shard}}"
 EXAMPLES = f"{WORK}/examples/{{dataset}}-{{key}}/{{shard}}"
 IMPORTED = f"{WORK}/examples/{{dataset}}-{{key}}/imported"
 RUN = f"{WORK}/runs/{{recipe}}/{{fingerprint}}"
-# The long rules' `benchmark:` files are beside their logs: time, memory, reads and writes of a job's last attempt. They are no
-# outputs: one that is missing or old makes nothing run again (graph/benchmarks.py), and none is published.
+# No rule has a `benchmark:`. Snakemake takes its file for an output: an old one plans a model again, and one that cannot be
+# written deletes the model. The record beside a step's output has its time and memory.
 LOGS = f"{WORK}/logs"
 IMAGES = graph.Images(workflow)
 RERUNS = graph.Reruns(workflow)

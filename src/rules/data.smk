@@ -10,8 +10,6 @@ rule download_data:
         file=f"{WORK}/downloads/data/{{dataset}}/{{key}}/{{shard}}",
     log:
         f"{LOGS}/download/data/{{dataset}}/{{key}}/{{shard}}.log",
-    benchmark:
-        f"{LOGS}/download/data/{{dataset}}/{{key}}/{{shard}}.benchmark.tsv"
     resources:
         mem_mb=graph.SMALL_MEMORY_MB,
         disk_mb=graph.download_disk,
@@ -81,8 +79,6 @@ rule extract:
         held_out_sidecar=f"{DOCUMENTS}.held_out.jsonl.json",
     log:
         f"{LOGS}/documents/{{dataset}}-{{key}}/{{shard}}.log",
-    benchmark:
-        f"{LOGS}/documents/{{dataset}}-{{key}}/{{shard}}.benchmark.tsv"
     threads: workflow.cores or 1
     resources:
         mem_mb=graph.workers_memory,
@@ -103,8 +99,6 @@ rule train_tokenizer:
         sidecar=f"{WORK}/tokenizers/trained-{{key}}/tokenizer.json.json",
     log:
         f"{LOGS}/tokenizers/{{key}}.log",
-    benchmark:
-        f"{LOGS}/tokenizers/{{key}}.benchmark.tsv"
     threads: workflow.cores or 1
     resources:
         mem_mb=graph.MEMORY_MB,
@@ -142,8 +136,6 @@ rule pregenerate:
         held_out_sidecar=f"{EXAMPLES}.held_out.bin.json",
     log:
         f"{LOGS}/examples/{{dataset}}-{{key}}/{{shard}}.log",
-    benchmark:
-        f"{LOGS}/examples/{{dataset}}-{{key}}/{{shard}}.benchmark.tsv"
     threads: workflow.cores or 1
     resources:
         mem_mb=graph.workers_memory,
@@ -175,8 +167,6 @@ rule import_tokens:
         sidecar=f"{IMPORTED}/{{shard}}.{{split}}.bin.json",
     log:
         f"{LOGS}/examples/{{dataset}}-{{key}}/{{shard}}.{{split}}.log",
-    benchmark:
-        f"{LOGS}/examples/{{dataset}}-{{key}}/{{shard}}.{{split}}.benchmark.tsv"
     resources:
         mem_mb=graph.SMALL_MEMORY_MB,
         disk_mb=graph.import_disk,

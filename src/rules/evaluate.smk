@@ -26,8 +26,6 @@ rule evaluate:
         f"{RUN}/{{of}}/{{task}}.json",
     log:
         f"{LOGS}/runs/{{recipe}}/{{fingerprint}}/{{of}}/{{task}}.log",
-    benchmark:
-        f"{LOGS}/runs/{{recipe}}/{{fingerprint}}/{{of}}/{{task}}.benchmark.tsv"
     container:
         IMAGES.of_evaluation
     threads: lambda wildcards: workflow.cores or 1 if graph.evaluation_request("accelerator")(wildcards) else 1

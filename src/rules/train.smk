@@ -16,8 +16,6 @@ rule pretrain:
         ),
     log:
         f"{LOGS}/runs/{{recipe}}/{{fingerprint}}/{{phase}}.log",
-    benchmark:
-        f"{LOGS}/runs/{{recipe}}/{{fingerprint}}/{{phase}}.benchmark.tsv"
     container:
         IMAGES.of_training
     threads: graph.trainer_threads

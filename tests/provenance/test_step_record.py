@@ -44,6 +44,8 @@ def test_a_record_says_what_was_read_and_made(in_project: Path) -> None:
     assert (found["step"], found["summary"], found["argv"]) == ("encode", "encoded 5 bytes", ["relm", "encode", "a b"])
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", found["started"])
     assert found["ended"] >= found["started"]
+    assert found["cpu_seconds"] > 0
+    assert 2**20 < found["peak_memory_bytes"] < found["host"]["memory_bytes"]
     assert found["host"]["cores_usable"] >= 1
     assert found["software"]["relm"] == "0.1.0"
 

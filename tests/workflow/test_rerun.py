@@ -101,7 +101,6 @@ CHANGES: dict[str, tuple[Callable[[Path], None], dict[str, int]]] = {
         ),
         EVALUATED,
     ),
-    "deleted benchmarks": (delete("work/logs/**/*.benchmark.tsv"), NOTHING),
     "a touched recipe": (touch("recipes/tiny.yaml"), NOTHING),
     "a comment in the recipe": (edit("recipes/tiny.yaml", "evaluate:", "# why\nevaluate:"), NOTHING),
     "a comment in a rule": (edit_a_rule("rule pretrain:", "# A remark.\nrule pretrain:"), NOTHING),
@@ -145,17 +144,6 @@ def test_records_of_a_version_whose_rules_had_other_parameters_make_no_data_agai
             changed.add(record["rule"])
     assert changed == keyed
     assert finished_copy.jobs("results/tiny") == NOTHING
-
-
-def test_a_benchmark_of_an_earlier_run_makes_nothing_again_and_is_not_published(finished_copy: Commands) -> None:
-    benchmarks = list(finished_copy.folder.glob("work/logs/**/*.benchmark.tsv"))
-    assert {path.name for path in benchmarks} > {"main.benchmark.tsv", "held_out.benchmark.tsv", "sample.xml.benchmark.tsv"}
-    assert "max_rss" in benchmarks[0].read_text()
-    for path in benchmarks:
-        os.utime(path, (10**9, 10**9))
-    shutil.rmtree(finished_copy.folder / ".snakemake" / "metadata")
-    assert finished_copy.jobs("results/tiny") == NOTHING
-    assert not list(finished_copy.folder.glob("results/**/*benchmark*"))
 
 
 def test_an_edited_recipe_trains_beside_the_old_model(finished_copy: Commands) -> None:

@@ -14,7 +14,6 @@ from relm.artifact import sidecar_of
 from relm.cluster.supervision import is_main_process
 from relm.errors import RelmError
 from relm.graph.asking import report_faults, stop_at_faults
-from relm.graph.benchmarks import count_as_logs
 from relm.graph.evaluations import evaluation_inputs
 from relm.graph.runs import plan_of_run, published
 from relm.graph.side_products import count_as_outputs
@@ -40,7 +39,6 @@ class Reruns:
         self.warned: set[str] = set()
         _compare_no_absent_parameters()
         _compare_no_inputs_of_published_folders()
-        count_as_logs()
         count_as_outputs()
 
     @stop_at_faults

@@ -43,6 +43,7 @@ def record(step: str, inputs: Sequence[Path], outputs: Sequence[Path], argv: Seq
         "started": _utc(started),
         "ended": _utc(started + datetime.timedelta(seconds=seconds)),
         "seconds": round(seconds, 3),
+        **surroundings.resources_used(),
         "device": surroundings.device(),
         **facts,
         "host": surroundings.host(),

@@ -3,6 +3,7 @@
 import contextlib
 import importlib.metadata
 import platform
+import resource
 import sys
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,15 @@ def host() -> dict[str, Any]:
         "processor": processor(),
         "cores_usable": usable_cores(),
         "memory_bytes": total_memory(),
+    }
+
+
+def resources_used() -> dict[str, float | int]:
+    """Return the CPU time of this process and its ended children in seconds, and the peak memory of the largest of them."""
+    used = [resource.getrusage(whose) for whose in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return {
+        "cpu_seconds": round(sum(each.ru_utime + each.ru_stime for each in used), 3),
+        "peak_memory_bytes": 1024 * max(each.ru_maxrss for each in used),
     }
 
 
