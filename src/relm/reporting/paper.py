@@ -141,7 +141,7 @@ def _read_run(plan: Plan) -> PaperRun:
         interval = tuple(row["interval"]) if "interval" in row else None
         found = row["ours"], count, interval, row["verdict"], row["sentence"], row | scale(row)
         rows.append(PaperRow(row["metric"], row["place"], row["published"], row["tolerance"], *found))
-    return PaperRun(plan.name, plan.recipe.title, state, None if state else _training_seconds(plan), machine, rows)
+    return PaperRun(plan.name, plan.recipe.title, state, None if state else find_training_seconds(plan), machine, rows)
 
 
 def _find_state(plan: Plan) -> str:
@@ -154,8 +154,8 @@ def _find_state(plan: Plan) -> str:
     return ""
 
 
-def _training_seconds(plan: Plan) -> float | None:
-    """Return the time of training of all seeds, from the published logs."""
+def find_training_seconds(plan: Plan) -> float | None:
+    """Return the time of training of all seeds, from the published logs; None where one is absent."""
     total = 0.0
     for run in plan.runs:
         folder = plan.results / FOLDER / str(run.recipe.seed) if run.number else plan.results

@@ -1,5 +1,6 @@
 """The table of runs, by paper: each run's device, size, hours on its own machine, and whether it is done. Imports no torch."""
 
+import dataclasses
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,14 +12,17 @@ from relm.recipes.identity import work_folder
 from relm.recipes.machines import find_own_machine
 from relm.recipes.plan import Plan
 from relm.recipes.project import Project
+from relm.reporting.paper import find_training_seconds
 from relm.reporting.run_list import TARGETS, find_figures, format_short_hours, group_by_paper, read_plans
+from relm.reporting.stored_runs import read_object
 from relm.training.architecture import configuration
 from relm.training.arithmetic import parameters
 
 WIDTH = 100
 HEADER = ("run", "on", "size", "hours", "state", "")
 LEGEND = f"""\
-Size is the count of parameters; hours are operations / {USUAL:.0%} of the published peak of the machine.
+Size is the count of parameters; hours are operations / {USUAL:.0%} of the published peak of the machine,
+or, on a machine without one, those that all seeds of the run in results/ took.
 `relm list --machines` shows every machine that fits a run, `relm list @MACHINE` all runs on one."""
 
 
@@ -48,6 +52,8 @@ def _list_cells(project: Project, plan: Plan) -> list[str]:
     """Return a run's name, machine, size, hours and state."""
     name, machines = find_own_machine(plan.recipe), project.machines()
     hours = find_figures(project, plan, name, machines[name]).hours if name in machines else None
+    if hours is None and (seconds := find_training_seconds(plan)) is not None:
+        hours = seconds / 3600
     return [
         plan.name,
         name or plan.recipe.run.device,
@@ -60,7 +66,11 @@ def _list_cells(project: Project, plan: Plan) -> list[str]:
 def _format_size(plan: Plan) -> str:
     """Return the count of parameters with three digits; an empty string where the recipe describes no model."""
     try:
-        count = float(parameters(configuration(plan.recipe, vocabulary(plan)[0])).total)
+        facts = vocabulary(plan)[0]
+        published = read_object(plan.results / "config.json").get("vocab_size")  # the assumed one may be larger
+        if isinstance(published, int):
+            facts = dataclasses.replace(facts, vocabulary_size=published)
+        count = float(parameters(configuration(plan.recipe, facts)).total)
     except RelmError:
         return ""
     unit = next(unit for unit in ("", "k", "M", "G") if count < 999.5 or unit == "G" or not (count := count / 1000))
