@@ -91,8 +91,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         message = run_step(arguments.step, step, arguments, argv)
         if step.records or arguments.step == "publish":
             message = f"{arguments.step}: {message}"
-    except BrokenPipeError:
-        return close_broken_pipe()
+    except BrokenPipeError as error:
+        return close_output(error)
     except (RelmError, KeyboardInterrupt, OSError) as error:
         status, words = explain_fault(error)
         stream, message = sys.stderr, f"relm {arguments.step}: {words.removeprefix(f'{arguments.step}: ')}"
@@ -102,8 +102,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if not into_log:
             print(message, file=stream, flush=True)
-    except BrokenPipeError:
-        return close_broken_pipe()
+    except OSError as error:
+        return close_output(error)
     return status if arguments.log is None else max(status, write_log(arguments.log, message))
 
 
@@ -137,10 +137,14 @@ def run_filled_in(reader: Parser, argv: Sequence[str], missing: MissingArguments
     return subprocess.run(command).returncode  # torchrun or poprun, which starts the step's processes
 
 
-def close_broken_pipe() -> int:
-    """Send further output nowhere, because its reader has ended, as in `relm list | head`, and return the exit status."""
+def close_output(error: OSError) -> int:
+    """Send further output nowhere, because its reader has ended or its disk is full, and return the exit status."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return 128 + signal.SIGPIPE
+    if isinstance(error, BrokenPipeError):  # as in `relm list | head`
+        return 128 + signal.SIGPIPE
+    with contextlib.suppress(OSError):
+        print(f"relm: the output cannot be written: {error.strerror}", file=sys.stderr, flush=True)
+    return 1
 
 
 def report_from_other_rank(status: int, message: str) -> int:
