@@ -111,6 +111,19 @@ def chi_squared_quantile(probability: float, freedom: int) -> float:
     return float(freedom * (1 - part + NormalDist().inv_cdf(probability) * part**0.5) ** 3)
 
 
+def print_norms(expected: ExpectedCurve, curve: Curve, intervals: Sequence[int]) -> None:
+    """Print the largest ratio of a repetition's gradient norm to the mean of all, or the reverse, in averages of logarithms."""
+    norms = curve.repetitions(NORM)
+    for interval in intervals if norms else ():
+        repetitions = [repetition_lines(curve, number, interval) for number in range(len(norms))]
+        steps = np.array([line["step"] for line in repetitions[0]])
+        first = np.searchsorted(steps, steps - expected.window, side="right")
+        found = np.array([average_lines(lines, NORM, first) for lines in repetitions])
+        ratio = np.exp(np.abs(found - found.mean(axis=0)).max())
+        where = f"over {expected.window} steps, a line every {interval}"
+        print(f"\nThe gradient's norm {where}: at most {ratio:.2f} times the mean of all, or the reverse")
+
+
 def print_false_alarms(expected: ExpectedCurve, curve: Curve, intervals: Sequence[int]) -> None:
     """Print how many repetitions leave the band of the others."""
     count = len(curve.repetitions(LOSS))
@@ -153,6 +166,7 @@ def main() -> None:
     if curve is None or expected is None or len(curve.repetitions(LOSS)) < 3:
         parser.error(f"{given.recipe} has no curve with three repetitions or more")
     print_spread(curve)
+    print_norms(expected, curve, given.intervals)
     print_false_alarms(expected, curve, given.intervals)
     results = given.results or CHECKOUT / "results" / given.recipe
     if (results / LOG).is_file():
