@@ -31,7 +31,7 @@ supervision.run_steps_with_this_environment()
 graph.vary_targets(workflow, config)
 if supervision.is_main_process(workflow):
     supervision.handle_interrupts()
-    terminal.attend(workflow)
+    terminal.attend(workflow, graph.find_seed)
 
 
 container: IMAGES.of_step

@@ -10,6 +10,7 @@ import pytest
 from finished_runs import recipe_content
 from relm.artifact import read_json
 from relm.errors import RelmError
+from relm.graph import find_seed
 from relm.recipes.project import Project
 from relm.replay.attested_run import find_run
 from relm.reporting.findings import gather
@@ -19,7 +20,6 @@ from relm.reporting.runs_table import describe_stored_runs
 from relm.reporting.status import describe_progress
 from relm.steps.contract import Arguments
 from relm.steps.reporting import STEPS
-from relm.terminal.job_lines import find_seed
 
 EXPECT = {"metric": "held_out.nats_per_token", "value": 4.5, "tolerance": 9.0, "basis": "b", "place": "table 1"}
 

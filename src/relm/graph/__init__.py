@@ -29,6 +29,7 @@ from relm.graph.reruns import Reruns
 from relm.graph.runs import (
     compiled_for,
     described,
+    find_seed,
     fingerprint,
     judged,
     launcher,
@@ -66,6 +67,7 @@ __all__ = [
     "evaluations_before",
     "examples_disk",
     "examples_runtime",
+    "find_seed",
     "fingerprint",
     "import_disk",
     "judged",

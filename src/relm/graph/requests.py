@@ -77,16 +77,17 @@ def _memory(wildcards: Any) -> int:
     plan = PROJECT.plan(wildcards.recipe)
     if plan.machine is not None and plan.machine.host_memory_gib is not None:
         return int(SHARE_OF_HOST * plan.machine.host_memory_gib * 1024)
-    needed = count_megabytes(_main_memory_bytes(plan, wildcards.phase)) if DEVICES[plan.recipe.run.device].in_main_memory else 0
+    needed = count_megabytes(_main_memory_bytes(wildcards)) if DEVICES[plan.recipe.run.device].in_main_memory else 0
     return max(MEMORY_MB, MEMORY_MB_OF_ACCELERATOR * _accelerators_of_host(plan), needed)
 
 
-def _main_memory_bytes(plan: Plan, name: str) -> int:
+def _main_memory_bytes(wildcards: Any) -> int:
     """Return the bytes of main memory that all processes of a phase take, by arithmetic; 0 if the recipe describes no model."""
     from relm.training.activations import activation_bytes  # what these import would slow down every start of Snakemake
     from relm.training.resources import sequences_per_device, state_bytes
 
-    phase, run, config = plan.recipe.pretrain[name], plan.recipe.run, _find_configuration(plan.name)
+    recipe, config = PROJECT.plan(wildcards.recipe).recipe, _find_configuration(wildcards.recipe)
+    phase, run = recipe.pretrain[wildcards.phase], recipe.run
     if config is None:
         return 0
     activations = activation_bytes(config, phase, run, sequences_per_device(phase, run)) or 0
@@ -98,19 +99,23 @@ def _disk(wildcards: Any) -> int:
     from relm.training.resources import disk_bytes
 
     plan = PROJECT.plan(wildcards.recipe)
-    config = _find_configuration(plan.name)
+    config = _find_configuration(wildcards.recipe)
     if config is None:
         return DISK_MB
     return count_megabytes(disk_bytes(config, plan.recipe.pretrain[wildcards.phase], plan.recipe.run).total)
 
 
 @functools.cache
-def _find_configuration(name: str) -> Any:
-    """Return the configuration of a run's model; None if the recipe describes none, which is reported elsewhere."""
+def _find_configuration(recipe: str) -> Any:
+    """Return the configuration of a run's model; None if the recipe describes none, which is reported elsewhere.
+
+    Args:
+        recipe: the wildcard of a path, which lacks the settings that only change how a run is executed.
+    """
     from relm.forecast.expected_tokenizer import vocabulary
     from relm.training.architecture import configuration
 
-    plan = PROJECT.plan(name)
+    plan = PROJECT.plan(recipe)
     try:
         return configuration(plan.recipe, vocabulary(plan)[0])
     except RelmError:
@@ -122,18 +127,18 @@ def _runtime(wildcards: Any) -> int:
 
     A job that takes longer is stopped; the next one resumes from its checkpoint.
     """
-    plan = PROJECT.plan(wildcards.recipe)
-    hours = _estimated_hours(plan, wildcards.phase)
+    hours = _estimated_hours(wildcards)
     return RUNTIME if hours is None else min(math.ceil(60 * hours) + START, LONGEST)
 
 
-def _estimated_hours(plan: Plan, name: str) -> float | None:
+def _estimated_hours(wildcards: Any) -> float | None:
     """Return the hours of a phase by arithmetic; None if no peak is published, or the recipe describes no model."""
     from relm.forecast.machine_figures import SHARES, PhaseWork, hours_at_peak
     from relm.training.arithmetic import operations
 
-    phase, run, machine = plan.recipe.pretrain[name], plan.recipe.run, plan.machine
-    if machine is None or (config := _find_configuration(plan.name)) is None:
+    plan = PROJECT.plan(wildcards.recipe)
+    phase, run, machine = plan.recipe.pretrain[wildcards.phase], plan.recipe.run, plan.machine
+    if machine is None or (config := _find_configuration(wildcards.recipe)) is None:
         return None
     hours = hours_at_peak([PhaseWork(phase, operations(config, phase, run).hardware)], machine, run.float32_matmul_precision)
     return None if hours is None else hours / SHARES[0]
@@ -162,16 +167,16 @@ def _evaluation_memory(wildcards: Any) -> int:
     if plan.evaluation(wildcards.task).reads_log_alone:
         return SMALL_MEMORY_MB
     least = MEMORY_MB_OF_ACCELERATOR if _evaluation_gres(wildcards) else MEMORY_MB
-    return max(least, SMALL_MEMORY_MB + 2 * _weights_mb(plan.name))
+    return max(least, SMALL_MEMORY_MB + 2 * _weights_mb(wildcards.recipe))
 
 
 @functools.cache
-def _weights_mb(name: str) -> int:
+def _weights_mb(recipe: str) -> int:
     """Return the size of a run's weights in MB, in float32; 0 if the recipe describes no model."""
     from relm.training.arithmetic import parameter_count
     from relm.training.resources import FLOAT
 
-    config = _find_configuration(name)
+    config = _find_configuration(recipe)
     return 0 if config is None else count_megabytes(FLOAT * parameter_count(config))
 
 

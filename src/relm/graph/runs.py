@@ -1,6 +1,7 @@
 """Inputs and parameters of the rules in train.smk and report.smk, and the descriptive keys of what they write."""
 
 import shlex
+from collections.abc import Mapping
 from typing import Any
 
 from snakemake.io import ancient
@@ -125,3 +126,15 @@ def published(wildcards: Any) -> dict[str, Any]:
         "sidecars": sidecars([run.model_folder(phase) / WEIGHTS for run in plan.runs for phase in plan.phases]),
         "model": ancient(strings([model / name for name in (WEIGHTS, *MODEL_PARTS)])),
     }
+
+
+def find_seed(wildcards: Mapping[str, str]) -> int | None:
+    """Return the seed of the run that a job trains or evaluates, if its recipe has several; None otherwise."""
+    if "recipe" not in wildcards or not wildcards.keys() & {"phase", "task"}:
+        return None
+    try:
+        runs = PROJECT.plan(wildcards["recipe"]).runs
+        seeds = {run.fingerprint: run.recipe.seed for run in runs}
+    except RelmError:  # the job itself reports it
+        return None
+    return seeds.get(wildcards.get("fingerprint", "")) if len(runs) > 1 else None

@@ -8,6 +8,7 @@ import os
 import re
 import sys
 import threading
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from relm.cluster.supervision import Interrupts
 from relm.progress import JOB_LOGS
 from relm.terminal.dry_run import PlannedJob, format_plan
 from relm.terminal.faults import find_sentence
-from relm.terminal.job_lines import JobLine, find_seed, name_job
+from relm.terminal.job_lines import JobLine, name_job
 from relm.terminal.screen import Screen
 
 SECONDS = 0.5
@@ -45,11 +46,17 @@ class _Attended:
     """The workflow that the Snakefile has read, once it has."""
 
     workflow: Any = None
+    find_seed: Callable[[Mapping[str, str]], int | None] = staticmethod(lambda wildcards: None)
 
 
-def attend(workflow: Any) -> None:
-    """Remember the workflow, whose graph has the results that the last lines are about."""
-    _Attended.workflow = workflow
+def attend(workflow: Any, find_seed: Callable[[Mapping[str, str]], int | None]) -> None:
+    """Remember the workflow, whose graph has the results that the last lines are about.
+
+    Args:
+        workflow: Snakemake's.
+        find_seed: function of a job's wildcards that returns the seed by which its line is told from those of other seeds.
+    """
+    _Attended.workflow, _Attended.find_seed = workflow, staticmethod(find_seed)
 
 
 @dataclass
@@ -145,7 +152,7 @@ class LogHandler(LogHandlerBase):
         if not facts["output"]:
             return
         wildcards = facts["wildcards"]
-        name = name_job(facts["rule_name"], wildcards, with_recipe=self.recipes > 1, seed=find_seed(wildcards))
+        name = name_job(facts["rule_name"], wildcards, with_recipe=self.recipes > 1, seed=_Attended.find_seed(wildcards))
         if self.common_settings.dryrun:
             self.planned.append(PlannedJob(name, facts["reason"]))
             return

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from relm.errors import RelmError
 from relm.progress import progress_file
 from relm.terminal.faults import read_last_words
 
@@ -95,20 +94,6 @@ def name_job(rule: str, wildcards: Mapping[str, str], with_recipe: bool, seed: i
     details += [f"seed {seed}"] if seed is not None else []
     recipe = wildcards.get("recipe") if with_recipe else None
     return " ".join([step.replace("_", " "), *details, *(["of", recipe] if recipe else [])])
-
-
-def find_seed(wildcards: Mapping[str, str]) -> int | None:
-    """Return the seed of the run that a job trains or evaluates, if its recipe has several; None otherwise."""
-    from relm.graph.asking import PROJECT
-
-    if "recipe" not in wildcards or not wildcards.keys() & {"phase", "task"}:
-        return None
-    try:
-        runs = PROJECT.plan(wildcards["recipe"]).runs
-        seeds = {run.fingerprint: run.recipe.seed for run in runs}
-    except RelmError:  # the job itself reports it
-        return None
-    return seeds.get(wildcards.get("fingerprint", "")) if len(runs) > 1 else None
 
 
 def format_clock(seconds: float) -> str:
