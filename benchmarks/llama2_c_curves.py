@@ -44,6 +44,7 @@ from relm.recipes.jobs import SPLITS
 from relm.recipes.project import Project
 from relm.recipes.recipe import Recipe
 from relm.recipes.section import merge
+from relm.training.curve_band import student_quantile
 from relm.training.llama2_c import import_llama2_c
 from relm.training.loop import pretrain
 
@@ -254,7 +255,12 @@ def print_table(output: Path) -> None:
     for block in np.array_split(np.arange(steps), min(BLOCKS, steps)):
         means = [updates[:, block, 0].mean(axis=1) for updates in (their_updates, our_updates)]
         print(f"| {block[0] + 1:,} to {block[-1] + 1:,} | {describe(*means)}")
-    print(f"| held out | {describe(*([run['held_out_loss'] for run in runs] for runs in (theirs, ours)))}\n")
+    scored = [[run["held_out_loss"] for run in runs] for runs in (theirs, ours)]
+    print(f"| held out | {describe(*scored)}\n")
+    print(f"seeds, in brackets in this order: {', '.join(run['seed'] for run in theirs)}")
+    if min(map(len, scored)) > 1:
+        low, high = interval(*scored)
+        print(f"95 % interval of the held-out difference: {low:+.3f} to {high:+.3f}")
     for run in theirs:
         print(
             f"seed {run['seed']}: llama2.c's own code gives a held-out loss {run['own_code'] - run['held_out_loss']:+.1e} away"
@@ -262,6 +268,15 @@ def print_table(output: Path) -> None:
     for program, runs in zip(PROGRAMS, (theirs, ours), strict=True):
         seconds = ", ".join(f"{run['cpu_seconds']:.0f}" for run in runs)
         print(f"{program}: {seconds} s of one core")
+
+
+def interval(theirs: Sequence[float], ours: Sequence[float]) -> tuple[float, float]:
+    """Return the 95 % interval of the difference of means, by Student's t with a common variance."""
+    freedom = len(theirs) + len(ours) - 2
+    squares = sum((len(values) - 1) * np.var(values, ddof=1) for values in (theirs, ours))
+    error = math.sqrt(squares / freedom * (1 / len(theirs) + 1 / len(ours)))
+    half, difference = student_quantile(0.05, freedom) * error, float(np.mean(ours) - np.mean(theirs))
+    return difference - half, difference + half
 
 
 def describe(theirs: Sequence[float], ours: Sequence[float]) -> str:
